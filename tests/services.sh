@@ -1,0 +1,179 @@
+# PostgreSQL and Redis for the tests: installed where they are missing, started on free loopback ports in
+# folders of their own, and stopped by process id. Sourced by `run`; every function is bounded.
+
+POSTGRES_MAJOR=15
+REDIS_LEAST=7
+
+say() { printf 'tests: %s\n' "$*" >&2; }
+
+fail() {
+    say "$1"
+    exit "${2:-1}"
+}
+
+# Prints the folder that holds PostgreSQL's server programs in the pinned version, or fails.
+postgres_bin() {
+    local folder
+    for folder in "/usr/lib/postgresql/$POSTGRES_MAJOR/bin" "/usr/pgsql-$POSTGRES_MAJOR/bin" \
+        "$(pg_config --bindir 2>/dev/null || true)" "$(dirname "$(command -v postgres 2>/dev/null || echo /none/none)")"; do
+        if [ -x "$folder/postgres" ] && [ -x "$folder/initdb" ] &&
+            "$folder/postgres" --version | grep -Eq "\) $POSTGRES_MAJOR\."; then
+            printf '%s\n' "$folder"
+            return 0
+        fi
+    done
+    return 1
+}
+
+redis_is_there() {
+    local version
+    command -v redis-server >/dev/null 2>&1 || return 1
+    version=$(redis-server --version | sed -E 's/.* v=([0-9]+)\..*/\1/')
+    [ "$version" -ge "$REDIS_LEAST" ]
+}
+
+# How to become root for an installation: nothing when we are, `sudo -n` when that asks no password.
+elevation() {
+    if [ "$(id -u)" -eq 0 ]; then
+        printf 'env'
+    elif command -v sudo >/dev/null 2>&1 && sudo -n true 2>/dev/null; then
+        printf 'sudo -n env'
+    else
+        return 1
+    fi
+}
+
+# Installs the packages by apt, without letting them start services of their own.
+apt_install() {
+    local elevate=$1 policy=/usr/sbin/policy-rc.d made=no status=0
+    shift
+    if [ ! -e "$policy" ]; then
+        printf '#!/bin/sh\nexit 101\n' | $elevate tee "$policy" >/dev/null
+        $elevate chmod 755 "$policy"
+        made=yes
+    fi
+    { $elevate DEBIAN_FRONTEND=noninteractive apt-get -qq update </dev/null &&
+        $elevate DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "$@" </dev/null; } >&2 || status=$?
+    if [ "$made" = yes ]; then $elevate rm -f "$policy"; fi
+    return "$status"
+}
+
+# Makes sure that PostgreSQL and Redis are installed; where that is not allowed, says what to install.
+install_services() {
+    local missing=() elevate
+    postgres_bin >/dev/null || missing+=("postgresql-$POSTGRES_MAJOR")
+    redis_is_there || missing+=("redis-server")
+    [ "${#missing[@]}" -gt 0 ] || return 0
+    elevate=$(elevation) && command -v apt-get >/dev/null 2>&1 ||
+        fail "missing: PostgreSQL $POSTGRES_MAJOR and Redis $REDIS_LEAST or later are needed, and this user may not install packages here.
+Install them and start again. On Debian: apt-get install --no-install-recommends ${missing[*]}" 69
+    say "installing ${missing[*]}"
+    apt_install "$elevate" "${missing[@]}" || fail "could not install: ${missing[*]}. Install them by hand and start again." 69
+    postgres_bin >/dev/null || fail "PostgreSQL $POSTGRES_MAJOR is still not found after installing postgresql-$POSTGRES_MAJOR" 69
+    redis_is_there || fail "Redis $REDIS_LEAST or later is still not found after installing redis-server" 69
+}
+
+# A port outside the range that the system hands out by itself; whether it is free shows when it is bound.
+any_port() { printf '%s\n' $((20000 + (RANDOM * 32768 + RANDOM) % 12000)); }
+
+# PostgreSQL refuses to run as root; then it runs as this user.
+postgres_user() { if getent passwd postgres >/dev/null; then echo postgres; else echo nobody; fi; }
+
+as_postgres() {
+    if [ "$(id -u)" -ne 0 ]; then
+        exec "$@"
+    fi
+    local user
+    user=$(postgres_user)
+    exec setpriv --reuid "$user" --regid "$(id -g "$user")" --clear-groups "$@"
+}
+
+# start_postgres FOLDER: sets POSTGRES_PID and POSTERN_TEST_POSTGRES.
+start_postgres() {
+    local folder=$1 bin port try
+    bin=$(postgres_bin)
+    mkdir -p "$folder/data"
+    chmod 700 "$folder/data"
+    if [ "$(id -u)" -eq 0 ]; then chown -R "$(postgres_user)" "$folder"; fi
+    (cd "$folder" && as_postgres "$bin/initdb" --pgdata="$folder/data" --username=postern --auth=trust \
+        --encoding=UTF8 --locale=C --no-sync) >"$folder/initdb.log" 2>&1 ||
+        fail "initdb failed: $(tail -n 3 "$folder/initdb.log")"
+    for try in 1 2 3 4 5 6 7 8; do
+        port=$(any_port)
+        (cd "$folder" && as_postgres "$bin/postgres" -D "$folder/data" -p "$port" \
+            -c listen_addresses=127.0.0.1 -c unix_socket_directories='' -c max_connections=200 \
+            -c fsync=on -c synchronous_commit=on -c shared_buffers=256MB -c max_wal_size=4GB -c logging_collector=off) \
+            >"$folder/postgres.log" 2>&1 </dev/null &
+        POSTGRES_PID=$!
+        if await_ready "$POSTGRES_PID" "$bin/pg_isready" -q -h 127.0.0.1 -p "$port" -U postern; then
+            export POSTERN_TEST_POSTGRES="postgres://postern@127.0.0.1:$port/postgres"
+            return 0
+        fi
+        stop_process "$POSTGRES_PID"
+        POSTGRES_PID=
+    done
+    fail "PostgreSQL did not start: $(tail -n 3 "$folder/postgres.log")" 69
+}
+
+# start_redis FOLDER: sets REDIS_PID and POSTERN_TEST_REDIS. Many databases: each test takes one of its own.
+start_redis() {
+    local folder=$1 port try
+    mkdir -p "$folder"
+    for try in 1 2 3 4 5 6 7 8; do
+        port=$(any_port)
+        redis-server --port "$port" --bind 127.0.0.1 --dir "$folder" --databases 8192 --save '' --appendonly no \
+            --daemonize no >"$folder/redis.log" 2>&1 </dev/null &
+        REDIS_PID=$!
+        if await_ready "$REDIS_PID" redis_answers "$port"; then
+            export POSTERN_TEST_REDIS="redis://127.0.0.1:$port"
+            return 0
+        fi
+        stop_process "$REDIS_PID"
+        REDIS_PID=
+    done
+    fail "Redis did not start: $(tail -n 3 "$folder/redis.log")" 69
+}
+
+redis_answers() {
+    local answer
+    { exec 9<>"/dev/tcp/127.0.0.1/$1"; } 2>/dev/null || return 1
+    printf 'PING\r\n' >&9
+    read -r -t 2 answer <&9 || answer=
+    exec 9>&-
+    [ "${answer%$'\r'}" = +PONG ]
+}
+
+# await_ready PID COMMAND…: until the command succeeds; fails when the process has ended or after 30 s.
+await_ready() {
+    local pid=$1 count
+    shift
+    for ((count = 0; count < 300; count++)); do
+        kill -0 "$pid" 2>/dev/null || return 1
+        # The process must still be there after the answer, else another one's server on this port has answered.
+        if "$@" >/dev/null 2>&1; then
+            kill -0 "$pid" 2>/dev/null && return 0
+            return 1
+        fi
+        sleep 0.1
+    done
+    return 1
+}
+
+# Stops one process that we started: asks, waits up to 10 s, then kills.
+stop_process() {
+    local pid=$1 count
+    [ -n "$pid" ] || return 0
+    kill -INT "$pid" 2>/dev/null || return 0
+    for ((count = 0; count < 100; count++)); do
+        kill -0 "$pid" 2>/dev/null || return 0
+        sleep 0.1
+    done
+    kill -KILL "$pid" 2>/dev/null || true
+}
+
+stop_services() {
+    stop_process "${REDIS_PID:-}"
+    stop_process "${POSTGRES_PID:-}"
+    REDIS_PID=
+    POSTGRES_PID=
+}
