@@ -1,0 +1,116 @@
+//! What an operator asks a process: is it alive, is it ready and why not, what are its numbers.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use http::StatusCode;
+use http::header::CONTENT_TYPE;
+use prometheus::{Encoder, Registry, TextEncoder};
+use serde_json::json;
+
+/// The reasons why a process is not ready, by part.
+#[derive(Clone, Debug, Default)]
+pub struct Health(Arc<Mutex<BTreeMap<&'static str, Option<String>>>>);
+
+/// The state of one part, kept by whoever looks after it.
+#[derive(Clone, Debug)]
+pub struct Check {
+    health: Health,
+    part: &'static str,
+}
+
+// === impl Health ===
+
+impl Health {
+    /// Ready, until a check says otherwise.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A part that is not ready until [`Check::set_ok`].
+    #[must_use]
+    pub fn check(&self, part: &'static str) -> Check {
+        let check = Check { health: self.clone(), part };
+        check.set_failed("starting");
+        check
+    }
+
+    /// Every part with the reason why it is not ready, `None` where it is.
+    #[must_use]
+    pub fn parts(&self) -> BTreeMap<&'static str, Option<String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether every part is ready.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).values().all(Option::is_none)
+    }
+}
+
+// === impl Check ===
+
+impl Check {
+    /// The part works.
+    pub fn set_ok(&self) {
+        self.set(None);
+    }
+
+    /// The part does not work, for a reason in words.
+    pub fn set_failed(&self, reason: impl Into<String>) {
+        self.set(Some(reason.into()));
+    }
+
+    fn set(&self, reason: Option<String>) {
+        self.health.0.lock().unwrap_or_else(PoisonError::into_inner).insert(self.part, reason);
+    }
+}
+
+/// `/livez`, `/readyz` (503 with reasons) and `/metrics` (Prometheus text), to be served on an address of their
+/// own.
+pub fn router(health: Health, metrics: Registry) -> Router {
+    Router::new()
+        .route("/livez", get(|| async { "ok\n" }))
+        .route("/readyz", get(readyz).with_state(health))
+        .route("/metrics", get(expose).with_state(metrics))
+}
+
+async fn readyz(State(health): State<Health>) -> Response {
+    let parts: BTreeMap<&str, String> = health
+        .parts()
+        .into_iter()
+        .map(|(part, reason)| (part, reason.unwrap_or_else(|| "ok".to_owned())))
+        .collect();
+    let ready = health.is_ready();
+    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (status, Json(json!({ "ready": ready, "parts": parts }))).into_response()
+}
+
+async fn expose(State(metrics): State<Registry>) -> Response {
+    let mut text = Vec::new();
+    match TextEncoder::new().encode(&metrics.gather(), &mut text) {
+        Ok(()) => ([(CONTENT_TYPE, prometheus::TEXT_FORMAT)], text).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_is_not_ready_until_it_says_so() {
+        let health = Health::new();
+        let database = health.check("database");
+        assert!(!health.is_ready());
+        database.set_ok();
+        assert!(health.is_ready());
+        database.set_failed("refused");
+        assert_eq!(health.parts()["database"].as_deref(), Some("refused"));
+    }
+}

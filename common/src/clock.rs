@@ -1,0 +1,143 @@
+//! Time as a parameter.
+//!
+//! Everything that asks for the time takes a [`Clock`], so that a test turns it by hand. Instants are held as
+//! Unix milliseconds, the form in which both stores keep them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{Duration, UNIX_EPOCH};
+
+use time::OffsetDateTime;
+use time::format_description::BorrowedFormatItem;
+use time::macros::format_description;
+
+const RFC3339_MILLIS: &[BorrowedFormatItem<'_>] =
+    format_description!("[year]-[month]-[day]T[hour]:[minute]:[second].[subsecond digits:3]Z");
+
+/// The system's clock, or one that a test turns.
+#[derive(Clone, Debug, Default)]
+pub struct Clock(Source);
+
+#[derive(Clone, Debug, Default)]
+enum Source {
+    #[default]
+    System,
+    Manual(Arc<AtomicI64>),
+}
+
+/// An instant in Unix milliseconds; shown as RFC 3339 in UTC with milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Timestamp(pub i64);
+
+// === impl Clock ===
+
+impl Clock {
+    /// The machine's clock.
+    #[must_use]
+    pub fn system() -> Self {
+        Self(Source::System)
+    }
+
+    /// A clock that stands still at `start` until [`Clock::advance`] moves it.
+    #[must_use]
+    pub fn manual(start: Timestamp) -> Self {
+        Self(Source::Manual(Arc::new(AtomicI64::new(start.0))))
+    }
+
+    /// The present instant.
+    #[must_use]
+    pub fn now(&self) -> Timestamp {
+        match &self.0 {
+            Source::System => Timestamp(system_millis()),
+            Source::Manual(millis) => Timestamp(millis.load(Ordering::SeqCst)),
+        }
+    }
+
+    /// Moves a manual clock forward; the system's clock does not move.
+    pub fn advance(&self, by: Duration) {
+        if let Source::Manual(millis) = &self.0 {
+            millis.fetch_add(saturating_millis(by), Ordering::SeqCst);
+        }
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "the one place that reads the machine's clock")]
+fn system_millis() -> i64 {
+    match std::time::SystemTime::now().duration_since(UNIX_EPOCH) {
+        Ok(since) => saturating_millis(since),
+        Err(before) => -saturating_millis(before.duration()),
+    }
+}
+
+fn saturating_millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
+// === impl Timestamp ===
+
+impl Timestamp {
+    /// Unix seconds, rounded down: the unit of `exp`, `iat` and `nbf` (RFC 7519 section 2, NumericDate).
+    #[must_use]
+    pub fn unix_seconds(self) -> i64 {
+        self.0.div_euclid(1000)
+    }
+
+    /// From Unix seconds, saturating.
+    #[must_use]
+    pub fn from_unix_seconds(seconds: i64) -> Self {
+        Self(seconds.saturating_mul(1000))
+    }
+
+    /// Later by `duration`, saturating.
+    #[must_use]
+    pub fn plus(self, duration: Duration) -> Self {
+        Self(self.0.saturating_add(saturating_millis(duration)))
+    }
+
+    /// How long from `earlier` to this instant; zero if `earlier` is the later one.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_millis(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
+    }
+
+    /// Reads RFC 3339 with any offset; `None` if the text is not one.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let at = OffsetDateTime::parse(text, &time::format_description::well_known::Rfc3339).ok()?;
+        i64::try_from(at.unix_timestamp_nanos().div_euclid(1_000_000)).ok().map(Self)
+    }
+}
+
+impl std::fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let at = OffsetDateTime::from_unix_timestamp_nanos(i128::from(self.0) * 1_000_000)
+            .ok()
+            .and_then(|at| at.format(RFC3339_MILLIS).ok());
+        f.write_str(at.as_deref().unwrap_or("out of range"))
+    }
+}
+
+impl serde::Serialize for Timestamp {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn instants_are_rfc_3339_with_milliseconds() {
+        let at = Timestamp::parse("2026-11-20T09:30:00+02:00").expect("valid");
+        assert_eq!(at.to_string(), "2026-11-20T07:30:00.000Z");
+        assert_eq!(Timestamp::parse("2026-11-20"), None);
+    }
+
+    #[test]
+    fn a_manual_clock_moves_only_by_hand() {
+        let clock = Clock::manual(Timestamp(1000));
+        clock.advance(Duration::from_secs(2));
+        assert_eq!(clock.now(), Timestamp(3000));
+    }
+}

@@ -1,0 +1,114 @@
+//! Configuration: one TOML file per process, and the environment for what must not stand in a file.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use crate::Secret;
+use crate::decode::{self, Mistake, Mistakes, Object};
+use crate::exit::Exit;
+
+/// The environment as it was when the process began, or as a test wants it.
+#[derive(Clone, Debug, Default)]
+pub struct Env(BTreeMap<String, String>);
+
+// === impl Env ===
+
+impl Env {
+    /// The process's own environment; what is not UTF-8 is left out.
+    #[must_use]
+    pub fn of_process() -> Self {
+        Self(
+            std::env::vars_os()
+                .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+                .collect(),
+        )
+    }
+
+    /// A variable that is set and not empty.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str).filter(|value| !value.is_empty())
+    }
+
+    /// The same, as a secret.
+    #[must_use]
+    pub fn secret(&self, name: &str) -> Option<Secret> {
+        self.get(name).map(Secret::from)
+    }
+}
+
+impl<const N: usize> From<[(&str, &str); N]> for Env {
+    fn from(pairs: [(&str, &str); N]) -> Self {
+        pairs.into_iter().collect()
+    }
+}
+
+impl<A: Into<String>, B: Into<String>> FromIterator<(A, B)> for Env {
+    fn from_iter<I: IntoIterator<Item = (A, B)>>(pairs: I) -> Self {
+        Self(pairs.into_iter().map(|(name, value)| (name.into(), value.into())).collect())
+    }
+}
+
+/// Reads a configuration file.
+///
+/// # Errors
+/// Status 64, with every mistake on a line of its own: file, line, key and what is wrong.
+pub fn load<T>(path: &Path, read: impl FnOnce(&Object<'_>) -> Option<T>) -> Result<T, Exit> {
+    let name = path.display().to_string();
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| Exit::usage(format!("{name}: cannot read: {error}")))?;
+    parse(&name, &text, read)
+}
+
+/// Reads configuration from text; `name` is what messages call it.
+///
+/// # Errors
+/// As [`load`].
+pub fn parse<T>(name: &str, text: &str, read: impl FnOnce(&Object<'_>) -> Option<T>) -> Result<T, Exit> {
+    let mistakes = Mistakes::default();
+    let value = decode::toml(text, &mistakes).and_then(|root| mistakes.object(&root, read));
+    mistakes.finish(value).map_err(|all| Exit::usage(describe(name, text, &all)))
+}
+
+/// One line a mistake, as compilers write them: `file:line: key: what is wrong`.
+#[must_use]
+pub fn describe(name: &str, text: &str, mistakes: &[Mistake]) -> String {
+    let lines: Vec<String> = mistakes
+        .iter()
+        .map(|mistake| {
+            let before = text.as_bytes().get(..mistake.offset).unwrap_or_default();
+            let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
+            let key = mistake.pointer.trim_start_matches('/').replace('/', ".");
+            let colon = if key.is_empty() { "" } else { ": " };
+            format!("{name}:{line}: {key}{colon}{}", mistake.detail)
+        })
+        .collect();
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_config_with_several_mistakes_lists_all_with_file_line_and_key() {
+        let text = "port = 'x'\n\n[log]\nlevle = 1\n";
+        let exit = parse("conf/x.toml", text, |root| {
+            root.section("log", |log| Some(log.optional("level", |level| level.boolean())));
+            root.required("port", |port| port.integer(1..=9))
+        })
+        .expect_err("two mistakes");
+        assert_eq!(exit.status(), 64);
+        assert_eq!(
+            exit.message(),
+            "conf/x.toml:1: port: must be an integer, not a string\n\
+             conf/x.toml:4: log.levle: is not a known field; did you mean `level`?"
+        );
+    }
+
+    #[test]
+    fn syntax_errors_have_a_line() {
+        let exit = parse("x.toml", "a = 1\nb = = 2\n", |_| Some(())).expect_err("syntax");
+        assert!(exit.message().starts_with("x.toml:2: "), "{}", exit.message());
+    }
+}

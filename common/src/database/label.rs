@@ -1,0 +1,33 @@
+//! Addresses that may be shown.
+
+use sqlx::postgres::PgConnectOptions;
+use sqlx::sqlite::SqliteConnectOptions;
+use url::Url;
+
+/// The URL without password and parameters; a text that is not a URL is shown up to its scheme.
+pub(crate) fn without_password(url: &str) -> String {
+    match Url::parse(url) {
+        Ok(mut parsed) => {
+            if parsed.password().is_some() {
+                let _ = parsed.set_password(None);
+            }
+            parsed.set_query(None);
+            parsed.set_fragment(None);
+            parsed.to_string()
+        }
+        Err(_) => url.split_once("://").map_or("…".to_owned(), |(scheme, _)| format!("{scheme}://…")),
+    }
+}
+
+pub(super) fn postgres(options: &PgConnectOptions) -> String {
+    let place = match options.get_socket() {
+        Some(socket) => socket.display().to_string(),
+        None => format!("{}:{}", options.get_host(), options.get_port()),
+    };
+    let name = options.get_database().unwrap_or(options.get_username());
+    format!("postgres://{}@{place}/{name}", options.get_username())
+}
+
+pub(super) fn sqlite(options: &SqliteConnectOptions) -> String {
+    format!("sqlite://{}", options.get_filename().display())
+}

@@ -1,0 +1,86 @@
+use std::fs::{DirBuilder, OpenOptions};
+use std::io::ErrorKind;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::Path;
+use std::str::FromStr;
+use std::time::Duration;
+
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
+use sqlx::{ConnectOptions, SqlitePool, Transaction};
+
+use super::{Options, label, postgres};
+use crate::exit::Exit;
+
+/// How long a statement waits for another process to finish its write.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// One SQLite file in WAL mode with `synchronous=FULL`: a commit that returned survives SIGKILL and power loss.
+#[derive(Clone, Debug)]
+pub struct Sqlite {
+    /// The only connection that writes. SQLite has one writer at a time; waiting for it here, in order, is
+    /// cheaper and fairer than its busy loop.
+    pub writer: SqlitePool,
+    /// Connections that read, and refuse to write.
+    pub readers: SqlitePool,
+}
+
+// === impl Sqlite ===
+
+impl Sqlite {
+    /// Begins a transaction that will write. It takes the lock now (`BEGIN IMMEDIATE`): one that begins with a
+    /// read and writes later fails at once if another process wrote in between.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub async fn begin(&self) -> Result<Transaction<'static, sqlx::Sqlite>, sqlx::Error> {
+        self.writer.begin_with("BEGIN IMMEDIATE").await
+    }
+}
+
+pub(super) async fn open(url: &str, options: &Options) -> Result<Sqlite, Exit> {
+    let connect = SqliteConnectOptions::from_str(url)
+        .map_err(|error| Exit::usage(format!("database `{url}`: not a SQLite URL: {error}")))?
+        .foreign_keys(true)
+        .busy_timeout(BUSY_TIMEOUT)
+        .statement_cache_capacity(options.statement_cache)
+        .disable_statement_logging();
+    if url.contains(":memory:") || url.contains("mode=memory") {
+        return Err(Exit::usage(format!("database `{url}`: must name a file")));
+    }
+    create_file(connect.get_filename())
+        .map_err(|error| Exit::unavailable(format!("database {url}: cannot create the file: {error}")))?;
+    let label = label::sqlite(&connect);
+    let unavailable = |error: &sqlx::Error| {
+        Exit::unavailable(format!("database {label} is not available: {}", postgres::one_line(error)))
+    };
+    let writer = pool(1, options.acquire_timeout.max(BUSY_TIMEOUT))
+        .connect_with(
+            connect.clone().journal_mode(SqliteJournalMode::Wal).synchronous(SqliteSynchronous::Full),
+        )
+        .await
+        .map_err(|error| unavailable(&error))?;
+    let readers = pool(options.readers, options.acquire_timeout)
+        .connect_lazy_with(connect.pragma("query_only", "on").optimize_on_close(false, None));
+    Ok(Sqlite { writer, readers })
+}
+
+fn pool(connections: u32, acquire_timeout: Duration) -> SqlitePoolOptions {
+    SqlitePoolOptions::new()
+        .max_connections(connections)
+        .acquire_timeout(acquire_timeout)
+        .idle_timeout(None)
+        .max_lifetime(None)
+        .test_before_acquire(false)
+}
+
+/// Makes the file, readable by its owner alone, and the folder it stands in. SQLite gives its log the same mode.
+fn create_file(path: &Path) -> std::io::Result<()> {
+    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    }
+    match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(error),
+    }
+}

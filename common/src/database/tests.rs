@@ -1,0 +1,163 @@
+//! What every store promises, over both.
+
+use super::*;
+
+const FIRST: Migrations = Migrations {
+    owner: "postern_first",
+    postgres: &[(1, "CREATE TABLE first_note (id BIGINT PRIMARY KEY, text TEXT NOT NULL UNIQUE)")],
+    sqlite: &[(1, "CREATE TABLE first_note (id INTEGER PRIMARY KEY, text TEXT NOT NULL UNIQUE) STRICT")],
+};
+const SECOND: Migrations = Migrations {
+    owner: "postern_second",
+    postgres: &[(1, "CREATE TABLE second_a (id BIGINT)"), (2, "CREATE TABLE second_b (id BIGINT)")],
+    sqlite: &[(1, "CREATE TABLE second_a (id INTEGER)"), (2, "CREATE TABLE second_b (id INTEGER)")],
+};
+const SECOND_OLDER: Migrations = Migrations {
+    owner: "postern_second",
+    postgres: &[(1, "CREATE TABLE second_a (id BIGINT)")],
+    sqlite: &[(1, "CREATE TABLE second_a (id INTEGER)")],
+};
+const SECOND_EDITED: Migrations = Migrations {
+    owner: "postern_second",
+    postgres: &[(1, "CREATE TABLE other (id BIGINT)"), (2, "CREATE TABLE second_b (id BIGINT)")],
+    sqlite: &[(1, "CREATE TABLE other (id INTEGER)"), (2, "CREATE TABLE second_b (id INTEGER)")],
+};
+const BROKEN: Migrations = Migrations {
+    owner: "postern_broken",
+    postgres: &[(1, "CREATE TABLE broken (id BIGINT); SELECT * FROM nowhere")],
+    sqlite: &[(1, "CREATE TABLE broken (id INTEGER); SELECT * FROM nowhere")],
+};
+
+#[tokio::test]
+async fn two_services_share_one_database_and_a_second_start_changes_nothing() {
+    for test in testing::both().await {
+        for _ in 0..2 {
+            test.database.migrate(&FIRST).await.expect("the first service");
+            test.database.migrate(&SECOND).await.expect("the second service");
+        }
+        test.database.ping().await.expect("answers");
+    }
+}
+
+#[tokio::test]
+async fn eight_replicas_that_start_at_once_migrate_once() {
+    let test = testing::postgres().await;
+    let start = |_| {
+        let url = test.url.clone();
+        tokio::spawn(async move {
+            let database = Database::open(&url, Options::new("replica")).await?;
+            database.migrate(&SECOND).await
+        })
+    };
+    for replica in futures_util::future::join_all((0..8).map(start)).await {
+        replica.expect("no panic").expect("migrated");
+    }
+}
+
+#[tokio::test]
+async fn tables_newer_than_the_binary_are_told_so() {
+    for test in testing::both().await {
+        test.database.migrate(&SECOND).await.expect("fresh");
+        let exit = test.database.migrate(&SECOND_OLDER).await.expect_err("newer tables");
+        assert_eq!(exit.status(), 69);
+        assert!(exit.message().contains("have version 2 and this binary knows only up to 1"), "{exit}");
+        let exit = test.database.migrate(&SECOND_EDITED).await.expect_err("an edited step");
+        assert!(exit.message().contains("migration 1 of postern_second was applied with another text"), "{exit}");
+    }
+}
+
+#[tokio::test]
+async fn a_migration_that_fails_leaves_nothing_behind_and_holds_no_lock() {
+    for test in testing::both().await {
+        let exit = test.database.migrate(&BROKEN).await.expect_err("nowhere");
+        assert!(exit.message().contains("migration 1 of postern_broken fails: "), "{exit}");
+        assert!(exit.message().contains("nowhere"), "{exit}");
+        assert!(!exit.message().contains('\n'), "{exit}");
+        test.database.migrate(&FIRST).await.expect("the lock is free");
+        let left = match &test.database {
+            Database::Postgres(pool) => sqlx::query("SELECT 1 FROM broken").execute(pool).await.map(drop),
+            Database::Sqlite(sqlite) => {
+                sqlx::query("SELECT 1 FROM broken").execute(&sqlite.readers).await.map(drop)
+            }
+        };
+        left.expect_err("rolled back");
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_is_away_is_one_line_without_the_password() {
+    let closed = {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        listener.local_addr().expect("bound").port()
+    };
+    let url = format!("postgres://postern:hunter2@127.0.0.1:{closed}/postern?sslmode=disable");
+    let exit = Database::open(&url, Options::new("test")).await.expect_err("nobody listens");
+    assert_eq!(exit.status(), 69);
+    let expected = format!("database postgres://postern@127.0.0.1:{closed}/postern is not available: ");
+    assert!(exit.message().starts_with(&expected), "{exit}");
+    assert!(exit.message().contains("refused") && !exit.message().contains("hunter2"), "{exit}");
+    assert!(!exit.message().contains('\n'), "{exit}");
+
+    let exit = Database::open("mysql://a:hunter2@h/x", Options::new("test")).await.expect_err("no such store");
+    assert_eq!((exit.status(), exit.message().contains("hunter2")), (64, false));
+    let exit = Database::open("sqlite:///proc/nowhere/a.db", Options::new("test")).await.expect_err("read-only");
+    assert_eq!(exit.status(), 69);
+    assert!(exit.message().contains("cannot create the file"), "{exit}");
+    let exit = Database::open("sqlite::memory:", Options::new("test")).await.expect_err("no file");
+    assert_eq!(exit.status(), 64);
+}
+
+#[tokio::test]
+async fn the_file_is_for_its_owner_alone_and_durable() {
+    use std::os::unix::fs::PermissionsExt;
+    let test = testing::sqlite().await;
+    test.database.migrate(&FIRST).await.expect("migrated");
+    let path = std::path::PathBuf::from(test.url.trim_start_matches("sqlite://"));
+    let mode = |path: &std::path::Path| std::fs::metadata(path).expect("there").permissions().mode() & 0o777;
+    assert_eq!(mode(&path), 0o600);
+    assert_eq!(mode(&path.with_extension("db-wal")), 0o600);
+    assert_eq!(mode(path.parent().expect("a folder")), 0o700);
+    let Database::Sqlite(sqlite) = &test.database else { panic!("SQLite") };
+    let pragma = |name: &'static str| sqlx::query_scalar::<_, i64>(name).fetch_one(&sqlite.writer);
+    assert_eq!(pragma("PRAGMA synchronous").await.expect("answers"), 2, "FULL");
+    assert_eq!(pragma("PRAGMA foreign_keys").await.expect("answers"), 1);
+    assert_eq!(pragma("PRAGMA busy_timeout").await.expect("answers"), 5000);
+    let journal: String =
+        sqlx::query_scalar("PRAGMA journal_mode").fetch_one(&sqlite.writer).await.expect("answers");
+    assert_eq!(journal, "wal");
+}
+
+#[tokio::test]
+async fn readers_see_what_is_committed_and_cannot_write() {
+    let test = testing::sqlite().await;
+    test.database.migrate(&FIRST).await.expect("migrated");
+    let Database::Sqlite(sqlite) = &test.database else { panic!("SQLite") };
+    let count = || sqlx::query_scalar::<_, i64>("SELECT count(*) FROM first_note").fetch_one(&sqlite.readers);
+    let mut transaction = sqlite.begin().await.expect("begins");
+    let insert = "INSERT INTO first_note (id, text) VALUES (1, 'a')";
+    sqlx::query(insert).execute(&mut *transaction).await.expect("inserted");
+    assert_eq!(count().await.expect("reads"), 0, "not committed yet");
+    transaction.commit().await.expect("committed");
+    assert_eq!(count().await.expect("reads"), 1);
+    sqlx::query(insert).execute(&sqlite.readers).await.expect_err("a reader does not write");
+    let error = sqlx::query(insert).execute(&sqlite.writer).await.expect_err("the key is taken");
+    assert!(is_unique_violation(&error) && !is_unavailable(&error), "{error}");
+}
+
+#[tokio::test]
+async fn a_pool_outlives_the_loss_of_its_connections() {
+    let test = testing::postgres().await;
+    let Database::Postgres(pool) = &test.database else { panic!("PostgreSQL") };
+    let kill = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
+                WHERE datname = current_database() AND pid <> pg_backend_pid()";
+    test.database.ping().await.expect("one connection");
+    let other = Database::open(&test.url, Options::new("operator")).await.expect("another");
+    let Database::Postgres(other) = &other else { panic!("PostgreSQL") };
+    sqlx::query(kill).execute(other).await.expect("killed");
+    // The one that was idle for under a second may fail once, as unavailable; the next is fresh.
+    if let Err(error) = test.database.ping().await {
+        assert!(is_unavailable(&error), "{error}");
+    }
+    test.database.ping().await.expect("a new connection");
+    assert_eq!(pool.size(), 1);
+}

@@ -1,0 +1,90 @@
+//! Reads JSON requests and TOML configuration so that every mistake is told at once, each at its place.
+//!
+//! Text becomes a tree of [`Node`]s ([`json()`] or [`toml()`]). A reader then takes fields out of an [`Object`]
+//! by name; what is missing, mistyped, unknown or not acceptable is noted in [`Mistakes`] and reading goes
+//! on. A value counts only if [`Mistakes::finish`] finds none.
+//!
+//! ```
+//! use postern_common::decode::{Mistakes, json};
+//! let mistakes = Mistakes::default();
+//! let node = json(br#"{"email": 7, "shoe": 44}"#, &mistakes).unwrap();
+//! let email = mistakes.object(&node, |request| request.required("email", |field| field.string()));
+//! let all = mistakes.finish(email).unwrap_err();
+//! assert_eq!(all.len(), 2); // "/email" is not a string, "/shoe" is unknown
+//! ```
+
+mod field;
+mod json;
+mod mistake;
+mod toml;
+
+pub use field::{Field, Object};
+pub use json::json;
+pub use mistake::{Mistake, Mistakes, Weight};
+pub use toml::toml;
+
+/// A value and where it stands in its text.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Node {
+    /// The value.
+    pub value: Value,
+    /// Byte offset in the source text; 0 for JSON, whose mistakes are placed by pointer.
+    pub offset: usize,
+}
+
+/// A value of JSON or TOML. Objects keep the order of their text and have no name twice.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    /// JSON `null`.
+    Null,
+    /// `true` or `false`.
+    Bool(bool),
+    /// A number without fraction or exponent.
+    Integer(i128),
+    /// Any other number.
+    Float(f64),
+    /// Text.
+    String(String),
+    /// A list.
+    Array(Vec<Node>),
+    /// Named values.
+    Object(Vec<(String, Node)>),
+}
+
+impl Node {
+    /// The same value for `serde_json`; a number that JSON cannot hold becomes `null`.
+    #[must_use]
+    pub fn to_json(&self) -> serde_json::Value {
+        use serde_json::{Number, Value as Json};
+        match &self.value {
+            Value::Null => Json::Null,
+            Value::Bool(flag) => Json::Bool(*flag),
+            Value::Integer(number) => i64::try_from(*number)
+                .map(Number::from)
+                .or_else(|_| u64::try_from(*number).map(Number::from))
+                .map_or(Json::Null, Json::Number),
+            Value::Float(number) => Number::from_f64(*number).map_or(Json::Null, Json::Number),
+            Value::String(text) => Json::String(text.clone()),
+            Value::Array(items) => Json::Array(items.iter().map(Self::to_json).collect()),
+            Value::Object(entries) => {
+                Json::Object(entries.iter().map(|(name, node)| (name.clone(), node.to_json())).collect())
+            }
+        }
+    }
+}
+
+impl Value {
+    /// The kind in words, for messages.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Null => "null",
+            Self::Bool(_) => "a boolean",
+            Self::Integer(_) => "an integer",
+            Self::Float(_) => "a number",
+            Self::String(_) => "a string",
+            Self::Array(_) => "an array",
+            Self::Object(_) => "an object",
+        }
+    }
+}

@@ -1,0 +1,131 @@
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+
+use super::mistake::{Mistake, Mistakes, Weight};
+use super::{Node, Value};
+
+/// Parses strict JSON (RFC 8259) in UTF-8. A name that stands twice in one object is a mistake: readers differ
+/// on which one counts. `None` means that the text is not JSON; the mistake is noted.
+#[must_use]
+pub fn json(text: &[u8], mistakes: &Mistakes) -> Option<Node> {
+    let mut deserializer = serde_json::Deserializer::from_slice(text);
+    let parsed = Tree { pointer: &mut String::new(), mistakes }
+        .deserialize(&mut deserializer)
+        .and_then(|node| deserializer.end().map(|()| node));
+    match parsed {
+        Ok(node) => Some(node),
+        Err(error) => {
+            mistakes.note(Mistake {
+                pointer: String::new(),
+                offset: 0,
+                weight: Weight::Unreadable,
+                code: "invalid_json",
+                detail: format!("not valid JSON at line {} column {}", error.line(), error.column()),
+            });
+            None
+        }
+    }
+}
+
+/// Builds a [`Node`] and knows at which pointer it is.
+struct Tree<'a> {
+    pointer: &'a mut String,
+    mistakes: &'a Mistakes,
+}
+
+pub(super) fn push_segment(pointer: &mut String, segment: &str) {
+    pointer.push('/');
+    for character in segment.chars() {
+        match character {
+            '~' => pointer.push_str("~0"),
+            '/' => pointer.push_str("~1"),
+            other => pointer.push(other),
+        }
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Tree<'_> {
+    type Value = Node;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Node, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+fn node(value: Value) -> Node {
+    Node { value, offset: 0 }
+}
+
+impl<'de> Visitor<'de> for Tree<'_> {
+    type Value = Node;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<Node, E> {
+        Ok(node(Value::Null))
+    }
+
+    fn visit_bool<E: Error>(self, flag: bool) -> Result<Node, E> {
+        Ok(node(Value::Bool(flag)))
+    }
+
+    fn visit_i64<E: Error>(self, number: i64) -> Result<Node, E> {
+        Ok(node(Value::Integer(number.into())))
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<Node, E> {
+        Ok(node(Value::Integer(number.into())))
+    }
+
+    fn visit_f64<E: Error>(self, number: f64) -> Result<Node, E> {
+        Ok(node(Value::Float(number)))
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Node, E> {
+        Ok(node(Value::String(text.to_owned())))
+    }
+
+    fn visit_string<E: Error>(self, text: String) -> Result<Node, E> {
+        Ok(node(Value::String(text)))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Node, A::Error> {
+        let mut list = Vec::new();
+        let here = self.pointer.len();
+        loop {
+            push_segment(self.pointer, &list.len().to_string());
+            let next = items.next_element_seed(Tree { pointer: self.pointer, mistakes: self.mistakes })?;
+            self.pointer.truncate(here);
+            match next {
+                Some(item) => list.push(item),
+                None => return Ok(node(Value::Array(list))),
+            }
+        }
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Node, A::Error> {
+        let mut object: Vec<(String, Node)> = Vec::new();
+        let mut names = std::collections::HashSet::new();
+        let here = self.pointer.len();
+        while let Some(name) = entries.next_key::<String>()? {
+            push_segment(self.pointer, &name);
+            let value = entries.next_value_seed(Tree { pointer: self.pointer, mistakes: self.mistakes })?;
+            if names.insert(name.clone()) {
+                object.push((name, value));
+            } else {
+                self.mistakes.note(Mistake {
+                    pointer: self.pointer.clone(),
+                    offset: 0,
+                    weight: Weight::Unreadable,
+                    code: "duplicate_field",
+                    detail: "this name stands twice in one object".to_owned(),
+                });
+            }
+            self.pointer.truncate(here);
+        }
+        Ok(node(Value::Object(object)))
+    }
+}

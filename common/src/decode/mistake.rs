@@ -1,0 +1,71 @@
+use std::cell::RefCell;
+
+use super::field::{At, Object};
+use super::{Field, Node};
+
+/// One thing that is wrong, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mistake {
+    /// JSON pointer (RFC 6901) to the value, or to the place where a missing one belongs.
+    pub pointer: String,
+    /// Byte offset in the source text; 0 for JSON.
+    pub offset: usize,
+    /// Whether the text cannot be read (400) or reads and is not acceptable (422).
+    pub weight: Weight,
+    /// Stable name, for programs.
+    pub code: &'static str,
+    /// One sentence, for people; never the value of a secret.
+    pub detail: String,
+}
+
+/// How wrong it is: the contract's difference between 400 and 422.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Weight {
+    /// It can be read and is not acceptable.
+    Unacceptable,
+    /// It cannot be read: syntax, a missing, unknown or mistyped field.
+    Unreadable,
+}
+
+/// Collects mistakes while a value is read.
+#[derive(Debug, Default)]
+pub struct Mistakes(RefCell<Vec<Mistake>>);
+
+impl Mistakes {
+    /// Notes one.
+    pub fn note(&self, mistake: Mistake) {
+        self.0.borrow_mut().push(mistake);
+    }
+
+    /// Whether none was noted yet.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.borrow().is_empty()
+    }
+
+    /// Reads the root as an object; whatever `read` does not take is an unknown field.
+    pub fn object<T>(&self, root: &Node, read: impl FnOnce(&Object<'_>) -> Option<T>) -> Option<T> {
+        self.field(root).object(read)
+    }
+
+    /// The root as a field, for texts whose root is not an object.
+    #[must_use]
+    pub fn field<'a>(&'a self, root: &'a Node) -> Field<'a> {
+        Field { node: root, at: At::root(), mistakes: self }
+    }
+
+    /// The value, if it was read and nothing is wrong with it.
+    ///
+    /// # Errors
+    /// Every mistake, in the order of the text where that is known.
+    pub fn finish<T>(self, value: Option<T>) -> Result<T, Vec<Mistake>> {
+        let mut all = self.0.into_inner();
+        match value {
+            Some(value) if all.is_empty() => Ok(value),
+            _ => {
+                all.sort_by_key(|mistake| mistake.offset);
+                Err(all)
+            }
+        }
+    }
+}

@@ -1,0 +1,125 @@
+use std::sync::Arc;
+
+use axum::Router;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::{Limits, rim};
+use crate::shutdown::Shutdown;
+
+/// Serves HTTP/1.1 until the stop begins, then lets the requests in flight finish, for at most
+/// `limits.drain`. The caller owns the socket and the stop.
+pub async fn serve(listener: TcpListener, router: Router, limits: Limits, shutdown: Shutdown) {
+    let router = rim::wrap(router, limits);
+    let permits = Arc::new(Semaphore::new(limits.connections));
+    let drain = GracefulShutdown::new();
+    loop {
+        let accepted = tokio::select! {
+            () = shutdown.begun() => break,
+            accepted = accept(&listener, &permits) => accepted,
+        };
+        if let Some((stream, permit)) = accepted {
+            spawn_connection(stream, permit, router.clone(), limits, &drain);
+        }
+    }
+    drop(listener);
+    if tokio::time::timeout(limits.drain, drain.shutdown()).await.is_err() {
+        tracing::warn!(drain_s = limits.drain.as_secs(), "stopped with requests in flight");
+    }
+}
+
+/// `None` when the system refused (no file descriptors, a reset): the next one is tried after a breath.
+async fn accept(
+    listener: &TcpListener,
+    permits: &Arc<Semaphore>,
+) -> Option<(TcpStream, OwnedSemaphorePermit)> {
+    let permit = Arc::clone(permits).acquire_owned().await.ok()?;
+    match listener.accept().await {
+        Ok((stream, _peer)) => Some((stream, permit)),
+        Err(error) => {
+            tracing::warn!(%error, "cannot accept a connection");
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            None
+        }
+    }
+}
+
+fn spawn_connection(
+    stream: TcpStream,
+    permit: OwnedSemaphorePermit,
+    router: Router,
+    limits: Limits,
+    drain: &GracefulShutdown,
+) {
+    let _best_effort = stream.set_nodelay(true);
+    let mut http = hyper::server::conn::http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(limits.head_timeout).max_buf_size(64 << 10);
+    let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    let connection = drain.watch(connection);
+    tokio::spawn(async move {
+        if let Err(error) = connection.await {
+            tracing::debug!(%error, "connection ended");
+        }
+        drop(permit);
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::Json;
+    use axum::routing::{get, post};
+
+    async fn started() -> (String, Shutdown, tokio::task::JoinHandle<()>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("port");
+        let url = format!("http://{}", listener.local_addr().expect("address"));
+        let router = Router::new().route("/panic", get(|| async { panic!("on purpose") as &str })).route(
+            "/echo",
+            post(|body: Json| async {
+                body.read(|object| object.required("n", |n| n.integer(0..=9))).map(|n| n.to_string())
+            }),
+        );
+        let shutdown = Shutdown::new();
+        let served = tokio::spawn(serve(listener, router, Limits::default(), shutdown.clone()));
+        (url, shutdown, served)
+    }
+
+    async fn problem(response: reqwest::Response) -> (u16, serde_json::Value) {
+        assert_eq!(response.headers()["content-type"], "application/problem+json");
+        let id = response.headers()["x-request-id"].to_str().expect("id").to_owned();
+        let status = response.status().as_u16();
+        let body: serde_json::Value = response.json().await.expect("JSON");
+        assert_eq!(body["requestId"], id.as_str());
+        (status, body)
+    }
+
+    #[tokio::test]
+    async fn every_refusal_is_a_problem_with_the_request_id() {
+        let (url, shutdown, served) = started().await;
+        let client = reqwest::Client::new();
+        let (status, _) = problem(client.get(format!("{url}/nowhere")).send().await.expect("answer")).await;
+        assert_eq!(status, 404);
+        let (status, _) = problem(client.get(format!("{url}/echo")).send().await.expect("answer")).await;
+        assert_eq!(status, 405);
+        let (status, body) = problem(client.get(format!("{url}/panic")).send().await.expect("answer")).await;
+        assert_eq!((status, &body["code"]), (500, &"internal_error".into()));
+        let wrong = client.post(format!("{url}/echo")).json(&serde_json::json!({"n": "x", "m": 1}));
+        let (status, body) = problem(wrong.send().await.expect("answer")).await;
+        assert_eq!((status, body["errors"].as_array().map(Vec::len)), (400, Some(2)));
+        drop(client);
+        shutdown.begin();
+        served.await.expect("drained");
+    }
+
+    #[tokio::test]
+    async fn a_stop_lets_the_request_in_flight_finish() {
+        let (url, shutdown, served) = started().await;
+        let answer = reqwest::Client::new().post(format!("{url}/echo")).json(&serde_json::json!({"n": 3}));
+        assert_eq!(answer.send().await.expect("answer").text().await.expect("text"), "3");
+        shutdown.begin();
+        served.await.expect("drained");
+    }
+}
