@@ -92,7 +92,9 @@ fn describe(error: &MigrateError, owner: &str, known: i64, label: &str) -> Strin
             "database {label}: migration {version} of {owner} was applied with another text than this binary has"
         ),
         MigrateError::Dirty(version) => {
-            format!("database {label}: migration {version} of {owner} was interrupted half-way; see {owner}_migrations")
+            format!(
+                "database {label}: migration {version} of {owner} was interrupted half-way; see {owner}_migrations"
+            )
         }
         MigrateError::Execute(cause) => {
             format!("database {label}: the migrations of {owner} cannot run: {}", postgres::one_line(cause))

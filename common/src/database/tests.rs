@@ -62,7 +62,10 @@ async fn tables_newer_than_the_binary_are_told_so() {
         assert_eq!(exit.status(), 69);
         assert!(exit.message().contains("have version 2 and this binary knows only up to 1"), "{exit}");
         let exit = test.database.migrate(&SECOND_EDITED).await.expect_err("an edited step");
-        assert!(exit.message().contains("migration 1 of postern_second was applied with another text"), "{exit}");
+        assert!(
+            exit.message().contains("migration 1 of postern_second was applied with another text"),
+            "{exit}"
+        );
     }
 }
 
@@ -98,9 +101,11 @@ async fn a_store_that_is_away_is_one_line_without_the_password() {
     assert!(exit.message().contains("refused") && !exit.message().contains("hunter2"), "{exit}");
     assert!(!exit.message().contains('\n'), "{exit}");
 
-    let exit = Database::open("mysql://a:hunter2@h/x", Options::new("test")).await.expect_err("no such store");
+    let exit =
+        Database::open("mysql://a:hunter2@h/x", Options::new("test")).await.expect_err("no such store");
     assert_eq!((exit.status(), exit.message().contains("hunter2")), (64, false));
-    let exit = Database::open("sqlite:///proc/nowhere/a.db", Options::new("test")).await.expect_err("read-only");
+    let exit =
+        Database::open("sqlite:///proc/nowhere/a.db", Options::new("test")).await.expect_err("read-only");
     assert_eq!(exit.status(), 69);
     assert!(exit.message().contains("cannot create the file"), "{exit}");
     let exit = Database::open("sqlite::memory:", Options::new("test")).await.expect_err("no file");
