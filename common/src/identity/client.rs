@@ -1,0 +1,63 @@
+use std::time::Duration;
+
+use aws_config::default_provider::credentials::DefaultCredentialsChain;
+use aws_sdk_cognitoidentityprovider::Client;
+use aws_sdk_cognitoidentityprovider::config::retry::RetryConfig;
+use aws_sdk_cognitoidentityprovider::config::timeout::TimeoutConfig;
+use aws_sdk_cognitoidentityprovider::config::{Builder, Credentials, Region};
+
+use super::IdentityConfig;
+use crate::Secret;
+
+/// What signs administrative calls. Sign-in, refresh and registration are not signed and need none.
+#[derive(Clone, Debug)]
+pub enum AwsCredentials {
+    /// Keys that the operator gave.
+    Static {
+        /// The public half.
+        access_key_id: String,
+        /// The secret half.
+        secret_access_key: Secret,
+        /// For temporary credentials.
+        session_token: Option<Secret>,
+    },
+    /// Amazon's usual order: environment, profile, web identity, container, instance.
+    DefaultChain,
+}
+
+// === impl IdentityConfig ===
+
+impl IdentityConfig {
+    /// A client of the pools' protocol. It reads nothing from the environment unless
+    /// [`AwsCredentials::DefaultChain`] asks for that. It connects within 1 s; an attempt takes at most 3 s, a
+    /// call with its one repetition at most 5 s.
+    pub async fn client(&self, credentials: Option<AwsCredentials>) -> Client {
+        let region = Region::new(self.region.clone());
+        let timeouts = TimeoutConfig::builder()
+            .connect_timeout(Duration::from_secs(1))
+            .operation_attempt_timeout(Duration::from_secs(3))
+            .operation_timeout(Duration::from_secs(5))
+            .build();
+        let mut config = Builder::new()
+            .region(region.clone())
+            .timeout_config(timeouts)
+            .retry_config(RetryConfig::standard().with_max_attempts(2));
+        if let Some(endpoint) = &self.endpoint {
+            config = config.endpoint_url(endpoint.as_str());
+        }
+        match credentials {
+            None => {}
+            Some(AwsCredentials::Static { access_key_id, secret_access_key, session_token }) => {
+                let session_token = session_token.map(|token| token.expose().to_owned());
+                let secret = secret_access_key.expose();
+                let keys = Credentials::new(access_key_id, secret, session_token, None, "postern");
+                config = config.credentials_provider(keys);
+            }
+            Some(AwsCredentials::DefaultChain) => {
+                let chain = Box::pin(DefaultCredentialsChain::builder().region(region).build()).await;
+                config = config.credentials_provider(chain);
+            }
+        }
+        Client::from_conf(config.build())
+    }
+}

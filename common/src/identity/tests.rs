@@ -1,0 +1,105 @@
+use super::*;
+use crate::config::{Env, parse};
+use crate::exit::Exit;
+
+const POOLS: [(&str, &str); 4] = [
+    ("IDP_ACTOR_POOL_ID", "us-west-2_actors"),
+    ("IDP_ACTOR_CLIENT_ID", "actor-client"),
+    ("IDP_SERVICE_POOL_ID", "us-west-2_services"),
+    ("IDP_SERVICE_CLIENT_ID", "service-client"),
+];
+
+fn read(text: &str, variables: &[(&str, &str)]) -> Result<IdentityConfig, Exit> {
+    let env: Env = variables.iter().copied().collect();
+    parse("conf/x.toml", text, |root| IdentityConfig::read(root, &env))
+}
+
+/// The example of Amazon's developer guide has no published value; this one is from `openssl dgst -sha256 -hmac`.
+#[test]
+fn the_secret_hash_is_hmac_sha_256_over_user_name_and_client_id() {
+    let hash = secret_hash("ada@example.com", "1example23456789", "9example87654321");
+    assert_eq!(hash, "A211bSmOq2KleGXO1vgSofGFAkO7h5hGvYGZT5U0VU8=");
+}
+
+#[test]
+fn the_variables_of_the_interface_are_enough() {
+    let account = [("IDP_SERVICE_ACCOUNT_USERNAME", "auth"), ("IDP_SERVICE_ACCOUNT_PASSWORD", "hunter2")];
+    let secrets = [("IDP_ACTOR_CLIENT_SECRET", "s1"), ("IDP_SERVICE_CLIENT_SECRET", "s2")];
+    let config = read("", &[&POOLS[..], &account, &secrets].concat()).expect("complete");
+    assert_eq!(config.region, "us-west-2");
+    assert_eq!(config.actor.issuer, "https://cognito-idp.us-west-2.amazonaws.com/us-west-2_actors");
+    assert_eq!(
+        config.service.jwks_url.as_str(),
+        "https://cognito-idp.us-west-2.amazonaws.com/us-west-2_services/.well-known/jwks.json"
+    );
+    let hash = secret_hash("ada", "actor-client", "s1");
+    assert_eq!(config.actor.secret_hash("ada"), Some(hash));
+    assert_eq!(config.service_account.as_ref().map(|account| account.username.as_str()), Some("auth"));
+    assert!(!format!("{config:?}").contains("hunter2"));
+}
+
+#[test]
+fn the_environment_wins_over_the_file() {
+    let text = "[identity]\nregion = 'eu-west-1'\nendpoint = 'http://127.0.0.1:8503'\n\
+                [identity.actor]\npool_id = 'eu-west-1_a'\nclient_id = 'a'\n\
+                [identity.service]\npool_id = 'eu-west-1_s'\nclient_id = 's'\nissuer = 'https://elsewhere.example/s'\n";
+    let config = read(text, &[]).expect("complete");
+    assert_eq!(config.region, "eu-west-1");
+    assert_eq!(config.actor.issuer, "http://127.0.0.1:8503/eu-west-1_a");
+    assert_eq!(config.service.issuer, "https://elsewhere.example/s");
+    assert!(config.service_account.is_none() && config.actor.secret_hash("ada").is_none());
+    let endpoint = ("AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER", "http://127.0.0.1:9999/");
+    let config = read(text, &[endpoint, ("IDP_ACTOR_POOL_ID", "p"), ("CLOUD_REGION", "cn-north-1")]);
+    let config = config.expect("complete");
+    assert_eq!((config.region.as_str(), config.actor.pool_id.as_str()), ("cn-north-1", "p"));
+    assert_eq!(config.actor.issuer, "http://127.0.0.1:9999/p");
+    let china = read("", &[&POOLS[..], &[("CLOUD_REGION", "cn-north-1")]].concat()).expect("complete");
+    assert!(china.actor.issuer.starts_with("https://cognito-idp.cn-north-1.amazonaws.com.cn/"));
+}
+
+#[test]
+fn everything_that_is_missing_is_told_at_once_with_key_and_variable() {
+    let exit = read("", &[("IDP_SERVICE_ACCOUNT_USERNAME", "auth")]).expect_err("nothing is set");
+    let expected = [
+        "conf/x.toml:1: identity.actor.pool_id is required: set it, or the variable IDP_ACTOR_POOL_ID",
+        "conf/x.toml:1: identity.actor.client_id is required: set it, or the variable IDP_ACTOR_CLIENT_ID",
+        "conf/x.toml:1: identity.service.pool_id is required: set it, or the variable IDP_SERVICE_POOL_ID",
+        "conf/x.toml:1: identity.service.client_id is required: set it, or the variable IDP_SERVICE_CLIENT_ID",
+        "conf/x.toml:1: identity.service_account.password_file is required to go with the user name: set it, or \
+         the variable IDP_SERVICE_ACCOUNT_PASSWORD",
+    ];
+    assert_eq!(exit.message(), expected.join("\n"));
+}
+
+#[test]
+fn a_mistyped_value_is_told_once() {
+    let text = "[identity.actor]\npool_id = 7\n";
+    let exit = read(text, &POOLS[1..]).expect_err("a number");
+    assert_eq!(exit.message(), "conf/x.toml:2: identity.actor.pool_id: must be a string, not an integer");
+}
+
+#[test]
+fn one_pool_for_both_kinds_is_refused() {
+    let same = [POOLS[0], POOLS[1], ("IDP_SERVICE_POOL_ID", "us-west-2_actors"), POOLS[3]];
+    let exit = read("", &same).expect_err("the same pool");
+    assert!(exit.message().contains("are the same pool"), "{exit}");
+}
+
+#[test]
+fn a_secret_stands_in_a_file_of_its_own_or_in_a_variable() {
+    let exit =
+        read("[identity.actor]\nclient_secret = 'hunter2'\n", &POOLS).expect_err("a secret in the file");
+    assert!(exit.message().contains("set IDP_ACTOR_CLIENT_SECRET, or `client_secret_file`"), "{exit}");
+    assert!(!exit.message().contains("hunter2"), "{exit}");
+
+    let path = std::env::temp_dir().join(format!("postern-secret-{}", uuid::Uuid::new_v4()));
+    let text = format!("[identity.actor]\nclient_secret_file = '{}'\n", path.display());
+    let exit = read(&text, &POOLS).expect_err("no such file");
+    assert!(exit.message().contains("client_secret_file: cannot read"), "{exit}");
+    std::fs::write(&path, "from-file\n").expect("written");
+    let secret = |config: IdentityConfig| config.actor.client_secret.expect("a secret").expose().to_owned();
+    assert_eq!(secret(read(&text, &POOLS).expect("read")), "from-file");
+    let variable = [&POOLS[..], &[("IDP_ACTOR_CLIENT_SECRET", "from-variable")]].concat();
+    assert_eq!(secret(read(&text, &variable).expect("read")), "from-variable");
+    std::fs::remove_file(&path).expect("removed");
+}
