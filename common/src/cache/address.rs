@@ -1,0 +1,163 @@
+//! The URL of a cache.
+
+use redis::sentinel::{SentinelClient, SentinelNodeConnectionInfo, SentinelServerType};
+use redis::{Client, ConnectionInfo, IntoConnectionInfo, TlsMode};
+use url::Url;
+
+use super::redis::Server;
+
+pub(super) struct Address {
+    pub(super) target: Target,
+    pub(super) prefix: String,
+    pub(super) label: String,
+}
+
+pub(super) enum Target {
+    Memory,
+    Redis(Server),
+}
+
+/// `scheme://[user[:password]@]host[:port][,host[:port]…][/path…][?name=value…]`; the URL standard has no place
+/// for several hosts.
+struct Parts<'a> {
+    tls: bool,
+    credentials: &'a str,
+    hosts: Vec<&'a str>,
+    path: &'a str,
+    query: Vec<(String, String)>,
+}
+
+/// Reads the URL.
+///
+/// # Errors
+/// What is wrong, in words without the URL's password.
+pub(super) fn parse(url: &str) -> Result<Address, String> {
+    let (scheme, rest) =
+        url.split_once(':').ok_or("must be a URL such as memory: or redis://127.0.0.1:6379")?;
+    let mut parts = Parts::of(scheme, rest.strip_prefix("//").unwrap_or(rest));
+    let prefix = match parts.take("namespace") {
+        Some(name)
+            if !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_graphic() && byte != b':') =>
+        {
+            format!("postern:{name}:")
+        }
+        Some(_) => return Err("namespace must be visible ASCII without a colon".to_owned()),
+        None => "postern:".to_owned(),
+    };
+    let label = format!("{scheme}://{}", parts.hosts.join(","));
+    let target = match scheme {
+        "memory" => {
+            return parts.finish().map(|()| Address {
+                target: Target::Memory,
+                prefix,
+                label: url_of_memory(),
+            });
+        }
+        "redis" | "rediss" => single(&mut parts),
+        "redis-cluster" | "rediss-cluster" => cluster(&mut parts),
+        "redis-sentinel" | "rediss-sentinel" => sentinel(&mut parts),
+        other => Err(format!(
+            "`{other}:` is not a cache; use memory:, redis:, rediss:, redis-cluster: or redis-sentinel:"
+        )),
+    }
+    .and_then(|server| parts.finish().map(|()| Target::Redis(server)))
+    .map_err(|reason| format!("{label}: {reason}"))?;
+    Ok(Address { target, prefix, label })
+}
+
+fn url_of_memory() -> String {
+    "memory:".to_owned()
+}
+
+fn single(parts: &mut Parts<'_>) -> Result<Server, String> {
+    match parts.nodes(parts.path)?.as_slice() {
+        [node] => Client::open(node.clone()).map(Server::Single).map_err(|error| error.to_string()),
+        _ => {
+            Err("names several servers; a cluster is redis-cluster:, sentinels are redis-sentinel:"
+                .to_owned())
+        }
+    }
+}
+
+fn cluster(parts: &mut Parts<'_>) -> Result<Server, String> {
+    if !parts.path.trim_matches('/').is_empty() {
+        return Err("a cluster has no database number".to_owned());
+    }
+    parts.nodes("").map(Server::Cluster)
+}
+
+fn sentinel(parts: &mut Parts<'_>) -> Result<Server, String> {
+    let (master, database) =
+        parts.path.trim_matches('/').split_once('/').unwrap_or((parts.path.trim_matches('/'), ""));
+    if master.is_empty() {
+        return Err("the path must name the master, as in redis-sentinel://host:26379/mymaster".to_owned());
+    }
+    let nodes = parts.nodes(database)?;
+    let first = nodes.first().ok_or("names no sentinel")?;
+    let mut behind =
+        SentinelNodeConnectionInfo::default().set_redis_connection_info(first.redis_settings().clone());
+    if parts.tls {
+        behind = behind.set_tls_mode(TlsMode::Secure);
+    }
+    // The sentinels have credentials of their own, and no databases.
+    let user = parts.take("sentinel_username");
+    let password = parts.take("sentinel_password");
+    let sentinels: Vec<ConnectionInfo> = nodes
+        .into_iter()
+        .map(|node| {
+            let mut settings = redis::RedisConnectionInfo::default();
+            if let Some(user) = &user {
+                settings = settings.set_username(user);
+            }
+            if let Some(password) = &password {
+                settings = settings.set_password(password);
+            }
+            node.set_redis_settings(settings)
+        })
+        .collect();
+    SentinelClient::build(sentinels, master, Some(behind), SentinelServerType::Master)
+        .map(|client| Server::Sentinel(std::sync::Arc::new(tokio::sync::Mutex::new(client))))
+        .map_err(|error| error.to_string())
+}
+
+// === impl Parts ===
+
+impl<'a> Parts<'a> {
+    fn of(scheme: &str, rest: &'a str) -> Self {
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let (credentials, hosts) = authority.rsplit_once('@').unwrap_or(("", authority));
+        Self {
+            tls: scheme.starts_with("rediss"),
+            credentials,
+            hosts: hosts.split(',').filter(|host| !host.is_empty()).collect(),
+            path,
+            query: url::form_urlencoded::parse(query.as_bytes()).into_owned().collect(),
+        }
+    }
+
+    fn take(&mut self, name: &str) -> Option<String> {
+        let index = self.query.iter().position(|(known, _)| known == name)?;
+        Some(self.query.swap_remove(index).1)
+    }
+
+    /// Nothing may be left over: a misspelt parameter is not passed over.
+    fn finish(&self) -> Result<(), String> {
+        self.query.first().map_or(Ok(()), |(name, _)| Err(format!("`{name}` is not a known parameter")))
+    }
+
+    /// Each host as a server of its own, with the shared credentials.
+    fn nodes(&self, database: &str) -> Result<Vec<ConnectionInfo>, String> {
+        if self.hosts.is_empty() {
+            return Err("names no host".to_owned());
+        }
+        let node = |host: &&str| {
+            let scheme = if self.tls { "rediss" } else { "redis" };
+            let at = if self.credentials.is_empty() { "" } else { "@" };
+            let url = format!("{scheme}://{}{at}{host}/{}", self.credentials, database.trim_matches('/'));
+            let url = Url::parse(&url).map_err(|error| format!("`{host}`: {error}"))?;
+            url.into_connection_info().map_err(|error| format!("`{host}`: {error}"))
+        };
+        self.hosts.iter().map(node).collect()
+    }
+}

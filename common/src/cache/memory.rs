@@ -1,0 +1,186 @@
+//! The cache in this process: bounded, and forgetting on time.
+//!
+//! When it is full of what still lives, it refuses what is new rather than throw out what is old: an entry may
+//! be a single-use value that someone holds the other half of, or the count that slows a guesser down, and a
+//! flood must not be able to push either out.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::{CacheError, Options};
+use crate::clock::{Clock, Timestamp};
+
+/// Bookkeeping per entry in bytes, about: two map slots and two allocations.
+const OVERHEAD: usize = 160;
+
+#[derive(Debug)]
+pub(super) struct Memory {
+    clock: Clock,
+    most_entries: usize,
+    most_bytes: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    entries: HashMap<Arc<str>, Entry, ahash::RandomState>,
+    /// Every entry by when it is due; the number tells entries of one instant apart.
+    due: BTreeMap<(Timestamp, u64), Arc<str>>,
+    next: u64,
+    bytes: usize,
+}
+
+struct Entry {
+    value: Box<[u8]>,
+    due: (Timestamp, u64),
+}
+
+// === impl Memory ===
+
+impl Memory {
+    pub(super) fn new(options: &Options) -> Self {
+        Self {
+            clock: options.clock.clone(),
+            most_entries: options.memory_entries,
+            most_bytes: options.memory_bytes,
+            state: Mutex::default(),
+        }
+    }
+
+    pub(super) fn set(&self, key: &str, value: &[u8], ttl: Duration) -> Result<(), CacheError> {
+        let (mut state, now) = self.fresh();
+        self.put(&mut state, key, value, now.plus(ttl))
+    }
+
+    pub(super) fn set_if_absent(&self, key: &str, value: &[u8], ttl: Duration) -> Result<bool, CacheError> {
+        let (mut state, now) = self.fresh();
+        if state.entries.contains_key(key) {
+            return Ok(false);
+        }
+        self.put(&mut state, key, value, now.plus(ttl)).map(|()| true)
+    }
+
+    pub(super) fn get(&self, key: &str) -> Option<Vec<u8>> {
+        self.fresh().0.entries.get(key).map(|entry| entry.value.to_vec())
+    }
+
+    pub(super) fn take(&self, key: &str) -> Option<Vec<u8>> {
+        self.fresh().0.remove(key).map(|entry| entry.value.into_vec())
+    }
+
+    pub(super) fn delete_if_equal(&self, key: &str, value: &[u8]) -> bool {
+        let (mut state, _) = self.fresh();
+        state.entries.get(key).is_some_and(|entry| *entry.value == *value) && state.remove(key).is_some()
+    }
+
+    /// Counts are kept as decimal text, as Redis keeps them.
+    pub(super) fn increment(&self, key: &str, ttl: Duration) -> Result<u64, CacheError> {
+        let (mut state, now) = self.fresh();
+        let (count, due) = match state.entries.get(key) {
+            None => (0, now.plus(ttl)),
+            Some(entry) => {
+                let text = std::str::from_utf8(&entry.value).ok();
+                (text.and_then(|text| text.parse().ok()).ok_or(CacheError::Unavailable)?, entry.due.0)
+            }
+        };
+        let count: u64 = count + 1;
+        self.put(&mut state, key, count.to_string().as_bytes(), due).map(|()| count)
+    }
+
+    /// The state without what is due by now.
+    fn fresh(&self) -> (MutexGuard<'_, State>, Timestamp) {
+        let now = self.clock.now();
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        while let Some(first) = state.due.first_entry().filter(|first| first.key().0 <= now) {
+            let key = first.get().clone();
+            state.remove(&key);
+        }
+        (state, now)
+    }
+
+    fn put(&self, state: &mut State, key: &str, value: &[u8], due: Timestamp) -> Result<(), CacheError> {
+        let freed = state.entries.get(key).map_or(0, |old| cost(key, &old.value));
+        let others = state.entries.len() - usize::from(freed > 0);
+        let bytes = state.bytes - freed + cost(key, value);
+        if others >= self.most_entries || bytes > self.most_bytes {
+            tracing::warn!(entries = others, bytes = state.bytes, "the cache in memory is full");
+            return Err(CacheError::Unavailable);
+        }
+        state.remove(key);
+        let (key, due): (Arc<str>, _) = (key.into(), (due, state.next));
+        state.next += 1;
+        state.bytes = bytes;
+        state.due.insert(due, key.clone());
+        state.entries.insert(key, Entry { value: value.into(), due });
+        Ok(())
+    }
+}
+
+fn cost(key: &str, value: &[u8]) -> usize {
+    key.len() + value.len() + OVERHEAD
+}
+
+// === impl State ===
+
+impl State {
+    fn remove(&mut self, key: &str) -> Option<Entry> {
+        let entry = self.entries.remove(key)?;
+        self.due.remove(&entry.due);
+        self.bytes -= cost(key, &entry.value);
+        Some(entry)
+    }
+}
+
+/// Values may be secrets.
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("State").field("entries", &self.entries.len()).field("bytes", &self.bytes).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    fn small(clock: &Clock) -> Memory {
+        let memory_bytes = 3 * (OVERHEAD + 100);
+        Memory::new(&Options { clock: clock.clone(), memory_entries: 3, memory_bytes, ..Options::default() })
+    }
+
+    #[test]
+    fn what_is_new_is_refused_when_full_and_what_lives_stays() {
+        let clock = Clock::manual(Timestamp(0));
+        let memory = small(&clock);
+        memory.set("soon", b"x", Duration::from_secs(1)).expect("room");
+        memory.set("a", b"1", HOUR).expect("room");
+        memory.set("b", b"2", HOUR).expect("room");
+        assert_eq!(memory.set("c", b"3", HOUR), Err(CacheError::Unavailable), "too many");
+        assert_eq!(memory.increment("n", HOUR), Err(CacheError::Unavailable), "too many");
+        memory.set("a", b"4", HOUR).expect("one that is there may change");
+        assert_eq!(memory.set("a", &[0; 999], HOUR), Err(CacheError::Unavailable), "too large");
+        assert_eq!(memory.get("a").as_deref(), Some(&b"4"[..]), "and is as it was");
+        clock.advance(Duration::from_secs(1));
+        memory.set("c", b"3", HOUR).expect("what was due made room");
+        assert_eq!(memory.get("soon"), None);
+    }
+
+    #[test]
+    fn the_books_balance() {
+        let clock = Clock::manual(Timestamp(0));
+        let memory = small(&clock);
+        for round in 0..100_u64 {
+            memory.set("a", &vec![0; usize::try_from(round % 7).expect("small")], HOUR).expect("room");
+            memory.increment("n", Duration::from_millis(1 + round % 3)).expect("room");
+            clock.advance(Duration::from_millis(round % 2));
+            if round % 5 == 0 {
+                memory.take("a");
+            }
+        }
+        clock.advance(HOUR);
+        let (state, _) = memory.fresh();
+        assert_eq!((state.entries.len(), state.due.len(), state.bytes), (0, 0, 0));
+    }
+}

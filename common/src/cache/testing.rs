@@ -1,0 +1,40 @@
+//! Caches for tests: each has keys of its own. Not for production.
+
+use uuid::Uuid;
+
+use super::Cache;
+use crate::clock::Clock;
+use crate::database::testing::required;
+
+/// A cache that no other test sees.
+#[derive(Clone, Debug)]
+pub struct TestCache {
+    /// For processes that open it themselves.
+    pub url: String,
+    /// Open and empty.
+    pub cache: Cache,
+}
+
+/// A namespace on the server that `POSTERN_TEST_REDIS` names.
+///
+/// # Panics
+/// If the variable is not set or is not a URL: a test cannot go on.
+pub async fn redis() -> TestCache {
+    let url = format!("{}?namespace={}", required("POSTERN_TEST_REDIS"), Uuid::new_v4().simple());
+    let cache = Cache::open(&url).await.expect("POSTERN_TEST_REDIS is a URL");
+    TestCache { url, cache }
+}
+
+/// One in this process.
+#[must_use]
+pub fn memory(clock: Clock) -> TestCache {
+    TestCache { url: "memory:".to_owned(), cache: Cache::memory(clock) }
+}
+
+/// One of each: what a cache promises, it promises over both.
+///
+/// # Panics
+/// As [`redis`].
+pub async fn both() -> [TestCache; 2] {
+    [memory(Clock::system()), redis().await]
+}
