@@ -1,0 +1,102 @@
+use std::time::Duration;
+
+use http::StatusCode;
+use http::header::CACHE_CONTROL;
+use url::{Host, Url};
+
+/// Fetches one JWKS: no redirect, no proxy, a deadline for all of it, a bound on its size.
+pub(super) struct Fetcher {
+    url: Url,
+    /// Why there is no client, where the TLS backend could not start (no CA certificates, for one).
+    client: Result<reqwest::Client, &'static str>,
+}
+
+/// A JWKS as it came.
+pub(super) struct Answer {
+    pub(super) body: Vec<u8>,
+    /// `Cache-Control: max-age` (RFC 9111 section 5.2.2.1), where it is there.
+    pub(super) max_age: Option<Duration>,
+}
+
+/// More than this is no JWKS.
+const MAX_BODY_BYTES: usize = 256 * 1024;
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+
+impl Fetcher {
+    pub(super) fn new(url: Url, timeout: Duration) -> Self {
+        let client = if is_allowed(&url) {
+            reqwest::Client::builder()
+                .redirect(reqwest::redirect::Policy::none())
+                .no_proxy()
+                .connect_timeout(CONNECT_TIMEOUT.min(timeout))
+                .timeout(timeout)
+                .pool_max_idle_per_host(1)
+                .build()
+                .map_err(|_| "the TLS client could not be built")
+        } else {
+            Err("the address of the JWKS is neither HTTPS nor on a loopback host")
+        };
+        Self { url, client }
+    }
+
+    pub(super) fn url(&self) -> &Url {
+        &self.url
+    }
+
+    /// # Errors
+    /// What went wrong, in words for the operator.
+    pub(super) async fn fetch(&self) -> Result<Answer, &'static str> {
+        let client = self.client.as_ref().map_err(|fault| *fault)?;
+        let mut response = client.get(self.url.clone()).send().await.map_err(|error| fault(&error))?;
+        match response.status() {
+            StatusCode::OK => {}
+            status if status.is_redirection() => return Err("the server answered with a redirect"),
+            _ => return Err("the server answered with another status than 200"),
+        }
+        let max_age = max_age(response.headers());
+        let mut body = Vec::new();
+        while let Some(chunk) = response.chunk().await.map_err(|error| fault(&error))? {
+            if body.len() + chunk.len() > MAX_BODY_BYTES {
+                return Err("the answer is larger than 256 KiB");
+            }
+            body.extend_from_slice(&chunk);
+        }
+        Ok(Answer { body, max_age })
+    }
+}
+
+fn fault(error: &reqwest::Error) -> &'static str {
+    if error.is_timeout() {
+        "the server did not answer in time"
+    } else if error.is_connect() {
+        "the server cannot be reached"
+    } else {
+        "the exchange with the server failed"
+    }
+}
+
+/// HTTPS, or HTTP to this very machine.
+fn is_allowed(url: &Url) -> bool {
+    match url.scheme() {
+        "https" => true,
+        "http" => match url.host() {
+            Some(Host::Ipv4(address)) => address.is_loopback(),
+            Some(Host::Ipv6(address)) => address.is_loopback(),
+            Some(Host::Domain(name)) => name == "localhost",
+            None => false,
+        },
+        _ => false,
+    }
+}
+
+fn max_age(headers: &http::HeaderMap) -> Option<Duration> {
+    headers
+        .get_all(CACHE_CONTROL)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|directive| directive.trim().strip_prefix("max-age="))
+        .find_map(|seconds| seconds.trim_matches('"').parse().ok())
+        .map(Duration::from_secs)
+}

@@ -1,0 +1,95 @@
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use jsonwebtoken::Algorithm;
+use serde_json::{Map, Value};
+
+use super::{MAX_TOKEN_BYTES, Refusal, strict};
+
+/// Parameters that would let a token choose its own key, change what is signed, or be understood otherwise than
+/// read here (RFC 7515 sections 4.1.2 to 4.1.6 and 4.1.11, RFC 7797, RFC 7516 section 4.1.3).
+const REFUSED_PARAMETERS: [&str; 7] = ["crit", "jku", "x5u", "x5c", "jwk", "b64", "zip"];
+
+/// Longest `kid` that is looked for, in bytes.
+const MAX_KEY_ID_BYTES: usize = 512;
+
+/// A compact JWS (RFC 7515 section 7.1), read and not yet verified.
+pub(super) struct Jws<'a> {
+    /// Of RS256, ES256, EdDSA.
+    pub(super) algorithm: Algorithm,
+    /// `kid`.
+    pub(super) key_id: String,
+    /// What the signature is over: header and payload as they came.
+    pub(super) signing_input: &'a str,
+    /// The payload, decoded.
+    pub(super) payload: Vec<u8>,
+    /// The signature, in base64url.
+    pub(super) signature: &'a str,
+}
+
+impl<'a> Jws<'a> {
+    /// Reads a token. Its payload stays unread: nothing in it counts before the signature is verified but the
+    /// issuer, which only selects the keys.
+    pub(super) fn read(token: &'a str) -> Result<Self, Refusal> {
+        if token.len() > MAX_TOKEN_BYTES {
+            return Err(Refusal::TooLong);
+        }
+        let (header, payload, signature) = parts(token)?;
+        let (algorithm, key_id) = read_header(&decode(header)?)?;
+        let payload = decode(payload)?;
+        decode(signature)?;
+        let signing_input = &token[..token.len() - signature.len() - 1];
+        Ok(Self { algorithm, key_id, signing_input, payload, signature })
+    }
+
+    /// The claims, strictly read.
+    pub(super) fn claims(&self) -> Result<Map<String, Value>, Refusal> {
+        strict::object(&self.payload)
+    }
+}
+
+fn parts(token: &str) -> Result<(&str, &str, &str), Refusal> {
+    let mut parts = token.split('.');
+    let three = (parts.next(), parts.next(), parts.next());
+    match (three, parts.count()) {
+        ((Some(header), Some(payload), Some(signature)), 0) => Ok((header, payload, signature)),
+        ((Some(_), Some(_), Some(_)), 2) => Err(Refusal::Encrypted),
+        _ => Err(Refusal::NotThreeParts),
+    }
+}
+
+/// Base64url without padding; the engine refuses padding and stray bits, so that one token has one spelling.
+fn decode(part: &str) -> Result<Vec<u8>, Refusal> {
+    URL_SAFE_NO_PAD.decode(part).map_err(|_| Refusal::NotBase64Url)
+}
+
+fn read_header(text: &[u8]) -> Result<(Algorithm, String), Refusal> {
+    let mut header = strict::object(text)?;
+    if REFUSED_PARAMETERS.iter().any(|name| header.contains_key(*name)) {
+        return Err(Refusal::HeaderParameter);
+    }
+    if ["typ", "cty"].iter().any(|name| header.get(*name).is_some_and(|value| !value.is_string())) {
+        return Err(Refusal::HeaderType);
+    }
+    let algorithm = match header.get("alg") {
+        Some(Value::String(name)) => algorithm(name).ok_or(Refusal::Algorithm)?,
+        Some(Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_)) | None => {
+            return Err(Refusal::HeaderType);
+        }
+    };
+    match header.remove("kid") {
+        Some(Value::String(key_id)) if !key_id.is_empty() && key_id.len() <= MAX_KEY_ID_BYTES => {
+            Ok((algorithm, key_id))
+        }
+        _ => Err(Refusal::KeyIdMissing),
+    }
+}
+
+/// The algorithms that are accepted, by their names (RFC 7518 section 3.1, RFC 8037 section 3.1).
+pub(super) fn algorithm(name: &str) -> Option<Algorithm> {
+    match name {
+        "RS256" => Some(Algorithm::RS256),
+        "ES256" => Some(Algorithm::ES256),
+        "EdDSA" => Some(Algorithm::EdDSA),
+        _ => None,
+    }
+}

@@ -1,0 +1,193 @@
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+use url::Url;
+
+use super::{Caller, Claims, Refusal, Service, User};
+
+/// A pool whose tokens are trusted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Issuer {
+    /// `iss`, compared byte for byte.
+    pub issuer: String,
+    /// Where its keys are; HTTPS, or HTTP on a loopback address.
+    pub jwks_url: Url,
+    /// What its tokens stand for.
+    pub kind: IssuerKind,
+    /// The clients whose tokens are accepted.
+    pub client_ids: Vec<String>,
+}
+
+/// What the tokens of a pool stand for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IssuerKind {
+    /// People: access tokens without `custom:service_id`.
+    User,
+    /// Services: ID or access tokens with `custom:service_id`.
+    Service,
+}
+
+/// One row of trust, with its strings shared by every identity made from it.
+#[derive(Debug)]
+pub(super) struct Trust {
+    pub(super) issuer: Arc<str>,
+    kind: IssuerKind,
+    clients: Vec<Arc<str>>,
+}
+
+/// The instants that a token is valid between, in Unix seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Times {
+    /// `exp`: not valid from here on.
+    pub(super) expires_at: i64,
+    /// The later of `nbf` and `iat`.
+    pub(super) valid_from: i64,
+}
+
+const SERVICE_ID: &str = "custom:service_id";
+
+// === impl Times ===
+
+impl Times {
+    /// Reads `exp`, `nbf` and `iat`: integers all (stricter than NumericDate of RFC 7519 section 2).
+    pub(super) fn read(claims: &Map<String, Value>) -> Result<Self, Refusal> {
+        let expires_at = instant(claims, "exp")?.ok_or(Refusal::ClaimMissing)?;
+        let not_before = instant(claims, "nbf")?.unwrap_or(i64::MIN);
+        let issued_at = instant(claims, "iat")?.unwrap_or(i64::MIN);
+        Ok(Self { expires_at, valid_from: not_before.max(issued_at) })
+    }
+
+    /// Holds the times against the clock. The leeway is for clocks that run ahead of ours, so it is for the
+    /// beginning only: at `exp` it is over, cached or not.
+    pub(super) fn check(self, now_s: i64, leeway_s: i64) -> Result<(), Refusal> {
+        if now_s >= self.expires_at {
+            return Err(Refusal::Expired);
+        }
+        if self.valid_from > now_s.saturating_add(leeway_s) {
+            return Err(Refusal::NotYetValid);
+        }
+        Ok(())
+    }
+}
+
+fn instant(claims: &Map<String, Value>, name: &str) -> Result<Option<i64>, Refusal> {
+    claims.get(name).map(|value| value.as_i64().ok_or(Refusal::ClaimType)).transpose()
+}
+
+/// A claim that must be there and be text.
+pub(super) fn text<'a>(claims: &'a Map<String, Value>, name: &str) -> Result<&'a str, Refusal> {
+    match claims.get(name) {
+        Some(Value::String(text)) if text.is_empty() => Err(Refusal::ClaimMissing),
+        Some(Value::String(text)) => Ok(text),
+        Some(Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_)) => {
+            Err(Refusal::ClaimType)
+        }
+        None => Err(Refusal::ClaimMissing),
+    }
+}
+
+// === impl Trust ===
+
+impl Trust {
+    pub(super) fn new(issuer: &Issuer) -> Self {
+        Self {
+            issuer: issuer.issuer.as_str().into(),
+            kind: issuer.kind,
+            clients: issuer.client_ids.iter().map(|client| client.as_str().into()).collect(),
+        }
+    }
+
+    /// The truth table of the contract, from `token_use` on; the issuer has selected this row already.
+    pub(super) fn decide(
+        &self,
+        claims: &Map<String, Value>,
+        times: Times,
+        token: &str,
+    ) -> Result<Caller, Refusal> {
+        let token_use = text(claims, "token_use")?;
+        let subject: Arc<str> = text(claims, "sub")?.into();
+        match self.kind {
+            IssuerKind::User => {
+                if token_use != "access" {
+                    return Err(Refusal::TokenUse);
+                }
+                let client_id = self.client(text(claims, "client_id")?)?;
+                if claims.contains_key(SERVICE_ID) {
+                    return Err(Refusal::Kind);
+                }
+                let username = username(claims, &subject)?;
+                Ok(Caller::User(Arc::new(User {
+                    issuer: Arc::clone(&self.issuer),
+                    subject,
+                    username,
+                    client_id,
+                    scopes: scopes(claims)?,
+                    groups: groups(claims)?,
+                    expires_at: times.expires_at,
+                    claims: Claims::of_token(token.into()),
+                })))
+            }
+            IssuerKind::Service => {
+                match token_use {
+                    "id" => self.client(audience(claims)?)?,
+                    "access" => self.client(text(claims, "client_id")?)?,
+                    _ => return Err(Refusal::TokenUse),
+                };
+                Ok(Caller::Service(Arc::new(Service {
+                    issuer: Arc::clone(&self.issuer),
+                    subject,
+                    service_id: service_id(claims)?.into(),
+                    scopes: scopes(claims)?,
+                    expires_at: times.expires_at,
+                    claims: Claims::of_token(token.into()),
+                })))
+            }
+        }
+    }
+
+    fn client(&self, name: &str) -> Result<Arc<str>, Refusal> {
+        self.clients.iter().find(|client| ***client == *name).cloned().ok_or(Refusal::Client)
+    }
+}
+
+/// `aud` of a pool's ID token: one audience, bare or as a list of one (RFC 7519 section 4.1.3).
+fn audience(claims: &Map<String, Value>) -> Result<&str, Refusal> {
+    match claims.get("aud") {
+        Some(Value::Array(all)) => match all.as_slice() {
+            [Value::String(one)] => Ok(one),
+            [] => Err(Refusal::ClaimMissing),
+            _ => Err(Refusal::Client),
+        },
+        _ => text(claims, "aud"),
+    }
+}
+
+fn service_id(claims: &Map<String, Value>) -> Result<&str, Refusal> {
+    claims.get(SERVICE_ID).and_then(Value::as_str).filter(|id| !id.trim().is_empty()).ok_or(Refusal::Kind)
+}
+
+fn username(claims: &Map<String, Value>, subject: &Arc<str>) -> Result<Arc<str>, Refusal> {
+    match claims.get("username") {
+        Some(Value::String(name)) if **name != **subject => Ok(name.as_str().into()),
+        Some(Value::String(_)) | None => Ok(Arc::clone(subject)),
+        Some(_) => Err(Refusal::ClaimType),
+    }
+}
+
+fn scopes(claims: &Map<String, Value>) -> Result<Arc<[String]>, Refusal> {
+    match claims.get("scope") {
+        Some(Value::String(all)) => Ok(all.split_ascii_whitespace().map(str::to_owned).collect()),
+        Some(_) => Err(Refusal::ClaimType),
+        None => Ok(Arc::default()),
+    }
+}
+
+fn groups(claims: &Map<String, Value>) -> Result<Arc<[String]>, Refusal> {
+    match claims.get("cognito:groups") {
+        Some(Value::Array(all)) => {
+            all.iter().map(|group| group.as_str().map(str::to_owned).ok_or(Refusal::ClaimType)).collect()
+        }
+        Some(_) => Err(Refusal::ClaimType),
+        None => Ok(Arc::default()),
+    }
+}

@@ -1,0 +1,287 @@
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use futures_util::future::join_all;
+use serde_json::{Map, Value};
+
+use super::cache::{Cache, Outcome};
+use super::jwk::Key;
+use super::jwks::{JwksStatus, Settings, Source};
+use super::jws::Jws;
+use super::trust::{self, Times, Trust};
+use super::{Caller, Issuer, Refusal};
+use crate::Shutdown;
+use crate::clock::{Clock, Timestamp};
+
+/// Verifies Bearer tokens of the trusted issuers. One per process, shared.
+pub struct Verifier {
+    settings: Settings,
+    leeway_s: i64,
+    negative_ttl: Duration,
+    trusted: ArcSwap<Trusted>,
+    /// Counts the changes of the trust; what was remembered under an earlier one is not used.
+    generation: AtomicU64,
+    accepted: Cache,
+    refused: Cache,
+}
+
+/// How a [`Verifier`] works. The defaults suit production.
+#[derive(Clone, Debug)]
+pub struct VerifierOptions {
+    /// The time.
+    pub clock: Clock,
+    /// Bytes that remembered tokens may take; default 128 MiB, some 100,000 tokens. 0 remembers none.
+    pub cache_bytes: usize,
+    /// Where the last good keys are kept across restarts; default none.
+    pub jwks_dir: Option<PathBuf>,
+    /// How far `nbf` and `iat` may be ahead of the clock, in seconds; default and most 5 (the contract).
+    pub leeway_s: u32,
+    /// How long keys are used before a refresh if the issuer does not say; default 5 min.
+    pub refresh: Duration,
+    /// The longest that an issuer may say: a key that was removed verifies at most so long; default 15 min.
+    pub refresh_max: Duration,
+    /// How long the last good keys are used while the issuer is away; default 24 h. Then 503, never 401.
+    pub max_staleness: Duration,
+    /// Deadline of one fetch of keys; default 5 s.
+    pub fetch_timeout: Duration,
+    /// How many refetches unknown `kid`s may cause at once; default 4.
+    pub refetch_burst: u32,
+    /// How often they may cause one after that; default 1 s.
+    pub refetch_interval: Duration,
+    /// How long a refused token is remembered; default 5 s. A flood of one bad token costs no signature work.
+    pub negative_ttl: Duration,
+}
+
+#[derive(Default)]
+struct Trusted {
+    generation: u64,
+    issuers: HashMap<Box<str>, Pool, ahash::RandomState>,
+}
+
+#[derive(Clone)]
+struct Pool {
+    trust: Arc<Trust>,
+    source: Arc<Source>,
+}
+
+/// A leeway above this is refused by the contract.
+const MAX_LEEWAY_S: u32 = 5;
+
+/// Refused tokens may take at most this, or an eighth of the cache.
+const MAX_REFUSED_BYTES: usize = 4 * 1024 * 1024;
+
+/// The background refresh looks at least this often whether something is due.
+const TICK: Duration = Duration::from_secs(5);
+
+impl Default for VerifierOptions {
+    fn default() -> Self {
+        Self {
+            clock: Clock::system(),
+            cache_bytes: 128 * 1024 * 1024,
+            jwks_dir: None,
+            leeway_s: MAX_LEEWAY_S,
+            refresh: Duration::from_secs(5 * 60),
+            refresh_max: Duration::from_secs(15 * 60),
+            max_staleness: Duration::from_secs(24 * 60 * 60),
+            fetch_timeout: Duration::from_secs(5),
+            refetch_burst: 4,
+            refetch_interval: Duration::from_secs(1),
+            negative_ttl: Duration::from_secs(5),
+        }
+    }
+}
+
+impl VerifierOptions {
+    pub(super) fn settings(&self) -> Settings {
+        Settings {
+            clock: self.clock.clone(),
+            dir: self.jwks_dir.clone(),
+            refresh: self.refresh,
+            refresh_max: self.refresh_max,
+            max_staleness: self.max_staleness,
+            fetch_timeout: self.fetch_timeout,
+            refetch_burst: self.refetch_burst,
+            refetch_interval: self.refetch_interval,
+        }
+    }
+}
+
+// === impl Verifier ===
+
+impl Verifier {
+    /// A verifier that knows whom to trust and has no keys yet: they come with [`Verifier::run`],
+    /// [`Verifier::refresh_now`], or the first token.
+    #[must_use]
+    pub fn new(issuers: Vec<Issuer>, options: VerifierOptions) -> Arc<Self> {
+        let verifier = Self {
+            settings: options.settings(),
+            leeway_s: options.leeway_s.min(MAX_LEEWAY_S).into(),
+            negative_ttl: options.negative_ttl,
+            trusted: ArcSwap::default(),
+            generation: AtomicU64::new(0),
+            accepted: Cache::new(options.cache_bytes),
+            refused: Cache::new((options.cache_bytes / 8).min(MAX_REFUSED_BYTES)),
+        };
+        verifier.replace_issuers(issuers);
+        Arc::new(verifier)
+    }
+
+    /// Changes whom to trust. Everything remembered is forgotten; the keys of an issuer that stays at its
+    /// address stay.
+    pub fn replace_issuers(&self, issuers: Vec<Issuer>) {
+        let before = self.trusted.load_full();
+        let mut pools = HashMap::default();
+        for issuer in issuers {
+            let trust = Arc::new(Trust::new(&issuer));
+            let known = before
+                .issuers
+                .get(issuer.issuer.as_str())
+                .filter(|pool| *pool.source.url() == issuer.jwks_url);
+            let source = match known {
+                Some(pool) => Arc::clone(&pool.source),
+                None => {
+                    Arc::new(Source::new(Arc::clone(&trust.issuer), issuer.jwks_url, self.settings.clone()))
+                }
+            };
+            pools.insert(issuer.issuer.into_boxed_str(), Pool { trust, source });
+        }
+        let generation = before.generation + 1;
+        self.trusted.store(Arc::new(Trusted { generation, issuers: pools }));
+        self.generation.store(generation, Ordering::Release);
+    }
+
+    /// The outcome for a token that was seen before: no I/O, no signature work, no allocation. `None` says that
+    /// [`Verifier::verify`] must look.
+    #[must_use]
+    pub fn verify_cached(&self, token: &str) -> Option<Result<Caller, Refusal>> {
+        let (now, generation) = (self.settings.clock.now(), self.generation.load(Ordering::Acquire));
+        self.accepted.get(token, now, generation).or_else(|| self.refused.get(token, now, generation))
+    }
+
+    /// Who is calling with this token. Waits only if the issuer's keys must be fetched for it.
+    ///
+    /// # Errors
+    /// Why the token is refused; [`Refusal::KeysUnavailable`] says nothing about the token.
+    pub async fn verify(&self, token: &str) -> Result<Caller, Refusal> {
+        match self.verify_cached(token) {
+            Some(outcome) => outcome,
+            None => self.verify_anew(token).await,
+        }
+    }
+
+    async fn verify_anew(&self, token: &str) -> Result<Caller, Refusal> {
+        let jws = Jws::read(token)?;
+        let claims = jws.claims()?;
+        let trusted = self.trusted.load_full();
+        let pool = trusted.issuers.get(trust::text(&claims, "iss")?).ok_or(Refusal::Issuer)?;
+        let key = match pool.source.find(&jws.key_id) {
+            Some(key) => Ok(key),
+            None => pool.source.obtain(&jws.key_id).await,
+        };
+        let outcome = key.and_then(|key| Ok((self.judge(&jws, &claims, &key, &pool.trust, token)?, key)));
+        self.remember(token, outcome, trusted.generation)
+    }
+
+    fn judge(
+        &self,
+        jws: &Jws<'_>,
+        claims: &Map<String, Value>,
+        key: &Key,
+        trust: &Trust,
+        token: &str,
+    ) -> Result<Caller, Refusal> {
+        key.verify(jws)?;
+        let times = Times::read(claims)?;
+        times.check(self.settings.clock.now().unix_seconds(), self.leeway_s)?;
+        trust.decide(claims, times, token)
+    }
+
+    fn remember(
+        &self,
+        token: &str,
+        outcome: Result<(Caller, Arc<Key>), Refusal>,
+        generation: u64,
+    ) -> Result<Caller, Refusal> {
+        match outcome {
+            Ok((caller, key)) => {
+                let until = Timestamp::from_unix_seconds(caller.expires_at());
+                self.accepted.insert(Outcome::Accepted { caller: caller.clone(), key }, until, generation);
+                Ok(caller)
+            }
+            Err(refusal) => {
+                if refusal.lasts() {
+                    let until = self.settings.clock.now().plus(self.negative_ttl);
+                    self.refused.insert(Outcome::Refused { token: token.into(), refusal }, until, generation);
+                }
+                Err(refusal)
+            }
+        }
+    }
+
+    /// Keeps the keys fresh until the stop. Spawn it once per process.
+    pub async fn run(self: Arc<Self>, shutdown: Shutdown) {
+        join_all(self.sources().iter().map(|source| source.warm())).await;
+        while !shutdown.has_begun() {
+            self.refresh_due().await;
+            tokio::select! {
+                () = tokio::time::sleep(self.next_look()) => {}
+                () = shutdown.begun() => {}
+            }
+        }
+    }
+
+    /// Fetches the keys of every issuer, due or not, and returns when all are done.
+    pub async fn refresh_now(&self) {
+        join_all(self.sources().iter().map(|source| source.refresh())).await;
+    }
+
+    /// Fetches the keys of the issuers that are due: one turn of [`Verifier::run`].
+    pub async fn refresh_due(&self) {
+        let now = self.settings.clock.now();
+        let sources = self.sources();
+        join_all(sources.iter().filter(|source| source.due_at() <= now).map(|source| source.refresh())).await;
+    }
+
+    fn next_look(&self) -> Duration {
+        let now = self.settings.clock.now();
+        let next = self.sources().iter().map(|source| source.due_at().since(now)).min();
+        next.unwrap_or(TICK).clamp(Duration::from_millis(100), TICK)
+    }
+
+    /// Whether the tokens of every issuer can be verified.
+    #[must_use]
+    pub fn ready(&self) -> bool {
+        self.trusted.load().issuers.values().all(|pool| pool.source.is_usable())
+    }
+
+    /// The keys of every issuer, for the admin listener (`/jwks/status`), in the order of their names.
+    #[must_use]
+    pub fn status(&self) -> Vec<JwksStatus> {
+        let mut all: Vec<JwksStatus> = self.sources().iter().map(|source| source.status()).collect();
+        all.sort_by(|one, other| one.issuer.cmp(&other.issuer));
+        all
+    }
+
+    /// Remembered tokens, and the bytes that they are counted with, for the metrics.
+    #[must_use]
+    pub fn cache_size(&self) -> (usize, usize) {
+        let (accepted, refused) = (self.accepted.size(), self.refused.size());
+        (accepted.0 + refused.0, accepted.1 + refused.1)
+    }
+
+    fn sources(&self) -> Vec<Arc<Source>> {
+        self.trusted.load().issuers.values().map(|pool| Arc::clone(&pool.source)).collect()
+    }
+}
+
+impl std::fmt::Debug for Verifier {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Verifier")
+            .field("issuers", &self.trusted.load().issuers.len())
+            .finish_non_exhaustive()
+    }
+}
