@@ -32,32 +32,43 @@ impl IdentityConfig {
     /// [`AwsCredentials::DefaultChain`] asks for that. It connects within 1 s; an attempt takes at most 3 s, a
     /// call with its one repetition at most 5 s.
     pub async fn client(&self, credentials: Option<AwsCredentials>) -> Client {
-        let region = Region::new(self.region.clone());
+        let config = self.client_config();
+        let config = match credentials {
+            None => config,
+            Some(AwsCredentials::Static { access_key_id, secret_access_key, session_token }) => {
+                let session_token = session_token.map(|token| token.expose().to_owned());
+                let secret = secret_access_key.expose();
+                let keys = Credentials::new(access_key_id, secret, session_token, None, "postern");
+                config.credentials_provider(keys)
+            }
+            Some(AwsCredentials::DefaultChain) => {
+                let region = Region::new(self.region.clone());
+                let chain = Box::pin(DefaultCredentialsChain::builder().region(region).build()).await;
+                config.credentials_provider(chain)
+            }
+        };
+        Client::from_conf(config.build())
+    }
+
+    /// The same without credentials: for sign-in, refresh and registration.
+    #[must_use]
+    pub fn unsigned_client(&self) -> Client {
+        Client::from_conf(self.client_config().build())
+    }
+
+    fn client_config(&self) -> Builder {
         let timeouts = TimeoutConfig::builder()
             .connect_timeout(Duration::from_secs(1))
             .operation_attempt_timeout(Duration::from_secs(3))
             .operation_timeout(Duration::from_secs(5))
             .build();
-        let mut config = Builder::new()
-            .region(region.clone())
+        let config = Builder::new()
+            .region(Region::new(self.region.clone()))
             .timeout_config(timeouts)
             .retry_config(RetryConfig::standard().with_max_attempts(2));
-        if let Some(endpoint) = &self.endpoint {
-            config = config.endpoint_url(endpoint.as_str());
+        match &self.endpoint {
+            Some(endpoint) => config.endpoint_url(endpoint.as_str()),
+            None => config,
         }
-        match credentials {
-            None => {}
-            Some(AwsCredentials::Static { access_key_id, secret_access_key, session_token }) => {
-                let session_token = session_token.map(|token| token.expose().to_owned());
-                let secret = secret_access_key.expose();
-                let keys = Credentials::new(access_key_id, secret, session_token, None, "postern");
-                config = config.credentials_provider(keys);
-            }
-            Some(AwsCredentials::DefaultChain) => {
-                let chain = Box::pin(DefaultCredentialsChain::builder().region(region).build()).await;
-                config = config.credentials_provider(chain);
-            }
-        }
-        Client::from_conf(config.build())
     }
 }
