@@ -1,0 +1,47 @@
+use super::*;
+use crate::decode::{json, toml};
+
+#[test]
+fn every_mistake_is_told_at_once() {
+    let mistakes = Mistakes::default();
+    let root = json(br#"{"email":7,"emial":"a","n":{"k":1,"k":2}}"#, &mistakes).expect("JSON");
+    let value = mistakes.object(&root, |object| {
+        object.optional("n", |field| field.object(|n| n.required("k", |k| k.integer(5..=9))));
+        let email = object.required("email", |field| field.text(1..=9));
+        object.required("password", |field| field.text(1..=9)).zip(email)
+    });
+    let found: Vec<(String, &str)> = mistakes
+        .finish(value)
+        .expect_err("mistakes")
+        .into_iter()
+        .map(|mistake| (mistake.pointer, mistake.code))
+        .collect();
+    let expected = [
+        ("/n/k", "duplicate_field"),
+        ("/n/k", "out_of_range"),
+        ("/email", "invalid_type"),
+        ("/password", "missing_field"),
+        ("/emial", "unknown_field"),
+    ];
+    assert_eq!(found, expected.map(|(pointer, code)| (pointer.to_owned(), code)));
+}
+
+#[test]
+fn toml_mistakes_know_their_offset() {
+    let mistakes = Mistakes::default();
+    let root = toml("a = 1\n[b]\nc = 'x'\n", &mistakes).expect("TOML");
+    let value = mistakes.object(&root, |object| {
+        object.required("a", |field| field.integer(0..=9))?;
+        object.section("b", |b| b.required("c", |field| field.boolean()))
+    });
+    let found = mistakes.finish(value).expect_err("a mistake");
+    assert_eq!((found[0].pointer.as_str(), found[0].offset), ("/b/c", 10));
+}
+
+#[test]
+fn durations_and_sizes_have_units() {
+    assert_eq!(parse_duration("250ms"), Some(Duration::from_millis(250)));
+    assert_eq!(parse_duration("5"), None);
+    assert_eq!(parse_bytes("64KiB"), Some(65_536));
+    assert_eq!(parse_bytes("99999999999999999999"), None);
+}
