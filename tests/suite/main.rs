@@ -1,1 +1,3 @@
-//! End-to-end tests.
+//! End to end, over real sockets. Run by `./tests/run`.
+
+mod document;

@@ -1,0 +1,112 @@
+//! What came back, with the assertions that tests are made of.
+
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode};
+use serde_json::Value;
+
+/// A whole answer.
+#[derive(Clone, Debug)]
+#[must_use = "an answer that nobody looks at proves nothing"]
+pub struct Answer {
+    /// What was asked, for messages: `POST /auth/login`.
+    pub asked: String,
+    /// The status.
+    pub status: StatusCode,
+    /// The headers.
+    pub headers: HeaderMap,
+    /// The whole body.
+    pub body: Bytes,
+}
+
+/// A refusal: its status, code and media type have been looked at already.
+#[derive(Clone, Debug)]
+pub struct Refusal {
+    asked: String,
+    /// The problem's JSON.
+    pub body: Value,
+    /// The headers of the answer.
+    pub headers: HeaderMap,
+}
+
+// === impl Answer ===
+
+impl Answer {
+    /// Holds the status against what is expected.
+    #[track_caller]
+    pub fn expect(self, status: u16) -> Self {
+        assert_eq!(self.status.as_u16(), status, "{}: {}", self.asked, self.text());
+        self
+    }
+
+    /// The body as text, for messages too.
+    #[must_use]
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    /// The body as JSON.
+    #[must_use]
+    #[track_caller]
+    pub fn json(&self) -> Value {
+        match serde_json::from_slice(&self.body) {
+            Ok(value) => value,
+            Err(error) => panic!("{}: {} is not JSON: {error}: {}", self.asked, self.status, self.text()),
+        }
+    }
+
+    /// A string member of the JSON body, by pointer.
+    #[must_use]
+    #[track_caller]
+    pub fn string(&self, pointer: &str) -> String {
+        let body = self.json();
+        match body.pointer(pointer).and_then(Value::as_str) {
+            Some(text) => text.to_owned(),
+            None => panic!("{}: no string at {pointer} in {body}", self.asked),
+        }
+    }
+
+    /// A header that must stand there exactly once.
+    #[must_use]
+    #[track_caller]
+    pub fn header(&self, name: &str) -> String {
+        let values: Vec<_> = self.headers.get_all(name).iter().collect();
+        match values[..] {
+            [value] => String::from_utf8_lossy(value.as_bytes()).into_owned(),
+            _ => panic!("{}: {} × {name} in {:?}", self.asked, values.len(), self.headers),
+        }
+    }
+
+    /// Holds a refusal against what is expected: a problem (RFC 9457) with this status and code.
+    #[track_caller]
+    pub fn problem(self, status: u16, code: &str) -> Refusal {
+        let answer = self.expect(status);
+        assert_eq!(answer.header("content-type"), "application/problem+json", "{}", answer.asked);
+        let body = answer.json();
+        assert_eq!(body["code"], code, "{}: {body}", answer.asked);
+        assert_eq!(body["status"], status, "{}: {body}", answer.asked);
+        assert_eq!(answer.headers.contains_key("www-authenticate"), status == 401 || code == "insufficient_scope");
+        Refusal { asked: answer.asked, body, headers: answer.headers }
+    }
+}
+
+// === impl Refusal ===
+
+impl Refusal {
+    /// The pointers of `errors`, sorted.
+    #[must_use]
+    pub fn pointers(&self) -> Vec<String> {
+        let errors = self.body["errors"].as_array().cloned().unwrap_or_default();
+        let mut pointers: Vec<String> =
+            errors.iter().filter_map(|error| error["pointer"].as_str()).map(str::to_owned).collect();
+        pointers.sort();
+        pointers
+    }
+
+    /// Holds the fields that are named against what is expected, in any order: all of them, and no others.
+    #[track_caller]
+    pub fn points_at(&self, expected: &[&str]) {
+        let mut expected: Vec<&str> = expected.to_vec();
+        expected.sort_unstable();
+        assert_eq!(self.pointers(), expected, "{}: {}", self.asked, self.body);
+    }
+}

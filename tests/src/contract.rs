@@ -1,0 +1,164 @@
+//! `conf/openapi.json`, and whether an answer is one that it describes.
+
+mod check;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use http::Method;
+use serde_json::Value;
+
+use crate::answer::Answer;
+
+/// The document, and which of its answers have been seen by this test program.
+#[derive(Debug)]
+pub struct Contract {
+    document: Value,
+    operations: Vec<Operation>,
+    seen: Mutex<BTreeSet<(String, u16)>>,
+}
+
+/// One method of one path.
+#[derive(Clone, Debug)]
+pub struct Operation {
+    /// `operationId`.
+    pub id: String,
+    /// The method.
+    pub method: Method,
+    /// The path with its `{parameters}`.
+    pub path: String,
+    /// Whether it needs a token.
+    pub is_protected: bool,
+    /// Its responses by status, references resolved.
+    pub responses: BTreeMap<u16, Value>,
+}
+
+// === impl Contract ===
+
+impl Contract {
+    /// The document of this repository, read once per test program.
+    ///
+    /// # Panics
+    /// If it is missing or not an OpenAPI document.
+    #[must_use]
+    pub fn shared() -> &'static Self {
+        static SHARED: OnceLock<Contract> = OnceLock::new();
+        SHARED.get_or_init(|| {
+            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../conf/openapi.json");
+            let text = std::fs::read_to_string(&path).expect("conf/openapi.json can be read");
+            Self::parse(&text)
+        })
+    }
+
+    /// From text.
+    ///
+    /// # Panics
+    /// If it is not an OpenAPI document.
+    #[must_use]
+    pub fn parse(text: &str) -> Self {
+        let document: Value = serde_json::from_str(text).expect("the contract is JSON");
+        let operations = operations(&document);
+        Self { document, operations, seen: Mutex::default() }
+    }
+
+    /// The whole document.
+    #[must_use]
+    pub fn document(&self) -> &Value {
+        &self.document
+    }
+
+    /// Every operation.
+    #[must_use]
+    pub fn operations(&self) -> &[Operation] {
+        &self.operations
+    }
+
+    /// The operation that a request is for; a literal path wins over a template.
+    #[must_use]
+    pub fn find(&self, method: &Method, path: &str) -> Option<&Operation> {
+        self.operations
+            .iter()
+            .filter(|operation| operation.method == *method && matches(&operation.path, path))
+            .min_by_key(|operation| operation.path.matches('{').count())
+    }
+
+    /// The methods of a path, sorted.
+    #[must_use]
+    pub fn methods(&self, path: &str) -> Vec<&Method> {
+        let of_path = |operation: &&Operation| matches(&operation.path, path);
+        self.operations.iter().filter(of_path).map(|operation| &operation.method).collect()
+    }
+
+    /// Fails the test when the gateway's answer is not one that the contract describes.
+    ///
+    /// # Panics
+    /// If so; the message says what is wrong with it.
+    #[track_caller]
+    pub fn hold(&self, method: &Method, path: &str, answer: &Answer) {
+        if let Err(mistakes) = self.check(method, path, answer) {
+            panic!("{} answered {} against the contract: {mistakes}\n{}", answer.asked, answer.status, answer.text());
+        }
+    }
+
+    /// Which of an operation's statuses have been seen and found right.
+    #[must_use]
+    pub fn seen(&self) -> BTreeSet<(String, u16)> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn note(&self, operation: &Operation, status: u16) {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).insert((operation.id.clone(), status));
+    }
+
+    /// Follows a `$ref` into this document.
+    #[must_use]
+    pub fn resolve<'a>(&'a self, value: &'a Value) -> &'a Value {
+        resolve(&self.document, value)
+    }
+}
+
+fn resolve<'a>(document: &'a Value, value: &'a Value) -> &'a Value {
+    match value.get("$ref").and_then(Value::as_str).and_then(|target| target.strip_prefix('#')) {
+        Some(pointer) => document.pointer(pointer).unwrap_or_else(|| panic!("{pointer} leads nowhere")),
+        None => value,
+    }
+}
+
+fn operations(document: &Value) -> Vec<Operation> {
+    let paths = document["paths"].as_object().expect("the contract has paths");
+    let mut all = Vec::new();
+    for (path, item) in paths {
+        for (method, operation) in item.as_object().expect("a path item is an object") {
+            let method = Method::from_bytes(method.to_uppercase().as_bytes()).expect("a method");
+            let responses = operation["responses"].as_object().expect("an operation has responses");
+            let responses = responses
+                .iter()
+                .map(|(status, response)| {
+                    (status.parse().expect("a status is a number"), resolve(document, response).clone())
+                })
+                .collect();
+            let security = operation["security"].as_array().expect("an operation says whether it needs a token");
+            all.push(Operation {
+                id: operation["operationId"].as_str().expect("an operation has an id").to_owned(),
+                method,
+                path: path.clone(),
+                is_protected: !security.is_empty(),
+                responses,
+            });
+        }
+    }
+    all
+}
+
+fn matches(template: &str, path: &str) -> bool {
+    let (mut left, mut right) = (template.split('/'), path.split('/'));
+    loop {
+        match (left.next(), right.next()) {
+            (None, None) => return true,
+            (Some(part), Some(given)) if part.starts_with('{') && !given.is_empty() => {}
+            (Some(part), Some(given)) if part == given => {}
+            (Some(_) | None, Some(_) | None) => return false,
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! One answer against one operation.
+
+use http::Method;
+use serde_json::{Value, json};
+
+use super::{Contract, Operation};
+use crate::answer::Answer;
+
+/// What an answer may carry without the contract saying so: the transport's own, and what a trace needs.
+const TRANSPORT: &[&str] = &["content-type", "content-length", "transfer-encoding", "connection", "date", "x-request-id"];
+
+impl Contract {
+    /// Whether the answer is as documented: the status, the headers, the media type and the body. A request
+    /// that no operation is for must have been refused.
+    ///
+    /// # Errors
+    /// What is wrong, all of it.
+    pub fn check(&self, method: &Method, path: &str, answer: &Answer) -> Result<(), String> {
+        let status = answer.status.as_u16();
+        let operation = self.find(method, path);
+        let documented = match operation {
+            Some(operation) => operation.responses.get(&status),
+            None => self.of_undocumented(status),
+        };
+        let Some(documented) = documented else {
+            return Err(format!("{} has no {status}", operation.map_or("what is not documented", |one| &one.id)));
+        };
+        let mut mistakes = self.check_headers(documented, answer);
+        mistakes.extend(self.check_body(documented, answer));
+        if !mistakes.is_empty() {
+            return Err(mistakes.join("; "));
+        }
+        if let Some(operation) = operation {
+            self.note(operation, status);
+        }
+        Ok(())
+    }
+
+    /// A path or method that is not documented is refused in one of these ways, and in no other.
+    fn of_undocumented(&self, status: u16) -> Option<&Value> {
+        let name = match status {
+            400 => "BadRequest",
+            401 => "Unauthorized",
+            404 => "NotFound",
+            405 => "MethodNotAllowed",
+            414 => "TargetTooLong",
+            429 => "TooManyRequests",
+            431 => "HeadTooLarge",
+            _ => return None,
+        };
+        self.document().pointer(&format!("/components/responses/{name}"))
+    }
+
+    fn check_headers(&self, documented: &Value, answer: &Answer) -> Vec<String> {
+        let mut mistakes = Vec::new();
+        let none = serde_json::Map::new();
+        let headers = documented["headers"].as_object().unwrap_or(&none);
+        for (name, header) in headers {
+            let header = self.resolve(header);
+            match answer.headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes())) {
+                None if header["required"] == true => mistakes.push(format!("no header {name}")),
+                None => {}
+                Some(value) => {
+                    let value = as_documented(&header["schema"], &value);
+                    mistakes.extend(self.check_value(&header["schema"], &value, &format!("header {name}")));
+                }
+            }
+        }
+        for name in answer.headers.keys().map(http::HeaderName::as_str) {
+            if !TRANSPORT.contains(&name) && !headers.keys().any(|known| known.eq_ignore_ascii_case(name)) {
+                mistakes.push(format!("the header {name} is not documented"));
+            }
+        }
+        mistakes
+    }
+
+    fn check_body(&self, documented: &Value, answer: &Answer) -> Vec<String> {
+        let Some(content) = documented.get("content").and_then(Value::as_object) else {
+            let is_empty = answer.body.is_empty();
+            return if is_empty { Vec::new() } else { vec!["a body where none is documented".to_owned()] };
+        };
+        let media = answer.headers.get("content-type").and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let Some(documented) = content.get(media) else {
+            return vec![format!("the content type is {media:?}, not one of {:?}", content.keys())];
+        };
+        match serde_json::from_slice(&answer.body) {
+            Ok(body) => self.check_value(&documented["schema"], &body, "body"),
+            Err(error) => vec![format!("the body is not JSON: {error}")],
+        }
+    }
+
+    /// Holds a value against a schema of this document (JSON Schema 2020-12, formats included).
+    ///
+    /// # Panics
+    /// If the schema itself is not one.
+    #[must_use]
+    pub fn check_value(&self, schema: &Value, value: &Value, name: &str) -> Vec<String> {
+        let root = json!({
+            "$schema": "https://json-schema.org/draft/2020-12/schema",
+            "allOf": [schema],
+            "components": self.document()["components"],
+        });
+        let validator = match jsonschema::options().should_validate_formats(true).build(&root) {
+            Ok(validator) => validator,
+            Err(error) => panic!("{name}: the schema is not one: {error}: {schema}"),
+        };
+        validator.iter_errors(value).map(|error| format!("{name}{}: {error}", error.instance_path())).collect()
+    }
+
+    /// The operations none of whose successful answers this test program has seen.
+    #[must_use]
+    pub fn unanswered(&self) -> Vec<&Operation> {
+        let seen = self.seen();
+        let is_answered = |operation: &Operation| seen.iter().any(|(id, status)| *id == operation.id && *status < 400);
+        self.operations().iter().filter(|operation| !is_answered(operation)).collect()
+    }
+}
+
+/// A header is text; where the schema wants a number, it is read as one.
+fn as_documented(schema: &Value, text: &str) -> Value {
+    match (schema["type"].as_str(), text.parse::<i64>()) {
+        (Some("integer"), Ok(number)) => json!(number),
+        (Some(_) | None, Ok(_) | Err(_)) => json!(text),
+    }
+}

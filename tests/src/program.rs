@@ -1,0 +1,183 @@
+//! The real programs as processes of their own, for what only a process shows: exit statuses, signals, restarts.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdout, Command};
+
+/// How long a program may take before the test fails rather than hangs.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A program that is about to be started: no environment but what it is given.
+#[derive(Clone, Debug)]
+pub struct Program {
+    path: PathBuf,
+    arguments: Vec<String>,
+    environment: BTreeMap<String, String>,
+    folder: PathBuf,
+}
+
+/// A program that has ended.
+#[derive(Debug)]
+#[must_use = "how a program ended is what the test is about"]
+pub struct Ended {
+    /// Its status; `None` when a signal ended it.
+    pub status: Option<i32>,
+    /// What it wrote to standard output.
+    pub stdout: String,
+    /// What it wrote to standard error.
+    pub stderr: String,
+}
+
+/// A program that runs; it is killed when this is dropped.
+#[derive(Debug)]
+pub struct Running {
+    child: Child,
+    name: String,
+    lines: Lines<BufReader<ChildStdout>>,
+    log: PathBuf,
+}
+
+// === impl Program ===
+
+impl Program {
+    /// One of the workspace's programs, built by `tests/run` into the folder of the test program itself.
+    ///
+    /// # Panics
+    /// If it has not been built.
+    #[must_use]
+    pub fn of_workspace(name: &str, folder: &Path) -> Self {
+        let own = std::env::current_exe().expect("a process knows its program");
+        let built = own.ancestors().nth(2).expect("test programs stand in target/PROFILE/deps").join(name);
+        assert!(built.exists(), "{} is not there: run ./tests/run, which builds it", built.display());
+        Self { path: built, arguments: Vec::new(), environment: BTreeMap::new(), folder: folder.to_owned() }
+    }
+
+    /// With an argument.
+    #[must_use]
+    pub fn arg(mut self, argument: impl Into<String>) -> Self {
+        self.arguments.push(argument.into());
+        self
+    }
+
+    /// With a variable.
+    #[must_use]
+    pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.environment.insert(name.into(), value.into());
+        self
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.path);
+        command.args(&self.arguments).env_clear().envs(&self.environment).current_dir(&self.folder);
+        command.stdin(Stdio::null()).kill_on_drop(true);
+        command
+    }
+
+    /// Runs it to its end.
+    ///
+    /// # Panics
+    /// If it cannot be started or does not end within a minute.
+    pub async fn run(&self) -> Ended {
+        let output = tokio::time::timeout(PATIENCE, self.command().output()).await;
+        let output = output.unwrap_or_else(|_| panic!("{} did not end", self.path.display()));
+        let output = output.unwrap_or_else(|error| panic!("{}: {error}", self.path.display()));
+        Ended {
+            status: output.status.code(),
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+
+    /// Starts it; its standard error goes to a file in its folder.
+    ///
+    /// # Panics
+    /// If it cannot be started.
+    #[must_use]
+    pub fn start(&self) -> Running {
+        let name = self.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let log = self.folder.join(format!("{name}-{}.log", uuid::Uuid::new_v4().simple()));
+        let file = std::fs::File::create(&log).expect("the test's folder can be written");
+        let mut child = self
+            .command()
+            .stdout(Stdio::piped())
+            .stderr(file)
+            .spawn()
+            .unwrap_or_else(|error| panic!("{}: {error}", self.path.display()));
+        let stdout = child.stdout.take().expect("standard output is piped");
+        Running { child, name, lines: BufReader::new(stdout).lines(), log }
+    }
+}
+
+// === impl Running ===
+
+impl Running {
+    /// Reads standard output up to the first line that contains the text, and returns all lines until then.
+    ///
+    /// # Panics
+    /// If the program ends before it has said so, or takes more than a minute.
+    pub async fn wait_for_line(&mut self, text: &str) -> Vec<String> {
+        let mut said = Vec::new();
+        loop {
+            match tokio::time::timeout(PATIENCE, self.lines.next_line()).await {
+                Ok(Ok(Some(line))) => {
+                    said.push(line);
+                    if said.last().is_some_and(|line| line.contains(text)) {
+                        return said;
+                    }
+                }
+                Ok(Ok(None) | Err(_)) => panic!("{} ended: {said:?}\n{}", self.name, self.log()),
+                Err(_) => panic!("{} did not say {text:?}: {said:?}\n{}", self.name, self.log()),
+            }
+        }
+    }
+
+    /// What it has written to standard error so far.
+    #[must_use]
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Ends it as a power failure would, and waits until it is gone.
+    ///
+    /// # Panics
+    /// If it has ended by itself before.
+    pub async fn kill(mut self) {
+        let ended = self.child.try_wait().expect("a child can be asked");
+        assert!(ended.is_none(), "{} ended by itself: {}", self.name, self.log());
+        self.child.kill().await.expect("a child can be killed");
+    }
+
+    /// Asks it to stop with a signal (`INT`, `TERM`), and waits until it is gone.
+    ///
+    /// # Panics
+    /// If it is not gone within a minute.
+    pub async fn stop(mut self, signal: &str) -> Ended {
+        let pid = self.child.id().expect("a running program has an id").to_string();
+        let sent = Command::new("kill").args([&format!("-{signal}"), &pid]).status().await;
+        assert!(sent.expect("kill can be run").success());
+        let status = tokio::time::timeout(PATIENCE, self.child.wait()).await;
+        let status = status.unwrap_or_else(|_| panic!("{} did not stop: {}", self.name, self.log()));
+        let mut stdout = String::new();
+        let rest = self.lines.into_inner().read_to_string(&mut stdout).await;
+        rest.expect("the rest of standard output is text");
+        let stderr = std::fs::read_to_string(&self.log).unwrap_or_default();
+        Ended { status: status.expect("a child can be waited for").code(), stdout, stderr }
+    }
+}
+
+// === impl Ended ===
+
+impl Ended {
+    /// Holds the status, and that standard error says why in this many lines.
+    #[track_caller]
+    pub fn expect(&self, status: i32, lines: usize) -> Vec<&str> {
+        assert_eq!(self.status, Some(status), "{}{}", self.stdout, self.stderr);
+        let said: Vec<&str> = self.stderr.lines().collect();
+        assert_eq!(said.len(), lines, "{}", self.stderr);
+        said
+    }
+}

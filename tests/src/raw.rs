@@ -1,0 +1,84 @@
+//! Requests byte by byte, for what no proper client sends.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::answer::Answer;
+
+/// How long a peer may take before the test fails rather than hangs.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Sends the bytes on a connection of its own and reads one answer, up to the end that its head announces.
+///
+/// # Panics
+/// If the peer does not accept, or what it sends is not an HTTP/1.1 answer.
+pub async fn send(address: SocketAddr, request: &[u8]) -> Answer {
+    let asked = String::from_utf8_lossy(request.split(|byte| *byte == b'\r').next().unwrap_or_default()).into_owned();
+    let answered = tokio::time::timeout(PATIENCE, exchange(address, request)).await;
+    match answered {
+        Ok(Ok(bytes)) => parse(asked, &bytes),
+        Ok(Err(error)) => panic!("{asked}: {error}"),
+        Err(_) => panic!("{asked}: no answer within {PATIENCE:?}"),
+    }
+}
+
+async fn exchange(address: SocketAddr, request: &[u8]) -> std::io::Result<Vec<u8>> {
+    let mut stream = TcpStream::connect(address).await?;
+    // The peer may refuse and close before it has read everything; its answer is what counts.
+    let _ = stream.write_all(request).await;
+    let mut bytes = Vec::new();
+    let mut part = [0_u8; 8192];
+    loop {
+        let read = match stream.read(&mut part).await {
+            Ok(0) => return Ok(bytes),
+            Ok(read) => read,
+            Err(_) if is_whole(&bytes) => return Ok(bytes),
+            Err(error) => return Err(error),
+        };
+        bytes.extend_from_slice(&part[..read]);
+        if is_whole(&bytes) {
+            return Ok(bytes);
+        }
+    }
+}
+
+fn head_end(bytes: &[u8]) -> Option<usize> {
+    bytes.windows(4).position(|window| window == b"\r\n\r\n").map(|at| at + 4)
+}
+
+fn is_whole(bytes: &[u8]) -> bool {
+    let Some(end) = head_end(bytes) else { return false };
+    let head = String::from_utf8_lossy(&bytes[..end]).to_ascii_lowercase();
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length:")?.trim().parse::<usize>().ok());
+    match length {
+        Some(length) => bytes.len() >= end + length,
+        None => head.contains("transfer-encoding: chunked") && bytes.ends_with(b"0\r\n\r\n"),
+    }
+}
+
+fn parse(asked: String, bytes: &[u8]) -> Answer {
+    let Some(end) = head_end(bytes) else {
+        panic!("{asked}: not an HTTP answer: {:?}", String::from_utf8_lossy(bytes));
+    };
+    let head = String::from_utf8_lossy(&bytes[..end]).into_owned();
+    let mut lines = head.split("\r\n").filter(|line| !line.is_empty());
+    let first = lines.next().unwrap_or_default();
+    let status = first.split(' ').nth(1).and_then(|text| StatusCode::from_bytes(text.as_bytes()).ok());
+    let Some(status) = status else { panic!("{asked}: no status in {first:?}") };
+    let headers: HeaderMap = lines
+        .filter_map(|line| line.split_once(':'))
+        .filter_map(|(name, value)| {
+            let name = HeaderName::from_bytes(name.as_bytes()).ok()?;
+            Some((name, HeaderValue::from_str(value.trim()).ok()?))
+        })
+        .fold(HeaderMap::new(), |mut map, (name, value)| {
+            map.append(name, value);
+            map
+        });
+    Answer { asked, status, headers, body: Bytes::copy_from_slice(&bytes[end..]) }
+}

@@ -1,0 +1,122 @@
+//! Foreign upstreams that write down what reaches them, byte for byte as far as HTTP lets a server see it.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode};
+use serde_json::Value;
+use tokio::net::TcpListener;
+use tokio::sync::Notify;
+
+/// One request as the upstream saw it.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    /// The method.
+    pub method: String,
+    /// Path and query as they stood in the request line.
+    pub target: String,
+    /// All headers, in the spelling of HTTP/2.
+    pub headers: HeaderMap,
+    /// The whole body.
+    pub body: Bytes,
+}
+
+/// An upstream that answers as it is told and remembers everything.
+#[derive(Clone, Debug)]
+pub struct Recorder {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    seen: Mutex<Vec<Seen>>,
+    answers: Mutex<Vec<(u16, Value)>>,
+    arrived: Notify,
+}
+
+// === impl Recorder ===
+
+impl Recorder {
+    /// On a free port of the loopback; answers 200 and `{}` until it is told otherwise.
+    ///
+    /// # Panics
+    /// If there is no free port.
+    pub async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("the loopback has a free port");
+        let address = listener.local_addr().expect("a bound socket has an address");
+        let shared = Arc::new(Shared::default());
+        let router = Router::new().fallback(record).with_state(Arc::clone(&shared));
+        tokio::spawn(async move { axum_serve(listener, router).await });
+        Self { address, shared }
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Its base URL.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// The answer to the next request that has none yet; in order.
+    pub fn answer(&self, status: u16, body: Value) {
+        self.shared.answers.lock().unwrap_or_else(PoisonError::into_inner).push((status, body));
+    }
+
+    /// Everything that has arrived.
+    #[must_use]
+    pub fn seen(&self) -> Vec<Seen> {
+        self.shared.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Waits until this many requests have arrived, and returns them.
+    pub async fn wait_for(&self, count: usize) -> Vec<Seen> {
+        loop {
+            let arrived = self.shared.arrived.notified();
+            let seen = self.seen();
+            if seen.len() >= count {
+                return seen;
+            }
+            arrived.await;
+        }
+    }
+}
+
+// === impl Seen ===
+
+impl Seen {
+    /// All values of a header.
+    #[must_use]
+    pub fn all(&self, name: &str) -> Vec<String> {
+        self.headers.get_all(name).iter().map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned()).collect()
+    }
+}
+
+async fn axum_serve(listener: TcpListener, router: Router) {
+    let shutdown = postern_common::Shutdown::new();
+    postern_common::http::serve(listener, router, postern_common::http::Limits::default(), shutdown).await;
+}
+
+async fn record(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Response {
+    let (parts, body) = request.into_parts();
+    let body = to_bytes(body, 64 << 20).await.unwrap_or_default();
+    let target = parts.uri.path_and_query().map(ToString::to_string).unwrap_or_default();
+    let seen = Seen { method: parts.method.to_string(), target, headers: parts.headers, body };
+    shared.seen.lock().unwrap_or_else(PoisonError::into_inner).push(seen);
+    shared.arrived.notify_waiters();
+    let mut answers = shared.answers.lock().unwrap_or_else(PoisonError::into_inner);
+    let (status, body) = if answers.is_empty() { (200, Value::Object(Default::default())) } else { answers.remove(0) };
+    drop(answers);
+    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
+    (status, [("content-type", "application/json")], body.to_string()).into_response()
+}
