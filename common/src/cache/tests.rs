@@ -1,1 +1,276 @@
+//! What every cache promises, over both.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::time::Instant;
+
+use super::testing::TestCache;
+use super::*;
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+#[tokio::test]
+async fn what_is_set_can_be_read_replaced_and_deleted() {
+    for TestCache { cache, url } in testing::both().await {
+        assert_eq!(cache.get("a").await, Ok(None), "{url}");
+        cache.set("a", b"\x00\xff1", MINUTE).await.expect("set");
+        assert_eq!(cache.get("a").await, Ok(Some(b"\x00\xff1".to_vec())), "{url}");
+        cache.set("a", b"2", MINUTE).await.expect("set");
+        assert_eq!(cache.get("postern:a").await, Ok(Some(b"2".to_vec())), "{url}: the prefix may be written out");
+        assert_eq!(cache.delete("a").await, Ok(true), "{url}");
+        assert_eq!(cache.delete("a").await, Ok(false), "{url}");
+        cache.ping().await.expect("answers");
+    }
+}
+
+#[tokio::test]
+async fn sixteen_takers_and_one_gets_it() {
+    for TestCache { cache, url } in testing::both().await {
+        for round in 0..50_u8 {
+            cache.set("once", &[round], MINUTE).await.expect("set");
+            let taker = |_| {
+                let cache = cache.clone();
+                tokio::spawn(async move { cache.take("once").await.expect("answers") })
+            };
+            let taken = futures_util::future::join_all((0..16).map(taker)).await;
+            let winners: Vec<Vec<u8>> = taken.into_iter().filter_map(|taken| taken.expect("no panic")).collect();
+            assert_eq!(winners, [[round]], "{url}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn of_those_who_set_if_absent_one_wins() {
+    for TestCache { cache, url } in testing::both().await {
+        let setter = |n: u8| {
+            let cache = cache.clone();
+            tokio::spawn(async move { cache.set_if_absent("first", &[n], MINUTE).await.expect("answers") })
+        };
+        let kept = futures_util::future::join_all((0..16).map(setter)).await;
+        assert_eq!(kept.into_iter().filter(|kept| *kept.as_ref().expect("no panic")).count(), 1, "{url}");
+    }
+}
+
+#[tokio::test]
+async fn counts_miss_none_and_the_window_does_not_move() {
+    for TestCache { cache, url } in testing::both().await {
+        let counter = |_| {
+            let cache = cache.clone();
+            tokio::spawn(async move { cache.increment("n", MINUTE).await.expect("answers") })
+        };
+        let counts = futures_util::future::join_all((0..32).map(counter)).await;
+        let mut counts: Vec<u64> = counts.into_iter().map(|count| count.expect("no panic")).collect();
+        counts.sort_unstable();
+        assert_eq!(counts, (1..=32).collect::<Vec<u64>>(), "{url}");
+        cache.set("text", b"not a number", MINUTE).await.expect("set");
+        assert_eq!(cache.increment("text", MINUTE).await, Err(CacheError::Unavailable), "{url}");
+        cache.ping().await.expect("a refused command does not break the cache");
+    }
+}
+
+/// The one test that waits: Redis has no clock that could be turned.
+#[tokio::test]
+async fn everything_is_forgotten_in_time() {
+    for TestCache { cache, url } in testing::both().await {
+        let short = Duration::from_millis(40);
+        cache.set("a", b"1", short).await.expect("set");
+        assert!(cache.set_if_absent("b", b"1", short).await.expect("set"));
+        cache.increment("n", short).await.expect("counted");
+        cache.increment("n", MINUTE).await.expect("counted");
+        let lock = cache.lock("l", short).await.expect("answers").expect("free");
+        let start = Instant::now();
+        while cache.get("a").await != Ok(None) || start.elapsed() < short * 2 {
+            assert!(start.elapsed() < MINUTE, "{url}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert_eq!(cache.get("b").await, Ok(None), "{url}");
+        assert_eq!(cache.increment("n", MINUTE).await, Ok(1), "{url}: the first one's window counts");
+        let other = cache.lock("l", MINUTE).await.expect("answers").expect("free again");
+        lock.release().await;
+        assert!(cache.lock("l", MINUTE).await.expect("answers").is_none(), "{url}: not ours to release");
+        other.release().await;
+        assert!(cache.lock("l", MINUTE).await.expect("answers").is_some(), "{url}");
+    }
+}
+
+#[tokio::test]
+async fn a_dropped_lock_is_released() {
+    for TestCache { cache, url } in testing::both().await {
+        drop(cache.lock("l", MINUTE).await.expect("answers").expect("free"));
+        let start = Instant::now();
+        while cache.lock("l", MINUTE).await.expect("answers").is_none() {
+            assert!(start.elapsed() < MINUTE, "{url}");
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn memory_forgets_by_the_clock_that_it_was_given() {
+    let clock = Clock::manual(crate::clock::Timestamp(0));
+    let cache = Cache::memory(clock.clone());
+    cache.set("a", b"1", MINUTE).await.expect("room");
+    clock.advance(MINUTE - Duration::from_millis(1));
+    assert!(cache.get("a").await.expect("answers").is_some());
+    clock.advance(Duration::from_millis(1));
+    assert_eq!(cache.get("a").await, Ok(None));
+}
+
+/// Accepts and never answers, and counts how often it was tried.
+async fn hung_server() -> (String, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let url = format!("redis://{}", listener.local_addr().expect("bound"));
+    let tried = Arc::new(AtomicUsize::new(0));
+    let count = tried.clone();
+    tokio::spawn(async move {
+        let mut held = Vec::new();
+        while let Ok((connection, _)) = listener.accept().await {
+            count.fetch_add(1, Ordering::SeqCst);
+            held.push(connection);
+        }
+    });
+    (url, tried)
+}
+
+#[tokio::test]
+async fn a_server_that_hangs_costs_the_deadline_a_few_times_and_then_nothing() {
+    let (url, tried) = hung_server().await;
+    let options = Options { deadline: Duration::from_millis(30), ..Options::default() };
+    let cache = Cache::open_with(&url, &options).expect("a URL");
+    for _ in 0..breaker::THRESHOLD {
+        let start = Instant::now();
+        assert_eq!(cache.get("a").await, Err(CacheError::Unavailable));
+        assert!(start.elapsed() >= options.deadline);
+    }
+    let start = Instant::now();
+    for _ in 0..1000 {
+        assert_eq!(cache.take("a").await, Err(CacheError::Unavailable));
+    }
+    let cost = start.elapsed();
+    assert!(cost < options.deadline * 100, "1000 calls took {cost:?}");
+    let probes = cost.as_millis() / breaker::OPEN_FOR.as_millis() + 1;
+    let most = usize::from(u8::try_from(probes).expect("few")) + 6;
+    assert!(tried.load(Ordering::SeqCst) <= most, "connections do not pile up");
+}
+
+#[tokio::test]
+async fn a_server_that_is_away_is_found_again_when_it_comes_back() {
+    let port = {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        listener.local_addr().expect("bound")
+    };
+    let cache = Cache::open(&format!("redis://{port}")).await.expect("a URL");
+    for _ in 0..=breaker::THRESHOLD {
+        assert_eq!(cache.ping().await, Err(CacheError::Unavailable));
+    }
+    let listener = TcpListener::bind(port).await.expect("the port is still free");
+    tokio::spawn(pong(listener));
+    let start = Instant::now();
+    while cache.ping().await.is_err() {
+        assert!(start.elapsed() < MINUTE);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// As much of Redis as a handshake and PING need: every command gets `+PONG`.
+async fn pong(listener: TcpListener) {
+    while let Ok((mut connection, _)) = listener.accept().await {
+        tokio::spawn(async move {
+            let mut buffer = [0; 4096];
+            while let Ok(1..) = connection.read(&mut buffer).await {
+                let commands = buffer.iter().filter(|byte| **byte == b'*').count();
+                let answer = "+PONG\r\n".repeat(commands.max(1));
+                buffer = [0; 4096];
+                if connection.write_all(answer.as_bytes()).await.is_err() {
+                    return;
+                }
+            }
+        });
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_is_cut_is_replaced() {
+    let (ours, proxy) = cuttable().await;
+    let through = cache_through(&ours);
+    through.set("a", b"1", MINUTE).await.expect("set");
+    proxy.cut.notify_waiters();
+    let start = Instant::now();
+    while through.get("a").await != Ok(Some(b"1".to_vec())) {
+        assert!(start.elapsed() < MINUTE);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+struct Proxy {
+    cut: tokio::sync::Notify,
+}
+
+/// A way to the test's Redis that can be cut.
+async fn cuttable() -> (String, Arc<Proxy>) {
+    let target = url::Url::parse(&crate::database::testing::required("POSTERN_TEST_REDIS")).expect("a URL");
+    let target = format!("{}:{}", target.host_str().expect("a host"), target.port().unwrap_or(6379));
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("bound").to_string();
+    let proxy = Arc::new(Proxy { cut: tokio::sync::Notify::new() });
+    let switch = proxy.clone();
+    tokio::spawn(async move {
+        while let Ok((mut near, _)) = listener.accept().await {
+            let (target, switch) = (target.clone(), switch.clone());
+            tokio::spawn(async move {
+                let mut far = tokio::net::TcpStream::connect(target).await.expect("Redis is there");
+                tokio::select! {
+                    _ = tokio::io::copy_bidirectional(&mut near, &mut far) => {}
+                    () = switch.cut.notified() => {}
+                }
+            });
+        }
+    });
+    (address, proxy)
+}
+
+fn cache_through(address: &str) -> Cache {
+    let url = format!("redis://{address}?namespace={}", uuid::Uuid::new_v4().simple());
+    Cache::open_with(&url, &Options::default()).expect("a URL")
+}
+
+#[tokio::test]
+async fn urls_are_read_whole_and_mistakes_told_without_the_password() {
+    for good in [
+        "memory:",
+        "memory:?namespace=blue",
+        "redis://127.0.0.1",
+        "redis://:hunter2@127.0.0.1:6379/3",
+        "rediss://u:hunter2@cache.example:6380",
+        "redis-cluster://u:hunter2@a:1,b:2,[::1]:3",
+        "redis-sentinel://:hunter2@a:26379,b:26379/mymaster/2?sentinel_password=hunter3",
+    ] {
+        let cache = Cache::open(good).await.unwrap_or_else(|exit| panic!("{good}: {exit}"));
+        assert!(!cache.label().contains("hunter"), "{}", cache.label());
+    }
+    for (bad, reason) in [
+        ("", "must be a URL"),
+        ("memcached://a", "`memcached:` is not a cache"),
+        ("redis://", "names no host"),
+        ("redis://a,b", "names several servers"),
+        ("redis://:hunter2@a/x", "a"),
+        ("redis://a?namspace=b", "`namspace` is not a known parameter"),
+        ("redis://a?namespace=b:c", "without a colon"),
+        ("memory:?namespace=", "without a colon"),
+        ("redis-cluster://a/3", "a cluster has no database number"),
+        ("redis-sentinel://:hunter2@a", "the path must name the master"),
+    ] {
+        let exit = Cache::open(bad).await.expect_err(bad);
+        assert_eq!(exit.status(), 64, "{bad}");
+        assert!(exit.message().contains(reason) && !exit.message().contains("hunter2"), "{bad}: {exit}");
+    }
+}
+
+#[tokio::test]
+async fn namespaces_do_not_see_one_another() {
+    let (a, b) = (testing::redis().await.cache, testing::redis().await.cache);
+    a.set("k", b"1", MINUTE).await.expect("set");
+    assert_eq!(b.get("k").await, Ok(None));
+}
