@@ -46,7 +46,7 @@ struct Inner {
 #[derive(Debug)]
 enum Store {
     Memory(Memory),
-    Redis(Redis),
+    Redis(Box<Redis>),
 }
 
 /// How a cache is opened.
@@ -111,7 +111,7 @@ impl Cache {
         let address = address::parse(url).map_err(|reason| Exit::usage(format!("cache: {reason}")))?;
         let store = match address.target {
             address::Target::Memory => Store::Memory(Memory::new(options)),
-            address::Target::Redis(server) => Store::Redis(Redis::new(server, options.deadline)),
+            address::Target::Redis(server) => Store::Redis(Box::new(Redis::new(*server, options.deadline))),
         };
         Ok(Self(Arc::new(Inner { store, prefix: address.prefix, label: address.label })))
     }

@@ -77,7 +77,6 @@ impl Database {
     /// # Errors
     /// Status 64 if the URL names no store that we know; 69 if the store is away or refuses. Either is one line
     /// that names the URL without its password.
-    #[expect(clippy::needless_pass_by_value, reason = "options are made for this call")]
     pub async fn open(url: &str, options: Options) -> Result<Self, Exit> {
         match url.split_once(':').map(|(scheme, _)| scheme) {
             Some("postgres" | "postgresql") => postgres::open(url, &options).await.map(Self::Postgres),

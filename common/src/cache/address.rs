@@ -14,7 +14,7 @@ pub(super) struct Address {
 
 pub(super) enum Target {
     Memory,
-    Redis(Server),
+    Redis(Box<Server>),
 }
 
 /// `scheme://[user[:password]@]host[:port][,host[:port]…][/path…][?name=value…]`; the URL standard has no place
@@ -60,7 +60,7 @@ pub(super) fn parse(url: &str) -> Result<Address, String> {
             "`{other}:` is not a cache; use memory:, redis:, rediss:, redis-cluster: or redis-sentinel:"
         )),
     }
-    .and_then(|server| parts.finish().map(|()| Target::Redis(server)))
+    .and_then(|server| parts.finish().map(|()| Target::Redis(Box::new(server))))
     .map_err(|reason| format!("{label}: {reason}"))?;
     Ok(Address { target, prefix, label })
 }
@@ -71,7 +71,9 @@ fn url_of_memory() -> String {
 
 fn single(parts: &mut Parts<'_>) -> Result<Server, String> {
     match parts.nodes(parts.path)?.as_slice() {
-        [node] => Client::open(node.clone()).map(Server::Single).map_err(|error| error.to_string()),
+        [node] => Client::open(node.clone())
+            .map(|client| Server::Single(Box::new(client)))
+            .map_err(|error| error.to_string()),
         _ => {
             Err("names several servers; a cluster is redis-cluster:, sentinels are redis-sentinel:"
                 .to_owned())

@@ -32,7 +32,7 @@ const DELETE_IF_EQUAL: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] \
 /// Where connections come from.
 #[derive(Clone)]
 pub(super) enum Server {
-    Single(Client),
+    Single(Box<Client>),
     Cluster(Vec<ConnectionInfo>),
     Sentinel(Arc<tokio::sync::Mutex<SentinelClient>>),
 }
@@ -211,14 +211,13 @@ async fn connect(server: Server, deadline: Duration) -> Result<Link, RedisError>
 /// left. A replica that was a master (READONLY), a server that loads or a cluster that is down is none of these.
 fn is_answer(error: &RedisError) -> bool {
     use redis::{ErrorKind, ServerErrorKind as Kind};
-    match error.kind() {
-        ErrorKind::Server(kind) => !matches!(
+    if let ErrorKind::Server(kind) = error.kind() {
+        return !matches!(
             kind,
             Kind::ReadOnly | Kind::MasterDown | Kind::BusyLoading | Kind::ClusterDown | Kind::TryAgain
-        ),
-        ErrorKind::UnexpectedReturnType | ErrorKind::Extension => true,
-        _ => false,
+        );
     }
+    matches!(error.kind(), ErrorKind::UnexpectedReturnType | ErrorKind::Extension)
 }
 
 /// Redis knows no time to live of zero.

@@ -18,7 +18,11 @@ async fn what_is_set_can_be_read_replaced_and_deleted() {
         cache.set("a", b"\x00\xff1", MINUTE).await.expect("set");
         assert_eq!(cache.get("a").await, Ok(Some(b"\x00\xff1".to_vec())), "{url}");
         cache.set("a", b"2", MINUTE).await.expect("set");
-        assert_eq!(cache.get("postern:a").await, Ok(Some(b"2".to_vec())), "{url}: the prefix may be written out");
+        assert_eq!(
+            cache.get("postern:a").await,
+            Ok(Some(b"2".to_vec())),
+            "{url}: the prefix may be written out"
+        );
         assert_eq!(cache.delete("a").await, Ok(true), "{url}");
         assert_eq!(cache.delete("a").await, Ok(false), "{url}");
         cache.ping().await.expect("answers");
@@ -35,7 +39,8 @@ async fn sixteen_takers_and_one_gets_it() {
                 tokio::spawn(async move { cache.take("once").await.expect("answers") })
             };
             let taken = futures_util::future::join_all((0..16).map(taker)).await;
-            let winners: Vec<Vec<u8>> = taken.into_iter().filter_map(|taken| taken.expect("no panic")).collect();
+            let winners: Vec<Vec<u8>> =
+                taken.into_iter().filter_map(|taken| taken.expect("no panic")).collect();
             assert_eq!(winners, [[round]], "{url}");
         }
     }

@@ -83,25 +83,21 @@ async fn apply(database: &Database, migrator: &Migrator) -> Result<(), MigrateEr
 }
 
 fn describe(error: &MigrateError, owner: &str, known: i64, label: &str) -> String {
-    match error {
-        MigrateError::VersionMissing(version) if *version > known => format!(
-            "database {label}: the tables of {owner} have version {version} and this binary knows only up to \
-             {known}: start a newer binary"
-        ),
-        MigrateError::VersionMismatch(version) => format!(
-            "database {label}: migration {version} of {owner} was applied with another text than this binary has"
-        ),
-        MigrateError::Dirty(version) => {
-            format!(
-                "database {label}: migration {version} of {owner} was interrupted half-way; see {owner}_migrations"
-            )
-        }
-        MigrateError::Execute(cause) => {
-            format!("database {label}: the migrations of {owner} cannot run: {}", postgres::one_line(cause))
-        }
-        MigrateError::ExecuteMigration(cause, version) => {
-            format!("database {label}: migration {version} of {owner} fails: {}", postgres::one_line(cause))
-        }
-        other => format!("database {label}: the migrations of {owner} cannot run: {other}"),
-    }
+    let what = if let MigrateError::VersionMissing(version) = error
+        && *version > known
+    {
+        let newest = format!("the tables of {owner} have version {version}");
+        format!("{newest} and this binary knows only up to {known}: start a newer binary")
+    } else if let MigrateError::VersionMismatch(version) = error {
+        format!("migration {version} of {owner} was applied with another text than this binary has")
+    } else if let MigrateError::Dirty(version) = error {
+        format!("migration {version} of {owner} was interrupted half-way; see {owner}_migrations")
+    } else if let MigrateError::ExecuteMigration(cause, version) = error {
+        format!("migration {version} of {owner} fails: {}", postgres::one_line(cause))
+    } else if let MigrateError::Execute(cause) = error {
+        format!("the migrations of {owner} cannot run: {}", postgres::one_line(cause))
+    } else {
+        format!("the migrations of {owner} cannot run: {error}")
+    };
+    format!("database {label}: {what}")
 }

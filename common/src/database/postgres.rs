@@ -57,9 +57,7 @@ async fn greet(options: &PgConnectOptions) -> Result<(), Exit> {
 
 /// The driver's message on one line.
 pub(super) fn one_line(error: &sqlx::Error) -> String {
-    let text = match error {
-        sqlx::Error::Database(database) => database.message().to_owned(),
-        other => other.to_string(),
-    };
+    let text =
+        error.as_database_error().map_or_else(|| error.to_string(), |cause| cause.message().to_owned());
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -53,10 +53,12 @@ fn token(output: &InitiateAuthOutput) -> Result<String, ServiceTokenError> {
 /// Faults of the pool's own, and of the way to it, pass; everything else waits for an operator.
 fn refusal(error: &SdkError<InitiateAuthError>) -> ServiceTokenError {
     let SdkError::ServiceError(answer) = error else {
-        let kind = match error {
-            SdkError::TimeoutError(_) => "no answer in time",
-            SdkError::DispatchFailure(_) => "cannot connect",
-            _ => "its answer cannot be read",
+        let kind = if matches!(error, SdkError::TimeoutError(_)) {
+            "no answer in time"
+        } else if matches!(error, SdkError::DispatchFailure(_)) {
+            "cannot connect"
+        } else {
+            "its answer cannot be read"
         };
         return ServiceTokenError::Unavailable(kind.to_owned());
     };

@@ -1,1 +1,270 @@
+mod stub;
 
+use std::sync::Arc;
+
+use axum::http::{HeaderMap, header};
+use serde_json::json;
+
+use self::stub::{Mood, Stub};
+use super::*;
+use crate::cache::{self, Cache};
+use crate::clock::{Clock, Timestamp};
+use crate::config::{Env, parse};
+use crate::identity::{IdentityConfig, secret_hash};
+
+const START: Timestamp = Timestamp(1_800_000_000_000);
+
+fn minutes(count: u64) -> Duration {
+    Duration::from_secs(60 * count)
+}
+
+fn identity(endpoint: &str, password: &str) -> IdentityConfig {
+    let env = Env::from([
+        ("AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER", endpoint),
+        ("IDP_ACTOR_POOL_ID", "us-west-2_actors"),
+        ("IDP_ACTOR_CLIENT_ID", "actor-client"),
+        ("IDP_SERVICE_POOL_ID", "us-west-2_services"),
+        ("IDP_SERVICE_CLIENT_ID", "service-client"),
+        ("IDP_SERVICE_CLIENT_SECRET", "client-secret"),
+        ("IDP_SERVICE_ACCOUNT_USERNAME", "auth"),
+        ("IDP_SERVICE_ACCOUNT_PASSWORD", password),
+    ]);
+    parse("test", "", |root| IdentityConfig::read(root, &env)).expect("complete")
+}
+
+struct World {
+    clock: Clock,
+    stub: Stub,
+    cache: Cache,
+}
+
+impl World {
+    async fn new() -> Self {
+        let clock = Clock::manual(START);
+        Self { stub: Stub::start(&clock).await, cache: Cache::memory(clock.clone()), clock }
+    }
+
+    /// Another process of the same service.
+    fn replica(&self) -> ServiceTokens {
+        self.replica_with("hunter2")
+    }
+
+    fn replica_with(&self, password: &str) -> ServiceTokens {
+        ServiceTokens::new(&identity(&self.stub.url, password), self.cache.clone(), self.clock.clone())
+    }
+
+    fn sign_ins(&self) -> usize {
+        self.stub.calls().len()
+    }
+}
+
+/// Which sign-in of the stub a token is from.
+fn number(token: &Secret) -> u64 {
+    use base64::Engine;
+    let payload = token.expose().split('.').nth(1).expect("a JWT");
+    let payload = base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(payload).expect("base64url");
+    let claims: serde_json::Value = serde_json::from_slice(&payload).expect("JSON");
+    claims["n"].as_u64().expect("a number")
+}
+
+#[tokio::test]
+async fn one_sign_in_with_the_secret_hash_and_then_memory() {
+    let world = World::new().await;
+    let tokens = world.replica();
+    let first = tokens.token().await.expect("signed in");
+    world.clock.advance(minutes(41));
+    assert_eq!(tokens.token().await.expect("from memory"), first);
+    let hash = secret_hash("auth", "service-client", "client-secret");
+    let expected = json!({"AuthFlow": "USER_PASSWORD_AUTH", "ClientId": "service-client",
+        "AuthParameters": {"USERNAME": "auth", "PASSWORD": "hunter2", "SECRET_HASH": hash}});
+    assert_eq!(world.stub.calls(), [expected]);
+}
+
+#[tokio::test]
+async fn the_token_that_names_the_service_is_taken_wherever_the_pool_puts_it() {
+    let world = World::new().await;
+    world.stub.set(Mood::ClaimInAccessToken);
+    let token = world.replica().token().await.expect("signed in");
+    assert!(held::names_a_service(token.expose()));
+}
+
+#[tokio::test]
+async fn fifty_callers_on_two_replicas_sign_in_once() {
+    let redis = cache::testing::redis().await.cache;
+    let clock = Clock::manual(START);
+    for shared in [Cache::memory(clock.clone()), redis] {
+        let world = World { stub: Stub::start(&clock).await, cache: shared, clock: clock.clone() };
+        let replicas = [world.replica(), world.replica()];
+        let call = |n: usize| {
+            let tokens = replicas[n % 2].clone();
+            tokio::spawn(async move { tokens.token().await.expect("signed in") })
+        };
+        let tokens = futures_util::future::join_all((0..50).map(call)).await;
+        assert!(tokens.into_iter().all(|token| number(&token.expect("no panic")) == 1));
+        assert_eq!(world.sign_ins(), 1);
+    }
+}
+
+#[tokio::test]
+async fn the_shared_copy_is_sealed_and_opens_for_the_same_account_alone() {
+    let world = World::new().await;
+    let tokens = world.replica();
+    let token = tokens.token().await.expect("signed in");
+    let key = format!("service-token:{}", tokens.name());
+    let sealed = world.cache.get(&key).await.expect("answers").expect("shared");
+    let text = token.expose().as_bytes();
+    assert!(!sealed.windows(20).any(|part| text.windows(20).any(|other| part == other)));
+    assert_eq!(number(&world.replica_with("other").token().await.expect("signed in")), 2);
+    world.cache.set(&key, b"not sealed by us", minutes(1)).await.expect("set");
+    assert_eq!(number(&world.replica().token().await.expect("signed in")), 3);
+}
+
+#[tokio::test]
+async fn a_token_is_refreshed_ahead_while_the_old_one_is_given_out() {
+    let world = World::new().await;
+    let tokens = world.replica();
+    tokens.token().await.expect("signed in");
+    world.clock.advance(minutes(52));
+    assert_eq!(number(&tokens.token().await.expect("the old one, at once")), 1);
+    let renewed = async {
+        while number(&tokens.token().await.expect("valid")) == 1 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(minutes(1), renewed).await.expect("refreshed behind");
+    assert_eq!(number(&world.replica().token().await.expect("from the cache")), 2);
+    assert_eq!(world.sign_ins(), 2);
+}
+
+#[tokio::test]
+async fn through_an_outage_the_old_one_serves_until_it_ends_and_never_after() {
+    let world = World::new().await;
+    let tokens = world.replica();
+    tokens.token().await.expect("signed in");
+    world.stub.set(Mood::Error(503, "InternalErrorException"));
+    world.clock.advance(minutes(52));
+    for _ in 0..7 {
+        assert_eq!(number(&tokens.token().await.expect("still valid")), 1);
+        world.clock.advance(minutes(1));
+    }
+    world.clock.advance(Duration::from_secs(49));
+    tokens.token().await.expect("eleven seconds left");
+    world.clock.advance(Duration::from_secs(1));
+    let error = tokens.token().await.expect_err("ten seconds left are too few");
+    assert!(matches!(error, ServiceTokenError::Unavailable(_)), "{error}");
+    let fresh_process = world.replica().token().await.expect_err("the shared copy is gone, too");
+    assert!(matches!(fresh_process, ServiceTokenError::Unavailable(_)), "{fresh_process}");
+    world.stub.set(Mood::Good);
+    world.clock.advance(Duration::from_secs(10));
+    tokens.token().await.expect("the pool is back");
+}
+
+#[tokio::test]
+async fn a_pool_that_fails_is_not_asked_by_every_caller() {
+    let world = World::new().await;
+    let tokens = world.replica();
+    world.stub.set(Mood::Error(400, "NotAuthorizedException"));
+    for _ in 0..20 {
+        let error = tokens.token().await.expect_err("refused");
+        assert_eq!(error, ServiceTokenError::Refused("NotAuthorizedException".to_owned()));
+    }
+    assert_eq!(world.sign_ins(), 1);
+}
+
+#[tokio::test]
+async fn what_waits_for_an_operator_is_told_apart_from_what_passes() {
+    let refused = |text: &str| ServiceTokenError::Refused(text.to_owned());
+    for (mood, expected) in [
+        (Mood::Error(400, "UserNotFoundException"), refused("UserNotFoundException")),
+        (Mood::Error(400, "ResourceNotFoundException"), refused("ResourceNotFoundException")),
+        (Mood::Challenge, refused("it demands the challenge NEW_PASSWORD_REQUIRED")),
+        (Mood::Over, refused("its token has no exp, or one that is over")),
+        (
+            Mood::Error(400, "TooManyRequestsException"),
+            ServiceTokenError::Unavailable("TooManyRequestsException".to_owned()),
+        ),
+    ] {
+        let world = World::new().await;
+        world.stub.set(mood);
+        assert_eq!(world.replica().token().await, Err(expected), "{mood:?}");
+    }
+    let world = World::new().await;
+    world.stub.set(Mood::NoClaim);
+    let error = world.replica().token().await.expect_err("no claim");
+    assert!(error.to_string().contains("ReadAttributes"), "{error}");
+}
+
+#[tokio::test]
+async fn a_pool_that_hangs_or_is_away_is_unavailable_soon() {
+    let world = World::new().await;
+    world.stub.set(Mood::Hang);
+    let error = world.replica().token().await.expect_err("no answer");
+    assert_eq!(error, ServiceTokenError::Unavailable("no token within 2 s".to_owned()));
+    let closed = {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        format!("http://{}", listener.local_addr().expect("bound"))
+    };
+    let tokens = ServiceTokens::new(&identity(&closed, "x"), world.cache.clone(), world.clock.clone());
+    let error = tokens.token().await.expect_err("nobody listens");
+    assert!(matches!(error, ServiceTokenError::Unavailable(_)), "{error}");
+}
+
+#[tokio::test]
+async fn without_the_cache_every_replica_signs_in_for_itself() {
+    let world = World::new().await;
+    let world = World { cache: Cache::open("redis://127.0.0.1:1").await.expect("a URL"), ..world };
+    assert_eq!(number(&world.replica().token().await.expect("signed in")), 1);
+    assert_eq!(number(&world.replica().token().await.expect("signed in")), 2);
+}
+
+#[tokio::test]
+async fn a_call_carries_the_users_token_or_our_own() {
+    let world = World::new().await;
+    let calls = ServiceClient::new(world.replica(), http_client());
+    let url: Url = "http://127.0.0.1:8504/actors/a1".parse().expect("a URL");
+    let authorization = |request: reqwest::RequestBuilder| {
+        let request = request.build().expect("a request");
+        request.headers()[header::AUTHORIZATION].to_str().expect("ASCII").to_owned()
+    };
+    let user = BearerToken::new(Secret::from("the-users"));
+    let request = calls.request(http::Method::GET, url.clone(), Some(&user)).await.expect("needs no pool");
+    assert_eq!(authorization(request), "Bearer the-users");
+    assert_eq!(world.sign_ins(), 0);
+    let request = calls.request(http::Method::GET, url.clone(), None).await.expect("signed in");
+    let ours = world.replica().token().await.expect("shared");
+    assert_eq!(authorization(request), format!("Bearer {}", ours.expose()));
+
+    let mut config = identity(&world.stub.url, "x");
+    config.service_account = None;
+    let none = ServiceClient::new(
+        ServiceTokens::new(&config, world.cache.clone(), world.clock.clone()),
+        http_client(),
+    );
+    let error = none.request(http::Method::GET, url, None).await.expect_err("no account");
+    assert_eq!(error, ServiceTokenError::NotConfigured);
+    assert_eq!(Problem::from(error).code(), Code::IdpMisconfigured);
+}
+
+#[test]
+fn a_services_token_is_not_passed_on() {
+    let mut headers = HeaderMap::new();
+    headers.insert(header::AUTHORIZATION, "Bearer abc".parse().expect("a value"));
+    let token = BearerToken::of(&caller(true), &headers).expect("a user's");
+    assert_eq!(token.expose(), "abc");
+    assert!(BearerToken::of(&caller(false), &headers).is_none());
+    assert!(!format!("{token:?}").contains("abc"));
+}
+
+fn caller(is_user: bool) -> Caller {
+    use crate::token::{Claims, Service, User};
+    let claims = Claims::from_map(&serde_json::Map::new());
+    let (issuer, subject): (Arc<str>, Arc<str>) = ("i".into(), "s".into());
+    if is_user {
+        let (username, client_id) = (subject.clone(), "c".into());
+        let (scopes, groups) = (Arc::default(), Arc::default());
+        let user = User { issuer, subject, username, client_id, scopes, groups, expires_at: 0, claims };
+        return Caller::User(Arc::new(user));
+    }
+    let (service_id, scopes) = ("auth".into(), Arc::default());
+    Caller::Service(Arc::new(Service { issuer, subject, service_id, scopes, expires_at: 0, claims }))
+}

@@ -110,6 +110,13 @@ impl ServiceTokens {
     }
 }
 
+#[cfg(test)]
+impl ServiceTokens {
+    pub(super) fn name(&self) -> &str {
+        self.0.as_ref().map_or("", |inner| &inner.name)
+    }
+}
+
 /// One way, so that the cache's keys name no account.
 fn name(pool: &Pool, account: &ServiceAccount) -> String {
     let identity = format!("{}\n{}\n{}", pool.issuer, pool.client_id, account.username);
