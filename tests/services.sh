@@ -65,7 +65,7 @@ install_services() {
     redis_is_there || missing+=("redis-server")
     [ "${#missing[@]}" -gt 0 ] || return 0
     elevate=$(elevation) && command -v apt-get >/dev/null 2>&1 ||
-        fail "missing: PostgreSQL $POSTGRES_MAJOR and Redis $REDIS_LEAST or later are needed, and this user may not install packages here.
+        fail "missing: ${missing[*]} (PostgreSQL $POSTGRES_MAJOR and Redis $REDIS_LEAST or later), and this user may not install packages here.
 Install them and start again. On Debian: apt-get install --no-install-recommends ${missing[*]}" 69
     say "installing ${missing[*]}"
     apt_install "$elevate" "${missing[@]}" || fail "could not install: ${missing[*]}. Install them by hand and start again." 69
