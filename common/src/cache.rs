@@ -8,7 +8,7 @@
 //! | `redis-sentinel://user:password@sentinel:26379,sentinel:26379/master-name/0`, `rediss-sentinel://…` | the master that the sentinels name |
 //!
 //! Every key begins with `postern:`, or with `postern:NAME:` if the URL has `?namespace=NAME`. A call takes no
-//! longer than its deadline ([`Options::deadline`], 250 ms); after [`breaker::THRESHOLD`] failures in a row
+//! longer than its deadline (250 ms, or the URL's `?deadline=500ms`); after five failures in a row
 //! calls fail at once for 500 ms and then one tries again, so that a cache that hangs costs little.
 //!
 //! A call that fails may have had its effect: a [`Cache::take`] whose answer is lost has taken. That is the safe
@@ -111,7 +111,9 @@ impl Cache {
         let address = address::parse(url).map_err(|reason| Exit::usage(format!("cache: {reason}")))?;
         let store = match address.target {
             address::Target::Memory => Store::Memory(Memory::new(options)),
-            address::Target::Redis(server) => Store::Redis(Box::new(Redis::new(*server, options.deadline))),
+            address::Target::Redis(server) => {
+                Store::Redis(Box::new(Redis::new(*server, address.deadline.unwrap_or(options.deadline))))
+            }
         };
         Ok(Self(Arc::new(Inner { store, prefix: address.prefix, label: address.label })))
     }

@@ -1,5 +1,7 @@
 //! The URL of a cache.
 
+use std::time::Duration;
+
 use redis::sentinel::{SentinelClient, SentinelNodeConnectionInfo, SentinelServerType};
 use redis::{Client, ConnectionInfo, IntoConnectionInfo, TlsMode};
 use url::Url;
@@ -10,6 +12,8 @@ pub(super) struct Address {
     pub(super) target: Target,
     pub(super) prefix: String,
     pub(super) label: String,
+    /// From `?deadline=`, where it stands.
+    pub(super) deadline: Option<Duration>,
 }
 
 pub(super) enum Target {
@@ -35,38 +39,23 @@ pub(super) fn parse(url: &str) -> Result<Address, String> {
     let (scheme, rest) =
         url.split_once(':').ok_or("must be a URL such as memory: or redis://127.0.0.1:6379")?;
     let mut parts = Parts::of(scheme, rest.strip_prefix("//").unwrap_or(rest));
-    let prefix = match parts.take("namespace") {
-        Some(name)
-            if !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_graphic() && byte != b':') =>
-        {
-            format!("postern:{name}:")
-        }
-        Some(_) => return Err("namespace must be visible ASCII without a colon".to_owned()),
-        None => "postern:".to_owned(),
-    };
-    let label = format!("{scheme}://{}", parts.hosts.join(","));
+    let prefix = parts.prefix()?;
+    let deadline = parts.deadline()?;
+    let label =
+        if scheme == "memory" { url.to_owned() } else { format!("{scheme}://{}", parts.hosts.join(",")) };
     let target = match scheme {
-        "memory" => {
-            return parts.finish().map(|()| Address {
-                target: Target::Memory,
-                prefix,
-                label: url_of_memory(),
-            });
-        }
-        "redis" | "rediss" => single(&mut parts),
-        "redis-cluster" | "rediss-cluster" => cluster(&mut parts),
-        "redis-sentinel" | "rediss-sentinel" => sentinel(&mut parts),
+        "memory" => Ok(Target::Memory),
+        "redis" | "rediss" => single(&mut parts).map(Target::redis),
+        "redis-cluster" | "rediss-cluster" => cluster(&mut parts).map(Target::redis),
+        "redis-sentinel" | "rediss-sentinel" => sentinel(&mut parts).map(Target::redis),
         other => Err(format!(
             "`{other}:` is not a cache; use memory:, redis:, rediss:, redis-cluster: or redis-sentinel:"
         )),
-    }
-    .and_then(|server| parts.finish().map(|()| Target::Redis(Box::new(server))))
-    .map_err(|reason| format!("{label}: {reason}"))?;
-    Ok(Address { target, prefix, label })
-}
-
-fn url_of_memory() -> String {
-    "memory:".to_owned()
+    };
+    let target = target
+        .and_then(|target| parts.finish().map(|()| target))
+        .map_err(|reason| format!("{label}: {reason}"))?;
+    Ok(Address { target, prefix, label, deadline })
 }
 
 fn single(parts: &mut Parts<'_>) -> Result<Server, String> {
@@ -122,6 +111,14 @@ fn sentinel(parts: &mut Parts<'_>) -> Result<Server, String> {
         .map_err(|error| error.to_string())
 }
 
+// === impl Target ===
+
+impl Target {
+    fn redis(server: Server) -> Self {
+        Self::Redis(Box::new(server))
+    }
+}
+
 // === impl Parts ===
 
 impl<'a> Parts<'a> {
@@ -141,6 +138,23 @@ impl<'a> Parts<'a> {
     fn take(&mut self, name: &str) -> Option<String> {
         let index = self.query.iter().position(|(known, _)| known == name)?;
         Some(self.query.swap_remove(index).1)
+    }
+
+    fn prefix(&mut self) -> Result<String, String> {
+        let Some(name) = self.take("namespace") else { return Ok("postern:".to_owned()) };
+        if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_graphic() && byte != b':') {
+            return Err("namespace must be visible ASCII without a colon".to_owned());
+        }
+        Ok(format!("postern:{name}:"))
+    }
+
+    fn deadline(&mut self) -> Result<Option<Duration>, String> {
+        let Some(text) = self.take("deadline") else { return Ok(None) };
+        let millis = text.strip_suffix("ms").and_then(|count| count.parse().ok());
+        match millis.filter(|millis| (1..=60_000).contains(millis)) {
+            Some(millis) => Ok(Some(Duration::from_millis(millis))),
+            None => Err("deadline must be 1ms to 60000ms, such as 250ms".to_owned()),
+        }
     }
 
     /// Nothing may be left over: a misspelt parameter is not passed over.

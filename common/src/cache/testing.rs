@@ -20,7 +20,9 @@ pub struct TestCache {
 /// # Panics
 /// If the variable is not set or is not a URL: a test cannot go on.
 pub async fn redis() -> TestCache {
-    let url = format!("{}?namespace={}", required("POSTERN_TEST_REDIS"), Uuid::new_v4().simple());
+    let server = required("POSTERN_TEST_REDIS");
+    // The default deadline is for a server that has the machine to itself.
+    let url = format!("{server}?namespace={}&deadline=5000ms", Uuid::new_v4().simple());
     let cache = Cache::open(&url).await.expect("POSTERN_TEST_REDIS is a URL");
     TestCache { url, cache }
 }
@@ -34,7 +36,7 @@ pub fn memory(clock: Clock) -> TestCache {
 /// One of each: what a cache promises, it promises over both.
 ///
 /// # Panics
-/// As [`redis`].
+/// As [`redis()`].
 pub async fn both() -> [TestCache; 2] {
     [memory(Clock::system()), redis().await]
 }

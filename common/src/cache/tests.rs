@@ -1,5 +1,7 @@
 //! What every cache promises, over both.
 
+mod servers;
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -237,7 +239,7 @@ async fn cuttable() -> (String, Arc<Proxy>) {
 }
 
 fn cache_through(address: &str) -> Cache {
-    let url = format!("redis://{address}?namespace={}", uuid::Uuid::new_v4().simple());
+    let url = format!("redis://{address}?namespace={}&deadline=5000ms", uuid::Uuid::new_v4().simple());
     Cache::open_with(&url, &Options::default()).expect("a URL")
 }
 
@@ -264,6 +266,8 @@ async fn urls_are_read_whole_and_mistakes_told_without_the_password() {
         ("redis://a?namspace=b", "`namspace` is not a known parameter"),
         ("redis://a?namespace=b:c", "without a colon"),
         ("memory:?namespace=", "without a colon"),
+        ("redis://a?deadline=0ms", "deadline must be 1ms to 60000ms"),
+        ("redis://a?deadline=5", "deadline must be 1ms to 60000ms"),
         ("redis-cluster://a/3", "a cluster has no database number"),
         ("redis-sentinel://:hunter2@a", "the path must name the master"),
     ] {

@@ -1,0 +1,202 @@
+//! Real servers that are killed, stopped and moved: one, a cluster, a master behind a sentinel.
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use tokio::time::Instant;
+
+use super::super::*;
+use super::MINUTE;
+
+/// A `redis-server` of the test's own, gone when it is dropped.
+struct Server {
+    port: u16,
+    folder: PathBuf,
+    arguments: Vec<String>,
+    child: Child,
+}
+
+impl Server {
+    async fn start(arguments: &[&str]) -> Self {
+        let folder = std::env::temp_dir().join(format!("postern-redis-{}", uuid::Uuid::new_v4().simple()));
+        std::fs::create_dir(&folder).expect("a folder");
+        let port = free_port();
+        let mut all: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
+        all.extend(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""].map(str::to_owned));
+        let child = spawn(&folder, &all);
+        let mut server = Self { port, folder, arguments: all, child };
+        server.wait().await;
+        server
+    }
+
+    /// A sentinel's settings stand in a file, which it rewrites.
+    async fn sentinel_of(master: &Self) -> Self {
+        let folder = std::env::temp_dir().join(format!("postern-redis-{}", uuid::Uuid::new_v4().simple()));
+        std::fs::create_dir(&folder).expect("a folder");
+        let (port, of) = (free_port(), master.port);
+        let settings = format!("port {port}\nbind 127.0.0.1\nsentinel monitor mymaster 127.0.0.1 {of} 1\n");
+        std::fs::write(folder.join("sentinel.conf"), settings).expect("written");
+        let arguments = vec!["sentinel.conf".to_owned(), "--sentinel".to_owned()];
+        let child = spawn(&folder, &arguments);
+        let mut server = Self { port, folder, arguments, child };
+        server.wait().await;
+        server
+    }
+
+    async fn command<T: ::redis::FromRedisValue>(&self, words: &[&str]) -> ::redis::RedisResult<T> {
+        let client = ::redis::Client::open(format!("redis://127.0.0.1:{}", self.port)).expect("a URL");
+        let mut connection = client.get_multiplexed_async_connection().await?;
+        ::redis::cmd(words[0]).arg(&words[1..]).query_async(&mut connection).await
+    }
+
+    async fn wait(&mut self) {
+        let start = Instant::now();
+        while self.command::<String>(&["PING"]).await.is_err() {
+            assert!(start.elapsed() < MINUTE, "redis-server does not answer");
+            assert!(self.child.try_wait().expect("a child").is_none(), "redis-server ended");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().expect("killed");
+        self.child.wait().expect("ended");
+    }
+
+    async fn restart(&mut self) {
+        self.child = spawn(&self.folder, &self.arguments);
+        self.wait().await;
+    }
+
+    fn signal(&self, name: &str) {
+        let sent =
+            Command::new("kill").args([name, &self.child.id().to_string()]).status().expect("kill runs");
+        assert!(sent.success());
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn spawn(folder: &PathBuf, arguments: &[String]) -> Child {
+    Command::new("redis-server")
+        .args(arguments)
+        .current_dir(folder)
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("redis-server is installed: ./tests/run sees to it")
+}
+
+fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("bound").port()
+}
+
+/// Every kind of call, so that each is seen to be routed.
+async fn works(cache: &Cache) -> Result<(), CacheError> {
+    for n in 0..20_u8 {
+        let key = format!("key-{n}");
+        cache.set(&key, &[n], MINUTE).await?;
+        assert_eq!(cache.take(&key).await?, Some(vec![n]));
+        assert_eq!(cache.increment(&format!("count-{key}"), MINUTE).await? % 1000, 1);
+        let lock = cache.lock(&key, MINUTE).await?.expect("free");
+        assert!(cache.lock(&key, MINUTE).await?.is_none());
+        lock.release().await;
+        assert!(cache.delete(&format!("count-{key}")).await?);
+    }
+    cache.ping().await
+}
+
+/// Waits until the cache answers again.
+async fn recovers(cache: &Cache) {
+    let start = Instant::now();
+    while cache.ping().await.is_err() {
+        assert!(start.elapsed() < MINUTE, "the cache does not come back");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// The default deadline is for a server that has the machine to itself.
+async fn open(url: &str) -> Cache {
+    Cache::open(&format!("{url}?deadline=2000ms")).await.expect("a URL")
+}
+
+#[tokio::test]
+async fn one_that_is_killed_and_restarted_is_found_again() {
+    let mut server = Server::start(&[]).await;
+    let cache = open(&format!("redis://127.0.0.1:{}", server.port)).await;
+    works(&cache).await.expect("one server");
+    server.kill();
+    assert_eq!(cache.get("a").await, Err(CacheError::Unavailable));
+    server.restart().await;
+    recovers(&cache).await;
+    works(&cache).await.expect("the scripts are loaded again");
+}
+
+#[tokio::test]
+async fn one_that_hangs_is_unavailable_until_it_goes_on() {
+    let server = Server::start(&[]).await;
+    let url = format!("redis://127.0.0.1:{}?deadline=300ms", server.port);
+    let cache = Cache::open(&url).await.expect("a URL");
+    recovers(&cache).await;
+    server.signal("-STOP");
+    for _ in 0..breaker::THRESHOLD {
+        assert_eq!(cache.get("a").await, Err(CacheError::Unavailable));
+    }
+    server.signal("-CONT");
+    recovers(&cache).await;
+}
+
+#[tokio::test]
+async fn a_cluster_serves_every_call() {
+    let server = Server::start(&["--cluster-enabled", "yes"]).await;
+    let slots: Vec<String> = (0..16384).map(|slot| slot.to_string()).collect();
+    let words: Vec<&str> =
+        ["CLUSTER", "ADDSLOTS"].into_iter().chain(slots.iter().map(String::as_str)).collect();
+    let _: String = server.command(&words).await.expect("one node has all slots");
+    let start = Instant::now();
+    while server.command::<String>(&["SET", "probe", "1"]).await.is_err() {
+        assert!(start.elapsed() < MINUTE, "the cluster does not come up");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let cache = open(&format!("redis-cluster://127.0.0.1:{},127.0.0.1:1", server.port)).await;
+    recovers(&cache).await;
+    works(&cache).await.expect("a cluster");
+}
+
+#[tokio::test]
+async fn a_sentinel_names_the_master_and_the_next_one() {
+    let first = Server::start(&[]).await;
+    let of = first.port.to_string();
+    let second = Server::start(&["--replicaof", "127.0.0.1", &of, "--repl-diskless-sync-delay", "0"]).await;
+    let sentinel = Server::sentinel_of(&first).await;
+    let cache = open(&format!("redis-sentinel://127.0.0.1:1,127.0.0.1:{}/mymaster", sentinel.port)).await;
+    recovers(&cache).await;
+    works(&cache).await.expect("the first master");
+    // The sentinel needs to have seen the replica, and the replica to be in step.
+    let start = Instant::now();
+    while sentinel.command::<String>(&["SENTINEL", "FAILOVER", "mymaster"]).await.is_err() {
+        assert!(start.elapsed() < MINUTE, "the sentinel does not fail over");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    while second.command::<Vec<::redis::Value>>(&["ROLE"]).await.is_ok_and(|role| role[0] != b_master()) {
+        assert!(start.elapsed() < MINUTE, "the replica does not take over");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    drop(first);
+    while cache.set("moved", b"1", MINUTE).await.is_err() {
+        assert!(start.elapsed() < MINUTE, "the cache does not find the new master");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let moved: i64 = second.command(&["EXISTS", "postern:moved"]).await.expect("answers");
+    assert_eq!(moved, 1);
+}
+
+fn b_master() -> ::redis::Value {
+    ::redis::Value::BulkString(b"master".to_vec())
+}
