@@ -1,5 +1,6 @@
 //! A client as an application would be: no cookies, no redirects followed, one base address.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use http::Method;
@@ -65,6 +66,16 @@ impl Client {
         &self.base
     }
 
+    /// The socket that it speaks to.
+    ///
+    /// # Panics
+    /// If the base names a host that is no address.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        let authority = self.base.authority().to_owned();
+        authority.parse().unwrap_or_else(|_| panic!("{authority} is not an address with a port"))
+    }
+
     /// `GET`.
     pub fn get(&self, path: &str) -> Request {
         self.request(Method::GET, path)
@@ -122,6 +133,14 @@ impl Request {
     pub fn multipart(self, form: Multipart) -> Self {
         let (content_type, bytes) = form.finish();
         self.body(&content_type, bytes)
+    }
+
+    /// The same where a connection that breaks is what the test is about: `None` if no whole answer came.
+    pub async fn try_send(self) -> Option<Answer> {
+        let response = self.builder.send().await.ok()?;
+        let (status, headers) = (response.status(), response.headers().clone());
+        let body = response.bytes().await.ok()?;
+        Some(Answer { asked: self.asked, status, headers, body })
     }
 
     /// Sends it and reads the whole answer. An answer of the gateway that is not as the contract says fails the

@@ -17,10 +17,27 @@ pub mod answer;
 pub mod client;
 pub mod contract;
 pub mod http_body;
+pub mod mailbox;
 pub mod program;
 pub mod raw;
 pub mod recorder;
+pub mod surface;
+
+use std::io::Write as _;
 
 pub use answer::Answer;
 pub use client::Client;
 pub use contract::Contract;
+pub use mailbox::Mailbox;
+pub use surface::{Person, Surface};
+
+/// Reports a figure that no test asserts: `tests/run` shows it after the tests.
+///
+/// # Panics
+/// If the report cannot be written.
+pub fn note(text: &str) {
+    let env = postern_common::config::Env::of_process();
+    let Some(path) = env.get("POSTERN_TEST_NOTES") else { return };
+    let mut file = std::fs::OpenOptions::new().append(true).create(true).open(path).expect("the report is writable");
+    file.write_all(format!("{text}\n").as_bytes()).expect("the report is writable");
+}

@@ -1,0 +1,223 @@
+//! What a person and a program see of a running Postern: the gateway, and beside it only what stands outside of
+//! Postern in production: the identity pool, the social provider, the mailbox.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use postern_common::identity::secret_hash;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use url::Url;
+
+use crate::client::Client;
+use crate::http_body::Multipart;
+use crate::mailbox::Mailbox;
+
+/// A password that every policy takes.
+pub const PASSWORD: &str = "Correct horse battery 9";
+
+/// Addresses of one installation, and the flows that need more than one request.
+#[derive(Clone, Debug)]
+pub struct Surface {
+    client: Client,
+    env: BTreeMap<String, String>,
+}
+
+/// A registered user with a valid token set.
+#[derive(Clone, Debug)]
+pub struct Person {
+    /// Address at registration.
+    pub email: String,
+    /// The subject in the actor pool.
+    pub id: String,
+    /// The token set as it was answered.
+    pub tokens: Value,
+    /// The gateway with this person's access token.
+    pub client: Client,
+}
+
+// === impl Surface ===
+
+impl Surface {
+    /// Of a gateway, with the variables of `standalone.env`.
+    #[must_use]
+    pub fn new(gateway: &str, env: BTreeMap<String, String>) -> Self {
+        Self { client: Client::to_gateway(gateway), env }
+    }
+
+    /// Of a running standalone, by its data folder.
+    ///
+    /// # Panics
+    /// If the folder has no `standalone.env`.
+    #[must_use]
+    pub fn of_folder(folder: &Path) -> Self {
+        let path = folder.join("standalone.env");
+        let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let unquoted = |value: &str| value.trim_matches(['"', '\'']).to_owned();
+        let pairs = text.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once('='));
+        let env: BTreeMap<String, String> = pairs
+            .map(|(name, value)| (name.trim_start_matches("export ").to_owned(), unquoted(value)))
+            .collect();
+        let gateway = env.get("POSTERN_URL").cloned().unwrap_or_else(|| panic!("no POSTERN_URL in {text}"));
+        Self::new(&gateway, env)
+    }
+
+    /// The gateway, without a token.
+    #[must_use]
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// A variable of the installation.
+    ///
+    /// # Panics
+    /// If the installation has none of this name.
+    #[must_use]
+    #[track_caller]
+    pub fn env(&self, name: &str) -> &str {
+        match self.env.get(name) {
+            Some(value) => value,
+            None => panic!("standalone.env has no {name}: {:?}", self.env.keys()),
+        }
+    }
+
+    /// All variables of the installation.
+    #[must_use]
+    pub fn environment(&self) -> &BTreeMap<String, String> {
+        &self.env
+    }
+
+    /// The mail that was delivered.
+    #[must_use]
+    pub fn mailbox(&self) -> Mailbox {
+        Mailbox::at(self.env("POSTERN_MAIL_URL"))
+    }
+
+    /// Registers somebody new.
+    pub async fn register(&self) -> Person {
+        self.register_as(&format!("{}@example.com", uuid::Uuid::new_v4().simple())).await
+    }
+
+    /// Registers somebody new under an address.
+    ///
+    /// # Panics
+    /// If that is refused.
+    pub async fn register_as(&self, email: &str) -> Person {
+        let profile = json!({"firstName": "Ada", "lastName": "Lovelace"});
+        let body = json!({"email": email, "password": PASSWORD, "profile": profile});
+        let tokens = self.client.post("/auth/register").json(&body).send().await.expect(201).json();
+        self.person(email, tokens).await
+    }
+
+    /// Who holds a token set.
+    ///
+    /// # Panics
+    /// If its access token is refused.
+    pub async fn person(&self, email: &str, tokens: Value) -> Person {
+        let client = self.client.with_token(text(&tokens, "accessToken"));
+        let id = client.get("/auth/me").send().await.expect(200).string("/userId");
+        Person { email: email.to_owned(), id, tokens, client }
+    }
+
+    /// A fresh token of one of the service accounts, obtained as an SDK does: InitiateAuth at the service pool.
+    ///
+    /// # Panics
+    /// If the pool refuses.
+    pub async fn service_token(&self, username: &str, password: &str) -> String {
+        let client_id = self.env("IDP_SERVICE_CLIENT_ID");
+        let mut parameters = json!({"USERNAME": username, "PASSWORD": password});
+        if let Some(secret) = self.env.get("IDP_SERVICE_CLIENT_SECRET") {
+            parameters["SECRET_HASH"] = secret_hash(username, client_id, secret).into();
+        }
+        let body = json!({"AuthFlow": "USER_PASSWORD_AUTH", "ClientId": client_id, "AuthParameters": parameters});
+        self.pool("InitiateAuth", &body).await["AuthenticationResult"]["IdToken"]
+            .as_str()
+            .unwrap_or_else(|| panic!("no ID token for {username}"))
+            .to_owned()
+    }
+
+    /// An unsigned call to the identity pool, by the name of its operation.
+    ///
+    /// # Panics
+    /// If the pool refuses.
+    pub async fn pool(&self, operation: &str, body: &Value) -> Value {
+        Client::new(self.env("AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER"))
+            .post("/")
+            .header("x-amz-target", &format!("AWSCognitoIdentityProviderService.{operation}"))
+            .body("application/x-amz-json-1.1", body.to_string())
+            .send()
+            .await
+            .expect(200)
+            .json()
+    }
+
+    /// Signs in at the social provider as a browser would, and returns what the UI gets in the fragment: the
+    /// temporary token, or the error.
+    ///
+    /// # Panics
+    /// If a redirect is missing, or the fragment has something else in it.
+    pub async fn social_sign_in(&self, who: &[(&str, &str)], code_challenge: Option<&str>) -> Result<String, String> {
+        let query = code_challenge.map(|challenge| format!("?code_challenge={challenge}")).unwrap_or_default();
+        let begun = self.client.get(&format!("/auth/social/login{query}")).send().await.expect(302);
+        let asked = Url::parse(&begun.header("location")).expect("a redirect is a URL");
+        let provider = Client::new(asked.origin().ascii_serialization().as_str());
+        let page = provider.get(asked.as_str()).send().await.expect(200);
+        assert!(page.text().contains("<form"), "{}", page.text());
+        let parameters: Vec<(String, String)> = asked.query_pairs().into_owned().collect();
+        let mut form: Vec<(&str, &str)> = parameters.iter().map(|(name, value)| (&**name, &**value)).collect();
+        form.extend_from_slice(who);
+        let chosen = provider.post(asked.path()).form(&form).send().await.expect(303);
+        let back = Url::parse(&chosen.header("location")).expect("a redirect is a URL");
+        let path = format!("{}?{}", back.path(), back.query().unwrap_or_default());
+        let landed = self.client.get(&path).send().await.expect(302);
+        let ui = Url::parse(&landed.header("location")).expect("a redirect is a URL");
+        assert_eq!(ui.query(), None, "a token never stands in a query");
+        match ui.fragment().and_then(|fragment| fragment.split_once('=')) {
+            Some(("temporaryToken", token)) => Ok(token.to_owned()),
+            Some(("error", error)) => Err(error.to_owned()),
+            Some(_) | None => panic!("the UI gets {ui}"),
+        }
+    }
+}
+
+/// One of the sample people of the social provider.
+#[must_use]
+pub fn sample(name: &str) -> [(&str, &str); 1] {
+    [("person", name)]
+}
+
+/// A string member.
+#[must_use]
+#[track_caller]
+pub fn text<'a>(value: &'a Value, name: &str) -> &'a str {
+    match value[name].as_str() {
+        Some(text) => text,
+        None => panic!("no {name} in {value}"),
+    }
+}
+
+/// The body of POST /notifications to an actor: an e-mail of the template `welcome`.
+#[must_use]
+pub fn welcome(actor_id: &str) -> Value {
+    json!({"channel": "email", "recipient": {"actorId": actor_id}, "template": "welcome", "variables": {"name": "Ada"}})
+}
+
+/// A resume of this many bytes, that no compression makes smaller, and its SHA-256.
+#[must_use]
+pub fn resume(bytes: usize) -> (Vec<u8>, String) {
+    let mut content = Vec::with_capacity(bytes + 32);
+    let mut block = Sha256::digest(b"resume");
+    while content.len() < bytes {
+        content.extend_from_slice(&block);
+        block = Sha256::digest(block);
+    }
+    content.truncate(bytes);
+    let digest = Sha256::digest(&content).iter().map(|byte| format!("{byte:02x}")).collect();
+    (content, digest)
+}
+
+/// The form of POST /resumes.
+#[must_use]
+pub fn resume_form(candidate_id: &str, content: &[u8]) -> Multipart {
+    Multipart::new().text("candidateId", candidate_id).file("resume", "ada.pdf", "application/pdf", content)
+}

@@ -1,0 +1,133 @@
+//! The real program through restarts, kills and stops: what was accepted is there afterwards.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use postern_tests::http_body::json;
+use postern_tests::program::{Program, Running};
+use postern_tests::surface::{PASSWORD, welcome};
+use postern_tests::{Client, Surface};
+use tempfile::TempDir;
+use tokio::task::JoinSet;
+
+/// Standalone as a process, over a data folder that outlives it.
+struct Standalone {
+    running: Running,
+    surface: Surface,
+}
+
+impl Standalone {
+    async fn start(folder: &Path) -> Self {
+        let began = Instant::now();
+        let program = Program::of_workspace("postern", folder).arg("--port").arg("0").arg("--data-dir").arg("var");
+        let mut running = program.start();
+        let _ = running.wait_for_line("ready").await;
+        postern_tests::note(&format!("standalone: start to ready {} ms", began.elapsed().as_millis()));
+        let surface = Surface::of_folder(&folder.join("var"));
+        Self { running, surface }
+    }
+}
+
+fn folder() -> TempDir {
+    tempfile::tempdir().expect("a temporary folder")
+}
+
+async fn service_token(folder: &Path, account: &str) -> String {
+    let program = Program::of_workspace("postern", folder).arg("token").arg("--service").arg(account);
+    let ended = program.arg("--data-dir").arg("var").run().await;
+    assert_eq!(ended.status, Some(0), "{}", ended.stderr);
+    ended.stdout.trim().to_owned()
+}
+
+#[tokio::test]
+async fn a_second_start_finds_everything() {
+    let folder = folder();
+    let first = Standalone::start(folder.path()).await;
+    let ada = first.surface.register().await;
+    let created = ada.client.post("/notifications").json(&welcome(&ada.id)).send().await.expect(201);
+    let mail = first.surface.mailbox().to(&ada.email).await;
+    assert_eq!(first.running.stop("TERM").await.status, Some(0));
+
+    let second = Standalone::start(folder.path()).await;
+    let login = json!({"email": ada.email, "password": PASSWORD});
+    let tokens = second.surface.client().post("/auth/login").json(&login).send().await.expect(200).json();
+    let again = second.surface.person(&ada.email, tokens).await;
+    assert_eq!(again.id, ada.id);
+    // A token of before the restart is still good: the signing keys are kept.
+    let old = second.surface.client().with_token(ada.tokens["accessToken"].as_str().expect("a token"));
+    assert_eq!(old.get("/auth/me").send().await.expect(200).string("/userId"), ada.id);
+    assert_eq!(old.get(&format!("/actors/{}", ada.id)).send().await.expect(200).string("/email"), ada.email);
+    let record = old.get(&created.header("location")).send().await.expect(200);
+    assert_eq!(record.string("/status"), "SENT");
+    assert_eq!(second.surface.mailbox().list(&ada.email, 0).await[0]["id"], mail["id"]);
+    assert_eq!(second.running.stop("TERM").await.status, Some(0));
+}
+
+/// Posts until it is refused or cut off; returns the recipients whose notification was accepted.
+async fn post_until_cut_off(client: Client, lane: usize, accepted: tokio::sync::mpsc::UnboundedSender<String>) {
+    for number in 0..1000 {
+        let email = format!("kill-{lane}-{number}@example.com");
+        let body = json!({"channel": "email", "recipient": {"email": email}, "template": "welcome",
+            "variables": {"name": "Ada"}});
+        let Some(answer) = client.post("/notifications").json(&body).try_send().await else { return };
+        if answer.status != 201 || accepted.send(email).is_err() {
+            return;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_kill_loses_nothing_that_was_accepted() {
+    let folder = folder();
+    let mut waiting: Vec<String> = Vec::new();
+    for _ in 0..2 {
+        let standalone = Standalone::start(folder.path()).await;
+        let token = service_token(folder.path(), "document").await;
+        let (sender, mut accepted) = tokio::sync::mpsc::unbounded_channel();
+        let mut posting = JoinSet::new();
+        for lane in 0..8 {
+            let client = standalone.surface.client().with_token(&token);
+            posting.spawn(post_until_cut_off(client, lane + waiting.len() * 8, sender.clone()));
+        }
+        drop(sender);
+        let before = waiting.len();
+        while waiting.len() < before + 60 {
+            waiting.push(accepted.recv().await.expect("posting goes on until the kill"));
+        }
+        standalone.running.kill().await;
+        while let Some(email) = accepted.recv().await {
+            waiting.push(email);
+        }
+        posting.join_all().await;
+    }
+    let standalone = Standalone::start(folder.path()).await;
+    let mailbox = standalone.surface.mailbox();
+    for email in &waiting {
+        assert!(!mailbox.list(email, 60).await.is_empty(), "{email} was accepted, and no mail came");
+    }
+    assert_eq!(standalone.running.stop("TERM").await.status, Some(0));
+}
+
+#[tokio::test]
+async fn ctrl_c_stops_within_two_seconds_whoever_is_connected() {
+    let folder = folder();
+    let standalone = Standalone::start(folder.path()).await;
+    let ada = standalone.surface.register().await;
+    let idle = tokio::net::TcpStream::connect(ada.client.address()).await.expect("the gateway accepts");
+    let began = Instant::now();
+    let ended = standalone.running.stop("INT").await;
+    let took = began.elapsed();
+    assert_eq!(ended.status, Some(0), "{}", ended.stderr);
+    assert!(took < Duration::from_secs(2), "the stop took {took:?}");
+    drop(idle);
+}
+
+#[tokio::test]
+async fn a_folder_has_one_owner() {
+    let folder = folder();
+    let standalone = Standalone::start(folder.path()).await;
+    let second = Program::of_workspace("postern", folder.path()).arg("--port").arg("0");
+    let ended = second.arg("--data-dir").arg("var").run().await;
+    assert!(ended.expect(69, 1)[0].contains("another postern"));
+    assert_eq!(standalone.running.stop("TERM").await.status, Some(0));
+}

@@ -1,0 +1,106 @@
+//! The main job, from end to end, through the gateway alone.
+
+use std::time::Duration;
+
+use postern_tests::http_body::json;
+use postern_tests::surface::{PASSWORD, resume, resume_form, sample, text, welcome};
+use postern_tests::{Person, Postern, Split, Surface};
+use serde_json::Value;
+
+/// Every step of a day, in the order in which a person takes them.
+async fn a_day(surface: &Surface) {
+    let ada = register(surface).await;
+    upload(&ada).await;
+    social(surface).await;
+    refresh(surface, &ada).await;
+    let again = json!({"email": ada.email, "password": PASSWORD});
+    let tokens = surface.client().post("/auth/login").json(&again).send().await.expect(200).json();
+    assert_eq!(surface.person(&ada.email, tokens).await.id, ada.id);
+    notify(surface, &ada).await;
+}
+
+async fn register(surface: &Surface) -> Person {
+    let ada = surface.register().await;
+    let me = ada.client.get("/auth/me").send().await.expect(200).json();
+    assert_eq!((&me["kind"], &me["userId"]), (&json!("user"), &json!(ada.id)));
+    let actor = ada.client.get(&format!("/actors/{}", ada.id)).send().await.expect(200).json();
+    assert_eq!(actor["email"], ada.email, "{actor}");
+    assert_eq!((&actor["firstName"], &actor["lastName"]), (&json!("Ada"), &json!("Lovelace")), "{actor}");
+    let found = ada.client.get(&format!("/actor?actorId={}", ada.id)).send().await.expect(200).json();
+    assert_eq!(found, json!([actor]));
+    ada
+}
+
+async fn upload(ada: &Person) {
+    let (content, sha256) = resume(6 << 20);
+    let stored = ada.client.post("/resumes").multipart(resume_form("c-1", &content)).send().await.expect(201);
+    let stored = stored.json();
+    assert_eq!((&stored["sha256"], &stored["size"]), (&json!(sha256), &json!(content.len())), "{stored}");
+    assert_eq!((&stored["candidateId"], &stored["fileName"]), (&json!("c-1"), &json!("ada.pdf")), "{stored}");
+}
+
+async fn social(surface: &Surface) {
+    let token = surface.social_sign_in(&sample("grace"), None).await.expect("grace is signed in");
+    let body = json!({ "temporaryToken": token });
+    let exchanged = surface.client().post("/auth/tokens/exchange").json(&body).send().await.expect(200).json();
+    assert_eq!(exchanged["user"]["email"], "grace.social@example.com", "{exchanged}");
+    assert_eq!(exchanged["user"]["name"], "Grace Hopper", "{exchanged}");
+    let tokens = exchanged["tokens"].clone();
+    assert!(tokens.is_object(), "the local pool gives social users tokens: {exchanged}");
+    let grace = surface.person("grace.social@example.com", tokens).await;
+    assert_eq!(exchanged["user"]["userId"], grace.id.as_str());
+    let second = surface.client().post("/auth/tokens/exchange").json(&body).send().await;
+    second.problem(401, "invalid_temporary_token");
+}
+
+async fn refresh(surface: &Surface, ada: &Person) {
+    let body = json!({"refreshToken": text(&ada.tokens, "refreshToken")});
+    let renewed = surface.client().post("/auth/tokens/refresh").json(&body).send().await.expect(200).json();
+    assert_eq!(surface.person(&ada.email, renewed).await.id, ada.id);
+}
+
+async fn notify(surface: &Surface, ada: &Person) {
+    let created = ada.client.post("/notifications").json(&welcome(&ada.id)).send().await.expect(201);
+    let location = created.header("location");
+    assert_eq!(created.string("/status"), "QUEUED");
+    assert_eq!(location, format!("/notifications/{}", created.string("/notificationId")));
+    let mail = surface.mailbox().to(&ada.email).await;
+    assert!(text(&mail, "subject").contains("Ada"), "{mail}");
+    assert!(text(&mail, "text").contains("Ada") && text(&mail, "html").contains("Ada"), "{mail}");
+    let sent = settled(ada, &location).await;
+    assert_eq!((&sent["status"], &sent["attempts"]), (&json!("SENT"), &json!(1)), "{sent}");
+    let events: Vec<_> = sent["events"].as_array().expect("events").iter().map(|event| &event["type"]).collect();
+    assert_eq!(events, ["QUEUED", "ATTEMPTED", "SENT"], "{sent}");
+    let times: Vec<_> = sent["events"].as_array().expect("events").iter().map(|event| text(event, "at")).collect();
+    assert!(times.is_sorted(), "{sent}");
+    let etag = ada.client.get(&location).send().await.expect(200).header("etag");
+    let unchanged = ada.client.get(&location).header("if-none-match", &etag).send().await.expect(304);
+    assert!(unchanged.body.is_empty());
+}
+
+/// The mail is there before its result is recorded: asks until it is, for a minute at most.
+async fn settled(person: &Person, location: &str) -> Value {
+    let asking = async {
+        loop {
+            let record = person.client.get(location).send().await.expect(200).json();
+            if record["status"] != "QUEUED" {
+                return record;
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), asking).await.expect("the notification leaves QUEUED")
+}
+
+#[tokio::test]
+async fn in_one_process_over_sqlite_and_memory() {
+    let postern = Postern::start().await;
+    a_day(postern.surface()).await;
+    postern.stop().await;
+}
+
+#[tokio::test]
+async fn in_three_processes_over_postgresql_and_redis() {
+    let split = Split::start().await;
+    a_day(split.surface()).await;
+    split.stop().await;
+}

@@ -1,0 +1,133 @@
+//! How the programs begin and end: what is wrong with a config is told all at once, what is away in one line.
+
+use std::path::PathBuf;
+
+use postern_tests::program::{Ended, Program};
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+
+/// A program with a config file of its own, and variables that satisfy it.
+struct Case {
+    folder: TempDir,
+    program: &'static str,
+}
+
+impl Case {
+    fn of(program: &'static str) -> Self {
+        Self { folder: tempfile::tempdir().expect("a temporary folder"), program }
+    }
+
+    fn config(&self) -> PathBuf {
+        self.folder.path().join("test.toml")
+    }
+
+    async fn run(&self, config: &str) -> Ended {
+        std::fs::write(self.config(), config).expect("the folder can be written");
+        let program = Program::of_workspace(self.program, self.folder.path());
+        let identity = [
+            ("IDP_ACTOR_POOL_ID", "us-west-2_actor"),
+            ("IDP_ACTOR_CLIENT_ID", "actor"),
+            ("IDP_SERVICE_POOL_ID", "us-west-2_service"),
+            ("IDP_SERVICE_CLIENT_ID", "service"),
+            ("IDP_SERVICE_ACCOUNT_USERNAME", "test"),
+            ("IDP_SERVICE_ACCOUNT_PASSWORD", "test"),
+        ];
+        let program = identity.into_iter().fold(program, |program, (name, value)| program.env(name, value));
+        program.arg("--config").arg("test.toml").run().await
+    }
+
+    /// The config is refused with exactly these mistakes: line and key.
+    #[track_caller]
+    fn mistakes(&self, ended: &Ended, expected: &[(usize, &str)]) {
+        let lines = ended.expect(64, expected.len());
+        for (line, key) in expected {
+            let beginning = format!("test.toml:{line}: {key}: ");
+            assert!(lines.iter().any(|line| line.starts_with(&beginning)), "no {beginning:?} in {lines:#?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn auth_lists_every_mistake_of_its_config() {
+    let case = Case::of("postern-auth");
+    let config = "listen = \"127.0.0.1:99999\"\ndatabas = \"sqlite://x\"\ncache = 7\n\n[refresh]\ngrace = \"soon\"\n";
+    let ended = case.run(config).await;
+    case.mistakes(&ended, &[(1, "listen"), (2, "databas"), (3, "cache"), (6, "refresh.grace")]);
+}
+
+#[tokio::test]
+async fn notify_lists_every_mistake_of_its_config() {
+    let case = Case::of("postern-notify");
+    let ended = case.run("listen = \"here\"\ndatabas = \"sqlite://x\"\ncache = 7\n").await;
+    case.mistakes(&ended, &[(1, "listen"), (2, "databas"), (3, "cache")]);
+}
+
+#[tokio::test]
+async fn text_that_is_not_toml_is_told_with_its_line() {
+    for program in ["postern-auth", "postern-notify", "postern-proxy"] {
+        let case = Case::of(program);
+        let ended = case.run("# fine\nlisten = \n").await;
+        let lines = ended.expect(64, 1);
+        assert!(lines[0].starts_with("test.toml:2: "), "{program}: {lines:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_config_that_is_not_there_is_one_line() {
+    for program in ["postern-auth", "postern-notify", "postern-proxy"] {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let ended = Program::of_workspace(program, folder.path()).arg("--config").arg("none.toml").run().await;
+        let lines = ended.expect(64, 1);
+        assert!(lines[0].starts_with("none.toml: "), "{program}: {lines:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_port_that_is_taken_is_one_line() {
+    let taken = TcpListener::bind("127.0.0.1:0").await.expect("the loopback has a free port");
+    let address = taken.local_addr().expect("a bound socket has an address");
+    for program in ["postern-auth", "postern-notify"] {
+        let ended = Case::of(program).run(&format!("listen = \"{address}\"\nadmin = \"127.0.0.1:0\"\n")).await;
+        let lines = ended.expect(69, 1);
+        assert!(lines[0].contains(&address.to_string()), "{program}: {lines:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_database_that_is_away_is_one_line_without_its_password() {
+    for program in ["postern-auth", "postern-notify"] {
+        let stores = "database = \"postgres://ada:sesame@127.0.0.1:1/postern\"\n";
+        let ended = Case::of(program).run(&format!("listen = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\n{stores}")).await;
+        let lines = ended.expect(69, 1);
+        assert!(lines[0].contains("127.0.0.1:1"), "{program}: {lines:?}");
+        assert!(!lines[0].contains("sesame"), "{program}: {lines:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_folder_that_cannot_be_written_is_one_line() {
+    for program in ["postern-auth", "postern-notify"] {
+        let case = Case::of(program);
+        // A file stands where the folder would be: refused to root too.
+        std::fs::write(case.folder.path().join("file"), "").expect("the folder can be written");
+        let stores = "database = \"sqlite://file/below.db\"\n";
+        let ended = case.run(&format!("listen = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\n{stores}")).await;
+        let lines = ended.expect(69, 1);
+        assert!(lines[0].contains("file/below.db") || lines[0].contains("file:"), "{program}: {lines:?}");
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    std::fs::write(folder.path().join("file"), "").expect("the folder can be written");
+    let postern = Program::of_workspace("postern", folder.path()).arg("--port").arg("0");
+    let ended = postern.arg("--data-dir").arg("file/below").run().await;
+    assert!(ended.expect(69, 1)[0].contains("file/below"));
+}
+
+#[tokio::test]
+async fn a_flag_that_is_not_known_is_status_64() {
+    for program in ["postern-auth", "postern-notify", "postern-proxy", "postern"] {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let ended = Program::of_workspace(program, folder.path()).arg("--surprise").run().await;
+        assert_eq!(ended.status, Some(64), "{program}: {}", ended.stderr);
+        assert!(ended.stderr.contains("--surprise"), "{program}: {}", ended.stderr);
+    }
+}
