@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};
-use sqlx::{Connection, SqlSafeStr};
+use sqlx::{Connection, Executor, SqlSafeStr};
 
 use super::{Database, postgres};
 use crate::exit::Exit;
@@ -71,6 +71,8 @@ async fn apply(database: &Database, migrator: &Migrator) -> Result<(), MigrateEr
     match database {
         Database::Postgres(pool) => {
             let mut connection = pool.acquire().await?.detach();
+            // A migration may take longer than a statement of the service; the deadline bounds it.
+            connection.execute("SET statement_timeout = 0").await?;
             migrator.run_direct(None, &mut connection, false).await?;
             connection.close().await?;
         }

@@ -2,7 +2,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use sqlx::{ConnectOptions, Connection, PgConnection, PgPool};
+use sqlx::{ConnectOptions, Connection, Executor, PgConnection, PgPool};
 
 use super::{Options, label};
 use crate::exit::Exit;
@@ -13,6 +13,10 @@ const FIRST_CONTACT: Duration = Duration::from_secs(5);
 /// A connection that was idle for longer is tried before it is used: a restart of the server leaves dead ones
 /// behind. A busy one is not, because a ping before every short read is a quarter of its cost.
 const TRUST_IDLE: Duration = Duration::from_secs(1);
+
+/// What the server gives up for us: a statement that runs away, and a transaction whose owner is stuck, which
+/// would keep every queue table from being cleaned.
+const LIMITS: &str = "SET statement_timeout = '30s'; SET idle_in_transaction_session_timeout = '60s'";
 
 pub(super) async fn open(url: &str, options: &Options) -> Result<PgPool, Exit> {
     let connect = PgConnectOptions::from_str(url)
@@ -29,6 +33,7 @@ pub(super) async fn open(url: &str, options: &Options) -> Result<PgPool, Exit> {
         .idle_timeout(Duration::from_secs(600))
         .max_lifetime(Duration::from_secs(3600))
         .test_before_acquire(false)
+        .after_connect(|connection, _| Box::pin(async move { connection.execute(LIMITS).await.map(drop) }))
         .before_acquire(|connection, meta| {
             Box::pin(async move {
                 if meta.idle_for > TRUST_IDLE {

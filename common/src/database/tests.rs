@@ -166,3 +166,12 @@ async fn a_pool_outlives_the_loss_of_its_connections() {
     test.database.ping().await.expect("a new connection");
     assert_eq!(pool.size(), 1);
 }
+
+#[tokio::test]
+async fn the_server_ends_what_runs_away() {
+    let test = testing::postgres().await;
+    let Database::Postgres(pool) = &test.database else { panic!("PostgreSQL") };
+    let show = |sql: &'static str| sqlx::query_scalar::<_, String>(sql).fetch_one(pool);
+    assert_eq!(show("SHOW statement_timeout").await.expect("answers"), "30s");
+    assert_eq!(show("SHOW idle_in_transaction_session_timeout").await.expect("answers"), "1min");
+}
