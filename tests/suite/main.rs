@@ -1,3 +1,4 @@
 //! End to end, over real sockets. Run by `./tests/run`.
 
 mod document;
+mod house;
