@@ -1,0 +1,285 @@
+//! The key engine: rotation, removal, outage, bad answers, floods, restarts.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use serde_json::json;
+
+use super::kit::{
+    Behaviour, OTHER_RSA, RSA, Server, Signer, World, b64, clock, issuers, jwks, options, user_claims, with,
+};
+use crate::Shutdown;
+use crate::token::{Refusal, Verifier};
+
+const UNAVAILABLE: Refusal = Refusal::KeysUnavailable { retry_after_s: 1 };
+
+#[tokio::test]
+async fn a_known_key_costs_no_fetch() {
+    let world = World::usual().await;
+    world.verifier.refresh_now().await;
+    for subject in 0..20 {
+        let token = RSA.token("u1", &with(user_claims(), "sub", json!(format!("{subject}"))));
+        assert!(world.verifier.verify(&token).await.is_ok());
+    }
+    assert_eq!((world.users.requests(), world.services.requests()), (1, 1));
+}
+
+#[tokio::test]
+async fn a_key_that_was_added_verifies_without_a_failed_request() {
+    let world = World::usual().await;
+    world.verifier.refresh_now().await;
+    world.users.becomes(Behaviour::Serve(jwks(&[RSA.jwk("u1"), OTHER_RSA.jwk("u2")])));
+    let tokens: Vec<String> =
+        (0..50).map(|n| OTHER_RSA.token("u2", &with(user_claims(), "sub", json!(format!("{n}"))))).collect();
+    let outcomes = join_all(tokens.iter().map(|token| world.verifier.verify(token))).await;
+    assert!(outcomes.iter().all(Result::is_ok));
+    assert_eq!(world.users.requests(), 2, "one refetch serves all who wait");
+}
+
+#[tokio::test]
+async fn a_key_that_was_removed_verifies_nothing_more_cached_or_not() {
+    let world = World::new(&[RSA.jwk("u1"), OTHER_RSA.jwk("u2")], &[]).await;
+    let (kept, removed) = (RSA.token("u1", &user_claims()), OTHER_RSA.token("u2", &user_claims()));
+    assert!(world.verifier.verify(&kept).await.is_ok());
+    assert!(world.verifier.verify(&removed).await.is_ok());
+    world.users.becomes(Behaviour::Serve(jwks(&[RSA.jwk("u1")])));
+    world.verifier.refresh_now().await;
+    assert!(world.verifier.verify_cached(&removed).is_none());
+    assert_eq!(world.verifier.verify(&removed).await.unwrap_err(), Refusal::KeyUnknown);
+    assert!(world.verifier.verify_cached(&kept).expect("still remembered").is_ok());
+}
+
+#[tokio::test]
+async fn a_kid_that_gets_another_key_forgets_the_old_one() {
+    let world = World::usual().await;
+    let token = RSA.token("u1", &user_claims());
+    assert!(world.verifier.verify(&token).await.is_ok());
+    world.users.becomes(Behaviour::Serve(jwks(&[OTHER_RSA.jwk("u1")])));
+    world.verifier.refresh_now().await;
+    assert_eq!(world.verifier.verify(&token).await.unwrap_err(), Refusal::Signature);
+    assert!(world.verifier.verify(&OTHER_RSA.token("u1", &user_claims())).await.is_ok());
+}
+
+#[tokio::test]
+async fn an_outage_fails_no_request_whose_key_is_known_until_the_keys_are_too_old() {
+    let world = World::usual().await;
+    let known = RSA.token("u1", &with(user_claims(), "exp", json!(4_000_000_000_i64)));
+    assert!(world.verifier.verify(&known).await.is_ok());
+    world.users.becomes(Behaviour::Status(500));
+    world.clock.advance(Duration::from_secs(24 * 3600 - 1));
+    world.verifier.refresh_now().await;
+    assert!(world.verifier.verify(&known).await.is_ok());
+    let fresh = RSA.token("u1", &with(user_claims(), "exp", json!(4_000_000_001_i64)));
+    assert!(world.verifier.verify(&fresh).await.is_ok(), "one not seen before as well");
+    world.clock.advance(Duration::from_secs(1));
+    assert!(!world.verifier.ready());
+    assert_eq!(world.verifier.verify(&known).await.unwrap_err(), UNAVAILABLE, "503, never 401");
+    world.users.becomes(Behaviour::Serve(jwks(&[RSA.jwk("u1")])));
+    assert!(world.verifier.verify(&known).await.is_ok());
+}
+
+#[tokio::test]
+async fn an_unknown_kid_during_an_outage_cannot_be_decided() {
+    let world = World::usual().await;
+    world.verifier.refresh_now().await;
+    world.users.becomes(Behaviour::Close);
+    let token = OTHER_RSA.token("u2", &user_claims());
+    assert_eq!(world.verifier.verify(&token).await.unwrap_err(), UNAVAILABLE);
+}
+
+#[tokio::test]
+async fn answers_that_are_no_jwks_change_nothing() {
+    let world = World::usual().await;
+    world.verifier.refresh_now().await;
+    let elsewhere = Server::start(Behaviour::Serve(jwks(&[OTHER_RSA.jwk("u1")]))).await;
+    let many: Vec<_> = (0..101).map(|n| RSA.jwk(&format!("k{n}"))).collect();
+    for (behaviour, fault) in [
+        (Behaviour::Serve("garbage".into()), "the answer is not a JWKS"),
+        (Behaviour::Serve(String::new()), "the answer is not a JWKS"),
+        (Behaviour::Serve("{\"keys\":{}}".into()), "the answer is not a JWKS"),
+        (Behaviour::Serve(jwks(&many)), "the JWKS has more than 100 keys"),
+        (Behaviour::Serve("x".repeat(10 * 1024 * 1024)), "the answer is larger than 256 KiB"),
+        (Behaviour::Status(404), "the server answered with another status than 200"),
+        (Behaviour::Redirect(elsewhere.url.to_string()), "the server answered with a redirect"),
+        (Behaviour::Close, "the exchange with the server failed"),
+    ] {
+        world.users.becomes(behaviour);
+        world.verifier.refresh_now().await;
+        let status = &world.verifier.status()[1];
+        assert_eq!(status.last_error.as_deref(), Some(fault));
+        assert_eq!(status.keys, ["u1"]);
+        let token = RSA.token("u1", &with(user_claims(), "sub", json!(fault)));
+        assert!(world.verifier.verify(&token).await.is_ok(), "{fault}");
+    }
+    assert_eq!(elsewhere.requests(), 0, "no redirect is followed");
+}
+
+#[tokio::test]
+async fn a_slow_server_holds_up_no_known_key() {
+    let world = World::with_options(&[RSA.jwk("u1")], &[], |mut options| {
+        options.fetch_timeout = Duration::from_millis(100);
+        options
+    })
+    .await;
+    world.verifier.refresh_now().await;
+    world.users.becomes(Behaviour::Hang);
+    let refresh = world.verifier.refresh_now();
+    let token = RSA.token("u1", &user_claims());
+    let verify = world.verifier.verify(&token);
+    tokio::select! {
+        biased;
+        () = refresh => panic!("the refresh ended before the request"),
+        outcome = verify => assert!(outcome.is_ok()),
+    }
+    world.verifier.refresh_now().await;
+    assert_eq!(world.verifier.status()[1].last_error.as_deref(), Some("the server did not answer in time"));
+}
+
+#[tokio::test]
+async fn a_flood_of_unknown_kids_is_bounded_and_starves_nobody() {
+    let world = World::usual().await;
+    world.verifier.refresh_now().await;
+    let flood = |n: usize| RSA.token_with(&json!({"alg": "RS256", "kid": format!("x{n}")}), &user_claims());
+    let tokens: Vec<String> = (0..2000).map(flood).collect();
+    let refusals = join_all(tokens.iter().map(|token| world.verifier.verify(token))).await;
+    assert!(refusals.iter().all(|outcome| matches!(outcome, Err(Refusal::KeyUnknown | UNAVAILABLE))));
+    let fetches = world.users.requests();
+    assert!(fetches <= 3, "{fetches} fetches for 2,000 unknown kids that came at once");
+    for n in 0..20 {
+        world.verifier.verify(&flood(5000 + n)).await.unwrap_err();
+    }
+    world.users.becomes(Behaviour::Serve(jwks(&[RSA.jwk("u1"), OTHER_RSA.jwk("u2")])));
+    let legitimate = OTHER_RSA.token("u2", &user_claims());
+    assert!(world.verifier.verify(&legitimate).await.is_ok(), "the budget is spent, and still it is served");
+    assert!(world.verifier.verify(&RSA.token("u1", &user_claims())).await.is_ok());
+    assert_eq!(world.services.requests(), 1, "the other issuer has no part in it");
+}
+
+#[tokio::test]
+async fn one_bad_key_is_skipped() {
+    let mut curve = Signer::ec().jwk("curve");
+    curve["crv"] = "P-384".into();
+    let mut point = Signer::ec().jwk("point");
+    point["x"] = b64([7; 32]).into();
+    let mut private = Signer::ed().jwk("private");
+    private["d"] = b64([1; 32]).into();
+    let mut padded = RSA.jwk("padded");
+    padded["n"] = format!("{}==", padded["n"].as_str().unwrap()).into();
+    let mut exponent = RSA.jwk("exponent");
+    exponent["e"] = b64([1]).into();
+    let mut algorithm = RSA.jwk("algorithm");
+    algorithm["alg"] = "RS512".into();
+    let oct = json!({"kty": "oct", "kid": "oct", "k": "AAAA"});
+    let twice = [RSA.jwk("twice"), OTHER_RSA.jwk("twice")];
+    let mut keys =
+        vec![json!(7), json!({"kty": "RSA"}), curve, point, private, padded, exponent, algorithm, oct];
+    keys.extend(twice);
+    keys.push(RSA.jwk("u1"));
+    let world = World::new(&keys, &[]).await;
+    assert!(world.verifier.verify(&RSA.token("u1", &user_claims())).await.is_ok());
+    let status = &world.verifier.status()[1];
+    assert_eq!(status.keys, ["u1"]);
+    assert_eq!(status.skipped.len(), 10, "{:?}", status.skipped);
+}
+
+#[tokio::test]
+async fn a_key_without_alg_has_the_one_of_its_type() {
+    let mut jwk = RSA.jwk("u1");
+    jwk.as_object_mut().unwrap().remove("alg");
+    jwk.as_object_mut().unwrap().remove("use");
+    let world = World::new(&[jwk], &[]).await;
+    assert!(world.verifier.verify(&RSA.token("u1", &user_claims())).await.is_ok());
+}
+
+#[tokio::test]
+async fn the_last_good_keys_survive_a_restart_and_age_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let clock = clock();
+    let users = Server::start(Behaviour::Serve(jwks(&[RSA.jwk("u1")]))).await;
+    let start = || {
+        let mut options = options(&clock);
+        options.jwks_dir = Some(dir.path().join("jwks"));
+        let mut issuers = issuers(&users.url, &users.url);
+        issuers.truncate(1);
+        Verifier::new(issuers, options)
+    };
+    start().refresh_now().await;
+    users.becomes(Behaviour::Close);
+    clock.advance(Duration::from_secs(1800));
+    let restarted = start();
+    assert!(restarted.verify(&RSA.token("u1", &user_claims())).await.is_ok());
+    assert_eq!(restarted.status()[0].age_s, Some(1800));
+    clock.advance(Duration::from_secs(24 * 3600));
+    let much_later = start();
+    let token = RSA.token("u1", &with(user_claims(), "exp", json!(4_000_000_000_i64)));
+    assert_eq!(much_later.verify(&token).await.unwrap_err(), UNAVAILABLE);
+}
+
+#[tokio::test]
+async fn a_spoilt_file_is_as_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let clock = clock();
+    let users = Server::start(Behaviour::Serve(jwks(&[RSA.jwk("u1")]))).await;
+    let start = || {
+        let mut options = options(&clock);
+        options.jwks_dir = Some(dir.path().to_owned());
+        Verifier::new(issuers(&users.url, &users.url), options)
+    };
+    start().refresh_now().await;
+    for file in std::fs::read_dir(dir.path()).unwrap() {
+        std::fs::write(file.unwrap().path(), "{\"issuer\": ").unwrap();
+    }
+    assert!(start().verify(&RSA.token("u1", &user_claims())).await.is_ok());
+}
+
+#[tokio::test]
+async fn addresses_that_are_neither_https_nor_loopback_are_not_asked() {
+    for url in [
+        "http://192.0.2.1/jwks",
+        "http://keys.test/jwks",
+        "http://localhost.evil.test/jwks",
+        "ftp://127.0.0.1/jwks",
+        "file:///etc/jwks",
+    ] {
+        let url = url.parse().unwrap();
+        let verifier = Verifier::new(issuers(&url, &url), options(&clock()));
+        assert_eq!(verifier.verify(&RSA.token("u1", &user_claims())).await.unwrap_err(), UNAVAILABLE);
+        let fault = verifier.status()[0].last_error.clone();
+        assert!(
+            fault.is_none()
+                || fault.as_deref()
+                    == Some("the address of the JWKS is neither HTTPS nor on a loopback host")
+        );
+        assert!(!verifier.ready());
+    }
+}
+
+#[tokio::test]
+async fn the_issuer_says_how_long_its_keys_live_within_bounds() {
+    let world = World::usual().await;
+    for (max_age_s, at_least, at_most) in [(0, 24, 30), (120, 96, 120), (86_400, 720, 900)] {
+        world.users.becomes(Behaviour::ServeFor(jwks(&[RSA.jwk("u1")]), max_age_s));
+        world.verifier.refresh_now().await;
+        let before = world.users.requests();
+        world.clock.advance(Duration::from_secs(at_least - 1));
+        world.verifier.refresh_due().await;
+        assert_eq!(world.users.requests(), before, "max-age={max_age_s}: not due yet");
+        world.clock.advance(Duration::from_secs(at_most - at_least + 1));
+        world.verifier.refresh_due().await;
+        assert_eq!(world.users.requests(), before + 1, "max-age={max_age_s}: due");
+    }
+}
+
+#[tokio::test]
+async fn the_background_refresh_starts_at_once_and_ends_with_the_stop() {
+    let world = World::usual().await;
+    let shutdown = Shutdown::new();
+    let running = tokio::spawn(Arc::clone(&world.verifier).run(shutdown.clone()));
+    while !world.verifier.ready() {
+        tokio::task::yield_now().await;
+    }
+    shutdown.begin();
+    running.await.expect("ends");
+    assert_eq!(world.users.requests(), 1);
+}

@@ -1,0 +1,110 @@
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::kit::{Behaviour, NOW_S, OTHER_RSA, RSA, Server, clock, jwks, with};
+use crate::clock::Clock;
+use crate::token::Refusal;
+use crate::token::oidc::{IdToken, OidcVerifier};
+
+const PROVIDER: &str = "https://provider.test";
+const CLIENT: &str = "web-client";
+
+fn claims() -> Value {
+    json!({
+        "iss": PROVIDER, "sub": "42", "aud": CLIENT, "nonce": "n-1", "iat": NOW_S, "exp": NOW_S + 300,
+        "email": "ada@example.com", "email_verified": true, "name": "Ada", "picture": "https://provider.test/a.png",
+    })
+}
+
+async fn provider() -> (Server, Clock) {
+    (Server::start(Behaviour::Serve(jwks(&[RSA.jwk("p1")]))).await, clock())
+}
+
+async fn verify(claims: &Value) -> Result<IdToken, Refusal> {
+    let (server, clock) = provider().await;
+    let verifier = OidcVerifier::new(PROVIDER, CLIENT, server.url.clone(), clock);
+    verifier.verify(&RSA.token("p1", claims), "n-1").await
+}
+
+#[tokio::test]
+async fn an_id_token_is_an_identity() {
+    let identity = verify(&claims()).await.expect("accepted");
+    assert_eq!((&*identity.issuer, &*identity.subject), (PROVIDER, "42"));
+    assert_eq!(identity.email.as_deref(), Some("ada@example.com"));
+    assert!(identity.email_verified);
+    assert_eq!((identity.name.as_deref(), identity.claims["nonce"].as_str()), (Some("Ada"), Some("n-1")));
+}
+
+#[tokio::test]
+async fn an_address_counts_as_verified_only_if_the_provider_says_so() {
+    for (flag, expected) in [
+        (json!(true), true),
+        (json!("true"), true),
+        (json!(false), false),
+        (json!("yes"), false),
+        (json!(1), false),
+        (Value::Null, false),
+    ] {
+        assert_eq!(
+            verify(&with(claims(), "email_verified", flag)).await.expect("accepted").email_verified,
+            expected
+        );
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_for_us_is_refused() {
+    for (name, value, expected) in [
+        ("iss", json!("https://other.test"), Refusal::Issuer),
+        ("aud", json!("other"), Refusal::Client),
+        ("aud", json!([]), Refusal::Client),
+        ("aud", json!([CLIENT, "other"]), Refusal::Client),
+        ("azp", json!("other"), Refusal::Client),
+        ("nonce", json!("n-2"), Refusal::Nonce),
+        ("nonce", Value::Null, Refusal::ClaimMissing),
+        ("aud", Value::Null, Refusal::ClaimMissing),
+        ("sub", Value::Null, Refusal::ClaimMissing),
+        ("exp", Value::Null, Refusal::ClaimMissing),
+        ("iat", Value::Null, Refusal::ClaimMissing),
+        ("exp", json!(NOW_S), Refusal::Expired),
+        ("iat", json!(NOW_S + 6), Refusal::NotYetValid),
+    ] {
+        assert_eq!(
+            verify(&with(claims(), name, value.clone())).await.unwrap_err(),
+            expected,
+            "{name} {value}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn several_audiences_need_an_authorized_party() {
+    let several = with(claims(), "aud", json!(["other", CLIENT]));
+    assert!(verify(&with(several, "azp", json!(CLIENT))).await.is_ok());
+    assert!(verify(&with(claims(), "aud", json!([CLIENT]))).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_forged_id_token_is_refused() {
+    let (server, clock) = provider().await;
+    let verifier = OidcVerifier::new(PROVIDER, CLIENT, server.url.clone(), clock);
+    let forged = OTHER_RSA.token("p1", &claims());
+    assert_eq!(verifier.verify(&forged, "n-1").await.unwrap_err(), Refusal::Signature);
+}
+
+#[tokio::test]
+async fn the_keys_follow_the_provider() {
+    let (server, clock) = provider().await;
+    let verifier = OidcVerifier::new(PROVIDER, CLIENT, server.url.clone(), clock.clone());
+    let claims = with(claims(), "exp", json!(NOW_S + 86_400));
+    let token = RSA.token("p1", &claims);
+    assert!(verifier.verify(&token, "n-1").await.is_ok());
+    server.becomes(Behaviour::Close);
+    clock.advance(Duration::from_secs(3600));
+    assert!(verifier.verify(&token, "n-1").await.is_ok(), "the last good keys count");
+    server.becomes(Behaviour::Serve(jwks(&[OTHER_RSA.jwk("p2")])));
+    assert!(verifier.verify(&OTHER_RSA.token("p2", &claims), "n-1").await.is_ok());
+    assert_eq!(verifier.verify(&token, "n-1").await.unwrap_err(), Refusal::KeyUnknown);
+    assert_eq!(verifier.status().keys, ["p2"]);
+}

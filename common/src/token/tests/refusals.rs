@@ -1,0 +1,326 @@
+//! One test per refusal in the contract's list below the truth table.
+
+use serde_json::{Value, json};
+
+use super::kit::{
+    NOW_S, OTHER_RSA, RSA, SERVICES, Signer, World, b64, jwks, service_claims, user_claims, with,
+};
+use crate::problem::{Code, Problem};
+use crate::token::{MAX_TOKEN_BYTES, Refusal};
+
+async fn verdict(token: &str) -> Refusal {
+    World::usual().await.verifier.verify(token).await.expect_err("refused")
+}
+
+async fn verdict_on_header(header: &Value) -> Refusal {
+    verdict(&RSA.token_with(header, &user_claims())).await
+}
+
+async fn verdict_on_claims(claims: &Value) -> Refusal {
+    verdict(&RSA.token("u1", claims)).await
+}
+
+#[tokio::test]
+async fn every_algorithm_of_a_key_is_accepted_and_no_other() {
+    let (ec, ed) = (Signer::ec(), Signer::ed());
+    let keys = [RSA.jwk("u1"), ec.jwk("u2"), ed.jwk("u3")];
+    let world = World::new(&keys, &[]).await;
+    let signers = [(&*RSA, "u1"), (&ec, "u2"), (&ed, "u3")];
+    for (signer, key_id) in signers {
+        assert!(
+            world.verifier.verify(&signer.token(key_id, &user_claims())).await.is_ok(),
+            "{}",
+            signer.alg()
+        );
+        for (other, _) in signers.iter().filter(|(other, _)| other.alg() != signer.alg()) {
+            let header = json!({"alg": other.alg(), "kid": key_id});
+            let refusal =
+                world.verifier.verify(&signer.token_with(&header, &user_claims())).await.unwrap_err();
+            assert_eq!(refusal, Refusal::AlgorithmOfKey);
+        }
+    }
+}
+
+#[tokio::test]
+async fn none_hmac_and_other_algorithms_are_refused() {
+    for alg in [
+        "none", "None", "NONE", "HS256", "HS384", "HS512", "RS384", "RS512", "PS256", "ES384", "ES512",
+        "ES256K", "Ed25519", "rs256", "",
+    ] {
+        assert_eq!(verdict_on_header(&json!({"alg": alg, "kid": "u1"})).await, Refusal::Algorithm, "{alg}");
+    }
+    let unsigned = format!("{}.{}.", b64(r#"{"alg":"none","kid":"u1"}"#), b64(user_claims().to_string()));
+    assert_eq!(verdict(&unsigned).await.code(), Code::TokenAlgorithmNotAccepted);
+    for header in
+        [json!({"kid": "u1"}), json!({"alg": null, "kid": "u1"}), json!({"alg": ["RS256"], "kid": "u1"})]
+    {
+        assert_eq!(verdict_on_header(&header).await, Refusal::HeaderType);
+    }
+}
+
+#[tokio::test]
+async fn an_hmac_with_the_public_key_as_secret_is_refused() {
+    let jwk = RSA.jwk("u1");
+    let secret = hmac_key(jwk["n"].as_str().unwrap().as_bytes());
+    let input = format!("{}.{}", b64(r#"{"alg":"HS256","kid":"u1"}"#), b64(user_claims().to_string()));
+    let token = format!("{input}.{}", b64(aws_lc_rs::hmac::sign(&secret, input.as_bytes())));
+    assert_eq!(verdict(&token).await, Refusal::Algorithm);
+}
+
+fn hmac_key(secret: &[u8]) -> aws_lc_rs::hmac::Key {
+    aws_lc_rs::hmac::Key::new(aws_lc_rs::hmac::HMAC_SHA256, secret)
+}
+
+#[tokio::test]
+async fn a_kid_that_is_missing_or_not_text_is_refused() {
+    for header in [
+        json!({"alg": "RS256"}),
+        json!({"alg": "RS256", "kid": null}),
+        json!({"alg": "RS256", "kid": 1}),
+        json!({"alg": "RS256", "kid": ["u1"]}),
+        json!({"alg": "RS256", "kid": ""}),
+        json!({"alg": "RS256", "kid": "k".repeat(600)}),
+    ] {
+        let refusal = verdict_on_header(&header).await;
+        assert_eq!((refusal, refusal.code()), (Refusal::KeyIdMissing, Code::TokenMalformed), "{header}");
+    }
+}
+
+#[tokio::test]
+async fn header_parameters_that_choose_keys_or_meaning_are_refused() {
+    for name in ["crit", "jku", "x5u", "x5c", "jwk", "b64", "zip"] {
+        for value in [json!("x"), json!([name]), json!(false), json!(null), RSA.jwk("u1")] {
+            let refusal = verdict_on_header(&json!({"alg": "RS256", "kid": "u1", name: value})).await;
+            assert_eq!(refusal.code(), Code::TokenHeaderNotAccepted, "{name}");
+        }
+    }
+    for name in ["typ", "cty"] {
+        assert_eq!(
+            verdict_on_header(&json!({"alg": "RS256", "kid": "u1", name: 1})).await,
+            Refusal::HeaderType
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_typ_and_unknown_parameters_are_not_held_against_a_token() {
+    let header = json!({"alg": "RS256", "kid": "u1", "typ": "at+jwt", "x5t": "abc", "foo": {"bar": 1}});
+    assert!(World::usual().await.verifier.verify(&RSA.token_with(&header, &user_claims())).await.is_ok());
+}
+
+#[tokio::test]
+async fn claims_that_are_required_are_missed() {
+    for name in ["exp", "iss", "sub", "token_use", "client_id"] {
+        assert_eq!(
+            verdict_on_claims(&with(user_claims(), name, Value::Null)).await,
+            Refusal::ClaimMissing,
+            "{name}"
+        );
+    }
+    for name in ["iss", "sub", "token_use", "client_id"] {
+        assert_eq!(
+            verdict_on_claims(&with(user_claims(), name, json!(""))).await,
+            Refusal::ClaimMissing,
+            "{name}"
+        );
+        assert_eq!(
+            verdict_on_claims(&with(user_claims(), name, json!(7))).await,
+            Refusal::ClaimType,
+            "{name}"
+        );
+    }
+    let token = OTHER_RSA.token("s1", &with(service_claims(), "aud", Value::Null));
+    assert_eq!(verdict(&token).await, Refusal::ClaimMissing);
+    let token = OTHER_RSA.token("s1", &with(service_claims(), "token_use", json!("access")));
+    assert_eq!(verdict(&token).await, Refusal::ClaimMissing, "an access token has its client in client_id");
+}
+
+#[tokio::test]
+async fn instants_are_integers() {
+    for name in ["exp", "nbf", "iat"] {
+        for value in
+            ["1800003600.0", "1.8e9", "\"1800003600\"", "true", "null", "[]", "18446744073709551615", "1e400"]
+        {
+            let payload = with(user_claims(), name, json!("HERE")).to_string().replace("\"HERE\"", value);
+            let refusal = verdict(&RSA.raw(br#"{"alg":"RS256","kid":"u1"}"#, payload.as_bytes())).await;
+            assert_eq!(refusal.code(), Code::TokenMalformed, "{name}: {value}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_token_is_over_at_exp() {
+    for (exp, expected) in [(NOW_S + 1, None), (NOW_S, Some(Refusal::Expired)), (-1, Some(Refusal::Expired))]
+    {
+        let token = RSA.token("u1", &with(user_claims(), "exp", json!(exp)));
+        assert_eq!(World::usual().await.verifier.verify(&token).await.err(), expected, "{exp}");
+    }
+}
+
+#[tokio::test]
+async fn the_future_is_refused_beyond_five_seconds_whatever_leeway_is_asked_for() {
+    for name in ["nbf", "iat"] {
+        for leeway_s in [5, 60, u32::MAX] {
+            let world = World::with_options(&[RSA.jwk("u1")], &[], |mut options| {
+                options.leeway_s = leeway_s;
+                options
+            })
+            .await;
+            let at = |ahead: i64| RSA.token("u1", &with(user_claims(), name, json!(NOW_S + ahead)));
+            assert!(world.verifier.verify(&at(5)).await.is_ok());
+            assert_eq!(world.verifier.verify(&at(6)).await.unwrap_err(), Refusal::NotYetValid, "{name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_name_that_stands_twice_is_refused() {
+    let claims = user_claims().to_string();
+    let again = |extra: &str| claims.replacen('{', &format!("{{{extra},"), 1);
+    for payload in [
+        again(r#""sub":"other""#),
+        again(r#""s\u0075b":"other""#),
+        again(r#""a":{"b":1,"b":2}"#),
+        again(r#""a":[{"b":1,"b":1}]"#),
+    ] {
+        let token = RSA.raw(br#"{"alg":"RS256","kid":"u1"}"#, payload.as_bytes());
+        assert_eq!(verdict(&token).await, Refusal::DuplicateName, "{payload}");
+    }
+    for header in [r#"{"alg":"RS256","kid":"u1","kid":"u1"}"#, r#"{"alg":"none","alg":"RS256","kid":"u1"}"#] {
+        assert_eq!(verdict(&RSA.raw(header.as_bytes(), claims.as_bytes())).await, Refusal::DuplicateName);
+    }
+}
+
+#[tokio::test]
+async fn base64url_has_one_spelling() {
+    let token = RSA.token("u1", &user_claims());
+    let parts: Vec<&str> = token.split('.').collect();
+    for place in 0..3 {
+        for spoilt in [
+            format!("{}=", parts[place]),
+            format!("{}==", parts[place]),
+            format!("{} ", parts[place]),
+            format!("+{}", parts[place]),
+            format!("{}\n", parts[place]),
+            format!("{}%3D", parts[place]),
+        ] {
+            let mut parts: Vec<String> = parts.iter().map(|part| (*part).to_owned()).collect();
+            parts[place] = spoilt;
+            let refusal = verdict(&parts.join(".")).await;
+            assert!(matches!(refusal, Refusal::NotBase64Url | Refusal::NotJson), "{place}: {refusal}");
+        }
+    }
+    // 256 bytes leave four bits over in the last character: a stray one spells the same signature again.
+    let stray = stray_bit(&token);
+    assert_eq!(verdict(&stray).await, Refusal::NotBase64Url);
+}
+
+/// The token with the lowest bit of its last character set, which no octet of the signature uses.
+fn stray_bit(token: &str) -> String {
+    const ALPHABET: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    let (rest, last) = token.split_at(token.len() - 1);
+    let value = ALPHABET.find(last).expect("base64url");
+    format!("{rest}{}", &ALPHABET[(value | 1)..=(value | 1)])
+}
+
+#[tokio::test]
+async fn eight_kibibytes_are_read_and_no_byte_more() {
+    let filled = |bytes: usize| RSA.token("u1", &with(user_claims(), "filler", json!("x".repeat(bytes))));
+    let most = (5000..7000).map(filled).find(|token| token.len() > MAX_TOKEN_BYTES - 4).expect("one fits");
+    assert!(most.len() <= MAX_TOKEN_BYTES && World::usual().await.verifier.verify(&most).await.is_ok());
+    assert_eq!(verdict(&filled(6000)).await, Refusal::TooLong);
+    assert_eq!(verdict(&"a".repeat(MAX_TOKEN_BYTES + 1)).await, Refusal::TooLong);
+}
+
+#[tokio::test]
+async fn three_parts_and_no_encryption() {
+    let token = RSA.token("u1", &user_claims());
+    for other in
+        ["", "a", "a.b", ".", "a.b.c.d", "a.b.c.d.e.f", &format!("{token}."), &format!("{token}.a.b.c")]
+    {
+        assert_eq!(verdict(other).await, Refusal::NotThreeParts, "{other}");
+    }
+    assert_eq!(verdict(&format!("{token}.a.b")).await, Refusal::Encrypted);
+    assert_eq!(verdict("..").await, Refusal::NotJson);
+    assert_eq!(verdict("....").await, Refusal::Encrypted);
+}
+
+#[tokio::test]
+async fn header_and_payload_are_json_objects() {
+    for text in [
+        "",
+        "null",
+        "[]",
+        "\"x\"",
+        "{",
+        "{}x",
+        "{}{}",
+        "{\"a\":01}",
+        "{'a':1}",
+        "\u{feff}{}",
+        "{\"a\":\"\u{0}\"}",
+    ] {
+        let refusal = verdict(&RSA.raw(text.as_bytes(), user_claims().to_string().as_bytes())).await;
+        assert_eq!(refusal, Refusal::NotJson, "{text}");
+        let refusal = verdict(&RSA.raw(br#"{"alg":"RS256","kid":"u1"}"#, text.as_bytes())).await;
+        assert_eq!(refusal, Refusal::NotJson, "{text}");
+    }
+    let not_utf8 = RSA.raw(br#"{"alg":"RS256","kid":"u1"}"#, b"{\"sub\":\"\xff\"}");
+    assert_eq!(verdict(&not_utf8).await, Refusal::NotJson);
+    let deep = format!("{{\"a\":{}{}}}", "[".repeat(1000), "]".repeat(1000));
+    assert_eq!(verdict(&RSA.raw(br#"{"alg":"RS256","kid":"u1"}"#, deep.as_bytes())).await, Refusal::NotJson);
+}
+
+#[tokio::test]
+async fn a_changed_token_does_not_verify() {
+    let token = RSA.token("u1", &user_claims());
+    let (input, signature) = token.rsplit_once('.').unwrap();
+    let (header, _) = input.split_once('.').unwrap();
+    let promoted = with(user_claims(), "cognito:groups", json!(["admin", "root"])).to_string();
+    for forged in [
+        format!("{header}.{}.{signature}", b64(promoted)),
+        format!("{input}."),
+        format!("{input}.{}", b64([0; 256])),
+        format!("{input}.{}", &signature[4..]),
+        OTHER_RSA.token("u1", &user_claims()),
+    ] {
+        assert_eq!(verdict(&forged).await.code(), Code::TokenSignatureInvalid);
+    }
+}
+
+#[tokio::test]
+async fn keys_that_are_short_or_for_encryption_are_not_used() {
+    let mut encryption = RSA.jwk("u1");
+    encryption["use"] = "enc".into();
+    let mut short = RSA.jwk("u2");
+    short["n"] = b64([0xc5; 128]).into();
+    let world = World::new(&[encryption, short], &[]).await;
+    for key_id in ["u1", "u2"] {
+        let refusal = world.verifier.verify(&RSA.token(key_id, &user_claims())).await.unwrap_err();
+        assert_eq!(refusal.code(), Code::TokenKeyUnknown);
+    }
+    let reasons: Vec<&str> =
+        world.verifier.status()[1].skipped.iter().map(|skipped| skipped.reason).collect();
+    assert_eq!(reasons, ["its use is not sig", "its modulus is not of 2048 to 8192 bits"]);
+}
+
+#[tokio::test]
+async fn a_key_of_another_issuer_is_no_key() {
+    // Signed by the user pool's key, under its kid, in the service pool's name, and the other way round.
+    assert_eq!(verdict(&RSA.token("u1", &service_claims())).await, Refusal::KeyUnknown);
+    assert_eq!(verdict(&OTHER_RSA.token("s1", &user_claims())).await, Refusal::KeyUnknown);
+    let same_name = World::new(&[RSA.jwk("k")], &[OTHER_RSA.jwk("k")]).await;
+    let token = RSA.token("k", &with(service_claims(), "iss", json!(SERVICES)));
+    assert_eq!(same_name.verifier.verify(&token).await.unwrap_err(), Refusal::Signature);
+}
+
+#[test]
+fn a_refusal_reads_as_a_problem() {
+    let problem = Problem::from(Refusal::KeysUnavailable { retry_after_s: 3 }).render("r");
+    assert_eq!(problem.status, 503);
+    assert_eq!(problem.headers["retry-after"], "3");
+    let problem = Problem::from(Refusal::Expired).render("r");
+    assert_eq!(problem.status, 401);
+    assert_eq!(problem.headers["www-authenticate"], "Bearer error=\"invalid_token\"");
+    assert!(jwks(&[]).contains("keys"));
+}

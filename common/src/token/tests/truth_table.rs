@@ -1,0 +1,109 @@
+//! One test per row of the contract's table "Who is calling".
+
+use serde_json::{Value, json};
+
+use super::kit::{OTHER_RSA, RSA, SERVICES, World, service_claims, user_claims, with};
+use crate::problem::Code;
+use crate::token::{Caller, Refusal};
+
+async fn user_pool(claims: Value) -> Result<Caller, Refusal> {
+    World::usual().await.verifier.verify(&RSA.token("u1", &claims)).await
+}
+
+async fn service_pool(claims: Value) -> Result<Caller, Refusal> {
+    World::usual().await.verifier.verify(&OTHER_RSA.token("s1", &claims)).await
+}
+
+#[track_caller]
+fn refused(outcome: Result<Caller, Refusal>, code: Code) {
+    assert_eq!(outcome.expect_err("refused").code(), code);
+}
+
+#[tokio::test]
+async fn an_access_token_of_the_actor_pool_is_a_user() {
+    let caller = user_pool(user_claims()).await.expect("accepted");
+    let user = caller.user().expect("a user");
+    assert_eq!((&*user.subject, &*user.username, &*user.client_id), ("3a1c", "ada", "user-client"));
+    assert_eq!(
+        (&user.scopes[..], &user.groups[..]),
+        (&["openid".to_owned(), "profile".to_owned()][..], &["admin".to_owned()][..])
+    );
+    assert_eq!(user.claims.text("username").as_deref(), Some("ada"));
+    assert!(!format!("{caller:?}").contains("profile"), "claims stay out of logs");
+}
+
+#[tokio::test]
+async fn a_service_id_in_the_actor_pool_is_a_mismatch() {
+    for value in [json!("notify"), json!(""), json!(7), json!({})] {
+        refused(user_pool(with(user_claims(), "custom:service_id", value)).await, Code::TokenKindMismatch);
+    }
+    let mut claims = user_claims();
+    claims["custom:service_id"] = Value::Null;
+    refused(user_pool(claims).await, Code::TokenKindMismatch);
+}
+
+#[tokio::test]
+async fn an_id_token_of_the_actor_pool_is_not_accepted() {
+    let claims = with(user_claims(), "token_use", json!("id"));
+    refused(user_pool(claims.clone()).await, Code::TokenUseNotAccepted);
+    refused(user_pool(with(claims, "client_id", json!("other"))).await, Code::TokenUseNotAccepted);
+}
+
+#[tokio::test]
+async fn an_id_token_of_the_service_pool_is_a_service() {
+    let caller = service_pool(service_claims()).await.expect("accepted");
+    let service = caller.service().expect("a service");
+    assert_eq!((&*service.service_id, &*service.subject, &*service.issuer), ("notify", "77f0", SERVICES));
+}
+
+#[tokio::test]
+async fn an_access_token_of_the_service_pool_with_the_claim_is_a_service() {
+    let claims = with(with(service_claims(), "token_use", json!("access")), "aud", Value::Null);
+    let caller = service_pool(with(claims, "client_id", json!("service-client"))).await.expect("accepted");
+    assert!(caller.service().is_some());
+}
+
+#[tokio::test]
+async fn a_token_of_the_service_pool_without_the_claim_is_a_mismatch() {
+    for value in [Value::Null, json!(""), json!("  "), json!(1), json!(["notify"])] {
+        refused(
+            service_pool(with(service_claims(), "custom:service_id", value)).await,
+            Code::TokenKindMismatch,
+        );
+    }
+}
+
+#[tokio::test]
+async fn another_client_is_not_accepted() {
+    refused(user_pool(with(user_claims(), "client_id", json!("other"))).await, Code::ClientNotAccepted);
+    refused(
+        user_pool(with(user_claims(), "client_id", json!("service-client"))).await,
+        Code::ClientNotAccepted,
+    );
+    for audience in [json!("other"), json!("user-client"), json!(["service-client", "other"]), json!([7])] {
+        refused(service_pool(with(service_claims(), "aud", audience)).await, Code::ClientNotAccepted);
+    }
+}
+
+#[tokio::test]
+async fn the_client_is_looked_at_before_the_claim() {
+    let claims = with(with(user_claims(), "client_id", json!("other")), "custom:service_id", json!("notify"));
+    refused(user_pool(claims).await, Code::ClientNotAccepted);
+    let claims = with(with(service_claims(), "aud", json!("other")), "custom:service_id", Value::Null);
+    refused(service_pool(claims).await, Code::ClientNotAccepted);
+}
+
+#[tokio::test]
+async fn any_other_issuer_is_not_accepted() {
+    for issuer in ["https://pools.test/users/", "https://POOLS.test/users", "https://evil.test", "x"] {
+        refused(user_pool(with(user_claims(), "iss", json!(issuer))).await, Code::IssuerNotAccepted);
+    }
+}
+
+#[tokio::test]
+async fn another_token_use_of_the_service_pool_is_not_accepted() {
+    refused(
+        service_pool(with(service_claims(), "token_use", json!("refresh"))).await,
+        Code::TokenUseNotAccepted,
+    );
+}

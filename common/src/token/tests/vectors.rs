@@ -1,0 +1,87 @@
+//! Project Wycheproof's vectors through the path that a real token takes: the key is served as a JWKS, fetched,
+//! read, looked up by `kid`, and the signature checked. The payloads are no claims, so the path ends there.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use super::kit::{Behaviour, Server, clock, options};
+use crate::config::Env;
+use crate::token::Refusal;
+use crate::token::jwks::Source;
+use crate::token::jws::{self, Jws};
+
+/// `POSTERN_VECTORS`, or the folder beside the project's root. `None` where it is not there: the reason is
+/// printed, and the test counts as skipped.
+fn groups(name: &str) -> Option<Vec<Value>> {
+    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/vectors");
+    let folder = Env::of_process().get("POSTERN_VECTORS").map_or(beside, PathBuf::from);
+    let file = folder.join("wycheproof").join(name);
+    let Ok(text) = std::fs::read(&file) else {
+        println!("skipped: {name}: {} is not there", file.display());
+        return None;
+    };
+    let mut vectors: Value = serde_json::from_slice(&text).expect("the vectors are JSON");
+    Some(vectors["testGroups"].take().as_array().expect("groups").clone())
+}
+
+async fn verdict(key: &Value, token: &str) -> Result<(), Refusal> {
+    let set = if key.get("keys").is_some() { key.to_string() } else { json!({"keys": [key]}).to_string() };
+    let server = Server::start(Behaviour::Serve(set)).await;
+    let source = Source::new("https://issuer.test".into(), server.url.clone(), options(&clock()).settings());
+    let jws = Jws::read(token)?;
+    source.obtain(&jws.key_id).await?.verify(&jws)
+}
+
+/// Whether we mean to accept what is valid here: an algorithm of ours, in compact form.
+fn is_supported(key: &Value, token: &str) -> bool {
+    let keys = key["keys"].as_array().cloned().unwrap_or_else(|| vec![key.clone()]);
+    keys.iter().all(|key| key["alg"].as_str().and_then(jws::algorithm).is_some()) && !token.starts_with('{')
+}
+
+async fn run(file: &str, token: &str, at_least_valid: usize) {
+    let Some(groups) = groups(file) else { return };
+    let (mut accepted, mut refused) = (0, 0);
+    for group in &groups {
+        let key = group.get("public").or_else(|| group.get("private")).expect("a key");
+        for test in group["tests"].as_array().expect("tests") {
+            let Some(text) = test.get(token) else { continue };
+            let text = text.as_str().map_or_else(|| text.to_string(), str::to_owned);
+            let outcome = verdict(key, &text).await;
+            let name = format!("{file} {}: {}", test["tcId"], test["comment"]);
+            match test["result"].as_str() {
+                Some("valid") if is_supported(key, &text) => {
+                    assert_eq!(outcome, Ok(()), "{name}");
+                    accepted += 1;
+                }
+                Some("valid" | "invalid" | "acceptable") => {
+                    assert!(outcome.is_err(), "{name} was accepted");
+                    refused += 1;
+                }
+                other => panic!("{name}: unknown result {other:?}"),
+            }
+        }
+    }
+    println!("{file}: {accepted} accepted, {refused} refused");
+    assert!(accepted >= at_least_valid && refused > 0, "{accepted} accepted, {refused} refused");
+}
+
+#[tokio::test]
+async fn wycheproof_json_web_signature() {
+    run("json_web_signature_test.json", "jws", 8).await;
+}
+
+#[tokio::test]
+async fn wycheproof_json_web_key() {
+    run("json_web_key_test.json", "jws", 1).await;
+}
+
+#[tokio::test]
+async fn wycheproof_json_web_crypto() {
+    run("json_web_crypto_test.json", "jws", 2).await;
+}
+
+#[tokio::test]
+async fn wycheproof_json_web_encryption() {
+    run("json_web_encryption_test.json", "jwe", 0).await;
+}
