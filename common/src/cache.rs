@@ -7,7 +7,7 @@
 //! | `redis-cluster://user:password@host:6379,host:6379`, `rediss-cluster://…` | a Redis Cluster |
 //! | `redis-sentinel://user:password@sentinel:26379,sentinel:26379/master-name/0`, `rediss-sentinel://…` | the master that the sentinels name |
 //!
-//! Every key begins with `postern:`, or with `postern:NAME:` if the URL has `?namespace=NAME`. A call takes no
+//! With TLS, `?ca=/path/ca.pem` names the authority where it is not one of the public ones. Every key begins with `postern:`, or with `postern:NAME:` if the URL has `?namespace=NAME`. A call takes no
 //! longer than its deadline (250 ms, or the URL's `?deadline=500ms`); after five failures in a row
 //! calls fail at once for 500 ms and then one tries again, so that a cache that hangs costs little.
 //!

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use redis::sentinel::{SentinelClient, SentinelNodeConnectionInfo, SentinelServerType};
-use redis::{Client, ConnectionInfo, IntoConnectionInfo, TlsMode};
+use redis::sentinel::{SentinelClientBuilder, SentinelServerType};
+use redis::{Client, ConnectionInfo, IntoConnectionInfo, TlsCertificates, TlsMode};
 use url::Url;
 
 use super::redis::Server;
@@ -59,56 +59,61 @@ pub(super) fn parse(url: &str) -> Result<Address, String> {
 }
 
 fn single(parts: &mut Parts<'_>) -> Result<Server, String> {
-    match parts.nodes(parts.path)?.as_slice() {
-        [node] => Client::open(node.clone())
-            .map(|client| Server::Single(Box::new(client)))
-            .map_err(|error| error.to_string()),
-        _ => {
-            Err("names several servers; a cluster is redis-cluster:, sentinels are redis-sentinel:"
-                .to_owned())
+    let certificates = parts.certificates()?;
+    let client = match (parts.nodes(parts.path)?.as_slice(), certificates) {
+        ([node], None) => Client::open(node.clone()),
+        ([node], Some(certificates)) => Client::build_with_tls(node.clone(), certificates),
+        (_, _) => {
+            return Err("names several servers; a cluster is redis-cluster:, sentinels are redis-sentinel:"
+                .to_owned());
         }
-    }
+    };
+    client.map(|client| Server::Single(Box::new(client))).map_err(|error| error.to_string())
 }
 
 fn cluster(parts: &mut Parts<'_>) -> Result<Server, String> {
     if !parts.path.trim_matches('/').is_empty() {
         return Err("a cluster has no database number".to_owned());
     }
-    parts.nodes("").map(Server::Cluster)
+    let certificates = parts.certificates()?;
+    parts.nodes("").map(|nodes| Server::Cluster(nodes, certificates))
 }
 
 fn sentinel(parts: &mut Parts<'_>) -> Result<Server, String> {
-    let (master, database) =
-        parts.path.trim_matches('/').split_once('/').unwrap_or((parts.path.trim_matches('/'), ""));
+    let path = parts.path.trim_matches('/');
+    let (master, database) = path.split_once('/').unwrap_or((path, ""));
     if master.is_empty() {
         return Err("the path must name the master, as in redis-sentinel://host:26379/mymaster".to_owned());
     }
     let nodes = parts.nodes(database)?;
-    let first = nodes.first().ok_or("names no sentinel")?;
-    let mut behind =
-        SentinelNodeConnectionInfo::default().set_redis_connection_info(first.redis_settings().clone());
-    if parts.tls {
-        behind = behind.set_tls_mode(TlsMode::Secure);
+    let behind = nodes.first().ok_or("names no sentinel")?.redis_settings().clone();
+    let sentinels = nodes.iter().map(|node| node.addr().clone());
+    let error = |error: redis::RedisError| error.to_string();
+    let mut client = SentinelClientBuilder::new(sentinels, master, SentinelServerType::Master)
+        .map_err(error)?
+        .set_client_to_redis_db(behind.db());
+    if let Some(user) = behind.username() {
+        client = client.set_client_to_redis_username(user);
     }
-    // The sentinels have credentials of their own, and no databases.
-    let user = parts.take("sentinel_username");
-    let password = parts.take("sentinel_password");
-    let sentinels: Vec<ConnectionInfo> = nodes
-        .into_iter()
-        .map(|node| {
-            let mut settings = redis::RedisConnectionInfo::default();
-            if let Some(user) = &user {
-                settings = settings.set_username(user);
-            }
-            if let Some(password) = &password {
-                settings = settings.set_password(password);
-            }
-            node.set_redis_settings(settings)
-        })
-        .collect();
-    SentinelClient::build(sentinels, master, Some(behind), SentinelServerType::Master)
-        .map(|client| Server::Sentinel(std::sync::Arc::new(tokio::sync::Mutex::new(client))))
-        .map_err(|error| error.to_string())
+    if let Some(password) = behind.password() {
+        client = client.set_client_to_redis_password(password);
+    }
+    // The sentinels have credentials of their own.
+    if let Some(user) = parts.take("sentinel_username") {
+        client = client.set_client_to_sentinel_username(user);
+    }
+    if let Some(password) = parts.take("sentinel_password") {
+        client = client.set_client_to_sentinel_password(password);
+    }
+    if parts.tls {
+        client = client.set_client_to_redis_tls_mode(TlsMode::Secure);
+    }
+    if let Some(certificates) = parts.certificates()? {
+        client = client.set_client_to_redis_certificates(certificates.clone());
+        client = client.set_client_to_sentinel_certificates(certificates);
+    }
+    let client = client.build().map_err(error)?;
+    Ok(Server::Sentinel(std::sync::Arc::new(tokio::sync::Mutex::new(client))))
 }
 
 // === impl Target ===
@@ -155,6 +160,16 @@ impl<'a> Parts<'a> {
             Some(millis) => Ok(Some(Duration::from_millis(millis))),
             None => Err("deadline must be 1ms to 60000ms, such as 250ms".to_owned()),
         }
+    }
+
+    /// The authority that signed the server's certificate, where it is not a public one.
+    fn certificates(&mut self) -> Result<Option<TlsCertificates>, String> {
+        let Some(path) = self.take("ca") else { return Ok(None) };
+        if !self.tls {
+            return Err("ca is for the schemes that begin with rediss".to_owned());
+        }
+        let pem = std::fs::read(&path).map_err(|error| format!("cannot read ca {path}: {error}"))?;
+        Ok(Some(TlsCertificates { client_tls: None, root_cert: Some(pem) }))
     }
 
     /// Nothing may be left over: a misspelt parameter is not passed over.

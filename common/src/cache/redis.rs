@@ -12,7 +12,7 @@ use redis::cluster_async::ClusterConnection;
 use redis::sentinel::SentinelClient;
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ConnectionInfo, FromRedisValue, Pipeline, RedisError, RedisFuture,
-    Script, Value,
+    Script, TlsCertificates, Value,
 };
 use tokio::time::Instant;
 
@@ -33,7 +33,7 @@ const DELETE_IF_EQUAL: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] \
 #[derive(Clone)]
 pub(super) enum Server {
     Single(Box<Client>),
-    Cluster(Vec<ConnectionInfo>),
+    Cluster(Vec<ConnectionInfo>, Option<TlsCertificates>),
     Sentinel(Arc<tokio::sync::Mutex<SentinelClient>>),
 }
 
@@ -191,13 +191,15 @@ async fn connect(server: Server, deadline: Duration) -> Result<Link, RedisError>
             Server::Sentinel(sentinel) => {
                 sentinel.lock().await.get_async_connection_with_config(&settings).await.map(Link::Plain)
             }
-            Server::Cluster(nodes) => {
-                let client = ClusterClient::builder(nodes.clone())
+            Server::Cluster(nodes, certificates) => {
+                let mut client = ClusterClient::builder(nodes.clone())
                     .retries(1)
                     .connection_timeout(CONNECT_WITHIN)
-                    .response_timeout(deadline)
-                    .build()?;
-                client.get_async_connection().await.map(Link::Cluster)
+                    .response_timeout(deadline);
+                if let Some(certificates) = certificates {
+                    client = client.certs(certificates.clone());
+                }
+                client.build()?.get_async_connection().await.map(Link::Cluster)
             }
         }
     };

@@ -267,6 +267,8 @@ async fn urls_are_read_whole_and_mistakes_told_without_the_password() {
         ("redis://a?namespace=b:c", "without a colon"),
         ("memory:?namespace=", "without a colon"),
         ("redis://a?deadline=0ms", "deadline must be 1ms to 60000ms"),
+        ("redis://a?ca=/x", "ca is for the schemes"),
+        ("rediss://a?ca=/nowhere/x", "cannot read ca /nowhere/x"),
         ("redis://a?deadline=5", "deadline must be 1ms to 60000ms"),
         ("redis-cluster://a/3", "a cluster has no database number"),
         ("redis-sentinel://:hunter2@a", "the path must name the master"),

@@ -1,6 +1,6 @@
 //! Real servers that are killed, stopped and moved: one, a cluster, a master behind a sentinel.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use tokio::time::Instant;
@@ -83,7 +83,7 @@ impl Drop for Server {
     }
 }
 
-fn spawn(folder: &PathBuf, arguments: &[String]) -> Child {
+fn spawn(folder: &Path, arguments: &[String]) -> Child {
     Command::new("redis-server")
         .args(arguments)
         .current_dir(folder)
@@ -195,6 +195,51 @@ async fn a_sentinel_names_the_master_and_the_next_one() {
     }
     let moved: i64 = second.command(&["EXISTS", "postern:moved"]).await.expect("answers");
     assert_eq!(moved, 1);
+}
+
+/// A certificate for 127.0.0.1 that signs itself, so that it is its own authority.
+fn certificate(folder: &Path) -> [String; 2] {
+    let file = |name: &str| folder.join(name).display().to_string();
+    let [settings, certificate, key] = ["req.conf", "tls.pem", "tls.key"].map(file);
+    let text = "[req]\nprompt = no\ndistinguished_name = name\nx509_extensions = more\n[name]\nCN = test\n\
+                [more]\nbasicConstraints = CA:FALSE\nsubjectAltName = IP:127.0.0.1\n";
+    std::fs::write(&settings, text).expect("written");
+    let made = Command::new("openssl")
+        .args([
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:P-256",
+            "-nodes",
+            "-days",
+            "2",
+        ])
+        .args(["-config", &settings, "-out", &certificate, "-keyout", &key])
+        .stderr(Stdio::null())
+        .status()
+        .expect("openssl is installed");
+    assert!(made.success());
+    [certificate, key]
+}
+
+#[tokio::test]
+async fn tls_is_verified_against_the_authority_that_the_url_names() {
+    let folder = std::env::temp_dir().join(format!("postern-tls-{}", uuid::Uuid::new_v4().simple()));
+    std::fs::create_dir(&folder).expect("a folder");
+    let [certificate, key] = certificate(&folder);
+    let tls = free_port();
+    let files = ["--tls-cert-file", &certificate, "--tls-key-file", &key, "--tls-ca-cert-file", &certificate];
+    let port = tls.to_string();
+    let more = ["--tls-auth-clients", "no", "--tls-port", &port];
+    let _server = Server::start(&[&files[..], &more].concat()).await;
+    let url = format!("rediss://127.0.0.1:{tls}");
+    let stranger = Cache::open(&url).await.expect("a URL");
+    assert_eq!(stranger.ping().await, Err(CacheError::Unavailable), "no public authority signed it");
+    let cache = Cache::open(&format!("{url}?deadline=5000ms&ca={certificate}")).await.expect("a URL");
+    works(&cache).await.expect("over TLS");
+    std::fs::remove_dir_all(&folder).expect("removed");
 }
 
 fn b_master() -> ::redis::Value {
