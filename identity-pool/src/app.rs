@@ -1,0 +1,132 @@
+//! The server as a whole.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use postern_common::database::{Database, Options};
+use postern_common::exit::Exit;
+use postern_common::http::Limits;
+use postern_common::{Clock, Shutdown, admin};
+use prometheus::Registry;
+use tokio::net::TcpListener;
+
+use crate::bootstrap::{self, Provisioned};
+use crate::config::Config;
+use crate::directory::Directory;
+use crate::fault::Fault;
+use crate::hasher::Hasher;
+use crate::server::Server;
+use crate::signing::Keys;
+use crate::store::Store;
+use crate::wire::{self, Wire};
+
+/// How often keys are looked after and what has expired is taken out.
+const ROUND: Duration = Duration::from_secs(60);
+
+/// The sockets that the server listens on; the caller owns them.
+#[derive(Debug)]
+pub struct Listeners {
+    /// The API, the keys and discovery.
+    pub public: TcpListener,
+    /// Liveness, readiness and metrics.
+    pub admin: Option<TcpListener>,
+}
+
+/// The identity pool, ready to run.
+pub struct App {
+    server: Arc<Server>,
+    provisioned: Provisioned,
+    key_max_age: Duration,
+}
+
+impl std::fmt::Debug for App {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("App").field("provisioned", &self.provisioned).finish_non_exhaustive()
+    }
+}
+
+// === impl App ===
+
+impl App {
+    /// Opens the store and makes what the first start makes.
+    ///
+    /// # Errors
+    /// Status 64 for a database URL that names no store; 69 when the store is away or the data folder cannot be
+    /// written.
+    pub async fn build(config: Config, clock: Clock) -> Result<Self, Exit> {
+        let database = Database::open(&config.database, Options::new("postern-identity-pool")).await?;
+        let store = Store::open(database).await?;
+        let server = Box::pin(assemble(&config, clock, store)).await.map_err(|fault| refuse(&fault))?;
+        let provisioned = bootstrap::run(&server, &config).await?;
+        let now = server.clock.now();
+        let turned = server.keys.turn(&server.store, &server.directory.pool_ids(), now).await;
+        turned.map_err(|fault| refuse(&fault))?;
+        Ok(Self { server: Arc::new(server), provisioned, key_max_age: config.key_max_age })
+    }
+
+    /// Ids, secrets and addresses that the other processes need.
+    #[must_use]
+    pub fn provisioned(&self) -> &Provisioned {
+        &self.provisioned
+    }
+
+    /// Serves until the stop begins and the requests in flight are answered.
+    pub async fn run(self, listeners: Listeners, shutdown: Shutdown) {
+        let wire = Wire {
+            server: Arc::clone(&self.server),
+            access_key: bootstrap::access_key(&self.provisioned),
+            max_age_s: self.key_max_age.as_secs(),
+            default_pool: self.provisioned.actor.pool_id.clone(),
+        };
+        let health = admin::Health::new();
+        health.check("database").set_ok();
+        let admin = listeners.admin.map(|listener| {
+            let router = admin::router(health, Registry::new());
+            tokio::spawn(postern_common::http::serve(listener, router, Limits::default(), shutdown.clone()))
+        });
+        let rounds = tokio::spawn(look_after(Arc::clone(&self.server), shutdown.clone()));
+        postern_common::http::serve(listeners.public, wire::router(wire), Limits::default(), shutdown).await;
+        for task in [Some(rounds), admin].into_iter().flatten() {
+            // A task that panicked has told so already; there is nothing left to stop.
+            let _ = task.await;
+        }
+        self.server.store.database().close().await;
+    }
+}
+
+async fn assemble(config: &Config, clock: Clock, store: Store) -> Result<Server, Fault> {
+    Ok(Server {
+        clock,
+        directory: Directory::load(&store).await?,
+        keys: Keys::load(&store, config.key_period).await?,
+        store,
+        hasher: Hasher::start(config.hashing)?,
+        delivery: config.code_delivery.clone(),
+        issuer_base: config.issuer_base.clone(),
+        region: config.region.clone(),
+    })
+}
+
+fn refuse(fault: &Fault) -> Exit {
+    Exit::unavailable(format!("identity pool: cannot start: {}", fault.message()))
+}
+
+/// Turns keys and sweeps until the stop begins. What fails is tried again a minute later.
+async fn look_after(server: Arc<Server>, shutdown: Shutdown) {
+    loop {
+        tokio::select! {
+            () = shutdown.begun() => return,
+            () = tokio::time::sleep(ROUND) => {}
+        }
+        if let Err(fault) = round(&server).await {
+            tracing::warn!(cause = fault.message(), "the identity pool could not look after its keys");
+        }
+    }
+}
+
+async fn round(server: &Server) -> Result<(), Fault> {
+    let now = server.clock.now();
+    server.keys.turn(&server.store, &server.directory.pool_ids(), now).await?;
+    server.store.sweep(now).await?;
+    Ok(())
+}

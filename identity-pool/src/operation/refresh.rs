@@ -1,0 +1,135 @@
+//! Refresh tokens: new tokens for them, with rotation or without, and their end.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use postern_common::clock::Timestamp;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::sign_in::parameter;
+use super::{Call, nothing};
+use crate::fault::{Fault, Kind};
+use crate::pool::Client;
+use crate::random;
+use crate::store::{Rotation, TokenRow};
+use crate::tokens::{self, SignIn};
+use crate::user::User;
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct Rotate {
+    refresh_token: String,
+    client_id: String,
+    client_secret: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct Revoke {
+    token: String,
+    client_id: String,
+    client_secret: Option<String>,
+}
+
+/// REFRESH_TOKEN_AUTH. A client whose tokens rotate must use GetTokensFromRefreshToken, as at Cognito.
+pub(super) async fn without_rotation(
+    call: &Call<'_>,
+    client: &Client,
+    parameters: &HashMap<String, String>,
+) -> Result<Value, Fault> {
+    if client.settings.rotation_grace_s.is_some() {
+        return Err(Fault::invalid("REFRESH_TOKEN_AUTH flow not enabled for this client"));
+    }
+    client.require_flow("REFRESH_TOKEN_AUTH")?;
+    let token = parameter(parameters, "REFRESH_TOKEN")?;
+    let row = live_family(call, client, token).await?;
+    let user = live_user(call, &row).await?;
+    // The caller does not say whose token it is: the hash must be over the real username.
+    client.check_secret_hash(parameters.get("SECRET_HASH").map(String::as_str), &user.username)?;
+    let result = issue(call, client, &user, &row).await?;
+    Ok(json!({"AuthenticationResult": result, "ChallengeParameters": {}}))
+}
+
+/// GetTokensFromRefreshToken. With rotation the answer has a new refresh token, and the old one works on only
+/// within its grace; after it, whoever shows it ends the whole sign-in.
+pub(super) async fn rotate(call: &Call<'_>, request: Rotate) -> Result<Value, Fault> {
+    let (client, _) = call.server.client(&request.client_id)?;
+    call.note_client(&client);
+    client.check_secret(request.client_secret.as_deref())?;
+    let row = live_family(call, &client, &request.refresh_token).await?;
+    let user = live_user(call, &row).await?;
+    let Some(grace_s) = client.settings.rotation_grace_s else {
+        let result = issue(call, &client, &user, &row).await?;
+        return Ok(json!({"AuthenticationResult": result}));
+    };
+    let now = call.server.clock.now();
+    let grace = Duration::from_secs(grace_s);
+    let grace_began = Timestamp(now.0 - i64::try_from(grace.as_millis()).unwrap_or(0));
+    let fresh = random::token()?;
+    let hashes = (random::digest(&[&request.refresh_token]), random::digest(&[&fresh]));
+    let store = &call.server.store;
+    match store.rotate((&hashes.0, &hashes.1), &row.family, now, grace_began).await? {
+        Rotation::Done => {
+            let mut result = issue(call, &client, &user, &row).await?;
+            result["RefreshToken"] = fresh.into();
+            Ok(json!({"AuthenticationResult": result}))
+        }
+        Rotation::Reused => {
+            store.revoke_family(&row.family, now).await?;
+            tracing::warn!(target: "audit", sub = user.sub, family = row.family, "refresh token reused");
+            Err(Fault::new(Kind::RefreshTokenReuse, "Refresh Token has been reused"))
+        }
+    }
+}
+
+/// RevokeToken: ends the sign-in that the token belongs to. A token that is not known is no error (RFC 7009
+/// section 2.2).
+pub(super) async fn revoke(call: &Call<'_>, request: Revoke) -> Result<Value, Fault> {
+    let (client, _) = call.server.client(&request.client_id)?;
+    call.note_client(&client);
+    client.check_secret(request.client_secret.as_deref())?;
+    if !client.settings.token_revocation {
+        return Err(Fault::new(
+            Kind::UnsupportedTokenType,
+            "Token revocation is not enabled for this client",
+        ));
+    }
+    if request.token.split('.').count() == 3 {
+        return Err(Fault::new(Kind::UnsupportedTokenType, "Only refresh tokens can be revoked"));
+    }
+    let store = &call.server.store;
+    if let Some(row) = store.refresh_token(&random::digest(&[&request.token])).await?
+        && row.client_id == client.id
+    {
+        store.revoke_family(&row.family, call.server.clock.now()).await?;
+    }
+    Ok(nothing())
+}
+
+/// The sign-in of a refresh token, if it stands and is this client's.
+async fn live_family(call: &Call<'_>, client: &Client, token: &str) -> Result<TokenRow, Fault> {
+    let found = call.server.store.refresh_token(&random::digest(&[token])).await?;
+    let row = found
+        .filter(|row| row.client_id == client.id)
+        .ok_or_else(|| Fault::not_authorized("Invalid Refresh Token"))?;
+    if row.revoked_at.is_some() {
+        return Err(Fault::not_authorized("Refresh Token has been revoked"));
+    }
+    if row.expires_at <= call.server.clock.now().0 {
+        return Err(Fault::not_authorized("Refresh Token has expired"));
+    }
+    Ok(row)
+}
+
+async fn live_user(call: &Call<'_>, row: &TokenRow) -> Result<User, Fault> {
+    let found = call.server.store.user(&row.pool_id, &row.username).await?;
+    let user = found.ok_or_else(|| Fault::not_authorized("Invalid Refresh Token"))?;
+    call.note_user(&user);
+    if user.is_enabled() { Ok(user) } else { Err(Fault::user_disabled()) }
+}
+
+async fn issue(call: &Call<'_>, client: &Client, user: &User, row: &TokenRow) -> Result<Value, Fault> {
+    let sign_in = SignIn { client, user, family: &row.family, auth_time: row.auth_time };
+    tokens::issue(call.server, &sign_in).await
+}

@@ -1,0 +1,90 @@
+//! Groups and who is in them.
+
+use postern_common::clock::Timestamp;
+
+use super::{Store, reading, writing};
+use crate::user::User;
+
+/// A group of a pool.
+#[derive(Clone, Debug, sqlx::FromRow)]
+pub(crate) struct GroupRow {
+    pub(crate) pool_id: String,
+    pub(crate) name: String,
+    pub(crate) description: Option<String>,
+    pub(crate) precedence: Option<i64>,
+    pub(crate) created_at: i64,
+    pub(crate) updated_at: i64,
+}
+
+impl Store {
+    pub(crate) async fn add_group(&self, group: &GroupRow) -> Result<(), sqlx::Error> {
+        const SQL: &str = "INSERT INTO pool_group
+            (pool_id, name, description, precedence, created_at, updated_at) VALUES ($1, $2, $3, $4, $5, $6)";
+        writing!(self, db => {
+            let query = sqlx::query(SQL).bind(&group.pool_id).bind(&group.name).bind(&group.description);
+            let query = query.bind(group.precedence).bind(group.created_at).bind(group.updated_at);
+            query.execute(db).await.map(drop)
+        })
+    }
+
+    pub(crate) async fn group(&self, pool_id: &str, name: &str) -> Result<Option<GroupRow>, sqlx::Error> {
+        const SQL: &str = "SELECT * FROM pool_group WHERE pool_id = $1 AND name = $2";
+        reading!(self, db => sqlx::query_as(SQL).bind(pool_id).bind(name).fetch_optional(db).await)
+    }
+
+    pub(crate) async fn groups(&self, pool_id: &str) -> Result<Vec<GroupRow>, sqlx::Error> {
+        const SQL: &str = "SELECT * FROM pool_group WHERE pool_id = $1 ORDER BY name LIMIT 1000";
+        reading!(self, db => sqlx::query_as(SQL).bind(pool_id).fetch_all(db).await)
+    }
+
+    pub(crate) async fn update_group(&self, group: &GroupRow, now: Timestamp) -> Result<(), sqlx::Error> {
+        const SQL: &str = "UPDATE pool_group SET description = $3, precedence = $4, updated_at = $5
+            WHERE pool_id = $1 AND name = $2";
+        writing!(self, db => {
+            let query = sqlx::query(SQL).bind(&group.pool_id).bind(&group.name).bind(&group.description);
+            query.bind(group.precedence).bind(now.0).execute(db).await.map(drop)
+        })
+    }
+
+    pub(crate) async fn delete_group(&self, pool_id: &str, name: &str) -> Result<bool, sqlx::Error> {
+        const SQL: &str = "DELETE FROM pool_group WHERE pool_id = $1 AND name = $2";
+        writing!(self, db => {
+            let done = sqlx::query(SQL).bind(pool_id).bind(name).execute(db).await;
+            done.map(|done| done.rows_affected() == 1)
+        })
+    }
+
+    /// The user's groups, the one with the lowest precedence number first.
+    pub(crate) async fn groups_of(&self, user: &User) -> Result<Vec<GroupRow>, sqlx::Error> {
+        const SQL: &str = "SELECT g.* FROM pool_membership m
+            JOIN pool_group g ON g.pool_id = m.pool_id AND g.name = m.group_name
+            WHERE m.pool_id = $1 AND m.username = $2
+            ORDER BY COALESCE(g.precedence, 2147483648), g.name";
+        reading!(self, db => sqlx::query_as(SQL).bind(&user.pool_id).bind(&user.username).fetch_all(db).await)
+    }
+
+    pub(crate) async fn members(&self, pool_id: &str, group: &str) -> Result<Vec<User>, sqlx::Error> {
+        const SQL: &str = "SELECT u.* FROM pool_membership m
+            JOIN pool_user u ON u.pool_id = m.pool_id AND u.username = m.username
+            WHERE m.pool_id = $1 AND m.group_name = $2 ORDER BY u.username LIMIT 1000";
+        reading!(self, db => sqlx::query_as(SQL).bind(pool_id).bind(group).fetch_all(db).await)
+    }
+
+    pub(crate) async fn join_group(&self, user: &User, group: &str) -> Result<(), sqlx::Error> {
+        const SQL: &str = "INSERT INTO pool_membership (pool_id, username, group_name) VALUES ($1, $2, $3)
+            ON CONFLICT DO NOTHING";
+        writing!(self, db => {
+            let query = sqlx::query(SQL).bind(&user.pool_id).bind(&user.username).bind(group);
+            query.execute(db).await.map(drop)
+        })
+    }
+
+    pub(crate) async fn leave_group(&self, user: &User, group: &str) -> Result<(), sqlx::Error> {
+        const SQL: &str =
+            "DELETE FROM pool_membership WHERE pool_id = $1 AND username = $2 AND group_name = $3";
+        writing!(self, db => {
+            let query = sqlx::query(SQL).bind(&user.pool_id).bind(&user.username).bind(group);
+            query.execute(db).await.map(drop)
+        })
+    }
+}

@@ -1,0 +1,131 @@
+//! Refresh tokens and unanswered challenges. Only hashes are kept.
+//!
+//! A family is one sign-in (`origin_jti`); its tokens are the first one and those that rotation made of it.
+
+use postern_common::clock::Timestamp;
+
+use super::{Store, reading, transaction, writing};
+
+/// A refresh token with its family.
+#[derive(Clone, Debug, sqlx::FromRow)]
+pub(crate) struct TokenRow {
+    pub(crate) family: String,
+    pub(crate) pool_id: String,
+    pub(crate) client_id: String,
+    pub(crate) username: String,
+    pub(crate) auth_time: i64,
+    pub(crate) expires_at: i64,
+    pub(crate) revoked_at: Option<i64>,
+}
+
+/// What came of a rotation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rotation {
+    Done,
+    /// The token was rotated before the grace began: someone uses a token that should be gone.
+    Reused,
+}
+
+/// A challenge that waits for its answer.
+#[derive(Clone, Debug, sqlx::FromRow)]
+pub(crate) struct ChallengeRow {
+    pub(crate) hash: String,
+    pub(crate) pool_id: String,
+    pub(crate) client_id: String,
+    pub(crate) username: String,
+    pub(crate) expires_at: i64,
+}
+
+impl Store {
+    /// Keeps a new sign-in with its first refresh token.
+    pub(crate) async fn begin_family(&self, row: &TokenRow, hash: &str) -> Result<(), sqlx::Error> {
+        const FAMILY: &str = "INSERT INTO pool_family
+            (id, pool_id, client_id, username, auth_time, expires_at) VALUES ($1, $2, $3, $4, $5, $6)";
+        transaction!(self, tx => {
+            let query = sqlx::query(FAMILY).bind(&row.family).bind(&row.pool_id).bind(&row.client_id);
+            let query = query.bind(&row.username).bind(row.auth_time).bind(row.expires_at);
+            query.execute(&mut *tx).await?;
+            sqlx::query(ADD_TOKEN).bind(hash).bind(&row.family).execute(&mut *tx).await?;
+        });
+        Ok(())
+    }
+
+    pub(crate) async fn refresh_token(&self, hash: &str) -> Result<Option<TokenRow>, sqlx::Error> {
+        const SQL: &str = "SELECT f.id AS family, f.pool_id, f.client_id, f.username,
+                f.auth_time, f.expires_at, f.revoked_at
+            FROM pool_refresh_token t JOIN pool_family f ON f.id = t.family WHERE t.hash = $1";
+        reading!(self, db => sqlx::query_as(SQL).bind(hash).fetch_optional(db).await)
+    }
+
+    /// Marks the old token as rotated and adds the new one, if the old one is unused or within its grace.
+    pub(crate) async fn rotate(
+        &self,
+        (old, new): (&str, &str),
+        family: &str,
+        now: Timestamp,
+        grace_began: Timestamp,
+    ) -> Result<Rotation, sqlx::Error> {
+        const MARK: &str = "UPDATE pool_refresh_token SET rotated_at = COALESCE(rotated_at, $2)
+            WHERE hash = $1 AND (rotated_at IS NULL OR rotated_at > $3)";
+        transaction!(self, tx => {
+            let query = sqlx::query(MARK).bind(old).bind(now.0).bind(grace_began.0);
+            if query.execute(&mut *tx).await?.rows_affected() == 0 {
+                return Ok(Rotation::Reused);
+            }
+            sqlx::query(ADD_TOKEN).bind(new).bind(family).execute(&mut *tx).await?;
+        });
+        Ok(Rotation::Done)
+    }
+
+    pub(crate) async fn revoke_family(&self, family: &str, now: Timestamp) -> Result<(), sqlx::Error> {
+        const SQL: &str = "UPDATE pool_family SET revoked_at = $2 WHERE id = $1 AND revoked_at IS NULL";
+        writing!(self, db => sqlx::query(SQL).bind(family).bind(now.0).execute(db).await.map(drop))
+    }
+
+    /// Ends every sign-in of the user.
+    pub(crate) async fn revoke_user(
+        &self,
+        pool_id: &str,
+        username: &str,
+        now: Timestamp,
+    ) -> Result<(), sqlx::Error> {
+        const SQL: &str = "UPDATE pool_family SET revoked_at = $3
+            WHERE pool_id = $1 AND username = $2 AND revoked_at IS NULL";
+        writing!(self, db => {
+            sqlx::query(SQL).bind(pool_id).bind(username).bind(now.0).execute(db).await.map(drop)
+        })
+    }
+
+    /// Whether the sign-in still stands.
+    pub(crate) async fn family_lives(&self, family: &str) -> Result<bool, sqlx::Error> {
+        const SQL: &str = "SELECT revoked_at FROM pool_family WHERE id = $1";
+        let found: Option<Option<i64>> =
+            reading!(self, db => sqlx::query_scalar(SQL).bind(family).fetch_optional(db).await)?;
+        Ok(matches!(found, Some(None)))
+    }
+
+    pub(crate) async fn put_challenge(&self, row: &ChallengeRow) -> Result<(), sqlx::Error> {
+        const SQL: &str = "INSERT INTO pool_challenge (hash, pool_id, client_id, username, expires_at)
+            VALUES ($1, $2, $3, $4, $5)";
+        writing!(self, db => {
+            let query = sqlx::query(SQL).bind(&row.hash).bind(&row.pool_id).bind(&row.client_id);
+            query.bind(&row.username).bind(row.expires_at).execute(db).await.map(drop)
+        })
+    }
+
+    pub(crate) async fn challenge(&self, hash: &str) -> Result<Option<ChallengeRow>, sqlx::Error> {
+        const SQL: &str =
+            "SELECT hash, pool_id, client_id, username, expires_at FROM pool_challenge WHERE hash = $1";
+        reading!(self, db => sqlx::query_as(SQL).bind(hash).fetch_optional(db).await)
+    }
+
+    /// Takes a challenge out; `false` when another answer was faster.
+    pub(crate) async fn take_challenge(&self, hash: &str) -> Result<bool, sqlx::Error> {
+        const SQL: &str = "DELETE FROM pool_challenge WHERE hash = $1";
+        writing!(self, db => {
+            sqlx::query(SQL).bind(hash).execute(db).await.map(|done| done.rows_affected() == 1)
+        })
+    }
+}
+
+const ADD_TOKEN: &str = "INSERT INTO pool_refresh_token (hash, family) VALUES ($1, $2)";

@@ -1,0 +1,145 @@
+//! Users.
+
+use postern_common::clock::Timestamp;
+
+use super::{Store, reading, to_text, transaction, writing};
+use crate::user::User;
+
+/// Where a listing goes on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Page<'a> {
+    /// The last username of the page before; empty for the first page.
+    pub(crate) after: &'a str,
+    pub(crate) limit: i64,
+}
+
+/// Which users a listing shows.
+#[derive(Clone, Debug)]
+pub(crate) enum UserFilter {
+    All,
+    Username(String),
+    Sub(String),
+    /// In lower case.
+    Email(String),
+    Status(String),
+}
+
+impl Store {
+    /// By real username, by `sub`, or by the address that the pool's users sign in with.
+    pub(crate) async fn user(&self, pool_id: &str, name: &str) -> Result<Option<User>, sqlx::Error> {
+        const SQL: &str = "SELECT * FROM pool_user WHERE pool_id = $1
+            AND (username = $2 OR sub = $2 OR alias = $3) ORDER BY username = $2 DESC LIMIT 1";
+        let alias = name.to_lowercase();
+        reading!(self, db => {
+            sqlx::query_as(SQL).bind(pool_id).bind(name).bind(alias).fetch_optional(db).await
+        })
+    }
+
+    pub(crate) async fn add_user(&self, user: &User) -> Result<(), sqlx::Error> {
+        const SQL: &str = "INSERT INTO pool_user (pool_id, username, sub, alias, status, enabled,
+                attributes, password, temporary_until, created_at, updated_at)
+            VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
+        let attributes = to_text(&user.attributes.0);
+        writing!(self, db => {
+            let query = sqlx::query(SQL).bind(&user.pool_id).bind(&user.username).bind(&user.sub);
+            let query = query.bind(&user.alias).bind(user.status.name()).bind(user.enabled).bind(attributes);
+            let query = query.bind(&user.password).bind(user.temporary_until);
+            query.bind(user.created_at).bind(user.updated_at).execute(db).await.map(drop)
+        })
+    }
+
+    /// Writes attributes and the alias that goes with them.
+    pub(crate) async fn set_attributes(&self, user: &User, now: Timestamp) -> Result<(), sqlx::Error> {
+        const SQL: &str = "UPDATE pool_user SET attributes = $3, alias = $4, updated_at = $5
+            WHERE pool_id = $1 AND username = $2";
+        let attributes = to_text(&user.attributes.0);
+        writing!(self, db => {
+            let query = sqlx::query(SQL).bind(&user.pool_id).bind(&user.username).bind(attributes);
+            query.bind(&user.alias).bind(now.0).execute(db).await.map(drop)
+        })
+    }
+
+    /// Writes the status, the password and until when it works.
+    pub(crate) async fn set_password(&self, user: &User, now: Timestamp) -> Result<(), sqlx::Error> {
+        const SQL: &str = "UPDATE pool_user SET status = $3, password = $4, temporary_until = $5,
+            updated_at = $6 WHERE pool_id = $1 AND username = $2";
+        writing!(self, db => {
+            let query = sqlx::query(SQL).bind(&user.pool_id).bind(&user.username).bind(user.status.name());
+            query.bind(&user.password).bind(user.temporary_until).bind(now.0).execute(db).await.map(drop)
+        })
+    }
+
+    /// Replaces a hash by a stronger one of the same password, unless the password was changed meanwhile.
+    pub(crate) async fn rehash(&self, user: &User, hash: &str) -> Result<(), sqlx::Error> {
+        const SQL: &str = "UPDATE pool_user SET password = $4
+            WHERE pool_id = $1 AND username = $2 AND password = $3";
+        writing!(self, db => {
+            let query = sqlx::query(SQL).bind(&user.pool_id).bind(&user.username).bind(&user.password);
+            query.bind(hash).execute(db).await.map(drop)
+        })
+    }
+
+    /// Lets the user sign in, or ends every sign-in of it.
+    pub(crate) async fn set_enabled(
+        &self,
+        user: &User,
+        enabled: bool,
+        now: Timestamp,
+    ) -> Result<(), sqlx::Error> {
+        const ENABLE: &str = "UPDATE pool_user SET enabled = $3, updated_at = $4
+            WHERE pool_id = $1 AND username = $2";
+        const REVOKE: &str = "UPDATE pool_family SET revoked_at = $3
+            WHERE pool_id = $1 AND username = $2 AND revoked_at IS NULL";
+        transaction!(self, tx => {
+            let query = sqlx::query(ENABLE).bind(&user.pool_id).bind(&user.username).bind(i64::from(enabled));
+            query.bind(now.0).execute(&mut *tx).await?;
+            if !enabled {
+                let query = sqlx::query(REVOKE).bind(&user.pool_id).bind(&user.username).bind(now.0);
+                query.execute(&mut *tx).await?;
+            }
+        });
+        Ok(())
+    }
+
+    pub(crate) async fn delete_user(&self, user: &User) -> Result<(), sqlx::Error> {
+        const SQL: &str = "DELETE FROM pool_user WHERE pool_id = $1 AND username = $2";
+        writing!(self, db => {
+            sqlx::query(SQL).bind(&user.pool_id).bind(&user.username).execute(db).await.map(drop)
+        })
+    }
+
+    pub(crate) async fn count_users(&self, pool_id: &str) -> Result<i64, sqlx::Error> {
+        const SQL: &str = "SELECT count(*) FROM pool_user WHERE pool_id = $1";
+        reading!(self, db => sqlx::query_scalar(SQL).bind(pool_id).fetch_one(db).await)
+    }
+
+    /// Users in the order of their usernames.
+    pub(crate) async fn users(
+        &self,
+        pool_id: &str,
+        filter: &UserFilter,
+        page: Page<'_>,
+    ) -> Result<Vec<User>, sqlx::Error> {
+        const ALL: &str = "SELECT * FROM pool_user WHERE pool_id = $1 AND username > $2 AND $4 = ''
+            ORDER BY username LIMIT $3";
+        const BY_USERNAME: &str = "SELECT * FROM pool_user WHERE pool_id = $1 AND username > $2
+            AND username = $4 ORDER BY username LIMIT $3";
+        const BY_SUB: &str = "SELECT * FROM pool_user WHERE pool_id = $1 AND username > $2 AND sub = $4
+            ORDER BY username LIMIT $3";
+        const BY_EMAIL: &str = "SELECT * FROM pool_user WHERE pool_id = $1 AND username > $2 AND alias = $4
+            ORDER BY username LIMIT $3";
+        const BY_STATUS: &str = "SELECT * FROM pool_user WHERE pool_id = $1 AND username > $2 AND status = $4
+            ORDER BY username LIMIT $3";
+        let (sql, value) = match filter {
+            UserFilter::All => (ALL, ""),
+            UserFilter::Username(name) => (BY_USERNAME, name.as_str()),
+            UserFilter::Sub(sub) => (BY_SUB, sub.as_str()),
+            UserFilter::Email(email) => (BY_EMAIL, email.as_str()),
+            UserFilter::Status(status) => (BY_STATUS, status.as_str()),
+        };
+        reading!(self, db => {
+            let query = sqlx::query_as(sql).bind(pool_id).bind(page.after).bind(page.limit).bind(value);
+            query.fetch_all(db).await
+        })
+    }
+}

@@ -1,0 +1,253 @@
+//! AWS Signature Version 4, verified ("Create a signed AWS API request", AWS IAM User Guide).
+
+use hmac::{Hmac, KeyInit, Mac};
+use postern_common::Secret;
+use postern_common::clock::Timestamp;
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+
+use super::Received;
+use crate::fault::{Fault, Kind};
+
+const ALGORITHM: &str = "AWS4-HMAC-SHA256";
+const SERVICE: &str = "cognito-idp";
+/// How far the signer's clock may be off, in milliseconds.
+const SKEW_MS: u64 = 5 * 60 * 1000;
+/// What a signature must cover, so that no part that decides anything can be exchanged.
+const COVERED: [&str; 3] = ["host", "x-amz-date", "x-amz-target"];
+
+/// The administrator's key pair.
+#[derive(Clone, Debug)]
+pub(crate) struct AccessKey {
+    pub(crate) id: String,
+    pub(crate) secret: Secret,
+}
+
+/// The parts of an `Authorization` header.
+struct Authorization<'a> {
+    access_key_id: &'a str,
+    date: &'a str,
+    region: &'a str,
+    service: &'a str,
+    signed_headers: Vec<&'a str>,
+    signature: &'a str,
+}
+
+/// Refuses a request that the administrator's key did not sign, for this region and service, within five minutes.
+pub(super) fn verify(
+    received: &Received<'_>,
+    key: &AccessKey,
+    region: &str,
+    now: Timestamp,
+) -> Result<(), Fault> {
+    let header = received.headers.get(http::header::AUTHORIZATION);
+    let header =
+        header.ok_or_else(|| Fault::new(Kind::MissingAuthenticationToken, "Missing Authentication Token"))?;
+    let authorization = header.to_str().ok().and_then(parse).ok_or_else(|| {
+        Fault::new(Kind::IncompleteSignature, "Authorization header is not a complete AWS4-HMAC-SHA256 one")
+    })?;
+    let names_key: bool = authorization.access_key_id.as_bytes().ct_eq(key.id.as_bytes()).into();
+    if !names_key {
+        return Err(Fault::new(
+            Kind::UnrecognizedClient,
+            "The security token included in the request is invalid.",
+        ));
+    }
+    if (authorization.region, authorization.service) != (region, SERVICE) {
+        return Err(invalid(&format!("Credential should be scoped to {region}/{SERVICE}")));
+    }
+    let sent_at = single_header(received, "x-amz-date").ok_or_else(|| invalid("X-Amz-Date is missing"))?;
+    check_time(sent_at, authorization.date, now)?;
+    if !COVERED.iter().all(|name| authorization.signed_headers.contains(name)) {
+        return Err(invalid("host, x-amz-date and x-amz-target must be signed"));
+    }
+    let canonical = canonical_request(received, &authorization.signed_headers)
+        .ok_or_else(|| invalid("A signed header is missing or stands more than once"))?;
+    let expected = sign(key, &authorization, sent_at, &canonical);
+    if bool::from(expected.as_bytes().ct_eq(authorization.signature.as_bytes())) {
+        return Ok(());
+    }
+    Err(invalid(
+        "The request signature we calculated does not match the signature you provided. Check your AWS Secret \
+         Access Key and signing method.",
+    ))
+}
+
+fn invalid(message: &str) -> Fault {
+    Fault::new(Kind::InvalidSignature, message)
+}
+
+fn parse(header: &str) -> Option<Authorization<'_>> {
+    let rest = header.strip_prefix(ALGORITHM)?.strip_prefix(' ')?;
+    let mut credential = None;
+    let mut signed_headers = None;
+    let mut signature = None;
+    for part in rest.split(',') {
+        let (name, value) = part.trim().split_once('=')?;
+        let place = match name {
+            "Credential" => &mut credential,
+            "SignedHeaders" => &mut signed_headers,
+            "Signature" => &mut signature,
+            _ => return None,
+        };
+        if place.replace(value).is_some() {
+            return None;
+        }
+    }
+    let mut scope = credential?.split('/');
+    let authorization = Authorization {
+        access_key_id: scope.next()?,
+        date: scope.next()?,
+        region: scope.next()?,
+        service: scope.next()?,
+        signed_headers: signed_headers?.split(';').collect(),
+        signature: signature?,
+    };
+    (scope.next() == Some("aws4_request") && scope.next().is_none()).then_some(authorization)
+}
+
+/// `20261120T093000Z` must lie within five minutes and on the day of the credential's scope.
+fn check_time(sent_at: &str, day: &str, now: Timestamp) -> Result<(), Fault> {
+    let at = basic_time(sent_at).ok_or_else(|| invalid("X-Amz-Date is not of the form 20261120T093000Z"))?;
+    if !sent_at.starts_with(day) || day.len() != 8 {
+        return Err(invalid("Date in Credential scope does not match YYYYMMDD from X-Amz-Date"));
+    }
+    if at.0.abs_diff(now.0) > SKEW_MS {
+        let side = if at < now { "Signature expired" } else { "Signature not yet current" };
+        return Err(invalid(&format!("{side}: {sent_at} is more than 5 min from {now}")));
+    }
+    Ok(())
+}
+
+fn basic_time(text: &str) -> Option<Timestamp> {
+    let digits =
+        |from: usize, to: usize| text.get(from..to).filter(|part| part.bytes().all(|b| b.is_ascii_digit()));
+    if text.len() != 16 || text.get(8..9)? != "T" || text.get(15..)? != "Z" {
+        return None;
+    }
+    let (year, month, day) = (digits(0, 4)?, digits(4, 6)?, digits(6, 8)?);
+    let (hour, minute, second) = (digits(9, 11)?, digits(11, 13)?, digits(13, 15)?);
+    Timestamp::parse(&format!("{year}-{month}-{day}T{hour}:{minute}:{second}Z"))
+}
+
+fn single_header<'a>(received: &'a Received<'_>, name: &str) -> Option<&'a str> {
+    let mut values = received.headers.get_all(name).iter();
+    let value = values.next()?.to_str().ok()?;
+    values.next().is_none().then_some(value)
+}
+
+fn canonical_request(received: &Received<'_>, signed_headers: &[&str]) -> Option<String> {
+    let mut headers = String::new();
+    for name in signed_headers {
+        let value = single_header(received, name)?;
+        let value: Vec<&str> = value.split_whitespace().collect();
+        headers.push_str(&format!("{name}:{}\n", value.join(" ")));
+    }
+    let mut query: Vec<&str> = received.uri.query().unwrap_or("").split('&').collect();
+    query.sort_unstable();
+    Some(format!(
+        "POST\n{}\n{}\n{headers}\n{}\n{}",
+        received.uri.path(),
+        query.join("&"),
+        signed_headers.join(";"),
+        hex(&Sha256::digest(received.body)),
+    ))
+}
+
+fn sign(key: &AccessKey, authorization: &Authorization<'_>, sent_at: &str, canonical: &str) -> String {
+    let Authorization { date, region, service, .. } = authorization;
+    let hashed = hex(&Sha256::digest(canonical));
+    let to_sign = format!("{ALGORITHM}\n{sent_at}\n{date}/{region}/{service}/aws4_request\n{hashed}");
+    let mut signing = hmac(format!("AWS4{}", key.secret.expose()).as_bytes(), date);
+    for part in [*region, *service, "aws4_request"] {
+        signing = hmac(&signing, part);
+    }
+    hex(&hmac(&signing, &to_sign))
+}
+
+fn hmac(key: &[u8], text: &str) -> Vec<u8> {
+    let mut mac =
+        Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes a key of any length (RFC 2104 section 2)");
+    mac.update(text.as_bytes());
+    mac.finalize().into_bytes().to_vec()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write;
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{HeaderMap, HeaderValue, Uri};
+
+    use super::*;
+
+    const BODY: &[u8] = b"{}";
+    const SENT: &str = "20261120T093000Z";
+
+    fn key() -> AccessKey {
+        AccessKey { id: "AKIDEXAMPLE".into(), secret: "secret".into() }
+    }
+
+    fn headers() -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        headers.insert("host", HeaderValue::from_static("127.0.0.1:8503"));
+        headers.insert("x-amz-date", HeaderValue::from_static(SENT));
+        headers.insert("x-amz-target", HeaderValue::from_static("A.ListUsers"));
+        headers
+    }
+
+    fn signed(mut headers: HeaderMap, signed: &str, change: impl Fn(String) -> String) -> HeaderMap {
+        let uri = Uri::from_static("/");
+        let received = Received { uri: &uri, headers: &headers, body: BODY };
+        let names: Vec<&str> = signed.split(';').collect();
+        let canonical = canonical_request(&received, &names).expect("headers");
+        let credential =
+            format!("{ALGORITHM} Credential=AKIDEXAMPLE/20261120/us-west-2/cognito-idp/aws4_request");
+        let text = format!("{credential}, SignedHeaders={signed}, Signature=");
+        let signature = sign(&key(), &parse(&format!("{text}0")).expect("complete"), SENT, &canonical);
+        let value = change(format!("{text}{signature}"));
+        headers.insert("authorization", HeaderValue::from_str(&value).expect("value"));
+        headers
+    }
+
+    fn refusal(headers: &HeaderMap, body: &[u8], now: &str) -> Option<Kind> {
+        let uri = Uri::from_static("/");
+        let received = Received { uri: &uri, headers, body };
+        let now = Timestamp::parse(now).expect("instant");
+        verify(&received, &key(), "us-west-2", now).err().map(|fault| fault.kind())
+    }
+
+    const ALL: &str = "host;x-amz-date;x-amz-target";
+
+    #[test]
+    fn a_signature_holds_for_five_minutes_and_for_its_request_alone() {
+        let good = signed(headers(), ALL, |value| value);
+        assert_eq!(refusal(&good, BODY, "2026-11-20T09:34:59Z"), None);
+        assert_eq!(refusal(&good, BODY, "2026-11-20T09:25:01Z"), None);
+        assert_eq!(refusal(&good, BODY, "2026-11-20T09:35:01Z"), Some(Kind::InvalidSignature));
+        assert_eq!(refusal(&good, b"{ }", "2026-11-20T09:30:00Z"), Some(Kind::InvalidSignature));
+        let mut other_target = good.clone();
+        other_target.insert("x-amz-target", HeaderValue::from_static("A.AdminDeleteUser"));
+        assert_eq!(refusal(&other_target, BODY, "2026-11-20T09:30:00Z"), Some(Kind::InvalidSignature));
+    }
+
+    #[test]
+    fn what_is_missing_or_another_has_its_own_name() {
+        let now = "2026-11-20T09:30:00Z";
+        assert_eq!(refusal(&headers(), BODY, now), Some(Kind::MissingAuthenticationToken));
+        let cut = signed(headers(), ALL, |value| value.replace(", Signature=", ", Sig="));
+        assert_eq!(refusal(&cut, BODY, now), Some(Kind::IncompleteSignature));
+        let stranger = signed(headers(), ALL, |value| value.replace("AKIDEXAMPLE", "AKIDSTRANGE"));
+        assert_eq!(refusal(&stranger, BODY, now), Some(Kind::UnrecognizedClient));
+        let elsewhere = signed(headers(), ALL, |value| value.replace("us-west-2", "eu-west-1"));
+        assert_eq!(refusal(&elsewhere, BODY, now), Some(Kind::InvalidSignature));
+        let target_open = signed(headers(), "host;x-amz-date", |value| value);
+        assert_eq!(refusal(&target_open, BODY, now), Some(Kind::InvalidSignature));
+    }
+}
