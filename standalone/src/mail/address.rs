@@ -75,7 +75,8 @@ mod tests {
 
     #[test]
     fn anything_else_is_refused() {
-        for text in ["ada@example.com", "<ada@example.com", "<ada>", "<@b>", "<a@>", "<a b@c>", "<a@b>x", ""] {
+        for text in ["ada@example.com", "<ada@example.com", "<ada>", "<@b>", "<a@>", "<a b@c>", "<a@b>x", ""]
+        {
             assert_eq!(mailbox(text), None, "{text}");
         }
     }

@@ -32,11 +32,11 @@ pub(super) enum Action {
 
 /// From whom to whom, as the SMTP client said it; the headers of the message may say something else.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Envelope {
+pub(super) struct Envelope {
     /// The reverse path; empty for a bounce.
-    pub sender: String,
+    pub(super) sender: String,
     /// Every accepted recipient, in order.
-    pub recipients: Vec<String>,
+    pub(super) recipients: Vec<String>,
 }
 
 /// The state of a conversation.
@@ -275,13 +275,9 @@ impl Data {
 
     fn push(&mut self, piece: &[u8]) {
         let stuffed = self.at_line_start && piece.first() == Some(&b'.');
-        let ends_line = piece.last() == Some(&b'\n');
-        self.at_line_start = piece.ends_with(b"\r\n");
         let body = piece.strip_suffix(b"\r\n").unwrap_or(piece);
-        let split_crlf = ends_line && body.len() == piece.len() && piece == b"\n";
-        let joins = split_crlf && self.message.last() == Some(&b'\r');
-        self.at_line_start |= joins;
-        self.bare_line_end |= body.contains(&b'\r') || (ends_line && !self.at_line_start);
+        self.at_line_start = body.len() < piece.len();
+        self.bare_line_end |= body.contains(&b'\r') || body.contains(&b'\n');
         let piece = &piece[usize::from(stuffed)..];
         if self.message.len() + piece.len() > MAX_MESSAGE {
             self.too_large = true;

@@ -44,7 +44,10 @@ fn a_whole_pipelined_conversation_is_answered_in_order() {
     let actions = talk(&mut Session::default(), &text);
     assert_eq!(codes(&actions), ["250", "250", "250", "354", "STORE", "250", "250", "252", "221"]);
     let Action::Store(envelope, message) = &actions[4] else { panic!("no message") };
-    assert_eq!((envelope.sender.as_str(), envelope.recipients.as_slice()), ("a@b.test", &["c@d.test".to_owned()][..]));
+    assert_eq!(
+        (envelope.sender.as_str(), envelope.recipients.as_slice()),
+        ("a@b.test", &["c@d.test".to_owned()][..])
+    );
     assert_eq!(message, b"Subject: x\r\n\r\nhello\r\n");
 }
 
@@ -62,7 +65,12 @@ fn dots_are_unstuffed_once_and_only_at_the_start_of_a_line() {
 
 #[test]
 fn only_crlf_dot_crlf_ends_a_message_and_bare_line_ends_are_refused() {
-    for smuggled in [&b"a\n.\r\nMAIL FROM:<x@y>\r\n.\r\n"[..], b"a\r\n.\nb\r\n.\r\n", b"a\n.\nb\r\n.\r\n", b"a\rb\r\n.\r\n"] {
+    for smuggled in [
+        &b"a\n.\r\nMAIL FROM:<x@y>\r\n.\r\n"[..],
+        b"a\r\n.\nb\r\n.\r\n",
+        b"a\n.\nb\r\n.\r\n",
+        b"a\rb\r\n.\r\n",
+    ] {
         let refusal = message(smuggled).expect_err("refused");
         assert!(refusal.starts_with("550 5.6.11"), "{refusal}");
     }
@@ -110,7 +118,10 @@ fn a_command_line_needs_crlf_and_has_a_limit() {
 #[test]
 fn non_ascii_addresses_need_smtputf8() {
     let text = "EHLO me\r\nMAIL FROM:<a@b>\r\nRCPT TO:<ü@d>\r\nRSET\r\nMAIL FROM:<é@b> SMTPUTF8\r\nRCPT TO:<ü@d>\r\n";
-    assert_eq!(codes(&talk(&mut Session::default(), text.as_bytes())), ["250", "250", "553", "250", "250", "250"]);
+    assert_eq!(
+        codes(&talk(&mut Session::default(), text.as_bytes())),
+        ["250", "250", "553", "250", "250", "250"]
+    );
 }
 
 #[test]

@@ -1,0 +1,16 @@
+// Reads the fragment once and removes it from the address and the history.
+const parameters = new URLSearchParams(location.hash.slice(1));
+history.replaceState(null, "", location.pathname + location.search);
+const outcome = document.getElementById("outcome");
+const token = parameters.get("temporaryToken");
+if (token && /^[A-Za-z0-9_-]+$/.test(token)) {
+  const command = document.getElementById("command");
+  const body = JSON.stringify({ temporaryToken: token });
+  outcome.textContent = "Temporary token: " + token;
+  command.textContent =
+    `. ./var/standalone.env\ncurl -s "$POSTERN_URL/auth/tokens/exchange" -H 'Content-Type: application/json' -d '${body}'`;
+  command.hidden = false;
+  document.getElementById("hint").hidden = false;
+} else if (parameters.get("error")) {
+  outcome.textContent = "The sign-in did not succeed: " + parameters.get("error");
+}

@@ -1,0 +1,49 @@
+use super::*;
+
+#[test]
+fn encoded_words_are_decoded_and_joined() {
+    assert_eq!(decode_words("plain =?utf-8?B?R3LDvMOfZQ==?= end"), "plain Grüße end");
+    assert_eq!(decode_words("=?utf-8?q?a_=C3?= =?utf-8?q?=BC?="), "a ü");
+    assert_eq!(decode_words("=?iso-8859-1?Q?=E9?= x"), "é x");
+    assert_eq!(decode_words("=?broken =?utf-8?z?x?="), "=?broken =?utf-8?z?x?=");
+}
+
+#[test]
+fn bodies_and_attachments_are_found_in_nested_parts() {
+    let message = "Subject: folded\r\n  subject\r\nContent-Type: multipart/mixed; boundary=\"o;\"\r\n\r\npreamble\r\n\
+        --o;\r\nContent-Type: multipart/alternative; boundary=i\r\n\r\n--i\r\nContent-Type: text/plain; charset=utf-8\r\n\
+        Content-Transfer-Encoding: quoted-printable\r\n\r\na=C3=BC=\r\nb\r\n--i\r\nContent-Type: text/html\r\n\
+        Content-Transfer-Encoding: base64\r\n\r\nPGI+\r\nPC9iPg==\r\n--i--\r\n--o;\r\nContent-Type: application/pdf\r\n\
+        Content-Disposition: attachment; filename=\"a \\\"b\\\".pdf\"\r\n\r\n%PDF\r\n--o;--\r\nepilogue";
+    let mail = parse(message.as_bytes());
+    assert_eq!(mail.headers[0], ("Subject".to_owned(), "folded subject".to_owned()));
+    assert_eq!(mail.text.as_deref(), Some("aüb"));
+    assert_eq!(mail.html.as_deref(), Some("<b></b>"));
+    let attachment = Attachment {
+        file_name: Some("a \"b\".pdf".to_owned()),
+        content_type: "application/pdf".to_owned(),
+        size: 4,
+    };
+    assert_eq!(mail.attachments, [attachment]);
+}
+
+#[test]
+fn a_plain_message_is_its_text() {
+    let mail = parse(b"Subject: x\r\n\r\nhello\r\n");
+    assert_eq!((mail.text.as_deref(), mail.html), (Some("hello\r\n"), None));
+}
+
+#[test]
+fn nonsense_neither_panics_nor_runs_away() {
+    let deep = "Content-Type: multipart/mixed; boundary=x\r\n\r\n--x\r\n".repeat(1000);
+    for message in [
+        b"".as_slice(),
+        b"\r\n",
+        b":",
+        b"=?",
+        b"Content-Type: multipart/mixed; boundary\r\n\r\n",
+        deep.as_bytes(),
+    ] {
+        let _shown = parse(message);
+    }
+}

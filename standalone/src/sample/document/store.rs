@@ -1,0 +1,83 @@
+//! The SQL of the sample document service.
+
+use postern_common::clock::Timestamp;
+use postern_common::database::Sqlite;
+use serde::Serialize;
+use sqlx::Row;
+
+/// What is known about an upload.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Resume {
+    pub(super) resume_id: String,
+    pub(super) candidate_id: String,
+    #[serde(skip)]
+    pub(super) uploaded_by: String,
+    pub(super) file_name: String,
+    pub(super) content_type: String,
+    pub(super) size: u64,
+    /// Lower-case hexadecimal.
+    pub(super) sha256: String,
+    pub(super) created_at: Timestamp,
+}
+
+#[derive(Debug)]
+pub(super) struct Store(Sqlite);
+
+// === impl Store ===
+
+impl Store {
+    pub(super) fn new(sqlite: Sqlite) -> Self {
+        Self(sqlite)
+    }
+
+    pub(super) async fn insert(&self, resume: &Resume) -> Result<(), sqlx::Error> {
+        let Resume {
+            resume_id,
+            candidate_id,
+            uploaded_by,
+            file_name,
+            content_type,
+            size,
+            sha256,
+            created_at,
+        } = resume;
+        sqlx::query(
+            "INSERT INTO resume (resume_id, candidate_id, uploaded_by, file_name, content_type, size, sha256,
+                                 created_at)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+        )
+        .bind(resume_id)
+        .bind(candidate_id)
+        .bind(uploaded_by)
+        .bind(file_name)
+        .bind(content_type)
+        .bind(i64::try_from(*size).unwrap_or(i64::MAX))
+        .bind(sha256)
+        .bind(created_at.0)
+        .execute(&self.0.writer)
+        .await
+        .map(drop)
+    }
+
+    pub(super) async fn get(&self, resume_id: &str) -> Result<Option<Resume>, sqlx::Error> {
+        let row = sqlx::query(
+            "SELECT resume_id, candidate_id, uploaded_by, file_name, content_type, size, sha256, created_at
+             FROM resume WHERE resume_id = ?1",
+        )
+        .bind(resume_id)
+        .fetch_optional(&self.0.readers)
+        .await?;
+        let Some(row) = row else { return Ok(None) };
+        Ok(Some(Resume {
+            resume_id: row.try_get("resume_id")?,
+            candidate_id: row.try_get("candidate_id")?,
+            uploaded_by: row.try_get("uploaded_by")?,
+            file_name: row.try_get("file_name")?,
+            content_type: row.try_get("content_type")?,
+            size: u64::try_from(row.try_get::<i64, _>("size")?).unwrap_or(0),
+            sha256: row.try_get("sha256")?,
+            created_at: Timestamp(row.try_get("created_at")?),
+        }))
+    }
+}

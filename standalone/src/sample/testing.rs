@@ -1,0 +1,81 @@
+//! Two pools of which a test signs the tokens, and a service served over a real socket.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::routing::get;
+use postern_common::clock::Timestamp;
+use postern_common::database::Sqlite;
+use postern_common::http::{Limits, serve};
+use postern_common::token::{Issuer, IssuerKind, Verifier, VerifierOptions};
+use postern_common::{Clock, Shutdown};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+
+use crate::social::SigningKey;
+use crate::store;
+
+const NOW: i64 = 1_800_000_000;
+
+pub(crate) struct Pools {
+    pub(crate) folder: tempfile::TempDir,
+    pub(crate) clock: Clock,
+    pub(crate) verifier: Arc<Verifier>,
+    pub(crate) sqlite: Sqlite,
+    keys: [SigningKey; 2],
+    base: String,
+}
+
+pub(crate) async fn listen(router: Router) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("port");
+    let url = format!("http://{}", listener.local_addr().expect("address"));
+    tokio::spawn(serve(listener, router, Limits::default(), Shutdown::new()));
+    url
+}
+
+impl Pools {
+    pub(crate) async fn start() -> Self {
+        let folder = tempfile::tempdir().expect("folder");
+        let clock = Clock::manual(Timestamp::from_unix_seconds(NOW));
+        let keys =
+            ["actors", "services"].map(|name| SigningKey::open(&folder.path().join(name)).expect("key"));
+        let sets = keys.each_ref().map(|key| json!({ "keys": [key.jwk()] }).to_string());
+        let [actors, services] = sets;
+        let router = Router::new()
+            .route("/actors", get(|| async { actors }))
+            .route("/services", get(|| async { services }));
+        let base = listen(router).await;
+        let issuer = |name: &str, kind| Issuer {
+            issuer: format!("{base}/{name}"),
+            jwks_url: format!("{base}/{name}").parse().expect("URL"),
+            kind,
+            client_ids: vec![format!("{name}-client")],
+        };
+        let issuers = vec![issuer("actors", IssuerKind::User), issuer("services", IssuerKind::Service)];
+        let options = VerifierOptions { clock: clock.clone(), ..VerifierOptions::default() };
+        let sqlite = store::open(&folder.path().join("development.db")).await.expect("store");
+        Self { folder, verifier: Verifier::new(issuers, options), clock, sqlite, keys, base }
+    }
+
+    pub(crate) fn user(&self, subject: &str, groups: &[&str]) -> String {
+        let claims = json!({
+            "iss": format!("{}/actors", self.base), "sub": subject, "username": subject, "token_use": "access",
+            "client_id": "actors-client", "iat": NOW, "exp": NOW + 3600, "cognito:groups": groups,
+        });
+        self.keys[0].sign("JWT", &claims)
+    }
+
+    pub(crate) fn service(&self, id: &str) -> String {
+        let claims = json!({
+            "iss": format!("{}/services", self.base), "sub": format!("sub-{id}"), "token_use": "id",
+            "aud": "services-client", "custom:service_id": id, "iat": NOW, "exp": NOW + 3600,
+        });
+        self.keys[1].sign("JWT", &claims)
+    }
+}
+
+/// Status and JSON body.
+pub(crate) async fn answer(request: reqwest::RequestBuilder, token: &str) -> (u16, Value) {
+    let response = request.bearer_auth(token).send().await.expect("answer");
+    (response.status().as_u16(), response.json().await.expect("JSON"))
+}
