@@ -1,1 +1,41 @@
-//! x
+//! The authentication upstream: sign-in, registration, social sign-in, tokens.
+//!
+//! It speaks Amazon Cognito's protocol and nothing else, and keeps no session: what a client holds is a JWT of
+//! the pool's, and a refresh token that is sealed here. Start with [`App`] (the process), then `http.rs` (the
+//! routes); each journey has a file of its own: `login`, `register`, `refresh`, `challenge`, `password`,
+//! `social`, `temporary_token`, `session`. `pool` holds every call to Cognito and the table of its refusals,
+//! `store` all SQL, `seal` and `vault` all sealing.
+
+mod actors;
+mod app;
+mod audit;
+mod auth;
+mod challenge;
+mod compensation;
+mod config;
+mod email;
+mod grant;
+mod http;
+mod login;
+mod metrics;
+mod password;
+mod pool;
+mod profile;
+mod random;
+mod refresh;
+mod register;
+mod seal;
+mod session;
+mod social;
+mod store;
+mod temporary_token;
+mod token_set;
+mod vault;
+
+pub use app::{App, Listeners};
+pub use config::{Config, Confirm, Delivery, Log, Refresh, SocialConfig};
+
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;

@@ -65,12 +65,7 @@ impl Key {
             .cipher
             .encrypt(&Nonce::from(nonce), Payload { msg: plain, aad: &aad })
             .expect("a text far below 64 GiB always seals");
-        format!(
-            "{VERSION}.{}.{}.{}",
-            self.id,
-            URL_SAFE_NO_PAD.encode(nonce),
-            URL_SAFE_NO_PAD.encode(sealed)
-        )
+        format!("{VERSION}.{}.{}.{}", self.id, URL_SAFE_NO_PAD.encode(nonce), URL_SAFE_NO_PAD.encode(sealed))
     }
 
     fn open(&self, context: &[&str], nonce: &str, sealed: &str) -> Option<Zeroizing<Vec<u8>>> {
@@ -164,7 +159,8 @@ mod tests {
         let ring = KeyRing::new(key(), Vec::new());
         let text = ring.seal(&["google", "subject-1"], b"refresh");
         assert_eq!(text.split('.').count(), 4);
-        let open = |ring: &KeyRing, context: &[&str], text: &str| ring.open(context, text).map(|p| p.to_vec());
+        let open =
+            |ring: &KeyRing, context: &[&str], text: &str| ring.open(context, text).map(|p| p.to_vec());
         assert_eq!(open(&ring, &["google", "subject-1"], &text).as_deref(), Some(&b"refresh"[..]));
         assert_eq!(open(&ring, &["google", "subject-2"], &text), None);
         assert_eq!(open(&ring, &["googlesubject", "-1"], &text), None);

@@ -143,7 +143,8 @@ mod tests {
         let mut callers = tokio::task::JoinSet::new();
         for _ in 0..16 {
             let (vault, token) = (vault.clone(), token.clone());
-            callers.spawn(async move { vault.take(Drawer::Temporary, &token).await.expect("cache").is_some() });
+            callers
+                .spawn(async move { vault.take(Drawer::Temporary, &token).await.expect("cache").is_some() });
         }
         let won = callers.join_all().await.into_iter().filter(|won| *won).count();
         assert_eq!(won, 1);

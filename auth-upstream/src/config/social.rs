@@ -1,0 +1,161 @@
+use std::collections::BTreeMap;
+
+use postern_common::Secret;
+use postern_common::config::Env;
+use postern_common::decode::Object;
+use url::Url;
+
+use super::read_ring;
+use crate::seal::KeyRing;
+
+/// Social sign-in with one provider, which is Google unless the file says otherwise.
+#[derive(Debug)]
+pub struct SocialConfig {
+    /// What the provider is called in answers. Default `google`.
+    pub provider: String,
+    /// Whose ID tokens are accepted, to the byte. Default `https://accounts.google.com`.
+    pub issuer: String,
+    /// Our client there: `SOCIAL_OAUTH2_CLIENT_ID`.
+    pub client_id: String,
+    /// Its secret: `SOCIAL_OAUTH2_CLIENT_SECRET`.
+    pub client_secret: Secret,
+    /// Where the browser is sent to sign in; found by discovery if absent.
+    pub authorization_endpoint: Option<Url>,
+    /// Where the code is exchanged; found by discovery if absent.
+    pub token_endpoint: Option<Url>,
+    /// Where the provider's keys are; found by discovery if absent.
+    pub jwks_url: Option<Url>,
+    /// Where the provider sends the browser back: the gateway's own `/auth/social/login/callback`, as it is
+    /// registered at the provider. Default `http://127.0.0.1:8500/auth/social/login/callback`.
+    pub redirect_uri: Url,
+    /// What is asked for. Default `openid email profile`.
+    pub scopes: Vec<String>,
+    /// Added to the authorization URL. Default for Google: `access_type=offline`, `prompt=consent`, without which
+    /// it gives no refresh token.
+    pub parameters: BTreeMap<String, String>,
+    /// The page of the UI that gets the temporary token. Required: a target comes from here and nowhere else.
+    pub ui: Url,
+    /// How the page gets it. Default [`Delivery::Fragment`].
+    pub delivery: Delivery,
+    /// Domains whose addresses the provider itself hands out, so that its word about them is final.
+    /// Default `gmail.com`, `googlemail.com`.
+    pub authoritative_domains: Vec<String>,
+    /// Whether a `hd` claim (a Google Workspace domain) makes the provider's word final. Default `true`.
+    pub trust_hosted_domain: bool,
+    /// Seals the provider's refresh tokens: `SOCIAL_REFRESH_TOKEN_ENCRYPTION_KEY`, the newest first, older ones
+    /// behind commas.
+    pub(crate) ring: KeyRing,
+}
+
+/// How the UI gets the temporary token.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Delivery {
+    /// `302` to the page with `#temporaryToken=…`: a fragment reaches no server, log or Referer.
+    #[default]
+    Fragment,
+    /// `200` with a form that posts itself to the page.
+    FormPost,
+}
+
+const GOOGLE: &str = "https://accounts.google.com";
+
+// === impl SocialConfig ===
+
+impl SocialConfig {
+    /// Reads `[social]`. `Some(None)` where social sign-in is off; `None` where it is on and wrong.
+    pub(super) fn read(root: &Object<'_>, env: &Env) -> Option<Option<Self>> {
+        let Some(client_id) = env.get("SOCIAL_OAUTH2_CLIENT_ID") else {
+            root.section("social", |table| Some(SocialTable::read(table)));
+            return Some(None);
+        };
+        let client_secret = env.secret("SOCIAL_OAUTH2_CLIENT_SECRET");
+        let key = env.get("SOCIAL_REFRESH_TOKEN_ENCRYPTION_KEY");
+        for (variable, is_there) in [
+            ("SOCIAL_OAUTH2_CLIENT_SECRET", client_secret.is_some()),
+            ("SOCIAL_REFRESH_TOKEN_ENCRYPTION_KEY", key.is_some()),
+        ] {
+            if !is_there {
+                let detail = format!("{variable} is required where SOCIAL_OAUTH2_CLIENT_ID is set");
+                root.fail("missing_field", detail);
+            }
+        }
+        let ring = key.and_then(|key| read_ring(root, "SOCIAL_REFRESH_TOKEN_ENCRYPTION_KEY", key));
+        let table = root.section("social", |table| Some(SocialTable::read(table))).unwrap_or_default();
+        if table.ui.is_none() {
+            root.fail("missing_field", "social.ui is required where SOCIAL_OAUTH2_CLIENT_ID is set");
+        }
+        let issuer = table.issuer.unwrap_or_else(|| GOOGLE.to_owned());
+        Some(Some(Self {
+            provider: table.provider.unwrap_or_else(|| "google".to_owned()),
+            client_id: client_id.to_owned(),
+            client_secret: client_secret?,
+            authorization_endpoint: table.authorization_endpoint,
+            token_endpoint: table.token_endpoint,
+            jwks_url: table.jwks_url,
+            redirect_uri: table.redirect_uri.unwrap_or_else(default_redirect),
+            scopes: table.scopes.unwrap_or_else(|| ["openid", "email", "profile"].map(str::to_owned).into()),
+            parameters: table.parameters.unwrap_or_else(|| default_parameters(&issuer)),
+            ui: table.ui?,
+            delivery: table.delivery,
+            authoritative_domains: table
+                .authoritative_domains
+                .unwrap_or_else(|| ["gmail.com", "googlemail.com"].map(str::to_owned).into()),
+            trust_hosted_domain: table.trust_hosted_domain.unwrap_or(true),
+            issuer,
+            ring: ring?,
+        }))
+    }
+}
+
+/// The table as it is written, every key optional.
+#[derive(Default)]
+struct SocialTable {
+    provider: Option<String>,
+    issuer: Option<String>,
+    authorization_endpoint: Option<Url>,
+    token_endpoint: Option<Url>,
+    jwks_url: Option<Url>,
+    redirect_uri: Option<Url>,
+    scopes: Option<Vec<String>>,
+    parameters: Option<BTreeMap<String, String>>,
+    ui: Option<Url>,
+    delivery: Delivery,
+    authoritative_domains: Option<Vec<String>>,
+    trust_hosted_domain: Option<bool>,
+}
+
+// === impl SocialTable ===
+
+impl SocialTable {
+    fn read(table: &Object<'_>) -> Self {
+        let texts = |name| table.optional(name, |field| field.array(|item| item.text(1..=255)));
+        let parameters = table.section("parameters", |parameters| {
+            Some(parameters.entries(|name, value| Some((name.to_owned(), value.text(0..=255)?))))
+        });
+        let deliveries = [("fragment", Delivery::Fragment), ("form_post", Delivery::FormPost)];
+        Self {
+            provider: table.optional("provider", |field| field.text(1..=64)),
+            issuer: table.optional("issuer", |field| field.url().and_then(|_| field.text(1..=2048))),
+            authorization_endpoint: table.optional("authorization_endpoint", |field| field.url()),
+            token_endpoint: table.optional("token_endpoint", |field| field.url()),
+            jwks_url: table.optional("jwks_url", |field| field.url()),
+            redirect_uri: table.optional("redirect_uri", |field| field.url()),
+            scopes: texts("scopes"),
+            parameters: parameters.map(|entries| entries.into_iter().collect()),
+            ui: table.optional("ui", |field| field.url()),
+            delivery: table.or("delivery", Delivery::Fragment, |field| field.one_of(&deliveries)),
+            authoritative_domains: texts("authoritative_domains"),
+            trust_hosted_domain: table.optional("trust_hosted_domain", |field| field.boolean()),
+        }
+    }
+}
+
+fn default_redirect() -> Url {
+    Url::parse("http://127.0.0.1:8500/auth/social/login/callback").expect("a constant that is a URL")
+}
+
+fn default_parameters(issuer: &str) -> BTreeMap<String, String> {
+    let google = [("access_type", "offline"), ("prompt", "consent")];
+    let pairs = if issuer == GOOGLE { &google[..] } else { &[] };
+    pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+}

@@ -1,0 +1,70 @@
+use super::*;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use postern_common::config::parse;
+use postern_common::exit::Exit;
+
+const POOLS: [(&str, &str); 4] = [
+    ("IDP_ACTOR_POOL_ID", "us-west-2_actors"),
+    ("IDP_ACTOR_CLIENT_ID", "actor-client"),
+    ("IDP_SERVICE_POOL_ID", "us-west-2_services"),
+    ("IDP_SERVICE_CLIENT_ID", "service-client"),
+];
+
+fn read(text: &str, more: &[(&str, &str)]) -> Result<Config, Exit> {
+    let env: Env = POOLS.iter().chain(more).copied().collect();
+    parse("auth.toml", text, |root| Config::read(root, &env))
+}
+
+#[test]
+fn the_variables_of_the_interface_are_enough() {
+    let config = read("", &[]).expect("defaults");
+    assert_eq!(config.listen.port(), 8501);
+    assert_eq!((config.confirm, config.flow), (Confirm::Pool, Flow::UserPassword));
+    assert!(config.social.is_none() && config.aws.is_none());
+}
+
+#[test]
+fn the_shipped_file_is_read_whole() {
+    let text = include_str!("../../../conf/auth.toml");
+    read(text, &[]).expect("conf/auth.toml");
+    let key = STANDARD.encode(crate::random::bytes::<32>());
+    let social = [
+        ("SOCIAL_OAUTH2_CLIENT_ID", "c"),
+        ("SOCIAL_OAUTH2_CLIENT_SECRET", "s"),
+        ("SOCIAL_REFRESH_TOKEN_ENCRYPTION_KEY", key.as_str()),
+    ];
+    let config = read(text, &social).expect("conf/auth.toml with social sign-in");
+    assert_eq!(config.social.expect("on").issuer, "https://accounts.google.com");
+}
+
+#[test]
+fn every_mistake_is_told_at_once() {
+    let text = "listen = 8501\nconfirm = 'admin'\nflwo = 'x'\n";
+    let social = [("SOCIAL_OAUTH2_CLIENT_ID", "c"), ("SOCIAL_REFRESH_TOKEN_ENCRYPTION_KEY", "c2hvcnQ=")];
+    let exit = read(text, &social).expect_err("mistakes");
+    for part in [
+        "listen: must be a string",
+        "confirm: needs AWS credentials",
+        "flwo: is not a known field",
+        "SOCIAL_OAUTH2_CLIENT_SECRET is required",
+        "SOCIAL_REFRESH_TOKEN_ENCRYPTION_KEY must be 32 bytes",
+        "social.ui is required",
+    ] {
+        assert!(exit.message().contains(part), "{part} is missing in\n{}", exit.message());
+    }
+    assert_eq!(exit.status(), 64);
+    assert!(!exit.message().contains("c2hvcnQ="));
+}
+
+#[test]
+fn a_sample_key_refuses_to_start() {
+    let sample = STANDARD.encode([1; 32]);
+    let social = [
+        ("SOCIAL_OAUTH2_CLIENT_ID", "c"),
+        ("SOCIAL_OAUTH2_CLIENT_SECRET", "s"),
+        ("SOCIAL_REFRESH_TOKEN_ENCRYPTION_KEY", sample.as_str()),
+    ];
+    let exit = read("[social]\nui = 'http://127.0.0.1:8500/'\n", &social).expect_err("refused");
+    assert!(exit.message().contains("is a sample or was typed by hand"), "{}", exit.message());
+}

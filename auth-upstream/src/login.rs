@@ -1,0 +1,79 @@
+//! `POST /auth/login`: a password against the pool, server-side.
+
+use postern_common::{Code, Problem, Secret};
+use serde_json::Map;
+
+use crate::audit::{self, Act};
+use crate::auth::{Auth, Visitor};
+use crate::email::Email;
+use crate::grant::Grant;
+use crate::pool::SignIn;
+use crate::pool::fault::{Fault, Operation};
+use crate::token_set::{PoolTokens, TokenSet};
+
+/// What a person types.
+#[derive(Clone, Debug)]
+pub(crate) struct Login {
+    pub(crate) email: Email,
+    pub(crate) password: Secret,
+}
+
+/// A user who has just been signed in.
+#[derive(Debug)]
+pub(crate) struct SignedIn {
+    pub(crate) subject: String,
+    pub(crate) set: TokenSet,
+}
+
+// === impl Auth ===
+
+impl Auth {
+    /// Signs a person in.
+    ///
+    /// # Errors
+    /// One `invalid_credentials` for a wrong password and an unknown or disabled user; `challenge_required`; what
+    /// the pool's faults map to.
+    pub(crate) async fn login(&self, visitor: &Visitor, login: &Login) -> Result<TokenSet, Problem> {
+        let outcome = match self.pool.sign_in(login.email.as_str(), &login.password).await {
+            Ok(step) => self.complete(step),
+            Err(Fault::UserNotConfirmed) => Err(self.confirmation_required(&login.email, Map::new())),
+            Err(fault) => Err(fault.problem(Operation::SignIn)),
+        };
+        self.ended(visitor, Act::SignIn, outcome.map(|signed_in| (signed_in.subject, signed_in.set)))
+    }
+
+    /// What a sign-in step means for the client: tokens of a new family, or a challenge.
+    pub(crate) fn complete(&self, step: SignIn) -> Result<SignedIn, Problem> {
+        match step {
+            SignIn::Tokens(tokens) => self.admit(tokens),
+            SignIn::Challenge(challenge) => Err(self.challenge_required(&challenge)),
+        }
+    }
+
+    /// Begins a family of refresh tokens.
+    pub(crate) fn admit(&self, tokens: PoolTokens) -> Result<SignedIn, Problem> {
+        let Some(token) = tokens.refresh_token.clone() else {
+            tracing::error!("the pool's client gives no refresh token");
+            return Err(Code::IdpMisconfigured.into());
+        };
+        let (username, subject) = (tokens.claims.username.clone(), tokens.claims.sub.clone());
+        let grant = Grant::first(username, subject.clone(), self.pool.client_id(), token);
+        Ok(SignedIn { subject, set: tokens.into_set(grant.seal(&self.ring)) })
+    }
+
+    /// Writes the outcome of a journey into the audit log and the metrics.
+    pub(crate) fn ended<T>(
+        &self,
+        visitor: &Visitor,
+        act: Act,
+        outcome: Result<(String, T), Problem>,
+    ) -> Result<T, Problem> {
+        let (subject, word) = match &outcome {
+            Ok((subject, _)) => (subject.as_str(), "ok"),
+            Err(problem) => ("", problem.code().as_str()),
+        };
+        audit::record(visitor, act, subject, word);
+        self.metrics.count(act, word);
+        outcome.map(|(_, value)| value)
+    }
+}

@@ -1,0 +1,42 @@
+//! Numbers that an operator asks for.
+
+use postern_common::exit::Exit;
+use prometheus::{IntCounterVec, IntGauge, Opts, Registry};
+
+use crate::audit::Act;
+
+/// Counters of the journeys.
+#[derive(Clone, Debug)]
+pub(crate) struct Metrics {
+    pub(crate) registry: Registry,
+    journeys: IntCounterVec,
+    /// Registrations that began and did not end yet.
+    pub(crate) pending_registrations: IntGauge,
+    /// 1 while the shared cache answers.
+    pub(crate) cache_up: IntGauge,
+}
+
+// === impl Metrics ===
+
+impl Metrics {
+    pub(crate) fn new() -> Result<Self, Exit> {
+        let broken = |error: prometheus::Error| Exit::unavailable(format!("metrics: {error}"));
+        let opts = Opts::new("postern_auth_journeys_total", "Journeys by what was done and how it ended.");
+        let journeys = IntCounterVec::new(opts, &["act", "outcome"]).map_err(broken)?;
+        let pending_registrations =
+            IntGauge::new("postern_auth_pending_registrations", "Registrations that began and did not end.")
+                .map_err(broken)?;
+        let cache_up =
+            IntGauge::new("postern_auth_cache_up", "1 while the shared cache answers.").map_err(broken)?;
+        let registry = Registry::new();
+        registry.register(Box::new(cache_up.clone())).map_err(broken)?;
+        registry.register(Box::new(journeys.clone())).map_err(broken)?;
+        registry.register(Box::new(pending_registrations.clone())).map_err(broken)?;
+        Ok(Self { registry, journeys, pending_registrations, cache_up })
+    }
+
+    /// One journey ended; `outcome` is `ok` or a problem's code.
+    pub(crate) fn count(&self, act: Act, outcome: &str) {
+        self.journeys.with_label_values(&[act.name(), outcome]).inc();
+    }
+}

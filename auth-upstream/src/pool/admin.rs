@@ -1,0 +1,184 @@
+//! Calls under the operator's AWS credentials, signed with SigV4. Every one of them is optional: without
+//! credentials the journeys do what they can without.
+
+use std::collections::HashMap;
+
+use aws_sdk_cognitoidentityprovider::Client;
+use aws_sdk_cognitoidentityprovider::types::{
+    AttributeType, AuthFlowType, ChallengeNameType, MessageActionType, UserStatusType,
+};
+use postern_common::clock::Timestamp;
+use postern_common::identity::Pool;
+
+use super::fault::Fault;
+use super::{SignIn, outcome};
+use crate::email::Email;
+
+/// The pool, as its operator.
+#[derive(Debug)]
+pub(crate) struct AdminPool {
+    client: Client,
+    pool: Pool,
+}
+
+/// A user, as an operator sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Account {
+    /// The pool's real user name.
+    pub(crate) username: String,
+    pub(crate) subject: String,
+    /// Whether the person has shown that the address is theirs, and the account is confirmed.
+    pub(crate) is_verified: bool,
+    pub(crate) created_at: Timestamp,
+}
+
+// === impl AdminPool ===
+
+impl AdminPool {
+    pub(super) fn new(client: Client, pool: Pool) -> Self {
+        Self { client, pool }
+    }
+
+    pub(super) async fn sign_in(
+        &self,
+        name: &str,
+        parameters: HashMap<String, String>,
+    ) -> Result<SignIn, Fault> {
+        let answer = self
+            .client
+            .admin_initiate_auth()
+            .user_pool_id(&self.pool.pool_id)
+            .client_id(&self.pool.client_id)
+            .auth_flow(AuthFlowType::AdminUserPasswordAuth)
+            .set_auth_parameters(Some(parameters))
+            .send()
+            .await
+            .map_err(|error| Fault::of(&error))?;
+        outcome(
+            name,
+            answer.authentication_result,
+            answer.challenge_name,
+            answer.session,
+            answer.challenge_parameters,
+        )
+    }
+
+    pub(super) async fn answer(
+        &self,
+        challenge: &str,
+        session: &str,
+        username: &str,
+        parameters: HashMap<String, String>,
+    ) -> Result<SignIn, Fault> {
+        let answer = self
+            .client
+            .admin_respond_to_auth_challenge()
+            .user_pool_id(&self.pool.pool_id)
+            .client_id(&self.pool.client_id)
+            .challenge_name(ChallengeNameType::from(challenge))
+            .session(session)
+            .set_challenge_responses(Some(parameters))
+            .send()
+            .await
+            .map_err(|error| Fault::of(&error))?;
+        outcome(
+            username,
+            answer.authentication_result,
+            answer.challenge_name,
+            answer.session,
+            answer.challenge_parameters,
+        )
+    }
+
+    /// Confirms a user who just signed up, without a code.
+    pub(crate) async fn confirm(&self, name: &str) -> Result<(), Fault> {
+        let call = self.client.admin_confirm_sign_up().user_pool_id(&self.pool.pool_id).username(name);
+        call.send().await.map(drop).map_err(|error| Fault::of(&error))
+    }
+
+    /// Deletes a user; one who is not there counts as deleted.
+    pub(crate) async fn delete(&self, name: &str) -> Result<(), Fault> {
+        let call = self.client.admin_delete_user().user_pool_id(&self.pool.pool_id).username(name);
+        match call.send().await.map(drop).map_err(|error| Fault::of(&error)) {
+            Err(Fault::UserNotFound) => Ok(()),
+            decided => decided,
+        }
+    }
+
+    /// Looks a user up by name or address.
+    pub(crate) async fn find(&self, name: &str) -> Result<Option<Account>, Fault> {
+        let call = self.client.admin_get_user().user_pool_id(&self.pool.pool_id).username(name);
+        let answer = match call.send().await.map_err(|error| Fault::of(&error)) {
+            Ok(answer) => answer,
+            Err(Fault::UserNotFound) => return Ok(None),
+            Err(fault) => return Err(fault),
+        };
+        let attribute =
+            |name: &str| answer.user_attributes().iter().find(|attribute| attribute.name() == name)?.value();
+        let confirmed = answer.user_status() == Some(&UserStatusType::Confirmed);
+        let created_at = answer.user_create_date().map_or(i64::MIN, |at| at.secs().saturating_mul(1000));
+        Ok(Some(Account {
+            subject: attribute("sub").unwrap_or(answer.username()).to_owned(),
+            is_verified: confirmed && attribute("email_verified") == Some("true"),
+            username: answer.username().to_owned(),
+            created_at: Timestamp(created_at),
+        }))
+    }
+
+    /// Makes a user whose address a social provider vouches for. No mail is sent; no password is known to
+    /// anyone.
+    pub(crate) async fn create(&self, email: &Email, email_verified: bool) -> Result<Account, Fault> {
+        let verified = if email_verified { "true" } else { "false" };
+        let answer = self
+            .client
+            .admin_create_user()
+            .user_pool_id(&self.pool.pool_id)
+            .username(email.as_str())
+            .message_action(MessageActionType::Suppress)
+            .user_attributes(attribute("email", email.as_str())?)
+            .user_attributes(attribute("email_verified", verified)?)
+            .send()
+            .await
+            .map_err(|error| Fault::of(&error))?;
+        let user = answer.user().ok_or(Fault::Unavailable("an answer without the user"))?;
+        let username = user.username().ok_or(Fault::Unavailable("an answer without the user"))?.to_owned();
+        let subject = user.attributes().iter().find(|attribute| attribute.name() == "sub");
+        let subject = subject.and_then(AttributeType::value).unwrap_or(&username).to_owned();
+        let created_at = user.user_create_date().map_or(i64::MIN, |at| at.secs().saturating_mul(1000));
+        Ok(Account { username, subject, is_verified: email_verified, created_at: Timestamp(created_at) })
+    }
+
+    /// Sets a password for good; the user becomes CONFIRMED.
+    pub(crate) async fn set_password(&self, username: &str, password: &str) -> Result<(), Fault> {
+        let call = self
+            .client
+            .admin_set_user_password()
+            .user_pool_id(&self.pool.pool_id)
+            .username(username)
+            .password(password)
+            .permanent(true);
+        call.send().await.map(drop).map_err(|error| Fault::of(&error))
+    }
+
+    /// Notes that the address was shown to be the person's.
+    pub(crate) async fn mark_verified(&self, username: &str) -> Result<(), Fault> {
+        let call = self
+            .client
+            .admin_update_user_attributes()
+            .user_pool_id(&self.pool.pool_id)
+            .username(username)
+            .user_attributes(attribute("email_verified", "true")?);
+        call.send().await.map(drop).map_err(|error| Fault::of(&error))
+    }
+
+    /// Ends every session of a user: no refresh token issued before works any more.
+    pub(crate) async fn sign_out_everywhere(&self, username: &str) -> Result<(), Fault> {
+        let call =
+            self.client.admin_user_global_sign_out().user_pool_id(&self.pool.pool_id).username(username);
+        call.send().await.map(drop).map_err(|error| Fault::of(&error))
+    }
+}
+
+fn attribute(name: &str, value: &str) -> Result<AttributeType, Fault> {
+    AttributeType::builder().name(name).value(value).build().map_err(|_| Fault::InvalidParameter)
+}

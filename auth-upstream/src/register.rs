@@ -1,0 +1,236 @@
+//! `POST /auth/register`: a user in the pool and a profile at the actor service, both or neither.
+//!
+//! A row notes that the registration begins, before anything else is done for it; the row goes when the
+//! registration has ended, one way or the other. What is left after a crash is looked at by
+//! [`crate::compensation`]. The same registration again is safe: the user is there, the password fits, the
+//! profile is saved once more under the same id.
+
+use std::time::Duration;
+
+use postern_common::cache::Guard;
+use postern_common::{Code, Problem, Secret};
+use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
+use uuid::Uuid;
+
+use crate::actors::ActorFault;
+use crate::audit::Act;
+use crate::auth::{Auth, Visitor, cache_away};
+use crate::config::Confirm;
+use crate::email::Email;
+use crate::grant::Session;
+use crate::login::SignedIn;
+use crate::pool::fault::{Fault, Operation};
+use crate::pool::{SignIn, SignedUp};
+use crate::seal::hex;
+use crate::token_set::{PoolTokens, TokenSet};
+
+/// When a registration that did not end is looked at: longer than every call that it makes can take together.
+pub(crate) const GIVEN_UP_AFTER: Duration = Duration::from_secs(60);
+/// How long registrations of one address keep others of it waiting.
+const LOCK: Duration = Duration::from_secs(45);
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+const LOOKS: u32 = 100;
+
+/// What a person sends to register.
+#[derive(Clone, Debug)]
+pub(crate) struct Registration {
+    pub(crate) email: Email,
+    pub(crate) password: Secret,
+    pub(crate) profile: Map<String, Value>,
+}
+
+/// A code that confirms an address, and the password to sign in with then.
+#[derive(Clone, Debug)]
+pub(crate) struct Confirmation {
+    pub(crate) session: String,
+    pub(crate) code: String,
+    pub(crate) password: Secret,
+}
+
+// === impl Auth ===
+
+impl Auth {
+    /// Registers a person and signs them in.
+    ///
+    /// # Errors
+    /// `email_not_available` when the address has another password; `weak_password`; `challenge_required` when
+    /// the pool wants the address confirmed; `unavailable` when the profile cannot be saved: nothing is left
+    /// then, and the registration can be repeated.
+    pub(crate) async fn register(
+        &self,
+        visitor: &Visitor,
+        registration: &Registration,
+    ) -> Result<TokenSet, Problem> {
+        let guard = self.lock_address(&registration.email).await?;
+        let outcome = self.register_locked(registration).await;
+        guard.release().await;
+        self.ended(visitor, Act::Register, outcome.map(|signed_in| (signed_in.subject, signed_in.set)))
+    }
+
+    /// Confirms an address with the code that was sent there, saves the profile and signs the person in.
+    pub(crate) async fn confirm_registration(
+        &self,
+        visitor: &Visitor,
+        confirmation: &Confirmation,
+    ) -> Result<TokenSet, Problem> {
+        let opened = Session::open(&self.ring, &confirmation.session, self.clock.now());
+        let Some(Session::Confirm { email, profile, .. }) = opened else {
+            return Err(Code::InvalidChallenge.into());
+        };
+        let email = Email::parse(&email).ok_or(Code::InvalidChallenge)?;
+        let password = confirmation.password.clone();
+        let registration = Registration { email, password, profile };
+        let guard = self.lock_address(&registration.email).await?;
+        let outcome = match self.pool.confirm(&registration.email, &confirmation.code).await {
+            // NotAuthorized: "Current status is CONFIRMED". The password decides then.
+            Ok(()) | Err(Fault::NotAuthorized) => self.sign_in_and_save(&registration).await,
+            Err(fault) => Err(fault.problem(Operation::Confirm)),
+        };
+        guard.release().await;
+        self.ended(visitor, Act::Register, outcome.map(|signed_in| (signed_in.subject, signed_in.set)))
+    }
+
+    /// One registration of an address at a time, over all replicas; the compensation takes the same lock.
+    pub(crate) async fn lock_address(&self, email: &Email) -> Result<Guard, Problem> {
+        let digest = hex(&Sha256::digest(email.as_str().to_ascii_lowercase()));
+        let key = format!("postern:auth:register-lock:{digest}");
+        for _ in 0..LOOKS {
+            if let Some(guard) = self.cache.lock(&key, LOCK).await.map_err(cache_away)? {
+                return Ok(guard);
+            }
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+        Err(Code::Unavailable.into())
+    }
+
+    async fn register_locked(&self, registration: &Registration) -> Result<SignedIn, Problem> {
+        let id = Uuid::new_v4().to_string();
+        let now = self.clock.now();
+        let email = &registration.email;
+        self.store.begin_registration(&id, email.as_str(), now, now.plus(GIVEN_UP_AFTER)).await?;
+        match self.pool.sign_up(email, &registration.password).await {
+            Ok(made) => self.finish_new(&id, registration, &made).await,
+            Err(fault) => {
+                // An answer that never came may have made a user: the row stays for the compensation.
+                if !matches!(fault, Fault::Unavailable(_)) {
+                    self.store.end_registration(&id).await?;
+                }
+                match fault {
+                    Fault::UserExists => self.repeat(registration).await,
+                    other => Err(other.problem(Operation::SignUp)),
+                }
+            }
+        }
+    }
+
+    /// The user is new: it stays only if everything else succeeds.
+    async fn finish_new(
+        &self,
+        id: &str,
+        registration: &Registration,
+        made: &SignedUp,
+    ) -> Result<SignedIn, Problem> {
+        self.store.name_registration(id, &made.subject).await?;
+        if !made.confirmed {
+            match (self.confirm, &self.pool.admin) {
+                (Confirm::Admin, Some(admin)) => {
+                    let confirmed = admin.confirm(registration.email.as_str()).await;
+                    confirmed.map_err(|fault| fault.problem(Operation::Admin))?;
+                }
+                (Confirm::Admin | Confirm::Pool | Confirm::Code, _) => {
+                    self.store.end_registration(id).await?;
+                    return Err(self.confirmation_required(&registration.email, registration.profile.clone()));
+                }
+            }
+        }
+        let tokens = self.first_tokens(registration).await?;
+        match self.actors.register(&made.subject, &registration.email, &registration.profile).await {
+            Ok(()) => {
+                self.store.end_registration(id).await?;
+                self.admit(tokens)
+            }
+            Err(fault) => Err(self.undo(id, &tokens, fault).await),
+        }
+    }
+
+    async fn first_tokens(&self, registration: &Registration) -> Result<PoolTokens, Problem> {
+        match self.pool.sign_in(registration.email.as_str(), &registration.password).await {
+            Ok(SignIn::Tokens(tokens)) => Ok(tokens),
+            Ok(SignIn::Challenge(challenge)) => Err(self.challenge_required(&challenge)),
+            Err(fault) => Err(fault.problem(Operation::SignIn)),
+        }
+    }
+
+    /// The profile cannot be saved: the user goes again. Where even that fails, the row stays.
+    async fn undo(&self, id: &str, tokens: &PoolTokens, fault: ActorFault) -> Problem {
+        let deleted = match &self.pool.admin {
+            Some(admin) => admin.delete(&tokens.claims.username).await,
+            None => self.pool.delete_own_user(&tokens.access_token).await,
+        };
+        let noted = match deleted {
+            Ok(()) => self.store.end_registration(id).await,
+            Err(fault) => {
+                tracing::warn!(%fault, "a user without a profile could not be deleted yet");
+                self.store.postpone_registration(id, self.clock.now()).await
+            }
+        };
+        if let Err(error) = noted {
+            tracing::warn!(%error, "a registration that was undone stays noted");
+        }
+        profile_problem(fault)
+    }
+
+    /// The address is registered already: the same person, if the password fits.
+    async fn repeat(&self, registration: &Registration) -> Result<SignedIn, Problem> {
+        let email = &registration.email;
+        match self.pool.sign_in(email.as_str(), &registration.password).await {
+            Ok(SignIn::Tokens(tokens)) => self.save_again(registration, tokens).await,
+            Ok(SignIn::Challenge(challenge)) => Err(self.challenge_required(&challenge)),
+            Err(Fault::UserNotConfirmed) => match (self.confirm, &self.pool.admin) {
+                (Confirm::Admin, Some(admin)) => {
+                    let confirmed = admin.confirm(email.as_str()).await;
+                    confirmed.map_err(|fault| fault.problem(Operation::Admin))?;
+                    self.sign_in_and_save(registration).await
+                }
+                (Confirm::Admin | Confirm::Pool | Confirm::Code, _) => {
+                    let sent = self.pool.resend_code(email).await;
+                    sent.map_err(|fault| fault.problem(Operation::Confirm))?;
+                    Err(self.confirmation_required(email, registration.profile.clone()))
+                }
+            },
+            Err(fault) => match fault.code(Operation::SignIn) {
+                Code::InvalidCredentials | Code::ChallengeRequired => Err(Code::EmailNotAvailable.into()),
+                _ => Err(fault.problem(Operation::SignIn)),
+            },
+        }
+    }
+
+    async fn sign_in_and_save(&self, registration: &Registration) -> Result<SignedIn, Problem> {
+        let tokens = self.first_tokens(registration).await?;
+        self.save_again(registration, tokens).await
+    }
+
+    /// The user was there before this request, so that nothing is undone if the profile cannot be saved.
+    async fn save_again(&self, registration: &Registration, tokens: PoolTokens) -> Result<SignedIn, Problem> {
+        let email = &registration.email;
+        let saved = self.actors.register(&tokens.claims.sub, email, &registration.profile).await;
+        saved.map_err(profile_problem)?;
+        self.store.end_registrations_of(email.as_str()).await?;
+        self.admit(tokens)
+    }
+}
+
+fn profile_problem(fault: ActorFault) -> Problem {
+    match fault {
+        ActorFault::Refused(_) => Problem::new(Code::ValidationFailed).error(
+            "/profile",
+            "not_acceptable",
+            "was refused by the actor service",
+        ),
+        ActorFault::Misconfigured(_) => Code::Internal.into(),
+        ActorFault::Away => Problem::new(Code::Unavailable)
+            .detail("the profile could not be saved; repeat the registration")
+            .retry_after(5),
+    }
+}

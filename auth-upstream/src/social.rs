@@ -1,0 +1,211 @@
+//! Social sign-in: `GET /auth/social/login` and its callback.
+//!
+//! The browser goes to the provider with a state that is used once, a PKCE challenge and a nonce; it comes back
+//! with a code, which is exchanged here; the ID token is verified in full; then the identity becomes a
+//! temporary token, which the UI gets in the fragment. No error of a provider's ever shows more than a word.
+
+pub(crate) mod account;
+mod provider;
+
+use std::time::Duration;
+
+use postern_common::{Clock, Problem};
+use serde::{Deserialize, Serialize};
+use tokio::sync::OnceCell;
+use url::Url;
+
+use self::provider::{Authorized, Provider};
+use crate::audit::{self, Act};
+use crate::auth::{Auth, Visitor, cache_away};
+use crate::config::{Delivery, SocialConfig};
+use crate::random;
+use crate::temporary_token::{Exchanged, UserInfo};
+use crate::vault::Drawer;
+
+/// How long a person may take at the provider.
+const STATE_TTL: Duration = Duration::from_secs(10 * 60);
+
+/// The social provider and what we know of it.
+#[derive(Debug)]
+pub(crate) struct Social {
+    pub(crate) config: SocialConfig,
+    http: reqwest::Client,
+    clock: Clock,
+    /// Found at the first sign-in: a provider that is away keeps nobody from starting.
+    provider: OnceCell<Provider>,
+}
+
+/// What must be remembered while the person is at the provider.
+#[derive(Debug, Serialize, Deserialize)]
+struct Begun {
+    pkce_verifier: String,
+    nonce: String,
+    /// Binds the temporary token to the browser that began, if that asked for it.
+    code_challenge: Option<String>,
+}
+
+/// What the provider sends the browser back with.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Callback {
+    pub(crate) code: Option<String>,
+    pub(crate) state: Option<String>,
+    pub(crate) error: Option<String>,
+    /// Who sends it (RFC 9207), where the provider says so.
+    pub(crate) issuer: Option<String>,
+}
+
+/// Where the browser lands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Landing {
+    /// The page of the UI.
+    pub(crate) ui: Url,
+    pub(crate) delivery: Delivery,
+    /// `temporaryToken` or `error`.
+    pub(crate) name: &'static str,
+    pub(crate) value: String,
+}
+
+/// Why nobody is signed in; the UI reads the name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum SocialFault {
+    #[error("invalid_request")]
+    InvalidRequest,
+    #[error("invalid_state")]
+    InvalidState,
+    #[error("access_denied")]
+    AccessDenied,
+    #[error("provider_error")]
+    ProviderError,
+    #[error("provider_unavailable")]
+    ProviderUnavailable,
+    #[error("invalid_id_token")]
+    InvalidIdToken,
+    #[error("temporarily_unavailable")]
+    Unavailable,
+    #[error("server_error")]
+    Internal,
+}
+
+// === impl SocialFault ===
+
+impl From<Problem> for SocialFault {
+    fn from(problem: Problem) -> Self {
+        match problem.code().status().as_u16() {
+            429 | 503 => Self::Unavailable,
+            _ => Self::Internal,
+        }
+    }
+}
+
+// === impl Social ===
+
+impl Social {
+    pub(crate) fn new(config: SocialConfig, http: reqwest::Client, clock: Clock) -> Self {
+        Self { config, http, clock, provider: OnceCell::new() }
+    }
+
+    async fn provider(&self) -> Result<&Provider, SocialFault> {
+        self.provider.get_or_try_init(|| Provider::find(&self.config, &self.http, &self.clock)).await
+    }
+
+    fn landing(&self, outcome: Result<String, SocialFault>) -> Landing {
+        let (name, value) = match outcome {
+            Ok(token) => ("temporaryToken", token),
+            Err(fault) => ("error", fault.to_string()),
+        };
+        Landing { ui: self.config.ui.clone(), delivery: self.config.delivery, name, value }
+    }
+}
+
+// === impl Auth ===
+
+impl Auth {
+    /// Where the browser must go to sign in at the provider.
+    pub(crate) async fn begin_social(
+        &self,
+        social: &Social,
+        code_challenge: Option<String>,
+    ) -> Result<Url, Problem> {
+        let provider = social.provider().await.map_err(|fault| {
+            tracing::warn!(%fault, "the social provider cannot be found");
+            Problem::new(postern_common::Code::Unavailable)
+        })?;
+        let begun = Begun { pkce_verifier: random::token(), nonce: random::token(), code_challenge };
+        let kept = serde_json::to_vec(&begun).expect("a struct of texts is JSON");
+        let state = self.vault.issue(Drawer::SocialState, &kept, STATE_TTL).await.map_err(cache_away)?;
+        Ok(provider.authorization_url(&social.config, state, &begun.pkce_verifier, &begun.nonce))
+    }
+
+    /// Takes the browser back and sends it to the UI, with a temporary token or the name of what went wrong.
+    pub(crate) async fn finish_social(
+        &self,
+        visitor: &Visitor,
+        social: &Social,
+        callback: Callback,
+    ) -> Landing {
+        let outcome = Box::pin(self.social_token(visitor, social, callback)).await;
+        let (subject, word) = match &outcome {
+            Ok((subject, _)) => (subject.as_str(), "ok".to_owned()),
+            Err(fault) => ("", fault.to_string()),
+        };
+        audit::record(visitor, Act::SocialSignIn, subject, &word);
+        self.metrics.count(Act::SocialSignIn, &word);
+        social.landing(outcome.map(|(_, token)| token))
+    }
+
+    async fn social_token(
+        &self,
+        visitor: &Visitor,
+        social: &Social,
+        callback: Callback,
+    ) -> Result<(String, String), SocialFault> {
+        let begun = self.take_state(callback.state.as_deref()).await?;
+        if callback.issuer.is_some_and(|issuer| issuer != social.config.issuer) {
+            return Err(SocialFault::InvalidRequest);
+        }
+        let code = match (callback.code, callback.error.as_deref()) {
+            (Some(code), None) => code,
+            (_, Some("access_denied")) => return Err(SocialFault::AccessDenied),
+            (_, Some("temporarily_unavailable" | "server_error")) => {
+                return Err(SocialFault::ProviderUnavailable);
+            }
+            (_, Some(_)) => return Err(SocialFault::ProviderError),
+            (None, None) => return Err(SocialFault::InvalidRequest),
+        };
+        let provider = social.provider().await?;
+        let authorized = provider.redeem(social, code, &begun.pkce_verifier, &begun.nonce).await?;
+        let exchanged = self.recognise(visitor, social, &authorized).await?;
+        let subject = exchanged.user.user_id.clone();
+        Ok((subject, self.issue_temporary_token(exchanged, begun.code_challenge).await?))
+    }
+
+    async fn take_state(&self, state: Option<&str>) -> Result<Begun, SocialFault> {
+        let state = state.ok_or(SocialFault::InvalidRequest)?;
+        let taken = self.vault.take(Drawer::SocialState, state).await.map_err(cache_away)?;
+        let begun = taken.and_then(|plain| serde_json::from_slice(&plain).ok());
+        begun.ok_or(SocialFault::InvalidState)
+    }
+
+    async fn recognise(
+        &self,
+        visitor: &Visitor,
+        social: &Social,
+        authorized: &Authorized,
+    ) -> Result<Exchanged, SocialFault> {
+        let id = &authorized.id;
+        let identity = self.social_identity(visitor, social, id).await?;
+        if let Some(token) = &authorized.refresh_token {
+            self.keep_provider_token(social, id, &identity.user_id, token).await?;
+        }
+        let tokens = self.social_tokens(&identity).await?;
+        let user = UserInfo {
+            user_id: identity.user_id,
+            email: id.email.clone().unwrap_or_default(),
+            email_verified: id.email_verified,
+            name: id.name.clone(),
+            picture: id.picture.clone(),
+            provider: social.config.provider.clone(),
+        };
+        Ok(Exchanged { user, tokens })
+    }
+}

@@ -1,0 +1,207 @@
+//! The provider's side of the flow: its endpoints, the code exchange, the ID token.
+
+use std::sync::Arc;
+
+use oauth2::basic::{
+    BasicErrorResponse, BasicRevocationErrorResponse, BasicTokenIntrospectionResponse, BasicTokenType,
+};
+use oauth2::{
+    AuthUrl, AuthorizationCode, Client, ClientId, ClientSecret, CsrfToken, EndpointNotSet, EndpointSet,
+    ExtraTokenFields, HttpRequest, HttpResponse, PkceCodeChallenge, PkceCodeVerifier, RedirectUrl,
+    RequestTokenError, Scope, StandardRevocableToken, StandardTokenResponse, TokenResponse, TokenUrl,
+};
+use postern_common::Clock;
+use postern_common::token::oidc::{IdToken, OidcVerifier};
+use serde::{Deserialize, Serialize};
+use url::Url;
+
+use super::{Social, SocialFault};
+use crate::config::SocialConfig;
+
+/// What a provider may send at most.
+const MOST_BYTES: usize = 256 << 10;
+
+/// The provider, once its endpoints are known.
+#[derive(Debug)]
+pub(super) struct Provider {
+    oauth: OAuth,
+    id_tokens: Arc<OidcVerifier>,
+}
+
+/// Somebody whom the provider has signed in.
+#[derive(Debug)]
+pub(super) struct Authorized {
+    pub(super) id: IdToken,
+    pub(super) refresh_token: Option<String>,
+}
+
+/// What OpenID Connect adds to the token answer.
+#[derive(Debug, Serialize, Deserialize)]
+struct WithIdToken {
+    id_token: Option<String>,
+}
+
+impl ExtraTokenFields for WithIdToken {}
+
+type OAuth = Client<
+    BasicErrorResponse,
+    StandardTokenResponse<WithIdToken, BasicTokenType>,
+    BasicTokenIntrospectionResponse,
+    StandardRevocableToken,
+    BasicRevocationErrorResponse,
+    EndpointSet,
+    EndpointNotSet,
+    EndpointNotSet,
+    EndpointNotSet,
+    EndpointSet,
+>;
+
+/// OpenID Connect Discovery 1.0 section 3, as far as we need it.
+#[derive(Debug, Deserialize)]
+struct Discovery {
+    issuer: String,
+    authorization_endpoint: Url,
+    token_endpoint: Url,
+    jwks_uri: Url,
+}
+
+/// Why a call to the provider failed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CallError {
+    #[error("no answer")]
+    Away(#[from] reqwest::Error),
+    #[error("an answer that is too large")]
+    TooLarge,
+    #[error("an answer that is no HTTP")]
+    Malformed(#[from] http::Error),
+}
+
+// === impl Provider ===
+
+impl Provider {
+    /// From the config where every endpoint stands there, else by discovery.
+    pub(super) async fn find(
+        config: &SocialConfig,
+        http: &reqwest::Client,
+        clock: &Clock,
+    ) -> Result<Self, SocialFault> {
+        let given = (&config.authorization_endpoint, &config.token_endpoint, &config.jwks_url);
+        let (authorization, token, jwks) = match given {
+            (Some(authorization), Some(token), Some(jwks)) => {
+                (authorization.clone(), token.clone(), jwks.clone())
+            }
+            (authorization, token, jwks) => {
+                let found = discover(&config.issuer, http).await?;
+                (
+                    authorization.clone().unwrap_or(found.authorization_endpoint),
+                    token.clone().unwrap_or(found.token_endpoint),
+                    jwks.clone().unwrap_or(found.jwks_uri),
+                )
+            }
+        };
+        let oauth = Client::new(ClientId::new(config.client_id.clone()))
+            .set_client_secret(ClientSecret::new(config.client_secret.expose().to_owned()))
+            .set_auth_uri(AuthUrl::from_url(authorization))
+            .set_token_uri(TokenUrl::from_url(token))
+            .set_redirect_uri(RedirectUrl::from_url(config.redirect_uri.clone()));
+        let id_tokens =
+            OidcVerifier::new(config.issuer.as_str(), config.client_id.clone(), jwks, clock.clone());
+        Ok(Self { oauth, id_tokens })
+    }
+
+    /// Where the browser goes, with state, PKCE challenge (S256) and nonce.
+    pub(super) fn authorization_url(
+        &self,
+        config: &SocialConfig,
+        state: String,
+        verifier: &str,
+        nonce: &str,
+    ) -> Url {
+        let verifier = PkceCodeVerifier::new(verifier.to_owned());
+        let mut request = self
+            .oauth
+            .authorize_url(|| CsrfToken::new(state))
+            .add_scopes(config.scopes.iter().cloned().map(Scope::new))
+            .set_pkce_challenge(PkceCodeChallenge::from_code_verifier_sha256(&verifier))
+            .add_extra_param("nonce", nonce.to_owned());
+        for (name, value) in &config.parameters {
+            request = request.add_extra_param(name.clone(), value.clone());
+        }
+        request.url().0
+    }
+
+    /// Exchanges the code and verifies who it is.
+    pub(super) async fn redeem(
+        &self,
+        social: &Social,
+        code: String,
+        verifier: &str,
+        nonce: &str,
+    ) -> Result<Authorized, SocialFault> {
+        let call = |request: HttpRequest| send(social.http.clone(), request);
+        let answer = self
+            .oauth
+            .exchange_code(AuthorizationCode::new(code))
+            .set_pkce_verifier(PkceCodeVerifier::new(verifier.to_owned()))
+            .request_async(&call)
+            .await
+            .map_err(|error| token_fault(&error))?;
+        let id_token = answer.extra_fields().id_token.as_deref().ok_or(SocialFault::InvalidIdToken)?;
+        let id = self.id_tokens.verify(id_token, nonce).await.map_err(|refusal| {
+            tracing::warn!(?refusal, "the provider's ID token is refused");
+            if refusal.code() == postern_common::Code::KeysUnavailable {
+                SocialFault::ProviderUnavailable
+            } else {
+                SocialFault::InvalidIdToken
+            }
+        })?;
+        let refresh_token = answer.refresh_token().map(|token| token.secret().clone());
+        Ok(Authorized { id, refresh_token })
+    }
+}
+
+/// Reads the provider's own description; what it says its issuer is must be what we were told (section 4.3).
+async fn discover(issuer: &str, http: &reqwest::Client) -> Result<Discovery, SocialFault> {
+    let url = format!("{}/.well-known/openid-configuration", issuer.trim_end_matches('/'));
+    let away = |error: CallError| {
+        tracing::warn!(%error, "the provider's discovery document cannot be read");
+        SocialFault::ProviderUnavailable
+    };
+    let answer = http.get(url).send().await.map_err(|error| away(error.into()))?;
+    let answer = answer.error_for_status().map_err(|error| away(error.into()))?;
+    let body = read(answer).await.map_err(away)?;
+    let found: Discovery = serde_json::from_slice(&body).map_err(|_| SocialFault::ProviderError)?;
+    if found.issuer == issuer { Ok(found) } else { Err(SocialFault::ProviderError) }
+}
+
+/// One call for the `oauth2` crate over our own client.
+async fn send(client: reqwest::Client, request: HttpRequest) -> Result<HttpResponse, CallError> {
+    let answer = client.execute(request.try_into()?).await?;
+    let mut response = http::Response::builder().status(answer.status());
+    for (name, value) in answer.headers() {
+        response = response.header(name, value);
+    }
+    Ok(response.body(read(answer).await?)?)
+}
+
+async fn read(mut answer: reqwest::Response) -> Result<Vec<u8>, CallError> {
+    let mut body = Vec::new();
+    while let Some(chunk) = answer.chunk().await? {
+        if body.len() + chunk.len() > MOST_BYTES {
+            return Err(CallError::TooLarge);
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(body)
+}
+
+/// The provider's own words stay in the log's kind of fault; a code that was refused is the person's to repeat.
+fn token_fault(error: &RequestTokenError<CallError, BasicErrorResponse>) -> SocialFault {
+    let fault = match error {
+        RequestTokenError::ServerResponse(_) | RequestTokenError::Parse(..) => SocialFault::ProviderError,
+        RequestTokenError::Request(_) => SocialFault::ProviderUnavailable,
+        RequestTokenError::Other(_) => SocialFault::ProviderError,
+    };
+    tracing::warn!(%fault, "the provider did not exchange the code");
+    fault
+}

@@ -1,0 +1,301 @@
+//! Everything that the authentication upstream keeps in its database, and all of its SQL: one text for both
+//! stores, because `$1`, `ON CONFLICT` and `RETURNING` read the same in PostgreSQL and SQLite.
+//!
+//! - `auth_keys`: the key that seals refresh tokens and challenge sessions, where the operator gave none.
+//! - `auth_pending_registrations`: registrations that began and did not end yet.
+//! - `auth_social_identities`: who a social provider's subject is here, and its sealed refresh token.
+
+use postern_common::clock::Timestamp;
+use postern_common::database::{Database, Migrations, is_unavailable};
+use postern_common::{Code, Problem};
+use sqlx::Row;
+
+const MIGRATIONS: Migrations = Migrations {
+    owner: "postern_auth",
+    postgres: &[
+        (
+            1,
+            "CREATE TABLE auth_keys (name TEXT PRIMARY KEY, base64 TEXT NOT NULL, created_at BIGINT NOT NULL)",
+        ),
+        (
+            2,
+            "CREATE TABLE auth_pending_registrations (id TEXT PRIMARY KEY, email TEXT NOT NULL, subject TEXT, \
+             began_at BIGINT NOT NULL, due_at BIGINT NOT NULL, attempts BIGINT NOT NULL)",
+        ),
+        (3, "CREATE INDEX auth_pending_registrations_due ON auth_pending_registrations (due_at)"),
+        (
+            4,
+            "CREATE TABLE auth_social_identities (issuer TEXT NOT NULL, subject TEXT NOT NULL, \
+             user_id TEXT NOT NULL, username TEXT, social_only BOOLEAN NOT NULL, profile_saved BOOLEAN NOT NULL, \
+             refresh_token TEXT, created_at BIGINT NOT NULL, updated_at BIGINT NOT NULL, \
+             PRIMARY KEY (issuer, subject))",
+        ),
+    ],
+    sqlite: &[
+        (
+            1,
+            "CREATE TABLE auth_keys (name TEXT PRIMARY KEY, base64 TEXT NOT NULL, created_at INTEGER NOT NULL) \
+             STRICT",
+        ),
+        (
+            2,
+            "CREATE TABLE auth_pending_registrations (id TEXT PRIMARY KEY, email TEXT NOT NULL, subject TEXT, \
+             began_at INTEGER NOT NULL, due_at INTEGER NOT NULL, attempts INTEGER NOT NULL) STRICT",
+        ),
+        (3, "CREATE INDEX auth_pending_registrations_due ON auth_pending_registrations (due_at)"),
+        (
+            4,
+            "CREATE TABLE auth_social_identities (issuer TEXT NOT NULL, subject TEXT NOT NULL, \
+             user_id TEXT NOT NULL, username TEXT, social_only INTEGER NOT NULL, profile_saved INTEGER NOT NULL, \
+             refresh_token TEXT, created_at INTEGER NOT NULL, updated_at INTEGER NOT NULL, \
+             PRIMARY KEY (issuer, subject)) STRICT",
+        ),
+    ],
+};
+
+const INSERT_KEY: &str =
+    "INSERT INTO auth_keys (name, base64, created_at) VALUES ($1, $2, $3) ON CONFLICT (name) DO NOTHING";
+const SELECT_KEY: &str = "SELECT base64 FROM auth_keys WHERE name = $1";
+
+const INSERT_PENDING: &str = "INSERT INTO auth_pending_registrations (id, email, began_at, due_at, attempts) \
+     VALUES ($1, $2, $3, $4, 0)";
+const NAME_PENDING: &str = "UPDATE auth_pending_registrations SET subject = $2 WHERE id = $1";
+const DELETE_PENDING: &str = "DELETE FROM auth_pending_registrations WHERE id = $1";
+const DELETE_PENDING_OF: &str = "DELETE FROM auth_pending_registrations WHERE email = $1";
+const POSTPONE_PENDING: &str =
+    "UPDATE auth_pending_registrations SET due_at = $2, attempts = attempts + 1 WHERE id = $1";
+const DUE_PENDING: &str = "SELECT id, email, subject, began_at, attempts FROM auth_pending_registrations \
+     WHERE due_at <= $1 ORDER BY due_at LIMIT $2";
+const COUNT_PENDING: &str = "SELECT COUNT(*) AS pending FROM auth_pending_registrations";
+
+const SELECT_SOCIAL: &str = "SELECT user_id, username, social_only, profile_saved FROM auth_social_identities \
+     WHERE issuer = $1 AND subject = $2";
+const INSERT_SOCIAL: &str = "INSERT INTO auth_social_identities \
+     (issuer, subject, user_id, username, social_only, profile_saved, created_at, updated_at) \
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $7) ON CONFLICT (issuer, subject) DO NOTHING";
+const SAVE_SOCIAL_TOKEN: &str = "UPDATE auth_social_identities SET refresh_token = $3, updated_at = $4 \
+     WHERE issuer = $1 AND subject = $2";
+const MARK_PROFILE_SAVED: &str = "UPDATE auth_social_identities SET profile_saved = $3, updated_at = $4 \
+     WHERE issuer = $1 AND subject = $2";
+
+/// The store of the authentication upstream.
+#[derive(Clone, Debug)]
+pub(crate) struct Store {
+    database: Database,
+}
+
+/// A registration that began and did not end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Pending {
+    pub(crate) id: String,
+    pub(crate) email: String,
+    /// The pool's subject, once SignUp has answered.
+    pub(crate) subject: Option<String>,
+    pub(crate) began_at: Timestamp,
+    pub(crate) attempts: i64,
+}
+
+/// Who a social provider's subject is here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SocialIdentity {
+    /// The pool user's subject, or an id of its own where there is no pool user.
+    pub(crate) user_id: String,
+    /// The pool's real user name; `None` where there is no pool user.
+    pub(crate) username: Option<String>,
+    /// Whether nobody has a password for that user, so that we may set one.
+    pub(crate) social_only: bool,
+    /// Whether the actor service has the profile.
+    pub(crate) profile_saved: bool,
+}
+
+/// A statement failed.
+#[derive(Debug, thiserror::Error)]
+#[error("the database failed: {0}")]
+pub(crate) struct StoreError(#[from] sqlx::Error);
+
+/// Runs the same expression over whichever store is open; `write` names the pool that may write.
+macro_rules! over {
+    (write $self:ident, $pool:ident => $run:expr) => {
+        match &$self.database {
+            Database::Postgres($pool) => $run,
+            Database::Sqlite(sqlite) => {
+                let $pool = &sqlite.writer;
+                $run
+            }
+        }
+    };
+    (read $self:ident, $pool:ident => $run:expr) => {
+        match &$self.database {
+            Database::Postgres($pool) => $run,
+            Database::Sqlite(sqlite) => {
+                let $pool = &sqlite.readers;
+                $run
+            }
+        }
+    };
+}
+
+// === impl StoreError ===
+
+impl From<StoreError> for Problem {
+    fn from(error: StoreError) -> Self {
+        tracing::warn!(error = %error.0, "a statement failed");
+        Self::new(if is_unavailable(&error.0) { Code::Unavailable } else { Code::Internal })
+    }
+}
+
+// === impl Store ===
+
+impl Store {
+    /// Takes an open database and brings its tables up to date.
+    pub(crate) async fn new(database: Database) -> Result<Self, postern_common::exit::Exit> {
+        database.migrate(&MIGRATIONS).await?;
+        Ok(Self { database })
+    }
+
+    /// Whether the database answers.
+    pub(crate) async fn ping(&self) -> Result<(), StoreError> {
+        Ok(self.database.ping().await?)
+    }
+
+    /// The key of this name; `fresh` becomes it if there is none. Every replica gets the same one.
+    pub(crate) async fn key(&self, name: &str, fresh: &str, now: Timestamp) -> Result<String, StoreError> {
+        over!(write self, pool => {
+            sqlx::query(INSERT_KEY).bind(name).bind(fresh).bind(now.0).execute(pool).await?;
+            Ok(sqlx::query(SELECT_KEY).bind(name).fetch_one(pool).await?.try_get("base64")?)
+        })
+    }
+
+    /// Notes that a registration begins, before anything else is done for it.
+    pub(crate) async fn begin_registration(
+        &self,
+        id: &str,
+        email: &str,
+        began_at: Timestamp,
+        due_at: Timestamp,
+    ) -> Result<(), StoreError> {
+        over!(write self, pool => {
+            let insert = sqlx::query(INSERT_PENDING).bind(id).bind(email).bind(began_at.0).bind(due_at.0);
+            insert.execute(pool).await?;
+        });
+        Ok(())
+    }
+
+    /// Notes which user the registration made.
+    pub(crate) async fn name_registration(&self, id: &str, subject: &str) -> Result<(), StoreError> {
+        over!(write self, pool => { sqlx::query(NAME_PENDING).bind(id).bind(subject).execute(pool).await?; });
+        Ok(())
+    }
+
+    /// The registration ended, one way or the other.
+    pub(crate) async fn end_registration(&self, id: &str) -> Result<(), StoreError> {
+        over!(write self, pool => { sqlx::query(DELETE_PENDING).bind(id).execute(pool).await?; });
+        Ok(())
+    }
+
+    /// Every registration of this address ended well.
+    pub(crate) async fn end_registrations_of(&self, email: &str) -> Result<(), StoreError> {
+        over!(write self, pool => { sqlx::query(DELETE_PENDING_OF).bind(email).execute(pool).await?; });
+        Ok(())
+    }
+
+    /// Looks at the registration again at `due_at`.
+    pub(crate) async fn postpone_registration(&self, id: &str, due_at: Timestamp) -> Result<(), StoreError> {
+        over!(write self, pool => {
+            sqlx::query(POSTPONE_PENDING).bind(id).bind(due_at.0).execute(pool).await?;
+        });
+        Ok(())
+    }
+
+    /// Registrations that should have ended by `now`, the oldest first.
+    pub(crate) async fn due_registrations(
+        &self,
+        now: Timestamp,
+        limit: i64,
+    ) -> Result<Vec<Pending>, StoreError> {
+        over!(read self, pool => {
+            let rows = sqlx::query(DUE_PENDING).bind(now.0).bind(limit).fetch_all(pool).await?;
+            let pending = rows.iter().map(|row| {
+                Ok(Pending {
+                    id: row.try_get("id")?,
+                    email: row.try_get("email")?,
+                    subject: row.try_get("subject")?,
+                    began_at: Timestamp(row.try_get("began_at")?),
+                    attempts: row.try_get("attempts")?,
+                })
+            });
+            Ok(pending.collect::<Result<_, sqlx::Error>>()?)
+        })
+    }
+
+    /// How many registrations have not ended.
+    pub(crate) async fn count_registrations(&self) -> Result<i64, StoreError> {
+        over!(read self, pool => Ok(sqlx::query(COUNT_PENDING).fetch_one(pool).await?.try_get("pending")?))
+    }
+
+    /// Who the provider's subject is here, if it was seen before.
+    pub(crate) async fn social_identity(
+        &self,
+        issuer: &str,
+        subject: &str,
+    ) -> Result<Option<SocialIdentity>, StoreError> {
+        over!(write self, pool => {
+            let select = sqlx::query(SELECT_SOCIAL).bind(issuer).bind(subject);
+            let Some(row) = select.fetch_optional(pool).await? else { return Ok(None) };
+            Ok(Some(SocialIdentity {
+                user_id: row.try_get("user_id")?,
+                username: row.try_get("username")?,
+                social_only: row.try_get("social_only")?,
+                profile_saved: row.try_get("profile_saved")?,
+            }))
+        })
+    }
+
+    /// Notes who the provider's subject is here. The first writer wins.
+    pub(crate) async fn add_social_identity(
+        &self,
+        issuer: &str,
+        subject: &str,
+        identity: &SocialIdentity,
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
+        let SocialIdentity { user_id, username, social_only, profile_saved } = identity;
+        over!(write self, pool => {
+            let insert = sqlx::query(INSERT_SOCIAL).bind(issuer).bind(subject).bind(user_id).bind(username);
+            insert.bind(*social_only).bind(*profile_saved).bind(now.0).execute(pool).await?;
+        });
+        Ok(())
+    }
+
+    /// Keeps the provider's refresh token, sealed.
+    pub(crate) async fn save_social_token(
+        &self,
+        issuer: &str,
+        subject: &str,
+        sealed: &str,
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
+        over!(write self, pool => {
+            let update = sqlx::query(SAVE_SOCIAL_TOKEN).bind(issuer).bind(subject).bind(sealed);
+            update.bind(now.0).execute(pool).await?;
+        });
+        Ok(())
+    }
+
+    /// The actor service has the profile of this identity.
+    pub(crate) async fn mark_profile_saved(
+        &self,
+        issuer: &str,
+        subject: &str,
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
+        over!(write self, pool => {
+            let update = sqlx::query(MARK_PROFILE_SAVED).bind(issuer).bind(subject).bind(true).bind(now.0);
+            update.execute(pool).await?;
+        });
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;
