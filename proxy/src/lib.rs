@@ -1,1 +1,36 @@
-//! x
+//! The gateway: who may reach what, decided once and carried by Pingora.
+//!
+//! A request's way: [`head`] checks it byte by byte, [`target`] refuses what has two readings, [`route`] finds
+//! where it belongs, the token is verified, [`policy`] decides, [`limit`] counts, and then Pingora forwards it
+//! with the identity of its caller. [`App`] is all of it, made from a [`Config`].
+//!
+//! The modules in this list are plain Rust without Pingora, so that a test, a fuzzer or a benchmark calls them.
+
+mod access;
+mod admin;
+mod app;
+mod check;
+pub mod config;
+mod connection;
+mod context;
+pub mod framing;
+mod gateway;
+pub mod head;
+pub mod headers;
+mod ids;
+mod keep;
+pub mod limit;
+mod listener;
+mod live;
+mod metrics;
+pub mod policy;
+pub mod route;
+mod state;
+pub mod target;
+mod tls;
+mod upstream;
+mod wire;
+
+pub use app::{App, Listeners};
+pub use check::check;
+pub use config::Config;

@@ -1,0 +1,46 @@
+//! What operators ask: `/livez`, `/readyz`, `/metrics`, `/config/status`, `/upstreams`, `/jwks/status`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::extract::State as Shared;
+use axum::routing::get;
+use axum::{Json, Router};
+use postern_common::Shutdown;
+use postern_common::admin::Health;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+
+use crate::state::State;
+use crate::upstream::EndpointStatus;
+
+pub(crate) fn router(state: &Arc<State>, health: Health) -> Router {
+    let own = Router::new()
+        .route("/config/status", get(config_status))
+        .route("/upstreams", get(upstreams))
+        .route("/jwks/status", get(jwks_status))
+        .with_state(Arc::clone(state));
+    postern_common::admin::router(health, state.metrics.registry.clone()).merge(own)
+}
+
+pub(crate) async fn serve(listener: TcpListener, router: Router, stop: Shutdown) {
+    postern_common::http::serve(listener, router, postern_common::http::Limits::default(), stop).await;
+}
+
+async fn config_status(Shared(state): Shared<Arc<State>>) -> Json<Value> {
+    Json(json!({ "version": state.metrics.config_version.get() }))
+}
+
+async fn upstreams(Shared(state): Shared<Arc<State>>) -> Json<BTreeMap<String, Vec<EndpointStatus>>> {
+    let live = state.live.load();
+    let pools = live.pools.iter().map(|pool| {
+        let now = pool.now_ms();
+        let endpoints = pool.endpoints().iter().map(|endpoint| endpoint.status(now)).collect();
+        (pool.config.name.clone(), endpoints)
+    });
+    Json(pools.collect())
+}
+
+async fn jwks_status(Shared(state): Shared<Arc<State>>) -> Json<Value> {
+    Json(serde_json::to_value(state.verifier.status()).unwrap_or_default())
+}

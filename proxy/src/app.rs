@@ -1,0 +1,165 @@
+//! The gateway as a whole: built from a configuration, run on sockets that the caller bound.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ahash::RandomState;
+use arc_swap::ArcSwap;
+use pingora_core::protocols::http::v2::server::H2Options;
+use pingora_core::server::configuration::ServerConf;
+use pingora_proxy::http_proxy;
+use postern_common::admin::{Check, Health};
+use postern_common::exit::Exit;
+use postern_common::token::{Verifier, VerifierOptions};
+use postern_common::{Clock, Shutdown};
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio_util::task::TaskTracker;
+
+use crate::access::AccessLog;
+use crate::config::{Config, Stop};
+use crate::connection::Connections;
+use crate::gateway::Gateway;
+use crate::ids::Ids;
+use crate::limit::Limiter;
+use crate::listener::Acceptor;
+use crate::live::Live;
+use crate::metrics::Metrics;
+use crate::state::State;
+use crate::tls::TlsFiles;
+use crate::{admin, keep};
+
+/// Bound sockets, one for each `[[listen]]` in the order of the configuration, and one for operators.
+#[derive(Debug)]
+pub struct Listeners {
+    /// For clients.
+    pub public: Vec<TcpListener>,
+    /// For operators.
+    pub admin: Option<TcpListener>,
+}
+
+/// A gateway that is ready to run.
+pub struct App {
+    state: Arc<State>,
+    connections: Arc<Connections>,
+    tls: Vec<Option<Arc<TlsFiles>>>,
+    health: Health,
+    running: Check,
+    stop: Stop,
+}
+
+/// Pingora's own bound on attempts; the upstream's `retries` is what counts.
+const MOST_ATTEMPTS: usize = 8;
+
+/// Idle connections that are kept to all upstreams together, for each worker.
+const KEPT_CONNECTIONS: usize = 512;
+
+impl App {
+    /// Makes the gateway. Nothing is listened on, fetched or resolved before [`App::run`].
+    ///
+    /// # Errors
+    /// Status 64 if a test of the configuration fails or a file that it names is not good, 69 if the access log
+    /// cannot be written.
+    pub fn build(config: Config, clock: Clock) -> Result<Self, Exit> {
+        let metrics = Metrics::new().map_err(|error| Exit::usage(format!("cannot count: {error}")))?;
+        let metrics = Arc::new(metrics);
+        let options = VerifierOptions {
+            clock: clock.clone(),
+            cache_bytes: config.tokens.cache_bytes,
+            jwks_dir: config.tokens.jwks_dir.clone(),
+            ..VerifierOptions::default()
+        };
+        let verifier = Verifier::new(config.identity.issuers(), options);
+        let tls = config
+            .listen
+            .iter()
+            .map(|listen| listen.tls.clone().map(TlsFiles::load).transpose().map(|files| files.map(Arc::new)))
+            .collect::<Result<_, _>>()?;
+        let access = AccessLog::open(&config.access_log, metrics.events_dropped.clone())?;
+        let (stop, keys, pingora) = (config.stop, config.limits.keys, Arc::new(pingora_settings(&config)));
+        let live = Live::new(config, None, &metrics)?;
+        metrics.config_version.set(1);
+        let state = Arc::new(State {
+            live: ArcSwap::from_pointee(live),
+            verifier,
+            limiter: Limiter::new(keys),
+            metrics,
+            access,
+            ids: Ids::new(),
+            clock,
+            keys: RandomState::new(),
+            born: Instant::now(),
+        });
+        let mut proxy = http_proxy(&pingora, Gateway::new(Arc::clone(&state)));
+        proxy.h2_options = Some(http2_limits());
+        let connections = Arc::new(Connections::new(proxy, Arc::clone(&state)));
+        let health = Health::new();
+        let running = health.check("gateway");
+        Ok(Self { state, connections, tls, health, running, stop })
+    }
+
+    /// Serves until the stop begins, and then until no request is in flight or the drain is over.
+    pub async fn run(self, listeners: Listeners, shutdown: Shutdown) {
+        let background = Shutdown::new();
+        let keepers = keep::start(&self.state, &self.health, &background);
+        let admin = listeners.admin.map(|listener| {
+            let router = admin::router(&self.state, self.health.clone());
+            tokio::spawn(admin::serve(listener, router, background.clone()))
+        });
+        let accepting = Shutdown::new();
+        let acceptor = Acceptor {
+            connections: Arc::clone(&self.connections),
+            places: Arc::new(Semaphore::new(self.connections.limits().connections)),
+            by_address: Arc::default(),
+            tasks: TaskTracker::new(),
+        };
+        for (listener, tls) in listeners.public.into_iter().zip(self.tls) {
+            tokio::spawn(acceptor.clone().run(listener, tls, accepting.clone()));
+        }
+        self.running.set_ok();
+        shutdown.begun().await;
+        self.running.set_failed("stopping");
+        tokio::time::sleep(self.stop.notice).await;
+        self.connections.stop_keeping();
+        accepting.begin();
+        drain(&acceptor.tasks, self.stop.drain).await;
+        background.begin();
+        keepers.finished().await;
+        if let Some(admin) = admin {
+            let _panicked = admin.await;
+        }
+    }
+}
+
+/// Waits until no connection is left, for at most so long.
+async fn drain(tasks: &TaskTracker, most: Duration) {
+    tasks.close();
+    if tokio::time::timeout(most, tasks.wait()).await.is_err() {
+        tracing::warn!(connections = tasks.len(), drain_s = most.as_secs(), "stopped with requests in flight");
+    }
+}
+
+fn pingora_settings(config: &Config) -> ServerConf {
+    let needs_roots = config.upstreams.iter().filter_map(|upstream| upstream.tls.as_ref()).any(|tls| tls.ca.is_none());
+    ServerConf {
+        threads: config.workers.unwrap_or(1),
+        max_retries: MOST_ATTEMPTS,
+        upstream_keepalive_pool_size: KEPT_CONNECTIONS,
+        // An empty file, so that the authorities of the machine are read only where they are needed.
+        ca_file: (!needs_roots).then(|| "/dev/null".to_owned()),
+        ..ServerConf::default()
+    }
+}
+
+/// HTTP/2 with bounds on everything that a client can make it hold.
+fn http2_limits() -> H2Options {
+    let mut options = H2Options::new();
+    options
+        .max_concurrent_streams(100)
+        .max_header_list_size(32 << 10)
+        .max_send_buffer_size(64 << 10)
+        .initial_window_size(64 << 10)
+        .max_concurrent_reset_streams(20)
+        .max_pending_accept_reset_streams(20);
+    options
+}

@@ -1,0 +1,156 @@
+//! The gateway's configuration: plain data, read from TOML with every mistake told at once.
+//!
+//! Nothing here does anything: [`crate::App::build`] makes the gateway out of it. A mistake has file, line and
+//! key; unknown keys are refused; a route without a policy does not load.
+
+mod limits;
+mod listen;
+mod policy;
+mod route;
+mod test;
+mod upstream;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use postern_common::config::Env;
+use postern_common::decode::{Field, Object};
+use postern_common::identity::IdentityConfig;
+
+pub use limits::{Limits, RateBy, RateLimit};
+pub use listen::{AccessLog, AccessLogTo, ClientAddress, Listen, Tls};
+pub use route::{Cors, Rewrite, Route, Target};
+pub use test::{RouteTest, TestToken};
+pub use upstream::{Address, Balance, Health, HealthProbe, Outlier, Upstream, UpstreamTls};
+
+/// Everything that `conf/proxy.toml` says.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where clients come in; at least one.
+    pub listen: Vec<Listen>,
+    /// Where operators ask; `None` for nowhere.
+    pub admin: Option<SocketAddr>,
+    /// Worker threads; `None` for one per core. Read at start only.
+    pub workers: Option<usize>,
+    /// Pools whose tokens are trusted.
+    pub identity: IdentityConfig,
+    /// How tokens are remembered.
+    pub tokens: Tokens,
+    /// What clients may ask of the gateway.
+    pub limits: Limits,
+    /// How the process ends.
+    pub stop: Stop,
+    /// Where access events go.
+    pub access_log: AccessLog,
+    /// The services behind the gateway.
+    pub upstreams: Vec<Upstream>,
+    /// The routes, in the order of the file.
+    pub routes: Vec<Route>,
+    /// Requests whose outcome must be as written here before the configuration goes live.
+    pub tests: Vec<RouteTest>,
+}
+
+/// `[tokens]`: how tokens are remembered.
+#[derive(Clone, Debug)]
+pub struct Tokens {
+    /// Bytes that verified tokens may take; default 64 MiB, some 50,000 tokens.
+    pub cache_bytes: usize,
+    /// Folder where the last good keys of each issuer are kept across restarts; default none.
+    pub jwks_dir: Option<PathBuf>,
+}
+
+/// `[stop]`: how the process ends.
+#[derive(Clone, Copy, Debug)]
+pub struct Stop {
+    /// How long readiness is red while requests are still accepted, so that a load balancer sees it first;
+    /// default 0.
+    pub notice: Duration,
+    /// How long requests in flight may take after that; default 30 s. The process ends as soon as none is left.
+    pub drain: Duration,
+}
+
+impl Config {
+    /// Reads the root of the file. `None`, with the mistakes noted, if it is not good.
+    pub fn read(root: &Object<'_>, env: &Env) -> Option<Self> {
+        let listen = root.list("listen", |field| field.object(Listen::read));
+        if listen.is_empty() {
+            root.fail("missing_field", "at least one [[listen]] is required");
+        }
+        let admin = root.section("admin", |admin| admin.required("address", |field| field.socket_addr()));
+        let workers = root.optional("workers", |field| field.integer(1..=256));
+        let identity = IdentityConfig::read(root, env);
+        let tokens = root.section("tokens", Tokens::read).unwrap_or_default();
+        let limits = root.section("limits", Limits::read).unwrap_or_default();
+        let stop = root.section("stop", Stop::read).unwrap_or_default();
+        let access_log = root.section("access_log", AccessLog::read).unwrap_or_default();
+        let upstreams = root.section("upstream", |section| Some(section.entries(Upstream::read)));
+        let upstreams = upstreams.unwrap_or_default();
+        let routes = route::read_all(root, &upstreams, &limits);
+        let tests = root.list("test", |field| test::read(field, &routes, &upstreams));
+        Some(Self {
+            listen,
+            admin,
+            workers,
+            identity: identity?,
+            tokens,
+            limits,
+            stop,
+            access_log,
+            upstreams,
+            routes,
+            tests,
+        })
+    }
+}
+
+impl Tokens {
+    fn read(section: &Object<'_>) -> Option<Self> {
+        let default = Self::default();
+        Some(Self {
+            cache_bytes: section.or("cache_bytes", default.cache_bytes, size),
+            jwks_dir: section.optional("jwks_dir", |field| field.text(1..=4096)).map(PathBuf::from),
+        })
+    }
+}
+
+impl Default for Tokens {
+    fn default() -> Self {
+        Self { cache_bytes: 64 << 20, jwks_dir: None }
+    }
+}
+
+impl Stop {
+    fn read(section: &Object<'_>) -> Option<Self> {
+        let default = Self::default();
+        Some(Self {
+            notice: section.or("notice", default.notice, |field| field.duration()),
+            drain: section.or("drain", default.drain, |field| field.duration()),
+        })
+    }
+}
+
+impl Default for Stop {
+    fn default() -> Self {
+        Self { notice: Duration::ZERO, drain: Duration::from_secs(30) }
+    }
+}
+
+/// A size that memory can hold.
+fn size(field: Field<'_>) -> Option<usize> {
+    let bytes = field.bytes()?;
+    usize::try_from(bytes).ok().or_else(|| field.fail("out_of_range", "is more than this machine can hold"))
+}
+
+/// A duration that is not zero: a timeout of zero would refuse everything, and none is never meant.
+fn timeout(field: Field<'_>) -> Option<Duration> {
+    match field.duration()? {
+        Duration::ZERO => field.fail("out_of_range", "must be more than 0"),
+        duration => Some(duration),
+    }
+}
+
+/// A list of short texts.
+fn texts(field: Field<'_>) -> Option<Vec<String>> {
+    field.array(|item| item.text(1..=256))
+}

@@ -1,0 +1,148 @@
+use std::time::Duration;
+
+use postern_common::decode::{Field, Object};
+
+use super::{size, timeout};
+use crate::head::HeadLimits;
+use crate::limit::Rate;
+
+/// `[limits]`: what clients may ask of the gateway. Every one has a default; none can be switched off but the
+/// rates, which are off until they are set.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Open connections in all; default 20,000. Above it, new ones wait in the kernel's queue.
+    pub connections: usize,
+    /// Open connections from one address; default 1,000. Above it, new ones are closed.
+    pub connections_per_address: usize,
+    /// The head of a request: default 32 KiB, 100 fields, 8 KiB of target.
+    pub head: HeadLimits,
+    /// From the first byte of a head (or from the connection) to its last; default 10 s.
+    pub head_timeout: Duration,
+    /// How long a connection may be idle between requests; default 60 s.
+    pub idle_timeout: Duration,
+    /// The largest request body; default 1 MiB. A route can have its own.
+    pub body_bytes: u64,
+    /// Bytes per second below which a body that is being sent or read counts as stalled; default 512.
+    pub min_rate: u32,
+    /// How long a body may stay below that rate; default 20 s.
+    pub stall_timeout: Duration,
+    /// From the head of a request to the end of its response; default 60 s. A route can have its own.
+    pub deadline: Duration,
+    /// Requests from one client address; default none.
+    pub address: Option<Rate>,
+    /// Requests of one user or service; default none.
+    pub principal: Option<Rate>,
+    /// Keys that the rate limits remember; default 200,000.
+    pub keys: usize,
+    /// `redis://…` where rates marked `global` are counted across gateways; default none.
+    pub store: Option<String>,
+}
+
+/// A rate limit of a route.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RateLimit {
+    /// Whose requests are counted together.
+    pub by: RateBy,
+    /// How many.
+    pub rate: Rate,
+    /// Requests per window, as written; for the count across gateways.
+    pub requests: u32,
+    /// The window, as written.
+    pub per: Duration,
+    /// Whether it is counted across gateways, in `limits.store`; locally while that is away.
+    pub global: bool,
+}
+
+/// Whose requests are counted together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RateBy {
+    /// Those from one client address (the /64 for IPv6).
+    Address,
+    /// Those of one user or service.
+    Principal,
+    /// All of the route.
+    Route,
+}
+
+// === impl Limits ===
+
+impl Limits {
+    pub(super) fn read(section: &Object<'_>) -> Option<Self> {
+        let default = Self::default();
+        let head = HeadLimits {
+            bytes: section.or("head_bytes", default.head.bytes, size),
+            fields: section.or("head_fields", default.head.fields, |field| field.integer(8..=240)),
+            target: section.or("target_bytes", default.head.target, size),
+        };
+        Some(Self {
+            connections: section.or("connections", default.connections, |f| f.integer(1..=1_000_000)),
+            connections_per_address: section.or(
+                "connections_per_address",
+                default.connections_per_address,
+                |field| field.integer(1..=1_000_000),
+            ),
+            head,
+            head_timeout: section.or("head_timeout", default.head_timeout, timeout),
+            idle_timeout: section.or("idle_timeout", default.idle_timeout, timeout),
+            body_bytes: section.or("body_bytes", default.body_bytes, |field| field.bytes()),
+            min_rate: section.or("min_rate", default.min_rate, |field| field.integer(1..=1_000_000)),
+            stall_timeout: section.or("stall_timeout", default.stall_timeout, timeout),
+            deadline: section.or("deadline", default.deadline, timeout),
+            address: section.section("address", read_rate),
+            principal: section.section("principal", read_rate),
+            keys: section.or("keys", default.keys, |field| field.integer(1_000..=100_000_000)),
+            store: section.optional("store", |field| field.text(1..=2048)),
+        })
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 20_000,
+            connections_per_address: 1_000,
+            head: HeadLimits { bytes: 32 << 10, fields: 100, target: 8 << 10 },
+            head_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(60),
+            body_bytes: 1 << 20,
+            min_rate: 512,
+            stall_timeout: Duration::from_secs(20),
+            deadline: Duration::from_secs(60),
+            address: None,
+            principal: None,
+            keys: 200_000,
+            store: None,
+        }
+    }
+}
+
+/// `{ requests = 100, per = "1s", burst = 200 }`.
+fn read_rate(section: &Object<'_>) -> Option<Rate> {
+    read_parts(section).map(|(rate, ..)| rate)
+}
+
+fn read_parts(section: &Object<'_>) -> Option<(Rate, u32, Duration)> {
+    let requests = section.required("requests", |field| field.integer(1..=10_000_000));
+    let per = section.or("per", Duration::from_secs(1), timeout);
+    let burst = section.optional("burst", |field| field.integer(1..=10_000_000));
+    requests.map(|requests| (Rate::new(requests, per, burst), requests, per))
+}
+
+impl RateLimit {
+    pub(super) fn read(field: Field<'_>, has_store: bool) -> Option<Self> {
+        field.object(|limit| {
+            let choices = [
+                ("address", RateBy::Address),
+                ("principal", RateBy::Principal),
+                ("route", RateBy::Route),
+            ];
+            let by = limit.required("by", |field| field.one_of(&choices));
+            let global = limit.or("global", false, |field| match field.boolean()? {
+                true if !has_store => field.fail("missing_field", "needs limits.store"),
+                global => Some(global),
+            });
+            let (rate, requests, per) = read_parts(limit)?;
+            Some(Self { by: by?, rate, requests, per, global })
+        })
+    }
+}

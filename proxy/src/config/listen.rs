@@ -1,0 +1,112 @@
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use postern_common::decode::Object;
+
+/// `[[listen]]`: where clients come in.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Listen {
+    /// Address and port.
+    pub address: SocketAddr,
+    /// TLS; plain HTTP without.
+    pub tls: Option<Tls>,
+}
+
+/// `[listen.tls]`: files in PEM, read again when they change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tls {
+    /// The certificate and its chain.
+    pub certificate: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+    /// Authorities of which one must have signed the client's certificate; none is asked for without.
+    pub client_ca: Option<PathBuf>,
+    /// Whether HTTP/2 is offered; default true.
+    pub http2: bool,
+}
+
+/// `[access_log]`: where access events go, one JSON object a line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AccessLog {
+    /// Default `stdout`.
+    pub to: AccessLogTo,
+    /// How much of the client's address an event holds; default nothing.
+    pub client_address: ClientAddress,
+    /// Bytes that wait for a slow disk before events are dropped and counted; default 8 MiB.
+    pub buffer_bytes: usize,
+}
+
+/// A sink of access events.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AccessLogTo {
+    /// Nowhere.
+    Off,
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+    /// A file, opened again on SIGUSR1.
+    File(PathBuf),
+}
+
+/// How much of an address is written down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClientAddress {
+    /// Nothing.
+    Off,
+    /// The /24 (IPv4) or /48 (IPv6).
+    Network,
+    /// All of it.
+    Full,
+}
+
+// === impl Listen ===
+
+impl Listen {
+    pub(super) fn read(section: &Object<'_>) -> Option<Self> {
+        let address = section.required("address", |field| field.socket_addr());
+        let tls = section.section("tls", Tls::read);
+        Some(Self { address: address?, tls })
+    }
+}
+
+impl Tls {
+    fn read(section: &Object<'_>) -> Option<Self> {
+        let certificate = section.required("certificate", |field| field.text(1..=4096));
+        let key = section.required("key", |field| field.text(1..=4096));
+        let client_ca = section.optional("client_ca", |field| field.text(1..=4096));
+        let http2 = section.or("http2", true, |field| field.boolean());
+        Some(Self {
+            certificate: certificate?.into(),
+            key: key?.into(),
+            client_ca: client_ca.map(PathBuf::from),
+            http2,
+        })
+    }
+}
+
+// === impl AccessLog ===
+
+impl AccessLog {
+    pub(super) fn read(section: &Object<'_>) -> Option<Self> {
+        let default = Self::default();
+        let to = section.or("to", default.to, |field| match field.text(1..=4096)?.as_str() {
+            "off" => Some(AccessLogTo::Off),
+            "stdout" => Some(AccessLogTo::Stdout),
+            "stderr" => Some(AccessLogTo::Stderr),
+            path if path.contains('/') => Some(AccessLogTo::File(path.into())),
+            _ => field.fail("invalid_choice", "must be off, stdout, stderr or a path with a slash"),
+        });
+        let choices =
+            [("off", ClientAddress::Off), ("network", ClientAddress::Network), ("full", ClientAddress::Full)];
+        let client_address = section.or("client_address", default.client_address, |f| f.one_of(&choices));
+        let buffer_bytes = section.or("buffer_bytes", default.buffer_bytes, super::size);
+        Some(Self { to, client_address, buffer_bytes })
+    }
+}
+
+impl Default for AccessLog {
+    fn default() -> Self {
+        Self { to: AccessLogTo::Stdout, client_address: ClientAddress::Off, buffer_bytes: 8 << 20 }
+    }
+}

@@ -1,0 +1,227 @@
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use http::{HeaderName, HeaderValue};
+use postern_common::decode::{Field, Object, Value};
+
+use super::{Limits, RateBy, RateLimit, Upstream, policy, texts, timeout};
+use crate::headers;
+use crate::policy::Policy;
+use crate::route::{Condition, HostPattern, Methods, PathPattern, Pattern};
+
+/// `[[route]]`: which requests go where, and who may send them.
+#[derive(Clone, Debug)]
+pub struct Route {
+    /// The name in tests, logs and metrics; default the methods and the path.
+    pub name: String,
+    /// What it matches.
+    pub pattern: Pattern,
+    /// Where it goes: positions in [`super::Config::upstreams`] with their shares.
+    pub targets: Vec<Target>,
+    /// Who may take it.
+    pub policy: Policy,
+    /// The largest request body.
+    pub body_bytes: u64,
+    /// From the head of the request to the end of the response.
+    pub deadline: Duration,
+    /// Further rates.
+    pub limits: Vec<RateLimit>,
+    /// What is forwarded in place of the path; default the path as it came.
+    pub rewrite: Option<Rewrite>,
+    /// Whether a WebSocket upgrade is passed on; default false.
+    pub websocket: bool,
+    /// Fields that every response of the route carries.
+    pub response_headers: Vec<(HeaderName, HeaderValue)>,
+    /// Cross-origin rules; default none.
+    pub cors: Option<Cors>,
+}
+
+/// One upstream of a route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// Position in [`super::Config::upstreams`].
+    pub upstream: usize,
+    /// Its share against the others.
+    pub weight: u32,
+}
+
+/// `{ strip = "/v1" }` or `{ strip = "/v1", add = "/api" }`: the beginning of the path is replaced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rewrite {
+    /// What every path of the route begins with.
+    pub strip: String,
+    /// What stands there instead.
+    pub add: String,
+}
+
+/// `[route.cors]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cors {
+    /// Origins, each exact; `*` for any.
+    pub origins: Vec<String>,
+    /// Request fields that scripts may send.
+    pub headers: Vec<String>,
+    /// How long a browser may remember the answer; default 10 min.
+    pub max_age: Duration,
+}
+
+/// Reads every route. What makes a route useless (an unknown upstream, a name twice, a route that an earlier
+/// one shadows) is told at its line.
+pub(super) fn read_all(root: &Object<'_>, upstreams: &[Upstream], limits: &Limits) -> Vec<Route> {
+    let mut earlier: Vec<Route> = Vec::new();
+    let mut names: HashSet<String> = HashSet::new();
+    let mut shapes: HashMap<String, Vec<usize>> = HashMap::new();
+    let _count = root.list("route", |field| {
+        let route = Route::read(field, upstreams, limits)?;
+        if !names.insert(route.name.clone()) {
+            field.fail::<()>("duplicate_name", format!("a route is already called {}", route.name));
+        }
+        let same = shapes.entry(route.pattern.shape()).or_default();
+        if let Some(by) = same.iter().find(|at| earlier[**at].pattern.covers(&route.pattern)) {
+            let by = &earlier[*by].name;
+            field.fail::<()>("unreachable_route", format!("can never be taken: {by} takes all its requests"));
+        }
+        same.push(earlier.len());
+        earlier.push(route);
+        Some(())
+    });
+    earlier
+}
+
+impl Route {
+    fn read(field: Field<'_>, upstreams: &[Upstream], limits: &Limits) -> Option<Self> {
+        field.object(|route| {
+            let pattern = read_pattern(route);
+            let name = route.optional("name", |field| field.text(1..=100));
+            let targets = route.required("upstream", |field| read_targets(field, upstreams));
+            let policy = route.required("policy", policy::read);
+            let has_store = limits.store.is_some();
+            let rates = route.list("limits", |field| RateLimit::read(field, has_store));
+            if matches!(policy, Some(Policy::Public)) && rates.iter().any(|rate| rate.by == RateBy::Principal) {
+                route.fail("invalid_choice", "a public route has no principal to limit by");
+            }
+            let rewrite = route.section("rewrite", Rewrite::read);
+            let pattern = pattern?;
+            if rewrite.as_ref().is_some_and(|rewrite| !pattern.path.template.starts_with(&rewrite.strip)) {
+                route.fail("invalid_choice", "rewrite.strip must be the beginning of path");
+            }
+            Some(Self {
+                name: name.unwrap_or_else(|| format!("{} {}", pattern.methods, pattern.path.template)),
+                targets: targets?,
+                policy: policy?,
+                body_bytes: route.or("body_bytes", limits.body_bytes, |field| field.bytes()),
+                deadline: route.or("deadline", limits.deadline, timeout),
+                limits: rates,
+                rewrite,
+                websocket: route.or("websocket", false, |field| field.boolean()),
+                response_headers: route.section("response_headers", read_fields).unwrap_or_default(),
+                cors: route.section("cors", Cors::read),
+                pattern,
+            })
+        })
+    }
+}
+
+fn read_pattern(route: &Object<'_>) -> Option<Pattern> {
+    let path = route.required("path", |field| {
+        PathPattern::parse(field.string()?).or_else(|detail| field.fail("invalid_format", detail).ok_or(())).ok()
+    });
+    let methods = route.required("methods", |field| {
+        let all = field.array(|item| {
+            let name = item.string()?;
+            let known = if name == "*" { Some(Methods::ALL) } else { Methods::of(name) };
+            known.or_else(|| item.fail("invalid_choice", format!("must be * or one of {}", Methods::ALL)))
+        })?;
+        if all.is_empty() {
+            return field.fail("invalid_length", "must not be empty");
+        }
+        Some(all.into_iter().fold(Methods::default(), Methods::union))
+    });
+    let hosts = route.list("hosts", |item| {
+        HostPattern::parse(item.string()?)
+            .or_else(|| item.fail("invalid_format", "must be a name such as example.com or *.example.com"))
+    });
+    let headers = route.section("headers", |section| Some(read_conditions(section, true)));
+    let queries = route.section("query", |section| Some(read_conditions(section, false)));
+    Some(Pattern {
+        hosts,
+        path: path?,
+        methods: methods?,
+        headers: headers.unwrap_or_default(),
+        queries: queries.unwrap_or_default(),
+    })
+}
+
+/// `{ name = "value" }`, or `{ name = true }` for any value.
+fn read_conditions(section: &Object<'_>, lower_case: bool) -> Vec<Condition> {
+    section.entries(|name, field| {
+        let name = if lower_case { name.to_ascii_lowercase() } else { name.to_owned() };
+        if lower_case && HeaderName::from_bytes(name.as_bytes()).is_err() {
+            return field.fail("invalid_format", "is not the name of a header");
+        }
+        let value = match field.value() {
+            Value::Bool(true) => None,
+            _ => Some(field.text(0..=1024)?),
+        };
+        Some(Condition { name, value })
+    })
+}
+
+/// `"name"`, or `{ name = weight, other = weight }`.
+fn read_targets(field: Field<'_>, upstreams: &[Upstream]) -> Option<Vec<Target>> {
+    let find = |name: &str, field: Field<'_>| {
+        let found = upstreams.iter().position(|upstream| upstream.name == name);
+        found.or_else(|| field.fail("unknown_upstream", format!("there is no [upstream.{name}]")))
+    };
+    if let Value::String(name) = field.value() {
+        return Some(vec![Target { upstream: find(name, field)?, weight: 1 }]);
+    }
+    let targets = field.object(|targets| {
+        Some(targets.entries(|name, field| {
+            Some(Target { upstream: find(name, field)?, weight: field.integer(0..=1000)? })
+        }))
+    })?;
+    if targets.iter().all(|target| target.weight == 0) {
+        return field.fail("out_of_range", "at least one weight must be more than 0");
+    }
+    Some(targets)
+}
+
+fn read_fields(section: &Object<'_>) -> Option<Vec<(HeaderName, HeaderValue)>> {
+    Some(section.entries(|name, field| {
+        let value = field.text(0..=4096)?;
+        let name = HeaderName::from_bytes(name.as_bytes()).ok().filter(|name| !headers::is_reserved(name.as_str()));
+        match (name, HeaderValue::from_str(&value)) {
+            (Some(name), Ok(value)) => Some((name, value)),
+            _ => field.fail("invalid_format", "is not a header that a route may set"),
+        }
+    }))
+}
+
+impl Rewrite {
+    fn read(section: &Object<'_>) -> Option<Self> {
+        let path = |name: &'static str| {
+            section.optional(name, |field| {
+                let text = field.text(0..=1024)?;
+                let plain = text.is_empty() || PathPattern::parse(&text).is_ok_and(|path| !path.prefix);
+                if plain && !text.ends_with('/') && !text.contains('{') {
+                    return Some(text);
+                }
+                field.fail("invalid_format", "must be empty or a path such as /v1, without a slash at its end")
+            })
+        };
+        let rewrite = Self { strip: path("strip").unwrap_or_default(), add: path("add").unwrap_or_default() };
+        Some(rewrite)
+    }
+}
+
+impl Cors {
+    fn read(section: &Object<'_>) -> Option<Self> {
+        let origins = section.required("origins", texts);
+        Some(Self {
+            headers: section.or("headers", vec!["authorization".to_owned(), "content-type".to_owned()], texts),
+            max_age: section.or("max_age", Duration::from_secs(600), |field| field.duration()),
+            origins: origins?,
+        })
+    }
+}

@@ -1,0 +1,108 @@
+//! One connection from its first request to its last.
+
+use std::pin::pin;
+use std::sync::Arc;
+
+use pingora_core::apps::{HttpServerApp, ServerApp};
+use pingora_core::protocols::Stream;
+use pingora_core::protocols::http::ServerSession;
+use pingora_proxy::HttpProxy;
+use postern_common::{Code, Problem, Shutdown};
+use tokio::io::AsyncWriteExt;
+use tokio::sync::watch;
+
+use crate::config::Limits;
+use crate::gateway::Gateway;
+use crate::metrics::Metrics;
+use crate::state::State;
+use crate::wire::{HeadEvent, Wire};
+
+/// Serves connections: reads and checks each head, then lets Pingora carry the request.
+pub(crate) struct Connections {
+    proxy: Arc<HttpProxy<Gateway>>,
+    state: Arc<State>,
+    /// Tells Pingora that no connection is to be kept.
+    stopping: watch::Sender<bool>,
+}
+
+impl Connections {
+    pub(crate) fn new(proxy: HttpProxy<Gateway>, state: Arc<State>) -> Self {
+        let (stopping, _) = watch::channel(false);
+        Self { proxy: Arc::new(proxy), state, stopping }
+    }
+
+    pub(crate) fn metrics(&self) -> &Metrics {
+        &self.state.metrics
+    }
+
+    /// The limits for connections that begin now.
+    pub(crate) fn limits(&self) -> Arc<Limits> {
+        Arc::clone(&self.state.live.load().limits)
+    }
+
+    /// From now on every response closes its connection.
+    pub(crate) fn stop_keeping(&self) {
+        self.stopping.send_replace(true);
+    }
+
+    /// Serves requests until the client leaves, a head is refused, or the stop finds the connection idle.
+    pub(crate) async fn serve(&self, mut wire: Box<Wire>, stop: Shutdown) {
+        let stopping = self.stopping.subscribe();
+        if wire.is_http2() {
+            wire.open_tunnel();
+            let _ended = self.proxy.process_new(wire as Stream, &stopping).await;
+            return;
+        }
+        let mut stop = pin!(stop.begun());
+        let mut first = true;
+        loop {
+            match wire.read_head(first, stop.as_mut()).await {
+                HeadEvent::Ready => {}
+                HeadEvent::Closed => return,
+                HeadEvent::Late => {
+                    let detail = "The head of the request did not arrive in time.";
+                    return self.refuse(&mut wire, Problem::new(Code::RequestTimeout).detail(detail)).await;
+                }
+                HeadEvent::Refused(fault) => {
+                    return self.refuse(&mut wire, Problem::new(fault.code()).detail(fault.detail())).await;
+                }
+            }
+            first = false;
+            let session = ServerSession::new_http1(wire as Stream);
+            let Some(reused) = self.proxy.process_new_http(session, &stopping).await else { return };
+            let (stream, _settings) = reused.consume();
+            match stream.into_any().downcast() {
+                Ok(back) => wire = back,
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Answers what never became a request, and closes.
+    #[expect(clippy::needless_pass_by_value, reason = "the problem is made for this call")]
+    async fn refuse(&self, wire: &mut Wire, problem: Problem) {
+        let id = self.state.ids.next(&self.state.clock);
+        let rendered = problem.render(&id.to_string());
+        let mut answer = format!(
+            "HTTP/1.1 {} {}\r\nConnection: close\r\nContent-Length: {}\r\nX-Request-Id: {id}\r\n",
+            rendered.status.as_u16(),
+            rendered.status.canonical_reason().unwrap_or_default(),
+            rendered.body.len(),
+        )
+        .into_bytes();
+        for (name, value) in &rendered.headers {
+            answer.extend_from_slice(name.as_str().as_bytes());
+            answer.extend_from_slice(b": ");
+            answer.extend_from_slice(value.as_bytes());
+            answer.extend_from_slice(b"\r\n");
+        }
+        answer.extend_from_slice(b"\r\n");
+        answer.extend_from_slice(&rendered.body);
+        wire.abandon();
+        wire.set_deadline(self.limits().head_timeout);
+        if wire.write_all(&answer).await.is_ok() {
+            let _gone = wire.flush().await;
+        }
+        self.state.note_at_door(id, problem.code(), wire.client());
+    }
+}

@@ -1,0 +1,95 @@
+//! What is known about one request while it is on its way. It observes; decisions travel as types.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use postern_common::Code;
+use postern_common::token::Caller;
+use uuid::Uuid;
+
+use crate::config::Route;
+use crate::live::Live;
+use crate::route::RouteIndex;
+use crate::upstream::{Pool, Ticket};
+
+/// One request.
+pub(crate) struct Context {
+    /// The configuration that it began under, and ends under.
+    pub(crate) live: Arc<Live>,
+    pub(crate) started: Instant,
+    pub(crate) id: Uuid,
+    pub(crate) trace: Trace,
+    /// Whether the target passed, so that its path may be written down.
+    pub(crate) is_canonical: bool,
+    pub(crate) route: Option<RouteIndex>,
+    pub(crate) caller: Option<Caller>,
+    /// Why it was refused or failed.
+    pub(crate) refused: Option<Code>,
+    /// What an audit-only policy would have refused with.
+    pub(crate) audit: Option<Code>,
+    /// The client left before the answer was complete.
+    pub(crate) is_abandoned: bool,
+    /// Spreads the client over addresses, always the same way.
+    pub(crate) client_key: u64,
+    pub(crate) attempt: Option<Attempt>,
+    pub(crate) attempts: u32,
+    pub(crate) upstream_us: Option<u64>,
+    pub(crate) body_bytes: u64,
+}
+
+/// One try at an upstream.
+pub(crate) struct Attempt {
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) ticket: Ticket,
+    pub(crate) began: Instant,
+}
+
+/// W3C trace context: the trace goes on, with this gateway as the parent of what follows.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Trace {
+    pub(crate) id: u128,
+    pub(crate) parent: u64,
+    pub(crate) flags: u8,
+}
+
+impl Context {
+    pub(crate) fn new(live: Arc<Live>, id: Uuid) -> Self {
+        Self {
+            live,
+            started: Instant::now(),
+            id,
+            trace: Trace::default(),
+            is_canonical: false,
+            route: None,
+            caller: None,
+            refused: None,
+            audit: None,
+            is_abandoned: false,
+            client_key: 0,
+            attempt: None,
+            attempts: 0,
+            upstream_us: None,
+            body_bytes: 0,
+        }
+    }
+
+    /// The route that it takes.
+    pub(crate) fn route(&self) -> Option<&Route> {
+        self.route.map(|index| &self.live.table.routes[index])
+    }
+}
+
+impl Trace {
+    /// Goes on with a `traceparent` that has been found well formed.
+    pub(crate) fn follow(text: &str, parent: u64) -> Self {
+        let id = text.get(3..35).and_then(|hex| u128::from_str_radix(hex, 16).ok()).unwrap_or_default();
+        let flags = text.get(53..55).and_then(|hex| u8::from_str_radix(hex, 16).ok()).unwrap_or_default();
+        Self { id, parent, flags }
+    }
+}
+
+impl std::fmt::Display for Trace {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "00-{:032x}-{:016x}-{:02x}", self.id, self.parent, self.flags)
+    }
+}

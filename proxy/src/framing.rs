@@ -1,0 +1,184 @@
+//! Where a request body ends (RFC 9112 sections 6 and 7), decided once and strictly.
+//!
+//! The scanner is fed what arrives and says how much of it belongs to this request. What it lets through is
+//! well formed: exact CRLF, hexadecimal sizes that fit, bounded extensions, no trailers that could smuggle a
+//! field past the head check.
+
+use crate::head::BodyKind;
+
+/// Bytes of a chunk extension or of all trailers that are passed over.
+const MAX_SLACK: u16 = 1024;
+
+/// A body that is not well formed; the connection is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FramingFault;
+
+/// How far a body has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Framing {
+    /// So many bytes are still to come.
+    Length(u64),
+    /// Within chunks.
+    Chunked(Chunk),
+    /// The message is complete; what follows belongs to the next one.
+    Done,
+    /// After 101: everything passes until the end of the connection.
+    Tunnel,
+}
+
+/// Where in a chunk the next byte stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Chunk {
+    /// In the size; digits so far.
+    Size(u64, u8),
+    /// In an extension.
+    Extension(u64, u16),
+    /// Before the LF of a size line.
+    SizeEnd(u64),
+    /// In the data.
+    Data(u64),
+    /// Before the CR after the data.
+    DataCr,
+    /// Before the LF after the data.
+    DataLf,
+    /// After the last chunk, before the CR of the empty line.
+    LastCr,
+    /// Before the very last LF.
+    LastLf,
+}
+
+// === impl Framing ===
+
+impl Framing {
+    /// The beginning of a body.
+    #[must_use]
+    pub fn begin(kind: BodyKind) -> Self {
+        match kind {
+            BodyKind::Length(0) => Self::Done,
+            BodyKind::Length(length) => Self::Length(length),
+            BodyKind::Chunked => Self::Chunked(Chunk::Size(0, 0)),
+        }
+    }
+
+    /// How many bytes of `bytes` belong to this message.
+    ///
+    /// # Errors
+    /// A chunk that is not well formed.
+    pub fn advance(&mut self, bytes: &[u8]) -> Result<usize, FramingFault> {
+        match self {
+            Self::Tunnel => Ok(bytes.len()),
+            Self::Done => Ok(0),
+            Self::Length(left) => {
+                let taken = usize::try_from(*left).unwrap_or(usize::MAX).min(bytes.len());
+                *left -= taken as u64;
+                if *left == 0 {
+                    *self = Self::Done;
+                }
+                Ok(taken)
+            }
+            Self::Chunked(_) => self.advance_chunks(bytes),
+        }
+    }
+
+    fn advance_chunks(&mut self, bytes: &[u8]) -> Result<usize, FramingFault> {
+        let mut at = 0;
+        while let Self::Chunked(chunk) = *self {
+            let Some(byte) = bytes.get(at) else { break };
+            if let Chunk::Data(left) = chunk {
+                let taken = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len() - at);
+                at += taken;
+                let left = left - taken as u64;
+                *self = Self::Chunked(if left == 0 { Chunk::DataCr } else { Chunk::Data(left) });
+                continue;
+            }
+            at += 1;
+            *self = chunk.step(*byte)?.map_or(Self::Done, Self::Chunked);
+        }
+        Ok(at)
+    }
+}
+
+// === impl Chunk ===
+
+impl Chunk {
+    /// The state after one byte; `None` after the last of the message.
+    fn step(self, byte: u8) -> Result<Option<Self>, FramingFault> {
+        let next = match (self, byte) {
+            (Self::Size(size, digits), byte) if byte.is_ascii_hexdigit() => {
+                if digits == 15 {
+                    return Err(FramingFault);
+                }
+                let digit = (byte as char).to_digit(16).ok_or(FramingFault)?;
+                Self::Size(size * 16 + u64::from(digit), digits + 1)
+            }
+            (Self::Size(size, 1..), b'\r') | (Self::Extension(size, _), b'\r') => Self::SizeEnd(size),
+            (Self::Size(size, 1..), b';') => Self::Extension(size, 0),
+            (Self::Extension(size, length), b'\t' | 0x20..=0x7e) if length < MAX_SLACK => {
+                Self::Extension(size, length + 1)
+            }
+            (Self::SizeEnd(0), b'\n') => Self::LastCr,
+            (Self::SizeEnd(size), b'\n') => Self::Data(size),
+            (Self::DataCr, b'\r') => Self::DataLf,
+            (Self::DataLf, b'\n') => Self::Size(0, 0),
+            (Self::LastCr, b'\r') => Self::LastLf,
+            (Self::LastLf, b'\n') => return Ok(None),
+            _ => return Err(FramingFault),
+        };
+        Ok(Some(next))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn scan(bytes: &[u8]) -> Result<(usize, Framing), FramingFault> {
+        let mut framing = Framing::begin(BodyKind::Chunked);
+        framing.advance(bytes).map(|taken| (taken, framing))
+    }
+
+    #[test]
+    fn a_body_ends_where_it_says() {
+        assert_eq!(scan(b"3\r\nabc\r\n0\r\n\r\nGET / "), Ok((13, Framing::Done)));
+        assert_eq!(scan(b"3;a=b\r\nabc\r\n0\r\n\r\n"), Ok((17, Framing::Done)));
+        let mut framing = Framing::begin(BodyKind::Length(3));
+        assert_eq!(framing.advance(b"abcGET"), Ok(3));
+        assert_eq!(framing, Framing::Done);
+    }
+
+    #[test]
+    fn malformed_chunks_are_refused() {
+        for body in [
+            "\r\n", ";\r\n", "3\nabc\r\n", "3\r\nabcd\r\n", "3\r\nabc\n", "0x3\r\n", " 3\r\n", "3 \r\n", "-1\r\n",
+            "fffffffffffffffff\r\n", "0\r\nX: smuggled\r\n\r\n", "0\r\n\n", "3;a\nb\r\n", "3;\x01\r\n", "g\r\n",
+        ] {
+            assert_eq!(scan(body.as_bytes()), Err(FramingFault), "{body:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn chunked_bodies_are_found_however_they_arrive(
+            chunks in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 1..40), 0..6),
+            tail in proptest::collection::vec(any::<u8>(), 0..20),
+            piece in 1_usize..30,
+        ) {
+            let mut wire = Vec::new();
+            for chunk in &chunks {
+                wire.extend_from_slice(format!("{:x}\r\n", chunk.len()).as_bytes());
+                wire.extend_from_slice(chunk);
+                wire.extend_from_slice(b"\r\n");
+            }
+            wire.extend_from_slice(b"0\r\n\r\n");
+            let length = wire.len();
+            wire.extend_from_slice(&tail);
+            let mut framing = Framing::begin(BodyKind::Chunked);
+            let mut taken = 0;
+            for part in wire.chunks(piece) {
+                taken += framing.advance(part).expect("well formed");
+            }
+            prop_assert_eq!((taken, framing), (length, Framing::Done));
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! Pingora's hooks, as a table of contents: each one delegates.
+
+mod admit;
+mod failure;
+mod forward;
+mod outcome;
+mod refuse;
+mod throttle;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use pingora_core::modules::http::HttpModules;
+use pingora_core::upstreams::peer::HttpPeer;
+use pingora_core::{Error, ErrorType, Result};
+use pingora::http::{RequestHeader, ResponseHeader};
+use pingora_proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
+use postern_common::Code;
+
+use crate::context::{Attempt, Context};
+use crate::state::State;
+use crate::upstream::NoEndpoint;
+use crate::wire::Wire;
+
+
+/// The gateway, as Pingora sees it.
+pub(crate) struct Gateway {
+    state: Arc<State>,
+}
+
+impl Gateway {
+    pub(crate) fn new(state: Arc<State>) -> Self {
+        Self { state }
+    }
+}
+
+/// The connection under an HTTP/1 session; HTTP/2 streams have none of their own.
+fn wire(session: &Session) -> Option<&Wire> {
+    session.stream().and_then(|stream| (**stream).as_any().downcast_ref::<Wire>())
+}
+
+#[async_trait]
+impl ProxyHttp for Gateway {
+    type CTX = Context;
+
+    fn new_ctx(&self) -> Context {
+        Context::new(self.state.live.load_full(), self.state.ids.next(&self.state.clock))
+    }
+
+    /// None: Pingora's default adds compression, which no route asks for.
+    fn init_downstream_modules(&self, _modules: &mut HttpModules) {}
+
+    async fn request_filter(&self, session: &mut Session, ctx: &mut Context) -> Result<bool> {
+        match admit::admit(&self.state, session, ctx).await {
+            Ok(()) => Ok(false),
+            Err(problem) => {
+                refuse::write(session, ctx, &problem).await?;
+                Ok(true)
+            }
+        }
+    }
+
+    async fn upstream_peer(&self, session: &mut Session, ctx: &mut Context) -> Result<Box<HttpPeer>> {
+        let live = Arc::clone(&ctx.live);
+        let Some(route) = ctx.route.map(|index| &live.table.routes[index]) else {
+            return Err(forward::refuse(ctx, Code::Internal));
+        };
+        let before = ctx.attempt.take();
+        let pool = match &before {
+            Some(attempt) => &attempt.pool,
+            None => live.pool(route, self.state.ids.number()),
+        };
+        ctx.attempts += 1;
+        ctx.body_bytes = 0;
+        let avoid = before.as_ref().map(|attempt| &*attempt.ticket.endpoint);
+        let ticket = pool.pick(ctx.client_key, avoid).map_err(|reason| {
+            forward::refuse(ctx, match reason {
+                NoEndpoint::Away | NoEndpoint::Full => Code::UpstreamUnavailable,
+            })
+        })?;
+        let peer = forward::peer(&ticket.endpoint.peer, route, session);
+        let began = Instant::now();
+        if before.is_none() {
+            self.state.metrics.overhead.observe((began - ctx.started).as_secs_f64());
+        }
+        ctx.attempt = Some(Attempt { pool: Arc::clone(pool), ticket, began });
+        Ok(peer)
+    }
+
+    async fn upstream_request_filter(
+        &self,
+        session: &mut Session,
+        upstream_request: &mut RequestHeader,
+        ctx: &mut Context,
+    ) -> Result<()> {
+        forward::prepare(session, upstream_request, ctx)
+    }
+
+    async fn request_body_filter(
+        &self,
+        session: &mut Session,
+        body: &mut Option<Bytes>,
+        _end_of_stream: bool,
+        ctx: &mut Context,
+    ) -> Result<()> {
+        ctx.body_bytes += body.as_ref().map_or(0, Bytes::len) as u64;
+        let most = ctx.route().map_or(0, |route| route.body_bytes);
+        if ctx.body_bytes > most && !session.was_upgraded() {
+            return Err(forward::refuse(ctx, Code::BodyTooLarge));
+        }
+        Ok(())
+    }
+
+    async fn upstream_response_filter(
+        &self,
+        session: &mut Session,
+        response: &mut ResponseHeader,
+        ctx: &mut Context,
+    ) -> Result<()> {
+        outcome::note_response(session, response, ctx);
+        Ok(())
+    }
+
+    async fn response_filter(
+        &self,
+        session: &mut Session,
+        response: &mut ResponseHeader,
+        ctx: &mut Context,
+    ) -> Result<()> {
+        outcome::dress(session, response, ctx)
+    }
+
+    fn fail_to_connect(
+        &self,
+        _session: &mut Session,
+        _peer: &HttpPeer,
+        ctx: &mut Context,
+        error: Box<Error>,
+    ) -> Box<Error> {
+        failure::to_connect(ctx, error)
+    }
+
+    fn error_while_proxy(
+        &self,
+        _peer: &HttpPeer,
+        session: &mut Session,
+        error: Box<Error>,
+        ctx: &mut Context,
+        client_reused: bool,
+    ) -> Box<Error> {
+        failure::while_proxying(session, error, ctx, client_reused)
+    }
+
+    async fn fail_to_proxy(&self, session: &mut Session, error: &Error, ctx: &mut Context) -> FailToProxy {
+        failure::answer(session, error, ctx).await
+    }
+
+    async fn logging(&self, session: &mut Session, error: Option<&Error>, ctx: &mut Context) {
+        outcome::tell(&self.state, session, error, ctx);
+    }
+
+    /// An access event tells it, with its code.
+    fn suppress_error_log(&self, _session: &Session, _ctx: &Context, _error: &Error) -> bool {
+        true
+    }
+
+    fn suppress_proxy_warn_log(
+        &self,
+        _session: &Session,
+        _ctx: &Context,
+        _error: &Error,
+        _context: ProxyWarnLogContext,
+    ) -> bool {
+        true
+    }
+}
+
+/// The type of every error that this gateway raises itself; its code stands in the context.
+const REFUSED: ErrorType = ErrorType::new("Refused");

@@ -1,0 +1,99 @@
+//! From a head to the decision whether it may go on.
+
+use std::sync::Arc;
+
+use http::HeaderMap;
+use http::header::CONTENT_LENGTH;
+use pingora_proxy::Session;
+use postern_common::http::bearer;
+use postern_common::token::Caller;
+use postern_common::{Code, Problem};
+
+use super::{throttle, wire};
+use crate::context::{Context, Trace};
+use crate::headers;
+use crate::live::Found;
+use crate::route::Request;
+use crate::state::State;
+use crate::target::Target;
+
+/// Target, route, address limit, token, policy, principal limit, size: in this order.
+pub(super) async fn admit(state: &State, session: &Session, ctx: &mut Context) -> Result<(), Problem> {
+    let live = Arc::clone(&ctx.live);
+    let head = session.req_header();
+    follow_trace(state, &head.headers, ctx);
+    let target = Target::parse(head.raw_path())
+        .map_err(|fault| Problem::new(Code::InvalidTarget).detail(fault.detail()))?;
+    ctx.is_canonical = true;
+    let host = match head.uri.authority() {
+        Some(authority) => authority.as_str(),
+        None => head.headers.get(http::header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default(),
+    };
+    let request = Request {
+        host,
+        path: target.path,
+        query: target.query,
+        method: head.method.as_str(),
+        headers: &head.headers,
+    };
+    let found = live.table.find(&request);
+    throttle::by_address(state, session, ctx)?;
+    let is_public = match found {
+        Found::Route(route) => live.table.routes[route].policy.is_public(),
+        Found::Method { public, .. } => public,
+        Found::Nothing => false,
+    };
+    if !is_public {
+        ctx.caller = Some(authenticate(state, &head.headers).await?);
+    }
+    let route = match found {
+        Found::Route(index) => index,
+        Found::Method { allow, .. } => return Err(Problem::method_not_allowed(allow.to_string())),
+        Found::Nothing => return Err(Code::NotFound.into()),
+    };
+    ctx.route = Some(route);
+    let route = &live.table.routes[route];
+    if let Some(Err(code)) = ctx.caller.as_ref().map(|caller| route.policy.decide(caller)) {
+        if !route.policy.is_audit_only() {
+            return Err(code.into());
+        }
+        ctx.audit = Some(code);
+        state.metrics.audited.with_label_values(&[route.name.as_str(), code.as_str()]).inc();
+    }
+    throttle::by_principal(state, ctx)?;
+    throttle::by_route(state, session, route, ctx)?;
+    check_size(&head.headers, route.body_bytes)?;
+    if let Some(wire) = wire(session) {
+        wire.set_deadline(route.deadline);
+    }
+    Ok(())
+}
+
+/// Exactly one Bearer token that verifies. A token that was seen before costs no signature.
+async fn authenticate(state: &State, headers: &HeaderMap) -> Result<Caller, Problem> {
+    let token = bearer(headers)?;
+    let verdict = match state.verifier.verify_cached(token) {
+        Some(verdict) => verdict,
+        None => state.verifier.verify(token).await,
+    };
+    verdict.map_err(Problem::from)
+}
+
+/// What is announced to be too large is refused before a byte of it is read.
+fn check_size(headers: &HeaderMap, most: u64) -> Result<(), Problem> {
+    let announced = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    match announced {
+        Some(length) if length > most => Err(Code::BodyTooLarge.into()),
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// Goes on with the client's trace, or begins one.
+fn follow_trace(state: &State, headers: &HeaderMap, ctx: &mut Context) {
+    let given = headers.get("traceparent").filter(|value| headers::is_traceparent(value.as_bytes()));
+    let parent = state.ids.number();
+    ctx.trace = match given.and_then(|value| value.to_str().ok()) {
+        Some(text) => Trace::follow(text, parent),
+        None => Trace { id: u128::from(state.ids.number()) << 64 | u128::from(parent), parent, flags: 0 },
+    };
+}

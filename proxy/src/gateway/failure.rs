@@ -1,0 +1,99 @@
+//! What becomes of a request that an upstream or a client let down.
+
+use pingora_core::{Error, ErrorSource, ErrorType};
+use pingora_proxy::{FailToProxy, Session};
+use postern_common::{Code, Problem};
+
+use super::{refuse, wire};
+use crate::context::Context;
+use crate::wire::WireFault;
+
+/// No connection: nothing was sent, so that any method may be tried at another address.
+pub(super) fn to_connect(ctx: &Context, mut error: Box<Error>) -> Box<Error> {
+    let Some(attempt) = &ctx.attempt else { return error };
+    attempt.pool.note_failure(&attempt.ticket.endpoint);
+    error.set_retry(attempt.pool.may_retry(ctx.attempts));
+    error
+}
+
+/// A connection that broke: tried again only if it had been idle and the origin closed it, for a method that may
+/// be repeated, with a body that is still at hand.
+pub(super) fn while_proxying(
+    session: &Session,
+    mut error: Box<Error>,
+    ctx: &Context,
+    client_reused: bool,
+) -> Box<Error> {
+    let at_upstream = matches!(error.esource(), ErrorSource::Upstream);
+    let can_repeat = session.req_header().method.is_idempotent() && !session.as_ref().retry_buffer_truncated();
+    if can_repeat {
+        error.retry.decide_reuse(client_reused);
+    } else {
+        error.set_retry(false);
+    }
+    if let Some(attempt) = &ctx.attempt
+        && at_upstream
+    {
+        if error.retry() {
+            error.set_retry(attempt.pool.may_retry(ctx.attempts));
+        } else {
+            attempt.pool.note_failure(&attempt.ticket.endpoint);
+        }
+    }
+    error
+}
+
+/// Writes the answer, where there is still someone to read it and nothing was written yet.
+pub(super) async fn answer(session: &mut Session, error: &Error, ctx: &mut Context) -> FailToProxy {
+    let code = ctx.refused.or_else(|| code(session, error));
+    ctx.refused = code;
+    ctx.is_abandoned = code.is_none();
+    let already = session.response_written().is_some_and(|response| !response.status.is_informational());
+    let status = code.map_or(0, |code| code.status().as_u16());
+    if let (Some(code), false) = (code, already) {
+        session.set_keepalive(None);
+        if refuse::write(session, ctx, &Problem::new(code)).await.is_err() {
+            ctx.is_abandoned = true;
+        }
+    }
+    FailToProxy { error_code: status, can_reuse_downstream: false }
+}
+
+/// `None` when the client has left.
+fn code(session: &Session, error: &Error) -> Option<Code> {
+    match wire(session).and_then(|wire| Some((wire.fault()?, wire.is_request_complete()))) {
+        Some((WireFault::Framing, _)) => return Some(Code::InvalidRequest),
+        Some((WireFault::Stalled, _) | (WireFault::Deadline, false)) => return Some(Code::RequestTimeout),
+        Some((WireFault::Deadline, true)) => return Some(Code::UpstreamTimeout),
+        None => {}
+    }
+    let kind = error.etype();
+    let timed_out = matches!(
+        kind,
+        ErrorType::ConnectTimedout
+            | ErrorType::ReadTimedout
+            | ErrorType::WriteTimedout
+            | ErrorType::TLSHandshakeTimedout
+    );
+    let unreachable = matches!(
+        kind,
+        ErrorType::ConnectRefused
+            | ErrorType::ConnectNoRoute
+            | ErrorType::ConnectError
+            | ErrorType::BindError
+            | ErrorType::SocketError
+    );
+    match error.esource() {
+        ErrorSource::Upstream if timed_out => Some(Code::UpstreamTimeout),
+        ErrorSource::Upstream if unreachable => Some(Code::UpstreamUnavailable),
+        ErrorSource::Upstream => Some(Code::UpstreamFailed),
+        ErrorSource::Downstream => {
+            let gone = matches!(
+                kind,
+                ErrorType::ReadError | ErrorType::WriteError | ErrorType::ConnectionClosed | ErrorType::H2Error
+            );
+            if gone { None } else { Some(Code::InvalidRequest) }
+        }
+        ErrorSource::Internal | ErrorSource::Unset => Some(Code::Internal),
+    }
+}

@@ -1,0 +1,132 @@
+//! What an upstream is sent: the client's request, without what only the gateway may say, and with what it says.
+
+use std::fmt::Write;
+
+use bytes::{Bytes, BytesMut};
+use http::{HeaderName, HeaderValue};
+use pingora::http::RequestHeader;
+use pingora_core::upstreams::peer::{H1UpgradePolicy, HttpPeer};
+use pingora_core::{Error, OrErr, Result};
+use pingora_proxy::Session;
+use postern_common::Code;
+use postern_common::token::Caller;
+
+use super::{REFUSED, throttle, wire};
+use crate::config::{Rewrite, Route};
+use crate::context::Context;
+use crate::headers;
+
+/// Ends the request with this code.
+pub(super) fn refuse(ctx: &mut Context, code: Code) -> Box<Error> {
+    ctx.refused = Some(code);
+    Error::explain(REFUSED, code.as_str())
+}
+
+/// How the address is spoken to for this route.
+pub(super) fn peer(template: &HttpPeer, route: &Route, session: &Session) -> Box<HttpPeer> {
+    let mut peer = Box::new(template.clone());
+    if !(route.websocket && session.is_upgrade_req()) {
+        peer.options.http_upstream_request_policy.h1_upgrade = H1UpgradePolicy::Deny;
+    }
+    peer
+}
+
+/// Takes out what only the gateway may say, in every spelling, and says it. This runs after Pingora's own
+/// removal of hop-by-hop fields, so that nothing a client sends can take it out again.
+pub(super) fn prepare(session: &Session, request: &mut RequestHeader, ctx: &Context) -> Result<()> {
+    strip(request);
+    let values = Values::build(session, ctx);
+    let host = session.req_header().headers.get(http::header::HOST).cloned();
+    request.insert_header("X-Request-Id", values.get(Values::ID)?)?;
+    request.insert_header("traceparent", values.get(Values::TRACE)?)?;
+    request.insert_header("X-Forwarded-For", values.get(Values::CLIENT)?)?;
+    let is_tls = wire(session).is_none_or(crate::wire::Wire::is_tls);
+    request.insert_header("X-Forwarded-Proto", HeaderValue::from_static(if is_tls { "https" } else { "http" }))?;
+    if let Some(host) = host {
+        request.insert_header("X-Forwarded-Host", host)?;
+    }
+    if let Some(caller) = &ctx.caller {
+        let (kind, is_service) = match caller {
+            Caller::User(_) => ("user", false),
+            Caller::Service(_) => ("service", true),
+        };
+        request.insert_header("X-Postern-Kind", HeaderValue::from_static(kind))?;
+        request.insert_header("X-Postern-Subject", values.get(Values::SUBJECT)?)?;
+        request.insert_header("X-Postern-Scopes", values.get(Values::SCOPES)?)?;
+        if is_service {
+            request.insert_header("X-Postern-Service", values.get(Values::SERVICE)?)?;
+        }
+    }
+    match ctx.route().and_then(|route| route.rewrite.as_ref()) {
+        Some(rewrite) => apply(rewrite, request),
+        None => Ok(()),
+    }
+}
+
+fn strip(request: &mut RequestHeader) {
+    let reserved: Vec<HeaderName> =
+        request.headers.keys().filter(|name| headers::is_reserved(name.as_str())).cloned().collect();
+    for name in reserved {
+        request.remove_header(&name);
+    }
+}
+
+fn apply(rewrite: &Rewrite, request: &mut RequestHeader) -> Result<()> {
+    let target = request.raw_path();
+    let rest = target.strip_prefix(rewrite.strip.as_bytes()).unwrap_or(target);
+    let mut path = rewrite.add.clone().into_bytes();
+    if !rest.starts_with(b"/") {
+        path.push(b'/');
+    }
+    path.extend_from_slice(rest);
+    request.set_raw_path(&path)
+}
+
+/// The values of one request, in one allocation.
+struct Values {
+    bytes: Bytes,
+    ends: [usize; 6],
+}
+
+impl Values {
+    const ID: usize = 0;
+    const TRACE: usize = 1;
+    const CLIENT: usize = 2;
+    const SUBJECT: usize = 3;
+    const SCOPES: usize = 4;
+    const SERVICE: usize = 5;
+
+    fn build(session: &Session, ctx: &Context) -> Self {
+        let mut text = BytesMut::with_capacity(256);
+        let mut ends = [0; 6];
+        let _memory_only = write!(text, "{}", ctx.id.hyphenated());
+        ends[Self::ID] = text.len();
+        let _memory_only = write!(text, "{}", ctx.trace);
+        ends[Self::TRACE] = text.len();
+        let _memory_only = match throttle::client(session) {
+            Some(client) => write!(text, "{client}"),
+            None => write!(text, "unknown"),
+        };
+        ends[Self::CLIENT] = text.len();
+        if let Some(caller) = &ctx.caller {
+            text.extend_from_slice(caller.subject().as_bytes());
+        }
+        ends[Self::SUBJECT] = text.len();
+        for (at, scope) in ctx.caller.as_ref().map(Caller::scopes).unwrap_or_default().iter().enumerate() {
+            text.extend_from_slice(if at > 0 { b" " } else { b"" });
+            text.extend_from_slice(scope.as_bytes());
+        }
+        ends[Self::SCOPES] = text.len();
+        if let Some(service) = ctx.caller.as_ref().and_then(Caller::service) {
+            text.extend_from_slice(service.service_id.as_bytes());
+        }
+        ends[Self::SERVICE] = text.len();
+        Self { bytes: text.freeze(), ends }
+    }
+
+    fn get(&self, at: usize) -> Result<HeaderValue> {
+        let begin = at.checked_sub(1).map_or(0, |before| self.ends[before]);
+        HeaderValue::from_maybe_shared(self.bytes.slice(begin..self.ends[at]))
+            .or_err(REFUSED, "an identity that no header can hold")
+    }
+}

@@ -1,0 +1,136 @@
+//! What came of a request: told to the upstream's statistics, the client, the access log and the metrics.
+
+use std::time::Instant;
+
+use http::{StatusCode, Version};
+use pingora::http::ResponseHeader;
+use pingora_core::{Error, Result};
+use pingora_proxy::Session;
+use postern_common::Code;
+use postern_common::token::Caller;
+use uuid::Uuid;
+
+use super::{throttle, wire};
+use crate::access::Event;
+use crate::context::Context;
+use crate::live::NO_ROUTE;
+use crate::metrics::OK;
+use crate::state::State;
+
+/// The code of a request whose client left.
+const ABANDONED: &str = "client_closed";
+
+/// The head of a response has arrived.
+pub(super) fn note_response(session: &Session, response: &ResponseHeader, ctx: &mut Context) {
+    let status = response.status;
+    if status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS {
+        return;
+    }
+    if let Some(attempt) = &ctx.attempt {
+        let micros = u64::try_from(attempt.began.elapsed().as_micros()).unwrap_or(u64::MAX);
+        attempt.pool.note_answer(&attempt.ticket.endpoint, status.as_u16(), micros);
+        ctx.upstream_us = Some(micros);
+    }
+    if status == StatusCode::SWITCHING_PROTOCOLS
+        && let Some(wire) = wire(session)
+    {
+        wire.open_tunnel();
+    }
+}
+
+/// Adds what every answer carries.
+pub(super) fn dress(_session: &Session, response: &mut ResponseHeader, ctx: &Context) -> Result<()> {
+    if response.status.is_informational() {
+        return Ok(());
+    }
+    let mut text = Uuid::encode_buffer();
+    let id: &str = ctx.id.hyphenated().encode_lower(&mut text);
+    response.insert_header("X-Request-Id", id)?;
+    for (name, value) in ctx.route().map(|route| route.response_headers.as_slice()).unwrap_or_default() {
+        response.insert_header(name, value)?;
+    }
+    Ok(())
+}
+
+/// One access event, and the metrics.
+pub(super) fn tell(state: &State, session: &Session, error: Option<&Error>, ctx: &Context) {
+    let written = session.response_written().map(|response| response.status.as_u16());
+    let abandoned = ctx.is_abandoned || (error.is_some() && ctx.refused.is_none());
+    let (status, code) = match (ctx.refused, written) {
+        (Some(code), written) => (written.unwrap_or(0), code.as_str()),
+        (None, written) if abandoned => (written.unwrap_or(499), ABANDONED),
+        (None, Some(status)) => (status, OK),
+        (None, None) => (499, ABANDONED),
+    };
+    let elapsed = ctx.started.elapsed();
+    match ctx.route {
+        Some(route) => {
+            let metrics = &ctx.live.metrics[route];
+            metrics.duration.observe(elapsed.as_secs_f64());
+            if code == OK {
+                metrics.count_ok(status);
+            } else {
+                state.metrics.count(&ctx.live.table.routes[route].name, status, code);
+            }
+        }
+        None => state.metrics.count(NO_ROUTE, status, code),
+    }
+    if let Some(attempt) = &ctx.attempt {
+        let upstream_s = ctx.upstream_us.map_or_else(|| since(attempt.began), |micros| micros as f64 / 1e6);
+        attempt.pool.latency.observe(upstream_s);
+    }
+    if state.access.is_on() {
+        write_event(state, session, ctx, (status, code), elapsed);
+    }
+}
+
+fn since(began: Instant) -> f64 {
+    began.elapsed().as_secs_f64()
+}
+
+fn write_event(
+    state: &State,
+    session: &Session,
+    ctx: &Context,
+    (status, code): (u16, &str),
+    elapsed: std::time::Duration,
+) {
+    let (mut id, mut trace) = (Uuid::encode_buffer(), Uuid::encode_buffer());
+    let head = session.req_header();
+    let path = head.raw_path();
+    let path = path.split(|byte| *byte == b'?').next().filter(|_| ctx.is_canonical);
+    let service = ctx.caller.as_ref().and_then(Caller::service).map(|service| &*service.service_id);
+    let event = Event {
+        request_id: ctx.id.hyphenated().encode_lower(&mut id),
+        method: Some(head.method.as_str()).filter(|method| method.len() <= 16),
+        path: path.and_then(|path| std::str::from_utf8(path).ok()),
+        route: ctx.route().map(|route| route.pattern.path.template.as_str()),
+        status,
+        code,
+        audit: ctx.audit.map(Code::as_str),
+        kind: ctx.caller.as_ref().map(|caller| match caller {
+            Caller::User(_) => "user",
+            Caller::Service(_) => "service",
+        }),
+        subject: ctx.caller.as_ref().map(Caller::subject),
+        service,
+        upstream: ctx.attempt.as_ref().map(|attempt| attempt.pool.config.name.as_str()),
+        attempts: ctx.attempts,
+        duration_us: u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX),
+        upstream_us: ctx.upstream_us,
+        request_bytes: session.body_bytes_read() as u64,
+        response_bytes: session.body_bytes_sent() as u64,
+        protocol: protocol(head.version),
+        trace_id: Some(Uuid::from_u128(ctx.trace.id).simple().encode_lower(&mut trace)),
+        client: throttle::client(session),
+    };
+    event.write(&state.access, state.clock.now());
+}
+
+fn protocol(version: Version) -> &'static str {
+    match version {
+        Version::HTTP_2 => "HTTP/2",
+        Version::HTTP_10 => "HTTP/1.0",
+        _ => "HTTP/1.1",
+    }
+}

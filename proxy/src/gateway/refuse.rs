@@ -1,0 +1,26 @@
+//! Refusals are written responses: the connection lives on where the request has been read whole.
+
+use bytes::Bytes;
+use pingora::http::ResponseHeader;
+use pingora_core::Result;
+use pingora_proxy::Session;
+use postern_common::Problem;
+use uuid::Uuid;
+
+use crate::context::Context;
+
+/// Writes the problem as the answer.
+pub(super) async fn write(session: &mut Session, ctx: &mut Context, problem: &Problem) -> Result<()> {
+    ctx.refused = Some(problem.code());
+    let mut text = Uuid::encode_buffer();
+    let id: &str = ctx.id.hyphenated().encode_lower(&mut text);
+    let rendered = problem.render(id);
+    let mut response = ResponseHeader::build(rendered.status, Some(8))?;
+    for (name, value) in &rendered.headers {
+        response.insert_header(name, value)?;
+    }
+    response.insert_header("Content-Length", rendered.body.len())?;
+    response.insert_header("X-Request-Id", id)?;
+    session.write_response_header(Box::new(response), false).await?;
+    session.write_response_body(Some(Bytes::from(rendered.body)), true).await
+}

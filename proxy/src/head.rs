@@ -1,0 +1,284 @@
+//! The strict HTTP/1 head check (RFC 9112): what is unclear is refused before any part of it is forwarded.
+//!
+//! Plain Rust over bytes. The head is read once here, and its verdict also says how the body is framed, so that
+//! nothing behind this point decides that a second time in another way.
+
+use std::ops::Range;
+
+use postern_common::Code;
+
+use crate::headers;
+
+/// What a head may be at most.
+#[derive(Clone, Copy, Debug)]
+pub struct HeadLimits {
+    /// Bytes from the first of the request line to the empty line's end.
+    pub bytes: usize,
+    /// Fields.
+    pub fields: usize,
+    /// Bytes of the request target.
+    pub target: usize,
+}
+
+/// Why a head is refused. The connection is closed after each of these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeadFault {
+    /// A line that does not end in CRLF, a CR alone, or a NUL.
+    LineEnding,
+    /// A request line that is not exactly `method SP target SP HTTP/1.x`.
+    RequestLine,
+    /// A field that RFC 9112 section 5 does not allow: a bad name, white space before the colon, a folded line,
+    /// a control character.
+    Field,
+    /// No `Host`, two of them, or one that is not an authority.
+    Host,
+    /// An absolute target whose authority is not the `Host`.
+    Authority,
+    /// `Content-Length` that is not one number, `Transfer-Encoding` that is not exactly `chunked`, or both.
+    Framing,
+    /// `Connection` that nominates anything but keep-alive, close and upgrade.
+    Connection,
+    /// More bytes or fields than the limits allow.
+    TooLarge,
+    /// A target longer than the limits allow.
+    TargetTooLong,
+}
+
+/// How the body that follows is framed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BodyKind {
+    /// So many bytes, none included.
+    Length(u64),
+    /// Chunks.
+    Chunked,
+}
+
+/// A head that passed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// Bytes including the empty line.
+    pub len: usize,
+    /// The `http://authority` part of an absolute target, to be cut out; empty for origin form.
+    pub authority: Range<usize>,
+    /// How the body is framed.
+    pub body: BodyKind,
+}
+
+/// How far the search for the end of the head has come.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Progress {
+    scanned: usize,
+    line: usize,
+}
+
+#[derive(Default)]
+struct Fields<'a> {
+    host: Option<&'a [u8]>,
+    length: Option<u64>,
+    chunked: bool,
+    count: usize,
+}
+
+// === impl HeadFault ===
+
+impl HeadFault {
+    /// The code that the client, the access event and the metric carry.
+    #[must_use]
+    pub fn code(self) -> Code {
+        match self {
+            Self::LineEnding | Self::Field | Self::Host | Self::Framing | Self::Connection => {
+                Code::InvalidHeader
+            }
+            Self::RequestLine | Self::Authority => Code::InvalidTarget,
+            Self::TooLarge => Code::HeadTooLarge,
+            Self::TargetTooLong => Code::TargetTooLong,
+        }
+    }
+
+    /// What is wrong, in a sentence.
+    #[must_use]
+    pub fn detail(self) -> &'static str {
+        match self {
+            Self::LineEnding => "Every line of the head must end in CRLF; a bare LF, CR or NUL is not accepted.",
+            Self::RequestLine => "The request line must be a method, a target and HTTP/1.0 or HTTP/1.1.",
+            Self::Field => "A header field has a malformed name or value, or is folded over two lines.",
+            Self::Host => "Exactly one Host field with a host and an optional port is required.",
+            Self::Authority => "The authority of an absolute target must be the same as Host.",
+            Self::Framing => "Send one Content-Length, or Transfer-Encoding: chunked, and never both.",
+            Self::Connection => "Connection may name keep-alive, close and upgrade only.",
+            Self::TooLarge => "The head has too many bytes or too many fields.",
+            Self::TargetTooLong => "The request target is too long.",
+        }
+    }
+}
+
+// === impl Progress ===
+
+impl Progress {
+    /// Looks for the end of the head in `bytes`, which only ever grow; `Ok(None)` asks for more.
+    ///
+    /// # Errors
+    /// A line that does not end in CRLF, or a head over the limit, as soon as that is certain.
+    pub fn find_end(&mut self, bytes: &[u8], limits: &HeadLimits) -> Result<Option<usize>, HeadFault> {
+        while let Some(at) = bytes[self.scanned..].iter().position(|byte| *byte == b'\n') {
+            let newline = self.scanned + at;
+            let line = self.line;
+            if newline == line || bytes[newline - 1] != b'\r' {
+                return Err(HeadFault::LineEnding);
+            }
+            self.scanned = newline + 1;
+            self.line = newline + 1;
+            if self.line > limits.bytes {
+                return Err(HeadFault::TooLarge);
+            }
+            if newline == line + 1 {
+                return if line == 0 { Err(HeadFault::RequestLine) } else { Ok(Some(newline + 1)) };
+            }
+        }
+        self.scanned = bytes.len();
+        if bytes.len() > limits.bytes { Err(HeadFault::TooLarge) } else { Ok(None) }
+    }
+}
+
+// === impl Head ===
+
+impl Head {
+    /// Checks a complete head, `bytes` ending with the empty line.
+    ///
+    /// # Errors
+    /// The first fault in the order of the text.
+    pub fn check(bytes: &[u8], limits: &HeadLimits) -> Result<Self, HeadFault> {
+        let mut lines = bytes[..bytes.len().saturating_sub(2)].split_inclusive(|byte| *byte == b'\n');
+        let request_line = content(lines.next().unwrap_or_default())?;
+        let target = request_target(request_line, limits)?;
+        let mut fields = Fields::default();
+        for line in lines {
+            fields.count += 1;
+            if fields.count > limits.fields {
+                return Err(HeadFault::TooLarge);
+            }
+            fields.take(content(line)?)?;
+        }
+        let host = fields.host.ok_or(HeadFault::Host)?;
+        let authority = absolute_part(request_line, target, host)?;
+        Ok(Self { len: bytes.len(), authority, body: fields.body()? })
+    }
+}
+
+/// A line without its CRLF, free of CR and NUL.
+fn content(line: &[u8]) -> Result<&[u8], HeadFault> {
+    let line = line.strip_suffix(b"\r\n").ok_or(HeadFault::LineEnding)?;
+    if line.iter().any(|byte| matches!(byte, b'\r' | 0)) { Err(HeadFault::LineEnding) } else { Ok(line) }
+}
+
+/// Where the target stands in the request line.
+fn request_target(line: &[u8], limits: &HeadLimits) -> Result<Range<usize>, HeadFault> {
+    let first = line.iter().position(|byte| *byte == b' ').ok_or(HeadFault::RequestLine)?;
+    let last = line.iter().rposition(|byte| *byte == b' ').ok_or(HeadFault::RequestLine)?;
+    let (method, version) = (&line[..first], &line[last + 1..]);
+    if method.is_empty() || method.len() > 32 || !method.iter().copied().all(headers::is_token_byte) {
+        return Err(HeadFault::RequestLine);
+    }
+    if first >= last || !matches!(version, b"HTTP/1.1" | b"HTTP/1.0") {
+        return Err(HeadFault::RequestLine);
+    }
+    let target = first + 1..last;
+    if target.len() > limits.target {
+        return Err(HeadFault::TargetTooLong);
+    }
+    let visible = line[target.clone()].iter().all(u8::is_ascii_graphic);
+    if visible { Ok(target) } else { Err(HeadFault::RequestLine) }
+}
+
+/// The part of an absolute target in front of its path; it must name the same authority as `Host`.
+fn absolute_part(line: &[u8], target: Range<usize>, host: &[u8]) -> Result<Range<usize>, HeadFault> {
+    let bytes = &line[target.clone()];
+    if bytes.starts_with(b"/") {
+        return Ok(target.start..target.start);
+    }
+    let scheme = [&b"http://"[..], b"https://"]
+        .into_iter()
+        .find(|scheme| bytes.len() > scheme.len() && bytes[..scheme.len()].eq_ignore_ascii_case(scheme))
+        .ok_or(HeadFault::RequestLine)?;
+    let rest = &bytes[scheme.len()..];
+    let length = rest.iter().position(|byte| *byte == b'/').ok_or(HeadFault::RequestLine)?;
+    if !rest[..length].eq_ignore_ascii_case(host) {
+        return Err(HeadFault::Authority);
+    }
+    Ok(target.start..target.start + scheme.len() + length)
+}
+
+// === impl Fields ===
+
+impl<'a> Fields<'a> {
+    fn take(&mut self, line: &'a [u8]) -> Result<(), HeadFault> {
+        let colon = line.iter().position(|byte| *byte == b':').ok_or(HeadFault::Field)?;
+        let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
+        if name.is_empty() || !name.iter().copied().all(headers::is_token_byte) {
+            return Err(HeadFault::Field);
+        }
+        if value.iter().any(|byte| (*byte < 0x20 && *byte != b'\t') || *byte == 0x7f) {
+            return Err(HeadFault::Field);
+        }
+        match name.len() {
+            4 if name.eq_ignore_ascii_case(b"host") => self.host(value),
+            14 if name.eq_ignore_ascii_case(b"content-length") => self.length(value),
+            17 if name.eq_ignore_ascii_case(b"transfer-encoding") => self.encoding(value),
+            10 if name.eq_ignore_ascii_case(b"connection") && !headers::connection_is_plain(value) => {
+                Err(HeadFault::Connection)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn host(&mut self, value: &'a [u8]) -> Result<(), HeadFault> {
+        if self.host.replace(value).is_some() || !is_authority(value) {
+            return Err(HeadFault::Host);
+        }
+        Ok(())
+    }
+
+    fn length(&mut self, value: &[u8]) -> Result<(), HeadFault> {
+        let digits = !value.is_empty() && value.len() <= 18 && value.iter().all(u8::is_ascii_digit);
+        if !digits || self.length.is_some() {
+            return Err(HeadFault::Framing);
+        }
+        self.length = Some(value.iter().fold(0, |sum, digit| sum * 10 + u64::from(digit - b'0')));
+        Ok(())
+    }
+
+    fn encoding(&mut self, value: &[u8]) -> Result<(), HeadFault> {
+        if self.chunked || !value.eq_ignore_ascii_case(b"chunked") {
+            return Err(HeadFault::Framing);
+        }
+        self.chunked = true;
+        Ok(())
+    }
+
+    fn body(&self) -> Result<BodyKind, HeadFault> {
+        match (self.chunked, self.length) {
+            (true, Some(_)) => Err(HeadFault::Framing),
+            (true, None) => Ok(BodyKind::Chunked),
+            (false, length) => Ok(BodyKind::Length(length.unwrap_or(0))),
+        }
+    }
+}
+
+/// A host with an optional port: no user information, no path, no list.
+#[must_use]
+pub fn is_authority(value: &[u8]) -> bool {
+    let host_byte = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
+    let is_port = |port: &[u8]| port.len() <= 5 && port.iter().all(u8::is_ascii_digit);
+    if let Some(rest) = value.strip_prefix(b"[") {
+        let Some(end) = rest.iter().position(|byte| *byte == b']') else { return false };
+        let address = rest[..end].iter().all(|byte| byte.is_ascii_hexdigit() || matches!(byte, b':' | b'.'));
+        let port = rest[end + 1..].strip_prefix(b":").map_or(rest.len() == end + 1, is_port);
+        return end > 0 && address && port;
+    }
+    let mut parts = value.splitn(2, |byte| *byte == b':');
+    let host = parts.next().unwrap_or_default();
+    !host.is_empty() && host.iter().all(host_byte) && parts.next().is_none_or(is_port)
+}
+
+#[cfg(test)]
+mod tests;

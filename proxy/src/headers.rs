@@ -1,0 +1,126 @@
+//! Header names and values that the gateway owns.
+//!
+//! A name counts as reserved in every spelling: upstreams differ in whether they fold `_` and `.` into `-`
+//! (CGI, WSGI and PHP do), so all of these are one name here.
+
+/// Names, folded, that no client may send through. `x-postern-` is a prefix, the others are whole names.
+const RESERVED: [&[u8]; 9] = [
+    b"x-forwarded-for",
+    b"x-forwarded-host",
+    b"x-forwarded-proto",
+    b"x-forwarded-port",
+    b"x-request-id",
+    b"x-real-ip",
+    b"forwarded",
+    b"proxy",
+    b"traceparent",
+];
+
+const RESERVED_PREFIX: &[u8] = b"x-postern-";
+
+/// A byte of an HTTP token (RFC 9110 section 5.6.2).
+#[must_use]
+pub const fn is_token_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric()
+        || matches!(
+            byte,
+            b'!' | b'#' | b'$' | b'%' | b'&' | b'\'' | b'*' | b'+' | b'-' | b'.' | b'^' | b'_' | b'`' | b'|' | b'~'
+        )
+}
+
+/// Whether only the gateway may write a header of this name.
+#[must_use]
+pub fn is_reserved(name: &str) -> bool {
+    let name = name.as_bytes();
+    if !matches!(name.first(), Some(b'x' | b'X' | b'f' | b'F' | b'p' | b'P' | b't' | b'T')) {
+        return false;
+    }
+    folds_to(name.get(..RESERVED_PREFIX.len()).unwrap_or_default(), RESERVED_PREFIX)
+        || RESERVED.iter().any(|reserved| folds_to(name, reserved))
+}
+
+/// Whether the name, with case folded and `_` and `.` read as `-`, is `wanted`.
+fn folds_to(name: &[u8], wanted: &[u8]) -> bool {
+    name.len() == wanted.len()
+        && name.iter().zip(wanted).all(|(byte, wanted)| match byte {
+            b'_' | b'.' => *wanted == b'-',
+            byte => byte.to_ascii_lowercase() == *wanted,
+        })
+}
+
+/// Whether a `Connection` value nominates nothing but keep-alive, close and upgrade: a nominated field would be
+/// removed on the way, and with it whatever was checked.
+#[must_use]
+pub fn connection_is_plain(value: &[u8]) -> bool {
+    value.split(|byte| *byte == b',').all(|option| {
+        let option = option.trim_ascii();
+        ["keep-alive", "close", "upgrade"].iter().any(|known| option.eq_ignore_ascii_case(known.as_bytes()))
+            || option.is_empty()
+    })
+}
+
+/// A `traceparent` of version 00 with a trace and a parent that are not zero (W3C Trace Context section 3.2).
+#[must_use]
+pub fn is_traceparent(value: &[u8]) -> bool {
+    let hex = |range: std::ops::Range<usize>| {
+        value[range].iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    };
+    let zero = |range: std::ops::Range<usize>| value[range].iter().all(|byte| *byte == b'0');
+    value.len() == 55
+        && value.starts_with(b"00-")
+        && value[35] == b'-'
+        && value[52] == b'-'
+        && hex(3..35)
+        && hex(36..52)
+        && hex(53..55)
+        && !zero(3..35)
+        && !zero(36..52)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn what_is_not_reserved_passes() {
+        for name in ["authorization", "x-postern", "x-forwarded", "content-type", "x-custom", "traceparents"] {
+            assert!(!is_reserved(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn trace_contexts_are_well_formed() {
+        assert!(is_traceparent(b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"));
+        assert!(!is_traceparent(b"00-00000000000000000000000000000000-b7ad6b7169203331-01"));
+        assert!(!is_traceparent(b"00-0AF7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"));
+        assert!(!is_traceparent(b"01-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"));
+        assert!(!is_traceparent(b""));
+    }
+
+    fn spelling(name: &'static str) -> impl Strategy<Value = String> {
+        proptest::collection::vec((any::<bool>(), 0..3_usize), name.len()).prop_map(move |choices| {
+            name.chars()
+                .zip(choices)
+                .map(|(letter, (upper, dash))| match letter {
+                    '-' => ['-', '_', '.'][dash],
+                    letter if upper => letter.to_ascii_uppercase(),
+                    letter => letter,
+                })
+                .collect()
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn every_spelling_is_reserved(
+            kind in spelling("x-postern-kind"),
+            made_up in spelling("x-postern-anything"),
+            forwarded in spelling("x-forwarded-for"),
+        ) {
+            prop_assert!(is_reserved(&kind), "{}", kind);
+            prop_assert!(is_reserved(&made_up), "{}", made_up);
+            prop_assert!(is_reserved(&forwarded), "{}", forwarded);
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! Ids of requests and trace parents: unique, sortable by time, and cheap. They are names, not secrets.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ahash::RandomState;
+use postern_common::Clock;
+use uuid::Uuid;
+
+/// Makes ids. The seed is random, so that two processes do not make the same ones.
+#[derive(Debug)]
+pub(crate) struct Ids {
+    seed: RandomState,
+    count: AtomicU64,
+}
+
+impl Ids {
+    pub(crate) fn new() -> Self {
+        Self { seed: RandomState::new(), count: AtomicU64::new(0) }
+    }
+
+    /// A UUID of version 7.
+    pub(crate) fn next(&self, clock: &Clock) -> Uuid {
+        let millis = u64::try_from(clock.now().0).unwrap_or(0);
+        let (high, low) = (self.number().to_be_bytes(), self.number().to_be_bytes());
+        let random = [high[0], high[1], high[2], high[3], high[4], high[5], high[6], high[7], low[0], low[1]];
+        uuid::Builder::from_unix_timestamp_millis(millis, &random).into_uuid()
+    }
+
+    /// A number that looks random; never zero.
+    pub(crate) fn number(&self) -> u64 {
+        self.seed.hash_one(self.count.fetch_add(1, Ordering::Relaxed)).max(1)
+    }
+}

@@ -1,0 +1,218 @@
+//! How often one key may come: the generic cell rate algorithm, which is a token bucket kept as one instant.
+//!
+//! Memory is bounded whatever clients send: a full table first loses the keys that have their whole burst again,
+//! then any. Instants are nanoseconds of a monotonic clock that the caller reads.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// So many at once, and so many over time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    /// Requests that may come at once.
+    pub burst: u32,
+    /// Nanoseconds after which one more may come.
+    pub interval_ns: u64,
+}
+
+/// What a key got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It may go on; so many more may follow at once.
+    Allowed {
+        /// Requests left of the burst.
+        remaining: u32,
+    },
+    /// It may not.
+    Refused {
+        /// When it may come again.
+        retry_after: Duration,
+    },
+}
+
+/// The state of all keys.
+#[derive(Debug)]
+pub struct Limiter {
+    shards: Box<[Mutex<Shard>]>,
+    keys_per_shard: usize,
+}
+
+#[derive(Debug, Default)]
+struct Shard {
+    /// The theoretical arrival time of each key.
+    arrivals: HashMap<u64, u64, BuildHasherDefault<Prehashed>>,
+    swept_at: u64,
+}
+
+/// The keys are hashes already.
+#[derive(Debug, Default)]
+struct Prehashed(u64);
+
+const SHARDS: usize = 32;
+
+/// A full shard is swept at most this often; in between, any key makes room.
+const SWEEP_NS: u64 = 1_000_000_000;
+
+// === impl Rate ===
+
+impl Rate {
+    /// `requests` in `per`, and as many or `burst` at once. Both are at least one.
+    #[must_use]
+    pub fn new(requests: u32, per: Duration, burst: Option<u32>) -> Self {
+        let requests = requests.max(1);
+        let interval = per.as_nanos() / u128::from(requests);
+        Self {
+            burst: burst.unwrap_or(requests).max(1),
+            interval_ns: u64::try_from(interval).unwrap_or(u64::MAX).max(1),
+        }
+    }
+
+    /// Takes one at `now` from a key whose theoretical arrival time is `arrival`; the new one if it may.
+    fn take(self, arrival: u64, now: u64) -> (Verdict, u64) {
+        let base = arrival.max(now);
+        let window = self.interval_ns.saturating_mul(u64::from(self.burst));
+        let next = base.saturating_add(self.interval_ns);
+        let ahead = next - now;
+        if ahead > window {
+            return (Verdict::Refused { retry_after: Duration::from_nanos(ahead - window) }, arrival);
+        }
+        let remaining = u32::try_from((window - ahead) / self.interval_ns).unwrap_or(u32::MAX);
+        (Verdict::Allowed { remaining }, next)
+    }
+}
+
+// === impl Limiter ===
+
+impl Limiter {
+    /// For at most about so many keys (16 to 40 bytes each).
+    #[must_use]
+    pub fn new(keys: usize) -> Self {
+        let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
+        Self { shards, keys_per_shard: keys.div_ceil(SHARDS).max(1) }
+    }
+
+    /// Takes one for `key`, a hash under a seed that clients cannot know. Different rates need different keys.
+    #[must_use]
+    pub fn take(&self, rate: Rate, key: u64, now: u64) -> Verdict {
+        let at = usize::try_from(key >> 32).unwrap_or_default() % SHARDS;
+        let mut shard = self.shards[at].lock().unwrap_or_else(PoisonError::into_inner);
+        let known = shard.arrivals.get(&key).copied();
+        let (verdict, next) = rate.take(known.unwrap_or(0), now);
+        if known.is_none() {
+            shard.make_room(self.keys_per_shard, now);
+        }
+        shard.arrivals.insert(key, next);
+        verdict
+    }
+
+    /// How many keys are held.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner).arrivals.len()).sum()
+    }
+}
+
+// === impl Shard ===
+
+impl Shard {
+    fn make_room(&mut self, keys: usize, now: u64) {
+        if self.arrivals.len() < keys {
+            return;
+        }
+        if now >= self.swept_at.saturating_add(SWEEP_NS) || self.swept_at == 0 {
+            self.swept_at = now.max(1);
+            self.arrivals.retain(|_, arrival| *arrival > now);
+        }
+        if self.arrivals.len() >= keys
+            && let Some(any) = self.arrivals.keys().next().copied()
+        {
+            self.arrivals.remove(&any);
+        }
+    }
+}
+
+// === impl Prehashed ===
+
+impl Hasher for Prehashed {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        self.0 = bytes.iter().fold(self.0, |hash, byte| hash.rotate_left(8) ^ u64::from(*byte));
+    }
+
+    fn write_u64(&mut self, key: u64) {
+        self.0 = key;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_burst_is_let_through_and_then_the_rate() {
+        let limiter = Limiter::new(100);
+        let rate = Rate::new(10, Duration::from_secs(1), Some(2));
+        let second = 1_000_000_000;
+        assert_eq!(limiter.take(rate, 7, second), Verdict::Allowed { remaining: 1 });
+        assert_eq!(limiter.take(rate, 7, second), Verdict::Allowed { remaining: 0 });
+        let wait = Duration::from_millis(100);
+        assert_eq!(limiter.take(rate, 7, second), Verdict::Refused { retry_after: wait });
+        assert_eq!(limiter.take(rate, 8, second), Verdict::Allowed { remaining: 1 });
+        assert_eq!(limiter.take(rate, 7, second + 100_000_000), Verdict::Allowed { remaining: 0 });
+    }
+
+    #[test]
+    fn memory_is_bounded_by_keys() {
+        let limiter = Limiter::new(320);
+        let rate = Rate::new(1, Duration::from_secs(3600), None);
+        for key in 0..100_000_u64 {
+            let _verdict = limiter.take(rate, key.wrapping_mul(0x9e37_79b9_7f4a_7c15), 1);
+        }
+        assert!(limiter.len() <= 320, "{}", limiter.len());
+    }
+
+    /// A token bucket in exact arithmetic: tokens are counted in nanoseconds of refill.
+    struct Bucket {
+        rate: Rate,
+        filled: u128,
+        at: u64,
+    }
+
+    impl Bucket {
+        fn take(&mut self, now: u64) -> bool {
+            let (interval, burst) = (u128::from(self.rate.interval_ns), u128::from(self.rate.burst));
+            self.filled = (self.filled + u128::from(now - self.at)).min(interval * burst);
+            self.at = now;
+            let may = self.filled >= interval;
+            if may {
+                self.filled -= interval;
+            }
+            may
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_limiter_is_an_exact_token_bucket(
+            requests in 1..50_u32,
+            burst in 1..20_u32,
+            gaps in proptest::collection::vec(0..2_000_000_000_u64, 1..200),
+        ) {
+            let rate = Rate::new(requests, Duration::from_secs(10), Some(burst));
+            let limiter = Limiter::new(10);
+            let mut now = 5_000_000_000_000;
+            let mut bucket = Bucket { rate, filled: u128::from(rate.interval_ns) * u128::from(burst), at: now };
+            for gap in gaps {
+                now += gap;
+                let allowed = matches!(limiter.take(rate, 1, now), Verdict::Allowed { .. });
+                prop_assert_eq!(allowed, bucket.take(now));
+            }
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! What is live: one configuration, made ready to be used. A request holds on to the one that it began under.
+
+use std::sync::Arc;
+
+use postern_common::exit::Exit;
+
+use crate::config::{Config, Limits, Route, Target};
+use crate::metrics::{Metrics, RouteMetrics};
+use crate::route::{Methods, Request, RouteIndex, Router};
+use crate::upstream::Pool;
+
+/// The label of requests that no route takes.
+pub(crate) const NO_ROUTE: &str = "none";
+
+/// One configuration, ready.
+#[derive(Debug)]
+pub(crate) struct Live {
+    pub(crate) table: Table,
+    pub(crate) metrics: Vec<RouteMetrics>,
+    pub(crate) pools: Vec<Arc<Pool>>,
+    pub(crate) limits: Arc<Limits>,
+}
+
+/// Routes and how they are found; plain data, for requests as for tests of the configuration.
+#[derive(Debug)]
+pub(crate) struct Table {
+    pub(crate) routes: Vec<Route>,
+    router: Router,
+}
+
+/// Where a request belongs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// It takes this route.
+    Route(RouteIndex),
+    /// Its path is known, its method is not.
+    Method {
+        /// The first of the routes with this path.
+        route: RouteIndex,
+        /// What is allowed there.
+        allow: Methods,
+        /// Whether that may be told to anyone.
+        public: bool,
+    },
+    /// Nothing has this path.
+    Nothing,
+}
+
+// === impl Table ===
+
+impl Table {
+    pub(crate) fn new(routes: Vec<Route>) -> Self {
+        let router = Router::new(routes.iter().map(|route| route.pattern.clone()).collect());
+        Self { routes, router }
+    }
+
+    pub(crate) fn find(&self, request: &Request<'_>) -> Found {
+        if let Some(route) = self.router.find(request) {
+            return Found::Route(route);
+        }
+        let near = self.router.but_for_method(request);
+        match near.first() {
+            Some(route) => Found::Method {
+                route: *route,
+                allow: self.router.methods(&near),
+                public: near.iter().all(|index| self.routes[*index].policy.is_public()),
+            },
+            None => Found::Nothing,
+        }
+    }
+}
+
+// === impl Live ===
+
+impl Live {
+    /// Makes a configuration ready. Pools that did not change are taken over from `before`.
+    ///
+    /// # Errors
+    /// Status 64 if a test of the configuration fails or a file that it names cannot be read.
+    pub(crate) fn new(config: Config, before: Option<&Self>, metrics: &Metrics) -> Result<Self, Exit> {
+        let table = Table::new(config.routes);
+        crate::check::hold(&table, &config.upstreams, &config.tests)?;
+        let kept = |upstream: &crate::config::Upstream| {
+            let pools = before.map(|before| before.pools.as_slice()).unwrap_or_default();
+            pools.iter().find(|pool| pool.config == *upstream).map(Arc::clone)
+        };
+        let pool = |upstream: crate::config::Upstream| match kept(&upstream) {
+            Some(pool) => Ok(pool),
+            None => Pool::new(upstream, metrics).map(Arc::new),
+        };
+        let pools = config.upstreams.into_iter().map(pool).collect::<Result<_, _>>()?;
+        let by_route = table.routes.iter().map(|route| metrics.route(&route.name)).collect();
+        Ok(Self { table, metrics: by_route, pools, limits: Arc::new(config.limits) })
+    }
+
+    /// The upstream of a route for one request; `turn` spreads requests over several.
+    pub(crate) fn pool(&self, route: &Route, turn: u64) -> &Arc<Pool> {
+        &self.pools[choose(&route.targets, turn)]
+    }
+}
+
+/// The upstream at `turn` when each stands there as often as it weighs.
+fn choose(targets: &[Target], turn: u64) -> usize {
+    let total: u64 = targets.iter().map(|target| u64::from(target.weight)).sum();
+    let mut left = turn % total.max(1);
+    for target in targets {
+        match left.checked_sub(u64::from(target.weight)) {
+            Some(rest) => left = rest,
+            None => return target.upstream,
+        }
+    }
+    targets.first().map_or(0, |target| target.upstream)
+}

@@ -1,0 +1,180 @@
+//! Numbers for Prometheus. Every label comes from the configuration or from a closed set, never from a client.
+
+use postern_common::Code;
+use prometheus::core::{Collector, GenericCounter};
+use prometheus::{
+    Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+};
+
+/// The families of one gateway.
+#[derive(Debug)]
+pub(crate) struct Metrics {
+    pub(crate) registry: Registry,
+    pub(crate) requests: IntCounterVec,
+    pub(crate) duration: HistogramVec,
+    pub(crate) overhead: Histogram,
+    pub(crate) upstream: HistogramVec,
+    pub(crate) refused_at_door: IntCounterVec,
+    pub(crate) connections: IntGauge,
+    pub(crate) connections_refused: IntCounter,
+    pub(crate) tls_failed: IntCounter,
+    pub(crate) audited: IntCounterVec,
+    pub(crate) events_dropped: IntCounter,
+    pub(crate) retries: IntCounterVec,
+    pub(crate) retries_denied: IntCounterVec,
+    pub(crate) ejections: IntCounterVec,
+    pub(crate) endpoints: IntGaugeVec,
+    pub(crate) config_version: IntGauge,
+    pub(crate) config_refused: IntCounter,
+    pub(crate) config_bad: IntGauge,
+    pub(crate) token_cache: IntGaugeVec,
+    pub(crate) jwks_age: IntGaugeVec,
+    pub(crate) limiter_keys: IntGauge,
+}
+
+/// What is counted for one route, looked up once when the configuration is loaded.
+#[derive(Debug)]
+pub(crate) struct RouteMetrics {
+    by_class: [IntCounter; 5],
+    pub(crate) duration: Histogram,
+}
+
+/// Seconds: 0.25 ms to 60 s.
+const BUCKETS: [f64; 15] =
+    [0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 15.0, 60.0];
+
+/// Seconds within the gateway: 10 µs to 100 ms.
+const FINE_BUCKETS: [f64; 10] = [0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.005, 0.025, 0.1];
+
+const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
+
+/// The code of a request that was let through and answered.
+pub(crate) const OK: &str = "ok";
+
+impl Metrics {
+    /// # Errors
+    /// If two families have one name, which is a mistake in this file.
+    pub(crate) fn new() -> prometheus::Result<Self> {
+        let seconds = |name: &str, help: &str, buckets: &[f64]| {
+            HistogramOpts::new(name, help).buckets(buckets.to_vec())
+        };
+        let family = |name: &str, help: &str, labels: &[&str]| IntCounterVec::new(Opts::new(name, help), labels);
+        let metrics = Self {
+            registry: Registry::new(),
+            requests: family(
+                "postern_requests_total",
+                "Requests by route, status class and decision code",
+                &["route", "class", "code"],
+            )?,
+            duration: HistogramVec::new(
+                seconds("postern_request_seconds", "From the head to the end of the response", &BUCKETS),
+                &["route"],
+            )?,
+            overhead: Histogram::with_opts(seconds(
+                "postern_overhead_seconds",
+                "From the head to the choice of an upstream address",
+                &FINE_BUCKETS,
+            ))?,
+            upstream: HistogramVec::new(
+                seconds("postern_upstream_seconds", "From the choice of an address to its response head", &BUCKETS),
+                &["upstream"],
+            )?,
+            refused_at_door: family(
+                "postern_refused_at_door_total",
+                "Heads refused before any route was looked for",
+                &["code"],
+            )?,
+            connections: IntGauge::new("postern_connections", "Open client connections")?,
+            connections_refused: IntCounter::new(
+                "postern_connections_refused_total",
+                "Connections closed because their address had too many",
+            )?,
+            tls_failed: IntCounter::new("postern_tls_handshakes_failed_total", "TLS handshakes that failed")?,
+            audited: family(
+                "postern_audited_total",
+                "Requests let through by an audit-only policy that it would have refused",
+                &["route", "code"],
+            )?,
+            events_dropped: IntCounter::new("postern_access_events_dropped_total", "Access events lost")?,
+            retries: family("postern_retries_total", "Further attempts", &["upstream"])?,
+            retries_denied: family("postern_retries_denied_total", "Retries over the budget", &["upstream"])?,
+            ejections: family("postern_ejections_total", "Addresses ejected for failing", &["upstream"])?,
+            endpoints: IntGaugeVec::new(
+                Opts::new("postern_endpoints", "Addresses by state"),
+                &["upstream", "state"],
+            )?,
+            config_version: IntGauge::new("postern_config_version", "The configuration that is live, from 1")?,
+            config_refused: IntCounter::new("postern_config_refused_total", "Configurations that did not load")?,
+            config_bad: IntGauge::new("postern_config_bad", "1 while the file differs from what is live")?,
+            token_cache: IntGaugeVec::new(
+                Opts::new("postern_token_cache", "Verified tokens that are remembered"),
+                &["unit"],
+            )?,
+            jwks_age: IntGaugeVec::new(
+                Opts::new("postern_jwks_age_seconds", "Since the keys were fetched"),
+                &["issuer"],
+            )?,
+            limiter_keys: IntGauge::new("postern_limiter_keys", "Keys that the rate limits remember")?,
+        };
+        metrics.register()?;
+        Ok(metrics)
+    }
+
+    fn register(&self) -> prometheus::Result<()> {
+        let families: [Box<dyn Collector>; 20] = [
+            Box::new(self.requests.clone()),
+            Box::new(self.duration.clone()),
+            Box::new(self.overhead.clone()),
+            Box::new(self.upstream.clone()),
+            Box::new(self.refused_at_door.clone()),
+            Box::new(self.connections.clone()),
+            Box::new(self.connections_refused.clone()),
+            Box::new(self.tls_failed.clone()),
+            Box::new(self.audited.clone()),
+            Box::new(self.events_dropped.clone()),
+            Box::new(self.retries.clone()),
+            Box::new(self.retries_denied.clone()),
+            Box::new(self.ejections.clone()),
+            Box::new(self.endpoints.clone()),
+            Box::new(self.config_version.clone()),
+            Box::new(self.config_refused.clone()),
+            Box::new(self.config_bad.clone()),
+            Box::new(self.token_cache.clone()),
+            Box::new(self.jwks_age.clone()),
+            Box::new(self.limiter_keys.clone()),
+        ];
+        families.into_iter().try_for_each(|family| self.registry.register(family))
+    }
+
+    /// The handles of one route.
+    pub(crate) fn route(&self, route: &str) -> RouteMetrics {
+        let counter = |class| self.requests.with_label_values(&[route, class, OK]);
+        RouteMetrics {
+            by_class: CLASSES.map(counter),
+            duration: self.duration.with_label_values(&[route]),
+        }
+    }
+
+    /// Counts one request that was refused or failed.
+    pub(crate) fn count(&self, route: &str, status: u16, code: &str) {
+        self.requests.with_label_values(&[route, class(status), code]).inc();
+    }
+
+    /// Counts one head that was refused.
+    pub(crate) fn count_at_door(&self, code: Code) {
+        self.refused_at_door.with_label_values(&[code.as_str()]).inc();
+    }
+}
+
+impl RouteMetrics {
+    /// Counts one request that was answered by its upstream.
+    pub(crate) fn count_ok(&self, status: u16) {
+        let at = usize::from(status / 100).clamp(1, 5) - 1;
+        let counter: &GenericCounter<_> = &self.by_class[at];
+        counter.inc();
+    }
+}
+
+fn class(status: u16) -> &'static str {
+    CLASSES[usize::from(status / 100).clamp(1, 5) - 1]
+}

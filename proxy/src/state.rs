@@ -1,0 +1,62 @@
+//! What all requests of one gateway share.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use ahash::RandomState;
+use arc_swap::ArcSwap;
+use postern_common::token::Verifier;
+use postern_common::{Clock, Code};
+use uuid::Uuid;
+
+use crate::access::{AccessLog, Event};
+use crate::ids::Ids;
+use crate::limit::Limiter;
+use crate::live::Live;
+use crate::metrics::Metrics;
+
+/// Shared by the connections, Pingora's hooks, the reload and the admin listener.
+pub(crate) struct State {
+    pub(crate) live: ArcSwap<Live>,
+    pub(crate) verifier: Arc<Verifier>,
+    pub(crate) limiter: Limiter,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) access: AccessLog,
+    pub(crate) ids: Ids,
+    pub(crate) clock: Clock,
+    /// The seed of rate limit keys: clients cannot aim at one another's.
+    pub(crate) keys: RandomState,
+    pub(crate) born: Instant,
+}
+
+impl State {
+    /// Nanoseconds of a clock that only goes forward.
+    pub(crate) fn nanos(&self) -> u64 {
+        u64::try_from(self.born.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// The key of a client address: of its /64 for IPv6, of which one client has all.
+    pub(crate) fn address_key(&self, address: IpAddr, salt: u64) -> u64 {
+        let bits = match address {
+            IpAddr::V4(address) => u128::from(address.to_bits()),
+            IpAddr::V6(address) => address.to_bits() >> 64 | 1 << 127,
+        };
+        self.keys.hash_one((bits, salt))
+    }
+
+    /// Counts and logs what was refused before it became a request.
+    pub(crate) fn note_at_door(&self, id: Uuid, code: Code, client: Option<IpAddr>) {
+        self.metrics.count_at_door(code);
+        let mut text = Uuid::encode_buffer();
+        let event = Event {
+            request_id: id.hyphenated().encode_lower(&mut text),
+            status: code.status().as_u16(),
+            code: code.as_str(),
+            protocol: "HTTP/1.1",
+            client,
+            ..Event::default()
+        };
+        event.write(&self.access, self.clock.now());
+    }
+}

@@ -1,0 +1,232 @@
+//! The canonical request target: one spelling, or a refusal.
+//!
+//! A path that an upstream could read in two ways is a path whose policy could be walked around. So nothing is
+//! rewritten here: a target that is not already in its one canonical spelling is refused, and what is matched,
+//! authorised, logged and forwarded are the same bytes.
+
+/// Why a target is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TargetFault {
+    /// It does not begin with `/`.
+    Form,
+    /// An encoded `/` or `\`, or a `\`.
+    Separator,
+    /// `.` or `..` as a segment.
+    DotSegment,
+    /// `//`.
+    EmptySegment,
+    /// `;`, plain or encoded: some servers cut a segment there.
+    Parameter,
+    /// `#`.
+    Fragment,
+    /// A control character, plain or encoded, or a byte that no URI holds.
+    Character,
+    /// A `%` without two hexadecimal digits, or one that encodes another (`%25` before two digits).
+    Escape,
+    /// An encoded letter, digit, `-`, `.`, `_` or `~`, which is the same as the plain one.
+    NeedlessEscape,
+    /// Escapes that do not decode to UTF-8.
+    Utf8,
+}
+
+/// A target that has one reading.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Target<'a> {
+    /// From the first `/` to before the `?`.
+    pub path: &'a str,
+    /// After the `?`, if there is one.
+    pub query: Option<&'a str>,
+}
+
+// === impl TargetFault ===
+
+impl TargetFault {
+    /// What is wrong, in a sentence.
+    #[must_use]
+    pub fn detail(self) -> &'static str {
+        match self {
+            Self::Form => "The target must be a path that begins with a slash.",
+            Self::Separator => "The path must not contain a backslash or an encoded slash.",
+            Self::DotSegment => "The path must not contain the segments . and ..",
+            Self::EmptySegment => "The path must not contain two slashes in a row.",
+            Self::Parameter => "The path must not contain a semicolon.",
+            Self::Fragment => "The target must not contain a fragment.",
+            Self::Character => "The target must not contain control characters or characters outside of URIs.",
+            Self::Escape => "Every % must be followed by two hexadecimal digits and be encoded once only.",
+            Self::NeedlessEscape => "The path must not encode letters, digits and - . _ ~",
+            Self::Utf8 => "The encoded characters of the target must be UTF-8.",
+        }
+    }
+}
+
+// === impl Target ===
+
+impl<'a> Target<'a> {
+    /// Reads an origin-form target (RFC 9112 section 3.2.1).
+    ///
+    /// # Errors
+    /// The first thing that is ambiguous or malformed.
+    pub fn parse(target: &'a [u8]) -> Result<Self, TargetFault> {
+        let target = std::str::from_utf8(target).map_err(|_| TargetFault::Character)?;
+        if !target.starts_with('/') {
+            return Err(TargetFault::Form);
+        }
+        if target.contains('#') {
+            return Err(TargetFault::Fragment);
+        }
+        let (path, query) = match target.split_once('?') {
+            Some((path, query)) => (path, Some(query)),
+            None => (target, None),
+        };
+        check_path(path)?;
+        query.map_or(Ok(()), check_query)?;
+        Ok(Self { path, query })
+    }
+}
+
+fn check_path(path: &str) -> Result<(), TargetFault> {
+    let bytes = path.as_bytes();
+    let mut escaped = false;
+    let mut previous = 0;
+    for (at, byte) in bytes.iter().enumerate() {
+        match byte {
+            b'/' if previous == b'/' => return Err(TargetFault::EmptySegment),
+            b'/' | b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'~' | b'.' => {}
+            b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b',' | b'=' | b':' | b'@' => {}
+            b'%' => {
+                escaped = true;
+                check_path_escape(&bytes[at..])?;
+            }
+            b'\\' => return Err(TargetFault::Separator),
+            b';' => return Err(TargetFault::Parameter),
+            _ => return Err(TargetFault::Character),
+        }
+        if previous == b'/' && *byte == b'.' && is_dot_segment(&bytes[at..]) {
+            return Err(TargetFault::DotSegment);
+        }
+        previous = *byte;
+    }
+    if escaped { check_utf8(bytes) } else { Ok(()) }
+}
+
+/// Whether the segment that begins here is `.` or `..`.
+fn is_dot_segment(rest: &[u8]) -> bool {
+    matches!(rest, [b'.'] | [b'.', b'.'] | [b'.', b'/', ..] | [b'.', b'.', b'/', ..])
+}
+
+fn check_path_escape(rest: &[u8]) -> Result<(), TargetFault> {
+    match decode(rest).ok_or(TargetFault::Escape)? {
+        b'/' | b'\\' => Err(TargetFault::Separator),
+        b';' => Err(TargetFault::Parameter),
+        0..0x20 | 0x7f => Err(TargetFault::Character),
+        b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'~' | b'.' => Err(TargetFault::NeedlessEscape),
+        b'%' if is_hex_pair(&rest[3..]) => Err(TargetFault::Escape),
+        _ => Ok(()),
+    }
+}
+
+fn check_query(query: &str) -> Result<(), TargetFault> {
+    let bytes = query.as_bytes();
+    let mut escaped = false;
+    for (at, byte) in bytes.iter().enumerate() {
+        match byte {
+            b'%' => {
+                escaped = true;
+                if decode(&bytes[at..]).ok_or(TargetFault::Escape)? == 0 {
+                    return Err(TargetFault::Character);
+                }
+            }
+            b'"' | b'<' | b'>' | b'\\' | b'^' | b'`' => return Err(TargetFault::Character),
+            0x21..=0x7e => {}
+            _ => return Err(TargetFault::Character),
+        }
+    }
+    if escaped { check_utf8(bytes) } else { Ok(()) }
+}
+
+/// The byte that the escape at the beginning of `rest` stands for.
+fn decode(rest: &[u8]) -> Option<u8> {
+    let digit = |at: usize| rest.get(at).and_then(|byte| (*byte as char).to_digit(16));
+    u8::try_from(digit(1)? * 16 + digit(2)?).ok()
+}
+
+fn is_hex_pair(rest: &[u8]) -> bool {
+    rest.len() >= 2 && rest[..2].iter().all(u8::is_ascii_hexdigit)
+}
+
+/// Whether the decoded bytes are UTF-8. Only called when there is an escape, so that the copy is rare.
+fn check_utf8(bytes: &[u8]) -> Result<(), TargetFault> {
+    let mut decoded = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    while let Some(byte) = bytes.get(at) {
+        if *byte == b'%' {
+            decoded.push(decode(&bytes[at..]).ok_or(TargetFault::Escape)?);
+            at += 3;
+        } else {
+            decoded.push(*byte);
+            at += 1;
+        }
+    }
+    std::str::from_utf8(&decoded).map(|_| ()).map_err(|_| TargetFault::Utf8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn canonical_targets_are_kept_as_they_are() {
+        for target in ["/", "/a", "/a/", "/a/b.c/d~e", "/a:b@c", "/%C3%A9", "/a%20b", "/...", "/.a", "/100%25", "/a%25z1"] {
+            assert_eq!(Target::parse(target.as_bytes()).map(|target| target.path), Ok(target));
+        }
+        let target = Target::parse(b"/a?b=//../;%2f[x]{y}|").expect("a query is not a path");
+        assert_eq!((target.path, target.query), ("/a", Some("b=//../;%2f[x]{y}|")));
+    }
+
+    #[test]
+    fn ambiguous_targets_are_refused() {
+        use TargetFault as F;
+        for (target, fault) in [
+            ("a", F::Form), ("", F::Form), ("*", F::Form), ("/a%2fb", F::Separator), ("/a%2Fb", F::Separator),
+            ("/a%5cb", F::Separator), ("/a\\b", F::Separator), ("/.", F::DotSegment), ("/..", F::DotSegment),
+            ("/a/./b", F::DotSegment), ("/a/../b", F::DotSegment), ("/a/..", F::DotSegment),
+            ("/%2e%2e/a", F::NeedlessEscape), ("/.%2e/a", F::NeedlessEscape), ("//a", F::EmptySegment),
+            ("/a//b", F::EmptySegment), ("/a//", F::EmptySegment), ("/a;b", F::Parameter), ("/a%3bb", F::Parameter),
+            ("/a#b", F::Fragment), ("/a?b#c", F::Fragment), ("/a%00", F::Character), ("/a%0a", F::Character),
+            ("/a%7f", F::Character), ("/a\u{e9}", F::Character), ("/a\"", F::Character), ("/%", F::Escape),
+            ("/%4", F::Escape), ("/%zz", F::Escape), ("/%252e", F::Escape), ("/%61", F::NeedlessEscape),
+            ("/%ff", F::Utf8), ("/%c3", F::Utf8), ("/%c0%af", F::Utf8), ("/a?%ff", F::Utf8), ("/a?%00", F::Character),
+            ("/a?b c", F::Character), ("/a?%", F::Escape),
+        ] {
+            assert_eq!(Target::parse(target.as_bytes()), Err(fault), "{target}");
+        }
+    }
+
+    proptest! {
+        /// A path that passes decodes, resolves and splits to exactly the segments that it shows.
+        #[test]
+        fn what_passes_has_one_reading(path in "/[a-c./%250-9A-Fef;\\\\]{0,16}") {
+            if let Ok(target) = Target::parse(path.as_bytes()) {
+                let resolved = url::Url::parse("http://h").and_then(|base| base.join(target.path)).expect("a URL");
+                prop_assert_eq!(resolved.path(), target.path);
+                let mut decoded = String::new();
+                let mut rest = target.path;
+                while let Some(at) = rest.find('%') {
+                    decoded.push_str(&rest[..at]);
+                    decoded.push(char::from(decode(&rest.as_bytes()[at..]).expect("checked")));
+                    rest = &rest[at + 3..];
+                }
+                decoded.push_str(rest);
+                prop_assert_eq!(decoded.matches('/').count(), target.path.matches('/').count());
+                prop_assert!(!decoded.contains(['\\', ';', '\0']));
+                prop_assert!(!decoded.split('/').any(|segment| segment == "." || segment == ".."));
+            }
+        }
+
+        #[test]
+        fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+            let _verdict = Target::parse(&bytes);
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! The services behind the gateway: where they are, which of several addresses is next, which ones are out.
+
+mod budget;
+mod endpoint;
+mod resolve;
+mod tls;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use arc_swap::ArcSwap;
+use pingora_core::protocols::ALPN;
+use pingora_core::upstreams::peer::{HttpPeer, PeerOptions};
+use postern_common::exit::Exit;
+use prometheus::{Histogram, IntCounter};
+
+use crate::config::{Balance, Upstream};
+use crate::metrics::Metrics;
+use budget::Budget;
+pub(crate) use endpoint::{Endpoint, EndpointStatus, Ticket};
+use tls::TlsParts;
+
+/// One upstream with its addresses. Kept over a reload that does not change it.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    pub(crate) config: Upstream,
+    endpoints: ArcSwap<Vec<Arc<Endpoint>>>,
+    turn: AtomicU64,
+    budget: Budget,
+    born: Instant,
+    tls: Option<TlsParts>,
+    pub(crate) latency: Histogram,
+    retries: IntCounter,
+    retries_denied: IntCounter,
+    ejections: IntCounter,
+}
+
+/// Why no address can be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoEndpoint {
+    /// No name has been resolved yet, or every address is out.
+    Away,
+    /// Every address has as many requests in flight as it may.
+    Full,
+}
+
+// === impl Pool ===
+
+impl Pool {
+    /// A pool whose IP addresses are there at once; names are resolved in the background.
+    ///
+    /// # Errors
+    /// Status 64 if a file of its TLS settings cannot be read.
+    pub(crate) fn new(config: Upstream, metrics: &Metrics) -> Result<Self, Exit> {
+        let label = [config.name.as_str()];
+        let pool = Self {
+            endpoints: ArcSwap::default(),
+            turn: AtomicU64::new(0),
+            budget: Budget::new(config.retry_budget),
+            born: Instant::now(),
+            tls: config.tls.as_ref().map(TlsParts::load).transpose()?,
+            latency: metrics.upstream.with_label_values(&label),
+            retries: metrics.retries.with_label_values(&label),
+            retries_denied: metrics.retries_denied.with_label_values(&label),
+            ejections: metrics.ejections.with_label_values(&label),
+            config,
+        };
+        let literal = |at: usize| {
+            let address = &pool.config.addresses[at];
+            address.host.parse().ok().map(|ip| (at, SocketAddr::new(ip, address.port)))
+        };
+        pool.set_addresses((0..pool.config.addresses.len()).filter_map(literal).collect());
+        Ok(pool)
+    }
+
+    /// Takes over a set of addresses, each with the position of its entry in the configuration. What is known
+    /// about an address that stays is kept.
+    pub(crate) fn set_addresses(&self, mut addresses: Vec<(usize, SocketAddr)>) {
+        addresses.sort_unstable();
+        addresses.dedup_by_key(|(_, address)| *address);
+        let old = self.endpoints.load();
+        let endpoints = addresses.into_iter().map(|(at, address)| {
+            let known = old.iter().find(|endpoint| endpoint.address == address && endpoint.entry == at);
+            known.cloned().unwrap_or_else(|| Arc::new(Endpoint::new(address, at, self.peer(at, address))))
+        });
+        self.endpoints.store(Arc::new(endpoints.collect()));
+    }
+
+    /// The addresses as they are now.
+    pub(crate) fn endpoints(&self) -> Arc<Vec<Arc<Endpoint>>> {
+        self.endpoints.load_full()
+    }
+
+    /// Milliseconds of this pool's own clock.
+    pub(crate) fn now_ms(&self) -> u64 {
+        u64::try_from(self.born.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Chooses an address, not `avoid` if there is another. `client` is a hash of the client's address.
+    pub(crate) fn pick(&self, client: u64, avoid: Option<&Endpoint>) -> Result<Ticket, NoEndpoint> {
+        let endpoints = self.endpoints.load();
+        let now = self.now_ms();
+        let available = |endpoint: &Endpoint| endpoint.is_available(now);
+        let out = endpoints.iter().filter(|endpoint| !available(endpoint)).count();
+        let panic = out > 0 && out * 100 > endpoints.len() * self.config.outlier.panic_percent as usize;
+        let usable = |endpoint: &Endpoint| {
+            endpoint.weight_in(&self.config) > 0
+                && (panic || available(endpoint))
+                && !avoid.is_some_and(|avoid| endpoints.len() > 1 && avoid.address == endpoint.address)
+        };
+        let count = endpoints.iter().filter(|endpoint| usable(endpoint)).count();
+        if count == 0 {
+            return Err(NoEndpoint::Away);
+        }
+        let nth = |at: u64| {
+            let at = usize::try_from(at % count as u64).unwrap_or(0);
+            endpoints.iter().filter(|endpoint| usable(endpoint)).nth(at)
+        };
+        let chosen = match self.config.balance {
+            Balance::RoundRobin => self.weighted(&endpoints, usable, self.turn.fetch_add(1, Ordering::Relaxed)),
+            Balance::ClientHash => self.weighted(&endpoints, usable, client),
+            Balance::LeastLoaded if count == 1 => nth(0),
+            Balance::LeastLoaded => {
+                let random = self.random();
+                let (one, other) = (nth(random), nth(random.rotate_left(32)));
+                let other = if one.map(Arc::as_ptr) == other.map(Arc::as_ptr) { nth(random + 1) } else { other };
+                one.into_iter().chain(other).min_by_key(|endpoint| endpoint.load(&self.config))
+            }
+        };
+        let chosen = chosen.ok_or(NoEndpoint::Away)?;
+        if let Some(ticket) = Ticket::take(chosen, self.config.in_flight) {
+            return Ok(ticket);
+        }
+        let free = endpoints.iter().filter(|endpoint| usable(endpoint));
+        free.filter_map(|endpoint| Ticket::take(endpoint, self.config.in_flight)).next().ok_or(NoEndpoint::Full)
+    }
+
+    /// The entry at `turn` when each stands there as often as it weighs.
+    fn weighted<'e>(
+        &self,
+        endpoints: &'e [Arc<Endpoint>],
+        usable: impl Fn(&Endpoint) -> bool,
+        turn: u64,
+    ) -> Option<&'e Arc<Endpoint>> {
+        let weight = |endpoint: &Endpoint| u64::from(endpoint.weight_in(&self.config));
+        let usable: Vec<&Arc<Endpoint>> = endpoints.iter().filter(|endpoint| usable(endpoint)).collect();
+        let total: u64 = usable.iter().map(|endpoint| weight(endpoint)).sum();
+        let mut left = turn % total.max(1);
+        usable.into_iter().find(|endpoint| match left.checked_sub(weight(endpoint)) {
+            Some(rest) => {
+                left = rest;
+                false
+            }
+            None => true,
+        })
+    }
+
+    /// Good enough to spread load: a counter, mixed (splitmix64).
+    fn random(&self) -> u64 {
+        let mut mixed = self.turn.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) >> 1
+    }
+
+    /// A request reached its answer.
+    pub(crate) fn note_answer(&self, endpoint: &Endpoint, status: u16, micros: u64) {
+        self.budget.note_request();
+        if (502..=504).contains(&status) { self.note_failure(endpoint) } else { endpoint.succeeded(micros) }
+    }
+
+    /// An attempt failed at the upstream.
+    pub(crate) fn note_failure(&self, endpoint: &Endpoint) {
+        if endpoint.failed(&self.config.outlier, self.now_ms()) {
+            self.ejections.inc();
+            tracing::warn!(upstream = %self.config.name, address = %endpoint.address, "address ejected for failing");
+        }
+    }
+
+    /// Whether one more attempt may be made after so many.
+    pub(crate) fn may_retry(&self, attempts: u32) -> bool {
+        if attempts > self.config.retries {
+            return false;
+        }
+        let may = self.budget.take();
+        if may { self.retries.inc() } else { self.retries_denied.inc() }
+        may
+    }
+
+    /// How one address is spoken to. Every timeout is set: Pingora's defaults are none.
+    fn peer(&self, at: usize, address: SocketAddr) -> HttpPeer {
+        let config = &self.config;
+        let name = match &config.tls {
+            None => String::new(),
+            Some(tls) => tls.name.clone().unwrap_or_else(|| config.addresses[at].host.clone()),
+        };
+        let mut peer = HttpPeer::new(address, config.tls.is_some(), name);
+        let mut options = PeerOptions::new();
+        options.connection_timeout = Some(config.connect_timeout);
+        options.total_connection_timeout = Some(config.connect_timeout);
+        options.read_timeout = Some(config.read_timeout);
+        options.write_timeout = Some(config.write_timeout);
+        options.idle_timeout = Some(config.idle_timeout);
+        options.alpn = if config.http2 { ALPN::H2H1 } else { ALPN::H1 };
+        if config.http2 && config.tls.is_none() {
+            options.alpn = ALPN::H2;
+        }
+        options.max_h2_streams = if config.http2 { 64 } else { 1 };
+        if let Some(tls) = &self.tls {
+            options.ca.clone_from(&tls.ca);
+            peer.client_cert_key.clone_from(&tls.certificate);
+        }
+        peer.options = options;
+        peer
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,49 @@
+use std::sync::atomic::{AtomicI64, Ordering};
+
+/// Retries as a share of requests: when everything fails, retries must not multiply the load.
+///
+/// Kept in hundredths of a retry: each request adds `percent`, each retry takes 100.
+#[derive(Debug)]
+pub(super) struct Budget {
+    percent: i64,
+    balance: AtomicI64,
+}
+
+/// So many retries can be saved up, and are there at the start.
+const RESERVE: i64 = 10 * 100;
+
+impl Budget {
+    pub(super) fn new(percent: u32) -> Self {
+        let percent = i64::from(percent);
+        Self { percent, balance: AtomicI64::new(if percent == 0 { 0 } else { RESERVE }) }
+    }
+
+    pub(super) fn note_request(&self) {
+        if self.balance.load(Ordering::Relaxed) < RESERVE {
+            self.balance.fetch_add(self.percent, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether one more retry is within the budget, which it then costs.
+    pub(super) fn take(&self) -> bool {
+        if self.balance.fetch_sub(100, Ordering::Relaxed) >= 100 {
+            return true;
+        }
+        self.balance.fetch_add(100, Ordering::Relaxed);
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retries_are_a_share_of_requests() {
+        let budget = Budget::new(20);
+        assert_eq!((0..100).filter(|_| budget.take()).count(), 10, "the reserve");
+        (0..50).for_each(|_| budget.note_request());
+        assert_eq!((0..100).filter(|_| budget.take()).count(), 10, "20 % of 50");
+        assert!(!Budget::new(0).take());
+    }
+}

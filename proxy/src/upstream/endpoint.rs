@@ -1,0 +1,129 @@
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use pingora_core::upstreams::peer::HttpPeer;
+use serde::Serialize;
+
+use crate::config::{Outlier, Upstream};
+
+/// One address of an upstream and what is known about it.
+#[derive(Debug)]
+pub(crate) struct Endpoint {
+    pub(crate) address: SocketAddr,
+    /// Position of its entry in the configuration.
+    pub(crate) entry: usize,
+    /// How it is spoken to.
+    pub(crate) peer: HttpPeer,
+    in_flight: AtomicUsize,
+    /// Microseconds to the head of a response: rises at once, falls slowly.
+    latency_us: AtomicU64,
+    failures: AtomicU32,
+    ejections: AtomicU32,
+    /// Milliseconds of the pool's clock.
+    ejected_until: AtomicU64,
+    /// What active checks say.
+    pub(crate) healthy: AtomicBool,
+}
+
+/// An endpoint as `/upstreams` shows it.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct EndpointStatus {
+    pub(crate) address: String,
+    pub(crate) healthy: bool,
+    pub(crate) ejected: bool,
+    pub(crate) in_flight: usize,
+    pub(crate) latency_us: u64,
+}
+
+/// One request in flight to an address; over when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Ticket {
+    pub(crate) endpoint: Arc<Endpoint>,
+}
+
+/// The share of a slower sample that is forgotten with each faster one: one eighth.
+const DECAY: u64 = 8;
+
+impl Endpoint {
+    pub(super) fn new(address: SocketAddr, entry: usize, peer: HttpPeer) -> Self {
+        Self {
+            address,
+            entry,
+            peer,
+            in_flight: AtomicUsize::new(0),
+            latency_us: AtomicU64::new(0),
+            failures: AtomicU32::new(0),
+            ejections: AtomicU32::new(0),
+            ejected_until: AtomicU64::new(0),
+            healthy: AtomicBool::new(true),
+        }
+    }
+
+    pub(super) fn weight_in(&self, config: &Upstream) -> u32 {
+        config.addresses.get(self.entry).map_or(0, |address| address.weight)
+    }
+
+    /// Neither found unhealthy nor ejected.
+    pub(super) fn is_available(&self, now_ms: u64) -> bool {
+        self.healthy.load(Ordering::Relaxed) && self.ejected_until.load(Ordering::Relaxed) <= now_ms
+    }
+
+    /// What is compared: requests in flight times latency, by weight.
+    pub(super) fn load(&self, config: &Upstream) -> u64 {
+        let queue = self.in_flight.load(Ordering::Relaxed) as u64 + 1;
+        let latency = self.latency_us.load(Ordering::Relaxed).max(100);
+        queue.saturating_mul(latency).saturating_mul(1000) / u64::from(self.weight_in(config).max(1))
+    }
+
+    pub(super) fn succeeded(&self, micros: u64) {
+        let known = self.latency_us.load(Ordering::Relaxed);
+        let next = if micros >= known { micros } else { known - (known - micros) / DECAY };
+        self.latency_us.store(next, Ordering::Relaxed);
+        if self.failures.load(Ordering::Relaxed) != 0 {
+            self.failures.store(0, Ordering::Relaxed);
+            self.ejections.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether that was one failure too many.
+    pub(super) fn failed(&self, outlier: &Outlier, now_ms: u64) -> bool {
+        let failures = self.failures.fetch_add(1, Ordering::Relaxed) + 1;
+        if outlier.failures == 0 || failures < outlier.failures || !self.is_available(now_ms) {
+            return false;
+        }
+        self.failures.store(0, Ordering::Relaxed);
+        let ejections = u64::from(self.ejections.fetch_add(1, Ordering::Relaxed).min(9)) + 1;
+        let out_ms = u64::try_from(outlier.ejection.as_millis()).unwrap_or(u64::MAX).saturating_mul(ejections);
+        self.ejected_until.store(now_ms.saturating_add(out_ms), Ordering::Relaxed);
+        true
+    }
+
+    pub(crate) fn status(&self, now_ms: u64) -> EndpointStatus {
+        EndpointStatus {
+            address: self.address.to_string(),
+            healthy: self.healthy.load(Ordering::Relaxed),
+            ejected: self.ejected_until.load(Ordering::Relaxed) > now_ms,
+            in_flight: self.in_flight.load(Ordering::Relaxed),
+            latency_us: self.latency_us.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl Ticket {
+    /// One more request to this address, unless it has `most`.
+    pub(super) fn take(endpoint: &Arc<Endpoint>, most: usize) -> Option<Self> {
+        if endpoint.in_flight.fetch_add(1, Ordering::Relaxed) >= most {
+            endpoint.in_flight.fetch_sub(1, Ordering::Relaxed);
+            return None;
+        }
+        Some(Self { endpoint: Arc::clone(endpoint) })
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.endpoint.in_flight.fetch_sub(1, Ordering::Relaxed);
+    }
+}

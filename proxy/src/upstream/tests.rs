@@ -1,0 +1,89 @@
+use std::time::Duration;
+
+use super::*;
+use crate::config::{Address, Outlier};
+
+fn pool(balance: Balance, weights: &[u32]) -> Pool {
+    let addresses = weights.iter().zip(1..).map(|(weight, port)| {
+        Address::parse(&format!("127.0.0.1:{port}"), *weight).expect("an address")
+    });
+    let config = Upstream {
+        name: "test".to_owned(),
+        addresses: addresses.collect(),
+        balance,
+        connect_timeout: Duration::from_secs(1),
+        read_timeout: Duration::from_secs(1),
+        write_timeout: Duration::from_secs(1),
+        idle_timeout: Duration::from_secs(1),
+        in_flight: 2,
+        retries: 1,
+        retry_budget: 20,
+        health: None,
+        outlier: Outlier::default(),
+        tls: None,
+        http2: false,
+    };
+    Pool::new(config, &Metrics::new().expect("metrics")).expect("a pool")
+}
+
+fn ports(pool: &Pool, picks: usize) -> Vec<usize> {
+    let mut count = vec![0; pool.endpoints().len() + 1];
+    for turn in 0..picks {
+        let ticket = pool.pick(turn as u64, None).expect("an address");
+        count[usize::from(ticket.endpoint.address.port())] += 1;
+    }
+    count
+}
+
+#[test]
+fn round_robin_follows_the_weights() {
+    assert_eq!(ports(&pool(Balance::RoundRobin, &[1, 2, 0]), 300), [0, 100, 200, 0]);
+}
+
+#[test]
+fn the_less_loaded_address_is_taken() {
+    let pool = pool(Balance::LeastLoaded, &[1, 1]);
+    let first = pool.pick(0, None).expect("an address");
+    for _ in 0..20 {
+        let next = pool.pick(0, None).expect("an address");
+        assert_ne!(next.endpoint.address, first.endpoint.address, "the other one has nothing in flight");
+    }
+}
+
+#[test]
+fn requests_in_flight_are_capped() {
+    let pool = pool(Balance::LeastLoaded, &[1, 1]);
+    let held: Vec<Ticket> = (0..4).map(|_| pool.pick(0, None).expect("a place")).collect();
+    assert_eq!(pool.pick(0, None).err(), Some(NoEndpoint::Full));
+    drop(held);
+    assert!(pool.pick(0, None).is_ok());
+}
+
+#[test]
+fn an_address_that_fails_is_ejected_unless_too_many_are() {
+    let pool = pool(Balance::RoundRobin, &[1, 1, 1]);
+    let all = pool.endpoints();
+    (0..5).for_each(|_| pool.note_failure(&all[0]));
+    let count = ports(&pool, 100);
+    assert_eq!((count[1], count[2]), (0, 50));
+    (0..5).for_each(|_| pool.note_failure(&all[1]));
+    assert!(ports(&pool, 99).iter().skip(1).all(|count| *count == 33), "two of three out is panic: all are used");
+}
+
+#[test]
+fn a_retry_goes_elsewhere_and_is_bounded() {
+    let pool = pool(Balance::RoundRobin, &[1, 1]);
+    let first = pool.pick(0, None).expect("an address");
+    let other = pool.pick(0, Some(&first.endpoint)).expect("another address");
+    assert_ne!(first.endpoint.address, other.endpoint.address);
+    assert!(pool.may_retry(1) && !pool.may_retry(2));
+}
+
+#[test]
+fn addresses_that_stay_keep_what_is_known() {
+    let pool = pool(Balance::RoundRobin, &[1, 1]);
+    let before = pool.endpoints();
+    pool.set_addresses(vec![(0, before[0].address), (1, "127.0.0.9:2".parse().expect("an address"))]);
+    let after = pool.endpoints();
+    assert!(Arc::ptr_eq(&before[0], &after[0]) && !Arc::ptr_eq(&before[1], &after[1]));
+}

@@ -1,0 +1,55 @@
+use std::path::Path;
+use std::sync::Arc;
+
+use pingora_core::utils::tls::{CertKey, WrappedX509, parse_x509};
+use postern_common::exit::Exit;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
+use crate::config::UpstreamTls;
+
+/// What TLS to an upstream needs beside names.
+#[derive(Clone)]
+pub(super) struct TlsParts {
+    pub(super) ca: Option<Arc<[WrappedX509]>>,
+    pub(super) certificate: Option<Arc<CertKey>>,
+}
+
+impl TlsParts {
+    /// # Errors
+    /// Status 64 with the file that cannot be read.
+    pub(super) fn load(config: &UpstreamTls) -> Result<Self, Exit> {
+        let ca = config.ca.as_deref().map(certificates).transpose()?.map(|all| {
+            let wrapped = all.into_iter().map(|certificate| WrappedX509::new(certificate, parse_x509));
+            wrapped.collect()
+        });
+        let certificate = match (&config.certificate, &config.key) {
+            (Some(certificate), Some(key)) => {
+                let key = PrivateKeyDer::from_pem_file(key).map_err(|error| unreadable(key, &error))?;
+                Some(Arc::new(CertKey::new(certificates(certificate)?, key.secret_der().to_vec())))
+            }
+            _ => None,
+        };
+        Ok(Self { ca, certificate })
+    }
+}
+
+fn certificates(path: &Path) -> Result<Vec<Vec<u8>>, Exit> {
+    let all = CertificateDer::pem_file_iter(path).map_err(|error| unreadable(path, &error))?;
+    let all: Result<Vec<_>, _> = all.map(|certificate| certificate.map(|der| der.to_vec())).collect();
+    match all {
+        Ok(all) if !all.is_empty() => Ok(all),
+        Ok(_) => Err(Exit::usage(format!("{}: holds no certificate", path.display()))),
+        Err(error) => Err(unreadable(path, &error)),
+    }
+}
+
+fn unreadable(path: &Path, error: &rustls::pki_types::pem::Error) -> Exit {
+    Exit::usage(format!("{}: cannot read: {error}", path.display()))
+}
+
+impl std::fmt::Debug for TlsParts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("TlsParts(..)")
+    }
+}
