@@ -19,15 +19,16 @@ pub(super) struct Cache {
 
 /// What is remembered of one token.
 pub(super) enum Outcome {
-    /// Verified with this key. The identity holds the token.
+    /// Verified with this key. The identity holds the token, less the header that the key holds.
     Accepted { caller: Caller, key: Arc<Key> },
-    /// Refused for a reason that will not pass soon.
-    Refused { token: Box<str>, refusal: Refusal },
+    /// Refused for a reason that will not pass soon. Boxed, for an accepted one is the smaller without.
+    Refused(Box<(Box<str>, Refusal)>),
 }
 
 #[derive(Default)]
 struct Shard {
-    index: HashMap<u64, u32, BuildHasherDefault<Prehashed>>,
+    /// From half of the hash to the slot. Two tokens that share it take turns; none passes for the other.
+    index: HashMap<u32, u32, BuildHasherDefault<Prehashed>>,
     slots: Vec<Slot>,
     free: Vec<u32>,
     hand: usize,
@@ -40,10 +41,10 @@ enum Slot {
 }
 
 struct Entry {
-    hash: u64,
     outcome: Outcome,
     until: Timestamp,
-    generation: u64,
+    hash: u32,
+    generation: u32,
     asked: bool,
 }
 
@@ -51,8 +52,8 @@ struct Entry {
 #[derive(Default)]
 struct Prehashed(u64);
 
-/// What an entry costs besides its token: slot, index, identity and their allocations, measured and rounded up.
-const ENTRY_BYTES: usize = 384;
+/// What an entry costs besides its text: slot, index, identity and their allocations, measured and rounded up.
+const ENTRY_BYTES: usize = 320;
 
 const MAX_SHARDS: usize = 64;
 const MIN_SHARD_BYTES: usize = 64 * 1024;
@@ -61,7 +62,7 @@ const MIN_SHARD_BYTES: usize = 64 * 1024;
 
 impl Cache {
     pub(super) fn new(bytes: usize) -> Self {
-        let shards = (bytes / MIN_SHARD_BYTES).clamp(1, MAX_SHARDS).next_power_of_two().min(MAX_SHARDS);
+        let shards = (bytes / MIN_SHARD_BYTES).clamp(1, MAX_SHARDS).next_power_of_two();
         Self {
             hasher: ahash::RandomState::new(),
             shards: (0..shards).map(|_| Mutex::default()).collect(),
@@ -74,13 +75,12 @@ impl Cache {
         &self,
         token: &str,
         now: Timestamp,
-        generation: u64,
+        generation: u32,
     ) -> Option<Result<Caller, Refusal>> {
-        let hash = self.hasher.hash_one(token.as_bytes());
-        let mut shard = self.shard(hash);
+        let (mut shard, hash) = self.place(token);
         let place = *shard.index.get(&hash)?;
-        let Some(Slot::Taken(entry)) = shard.slots.get_mut(usize::try_from(place).ok()?) else { return None };
-        if entry.token() != token {
+        let Slot::Taken(entry) = &mut shard.slots[to_index(place)] else { return None };
+        if !entry.is_of(token) {
             return None;
         }
         if !entry.counts_at(now, generation) {
@@ -90,19 +90,18 @@ impl Cache {
         entry.asked = true;
         Some(match &entry.outcome {
             Outcome::Accepted { caller, .. } => Ok(caller.clone()),
-            Outcome::Refused { refusal, .. } => Err(*refusal),
+            Outcome::Refused(refused) => Err(refused.1),
         })
     }
 
-    pub(super) fn insert(&self, outcome: Outcome, until: Timestamp, generation: u64) {
-        let mut entry = Entry { hash: 0, outcome, until, generation, asked: false };
+    pub(super) fn insert(&self, token: &str, outcome: Outcome, until: Timestamp, generation: u32) {
+        let (mut shard, hash) = self.place(token);
+        let entry = Entry { outcome, until, hash, generation, asked: false };
         let cost = entry.cost();
         if cost > self.shard_bytes {
             return;
         }
-        entry.hash = self.hasher.hash_one(entry.token().as_bytes());
-        let mut shard = self.shard(entry.hash);
-        if let Some(place) = shard.index.get(&entry.hash).copied() {
+        if let Some(place) = shard.index.get(&hash).copied() {
             shard.remove(place);
         }
         while shard.bytes + cost > self.shard_bytes && shard.evict_one() {}
@@ -117,9 +116,12 @@ impl Cache {
             .fold((0, 0), |(entries, bytes), shard| (entries + shard.index.len(), bytes + shard.bytes))
     }
 
-    fn shard(&self, hash: u64) -> MutexGuard<'_, Shard> {
-        let place = usize::try_from(hash >> 32).unwrap_or(0) & (self.shards.len() - 1);
-        lock(&self.shards[place])
+    /// The shard of a token, and its hash within.
+    fn place(&self, token: &str) -> (MutexGuard<'_, Shard>, u32) {
+        let hash = self.hasher.hash_one(token.as_bytes());
+        let [high, low] = [hash >> 32, hash & u64::from(u32::MAX)]
+            .map(|half| u32::try_from(half).expect("half of 64 bits are 32"));
+        (lock(&self.shards[to_index(high) & (self.shards.len() - 1)]), low)
     }
 }
 
@@ -130,21 +132,25 @@ fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
 // === impl Entry ===
 
 impl Entry {
-    fn token(&self) -> &str {
+    fn is_of(&self, token: &str) -> bool {
         match &self.outcome {
-            Outcome::Accepted { caller, .. } => caller.token(),
-            Outcome::Refused { token, .. } => token,
+            Outcome::Accepted { caller, key } => key.kept_as(token, caller.text()),
+            Outcome::Refused(refused) => *refused.0 == *token,
         }
     }
 
     fn cost(&self) -> usize {
-        self.token().len() + ENTRY_BYTES
+        let text = match &self.outcome {
+            Outcome::Accepted { caller, .. } => caller.text(),
+            Outcome::Refused(refused) => &refused.0,
+        };
+        text.len() + ENTRY_BYTES
     }
 
-    fn counts_at(&self, now: Timestamp, generation: u64) -> bool {
+    fn counts_at(&self, now: Timestamp, generation: u32) -> bool {
         let key_is_good = match &self.outcome {
             Outcome::Accepted { key, .. } => key.is_good_at(now),
-            Outcome::Refused { .. } => true,
+            Outcome::Refused(_) => true,
         };
         key_is_good && now < self.until && self.generation == generation
     }
@@ -160,10 +166,18 @@ impl Shard {
             self.slots[to_index(place)] = Slot::Taken(entry);
             place
         } else {
+            self.grow();
             self.slots.push(Slot::Taken(entry));
-            u32::try_from(self.slots.len() - 1).expect("a shard's bytes bound it far below 2^32 slots")
+            to_place(self.slots.len() - 1)
         };
         self.index.insert(hash, place);
+    }
+
+    /// By a quarter, for doubling would leave half of the slots unused for long.
+    fn grow(&mut self) {
+        if self.slots.len() == self.slots.capacity() {
+            self.slots.reserve_exact(self.slots.len() / 4 + 8);
+        }
     }
 
     fn remove(&mut self, place: u32) {
@@ -184,7 +198,7 @@ impl Shard {
                 Slot::Free => {}
                 Slot::Taken(entry) if entry.asked => entry.asked = false,
                 Slot::Taken(_) => {
-                    self.remove(u32::try_from(place).expect("places are counted in u32"));
+                    self.remove(to_place(place));
                     return true;
                 }
             }
@@ -197,6 +211,10 @@ fn to_index(place: u32) -> usize {
     usize::try_from(place).expect("usize has at least 32 bits here")
 }
 
+fn to_place(index: usize) -> u32 {
+    u32::try_from(index).expect("a shard's bytes bound it far below 2^32 slots")
+}
+
 // === impl Prehashed ===
 
 impl Hasher for Prehashed {
@@ -206,7 +224,8 @@ impl Hasher for Prehashed {
 
     fn write(&mut self, _: &[u8]) {}
 
-    fn write_u64(&mut self, hash: u64) {
-        self.0 = hash;
+    /// The table takes the slot from the low bits and the tag from the high ones, so that both need some.
+    fn write_u32(&mut self, hash: u32) {
+        self.0 = u64::from(hash) << 32 | u64::from(hash);
     }
 }

@@ -58,7 +58,8 @@ pub struct Service {
 /// Each look reads the payload anew (a few microseconds), so take [`Claims::to_map`] to read several.
 #[derive(Clone)]
 pub struct Claims {
-    token: Arc<str>,
+    /// `payload.signature`, or the whole token where its header is kept nowhere else.
+    text: Arc<str>,
 }
 
 // === impl Caller ===
@@ -127,8 +128,9 @@ impl Caller {
         }
     }
 
-    pub(super) fn token(&self) -> &str {
-        &self.claims().token
+    /// The token, or what follows its header: the cache compares it.
+    pub(super) fn text(&self) -> &str {
+        &self.claims().text
     }
 }
 
@@ -153,15 +155,15 @@ impl fmt::Debug for Service {
 // === impl Claims ===
 
 impl Claims {
-    pub(super) fn of_token(token: Arc<str>) -> Self {
-        Self { token }
+    pub(super) fn of_token(text: &str) -> Self {
+        Self { text: text.into() }
     }
 
     /// Claims that came in no token, for tests and for identities made by hand.
     #[must_use]
     pub fn from_map(claims: &Map<String, Value>) -> Self {
         let payload = serde_json::to_vec(claims).unwrap_or_default();
-        Self { token: format!(".{}.", URL_SAFE_NO_PAD.encode(payload)).into() }
+        Self { text: format!("{}.", URL_SAFE_NO_PAD.encode(payload)).into() }
     }
 
     /// One claim.
@@ -183,8 +185,8 @@ impl Claims {
     /// Every claim.
     #[must_use]
     pub fn to_map(&self) -> Map<String, Value> {
-        self.token
-            .split('.')
+        self.text
+            .rsplit('.')
             .nth(1)
             .and_then(|payload| URL_SAFE_NO_PAD.decode(payload).ok())
             .and_then(|payload| strict::object(&payload).ok())

@@ -1,3 +1,4 @@
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED, ED25519, ParsedPublicKey};
@@ -22,6 +23,9 @@ pub(super) struct Key {
     /// Unix milliseconds from which it verifies nothing more: later with every refresh that still has the key,
     /// at once when one no longer has it.
     good_until: AtomicI64,
+    /// The encoded header and its dot, of the first token that verified. An issuer writes the same one into every
+    /// token, so that remembered tokens need not repeat it.
+    header: OnceLock<Box<str>>,
 }
 
 /// A key of a JWKS that is usable, with its `kid`.
@@ -34,7 +38,7 @@ pub(super) struct NamedKey {
 
 impl Key {
     fn new(algorithm: Algorithm, decoding: DecodingKey, material: Vec<u8>) -> Self {
-        Self { algorithm, decoding, material, good_until: AtomicI64::new(i64::MIN) }
+        Self { algorithm, decoding, material, good_until: AtomicI64::new(i64::MIN), header: OnceLock::new() }
     }
 
     /// Checks the signature; the algorithm must be the one of this key.
@@ -51,6 +55,21 @@ impl Key {
             Ok(true) => Ok(()),
             Ok(false) | Err(_) => Err(Refusal::Signature),
         }
+    }
+
+    /// A verified token without its header, where that is the one that this key keeps; else the whole token.
+    pub(super) fn without_header<'a>(&self, token: &'a str) -> &'a str {
+        let end = token.find('.').map_or(0, |dot| dot + 1);
+        let header = self.header.get_or_init(|| token[..end].into());
+        token.strip_prefix(&**header).unwrap_or(token)
+    }
+
+    /// Whether [`Key::without_header`] made this text of this token.
+    pub(super) fn kept_as(&self, token: &str, text: &str) -> bool {
+        let (token, text) = (token.as_bytes(), text.as_bytes());
+        let Some(start) = token.len().checked_sub(text.len()) else { return false };
+        let (head, tail) = token.split_at(start);
+        tail == text && (head.is_empty() || self.header.get().is_some_and(|header| head == header.as_bytes()))
     }
 
     pub(super) fn is_good_at(&self, now: Timestamp) -> bool {

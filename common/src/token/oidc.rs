@@ -54,7 +54,7 @@ impl OidcVerifier {
         clock: Clock,
     ) -> Arc<Self> {
         let issuer = issuer.into();
-        let settings = VerifierOptions { clock: clock.clone(), ..VerifierOptions::default() }.settings();
+        let settings = VerifierOptions { clock: clock.clone(), ..VerifierOptions::default() }.into_settings();
         let source = Source::new(Arc::clone(&issuer), jwks_url, settings);
         Arc::new(Self { issuer, client_id: client_id.into(), clock, source })
     }

@@ -1,4 +1,5 @@
-use std::sync::Arc;
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::{Map, Value};
 use url::Url;
@@ -33,7 +34,15 @@ pub(super) struct Trust {
     pub(super) issuer: Arc<str>,
     kind: IssuerKind,
     clients: Vec<Arc<str>>,
+    lists: Lists,
 }
+
+/// Scopes and groups, of which a pool has few: every identity with the same ones shares them.
+#[derive(Debug, Default)]
+struct Lists(Mutex<HashSet<Arc<[String]>, ahash::RandomState>>);
+
+/// More lists than this are not shared.
+const MAX_LISTS: usize = 256;
 
 /// The instants that a token is valid between, in Unix seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +95,22 @@ pub(super) fn text<'a>(claims: &'a Map<String, Value>, name: &str) -> Result<&'a
     }
 }
 
+// === impl Lists ===
+
+impl Lists {
+    fn shared(&self, list: Vec<String>) -> Arc<[String]> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(shared) = known.get(list.as_slice()) {
+            return Arc::clone(shared);
+        }
+        let list: Arc<[String]> = list.into();
+        if known.len() < MAX_LISTS {
+            known.insert(Arc::clone(&list));
+        }
+        list
+    }
+}
+
 // === impl Trust ===
 
 impl Trust {
@@ -94,6 +119,7 @@ impl Trust {
             issuer: issuer.issuer.as_str().into(),
             kind: issuer.kind,
             clients: issuer.client_ids.iter().map(|client| client.as_str().into()).collect(),
+            lists: Lists::default(),
         }
     }
 
@@ -102,7 +128,7 @@ impl Trust {
         &self,
         claims: &Map<String, Value>,
         times: Times,
-        token: &str,
+        kept: &str,
     ) -> Result<Caller, Refusal> {
         let token_use = text(claims, "token_use")?;
         let subject: Arc<str> = text(claims, "sub")?.into();
@@ -121,10 +147,10 @@ impl Trust {
                     subject,
                     username,
                     client_id,
-                    scopes: scopes(claims)?,
-                    groups: groups(claims)?,
+                    scopes: self.lists.shared(scopes(claims)?),
+                    groups: self.lists.shared(groups(claims)?),
                     expires_at: times.expires_at,
-                    claims: Claims::of_token(token.into()),
+                    claims: Claims::of_token(kept),
                 })))
             }
             IssuerKind::Service => {
@@ -137,9 +163,9 @@ impl Trust {
                     issuer: Arc::clone(&self.issuer),
                     subject,
                     service_id: service_id(claims)?.into(),
-                    scopes: scopes(claims)?,
+                    scopes: self.lists.shared(scopes(claims)?),
                     expires_at: times.expires_at,
-                    claims: Claims::of_token(token.into()),
+                    claims: Claims::of_token(kept),
                 })))
             }
         }
@@ -174,20 +200,20 @@ fn username(claims: &Map<String, Value>, subject: &Arc<str>) -> Result<Arc<str>,
     }
 }
 
-fn scopes(claims: &Map<String, Value>) -> Result<Arc<[String]>, Refusal> {
+fn scopes(claims: &Map<String, Value>) -> Result<Vec<String>, Refusal> {
     match claims.get("scope") {
         Some(Value::String(all)) => Ok(all.split_ascii_whitespace().map(str::to_owned).collect()),
         Some(_) => Err(Refusal::ClaimType),
-        None => Ok(Arc::default()),
+        None => Ok(Vec::new()),
     }
 }
 
-fn groups(claims: &Map<String, Value>) -> Result<Arc<[String]>, Refusal> {
+fn groups(claims: &Map<String, Value>) -> Result<Vec<String>, Refusal> {
     match claims.get("cognito:groups") {
         Some(Value::Array(all)) => {
             all.iter().map(|group| group.as_str().map(str::to_owned).ok_or(Refusal::ClaimType)).collect()
         }
         Some(_) => Err(Refusal::ClaimType),
-        None => Ok(Arc::default()),
+        None => Ok(Vec::new()),
     }
 }

@@ -1,7 +1,7 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -24,7 +24,7 @@ pub struct Verifier {
     negative_ttl: Duration,
     trusted: ArcSwap<Trusted>,
     /// Counts the changes of the trust; what was remembered under an earlier one is not used.
-    generation: AtomicU64,
+    generation: AtomicU32,
     accepted: Cache,
     refused: Cache,
 }
@@ -58,7 +58,7 @@ pub struct VerifierOptions {
 
 #[derive(Default)]
 struct Trusted {
-    generation: u64,
+    generation: u32,
     issuers: HashMap<Box<str>, Pool, ahash::RandomState>,
 }
 
@@ -96,10 +96,10 @@ impl Default for VerifierOptions {
 }
 
 impl VerifierOptions {
-    pub(super) fn settings(&self) -> Settings {
+    pub(super) fn into_settings(self) -> Settings {
         Settings {
-            clock: self.clock.clone(),
-            dir: self.jwks_dir.clone(),
+            clock: self.clock,
+            dir: self.jwks_dir,
             refresh: self.refresh,
             refresh_max: self.refresh_max,
             max_staleness: self.max_staleness,
@@ -118,13 +118,13 @@ impl Verifier {
     #[must_use]
     pub fn new(issuers: Vec<Issuer>, options: VerifierOptions) -> Arc<Self> {
         let verifier = Self {
-            settings: options.settings(),
             leeway_s: options.leeway_s.min(MAX_LEEWAY_S).into(),
             negative_ttl: options.negative_ttl,
             trusted: ArcSwap::default(),
-            generation: AtomicU64::new(0),
+            generation: AtomicU32::new(0),
             accepted: Cache::new(options.cache_bytes),
             refused: Cache::new((options.cache_bytes / 8).min(MAX_REFUSED_BYTES)),
+            settings: options.into_settings(),
         };
         verifier.replace_issuers(issuers);
         Arc::new(verifier)
@@ -149,7 +149,7 @@ impl Verifier {
             };
             pools.insert(issuer.issuer.into_boxed_str(), Pool { trust, source });
         }
-        let generation = before.generation + 1;
+        let generation = before.generation.wrapping_add(1);
         self.trusted.store(Arc::new(Trusted { generation, issuers: pools }));
         self.generation.store(generation, Ordering::Release);
     }
@@ -197,25 +197,27 @@ impl Verifier {
         key.verify(jws)?;
         let times = Times::read(claims)?;
         times.check(self.settings.clock.now().unix_seconds(), self.leeway_s)?;
-        trust.decide(claims, times, token)
+        trust.decide(claims, times, key.without_header(token))
     }
 
     fn remember(
         &self,
         token: &str,
         outcome: Result<(Caller, Arc<Key>), Refusal>,
-        generation: u64,
+        generation: u32,
     ) -> Result<Caller, Refusal> {
         match outcome {
             Ok((caller, key)) => {
                 let until = Timestamp::from_unix_seconds(caller.expires_at());
-                self.accepted.insert(Outcome::Accepted { caller: caller.clone(), key }, until, generation);
+                let outcome = Outcome::Accepted { caller: caller.clone(), key };
+                self.accepted.insert(token, outcome, until, generation);
                 Ok(caller)
             }
             Err(refusal) => {
                 if refusal.lasts() {
                     let until = self.settings.clock.now().plus(self.negative_ttl);
-                    self.refused.insert(Outcome::Refused { token: token.into(), refusal }, until, generation);
+                    let outcome = Outcome::Refused(Box::new((token.into(), refusal)));
+                    self.refused.insert(token, outcome, until, generation);
                 }
                 Err(refusal)
             }

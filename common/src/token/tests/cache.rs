@@ -6,6 +6,7 @@ use serde_json::json;
 
 use super::kit::{NOW_S, RSA, USERS, World, b64, issuers, user_claims, with};
 use crate::token::Refusal;
+use crate::token::jwk::NamedKey;
 
 #[tokio::test]
 async fn a_token_is_remembered_until_exp() {
@@ -105,4 +106,22 @@ async fn a_cache_of_no_bytes_remembers_nothing() {
     let token = RSA.token("u1", &user_claims());
     assert!(world.verifier.verify(&token).await.is_ok());
     assert!(world.verifier.verify_cached(&token).is_none());
+}
+
+#[test]
+fn the_header_is_kept_once_and_still_compared() {
+    let members = RSA.jwk("u1");
+    let key = NamedKey::read(members.as_object().expect("an object")).expect("a key").key;
+    let token = RSA.token("u1", &user_claims());
+    let text = key.without_header(&token);
+    assert!(text.len() < token.len() && key.kept_as(&token, text));
+    let other_header = RSA.token_with(&json!({"kid": "u1", "alg": "RS256"}), &user_claims());
+    let other_text = key.without_header(&other_header);
+    assert_eq!(other_text, other_header, "a header that is spelt otherwise is kept with its token");
+    assert!(key.kept_as(&other_header, other_text) && !key.kept_as(&other_header, text));
+    let start = token.len() - text.len();
+    for head in ["x".repeat(start), format!("{}é", "x".repeat(start - 1)), String::new()] {
+        assert!(!key.kept_as(&format!("{head}{text}"), text) || head.is_empty());
+    }
+    assert!(!key.kept_as("é", text));
 }

@@ -25,10 +25,13 @@ fn groups(name: &str) -> Option<Vec<Value>> {
     Some(vectors["testGroups"].take().as_array().expect("groups").clone())
 }
 
-async fn verdict(key: &Value, token: &str) -> Result<(), Refusal> {
+async fn serve(key: &Value) -> Source {
     let set = if key.get("keys").is_some() { key.to_string() } else { json!({"keys": [key]}).to_string() };
     let server = Server::start(Behaviour::Serve(set)).await;
-    let source = Source::new("https://issuer.test".into(), server.url.clone(), options(&clock()).settings());
+    Source::new("https://issuer.test".into(), server.url, options(&clock()).into_settings())
+}
+
+async fn verdict(source: &Source, token: &str) -> Result<(), Refusal> {
     let jws = Jws::read(token)?;
     source.obtain(&jws.key_id).await?.verify(&jws)
 }
@@ -44,10 +47,11 @@ async fn run(file: &str, token: &str, at_least_valid: usize) {
     let (mut accepted, mut refused) = (0, 0);
     for group in &groups {
         let key = group.get("public").or_else(|| group.get("private")).expect("a key");
+        let source = serve(key).await;
         for test in group["tests"].as_array().expect("tests") {
             let Some(text) = test.get(token) else { continue };
             let text = text.as_str().map_or_else(|| text.to_string(), str::to_owned);
-            let outcome = verdict(key, &text).await;
+            let outcome = verdict(&source, &text).await;
             let name = format!("{file} {}: {}", test["tcId"], test["comment"]);
             match test["result"].as_str() {
                 Some("valid") if is_supported(key, &text) => {
