@@ -15,9 +15,12 @@
 
 pub mod answer;
 pub mod client;
+pub mod config_file;
 pub mod contract;
+pub mod edge;
 pub mod http_body;
 pub mod mailbox;
+pub mod pools;
 pub mod program;
 pub mod raw;
 pub mod recorder;
@@ -28,7 +31,9 @@ use std::io::Write as _;
 pub use answer::Answer;
 pub use client::Client;
 pub use contract::Contract;
+pub use edge::Edge;
 pub use mailbox::Mailbox;
+pub use pools::Pools;
 pub use surface::{Person, Surface};
 
 /// Reports a figure that no test asserts: `tests/run` shows it after the tests.

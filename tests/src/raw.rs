@@ -37,11 +37,11 @@ async fn exchange(address: SocketAddr, request: &[u8]) -> std::io::Result<Vec<u8
         let read = match stream.read(&mut part).await {
             Ok(0) => return Ok(bytes),
             Ok(read) => read,
-            Err(_) if is_whole(&bytes) => return Ok(bytes),
+            Err(_) if is_whole(request, &bytes) => return Ok(bytes),
             Err(error) => return Err(error),
         };
         bytes.extend_from_slice(&part[..read]);
-        if is_whole(&bytes) {
+        if is_whole(request, &bytes) {
             return Ok(bytes);
         }
     }
@@ -51,8 +51,11 @@ fn head_end(bytes: &[u8]) -> Option<usize> {
     bytes.windows(4).position(|window| window == b"\r\n\r\n").map(|at| at + 4)
 }
 
-fn is_whole(bytes: &[u8]) -> bool {
+fn is_whole(request: &[u8], bytes: &[u8]) -> bool {
     let Some(end) = head_end(bytes) else { return false };
+    if request.starts_with(b"HEAD ") {
+        return true;
+    }
     let head = String::from_utf8_lossy(&bytes[..end]).to_ascii_lowercase();
     let length = head.lines().find_map(|line| line.strip_prefix("content-length:")?.trim().parse::<usize>().ok());
     match length {

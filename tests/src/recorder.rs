@@ -52,7 +52,7 @@ impl Recorder {
         let address = listener.local_addr().expect("a bound socket has an address");
         let shared = Arc::new(Shared::default());
         let router = Router::new().fallback(record).with_state(Arc::clone(&shared));
-        tokio::spawn(async move { axum_serve(listener, router).await });
+        tokio::spawn(async move { axum::serve(listener, router).await });
         Self { address, shared }
     }
 
@@ -100,11 +100,6 @@ impl Seen {
     pub fn all(&self, name: &str) -> Vec<String> {
         self.headers.get_all(name).iter().map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned()).collect()
     }
-}
-
-async fn axum_serve(listener: TcpListener, router: Router) {
-    let shutdown = postern_common::Shutdown::new();
-    postern_common::http::serve(listener, router, postern_common::http::Limits::default(), shutdown).await;
 }
 
 async fn record(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Response {

@@ -1,0 +1,103 @@
+//! No spelling of a request reaches a protected upstream without a token: path, header, method, upgrade, version.
+
+use std::net::SocketAddr;
+
+use postern_tests::{Contract, Edge, Pools, raw};
+
+/// One concrete path for each protected operation, with its method.
+pub(crate) fn protected() -> Vec<(String, String)> {
+    let fill = |path: &str| {
+        let parts = path.split('/').map(|part| if part.starts_with('{') { "a1" } else { part });
+        parts.collect::<Vec<_>>().join("/")
+    };
+    let operations = Contract::shared().operations().iter().filter(|operation| operation.is_protected);
+    operations.map(|operation| (operation.method.to_string(), fill(&operation.path))).collect()
+}
+
+/// Other spellings of a path that some server somewhere takes for the same.
+fn spellings(path: &str) -> Vec<String> {
+    let first = path.as_bytes()[1];
+    let encoded = format!("/%{first:02x}{}", &path[2..]);
+    let twice = format!("/%25{first:02x}{}", &path[2..]);
+    let mut all: Vec<String> = [
+        "{}", "{}/", "/{}", "//{}", "{}//", "/.{}", "/x/..{}", "/auth/login/..{}", "/auth/login/%2e%2e{}",
+        "/auth/login%2f..{}", "/auth/login;{}", "/auth/login/../..{}", "{};a=b", "{}?", "{}?access_token=x", "{}#",
+        "{}%00", "{}%20", "{}.", "{}.json", "{}%2f", "\\{}", "http://localhost{}", "http://localhost:8500{}",
+        "HTTP://a@localhost{}", "https://localhost{}", "/webhooks/..{}", "/webhooks/twilio/../..{}",
+        "/.well-known/..{}", "*", "{}%c0%af", "{}\u{e9}", "/%2e{}", "/%2F{}",
+    ]
+    .iter()
+    .map(|form| form.replace("{}", path))
+    .collect();
+    all.extend([path.to_uppercase(), encoded, twice, path.replace('/', "\\"), path.replace('/', "/./")]);
+    all
+}
+
+/// Header sets that carry no valid token, however they look.
+const HEADERS: &[&str] = &[
+    "",
+    "Authorization: Bearer\r\n",
+    "Authorization: Bearer \r\n",
+    "Authorization: Bearer x\r\n",
+    "Authorization: Bearer eyJhbGciOiJub25lIn0.e30.\r\n",
+    "authorization: basic YTpi\r\n",
+    "Authorization: Bearer x\r\nAuthorization: Bearer y\r\n",
+    "Authorization : Bearer x\r\n",
+    " Authorization: Bearer x\r\n",
+    "Proxy-Authorization: Bearer x\r\n",
+    "Cookie: accessToken=x\r\n",
+    "X-Original-URL: /auth/login\r\n",
+    "X-Rewrite-URL: /auth/login\r\n",
+    "X-Forwarded-Prefix: /auth/login\r\n",
+    "X-Forwarded-Host: localhost\r\nX-Forwarded-For: 127.0.0.1\r\n",
+    "X-HTTP-Method-Override: OPTIONS\r\n",
+    "X-Postern-Kind: service\r\nX-Postern-Service: auth\r\nX-Postern-Subject: auth\r\n",
+    "x_postern_kind: service\r\nx.postern.service: auth\r\n",
+    "Connection: Authorization\r\n",
+    "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: YTpiYTpiYTpiYTpiYTpiYQ==\r\n",
+    "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA\r\n",
+    "Origin: http://localhost\r\nAccess-Control-Request-Method: GET\r\n",
+    "Expect: 100-continue\r\n",
+];
+
+const METHODS: &[&str] =
+    &["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "get", "PROPFIND", "X"];
+
+async fn is_refused(address: SocketAddr, request: &str) {
+    let answer = raw::send(address, request.as_bytes()).await;
+    let status = answer.status.as_u16();
+    assert!(matches!(status, 400 | 401 | 405 | 501 | 505), "{request:?} was answered {status}: {}", answer.text());
+    if status == 401 && answer.status.as_u16() == 401 && !request.starts_with("HEAD ") {
+        let body = answer.json();
+        assert_eq!(body["status"], 401, "{request:?}: {body}");
+        assert!(answer.header("www-authenticate").starts_with("Bearer"), "{request:?}");
+    }
+}
+
+/// Every request of the tables: no protected upstream may see one of them.
+async fn every_hostile_request<F: Future<Output = ()>>(send: impl Fn(String) -> F) {
+    for (method, path) in protected() {
+        for spelling in spellings(&path) {
+            send(format!("{method} {spelling} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")).await;
+        }
+        for other in METHODS {
+            send(format!("{other} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n")).await;
+        }
+        for headers in HEADERS {
+            send(format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n{headers}\r\n")).await;
+        }
+        for version in ["HTTP/1.0", "HTTP/0.9", "HTTP/2.0", "HTTP/1.1 "] {
+            send(format!("{method} {path} {version}\r\nHost: localhost\r\n\r\n")).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn no_spelling_header_or_method_passes_without_a_token() {
+    let pools = Pools::start().await;
+    let edge = Edge::start(&pools.env()).await;
+    let address = edge.client().address();
+    every_hostile_request(|request| async move { is_refused(address, &request).await }).await;
+    assert_eq!(edge.upstream.seen().len(), 0, "what is refused reaches no upstream");
+    edge.stop().await;
+}

@@ -1,0 +1,109 @@
+//! What reaches an upstream: the identity that the gateway verified, and none that a client wrote.
+
+use postern_tests::http_body::json;
+use postern_tests::recorder::Seen;
+use postern_tests::{Edge, Pools, raw};
+
+/// Names under which some server somewhere would find an identity or a client's address.
+const FORGED: &[&str] = &[
+    "X-Postern-Kind",
+    "x-postern-kind",
+    "X_Postern_Kind",
+    "X-POSTERN_SUBJECT",
+    "x.postern.service",
+    "X-Postern-Subject",
+    "X-Postern-Service",
+    "X-Postern-Scopes",
+    "X-Postern-Anything",
+    "X-Request-Id",
+    "X_Request_Id",
+    "X-Forwarded-For",
+    "X_Forwarded_For",
+    "X-Forwarded-Host",
+    "X-Forwarded-Proto",
+    "Forwarded",
+    "X-Real-IP",
+    "traceparent",
+];
+
+fn forged_headers() -> String {
+    FORGED.iter().map(|name| format!("{name}: forged\r\n")).collect()
+}
+
+#[track_caller]
+fn is_clean(seen: &Seen) {
+    for (name, value) in &seen.headers {
+        assert_ne!(value, "forged", "{name} came through: {:?}", seen.headers);
+    }
+    for name in ["x-request-id", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "traceparent"] {
+        assert_eq!(seen.all(name).len(), 1, "{name} in {:?}", seen.headers);
+    }
+}
+
+#[tokio::test]
+async fn the_gateway_alone_says_who_is_calling() {
+    let pools = Pools::start().await;
+    let edge = Edge::start(&pools.env()).await;
+    let (subject, user) = pools.user(&[]).await;
+    let service = pools.service_token("document").await;
+    for (number, token) in [user, service].into_iter().enumerate() {
+        let head = format!(
+            "GET /actors/42?b=1&a=%20 HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n{}\r\n",
+            forged_headers()
+        );
+        let answer = raw::send(edge.client().address(), head.as_bytes()).await.expect(200);
+        let seen = edge.upstream.wait_for(number + 1).await.remove(number);
+        is_clean(&seen);
+        assert_eq!(seen.target, "/actors/42?b=1&a=%20");
+        assert_eq!(seen.all("authorization"), [format!("Bearer {token}")]);
+        assert_eq!(seen.all("x-forwarded-host"), ["localhost"]);
+        assert_eq!(seen.all("x-forwarded-for"), ["127.0.0.1"]);
+        assert_eq!(seen.all("x-request-id"), [answer.header("x-request-id")]);
+        let (kind, name) = (seen.all("x-postern-kind"), seen.all("x-postern-service"));
+        if number == 0 {
+            assert_eq!((kind, name, seen.all("x-postern-subject")), (vec!["user".into()], vec![], vec![subject.clone()]));
+        } else {
+            assert_eq!((kind, name), (vec!["service".into()], vec!["document".into()]));
+        }
+    }
+    edge.stop().await;
+}
+
+#[tokio::test]
+async fn a_public_route_carries_no_identity() {
+    let pools = Pools::start().await;
+    let edge = Edge::start(&pools.env()).await;
+    let (_, token) = pools.user(&[]).await;
+    let body = "{}";
+    let head = format!(
+        "POST /auth/login HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\
+         Authorization: Bearer {token}\r\n{}\r\n{body}",
+        body.len(),
+        forged_headers()
+    );
+    let _ = raw::send(edge.client().address(), head.as_bytes()).await.expect(200);
+    let seen = edge.upstream.wait_for(1).await.remove(0);
+    is_clean(&seen);
+    assert!(seen.headers.keys().all(|name| !name.as_str().starts_with("x-postern-")), "{:?}", seen.headers);
+    edge.stop().await;
+}
+
+#[tokio::test]
+async fn policies_are_about_services_groups_and_users() {
+    let pools = Pools::start().await;
+    let edge = Edge::start(&pools.env()).await;
+    let (_, user) = pools.user(&[]).await;
+    let (_, admin) = pools.user(&["admin"]).await;
+    let (auth, notify) = (pools.service_token("auth").await, pools.service_token("notify").await);
+    let register = |token: &str| edge.client().with_token(token).post("/actors/register").json(&json!({})).send();
+    let _ = register(&auth).await.expect(200);
+    let _ = register(&notify).await.problem(401, "service_not_allowed");
+    let _ = register(&user).await.problem(401, "service_not_allowed");
+    let _ = register(&admin).await.problem(401, "service_not_allowed");
+    let feature = |token: &str| edge.client().with_token(token).put("/admin/features/x").json(&json!({})).send();
+    let _ = feature(&admin).await.expect(200);
+    let _ = feature(&user).await.problem(403, "insufficient_scope");
+    let _ = feature(&auth).await.problem(401, "user_required");
+    assert_eq!(edge.upstream.seen().len(), 2, "what is refused reaches no upstream");
+    edge.stop().await;
+}
