@@ -1,1 +1,9 @@
+//! The server as its clients see it: the AWS SDK over a loopback socket, over both stores.
 
+mod administration;
+mod harness;
+mod keys;
+mod lockout;
+mod passwords;
+mod refresh;
+mod sign_in;

@@ -1,0 +1,230 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use aws_sdk_cognitoidentityprovider::Client;
+use aws_sdk_cognitoidentityprovider::error::{ProvideErrorMetadata, SdkError};
+use aws_sdk_cognitoidentityprovider::operation::initiate_auth::InitiateAuthOutput;
+use aws_sdk_cognitoidentityprovider::types::{AuthFlowType, AuthenticationResultType};
+use aws_smithy_async::time::{SharedTimeSource, TimeSource};
+use postern_common::config::{self, Env};
+use postern_common::database::testing::{self, TestDatabase};
+use postern_common::identity::{AwsCredentials, IdentityConfig, Pool};
+use postern_common::token::{Caller, Refusal, Verifier, VerifierOptions};
+use postern_common::{Clock, Secret, Shutdown};
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+
+use crate::{App, Config, Hashing, Listeners, Provisioned};
+
+pub(super) const EMAIL: &str = "ada@example.com";
+pub(super) const PASSWORD: &str = "Correct-Horse-9";
+pub(super) const CHEAP: Hashing = Hashing { memory_kib: 256, passes: 1, threads: 2, queue: 64 };
+
+/// A server with a clock that a test turns, and clients of it.
+pub(super) struct Running {
+    pub(super) provisioned: Provisioned,
+    pub(super) identity: IdentityConfig,
+    pub(super) url: String,
+    pub(super) clock: Clock,
+    pub(super) anonymous: Client,
+    pub(super) admin: Client,
+    pub(super) codes: tokio::sync::mpsc::Receiver<crate::CodeMail>,
+    config: Config,
+    shutdown: Shutdown,
+    served: JoinHandle<()>,
+    /// Removes the store when the test ends.
+    database: Arc<TestDatabase>,
+}
+
+/// Runs a test over SQLite and over PostgreSQL.
+pub(super) async fn over_both<F: Future<Output = ()>>(test: impl Fn(Running) -> F) {
+    for database in testing::both().await {
+        test(start(Arc::new(database), |_| {}).await).await;
+    }
+}
+
+/// A server over SQLite, with a change to its configuration.
+pub(super) async fn with(change: impl FnOnce(&mut Config)) -> Running {
+    start(Arc::new(testing::sqlite().await), change).await
+}
+
+async fn start(database: Arc<TestDatabase>, change: impl FnOnce(&mut Config)) -> Running {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("port");
+    let url = format!("http://{}", listener.local_addr().expect("address"));
+    let folder = std::env::temp_dir().join(format!("postern-pool-{}", uuid::Uuid::new_v4().simple()));
+    let mut config = Config::new(&database.url, folder, url.parse().expect("URL"));
+    config.hashing = CHEAP;
+    change(&mut config);
+    run(database, listener, config, Clock::manual(Clock::system().now())).await
+}
+
+async fn run(
+    database: Arc<TestDatabase>,
+    listener: TcpListener,
+    mut config: Config,
+    clock: Clock,
+) -> Running {
+    let (sender, codes) = tokio::sync::mpsc::channel(16);
+    config.code_delivery = crate::CodeDelivery::Mail(sender);
+    let app = App::build(config.clone(), clock.clone()).await.expect("the server starts");
+    let provisioned = app.provisioned().clone();
+    let env: Env = provisioned.variables("auth").into_iter().collect();
+    let identity =
+        config::parse("env", "", |root| IdentityConfig::read(root, &env)).expect("complete variables");
+    let admin = identity.client(Some(administrator(&provisioned))).await;
+    // The administrator's signatures carry the time of the test, not of the machine.
+    let time = SharedTimeSource::new(TestTime(clock.clone()));
+    let admin = Client::from_conf(admin.config().to_builder().time_source(time).build());
+    let shutdown = Shutdown::new();
+    let listeners = Listeners { public: listener, admin: None };
+    let served = tokio::spawn(app.run(listeners, shutdown.clone()));
+    Running {
+        url: provisioned.endpoint.clone(),
+        anonymous: identity.unsigned_client(),
+        provisioned,
+        identity,
+        clock,
+        admin,
+        codes,
+        config,
+        shutdown,
+        served,
+        database,
+    }
+}
+
+pub(super) fn administrator(provisioned: &Provisioned) -> AwsCredentials {
+    AwsCredentials::Static {
+        access_key_id: provisioned.access_key_id.clone(),
+        secret_access_key: provisioned.secret_access_key.clone(),
+        session_token: None,
+    }
+}
+
+#[derive(Debug)]
+struct TestTime(Clock);
+
+impl TimeSource for TestTime {
+    fn now(&self) -> std::time::SystemTime {
+        let millis = u64::try_from(self.0.now().0).expect("after 1970");
+        std::time::UNIX_EPOCH + Duration::from_millis(millis)
+    }
+}
+
+impl Running {
+    /// Stops the server and starts it again over the same store, at the same address.
+    pub(super) async fn restart(self) -> Self {
+        let address = self.url.trim_start_matches("http://").to_owned();
+        drop((self.anonymous, self.admin));
+        self.shutdown.begin();
+        self.served.await.expect("stopped");
+        let listener = TcpListener::bind(address).await.expect("the same port");
+        run(self.database, listener, self.config, self.clock).await
+    }
+
+    pub(super) fn actor(&self) -> &Pool {
+        &self.identity.actor
+    }
+
+    pub(super) fn service(&self) -> &Pool {
+        &self.identity.service
+    }
+
+    pub(super) fn account(&self, name: &str) -> Secret {
+        let account = self.provisioned.accounts.iter().find(|account| account.name == name);
+        account.expect("a service account").password.clone()
+    }
+
+    /// Registers and confirms a user; returns its `sub`.
+    pub(super) async fn register(&self, email: &str, password: &str) -> String {
+        let pool = self.actor();
+        let sign_up = self.anonymous.sign_up().client_id(&pool.client_id).username(email).password(password);
+        let sign_up = sign_up.set_secret_hash(pool.secret_hash(email)).send().await.expect("signed up");
+        assert!(!sign_up.user_confirmed());
+        let confirm = self.admin.admin_confirm_sign_up().user_pool_id(&pool.pool_id).username(email);
+        confirm.send().await.expect("confirmed");
+        sign_up.user_sub().to_owned()
+    }
+
+    /// USER_PASSWORD_AUTH in a pool, with the secret hash over `typed`.
+    pub(super) async fn initiate(
+        &self,
+        pool: &Pool,
+        typed: &str,
+        password: &str,
+    ) -> Result<InitiateAuthOutput, String> {
+        let call = self.anonymous.initiate_auth().client_id(&pool.client_id);
+        let call = call.auth_flow(AuthFlowType::UserPasswordAuth);
+        let call = call.auth_parameters("USERNAME", typed).auth_parameters("PASSWORD", password);
+        let call = match pool.secret_hash(typed) {
+            Some(hash) => call.auth_parameters("SECRET_HASH", hash),
+            None => call,
+        };
+        call.send().await.map_err(refusal)
+    }
+
+    /// Signs the user in and returns its tokens.
+    pub(super) async fn sign_in(
+        &self,
+        email: &str,
+        password: &str,
+    ) -> Result<AuthenticationResultType, String> {
+        let output = self.initiate(self.actor(), email, password).await?;
+        Ok(output.authentication_result.expect("tokens"))
+    }
+
+    /// What Postern's own verifier says of a token.
+    pub(super) async fn verify(&self, token: &str) -> Result<Caller, Refusal> {
+        let options = VerifierOptions { clock: self.clock.clone(), ..VerifierOptions::default() };
+        Verifier::new(self.identity.issuers(), options).verify(token).await
+    }
+
+    /// Sends a request to the API without the SDK.
+    pub(super) async fn raw(&self, operation: &str, body: &'static str) -> reqwest::Response {
+        reqwest::Client::new()
+            .post(&self.url)
+            .header("content-type", "application/x-amz-json-1.1")
+            .header("x-amz-target", format!("AWSCognitoIdentityProviderService.{operation}"))
+            .body(body)
+            .send()
+            .await
+            .expect("answer")
+    }
+
+    /// Fetches JSON from a well-known place.
+    pub(super) async fn get(&self, path: &str) -> serde_json::Value {
+        let response = reqwest::get(format!("{}{path}", self.url)).await.expect("answer");
+        assert_eq!(response.headers()["cache-control"], "public, max-age=300");
+        response.json().await.expect("JSON")
+    }
+}
+
+/// `Exception: message`, as the server said it.
+pub(super) fn refusal<E: ProvideErrorMetadata, R>(error: SdkError<E, R>) -> String {
+    match (error.code(), error.message()) {
+        (Some(code), message) => format!("{code}: {}", message.unwrap_or_default()),
+        (None, _) => format!("no answer: {}", error.into_service_error_text()),
+    }
+}
+
+trait ErrorText {
+    fn into_service_error_text(self) -> String;
+}
+
+impl<E, R> ErrorText for SdkError<E, R> {
+    fn into_service_error_text(self) -> String {
+        match self {
+            SdkError::TimeoutError(_) => "timeout".to_owned(),
+            SdkError::DispatchFailure(_) => "dispatch failure".to_owned(),
+            _ => "unreadable answer".to_owned(),
+        }
+    }
+}
+
+/// The claims of a token, unverified.
+pub(super) fn claims(token: &str) -> serde_json::Value {
+    use base64::Engine;
+    let payload = token.split('.').nth(1).expect("three parts");
+    let bytes = base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(payload).expect("base64url");
+    serde_json::from_slice(&bytes).expect("JSON")
+}

@@ -1,0 +1,90 @@
+use std::time::Duration;
+
+use super::harness::{EMAIL, PASSWORD, Running, over_both, with};
+use crate::Hashing;
+
+const WRONG: &str = "NotAuthorizedException: Incorrect username or password.";
+const LOCKED: &str = "NotAuthorizedException: Password attempts exceeded";
+
+async fn fail(pool: &Running, name: &str, times: usize) {
+    for _ in 0..times {
+        assert_eq!(pool.sign_in(name, "Wrong-Horse-9").await.expect_err("wrong"), WRONG);
+    }
+}
+
+#[tokio::test]
+async fn five_failures_lock_for_a_second_that_doubles() {
+    over_both(|pool| async move {
+        pool.register(EMAIL, PASSWORD).await;
+        for name in [EMAIL, "nobody@example.com"] {
+            fail(&pool, name, 5).await;
+            assert_eq!(pool.sign_in(name, PASSWORD).await.expect_err("locked"), LOCKED);
+            pool.clock.advance(Duration::from_millis(1001));
+            fail(&pool, name, 1).await;
+            pool.clock.advance(Duration::from_millis(1001));
+            assert_eq!(pool.sign_in(name, PASSWORD).await.expect_err("two seconds"), LOCKED);
+            pool.clock.advance(Duration::from_millis(1000));
+        }
+        pool.sign_in(EMAIL, PASSWORD).await.expect("an honest user comes in");
+        fail(&pool, EMAIL, 4).await;
+        pool.sign_in(EMAIL, PASSWORD).await.expect("the count began anew");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn fifteen_quiet_minutes_begin_the_count_anew() {
+    over_both(|pool| async move {
+        pool.register(EMAIL, PASSWORD).await;
+        fail(&pool, EMAIL, 5).await;
+        pool.clock.advance(Duration::from_secs(16 * 60));
+        fail(&pool, EMAIL, 4).await;
+        pool.sign_in(EMAIL, PASSWORD).await.expect("not locked");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_live_refresh_token_works_on_through_a_lockout() {
+    over_both(|pool| async move {
+        pool.register(EMAIL, PASSWORD).await;
+        let tokens = pool.sign_in(EMAIL, PASSWORD).await.expect("signed in");
+        fail(&pool, EMAIL, 5).await;
+        let actor = pool.actor();
+        let secret = actor.client_secret.clone().expect("a secret");
+        let call = pool.anonymous.get_tokens_from_refresh_token().client_id(&actor.client_id);
+        let call = call.client_secret(secret.expose()).refresh_token(tokens.refresh_token().expect(""));
+        call.send().await.expect("a stranger's failures do not count");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn more_sign_ins_than_fit_the_queue_are_refused_before_hashing() {
+    let slow = Hashing { memory_kib: 32 << 10, passes: 2, threads: 1, queue: 2 };
+    let pool = std::sync::Arc::new(with(|config| config.hashing = slow).await);
+    pool.register(EMAIL, PASSWORD).await;
+    let client_id = pool.actor().client_id.clone();
+    let hash = pool.actor().secret_hash(EMAIL).expect("a secret");
+    let body = serde_json::json!({
+        "AuthFlow": "USER_PASSWORD_AUTH",
+        "ClientId": client_id,
+        "AuthParameters": {"USERNAME": EMAIL, "PASSWORD": PASSWORD, "SECRET_HASH": hash},
+    });
+    let body: &'static str = Box::leak(body.to_string().into_boxed_str());
+    let calls: Vec<_> = (0..20)
+        .map(|_| {
+            let pool = std::sync::Arc::clone(&pool);
+            tokio::spawn(async move { pool.raw("InitiateAuth", body).await })
+        })
+        .collect();
+    let mut refused = 0;
+    for call in calls {
+        let answer = call.await.expect("no panic");
+        if answer.status() == 400 {
+            assert_eq!(answer.headers()["x-amzn-errortype"], "TooManyRequestsException");
+            refused += 1;
+        }
+    }
+    assert!(refused >= 10, "{refused} of 20 refused");
+}
