@@ -54,6 +54,12 @@ impl Client {
         Self { contract: Some(Contract::shared()), ..Self::new(base) }
     }
 
+    /// The same, with answers held against this copy of the contract.
+    #[must_use]
+    pub fn against(&self, contract: &'static Contract) -> Self {
+        Self { contract: Some(contract), ..self.clone() }
+    }
+
     /// The same, with a token on each request.
     #[must_use]
     pub fn with_token(&self, token: &str) -> Self {

@@ -54,6 +54,12 @@ impl ConfigFile {
         Self { text: lines.collect() }
     }
 
+    /// With one more key at the beginning of the file.
+    #[must_use]
+    pub fn insert(self, key: &str, value: &str) -> Self {
+        Self { text: format!("{key} = {value}\n{}", self.text) }
+    }
+
     /// The text.
     #[must_use]
     pub fn text(&self) -> &str {

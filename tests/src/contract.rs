@@ -3,13 +3,13 @@
 mod check;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use http::Method;
 use serde_json::Value;
 
 use crate::answer::Answer;
+use crate::config_file::conf;
 
 /// The document, and which of its answers have been seen by this test program.
 #[derive(Debug)]
@@ -44,11 +44,18 @@ impl Contract {
     #[must_use]
     pub fn shared() -> &'static Self {
         static SHARED: OnceLock<Contract> = OnceLock::new();
-        SHARED.get_or_init(|| {
-            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../conf/openapi.json");
-            let text = std::fs::read_to_string(&path).expect("conf/openapi.json can be read");
-            Self::parse(&text)
-        })
+        SHARED.get_or_init(Self::of_repository)
+    }
+
+    /// The same, for one test that counts what it has seen. It is never given back: a test program is short-lived.
+    #[must_use]
+    pub fn fresh() -> &'static Self {
+        Box::leak(Box::new(Self::of_repository()))
+    }
+
+    fn of_repository() -> Self {
+        let text = std::fs::read_to_string(conf().join("openapi.json")).expect("conf/openapi.json can be read");
+        Self::parse(&text)
     }
 
     /// From text.

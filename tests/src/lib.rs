@@ -21,9 +21,11 @@ pub mod edge;
 pub mod http_body;
 pub mod mailbox;
 pub mod pools;
+pub mod postern;
 pub mod program;
 pub mod raw;
 pub mod recorder;
+pub mod split;
 pub mod surface;
 
 use std::io::Write as _;
@@ -34,6 +36,8 @@ pub use contract::Contract;
 pub use edge::Edge;
 pub use mailbox::Mailbox;
 pub use pools::Pools;
+pub use postern::Postern;
+pub use split::Split;
 pub use surface::{Person, Surface};
 
 /// Reports a figure that no test asserts: `tests/run` shows it after the tests.

@@ -62,41 +62,45 @@ impl Pools {
     }
 
     /// The subject and a fresh access token of a new user, who is a member of these groups.
-    ///
-    /// # Panics
-    /// If the pool refuses.
     pub async fn user(&self, groups: &[&str]) -> (String, String) {
-        let email = format!("{}@example.com", uuid::Uuid::new_v4().simple());
-        let env = self.env();
-        let identity = parse("test", "", |root| IdentityConfig::read(root, &env)).expect("the variables are good");
-        let keys = AwsCredentials::Static {
-            access_key_id: self.provisioned.access_key_id.clone(),
-            secret_access_key: self.provisioned.secret_access_key.clone(),
-            session_token: None,
-        };
-        let admin = Box::pin(identity.client(Some(keys))).await;
-        let pool = &self.provisioned.actor.pool_id;
-        let hash = identity.actor.secret_hash(&email);
-        let sign_up = json!({
-            "ClientId": self.provisioned.actor.client_id, "SecretHash": hash, "Username": email, "Password": PASSWORD,
-            "UserAttributes": [{"Name": "email", "Value": email}],
-        });
-        let _ = self.surface.pool("SignUp", &sign_up).await;
-        let confirm = admin.admin_confirm_sign_up().user_pool_id(pool).username(&email);
-        Box::pin(confirm.send()).await.expect("the pool confirms");
-        for group in groups {
-            // It may be there already, from another user of this test.
-            let _ = Box::pin(admin.create_group().user_pool_id(pool).group_name(*group).send()).await;
-            let add = admin.admin_add_user_to_group().user_pool_id(pool).username(&email).group_name(*group);
-            Box::pin(add.send()).await.expect("the pool has groups");
-        }
-        let parameters = json!({"USERNAME": email, "PASSWORD": PASSWORD, "SECRET_HASH": hash});
-        let sign_in = json!({"AuthFlow": "USER_PASSWORD_AUTH", "ClientId": self.provisioned.actor.client_id,
-            "AuthParameters": parameters});
-        let token = self.surface.pool("InitiateAuth", &sign_in).await["AuthenticationResult"]["AccessToken"].clone();
-        let token = token.as_str().expect("an access token").to_owned();
-        (subject(&token), token)
+        new_user(&self.surface, groups).await
     }
+}
+
+/// Makes a user as an administrator does, in groups, and signs it in: subject and access token.
+///
+/// # Panics
+/// If the pool refuses.
+pub async fn new_user(surface: &Surface, groups: &[&str]) -> (String, String) {
+    let email = format!("{}@example.com", uuid::Uuid::new_v4().simple());
+    let env: Env = surface.environment().clone().into_iter().collect();
+    let identity = parse("test", "", |root| IdentityConfig::read(root, &env)).expect("the variables are good");
+    let keys = AwsCredentials::Static {
+        access_key_id: surface.env("AWS_ACCESS_KEY_ID").to_owned(),
+        secret_access_key: surface.env("AWS_SECRET_ACCESS_KEY").into(),
+        session_token: None,
+    };
+    let admin = Box::pin(identity.client(Some(keys))).await;
+    let (pool, hash) = (&identity.actor.pool_id, identity.actor.secret_hash(&email));
+    let sign_up = json!({
+        "ClientId": identity.actor.client_id, "SecretHash": hash, "Username": email, "Password": PASSWORD,
+        "UserAttributes": [{"Name": "email", "Value": email}],
+    });
+    let _ = surface.pool("SignUp", &sign_up).await;
+    let confirm = admin.admin_confirm_sign_up().user_pool_id(pool).username(&email);
+    Box::pin(confirm.send()).await.expect("the pool confirms");
+    for group in groups {
+        // It may be there already, from another user of this test.
+        let _ = Box::pin(admin.create_group().user_pool_id(pool).group_name(*group).send()).await;
+        let add = admin.admin_add_user_to_group().user_pool_id(pool).username(&email).group_name(*group);
+        Box::pin(add.send()).await.expect("the pool has groups");
+    }
+    let parameters = json!({"USERNAME": email, "PASSWORD": PASSWORD, "SECRET_HASH": hash});
+    let sign_in = json!({"AuthFlow": "USER_PASSWORD_AUTH", "ClientId": identity.actor.client_id,
+        "AuthParameters": parameters});
+    let token = surface.pool("InitiateAuth", &sign_in).await["AuthenticationResult"]["AccessToken"].clone();
+    let token = token.as_str().expect("an access token").to_owned();
+    (subject(&token), token)
 }
 
 /// The `sub` of a token, unverified.

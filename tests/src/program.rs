@@ -135,6 +135,15 @@ impl Running {
         }
     }
 
+    /// Fails the test when it has ended.
+    ///
+    /// # Panics
+    /// If it has ended by itself.
+    pub fn is_alive(&mut self) {
+        let ended = self.child.try_wait().expect("a child can be asked");
+        assert!(ended.is_none(), "{} ended by itself: {}", self.name, self.log());
+    }
+
     /// What it has written to standard error so far.
     #[must_use]
     pub fn log(&self) -> String {
@@ -146,8 +155,7 @@ impl Running {
     /// # Panics
     /// If it has ended by itself before.
     pub async fn kill(mut self) {
-        let ended = self.child.try_wait().expect("a child can be asked");
-        assert!(ended.is_none(), "{} ended by itself: {}", self.name, self.log());
+        self.is_alive();
         self.child.kill().await.expect("a child can be killed");
     }
 

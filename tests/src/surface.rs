@@ -10,6 +10,7 @@ use sha2::{Digest, Sha256};
 use url::Url;
 
 use crate::client::Client;
+use crate::contract::Contract;
 use crate::http_body::Multipart;
 use crate::mailbox::Mailbox;
 
@@ -66,6 +67,12 @@ impl Surface {
     #[must_use]
     pub fn client(&self) -> &Client {
         &self.client
+    }
+
+    /// The same, with answers of the gateway held against this copy of the contract.
+    #[must_use]
+    pub fn against(&self, contract: &'static Contract) -> Self {
+        Self { client: self.client.against(contract), env: self.env.clone() }
     }
 
     /// A variable of the installation.

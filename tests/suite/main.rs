@@ -1,6 +1,12 @@
 //! End to end, over real sockets. Run by `./tests/run`.
 
+mod bad_input;
+mod contract;
 mod document;
+mod endurance;
+mod guard;
 mod hostile;
 mod house;
 mod identity_headers;
+mod main_job;
+mod start;

@@ -1,0 +1,99 @@
+//! Standalone in this process: everything on ephemeral ports, over a folder of its own.
+
+use std::path::Path;
+
+use postern::Options;
+use postern_common::Clock;
+use postern_common::clock::Timestamp;
+use postern_identity_pool::Hashing;
+use tempfile::TempDir;
+
+use crate::pools::new_user;
+use crate::surface::Surface;
+
+/// A running standalone. Stop it at the end of the test: what ends by itself fails the test there.
+#[derive(Debug)]
+pub struct Postern {
+    running: postern::Running,
+    surface: Surface,
+    clock: Clock,
+    folder: TempDir,
+}
+
+// === impl Postern ===
+
+impl Postern {
+    /// Starts it on the machine's clock.
+    pub async fn start() -> Self {
+        Self::with(Clock::system()).await
+    }
+
+    /// Starts it on a clock that the test turns; it begins at the present instant, to the second.
+    pub async fn start_with_manual_clock() -> Self {
+        let now = Clock::system().now().unix_seconds();
+        Self::with(Clock::manual(Timestamp::from_unix_seconds(now))).await
+    }
+
+    async fn with(clock: Clock) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let hashing = Hashing { memory_kib: 8 << 10, passes: 1, ..Hashing::default() };
+        let options = Options { hashing, ..Options::ephemeral(folder.path(), clock.clone()) };
+        let running = Box::pin(postern::start(options)).await.expect("standalone starts");
+        let surface = Surface::of_folder(folder.path());
+        Self { running, surface, clock, folder }
+    }
+
+    /// What the world sees of it.
+    #[must_use]
+    pub fn surface(&self) -> &Surface {
+        &self.surface
+    }
+
+    /// Its clock.
+    #[must_use]
+    pub fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// Where it keeps everything.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Where each part listens.
+    ///
+    /// # Panics
+    /// Never: it was started with development parts.
+    #[must_use]
+    pub fn addresses(&self) -> &postern::Addresses {
+        self.running.addresses().expect("development parts have addresses")
+    }
+
+    /// A fresh token of a service account.
+    pub async fn service_token(&self, account: &str) -> String {
+        self.surface.service_token(account, &self.password_of(account)).await
+    }
+
+    /// The access token of a new user who is a member of this group.
+    pub async fn token_of_group(&self, group: &str) -> String {
+        new_user(&self.surface, &[group]).await.1
+    }
+
+    /// The password of a service account, from the pool's own file.
+    ///
+    /// # Panics
+    /// If there is no such account.
+    #[must_use]
+    pub fn password_of(&self, account: &str) -> String {
+        let path = self.folder().join("identity-pool.json");
+        let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let file: serde_json::Value = serde_json::from_str(&text).expect("the pool writes JSON");
+        file["accounts"][account].as_str().unwrap_or_else(|| panic!("no account {account}")).to_owned()
+    }
+
+    /// Stops it.
+    pub async fn stop(self) {
+        self.running.stop().await;
+    }
+}

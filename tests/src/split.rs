@@ -1,0 +1,196 @@
+//! The three programs as processes of their own over PostgreSQL and Redis, from the configuration that ships; only
+//! the pools, the sample services, the social provider and the mail catcher are standalone's.
+
+use std::collections::BTreeMap;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::Duration;
+
+use postern_common::cache::testing::{TestCache, redis};
+use postern_common::database::testing::{TestDatabase, postgres};
+use tempfile::TempDir;
+
+use crate::client::Client;
+use crate::config_file::{ConfigFile, conf};
+use crate::postern::Postern;
+use crate::program::{Program, Running};
+use crate::surface::Surface;
+
+/// How long the processes may take before the test fails rather than hangs.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Three processes, and what they lean on.
+#[derive(Debug)]
+pub struct Split {
+    processes: Vec<Running>,
+    surface: Surface,
+    development: Postern,
+    _stores: (TestDatabase, TestDatabase, TestCache),
+    _folder: TempDir,
+}
+
+/// Where the processes listen.
+#[derive(Clone, Copy, Debug)]
+struct Ports {
+    proxy: u16,
+    auth: u16,
+    notify: u16,
+    proxy_admin: u16,
+    auth_admin: u16,
+    notify_admin: u16,
+}
+
+// === impl Split ===
+
+impl Split {
+    /// Starts everything and returns when each process says that it is ready.
+    pub async fn start() -> Self {
+        Self::start_with(|auth| auth).await
+    }
+
+    /// The same with a change to `conf/auth.toml`.
+    pub async fn start_with(change_auth: impl FnOnce(ConfigFile) -> ConfigFile) -> Self {
+        let development = Postern::start().await;
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        std::os::unix::fs::symlink(conf(), folder.path().join("conf")).expect("the test's folder can be written");
+        let (auth_store, notify_store, cache) = (postgres().await, postgres().await, redis().await);
+        let ports = Ports::free();
+        let auth = change_auth(auth_config(&development, ports));
+        let auth = auth.set("database", &quoted(&auth_store.url)).set("cache", &quoted(&cache.url));
+        let notify = notify_config(&development, ports);
+        let notify = notify.set("database", &quoted(&notify_store.url)).set("cache", &quoted(&cache.url));
+        let proxy = proxy_config(&development, ports);
+        let files = [("postern-auth", "auth", &auth), ("postern-notify", "notify", &notify), ("postern-proxy", "", &proxy)];
+        let start = |(program, account, file): (&str, &str, &ConfigFile)| {
+            let path = folder.path().join(format!("{program}.toml"));
+            std::fs::write(&path, file.text()).expect("the test's folder can be written");
+            start_one(&development, folder.path(), program, account, &path)
+        };
+        let mut processes: Vec<Running> = files.into_iter().map(start).collect();
+        for port in [ports.auth_admin, ports.notify_admin, ports.proxy_admin] {
+            let ready = tokio::time::timeout(PATIENCE, until_ready(port, &mut processes)).await;
+            ready.expect("every process is ready within a minute");
+        }
+        let env: BTreeMap<String, String> = development.surface().environment().clone();
+        let surface = Surface::new(&format!("http://127.0.0.1:{}", ports.proxy), env);
+        Self { processes, surface, development, _stores: (auth_store, notify_store, cache), _folder: folder }
+    }
+
+    /// What the world sees of it.
+    #[must_use]
+    pub fn surface(&self) -> &Surface {
+        &self.surface
+    }
+
+    /// The pools, the sample services, the provider and the mailbox beside it.
+    #[must_use]
+    pub fn development(&self) -> &Postern {
+        &self.development
+    }
+
+    /// Stops the processes as a service manager does, and holds their statuses.
+    ///
+    /// # Panics
+    /// If one of them does not end well.
+    pub async fn stop(self) {
+        for process in self.processes.into_iter().rev() {
+            let ended = process.stop("TERM").await;
+            assert_eq!(ended.status, Some(0), "{}", ended.stderr);
+        }
+        self.development.stop().await;
+    }
+}
+
+fn auth_config(development: &Postern, ports: Ports) -> ConfigFile {
+    let addresses = development.addresses();
+    let social = format!("http://{}", addresses.social);
+    ConfigFile::of_repository("auth.toml")
+        .port(8501, ports.auth)
+        .port(8510, ports.auth_admin)
+        .port(8504, addresses.actor.port())
+        // The provider knows standalone's address of the callback; the tests take the path of it.
+        .port(8500, addresses.proxy.port())
+        .set("issuer", &quoted(&social))
+}
+
+fn notify_config(development: &Postern, ports: Ports) -> ConfigFile {
+    let addresses = development.addresses();
+    ConfigFile::of_repository("notify.toml")
+        .port(8502, ports.notify)
+        .port(8511, ports.notify_admin)
+        .port(8504, addresses.actor.port())
+        .port(8507, addresses.smtp.port())
+}
+
+fn proxy_config(development: &Postern, ports: Ports) -> ConfigFile {
+    let addresses = development.addresses();
+    ConfigFile::of_repository("proxy.toml")
+        .port(8500, ports.proxy)
+        .port(8501, ports.auth)
+        .port(8502, ports.notify)
+        .port(8504, addresses.actor.port())
+        .port(8505, addresses.document.port())
+        .port(8509, ports.proxy_admin)
+}
+
+fn start_one(development: &Postern, folder: &Path, program: &str, account: &str, config: &PathBuf) -> Running {
+    let environment = development.surface().environment().iter();
+    // The address of standalone's own gateway is nothing that the processes may know.
+    let environment = environment.filter(|(name, _)| !name.starts_with("POSTERN_"));
+    let program = Program::of_workspace(program, folder).arg("--config").arg(config.display().to_string());
+    let program = environment.fold(program, |program, (name, value)| program.env(name, value));
+    if account.is_empty() {
+        return program.start();
+    }
+    let program = program.env("IDP_SERVICE_ACCOUNT_USERNAME", account);
+    program.env("IDP_SERVICE_ACCOUNT_PASSWORD", development.password_of(account)).start()
+}
+
+/// Asks until the process answers that it is ready; gives up when one has ended.
+async fn until_ready(port: u16, processes: &mut [Running]) {
+    let admin = Client::new(&format!("http://127.0.0.1:{port}"));
+    loop {
+        if admin.get("/readyz").try_send().await.is_some_and(|answer| answer.status == 200) {
+            return;
+        }
+        for process in &mut *processes {
+            process.is_alive();
+        }
+        // A process of its own tells nobody when it is ready: it has to be asked.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+fn quoted(text: &str) -> String {
+    format!("\"{text}\"")
+}
+
+// === impl Ports ===
+
+impl Ports {
+    fn free() -> Self {
+        Self {
+            proxy: free_port(),
+            auth: free_port(),
+            notify: free_port(),
+            proxy_admin: free_port(),
+            auth_admin: free_port(),
+            notify_admin: free_port(),
+        }
+    }
+}
+
+/// A port for a process that must be told one: below the range that the system hands out by itself, and never the
+/// same twice in this program.
+fn free_port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let base = 10_000 + u16::try_from(std::process::id() % 90).unwrap_or(0) * 100;
+    for _ in 0..1000 {
+        let port = base + NEXT.fetch_add(1, Ordering::Relaxed) % 1000;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+    panic!("no port is free from {base} on")
+}
