@@ -8,7 +8,7 @@ use url::Url;
 
 use super::jwks::{JwksStatus, Source};
 use super::jws::Jws;
-use super::trust::{Times, text};
+use super::trust::{Times, check_types, text};
 use super::{Refusal, VerifierOptions};
 use crate::clock::Clock;
 
@@ -74,6 +74,7 @@ impl OidcVerifier {
             self.source.refresh().await;
         }
         self.source.obtain(&jws.key_id).await?.verify(&jws)?;
+        check_types(&claims)?;
         Times::read(&claims)?.check(self.clock.now().unix_seconds(), LEEWAY_S)?;
         instant_is_there(&claims, "iat")?;
         self.check_audience(&claims)?;

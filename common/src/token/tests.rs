@@ -2,6 +2,7 @@ mod cache;
 mod jwks;
 mod kit;
 mod oidc;
+mod peers;
 mod properties;
 mod refusals;
 mod truth_table;

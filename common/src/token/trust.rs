@@ -83,6 +83,19 @@ fn instant(claims: &Map<String, Value>, name: &str) -> Result<Option<i64>, Refus
     claims.get(name).map(|value| value.as_i64().ok_or(Refusal::ClaimType)).transpose()
 }
 
+/// Registered claims that are not looked at have their types all the same (RFC 7519 sections 4.1.3 and 4.1.7):
+/// other readers refuse what has not, and a token means the same to all or nothing.
+pub(super) fn check_types(claims: &Map<String, Value>) -> Result<(), Refusal> {
+    let audience = |value: &Value| match value {
+        Value::Array(all) => all.iter().all(Value::is_string),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Object(_) => {
+            value.is_string()
+        }
+    };
+    let sound = claims.get("aud").is_none_or(audience) && claims.get("jti").is_none_or(Value::is_string);
+    if sound { Ok(()) } else { Err(Refusal::ClaimType) }
+}
+
 /// A claim that must be there and be text.
 pub(super) fn text<'a>(claims: &'a Map<String, Value>, name: &str) -> Result<&'a str, Refusal> {
     match claims.get(name) {

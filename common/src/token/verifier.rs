@@ -195,6 +195,7 @@ impl Verifier {
         token: &str,
     ) -> Result<Caller, Refusal> {
         key.verify(jws)?;
+        trust::check_types(claims)?;
         let times = Times::read(claims)?;
         times.check(self.settings.clock.now().unix_seconds(), self.leeway_s)?;
         trust.decide(claims, times, key.without_header(token))

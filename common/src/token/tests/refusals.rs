@@ -136,6 +136,17 @@ async fn claims_that_are_required_are_missed() {
 }
 
 #[tokio::test]
+async fn registered_claims_have_their_types_even_where_they_are_not_looked_at() {
+    for (name, value) in
+        [("jti", json!(7)), ("jti", json!([])), ("aud", json!(7)), ("aud", json!([7])), ("aud", json!({}))]
+    {
+        assert_eq!(verdict_on_claims(&with(user_claims(), name, value)).await, Refusal::ClaimType, "{name}");
+    }
+    let token = RSA.token("u1", &with(user_claims(), "aud", json!(["a", "b"])));
+    assert!(World::usual().await.verifier.verify(&token).await.is_ok());
+}
+
+#[tokio::test]
 async fn instants_are_integers() {
     for name in ["exp", "nbf", "iat"] {
         for value in
