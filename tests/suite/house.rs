@@ -1,85 +1,131 @@
-//! The rules of the house that a compiler does not know: who may depend on whom, and how large a file may be.
+//! The rules of the house that neither the compiler nor clippy holds: who may depend on whom, where versions
+//! stand, how large a file may be.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
-/// Package folder, and the packages of the workspace that it may depend on.
-const MAY_USE: &[(&str, &[&str])] = &[
-    ("common", &[]),
-    ("proxy", &["postern-common"]),
-    ("auth-upstream", &["postern-common"]),
-    ("notify-upstream", &["postern-common"]),
-    ("identity-pool", &["postern-common"]),
-    (
-        "standalone",
-        &["postern-common", "postern-proxy", "postern-auth", "postern-notify", "postern-identity-pool"],
-    ),
-];
+use serde_json::Value;
 
 /// Lines of a Rust file at most.
 const CEILING: usize = 400;
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ stands in the workspace").to_owned()
 }
 
-fn manifest(folder: &str) -> toml::Table {
-    let text = std::fs::read_to_string(root().join(folder).join("Cargo.toml")).expect("each member has a manifest");
-    text.parse().expect("a manifest is TOML")
+fn toml(path: &Path) -> toml::Table {
+    let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    text.parse().unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-fn dependencies(manifest: &toml::Table) -> impl Iterator<Item = (&String, &toml::Value)> {
-    let tables = ["dependencies", "dev-dependencies", "build-dependencies"];
-    tables.into_iter().filter_map(|name| manifest.get(name)?.as_table()).flatten()
+/// The workspace's own packages, as cargo sees them.
+fn packages() -> Vec<Value> {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--offline", "--no-deps", "--format-version", "1"])
+        .current_dir(root())
+        .output()
+        .expect("cargo runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let metadata: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    metadata["packages"].as_array().expect("packages").clone()
 }
 
-/// Every Rust file of the workspace, without what is built.
-fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
-    for entry in std::fs::read_dir(folder).expect("a folder of the workspace").flatten() {
-        let (path, name) = (entry.path(), entry.file_name());
-        if path.is_dir() && !["target", ".git", "var", ".peers", "node_modules"].iter().any(|other| name == *other) {
-            sources(&path, found);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            found.push(path);
-        }
-    }
+fn name(package: &Value) -> &str {
+    package["name"].as_str().expect("a name")
+}
+
+fn manifest(package: &Value) -> &Path {
+    Path::new(package["manifest_path"].as_str().expect("a path"))
+}
+
+/// Each of our packages and who may use it. This stands once, in `deny.toml`, which cargo-deny reads as well.
+fn allowed() -> BTreeMap<String, Vec<String>> {
+    let rules = toml(&root().join("deny.toml"));
+    let deny = rules["bans"]["deny"].as_array().expect("bans.deny");
+    deny.iter()
+        .filter_map(|rule| {
+            let wrappers = rule.get("wrappers")?.as_array().expect("wrappers");
+            let wrappers = wrappers.iter().map(|name| name.as_str().expect("a name").to_owned()).collect();
+            Some((rule["crate"].as_str().expect("crate").to_owned(), wrappers))
+        })
+        .collect()
 }
 
 #[test]
 fn services_know_common_alone_and_never_one_another() {
-    for (folder, allowed) in MAY_USE {
-        let manifest = manifest(folder);
-        for (name, _) in dependencies(&manifest).filter(|(name, _)| name.starts_with("postern")) {
-            assert!(allowed.contains(&name.as_str()), "{folder} must not depend on {name}");
+    let (packages, allowed) = (packages(), allowed());
+    let is_ours = |used: &str| packages.iter().any(|package| name(package) == used);
+    let mut wrong = Vec::new();
+    for package in &packages {
+        let user = name(package);
+        for used in package["dependencies"].as_array().expect("dependencies").iter().map(name) {
+            if is_ours(used) && !allowed.get(used).is_some_and(|users| users.iter().any(|name| name == user))
+            {
+                wrong.push(format!("{user} may not depend on {used} (deny.toml, bans.deny)"));
+            }
         }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    for used in allowed.keys() {
+        assert!(is_ours(used), "deny.toml: {used} is no package of ours");
     }
 }
 
 #[test]
-fn every_version_stands_in_the_root_manifest() {
-    let workspace = manifest(".");
-    let members = workspace["workspace"]["members"].as_array().expect("members");
-    for member in members.iter().filter_map(toml::Value::as_str) {
-        let manifest = manifest(member);
-        for (name, value) in dependencies(&manifest) {
-            let inherits = value.get("workspace").and_then(toml::Value::as_bool) == Some(true);
-            assert!(inherits, "{member}: {name} has a version of its own");
+fn versions_and_lints_stand_in_the_root_manifest() {
+    let mut wrong = Vec::new();
+    for package in packages() {
+        let table = toml(manifest(&package));
+        for section in ["dependencies", "dev-dependencies", "build-dependencies"] {
+            let dependencies = table.get(section).and_then(toml::Value::as_table);
+            for (dependency, how) in dependencies.into_iter().flatten() {
+                if how.get("workspace").and_then(toml::Value::as_bool) != Some(true) {
+                    wrong
+                        .push(format!("{}: {section}.{dependency} has a version of its own", name(&package)));
+                }
+            }
         }
-        assert_eq!(manifest["lints"]["workspace"].as_bool(), Some(true), "{member} takes the workspace's lints");
+        let lints = table.get("lints").and_then(|lints| lints.get("workspace"));
+        if lints.and_then(toml::Value::as_bool) != Some(true) {
+            wrong.push(format!("{}: lacks `[lints] workspace = true`", name(&package)));
+        }
     }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]
 fn files_are_nouns_and_fit_under_the_ceiling() {
-    let mut all = Vec::new();
-    sources(&root(), &mut all);
-    assert!(all.len() > 20);
-    let mut broken = Vec::new();
-    for path in all {
-        let lines = std::fs::read_to_string(&path).expect("sources are text").lines().count();
-        let name = path.file_name().unwrap_or_default();
-        if lines > CEILING || name == "mod.rs" || name == "utils.rs" {
-            broken.push(format!("{}: {lines} lines", path.display()));
+    let mut wrong = Vec::new();
+    for package in packages() {
+        let folder = manifest(&package).parent().expect("a manifest stands in a folder");
+        let mut files = Vec::new();
+        for part in ["src", "suite", "tests", "benches", "examples"] {
+            rust_files(&folder.join(part), &mut files);
+        }
+        assert!(!files.is_empty(), "{} has no source", name(&package));
+        for file in files {
+            let lines = std::fs::read_to_string(&file).expect("sources are UTF-8").lines().count();
+            if lines > CEILING {
+                wrong.push(format!("{}: {lines} lines; {CEILING} are the ceiling", file.display()));
+            }
+            let stem = file.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+            if ["mod", "util", "utils", "helper", "helpers", "misc"].contains(&stem) {
+                wrong.push(format!("{}: a file is named for what it holds", file.display()));
+            }
         }
     }
-    assert!(broken.is_empty(), "{broken:#?}");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+fn rust_files(folder: &Path, found: &mut Vec<PathBuf>) {
+    let Ok(entries) = std::fs::read_dir(folder) else { return };
+    for entry in entries {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            rust_files(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
 }
