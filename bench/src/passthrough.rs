@@ -1,0 +1,34 @@
+//! An empty Pingora proxy: what the framework costs before anything is done with a request.
+
+use std::net::SocketAddr;
+
+use async_trait::async_trait;
+use pingora::prelude::{HttpPeer, ProxyHttp, Result, Server, Session};
+use pingora::proxy::http_proxy_service;
+use pingora::server::configuration::ServerConf;
+
+struct Passthrough {
+    origin: SocketAddr,
+}
+
+#[async_trait]
+impl ProxyHttp for Passthrough {
+    type CTX = ();
+
+    fn new_ctx(&self) {}
+
+    async fn upstream_peer(&self, _session: &mut Session, _ctx: &mut ()) -> Result<Box<HttpPeer>> {
+        Ok(Box::new(HttpPeer::new(self.origin, false, String::new())))
+    }
+}
+
+/// Runs until it is killed, on one worker thread.
+pub(crate) fn run(listen: SocketAddr, origin: SocketAddr) -> std::io::Result<()> {
+    let conf = ServerConf { threads: 1, ..ServerConf::default() };
+    let mut server = Server::new_with_opt_and_conf(None, conf);
+    server.bootstrap();
+    let mut service = http_proxy_service(&server.configuration, Passthrough { origin });
+    service.add_tcp(&listen.to_string());
+    server.add_service(service);
+    server.run_forever()
+}

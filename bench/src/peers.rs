@@ -1,0 +1,139 @@
+//! What is measured: nginx, HAProxy and the two proxies built here, each with one worker and alike otherwise.
+
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Command;
+
+use crate::process::Process;
+use crate::token::Signer;
+
+/// The JSON answer of the origin: 127 bytes.
+const ANSWER: &str = r#"{"actorId":"7d8ca528-4931-4254-9273-ea5ee853f271","firstName":"Ada","lastName":"Lovelace","email":"ada@example.com","open":true}"#;
+
+/// The path that every request asks for.
+pub(crate) const PATH: &str = "/actors/7d8ca528-4931-4254-9273-ea5ee853f271";
+
+/// The origin: nginx with one fixed answer, which also publishes the issuer's JWKS under `/pool`.
+pub(crate) fn origin(folder: &Path, address: SocketAddr, signer: &Signer) -> io::Result<Process> {
+    fs::create_dir_all(folder.join("www/pool/.well-known"))?;
+    fs::write(folder.join("www/pool/.well-known/jwks.json"), &signer.jwks)?;
+    let root = folder.join("www");
+    let body = format!(
+        "location /pool/ {{ root {}; default_type application/json; }}\n\
+         location / {{ default_type application/json; return 200 '{ANSWER}'; }}",
+        root.display()
+    );
+    nginx("origin", folder, address, "", &body)
+}
+
+/// nginx as a proxy, without any authentication: the base of every ratio.
+pub(crate) fn nginx_proxy(folder: &Path, address: SocketAddr, origin: SocketAddr) -> io::Result<Process> {
+    let upstream = format!("upstream origin {{ server {origin}; keepalive 128; }}");
+    let body =
+        "location / { proxy_pass http://origin; proxy_http_version 1.1; proxy_set_header Connection \"\"; }";
+    nginx("nginx, no auth", folder, address, &upstream, body)
+}
+
+fn nginx(
+    name: &'static str,
+    folder: &Path,
+    address: SocketAddr,
+    outside: &str,
+    locations: &str,
+) -> io::Result<Process> {
+    let file = folder.join(format!("nginx-{}.conf", address.port()));
+    let folder = folder.display();
+    let port = address.port();
+    fs::write(
+        &file,
+        format!(
+            "daemon off; worker_processes 1; pid {folder}/nginx-{port}.pid; error_log {folder}/nginx-{port}.log error;\n\
+             events {{ worker_connections 4096; }}\n\
+             http {{ access_log off; keepalive_requests 100000000; keepalive_timeout 300s;\n\
+             client_body_temp_path {folder}/body-{port}; proxy_temp_path {folder}/proxy-{port};\n\
+             fastcgi_temp_path {folder}/f-{port}; uwsgi_temp_path {folder}/u-{port}; scgi_temp_path {folder}/s-{port};\n\
+             {outside}\nserver {{ listen {address}; {locations} }} }}\n"
+        ),
+    )?;
+    Process::start(name, Command::new("nginx").arg("-c").arg(&file), address)
+}
+
+/// HAProxy; with a key it verifies RS256 on every request, its only way to check a token.
+pub(crate) fn haproxy(
+    folder: &Path,
+    address: SocketAddr,
+    origin: SocketAddr,
+    public_pem: Option<&str>,
+) -> io::Result<Process> {
+    let mut rules = String::new();
+    if let Some(pem) = public_pem {
+        let key = folder.join("haproxy-key.pem");
+        fs::write(&key, pem)?;
+        rules = format!(
+            "  http-request set-var(txn.bearer) http_auth_bearer\n\
+             \x20 http-request set-var(txn.alg) var(txn.bearer),jwt_header_query('$.alg')\n\
+             \x20 http-request set-var(txn.iss) var(txn.bearer),jwt_payload_query('$.iss')\n\
+             \x20 http-request set-var(txn.exp) var(txn.bearer),jwt_payload_query('$.exp','int')\n\
+             \x20 http-request deny deny_status 401 unless {{ var(txn.alg) -m str RS256 }}\n\
+             \x20 http-request deny deny_status 401 unless {{ var(txn.bearer),jwt_verify(txn.alg,\"{}\") -m int 1 }}\n",
+            key.display()
+        );
+    }
+    let file = folder.join(format!("haproxy-{}.cfg", address.port()));
+    fs::write(
+        &file,
+        format!(
+            "global\n  nbthread 1\n  maxconn 8192\ndefaults\n  mode http\n  timeout connect 5s\n  timeout client 60s\n\
+             \x20 timeout server 60s\n  http-reuse always\nfrontend edge\n  bind {address}\n{rules}\
+             \x20 default_backend origin\nbackend origin\n  server one {origin}\n"
+        ),
+    )?;
+    let name = if public_pem.is_some() { "HAProxy, RS256" } else { "HAProxy, no auth" };
+    Process::start(name, Command::new("haproxy").arg("-f").arg(&file), address)
+}
+
+/// The empty Pingora pass-through: this program itself.
+pub(crate) fn passthrough(address: SocketAddr, origin: SocketAddr) -> io::Result<Process> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg("passthrough").args(["--listen", &address.to_string(), "--origin", &origin.to_string()]);
+    Process::start("Pingora, empty", &mut command, address)
+}
+
+/// The gateway with everything on: 100 routes, RS256, policy, identity headers, limits, metrics, and an access
+/// log to a file.
+pub(crate) fn postern(
+    folder: &Path,
+    address: SocketAddr,
+    origin: SocketAddr,
+    issuer: &str,
+    binaries: &Path,
+) -> io::Result<Process> {
+    let admin = crate::process::free_address()?;
+    let mut config = format!(
+        "workers = 1\n\
+         [[listen]]\naddress = \"{address}\"\n\
+         [admin]\naddress = \"{admin}\"\n\
+         [access_log]\nto = \"{}/access.log\"\n\
+         [limits]\naddress = {{ requests = 1000000, burst = 1000000 }}\n\
+         principal = {{ requests = 1000000, burst = 1000000 }}\n\
+         [identity.actor]\npool_id = \"us-west-2_Actor0001\"\nclient_id = \"{}\"\nissuer = \"{issuer}\"\n\
+         [identity.service]\npool_id = \"us-west-2_Service01\"\nclient_id = \"service0client\"\nissuer = \"{issuer}-services\"\n\
+         jwks_url = \"{issuer}/.well-known/jwks.json\"\n\
+         [upstream.origin]\naddresses = [\"{origin}\"]\n\
+         [[route]]\npath = \"/actors/{{id}}\"\nmethods = [\"GET\"]\nupstream = \"origin\"\npolicy = {{ users = \"any\", services = \"any\" }}\n",
+        folder.display(),
+        crate::token::CLIENT_ID,
+    );
+    for number in 1..100 {
+        config.push_str(&format!(
+            "[[route]]\npath = \"/collection-{number}/{{id}}/part-{number}\"\nmethods = [\"GET\", \"PUT\"]\n\
+             upstream = \"origin\"\npolicy = {{ users = \"any\" }}\n"
+        ));
+    }
+    let file = folder.join("postern.toml");
+    fs::write(&file, config)?;
+    let mut command = Command::new(binaries.join("postern-proxy"));
+    Process::start("Postern, all on", command.arg("--config").arg(&file), address)
+}
