@@ -81,7 +81,7 @@ pub enum Refusal {
 impl Refusal {
     /// Whether the same token would be refused for the same reason a little later.
     pub(super) const fn lasts(self) -> bool {
-        !matches!(self, Self::NotYetValid | Self::KeyUnknown | Self::KeysUnavailable { .. })
+        !matches!(self, Self::NotYetValid | Self::KeysUnavailable { .. })
     }
 
     /// The stable code for body, access event and metric label.

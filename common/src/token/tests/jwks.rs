@@ -157,6 +157,20 @@ async fn a_flood_of_unknown_kids_is_bounded_and_starves_nobody() {
 }
 
 #[tokio::test]
+async fn a_client_that_repeats_a_token_of_a_key_that_is_gone_causes_one_fetch() {
+    let world = World::usual().await;
+    world.verifier.refresh_now().await;
+    let token = OTHER_RSA.token("gone", &user_claims());
+    for _ in 0..20 {
+        assert_eq!(world.verifier.verify(&token).await.unwrap_err(), Refusal::KeyUnknown);
+    }
+    assert_eq!(world.users.requests(), 2);
+    world.users.becomes(Behaviour::Serve(jwks(&[OTHER_RSA.jwk("gone")])));
+    world.clock.advance(Duration::from_secs(5));
+    assert!(world.verifier.verify(&token).await.is_ok(), "back again, and asked for again");
+}
+
+#[tokio::test]
 async fn one_bad_key_is_skipped() {
     let mut curve = Signer::ec().jwk("curve");
     curve["crv"] = "P-384".into();
