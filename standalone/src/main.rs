@@ -1,2 +1,139 @@
-//! x
-fn main() {}
+//! `postern`: everything in one process.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use clap::{Args, Parser, Subcommand};
+use postern::Options;
+use postern_common::config::Env;
+use postern_common::exit::Exit;
+use postern_common::{Clock, Secret, Shutdown, log};
+use tokio::runtime::{Builder, Runtime};
+
+/// Postern in one process: gateway, authentication, notifications, identity pool, and what development needs.
+#[derive(Debug, Parser)]
+#[command(version, name = "postern")]
+struct Arguments {
+    /// Where everything is kept.
+    #[arg(long, global = true, default_value = "./var", value_name = "FOLDER")]
+    data_dir: PathBuf,
+    #[command(flatten)]
+    run: Run,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Debug, Args)]
+struct Run {
+    /// Where the gateway listens [default: 127.0.0.1 and the port of --port]. An address that other machines reach
+    /// needs --config.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    listen: Option<SocketAddr>,
+    /// The gateway's port; the other parts take the eleven after it. 0 takes any that are free.
+    #[arg(long, default_value_t = 8500)]
+    port: u16,
+    /// Runs the three services as proxy.toml, auth.toml and notify.toml in this folder say, without any
+    /// development part.
+    #[arg(long, value_name = "FOLDER")]
+    config: Option<PathBuf>,
+    /// Threads that serve [default: one for each core].
+    #[arg(long)]
+    workers: Option<usize>,
+    /// What is logged to standard error: a level, or a filter such as info,postern_auth=debug.
+    #[arg(long, default_value = "warn", value_name = "FILTER")]
+    log: String,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Prints a fresh token of the local pools, from the running postern.
+    Token {
+        /// Of a service account: auth, notify, actor or document.
+        #[arg(long, value_name = "NAME", required_unless_present = "user")]
+        service: Option<String>,
+        /// Of a registered user.
+        #[arg(long, value_name = "EMAIL", conflicts_with = "service", requires = "password_stdin")]
+        user: Option<String>,
+        /// Reads the user's password from standard input.
+        #[arg(long)]
+        password_stdin: bool,
+    },
+}
+
+fn main() -> ExitCode {
+    let began = Instant::now();
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) if error.use_stderr() => {
+            return Exit::report(Err(Exit::usage(error.to_string().trim_end())));
+        }
+        Err(help) => return help.print().map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS),
+    };
+    log::init(log::Format::Text, &arguments.run.log);
+    Exit::report(runtime(arguments.run.workers).and_then(|runtime| {
+        let outcome = match arguments.command {
+            None => runtime.block_on(Box::pin(run(arguments.data_dir, arguments.run, began))),
+            Some(Command::Token { service, user, .. }) => {
+                runtime.block_on(Box::pin(token(arguments.data_dir, service, user)))
+            }
+        };
+        runtime.shutdown_background();
+        outcome
+    }))
+}
+
+fn runtime(workers: Option<usize>) -> Result<Runtime, Exit> {
+    let mut builder = Builder::new_multi_thread();
+    if let Some(workers) = workers {
+        if !(1..=256).contains(&workers) {
+            return Err(Exit::usage("--workers: must be 1 to 256"));
+        }
+        builder.worker_threads(workers);
+    }
+    builder.enable_all().build().map_err(|error| Exit::unavailable(format!("cannot start threads: {error}")))
+}
+
+async fn run(data_dir: PathBuf, run: Run, began: Instant) -> Result<(), Exit> {
+    let shutdown = Shutdown::on_signals()
+        .map_err(|error| Exit::unavailable(format!("cannot install signal handlers: {error}")))?;
+    let running = match run.config {
+        Some(folder) => {
+            let env = Env::of_process();
+            Box::pin(postern::start_configured(&folder, run.listen, &env, Clock::system())).await?
+        }
+        None => {
+            let options = Options { listen: run.listen, port: run.port, ..Options::new(data_dir) };
+            Box::pin(postern::start(options)).await?
+        }
+    };
+    let program = std::env::args().next().unwrap_or_else(|| "postern".to_owned());
+    say(&postern::greeting(&running, &program, began.elapsed()));
+    running.run(shutdown).await
+}
+
+async fn token(data_dir: PathBuf, service: Option<String>, user: Option<String>) -> Result<(), Exit> {
+    let token = match (service, user) {
+        (Some(service), _) => postern::service_token(&data_dir, &service).await?,
+        (None, Some(user)) => postern::user_token(&data_dir, &user, &password()?).await?,
+        (None, None) => return Err(Exit::usage("token: give --service or --user")),
+    };
+    say(&format!("{}\n", token.expose()));
+    Ok(())
+}
+
+fn password() -> Result<Secret, Exit> {
+    let mut line = String::new();
+    std::io::stdin()
+        .read_line(&mut line)
+        .map_err(|error| Exit::unavailable(format!("cannot read the password: {error}")))?;
+    Ok(Secret::from(line.trim_end_matches(['\r', '\n'])))
+}
+
+/// Writes to standard output; a reader that has gone is no reason to stop.
+fn say(text: &str) {
+    use std::io::Write;
+    let mut out = std::io::stdout().lock();
+    let _reader_gone = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}

@@ -92,6 +92,15 @@ impl Mailbox {
         })
     }
 
+    /// Puts a message into the box that did not come by SMTP.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub async fn deliver(&self, sender: &str, recipient: &str, message: Vec<u8>) -> std::io::Result<String> {
+        let envelope = Envelope { sender: sender.to_owned(), recipients: vec![recipient.to_owned()] };
+        self.store(envelope, message).await
+    }
+
     /// Stores a message and returns its id once it is on disk under its name.
     pub(super) async fn store(&self, envelope: Envelope, message: Vec<u8>) -> std::io::Result<String> {
         let id = Uuid::now_v7().to_string();

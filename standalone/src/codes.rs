@@ -1,0 +1,38 @@
+//! One-time codes of the identity pool, delivered as mail.
+
+use std::sync::Arc;
+
+use postern_common::Shutdown;
+use postern_identity_pool::{CodeMail, CodePurpose};
+use tokio::sync::mpsc;
+
+use crate::mail::Mailbox;
+
+/// Delivers codes until the stop begins.
+pub(crate) async fn deliver(mut codes: mpsc::Receiver<CodeMail>, mailbox: Arc<Mailbox>, shutdown: Shutdown) {
+    loop {
+        let code = tokio::select! {
+            () = shutdown.begun() => return,
+            code = codes.recv() => code,
+        };
+        let Some(code) = code else { return shutdown.begun().await };
+        if let Err(error) = mailbox.deliver("no-reply@postern.invalid", &code.to, message(&code)).await {
+            tracing::error!(%error, "cannot store mail");
+        }
+    }
+}
+
+fn message(mail: &CodeMail) -> Vec<u8> {
+    let (subject, line) = match mail.purpose {
+        CodePurpose::SignUp => ("Confirm your registration", "Your confirmation code is"),
+        CodePurpose::ForgotPassword => ("Reset your password", "Your password reset code is"),
+        CodePurpose::VerifyEmail => ("Verify your e-mail address", "Your verification code is"),
+        CodePurpose::Invitation => ("You are invited", "Your first password is"),
+    };
+    let (to, code) = (&mail.to, mail.code.expose());
+    format!(
+        "From: Postern <no-reply@postern.invalid>\r\nTo: <{to}>\r\nSubject: {subject}\r\nMIME-Version: 1.0\r\n\
+         Content-Type: text/plain; charset=utf-8\r\n\r\n{line}: {code}\r\n"
+    )
+    .into_bytes()
+}

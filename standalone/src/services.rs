@@ -1,0 +1,161 @@
+//! The three services, embedded: their own configuration files with this installation's addresses and stores.
+
+use std::path::Path;
+
+use postern_common::Clock;
+use postern_common::config::{self, Env};
+use postern_common::exit::Exit;
+
+use crate::development::{Development, callback, landing_page};
+use crate::folder::Folder;
+use crate::layer::{Layer, Leaf};
+use crate::running::Stage;
+use crate::sockets::{Addresses, ServiceSockets, bind};
+use crate::templates;
+
+/// The gateway and both upstreams, built and not running yet.
+pub(crate) struct Services {
+    proxy: postern_proxy::App,
+    auth: postern_auth::App,
+    notify: postern_notify::App,
+}
+
+/// What each service is configured with.
+struct Configs {
+    proxy: postern_proxy::Config,
+    auth: postern_auth::Config,
+    notify: postern_notify::Config,
+}
+
+// === impl Services ===
+
+impl Services {
+    /// The services of a standalone installation: SQLite in the folder, caches in memory, development parts.
+    pub(crate) async fn embedded(
+        folder: &Folder,
+        addresses: &Addresses,
+        development: &Development,
+        clock: &Clock,
+    ) -> Result<Self, Exit> {
+        let env = |account: &str| development.variables(account).into_iter().collect::<Env>();
+        let (proxy_env, auth_env, notify_env) = (env(""), env("auth"), env("notify"));
+        let configs = Configs {
+            proxy: proxy(folder, addresses)?.read(|root| postern_proxy::Config::read(root, &proxy_env))?,
+            auth: auth(folder, addresses)?.read(|root| postern_auth::Config::read(root, &auth_env))?,
+            notify: notify(folder, addresses)?
+                .read(|root| postern_notify::Config::read(root, &notify_env))?,
+        };
+        Box::pin(Self::build(configs, clock)).await
+    }
+
+    /// The services as the files in a folder say, and the sockets that these name.
+    pub(crate) async fn configured(
+        folder: &Path,
+        listen: Option<std::net::SocketAddr>,
+        env: &Env,
+        clock: &Clock,
+    ) -> Result<(Self, ServiceSockets), Exit> {
+        let configs = Configs {
+            proxy: config::load(&folder.join("proxy.toml"), |root| postern_proxy::Config::read(root, env))?,
+            auth: config::load(&folder.join("auth.toml"), |root| postern_auth::Config::read(root, env))?,
+            notify: config::load(&folder.join("notify.toml"), |root| {
+                postern_notify::Config::read(root, env)
+            })?,
+        };
+        let sockets = configs.bind(listen).await?;
+        Ok((Box::pin(Self::build(configs, clock)).await?, sockets))
+    }
+
+    async fn build(configs: Configs, clock: &Clock) -> Result<Self, Exit> {
+        let Configs { proxy, auth, notify } = configs;
+        let auth = postern_auth::App::build(auth, clock.clone());
+        let notify = postern_notify::App::build(notify, clock.clone());
+        let (auth, notify) = tokio::join!(Box::pin(auth), Box::pin(notify));
+        Ok(Self { proxy: postern_proxy::App::build(proxy, clock.clone())?, auth: auth?, notify: notify? })
+    }
+
+    /// Serves until the stages stop: the gateway in front, the upstreams in the middle.
+    pub(crate) fn run(self, sockets: ServiceSockets, front: &mut Stage, middle: &mut Stage) {
+        let ServiceSockets { proxy, auth, notify, proxy_admin, auth_admin, notify_admin } = sockets;
+        let auth = postern_auth::Listeners { public: auth, admin: auth_admin };
+        middle.spawn("authentication upstream", self.auth.run(auth, middle.shutdown()));
+        let notify = postern_notify::Listeners { public: notify, admin: notify_admin };
+        middle.spawn("notification upstream", self.notify.run(notify, middle.shutdown()));
+        let proxy = postern_proxy::Listeners { public: proxy, admin: proxy_admin };
+        front.spawn("gateway", self.proxy.run(proxy, front.shutdown()));
+    }
+}
+
+// === impl Configs ===
+
+impl Configs {
+    /// Binds what the files name; `listen` stands in for the gateway's first address.
+    async fn bind(&self, listen: Option<std::net::SocketAddr>) -> Result<ServiceSockets, Exit> {
+        let mut proxy = Vec::new();
+        for (at, configured) in self.proxy.listen.iter().enumerate() {
+            proxy.push(bind(listen.filter(|_| at == 0).unwrap_or(configured.address)).await?);
+        }
+        let proxy_admin = match self.proxy.admin {
+            Some(address) => Some(bind(address).await?),
+            None => None,
+        };
+        Ok(ServiceSockets {
+            proxy,
+            proxy_admin,
+            auth: bind(self.auth.listen).await?,
+            auth_admin: Some(bind(self.auth.admin).await?),
+            notify: bind(self.notify.listen).await?,
+            notify_admin: Some(bind(self.notify.admin).await?),
+        })
+    }
+}
+
+fn proxy(folder: &Folder, addresses: &Addresses) -> Result<Layer, Exit> {
+    let access_log = folder.path().join("access.log").display().to_string();
+    let layer = Layer::of("conf/proxy.toml", include_str!("../../conf/proxy.toml"))?
+        .set(&["listen"], vec![Leaf::table("address", addresses.proxy)])
+        .set(&["admin", "address"], addresses.proxy_admin)
+        .set(&["access_log", "to"], access_log)
+        .set(&["stop", "notice"], "0s")
+        .set(&["stop", "drain"], "500ms");
+    let upstreams = [
+        ("auth", addresses.auth),
+        ("notify", addresses.notify),
+        ("actor", addresses.actor),
+        ("document", addresses.document),
+    ];
+    let with = |layer: Layer, (name, address)| {
+        layer.set(&["upstream", name, "addresses"], vec![Leaf::from(address)])
+    };
+    Ok(upstreams.into_iter().fold(layer, with))
+}
+
+fn auth(folder: &Folder, addresses: &Addresses) -> Result<Layer, Exit> {
+    Ok(Layer::of("conf/auth.toml", include_str!("../../conf/auth.toml"))?
+        .set(&["listen"], addresses.auth)
+        .set(&["admin"], addresses.auth_admin)
+        .set(&["database"], folder.database("auth.db"))
+        .set(&["cache"], "memory:")
+        .set(&["actor_service"], format!("http://{}", addresses.actor))
+        .set(&["social", "provider"], "development")
+        .set(&["social", "issuer"], format!("http://{}", addresses.social))
+        .set(&["social", "redirect_uri"], callback(addresses))
+        .set(&["social", "ui"], landing_page(addresses))
+        .set(&["social", "authoritative_domains"], vec!["example.com"])
+        .unset(&["social", "parameters"]))
+}
+
+fn notify(folder: &Folder, addresses: &Addresses) -> Result<Layer, Exit> {
+    let inside = |name: &str| folder.path().join(name).display().to_string();
+    Ok(Layer::of("conf/notify.toml", include_str!("../../conf/notify.toml"))?
+        .set(&["listen"], addresses.notify)
+        .set(&["admin"], addresses.notify_admin)
+        .set(&["database"], folder.database("notify.db"))
+        .set(&["cache"], "memory:")
+        .set(&["actor_service"], format!("http://{}", addresses.actor))
+        .set(&["templates", "folder"], templates::lay_out(folder)?.display().to_string())
+        .set(&["provider", "smtp", "host"], addresses.smtp.ip().to_string())
+        .set(&["provider", "smtp", "port"], i64::from(addresses.smtp.port()))
+        .set(&["provider", "sms-file", "folder"], inside("sms"))
+        .set(&["provider", "push-file", "folder"], inside("push")))
+}

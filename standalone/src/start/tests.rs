@@ -1,0 +1,100 @@
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::mail::Query;
+use crate::{service_token, user_token};
+
+const PASSWORD: &str = "Correct horse battery 9";
+
+fn options(folder: &tempfile::TempDir) -> Options {
+    let hashing = Hashing { memory_kib: 1 << 10, passes: 1, ..Hashing::default() };
+    Options { hashing, ..Options::ephemeral(folder.path().join("var"), Clock::system()) }
+}
+
+async fn post(running: &Running, path: &str, body: &Value) -> (u16, Value) {
+    let url = format!("{}{path}", running.variable("POSTERN_URL").expect("a gateway"));
+    let answer = reqwest::Client::new().post(url).json(body).send().await.expect("answer");
+    (answer.status().as_u16(), answer.json().await.unwrap_or_default())
+}
+
+async fn get(running: &Running, path: &str, token: &str) -> (u16, Value) {
+    let url = format!("{}{path}", running.variable("POSTERN_URL").expect("a gateway"));
+    let answer = reqwest::Client::new().get(url).bearer_auth(token).send().await.expect("answer");
+    (answer.status().as_u16(), answer.json().await.expect("JSON"))
+}
+
+async fn mail_to(running: &Running, recipient: &str) -> String {
+    let query = Query { recipient: Some(recipient.to_owned()), ..Query::default() };
+    let mailbox = running.mailbox().expect("a mail catcher");
+    let found = mailbox.wait(&query, Duration::from_secs(30)).await;
+    mailbox.read(&found.first().expect("mail").id).expect("readable").expect("there").text.expect("text")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_start_finds_everything() {
+    let folder = tempfile::tempdir().expect("folder");
+    let first = start(options(&folder)).await.expect("started");
+    let profile = json!({"firstName": "Ada"});
+    let register = json!({"email": "ada@example.com", "password": PASSWORD, "profile": profile});
+    let (status, tokens) = post(&first, "/auth/register", &register).await;
+    assert_eq!(status, 201, "{tokens}");
+    let (_, me) = get(&first, "/auth/me", tokens["accessToken"].as_str().expect("token")).await;
+    let forgot = post(&first, "/auth/password/forgot", &json!({"email": "ada@example.com"})).await;
+    assert_eq!(forgot.0, 204);
+    assert!(mail_to(&first, "ada@example.com").await.contains("code is"));
+    first.stop().await;
+
+    let second = start(options(&folder)).await.expect("started again");
+    let login = json!({"email": "ada@example.com", "password": PASSWORD});
+    let (status, tokens) = post(&second, "/auth/login", &login).await;
+    assert_eq!(status, 200, "{tokens}");
+    let path = format!("/actors/{}", me["userId"].as_str().expect("user"));
+    let (status, actor) = get(&second, &path, tokens["accessToken"].as_str().expect("token")).await;
+    assert_eq!((status, &actor["firstName"]), (200, &"Ada".into()), "{actor}");
+    assert!(mail_to(&second, "ada@example.com").await.contains("code is"));
+    second.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_for_scripts_come_from_the_running_pool() {
+    let folder = tempfile::tempdir().expect("folder");
+    let var = folder.path().join("var");
+    let running = start(options(&folder)).await.expect("started");
+    let token = service_token(&var, "document").await.expect("token");
+    let (status, me) = get(&running, "/auth/me", token.expose()).await;
+    assert_eq!((status, &me["kind"]), (200, &"service".into()), "{me}");
+    let unknown = service_token(&var, "nobody").await.expect_err("no account");
+    assert_eq!(unknown.status(), 64);
+    assert!(unknown.message().contains("notify"), "{unknown}");
+    let register = json!({"email": "ada@example.com", "password": PASSWORD});
+    assert_eq!(post(&running, "/auth/register", &register).await.0, 201);
+    user_token(&var, "ada@example.com", &PASSWORD.into()).await.expect("token");
+    running.stop().await;
+    let stopped = service_token(&var, "document").await.expect_err("stopped");
+    assert_eq!((stopped.status(), stopped.message().lines().count()), (69, 1), "{stopped}");
+}
+
+#[tokio::test]
+async fn an_address_that_other_machines_reach_is_refused_with_what_to_do() {
+    let folder = tempfile::tempdir().expect("folder");
+    let listen = Some(SocketAddr::from(([0, 0, 0, 0], 0)));
+    let exit = start(Options { listen, ..options(&folder) }).await.expect_err("refused");
+    assert_eq!((exit.status(), exit.message().lines().count()), (64, 1));
+    assert!(exit.message().contains("postern --config conf --listen 0.0.0.0:0"), "{exit}");
+    assert!(!folder.path().join("var").exists());
+}
+
+#[tokio::test]
+async fn a_port_that_is_taken_and_a_folder_in_use_are_one_line() {
+    let folder = tempfile::tempdir().expect("folder");
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("port");
+    let address = taken.local_addr().expect("address");
+    let exit = start(Options { listen: Some(address), ..options(&folder) }).await.expect_err("taken");
+    assert_eq!(exit.status(), 69);
+    assert!(exit.message().starts_with(&format!("cannot listen on {address}: ")), "{exit}");
+    let _owner = Folder::take(&folder.path().join("var")).expect("free again");
+    let exit = start(options(&folder)).await.expect_err("in use");
+    assert_eq!((exit.status(), exit.message().lines().count()), (69, 1), "{exit}");
+}
