@@ -1,2 +1,51 @@
-//! x
-fn main() {}
+//! `postern-notify`: the notification upstream as a process of its own.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+use postern_common::config::{Env, load};
+use postern_common::exit::Exit;
+use postern_common::{Clock, Shutdown, log};
+use postern_notify::{App, Config, Listeners};
+use tokio::net::TcpListener;
+
+/// The notification upstream: accepts, queues, delivers, tells.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Arguments {
+    /// The configuration file.
+    #[arg(long, default_value = "conf/notify.toml", global = true)]
+    config: PathBuf,
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    match Arguments::try_parse() {
+        Ok(arguments) => Exit::report(Box::pin(run(arguments)).await),
+        Err(error) if error.use_stderr() => Exit::report(Err(Exit::usage(error.to_string().trim_end()))),
+        Err(help) => match help.print() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(_) => ExitCode::FAILURE,
+        },
+    }
+}
+
+async fn run(arguments: Arguments) -> Result<(), Exit> {
+    let env = Env::of_process();
+    let config = load(&arguments.config, |root| Config::read(root, &env))?;
+    log::init(config.log.format, &config.log.filter);
+    let (public, admin) = (bind(config.listen).await?, bind(config.admin).await?);
+    let shutdown = Shutdown::on_signals()
+        .map_err(|error| Exit::unavailable(format!("cannot install signal handlers: {error}")))?;
+    let app = Box::pin(App::build(config, Clock::system())).await?;
+    Box::pin(app.run(Listeners { public, admin: Some(admin) }, shutdown)).await;
+    Ok(())
+}
+
+async fn bind(address: SocketAddr) -> Result<TcpListener, Exit> {
+    TcpListener::bind(address)
+        .await
+        .map_err(|error| Exit::unavailable(format!("cannot listen on {address}: {error}")))
+}

@@ -1,0 +1,280 @@
+//! Acceptance: what arrives while one commit is in flight makes up the next. One writer, no waiting on purpose.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use postern_common::clock::Timestamp;
+use postern_common::{Clock, Code, Problem};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::dispatch::{Board, Job, Permit, Runner, Worker, Workers};
+use crate::metrics::Metrics;
+use crate::notification::{Lane, NotificationId};
+use crate::request::{Draft, IdempotencyKey, Principal};
+use crate::sequence::Sequence;
+use crate::store::{Claimed, NewNotification, Record, Store, StoreError};
+
+/// How long an idempotency key is good for.
+pub const KEY_LIFE: Duration = Duration::from_secs(24 * 3600);
+/// Most rows of one commit.
+const BATCH: usize = 512;
+/// Most requests that wait for a commit; beyond that the answer is 503.
+const BACKLOG: usize = 8192;
+
+/// The door: hands requests to the writer.
+#[derive(Clone, Debug)]
+pub struct Door {
+    queue: mpsc::Sender<Submission>,
+}
+
+/// Writes batches.
+#[derive(Debug)]
+pub struct Writer {
+    means: Arc<Means>,
+    queue: mpsc::Receiver<Submission>,
+}
+
+/// What a writer works with.
+#[derive(Clone, Debug)]
+pub struct Means {
+    /// The truth.
+    pub store: Store,
+    /// The time.
+    pub clock: Clock,
+    /// Orders and ids.
+    pub sequence: Arc<Sequence>,
+    /// What dispatch has to do and can do.
+    pub board: Arc<Board>,
+    /// Who we are.
+    pub workers: Arc<Workers>,
+    /// Who delivers what is born leased.
+    pub runner: Arc<Runner>,
+    /// What is counted.
+    pub metrics: Metrics,
+}
+
+/// What the caller is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Accepted {
+    /// What it is called.
+    pub id: NotificationId,
+    /// When it was accepted.
+    pub created_at: Timestamp,
+}
+
+/// A request on its way to the writer.
+#[derive(Debug)]
+struct Submission {
+    record: Record,
+    send_at: Option<Timestamp>,
+    key: Option<(IdempotencyKey, [u8; 32])>,
+    reply: oneshot::Sender<Result<Accepted, Problem>>,
+    since: Instant,
+}
+
+/// A submission with its place.
+struct Placed {
+    row: NewNotification,
+    lease: Option<Permit>,
+    submission: Submission,
+}
+
+// === impl Door ===
+
+impl Door {
+    /// A door and the writer behind it.
+    #[must_use]
+    pub fn open(means: Means) -> (Self, Writer) {
+        let (sender, queue) = mpsc::channel(BACKLOG);
+        (Self { queue: sender }, Writer { means: Arc::new(means), queue })
+    }
+
+    /// Accepts a notification: returns after the commit.
+    ///
+    /// # Errors
+    /// 409 when the key was used with another body; 503 when the store is away or too many wait.
+    pub async fn accept(
+        &self,
+        principal: &Principal,
+        draft: Draft,
+        key: Option<IdempotencyKey>,
+    ) -> Result<Accepted, Problem> {
+        let (reply, answer) = oneshot::channel();
+        let key = key.map(|key| (key, draft.request.fingerprint()));
+        let send_at = draft.request.send_at;
+        let record = record(principal, draft);
+        let submission = Submission { record, send_at, key, reply, since: Instant::now() };
+        self.queue.try_send(submission).map_err(|_| Problem::new(Code::Unavailable).retry_after(1))?;
+        answer.await.unwrap_or_else(|_| Err(Code::Unavailable.into()))
+    }
+}
+
+fn record(principal: &Principal, draft: Draft) -> Record {
+    let Draft { request, template_version, locale } = draft;
+    Record {
+        lane: Lane::first(request.channel, request.priority),
+        creator: principal.creator.to_string(),
+        addressee: request.addressee().map(|actor| actor.as_str().to_owned()),
+        template: request.template.as_str().to_owned(),
+        template_version: i32::try_from(template_version).unwrap_or(i32::MAX),
+        locale: locale.as_str().to_owned(),
+        recipient: serde_json::to_string(&request.recipient).unwrap_or_default(),
+        variables: serde_json::to_string(&request.variables).unwrap_or_default(),
+        created_at: Timestamp(0),
+        expires_at: request.expires_at,
+    }
+}
+
+// === impl Writer ===
+
+impl Writer {
+    /// Writes until the last door is closed.
+    pub async fn run(mut self) {
+        while self.step().await {}
+    }
+
+    /// Waits for requests and commits them. `false` when there will be none any more.
+    pub async fn step(&mut self) -> bool {
+        let mut batch = Vec::with_capacity(64);
+        if self.queue.recv_many(&mut batch, BATCH).await == 0 {
+            return false;
+        }
+        self.means.write(batch).await;
+        true
+    }
+}
+
+// === impl Means ===
+
+impl Means {
+    async fn write(self: &Arc<Self>, batch: Vec<Submission>) {
+        let worker = self.workers.current();
+        let placed = self.place(batch, &worker);
+        let rows: Vec<NewNotification> = placed.iter().map(|placed| placed.row.clone()).collect();
+        self.metrics.batch(rows.len());
+        match self.store.accept(&rows).await {
+            Ok(refused) => self.committed(placed, &refused, &worker),
+            Err(StoreError::Refused(error)) if placed.len() > 1 => {
+                tracing::warn!(%error, rows = placed.len(), "a batch was refused; writing its rows one by one");
+                for placed in placed {
+                    Box::pin(self.write(vec![placed.submission])).await;
+                }
+            }
+            Err(error) => {
+                tracing::warn!(%error, rows = placed.len(), "cannot accept");
+                let code = match &error {
+                    StoreError::Unavailable(_) => Code::Unavailable,
+                    StoreError::Refused(_) => Code::Internal,
+                };
+                // The rows may be there all the same, leased to an identity that does not know of them.
+                self.workers.doubt(&worker);
+                for placed in placed {
+                    let _ = placed.submission.reply.send(Err(code.into()));
+                }
+            }
+        }
+    }
+
+    /// Gives each its order, its id, and a lease if a permit is free.
+    fn place(&self, batch: Vec<Submission>, worker: &Worker) -> Vec<Placed> {
+        let now = self.clock.now();
+        let alive = self.workers.is_alive();
+        let first = self.sequence.orders(batch.len());
+        let placed = batch.into_iter().zip(first..).map(|(submission, order)| {
+            let record = Record { created_at: now, ..submission.record.clone() };
+            let desk = self.board.desk(record.lane.channel);
+            let wanted = alive && submission.send_at.is_none();
+            let lease = wanted.then(|| desk.lease(record.lane)).flatten();
+            let key = submission.key.as_ref().map(|(key, print)| (key.as_str().to_owned(), *print));
+            let row = NewNotification {
+                id: Sequence::id(order),
+                order,
+                record,
+                send_at: submission.send_at,
+                worker: lease.as_ref().map(|_| worker.id()),
+                key,
+            };
+            Placed { row, lease, submission }
+        });
+        placed.collect()
+    }
+
+    fn committed(self: &Arc<Self>, placed: Vec<Placed>, refused: &[NotificationId], worker: &Arc<Worker>) {
+        let mut left_waiting = HashMap::new();
+        for Placed { row, lease, submission } in placed {
+            if refused.contains(&row.id) {
+                let means = Arc::clone(self);
+                tokio::spawn(async move { means.answer_repeat(submission).await });
+                continue;
+            }
+            let accepted = Accepted { id: row.id, created_at: row.record.created_at };
+            let lane = row.record.lane;
+            let _ = submission.reply.send(Ok(accepted));
+            self.metrics.accepted(lane.channel, lane.priority, submission.since.elapsed());
+            match lease {
+                Some(permit) => {
+                    self.runner.start(Job { claimed: born(row), worker: Arc::clone(worker), permit })
+                }
+                None if row.send_at.is_none() => {
+                    left_waiting.insert(lane.code(), lane);
+                }
+                None => {}
+            }
+        }
+        for lane in left_waiting.into_values() {
+            self.board.desk(lane.channel).mark_waiting(lane);
+        }
+    }
+
+    /// The key was used before: the same answer, or 409.
+    async fn answer_repeat(self: Arc<Self>, submission: Submission) {
+        let answer = match &submission.key {
+            Some((key, fingerprint)) => self.repeat(&submission.record.creator, key, fingerprint).await,
+            None => Err(Code::Internal.into()),
+        };
+        match answer {
+            Ok(Some(accepted)) => {
+                let _ = submission.reply.send(Ok(accepted));
+            }
+            // The key's time was over: now it is as if it had never been used.
+            Ok(None) => Box::pin(self.write(vec![submission])).await,
+            Err(problem) => {
+                let _ = submission.reply.send(Err(problem));
+            }
+        }
+    }
+
+    async fn repeat(
+        &self,
+        creator: &str,
+        key: &IdempotencyKey,
+        fingerprint: &[u8; 32],
+    ) -> Result<Option<Accepted>, Problem> {
+        let away = |error: StoreError| {
+            tracing::warn!(%error, "cannot look up an idempotency key");
+            Problem::new(Code::Unavailable)
+        };
+        let existing = self.store.existing(creator, key.as_str()).await.map_err(away)?;
+        let now = self.clock.now();
+        match existing {
+            Some(existing) if now.since(existing.created_at) < KEY_LIFE => {
+                if existing.fingerprint == fingerprint {
+                    Ok(Some(Accepted { id: existing.id, created_at: existing.created_at }))
+                } else {
+                    Err(Code::IdempotencyKeyReused.into())
+                }
+            }
+            _ => {
+                let life = i64::try_from(KEY_LIFE.as_millis()).unwrap_or(i64::MAX);
+                self.store.forget_keys(Timestamp(now.0 - life + 1)).await.map_err(away)?;
+                Ok(None)
+            }
+        }
+    }
+}
+
+/// The claim that an insert with a lease is.
+fn born(row: NewNotification) -> Claimed {
+    Claimed { id: row.id, order: row.order, fence: 1, attempt: 1, lost: false, record: row.record }
+}

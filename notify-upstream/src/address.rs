@@ -1,0 +1,344 @@
+//! Addresses that cannot be wrong: whoever holds one knows that it is well-formed.
+
+use std::net::IpAddr;
+
+use postern_common::decode::{Field, Object};
+use serde::{Deserialize, Serialize};
+use url::{Host, Url};
+
+use crate::notification::Channel;
+
+/// An e-mail address that every mail server takes: a dot-atom (RFC 5322 section 3.2.3) of at most 64 bytes, `@`, and
+/// a domain name in ASCII. No quoting, no comments, no control characters: nothing to inject with.
+#[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct EmailAddress(String);
+
+/// A telephone number in E.164: `+`, a digit from 1 to 9, and 6 to 14 more.
+#[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct E164(String);
+
+/// A registration token of FCM: 1 to 4096 visible ASCII characters.
+#[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct DeviceToken(String);
+
+/// A browser's Web Push subscription (W3C Push API); the endpoint is `https` and no private address.
+#[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Subscription {
+    /// Where the push service takes messages for this browser.
+    pub endpoint: String,
+    /// The browser's keys.
+    pub keys: SubscriptionKeys,
+}
+
+/// The keys of a subscription, base64url without padding.
+#[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct SubscriptionKeys {
+    /// The browser's public key: an uncompressed point on P-256.
+    pub p256dh: String,
+    /// The shared secret of 16 bytes.
+    pub auth: String,
+}
+
+/// The actor service's name for a person: 1 to 128 of `A-Z a-z 0-9 - _ . : @`, so that it is one path segment.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ActorId(String);
+
+/// Whom a notification is for.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Recipient {
+    /// A person whose address the actor service knows.
+    ActorId(ActorId),
+    /// An address that the request gave.
+    #[serde(untagged)]
+    Address(Address),
+}
+
+/// Where a message goes.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Address {
+    /// By e-mail.
+    Email(EmailAddress),
+    /// By text message.
+    Phone(E164),
+    /// To an app, by FCM.
+    DeviceToken(DeviceToken),
+    /// To a browser, by Web Push.
+    Subscription(Subscription),
+}
+
+macro_rules! printed_as_kind {
+    ($($name:ident),*) => {$(
+        impl std::fmt::Debug for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(concat!("[", stringify!($name), "]"))
+            }
+        }
+    )*};
+}
+// An address is never logged.
+printed_as_kind!(EmailAddress, E164, DeviceToken, Subscription, SubscriptionKeys, Address, Recipient);
+
+// === impl EmailAddress ===
+
+impl EmailAddress {
+    /// Reads an address; the domain is put in lower case.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let (local, domain) = text.rsplit_once('@')?;
+        let atom = |atom: &str| !atom.is_empty() && atom.bytes().all(is_atext);
+        let label = |label: &str| {
+            (1..=63).contains(&label.len())
+                && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+                && !label.starts_with('-')
+                && !label.ends_with('-')
+        };
+        let sound = text.len() <= 254
+            && local.len() <= 64
+            && local.split('.').all(atom)
+            && domain.split('.').all(label)
+            && !domain.rsplit('.').next().is_some_and(|last| last.bytes().all(|byte| byte.is_ascii_digit()));
+        sound.then(|| Self(format!("{local}@{}", domain.to_ascii_lowercase())))
+    }
+
+    /// Local part and domain.
+    #[must_use]
+    pub fn parts(&self) -> (&str, &str) {
+        self.0.rsplit_once('@').unwrap_or((&self.0, ""))
+    }
+
+    /// The whole address.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+fn is_atext(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-/=?^_`{|}~".contains(&byte)
+}
+
+// === impl E164 ===
+
+impl E164 {
+    /// Reads a number.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let digits = text.strip_prefix('+')?;
+        let sound = (7..=15).contains(&digits.len())
+            && digits.bytes().all(|byte| byte.is_ascii_digit())
+            && !digits.starts_with('0');
+        sound.then(|| Self(text.to_owned()))
+    }
+
+    /// The number with its `+`.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+// === impl DeviceToken ===
+
+impl DeviceToken {
+    /// Reads a token.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let sound = (1..=4096).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());
+        sound.then(|| Self(text.to_owned()))
+    }
+
+    /// The token.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+// === impl ActorId ===
+
+impl ActorId {
+    /// Reads an id.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let sound = (1..=128).contains(&text.len())
+            && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.:@".contains(&byte))
+            && text != "."
+            && text != "..";
+        sound.then(|| Self(text.to_owned()))
+    }
+
+    /// The id.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+// === impl Subscription ===
+
+impl Subscription {
+    /// Reads a subscription as browsers serialise it; `expirationTime` is allowed and not used.
+    pub fn read(object: &Object<'_>) -> Option<Self> {
+        object.has("expirationTime");
+        let endpoint = object.required("endpoint", |field| {
+            let url = field.url()?;
+            if is_public_https(&url) {
+                Some(String::from(url))
+            } else {
+                field.reject("endpoint_not_allowed", "must be a public https URL")
+            }
+        });
+        let keys = object.required("keys", |field| {
+            field.object(|keys| {
+                let p256dh = keys.required("p256dh", |field| base64url(field, 65));
+                let auth = keys.required("auth", |field| base64url(field, 16));
+                Some(SubscriptionKeys { p256dh: p256dh?, auth: auth? })
+            })
+        });
+        Some(Self { endpoint: endpoint?, keys: keys? })
+    }
+}
+
+fn base64url(field: Field<'_>, bytes: usize) -> Option<String> {
+    use base64::Engine;
+    let text = field.string()?.trim_end_matches('=');
+    match base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(text) {
+        Ok(decoded) if decoded.len() == bytes => Some(text.to_owned()),
+        Ok(_) | Err(_) => field.fail("invalid_format", format!("must be {bytes} bytes in base64url")),
+    }
+}
+
+/// Whether a URL may be called on behalf of a stranger: `https`, the default port, and a name or a public address.
+/// What a name resolves to is checked again when it is called.
+#[must_use]
+pub fn is_public_https(url: &Url) -> bool {
+    let public_host = match url.host() {
+        Some(Host::Domain(name)) => {
+            name.contains('.') && !name.ends_with(".local") && !name.ends_with(".internal")
+        }
+        Some(Host::Ipv4(address)) => is_public(IpAddr::V4(address)),
+        Some(Host::Ipv6(address)) => is_public(IpAddr::V6(address)),
+        None => false,
+    };
+    url.scheme() == "https" && url.port().is_none() && url.password().is_none() && public_host
+}
+
+/// Whether an address is on the public Internet (IANA special-purpose registries).
+#[must_use]
+pub fn is_public(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => {
+            let [a, b, c, _] = v4.octets();
+            !(v4.is_private()
+                || v4.is_loopback()
+                || v4.is_link_local()
+                || v4.is_broadcast()
+                || v4.is_documentation()
+                || a == 0
+                || a >= 224
+                || (a == 100 && (64..128).contains(&b))
+                || (a == 192 && b == 0 && c == 0)
+                || (a == 198 && (b == 18 || b == 19)))
+        }
+        IpAddr::V6(v6) => match v6.to_ipv4_mapped() {
+            Some(v4) => is_public(IpAddr::V4(v4)),
+            // Global unicast is 2000::/3, without the documentation prefix and 6to4, which can wrap a private one.
+            None => {
+                let [first, second, ..] = v6.segments();
+                (first & 0xe000) == 0x2000 && !(first == 0x2001 && second == 0x0db8) && first != 0x2002
+            }
+        },
+    }
+}
+
+// === impl Recipient ===
+
+impl Recipient {
+    /// Reads the `recipient` of a request: exactly one way to reach the person, of the right kind for the channel.
+    pub fn read(field: &Field<'_>, channel: Option<Channel>) -> Option<Self> {
+        let found = field.object(|object| {
+            let found = [
+                object.optional("actorId", |field| word(field, ActorId::parse).map(Self::ActorId)),
+                object.optional("email", |field| {
+                    word(field, EmailAddress::parse).map(|a| Address::Email(a).into())
+                }),
+                object.optional("phone", |field| word(field, E164::parse).map(|a| Address::Phone(a).into())),
+                object.optional("deviceToken", |field| {
+                    word(field, DeviceToken::parse).map(|a| Address::DeviceToken(a).into())
+                }),
+                object.optional("subscription", |field| {
+                    field.object(Subscription::read).map(|a| Address::Subscription(a).into())
+                }),
+            ];
+            let named = ["actorId", "email", "phone", "deviceToken", "subscription"];
+            match named.into_iter().filter(|name| object.has(name)).count() {
+                1 => {}
+                0 => object.fail(
+                    "missing_field",
+                    "must name one of actorId, email, phone, deviceToken, subscription",
+                ),
+                _ => object.fail("ambiguous_recipient", "must name exactly one way to reach the person"),
+            }
+            found.into_iter().flatten().next()
+        })?;
+        match (channel, found.channel()) {
+            (Some(wanted), Some(has)) if wanted != has => {
+                field.reject("recipient_mismatch", format!("does not fit the channel {}", wanted.as_str()))
+            }
+            _ => Some(found),
+        }
+    }
+
+    /// The channel that this recipient is reached on; `None` for one that is named by `actorId`.
+    #[must_use]
+    pub fn channel(&self) -> Option<Channel> {
+        match self {
+            Self::Address(address) => Some(address.channel()),
+            Self::ActorId(_) => None,
+        }
+    }
+}
+
+fn word<T>(field: Field<'_>, parse: impl FnOnce(&str) -> Option<T>) -> Option<T> {
+    parse(field.string()?).or_else(|| field.fail("invalid_format", "is not well-formed"))
+}
+
+impl From<Address> for Recipient {
+    fn from(address: Address) -> Self {
+        Self::Address(address)
+    }
+}
+
+// === impl Address ===
+
+impl Address {
+    /// The channel that it belongs to.
+    #[must_use]
+    pub fn channel(&self) -> Channel {
+        match self {
+            Self::Email(_) => Channel::Email,
+            Self::Phone(_) => Channel::Sms,
+            Self::DeviceToken(_) | Self::Subscription(_) => Channel::Push,
+        }
+    }
+
+    /// The text by which suppression knows it.
+    #[must_use]
+    pub fn key(&self) -> &str {
+        match self {
+            Self::Email(email) => email.as_str(),
+            Self::Phone(phone) => phone.as_str(),
+            Self::DeviceToken(token) => token.as_str(),
+            Self::Subscription(subscription) => &subscription.endpoint,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,253 @@
+//! The process: what is built from the configuration, and what runs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use postern_common::admin::{self, Check, Health};
+use postern_common::cache::Cache;
+use postern_common::clock::Timestamp;
+use postern_common::database::{Database, Options};
+use postern_common::exit::Exit;
+use postern_common::http::Limits;
+use postern_common::service::{ServiceClient, ServiceTokens};
+use postern_common::token::{Verifier, VerifierOptions};
+use postern_common::{Clock, Shutdown};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use crate::accept::{self, Door};
+use crate::actor::Actors;
+use crate::config::{Config, OutletConfig, ProviderConfig};
+use crate::deliver::Courier;
+use crate::dispatch::{Board, Dispatcher, Finisher, Means, Runner, Workers};
+use crate::housekeeping::{Housekeeper, Mover};
+use crate::http::Service;
+use crate::metrics::Metrics;
+use crate::notification::Channel;
+use crate::outlet::{Breaker, Outlet, Outlets};
+use crate::provider::{Codes, File, Provider, Smtp};
+use crate::read::{Library, Reader};
+use crate::sequence::Sequence;
+use crate::store::Store;
+use crate::suppression::Suppression;
+use crate::template::Templates;
+
+/// The sockets, which the caller owns.
+#[derive(Debug)]
+pub struct Listeners {
+    /// Requests of the gateway and of services.
+    pub public: TcpListener,
+    /// `/livez`, `/readyz`, `/metrics`.
+    pub admin: Option<TcpListener>,
+}
+
+/// The service, ready to run.
+pub struct App {
+    config: Config,
+    clock: Clock,
+    health: Health,
+    database: Check,
+    verifier: Arc<Verifier>,
+    service: Service,
+    library: Library,
+    writer: accept::Writer,
+    finisher: Finisher,
+    dispatchers: [Dispatcher; 3],
+    workers: Arc<Workers>,
+    runner: Arc<Runner>,
+    stop_delivery: Shutdown,
+    board: Arc<Board>,
+    suppression: Arc<Suppression>,
+    metrics: Metrics,
+    opened: Database,
+}
+
+/// How long a stop waits for attempts that have begun.
+const DRAIN: Duration = Duration::from_secs(25);
+
+// === impl App ===
+
+impl App {
+    /// Opens the stores, loads the templates, takes a lease. Nothing is claimed yet.
+    ///
+    /// # Errors
+    /// Status 64 for templates or settings that are wrong, 69 for a store that is away.
+    pub async fn build(config: Config, clock: Clock) -> Result<Self, Exit> {
+        let templates = Templates::load(&config.templates.folder, config.templates.default_locale.clone())
+            .map_err(Exit::usage)?;
+        let templates = Arc::new(ArcSwap::from_pointee(templates));
+        let outlets = outlets(&config.outlets, &clock)?;
+        let opened = Database::open(&config.database, Options::new("postern-notify")).await?;
+        let store = Store::open(&opened, config.queue.connections).await?;
+        let unavailable = |error: crate::store::StoreError| Exit::unavailable(error.to_string());
+        store.keep_house(clock.now(), keep_from(&config, clock.now())).await.map_err(unavailable)?;
+        let cache = Cache::open(&config.cache).await?;
+        let verifier = Verifier::new(
+            config.identity.issuers(),
+            VerifierOptions { clock: clock.clone(), ..VerifierOptions::default() },
+        );
+        let calls = ServiceClient::new(
+            ServiceTokens::new(&config.identity, cache, clock.clone()),
+            postern_common::service::http_client(),
+        );
+        let suppression = Arc::new(Suppression::new(store.clone(), clock.clone()));
+        let courier = Courier {
+            templates: Arc::clone(&templates),
+            actors: Actors::new(config.actor_service.clone(), calls),
+            outlets,
+            suppression: Arc::clone(&suppression),
+        };
+        let workers = Workers::start(store.clone(), clock.clone()).await.map_err(unavailable)?;
+        let parts =
+            Parts { config, clock, templates, opened, store, verifier, suppression, courier, workers };
+        Ok(Self::assemble(parts))
+    }
+
+    fn assemble(parts: Parts) -> Self {
+        let Parts { config, clock, templates, opened, store, verifier, suppression, courier, workers } =
+            parts;
+        let metrics = Metrics::new();
+        let board = Arc::new(Board::new(config.queue.permits));
+        let stop_delivery = Shutdown::new();
+        let (ended, over) = mpsc::unbounded_channel();
+        let runner = Runner::new(courier, clock.clone(), Arc::clone(&workers), ended, stop_delivery.clone());
+        let means = Means {
+            store: store.clone(),
+            clock: clock.clone(),
+            workers: Arc::clone(&workers),
+            board: Arc::clone(&board),
+            runner: Arc::clone(&runner),
+            metrics: metrics.clone(),
+        };
+        let (door, writer) = Door::open(accept::Means {
+            store: store.clone(),
+            clock: clock.clone(),
+            sequence: Arc::new(Sequence::new(clock.clone())),
+            board: Arc::clone(&board),
+            workers: Arc::clone(&workers),
+            runner: Arc::clone(&runner),
+            metrics: metrics.clone(),
+        });
+        let (reader, library) = Reader::open(store.clone());
+        let health = Health::new();
+        let database = health.check("database");
+        let service = Service {
+            verifier: Arc::clone(&verifier),
+            clock: clock.clone(),
+            templates,
+            door,
+            reader,
+            store: store.clone(),
+            board: Arc::clone(&board),
+            users_may_address_anyone: config.users_may_address_anyone,
+        };
+        Self {
+            finisher: Finisher::new(store, clock.clone(), Arc::clone(&board), metrics.clone(), over),
+            dispatchers: Channel::ALL.map(|channel| Dispatcher::new(channel, &means)),
+            config,
+            clock,
+            health,
+            database,
+            verifier,
+            service,
+            library,
+            writer,
+            workers,
+            runner,
+            stop_delivery,
+            board,
+            suppression,
+            metrics,
+            opened,
+        }
+    }
+
+    /// Serves until the stop; then accepts nothing, begins nothing, hands back what has not begun and finishes what has.
+    pub async fn run(self, listeners: Listeners, shutdown: Shutdown) {
+        let store = self.service.store.clone();
+        let mut background = JoinSet::new();
+        let late = Shutdown::new();
+        background.spawn(self.verifier.run(shutdown.clone()));
+        background.spawn(Arc::clone(&self.workers).run(late.clone()));
+        for dispatcher in self.dispatchers {
+            background.spawn(dispatcher.run(self.stop_delivery.clone()));
+        }
+        let mover = Mover { store: store.clone(), clock: self.clock.clone(), board: Arc::clone(&self.board) };
+        background.spawn(mover.run(self.stop_delivery.clone()));
+        let keeper = Housekeeper {
+            store,
+            clock: self.clock.clone(),
+            workers: Arc::clone(&self.workers),
+            suppression: self.suppression,
+            metrics: self.metrics.clone(),
+            database: self.database,
+            opened: self.opened.clone(),
+            retention: self.config.queue.retention,
+        };
+        background.spawn(keeper.run(late.clone()));
+        let writer = tokio::spawn(self.writer.run());
+        let finisher = tokio::spawn(self.finisher.run());
+        background.spawn(self.library.run());
+        if let Some(listener) = listeners.admin {
+            let router = admin::router(self.health, self.metrics.registry());
+            background.spawn(postern_common::http::serve(listener, router, Limits::default(), late.child()));
+        }
+        let router = crate::http::router(self.service);
+        postern_common::http::serve(listeners.public, router, Limits::default(), shutdown).await;
+        // The last door is closed: what was submitted is committed, and the writer ends.
+        let _ = writer.await;
+        self.stop_delivery.begin();
+        if tokio::time::timeout(DRAIN, self.runner.idle()).await.is_err() {
+            tracing::warn!(drain_s = DRAIN.as_secs(), "stopped with attempts in flight; they are rescued");
+        }
+        drop(self.runner);
+        late.begin();
+        background.shutdown().await;
+        if tokio::time::timeout(Duration::from_secs(5), finisher).await.is_err() {
+            tracing::warn!("stopped with results that could not be written");
+        }
+        self.workers.leave().await;
+        self.opened.close().await;
+    }
+}
+
+/// What [`App::build`] has opened.
+struct Parts {
+    config: Config,
+    clock: Clock,
+    templates: Arc<ArcSwap<Templates>>,
+    opened: Database,
+    store: Store,
+    verifier: Arc<Verifier>,
+    suppression: Arc<Suppression>,
+    courier: Courier,
+    workers: Arc<Workers>,
+}
+
+fn keep_from(config: &Config, now: Timestamp) -> Timestamp {
+    Timestamp(now.0 - i64::try_from(config.queue.retention.as_millis()).unwrap_or(i64::MAX))
+}
+
+fn outlets(configured: &[OutletConfig], clock: &Clock) -> Result<Outlets, Exit> {
+    let codes = Codes::shipped();
+    let mut channels: [Vec<Outlet>; 3] = Default::default();
+    for outlet in configured {
+        let provider = match &outlet.provider {
+            ProviderConfig::Smtp(smtp) => Smtp::new((**smtp).clone(), codes.clone())
+                .map(Provider::Smtp)
+                .map_err(|error| Exit::usage(format!("provider `{}`: {error}", outlet.name)))?,
+            ProviderConfig::File(folder) => Provider::File(File::new(folder.clone())),
+            ProviderConfig::Null => Provider::Null,
+        };
+        channels[outlet.channel.index()].push(Outlet {
+            name: outlet.name.clone(),
+            provider,
+            weight: outlet.weight,
+            concurrency: tokio::sync::Semaphore::new(outlet.concurrency),
+            breaker: Breaker::new(clock.clone()),
+        });
+    }
+    Ok(Outlets::new(channels, codes))
+}

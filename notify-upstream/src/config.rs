@@ -1,0 +1,183 @@
+//! What the notification upstream reads from `conf/notify.toml` and the environment.
+
+mod outlet;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use postern_common::config::Env;
+use postern_common::decode::Object;
+use postern_common::identity::IdentityConfig;
+use postern_common::log::Format;
+use url::Url;
+
+pub use outlet::{OutletConfig, ProviderConfig};
+
+use crate::notification::Channel;
+use crate::template::Locale;
+
+/// The settings of one notification upstream.
+#[derive(Debug)]
+pub struct Config {
+    /// Where requests arrive. Default `127.0.0.1:8502`: the gateway is in front.
+    pub listen: SocketAddr,
+    /// Where `/livez`, `/readyz` and `/metrics` are. Default `127.0.0.1:8511`.
+    pub admin: SocketAddr,
+    /// Log lines. Default JSON at `info`.
+    pub log: Log,
+    /// `postgres://…` or `sqlite://…`. Default `sqlite://var/notify.db`. `NOTIFY_DATABASE` wins over the file.
+    pub database: String,
+    /// `redis://…`, `rediss://…`, a Cluster or Sentinel URL, or `memory:` for a single process. Default `memory:`.
+    /// `NOTIFY_CACHE` wins over the file.
+    pub cache: String,
+    /// Base URL of the actor service, which knows addresses. Default `http://127.0.0.1:8504`.
+    pub actor_service: Url,
+    /// The identity pools.
+    pub identity: IdentityConfig,
+    /// Where the templates are, and in which language when none is asked for.
+    pub templates: Templates,
+    /// How the queue works.
+    pub queue: Queue,
+    /// Whether a user may address others than itself. Default false: else anyone who registers could send mail to
+    /// the world.
+    pub users_may_address_anyone: bool,
+    /// The providers, in the order of the file.
+    pub outlets: Vec<OutletConfig>,
+}
+
+/// How log lines look and which there are.
+#[derive(Clone, Debug)]
+pub struct Log {
+    /// `json` (default) or `text`.
+    pub format: Format,
+    /// A level or a filter such as `info,postern_notify=debug`. Default `info`.
+    pub filter: String,
+}
+
+/// Where the templates are.
+#[derive(Clone, Debug)]
+pub struct Templates {
+    /// The folder. Default `conf/templates`.
+    pub folder: PathBuf,
+    /// The language when none is asked for, or the wanted one is not there. Default `en`.
+    pub default_locale: Locale,
+}
+
+/// How the queue works.
+#[derive(Clone, Copy, Debug)]
+pub struct Queue {
+    /// Connections to PostgreSQL for the queue alone. Default 6: one writes, one finishes, one claims for each channel,
+    /// one reads.
+    pub connections: u32,
+    /// Notifications in hand at once, by [`Channel::index`]. Default 64 each: what the providers take at once.
+    pub permits: [usize; 3],
+    /// How long records and results are kept. Default 90 days, at least 40: a notification can be scheduled 30 ahead.
+    pub retention: Duration,
+}
+
+// === impl Config ===
+
+impl Config {
+    /// Reads the settings; every mistake is noted.
+    pub fn read(root: &Object<'_>, env: &Env) -> Option<Self> {
+        let address = |name, default: [u8; 4], port: u16| {
+            root.or(name, SocketAddr::from((default, port)), |field| field.socket_addr())
+        };
+        let (listen, admin) =
+            (address("listen", [127, 0, 0, 1], 8502), address("admin", [127, 0, 0, 1], 8511));
+        let log = root.section("log", read_log).unwrap_or_else(Log::new);
+        let text = |name, variable, default: &str| {
+            let written = root.optional(name, |field| field.text(1..=1024));
+            env.get(variable).map(str::to_owned).or(written).unwrap_or_else(|| default.to_owned())
+        };
+        let database = text("database", "NOTIFY_DATABASE", "sqlite://var/notify.db");
+        let cache = text("cache", "NOTIFY_CACHE", "memory:");
+        let actors = Url::parse("http://127.0.0.1:8504").expect("a constant that is a URL");
+        let actor_service = root.or("actor_service", actors, |field| field.url());
+        let identity = IdentityConfig::read(root, env);
+        let templates = root.section("templates", read_templates).unwrap_or_else(Templates::new);
+        let queue = root.section("queue", read_queue).unwrap_or_else(Queue::new);
+        let users_may_address_anyone = root.or("users_may_address_anyone", false, |field| field.boolean());
+        let outlets = root.list("provider", |field| field.object(|object| OutletConfig::read(object, env)));
+        outlet::refuse_doubles(root, &outlets);
+        Some(Self {
+            listen,
+            admin,
+            log,
+            database,
+            cache,
+            actor_service,
+            identity: identity?,
+            templates,
+            queue,
+            users_may_address_anyone,
+            outlets,
+        })
+    }
+}
+
+fn read_log(log: &Object<'_>) -> Option<Log> {
+    let Log { format, filter } = Log::new();
+    let words = [("json", Format::Json), ("text", Format::Text)];
+    Some(Log {
+        format: log.or("format", format, |field| field.one_of(&words)),
+        filter: log.or("filter", filter, |field| field.text(1..=256)),
+    })
+}
+
+fn read_templates(table: &Object<'_>) -> Option<Templates> {
+    let Templates { folder, default_locale } = Templates::new();
+    Some(Templates {
+        folder: table.or("folder", folder, |field| field.text(1..=1024).map(PathBuf::from)),
+        default_locale: table.or("default_locale", default_locale, |field| {
+            Locale::parse(field.string()?)
+                .or_else(|| field.fail("invalid_format", "must be a tag such as en"))
+        }),
+    })
+}
+
+fn read_queue(table: &Object<'_>) -> Option<Queue> {
+    let Queue { connections, permits, retention } = Queue::new();
+    let mut read = permits;
+    for channel in Channel::ALL {
+        let name = match channel {
+            Channel::Email => "email_permits",
+            Channel::Sms => "sms_permits",
+            Channel::Push => "push_permits",
+        };
+        read[channel.index()] = table.or(name, permits[channel.index()], |field| field.integer(1..=100_000));
+    }
+    let retention = table.or("retention", retention, |field| {
+        let wanted = field.duration()?;
+        if wanted < Duration::from_secs(40 * 86_400) {
+            return field
+                .fail("out_of_range", "must be at least 40d: a notification can be scheduled 30 days ahead");
+        }
+        Some(wanted)
+    });
+    let connections = table.or("connections", connections, |field| field.integer(3..=100));
+    Some(Queue { connections, permits: read, retention })
+}
+
+impl Log {
+    fn new() -> Self {
+        Self { format: Format::Json, filter: "info".to_owned() }
+    }
+}
+
+impl Templates {
+    fn new() -> Self {
+        let default_locale = Locale::parse("en").expect("a constant that is a tag");
+        Self { folder: PathBuf::from("conf/templates"), default_locale }
+    }
+}
+
+impl Queue {
+    fn new() -> Self {
+        Self { connections: 6, permits: [64; 3], retention: Duration::from_secs(90 * 86_400) }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,143 @@
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use postern_common::Secret;
+use postern_common::config::Env;
+use postern_common::decode::{Field, Object};
+
+use crate::address::EmailAddress;
+use crate::notification::Channel;
+use crate::provider::{SmtpConfig, TlsMode};
+
+/// One `[[provider]]`.
+#[derive(Debug)]
+pub struct OutletConfig {
+    /// Its name in events and metrics: 1 to 32 of `a-z 0-9 - _`.
+    pub name: String,
+    /// The channel that it carries.
+    pub channel: Channel,
+    /// Its share among the providers of the channel. Default 1.
+    pub weight: u32,
+    /// Calls at once at most. Default 64.
+    pub concurrency: usize,
+    /// What it is.
+    pub provider: ProviderConfig,
+}
+
+/// What a provider is.
+#[derive(Debug)]
+pub enum ProviderConfig {
+    /// A mail server.
+    Smtp(Box<SmtpConfig>),
+    /// A folder, for development.
+    File(PathBuf),
+    /// Nowhere, for measurements: only where the configuration says `kind = "null"`.
+    Null,
+}
+
+// === impl OutletConfig ===
+
+impl OutletConfig {
+    pub(super) fn read(object: &Object<'_>, env: &Env) -> Option<Self> {
+        let name = object.required("name", name);
+        let channel = object.required("channel", |field| field.one_of(Channel::WORDS));
+        let weight = object.or("weight", 1, |field| field.integer(1..=1000));
+        let concurrency = object.or("concurrency", 64, |field| field.integer(1..=10_000));
+        let kinds = [("smtp", Kind::Smtp), ("file", Kind::File), ("null", Kind::Null)];
+        let kind = object.required("kind", |field| field.one_of(&kinds));
+        let provider = match kind? {
+            Kind::Smtp => {
+                if channel.is_some_and(|channel| channel != Channel::Email) {
+                    object.fail("kind_mismatch", "kind `smtp` carries the channel `email`");
+                }
+                read_smtp(object, env, concurrency).map(Box::new).map(ProviderConfig::Smtp)
+            }
+            Kind::File => object
+                .required("folder", |field| field.text(1..=1024))
+                .map(PathBuf::from)
+                .map(ProviderConfig::File),
+            Kind::Null => Some(ProviderConfig::Null),
+        };
+        Some(Self { name: name?, channel: channel?, weight, concurrency, provider: provider? })
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Smtp,
+    File,
+    Null,
+}
+
+fn name(field: Field<'_>) -> Option<String> {
+    let text = field.text(1..=32)?;
+    let sound =
+        text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_".contains(&byte));
+    if sound { Some(text) } else { field.fail("invalid_format", "must be of a-z, 0-9, - and _") }
+}
+
+pub(super) fn refuse_doubles(root: &Object<'_>, outlets: &[OutletConfig]) {
+    let mut names = BTreeSet::new();
+    for outlet in outlets.iter().filter(|outlet| !names.insert(outlet.name.as_str())) {
+        root.fail("duplicate_provider", format!("two providers have the name `{}`", outlet.name));
+    }
+}
+
+fn read_smtp(object: &Object<'_>, env: &Env, connections: usize) -> Option<SmtpConfig> {
+    let host = object.required("host", |field| field.text(1..=253));
+    let modes = [("starttls", TlsMode::StartTls), ("tls", TlsMode::Tls), ("none", TlsMode::None)];
+    let tls = object.or("tls", TlsMode::StartTls, |field| {
+        let mode = field.one_of(&modes)?;
+        if mode == TlsMode::None && !host.as_deref().is_some_and(is_loopback) {
+            return field.fail("not_allowed", "`none` is allowed only where host is a loopback address");
+        }
+        Some(mode)
+    });
+    let port =
+        object.or("port", if tls == TlsMode::Tls { 465 } else { 587 }, |field| field.integer(1..=65_535));
+    let ca_pem = object.optional("ca_file", |field| {
+        let path = field.text(1..=1024)?;
+        std::fs::read(&path).ok().or_else(|| field.fail("unreadable", format!("cannot read {path}")))
+    });
+    let from = object.required("from", |field| {
+        EmailAddress::parse(field.string()?)
+            .or_else(|| field.fail("invalid_format", "must be an e-mail address"))
+    });
+    let from_name = object.or("from_name", String::new(), |field| field.text(0..=128));
+    let hello = object.optional("hello", |field| field.text(1..=253));
+    let credentials = object
+        .optional("username", |field| field.text(1..=256))
+        .map(|user| (user, secret(object, env, "password_env")));
+    let unsubscribe_url = object.optional("unsubscribe_url", |field| field.url());
+    let credentials = match credentials {
+        Some((user, password)) => Some((user, password?)),
+        None => None,
+    };
+    let from = from?;
+    Some(SmtpConfig {
+        host: host?,
+        port,
+        tls,
+        ca_pem,
+        credentials,
+        hello: hello.unwrap_or_else(|| from.parts().1.to_owned()),
+        from: (from, from_name),
+        connections,
+        unsubscribe_url,
+    })
+}
+
+/// The secret in the variable that a `…_env` key names: no secret stands in the file.
+pub(super) fn secret(object: &Object<'_>, env: &Env, key: &'static str) -> Option<Secret> {
+    object.required(key, |field| {
+        let variable = field.text(1..=128)?;
+        env.secret(&variable)
+            .or_else(|| field.fail("missing_variable", format!("the environment has no {variable}")))
+    })
+}
+
+fn is_loopback(host: &str) -> bool {
+    host == "localhost"
+        || host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}

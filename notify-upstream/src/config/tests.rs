@@ -1,0 +1,51 @@
+use postern_common::config;
+
+use super::*;
+
+fn env() -> Env {
+    Env::from([
+        ("IDP_ACTOR_POOL_ID", "us-west-2_actor"),
+        ("IDP_ACTOR_CLIENT_ID", "a"),
+        ("IDP_SERVICE_POOL_ID", "us-west-2_service"),
+        ("IDP_SERVICE_CLIENT_ID", "s"),
+        ("NOTIFY_SMTP_PASSWORD", "hunter2"),
+    ])
+}
+
+fn read(text: &str) -> Result<Config, String> {
+    config::parse("notify.toml", text, |root| Config::read(root, &env()))
+        .map_err(|exit| exit.message().to_owned())
+}
+
+#[test]
+fn the_shipped_file_reads() {
+    let shipped = include_str!("../../../conf/notify.toml");
+    let config = read(shipped).expect("conf/notify.toml is sound");
+    assert_eq!(config.listen.port(), 8502);
+    assert!(!config.outlets.is_empty());
+}
+
+#[test]
+fn an_empty_file_has_every_default() {
+    let config = read("").expect("sound");
+    assert_eq!(config.database, "sqlite://var/notify.db");
+    assert_eq!(config.queue.permits, [64; 3]);
+}
+
+#[test]
+fn every_mistake_is_told_with_its_line() {
+    let refused = read(
+        "listne = '127.0.0.1:1'\n[queue]\nretention = '1d'\n[[provider]]\nname = 'smtp'\nchannel = 'email'\nkind = 'smtp'\n\
+         host = 'mail.example'\ntls = 'none'\nfrom = 'nobody'\nusername = 'u'\npassword_env = 'NOT_THERE'\n",
+    )
+    .expect_err("refused");
+    for part in [
+        "notify.toml:1: listne: is not a known field; did you mean `listen`?",
+        "notify.toml:3: queue.retention: must be at least 40d",
+        "notify.toml:9: provider.0.tls: `none` is allowed only",
+        "notify.toml:10: provider.0.from: must be an e-mail address",
+        "notify.toml:12: provider.0.password_env: the environment has no NOT_THERE",
+    ] {
+        assert!(refused.contains(part), "{part} in\n{refused}");
+    }
+}

@@ -1,0 +1,261 @@
+//! From the queue to the providers.
+//!
+//! One [`Dispatcher`] per channel is the only claimer of the channel's lanes. It takes permits before it claims, keeps
+//! a cursor per lane, and hands each row to the [`Runner`], which calls the provider outside any transaction. The
+//! [`Finisher`] writes results in batches and frees a permit only when its result is durable.
+
+mod board;
+mod finisher;
+mod gate;
+mod permit;
+mod plan;
+mod runner;
+mod worker;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use postern_common::{Clock, Shutdown};
+
+pub use board::{Board, Desk};
+pub use finisher::{Ended, Ending, Finisher};
+pub use gate::{Gate, GateState};
+pub use permit::{Permit, Permits};
+pub use plan::{Sight, Turn, plan};
+pub use runner::{Job, Runner};
+pub use worker::{Worker, Workers};
+
+use crate::metrics::Metrics;
+use crate::notification::{Channel, Lane, Order, Priority, order_at, order_time};
+use crate::store::{Claim, LaneMark, Store, StoreError};
+
+/// Most rows of one claim: beyond 200 nothing is gained, and the next claim may find something more urgent.
+const CLAIM: usize = 200;
+/// Most claims of one pass, so that a pass ends.
+const CLAIMS_PER_PASS: usize = 64;
+/// A transaction of another replica that commits this long after it took its orders is seen within seconds.
+const LATE_COMMIT: Duration = Duration::from_secs(2);
+/// One that commits this long after (no statement may take longer) is seen within a minute.
+const LATEST_COMMIT: Duration = Duration::from_secs(30);
+
+/// The claimer of one channel's lanes.
+#[derive(Debug)]
+pub struct Dispatcher {
+    channel: Channel,
+    store: Store,
+    clock: Clock,
+    workers: Arc<Workers>,
+    desk: Arc<Desk>,
+    runner: Arc<Runner>,
+    metrics: Metrics,
+    gate: Gate,
+    lanes: [LaneState; Lane::PER_CHANNEL],
+    surveys: u32,
+}
+
+/// What is known about one lane.
+#[derive(Clone, Copy, Debug, Default)]
+struct LaneState {
+    /// Everything up to here has been claimed once.
+    cursor: Order,
+    /// Nothing that can be claimed stands below.
+    low: Order,
+    /// The oldest row that is known to wait.
+    head: Option<Order>,
+}
+
+/// What a dispatcher works with.
+#[derive(Clone, Debug)]
+pub struct Means {
+    /// The truth.
+    pub store: Store,
+    /// The time.
+    pub clock: Clock,
+    /// Who we are.
+    pub workers: Arc<Workers>,
+    /// What is shared with acceptance.
+    pub board: Arc<Board>,
+    /// Who delivers.
+    pub runner: Arc<Runner>,
+    /// What is counted.
+    pub metrics: Metrics,
+}
+
+// === impl Dispatcher ===
+
+impl Dispatcher {
+    /// A claimer that has seen nothing yet.
+    #[must_use]
+    pub fn new(channel: Channel, means: &Means) -> Self {
+        Self {
+            channel,
+            store: means.store.clone(),
+            clock: means.clock.clone(),
+            workers: Arc::clone(&means.workers),
+            desk: Arc::clone(means.board.desk(channel)),
+            runner: Arc::clone(&means.runner),
+            metrics: means.metrics.clone(),
+            gate: Gate::new(means.clock.clone()),
+            lanes: [LaneState::default(); Lane::PER_CHANNEL],
+            surveys: 0,
+        }
+    }
+
+    /// Claims whenever there is something and somebody to do it, until the stop.
+    pub async fn run(mut self, shutdown: Shutdown) {
+        let mut survey = tokio::time::interval(Duration::from_secs(1));
+        survey.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            let look = tokio::select! {
+                () = shutdown.begun() => return,
+                () = self.desk.woken() => false,
+                _ = survey.tick() => true,
+            };
+            let outcome = async {
+                if look {
+                    self.survey().await?;
+                }
+                self.pass().await
+            };
+            if let Err(error) = outcome.await {
+                tracing::warn!(channel = self.channel.as_str(), %error, "cannot claim");
+                tokio::time::sleep(Duration::from_millis(200)).await;
+            }
+        }
+    }
+
+    /// Looks at every lane: what waits, and what was overlooked below the cursor. Most looks go back two seconds, some
+    /// thirty, and a few to the very beginning.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn survey(&mut self) -> Result<(), StoreError> {
+        let deepest = match self.surveys {
+            n if n % 300 == 0 => 0,
+            n if n % 15 == 0 => order_at(self.clock.now()) - order_at_duration(LATEST_COMMIT),
+            _ => Order::MAX,
+        };
+        self.surveys = self.surveys.wrapping_add(1);
+        let marks = Lane::of(self.channel).map(|lane| {
+            let state = self.lanes[lane.index()];
+            LaneMark { lane, low: state.low.min(deepest), cursor: state.cursor }
+        });
+        let found = self.store.survey(&marks, &self.workers.dead()).await?;
+        let recent = order_at(self.clock.now()) - order_at_duration(LATE_COMMIT);
+        for survey in found {
+            let state = &mut self.lanes[survey.lane.index()];
+            if let Some(overlooked) = survey.overlooked {
+                state.cursor = overlooked - 1;
+            }
+            state.low = survey.lowest.unwrap_or(Order::MAX).min(recent).min(state.cursor);
+            state.head = survey.overlooked.or(survey.head);
+            if state.head.is_some() {
+                self.desk.mark_waiting(survey.lane);
+            }
+        }
+        self.look_at_the_gate();
+        Ok(())
+    }
+
+    /// Claims, in strict order, as much as there are permits for. How many rows were claimed.
+    ///
+    /// # Errors
+    /// The store's. What a claim took that we did not hear of is rescued like a dead worker's.
+    pub async fn pass(&mut self) -> Result<usize, StoreError> {
+        let mut claimed = 0;
+        for _ in 0..CLAIMS_PER_PASS {
+            if !self.workers.is_alive() {
+                return Ok(claimed);
+            }
+            self.step_back_for_moved();
+            let Some((turn, permits)) = self.next_turn() else { return Ok(claimed) };
+            let count = self.claim(turn.lane, permits).await?;
+            claimed += count;
+        }
+        self.desk.wake();
+        Ok(claimed)
+    }
+
+    /// The lane whose turn it is, with permits for it.
+    fn next_turn(&self) -> Option<(Turn, Vec<Permit>)> {
+        let waiting = self.desk.waiting();
+        let now = self.clock.now();
+        let sights = Lane::of(self.channel).map(|lane| Sight {
+            lane,
+            waiting: waiting[lane.index()],
+            age: self.lanes[lane.index()].head.map(|head| now.since(order_time(head))),
+        });
+        plan(&sights, self.gate.state()).into_iter().find_map(|turn| {
+            let permits = self.desk.permits().take(turn.lane, turn.share, CLAIM);
+            (!permits.is_empty()).then_some((turn, permits))
+        })
+    }
+
+    async fn claim(&mut self, lane: Lane, permits: Vec<Permit>) -> Result<usize, StoreError> {
+        let began = self.clock.now();
+        let signals = self.desk.signals(lane);
+        let worker = self.workers.current();
+        let dead = self.workers.dead();
+        let claim = Claim {
+            lane,
+            after: self.lanes[lane.index()].cursor,
+            limit: i64::try_from(permits.len()).unwrap_or(i64::MAX),
+            worker: worker.id(),
+            dead: &dead,
+            now: began,
+        };
+        let rows = match self.store.claim(&claim).await {
+            Ok(rows) => rows,
+            Err(error) => {
+                self.workers.doubt(&worker);
+                return Err(error);
+            }
+        };
+        self.gate.note_claim(self.clock.now().since(began));
+        let (count, wanted) = (rows.len(), permits.len());
+        let state = &mut self.lanes[lane.index()];
+        if let Some(last) = rows.last() {
+            state.cursor = last.order;
+            state.head = Some(last.order);
+        }
+        if count < wanted {
+            state.head = None;
+            self.desk.seen_to_the_end(lane, signals);
+        }
+        for (claimed, permit) in rows.into_iter().zip(permits) {
+            self.runner.start(Job { claimed, worker: Arc::clone(&worker), permit });
+        }
+        Ok(count)
+    }
+
+    /// What came from the delayed rows may stand below the cursor.
+    fn step_back_for_moved(&mut self) {
+        for (state, moved) in self.lanes.iter_mut().zip(self.desk.take_moved()) {
+            if let Some(order) = moved {
+                state.cursor = state.cursor.min(order - 1);
+                state.head = Some(state.head.map_or(order, |head| head.min(order)));
+            }
+        }
+    }
+
+    fn look_at_the_gate(&mut self) {
+        let waiting = self.desk.waiting();
+        let now = self.clock.now();
+        let oldest = Lane::of(self.channel)
+            .into_iter()
+            .filter(|lane| lane.priority != Priority::Low && waiting[lane.index()])
+            .filter_map(|lane| self.lanes[lane.index()].head)
+            .map(|head| now.since(order_time(head)))
+            .max();
+        let state = self.gate.look(oldest.unwrap_or_default(), self.runner.is_in_trouble(self.channel));
+        self.desk.set_gate(state);
+        self.metrics.gate(self.channel, state);
+    }
+}
+
+fn order_at_duration(duration: Duration) -> Order {
+    order_at(postern_common::clock::Timestamp(0).plus(duration))
+}
+
+#[cfg(test)]
+mod tests;

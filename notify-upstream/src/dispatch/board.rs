@@ -1,0 +1,142 @@
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::Notify;
+
+use super::{GateState, Permit, Permits};
+use crate::notification::{Channel, Lane, Order, Priority};
+
+/// What acceptance and dispatch of this process know of each other: one desk a channel.
+#[derive(Debug)]
+pub struct Board([Arc<Desk>; 3]);
+
+/// One channel's desk.
+#[derive(Debug)]
+pub struct Desk {
+    permits: Permits,
+    wake: Notify,
+    waiting: Mutex<[Waiting; Lane::PER_CHANNEL]>,
+    moved: Mutex<[Option<Order>; Lane::PER_CHANNEL]>,
+    gate: AtomicU8,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    /// Whether rows may wait in the lane. True until the lane was seen to its end.
+    some: bool,
+    /// Rises whenever a row is left waiting.
+    signals: u64,
+}
+
+// === impl Board ===
+
+impl Board {
+    /// Desks with so many permits each.
+    #[must_use]
+    pub fn new(permits: [usize; 3]) -> Self {
+        Self(permits.map(|permits| Arc::new(Desk::new(permits))))
+    }
+
+    /// The desk of a channel.
+    #[must_use]
+    pub fn desk(&self, channel: Channel) -> &Arc<Desk> {
+        &self.0[channel.index()]
+    }
+}
+
+// === impl Desk ===
+
+impl Desk {
+    fn new(permits: usize) -> Self {
+        Self {
+            permits: Permits::new(permits),
+            wake: Notify::new(),
+            waiting: Mutex::new([Waiting { some: true, signals: 0 }; Lane::PER_CHANNEL]),
+            moved: Mutex::default(),
+            gate: AtomicU8::new(0),
+        }
+    }
+
+    /// A permit for a notification that is just being accepted, so that it is born leased; `None` when something that
+    /// goes first is waiting, or no permit is free.
+    #[must_use]
+    pub fn lease(&self, lane: Lane) -> Option<Permit> {
+        let blocked = lane.priority == Priority::Low && self.gate() != GateState::Open;
+        let somebody_waits = {
+            let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            waiting.iter().take(lane.index() + 1).any(|waiting| waiting.some)
+        };
+        if blocked || somebody_waits {
+            return None;
+        }
+        self.permits.take(lane, 1.0, 1).pop()
+    }
+
+    /// The channel's permits.
+    #[must_use]
+    pub fn permits(&self) -> &Permits {
+        &self.permits
+    }
+
+    /// Rows were left waiting in a lane.
+    pub fn mark_waiting(&self, lane: Lane) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting[lane.index()].some = true;
+        waiting[lane.index()].signals += 1;
+        drop(waiting);
+        self.wake();
+    }
+
+    /// A row was moved to this place, maybe below what the dispatcher has claimed already.
+    pub fn note_moved(&self, lane: Lane, order: Order) {
+        let mut moved = self.moved.lock().unwrap_or_else(PoisonError::into_inner);
+        let lowest = &mut moved[lane.index()];
+        *lowest = Some(lowest.map_or(order, |known| known.min(order)));
+        drop(moved);
+        self.mark_waiting(lane);
+    }
+
+    /// The lowest place that a row of each lane was moved to since the last time.
+    pub(super) fn take_moved(&self) -> [Option<Order>; Lane::PER_CHANNEL] {
+        std::mem::take(&mut *self.moved.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// How often rows were left waiting in a lane.
+    #[must_use]
+    pub fn signals(&self, lane: Lane) -> u64 {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)[lane.index()].signals
+    }
+
+    /// A claim came to the end of a lane; what was left waiting since `signals` was read is not forgotten.
+    pub fn seen_to_the_end(&self, lane: Lane, signals: u64) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let waiting = &mut waiting[lane.index()];
+        waiting.some = waiting.signals != signals;
+    }
+
+    /// In which lanes rows may wait.
+    #[must_use]
+    pub fn waiting(&self) -> [bool; Lane::PER_CHANNEL] {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).map(|waiting| waiting.some)
+    }
+
+    /// Whether LOW flows.
+    #[must_use]
+    pub fn gate(&self) -> GateState {
+        GateState::from_code(self.gate.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn set_gate(&self, state: GateState) {
+        self.gate.store(state.code(), Ordering::Relaxed);
+    }
+
+    /// Makes the dispatcher look.
+    pub fn wake(&self) {
+        self.wake.notify_one();
+    }
+
+    /// Returns when there is reason to look: rows wait, or a permit came back.
+    pub async fn woken(&self) {
+        self.wake.notified().await;
+    }
+}

@@ -1,0 +1,182 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use postern_common::Clock;
+use tokio::sync::mpsc;
+
+use super::{Board, Job};
+use crate::metrics::Metrics;
+use crate::notification::Channel;
+use crate::store::{Finished, Next, ResultRow, Store, StoreError};
+
+/// An attempt that is over, with its permit.
+#[derive(Debug)]
+pub struct Ended {
+    /// The row.
+    pub job: Job,
+    /// How it ended.
+    pub ending: Ending,
+}
+
+/// How an attempt ended.
+#[derive(Debug)]
+pub enum Ending {
+    /// With a line of history.
+    Result(ResultRow, Next),
+    /// It was never begun: the row goes back to its place.
+    HandBack,
+}
+
+/// Writes results in batches: what ends while one batch is being written makes up the next.
+#[derive(Debug)]
+pub struct Finisher {
+    store: Store,
+    clock: Clock,
+    board: Arc<Board>,
+    metrics: Metrics,
+    ended: mpsc::UnboundedReceiver<Ended>,
+}
+
+/// Most rows of one batch.
+const BATCH: usize = 256;
+/// Bytes of a provider's words that are kept.
+const DETAIL: usize = 500;
+
+// === impl Finisher ===
+
+impl Finisher {
+    /// Takes what the runner says has ended.
+    #[must_use]
+    pub fn new(
+        store: Store,
+        clock: Clock,
+        board: Arc<Board>,
+        metrics: Metrics,
+        ended: mpsc::UnboundedReceiver<Ended>,
+    ) -> Self {
+        Self { store, clock, board, metrics, ended }
+    }
+
+    /// Writes until the last runner is gone.
+    pub async fn run(mut self) {
+        while self.step().await {}
+    }
+
+    /// Waits for ends and writes them. `false` when there will be none any more.
+    pub async fn step(&mut self) -> bool {
+        let mut batch = Vec::with_capacity(BATCH);
+        if self.ended.recv_many(&mut batch, BATCH).await == 0 {
+            return false;
+        }
+        self.flush(batch).await;
+        true
+    }
+
+    /// Writes what has ended by now. How many rows.
+    pub async fn drain(&mut self) -> usize {
+        let mut written = 0;
+        loop {
+            let mut batch = Vec::new();
+            while let Some(ended) = (batch.len() < BATCH).then(|| self.ended.try_recv().ok()).flatten() {
+                batch.push(ended);
+            }
+            if batch.is_empty() {
+                return written;
+            }
+            written += batch.len();
+            self.flush(batch).await;
+        }
+    }
+
+    async fn flush(&self, batch: Vec<Ended>) {
+        let rows: Vec<Finished> = batch.iter().filter_map(finished).collect();
+        let back: Vec<_> = batch
+            .iter()
+            .filter(|ended| matches!(ended.ending, Ending::HandBack))
+            .map(|ended| (ended.job.claimed.id, ended.job.claimed.fence))
+            .collect();
+        if !rows.is_empty() {
+            self.write(&rows).await;
+            self.count(&batch);
+        }
+        if !back.is_empty()
+            && let Err(error) = self.store.release(&back).await
+        {
+            tracing::warn!(%error, rows = back.len(), "cannot hand back; the rows are rescued when the lease ends");
+        }
+        let touched = Channel::ALL
+            .map(|channel| batch.iter().any(|ended| ended.job.claimed.record.lane.channel == channel));
+        // Only now are the permits free: the results are durable.
+        drop(batch);
+        for (channel, _) in Channel::ALL.into_iter().zip(touched).filter(|(_, touched)| *touched) {
+            self.board.desk(channel).wake();
+        }
+    }
+
+    /// Writes a batch, however long the store is away. If others have taken the rows over meanwhile, their fences have
+    /// moved on and the rows are left alone.
+    async fn write(&self, rows: &[Finished]) {
+        let mut wait = Duration::from_millis(50);
+        loop {
+            match self.store.finish(rows).await {
+                Ok(taken) => {
+                    self.metrics.lease_lost(rows.len() - taken);
+                    return;
+                }
+                Err(StoreError::Unavailable(error)) => {
+                    tracing::warn!(%error, rows = rows.len(), "cannot write results; trying again");
+                    tokio::time::sleep(wait).await;
+                    wait = (wait * 2).min(Duration::from_secs(2));
+                }
+                Err(StoreError::Refused(error)) if rows.len() == 1 => {
+                    tracing::error!(%error, id = %rows[0].id, "a result cannot be written");
+                    return;
+                }
+                Err(StoreError::Refused(_)) => {
+                    for row in rows {
+                        Box::pin(self.write(std::slice::from_ref(row))).await;
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    fn count(&self, batch: &[Ended]) {
+        let now = self.clock.now();
+        for ended in batch {
+            if let Ending::Result(result, _) = &ended.ending {
+                let record = &ended.job.claimed.record;
+                self.metrics.ended(record.lane, result, now.since(record.created_at));
+            }
+        }
+    }
+}
+
+fn finished(ended: &Ended) -> Option<Finished> {
+    let Ending::Result(result, next) = &ended.ending else { return None };
+    let claimed = &ended.job.claimed;
+    let lane = claimed.record.lane;
+    let lane = if matches!(next, Next::Retry(_)) { lane.repeats() } else { lane };
+    let mut result = result.clone();
+    result.detail = result.detail.map(|detail| sanitised(&detail));
+    Some(Finished {
+        id: claimed.id,
+        fence: claimed.fence,
+        worker: ended.job.worker.id(),
+        lane,
+        result,
+        next: *next,
+    })
+}
+
+/// A provider's words, short and printable: no store refuses them.
+fn sanitised(text: &str) -> String {
+    let plain = text.chars().map(|c| if c.is_control() { ' ' } else { c });
+    plain
+        .scan(0, |bytes, c| {
+            *bytes += c.len_utf8();
+            (*bytes <= DETAIL).then_some(c)
+        })
+        .collect()
+}

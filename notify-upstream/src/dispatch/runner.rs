@@ -1,0 +1,159 @@
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use postern_common::{Clock, Shutdown};
+use tokio::sync::mpsc;
+use tokio_util::task::TaskTracker;
+use uuid::Uuid;
+
+use super::{Ended, Ending, Permit, Worker, Workers};
+use crate::deliver::{Attempt, Courier, Verdict};
+use crate::notification::Channel;
+use crate::retry::{Policy, Times};
+use crate::store::{Claimed, Next, ResultKind, ResultRow};
+
+/// A row in hand.
+#[derive(Debug)]
+pub struct Job {
+    /// The row.
+    pub claimed: Claimed,
+    /// Under which identity it is leased.
+    pub worker: Arc<Worker>,
+    /// The right to have it in hand.
+    pub permit: Permit,
+}
+
+/// Makes the attempts, each a task of its own, and says how they ended.
+#[derive(Debug)]
+pub struct Runner {
+    courier: Courier,
+    clock: Clock,
+    workers: Arc<Workers>,
+    ended: mpsc::UnboundedSender<Ended>,
+    tasks: TaskTracker,
+    stop: Shutdown,
+}
+
+// === impl Runner ===
+
+impl Runner {
+    /// Ends go to `ended`, whose length the permits bound. After `stop` nothing is begun any more.
+    #[must_use]
+    pub fn new(
+        courier: Courier,
+        clock: Clock,
+        workers: Arc<Workers>,
+        ended: mpsc::UnboundedSender<Ended>,
+        stop: Shutdown,
+    ) -> Arc<Self> {
+        Arc::new(Self { courier, clock, workers, ended, tasks: TaskTracker::new(), stop })
+    }
+
+    /// Begins an attempt.
+    pub fn start(self: &Arc<Self>, job: Job) {
+        let runner = Arc::clone(self);
+        self.tasks.spawn(async move {
+            let ending = AssertUnwindSafe(runner.attempt(&job.claimed)).catch_unwind().await;
+            let ending = ending.unwrap_or_else(|_| {
+                tracing::error!(id = %job.claimed.id, "an attempt panicked");
+                let verdict = Verdict::Failed(crate::deliver::Failure::internal());
+                runner.ending(&job.claimed, None, verdict)
+            });
+            // Nobody listens any more only when the process ends; then the lease ends by itself.
+            let _ = runner.ended.send(Ended { job, ending });
+        });
+    }
+
+    /// Returns when every attempt that was begun has ended.
+    pub async fn idle(&self) {
+        self.tasks.close();
+        self.tasks.wait().await;
+        self.tasks.reopen();
+    }
+
+    /// Whether a channel has no provider that works.
+    #[must_use]
+    pub fn is_in_trouble(&self, channel: Channel) -> bool {
+        self.courier.is_in_trouble(channel)
+    }
+
+    async fn attempt(&self, claimed: &Claimed) -> Ending {
+        if self.stop.has_begun() || !self.workers.is_alive() {
+            return Ending::HandBack;
+        }
+        let began = self.clock.now();
+        if claimed.record.expires_at.is_some_and(|end| end <= began) {
+            let result = ResultRow { kind: ResultKind::Expired, ..self.row(claimed, None) };
+            return Ending::Result(result, Next::Done);
+        }
+        let attempt = Attempt { claimed, began };
+        let verdict = self.courier.deliver(&attempt).await;
+        self.ending(claimed, Some(began), verdict)
+    }
+
+    fn ending(
+        &self,
+        claimed: &Claimed,
+        began: Option<postern_common::clock::Timestamp>,
+        verdict: Verdict,
+    ) -> Ending {
+        let row = self.row(claimed, began);
+        match verdict {
+            Verdict::Sent(sent) => {
+                let result = ResultRow {
+                    kind: ResultKind::Sent,
+                    provider: Some(sent.provider),
+                    detail: sent.detail,
+                    ..row
+                };
+                Ending::Result(result, Next::Done)
+            }
+            Verdict::Failed(failure) => {
+                let times = Times {
+                    now: self.clock.now(),
+                    began: claimed
+                        .record
+                        .created_at
+                        .max(crate::notification::order_time(claimed.order).min(row.at)),
+                    expires_at: claimed.record.expires_at,
+                    at_least: failure.retry_after,
+                };
+                let policy = Policy::of(claimed.record.lane.priority);
+                let due = policy.next(claimed.attempt, failure.class, times, roll());
+                let (kind, next) = match due {
+                    Some(due) => (ResultKind::Retrying, Next::Retry(due)),
+                    None => (ResultKind::Failed, Next::Dead),
+                };
+                let result = ResultRow {
+                    kind,
+                    next_at: due,
+                    provider: failure.provider,
+                    code: Some(failure.code),
+                    detail: failure.detail,
+                    ..row
+                };
+                Ending::Result(result, next)
+            }
+        }
+    }
+
+    fn row(&self, claimed: &Claimed, began_at: Option<postern_common::clock::Timestamp>) -> ResultRow {
+        ResultRow {
+            attempt: claimed.attempt,
+            kind: ResultKind::Failed,
+            began_at,
+            at: self.clock.now(),
+            next_at: None,
+            provider: None,
+            code: None,
+            detail: None,
+        }
+    }
+}
+
+/// A random number in 0..1.
+fn roll() -> f64 {
+    let bits = u32::try_from(Uuid::new_v4().as_u128() & u128::from(u32::MAX)).unwrap_or(0);
+    f64::from(bits) / f64::from(u32::MAX)
+}

@@ -1,0 +1,178 @@
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use postern_common::clock::Timestamp;
+use postern_common::{Clock, Shutdown};
+use uuid::Uuid;
+
+use crate::store::{Store, StoreError};
+
+/// How often a worker says that it is alive.
+const RENEW: Duration = Duration::from_secs(3);
+/// How long after its last word a worker is dead, and its rows are taken over.
+pub(super) const DEAD_AFTER: Duration = Duration::from_secs(10);
+/// How long after its last word a worker begins nothing more: before others may begin the same.
+const CAUTIOUS_AFTER: Duration = Duration::from_secs(7);
+/// A dead worker that holds nothing is forgotten after this.
+const FORGET_AFTER: Duration = Duration::from_secs(3600);
+
+/// An identity under which rows are leased. Whoever works on such a row holds it.
+#[derive(Debug)]
+pub struct Worker {
+    id: i64,
+    doubted: AtomicBool,
+}
+
+/// The identities of this process: one for new leases, and older ones that still hold rows.
+///
+/// When the answer to a claim or an accept is lost, rows may be leased to us that we do not know of. Then the identity
+/// is doubted: a new one takes its place, the old one lives until its last known row is done, and then dies, so that
+/// the unknown rows are rescued like any dead worker's.
+#[derive(Debug)]
+pub struct Workers {
+    store: Store,
+    clock: Clock,
+    all: Mutex<Vec<Arc<Worker>>>,
+    dead: Mutex<Arc<[i64]>>,
+    seen_at: AtomicI64,
+}
+
+// === impl Worker ===
+
+impl Worker {
+    fn new() -> Arc<Self> {
+        let bytes = Uuid::new_v4().as_u64_pair().0 >> 1;
+        Arc::new(Self { id: i64::try_from(bytes).unwrap_or(i64::MAX), doubted: AtomicBool::new(false) })
+    }
+
+    /// Its number in the store.
+    #[must_use]
+    pub fn id(&self) -> i64 {
+        self.id
+    }
+}
+
+// === impl Workers ===
+
+impl Workers {
+    /// Registers a first identity.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn start(store: Store, clock: Clock) -> Result<Arc<Self>, StoreError> {
+        let worker = Worker::new();
+        let now = clock.now();
+        store.register_worker(worker.id, now).await?;
+        let dead = store.dead_workers(dead_before(now)).await?;
+        Ok(Arc::new(Self {
+            store,
+            clock,
+            all: Mutex::new(vec![worker]),
+            dead: Mutex::new(dead.into()),
+            seen_at: AtomicI64::new(now.0),
+        }))
+    }
+
+    /// The identity for new leases.
+    #[must_use]
+    pub fn current(&self) -> Arc<Worker> {
+        let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(all.last().expect("there is always an identity: the last is never removed"))
+    }
+
+    /// Whose rows may be taken over.
+    #[must_use]
+    pub fn dead(&self) -> Arc<[i64]> {
+        Arc::clone(&self.dead.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Whether our last word is fresh enough to begin something.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        self.clock.now().since(Timestamp(self.seen_at.load(Ordering::Relaxed))) < CAUTIOUS_AFTER
+    }
+
+    /// The answer to a claim or accept under this identity was lost.
+    pub fn doubt(&self, worker: &Worker) {
+        worker.doubted.store(true, Ordering::Relaxed);
+    }
+
+    /// Renews every identity, replaces the one in doubt, and looks who is dead.
+    ///
+    /// # Errors
+    /// The store's; the next step tries again.
+    pub async fn step(&self) -> Result<(), StoreError> {
+        let now = self.clock.now();
+        if self.current().doubted.load(Ordering::Relaxed) {
+            self.replace(now).await?;
+        }
+        let all = self.all.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let current = self.current().id;
+        for worker in &all {
+            // One reference is ours, one the list's.
+            if worker.id != current && Arc::strong_count(worker) <= 2 {
+                self.store.retire_worker(worker.id, false).await?;
+                self.all.lock().unwrap_or_else(PoisonError::into_inner).retain(|known| known.id != worker.id);
+            } else if !self.store.renew_worker(worker.id, now, dead_before(now)).await? {
+                tracing::warn!(worker = worker.id, "lease lost: others have taken over");
+                if worker.id == current {
+                    self.replace(now).await?;
+                }
+            }
+        }
+        let dead = self.store.dead_workers(dead_before(now)).await?;
+        *self.dead.lock().unwrap_or_else(PoisonError::into_inner) = dead.into();
+        self.seen_at.store(now.0, Ordering::Relaxed);
+        Ok(())
+    }
+
+    async fn replace(&self, now: Timestamp) -> Result<(), StoreError> {
+        let worker = Worker::new();
+        self.store.register_worker(worker.id, now).await?;
+        self.all.lock().unwrap_or_else(PoisonError::into_inner).push(worker);
+        Ok(())
+    }
+
+    /// Renews until the stop.
+    pub async fn run(self: Arc<Self>, shutdown: Shutdown) {
+        let mut tick = tokio::time::interval(RENEW);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = shutdown.begun() => return,
+                _ = tick.tick() => {}
+            }
+            if let Err(error) = self.step().await {
+                tracing::warn!(%error, "cannot renew the lease");
+            }
+        }
+    }
+
+    /// Forgets who died long ago and holds nothing.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn forget_the_dead(&self) -> Result<u64, StoreError> {
+        let long_ago = Timestamp(self.clock.now().0 - i64::try_from(FORGET_AFTER.as_millis()).unwrap_or(0));
+        self.store.forget_workers(long_ago).await
+    }
+
+    /// Takes every identity off the list. Those that nobody holds hold no row.
+    pub async fn leave(&self) {
+        let all = std::mem::take(&mut *self.all.lock().unwrap_or_else(PoisonError::into_inner));
+        for worker in &all {
+            let gone = Arc::strong_count(worker) == 1 && !worker.doubted.load(Ordering::Relaxed);
+            if let Err(error) = self.store.retire_worker(worker.id, gone).await {
+                tracing::warn!(%error, "cannot sign off; the lease ends by itself");
+            }
+        }
+        // Whoever asks after this gets an identity that is not registered, and leases nothing.
+        self.all.lock().unwrap_or_else(PoisonError::into_inner).push(Worker::new());
+        self.seen_at.store(0, Ordering::Relaxed);
+    }
+}
+
+fn dead_before(now: Timestamp) -> Timestamp {
+    Timestamp(now.0 - i64::try_from(DEAD_AFTER.as_millis()).unwrap_or(i64::MAX))
+}

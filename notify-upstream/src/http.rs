@@ -1,0 +1,67 @@
+//! The HTTP rim: axum's types stay here.
+
+mod create;
+mod status;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::FromRequestParts;
+use axum::routing::{get, post};
+use http::request::Parts;
+use postern_common::token::Verifier;
+use postern_common::{Clock, Problem};
+
+use crate::accept::Door;
+use crate::dispatch::Board;
+use crate::read::Reader;
+use crate::request::Principal;
+use crate::store::Store;
+use crate::template::Templates;
+
+/// What the handlers work with.
+#[derive(Clone)]
+pub struct Service {
+    /// Verifies callers again: no network location is trusted.
+    pub verifier: Arc<Verifier>,
+    /// The time.
+    pub clock: Clock,
+    /// The templates of the moment.
+    pub templates: Arc<arc_swap::ArcSwap<Templates>>,
+    /// Where requests are accepted.
+    pub door: Door,
+    /// Where the status is read.
+    pub reader: Reader,
+    /// For what is neither.
+    pub store: Store,
+    /// For the LOW gate's word.
+    pub board: Arc<Board>,
+    /// Whether a user may address others than itself. Default: no.
+    pub users_may_address_anyone: bool,
+}
+
+/// The routes of this service.
+pub fn router(service: Service) -> Router {
+    Router::new()
+        .route("/notifications", post(create::one))
+        .route("/notifications/batch", post(create::batch))
+        .route("/notifications/{id}", get(status::get))
+        .route("/notifications/{id}/cancel", post(status::cancel))
+        .with_state(Arc::new(service))
+}
+
+/// A verified caller.
+struct Authenticated(Principal);
+
+impl FromRequestParts<Arc<Service>> for Authenticated {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, service: &Arc<Service>) -> Result<Self, Problem> {
+        let token = postern_common::http::bearer(&parts.headers)?;
+        let caller = match service.verifier.verify_cached(token) {
+            Some(verdict) => verdict?,
+            None => service.verifier.verify(token).await?,
+        };
+        Ok(Self(Principal::of(&caller)))
+    }
+}

@@ -1,0 +1,159 @@
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use futures_util::StreamExt;
+use http::header::{HeaderMap, LOCATION};
+use http::{HeaderName, StatusCode};
+use postern_common::clock::Timestamp;
+use postern_common::decode::{Mistakes, Node, Value};
+use postern_common::http::{Json, RequestId};
+use postern_common::{Code, Problem};
+use serde::Serialize;
+
+use super::{Authenticated, Service};
+use crate::accept::Accepted;
+use crate::request::{Draft, IdempotencyKey, Principal, Request};
+
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+/// Most notifications of one batch.
+const MAX_BATCH: usize = 1000;
+/// Notifications of one batch that wait for the writer at once.
+const AT_ONCE: usize = 256;
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Created {
+    notification_id: String,
+    status: &'static str,
+    channel: &'static str,
+    priority: &'static str,
+    created_at: Timestamp,
+}
+
+#[derive(Serialize)]
+struct CreatedInBatch {
+    status: u16,
+    #[serde(flatten)]
+    created: Members,
+}
+
+/// In a batch `status` is the HTTP status of the one result; everything else is as in a single answer.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Members {
+    notification_id: String,
+    channel: &'static str,
+    priority: &'static str,
+    created_at: Timestamp,
+}
+
+pub(super) async fn one(
+    State(service): State<Arc<Service>>,
+    Authenticated(principal): Authenticated,
+    headers: HeaderMap,
+    body: Json,
+) -> Result<Response, Problem> {
+    let key = idempotency_key(&headers)?;
+    let now = service.clock.now();
+    let request = body.read(|object| Request::read(object, now))?;
+    let (accepted, draft) = accept(&service, &principal, request, key).await?;
+    let created = Created {
+        notification_id: accepted.id.to_string(),
+        status: "QUEUED",
+        channel: draft.0,
+        priority: draft.1,
+        created_at: accepted.created_at,
+    };
+    let mut response = postern_common::http::json(StatusCode::CREATED, &created);
+    if let Ok(location) = format!("/notifications/{}", accepted.id).parse() {
+        response.headers_mut().insert(LOCATION, location);
+    }
+    Ok(response)
+}
+
+/// Channel and priority, for the answer.
+type Words = (&'static str, &'static str);
+
+async fn accept(
+    service: &Service,
+    principal: &Principal,
+    request: Request,
+    key: Option<IdempotencyKey>,
+) -> Result<(Accepted, Words), Problem> {
+    let draft = check(service, principal, request)?;
+    let words = (draft.request.channel.as_str(), draft.request.priority.as_str());
+    Ok((service.door.accept(principal, draft, key).await?, words))
+}
+
+fn check(service: &Service, principal: &Principal, request: Request) -> Result<Draft, Problem> {
+    principal.may_address(&request.recipient, service.users_may_address_anyone)?;
+    request.check(&service.templates.load())
+}
+
+fn idempotency_key(headers: &HeaderMap) -> Result<Option<IdempotencyKey>, Problem> {
+    let wrong = || {
+        Problem::new(Code::InvalidHeader)
+            .detail("Idempotency-Key must be one value of 1 to 255 visible ASCII characters")
+    };
+    let mut values = headers.get_all(IDEMPOTENCY_KEY).iter();
+    match (values.next(), values.next()) {
+        (None, _) => Ok(None),
+        (Some(value), None) => {
+            value.to_str().ok().and_then(IdempotencyKey::parse).map(Some).ok_or_else(wrong)
+        }
+        (Some(_), Some(_)) => Err(wrong()),
+    }
+}
+
+pub(super) async fn batch(
+    State(service): State<Arc<Service>>,
+    Authenticated(principal): Authenticated,
+    RequestId(request_id): RequestId,
+    headers: HeaderMap,
+    body: Json,
+) -> Result<Response, Problem> {
+    if headers.contains_key(IDEMPOTENCY_KEY) {
+        return Err(Problem::new(Code::InvalidHeader).detail("Idempotency-Key is for single notifications"));
+    }
+    let now = service.clock.now();
+    let items = body.read(|object| {
+        object.required("notifications", |field| match field.value() {
+            Value::Array(items) if (1..=MAX_BATCH).contains(&items.len()) => Some(items.clone()),
+            Value::Array(_) => {
+                field.reject("invalid_length", format!("must hold 1 to {MAX_BATCH} notifications"))
+            }
+            _ => field.fail("invalid_type", "must be an array"),
+        })
+    })?;
+    let (service, principal) = (&service, &principal);
+    let results: Vec<serde_json::Value> = futures_util::stream::iter(items)
+        .map(|item| async move { one_of_batch(service, principal, &item, now).await })
+        .buffered(AT_ONCE)
+        .map(|result| result.unwrap_or_else(|problem| problem.to_json(&request_id)))
+        .collect()
+        .await;
+    Ok(postern_common::http::json(StatusCode::OK, &serde_json::json!({ "results": results })).into_response())
+}
+
+async fn one_of_batch(
+    service: &Service,
+    principal: &Principal,
+    item: &Node,
+    now: Timestamp,
+) -> Result<serde_json::Value, Problem> {
+    let request = {
+        let mistakes = Mistakes::default();
+        let request = mistakes.object(item, |object| Request::read(object, now));
+        mistakes.finish(request).map_err(Problem::from_mistakes)?
+    };
+    let (accepted, words) = accept(service, principal, request, None).await?;
+    let created = Members {
+        notification_id: accepted.id.to_string(),
+        channel: words.0,
+        priority: words.1,
+        created_at: accepted.created_at,
+    };
+    let created = CreatedInBatch { status: StatusCode::CREATED.as_u16(), created };
+    serde_json::to_value(created).map_err(|_| Code::Internal.into())
+}

@@ -1,0 +1,157 @@
+//! What is counted.
+
+use std::time::Duration;
+
+use prometheus::{
+    Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry,
+};
+
+use crate::dispatch::GateState;
+use crate::notification::{Channel, Lane, Priority};
+use crate::store::{ResultKind, ResultRow};
+
+/// The counters of this service; clones share them.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    registry: Registry,
+    accepted: IntCounterVec,
+    accept_seconds: Histogram,
+    batch_rows: Histogram,
+    attempts: IntCounterVec,
+    delivery_seconds: HistogramVec,
+    lease_lost: IntCounter,
+    gate: IntGaugeVec,
+    depth: IntGaugeVec,
+    receipts: IntCounterVec,
+}
+
+// === impl Metrics ===
+
+impl Metrics {
+    /// In a registry of their own.
+    #[must_use]
+    pub fn new() -> Self {
+        let registry = Registry::new();
+        let latency = prometheus::exponential_buckets(0.001, 2.0, 20).unwrap_or_default();
+        let rows = prometheus::exponential_buckets(1.0, 2.0, 12).unwrap_or_default();
+        let counters = |name: &str, help: &str, labels: &[&str]| {
+            register(&registry, IntCounterVec::new(Opts::new(name, help), labels))
+        };
+        let gauges = |name: &str, help: &str, labels: &[&str]| {
+            register(&registry, IntGaugeVec::new(Opts::new(name, help), labels))
+        };
+        let histogram = |name: &str, help: &str, buckets: &Vec<f64>| {
+            register(&registry, Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets.clone())))
+        };
+        let delivery =
+            HistogramOpts::new("postern_notify_delivery_seconds", "From acceptance to the provider's yes")
+                .buckets(latency.clone());
+        Self {
+            accepted: counters(
+                "postern_notify_accepted_total",
+                "Notifications accepted",
+                &["channel", "priority"],
+            ),
+            accept_seconds: histogram("postern_notify_accept_seconds", "From request to commit", &latency),
+            batch_rows: histogram("postern_notify_accept_batch_rows", "Rows of one commit", &rows),
+            attempts: counters(
+                "postern_notify_attempts_total",
+                "Attempts by provider and outcome",
+                &["channel", "provider", "outcome", "code"],
+            ),
+            delivery_seconds: register(&registry, HistogramVec::new(delivery, &["priority"])),
+            lease_lost: register(
+                &registry,
+                IntCounter::new(
+                    "postern_notify_lease_lost_total",
+                    "Results refused because others had taken over",
+                ),
+            ),
+            gate: gauges("postern_notify_low_gate", "LOW: 0 open, 1 throttled, 2 paused", &["channel"]),
+            depth: gauges(
+                "postern_notify_depth",
+                "Rows that wait or are in hand",
+                &["channel", "priority", "line"],
+            ),
+            receipts: counters(
+                "postern_notify_receipts_total",
+                "Reports of providers",
+                &["provider", "outcome"],
+            ),
+            registry,
+        }
+    }
+
+    /// For the admin address.
+    #[must_use]
+    pub fn registry(&self) -> Registry {
+        self.registry.clone()
+    }
+
+    /// One more was accepted.
+    pub fn accepted(&self, channel: Channel, priority: Priority, took: Duration) {
+        self.accepted.with_label_values(&[channel.as_str(), priority.as_str()]).inc();
+        self.accept_seconds.observe(took.as_secs_f64());
+    }
+
+    /// A commit took so many rows.
+    #[expect(clippy::cast_precision_loss, reason = "a batch has some hundred rows")]
+    pub fn batch(&self, rows: usize) {
+        self.batch_rows.observe(rows as f64);
+    }
+
+    /// An attempt is over and its result durable.
+    pub fn ended(&self, lane: Lane, result: &ResultRow, age: Duration) {
+        let outcome = match result.kind {
+            ResultKind::Sent => "sent",
+            ResultKind::Retrying => "retrying",
+            ResultKind::Failed => "failed",
+            ResultKind::Expired => "expired",
+            ResultKind::Cancelled => "cancelled",
+            ResultKind::Replayed => "replayed",
+            ResultKind::Lost => "lost",
+        };
+        let provider = result.provider.as_deref().unwrap_or("none");
+        let code = result.code.as_deref().unwrap_or("ok");
+        self.attempts.with_label_values(&[lane.channel.as_str(), provider, outcome, code]).inc();
+        if result.kind == ResultKind::Sent {
+            self.delivery_seconds.with_label_values(&[lane.priority.as_str()]).observe(age.as_secs_f64());
+        }
+    }
+
+    /// Results were refused.
+    pub fn lease_lost(&self, rows: usize) {
+        self.lease_lost.inc_by(rows as u64);
+    }
+
+    /// The LOW gate of a channel.
+    pub fn gate(&self, channel: Channel, state: GateState) {
+        self.gate.with_label_values(&[channel.as_str()]).set(state.code().into());
+    }
+
+    /// How many rows a lane has.
+    pub fn depth(&self, lane: Lane, rows: i64) {
+        let line = if lane.retry { "repeats" } else { "first" };
+        self.depth.with_label_values(&[lane.channel.as_str(), lane.priority.as_str(), line]).set(rows);
+    }
+
+    /// A provider reported.
+    pub fn receipt(&self, provider: &str, outcome: &str) {
+        self.receipts.with_label_values(&[provider, outcome]).inc();
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn register<C: prometheus::core::Collector + Clone + 'static>(
+    registry: &Registry,
+    made: prometheus::Result<C>,
+) -> C {
+    let collector = made.expect("names and labels are constants that Prometheus takes");
+    registry.register(Box::new(collector.clone())).expect("each name is registered once");
+    collector
+}

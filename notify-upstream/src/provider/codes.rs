@@ -1,0 +1,139 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use postern_common::config;
+use postern_common::decode::{Field, Object};
+use postern_common::exit::Exit;
+
+use super::Refusal;
+use crate::retry::Class;
+
+/// The table of provider codes: data, not code.
+#[derive(Clone, Debug)]
+pub struct Codes(Arc<[Rule]>);
+
+#[derive(Debug)]
+struct Rule {
+    provider: String,
+    pattern: String,
+    class: Class,
+    code: String,
+    suppress: bool,
+}
+
+const SHIPPED: &str = include_str!("codes.toml");
+
+// === impl Codes ===
+
+impl Codes {
+    /// The table that is shipped.
+    #[must_use]
+    pub fn shipped() -> Self {
+        Self::parse("codes.toml", SHIPPED).expect("a test reads the shipped table")
+    }
+
+    /// Reads a table.
+    ///
+    /// # Errors
+    /// Status 64 with every mistake.
+    pub fn parse(name: &str, text: &str) -> Result<Self, Exit> {
+        config::parse(name, text, |root| {
+            Some(Self(root.list("rule", |field| field.object(Rule::read)).into()))
+        })
+    }
+
+    /// What a provider's code means: an exact rule before a pattern, a longer pattern before a shorter one, a rule of
+    /// this provider before one of any.
+    #[must_use]
+    pub fn judge(&self, provider: &str, code: &str) -> Refusal {
+        let fits = |rule: &&Rule| {
+            (rule.provider == provider || rule.provider == "*")
+                && match rule.pattern.strip_suffix('*') {
+                    Some(prefix) => code.starts_with(prefix),
+                    None => rule.pattern == code,
+                }
+        };
+        let best = self.0.iter().filter(fits).max_by_key(|rule| {
+            let exact = !rule.pattern.ends_with('*');
+            (rule.provider == provider, exact, rule.pattern.len())
+        });
+        Refusal {
+            class: best.map_or(Class::Ambiguous, |rule| rule.class),
+            code: best.map_or("provider_answer_not_understood", |rule| &rule.code).to_owned(),
+            detail: Some(code.to_owned()),
+            retry_after: None,
+            suppress: best.is_some_and(|rule| rule.suppress),
+        }
+    }
+
+    /// The same for a refusal with a `Retry-After` in seconds.
+    #[must_use]
+    pub fn judge_http(&self, provider: &str, code: &str, retry_after: Option<&str>) -> Refusal {
+        let seconds = retry_after.and_then(|text| text.trim().parse().ok());
+        // A day at most: a provider does not park our notifications for ever.
+        let retry_after = seconds.map(|seconds: u64| Duration::from_secs(seconds.min(86_400)));
+        Refusal { retry_after, ..self.judge(provider, code) }
+    }
+}
+
+// === impl Rule ===
+
+impl Rule {
+    fn read(object: &Object<'_>) -> Option<Self> {
+        let text = |field: Field<'_>| field.text(1..=64);
+        let classes = [
+            ("permanent", Class::Permanent),
+            ("transient", Class::Transient),
+            ("throttled", Class::Throttled),
+            ("configuration", Class::Configuration),
+            ("ambiguous", Class::Ambiguous),
+        ];
+        let provider = object.required("provider", text);
+        let pattern = object.required("match", text);
+        let class = object.required("class", |field| field.one_of(&classes));
+        let code = object.required("code", text);
+        let suppress = object.or("suppress", false, |field| field.boolean());
+        Some(Self { provider: provider?, pattern: pattern?, class: class?, code: code?, suppress })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_most_specific_rule_wins() {
+        let codes = Codes::shipped();
+        let judged = |provider, code| {
+            let refusal = codes.judge(provider, code);
+            (refusal.class, refusal.code, refusal.suppress)
+        };
+        let expect = |class, code: &str, suppress| (class, code.to_owned(), suppress);
+        assert_eq!(judged("smtp", "550 5.1.1"), expect(Class::Permanent, "mailbox_unknown", true));
+        assert_eq!(
+            judged("smtp", "550 5.7.26"),
+            expect(Class::Permanent, "message_refused_by_policy", false)
+        );
+        assert_eq!(judged("smtp", "550"), expect(Class::Permanent, "provider_refused", false));
+        assert_eq!(judged("smtp", "421 4.7.0"), expect(Class::Throttled, "provider_throttles", false));
+        assert_eq!(judged("smtp", "451 4.3.0"), expect(Class::Transient, "provider_busy", false));
+        assert_eq!(
+            judged("smtp", "535 5.7.8"),
+            expect(Class::Configuration, "provider_authentication_failed", false)
+        );
+        assert_eq!(judged("twilio", "21610"), expect(Class::Permanent, "recipient_opted_out", true));
+        assert_eq!(judged("twilio", "http 503"), expect(Class::Transient, "provider_busy", false));
+        assert_eq!(
+            judged("anything", "???"),
+            expect(Class::Ambiguous, "provider_answer_not_understood", false)
+        );
+    }
+
+    #[test]
+    fn retry_after_is_read_and_capped() {
+        let after = |text| Codes::shipped().judge_http("http", "http 429", Some(text)).retry_after;
+        assert_eq!(after("120"), Some(Duration::from_secs(120)));
+        assert_eq!(after("99999999"), Some(Duration::from_secs(86_400)));
+        assert_eq!(after("soon"), None);
+    }
+}

@@ -1,0 +1,59 @@
+use std::path::PathBuf;
+
+use serde_json::json;
+
+use super::{Message, Refusal, Taken};
+use crate::address::Address;
+use crate::retry::Class;
+use crate::template::Content;
+
+/// Writes what would be sent, one JSON file a notification: a repeat of the same one replaces it.
+#[derive(Debug)]
+pub struct File {
+    folder: PathBuf,
+}
+
+// === impl File ===
+
+impl File {
+    /// Writes into `folder`, which is made when it is missing.
+    #[must_use]
+    pub fn new(folder: PathBuf) -> Self {
+        Self { folder }
+    }
+
+    pub(super) async fn send(&self, message: &Message<'_>) -> Result<Taken, Refusal> {
+        let path = self.folder.join(format!("{}.json", message.id));
+        let text = document(message).to_string();
+        let folder = self.folder.clone();
+        let written = async {
+            tokio::fs::create_dir_all(&folder).await?;
+            let draft = path.with_extension("part");
+            tokio::fs::write(&draft, text).await?;
+            tokio::fs::rename(&draft, &path).await
+        };
+        match written.await {
+            Ok(()) => Ok(Taken { detail: Some("written".to_owned()) }),
+            Err(error) => Err(Refusal {
+                class: Class::Configuration,
+                code: "file_not_written".to_owned(),
+                ..Refusal::unfit().with_detail(error.kind().to_string())
+            }),
+        }
+    }
+}
+
+fn document(message: &Message<'_>) -> serde_json::Value {
+    let to = match message.to {
+        Address::Email(email) => json!({ "email": email }),
+        Address::Phone(phone) => json!({ "phone": phone }),
+        Address::DeviceToken(token) => json!({ "deviceToken": token }),
+        Address::Subscription(subscription) => json!({ "subscription": subscription }),
+    };
+    let content = match message.content {
+        Content::Email { subject, text, html } => json!({ "subject": subject, "text": text, "html": html }),
+        Content::Sms { text } => json!({ "text": text }),
+        Content::Push { title, body } => json!({ "title": title, "body": body }),
+    };
+    json!({ "notificationId": message.id.to_string(), "to": to, "content": content, "createdAt": message.created_at })
+}

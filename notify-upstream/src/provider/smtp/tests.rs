@@ -1,0 +1,272 @@
+//! Against a small server that says what its script tells it to.
+
+use std::sync::Arc;
+
+use postern_common::clock::Timestamp;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Mutex;
+
+use super::*;
+use crate::retry::Class;
+use crate::sequence::Sequence;
+
+/// What the server says to a verb that comes up; everything else gets a yes.
+#[derive(Clone, Copy, Debug)]
+enum Script {
+    Yes,
+    /// To this verb (`DOT` is the end of the message) with this line.
+    Say(&'static str, &'static str),
+    /// Closes the connection at this verb.
+    Drop(&'static str),
+}
+
+/// One message as the server took it: the envelope's lines, and the data with its dots.
+#[derive(Clone, Debug, Default)]
+struct Caught {
+    envelope: Vec<String>,
+    data: String,
+}
+
+struct Server {
+    port: u16,
+    caught: Arc<Mutex<Vec<Caught>>>,
+    connections: Arc<std::sync::atomic::AtomicUsize>,
+}
+
+async fn server(script: Script) -> Server {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("port");
+    let port = listener.local_addr().expect("address").port();
+    let (caught, connections) = (Arc::new(Mutex::new(Vec::new())), Arc::default());
+    let server = Server { port, caught: Arc::clone(&caught), connections: Arc::clone(&connections) };
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            connections.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            tokio::spawn(talk(stream, script, Arc::clone(&caught)));
+        }
+    });
+    server
+}
+
+async fn talk(stream: TcpStream, script: Script, caught: Arc<Mutex<Vec<Caught>>>) -> std::io::Result<()> {
+    let mut stream = BufReader::new(stream);
+    stream.write_all(b"220 test\r\n").await?;
+    let mut mail = Caught::default();
+    let mut line = String::new();
+    while stream.read_line(&mut line).await? > 0 {
+        let verb = line.split_whitespace().next().unwrap_or_default().to_uppercase();
+        if matches!(verb.as_str(), "MAIL" | "RCPT") {
+            mail.envelope.push(line.trim_end().to_owned());
+        }
+        match answer(script, &verb) {
+            None => return Ok(()),
+            Some(words) => stream.write_all(words.as_bytes()).await?,
+        }
+        if verb == "DATA" && answer(script, "DATA").is_some_and(|words| words.starts_with("354")) {
+            while !mail.data.ends_with("\r\n.\r\n") {
+                stream.read_line(&mut mail.data).await?;
+            }
+            match answer(script, "DOT") {
+                None => return Ok(()),
+                Some(words) => stream.write_all(words.as_bytes()).await?,
+            }
+            caught.lock().await.push(std::mem::take(&mut mail));
+        }
+        line.clear();
+    }
+    Ok(())
+}
+
+fn answer(script: Script, verb: &str) -> Option<String> {
+    match script {
+        Script::Drop(at) if at == verb => None,
+        Script::Say(at, words) if at == verb => Some(format!("{words}\r\n")),
+        Script::Yes | Script::Drop(_) | Script::Say(..) => Some(match verb {
+            "EHLO" => "250-test\r\n250 8BITMIME\r\n".to_owned(),
+            "DATA" => "354 go on\r\n".to_owned(),
+            _ => "250 2.0.0 Ok\r\n".to_owned(),
+        }),
+    }
+}
+
+fn smtp(port: u16) -> Smtp {
+    let from = (EmailAddress::parse("postern@example.org").expect("address"), "Postern".to_owned());
+    let config = SmtpConfig {
+        host: "127.0.0.1".to_owned(),
+        port,
+        tls: TlsMode::None,
+        ca_pem: None,
+        credentials: None,
+        from,
+        hello: "example.org".to_owned(),
+        connections: 4,
+        unsubscribe_url: Some("https://x.example/unsubscribe".parse().expect("URL")),
+    };
+    Smtp::new(config, Codes::shipped()).expect("no certificates")
+}
+
+fn content(text: &str) -> Content {
+    Content::Email {
+        subject: text.replace(['\r', '\n'], " "),
+        text: text.to_owned(),
+        html: Some(format!("<p>{text}</p>")),
+    }
+}
+
+async fn send(smtp: &Smtp, content: &Content) -> Result<Taken, Refusal> {
+    let to = Address::Email(EmailAddress::parse("ada@example.com").expect("address"));
+    let message = Message {
+        id: Sequence::id(1 << 40),
+        to: &to,
+        content,
+        created_at: Timestamp(1_763_600_000_000),
+        expires_at: None,
+        urgent: false,
+        unsubscribe: true,
+    };
+    smtp.send(&message).await
+}
+
+#[tokio::test]
+async fn a_message_arrives_with_its_headers_and_the_connection_is_kept() {
+    let server = server(Script::Yes).await;
+    let smtp = smtp(server.port);
+    for _ in 0..3 {
+        let taken = send(&smtp, &content("Hello Ada")).await.expect("taken");
+        assert_eq!(taken.detail.as_deref(), Some("250 2.0.0 Ok"));
+    }
+    let caught = server.caught.lock().await.clone();
+    assert_eq!((caught.len(), server.connections.load(std::sync::atomic::Ordering::SeqCst)), (3, 1));
+    assert_eq!(caught[0].envelope, ["MAIL FROM:<postern@example.org>", "RCPT TO:<ada@example.com>"]);
+    let id = format!(
+        "Message-ID: <{}@example.org>",
+        Sequence::id(1 << 40).to_string().split('-').next().expect("part")
+    );
+    assert!(caught[0].data.contains(&id[..id.len() - 13]), "{}", caught[0].data);
+    for header in [
+        "Subject: Hello Ada\r\n",
+        "List-Unsubscribe: <https://x.example/",
+        "List-Unsubscribe-Post: ",
+        "Date: ",
+    ] {
+        assert!(caught[0].data.contains(header), "{header} in {}", caught[0].data);
+    }
+}
+
+#[tokio::test]
+async fn every_fault_is_judged_and_leaves_no_connection_in_doubt() {
+    let cases = [
+        (Script::Say("RCPT", "550 5.1.1 no such user"), Class::Permanent, "mailbox_unknown"),
+        (Script::Say("RCPT", "450 4.2.1 slow down"), Class::Throttled, "provider_throttles"),
+        (Script::Say("MAIL", "451 4.3.0 later"), Class::Transient, "provider_busy"),
+        (Script::Say("DATA", "554 no"), Class::Permanent, "provider_refused"),
+        (Script::Say("DOT", "552 5.2.2 full"), Class::Transient, "mailbox_full"),
+        (
+            Script::Say("DOT", "550 5.7.1 spam from ada@example.com"),
+            Class::Permanent,
+            "message_refused_by_policy",
+        ),
+        (Script::Say("EHLO", "421 busy"), Class::Throttled, "provider_throttles"),
+        (Script::Drop("MAIL"), Class::Transient, "provider_unreachable"),
+        (Script::Drop("DATA"), Class::Transient, "provider_unreachable"),
+        (Script::Drop("DOT"), Class::Ambiguous, "connection_broken"),
+    ];
+    for (script, class, code) in cases {
+        let server = server(script).await;
+        let smtp = smtp(server.port);
+        let refusal = send(&smtp, &content("x")).await.expect_err("refused");
+        assert_eq!((refusal.class, refusal.code.as_str()), (class, code), "{script:?}");
+        assert!(!refusal.detail.unwrap_or_default().contains("ada@"), "{script:?}");
+        if matches!(script, Script::Drop(_)) {
+            assert!(smtp.idle.take().is_none(), "{script:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_is_away_or_without_starttls_gets_no_message() {
+    let closed = TcpListener::bind("127.0.0.1:0").await.expect("port").local_addr().expect("address").port();
+    let refusal = send(&smtp(closed), &content("x")).await.expect_err("away");
+    assert_eq!(refusal.class, Class::Transient);
+    let server = server(Script::Yes).await;
+    let config =
+        SmtpConfig { tls: TlsMode::StartTls, host: "localhost".to_owned(), ..smtp(server.port).config };
+    let strict = Smtp::new(config, Codes::shipped()).expect("no certificates");
+    let refusal = send(&strict, &content("x")).await.expect_err("not protected");
+    assert_eq!((refusal.class, refusal.code.as_str()), (Class::Configuration, "provider_tls_failed"));
+    assert!(server.caught.lock().await.is_empty());
+}
+
+/// The big list of naughty strings, and what ends a message for one server and not for another.
+fn naughty() -> Vec<String> {
+    let env = postern_common::config::Env::of_process();
+    let folder = env.get("POSTERN_VECTORS").map(str::to_owned);
+    let folder =
+        folder.unwrap_or_else(|| concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/vectors").to_owned());
+    let mut strings: Vec<String> = [
+        "\r\n.\r\n",
+        "\n.\n",
+        "\r.\r",
+        "\n.\r\n",
+        "\r\n.\n",
+        "\r\n.\r",
+        "\r\n\0.\r\n",
+        ".",
+        "..",
+        "\r\n..\r\n",
+        "x\r\nBcc: evil@example.net",
+        "x\nRCPT TO:<evil@example.net>",
+        "\r\n.\r\nMAIL FROM:<evil@example.net>\r\n",
+        "{{ 7 * 7 }}",
+        "{% include '/etc/passwd' %}",
+        "=?utf-8?q?=0D=0ABcc:_evil@example.net?=",
+    ]
+    .map(str::to_owned)
+    .into();
+    match std::fs::read_to_string(format!("{folder}/blns.json")) {
+        Ok(text) => strings.extend(serde_json::from_str::<Vec<String>>(&text).expect("a list of strings")),
+        Err(error) => println!("skipped blns.json: {error}"),
+    }
+    strings
+}
+
+#[tokio::test]
+async fn no_string_is_more_than_text() {
+    let server = server(Script::Yes).await;
+    let smtp = smtp(server.port);
+    let strings = naughty();
+    for text in &strings {
+        send(&smtp, &content(text)).await.expect("taken");
+    }
+    let caught = server.caught.lock().await;
+    assert_eq!(caught.len(), strings.len(), "one message each");
+    for (mail, text) in caught.iter().zip(&strings) {
+        assert_eq!(
+            mail.envelope,
+            ["MAIL FROM:<postern@example.org>", "RCPT TO:<ada@example.com>"],
+            "{text:?}"
+        );
+        let head = mail.data.split("\r\n\r\n").next().expect("a head");
+        let names: Vec<&str> = head
+            .lines()
+            .filter(|line| !line.starts_with([' ', '\t']))
+            .filter_map(|line| line.split(':').next())
+            .collect();
+        let expected = [
+            "From",
+            "To",
+            "Subject",
+            "Message-ID",
+            "Date",
+            "Auto-Submitted",
+            "List-Unsubscribe",
+            "List-Unsubscribe-Post",
+            "MIME-Version",
+            "Content-Type",
+        ];
+        assert_eq!(names, expected, "{text:?}");
+        let ends = mail.data.matches("\r\n.\r\n").count()
+            + mail.data.replace("\r\n", "").matches(['\r', '\n']).count();
+        assert_eq!(ends, 1, "{text:?} in {:?}", mail.data);
+    }
+}

@@ -1,0 +1,147 @@
+//! The truth: PostgreSQL or SQLite, the same promises over both.
+//!
+//! | table | holds | changes |
+//! |---|---|---|
+//! | `notify_record` | what was asked for | insert only, partitioned by id, that is by time |
+//! | `notify_queue` | what is waiting or being sent | small and hot; deleted from on completion |
+//! | `notify_delayed` | repeats and scheduled ones, by due time | moved to the queue when due |
+//! | `notify_result` | how each attempt ended | insert only, partitioned like the records |
+//! | `notify_receipt` | what providers reported later | insert only, unique per provider event |
+//! | `notify_worker` | who is alive | a row a process, renewed every 3 s |
+//!
+//! An attempt is written before its call: the claim raises `attempt` and `fence` and is committed before any provider
+//! hears of it. A result counts only while the queue row still carries the fence of its claim.
+
+mod id;
+pub mod postgres;
+pub mod row;
+mod schema;
+mod sqlite;
+
+use postern_common::clock::Timestamp;
+use postern_common::database::{Database, is_unavailable};
+use postern_common::exit::Exit;
+
+pub use row::{
+    Cancelled, Claim, Claimed, DeadFilter, DeadLetter, Existing, Finished, LaneMark, NewNotification, Next,
+    Receipt, Record, ResultKind, ResultRow, Snapshot, Survey, Trail, WaitingRow,
+};
+
+use crate::notification::{Lane, NotificationId, Order};
+use postgres::Postgres;
+use sqlite::Sqlite;
+
+/// One of the two stores.
+#[derive(Clone, Debug)]
+pub enum Store {
+    /// PostgreSQL 15 or later.
+    Postgres(Postgres),
+    /// One SQLite file.
+    Sqlite(Sqlite),
+}
+
+/// Why the store did not do it.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// It is away, full or restarting: the same call can succeed later. It may have been done all the same.
+    #[error("the store is not available: {0}")]
+    Unavailable(sqlx::Error),
+    /// It refused: a fault in the statement or in what it was given.
+    #[error("the store refused: {0}")]
+    Refused(sqlx::Error),
+}
+
+impl From<sqlx::Error> for StoreError {
+    fn from(error: sqlx::Error) -> Self {
+        if is_unavailable(&error) { Self::Unavailable(error) } else { Self::Refused(error) }
+    }
+}
+
+type Outcome<T> = Result<T, StoreError>;
+
+macro_rules! delegate {
+    ($($(#[$doc:meta])* $name:ident($($arg:ident: $type:ty),*) -> $result:ty;)*) => {
+        impl Store {$(
+            $(#[$doc])*
+            ///
+            /// # Errors
+            /// The store is away or refuses.
+            pub async fn $name(&self, $($arg: $type),*) -> Result<$result, StoreError> {
+                match self {
+                    Self::Postgres(store) => store.$name($($arg),*).await,
+                    Self::Sqlite(store) => store.$name($($arg),*).await,
+                }
+            }
+        )*}
+    };
+}
+
+delegate! {
+    /// Stores a batch in one transaction, in the order given. Returns the ids that were refused because their
+    /// idempotency key is taken; everything else is durable.
+    accept(batch: &[NewNotification]) -> Vec<NotificationId>;
+    /// What an idempotency key was used for.
+    existing(creator: &str, key: &str) -> Option<Existing>;
+    /// Forgets idempotency keys that were used before this instant; how many.
+    forget_keys(before: Timestamp) -> u64;
+    /// Takes the next rows of a lane, in order, beyond the claim's cursor.
+    claim(claim: &Claim<'_>) -> Vec<Claimed>;
+    /// Takes rows out of the queue and writes how their attempts ended; a row whose fence has moved on is left alone.
+    /// How many were taken.
+    finish(batch: &[Finished]) -> usize;
+    /// Gives back rows whose attempt was never begun.
+    release(rows: &[(NotificationId, i32)]) -> usize;
+    /// Looks at lanes: what waits beyond the cursor, and what was overlooked below it.
+    survey(marks: &[LaneMark], dead: &[i64]) -> Vec<Survey>;
+    /// Moves what is due from the delayed rows to the queue, in order of due time; the lanes and orders moved to.
+    move_due(now: Timestamp, limit: i64) -> Vec<(Lane, Order)>;
+    /// When the next delayed row is due.
+    next_due() -> Option<Timestamp>;
+    /// Cancels what has not been begun.
+    cancel(id: NotificationId, now: Timestamp) -> Cancelled;
+    /// Everything that is known about these notifications.
+    read(ids: &[NotificationId]) -> Vec<Snapshot>;
+    /// Keeps what providers reported; how many were new.
+    receive(receipts: &[Receipt]) -> u64;
+    /// Puts a worker on the list.
+    register_worker(worker: i64, now: Timestamp) -> ();
+    /// Says that a worker is alive; `false` if it was already dead at `dead_before`, and stays so.
+    renew_worker(worker: i64, now: Timestamp, dead_before: Timestamp) -> bool;
+    /// Takes a worker off the list (`gone`: it holds nothing any more), or declares it dead.
+    retire_worker(worker: i64, gone: bool) -> ();
+    /// Workers that have not been heard of since this instant.
+    dead_workers(dead_before: Timestamp) -> Vec<i64>;
+    /// Forgets workers that have been dead since this instant and hold nothing.
+    forget_workers(dead_before: Timestamp) -> u64;
+    /// How many rows wait in each lane, counted to at most `cap`.
+    depths(cap: i64) -> Vec<(Lane, i64)>;
+    /// Makes room for what is to come and drops what is older than `keep_from`.
+    keep_house(now: Timestamp, keep_from: Timestamp) -> ();
+    /// Failed notifications, oldest first.
+    dead_letters(filter: &DeadFilter) -> Vec<DeadLetter>;
+    /// Queues failed notifications again; how many.
+    replay(filter: &DeadFilter, first_order: Order, now: Timestamp) -> u64;
+    /// Forgets that notifications failed; their history stays. How many.
+    drop_dead(filter: &DeadFilter) -> u64;
+    /// Notes addresses that are proven not to exist: channel index and SHA-256 of the address.
+    suppress(rows: &[(i16, Vec<u8>, String)], now: Timestamp) -> u64;
+    /// Suppressed addresses noted at or after an instant.
+    suppressed_since(at: Timestamp) -> Vec<(i16, Vec<u8>, i64)>;
+}
+
+impl Store {
+    /// Takes over an open database and brings its tables up to date.
+    ///
+    /// # Errors
+    /// Status 69: a migration fails or the tables are newer than this binary.
+    pub async fn open(database: &Database, connections: u32) -> Result<Self, Exit> {
+        database.migrate(&schema::MIGRATIONS).await?;
+        Ok(match database {
+            Database::Postgres(pool) => Self::Postgres(Postgres::new(pool.clone(), connections)),
+            Database::Sqlite(sqlite) => Self::Sqlite(Sqlite::new(sqlite.clone())),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

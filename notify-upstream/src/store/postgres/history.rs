@@ -1,0 +1,281 @@
+//! All SQL beside the queue: records, results, receipts, workers, keys, dead letters, partitions.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use postern_common::clock::Timestamp;
+use sqlx::{AssertSqlSafe, Row};
+
+use super::{Postgres, RECORD, lane, record, result_row, unknown};
+use crate::notification::{NotificationId, ORDER_COUNTER_BITS, Order};
+use crate::store::Outcome;
+use crate::store::row::{
+    DeadFilter, DeadLetter, Existing, Receipt, ReceiptKind, ResultKind, Snapshot, Trail, WaitingRow,
+};
+
+/// One partition holds a week: ninety days of retention are thirteen partitions to plan over.
+const PARTITION: Duration = Duration::from_secs(7 * 86_400);
+
+/// History, inbox and the live row in one snapshot: a row that moves from one to the other is seen once.
+const TRAIL: &str = "
+SELECT id, 0::int2 AS part, attempt, kind, began_at, at, next_at, provider, code, detail
+FROM notify_result WHERE id = ANY($1)
+UNION ALL
+SELECT id, 1::int2, 0, kind, NULL, at, NULL, provider, code, detail FROM notify_receipt WHERE id = ANY($1)
+UNION ALL
+SELECT id, 2::int2, attempt, 0::int2, since, 0, NULL, NULL, NULL, NULL FROM notify_queue WHERE id = ANY($1)
+UNION ALL
+SELECT id, 2::int2, attempt, 0::int2, NULL, 0, due, NULL, NULL, NULL FROM notify_delayed WHERE id = ANY($1)
+ORDER BY 6, 3";
+
+const DEAD: &str = "
+    ($1::uuid IS NULL OR id = $1) AND ($2::text IS NULL OR code = $2)
+    AND ($3::int8 IS NULL OR at >= $3) AND ($4::int8 IS NULL OR at < $4) ORDER BY at, id LIMIT $5";
+
+macro_rules! bind_dead {
+    ($query:expr, $filter:expr) => {
+        $query
+            .bind($filter.id)
+            .bind($filter.code.as_deref())
+            .bind($filter.since.map(|at| at.0))
+            .bind($filter.until.map(|at| at.0))
+            .bind($filter.limit)
+    };
+}
+
+impl Postgres {
+    pub(in crate::store) async fn existing(&self, creator: &str, key: &str) -> Outcome<Option<Existing>> {
+        let sql = "SELECT id, fingerprint, created_at FROM notify_key WHERE creator = $1 AND key = $2";
+        let row = sqlx::query(sql).bind(creator).bind(key).fetch_optional(&self.queue).await?;
+        let existing = |row: sqlx::postgres::PgRow| {
+            Ok(Existing {
+                id: row.try_get(0)?,
+                fingerprint: row.try_get(1)?,
+                created_at: Timestamp(row.try_get(2)?),
+            })
+        };
+        row.map(existing).transpose()
+    }
+
+    pub(in crate::store) async fn forget_keys(&self, before: Timestamp) -> Outcome<u64> {
+        let sql = "DELETE FROM notify_key WHERE created_at < $1";
+        Ok(sqlx::query(sql).bind(before.0).execute(&self.history).await?.rows_affected())
+    }
+
+    pub(in crate::store) async fn read(&self, ids: &[NotificationId]) -> Outcome<Vec<Snapshot>> {
+        // Records first: they never change, so whatever the second statement sees belongs to one that was found.
+        let sql = format!("SELECT r.id, r.send_at, {RECORD} FROM notify_record r WHERE r.id = ANY($1)");
+        let rows = sqlx::query(AssertSqlSafe(sql)).bind(ids).fetch_all(&self.queue).await?;
+        let mut found = HashMap::with_capacity(rows.len());
+        for row in &rows {
+            let id = row.try_get(0)?;
+            let send_at = row.try_get::<Option<i64>, _>(1)?.map(Timestamp);
+            found.insert(id, Snapshot { id, record: record(row, 2)?, send_at, trail: Vec::new() });
+        }
+        if found.is_empty() {
+            return Ok(Vec::new());
+        }
+        for row in sqlx::query(TRAIL).bind(ids).fetch_all(&self.queue).await? {
+            if let Some(snapshot) = found.get_mut(&row.try_get::<NotificationId, _>(0)?) {
+                snapshot.trail.push(trail(&row)?);
+            }
+        }
+        Ok(found.into_values().collect())
+    }
+
+    pub(in crate::store) async fn receive(&self, receipts: &[Receipt]) -> Outcome<u64> {
+        let sql = "INSERT INTO notify_receipt (provider, event_id, id, kind, at, received_at, code, detail)
+            SELECT * FROM unnest($1::text[], $2::text[], $3::uuid[], $4::int2[], $5::int8[], $6::int8[], $7::text[], $8::text[])
+            AS t(provider, event_id, id, kind, at, received_at, code, detail) ORDER BY provider, event_id
+            ON CONFLICT DO NOTHING";
+        let done = sqlx::query(sql)
+            .bind(receipts.iter().map(|row| row.provider.as_str()).collect::<Vec<_>>())
+            .bind(receipts.iter().map(|row| row.event_id.as_str()).collect::<Vec<_>>())
+            .bind(receipts.iter().map(|row| row.id).collect::<Vec<_>>())
+            .bind(receipts.iter().map(|row| row.kind.code()).collect::<Vec<_>>())
+            .bind(receipts.iter().map(|row| row.at.0).collect::<Vec<_>>())
+            .bind(receipts.iter().map(|row| row.received_at.0).collect::<Vec<_>>())
+            .bind(receipts.iter().map(|row| row.code.as_deref()).collect::<Vec<_>>())
+            .bind(receipts.iter().map(|row| row.detail.as_deref()).collect::<Vec<_>>())
+            .execute(&self.history)
+            .await?;
+        Ok(done.rows_affected())
+    }
+
+    pub(in crate::store) async fn register_worker(&self, worker: i64, now: Timestamp) -> Outcome<()> {
+        let sql = "INSERT INTO notify_worker (id, seen_at) VALUES ($1, $2)";
+        sqlx::query(sql).bind(worker).bind(now.0).execute(&self.history).await?;
+        Ok(())
+    }
+
+    pub(in crate::store) async fn renew_worker(
+        &self,
+        worker: i64,
+        now: Timestamp,
+        dead_before: Timestamp,
+    ) -> Outcome<bool> {
+        let sql = "UPDATE notify_worker SET seen_at = $2 WHERE id = $1 AND seen_at >= $3";
+        let done =
+            sqlx::query(sql).bind(worker).bind(now.0).bind(dead_before.0).execute(&self.history).await?;
+        Ok(done.rows_affected() == 1)
+    }
+
+    pub(in crate::store) async fn retire_worker(&self, worker: i64, gone: bool) -> Outcome<()> {
+        let sql = if gone {
+            "DELETE FROM notify_worker WHERE id = $1"
+        } else {
+            "UPDATE notify_worker SET seen_at = 0 WHERE id = $1"
+        };
+        sqlx::query(sql).bind(worker).execute(&self.history).await?;
+        Ok(())
+    }
+
+    pub(in crate::store) async fn dead_workers(&self, dead_before: Timestamp) -> Outcome<Vec<i64>> {
+        let sql = "SELECT id FROM notify_worker WHERE seen_at < $1 LIMIT 1000";
+        Ok(sqlx::query_scalar(sql).bind(dead_before.0).fetch_all(&self.history).await?)
+    }
+
+    pub(in crate::store) async fn forget_workers(&self, dead_before: Timestamp) -> Outcome<u64> {
+        let sql = "DELETE FROM notify_worker w WHERE seen_at < $1
+            AND NOT EXISTS (SELECT 1 FROM notify_queue q WHERE q.worker = w.id)";
+        Ok(sqlx::query(sql).bind(dead_before.0).execute(&self.history).await?.rows_affected())
+    }
+
+    /// Makes the partitions of this week and the next, and drops those that lie wholly before `keep_from`. A partition is
+    /// built apart and attached: inserts go on meanwhile.
+    pub(in crate::store) async fn keep_house(&self, now: Timestamp, keep_from: Timestamp) -> Outcome<()> {
+        let week = i64::try_from(PARTITION.as_millis()).unwrap_or(i64::MAX);
+        for table in ["notify_record", "notify_result"] {
+            for number in [now.0.div_euclid(week), now.0.div_euclid(week) + 1] {
+                self.add_partition(table, number, week).await?;
+            }
+            for old in self.partitions(table).await? {
+                if (old + 1).saturating_mul(week) <= keep_from.0 {
+                    let sql = format!("DROP TABLE IF EXISTS {table}_w{old}");
+                    sqlx::query(AssertSqlSafe(sql)).execute(&self.history).await?;
+                }
+            }
+        }
+        let floor = NotificationId::floor(keep_from);
+        sqlx::query("DELETE FROM notify_dead WHERE id < $1").bind(floor).execute(&self.history).await?;
+        let sql = "DELETE FROM notify_receipt WHERE received_at < $1";
+        sqlx::query(sql).bind(keep_from.0).execute(&self.history).await?;
+        Ok(())
+    }
+
+    async fn add_partition(&self, table: &str, number: i64, week: i64) -> Outcome<()> {
+        let [from, to] =
+            [number, number + 1].map(|n| NotificationId::floor(Timestamp(n.saturating_mul(week))));
+        let mut transaction = self.history.begin().await?;
+        // One replica at a time; the others find it there.
+        sqlx::query("SELECT pg_advisory_xact_lock(7_305_001)").execute(&mut *transaction).await?;
+        let name = format!("{table}_w{number}");
+        let there: bool = sqlx::query_scalar("SELECT to_regclass($1) IS NOT NULL")
+            .bind(&name)
+            .fetch_one(&mut *transaction)
+            .await?;
+        if !there {
+            let sql = format!("CREATE TABLE {name} (LIKE {table} INCLUDING DEFAULTS INCLUDING CONSTRAINTS)");
+            sqlx::query(AssertSqlSafe(sql)).execute(&mut *transaction).await?;
+            let sql =
+                format!("ALTER TABLE {table} ATTACH PARTITION {name} FOR VALUES FROM ('{from}') TO ('{to}')");
+            sqlx::query(AssertSqlSafe(sql)).execute(&mut *transaction).await?;
+        }
+        Ok(transaction.commit().await?)
+    }
+
+    /// Numbers of the weeks that a table has partitions for.
+    async fn partitions(&self, table: &str) -> Outcome<Vec<i64>> {
+        let sql = "SELECT c.relname::text FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+            WHERE i.inhparent = to_regclass($1)";
+        let names: Vec<String> = sqlx::query_scalar(sql).bind(table).fetch_all(&self.history).await?;
+        Ok(names.iter().filter_map(|name| name.rsplit_once("_w")?.1.parse().ok()).collect())
+    }
+
+    pub(in crate::store) async fn dead_letters(&self, filter: &DeadFilter) -> Outcome<Vec<DeadLetter>> {
+        let sql = format!("SELECT id, lane, attempt, at, code FROM notify_dead WHERE {DEAD}");
+        let rows = bind_dead!(sqlx::query(AssertSqlSafe(sql)), filter).fetch_all(&self.history).await?;
+        let letter = |row: &sqlx::postgres::PgRow| {
+            Ok(DeadLetter {
+                id: row.try_get(0)?,
+                lane: lane(row, 1)?,
+                attempt: row.try_get(2)?,
+                at: Timestamp(row.try_get(3)?),
+                code: row.try_get(4)?,
+            })
+        };
+        rows.iter().map(letter).collect()
+    }
+
+    pub(in crate::store) async fn replay(
+        &self,
+        filter: &DeadFilter,
+        first: Order,
+        now: Timestamp,
+    ) -> Outcome<u64> {
+        let sql = format!(
+            "WITH picked AS (SELECT id, at FROM notify_dead WHERE {DEAD}),
+            gone AS (DELETE FROM notify_dead d USING picked p WHERE d.id = p.id RETURNING d.*),
+            history AS (INSERT INTO notify_result (id, attempt, kind, at) SELECT id, attempt, $6, $7 FROM gone)
+            INSERT INTO notify_queue (id, lane, ord, fence, attempt)
+            SELECT id, lane, $8 + row_number() OVER (ORDER BY at, id) - 1, fence, attempt FROM gone"
+        );
+        let query = bind_dead!(sqlx::query(AssertSqlSafe(sql)), filter);
+        let query = query.bind(ResultKind::Replayed.code()).bind(now.0).bind(first);
+        Ok(query.execute(&self.history).await?.rows_affected())
+    }
+
+    pub(in crate::store) async fn drop_dead(&self, filter: &DeadFilter) -> Outcome<u64> {
+        let sql = format!("DELETE FROM notify_dead WHERE id IN (SELECT id FROM notify_dead WHERE {DEAD})");
+        Ok(bind_dead!(sqlx::query(AssertSqlSafe(sql)), filter).execute(&self.history).await?.rows_affected())
+    }
+
+    pub(in crate::store) async fn suppress(
+        &self,
+        rows: &[(i16, Vec<u8>, String)],
+        now: Timestamp,
+    ) -> Outcome<u64> {
+        let sql = "INSERT INTO notify_suppression (channel, address, reason, at)
+            SELECT channel, address, reason, $4 FROM unnest($1::int2[], $2::bytea[], $3::text[])
+            AS t(channel, address, reason) ON CONFLICT DO NOTHING";
+        let done = sqlx::query(sql)
+            .bind(rows.iter().map(|row| row.0).collect::<Vec<_>>())
+            .bind(rows.iter().map(|row| row.1.as_slice()).collect::<Vec<_>>())
+            .bind(rows.iter().map(|row| row.2.as_str()).collect::<Vec<_>>())
+            .bind(now.0)
+            .execute(&self.history)
+            .await?;
+        Ok(done.rows_affected())
+    }
+
+    pub(in crate::store) async fn suppressed_since(
+        &self,
+        at: Timestamp,
+    ) -> Outcome<Vec<(i16, Vec<u8>, i64)>> {
+        let sql =
+            "SELECT channel, address, at FROM notify_suppression WHERE at >= $1 ORDER BY at LIMIT 100000";
+        Ok(sqlx::query_as(sql).bind(at.0).fetch_all(&self.history).await?)
+    }
+}
+
+fn trail(row: &sqlx::postgres::PgRow) -> Outcome<Trail> {
+    let kind: i16 = row.try_get(3)?;
+    Ok(match row.try_get::<i16, _>(1)? {
+        0 => Trail::Result(result_row(row, kind)?),
+        1 => Trail::Receipt(
+            ReceiptKind::from_code(kind).ok_or_else(|| unknown("kind of receipt"))?,
+            Timestamp(row.try_get(5)?),
+            row.try_get(7)?,
+            row.try_get(8)?,
+            row.try_get(9)?,
+        ),
+        _ => Trail::Waiting(WaitingRow {
+            attempt: row.try_get(2)?,
+            since: row.try_get::<Option<i64>, _>(4)?.map(Timestamp),
+            due: row.try_get::<Option<i64>, _>(6)?.map(Timestamp),
+        }),
+    })
+}
+
+/// Orders must leave room for the counter below the milliseconds.
+const _: () = assert!(ORDER_COUNTER_BITS < 16);

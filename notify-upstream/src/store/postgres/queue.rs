@@ -1,0 +1,258 @@
+//! All SQL of the queue. Every statement is one transaction and one round trip, and is prepared once a connection.
+
+use postern_common::clock::Timestamp;
+use sqlx::{AssertSqlSafe, Row};
+
+use super::{Postgres, RECORD, lane, record};
+use crate::notification::{Lane, NotificationId, ORDER_COUNTER_BITS, Order};
+use crate::store::Outcome;
+use crate::store::row::{
+    Cancelled, Claim, Claimed, Finished, LaneMark, NewNotification, Next, ResultKind, Survey,
+};
+
+/// Keys are inserted in order, so that two replicas cannot wait for each other.
+const ACCEPT: &str = "
+WITH input AS MATERIALIZED (
+    SELECT * FROM unnest($1::uuid[], $2::int8[], $3::int2[], $4::text[], $5::text[], $6::text[], $7::int4[], $8::text[],
+        $9::text[], $10::text[], $11::int8[], $12::int8[], $13::int8[], $14::int8[], $15::text[], $16::bytea[])
+    AS t(id, ord, lane, creator, addressee, template, template_version, locale, recipient, variables, created_at,
+        expires_at, send_at, worker, key, fingerprint)
+), keyed AS (
+    INSERT INTO notify_key (creator, key, id, fingerprint, created_at)
+    SELECT creator, key, id, fingerprint, created_at FROM input WHERE key IS NOT NULL ORDER BY creator, key
+    ON CONFLICT DO NOTHING RETURNING id
+), fresh AS MATERIALIZED (
+    SELECT * FROM input WHERE key IS NULL OR id IN (SELECT id FROM keyed)
+), recorded AS (
+    INSERT INTO notify_record (id, lane, creator, addressee, template, template_version, locale, recipient, variables,
+        created_at, send_at, expires_at)
+    SELECT id, lane, creator, addressee, template, template_version, locale, recipient, variables, created_at, send_at,
+        expires_at FROM fresh
+), queued AS (
+    INSERT INTO notify_queue (id, lane, ord, fence, attempt, worker, since)
+    SELECT id, lane, ord, (worker IS NOT NULL)::int4, (worker IS NOT NULL)::int4, worker,
+        CASE WHEN worker IS NOT NULL THEN created_at END
+    FROM fresh WHERE send_at IS NULL
+), delayed AS (
+    INSERT INTO notify_delayed (id, due, lane, fence, attempt)
+    SELECT id, send_at, lane, 0, 0 FROM fresh WHERE send_at IS NOT NULL
+)
+SELECT id FROM keyed";
+
+/// A row of a dead worker is taken over, and its attempt is put down as lost in the same transaction.
+const CLAIM: &str = "
+WITH picked AS MATERIALIZED (
+    SELECT id, worker, attempt, since FROM notify_queue
+    WHERE lane = $1 AND ord > $2 AND (worker IS NULL OR worker = ANY($3))
+    ORDER BY ord LIMIT $4 FOR UPDATE SKIP LOCKED
+), claimed AS (
+    UPDATE notify_queue q SET worker = $5, fence = q.fence + 1, attempt = q.attempt + 1, since = $6
+    FROM picked p WHERE q.id = p.id
+    RETURNING q.id, q.ord, q.fence, q.attempt, p.worker IS NOT NULL AS lost
+), lost AS (
+    INSERT INTO notify_result (id, attempt, kind, began_at, at)
+    SELECT id, attempt, $7, since, $6 FROM picked WHERE worker IS NOT NULL
+)
+SELECT c.id, c.ord, c.fence, c.attempt, c.lost, ";
+
+/// Each row acts only if its fence and worker still match; one that does not neither goes nor leaves a result.
+const FINISH: &str = "
+WITH input AS MATERIALIZED (
+    SELECT * FROM unnest($1::uuid[], $2::int4[], $3::int8[], $4::int2[], $5::int4[], $6::int2[], $7::int8[], $8::int8[],
+        $9::int8[], $10::text[], $11::text[], $12::text[], $13::bool[])
+    AS t(id, fence, worker, lane, attempt, kind, began_at, at, next_at, provider, code, detail, dead)
+), taken AS (
+    DELETE FROM notify_queue q USING input i WHERE q.id = i.id AND q.fence = i.fence AND q.worker = i.worker
+    RETURNING i.*
+), results AS (
+    INSERT INTO notify_result (id, attempt, kind, began_at, at, next_at, provider, code, detail)
+    SELECT id, attempt, kind, began_at, at, next_at, provider, code, detail FROM taken
+), delayed AS (
+    INSERT INTO notify_delayed (id, due, lane, fence, attempt)
+    SELECT id, next_at, lane, fence, attempt FROM taken WHERE next_at IS NOT NULL
+), dead AS (
+    INSERT INTO notify_dead (id, lane, fence, attempt, at, code)
+    SELECT id, lane, fence, attempt, at, code FROM taken WHERE dead
+)
+SELECT count(*) FROM taken";
+
+const RELEASE: &str = "
+UPDATE notify_queue q SET worker = NULL, since = NULL, attempt = q.attempt - 1
+FROM unnest($1::uuid[], $2::int4[]) AS i(id, fence) WHERE q.id = i.id AND q.fence = i.fence";
+
+const SURVEY: &str = "
+SELECT m.lane,
+    (SELECT ord FROM notify_queue q WHERE q.lane = m.lane AND q.ord > m.cursor
+        AND (q.worker IS NULL OR q.worker = ANY($4)) ORDER BY q.lane, q.ord LIMIT 1),
+    (SELECT ord FROM notify_queue q WHERE q.lane = m.lane AND q.ord BETWEEN m.low AND m.cursor
+        AND (q.worker IS NULL OR q.worker = ANY($4)) ORDER BY q.lane, q.ord LIMIT 1),
+    (SELECT ord FROM notify_queue q WHERE q.lane = m.lane AND q.ord BETWEEN m.low AND m.cursor
+        ORDER BY q.lane, q.ord LIMIT 1)
+FROM unnest($1::int2[], $2::int8[], $3::int8[]) AS m(lane, low, cursor)";
+
+/// A moved row's order is its due time, as if it had been accepted then; a counter keeps rows of one instant apart.
+const MOVE_DUE: &str = "
+WITH due AS MATERIALIZED (
+    SELECT id, due, lane, fence, attempt FROM notify_delayed WHERE due <= $1
+    ORDER BY due LIMIT $2 FOR UPDATE SKIP LOCKED
+), gone AS (
+    DELETE FROM notify_delayed d USING due WHERE d.id = due.id
+)
+INSERT INTO notify_queue (id, lane, ord, fence, attempt)
+SELECT id, lane, (due << $3) + row_number() OVER (PARTITION BY due ORDER BY id) % (1 << $3), fence, attempt FROM due
+RETURNING lane, ord";
+
+/// What is claimed can no longer be cancelled: its fence decides, row by row.
+const CANCEL: &str = "
+WITH queued AS (
+    DELETE FROM notify_queue WHERE id = $1 AND worker IS NULL RETURNING id, attempt
+), delayed AS (
+    DELETE FROM notify_delayed WHERE id = $1 RETURNING id, attempt
+)
+INSERT INTO notify_result (id, attempt, kind, at)
+SELECT id, attempt, $3, $2 FROM (TABLE queued UNION ALL TABLE delayed) AS gone";
+
+const DEPTHS: &str = "
+SELECT lane, (SELECT count(*) FROM (SELECT 1 FROM notify_queue q WHERE q.lane = l.lane LIMIT $2) AS some)
+FROM unnest($1::int2[]) AS l(lane)";
+
+impl Postgres {
+    pub(in crate::store) async fn accept(&self, batch: &[NewNotification]) -> Outcome<Vec<NotificationId>> {
+        macro_rules! column {
+            ($row:ident => $value:expr) => {
+                batch.iter().map(|$row| $value).collect::<Vec<_>>()
+            };
+        }
+        let kept: Vec<NotificationId> = sqlx::query_scalar(ACCEPT)
+            .bind(column!(row => row.id))
+            .bind(column!(row => row.order))
+            .bind(column!(row => row.record.lane.code()))
+            .bind(column!(row => row.record.creator.as_str()))
+            .bind(column!(row => row.record.addressee.as_deref()))
+            .bind(column!(row => row.record.template.as_str()))
+            .bind(column!(row => row.record.template_version))
+            .bind(column!(row => row.record.locale.as_str()))
+            .bind(column!(row => row.record.recipient.as_str()))
+            .bind(column!(row => row.record.variables.as_str()))
+            .bind(column!(row => row.record.created_at.0))
+            .bind(column!(row => row.record.expires_at.map(|at| at.0)))
+            .bind(column!(row => row.send_at.map(|at| at.0)))
+            .bind(column!(row => row.worker))
+            .bind(column!(row => row.key.as_ref().map(|(key, _)| key.as_str())))
+            .bind(column!(row => row.key.as_ref().map(|(_, print)| print.as_slice())))
+            .fetch_all(&self.queue)
+            .await?;
+        let refused = |row: &&NewNotification| row.key.is_some() && !kept.contains(&row.id);
+        Ok(batch.iter().filter(refused).map(|row| row.id).collect())
+    }
+
+    pub(in crate::store) async fn claim(&self, claim: &Claim<'_>) -> Outcome<Vec<Claimed>> {
+        let sql = format!(
+            "{CLAIM}{RECORD} FROM claimed c CROSS JOIN LATERAL (SELECT * FROM notify_record WHERE id = c.id OFFSET 0) r"
+        );
+        let rows = sqlx::query(AssertSqlSafe(sql))
+            .bind(claim.lane.code())
+            .bind(claim.after)
+            .bind(claim.dead)
+            .bind(claim.limit)
+            .bind(claim.worker)
+            .bind(claim.now.0)
+            .bind(ResultKind::Lost.code())
+            .fetch_all(&self.queue)
+            .await?;
+        let claimed = rows.iter().map(|row| {
+            Ok(Claimed {
+                id: row.try_get(0)?,
+                order: row.try_get(1)?,
+                fence: row.try_get(2)?,
+                attempt: row.try_get(3)?,
+                lost: row.try_get(4)?,
+                record: record(row, 5)?,
+            })
+        });
+        let mut claimed = claimed.collect::<Outcome<Vec<_>>>()?;
+        // RETURNING does not keep the order of the rows that were picked.
+        claimed.sort_unstable_by_key(|row| row.order);
+        Ok(claimed)
+    }
+
+    pub(in crate::store) async fn finish(&self, batch: &[Finished]) -> Outcome<usize> {
+        macro_rules! column {
+            ($row:ident => $value:expr) => {
+                batch.iter().map(|$row| $value).collect::<Vec<_>>()
+            };
+        }
+        let taken: i64 = sqlx::query_scalar(FINISH)
+            .bind(column!(row => row.id))
+            .bind(column!(row => row.fence))
+            .bind(column!(row => row.worker))
+            .bind(column!(row => row.lane.code()))
+            .bind(column!(row => row.result.attempt))
+            .bind(column!(row => row.result.kind.code()))
+            .bind(column!(row => row.result.began_at.map(|at| at.0)))
+            .bind(column!(row => row.result.at.0))
+            .bind(column!(row => row.next.due().map(|at| at.0)))
+            .bind(column!(row => row.result.provider.as_deref()))
+            .bind(column!(row => row.result.code.as_deref()))
+            .bind(column!(row => row.result.detail.as_deref()))
+            .bind(column!(row => row.next == Next::Dead))
+            .fetch_one(&self.queue)
+            .await?;
+        Ok(usize::try_from(taken).unwrap_or(0))
+    }
+
+    pub(in crate::store) async fn release(&self, rows: &[(NotificationId, i32)]) -> Outcome<usize> {
+        let (ids, fences): (Vec<_>, Vec<_>) = rows.iter().copied().unzip();
+        let done = sqlx::query(RELEASE).bind(ids).bind(fences).execute(&self.queue).await?;
+        Ok(usize::try_from(done.rows_affected()).unwrap_or(0))
+    }
+
+    pub(in crate::store) async fn survey(&self, marks: &[LaneMark], dead: &[i64]) -> Outcome<Vec<Survey>> {
+        let rows = sqlx::query(SURVEY)
+            .bind(marks.iter().map(|mark| mark.lane.code()).collect::<Vec<_>>())
+            .bind(marks.iter().map(|mark| mark.low).collect::<Vec<_>>())
+            .bind(marks.iter().map(|mark| mark.cursor).collect::<Vec<_>>())
+            .bind(dead)
+            .fetch_all(&self.queue)
+            .await?;
+        let survey = rows.iter().map(|row| {
+            Ok(Survey {
+                lane: lane(row, 0)?,
+                head: row.try_get(1)?,
+                overlooked: row.try_get(2)?,
+                lowest: row.try_get(3)?,
+            })
+        });
+        survey.collect()
+    }
+
+    pub(in crate::store) async fn move_due(&self, now: Timestamp, limit: i64) -> Outcome<Vec<(Lane, Order)>> {
+        let bits = i32::try_from(ORDER_COUNTER_BITS).unwrap_or(0);
+        let rows = sqlx::query(MOVE_DUE).bind(now.0).bind(limit).bind(bits).fetch_all(&self.queue).await?;
+        rows.iter().map(|row| Ok((lane(row, 0)?, row.try_get(1)?))).collect()
+    }
+
+    pub(in crate::store) async fn next_due(&self) -> Outcome<Option<Timestamp>> {
+        let due: Option<i64> = sqlx::query_scalar("SELECT due FROM notify_delayed ORDER BY due LIMIT 1")
+            .fetch_optional(&self.queue)
+            .await?;
+        Ok(due.map(Timestamp))
+    }
+
+    pub(in crate::store) async fn cancel(&self, id: NotificationId, now: Timestamp) -> Outcome<Cancelled> {
+        let done = sqlx::query(CANCEL)
+            .bind(id)
+            .bind(now.0)
+            .bind(ResultKind::Cancelled.code())
+            .execute(&self.queue)
+            .await?;
+        Ok(if done.rows_affected() == 0 { Cancelled::TooLate } else { Cancelled::Now })
+    }
+
+    pub(in crate::store) async fn depths(&self, cap: i64) -> Outcome<Vec<(Lane, i64)>> {
+        use crate::notification::Channel;
+        let lanes: Vec<i16> = Channel::ALL.into_iter().flat_map(Lane::of).map(Lane::code).collect();
+        let rows = sqlx::query(DEPTHS).bind(lanes).bind(cap).fetch_all(&self.queue).await?;
+        rows.iter().map(|row| Ok((lane(row, 0)?, row.try_get(1)?))).collect()
+    }
+}

@@ -1,0 +1,355 @@
+//! What goes into the stores and comes out of them.
+
+use postern_common::clock::Timestamp;
+
+use crate::notification::{Lane, NotificationId, Order};
+
+/// One accepted notification on its way in.
+#[derive(Clone, Debug)]
+pub struct NewNotification {
+    /// What it is called.
+    pub id: NotificationId,
+    /// Its place in the lane.
+    pub order: Order,
+    /// What was asked for.
+    pub record: Record,
+    /// Not before this instant; it waits among the delayed rows.
+    pub send_at: Option<Timestamp>,
+    /// The worker that has a permit for it already: born leased.
+    pub worker: Option<i64>,
+    /// Idempotency key and fingerprint of the request.
+    pub key: Option<(String, [u8; 32])>,
+}
+
+/// What was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Where it queued first.
+    pub lane: Lane,
+    /// Who asked.
+    pub creator: String,
+    /// The user whom it is for, when addressed by `actorId`.
+    pub addressee: Option<String>,
+    /// The template's name.
+    pub template: String,
+    /// The template's version at acceptance.
+    pub template_version: i32,
+    /// The language that was chosen.
+    pub locale: String,
+    /// A [`crate::address::Recipient`] as JSON.
+    pub recipient: String,
+    /// A JSON object.
+    pub variables: String,
+    /// When it was accepted.
+    pub created_at: Timestamp,
+    /// Of no interest from then on.
+    pub expires_at: Option<Timestamp>,
+}
+
+/// What an idempotency key was used for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Existing {
+    /// The notification.
+    pub id: NotificationId,
+    /// Of the request.
+    pub fingerprint: Vec<u8>,
+    /// When it was accepted.
+    pub created_at: Timestamp,
+}
+
+/// A wish for rows.
+#[derive(Clone, Copy, Debug)]
+pub struct Claim<'a> {
+    /// From which lane.
+    pub lane: Lane,
+    /// Beyond this order.
+    pub after: Order,
+    /// How many at most.
+    pub limit: i64,
+    /// For whom.
+    pub worker: i64,
+    /// Workers whose rows may be taken over.
+    pub dead: &'a [i64],
+    /// The time of the claim.
+    pub now: Timestamp,
+}
+
+/// A row that is ours until its fence moves on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claimed {
+    /// The notification.
+    pub id: NotificationId,
+    /// Its place.
+    pub order: Order,
+    /// The number of this claim.
+    pub fence: i32,
+    /// The number of the attempt that the claim begins.
+    pub attempt: i32,
+    /// Whether a dead worker held it: what became of the attempt before is not known.
+    pub lost: bool,
+    /// What was asked for.
+    pub record: Record,
+}
+
+/// The end of an attempt, or of the whole.
+#[derive(Clone, Debug)]
+pub struct Finished {
+    /// The notification.
+    pub id: NotificationId,
+    /// The fence of the claim.
+    pub fence: i32,
+    /// The worker that claimed.
+    pub worker: i64,
+    /// The lane it stood in.
+    pub lane: Lane,
+    /// What happened.
+    pub result: ResultRow,
+    /// What comes next.
+    pub next: Next,
+}
+
+/// What comes after an attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Nothing.
+    Done,
+    /// Nothing, and it is kept as a dead letter.
+    Dead,
+    /// Another attempt at this instant.
+    Retry(Timestamp),
+}
+
+/// One line of a notification's history.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResultRow {
+    /// The number of the attempt.
+    pub attempt: i32,
+    /// What happened.
+    pub kind: ResultKind,
+    /// When the attempt began, if there was one.
+    pub began_at: Option<Timestamp>,
+    /// When it happened.
+    pub at: Timestamp,
+    /// When the next attempt is due.
+    pub next_at: Option<Timestamp>,
+    /// The provider that was called.
+    pub provider: Option<String>,
+    /// Our word for the reason.
+    pub code: Option<String>,
+    /// The provider's words, without addresses.
+    pub detail: Option<String>,
+}
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResultKind {
+    /// An attempt failed and another follows.
+    Retrying,
+    /// The provider took it.
+    Sent,
+    /// It failed for good.
+    Failed,
+    /// Its time was over before it could be sent.
+    Expired,
+    /// The caller took it back.
+    Cancelled,
+    /// An operator queued it again.
+    Replayed,
+    /// The worker died in the attempt: whether it reached the provider is not known.
+    Lost,
+}
+
+/// A report from a provider.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Receipt {
+    /// Which provider.
+    pub provider: String,
+    /// The provider's name for the event.
+    pub event_id: String,
+    /// The notification that it is about; it may not be known yet.
+    pub id: NotificationId,
+    /// What it says.
+    pub kind: ReceiptKind,
+    /// When it happened.
+    pub at: Timestamp,
+    /// When we heard of it.
+    pub received_at: Timestamp,
+    /// Our word for the reason.
+    pub code: Option<String>,
+    /// The provider's words, without addresses.
+    pub detail: Option<String>,
+}
+
+/// What a provider's report says, in rising rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ReceiptKind {
+    /// It is on its way.
+    Sent,
+    /// It is late, and still on its way.
+    Deferred,
+    /// It arrived.
+    Delivered,
+    /// It will not arrive.
+    Failed,
+    /// The address refused it for good.
+    Bounced,
+}
+
+/// Where a lane is looked at.
+#[derive(Clone, Copy, Debug)]
+pub struct LaneMark {
+    /// The lane.
+    pub lane: Lane,
+    /// Nothing that we know of stands below.
+    pub low: Order,
+    /// Everything up to here has been claimed once.
+    pub cursor: Order,
+}
+
+/// What a look at a lane found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Survey {
+    /// The lane.
+    pub lane: Lane,
+    /// The first row beyond the cursor that can be claimed.
+    pub head: Option<Order>,
+    /// The first row up to the cursor that can be claimed: committed late, given back, or its worker dead.
+    pub overlooked: Option<Order>,
+    /// The first row of any kind up to the cursor.
+    pub lowest: Option<Order>,
+}
+
+/// How a wish to cancel ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cancelled {
+    /// It is cancelled.
+    Now,
+    /// It was begun, or is over.
+    TooLate,
+}
+
+/// Everything that is known about one notification.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// Which.
+    pub id: NotificationId,
+    /// What was asked for.
+    pub record: Record,
+    /// When it was to be sent.
+    pub send_at: Option<Timestamp>,
+    /// What happened since.
+    pub trail: Vec<Trail>,
+}
+
+/// One thing that happened, or is the case.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Trail {
+    /// From the history.
+    Result(ResultRow),
+    /// From the inbox.
+    Receipt(ReceiptKind, Timestamp, String, Option<String>, Option<String>),
+    /// It waits, or is being sent.
+    Waiting(WaitingRow),
+}
+
+/// A queue row or a delayed row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WaitingRow {
+    /// Attempts begun so far.
+    pub attempt: i32,
+    /// When the present attempt began; `None` while it waits.
+    pub since: Option<Timestamp>,
+    /// When it is due, if it waits for a time.
+    pub due: Option<Timestamp>,
+}
+
+/// Which dead letters.
+#[derive(Clone, Debug, Default)]
+pub struct DeadFilter {
+    /// One notification.
+    pub id: Option<NotificationId>,
+    /// A reason.
+    pub code: Option<String>,
+    /// Failed at or after.
+    pub since: Option<Timestamp>,
+    /// Failed before.
+    pub until: Option<Timestamp>,
+    /// At most so many.
+    pub limit: i64,
+}
+
+/// A notification that failed for good.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeadLetter {
+    /// Which.
+    pub id: NotificationId,
+    /// Where it stood.
+    pub lane: Lane,
+    /// Attempts made.
+    pub attempt: i32,
+    /// When it failed.
+    pub at: Timestamp,
+    /// Why.
+    pub code: Option<String>,
+}
+
+// === impl ResultKind ===
+
+impl ResultKind {
+    /// The number in the stores.
+    #[must_use]
+    pub const fn code(self) -> i16 {
+        match self {
+            Self::Retrying => 1,
+            Self::Sent => 2,
+            Self::Failed => 3,
+            Self::Expired => 4,
+            Self::Cancelled => 5,
+            Self::Replayed => 6,
+            Self::Lost => 7,
+        }
+    }
+
+    /// From the number in the stores.
+    #[must_use]
+    pub fn from_code(code: i16) -> Option<Self> {
+        [Self::Retrying, Self::Sent, Self::Failed, Self::Expired, Self::Cancelled, Self::Replayed, Self::Lost]
+            .into_iter()
+            .find(|kind| kind.code() == code)
+    }
+}
+
+// === impl ReceiptKind ===
+
+impl ReceiptKind {
+    /// The number in the stores.
+    #[must_use]
+    pub const fn code(self) -> i16 {
+        match self {
+            Self::Sent => 1,
+            Self::Deferred => 2,
+            Self::Delivered => 3,
+            Self::Failed => 4,
+            Self::Bounced => 5,
+        }
+    }
+
+    /// From the number in the stores.
+    #[must_use]
+    pub fn from_code(code: i16) -> Option<Self> {
+        [Self::Sent, Self::Deferred, Self::Delivered, Self::Failed, Self::Bounced]
+            .into_iter()
+            .find(|kind| kind.code() == code)
+    }
+}
+
+impl Next {
+    /// When the next attempt is due.
+    #[must_use]
+    pub fn due(self) -> Option<Timestamp> {
+        match self {
+            Self::Retry(at) => Some(at),
+            Self::Done | Self::Dead => None,
+        }
+    }
+}

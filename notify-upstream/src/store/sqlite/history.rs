@@ -1,0 +1,256 @@
+//! All SQL beside the queue: records, results, receipts, workers, keys, dead letters.
+
+use std::collections::HashMap;
+
+use postern_common::clock::Timestamp;
+use sqlx::{AssertSqlSafe, Row};
+
+use super::{RECORD, Sqlite, id_list, json, lane, record, result_row, unknown};
+use crate::notification::{NotificationId, Order};
+use crate::store::Outcome;
+use crate::store::row::{
+    DeadFilter, DeadLetter, Existing, Receipt, ReceiptKind, ResultKind, Snapshot, Trail, WaitingRow,
+};
+
+/// History, inbox and the live row in one snapshot: a row that moves from one to the other is seen once.
+const TRAIL: &str = "
+SELECT id, 0 AS part, attempt, kind, began_at, at, next_at, provider, code, detail
+FROM notify_result WHERE id IN (SELECT value FROM json_each(?1))
+UNION ALL
+SELECT id, 1, 0, kind, NULL, at, NULL, provider, code, detail FROM notify_receipt WHERE id IN (SELECT value FROM json_each(?1))
+UNION ALL
+SELECT id, 2, attempt, 0, since, 0, NULL, NULL, NULL, NULL FROM notify_queue WHERE id IN (SELECT value FROM json_each(?1))
+UNION ALL
+SELECT id, 2, attempt, 0, NULL, 0, due, NULL, NULL, NULL FROM notify_delayed WHERE id IN (SELECT value FROM json_each(?1))
+ORDER BY 6, 3";
+
+const DEAD: &str = "
+    (?1 IS NULL OR id = ?1) AND (?2 IS NULL OR code = ?2)
+    AND (?3 IS NULL OR at >= ?3) AND (?4 IS NULL OR at < ?4) ORDER BY at, id LIMIT ?5";
+
+macro_rules! bind_dead {
+    ($query:expr, $filter:expr) => {
+        $query
+            .bind($filter.id.map(|id| id.to_string()))
+            .bind($filter.code.as_deref())
+            .bind($filter.since.map(|at| at.0))
+            .bind($filter.until.map(|at| at.0))
+            .bind($filter.limit)
+    };
+}
+
+impl Sqlite {
+    pub(in crate::store) async fn existing(&self, creator: &str, key: &str) -> Outcome<Option<Existing>> {
+        let sql = "SELECT id, fingerprint, created_at FROM notify_key WHERE creator = ?1 AND key = ?2";
+        let row = sqlx::query(sql).bind(creator).bind(key).fetch_optional(&self.pools.readers).await?;
+        let existing = |row: sqlx::sqlite::SqliteRow| {
+            Ok(Existing {
+                id: row.try_get(0)?,
+                fingerprint: row.try_get(1)?,
+                created_at: Timestamp(row.try_get(2)?),
+            })
+        };
+        row.map(existing).transpose()
+    }
+
+    pub(in crate::store) async fn forget_keys(&self, before: Timestamp) -> Outcome<u64> {
+        let sql = "DELETE FROM notify_key WHERE created_at < ?1";
+        Ok(sqlx::query(sql).bind(before.0).execute(&self.pools.writer).await?.rows_affected())
+    }
+
+    pub(in crate::store) async fn read(&self, ids: &[NotificationId]) -> Outcome<Vec<Snapshot>> {
+        let list = id_list(ids);
+        // Records first: they never change, so whatever the second statement sees belongs to one that was found.
+        let sql = format!(
+            "SELECT r.id, r.send_at, {RECORD} FROM notify_record r WHERE r.id IN (SELECT value FROM json_each(?1))"
+        );
+        let rows = sqlx::query(AssertSqlSafe(sql)).bind(&list).fetch_all(&self.pools.readers).await?;
+        let mut found = HashMap::with_capacity(rows.len());
+        for row in &rows {
+            let id = row.try_get(0)?;
+            let send_at = row.try_get::<Option<i64>, _>(1)?.map(Timestamp);
+            found.insert(id, Snapshot { id, record: record(row, 2)?, send_at, trail: Vec::new() });
+        }
+        if found.is_empty() {
+            return Ok(Vec::new());
+        }
+        for row in sqlx::query(TRAIL).bind(&list).fetch_all(&self.pools.readers).await? {
+            if let Some(snapshot) = found.get_mut(&row.try_get::<NotificationId, _>(0)?) {
+                snapshot.trail.push(trail(&row)?);
+            }
+        }
+        Ok(found.into_values().collect())
+    }
+
+    pub(in crate::store) async fn receive(&self, receipts: &[Receipt]) -> Outcome<u64> {
+        let sql = "INSERT INTO notify_receipt (provider, event_id, id, kind, at, received_at, code, detail)
+            SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7
+            FROM json_each(?1) WHERE true ON CONFLICT DO NOTHING";
+        let rows: Vec<_> = receipts
+            .iter()
+            .map(|row| {
+                let (at, received_at) = (row.at.0, row.received_at.0);
+                (
+                    &row.provider,
+                    &row.event_id,
+                    row.id.to_string(),
+                    row.kind.code(),
+                    at,
+                    received_at,
+                    &row.code,
+                    &row.detail,
+                )
+            })
+            .collect();
+        Ok(sqlx::query(sql).bind(json(&rows)).execute(&self.pools.writer).await?.rows_affected())
+    }
+
+    pub(in crate::store) async fn register_worker(&self, worker: i64, now: Timestamp) -> Outcome<()> {
+        let sql = "INSERT INTO notify_worker (id, seen_at) VALUES (?1, ?2)";
+        sqlx::query(sql).bind(worker).bind(now.0).execute(&self.pools.writer).await?;
+        Ok(())
+    }
+
+    pub(in crate::store) async fn renew_worker(
+        &self,
+        worker: i64,
+        now: Timestamp,
+        dead_before: Timestamp,
+    ) -> Outcome<bool> {
+        let sql = "UPDATE notify_worker SET seen_at = ?2 WHERE id = ?1 AND seen_at >= ?3";
+        let done =
+            sqlx::query(sql).bind(worker).bind(now.0).bind(dead_before.0).execute(&self.pools.writer).await?;
+        Ok(done.rows_affected() == 1)
+    }
+
+    pub(in crate::store) async fn retire_worker(&self, worker: i64, gone: bool) -> Outcome<()> {
+        let sql = if gone {
+            "DELETE FROM notify_worker WHERE id = ?1"
+        } else {
+            "UPDATE notify_worker SET seen_at = 0 WHERE id = ?1"
+        };
+        sqlx::query(sql).bind(worker).execute(&self.pools.writer).await?;
+        Ok(())
+    }
+
+    pub(in crate::store) async fn dead_workers(&self, dead_before: Timestamp) -> Outcome<Vec<i64>> {
+        let sql = "SELECT id FROM notify_worker WHERE seen_at < ?1 LIMIT 1000";
+        Ok(sqlx::query_scalar(sql).bind(dead_before.0).fetch_all(&self.pools.readers).await?)
+    }
+
+    pub(in crate::store) async fn forget_workers(&self, dead_before: Timestamp) -> Outcome<u64> {
+        let sql = "DELETE FROM notify_worker w WHERE seen_at < ?1
+            AND NOT EXISTS (SELECT 1 FROM notify_queue q WHERE q.worker = w.id)";
+        Ok(sqlx::query(sql).bind(dead_before.0).execute(&self.pools.writer).await?.rows_affected())
+    }
+
+    pub(in crate::store) async fn keep_house(&self, _now: Timestamp, keep_from: Timestamp) -> Outcome<()> {
+        let floor = NotificationId::floor(keep_from).to_string();
+        for sql in [
+            "DELETE FROM notify_result WHERE id < ?1 AND id NOT IN (SELECT id FROM notify_queue UNION ALL SELECT id FROM notify_delayed)",
+            "DELETE FROM notify_record WHERE id < ?1 AND id NOT IN (SELECT id FROM notify_queue UNION ALL SELECT id FROM notify_delayed)",
+        ] {
+            sqlx::query(sql).bind(&floor).execute(&self.pools.writer).await?;
+        }
+        sqlx::query("DELETE FROM notify_dead WHERE id < ?1").bind(&floor).execute(&self.pools.writer).await?;
+        let sql = "DELETE FROM notify_receipt WHERE received_at < ?1";
+        sqlx::query(sql).bind(keep_from.0).execute(&self.pools.writer).await?;
+        Ok(())
+    }
+
+    pub(in crate::store) async fn dead_letters(&self, filter: &DeadFilter) -> Outcome<Vec<DeadLetter>> {
+        let sql = format!("SELECT id, lane, attempt, at, code FROM notify_dead WHERE {DEAD}");
+        let rows = bind_dead!(sqlx::query(AssertSqlSafe(sql)), filter).fetch_all(&self.pools.readers).await?;
+        let letter = |row: &sqlx::sqlite::SqliteRow| {
+            Ok(DeadLetter {
+                id: row.try_get(0)?,
+                lane: lane(row, 1)?,
+                attempt: row.try_get(2)?,
+                at: Timestamp(row.try_get(3)?),
+                code: row.try_get(4)?,
+            })
+        };
+        rows.iter().map(letter).collect()
+    }
+
+    pub(in crate::store) async fn replay(
+        &self,
+        filter: &DeadFilter,
+        first: Order,
+        now: Timestamp,
+    ) -> Outcome<u64> {
+        let mut transaction = self.pools.begin().await?;
+        let sql = format!(
+            "INSERT INTO notify_queue (id, lane, ord, fence, attempt)
+            SELECT id, lane, ?6 + row_number() OVER (ORDER BY at, id) - 1, fence, attempt FROM
+            (SELECT * FROM notify_dead WHERE {DEAD}) RETURNING id"
+        );
+        let query = bind_dead!(sqlx::query_scalar(AssertSqlSafe(sql)), filter).bind(first);
+        let ids: Vec<NotificationId> = query.fetch_all(&mut *transaction).await?;
+        let list = id_list(&ids);
+        sqlx::query(
+            "INSERT INTO notify_result (id, attempt, kind, at)
+            SELECT id, attempt, ?2, ?3 FROM notify_dead WHERE id IN (SELECT value FROM json_each(?1))",
+        )
+        .bind(&list)
+        .bind(ResultKind::Replayed.code())
+        .bind(now.0)
+        .execute(&mut *transaction)
+        .await?;
+        let sql = "DELETE FROM notify_dead WHERE id IN (SELECT value FROM json_each(?1))";
+        sqlx::query(sql).bind(&list).execute(&mut *transaction).await?;
+        transaction.commit().await?;
+        Ok(ids.len() as u64)
+    }
+
+    pub(in crate::store) async fn drop_dead(&self, filter: &DeadFilter) -> Outcome<u64> {
+        let sql = format!("DELETE FROM notify_dead WHERE id IN (SELECT id FROM notify_dead WHERE {DEAD})");
+        Ok(bind_dead!(sqlx::query(AssertSqlSafe(sql)), filter)
+            .execute(&self.pools.writer)
+            .await?
+            .rows_affected())
+    }
+
+    pub(in crate::store) async fn suppress(
+        &self,
+        rows: &[(i16, Vec<u8>, String)],
+        now: Timestamp,
+    ) -> Outcome<u64> {
+        let mut added = 0;
+        for (channel, address, reason) in rows {
+            let sql = "INSERT INTO notify_suppression (channel, address, reason, at) VALUES (?1, ?2, ?3, ?4)
+                ON CONFLICT DO NOTHING";
+            let insert = sqlx::query(sql).bind(channel).bind(address.as_slice()).bind(reason).bind(now.0);
+            added += insert.execute(&self.pools.writer).await?.rows_affected();
+        }
+        Ok(added)
+    }
+
+    pub(in crate::store) async fn suppressed_since(
+        &self,
+        at: Timestamp,
+    ) -> Outcome<Vec<(i16, Vec<u8>, i64)>> {
+        let sql =
+            "SELECT channel, address, at FROM notify_suppression WHERE at >= ?1 ORDER BY at LIMIT 100000";
+        Ok(sqlx::query_as(sql).bind(at.0).fetch_all(&self.pools.readers).await?)
+    }
+}
+
+fn trail(row: &sqlx::sqlite::SqliteRow) -> Outcome<Trail> {
+    let kind: i16 = row.try_get(3)?;
+    Ok(match row.try_get::<i16, _>(1)? {
+        0 => Trail::Result(result_row(row, kind)?),
+        1 => Trail::Receipt(
+            ReceiptKind::from_code(kind).ok_or_else(|| unknown("kind of receipt"))?,
+            Timestamp(row.try_get(5)?),
+            row.try_get(7)?,
+            row.try_get(8)?,
+            row.try_get(9)?,
+        ),
+        _ => Trail::Waiting(WaitingRow {
+            attempt: row.try_get(2)?,
+            since: row.try_get::<Option<i64>, _>(4)?.map(Timestamp),
+            due: row.try_get::<Option<i64>, _>(6)?.map(Timestamp),
+        }),
+    })
+}

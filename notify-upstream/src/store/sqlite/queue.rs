@@ -1,0 +1,294 @@
+//! All SQL of the queue.
+
+use postern_common::clock::Timestamp;
+use sqlx::{AssertSqlSafe, Row};
+
+use super::{RECORD, Sqlite, id_list, json, lane, record};
+use crate::notification::{Channel, Lane, NotificationId, ORDER_COUNTER_BITS, Order};
+use crate::store::Outcome;
+use crate::store::row::{
+    Cancelled, Claim, Claimed, Finished, LaneMark, NewNotification, Next, ResultKind, Survey,
+};
+
+const KEYS: &str = "
+INSERT INTO notify_key (creator, key, id, fingerprint, created_at)
+SELECT value ->> 0, value ->> 1, value ->> 2, unhex(value ->> 3), value ->> 4 FROM json_each(?1) WHERE true
+ON CONFLICT DO NOTHING RETURNING id";
+
+const RECORDS: &str = "
+INSERT INTO notify_record (id, lane, creator, addressee, template, template_version, locale, recipient, variables,
+    created_at, send_at, expires_at)
+SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7, value ->> 8,
+    value ->> 9, value ->> 10, value ->> 11 FROM json_each(?1)";
+
+const QUEUED: &str = "
+INSERT INTO notify_queue (id, lane, ord, fence, attempt, worker, since)
+SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 3, value ->> 4, value ->> 5 FROM json_each(?1)";
+
+const DELAYED: &str = "
+INSERT INTO notify_delayed (id, due, lane, fence, attempt)
+SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4 FROM json_each(?1)";
+
+const PICK: &str = "
+SELECT id, ord, fence + 1, attempt + 1, worker IS NOT NULL FROM notify_queue
+WHERE lane = ?1 AND ord > ?2 AND (worker IS NULL OR worker IN (SELECT value FROM json_each(?3)))
+ORDER BY lane, ord LIMIT ?4";
+
+/// A row of a dead worker is taken over, and its attempt is put down as lost in the same transaction.
+const LOSE: &str = "
+INSERT INTO notify_result (id, attempt, kind, began_at, at)
+SELECT id, attempt, ?2, since, ?3 FROM notify_queue
+WHERE worker IS NOT NULL AND id IN (SELECT value FROM json_each(?1))";
+
+const LEASE: &str = "
+UPDATE notify_queue SET worker = ?2, fence = fence + 1, attempt = attempt + 1, since = ?3
+WHERE id IN (SELECT value FROM json_each(?1))";
+
+/// Takes out the rows whose fence and worker still match, and says which.
+const TAKE: &str = "
+DELETE FROM notify_queue WHERE (id, fence, worker) IN
+    (SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(?1)) RETURNING id";
+
+const RESULTS: &str = "
+INSERT INTO notify_result (id, attempt, kind, began_at, at, next_at, provider, code, detail)
+SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7, value ->> 8
+FROM json_each(?1)";
+
+const DEAD: &str = "
+INSERT INTO notify_dead (id, lane, fence, attempt, at, code)
+SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5 FROM json_each(?1)";
+
+const RELEASE: &str = "
+UPDATE notify_queue SET worker = NULL, since = NULL, attempt = attempt - 1
+WHERE (id, fence) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?1))";
+
+const SURVEY: &str = "
+SELECT m.value ->> 0,
+    (SELECT ord FROM notify_queue q WHERE q.lane = m.value ->> 0 AND q.ord > m.value ->> 2
+        AND (q.worker IS NULL OR q.worker IN (SELECT value FROM json_each(?2))) ORDER BY q.lane, q.ord LIMIT 1),
+    (SELECT ord FROM notify_queue q WHERE q.lane = m.value ->> 0 AND q.ord BETWEEN m.value ->> 1 AND m.value ->> 2
+        AND (q.worker IS NULL OR q.worker IN (SELECT value FROM json_each(?2))) ORDER BY q.lane, q.ord LIMIT 1),
+    (SELECT ord FROM notify_queue q WHERE q.lane = m.value ->> 0 AND q.ord BETWEEN m.value ->> 1 AND m.value ->> 2
+        ORDER BY q.lane, q.ord LIMIT 1)
+FROM json_each(?1) m";
+
+/// A moved row's order is its due time, as if it had been accepted then; a counter keeps rows of one instant apart.
+const MOVE: &str = "
+INSERT INTO notify_queue (id, lane, ord, fence, attempt)
+SELECT id, lane, (due << ?3) + row_number() OVER (PARTITION BY due ORDER BY id) % (1 << ?3), fence, attempt FROM
+    (SELECT * FROM notify_delayed WHERE due <= ?1 ORDER BY due LIMIT ?2)
+RETURNING lane, ord";
+
+const MOVED: &str = "DELETE FROM notify_delayed WHERE due <= ?1 AND id IN (SELECT id FROM notify_queue)";
+
+impl Sqlite {
+    pub(in crate::store) async fn accept(&self, batch: &[NewNotification]) -> Outcome<Vec<NotificationId>> {
+        let mut transaction = self.pools.begin().await?;
+        let keyed: Vec<_> = batch.iter().filter_map(key_row).collect();
+        let mut refused = Vec::new();
+        if !keyed.is_empty() {
+            let kept: Vec<NotificationId> =
+                sqlx::query_scalar(KEYS).bind(json(&keyed)).fetch_all(&mut *transaction).await?;
+            let taken = |row: &&NewNotification| row.key.is_some() && !kept.contains(&row.id);
+            refused = batch.iter().filter(taken).map(|row| row.id).collect();
+        }
+        let fresh: Vec<_> = batch.iter().filter(|row| !refused.contains(&row.id)).collect();
+        let records: Vec<_> = fresh.iter().map(|row| record_row(row)).collect();
+        sqlx::query(RECORDS).bind(json(&records)).execute(&mut *transaction).await?;
+        let queued: Vec<_> = fresh.iter().filter_map(|row| queue_row(row)).collect();
+        if !queued.is_empty() {
+            sqlx::query(QUEUED).bind(json(&queued)).execute(&mut *transaction).await?;
+        }
+        let delayed = fresh
+            .iter()
+            .filter_map(|row| Some((row.id.to_string(), row.send_at?.0, row.record.lane.code(), 0, 0)));
+        let delayed: Vec<_> = delayed.collect();
+        if !delayed.is_empty() {
+            sqlx::query(DELAYED).bind(json(&delayed)).execute(&mut *transaction).await?;
+        }
+        transaction.commit().await?;
+        Ok(refused)
+    }
+
+    pub(in crate::store) async fn claim(&self, claim: &Claim<'_>) -> Outcome<Vec<Claimed>> {
+        let mut transaction = self.pools.begin().await?;
+        let picked: Vec<(NotificationId, i64, i32, i32, bool)> = sqlx::query_as(PICK)
+            .bind(claim.lane.code())
+            .bind(claim.after)
+            .bind(json(&claim.dead))
+            .bind(claim.limit)
+            .fetch_all(&mut *transaction)
+            .await?;
+        if picked.is_empty() {
+            return Ok(Vec::new());
+        }
+        let ids = id_list(picked.iter().map(|row| &row.0));
+        if picked.iter().any(|row| row.4) {
+            let lose = sqlx::query(LOSE).bind(&ids).bind(ResultKind::Lost.code()).bind(claim.now.0);
+            lose.execute(&mut *transaction).await?;
+        }
+        sqlx::query(LEASE).bind(&ids).bind(claim.worker).bind(claim.now.0).execute(&mut *transaction).await?;
+        let sql = format!(
+            "SELECT r.id, {RECORD} FROM notify_record r WHERE r.id IN (SELECT value FROM json_each(?1))"
+        );
+        let rows = sqlx::query(AssertSqlSafe(sql)).bind(&ids).fetch_all(&mut *transaction).await?;
+        transaction.commit().await?;
+        let mut records = std::collections::HashMap::with_capacity(rows.len());
+        for row in &rows {
+            records.insert(row.try_get::<NotificationId, _>(0)?, record(row, 1)?);
+        }
+        let claimed = picked.into_iter().filter_map(|(id, order, fence, attempt, lost)| {
+            Some(Claimed { id, order, fence, attempt, lost, record: records.remove(&id)? })
+        });
+        Ok(claimed.collect())
+    }
+
+    pub(in crate::store) async fn finish(&self, batch: &[Finished]) -> Outcome<usize> {
+        let mut transaction = self.pools.begin().await?;
+        let keys: Vec<_> = batch.iter().map(|row| (row.id.to_string(), row.fence, row.worker)).collect();
+        let taken: Vec<NotificationId> =
+            sqlx::query_scalar(TAKE).bind(json(&keys)).fetch_all(&mut *transaction).await?;
+        if taken.is_empty() {
+            return Ok(0);
+        }
+        let taken: std::collections::HashSet<_> = taken.into_iter().collect();
+        let ours: Vec<_> = batch.iter().filter(|row| taken.contains(&row.id)).collect();
+        let results: Vec<_> = ours.iter().map(|row| result_columns(row)).collect();
+        sqlx::query(RESULTS).bind(json(&results)).execute(&mut *transaction).await?;
+        let delayed = ours.iter().filter_map(|row| {
+            Some((row.id.to_string(), row.next.due()?.0, row.lane.code(), row.fence, row.result.attempt))
+        });
+        let delayed: Vec<_> = delayed.collect();
+        if !delayed.is_empty() {
+            sqlx::query(DELAYED).bind(json(&delayed)).execute(&mut *transaction).await?;
+        }
+        let dead = ours.iter().filter(|row| row.next == Next::Dead).map(|row| {
+            let code = row.result.code.as_deref();
+            (row.id.to_string(), row.lane.code(), row.fence, row.result.attempt, row.result.at.0, code)
+        });
+        let dead: Vec<_> = dead.collect();
+        if !dead.is_empty() {
+            sqlx::query(DEAD).bind(json(&dead)).execute(&mut *transaction).await?;
+        }
+        transaction.commit().await?;
+        Ok(ours.len())
+    }
+
+    pub(in crate::store) async fn release(&self, rows: &[(NotificationId, i32)]) -> Outcome<usize> {
+        let rows: Vec<_> = rows.iter().map(|(id, fence)| (id.to_string(), fence)).collect();
+        let done = sqlx::query(RELEASE).bind(json(&rows)).execute(&self.pools.writer).await?;
+        Ok(usize::try_from(done.rows_affected()).unwrap_or(0))
+    }
+
+    pub(in crate::store) async fn survey(&self, marks: &[LaneMark], dead: &[i64]) -> Outcome<Vec<Survey>> {
+        let marks: Vec<_> = marks.iter().map(|mark| (mark.lane.code(), mark.low, mark.cursor)).collect();
+        let rows =
+            sqlx::query(SURVEY).bind(json(&marks)).bind(json(&dead)).fetch_all(&self.pools.readers).await?;
+        let survey = rows.iter().map(|row| {
+            Ok(Survey {
+                lane: lane(row, 0)?,
+                head: row.try_get(1)?,
+                overlooked: row.try_get(2)?,
+                lowest: row.try_get(3)?,
+            })
+        });
+        survey.collect()
+    }
+
+    pub(in crate::store) async fn move_due(&self, now: Timestamp, limit: i64) -> Outcome<Vec<(Lane, Order)>> {
+        if self.next_due().await?.is_none_or(|due| due > now) {
+            return Ok(Vec::new());
+        }
+        let mut transaction = self.pools.begin().await?;
+        let move_rows = sqlx::query(MOVE).bind(now.0).bind(limit).bind(ORDER_COUNTER_BITS);
+        let rows = move_rows.fetch_all(&mut *transaction).await?;
+        sqlx::query(MOVED).bind(now.0).execute(&mut *transaction).await?;
+        transaction.commit().await?;
+        rows.iter().map(|row| Ok((lane(row, 0)?, row.try_get(1)?))).collect()
+    }
+
+    pub(in crate::store) async fn next_due(&self) -> Outcome<Option<Timestamp>> {
+        let due: Option<i64> = sqlx::query_scalar("SELECT due FROM notify_delayed ORDER BY due LIMIT 1")
+            .fetch_optional(&self.pools.readers)
+            .await?;
+        Ok(due.map(Timestamp))
+    }
+
+    pub(in crate::store) async fn cancel(&self, id: NotificationId, now: Timestamp) -> Outcome<Cancelled> {
+        let mut transaction = self.pools.begin().await?;
+        let id = id.to_string();
+        let mut attempt: Option<i32> = None;
+        for sql in [
+            "DELETE FROM notify_queue WHERE id = ?1 AND worker IS NULL RETURNING attempt",
+            "DELETE FROM notify_delayed WHERE id = ?1 RETURNING attempt",
+        ] {
+            let found = sqlx::query_scalar(sql).bind(&id).fetch_optional(&mut *transaction).await?;
+            attempt = attempt.or(found);
+        }
+        let Some(attempt) = attempt else { return Ok(Cancelled::TooLate) };
+        sqlx::query("INSERT INTO notify_result (id, attempt, kind, at) VALUES (?1, ?2, ?3, ?4)")
+            .bind(&id)
+            .bind(attempt)
+            .bind(ResultKind::Cancelled.code())
+            .bind(now.0)
+            .execute(&mut *transaction)
+            .await?;
+        transaction.commit().await?;
+        Ok(Cancelled::Now)
+    }
+
+    pub(in crate::store) async fn depths(&self, cap: i64) -> Outcome<Vec<(Lane, i64)>> {
+        let sql = "SELECT l.value, (SELECT count(*) FROM
+            (SELECT 1 FROM notify_queue q WHERE q.lane = l.value LIMIT ?2)) FROM json_each(?1) l";
+        let lanes: Vec<i16> = Channel::ALL.into_iter().flat_map(Lane::of).map(Lane::code).collect();
+        let rows = sqlx::query(sql).bind(json(&lanes)).bind(cap).fetch_all(&self.pools.readers).await?;
+        rows.iter().map(|row| Ok((lane(row, 0)?, row.try_get(1)?))).collect()
+    }
+}
+
+fn key_row(row: &NewNotification) -> Option<impl serde::Serialize + '_> {
+    let (key, fingerprint) = row.key.as_ref()?;
+    let hex: String = fingerprint.iter().map(|byte| format!("{byte:02x}")).collect();
+    Some((row.record.creator.as_str(), key.as_str(), row.id.to_string(), hex, row.record.created_at.0))
+}
+
+fn record_row(row: &NewNotification) -> impl serde::Serialize + '_ {
+    let record = &row.record;
+    (
+        row.id.to_string(),
+        record.lane.code(),
+        &record.creator,
+        &record.addressee,
+        &record.template,
+        record.template_version,
+        &record.locale,
+        &record.recipient,
+        &record.variables,
+        record.created_at.0,
+        row.send_at.map(|at| at.0),
+        record.expires_at.map(|at| at.0),
+    )
+}
+
+fn queue_row(row: &NewNotification) -> Option<impl serde::Serialize + use<>> {
+    let begun = row.worker.is_some();
+    let since = begun.then_some(row.record.created_at.0);
+    row.send_at
+        .is_none()
+        .then(|| (row.id.to_string(), row.record.lane.code(), row.order, i32::from(begun), row.worker, since))
+}
+
+fn result_columns(row: &Finished) -> impl serde::Serialize + '_ {
+    let result = &row.result;
+    (
+        row.id.to_string(),
+        result.attempt,
+        result.kind.code(),
+        result.began_at.map(|at| at.0),
+        result.at.0,
+        row.next.due().map(|at| at.0),
+        &result.provider,
+        &result.code,
+        &result.detail,
+    )
+}

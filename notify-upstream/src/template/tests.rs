@@ -1,0 +1,149 @@
+use std::path::PathBuf;
+
+use super::*;
+
+fn shipped() -> Templates {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../conf/templates");
+    Templates::load(&folder, Locale::parse("en").expect("tag")).expect("the shipped templates are sound")
+}
+
+fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("folder");
+    std::fs::create_dir(folder.path().join("t")).expect("folder");
+    for (name, text) in files {
+        std::fs::write(folder.path().join("t").join(name), text).expect("file");
+    }
+    folder
+}
+
+fn load(files: &[(&str, &str)]) -> Result<Templates, String> {
+    Templates::load(folder(files).path(), Locale::parse("en").expect("tag"))
+}
+
+fn variables(json: serde_json::Value) -> Map<String, Value> {
+    json.as_object().expect("object").clone()
+}
+
+fn name(text: &str) -> TemplateName {
+    TemplateName::parse(text).expect("name")
+}
+
+#[test]
+fn welcome_is_there_on_every_channel_in_two_languages() {
+    let templates = shipped();
+    let ada = variables(serde_json::json!({"name": "Ada"}));
+    for channel in Channel::ALL {
+        for locale in ["en", "de"] {
+            let locale = Locale::parse(locale).expect("tag");
+            let found = templates.find(&name("welcome"), channel, Some(&locale)).expect("shipped");
+            assert_eq!(found.locale(), &locale);
+            assert_eq!(found.missing(&Map::new()), ["name"]);
+            match found.render(&ada).expect("renders") {
+                Content::Email { subject, text, html } => {
+                    assert!(
+                        !subject.is_empty() && text.contains("Ada") && html.expect("HTML").contains("Ada")
+                    );
+                }
+                Content::Sms { text } => assert!(text.contains("Ada")),
+                Content::Push { title, body } => assert!(!title.is_empty() && body.contains("Ada")),
+            }
+        }
+    }
+}
+
+#[test]
+fn the_language_falls_back() {
+    let templates = shipped();
+    let used = |tag: &str| {
+        let wanted = Locale::parse(tag);
+        let found = templates.find(&name("welcome"), Channel::Sms, wanted.as_ref()).expect("shipped");
+        found.locale().as_str().to_owned()
+    };
+    assert_eq!((used("de-AT").as_str(), used("fr").as_str()), ("de", "en"));
+    assert_eq!(templates.find(&name("nope"), Channel::Sms, None).err(), Some(Unfit::NoSuchTemplate));
+}
+
+#[test]
+fn variables_are_data_and_html_is_escaped() {
+    let templates = load(&[
+        ("template.toml", "version = 3"),
+        ("email.en.subject", "Hello {{ name }}"),
+        ("email.en.html", "<p>Hello {{ name }}</p><ul><li>{{ order.total }}</li></ul>"),
+    ])
+    .expect("sound");
+    let found = templates.find(&name("t"), Channel::Email, None).expect("there");
+    assert_eq!(found.version(), 3);
+    assert_eq!(found.missing(&variables(serde_json::json!({"name": 1, "order": {}}))), ["order.total"]);
+    let evil = variables(serde_json::json!({
+        "name": "<script>{{ 7*7 }}</script>\r\nBcc: x@y.z", "order": {"total": "{% for %}"}
+    }));
+    let Content::Email { subject, text, html } = found.render(&evil).expect("renders") else {
+        panic!("e-mail")
+    };
+    assert_eq!(subject, "Hello <script>{{ 7*7 }}</script>  Bcc: x@y.z");
+    assert!(html.expect("HTML").contains("&lt;script&gt;{{ 7*7 }}"));
+    assert_eq!(text, "Hello <script>{{ 7*7 }}</script> Bcc: x@y.z\n\n- {% for %}\n");
+}
+
+#[test]
+fn what_runs_wild_is_stopped() {
+    let templates = load(&[
+        ("template.toml", "version = 1"),
+        ("sms.en.txt", "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}"),
+        ("push.en.title", "{{ name * 600 }}"),
+        ("push.en.txt", "x"),
+    ])
+    .expect("sound");
+    let ada = variables(serde_json::json!({"name": "abc"}));
+    let error = |channel| {
+        templates
+            .find(&name("t"), channel, None)
+            .expect("there")
+            .render(&ada)
+            .expect_err("stopped")
+            .to_string()
+    };
+    assert!(error(Channel::Sms).contains("fuel"), "{}", error(Channel::Sms));
+    assert!(error(Channel::Push).contains("more than 512 bytes"), "{}", error(Channel::Push));
+}
+
+#[test]
+fn a_bad_set_is_refused_as_a_whole_with_every_mistake() {
+    let refused =
+        load(&[("template.toml", "version = 0\ncolour = 1"), ("email.en.html", "x")]).expect_err("refused");
+    assert!(
+        refused.contains("template.toml:1: version") && refused.contains("template.toml:2: colour"),
+        "{refused}"
+    );
+    let refused = load(&[
+        ("template.toml", "version = 1"),
+        ("email.en.html", "<a href=\"{{ link }}\">x</a>\n{{ oops"),
+        ("sms.xx_.txt", ""),
+        ("fax.en.txt", ""),
+    ])
+    .expect_err("refused");
+    for part in [
+        "email.en.html:1: a link",
+        "email.en.html:2:",
+        "sms.xx_.txt: is not named",
+        "fax.en.txt",
+        "lacks email.en.subject",
+    ] {
+        assert!(refused.contains(part), "{part} in {refused}");
+    }
+}
+
+#[test]
+fn a_link_from_a_variable_has_a_harmless_scheme() {
+    let templates = load(&[
+        ("template.toml", "version = 1"),
+        ("email.en.subject", "s"),
+        ("email.en.html", "<a href=\"{{ link | url }}\">x</a>"),
+    ])
+    .expect("sound");
+    let found = templates.find(&name("t"), Channel::Email, None).expect("there");
+    assert!(found.render(&variables(serde_json::json!({"link": "https://x.example/a?b=1"}))).is_ok());
+    for bad in ["javascript:alert(1)", "JaVaScRiPt:alert(1)", "data:text/html,x", "x"] {
+        assert!(found.render(&variables(serde_json::json!({"link": bad}))).is_err(), "{bad}");
+    }
+}

@@ -1,0 +1,253 @@
+//! What a caller sees of a notification: derived from everything that is known, never stored.
+
+use postern_common::clock::Timestamp;
+use serde::Serialize;
+
+use crate::dispatch::GateState;
+use crate::notification::{Channel, Priority};
+use crate::store::row::ReceiptKind;
+use crate::store::{ResultKind, ResultRow, Snapshot, Trail, WaitingRow};
+
+/// The status document.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct View {
+    notification_id: String,
+    /// The status.
+    pub status: Status,
+    channel: &'static str,
+    priority: &'static str,
+    template: String,
+    template_version: i32,
+    created_at: Timestamp,
+    updated_at: Timestamp,
+    attempts: i32,
+    next_attempt_at: Option<Timestamp>,
+    wait_reason: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+    events: Vec<Event>,
+}
+
+/// Where a notification stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum Status {
+    /// It waits for its time.
+    Scheduled,
+    /// It waits, for its turn or for a repeat.
+    Queued,
+    /// The provider took it.
+    Sent,
+    /// It arrived.
+    Delivered,
+    /// It failed for good.
+    Failed,
+    /// The caller took it back.
+    Cancelled,
+    /// Its time was over before it could be sent.
+    Expired,
+}
+
+/// One thing that happened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Event {
+    r#type: &'static str,
+    at: Timestamp,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attempt: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    provider: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    code: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    detail: Option<String>,
+}
+
+/// How long after SENT a receipt is missed, for providers that send receipts.
+const RECEIPT_MISSED_AFTER_MS: i64 = 72 * 3600 * 1000;
+
+// === impl View ===
+
+impl View {
+    /// Derives the document.
+    #[must_use]
+    pub fn of(snapshot: &Snapshot, now: Timestamp, gate: impl Fn(Channel) -> GateState) -> Self {
+        let record = &snapshot.record;
+        let story = Story::read(snapshot, now);
+        let wait_reason = match story.waiting {
+            Some(WaitingRow { since: Some(_), .. }) | None => None,
+            Some(WaitingRow { due: Some(_), attempt: 0, .. }) => Some("SCHEDULED"),
+            Some(WaitingRow { due: Some(_), .. }) => Some("RETRY"),
+            Some(_) if record.lane.priority == Priority::Low => gate(record.lane.channel).wait_reason(),
+            Some(_) => None,
+        };
+        let status = story.status();
+        let waits = matches!(status, Status::Queued | Status::Scheduled);
+        let next = story.waiting.and_then(|waiting| waiting.due).filter(|_| waits);
+        Self {
+            notification_id: snapshot.id.to_string(),
+            status,
+            channel: record.lane.channel.as_str(),
+            priority: record.lane.priority.as_str(),
+            template: record.template.clone(),
+            template_version: record.template_version,
+            created_at: record.created_at,
+            updated_at: story.events.iter().map(|event| event.at).max().unwrap_or(record.created_at),
+            attempts: story.attempts,
+            next_attempt_at: next,
+            wait_reason: wait_reason.filter(|_| waits),
+            reason: story.reason,
+            events: story.events,
+        }
+    }
+}
+
+/// What the trail tells.
+struct Story {
+    events: Vec<Event>,
+    attempts: i32,
+    waiting: Option<WaitingRow>,
+    /// The last word of our own.
+    own: Option<Status>,
+    /// The highest word of the provider.
+    heard: Option<ReceiptKind>,
+    reason: Option<String>,
+    scheduled: bool,
+    expired: bool,
+}
+
+impl Story {
+    fn read(snapshot: &Snapshot, now: Timestamp) -> Self {
+        let record = &snapshot.record;
+        let first =
+            Event::new(if snapshot.send_at.is_some() { "SCHEDULED" } else { "QUEUED" }, record.created_at);
+        let mut story = Self {
+            events: vec![first],
+            attempts: 0,
+            waiting: None,
+            own: None,
+            heard: None,
+            reason: None,
+            scheduled: false,
+            expired: false,
+        };
+        for trail in &snapshot.trail {
+            match trail {
+                Trail::Result(result) => story.result(result),
+                Trail::Waiting(waiting) => story.wait(*waiting, snapshot, now),
+                Trail::Receipt(kind, at, provider, code, detail) => {
+                    story.receipt(*kind, *at, provider, code.as_ref(), detail.as_ref());
+                }
+            }
+        }
+        story.miss_receipt(snapshot, now);
+        story.events.sort_by_key(|event| event.at);
+        story
+    }
+
+    fn result(&mut self, result: &ResultRow) {
+        self.attempts = self.attempts.max(result.attempt);
+        if let Some(began_at) = result.began_at {
+            self.events.push(Event {
+                attempt: Some(result.attempt),
+                provider: result.provider.clone(),
+                ..Event::new("ATTEMPTED", began_at)
+            });
+        }
+        let (name, own) = match result.kind {
+            ResultKind::Retrying => ("RETRYING", None),
+            ResultKind::Lost => ("OUTCOME_UNKNOWN", None),
+            ResultKind::Sent => ("SENT", Some(Status::Sent)),
+            ResultKind::Failed => ("FAILED", Some(Status::Failed)),
+            ResultKind::Expired => ("EXPIRED", Some(Status::Expired)),
+            ResultKind::Cancelled => ("CANCELLED", Some(Status::Cancelled)),
+            ResultKind::Replayed => ("REPLAYED", None),
+        };
+        self.own = own;
+        self.reason =
+            result.code.as_ref().filter(|_| own == Some(Status::Failed)).map(|code| code.to_uppercase());
+        let attempted = result.began_at.is_some() || result.kind == ResultKind::Lost;
+        self.events.push(Event {
+            attempt: attempted.then_some(result.attempt),
+            provider: result.provider.clone(),
+            code: result.code.clone(),
+            detail: result.detail.clone(),
+            ..Event::new(name, result.at)
+        });
+    }
+
+    fn wait(&mut self, waiting: WaitingRow, snapshot: &Snapshot, now: Timestamp) {
+        self.attempts = self.attempts.max(waiting.attempt);
+        self.waiting = Some(waiting);
+        self.scheduled = waiting.due.is_some() && waiting.attempt == 0;
+        // Whoever claims it next will find it expired; that is already certain now.
+        self.expired = waiting.since.is_none() && snapshot.record.expires_at.is_some_and(|end| end <= now);
+        if let Some(since) = waiting.since {
+            self.events.push(Event { attempt: Some(waiting.attempt), ..Event::new("ATTEMPTED", since) });
+        }
+    }
+
+    fn receipt(
+        &mut self,
+        kind: ReceiptKind,
+        at: Timestamp,
+        provider: &str,
+        code: Option<&String>,
+        detail: Option<&String>,
+    ) {
+        let name = match kind {
+            ReceiptKind::Sent => "ACCEPTED",
+            ReceiptKind::Deferred => "DEFERRED",
+            ReceiptKind::Delivered => "DELIVERED",
+            ReceiptKind::Failed => "FAILED",
+            ReceiptKind::Bounced => "BOUNCED",
+        };
+        self.heard = self.heard.max(Some(kind));
+        self.events.push(Event {
+            provider: Some(provider.to_owned()),
+            code: code.cloned(),
+            detail: detail.cloned(),
+            ..Event::new(name, at)
+        });
+    }
+
+    /// A receipt that never comes is an event, too, where this notification's provider is known to send receipts.
+    fn miss_receipt(&mut self, snapshot: &Snapshot, now: Timestamp) {
+        let sent_at = snapshot.trail.iter().rev().find_map(|trail| match trail {
+            Trail::Result(result) if result.kind == ResultKind::Sent => Some(result.at),
+            Trail::Result(_) | Trail::Receipt(..) | Trail::Waiting(_) => None,
+        });
+        let silent = self.own == Some(Status::Sent) && self.heard == Some(ReceiptKind::Sent);
+        if let (Some(sent_at), true) = (sent_at, silent) {
+            let missed_at = Timestamp(sent_at.0.saturating_add(RECEIPT_MISSED_AFTER_MS));
+            if missed_at <= now {
+                self.events.push(Event::new("RECEIPT_MISSED", missed_at));
+            }
+        }
+    }
+
+    /// Our own word and the provider's, merged by rank: neither order nor repetition of reports matters. A hard bounce
+    /// stands above all, for it may follow DELIVERED.
+    fn status(&self) -> Status {
+        match self.heard {
+            Some(ReceiptKind::Bounced) => return Status::Failed,
+            Some(ReceiptKind::Delivered) => return Status::Delivered,
+            Some(ReceiptKind::Failed) => return Status::Failed,
+            Some(ReceiptKind::Sent | ReceiptKind::Deferred) if self.own.is_none() => return Status::Sent,
+            Some(ReceiptKind::Sent | ReceiptKind::Deferred) | None => {}
+        }
+        match self.own {
+            Some(own) => own,
+            None if self.expired => Status::Expired,
+            None if self.scheduled => Status::Scheduled,
+            None => Status::Queued,
+        }
+    }
+}
+
+impl Event {
+    fn new(r#type: &'static str, at: Timestamp) -> Self {
+        Self { r#type, at, attempt: None, provider: None, code: None, detail: None }
+    }
+}
