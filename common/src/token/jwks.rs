@@ -46,8 +46,10 @@ pub(super) struct Source {
     snapshot: ArcSwap<Snapshot>,
     /// Whoever holds it may fetch: single flight.
     flight: Mutex<Budget>,
-    /// Fetches begun so far: who waited through one that began after it asked needs no other.
+    /// Fetches begun so far, and the number of the last one that ended: who waited through one that began after
+    /// it asked needs no other. One that was given up with its request never ends.
     begun: AtomicU64,
+    ended: AtomicU64,
     waiting: Semaphore,
     warmed: OnceCell<()>,
     progress: std::sync::Mutex<Progress>,
@@ -85,6 +87,7 @@ impl Source {
             snapshot: ArcSwap::default(),
             flight: Mutex::new(Budget { left: settings.refetch_burst, filled_at: now }),
             begun: AtomicU64::new(0),
+            ended: AtomicU64::new(0),
             waiting: Semaphore::new(MAX_WAITING),
             warmed: OnceCell::new(),
             progress: std::sync::Mutex::new(Progress::new(now)),
@@ -115,7 +118,7 @@ impl Source {
         if let Some(key) = self.find(key_id) {
             return Ok(key);
         }
-        if self.begun.load(Ordering::Acquire) == seen {
+        if self.ended.load(Ordering::Acquire) <= seen {
             self.pay(&mut budget).await;
             self.fetch().await;
         }
@@ -144,6 +147,22 @@ impl Source {
         self.fetch().await;
     }
 
+    /// Fetches if that is due; of many who come at once, one does.
+    pub(super) async fn refresh_if_due(&self) {
+        if !self.is_due() {
+            return;
+        }
+        self.warm().await;
+        let _budget = self.flight.lock().await;
+        if self.is_due() {
+            self.fetch().await;
+        }
+    }
+
+    fn is_due(&self) -> bool {
+        self.due_at() <= self.settings.clock.now()
+    }
+
     /// When the next background refresh is due.
     pub(super) fn due_at(&self) -> Timestamp {
         self.progress().due_at
@@ -170,7 +189,7 @@ impl Source {
     }
 
     async fn fetch(&self) {
-        self.begun.fetch_add(1, Ordering::AcqRel);
+        let number = self.begun.fetch_add(1, Ordering::AcqRel) + 1;
         let started_at = self.settings.clock.now();
         let fetched = self.fetcher.fetch().await;
         let outcome = fetched.and_then(|answer| Ok((Document::read(&answer.body)?, answer)));
@@ -188,6 +207,7 @@ impl Source {
                 self.progress().failed(started_at, fault);
             }
         }
+        self.ended.store(number, Ordering::Release);
     }
 
     /// Makes a set the snapshot. A key that stayed the same stays the same object, so that what was verified

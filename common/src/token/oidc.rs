@@ -70,9 +70,7 @@ impl OidcVerifier {
         if text(&claims, "iss")? != &*self.issuer {
             return Err(Refusal::Issuer);
         }
-        if self.source.due_at() <= self.clock.now() {
-            self.source.refresh().await;
-        }
+        self.source.refresh_if_due().await;
         self.source.obtain(&jws.key_id).await?.verify(&jws)?;
         check_types(&claims)?;
         Times::read(&claims)?.check(self.clock.now().unix_seconds(), LEEWAY_S)?;

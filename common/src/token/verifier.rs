@@ -13,7 +13,7 @@ use super::jwk::Key;
 use super::jwks::{JwksStatus, Settings, Source};
 use super::jws::Jws;
 use super::trust::{self, Times, Trust};
-use super::{Caller, Issuer, Refusal};
+use super::{Caller, Issuer, MAX_TOKEN_BYTES, Refusal};
 use crate::Shutdown;
 use crate::clock::{Clock, Timestamp};
 
@@ -158,6 +158,9 @@ impl Verifier {
     /// [`Verifier::verify`] must look.
     #[must_use]
     pub fn verify_cached(&self, token: &str) -> Option<Result<Caller, Refusal>> {
+        if token.len() > MAX_TOKEN_BYTES {
+            return Some(Err(Refusal::TooLong));
+        }
         let (now, generation) = (self.settings.clock.now(), self.generation.load(Ordering::Acquire));
         self.accepted.get(token, now, generation).or_else(|| self.refused.get(token, now, generation))
     }
@@ -244,9 +247,7 @@ impl Verifier {
 
     /// Fetches the keys of the issuers that are due: one turn of [`Verifier::run`].
     pub async fn refresh_due(&self) {
-        let now = self.settings.clock.now();
-        let sources = self.sources();
-        join_all(sources.iter().filter(|source| source.due_at() <= now).map(|source| source.refresh())).await;
+        join_all(self.sources().iter().map(|source| source.refresh_if_due())).await;
     }
 
     fn next_look(&self) -> Duration {

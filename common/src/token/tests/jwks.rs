@@ -137,6 +137,29 @@ async fn a_slow_server_holds_up_no_known_key() {
 }
 
 #[tokio::test]
+async fn a_request_that_is_given_up_decides_nothing_for_those_who_wait() {
+    let world = World::usual().await;
+    world.verifier.refresh_now().await;
+    world.users.becomes(Behaviour::Hang);
+    let tokens = ["a", "b"].map(|subject| OTHER_RSA.token("u2", &with(user_claims(), "sub", json!(subject))));
+    let mut given_up = Box::pin(world.verifier.verify(&tokens[0]));
+    let mut patient = Box::pin(world.verifier.verify(&tokens[1]));
+    let asked = async {
+        while world.users.requests() < 2 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        _ = &mut given_up => panic!("the server hangs"),
+        _ = &mut patient => panic!("the server hangs"),
+        () = asked => {}
+    }
+    world.users.becomes(Behaviour::Serve(jwks(&[RSA.jwk("u1"), OTHER_RSA.jwk("u2")])));
+    drop(given_up);
+    assert!(patient.await.is_ok());
+}
+
+#[tokio::test]
 async fn a_flood_of_unknown_kids_is_bounded_and_starves_nobody() {
     let world = World::usual().await;
     world.verifier.refresh_now().await;

@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use serde_json::{Value, json};
 
 use super::kit::{Behaviour, NOW_S, OTHER_RSA, RSA, Server, clock, jwks, with};
@@ -91,6 +92,16 @@ async fn a_forged_id_token_is_refused() {
     let verifier = OidcVerifier::new(PROVIDER, CLIENT, server.url.clone(), clock);
     let forged = OTHER_RSA.token("p1", &claims());
     assert_eq!(verifier.verify(&forged, "n-1").await.unwrap_err(), Refusal::Signature);
+}
+
+#[tokio::test]
+async fn many_sign_ins_at_once_share_one_fetch() {
+    let (server, clock) = provider().await;
+    let verifier = OidcVerifier::new(PROVIDER, CLIENT, server.url.clone(), clock);
+    let token = RSA.token("p1", &claims());
+    let all = join_all((0..20).map(|_| verifier.verify(&token, "n-1"))).await;
+    assert!(all.iter().all(Result::is_ok));
+    assert_eq!(server.requests(), 1);
 }
 
 #[tokio::test]
