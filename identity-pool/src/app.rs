@@ -58,10 +58,9 @@ impl App {
         let store = Store::open(database).await?;
         let server = Box::pin(assemble(&config, clock, store)).await.map_err(|fault| refuse(&fault))?;
         let provisioned = bootstrap::run(&server, &config).await?;
-        let now = server.clock.now();
-        let turned = server.keys.turn(&server.store, &server.directory.pool_ids(), now).await;
-        turned.map_err(|fault| refuse(&fault))?;
-        Ok(Self { server: Arc::new(server), provisioned, key_max_age: config.key_max_age })
+        let server = Arc::new(server);
+        tokio::spawn(first_turn(Arc::clone(&server)));
+        Ok(Self { server, provisioned, key_max_age: config.key_max_age })
     }
 
     /// Ids, secrets and addresses that the other processes need.
@@ -111,6 +110,18 @@ fn refuse(fault: &Fault) -> Exit {
     Exit::unavailable(format!("identity pool: cannot start: {}", fault.message()))
 }
 
+/// Makes the keys of a first start, which takes a while, and those whose turn came while the server was down.
+/// Whoever needs a key waits for it; the rest of the process goes on.
+async fn first_turn(server: Arc<Server>) {
+    if let Err(fault) = turn(&server).await {
+        tracing::error!(cause = fault.message(), "the identity pool could not make its keys");
+    }
+}
+
+async fn turn(server: &Server) -> Result<(), Fault> {
+    server.keys.turn(&server.store, &server.directory.pool_ids(), server.clock.now()).await
+}
+
 /// Turns keys and sweeps until the stop begins. What fails is tried again a minute later.
 async fn look_after(server: Arc<Server>, shutdown: Shutdown) {
     loop {
@@ -125,8 +136,8 @@ async fn look_after(server: Arc<Server>, shutdown: Shutdown) {
 }
 
 async fn round(server: &Server) -> Result<(), Fault> {
-    let now = server.clock.now();
-    server.keys.turn(&server.store, &server.directory.pool_ids(), now).await?;
-    server.store.sweep(now).await?;
+    turn(server).await?;
+    let swept = server.store.sweep(server.clock.now()).await?;
+    tracing::debug!(swept, "expired rows taken out");
     Ok(())
 }

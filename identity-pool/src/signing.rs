@@ -16,13 +16,17 @@ use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use jsonwebtoken::DecodingKey;
 use postern_common::clock::Timestamp;
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
+use tokio::sync::watch;
 
 use crate::fault::Fault;
+use crate::random;
 use crate::store::{KeyRow, Store};
 
 /// The longest that Cognito lets an access or ID token live.
 pub(crate) const LONGEST_TOKEN: Duration = Duration::from_secs(86_400);
+
+/// How long a call waits for the keys of a first start.
+const FIRST_KEYS: Duration = Duration::from_secs(10);
 
 /// A key that signs, has signed, or will.
 pub(crate) struct SigningKey {
@@ -41,24 +45,26 @@ pub(crate) struct Keys {
     rings: RwLock<HashMap<String, Ring>>,
     /// How long a key signs.
     period: Duration,
+    /// Whether every pool has its keys. A first start makes them while the rest of the process starts.
+    ready: watch::Sender<bool>,
 }
 
 // === impl SigningKey ===
 
 impl SigningKey {
-    fn from_pair(pair: RsaKeyPair, signs_from: Timestamp) -> Self {
+    fn from_pair(pair: RsaKeyPair, pool_id: &str, signs_from: Timestamp) -> Self {
         let public = pair.public_key();
         let (n, e) = (public.modulus(), public.exponent());
         let n = URL_SAFE_NO_PAD.encode(n.big_endian_without_leading_zero());
         let e = URL_SAFE_NO_PAD.encode(e.big_endian_without_leading_zero());
-        let kid = STANDARD.encode(Sha256::digest(public.as_ref()));
+        let kid = random::digest(&[&n, pool_id, &signs_from.0.to_string()]);
         Self { kid, pair, n, e, signs_from }
     }
 
     fn from_row(row: &KeyRow) -> Result<Self, Fault> {
         let der = STANDARD.decode(&row.der).map_err(|error| Fault::internal(&error))?;
         let pair = RsaKeyPair::from_pkcs8(&der).map_err(|error| Fault::internal(&error))?;
-        Ok(Self::from_pair(pair, Timestamp(row.signs_from)))
+        Ok(Self::from_pair(pair, &row.pool_id, Timestamp(row.signs_from)))
     }
 
     /// A JWS in compact form (RFC 7515 section 3.1) with the header that Cognito writes. The parsed key pair is
@@ -90,7 +96,7 @@ impl SigningKey {
 
 impl Keys {
     pub(crate) async fn load(store: &Store, period: Duration) -> Result<Self, Fault> {
-        let keys = Self { rings: RwLock::default(), period };
+        let keys = Self { rings: RwLock::default(), period, ready: watch::Sender::new(false) };
         keys.reload(store).await?;
         Ok(keys)
     }
@@ -135,7 +141,21 @@ impl Keys {
         for pool in pools {
             store.drop_dead_keys(pool, superseded_before).await?;
         }
-        self.reload(store).await
+        self.reload(store).await?;
+        self.ready.send_replace(true);
+        Ok(())
+    }
+
+    /// Returns when the first start has made the keys.
+    ///
+    /// # Errors
+    /// If that takes longer than ten seconds; the log tells why.
+    pub(crate) async fn wait(&self) -> Result<(), Fault> {
+        let mut ready = self.ready.subscribe();
+        match tokio::time::timeout(FIRST_KEYS, ready.wait_for(|ready| *ready)).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(_)) | Err(_) => Err(Fault::internal("there are no signing keys yet")),
+        }
     }
 
     /// The turns that have no key yet.
@@ -190,9 +210,29 @@ async fn generate(turns: Vec<(String, Timestamp)>) -> Result<Vec<KeyRow>, Fault>
 }
 
 fn generate_one(pool_id: String, signs_from: Timestamp) -> Result<KeyRow, Fault> {
-    let pair = RsaKeyPair::generate(KeySize::Rsa2048).map_err(|error| Fault::internal(&error))?;
+    let pair = new_pair()?;
     let der: Pkcs8V1Der<'_> = pair.as_der().map_err(|error| Fault::internal(&error))?;
     let der = STANDARD.encode(der.as_ref());
-    let key = SigningKey::from_pair(pair, signs_from);
+    let key = SigningKey::from_pair(pair, &pool_id, signs_from);
     Ok(KeyRow { kid: key.kid, pool_id, der, signs_from: signs_from.0 })
+}
+
+#[cfg(not(test))]
+fn new_pair() -> Result<RsaKeyPair, Fault> {
+    RsaKeyPair::generate(KeySize::Rsa2048).map_err(|error| Fault::internal(&error))
+}
+
+/// Hundreds of servers start in a test run; they share a few key pairs under key ids of their own.
+#[cfg(test)]
+fn new_pair() -> Result<RsaKeyPair, Fault> {
+    static PAIRS: std::sync::OnceLock<Vec<Vec<u8>>> = std::sync::OnceLock::new();
+    static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+    let make = || {
+        let pair = RsaKeyPair::generate(KeySize::Rsa2048).expect("a key pair");
+        let der: Pkcs8V1Der<'_> = pair.as_der().expect("PKCS #8");
+        der.as_ref().to_vec()
+    };
+    let pairs = PAIRS.get_or_init(|| std::iter::repeat_with(make).take(3).collect());
+    let next = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed) % pairs.len();
+    RsaKeyPair::from_pkcs8(&pairs[next]).map_err(|error| Fault::internal(&error))
 }

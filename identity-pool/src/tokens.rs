@@ -41,6 +41,7 @@ pub(crate) async fn issue(server: &Server, sign_in: &SignIn<'_>) -> Result<Value
     let groups = server.store.groups_of(sign_in.user).await?;
     let groups: Vec<String> = groups.into_iter().map(|group| group.name).collect();
     let now = server.clock.now();
+    server.keys.wait().await?;
     let key = server.keys.current(&sign_in.client.pool_id, now)?;
     let settings = &sign_in.client.settings;
     let issuer = server.issuer(&sign_in.client.pool_id);

@@ -70,7 +70,7 @@ async fn call(
     let outcome = answer(&wire, operation, &received, &call).await;
     let subject = call.subject.into_inner().unwrap_or_else(PoisonError::into_inner);
     audit(operation, &subject, &outcome, &request_id);
-    render(outcome, &request_id)
+    render(&outcome, &request_id)
 }
 
 async fn answer(
@@ -107,8 +107,8 @@ fn audit(operation: &str, subject: &Subject, outcome: &Result<Value, Fault>, req
     );
 }
 
-fn render(outcome: Result<Value, Fault>, request_id: &RequestId) -> Response {
-    let (status, body, fault) = match &outcome {
+fn render(outcome: &Result<Value, Fault>, request_id: &RequestId) -> Response {
+    let (status, body, fault) = match outcome {
         Ok(value) => (StatusCode::OK, value.to_string(), None),
         Err(fault) => {
             let body = json!({"__type": fault.kind().name(), "message": fault.message()}).to_string();

@@ -84,17 +84,20 @@ pub(super) async fn create(call: &Call<'_>, request: Create) -> Result<Value, Fa
     };
     apply(&mut settings, &request.settings)?;
     let pool = make(call.server, request.pool_name, settings).await?;
+    // The first start's keys come first: until then, no pool has any.
+    call.server.keys.wait().await?;
+    let now = call.server.clock.now();
+    call.server.keys.turn(&call.server.store, std::slice::from_ref(&pool.id), now).await?;
     let described = to_user_pool_type(call.server, &pool).await?;
     Ok(json!({"UserPool": described}))
 }
 
-/// Makes a pool with its signing keys.
+/// Makes a pool; its signing keys come with the next turn.
 pub(crate) async fn make(server: &Server, name: String, settings: PoolSettings) -> Result<Pool, Fault> {
     let now = server.clock.now();
     let id = format!("{}_{}", server.region, random::alphanumeric(9)?);
     let pool = Pool { id, name, settings, created_at: now.0, updated_at: now.0 };
     server.directory.put_pool(&server.store, pool.clone()).await?;
-    server.keys.turn(&server.store, std::slice::from_ref(&pool.id), now).await?;
     Ok(pool)
 }
 

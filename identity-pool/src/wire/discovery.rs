@@ -20,12 +20,22 @@ pub(super) async fn keys(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     wire.server.directory.pool(&pool).map_err(|_| Problem::new(Code::NotFound))?;
+    wait(&wire).await?;
     Ok(cached(&wire, &headers, &wire.server.keys.to_jwks([&pool])))
 }
 
 /// The keys of every pool in one set, for clients that know only the gateway.
-pub(super) async fn every_key(State(wire): State<Arc<Wire>>, headers: HeaderMap) -> Response {
-    cached(&wire, &headers, &wire.server.keys.to_jwks(&wire.server.directory.pool_ids()))
+pub(super) async fn every_key(
+    State(wire): State<Arc<Wire>>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    wait(&wire).await?;
+    Ok(cached(&wire, &headers, &wire.server.keys.to_jwks(&wire.server.directory.pool_ids())))
+}
+
+/// Keys that are not made yet are waited for: an empty set would be cached.
+async fn wait(wire: &Wire) -> Result<(), Problem> {
+    wire.server.keys.wait().await.map_err(|_| Problem::new(Code::Internal))
 }
 
 pub(super) async fn configuration(
