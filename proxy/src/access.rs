@@ -75,7 +75,9 @@ impl AccessLog {
         };
         let writer = sink.map(|sink| {
             let (shared, dropped) = (Arc::clone(&shared), dropped.clone());
-            std::thread::Builder::new().name("access-log".to_owned()).spawn(move || write(&shared, sink, &dropped))
+            std::thread::Builder::new()
+                .name("access-log".to_owned())
+                .spawn(move || write(&shared, sink, &dropped))
         });
         let writer = writer
             .transpose()

@@ -1,14 +1,14 @@
 //! What operators ask: `/livez`, `/readyz`, `/metrics`, `/config/status`, `/upstreams`, `/jwks/status`.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use axum::extract::State as Shared;
 use axum::routing::get;
 use axum::{Json, Router};
 use postern_common::Shutdown;
 use postern_common::admin::Health;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::net::TcpListener;
 
 use crate::state::State;
@@ -28,7 +28,8 @@ pub(crate) async fn serve(listener: TcpListener, router: Router, stop: Shutdown)
 }
 
 async fn config_status(Shared(state): Shared<Arc<State>>) -> Json<Value> {
-    Json(json!({ "version": state.metrics.config_version.get() }))
+    let status = state.config.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    Json(serde_json::to_value(status).unwrap_or_default())
 }
 
 async fn upstreams(Shared(state): Shared<Arc<State>>) -> Json<BTreeMap<String, Vec<EndpointStatus>>> {

@@ -1,6 +1,8 @@
 //! The gateway as a whole: built from a configuration, run on sockets that the caller bound.
 
-use std::sync::Arc;
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use ahash::RandomState;
@@ -9,6 +11,7 @@ use pingora_core::protocols::http::v2::server::H2Options;
 use pingora_core::server::configuration::ServerConf;
 use pingora_proxy::http_proxy;
 use postern_common::admin::{Check, Health};
+use postern_common::config::Env;
 use postern_common::exit::Exit;
 use postern_common::token::{Verifier, VerifierOptions};
 use postern_common::{Clock, Shutdown};
@@ -25,6 +28,7 @@ use crate::limit::Limiter;
 use crate::listener::Acceptor;
 use crate::live::Live;
 use crate::metrics::Metrics;
+use crate::reload::{ConfigStatus, Fixed, Reloader, Source};
 use crate::state::State;
 use crate::tls::TlsFiles;
 use crate::{admin, keep};
@@ -46,6 +50,8 @@ pub struct App {
     health: Health,
     running: Check,
     stop: Stop,
+    fixed: Fixed,
+    source: Option<Source>,
 }
 
 /// Pingora's own bound on attempts; the upstream's `retries` is what counts.
@@ -76,9 +82,11 @@ impl App {
             .map(|listen| listen.tls.clone().map(TlsFiles::load).transpose().map(|files| files.map(Arc::new)))
             .collect::<Result<_, _>>()?;
         let access = AccessLog::open(&config.access_log, metrics.events_dropped.clone())?;
+        let fixed = Fixed::of(&config);
         let (stop, keys, pingora) = (config.stop, config.limits.keys, Arc::new(pingora_settings(&config)));
         let live = Live::new(config, None, &metrics)?;
         metrics.config_version.set(1);
+        let status = ConfigStatus { version: 1, loaded_at: Some(clock.now()), ..ConfigStatus::default() };
         let state = Arc::new(State {
             live: ArcSwap::from_pointee(live),
             verifier,
@@ -89,19 +97,34 @@ impl App {
             clock,
             keys: RandomState::new(),
             born: Instant::now(),
+            stopping: AtomicBool::new(false),
+            config: Mutex::new(status),
         });
         let mut proxy = http_proxy(&pingora, Gateway::new(Arc::clone(&state)));
         proxy.h2_options = Some(http2_limits());
         let connections = Arc::new(Connections::new(proxy, Arc::clone(&state)));
         let health = Health::new();
         let running = health.check("gateway");
-        Ok(Self { state, connections, tls, health, running, stop })
+        Ok(Self { state, connections, tls, health, running, stop, fixed, source: None })
+    }
+
+    /// Follows this file while running: a change, or SIGHUP, is a new configuration. SIGUSR1 reopens the access
+    /// log.
+    #[must_use]
+    pub fn watch(mut self, path: PathBuf, env: Env) -> Self {
+        self.source = Some(Source { path, env });
+        self
     }
 
     /// Serves until the stop begins, and then until no request is in flight or the drain is over.
     pub async fn run(self, listeners: Listeners, shutdown: Shutdown) {
         let background = Shutdown::new();
         let keepers = keep::start(&self.state, &self.health, &background);
+        if let Some(source) = self.source {
+            let tls = self.tls.iter().flatten().cloned().collect();
+            let (state, pools) = (Arc::clone(&self.state), Arc::clone(&keepers.pools));
+            keepers.spawn(Reloader::new(source, state, pools, tls, self.fixed).run(background.clone()));
+        }
         let admin = listeners.admin.map(|listener| {
             let router = admin::router(&self.state, self.health.clone());
             tokio::spawn(admin::serve(listener, router, background.clone()))
@@ -135,12 +158,17 @@ impl App {
 async fn drain(tasks: &TaskTracker, most: Duration) {
     tasks.close();
     if tokio::time::timeout(most, tasks.wait()).await.is_err() {
-        tracing::warn!(connections = tasks.len(), drain_s = most.as_secs(), "stopped with requests in flight");
+        tracing::warn!(
+            connections = tasks.len(),
+            drain_s = most.as_secs(),
+            "stopped with requests in flight"
+        );
     }
 }
 
 fn pingora_settings(config: &Config) -> ServerConf {
-    let needs_roots = config.upstreams.iter().filter_map(|upstream| upstream.tls.as_ref()).any(|tls| tls.ca.is_none());
+    let needs_roots =
+        config.upstreams.iter().filter_map(|upstream| upstream.tls.as_ref()).any(|tls| tls.ca.is_none());
     ServerConf {
         threads: config.workers.unwrap_or(1),
         max_retries: MOST_ATTEMPTS,

@@ -37,7 +37,9 @@ pub(crate) fn decide(table: &Table, request: &Request<'_>, caller: Option<&Calle
             let outcome = match caller {
                 _ if policy.is_public() => Ok(()),
                 None => Err(Code::AuthenticationRequired),
-                Some(caller) => policy.decide(caller).or_else(|code| policy.is_audit_only().then_some(()).ok_or(code)),
+                Some(caller) => {
+                    policy.decide(caller).or_else(|code| policy.is_audit_only().then_some(()).ok_or(code))
+                }
             };
             Decision { route: Some(route), outcome }
         }

@@ -2,6 +2,7 @@
 
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use pingora_core::apps::{HttpServerApp, ServerApp};
 use pingora_core::protocols::Stream;
@@ -42,6 +43,7 @@ impl Connections {
 
     /// From now on every response closes its connection.
     pub(crate) fn stop_keeping(&self) {
+        self.state.stopping.store(true, Ordering::Relaxed);
         self.stopping.send_replace(true);
     }
 

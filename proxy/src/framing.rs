@@ -150,8 +150,21 @@ mod tests {
     #[test]
     fn malformed_chunks_are_refused() {
         for body in [
-            "\r\n", ";\r\n", "3\nabc\r\n", "3\r\nabcd\r\n", "3\r\nabc\n", "0x3\r\n", " 3\r\n", "3 \r\n", "-1\r\n",
-            "fffffffffffffffff\r\n", "0\r\nX: smuggled\r\n\r\n", "0\r\n\n", "3;a\nb\r\n", "3;\x01\r\n", "g\r\n",
+            "\r\n",
+            ";\r\n",
+            "3\nabc\r\n",
+            "3\r\nabcd\r\n",
+            "3\r\nabc\n",
+            "0x3\r\n",
+            " 3\r\n",
+            "3 \r\n",
+            "-1\r\n",
+            "fffffffffffffffff\r\n",
+            "0\r\nX: smuggled\r\n\r\n",
+            "0\r\n\n",
+            "3;a\nb\r\n",
+            "3;\x01\r\n",
+            "g\r\n",
         ] {
             assert_eq!(scan(body.as_bytes()), Err(FramingFault), "{body:?}");
         }

@@ -12,10 +12,10 @@ use std::time::Instant;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use pingora::http::{RequestHeader, ResponseHeader};
 use pingora_core::modules::http::HttpModules;
 use pingora_core::upstreams::peer::HttpPeer;
 use pingora_core::{Error, ErrorType, Result};
-use pingora::http::{RequestHeader, ResponseHeader};
 use pingora_proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
 use postern_common::Code;
 
@@ -23,7 +23,6 @@ use crate::context::{Attempt, Context};
 use crate::state::State;
 use crate::upstream::NoEndpoint;
 use crate::wire::Wire;
-
 
 /// The gateway, as Pingora sees it.
 pub(crate) struct Gateway {
@@ -76,9 +75,12 @@ impl ProxyHttp for Gateway {
         ctx.body_bytes = 0;
         let avoid = before.as_ref().map(|attempt| &*attempt.ticket.endpoint);
         let ticket = pool.pick(ctx.client_key, avoid).map_err(|reason| {
-            forward::refuse(ctx, match reason {
-                NoEndpoint::Away | NoEndpoint::Full => Code::UpstreamUnavailable,
-            })
+            forward::refuse(
+                ctx,
+                match reason {
+                    NoEndpoint::Away | NoEndpoint::Full => Code::UpstreamUnavailable,
+                },
+            )
         })?;
         let peer = forward::peer(&ticket.endpoint.peer, route, session);
         let began = Instant::now();
@@ -129,7 +131,7 @@ impl ProxyHttp for Gateway {
         response: &mut ResponseHeader,
         ctx: &mut Context,
     ) -> Result<()> {
-        outcome::dress(session, response, ctx)
+        outcome::dress(&self.state, session, response, ctx)
     }
 
     fn fail_to_connect(

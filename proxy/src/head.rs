@@ -8,6 +8,7 @@ use std::ops::Range;
 use postern_common::Code;
 
 use crate::headers;
+use crate::target::{Target, TargetFault};
 
 /// What a head may be at most.
 #[derive(Clone, Copy, Debug)]
@@ -42,6 +43,9 @@ pub enum HeadFault {
     TooLarge,
     /// A target longer than the limits allow.
     TargetTooLong,
+    /// A target that can be read in two ways. It is refused here already, because Pingora would cut a fragment
+    /// off and escape what it finds illegal.
+    Target(TargetFault),
 }
 
 /// How the body that follows is framed.
@@ -89,7 +93,7 @@ impl HeadFault {
             Self::LineEnding | Self::Field | Self::Host | Self::Framing | Self::Connection => {
                 Code::InvalidHeader
             }
-            Self::RequestLine | Self::Authority => Code::InvalidTarget,
+            Self::RequestLine | Self::Authority | Self::Target(_) => Code::InvalidTarget,
             Self::TooLarge => Code::HeadTooLarge,
             Self::TargetTooLong => Code::TargetTooLong,
         }
@@ -99,7 +103,9 @@ impl HeadFault {
     #[must_use]
     pub fn detail(self) -> &'static str {
         match self {
-            Self::LineEnding => "Every line of the head must end in CRLF; a bare LF, CR or NUL is not accepted.",
+            Self::LineEnding => {
+                "Every line of the head must end in CRLF; a bare LF, CR or NUL is not accepted."
+            }
             Self::RequestLine => "The request line must be a method, a target and HTTP/1.0 or HTTP/1.1.",
             Self::Field => "A header field has a malformed name or value, or is folded over two lines.",
             Self::Host => "Exactly one Host field with a host and an optional port is required.",
@@ -108,6 +114,7 @@ impl HeadFault {
             Self::Connection => "Connection may name keep-alive, close and upgrade only.",
             Self::TooLarge => "The head has too many bytes or too many fields.",
             Self::TargetTooLong => "The request target is too long.",
+            Self::Target(fault) => fault.detail(),
         }
     }
 }
@@ -146,7 +153,7 @@ impl Head {
     /// Checks a complete head, `bytes` ending with the empty line.
     ///
     /// # Errors
-    /// The first fault in the order of the text.
+    /// The first fault found.
     pub fn check(bytes: &[u8], limits: &HeadLimits) -> Result<Self, HeadFault> {
         let mut lines = bytes[..bytes.len().saturating_sub(2)].split_inclusive(|byte| *byte == b'\n');
         let request_line = content(lines.next().unwrap_or_default())?;
@@ -160,7 +167,8 @@ impl Head {
             fields.take(content(line)?)?;
         }
         let host = fields.host.ok_or(HeadFault::Host)?;
-        let authority = absolute_part(request_line, target, host)?;
+        let authority = absolute_part(request_line, target.clone(), host)?;
+        Target::parse(&request_line[authority.end..target.end]).map_err(HeadFault::Target)?;
         Ok(Self { len: bytes.len(), authority, body: fields.body()? })
     }
 }

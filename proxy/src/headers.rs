@@ -24,7 +24,20 @@ pub const fn is_token_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric()
         || matches!(
             byte,
-            b'!' | b'#' | b'$' | b'%' | b'&' | b'\'' | b'*' | b'+' | b'-' | b'.' | b'^' | b'_' | b'`' | b'|' | b'~'
+            b'!' | b'#'
+                | b'$'
+                | b'%'
+                | b'&'
+                | b'\''
+                | b'*'
+                | b'+'
+                | b'-'
+                | b'.'
+                | b'^'
+                | b'_'
+                | b'`'
+                | b'|'
+                | b'~'
         )
 }
 
@@ -84,7 +97,8 @@ mod tests {
 
     #[test]
     fn what_is_not_reserved_passes() {
-        for name in ["authorization", "x-postern", "x-forwarded", "content-type", "x-custom", "traceparents"] {
+        for name in ["authorization", "x-postern", "x-forwarded", "content-type", "x-custom", "traceparents"]
+        {
             assert!(!is_reserved(name), "{name}");
         }
     }

@@ -1,6 +1,7 @@
 //! What goes on beside the requests: keys, names, health, numbers.
 
-use std::sync::Arc;
+use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use postern_common::Shutdown;
@@ -8,6 +9,7 @@ use postern_common::admin::{Check, Health};
 use tokio_util::task::TaskTracker;
 
 use crate::state::State;
+use crate::upstream::{EndpointStatus, Pool};
 
 /// How often numbers that nobody counts are looked up.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -16,23 +18,60 @@ const INTERVAL: Duration = Duration::from_secs(1);
 const IMPATIENT: Duration = Duration::from_millis(20);
 
 /// The background tasks of one gateway.
-pub(crate) struct Keepers(TaskTracker);
+pub(crate) struct Keepers {
+    tasks: TaskTracker,
+    pub(crate) pools: Arc<PoolKeepers>,
+}
+
+/// The tasks that look after each pool that is live, and no other.
+pub(crate) struct PoolKeepers {
+    tasks: TaskTracker,
+    stop: Shutdown,
+    kept: Mutex<Vec<(Arc<Pool>, Shutdown)>>,
+}
 
 pub(crate) fn start(state: &Arc<State>, health: &Health, stop: &Shutdown) -> Keepers {
     let tasks = TaskTracker::new();
     tasks.spawn(Arc::clone(&state.verifier).run(stop.clone()));
-    for pool in &state.live.load().pools {
-        tasks.spawn(Arc::clone(pool).keep_resolved(stop.clone()));
-    }
     tasks.spawn(observe(Arc::clone(state), health.check("keys"), stop.clone()));
-    tasks.close();
-    Keepers(tasks)
+    let pools = PoolKeepers { tasks: tasks.clone(), stop: stop.clone(), kept: Mutex::default() };
+    pools.sync(&state.live.load().pools);
+    Keepers { tasks, pools: Arc::new(pools) }
 }
 
 impl Keepers {
+    /// One more task, which ends with the stop.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn(task);
+    }
+
     /// Returns when all have ended.
     pub(crate) async fn finished(self) {
-        self.0.wait().await;
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+}
+
+impl PoolKeepers {
+    /// Looks after these pools from now on. Those that are looked after already are not disturbed.
+    pub(crate) fn sync(&self, pools: &[Arc<Pool>]) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.retain(|(pool, stop)| {
+            let stays = pools.iter().any(|live| Arc::ptr_eq(live, pool));
+            if !stays {
+                stop.begin();
+            }
+            stays
+        });
+        for pool in pools {
+            if kept.iter().any(|(known, _)| Arc::ptr_eq(known, pool)) {
+                continue;
+            }
+            let stop = self.stop.child();
+            self.tasks.spawn(Arc::clone(pool).keep_resolved(stop.clone()));
+            self.tasks.spawn(Arc::clone(pool).keep_checked(stop.clone()));
+            kept.push((Arc::clone(pool), stop));
+        }
     }
 }
 
@@ -63,7 +102,7 @@ fn look(state: &State) {
     for pool in &state.live.load().pools {
         let now = pool.now_ms();
         let all: Vec<_> = pool.endpoints().iter().map(|endpoint| endpoint.status(now)).collect();
-        let count = |state: &str, is: &dyn Fn(&crate::upstream::EndpointStatus) -> bool| {
+        let count = |state: &str, is: &dyn Fn(&EndpointStatus) -> bool| {
             let count = all.iter().filter(|status| is(status)).count();
             metrics.endpoints.with_label_values(&[pool.config.name.as_str(), state]).set(number(count));
         };

@@ -24,6 +24,7 @@ mod listener;
 mod live;
 mod metrics;
 pub mod policy;
+mod reload;
 pub mod route;
 mod state;
 pub mod target;
@@ -34,3 +35,6 @@ mod wire;
 pub use app::{App, Listeners};
 pub use check::check;
 pub use config::Config;
+
+#[cfg(test)]
+mod tests;

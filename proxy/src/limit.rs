@@ -110,7 +110,10 @@ impl Limiter {
     /// How many keys are held.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.shards.iter().map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner).arrivals.len()).sum()
+        self.shards
+            .iter()
+            .map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner).arrivals.len())
+            .sum()
     }
 }
 

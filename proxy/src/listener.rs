@@ -83,7 +83,14 @@ impl Acceptor {
             };
             if let Some((stream, peer, permit)) = accepted {
                 let _best_effort = stream.set_nodelay(true);
-                self.tasks.spawn(serve(Arc::clone(&self.connections), stream, peer, permit, tls.clone(), stop.clone()));
+                self.tasks.spawn(serve(
+                    Arc::clone(&self.connections),
+                    stream,
+                    peer,
+                    permit,
+                    tls.clone(),
+                    stop.clone(),
+                ));
             }
         }
     }
@@ -107,7 +114,11 @@ impl Acceptor {
         }
         metrics.connections.inc();
         let by_address = Arc::clone(&self.by_address);
-        Some((stream, peer, Permit { _total: total, by_address, address, gauge: metrics.connections.clone() }))
+        Some((
+            stream,
+            peer,
+            Permit { _total: total, by_address, address, gauge: metrics.connections.clone() },
+        ))
     }
 }
 

@@ -30,7 +30,13 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) if error.use_stderr() => {
+            return Exit::report(Err(Exit::usage(error.to_string().trim_end())));
+        }
+        Err(help) => return help.print().map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS),
+    };
     let env = Env::of_process();
     Exit::report(match arguments.command.unwrap_or(Command::Run) {
         Command::Run => run(&arguments.config, &env),
@@ -45,12 +51,13 @@ fn run(path: &Path, env: &Env) -> Result<(), Exit> {
     if let Some(workers) = config.workers {
         runtime.worker_threads(workers);
     }
-    let runtime = runtime.enable_all().build().map_err(|error| Exit::unavailable(format!("no runtime: {error}")))?;
+    let runtime =
+        runtime.enable_all().build().map_err(|error| Exit::unavailable(format!("no runtime: {error}")))?;
     runtime.block_on(async {
         let shutdown =
             Shutdown::on_signals().map_err(|error| Exit::unavailable(format!("no signals: {error}")))?;
         let listeners = bind(&config).await?;
-        let app = App::build(config, Clock::system())?;
+        let app = App::build(config, Clock::system())?.watch(path.to_owned(), env.clone());
         app.run(listeners, shutdown).await;
         Ok(())
     })

@@ -44,7 +44,8 @@ const BUCKETS: [f64; 15] =
     [0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 15.0, 60.0];
 
 /// Seconds within the gateway: 10 µs to 100 ms.
-const FINE_BUCKETS: [f64; 10] = [0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.005, 0.025, 0.1];
+const FINE_BUCKETS: [f64; 10] =
+    [0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.005, 0.025, 0.1];
 
 const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 
@@ -58,7 +59,8 @@ impl Metrics {
         let seconds = |name: &str, help: &str, buckets: &[f64]| {
             HistogramOpts::new(name, help).buckets(buckets.to_vec())
         };
-        let family = |name: &str, help: &str, labels: &[&str]| IntCounterVec::new(Opts::new(name, help), labels);
+        let family =
+            |name: &str, help: &str, labels: &[&str]| IntCounterVec::new(Opts::new(name, help), labels);
         let metrics = Self {
             registry: Registry::new(),
             requests: family(
@@ -76,7 +78,11 @@ impl Metrics {
                 &FINE_BUCKETS,
             ))?,
             upstream: HistogramVec::new(
-                seconds("postern_upstream_seconds", "From the choice of an address to its response head", &BUCKETS),
+                seconds(
+                    "postern_upstream_seconds",
+                    "From the choice of an address to its response head",
+                    &BUCKETS,
+                ),
                 &["upstream"],
             )?,
             refused_at_door: family(
@@ -103,8 +109,14 @@ impl Metrics {
                 Opts::new("postern_endpoints", "Addresses by state"),
                 &["upstream", "state"],
             )?,
-            config_version: IntGauge::new("postern_config_version", "The configuration that is live, from 1")?,
-            config_refused: IntCounter::new("postern_config_refused_total", "Configurations that did not load")?,
+            config_version: IntGauge::new(
+                "postern_config_version",
+                "The configuration that is live, from 1",
+            )?,
+            config_refused: IntCounter::new(
+                "postern_config_refused_total",
+                "Configurations that did not load",
+            )?,
             config_bad: IntGauge::new("postern_config_bad", "1 while the file differs from what is live")?,
             token_cache: IntGaugeVec::new(
                 Opts::new("postern_token_cache", "Verified tokens that are remembered"),
@@ -149,10 +161,7 @@ impl Metrics {
     /// The handles of one route.
     pub(crate) fn route(&self, route: &str) -> RouteMetrics {
         let counter = |class| self.requests.with_label_values(&[route, class, OK]);
-        RouteMetrics {
-            by_class: CLASSES.map(counter),
-            duration: self.duration.with_label_values(&[route]),
-        }
+        RouteMetrics { by_class: CLASSES.map(counter), duration: self.duration.with_label_values(&[route]) }
     }
 
     /// Counts one request that was refused or failed.

@@ -87,7 +87,11 @@ impl UserRule {
     fn decide(&self, user: &User) -> Result<(), Code> {
         let in_group = self.groups.is_empty() || self.groups.iter().any(|group| user.groups.contains(group));
         let granted = self.scopes.iter().all(|scope| user.scopes.contains(scope));
-        if in_group && granted && self.claims_hold(&user.claims) { Ok(()) } else { Err(Code::InsufficientScope) }
+        if in_group && granted && self.claims_hold(&user.claims) {
+            Ok(())
+        } else {
+            Err(Code::InsufficientScope)
+        }
     }
 
     /// Reads the claims only where a rule asks for one: they are parsed anew each time.
@@ -168,12 +172,14 @@ pub(crate) mod tests {
     #[test]
     fn grants_that_lack_are_forbidden() {
         let strings = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
-        let rule = UserRule { scopes: strings(&["a", "b"]), groups: strings(&["admin", "ops"]), claims: Vec::new() };
+        let rule =
+            UserRule { scopes: strings(&["a", "b"]), groups: strings(&["admin", "ops"]), claims: Vec::new() };
         let policy = protected(Some(rule), None);
         assert_eq!(policy.decide(&user(&["ops"], &["b", "a"])), Ok(()));
         assert_eq!(policy.decide(&user(&["ops"], &["b"])), Err(Code::InsufficientScope));
         assert_eq!(policy.decide(&user(&["dev"], &["a", "b"])), Err(Code::InsufficientScope));
-        let tier = |tier: i64| UserRule { claims: vec![("tier".to_owned(), tier.into())], ..UserRule::default() };
+        let tier =
+            |tier: i64| UserRule { claims: vec![("tier".to_owned(), tier.into())], ..UserRule::default() };
         assert_eq!(protected(Some(tier(2)), None).decide(&user(&[], &[])), Ok(()));
         assert_eq!(protected(Some(tier(3)), None).decide(&user(&[], &[])), Err(Code::InsufficientScope));
     }

@@ -1,7 +1,8 @@
 //! What all requests of one gateway share.
 
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use ahash::RandomState;
@@ -15,6 +16,7 @@ use crate::ids::Ids;
 use crate::limit::Limiter;
 use crate::live::Live;
 use crate::metrics::Metrics;
+use crate::reload::ConfigStatus;
 
 /// Shared by the connections, Pingora's hooks, the reload and the admin listener.
 pub(crate) struct State {
@@ -28,6 +30,10 @@ pub(crate) struct State {
     /// The seed of rate limit keys: clients cannot aim at one another's.
     pub(crate) keys: RandomState,
     pub(crate) born: Instant,
+    /// Whether every answer closes its connection from now on.
+    pub(crate) stopping: AtomicBool,
+    /// What `/config/status` says.
+    pub(crate) config: Mutex<ConfigStatus>,
 }
 
 impl State {

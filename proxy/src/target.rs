@@ -51,7 +51,9 @@ impl TargetFault {
             Self::EmptySegment => "The path must not contain two slashes in a row.",
             Self::Parameter => "The path must not contain a semicolon.",
             Self::Fragment => "The target must not contain a fragment.",
-            Self::Character => "The target must not contain control characters or characters outside of URIs.",
+            Self::Character => {
+                "The target must not contain control characters or characters outside of URIs."
+            }
             Self::Escape => "Every % must be followed by two hexadecimal digits and be encoded once only.",
             Self::NeedlessEscape => "The path must not encode letters, digits and - . _ ~",
             Self::Utf8 => "The encoded characters of the target must be UTF-8.",
@@ -119,7 +121,9 @@ fn check_path_escape(rest: &[u8]) -> Result<(), TargetFault> {
         b'/' | b'\\' => Err(TargetFault::Separator),
         b';' => Err(TargetFault::Parameter),
         0..0x20 | 0x7f => Err(TargetFault::Character),
-        b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'~' | b'.' => Err(TargetFault::NeedlessEscape),
+        b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'~' | b'.' => {
+            Err(TargetFault::NeedlessEscape)
+        }
         b'%' if is_hex_pair(&rest[3..]) => Err(TargetFault::Escape),
         _ => Ok(()),
     }
@@ -177,7 +181,19 @@ mod tests {
 
     #[test]
     fn canonical_targets_are_kept_as_they_are() {
-        for target in ["/", "/a", "/a/", "/a/b.c/d~e", "/a:b@c", "/%C3%A9", "/a%20b", "/...", "/.a", "/100%25", "/a%25z1"] {
+        for target in [
+            "/",
+            "/a",
+            "/a/",
+            "/a/b.c/d~e",
+            "/a:b@c",
+            "/%C3%A9",
+            "/a%20b",
+            "/...",
+            "/.a",
+            "/100%25",
+            "/a%25z1",
+        ] {
             assert_eq!(Target::parse(target.as_bytes()).map(|target| target.path), Ok(target));
         }
         let target = Target::parse(b"/a?b=//../;%2f[x]{y}|").expect("a query is not a path");
@@ -188,16 +204,44 @@ mod tests {
     fn ambiguous_targets_are_refused() {
         use TargetFault as F;
         for (target, fault) in [
-            ("a", F::Form), ("", F::Form), ("*", F::Form), ("/a%2fb", F::Separator), ("/a%2Fb", F::Separator),
-            ("/a%5cb", F::Separator), ("/a\\b", F::Separator), ("/.", F::DotSegment), ("/..", F::DotSegment),
-            ("/a/./b", F::DotSegment), ("/a/../b", F::DotSegment), ("/a/..", F::DotSegment),
-            ("/%2e%2e/a", F::NeedlessEscape), ("/.%2e/a", F::NeedlessEscape), ("//a", F::EmptySegment),
-            ("/a//b", F::EmptySegment), ("/a//", F::EmptySegment), ("/a;b", F::Parameter), ("/a%3bb", F::Parameter),
-            ("/a#b", F::Fragment), ("/a?b#c", F::Fragment), ("/a%00", F::Character), ("/a%0a", F::Character),
-            ("/a%7f", F::Character), ("/a\u{e9}", F::Character), ("/a\"", F::Character), ("/%", F::Escape),
-            ("/%4", F::Escape), ("/%zz", F::Escape), ("/%252e", F::Escape), ("/%61", F::NeedlessEscape),
-            ("/%ff", F::Utf8), ("/%c3", F::Utf8), ("/%c0%af", F::Utf8), ("/a?%ff", F::Utf8), ("/a?%00", F::Character),
-            ("/a?b c", F::Character), ("/a?%", F::Escape),
+            ("a", F::Form),
+            ("", F::Form),
+            ("*", F::Form),
+            ("/a%2fb", F::Separator),
+            ("/a%2Fb", F::Separator),
+            ("/a%5cb", F::Separator),
+            ("/a\\b", F::Separator),
+            ("/.", F::DotSegment),
+            ("/..", F::DotSegment),
+            ("/a/./b", F::DotSegment),
+            ("/a/../b", F::DotSegment),
+            ("/a/..", F::DotSegment),
+            ("/%2e%2e/a", F::NeedlessEscape),
+            ("/.%2e/a", F::NeedlessEscape),
+            ("//a", F::EmptySegment),
+            ("/a//b", F::EmptySegment),
+            ("/a//", F::EmptySegment),
+            ("/a;b", F::Parameter),
+            ("/a%3bb", F::Parameter),
+            ("/a#b", F::Fragment),
+            ("/a?b#c", F::Fragment),
+            ("/a%00", F::Character),
+            ("/a%0a", F::Character),
+            ("/a%7f", F::Character),
+            ("/a\u{e9}", F::Character),
+            ("/a\"", F::Character),
+            ("/%", F::Escape),
+            ("/%4", F::Escape),
+            ("/%zz", F::Escape),
+            ("/%252e", F::Escape),
+            ("/%61", F::NeedlessEscape),
+            ("/%ff", F::Utf8),
+            ("/%c3", F::Utf8),
+            ("/%c0%af", F::Utf8),
+            ("/a?%ff", F::Utf8),
+            ("/a?%00", F::Character),
+            ("/a?b c", F::Character),
+            ("/a?%", F::Escape),
         ] {
             assert_eq!(Target::parse(target.as_bytes()), Err(fault), "{target}");
         }

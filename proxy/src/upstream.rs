@@ -2,6 +2,7 @@
 
 mod budget;
 mod endpoint;
+mod health;
 mod resolve;
 mod tls;
 
@@ -119,13 +120,16 @@ impl Pool {
             endpoints.iter().filter(|endpoint| usable(endpoint)).nth(at)
         };
         let chosen = match self.config.balance {
-            Balance::RoundRobin => self.weighted(&endpoints, usable, self.turn.fetch_add(1, Ordering::Relaxed)),
+            Balance::RoundRobin => {
+                self.weighted(&endpoints, usable, self.turn.fetch_add(1, Ordering::Relaxed))
+            }
             Balance::ClientHash => self.weighted(&endpoints, usable, client),
             Balance::LeastLoaded if count == 1 => nth(0),
             Balance::LeastLoaded => {
                 let random = self.random();
                 let (one, other) = (nth(random), nth(random.rotate_left(32)));
-                let other = if one.map(Arc::as_ptr) == other.map(Arc::as_ptr) { nth(random + 1) } else { other };
+                let other =
+                    if one.map(Arc::as_ptr) == other.map(Arc::as_ptr) { nth(random + 1) } else { other };
                 one.into_iter().chain(other).min_by_key(|endpoint| endpoint.load(&self.config))
             }
         };
@@ -134,7 +138,9 @@ impl Pool {
             return Ok(ticket);
         }
         let free = endpoints.iter().filter(|endpoint| usable(endpoint));
-        free.filter_map(|endpoint| Ticket::take(endpoint, self.config.in_flight)).next().ok_or(NoEndpoint::Full)
+        free.filter_map(|endpoint| Ticket::take(endpoint, self.config.in_flight))
+            .next()
+            .ok_or(NoEndpoint::Full)
     }
 
     /// The entry at `turn` when each stands there as often as it weighs.
@@ -185,7 +191,11 @@ impl Pool {
             return false;
         }
         let may = self.budget.take();
-        if may { self.retries.inc() } else { self.retries_denied.inc() }
+        if may {
+            self.retries.inc()
+        } else {
+            self.retries_denied.inc()
+        }
         may
     }
 

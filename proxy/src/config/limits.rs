@@ -131,11 +131,8 @@ fn read_parts(section: &Object<'_>) -> Option<(Rate, u32, Duration)> {
 impl RateLimit {
     pub(super) fn read(field: Field<'_>, has_store: bool) -> Option<Self> {
         field.object(|limit| {
-            let choices = [
-                ("address", RateBy::Address),
-                ("principal", RateBy::Principal),
-                ("route", RateBy::Route),
-            ];
+            let choices =
+                [("address", RateBy::Address), ("principal", RateBy::Principal), ("route", RateBy::Route)];
             let by = limit.required("by", |field| field.one_of(&choices));
             let global = limit.or("global", false, |field| match field.boolean()? {
                 true if !has_store => field.fail("missing_field", "needs limits.store"),

@@ -97,7 +97,8 @@ impl Route {
             let policy = route.required("policy", policy::read);
             let has_store = limits.store.is_some();
             let rates = route.list("limits", |field| RateLimit::read(field, has_store));
-            if matches!(policy, Some(Policy::Public)) && rates.iter().any(|rate| rate.by == RateBy::Principal) {
+            if matches!(policy, Some(Policy::Public)) && rates.iter().any(|rate| rate.by == RateBy::Principal)
+            {
                 route.fail("invalid_choice", "a public route has no principal to limit by");
             }
             let rewrite = route.section("rewrite", Rewrite::read);
@@ -124,7 +125,9 @@ impl Route {
 
 fn read_pattern(route: &Object<'_>) -> Option<Pattern> {
     let path = route.required("path", |field| {
-        PathPattern::parse(field.string()?).or_else(|detail| field.fail("invalid_format", detail).ok_or(())).ok()
+        PathPattern::parse(field.string()?)
+            .or_else(|detail| field.fail("invalid_format", detail).ok_or(()))
+            .ok()
     });
     let methods = route.required("methods", |field| {
         let all = field.array(|item| {
@@ -190,7 +193,8 @@ fn read_targets(field: Field<'_>, upstreams: &[Upstream]) -> Option<Vec<Target>>
 fn read_fields(section: &Object<'_>) -> Option<Vec<(HeaderName, HeaderValue)>> {
     Some(section.entries(|name, field| {
         let value = field.text(0..=4096)?;
-        let name = HeaderName::from_bytes(name.as_bytes()).ok().filter(|name| !headers::is_reserved(name.as_str()));
+        let name =
+            HeaderName::from_bytes(name.as_bytes()).ok().filter(|name| !headers::is_reserved(name.as_str()));
         match (name, HeaderValue::from_str(&value)) {
             (Some(name), Ok(value)) => Some((name, value)),
             _ => field.fail("invalid_format", "is not a header that a route may set"),
@@ -207,7 +211,8 @@ impl Rewrite {
                 if plain && !text.ends_with('/') && !text.contains('{') {
                     return Some(text);
                 }
-                field.fail("invalid_format", "must be empty or a path such as /v1, without a slash at its end")
+                field
+                    .fail("invalid_format", "must be empty or a path such as /v1, without a slash at its end")
             })
         };
         let rewrite = Self { strip: path("strip").unwrap_or_default(), add: path("add").unwrap_or_default() };
@@ -219,7 +224,11 @@ impl Cors {
     fn read(section: &Object<'_>) -> Option<Self> {
         let origins = section.required("origins", texts);
         Some(Self {
-            headers: section.or("headers", vec!["authorization".to_owned(), "content-type".to_owned()], texts),
+            headers: section.or(
+                "headers",
+                vec!["authorization".to_owned(), "content-type".to_owned()],
+                texts,
+            ),
             max_age: section.or("max_age", Duration::from_secs(600), |field| field.duration()),
             origins: origins?,
         })

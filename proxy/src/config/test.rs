@@ -43,35 +43,41 @@ pub(super) fn read(field: Field<'_>, routes: &[Route], upstreams: &[Upstream]) -
             let text = field.string()?;
             let words = text.split_once(' ').filter(|(_, target)| !target.contains(' '));
             let words = words.map(|(method, target)| (method.to_owned(), target.to_owned()));
-            words.or_else(|| field.fail("invalid_format", "must be a method and a target, such as GET /a?b=c"))
+            words
+                .or_else(|| field.fail("invalid_format", "must be a method and a target, such as GET /a?b=c"))
         });
         let host = test.or("host", "localhost".to_owned(), |field| field.text(1..=253));
         let token = test.or("token", TestToken::None, TestToken::read);
         let route = test.optional("route", |field| {
             let name = field.text(1..=100)?;
             let known = routes.iter().any(|route| route.name == name);
-            if known { Some(name) } else { field.fail("unknown_route", format!("there is no route called {name}")) }
+            if known {
+                Some(name)
+            } else {
+                field.fail("unknown_route", format!("there is no route called {name}"))
+            }
         });
         let upstream = test.optional("upstream", |field| {
             let name = field.text(1..=64)?;
             let known = upstreams.iter().any(|upstream| upstream.name == name);
-            if known { Some(name) } else { field.fail("unknown_upstream", format!("there is no [upstream.{name}]")) }
+            if known {
+                Some(name)
+            } else {
+                field.fail("unknown_upstream", format!("there is no [upstream.{name}]"))
+            }
         });
         let decision = test.required("decision", |field| {
             let code = field.text(1..=64)?;
-            let known = code == "allow" || postern_common::Code::ALL.iter().any(|known| known.as_str() == code);
-            if known { Some(code) } else { field.fail("invalid_choice", "must be allow or a code of PROBLEMS.md") }
+            let known =
+                code == "allow" || postern_common::Code::ALL.iter().any(|known| known.as_str() == code);
+            if known {
+                Some(code)
+            } else {
+                field.fail("invalid_choice", "must be allow or a code of PROBLEMS.md")
+            }
         });
         let (method, target) = request?;
-        Some(RouteTest {
-            method,
-            target,
-            host,
-            token,
-            route,
-            upstream,
-            decision: decision?,
-        })
+        Some(RouteTest { method, target, host, token, route, upstream, decision: decision? })
     })
 }
 

@@ -122,7 +122,11 @@ impl Upstream {
             let seconds = Duration::from_secs;
             let addresses = upstream.required("addresses", |field| {
                 let addresses = field.array(Address::read)?;
-                if addresses.is_empty() { field.fail("invalid_length", "must not be empty") } else { Some(addresses) }
+                if addresses.is_empty() {
+                    field.fail("invalid_length", "must not be empty")
+                } else {
+                    Some(addresses)
+                }
             });
             let choices = [
                 ("least-loaded", Balance::LeastLoaded),
@@ -212,7 +216,8 @@ impl Default for Outlier {
 
 impl UpstreamTls {
     fn read(section: &Object<'_>) -> Option<Self> {
-        let path = |name: &'static str| section.optional(name, |field| field.text(1..=4096)).map(PathBuf::from);
+        let path =
+            |name: &'static str| section.optional(name, |field| field.text(1..=4096)).map(PathBuf::from);
         let tls = Self {
             name: section.optional("name", |field| field.text(1..=253)),
             ca: path("ca"),

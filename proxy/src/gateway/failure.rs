@@ -25,7 +25,8 @@ pub(super) fn while_proxying(
     client_reused: bool,
 ) -> Box<Error> {
     let at_upstream = matches!(error.esource(), ErrorSource::Upstream);
-    let can_repeat = session.req_header().method.is_idempotent() && !session.as_ref().retry_buffer_truncated();
+    let can_repeat =
+        session.req_header().method.is_idempotent() && !session.as_ref().retry_buffer_truncated();
     if can_repeat {
         error.retry.decide_reuse(client_reused);
     } else {
@@ -90,7 +91,10 @@ fn code(session: &Session, error: &Error) -> Option<Code> {
         ErrorSource::Downstream => {
             let gone = matches!(
                 kind,
-                ErrorType::ReadError | ErrorType::WriteError | ErrorType::ConnectionClosed | ErrorType::H2Error
+                ErrorType::ReadError
+                    | ErrorType::WriteError
+                    | ErrorType::ConnectionClosed
+                    | ErrorType::H2Error
             );
             if gone { None } else { Some(Code::InvalidRequest) }
         }

@@ -41,7 +41,10 @@ pub(super) fn prepare(session: &Session, request: &mut RequestHeader, ctx: &Cont
     request.insert_header("traceparent", values.get(Values::TRACE)?)?;
     request.insert_header("X-Forwarded-For", values.get(Values::CLIENT)?)?;
     let is_tls = wire(session).is_none_or(crate::wire::Wire::is_tls);
-    request.insert_header("X-Forwarded-Proto", HeaderValue::from_static(if is_tls { "https" } else { "http" }))?;
+    request.insert_header(
+        "X-Forwarded-Proto",
+        HeaderValue::from_static(if is_tls { "https" } else { "http" }),
+    )?;
     if let Some(host) = host {
         request.insert_header("X-Forwarded-Host", host)?;
     }

@@ -1,5 +1,6 @@
 //! What came of a request: told to the upstream's statistics, the client, the access log and the metrics.
 
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use http::{StatusCode, Version};
@@ -39,9 +40,17 @@ pub(super) fn note_response(session: &Session, response: &ResponseHeader, ctx: &
 }
 
 /// Adds what every answer carries.
-pub(super) fn dress(_session: &Session, response: &mut ResponseHeader, ctx: &Context) -> Result<()> {
+pub(super) fn dress(
+    state: &State,
+    session: &mut Session,
+    response: &mut ResponseHeader,
+    ctx: &Context,
+) -> Result<()> {
     if response.status.is_informational() {
         return Ok(());
+    }
+    if state.stopping.load(Ordering::Relaxed) {
+        session.set_keepalive(None);
     }
     let mut text = Uuid::encode_buffer();
     let id: &str = ctx.id.hyphenated().encode_lower(&mut text);

@@ -83,9 +83,20 @@ fn fields_are_well_formed() {
 #[test]
 fn request_lines_are_exact() {
     for line in [
-        "GET /", "GET", "GET  / HTTP/1.1", "GET /  HTTP/1.1", "GET / HTTP/1.1 ", " GET / HTTP/1.1",
-        "GET / HTTP/2.0", "GET / HTTP/1.2", "GET / http/1.1", "GET\t/\tHTTP/1.1", "G(T / HTTP/1.1",
-        "GET /a b HTTP/1.1", "GET /\u{e9} HTTP/1.1", "GET / HTTP/1.1x",
+        "GET /",
+        "GET",
+        "GET  / HTTP/1.1",
+        "GET /  HTTP/1.1",
+        "GET / HTTP/1.1 ",
+        " GET / HTTP/1.1",
+        "GET / HTTP/2.0",
+        "GET / HTTP/1.2",
+        "GET / http/1.1",
+        "GET\t/\tHTTP/1.1",
+        "G(T / HTTP/1.1",
+        "GET /a b HTTP/1.1",
+        "GET /\u{e9} HTTP/1.1",
+        "GET / HTTP/1.1x",
     ] {
         refused(&format!("{line}\r\nHost: a\r\n\r\n"), HeadFault::RequestLine);
     }

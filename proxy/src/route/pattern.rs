@@ -111,7 +111,8 @@ impl HostPattern {
         let is_name = |name: &str| {
             !name.is_empty()
                 && name.split('.').all(|label| {
-                    !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+                    !label.is_empty()
+                        && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
                 })
         };
         match text.strip_prefix("*.") {
@@ -134,7 +135,9 @@ impl PathPattern {
     pub fn parse(template: &str) -> Result<Self, String> {
         let Some(rest) = template.strip_prefix('/') else { return Err("must begin with /".to_owned()) };
         let (rest, prefix) = match rest.strip_suffix('*') {
-            Some("") => return Ok(Self { template: template.to_owned(), segments: Vec::new(), prefix: true }),
+            Some("") => {
+                return Ok(Self { template: template.to_owned(), segments: Vec::new(), prefix: true });
+            }
             Some(rest) if rest.ends_with('/') => (&rest[..rest.len() - 1], true),
             Some(_) => return Err("may use * only as the whole last segment".to_owned()),
             None => (rest, false),
@@ -157,13 +160,20 @@ impl Segment {
     fn parse(text: &str) -> Result<Self, String> {
         let is_plain = |text: &str| text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._~".contains(&b));
         if let Some(name) = text.strip_prefix('{').and_then(|rest| rest.strip_suffix('}')) {
-            let named = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
-            return if named { Ok(Self::Param(name.to_owned())) } else { Err(format!("has a bad name in {text}")) };
+            let named =
+                !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+            return if named {
+                Ok(Self::Param(name.to_owned()))
+            } else {
+                Err(format!("has a bad name in {text}"))
+            };
         }
         match text {
             "." | ".." => Err("must not contain the segments . and ..".to_owned()),
             _ if is_plain(text) => Ok(Self::Literal(text.to_owned())),
-            _ => Err(format!("may hold letters, digits and -._~ or a whole {{param}} in a segment, not {text}")),
+            _ => Err(format!(
+                "may hold letters, digits and -._~ or a whole {{param}} in a segment, not {text}"
+            )),
         }
     }
 }
@@ -178,7 +188,9 @@ impl Pattern {
     pub(super) fn conditions_hold(&self, request: &Request<'_>) -> bool {
         let header_holds = |condition: &Condition| {
             let mut values = request.headers.get_all(condition.name.as_str()).iter();
-            values.any(|value| condition.value.as_ref().is_none_or(|wanted| value.as_bytes() == wanted.as_bytes()))
+            values.any(|value| {
+                condition.value.as_ref().is_none_or(|wanted| value.as_bytes() == wanted.as_bytes())
+            })
         };
         let query_holds = |condition: &Condition| {
             request.query.unwrap_or_default().split('&').any(|pair| {

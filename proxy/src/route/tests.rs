@@ -10,7 +10,8 @@ fn pattern(text: &str) -> Pattern {
     let path = PathPattern::parse(words.next().expect("a path")).expect("a template");
     for word in words {
         let condition = |text: &str| {
-            let (name, value) = text.split_once('=').map_or((text, None), |(name, value)| (name, Some(value)));
+            let (name, value) =
+                text.split_once('=').map_or((text, None), |(name, value)| (name, Some(value)));
             Condition { name: name.to_owned(), value: value.map(str::to_owned) }
         };
         match word.split_at(1) {
@@ -37,8 +38,17 @@ fn find(routes: &[&str], method: &str, host: &str, target: &str) -> Option<usize
 fn literals_win_over_params_and_params_over_the_rest() {
     let routes = ["GET /a/*", "GET /a/{x}", "GET /a/b", "GET /a/{x}/c", "GET /a/b/d", "GET /"];
     for (path, route) in [
-        ("/a/b", Some(2)), ("/a/z", Some(1)), ("/a/z/c", Some(3)), ("/a/b/c", Some(3)), ("/a/b/d", Some(4)),
-        ("/a/b/e", Some(0)), ("/a/", Some(0)), ("/a", None), ("/", Some(5)), ("/b", None), ("/a/b/", Some(0)),
+        ("/a/b", Some(2)),
+        ("/a/z", Some(1)),
+        ("/a/z/c", Some(3)),
+        ("/a/b/c", Some(3)),
+        ("/a/b/d", Some(4)),
+        ("/a/b/e", Some(0)),
+        ("/a/", Some(0)),
+        ("/a", None),
+        ("/", Some(5)),
+        ("/b", None),
+        ("/a/b/", Some(0)),
     ] {
         assert_eq!(find(&routes, "GET", "h", path), route, "{path}");
     }
@@ -54,15 +64,30 @@ fn the_method_is_part_of_the_match() {
     let headers = HeaderMap::new();
     let request = Request { host: "h", path: "/a/b", query: None, method: "DELETE", headers: &headers };
     let found = router.but_for_method(&request);
-    assert_eq!((found.as_slice(), router.methods(&found).to_string().as_str()), (&[0, 1][..], "GET, POST, PUT"));
+    assert_eq!(
+        (found.as_slice(), router.methods(&found).to_string().as_str()),
+        (&[0, 1][..], "GET, POST, PUT")
+    );
 }
 
 #[test]
 fn hosts_go_from_named_to_none() {
-    let routes = ["GET /a", "GET /a @*.example.com", "GET /a @*.b.example.com", "GET /a @x.example.com", "GET /c @y.z"];
+    let routes = [
+        "GET /a",
+        "GET /a @*.example.com",
+        "GET /a @*.b.example.com",
+        "GET /a @x.example.com",
+        "GET /c @y.z",
+    ];
     for (host, route) in [
-        ("X.example.com:8500", 3), ("q.example.com", 1), ("q.b.example.com", 2), ("example.com", 0),
-        ("other", 0), ("", 0), ("[::1]:80", 0), ("x.example.com.", 3),
+        ("X.example.com:8500", 3),
+        ("q.example.com", 1),
+        ("q.b.example.com", 2),
+        ("example.com", 0),
+        ("other", 0),
+        ("", 0),
+        ("[::1]:80", 0),
+        ("x.example.com.", 3),
     ] {
         assert_eq!(find(&routes, "GET", host, "/a"), Some(route), "{host}");
     }
@@ -79,7 +104,9 @@ fn conditions_narrow_a_route() {
 
 #[test]
 fn templates_are_checked() {
-    for template in ["a", "", "/a//b", "/a*", "/*/a", "/{}", "/{a", "/a{b}", "/%61", "/a b", "/..", "/a//*", "/a/;"] {
+    for template in
+        ["a", "", "/a//b", "/a*", "/*/a", "/{}", "/{a", "/a{b}", "/%61", "/a b", "/..", "/a//*", "/a/;"]
+    {
         assert!(PathPattern::parse(template).is_err(), "{template}");
     }
 }

@@ -147,7 +147,8 @@ impl Trie {
         if literal.is_some() {
             return literal;
         }
-        let param = node.param.filter(|_| !segment.is_empty()).and_then(|child| self.walk(child, next, visit));
+        let param =
+            node.param.filter(|_| !segment.is_empty()).and_then(|child| self.walk(child, next, visit));
         if param.is_some() {
             return param;
         }

@@ -95,7 +95,8 @@ impl Endpoint {
         }
         self.failures.store(0, Ordering::Relaxed);
         let ejections = u64::from(self.ejections.fetch_add(1, Ordering::Relaxed).min(9)) + 1;
-        let out_ms = u64::try_from(outlier.ejection.as_millis()).unwrap_or(u64::MAX).saturating_mul(ejections);
+        let out_ms =
+            u64::try_from(outlier.ejection.as_millis()).unwrap_or(u64::MAX).saturating_mul(ejections);
         self.ejected_until.store(now_ms.saturating_add(out_ms), Ordering::Relaxed);
         true
     }

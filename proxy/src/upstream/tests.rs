@@ -4,9 +4,10 @@ use super::*;
 use crate::config::{Address, Outlier};
 
 fn pool(balance: Balance, weights: &[u32]) -> Pool {
-    let addresses = weights.iter().zip(1..).map(|(weight, port)| {
-        Address::parse(&format!("127.0.0.1:{port}"), *weight).expect("an address")
-    });
+    let addresses = weights
+        .iter()
+        .zip(1..)
+        .map(|(weight, port)| Address::parse(&format!("127.0.0.1:{port}"), *weight).expect("an address"));
     let config = Upstream {
         name: "test".to_owned(),
         addresses: addresses.collect(),
@@ -67,7 +68,10 @@ fn an_address_that_fails_is_ejected_unless_too_many_are() {
     let count = ports(&pool, 100);
     assert_eq!((count[1], count[2]), (0, 50));
     (0..5).for_each(|_| pool.note_failure(&all[1]));
-    assert!(ports(&pool, 99).iter().skip(1).all(|count| *count == 33), "two of three out is panic: all are used");
+    assert!(
+        ports(&pool, 99).iter().skip(1).all(|count| *count == 33),
+        "two of three out is panic: all are used"
+    );
 }
 
 #[test]

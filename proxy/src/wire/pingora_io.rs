@@ -37,7 +37,9 @@ impl Ssl for Wire {
 
     fn selected_alpn_proto(&self) -> Option<ALPN> {
         match &self.transport {
-            Some(Transport::Tls(stream)) if stream.get_ref().1.alpn_protocol() == Some(b"h2") => Some(ALPN::H2),
+            Some(Transport::Tls(stream)) if stream.get_ref().1.alpn_protocol() == Some(b"h2") => {
+                Some(ALPN::H2)
+            }
             Some(Transport::Tls(_) | Transport::Tcp(_)) | None => None,
         }
     }

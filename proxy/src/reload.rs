@@ -1,0 +1,213 @@
+//! A new configuration while requests go on: read, tested, made ready, and only then swapped in, all at once.
+//!
+//! A file that is not good changes nothing; that it is not good stays visible (log, metric, `/config/status`).
+
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash, Hasher};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use postern_common::Shutdown;
+use postern_common::clock::Timestamp;
+use postern_common::config::{self, Env};
+use postern_common::exit::Exit;
+use serde::Serialize;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::config::Config;
+use crate::keep::PoolKeepers;
+use crate::live::Live;
+use crate::state::State;
+use crate::tls::TlsFiles;
+
+/// How often the file is looked at.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Where the configuration comes from.
+#[derive(Clone, Debug)]
+pub(crate) struct Source {
+    pub(crate) path: PathBuf,
+    pub(crate) env: Env,
+}
+
+/// What `/config/status` says.
+#[derive(Clone, Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ConfigStatus {
+    /// Counts what has been live, from 1.
+    pub(crate) version: u64,
+    /// Of the text that is live.
+    pub(crate) hash: Option<String>,
+    /// When it went live.
+    pub(crate) loaded_at: Option<Timestamp>,
+    /// Why the file as it is now is not live.
+    pub(crate) last_error: Option<String>,
+    /// What has changed in the file but is read at the start only.
+    pub(crate) restart_needed: Vec<&'static str>,
+}
+
+/// Swaps configurations.
+pub(crate) struct Reloader {
+    source: Source,
+    state: Arc<State>,
+    pools: Arc<PoolKeepers>,
+    tls: Vec<Arc<TlsFiles>>,
+    /// The configuration that the process began with.
+    first: Fixed,
+    /// The text that was tried last.
+    tried: Mutex<Option<u64>>,
+}
+
+/// What is read at the start only.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Fixed {
+    listen: Vec<crate::config::Listen>,
+    admin: Option<std::net::SocketAddr>,
+    workers: Option<usize>,
+    access_log: crate::config::AccessLog,
+}
+
+impl Fixed {
+    pub(crate) fn of(config: &Config) -> Self {
+        Self {
+            listen: config.listen.clone(),
+            admin: config.admin,
+            workers: config.workers,
+            access_log: config.access_log.clone(),
+        }
+    }
+
+    fn differences(&self, other: &Self) -> Vec<&'static str> {
+        let Self { listen, admin, workers, access_log } = self;
+        let all = [
+            ("listen", *listen != other.listen),
+            ("admin", *admin != other.admin),
+            ("workers", *workers != other.workers),
+            ("access_log", *access_log != other.access_log),
+        ];
+        all.into_iter().filter_map(|(name, differs)| differs.then_some(name)).collect()
+    }
+}
+
+impl Reloader {
+    pub(crate) fn new(
+        source: Source,
+        state: Arc<State>,
+        pools: Arc<PoolKeepers>,
+        tls: Vec<Arc<TlsFiles>>,
+        first: Fixed,
+    ) -> Self {
+        let reloader = Self { source, state, pools, tls, first, tried: Mutex::default() };
+        if let Ok(text) = reloader.text() {
+            let hash = hash(&text);
+            *reloader.tried.lock().unwrap_or_else(PoisonError::into_inner) = Some(hash);
+            reloader.status(|status| status.hash = Some(format!("{hash:016x}")));
+        }
+        reloader
+    }
+
+    /// Follows the file, SIGHUP (configuration and certificates) and SIGUSR1 (access log) until the stop.
+    pub(crate) async fn run(self, stop: Shutdown) {
+        let (Ok(mut hangup), Ok(mut user)) =
+            (signal(SignalKind::hangup()), signal(SignalKind::user_defined1()))
+        else {
+            tracing::error!("cannot listen to SIGHUP and SIGUSR1");
+            return;
+        };
+        loop {
+            let forced = tokio::select! {
+                () = stop.begun() => return,
+                _ = user.recv() => {
+                    self.state.access.reopen();
+                    continue;
+                }
+                _ = hangup.recv() => true,
+                () = tokio::time::sleep(INTERVAL) => false,
+            };
+            if forced {
+                self.reload_certificates();
+            }
+            self.reload(forced);
+        }
+    }
+
+    /// Loads the file if it has changed since it was tried last, or in any case.
+    pub(crate) fn reload(&self, forced: bool) {
+        let text = match self.text() {
+            Ok(text) => text,
+            Err(exit) => return self.refuse(exit.message()),
+        };
+        let hash = hash(&text);
+        let before = self.tried.lock().unwrap_or_else(PoisonError::into_inner).replace(hash);
+        if before == Some(hash) && !forced {
+            return;
+        }
+        match self.load(&text) {
+            Ok(restart_needed) => self.accept(hash, restart_needed),
+            Err(exit) => self.refuse(exit.message()),
+        }
+    }
+
+    fn text(&self) -> Result<String, Exit> {
+        let path = &self.source.path;
+        std::fs::read_to_string(path)
+            .map_err(|error| Exit::usage(format!("{}: cannot read: {error}", path.display())))
+    }
+
+    fn load(&self, text: &str) -> Result<Vec<&'static str>, Exit> {
+        let name = self.source.path.display().to_string();
+        let config = config::parse(&name, text, |root| Config::read(root, &self.source.env))?;
+        let restart_needed = self.first.differences(&Fixed::of(&config));
+        let issuers = config.identity.issuers();
+        let live = Live::new(config, Some(&self.state.live.load()), &self.state.metrics)?;
+        self.pools.sync(&live.pools);
+        self.state.live.store(Arc::new(live));
+        self.state.verifier.replace_issuers(issuers);
+        Ok(restart_needed)
+    }
+
+    fn accept(&self, hash: u64, restart_needed: Vec<&'static str>) {
+        self.state.metrics.config_bad.set(0);
+        self.state.metrics.config_version.inc();
+        self.status(|status| {
+            status.version += 1;
+            status.hash = Some(format!("{hash:016x}"));
+            status.loaded_at = Some(self.state.clock.now());
+            status.last_error = None;
+            status.restart_needed = restart_needed;
+            tracing::info!(version = status.version, restart_needed = ?status.restart_needed, "configuration live");
+        });
+    }
+
+    fn refuse(&self, why: &str) {
+        let known =
+            self.status(|status| status.last_error.replace(why.to_owned()).is_some_and(|last| last == why));
+        if known {
+            return;
+        }
+        self.state.metrics.config_bad.set(1);
+        self.state.metrics.config_refused.inc();
+        for line in why.lines() {
+            tracing::error!(reason = line, "configuration refused; what was live stays live");
+        }
+    }
+
+    fn reload_certificates(&self) {
+        for files in &self.tls {
+            if let Err(exit) = files.reload() {
+                tracing::error!(reason = exit.message(), "certificate refused; what was live stays live");
+            }
+        }
+    }
+
+    fn status<T>(&self, change: impl FnOnce(&mut ConfigStatus) -> T) -> T {
+        change(&mut self.state.config.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+fn hash(text: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    hasher.finish()
+}

@@ -1,0 +1,11 @@
+//! The gateway over real sockets: what an origin gets to see, byte by byte, and what a client is told.
+
+mod harness;
+mod origin;
+mod refusals;
+mod reload;
+mod requests;
+mod slowness;
+mod stop;
+mod upgrade;
+mod upstreams;

@@ -1,0 +1,299 @@
+//! A gateway in front of one origin, with a pool that signs tokens.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use aws_lc_rs::rand::SystemRandom;
+use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
+use postern_common::config::{Env, parse};
+use postern_common::{Clock, Shutdown};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+
+use super::origin::{Manner, Origin};
+use crate::{App, Config, Listeners};
+
+/// Nothing in these tests takes longer, unless it hangs.
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The routes of most tests.
+const ROUTES: &str = r#"
+[[route]]
+name = "open"
+path = "/open"
+methods = ["GET", "POST"]
+upstream = "origin"
+policy = "public"
+
+[[route]]
+name = "any"
+path = "/any/{id}"
+methods = ["GET", "POST"]
+upstream = "origin"
+policy = { users = "any", services = "any" }
+
+[[route]]
+name = "auth-only"
+path = "/auth-only"
+methods = ["GET"]
+upstream = "origin"
+policy = { services = ["auth"] }
+
+[[route]]
+name = "socket"
+path = "/socket"
+methods = ["GET"]
+upstream = "origin"
+policy = { users = "any" }
+websocket = true
+"#;
+
+pub(super) struct Gateway {
+    pub(super) address: SocketAddr,
+    pub(super) admin: SocketAddr,
+    pub(super) origin: Origin,
+    pub(super) shutdown: Shutdown,
+    pub(super) running: JoinHandle<()>,
+    pub(super) log: tempfile::TempDir,
+    key: Arc<EcdsaKeyPair>,
+    issuer: String,
+}
+
+impl Gateway {
+    pub(super) async fn start(manner: Manner) -> Self {
+        Self::with(manner, "", "").await
+    }
+
+    /// `limits` are lines of `[limits]`, `upstream` lines of `[upstream.origin]`.
+    pub(super) async fn with(manner: Manner, limits: &str, upstream: &str) -> Self {
+        let origin = Origin::start(manner).await;
+        let address = origin.address;
+        Self::before(origin, &format!("addresses = [\"{address}\"]\n{upstream}"), limits, ROUTES).await
+    }
+
+    pub(super) async fn before(origin: Origin, upstream: &str, limits: &str, routes: &str) -> Self {
+        let key = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).expect("a key");
+        let pool = serve_keys(&key).await;
+        let log = tempfile::tempdir().expect("a folder");
+        let text = format!(
+            "[[listen]]\naddress = \"127.0.0.1:1\"\n[access_log]\nto = \"{}\"\n[limits]\n{limits}\n\
+             [upstream.origin]\n{upstream}\n{routes}",
+            log.path().join("access.log").display()
+        );
+        let endpoint = format!("http://{pool}");
+        let env = Env::from([
+            ("AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER", endpoint.as_str()),
+            ("IDP_ACTOR_POOL_ID", "actors"),
+            ("IDP_ACTOR_CLIENT_ID", "web"),
+            ("IDP_SERVICE_POOL_ID", "services"),
+            ("IDP_SERVICE_CLIENT_ID", "machines"),
+        ]);
+        let config =
+            parse("test.toml", &text, |root| Config::read(root, &env)).expect("a good configuration");
+        let file = log.path().join("proxy.toml");
+        std::fs::write(&file, &text).expect("writes");
+        let app = App::build(config, Clock::system()).expect("builds").watch(file, env);
+        let (public, admin) = (bind().await, bind().await);
+        let (address, admin_address) =
+            (public.local_addr().expect("bound"), admin.local_addr().expect("bound"));
+        let shutdown = Shutdown::new();
+        let listeners = Listeners { public: vec![public], admin: Some(admin) };
+        let running = tokio::spawn(app.run(listeners, shutdown.clone()));
+        let issuer = endpoint;
+        Self { address, admin: admin_address, origin, shutdown, running, log, key: Arc::new(key), issuer }
+    }
+
+    pub(super) fn user(&self) -> String {
+        let claims = json!({
+            "iss": format!("{}/actors", self.issuer), "sub": "ada", "username": "ada", "token_use": "access",
+            "client_id": "web", "scope": "read write", "exp": 4_000_000_000_i64, "iat": 1_700_000_000,
+        });
+        self.sign(&claims)
+    }
+
+    pub(super) fn service(&self, name: &str) -> String {
+        let claims = json!({
+            "iss": format!("{}/services", self.issuer), "sub": "s-1", "token_use": "id", "aud": "machines",
+            "custom:service_id": name, "exp": 4_000_000_000_i64, "iat": 1_700_000_000,
+        });
+        self.sign(&claims)
+    }
+
+    fn sign(&self, claims: &Value) -> String {
+        let header = json!({"alg": "ES256", "kid": "k1", "typ": "JWT"});
+        let text = format!("{}.{}", BASE64.encode(header.to_string()), BASE64.encode(claims.to_string()));
+        let signature = self.key.sign(&SystemRandom::new(), text.as_bytes()).expect("signs");
+        format!("{text}.{}", BASE64.encode(signature))
+    }
+
+    pub(super) async fn connect(&self) -> Client {
+        Client { stream: TcpStream::connect(self.address).await.expect("connects"), buffer: Vec::new() }
+    }
+
+    /// Sends raw bytes on a connection of their own and reads one answer.
+    pub(super) async fn send(&self, raw: &str) -> Answer {
+        let mut client = self.connect().await;
+        client.write(raw).await;
+        client.answer().await.expect("an answer")
+    }
+
+    /// A plain request with extra header lines.
+    pub(super) async fn get(&self, target: &str, headers: &str) -> Answer {
+        self.send(&format!("GET {target} HTTP/1.1\r\nHost: gate\r\n{headers}\r\n")).await
+    }
+
+    /// What the admin listener says.
+    pub(super) async fn ask(&self, path: &str) -> String {
+        let url = format!("http://{}{path}", self.admin);
+        reqwest::get(url).await.expect("an answer").text().await.expect("text")
+    }
+
+    /// Changes the file of the configuration.
+    pub(super) fn edit(&self, change: impl FnOnce(String) -> String) {
+        let file = self.log.path().join("proxy.toml");
+        let text = std::fs::read_to_string(&file).expect("reads");
+        std::fs::write(file, change(text)).expect("writes");
+    }
+
+    /// Waits until `/config/status` is so.
+    pub(super) async fn configured(&self, is: impl Fn(&Value) -> bool) -> Value {
+        let waiting = async {
+            loop {
+                let status = serde_json::from_str(&self.ask("/config/status").await).expect("JSON");
+                if is(&status) {
+                    return status;
+                }
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, waiting).await.expect("a configuration in time")
+    }
+
+    /// Ends the gateway; the access events that it wrote.
+    pub(super) async fn finish(self) -> Vec<Value> {
+        self.shutdown.begin();
+        tokio::time::timeout(PATIENCE, self.running).await.expect("ends").expect("does not panic");
+        let text = std::fs::read_to_string(self.log.path().join("access.log")).expect("a log");
+        text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+    }
+}
+
+/// A raw client.
+pub(super) struct Client {
+    pub(super) stream: TcpStream,
+    buffer: Vec<u8>,
+}
+
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) status: u16,
+    pub(super) head: String,
+    pub(super) body: String,
+}
+
+impl Client {
+    pub(super) async fn write(&mut self, raw: &str) {
+        self.stream.write_all(raw.as_bytes()).await.expect("writes");
+    }
+
+    /// The next answer; `None` if the connection ended before one.
+    pub(super) async fn answer(&mut self) -> Option<Answer> {
+        let reading = async {
+            loop {
+                if let Some(answer) = self.parse() {
+                    return Some(answer);
+                }
+                if self.fill().await == 0 {
+                    return None;
+                }
+            }
+        };
+        tokio::time::timeout(PATIENCE, reading).await.expect("an answer in time")
+    }
+
+    async fn fill(&mut self) -> usize {
+        let mut space = vec![0; 64 << 10];
+        let read = self.stream.read(&mut space).await.unwrap_or(0);
+        self.buffer.extend_from_slice(&space[..read]);
+        read
+    }
+
+    fn parse(&mut self) -> Option<Answer> {
+        let head = self.buffer.windows(4).position(|window| window == b"\r\n\r\n")? + 4;
+        let text = String::from_utf8_lossy(&self.buffer[..head]).into_owned();
+        let length = text
+            .to_ascii_lowercase()
+            .split("content-length: ")
+            .nth(1)
+            .map_or(0, |rest| rest.split("\r\n").next().expect("a line").parse().expect("a length"));
+        if self.buffer.len() < head + length {
+            return None;
+        }
+        let status = text.split(' ').nth(1).expect("a status").parse().expect("a number");
+        let body = String::from_utf8_lossy(&self.buffer[head..head + length]).into_owned();
+        self.buffer.drain(..head + length);
+        Some(Answer { status, head: text, body })
+    }
+
+    /// Whether the gateway closes this connection, with nothing more to say.
+    pub(super) async fn is_closed(&mut self) -> bool {
+        tokio::time::timeout(PATIENCE, self.fill()).await.is_ok_and(|read| read == 0)
+            && self.buffer.is_empty()
+    }
+
+    /// The next bytes, whatever they are.
+    pub(super) async fn bytes(&mut self, count: usize) -> String {
+        while self.buffer.len() < count {
+            let read = tokio::time::timeout(PATIENCE, self.fill()).await.expect("bytes in time");
+            assert_ne!(read, 0, "the connection ended");
+        }
+        String::from_utf8_lossy(&self.buffer.drain(..count).collect::<Vec<u8>>()).into_owned()
+    }
+}
+
+impl Answer {
+    pub(super) fn code(&self) -> String {
+        let body: Value = serde_json::from_str(&self.body).expect("a problem");
+        assert_eq!(body["status"], self.status, "{body}");
+        body["code"].as_str().expect("a code").to_owned()
+    }
+
+    pub(super) fn header(&self, name: &str) -> Option<&str> {
+        let line = self
+            .head
+            .lines()
+            .find(|line| line.split(':').next().is_some_and(|known| known.eq_ignore_ascii_case(name)))?;
+        line.split_once(": ").map(|(_, value)| value)
+    }
+}
+
+async fn bind() -> TcpListener {
+    TcpListener::bind("127.0.0.1:0").await.expect("binds")
+}
+
+/// Answers everything with the key set.
+async fn serve_keys(key: &EcdsaKeyPair) -> SocketAddr {
+    let point = key.public_key().as_ref();
+    let jwks = json!({"keys": [{
+        "kty": "EC", "crv": "P-256", "kid": "k1", "alg": "ES256", "use": "sig",
+        "x": BASE64.encode(&point[1..33]), "y": BASE64.encode(&point[33..65]),
+    }]})
+    .to_string();
+    let listener = bind().await;
+    let address = listener.local_addr().expect("bound");
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut space = [0; 4096];
+            let _request = stream.read(&mut space).await;
+            let head =
+                "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length:";
+            let _gone = stream.write_all(format!("{head} {}\r\n\r\n{jwks}", jwks.len()).as_bytes()).await;
+        }
+    });
+    address
+}

@@ -1,0 +1,125 @@
+//! An origin that writes down every byte that reaches it.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+/// How an origin answers.
+#[derive(Clone, Copy)]
+pub(super) enum Manner {
+    /// `200` with a short JSON body, keeping the connection.
+    Answer,
+    /// Never.
+    Hang,
+    /// Closes after the request.
+    Close,
+    /// Something that is not HTTP.
+    Garbage,
+    /// `101`, with the first bytes of the tunnel in the same packet; then echoes.
+    Upgrade,
+    /// As told by a test.
+    Text(&'static str),
+}
+
+/// A running origin.
+pub(super) struct Origin {
+    pub(super) address: SocketAddr,
+    seen: Arc<Mutex<Vec<Vec<u8>>>>,
+}
+
+impl Origin {
+    pub(super) async fn start(manner: Manner) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
+        let address = listener.local_addr().expect("bound");
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let record = Arc::clone(&seen);
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(serve(stream, manner, Arc::clone(&record)));
+            }
+        });
+        Self { address, seen }
+    }
+
+    /// Every request so far, as it came.
+    pub(super) fn seen(&self) -> Vec<String> {
+        let seen = self.seen.lock().expect("not poisoned");
+        seen.iter().map(|bytes| String::from_utf8_lossy(bytes).into_owned()).collect()
+    }
+
+    /// The only request so far.
+    #[track_caller]
+    pub(super) fn only(&self) -> String {
+        let mut seen = self.seen();
+        assert_eq!(seen.len(), 1, "{seen:?}");
+        seen.remove(0)
+    }
+}
+
+async fn serve(mut stream: TcpStream, manner: Manner, record: Arc<Mutex<Vec<Vec<u8>>>>) {
+    let mut buffer = Vec::new();
+    while let Some(length) = read_request(&mut stream, &mut buffer).await {
+        let request: Vec<u8> = buffer.drain(..length).collect();
+        let method = String::from_utf8_lossy(&request[..4]).into_owned();
+        record.lock().expect("not poisoned").push(request);
+        let answer = match manner {
+            Manner::Answer => {
+                "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 11\r\n\r\n{\"ok\":true}"
+            }
+            Manner::Hang => {
+                std::future::pending::<()>().await;
+                return;
+            }
+            Manner::Close => return,
+            Manner::Garbage => "this is not HTTP at all\r\n\r\n",
+            Manner::Text(text) => text,
+            Manner::Upgrade if method == "GET " => return tunnel(stream).await,
+            Manner::Upgrade => "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n",
+        };
+        if stream.write_all(answer.as_bytes()).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn tunnel(mut stream: TcpStream) {
+    let answer = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\nhello";
+    let mut space = [0; 1024];
+    if stream.write_all(answer.as_bytes()).await.is_ok() {
+        while let Ok(read @ 1..) = stream.read(&mut space).await {
+            if stream.write_all(&space[..read]).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// Reads until a whole request is there; its length.
+async fn read_request(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<usize> {
+    let mut space = vec![0; 64 << 10];
+    loop {
+        if let Some(length) = request_length(buffer) {
+            return Some(length);
+        }
+        match stream.read(&mut space).await {
+            Ok(read @ 1..) => buffer.extend_from_slice(&space[..read]),
+            Ok(_) | Err(_) => return None,
+        }
+    }
+}
+
+fn request_length(buffer: &[u8]) -> Option<usize> {
+    let head = buffer.windows(4).position(|window| window == b"\r\n\r\n")? + 4;
+    let text = String::from_utf8_lossy(&buffer[..head]).to_ascii_lowercase();
+    let body = if text.contains("transfer-encoding: chunked") {
+        let mut framing = crate::framing::Framing::begin(crate::head::BodyKind::Chunked);
+        let taken = framing.advance(&buffer[head..]).expect("well framed");
+        (framing == crate::framing::Framing::Done).then_some(taken)?
+    } else {
+        let length = text.split("content-length: ").nth(1).and_then(|rest| rest.split("\r\n").next());
+        length.map_or(0, |length| length.parse().expect("a number"))
+    };
+    (buffer.len() >= head + body).then_some(head + body)
+}

@@ -1,0 +1,98 @@
+use super::harness::Gateway;
+use super::origin::Manner;
+
+/// Requests that are refused before anything is forwarded, and after which the connection is closed.
+#[tokio::test]
+async fn what_is_unclear_is_refused_and_the_connection_closed() {
+    let gateway = Gateway::start(Manner::Answer).await;
+    let bearer = format!("Authorization: Bearer {}", gateway.user());
+    for raw in [
+        "POST /open HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+            .to_owned(),
+        "POST /open HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n".to_owned(),
+        "POST /open HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: x\r\n\r\n"
+            .to_owned(),
+        "POST /open HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab".to_owned(),
+        "GET /open HTTP/1.1\nHost: h\n\n".to_owned(),
+        "GET /open HTTP/1.1\r\nHost: h\r\nX: a\rb\r\n\r\n".to_owned(),
+        "GET /open HTTP/1.1\r\nHost: h\r\nX: a\0b\r\n\r\n".to_owned(),
+        "GET /open HTTP/1.1\r\nHost: h\r\nX: a\r\n b\r\n\r\n".to_owned(),
+        "GET /open HTTP/1.1\r\n\r\n".to_owned(),
+        "GET /open HTTP/1.0\r\n\r\n".to_owned(),
+        "GET /open HTTP/1.1\r\nHost: h\r\nHost: i\r\n\r\n".to_owned(),
+        "GET http://other/open HTTP/1.1\r\nHost: h\r\n\r\n".to_owned(),
+        "GET /open HTTP/1.1\r\nHost : h\r\n\r\n".to_owned(),
+        "GET /open\r\nHost: h\r\n\r\n".to_owned(),
+        "CONNECT h:443 HTTP/1.1\r\nHost: h:443\r\n\r\n".to_owned(),
+        format!("GET /any/1 HTTP/1.1\r\nHost: h\r\n{bearer}\r\nConnection: Authorization\r\n\r\n"),
+        format!("GET /any/1 HTTP/1.1\r\nHost: h\r\n{bearer}\r\nConnection: close, X-Postern-Kind\r\n\r\n"),
+    ] {
+        let mut client = gateway.connect().await;
+        client.write(&raw).await;
+        let answer = client.answer().await.expect("an answer");
+        assert_eq!(answer.status, 400, "{raw:?} {answer:?}");
+        assert_eq!(answer.header("connection"), Some("close"), "{raw:?}");
+        assert!(answer.code().starts_with("invalid_"), "{answer:?}");
+        assert!(client.is_closed().await, "{raw:?}");
+    }
+    assert!(gateway.origin.seen().is_empty(), "{:?}", gateway.origin.seen());
+}
+
+#[tokio::test]
+async fn an_absolute_target_is_forwarded_in_origin_form() {
+    let gateway = Gateway::start(Manner::Answer).await;
+    assert_eq!(gateway.send("GET http://h/open?a HTTP/1.1\r\nHost: h\r\n\r\n").await.status, 200);
+    assert!(gateway.origin.only().starts_with("GET /open?a HTTP/1.1\r\n"));
+}
+
+#[tokio::test]
+async fn ambiguous_targets_are_refused() {
+    let gateway = Gateway::start(Manner::Answer).await;
+    let bearer = format!("Authorization: Bearer {}\r\n", gateway.user());
+    for target in [
+        "/any/a%2fb",
+        "/any/a%5cb",
+        "/any/../open",
+        "/any/%2e%2e/open",
+        "//open",
+        "/any//x",
+        "/any/x;y",
+        "/any/x#y",
+        "/any/%00",
+        "/any/%ff",
+        "/any/%",
+        "/%6fpen",
+        "/any/./x",
+        "/any/x\\y",
+    ] {
+        let answer = gateway.get(target, &bearer).await;
+        assert_eq!((answer.status, answer.code().as_str()), (400, "invalid_target"), "{target}");
+    }
+    assert!(gateway.origin.seen().is_empty());
+}
+
+#[tokio::test]
+async fn heads_are_limited() {
+    let gateway =
+        Gateway::with(Manner::Answer, "head_bytes = 4096\ntarget_bytes = 512\nhead_fields = 20", "").await;
+    let field = format!("X: {}\r\n", "x".repeat(4096));
+    assert_eq!(gateway.get("/open", &field).await.code(), "head_too_large");
+    assert_eq!(gateway.get("/open", &"X: y\r\n".repeat(20)).await.code(), "head_too_large");
+    assert_eq!(gateway.get(&format!("/open?{}", "x".repeat(600)), "").await.code(), "target_too_long");
+    let endless = gateway.send(&"x".repeat(8192)).await;
+    assert_eq!(endless.status, 431);
+}
+
+#[tokio::test]
+async fn a_chunk_that_is_not_well_formed_ends_the_request() {
+    let gateway = Gateway::start(Manner::Answer).await;
+    let head = "POST /open HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n";
+    for body in ["3\nabc\n0\n\n", "x\r\n", "3\r\nabcX0\r\n\r\n", "-1\r\n", "0\r\nHost: evil\r\n\r\n"] {
+        let mut client = gateway.connect().await;
+        client.write(&format!("{head}{body}GET /open HTTP/1.1\r\nHost: h\r\n\r\n")).await;
+        let answer = client.answer().await.expect("an answer");
+        assert_eq!((answer.status, answer.code().as_str()), (400, "invalid_request"), "{body:?}");
+        assert!(client.is_closed().await, "{body:?}");
+    }
+    assert!(gateway.origin.seen().iter().all(|request| !request.contains("evil")));
+}

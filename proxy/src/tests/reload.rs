@@ -1,0 +1,130 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use postern_common::config::{Env, load, parse};
+
+use super::harness::Gateway;
+use super::origin::Manner;
+use crate::Config;
+
+#[tokio::test]
+async fn a_good_file_goes_live_and_a_bad_one_changes_nothing() {
+    let gateway = Gateway::start(Manner::Answer).await;
+    assert_eq!(gateway.get("/new", "").await.status, 401);
+    let route = "\n[[route]]\nname = \"new\"\npath = \"/new\"\nmethods = [\"GET\"]\nupstream = \"origin\"\n";
+    gateway.edit(|text| format!("{text}{route}"));
+    let status = gateway.configured(|status| !status["lastError"].is_null()).await;
+    assert_eq!(status["version"], 1);
+    let error = status["lastError"].as_str().expect("words");
+    assert!(error.contains("policy: is required") && error.contains("proxy.toml:"), "{error}");
+    assert!(gateway.ask("/metrics").await.contains("postern_config_bad 1"));
+    assert_eq!(gateway.get("/new", "").await.status, 401);
+    gateway.edit(|text| format!("{text}policy = \"public\"\n"));
+    let status = gateway.configured(|status| status["version"] == 2).await;
+    assert!(status["lastError"].is_null(), "{status}");
+    assert_eq!(gateway.get("/new", "").await.status, 200);
+    let test = "\n[[test]]\nrequest = \"GET /new\"\ndecision = \"not_found\"\n";
+    gateway.edit(|text| format!("{text}{test}"));
+    let status = gateway.configured(|status| !status["lastError"].is_null()).await;
+    assert!(
+        status["lastError"].as_str().expect("words").contains("is decided allow, not not_found"),
+        "{status}"
+    );
+    assert_eq!(gateway.get("/new", "").await.status, 200);
+}
+
+#[tokio::test]
+async fn what_is_read_at_the_start_only_is_said() {
+    let gateway = Gateway::start(Manner::Answer).await;
+    gateway.edit(|text| text.replace("127.0.0.1:1\"", "127.0.0.1:2\""));
+    let status = gateway.configured(|status| status["version"] == 2).await;
+    assert_eq!(status["restartNeeded"], serde_json::json!(["listen"]));
+}
+
+#[tokio::test]
+async fn no_request_fails_while_configurations_change() {
+    let gateway = Arc::new(Gateway::start(Manner::Answer).await);
+    let (done, served) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
+    let clients: Vec<_> = (0..4)
+        .map(|_| {
+            let (gateway, done, served) = (Arc::clone(&gateway), Arc::clone(&done), Arc::clone(&served));
+            tokio::spawn(async move {
+                let mut client = gateway.connect().await;
+                while !done.load(Ordering::Relaxed) {
+                    client.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
+                    assert_eq!(client.answer().await.expect("an answer").status, 200);
+                    served.fetch_add(1, Ordering::Relaxed);
+                }
+            })
+        })
+        .collect();
+    for version in 2..5 {
+        gateway.edit(|text| format!("{text}\n# {version}\n"));
+        gateway.configured(|status| status["version"] == version).await;
+    }
+    done.store(true, Ordering::Relaxed);
+    for client in clients {
+        client.await.expect("no request fails");
+    }
+    assert!(served.load(Ordering::Relaxed) > 3);
+}
+
+fn env() -> Env {
+    Env::from([
+        ("IDP_ACTOR_POOL_ID", "us-west-2_actors"),
+        ("IDP_ACTOR_CLIENT_ID", "web"),
+        ("IDP_SERVICE_POOL_ID", "us-west-2_services"),
+        ("IDP_SERVICE_CLIENT_ID", "machines"),
+    ])
+}
+
+#[test]
+fn the_shipped_configuration_is_good() {
+    let path = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../conf/proxy.toml"));
+    let config = load(path, |root| Config::read(root, &env())).expect("reads");
+    crate::check(&config).expect("its tests hold");
+}
+
+#[test]
+fn every_mistake_is_told_at_once_with_its_line() {
+    let text = r#"
+[[listen]]
+address = "nowhere"
+[limits]
+head_timeut = "1s"
+[upstream.a]
+addresses = ["x"]
+[[route]]
+path = "/a//b"
+methods = ["FETCH"]
+upstream = "b"
+policy = { audit = true }
+[[route]]
+name = "one"
+path = "/c/{x}"
+methods = ["GET"]
+upstream = { a = 0 }
+policy = "public"
+[[test]]
+request = "GET"
+route = "two"
+decision = "maybe"
+"#;
+    let exit = parse("p.toml", text, |root| Config::read(root, &env())).expect_err("mistakes");
+    let lines: Vec<&str> = exit.message().lines().filter_map(|line| line.strip_prefix("p.toml:")).collect();
+    for start in [
+        "3: listen.0.address:",
+        "5: limits.head_timeut: is not a known field; did you mean `head_timeout`",
+        "7: upstream.a.addresses.0:",
+        "9: route.0.path:",
+        "10: route.0.methods.0:",
+        "11: route.0.upstream:",
+        "12: route.0.policy:",
+        "20: test.0.request:",
+        "21: test.0.route:",
+        "22: test.0.decision:",
+    ] {
+        assert!(lines.iter().any(|line| line.starts_with(start)), "{start} is missing: {}", exit.message());
+    }
+    assert_eq!(exit.status(), 64);
+}

@@ -1,0 +1,45 @@
+use super::harness::Gateway;
+use super::origin::Manner;
+
+#[tokio::test]
+async fn a_head_that_does_not_arrive_is_answered_and_closed() {
+    let gateway = Gateway::with(Manner::Answer, "head_timeout = \"150ms\"", "").await;
+    let mut silent = gateway.connect().await;
+    assert!(silent.is_closed().await, "a first request that never begins");
+    let mut slow = gateway.connect().await;
+    slow.write("GET /open HTTP/1.1\r\nHo").await;
+    assert_eq!(slow.answer().await.expect("an answer").code(), "request_timeout");
+    assert!(slow.is_closed().await);
+}
+
+#[tokio::test]
+async fn a_second_request_has_the_same_deadline() {
+    let gateway =
+        Gateway::with(Manner::Answer, "head_timeout = \"150ms\"\nidle_timeout = \"300ms\"", "").await;
+    let mut client = gateway.connect().await;
+    client.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
+    assert_eq!(client.answer().await.expect("an answer").status, 200);
+    client.write("GET /open HTTP/1.1\r\nHo").await;
+    assert_eq!(client.answer().await.expect("an answer").code(), "request_timeout");
+    let mut idle = gateway.connect().await;
+    idle.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
+    assert_eq!(idle.answer().await.expect("an answer").status, 200);
+    assert!(idle.is_closed().await, "an idle connection");
+}
+
+#[tokio::test]
+async fn a_body_that_stalls_is_refused() {
+    let gateway = Gateway::with(Manner::Answer, "stall_timeout = \"150ms\"", "").await;
+    let mut client = gateway.connect().await;
+    client.write("POST /open HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\nabc").await;
+    let answer = client.answer().await.expect("an answer");
+    assert_eq!((answer.status, answer.code().as_str()), (400, "request_timeout"));
+    assert!(client.is_closed().await);
+}
+
+#[tokio::test]
+async fn a_request_has_a_deadline_in_all() {
+    let gateway = Gateway::with(Manner::Hang, "deadline = \"150ms\"", "").await;
+    let answer = gateway.get("/open", "").await;
+    assert_eq!((answer.status, answer.code().as_str()), (504, "upstream_timeout"));
+}

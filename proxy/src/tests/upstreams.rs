@@ -1,0 +1,58 @@
+use super::harness::Gateway;
+use super::origin::{Manner, Origin};
+
+#[tokio::test]
+async fn an_upstream_that_lets_down_is_a_problem() {
+    let hang = Gateway::with(Manner::Hang, "", "read_timeout = \"150ms\"").await;
+    assert_eq!(hang.get("/open", "").await.code(), "upstream_timeout");
+    let close = Gateway::start(Manner::Close).await;
+    assert_eq!(close.get("/open", "").await.code(), "upstream_failed");
+    let garbage = Gateway::start(Manner::Garbage).await;
+    assert_eq!(garbage.get("/open", "").await.code(), "upstream_failed");
+    let away =
+        Gateway::before(Origin::start(Manner::Answer).await, "addresses = [\"127.0.0.1:1\"]", "", ROUTE)
+            .await;
+    let answer = away.get("/open", "").await;
+    assert_eq!((answer.status, answer.code().as_str()), (503, "upstream_unavailable"));
+    assert!(answer.header("retry-after").is_some());
+}
+
+const ROUTE: &str = "[[route]]\npath = \"/open\"\nmethods = [\"GET\", \"POST\"]\nupstream = \"origin\"\n\
+                     policy = \"public\"\n";
+
+#[tokio::test]
+async fn a_dead_address_costs_no_request() {
+    let origin = Origin::start(Manner::Answer).await;
+    let addresses = format!("addresses = [\"127.0.0.1:1\", \"{}\"]\nretry_budget = 100", origin.address);
+    let gateway = Gateway::before(origin, &addresses, "", ROUTE).await;
+    for _ in 0..20 {
+        let posted = "POST /open HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc";
+        assert_eq!(
+            gateway.send(posted).await.status,
+            200,
+            "nothing was sent to the dead one: any method is tried again"
+        );
+    }
+    assert_eq!(gateway.origin.seen().len(), 20);
+}
+
+#[tokio::test]
+async fn requests_in_flight_are_capped() {
+    let gateway = Gateway::with(Manner::Hang, "", "in_flight = 1\nread_timeout = \"300ms\"").await;
+    let mut first = gateway.connect().await;
+    first.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
+    while gateway.origin.seen().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(gateway.get("/open", "").await.code(), "upstream_unavailable");
+    assert_eq!(first.answer().await.expect("an answer").code(), "upstream_timeout");
+}
+
+#[tokio::test]
+async fn a_response_cut_short_is_not_passed_off_as_whole() {
+    let cut = Manner::Text("HTTP/1.1 200 OK\r\nContent-Length: 100\r\nConnection: close\r\n\r\nshort");
+    let gateway = Gateway::with(cut, "", "read_timeout = \"200ms\"").await;
+    let mut client = gateway.connect().await;
+    client.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
+    assert!(client.answer().await.is_none(), "the connection ends before the length that was announced");
+}

@@ -1,0 +1,112 @@
+//! Active checks, by Pingora's own probes.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use pingora_core::connectors::http::Connector as HttpConnector;
+use pingora_core::connectors::{ConnectorOptions, TransportConnector};
+use pingora_core::{Error, ErrorType};
+use pingora_load_balancing::Backend;
+use pingora_load_balancing::health_check::{HealthCheck, HttpHealthCheck, TcpHealthCheck};
+use postern_common::Shutdown;
+
+use super::{Endpoint, Pool};
+use crate::config::{Health, HealthProbe};
+
+/// How often in a row an address has been found so.
+#[derive(Clone, Copy, Debug, Default)]
+struct Streak {
+    good: u32,
+    bad: u32,
+}
+
+impl Pool {
+    /// Checks every address again and again, if the configuration asks for it.
+    pub(crate) async fn keep_checked(self: Arc<Self>, stop: Shutdown) {
+        let Some(health) = self.config.health.clone() else { return };
+        let Some(probe) = self.probe(&health) else { return };
+        let mut streaks = HashMap::new();
+        loop {
+            tokio::select! {
+                () = stop.begun() => return,
+                () = self.check(&health, &*probe, &mut streaks) => {}
+            }
+            tokio::select! {
+                () = stop.begun() => return,
+                () = tokio::time::sleep(health.interval) => {}
+            }
+        }
+    }
+
+    /// One round over all addresses.
+    async fn check(
+        &self,
+        health: &Health,
+        probe: &(dyn HealthCheck + Send + Sync),
+        streaks: &mut HashMap<SocketAddr, Streak>,
+    ) {
+        let endpoints = self.endpoints();
+        streaks.retain(|address, _| endpoints.iter().any(|endpoint| endpoint.address == *address));
+        let checks = endpoints.iter().map(async |endpoint| {
+            let Ok(backend) = Backend::new(&endpoint.address.to_string()) else { return true };
+            matches!(tokio::time::timeout(health.timeout, probe.check(&backend)).await, Ok(Ok(())))
+        });
+        let found = futures_util::future::join_all(checks).await;
+        for (endpoint, good) in endpoints.iter().zip(found) {
+            let streak = streaks.entry(endpoint.address).or_default();
+            *streak = if good {
+                Streak { good: streak.good.saturating_add(1), bad: 0 }
+            } else {
+                Streak { good: 0, bad: streak.bad.saturating_add(1) }
+            };
+            self.judge(endpoint, health, *streak);
+        }
+    }
+
+    fn judge(&self, endpoint: &Endpoint, health: &Health, streak: Streak) {
+        let was = endpoint.healthy.load(Ordering::Relaxed);
+        let is = if was { streak.bad < health.failures } else { streak.good >= health.successes };
+        if was != is {
+            endpoint.healthy.store(is, Ordering::Relaxed);
+            tracing::warn!(upstream = %self.config.name, address = %endpoint.address, healthy = is, "health changed");
+        }
+    }
+
+    fn probe(&self, health: &Health) -> Option<Box<dyn HealthCheck + Send + Sync>> {
+        let template = self.endpoints().first().map(|endpoint| endpoint.peer.clone());
+        let template = template.unwrap_or_else(|| self.peer(0, SocketAddr::from(([0, 0, 0, 0], 1))));
+        let mut options = ConnectorOptions::new(16);
+        if self.config.tls.as_ref().is_none_or(|tls| tls.ca.is_some()) {
+            options.ca_file = Some("/dev/null".to_owned());
+        }
+        match &health.probe {
+            HealthProbe::Tcp => {
+                let mut probe = TcpHealthCheck::default();
+                probe.peer_template.options = template.options;
+                probe.set_connector(TransportConnector::new(Some(options)));
+                Some(Box::new(probe))
+            }
+            HealthProbe::Http(path) => {
+                let host = &self.config.addresses.first()?.host;
+                let mut probe = HttpHealthCheck::new_custom(
+                    host,
+                    self.config.tls.is_some(),
+                    HttpConnector::new(Some(options)),
+                );
+                probe.peer_template = template;
+                probe.req.set_raw_path(path.as_bytes()).ok()?;
+                probe.validator = Some(Box::new(|response| {
+                    let good = response.status.is_success() || response.status.is_redirection();
+                    if good {
+                        Ok(())
+                    } else {
+                        Error::e_explain(ErrorType::CustomCode("unhealthy", response.status.as_u16()), "")
+                    }
+                }));
+                Some(Box::new(probe))
+            }
+        }
+    }
+}
