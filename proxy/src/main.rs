@@ -6,8 +6,10 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use postern_common::config::{self, Env};
 use postern_common::exit::Exit;
+use postern_common::token::{Verifier, VerifierOptions};
 use postern_common::{Clock, Shutdown, log};
-use postern_proxy::{App, Config, Listeners};
+use postern_proxy::config::TestToken;
+use postern_proxy::{App, Config, Listeners, Sender};
 use tokio::net::TcpListener;
 
 /// Postern's gateway.
@@ -27,6 +29,18 @@ enum Command {
     Run,
     /// Say everything that is wrong with the configuration, and run its tests.
     Check,
+    /// Say which route a request takes, why, and what its policy decides.
+    Explain {
+        /// Such as GET.
+        method: String,
+        /// A path, or an absolute URL.
+        url: String,
+        /// none, user, service:NAME, or a real token, which is verified.
+        #[arg(long, default_value = "none")]
+        token: String,
+    },
+    /// Print the JSON schema of the configuration, for editors.
+    Schema,
 }
 
 fn main() -> ExitCode {
@@ -41,6 +55,8 @@ fn main() -> ExitCode {
     Exit::report(match arguments.command.unwrap_or(Command::Run) {
         Command::Run => run(&arguments.config, &env),
         Command::Check => check(&arguments.config, &env),
+        Command::Explain { method, url, token } => explain(&arguments.config, &env, &method, &url, &token),
+        Command::Schema => schema(),
     })
 }
 
@@ -87,5 +103,35 @@ fn check(path: &Path, env: &Env) -> Result<(), Exit> {
     let (routes, tests) = (config.routes.len(), config.tests.len());
     postern_proxy::check(&config)?;
     println!("{}: good: {routes} routes, {tests} tests", path.display());
+    Ok(())
+}
+
+#[expect(clippy::print_stdout, reason = "the answer of a command")]
+fn explain(path: &Path, env: &Env, method: &str, url: &str, token: &str) -> Result<(), Exit> {
+    let config = config::load(path, |root| Config::read(root, env))?;
+    let sender = match (token, token.strip_prefix("service:")) {
+        ("none", _) => Sender::MadeUp(TestToken::None),
+        ("user", _) => Sender::MadeUp(TestToken::User { groups: Vec::new(), scopes: Vec::new() }),
+        (_, Some(name)) => Sender::MadeUp(TestToken::Service(name.to_owned())),
+        (token, None) => verify(&config, token)?,
+    };
+    print!("{}", postern_proxy::explain(&config, method, url, &sender));
+    Ok(())
+}
+
+/// Verifies a real token with the keys of its issuer.
+fn verify(config: &Config, token: &str) -> Result<Sender, Exit> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Exit::unavailable(format!("no runtime: {error}")))?;
+    let verifier = Verifier::new(config.identity.issuers(), VerifierOptions::default());
+    Ok(match runtime.block_on(verifier.verify(token)) {
+        Ok(caller) => Sender::Verified(caller),
+        Err(refusal) => Sender::Refused(refusal.code().as_str()),
+    })
+}
+
+#[expect(clippy::print_stdout, reason = "the answer of a command")]
+fn schema() -> Result<(), Exit> {
+    print!("{}", postern_proxy::SCHEMA);
     Ok(())
 }

@@ -21,6 +21,7 @@ pub mod edge;
 pub mod http_body;
 pub mod mailbox;
 pub mod pools;
+pub mod ports;
 pub mod postern;
 pub mod program;
 pub mod raw;

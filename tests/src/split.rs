@@ -2,9 +2,7 @@
 //! the pools, the sample services, the social provider and the mail catcher are standalone's.
 
 use std::collections::BTreeMap;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use postern_common::cache::testing::{TestCache, redis};
@@ -14,6 +12,7 @@ use tempfile::TempDir;
 use crate::client::Client;
 use crate::config_file::{ConfigFile, conf};
 use crate::postern::Postern;
+use crate::ports;
 use crate::program::{Program, Running};
 use crate::surface::Surface;
 
@@ -120,7 +119,7 @@ fn notify_config(development: &Postern, ports: Ports) -> ConfigFile {
         .port(8502, ports.notify)
         .port(8511, ports.notify_admin)
         .port(8504, addresses.actor.port())
-        .port(8507, addresses.smtp.port())
+        .set("port", &addresses.smtp.port().to_string())
 }
 
 fn proxy_config(development: &Postern, ports: Ports) -> ConfigFile {
@@ -171,26 +170,12 @@ fn quoted(text: &str) -> String {
 impl Ports {
     fn free() -> Self {
         Self {
-            proxy: free_port(),
-            auth: free_port(),
-            notify: free_port(),
-            proxy_admin: free_port(),
-            auth_admin: free_port(),
-            notify_admin: free_port(),
+            proxy: ports::free(1),
+            auth: ports::free(1),
+            notify: ports::free(1),
+            proxy_admin: ports::free(1),
+            auth_admin: ports::free(1),
+            notify_admin: ports::free(1),
         }
     }
-}
-
-/// A port for a process that must be told one: below the range that the system hands out by itself, and never the
-/// same twice in this program.
-fn free_port() -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let base = 10_000 + u16::try_from(std::process::id() % 90).unwrap_or(0) * 100;
-    for _ in 0..1000 {
-        let port = base + NEXT.fetch_add(1, Ordering::Relaxed) % 1000;
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
-    }
-    panic!("no port is free from {base} on")
 }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::time::Duration;
 
 use http::Method;
 use postern_tests::config_file::ConfigFile;
@@ -111,7 +112,7 @@ async fn every_documented_operation_answers_as_documented() {
     passwords(&surface, &ada).await;
     social(&surface).await;
     actors(&postern, &surface, &ada).await;
-    notifications(&ada).await;
+    notifications(&postern, &ada).await;
     let unanswered: Vec<_> = contract.unanswered().into_iter().map(|operation| operation.id.as_str()).collect();
     let expected: Vec<_> = ELSEWHERE.iter().map(|(id, _)| *id).collect();
     assert_eq!(unanswered.iter().collect::<BTreeSet<_>>(), expected.iter().collect::<BTreeSet<_>>());
@@ -175,7 +176,7 @@ async fn actors(postern: &Postern, surface: &Surface, ada: &Person) {
     let _ = ada.client.put("/admin/features/beta").json(&json!({})).send().await.problem(403, "insufficient_scope");
 }
 
-async fn notifications(ada: &Person) {
+async fn notifications(postern: &Postern, ada: &Person) {
     let created = ada.client.post("/notifications").json(&welcome(&ada.id)).send().await.expect(201);
     let _ = ada.client.get(&created.header("location")).send().await.expect(200);
     let mut unknown = welcome(&ada.id);
@@ -184,7 +185,7 @@ async fn notifications(ada: &Person) {
     let results = ada.client.post("/notifications/batch").json(&batch).send().await.expect(200).json();
     assert_eq!((&results["results"][0]["status"], &results["results"][1]["status"]), (&json!(201), &json!(422)));
     let mut later = welcome(&ada.id);
-    later["sendAt"] = json!("2027-01-01T00:00:00.000Z");
+    later["sendAt"] = json!(postern.clock().now().plus(Duration::from_secs(86_400)));
     let later = ada.client.post("/notifications").json(&later).send().await.expect(201).header("location");
     assert_eq!(ada.client.get(&later).send().await.expect(200).string("/status"), "SCHEDULED");
     let cancelled = ada.client.post(&format!("{later}/cancel")).send().await.expect(200);

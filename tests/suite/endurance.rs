@@ -1,12 +1,11 @@
 //! The real program through restarts, kills and stops: what was accepted is there afterwards.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use postern_tests::http_body::json;
 use postern_tests::program::{Program, Running};
 use postern_tests::surface::{PASSWORD, welcome};
-use postern_tests::{Client, Surface};
+use postern_tests::{Client, Surface, ports};
 use tempfile::TempDir;
 use tokio::task::JoinSet;
 
@@ -16,39 +15,50 @@ struct Standalone {
     surface: Surface,
 }
 
-impl Standalone {
-    async fn start(folder: &Path) -> Self {
+/// A data folder, and a port that stays the same over restarts, for tokens name the address of their pool.
+struct Home {
+    folder: TempDir,
+    port: u16,
+}
+
+// === impl Home ===
+
+impl Home {
+    fn new() -> Self {
+        Self { folder: tempfile::tempdir().expect("a temporary folder"), port: ports::free(12) }
+    }
+
+    fn postern(&self) -> Program {
+        Program::of_workspace("postern", self.folder.path()).arg("--data-dir").arg("var")
+    }
+
+    async fn start(&self) -> Standalone {
         let began = Instant::now();
-        let program = Program::of_workspace("postern", folder).arg("--port").arg("0").arg("--data-dir").arg("var");
-        let mut running = program.start();
+        let mut running = self.postern().arg("--port").arg(self.port.to_string()).start();
         let _ = running.wait_for_line("ready").await;
         postern_tests::note(&format!("standalone: start to ready {} ms", began.elapsed().as_millis()));
-        let surface = Surface::of_folder(&folder.join("var"));
-        Self { running, surface }
+        let surface = Surface::of_folder(&self.folder.path().join("var"));
+        Standalone { running, surface }
     }
-}
 
-fn folder() -> TempDir {
-    tempfile::tempdir().expect("a temporary folder")
-}
-
-async fn service_token(folder: &Path, account: &str) -> String {
-    let program = Program::of_workspace("postern", folder).arg("token").arg("--service").arg(account);
-    let ended = program.arg("--data-dir").arg("var").run().await;
-    assert_eq!(ended.status, Some(0), "{}", ended.stderr);
-    ended.stdout.trim().to_owned()
+    /// As a person gets one on the command line.
+    async fn service_token(&self, account: &str) -> String {
+        let ended = self.postern().arg("token").arg("--service").arg(account).run().await;
+        assert_eq!(ended.status, Some(0), "{}", ended.stderr);
+        ended.stdout.trim().to_owned()
+    }
 }
 
 #[tokio::test]
 async fn a_second_start_finds_everything() {
-    let folder = folder();
-    let first = Standalone::start(folder.path()).await;
+    let home = Home::new();
+    let first = home.start().await;
     let ada = first.surface.register().await;
     let created = ada.client.post("/notifications").json(&welcome(&ada.id)).send().await.expect(201);
     let mail = first.surface.mailbox().to(&ada.email).await;
     assert_eq!(first.running.stop("TERM").await.status, Some(0));
 
-    let second = Standalone::start(folder.path()).await;
+    let second = home.start().await;
     let login = json!({"email": ada.email, "password": PASSWORD});
     let tokens = second.surface.client().post("/auth/login").json(&login).send().await.expect(200).json();
     let again = second.surface.person(&ada.email, tokens).await;
@@ -78,11 +88,11 @@ async fn post_until_cut_off(client: Client, lane: usize, accepted: tokio::sync::
 
 #[tokio::test]
 async fn a_kill_loses_nothing_that_was_accepted() {
-    let folder = folder();
+    let home = Home::new();
     let mut waiting: Vec<String> = Vec::new();
     for _ in 0..2 {
-        let standalone = Standalone::start(folder.path()).await;
-        let token = service_token(folder.path(), "document").await;
+        let standalone = home.start().await;
+        let token = home.service_token("document").await;
         let (sender, mut accepted) = tokio::sync::mpsc::unbounded_channel();
         let mut posting = JoinSet::new();
         for lane in 0..8 {
@@ -100,7 +110,7 @@ async fn a_kill_loses_nothing_that_was_accepted() {
         }
         posting.join_all().await;
     }
-    let standalone = Standalone::start(folder.path()).await;
+    let standalone = home.start().await;
     let mailbox = standalone.surface.mailbox();
     for email in &waiting {
         assert!(!mailbox.list(email, 60).await.is_empty(), "{email} was accepted, and no mail came");
@@ -110,8 +120,8 @@ async fn a_kill_loses_nothing_that_was_accepted() {
 
 #[tokio::test]
 async fn ctrl_c_stops_within_two_seconds_whoever_is_connected() {
-    let folder = folder();
-    let standalone = Standalone::start(folder.path()).await;
+    let home = Home::new();
+    let standalone = home.start().await;
     let ada = standalone.surface.register().await;
     let idle = tokio::net::TcpStream::connect(ada.client.address()).await.expect("the gateway accepts");
     let began = Instant::now();
@@ -124,10 +134,9 @@ async fn ctrl_c_stops_within_two_seconds_whoever_is_connected() {
 
 #[tokio::test]
 async fn a_folder_has_one_owner() {
-    let folder = folder();
-    let standalone = Standalone::start(folder.path()).await;
-    let second = Program::of_workspace("postern", folder.path()).arg("--port").arg("0");
-    let ended = second.arg("--data-dir").arg("var").run().await;
+    let home = Home::new();
+    let standalone = home.start().await;
+    let ended = home.postern().arg("--port").arg("0").run().await;
     assert!(ended.expect(69, 1)[0].contains("another postern"));
     assert_eq!(standalone.running.stop("TERM").await.status, Some(0));
 }

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use postern_tests::config_file::conf;
 use postern_tests::program::{Ended, Program};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
@@ -14,7 +15,9 @@ struct Case {
 
 impl Case {
     fn of(program: &'static str) -> Self {
-        Self { folder: tempfile::tempdir().expect("a temporary folder"), program }
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        std::os::unix::fs::symlink(conf(), folder.path().join("conf")).expect("the folder can be written");
+        Self { folder, program }
     }
 
     fn config(&self) -> PathBuf {

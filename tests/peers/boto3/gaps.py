@@ -1,0 +1,3 @@
+"""What each server is known not to do, with the reason. Ours has none."""
+
+GAPS = {"postern": {}, "moto": {}, "cognito-local": {}}
