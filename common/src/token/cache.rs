@@ -8,8 +8,8 @@ use crate::clock::Timestamp;
 
 /// What became of tokens that were seen before.
 ///
-/// A token is found by a hash under a secret seed and then compared whole. An entry ends at its instant, when
-/// its key ends, or with its generation (a change of the trust). It holds an identity, never a decision.
+/// A token is found by a hash of its end under a secret seed and then compared whole. An entry ends at `exp`,
+/// when its key ends, or with its generation (a change of the trust). It holds an identity, never a decision.
 /// Memory is bounded: when a shard is full, the entry that was not asked for since the hand last passed goes.
 pub(super) struct Cache {
     hasher: ahash::RandomState,
@@ -21,8 +21,16 @@ pub(super) struct Cache {
 pub(super) enum Outcome {
     /// Verified with this key. The identity holds the token, less the header that the key holds.
     Accepted { caller: Caller, key: Arc<Key> },
-    /// Refused for a reason that will not pass soon. Boxed, for an accepted one is the smaller without.
-    Refused(Box<(Box<str>, Refusal)>),
+    /// Refused for a reason that will not pass soon. Boxed, so that it makes no accepted one larger.
+    Refused(Box<Refused>),
+}
+
+/// A token that was refused.
+pub(super) struct Refused {
+    pub(super) token: Box<str>,
+    pub(super) refusal: Refusal,
+    /// When to look again.
+    pub(super) until: Timestamp,
 }
 
 #[derive(Default)]
@@ -42,8 +50,6 @@ enum Slot {
 
 struct Entry {
     outcome: Outcome,
-    until: Timestamp,
-    hash: u32,
     generation: u32,
     asked: bool,
 }
@@ -54,6 +60,9 @@ struct Prehashed(u64);
 
 /// What an entry costs besides its text: slot, index, identity and their allocations, measured and rounded up.
 const ENTRY_BYTES: usize = 320;
+
+/// Fewer than the characters of the shortest signature (86), so that they stand in a token without its header.
+const HASHED_BYTES: usize = 64;
 
 const MAX_SHARDS: usize = 64;
 const MIN_SHARD_BYTES: usize = 64 * 1024;
@@ -84,28 +93,28 @@ impl Cache {
             return None;
         }
         if !entry.counts_at(now, generation) {
-            shard.remove(place);
+            shard.remove(place, hash);
             return None;
         }
         entry.asked = true;
         Some(match &entry.outcome {
             Outcome::Accepted { caller, .. } => Ok(caller.clone()),
-            Outcome::Refused(refused) => Err(refused.1),
+            Outcome::Refused(refused) => Err(refused.refusal),
         })
     }
 
-    pub(super) fn insert(&self, token: &str, outcome: Outcome, until: Timestamp, generation: u32) {
+    pub(super) fn insert(&self, token: &str, outcome: Outcome, generation: u32) {
         let (mut shard, hash) = self.place(token);
-        let entry = Entry { outcome, until, hash, generation, asked: false };
+        let entry = Entry { outcome, generation, asked: false };
         let cost = entry.cost();
         if cost > self.shard_bytes {
             return;
         }
         if let Some(place) = shard.index.get(&hash).copied() {
-            shard.remove(place);
+            shard.remove(place, hash);
         }
-        while shard.bytes + cost > self.shard_bytes && shard.evict_one() {}
-        shard.add(entry);
+        while shard.bytes + cost > self.shard_bytes && shard.evict_one(|entry| self.hash(entry.text()).1) {}
+        shard.add(entry, hash);
     }
 
     /// Entries and the bytes that they are counted with.
@@ -118,10 +127,17 @@ impl Cache {
 
     /// The shard of a token, and its hash within.
     fn place(&self, token: &str) -> (MutexGuard<'_, Shard>, u32) {
-        let hash = self.hasher.hash_one(token.as_bytes());
-        let [high, low] = [hash >> 32, hash & u64::from(u32::MAX)]
-            .map(|half| u32::try_from(half).expect("half of 64 bits are 32"));
-        (lock(&self.shards[to_index(high) & (self.shards.len() - 1)]), low)
+        let (shard, hash) = self.hash(token);
+        (lock(&self.shards[to_index(shard) & (self.shards.len() - 1)]), hash)
+    }
+
+    /// Of the end alone, which is signature: no two valid tokens share it. It is the same whether or not the
+    /// header was taken off.
+    fn hash(&self, text: &str) -> (u32, u32) {
+        let end = text.len().saturating_sub(HASHED_BYTES);
+        let hash = self.hasher.hash_one(&text.as_bytes()[end..]);
+        let half = |bits: u64| u32::try_from(bits & u64::from(u32::MAX)).expect("half of 64 bits are 32");
+        (half(hash >> 32), half(hash))
     }
 }
 
@@ -135,33 +151,38 @@ impl Entry {
     fn is_of(&self, token: &str) -> bool {
         match &self.outcome {
             Outcome::Accepted { caller, key } => key.kept_as(token, caller.text()),
-            Outcome::Refused(refused) => *refused.0 == *token,
+            Outcome::Refused(refused) => *refused.token == *token,
+        }
+    }
+
+    /// The token, with or without its header.
+    fn text(&self) -> &str {
+        match &self.outcome {
+            Outcome::Accepted { caller, .. } => caller.text(),
+            Outcome::Refused(refused) => &refused.token,
         }
     }
 
     fn cost(&self) -> usize {
-        let text = match &self.outcome {
-            Outcome::Accepted { caller, .. } => caller.text(),
-            Outcome::Refused(refused) => &refused.0,
-        };
-        text.len() + ENTRY_BYTES
+        self.text().len() + ENTRY_BYTES
     }
 
     fn counts_at(&self, now: Timestamp, generation: u32) -> bool {
-        let key_is_good = match &self.outcome {
-            Outcome::Accepted { key, .. } => key.is_good_at(now),
-            Outcome::Refused(_) => true,
+        let counts = match &self.outcome {
+            Outcome::Accepted { caller, key } => {
+                key.is_good_at(now) && now < Timestamp::from_unix_seconds(caller.expires_at())
+            }
+            Outcome::Refused(refused) => now < refused.until,
         };
-        key_is_good && now < self.until && self.generation == generation
+        counts && self.generation == generation
     }
 }
 
 // === impl Shard ===
 
 impl Shard {
-    fn add(&mut self, entry: Entry) {
+    fn add(&mut self, entry: Entry, hash: u32) {
         self.bytes += entry.cost();
-        let hash = entry.hash;
         let place = if let Some(place) = self.free.pop() {
             self.slots[to_index(place)] = Slot::Taken(entry);
             place
@@ -180,25 +201,26 @@ impl Shard {
         }
     }
 
-    fn remove(&mut self, place: u32) {
+    fn remove(&mut self, place: u32, hash: u32) {
         if let Slot::Taken(entry) = std::mem::replace(&mut self.slots[to_index(place)], Slot::Free) {
             self.bytes -= entry.cost();
-            self.index.remove(&entry.hash);
+            self.index.remove(&hash);
             self.free.push(place);
         }
     }
 
     /// Turns the hand until it finds an entry that was not asked for since it last passed: at most one round
     /// clears the marks and a second one finds it.
-    fn evict_one(&mut self) -> bool {
+    fn evict_one(&mut self, hash: impl Fn(&Entry) -> u32) -> bool {
         for _ in 0..2 * self.slots.len() {
             let place = self.hand;
             self.hand = (self.hand + 1) % self.slots.len();
             match &mut self.slots[place] {
                 Slot::Free => {}
                 Slot::Taken(entry) if entry.asked => entry.asked = false,
-                Slot::Taken(_) => {
-                    self.remove(to_place(place));
+                Slot::Taken(entry) => {
+                    let hash = hash(entry);
+                    self.remove(to_place(place), hash);
                     return true;
                 }
             }

@@ -59,7 +59,7 @@ pub struct Service {
 #[derive(Clone)]
 pub struct Claims {
     /// `payload.signature`, or the whole token where its header is kept nowhere else.
-    text: Arc<str>,
+    text: Box<str>,
 }
 
 // === impl Caller ===

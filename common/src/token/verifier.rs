@@ -8,14 +8,14 @@ use arc_swap::ArcSwap;
 use futures_util::future::join_all;
 use serde_json::{Map, Value};
 
-use super::cache::{Cache, Outcome};
+use super::cache::{Cache, Outcome, Refused};
 use super::jwk::Key;
 use super::jwks::{JwksStatus, Settings, Source};
 use super::jws::Jws;
 use super::trust::{self, Times, Trust};
 use super::{Caller, Issuer, MAX_TOKEN_BYTES, Refusal};
 use crate::Shutdown;
-use crate::clock::{Clock, Timestamp};
+use crate::clock::Clock;
 
 /// Verifies Bearer tokens of the trusted issuers. One per process, shared.
 pub struct Verifier {
@@ -212,16 +212,14 @@ impl Verifier {
     ) -> Result<Caller, Refusal> {
         match outcome {
             Ok((caller, key)) => {
-                let until = Timestamp::from_unix_seconds(caller.expires_at());
-                let outcome = Outcome::Accepted { caller: caller.clone(), key };
-                self.accepted.insert(token, outcome, until, generation);
+                self.accepted.insert(token, Outcome::Accepted { caller: caller.clone(), key }, generation);
                 Ok(caller)
             }
             Err(refusal) => {
                 if refusal.lasts() {
                     let until = self.settings.clock.now().plus(self.negative_ttl);
-                    let outcome = Outcome::Refused(Box::new((token.into(), refusal)));
-                    self.refused.insert(token, outcome, until, generation);
+                    let refused = Refused { token: token.into(), refusal, until };
+                    self.refused.insert(token, Outcome::Refused(Box::new(refused)), generation);
                 }
                 Err(refusal)
             }
