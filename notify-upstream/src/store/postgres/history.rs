@@ -168,7 +168,7 @@ impl Postgres {
             [number, number + 1].map(|n| NotificationId::floor(Timestamp(n.saturating_mul(week))));
         let mut transaction = self.history.begin().await?;
         // One replica at a time; the others find it there.
-        sqlx::query("SELECT pg_advisory_xact_lock(7_305_001)").execute(&mut *transaction).await?;
+        sqlx::query("SELECT pg_advisory_xact_lock(7305001)").execute(&mut *transaction).await?;
         let name = format!("{table}_w{number}");
         let there: bool = sqlx::query_scalar("SELECT to_regclass($1) IS NOT NULL")
             .bind(&name)

@@ -139,7 +139,7 @@ impl Sqlite {
     }
 
     pub(in crate::store) async fn forget_workers(&self, dead_before: Timestamp) -> Outcome<u64> {
-        let sql = "DELETE FROM notify_worker w WHERE seen_at < ?1
+        let sql = "DELETE FROM notify_worker AS w WHERE seen_at < ?1
             AND NOT EXISTS (SELECT 1 FROM notify_queue q WHERE q.worker = w.id)";
         Ok(sqlx::query(sql).bind(dead_before.0).execute(&self.pools.writer).await?.rows_affected())
     }
