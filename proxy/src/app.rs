@@ -112,7 +112,7 @@ impl App {
     /// log.
     #[must_use]
     pub fn watch(mut self, path: PathBuf, env: Env) -> Self {
-        self.source = Some(Source { path, env });
+        self.source = Some(Source::new(path, env));
         self
     }
 

@@ -74,7 +74,7 @@ fn outcome(table: &Table, upstreams: &[Upstream], test: &RouteTest) -> Option<St
                 method: &test.method,
                 headers: &headers,
             };
-            let decision = decide(table, &request, caller(&test.token).as_ref());
+            let decision = decide(table, &request, caller_of(&test.token).as_ref());
             (decision.route, decision.outcome.err().map_or("allow", Code::as_str))
         }
     };
@@ -92,7 +92,8 @@ fn outcome(table: &Table, upstreams: &[Upstream], test: &RouteTest) -> Option<St
     (code != test.decision).then(|| format!("is decided {code}, not {}", test.decision))
 }
 
-fn caller(token: &TestToken) -> Option<Caller> {
+/// The caller that a test's token stands for.
+pub(crate) fn caller_of(token: &TestToken) -> Option<Caller> {
     let (issuer, claims) = (Arc::from("test"), Claims::from_map(&serde_json::Map::new()));
     match token {
         TestToken::None => None,

@@ -13,6 +13,7 @@ mod check;
 pub mod config;
 mod connection;
 mod context;
+mod explain;
 pub mod framing;
 mod gateway;
 pub mod head;
@@ -26,6 +27,7 @@ mod metrics;
 pub mod policy;
 mod reload;
 pub mod route;
+mod schema;
 mod state;
 pub mod target;
 mod tls;
@@ -35,6 +37,8 @@ mod wire;
 pub use app::{App, Listeners};
 pub use check::check;
 pub use config::Config;
+pub use explain::{Sender, explain};
+pub use schema::SCHEMA;
 
 #[cfg(test)]
 mod tests;

@@ -27,8 +27,10 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// Where the configuration comes from.
 #[derive(Clone, Debug)]
 pub(crate) struct Source {
-    pub(crate) path: PathBuf,
-    pub(crate) env: Env,
+    path: PathBuf,
+    env: Env,
+    /// Of the text as it was when the process began.
+    first: Option<u64>,
 }
 
 /// What `/config/status` says.
@@ -68,6 +70,19 @@ pub(crate) struct Fixed {
     access_log: crate::config::AccessLog,
 }
 
+impl Source {
+    pub(crate) fn new(path: PathBuf, env: Env) -> Self {
+        let mut source = Self { path, env, first: None };
+        source.first = source.text().ok().map(|text| hash(&text));
+        source
+    }
+
+    fn text(&self) -> Result<String, Exit> {
+        std::fs::read_to_string(&self.path)
+            .map_err(|error| Exit::usage(format!("{}: cannot read: {error}", self.path.display())))
+    }
+}
+
 impl Fixed {
     pub(crate) fn of(config: &Config) -> Self {
         Self {
@@ -98,13 +113,10 @@ impl Reloader {
         tls: Vec<Arc<TlsFiles>>,
         first: Fixed,
     ) -> Self {
-        let reloader = Self { source, state, pools, tls, first, tried: Mutex::default() };
-        if let Ok(text) = reloader.text() {
-            let hash = hash(&text);
-            *reloader.tried.lock().unwrap_or_else(PoisonError::into_inner) = Some(hash);
-            reloader.status(|status| status.hash = Some(format!("{hash:016x}")));
-        }
-        reloader
+        let tried = Mutex::new(source.first);
+        let hash = source.first.map(|hash| format!("{hash:016x}"));
+        state.config.lock().unwrap_or_else(PoisonError::into_inner).hash = hash;
+        Self { source, state, pools, tls, first, tried }
     }
 
     /// Follows the file, SIGHUP (configuration and certificates) and SIGUSR1 (access log) until the stop.
@@ -134,7 +146,7 @@ impl Reloader {
 
     /// Loads the file if it has changed since it was tried last, or in any case.
     pub(crate) fn reload(&self, forced: bool) {
-        let text = match self.text() {
+        let text = match self.source.text() {
             Ok(text) => text,
             Err(exit) => return self.refuse(exit.message()),
         };
@@ -147,12 +159,6 @@ impl Reloader {
             Ok(restart_needed) => self.accept(hash, restart_needed),
             Err(exit) => self.refuse(exit.message()),
         }
-    }
-
-    fn text(&self) -> Result<String, Exit> {
-        let path = &self.source.path;
-        std::fs::read_to_string(path)
-            .map_err(|error| Exit::usage(format!("{}: cannot read: {error}", path.display())))
     }
 
     fn load(&self, text: &str) -> Result<Vec<&'static str>, Exit> {

@@ -86,6 +86,14 @@ fn the_shipped_configuration_is_good() {
 }
 
 #[test]
+fn every_key_is_read() {
+    let text = include_str!("everything.toml");
+    let config = parse("everything.toml", text, |root| Config::read(root, &env())).expect("reads");
+    crate::check(&config).expect("its test holds");
+    assert_eq!((config.routes[0].targets.len(), config.upstreams[0].addresses.len()), (2, 3));
+}
+
+#[test]
 fn every_mistake_is_told_at_once_with_its_line() {
     let text = r#"
 [[listen]]
