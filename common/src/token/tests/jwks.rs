@@ -150,6 +150,7 @@ async fn a_request_that_is_given_up_decides_nothing_for_those_who_wait() {
         }
     };
     tokio::select! {
+        biased;
         _ = &mut given_up => panic!("the server hangs"),
         _ = &mut patient => panic!("the server hangs"),
         () = asked => {}
