@@ -88,6 +88,8 @@ impl Provisioned {
             ("IDP_SERVICE_CLIENT_SECRET", secret(&self.service.client_secret)),
             ("CLOUD_REGION", self.region.clone()),
             ("AWS_REGION", self.region.clone()),
+            // What the aws command line and boto3 read instead.
+            ("AWS_DEFAULT_REGION", self.region.clone()),
             ("AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER", self.endpoint.clone()),
             ("AWS_ACCESS_KEY_ID", self.access_key_id.clone()),
             ("AWS_SECRET_ACCESS_KEY", secret(&self.secret_access_key)),

@@ -1,3 +1,59 @@
-"""What each server is known not to do, with the reason. Ours has none."""
+"""What each server is known not to do as Amazon Cognito does it, with the reason. Ours has none.
 
-GAPS = {"postern": {}, "moto": {}, "cognito-local": {}}
+A gap that is listed and not there any more is reported as `closed`; one that is there and not listed fails.
+"""
+
+MOTO = {
+    "tokens_have_cognitos_shape": "the ID token has no email_verified",
+    "keys_are_published_in_advance": "one fixed key signs for every pool",
+    "secret_hash_is_required_and_over_what_was_typed": "a missing SECRET_HASH is let through",
+    "wrong_password_and_unknown_user_are_one_answer": "PreventUserExistenceErrors is kept and not applied",
+    "a_flow_that_is_not_enabled_is_refused": "ExplicitAuthFlows are kept and not applied",
+    "five_failures_lock_and_the_right_password_does_not_help": "failures are not counted",
+    "a_name_registers_once_whatever_its_case": "an address is compared with its case",
+    "refresh_hashes_the_real_username": "the hash is not checked over the real username alone",
+    "rotation_gives_a_new_token_and_refuses_the_old_one": "GetTokensFromRefreshToken is not there",
+    "rotation_forgives_a_repetition_within_its_grace": "GetTokensFromRefreshToken is not there",
+    "rotation_and_refresh_token_auth_exclude_each_other": "RefreshTokenRotation is kept and not checked",
+    "a_revoked_token_ends_its_sign_in": "RevokeToken is not there",
+    "a_global_sign_out_ends_every_sign_in": "a refresh token is forgotten by the next sign-in of its user",
+    "a_given_password_must_be_replaced_under_the_real_username": "the challenge has no USER_ID_FOR_SRP",
+    "a_wrong_secret_hash_at_the_challenge_is_refused": "the hash may be over the alias",
+    "custom_attributes_stand_in_the_id_token_of_clients_that_may_read_them": "ReadAttributes are not applied",
+    "nobody_writes_what_its_client_may_not": "WriteAttributes are not applied",
+    "an_unknown_address_gets_a_code_as_well_as_anyone_can_tell": "ConfirmForgotPassword tells an unknown user",
+    "administration_is_signed": "signatures are not verified",
+    "what_is_missing_is_an_invalid_parameter": "the user is looked up before the parameters are checked",
+}
+
+COGNITO_LOCAL = {
+    "tokens_have_cognitos_shape": "the answer has no TokenType",
+    "keys_are_published_in_advance": "one fixed key signs for every pool",
+    "secret_hash_is_required_and_over_what_was_typed": "SECRET_HASH is not checked",
+    "wrong_password_and_unknown_user_are_one_answer": "a wrong password has an exception of its own",
+    "legacy_errors_tell_an_unknown_user": "PreventUserExistenceErrors is not applied",
+    "a_flow_that_is_not_enabled_is_refused": "ExplicitAuthFlows are not applied",
+    "five_failures_lock_and_the_right_password_does_not_help": "failures are not counted",
+    "a_name_registers_once_whatever_its_case": "an address is compared with its case",
+    "a_weak_password_is_refused": "the password policy is not applied",
+    "a_disabled_user_loses_sign_in_and_refresh": "a disabled user may sign in",
+    "refresh_hashes_the_real_username": "SECRET_HASH is not checked",
+    "a_refresh_token_is_its_clients_alone": "any client may use any refresh token",
+    "rotation_gives_a_new_token_and_refuses_the_old_one": "GetTokensFromRefreshToken is not there",
+    "rotation_forgives_a_repetition_within_its_grace": "GetTokensFromRefreshToken is not there",
+    "rotation_and_refresh_token_auth_exclude_each_other": "RefreshTokenRotation is not checked",
+    "a_revoked_token_ends_its_sign_in": "access tokens outlive RevokeToken",
+    "a_global_sign_out_ends_every_sign_in": "GlobalSignOut is not there",
+    "a_given_password_must_be_replaced_under_the_real_username": "the password policy is not applied",
+    "a_wrong_secret_hash_at_the_challenge_is_refused": "SECRET_HASH is not checked",
+    "custom_attributes_stand_in_the_id_token_of_clients_that_may_read_them": "ReadAttributes are not applied",
+    "nobody_writes_what_its_client_may_not": "WriteAttributes are not applied",
+    "groups_stand_in_the_tokens": "a group can be made twice",
+    "users_are_listed_by_page_and_filter": "ListUsers has no pages",
+    "an_unknown_address_gets_a_code_as_well_as_anyone_can_tell": "ForgotPassword tells an unknown user",
+    "a_password_that_an_administrator_set_works_at_once": "a wrong password has an exception of its own",
+    "administration_is_signed": "signatures are not verified",
+    "what_is_missing_is_an_invalid_parameter": "a missing parameter is a wrong password",
+}
+
+GAPS = {"postern": {}, "moto": MOTO, "cognito-local": COGNITO_LOCAL}
