@@ -3,6 +3,8 @@
 //! A message says what happened, fields say to what; a unit stands in the field's name (`elapsed_ms`). An error
 //! is logged once, at the rim. Never a token, secret, password, address or message body.
 
+use std::io::IsTerminal;
+
 use tracing_subscriber::EnvFilter;
 
 /// How a line looks.
@@ -22,6 +24,6 @@ pub fn init(format: Format, filter: &str) {
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     let _already_set = match format {
         Format::Json => builder.json().flatten_event(true).try_init(),
-        Format::Text => builder.with_target(false).try_init(),
+        Format::Text => builder.with_target(false).with_ansi(std::io::stderr().is_terminal()).try_init(),
     };
 }
