@@ -71,7 +71,8 @@ fn main() -> ExitCode {
         }
         Err(help) => return help.print().map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS),
     };
-    log::init(log::Format::Text, &arguments.run.log);
+    let filter = if arguments.command.is_some() { "error" } else { arguments.run.log.as_str() };
+    log::init(log::Format::Text, filter);
     Exit::report(runtime(arguments.run.workers).and_then(|runtime| {
         let outcome = match arguments.command {
             None => runtime.block_on(Box::pin(run(arguments.data_dir, arguments.run, began))),
