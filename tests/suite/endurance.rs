@@ -40,13 +40,30 @@ impl Home {
         let surface = Surface::of_folder(&self.folder.path().join("var"));
         Standalone { running, surface }
     }
+}
 
-    /// As a person gets one on the command line.
+impl Standalone {
     async fn service_token(&self, account: &str) -> String {
-        let ended = self.postern().arg("token").arg("--service").arg(account).run().await;
-        assert_eq!(ended.status, Some(0), "{}", ended.stderr);
-        ended.stdout.trim().to_owned()
+        let password = self.surface.env(&format!("POSTERN_SERVICE_{}_PASSWORD", account.to_uppercase()));
+        self.surface.service_token(account, password).await
     }
+}
+
+#[tokio::test]
+async fn the_command_line_gives_service_tokens() {
+    let home = Home::new();
+    let standalone = home.start().await;
+    for account in ["auth", "notify", "actor", "document"] {
+        let ended = home.postern().arg("token").arg("--service").arg(account).run().await;
+        assert_eq!(ended.status, Some(0), "{}", ended.stderr);
+        let service = standalone.surface.client().with_token(ended.stdout.trim());
+        assert_eq!(service.get("/auth/me").send().await.expect(200).string("/serviceId"), account);
+    }
+    let unknown = home.postern().arg("token").arg("--service").arg("nobody").run().await;
+    assert!(unknown.expect(64, 1)[0].contains("document"), "the accounts that there are");
+    assert_eq!(standalone.running.stop("TERM").await.status, Some(0));
+    let away = home.postern().arg("token").arg("--service").arg("auth").run().await;
+    assert!(away.expect(69, 1)[0].contains("does not answer"));
 }
 
 #[tokio::test]
@@ -92,7 +109,7 @@ async fn a_kill_loses_nothing_that_was_accepted() {
     let mut waiting: Vec<String> = Vec::new();
     for _ in 0..2 {
         let standalone = home.start().await;
-        let token = home.service_token("document").await;
+        let token = standalone.service_token("document").await;
         let (sender, mut accepted) = tokio::sync::mpsc::unbounded_channel();
         let mut posting = JoinSet::new();
         for lane in 0..8 {
