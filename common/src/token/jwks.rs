@@ -8,6 +8,7 @@ mod document;
 mod fetch;
 mod status;
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -55,9 +56,12 @@ pub(super) struct Source {
     progress: std::sync::Mutex<Progress>,
 }
 
+/// Keys by `kid`.
+type Keys = HashMap<String, Arc<Key>, ahash::RandomState>;
+
 #[derive(Default)]
 struct Snapshot {
-    keys: std::collections::HashMap<String, Arc<Key>, ahash::RandomState>,
+    keys: Keys,
     skipped: Vec<SkippedKey>,
     fetched_at: Option<Timestamp>,
 }
@@ -215,7 +219,7 @@ impl Source {
     fn adopt(&self, document: Document, fetched_at: Timestamp) {
         let until = fetched_at.plus(self.settings.max_staleness);
         let before = self.snapshot.load();
-        let mut keys = std::collections::HashMap::default();
+        let mut keys: Keys = Keys::default();
         for named in document.keys {
             let key = match before.keys.get(&named.key_id) {
                 Some(known) if known.is_same_as(&named.key) => Arc::clone(known),
@@ -224,10 +228,21 @@ impl Source {
             key.keep_until(until);
             keys.insert(named.key_id, key);
         }
-        for (key_id, known) in &before.keys {
-            if !keys.get(key_id).is_some_and(|kept| Arc::ptr_eq(kept, known)) {
-                known.retire();
-            }
+        let stays =
+            |key_id: &String, known: &Arc<Key>| keys.get(key_id).is_some_and(|kept| Arc::ptr_eq(kept, known));
+        let gone: Vec<&String> = before
+            .keys
+            .iter()
+            .filter(|(key_id, known)| !stays(key_id, known))
+            .map(|(key_id, _)| key_id)
+            .collect();
+        let come = keys.len() + gone.len() - before.keys.len();
+        if come + gone.len() > 0 || document.skipped != before.skipped {
+            let (issuer, count, skipped) = (&*self.issuer, keys.len(), document.skipped.len());
+            tracing::info!(issuer, keys = count, come, gone = gone.len(), skipped, "the keys have changed");
+        }
+        for key_id in gone {
+            before.keys[key_id].retire();
         }
         let skipped = document.skipped;
         self.snapshot.store(Arc::new(Snapshot { keys, skipped, fetched_at: Some(fetched_at) }));

@@ -118,11 +118,13 @@ async fn answers_that_are_no_jwks_change_nothing() {
 #[tokio::test]
 async fn a_slow_server_holds_up_no_known_key() {
     let world = World::with_options(&[RSA.jwk("u1")], &[], |mut options| {
-        options.fetch_timeout = Duration::from_millis(100);
+        options.fetch_timeout = Duration::from_millis(300);
         options
     })
     .await;
-    world.verifier.refresh_now().await;
+    while !world.verifier.ready() {
+        world.verifier.refresh_now().await;
+    }
     world.users.becomes(Behaviour::Hang);
     let refresh = world.verifier.refresh_now();
     let token = RSA.token("u1", &user_claims());
