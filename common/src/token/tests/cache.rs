@@ -1,12 +1,17 @@
 //! What is remembered, for how long, and how much of it.
 
+use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
+use proptest::prelude::*;
 use serde_json::json;
 
-use super::kit::{NOW_S, RSA, USERS, World, b64, issuers, user_claims, with};
-use crate::token::Refusal;
+use super::kit::{NOW_S, RSA, USERS, World, b64, clock, issuers, user_claims, with};
+use crate::clock::Timestamp;
+use crate::token::cache::{Cache, Outcome, Refused};
 use crate::token::jwk::NamedKey;
+use crate::token::{Caller, Claims, Refusal, Service};
 
 #[tokio::test]
 async fn a_token_is_remembered_until_exp() {
@@ -124,4 +129,86 @@ fn the_header_is_kept_once_and_still_compared() {
         assert!(!key.kept_as(&format!("{head}{text}"), text) || head.is_empty());
     }
     assert!(!key.kept_as("é", text));
+}
+
+/// What a step does to the cache: remember, refuse, ask, let a second pass, change the trust.
+#[derive(Clone, Debug)]
+enum Step {
+    Accept { token: u8, lives_s: i64 },
+    Refuse { token: u8, lives_s: u64 },
+    Ask { token: u8 },
+    Second,
+    Change,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        3 => (0..12u8, 0..6i64).prop_map(|(token, lives_s)| Step::Accept { token, lives_s }),
+        1 => (0..12u8, 0..6u64).prop_map(|(token, lives_s)| Step::Refuse { token, lives_s }),
+        6 => (0..12u8).prop_map(|token| Step::Ask { token }),
+        2 => Just(Step::Second),
+        1 => Just(Step::Change),
+    ];
+    prop::collection::vec(step, 1..120)
+}
+
+/// Tokens of one key that share their header, and in pairs their payload or their signature.
+fn made_up(number: u8) -> String {
+    format!("header.payload{}.{:x>90}", number / 2, number % 3)
+}
+
+fn service(subject: &str, expires_at: i64, text: &str) -> Caller {
+    Caller::Service(Arc::new(Service {
+        issuer: "i".into(),
+        subject: subject.into(),
+        service_id: "s".into(),
+        scopes: Arc::default(),
+        expires_at,
+        claims: Claims::of_token(text),
+    }))
+}
+
+proptest! {
+    /// Against a plain map: whatever is remembered is what was last said of this very token, and still counts.
+    #[test]
+    fn the_cache_says_of_a_token_what_was_said_of_it(steps in steps(), bytes in prop_oneof![Just(900usize), Just(1 << 20)]) {
+        let (cache, clock) = (Cache::new(bytes), clock());
+        let members = RSA.jwk("u1");
+        let key = Arc::new(NamedKey::read(members.as_object().expect("an object")).expect("a key").key);
+        key.keep_until(Timestamp(i64::MAX));
+        let mut generation = 1;
+        let mut said: HashMap<String, (Result<i64, ()>, Timestamp, u32)> = HashMap::new();
+        for step in steps {
+            let now = clock.now();
+            match step {
+                Step::Accept { token, lives_s } => {
+                    let token = made_up(token);
+                    let expires_at = now.unix_seconds() + lives_s;
+                    let caller = service(&token, expires_at, key.without_header(&token));
+                    cache.insert(&token, Outcome::Accepted { caller, key: Arc::clone(&key) }, generation);
+                    prop_assert_eq!(cache.get(&token, now, generation).is_some(), lives_s > 0);
+                    said.insert(token, (Ok(expires_at), Timestamp::from_unix_seconds(expires_at), generation));
+                }
+                Step::Refuse { token, lives_s } => {
+                    let token = made_up(token);
+                    let until = now.plus(Duration::from_secs(lives_s));
+                    let refused = Refused { token: token.as_str().into(), refusal: Refusal::Signature, until };
+                    cache.insert(&token, Outcome::Refused(Box::new(refused)), generation);
+                    said.insert(token, (Err(()), until, generation));
+                }
+                Step::Ask { token } => {
+                    let token = made_up(token);
+                    if let Some(outcome) = cache.get(&token, now, generation) {
+                        let (expected, until, since) = &said[&token];
+                        prop_assert!(now < *until && *since == generation);
+                        prop_assert_eq!(outcome.as_ref().map(Caller::expires_at).map_err(|_| ()), *expected);
+                        prop_assert!(outcome.is_err() || outcome.is_ok_and(|caller| caller.subject() == token));
+                    }
+                }
+                Step::Second => clock.advance(Duration::from_secs(1)),
+                Step::Change => generation += 1,
+            }
+            prop_assert!(cache.size().1 <= bytes);
+        }
+    }
 }
