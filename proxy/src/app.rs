@@ -84,7 +84,7 @@ impl App {
         let access = AccessLog::open(&config.access_log, metrics.events_dropped.clone())?;
         let fixed = Fixed::of(&config);
         let (stop, keys, pingora) = (config.stop, config.limits.keys, Arc::new(pingora_settings(&config)));
-        let live = Live::new(config, None, &metrics)?;
+        let live = Live::new(config, None, &metrics, &clock)?;
         metrics.config_version.set(1);
         let status = ConfigStatus { version: 1, loaded_at: Some(clock.now()), ..ConfigStatus::default() };
         let state = Arc::new(State {

@@ -81,7 +81,8 @@ impl Config {
         let workers = root.optional("workers", |field| field.integer(1..=256));
         let identity = IdentityConfig::read(root, env);
         let tokens = root.section("tokens", Tokens::read).unwrap_or_default();
-        let limits = root.section("limits", Limits::read).unwrap_or_default();
+        let limits = root.section("limits", |section| Limits::read(section, env));
+        let limits = limits.unwrap_or_else(|| Limits::from_env(env));
         let stop = root.section("stop", Stop::read).unwrap_or_default();
         let access_log = root.section("access_log", AccessLog::read).unwrap_or_default();
         let upstreams = root.section("upstream", |section| Some(section.entries(Upstream::read)));

@@ -81,7 +81,6 @@ impl Connections {
     }
 
     /// Answers what never became a request, and closes.
-    #[expect(clippy::needless_pass_by_value, reason = "the problem is made for this call")]
     async fn refuse(&self, wire: &mut Wire, problem: Problem) {
         let id = self.state.ids.next(&self.state.clock);
         let rendered = problem.render(&id.to_string());

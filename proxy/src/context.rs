@@ -31,10 +31,22 @@ pub(crate) struct Context {
     pub(crate) is_abandoned: bool,
     /// Spreads the client over addresses, always the same way.
     pub(crate) client_key: u64,
+    /// The tightest rate limit that the request met.
+    pub(crate) quota: Option<Quota>,
     pub(crate) attempt: Option<Attempt>,
     pub(crate) attempts: u32,
     pub(crate) upstream_us: Option<u64>,
     pub(crate) body_bytes: u64,
+}
+
+/// What is left of a rate limit, for the RateLimit fields (draft-ietf-httpapi-ratelimit-headers).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Quota {
+    pub(crate) name: &'static str,
+    pub(crate) most: u32,
+    pub(crate) window_s: u64,
+    pub(crate) remaining: u32,
+    pub(crate) reset_s: u64,
 }
 
 /// One try at an upstream.
@@ -66,6 +78,7 @@ impl Context {
             audit: None,
             is_abandoned: false,
             client_key: 0,
+            quota: None,
             attempt: None,
             attempts: 0,
             upstream_us: None,

@@ -1,6 +1,7 @@
 //! Pingora's hooks, as a table of contents: each one delegates.
 
 mod admit;
+mod cors;
 mod failure;
 mod forward;
 mod outcome;
@@ -52,6 +53,9 @@ impl ProxyHttp for Gateway {
     fn init_downstream_modules(&self, _modules: &mut HttpModules) {}
 
     async fn request_filter(&self, session: &mut Session, ctx: &mut Context) -> Result<bool> {
+        if cors::preflight(session, ctx).await? {
+            return Ok(true);
+        }
         match admit::admit(&self.state, session, ctx).await {
             Ok(()) => Ok(false),
             Err(problem) => {

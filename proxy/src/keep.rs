@@ -98,7 +98,13 @@ fn look(state: &State) {
     let (entries, bytes) = state.verifier.cache_size();
     metrics.token_cache.with_label_values(&["entries"]).set(number(entries));
     metrics.token_cache.with_label_values(&["bytes"]).set(number(bytes));
-    metrics.limiter_keys.set(number(state.limiter.len()));
+    metrics.limiter_keys.set(number(state.limiter.keys()));
+    for keys in state.verifier.status() {
+        if let Some(age_s) = keys.age_s {
+            let age_s = i64::try_from(age_s).unwrap_or(i64::MAX);
+            metrics.jwks_age.with_label_values(&[keys.issuer.as_str()]).set(age_s);
+        }
+    }
     for pool in &state.live.load().pools {
         let now = pool.now_ms();
         let all: Vec<_> = pool.endpoints().iter().map(|endpoint| endpoint.status(now)).collect();

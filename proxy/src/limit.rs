@@ -69,6 +69,12 @@ impl Rate {
         }
     }
 
+    /// How long a whole burst takes to come back.
+    #[must_use]
+    pub fn window(self) -> Duration {
+        Duration::from_nanos(self.interval_ns.saturating_mul(u64::from(self.burst)))
+    }
+
     /// Takes one at `now` from a key whose theoretical arrival time is `arrival`; the new one if it may.
     fn take(self, arrival: u64, now: u64) -> (Verdict, u64) {
         let base = arrival.max(now);
@@ -109,7 +115,7 @@ impl Limiter {
 
     /// How many keys are held.
     #[must_use]
-    pub fn len(&self) -> usize {
+    pub fn keys(&self) -> usize {
         self.shards
             .iter()
             .map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner).arrivals.len())
@@ -177,7 +183,7 @@ mod tests {
         for key in 0..100_000_u64 {
             let _verdict = limiter.take(rate, key.wrapping_mul(0x9e37_79b9_7f4a_7c15), 1);
         }
-        assert!(limiter.len() <= 320, "{}", limiter.len());
+        assert!(limiter.keys() <= 320, "{}", limiter.keys());
     }
 
     /// A token bucket in exact arithmetic: tokens are counted in nanoseconds of refill.

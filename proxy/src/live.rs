@@ -1,13 +1,19 @@
 //! What is live: one configuration, made ready to be used. A request holds on to the one that it began under.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use postern_common::Clock;
+use postern_common::cache::{self, Cache};
 use postern_common::exit::Exit;
 
 use crate::config::{Config, Limits, Route, Target};
 use crate::metrics::{Metrics, RouteMetrics};
 use crate::route::{Methods, Request, RouteIndex, Router};
 use crate::upstream::Pool;
+
+/// A count across gateways that takes longer is made here instead.
+const STORE_DEADLINE: Duration = Duration::from_millis(50);
 
 /// The label of requests that no route takes.
 pub(crate) const NO_ROUTE: &str = "none";
@@ -19,6 +25,8 @@ pub(crate) struct Live {
     pub(crate) metrics: Vec<RouteMetrics>,
     pub(crate) pools: Vec<Arc<Pool>>,
     pub(crate) limits: Arc<Limits>,
+    /// Where rates are counted across gateways.
+    pub(crate) store: Option<Cache>,
 }
 
 /// Routes and how they are found; plain data, for requests as for tests of the configuration.
@@ -76,8 +84,13 @@ impl Live {
     /// Makes a configuration ready. Pools that did not change are taken over from `before`.
     ///
     /// # Errors
-    /// Status 64 if a test of the configuration fails or a file that it names cannot be read.
-    pub(crate) fn new(config: Config, before: Option<&Self>, metrics: &Metrics) -> Result<Self, Exit> {
+    /// Status 64 if a test of the configuration fails, or something that it names is not good.
+    pub(crate) fn new(
+        config: Config,
+        before: Option<&Self>,
+        metrics: &Metrics,
+        clock: &Clock,
+    ) -> Result<Self, Exit> {
         let table = Table::new(config.routes);
         crate::check::hold(&table, &config.upstreams, &config.tests)?;
         let kept = |upstream: &crate::config::Upstream| {
@@ -90,13 +103,23 @@ impl Live {
         };
         let pools = config.upstreams.into_iter().map(pool).collect::<Result<_, _>>()?;
         let by_route = table.routes.iter().map(|route| metrics.route(&route.name)).collect();
-        Ok(Self { table, metrics: by_route, pools, limits: Arc::new(config.limits) })
+        let same = before.filter(|before| before.limits.store == config.limits.store);
+        let store = match (same, &config.limits.store) {
+            (Some(same), _) => same.store.clone(),
+            (None, None) => None,
+            (None, Some(url)) => Some(Cache::open_with(url, &store_options(clock))?),
+        };
+        Ok(Self { table, metrics: by_route, pools, limits: Arc::new(config.limits), store })
     }
 
     /// The upstream of a route for one request; `turn` spreads requests over several.
     pub(crate) fn pool(&self, route: &Route, turn: u64) -> &Arc<Pool> {
         &self.pools[choose(&route.targets, turn)]
     }
+}
+
+fn store_options(clock: &Clock) -> cache::Options {
+    cache::Options { deadline: STORE_DEADLINE, clock: clock.clone(), ..cache::Options::default() }
 }
 
 /// The upstream at `turn` when each stands there as often as it weighs.

@@ -52,110 +52,92 @@ const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 /// The code of a request that was let through and answered.
 pub(crate) const OK: &str = "ok";
 
+/// Makes families and registers them.
+struct Maker(Registry);
+
+impl Maker {
+    fn counters(&self, name: &str, help: &str, labels: &[&str]) -> prometheus::Result<IntCounterVec> {
+        self.add(IntCounterVec::new(Opts::new(name, help), labels)?)
+    }
+
+    fn counter(&self, name: &str, help: &str) -> prometheus::Result<IntCounter> {
+        self.add(IntCounter::new(name, help)?)
+    }
+
+    fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> prometheus::Result<IntGaugeVec> {
+        self.add(IntGaugeVec::new(Opts::new(name, help), labels)?)
+    }
+
+    fn gauge(&self, name: &str, help: &str) -> prometheus::Result<IntGauge> {
+        self.add(IntGauge::new(name, help)?)
+    }
+
+    fn seconds(&self, name: &str, help: &str, label: &str) -> prometheus::Result<HistogramVec> {
+        let options = HistogramOpts::new(name, help).buckets(BUCKETS.to_vec());
+        self.add(HistogramVec::new(options, &[label])?)
+    }
+
+    fn add<F: Collector + Clone + 'static>(&self, family: F) -> prometheus::Result<F> {
+        self.0.register(Box::new(family.clone()))?;
+        Ok(family)
+    }
+}
+
 impl Metrics {
     /// # Errors
     /// If two families have one name, which is a mistake in this file.
     pub(crate) fn new() -> prometheus::Result<Self> {
-        let seconds = |name: &str, help: &str, buckets: &[f64]| {
-            HistogramOpts::new(name, help).buckets(buckets.to_vec())
-        };
-        let family =
-            |name: &str, help: &str, labels: &[&str]| IntCounterVec::new(Opts::new(name, help), labels);
-        let metrics = Self {
-            registry: Registry::new(),
-            requests: family(
+        let make = Maker(Registry::new());
+        let overhead = HistogramOpts::new(
+            "postern_overhead_seconds",
+            "From the head to the choice of an upstream address",
+        );
+        Ok(Self {
+            requests: make.counters(
                 "postern_requests_total",
                 "Requests by route, status class and decision code",
                 &["route", "class", "code"],
             )?,
-            duration: HistogramVec::new(
-                seconds("postern_request_seconds", "From the head to the end of the response", &BUCKETS),
-                &["route"],
+            duration: make.seconds("postern_request_seconds", "Head to end of response", "route")?,
+            overhead: make.add(Histogram::with_opts(overhead.buckets(FINE_BUCKETS.to_vec()))?)?,
+            upstream: make.seconds(
+                "postern_upstream_seconds",
+                "Choice of address to response head",
+                "upstream",
             )?,
-            overhead: Histogram::with_opts(seconds(
-                "postern_overhead_seconds",
-                "From the head to the choice of an upstream address",
-                &FINE_BUCKETS,
-            ))?,
-            upstream: HistogramVec::new(
-                seconds(
-                    "postern_upstream_seconds",
-                    "From the choice of an address to its response head",
-                    &BUCKETS,
-                ),
-                &["upstream"],
-            )?,
-            refused_at_door: family(
+            refused_at_door: make.counters(
                 "postern_refused_at_door_total",
                 "Heads refused before any route was looked for",
                 &["code"],
             )?,
-            connections: IntGauge::new("postern_connections", "Open client connections")?,
-            connections_refused: IntCounter::new(
+            connections: make.gauge("postern_connections", "Open client connections")?,
+            connections_refused: make.counter(
                 "postern_connections_refused_total",
                 "Connections closed because their address had too many",
             )?,
-            tls_failed: IntCounter::new("postern_tls_handshakes_failed_total", "TLS handshakes that failed")?,
-            audited: family(
+            tls_failed: make.counter("postern_tls_handshakes_failed_total", "TLS handshakes that failed")?,
+            audited: make.counters(
                 "postern_audited_total",
                 "Requests let through by an audit-only policy that it would have refused",
                 &["route", "code"],
             )?,
-            events_dropped: IntCounter::new("postern_access_events_dropped_total", "Access events lost")?,
-            retries: family("postern_retries_total", "Further attempts", &["upstream"])?,
-            retries_denied: family("postern_retries_denied_total", "Retries over the budget", &["upstream"])?,
-            ejections: family("postern_ejections_total", "Addresses ejected for failing", &["upstream"])?,
-            endpoints: IntGaugeVec::new(
-                Opts::new("postern_endpoints", "Addresses by state"),
-                &["upstream", "state"],
+            events_dropped: make.counter("postern_access_events_dropped_total", "Access events lost")?,
+            retries: make.counters("postern_retries_total", "Further attempts", &["upstream"])?,
+            retries_denied: make.counters(
+                "postern_retries_denied_total",
+                "Over the budget",
+                &["upstream"],
             )?,
-            config_version: IntGauge::new(
-                "postern_config_version",
-                "The configuration that is live, from 1",
-            )?,
-            config_refused: IntCounter::new(
-                "postern_config_refused_total",
-                "Configurations that did not load",
-            )?,
-            config_bad: IntGauge::new("postern_config_bad", "1 while the file differs from what is live")?,
-            token_cache: IntGaugeVec::new(
-                Opts::new("postern_token_cache", "Verified tokens that are remembered"),
-                &["unit"],
-            )?,
-            jwks_age: IntGaugeVec::new(
-                Opts::new("postern_jwks_age_seconds", "Since the keys were fetched"),
-                &["issuer"],
-            )?,
-            limiter_keys: IntGauge::new("postern_limiter_keys", "Keys that the rate limits remember")?,
-        };
-        metrics.register()?;
-        Ok(metrics)
-    }
-
-    fn register(&self) -> prometheus::Result<()> {
-        let families: [Box<dyn Collector>; 20] = [
-            Box::new(self.requests.clone()),
-            Box::new(self.duration.clone()),
-            Box::new(self.overhead.clone()),
-            Box::new(self.upstream.clone()),
-            Box::new(self.refused_at_door.clone()),
-            Box::new(self.connections.clone()),
-            Box::new(self.connections_refused.clone()),
-            Box::new(self.tls_failed.clone()),
-            Box::new(self.audited.clone()),
-            Box::new(self.events_dropped.clone()),
-            Box::new(self.retries.clone()),
-            Box::new(self.retries_denied.clone()),
-            Box::new(self.ejections.clone()),
-            Box::new(self.endpoints.clone()),
-            Box::new(self.config_version.clone()),
-            Box::new(self.config_refused.clone()),
-            Box::new(self.config_bad.clone()),
-            Box::new(self.token_cache.clone()),
-            Box::new(self.jwks_age.clone()),
-            Box::new(self.limiter_keys.clone()),
-        ];
-        families.into_iter().try_for_each(|family| self.registry.register(family))
+            ejections: make.counters("postern_ejections_total", "Addresses ejected", &["upstream"])?,
+            endpoints: make.gauges("postern_endpoints", "Addresses by state", &["upstream", "state"])?,
+            config_version: make.gauge("postern_config_version", "What is live, from 1")?,
+            config_refused: make.counter("postern_config_refused_total", "Configurations refused")?,
+            config_bad: make.gauge("postern_config_bad", "1 while the file is not what is live")?,
+            token_cache: make.gauges("postern_token_cache", "Verified tokens that are held", &["unit"])?,
+            jwks_age: make.gauges("postern_jwks_age_seconds", "Since the keys were fetched", &["issuer"])?,
+            limiter_keys: make.gauge("postern_limiter_keys", "Keys that the rate limits remember")?,
+            registry: make.0,
+        })
     }
 
     /// The handles of one route.

@@ -166,7 +166,7 @@ impl Reloader {
         let config = config::parse(&name, text, |root| Config::read(root, &self.source.env))?;
         let restart_needed = self.first.differences(&Fixed::of(&config));
         let issuers = config.identity.issuers();
-        let live = Live::new(config, Some(&self.state.live.load()), &self.state.metrics)?;
+        let live = Live::new(config, Some(&self.state.live.load()), &self.state.metrics, &self.state.clock)?;
         self.pools.sync(&live.pools);
         self.state.live.store(Arc::new(live));
         self.state.verifier.replace_issuers(issuers);

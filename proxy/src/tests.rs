@@ -2,6 +2,7 @@
 
 mod harness;
 mod origin;
+mod rates;
 mod refusals;
 mod reload;
 mod requests;

@@ -191,11 +191,8 @@ impl Pool {
             return false;
         }
         let may = self.budget.take();
-        if may {
-            self.retries.inc()
-        } else {
-            self.retries_denied.inc()
-        }
+        let counter = if may { &self.retries } else { &self.retries_denied };
+        counter.inc();
         may
     }
 

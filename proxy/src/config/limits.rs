@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use postern_common::config::Env;
 use postern_common::decode::{Field, Object};
 
 use super::{size, timeout};
@@ -34,7 +35,8 @@ pub struct Limits {
     pub principal: Option<Rate>,
     /// Keys that the rate limits remember; default 200,000.
     pub keys: usize,
-    /// `redis://…` where rates marked `global` are counted across gateways; default none.
+    /// `redis://…` where rates marked `global` are counted across gateways; default none. With a password it
+    /// comes from the variable POSTERN_LIMITS_STORE, which goes before the file.
     pub store: Option<String>,
 }
 
@@ -67,8 +69,13 @@ pub enum RateBy {
 // === impl Limits ===
 
 impl Limits {
-    pub(super) fn read(section: &Object<'_>) -> Option<Self> {
-        let default = Self::default();
+    /// The defaults, with what the environment says.
+    pub(super) fn from_env(env: &Env) -> Self {
+        Self { store: env.get("POSTERN_LIMITS_STORE").map(str::to_owned), ..Self::default() }
+    }
+
+    pub(super) fn read(section: &Object<'_>, env: &Env) -> Option<Self> {
+        let default = Self::from_env(env);
         let head = HeadLimits {
             bytes: section.or("head_bytes", default.head.bytes, size),
             fields: section.or("head_fields", default.head.fields, |field| field.integer(8..=240)),
@@ -91,7 +98,7 @@ impl Limits {
             address: section.section("address", read_rate),
             principal: section.section("principal", read_rate),
             keys: section.or("keys", default.keys, |field| field.integer(1_000..=100_000_000)),
-            store: section.optional("store", |field| field.text(1..=2048)),
+            store: default.store.or(section.optional("store", read_store)),
         })
     }
 }
@@ -114,6 +121,16 @@ impl Default for Limits {
             store: None,
         }
     }
+}
+
+/// A URL without a password: the file holds no secrets.
+fn read_store(field: Field<'_>) -> Option<String> {
+    let text = field.text(1..=2048)?;
+    let authority = text.split("://").nth(1).unwrap_or_default();
+    if authority.split('/').next().is_some_and(|authority| authority.contains('@')) {
+        return field.fail("secret_in_file", "must not hold a password: set POSTERN_LIMITS_STORE instead");
+    }
+    Some(text)
 }
 
 /// `{ requests = 100, per = "1s", burst = 200 }`.

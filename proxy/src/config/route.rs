@@ -164,7 +164,15 @@ fn read_conditions(section: &Object<'_>, lower_case: bool) -> Vec<Condition> {
         }
         let value = match field.value() {
             Value::Bool(true) => None,
-            _ => Some(field.text(0..=1024)?),
+            Value::String(_) => Some(field.text(0..=1024)?),
+            Value::Null
+            | Value::Bool(_)
+            | Value::Integer(_)
+            | Value::Float(_)
+            | Value::Array(_)
+            | Value::Object(_) => {
+                return field.fail("invalid_type", "must be a string, or true for any value");
+            }
         };
         Some(Condition { name, value })
     })

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use http::HeaderMap;
 use http::header::CONTENT_LENGTH;
+use pingora::http::RequestHeader;
 use pingora_proxy::Session;
 use postern_common::http::bearer;
 use postern_common::token::Caller;
@@ -25,10 +26,7 @@ pub(super) async fn admit(state: &State, session: &Session, ctx: &mut Context) -
     let target = Target::parse(head.raw_path())
         .map_err(|fault| Problem::new(Code::InvalidTarget).detail(fault.detail()))?;
     ctx.is_canonical = true;
-    let host = match head.uri.authority() {
-        Some(authority) => authority.as_str(),
-        None => head.headers.get(http::header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default(),
-    };
+    let host = host(head);
     let request = Request {
         host,
         path: target.path,
@@ -37,6 +35,9 @@ pub(super) async fn admit(state: &State, session: &Session, ctx: &mut Context) -
         headers: &head.headers,
     };
     let found = live.table.find(&request);
+    if let Found::Route(index) = found {
+        ctx.route = Some(index);
+    }
     throttle::by_address(state, session, ctx)?;
     let is_public = match found {
         Found::Route(route) => live.table.routes[route].policy.is_public(),
@@ -47,12 +48,10 @@ pub(super) async fn admit(state: &State, session: &Session, ctx: &mut Context) -
         ctx.caller = Some(authenticate(state, &head.headers).await?);
     }
     let route = match found {
-        Found::Route(index) => index,
+        Found::Route(index) => &live.table.routes[index],
         Found::Method { allow, .. } => return Err(Problem::method_not_allowed(allow.to_string())),
         Found::Nothing => return Err(Code::NotFound.into()),
     };
-    ctx.route = Some(route);
-    let route = &live.table.routes[route];
     if let Some(Err(code)) = ctx.caller.as_ref().map(|caller| route.policy.decide(caller)) {
         if !route.policy.is_audit_only() {
             return Err(code.into());
@@ -61,12 +60,20 @@ pub(super) async fn admit(state: &State, session: &Session, ctx: &mut Context) -
         state.metrics.audited.with_label_values(&[route.name.as_str(), code.as_str()]).inc();
     }
     throttle::by_principal(state, ctx)?;
-    throttle::by_route(state, session, route, ctx)?;
+    throttle::by_route(state, session, route, ctx).await?;
     check_size(&head.headers, route.body_bytes)?;
     if let Some(wire) = wire(session) {
         wire.set_deadline(route.deadline);
     }
     Ok(())
+}
+
+/// The authority: of the target (HTTP/2), else `Host`.
+pub(super) fn host(head: &RequestHeader) -> &str {
+    match head.uri.authority() {
+        Some(authority) => authority.as_str(),
+        None => head.headers.get(http::header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default(),
+    }
 }
 
 /// Exactly one Bearer token that verifies. A token that was seen before costs no signature.

@@ -11,9 +11,9 @@ use postern_common::Code;
 use postern_common::token::Caller;
 use uuid::Uuid;
 
-use super::{throttle, wire};
+use super::{cors, throttle, wire};
 use crate::access::Event;
-use crate::context::Context;
+use crate::context::{Context, Quota};
 use crate::live::NO_ROUTE;
 use crate::metrics::OK;
 use crate::state::State;
@@ -55,8 +55,20 @@ pub(super) fn dress(
     let mut text = Uuid::encode_buffer();
     let id: &str = ctx.id.hyphenated().encode_lower(&mut text);
     response.insert_header("X-Request-Id", id)?;
-    for (name, value) in ctx.route().map(|route| route.response_headers.as_slice()).unwrap_or_default() {
-        response.insert_header(name, value)?;
+    dress_common(session, response, ctx)
+}
+
+/// What refusals carry as well: the route's own fields, cross-origin permission, what is left of a rate.
+pub(super) fn dress_common(session: &Session, response: &mut ResponseHeader, ctx: &Context) -> Result<()> {
+    if let Some(route) = ctx.route() {
+        cors::dress(route, &session.req_header().headers, response)?;
+        for (name, value) in &route.response_headers {
+            response.insert_header(name, value)?;
+        }
+    }
+    if let Some(Quota { name, most, window_s, remaining, reset_s }) = ctx.quota {
+        response.insert_header("RateLimit-Policy", format!("\"{name}\";q={most};w={window_s}"))?;
+        response.insert_header("RateLimit", format!("\"{name}\";r={remaining};t={reset_s}"))?;
     }
     Ok(())
 }

@@ -7,6 +7,7 @@ use pingora_proxy::Session;
 use postern_common::Problem;
 use uuid::Uuid;
 
+use super::outcome;
 use crate::context::Context;
 
 /// Writes the problem as the answer.
@@ -21,6 +22,7 @@ pub(super) async fn write(session: &mut Session, ctx: &mut Context, problem: &Pr
     }
     response.insert_header("Content-Length", rendered.body.len())?;
     response.insert_header("X-Request-Id", id)?;
+    outcome::dress_common(session, &mut response, ctx)?;
     session.write_response_header(Box::new(response), false).await?;
     session.write_response_body(Some(Bytes::from(rendered.body)), true).await
 }

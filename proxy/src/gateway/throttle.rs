@@ -1,12 +1,15 @@
 //! Rate limits on the way of a request.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use pingora_proxy::Session;
+use postern_common::cache::Cache;
 use postern_common::{Code, Problem};
 
-use crate::config::{RateBy, Route};
-use crate::context::Context;
+use crate::config::{RateBy, RateLimit, Route};
+use crate::context::{Context, Quota};
 use crate::limit::{Rate, Verdict};
 use crate::state::State;
 
@@ -25,48 +28,114 @@ pub(super) fn by_address(state: &State, session: &Session, ctx: &mut Context) ->
     let Some(address) = client(session) else { return Ok(()) };
     ctx.client_key = state.address_key(address, BY_ADDRESS);
     match ctx.live.limits.address {
-        Some(rate) => take(state, rate, ctx.client_key),
+        Some(rate) => take(state, ctx, "address", rate, ctx.client_key),
         None => Ok(()),
     }
 }
 
 /// The limit of `limits.principal`.
-pub(super) fn by_principal(state: &State, ctx: &Context) -> Result<(), Problem> {
+pub(super) fn by_principal(state: &State, ctx: &mut Context) -> Result<(), Problem> {
     match (ctx.live.limits.principal, principal_key(state, ctx, BY_PRINCIPAL)) {
-        (Some(rate), Some(key)) => take(state, rate, key),
+        (Some(rate), Some(key)) => take(state, ctx, "principal", rate, key),
         _ => Ok(()),
     }
 }
 
 /// The limits of the route itself.
-pub(super) fn by_route(
+pub(super) async fn by_route(
     state: &State,
     session: &Session,
     route: &Route,
-    ctx: &Context,
+    ctx: &mut Context,
 ) -> Result<(), Problem> {
     for (at, limit) in route.limits.iter().enumerate() {
+        let store = ctx.live.store.clone().filter(|_| limit.global);
+        if let Some(store) = store
+            && let Some(counted) = count(state, session, (&store, &route.name, at), limit, ctx).await
+        {
+            counted?;
+            continue;
+        }
         let salt = state.keys.hash_one((BY_ROUTE, &route.name, at));
         let key = match limit.by {
             RateBy::Address => client(session).map(|address| state.address_key(address, salt)),
             RateBy::Principal => principal_key(state, ctx, salt),
             RateBy::Route => Some(salt),
         };
-        key.map_or(Ok(()), |key| take(state, limit.rate, key))?;
+        if let Some(key) = key {
+            take(state, ctx, name(limit.by), limit.rate, key)?;
+        }
     }
     Ok(())
+}
+
+/// Counts across gateways, in windows of the store. `None` when the store is away: then each gateway counts for
+/// itself.
+async fn count(
+    state: &State,
+    session: &Session,
+    (store, route, at): (&Cache, &str, usize),
+    limit: &RateLimit,
+    ctx: &mut Context,
+) -> Option<Result<(), Problem>> {
+    // Every gateway must come to the same key, so that this hash has no seed of its own.
+    let mut hasher = DefaultHasher::new();
+    (route, at).hash(&mut hasher);
+    match limit.by {
+        RateBy::Address => client(session)?.hash(&mut hasher),
+        RateBy::Principal => {
+            ctx.caller.as_ref().map(|caller| (caller.issuer(), caller.subject())).hash(&mut hasher)
+        }
+        RateBy::Route => {}
+    }
+    let window_ms = i64::try_from(limit.per.as_millis()).unwrap_or(i64::MAX).max(1);
+    let now_ms = state.clock.now().0;
+    let key = format!("limit:{:016x}:{}", hasher.finish(), now_ms / window_ms);
+    let counted = store.increment(&key, limit.per.saturating_mul(2)).await.ok()?;
+    let left_ms = u64::try_from(window_ms - now_ms % window_ms).unwrap_or(0);
+    let most = u64::from(limit.requests);
+    ctx.quota = Some(Quota {
+        name: name(limit.by),
+        most: limit.requests,
+        window_s: limit.per.as_secs().max(1),
+        remaining: u32::try_from(most.saturating_sub(counted)).unwrap_or(0),
+        reset_s: left_ms.div_ceil(1000),
+    });
+    Some(if counted > most { Err(refused(Duration::from_millis(left_ms))) } else { Ok(()) })
+}
+
+fn name(by: RateBy) -> &'static str {
+    match by {
+        RateBy::Address => "address",
+        RateBy::Principal => "principal",
+        RateBy::Route => "route",
+    }
 }
 
 fn principal_key(state: &State, ctx: &Context, salt: u64) -> Option<u64> {
     ctx.caller.as_ref().map(|caller| state.keys.hash_one((caller.issuer(), caller.subject(), salt)))
 }
 
-fn take(state: &State, rate: Rate, key: u64) -> Result<(), Problem> {
-    match state.limiter.take(rate, key, state.nanos()) {
-        Verdict::Allowed { .. } => Ok(()),
-        Verdict::Refused { retry_after } => {
-            let seconds = u32::try_from(retry_after.as_millis().div_ceil(1000)).unwrap_or(u32::MAX);
-            Err(Problem::new(Code::RateLimited).retry_after(seconds))
-        }
+fn take(state: &State, ctx: &mut Context, name: &'static str, rate: Rate, key: u64) -> Result<(), Problem> {
+    let verdict = state.limiter.take(rate, key, state.nanos());
+    let (remaining, reset) = match verdict {
+        Verdict::Allowed { remaining } => (remaining, Duration::from_nanos(rate.interval_ns)),
+        Verdict::Refused { retry_after } => (0, retry_after),
+    };
+    if ctx.quota.is_none_or(|known| remaining <= known.remaining) {
+        let (most, window_s) = (rate.burst, rate.window().as_secs().max(1));
+        ctx.quota = Some(Quota { name, most, window_s, remaining, reset_s: seconds(reset) });
     }
+    match verdict {
+        Verdict::Allowed { .. } => Ok(()),
+        Verdict::Refused { retry_after } => Err(refused(retry_after)),
+    }
+}
+
+fn refused(retry_after: Duration) -> Problem {
+    Problem::new(Code::RateLimited).retry_after(u32::try_from(seconds(retry_after)).unwrap_or(u32::MAX))
+}
+
+fn seconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis().div_ceil(1000)).unwrap_or(u64::MAX)
 }

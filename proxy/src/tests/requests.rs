@@ -139,15 +139,3 @@ async fn an_event_is_written_for_each_request_without_its_query() {
     assert_eq!((brief(2, "code"), brief(2, "path")), ("invalid_target".to_owned(), "-".to_owned()));
     assert_eq!((events[3]["status"].as_u64(), brief(3, "code")), (Some(400), "invalid_target".to_owned()));
 }
-
-#[tokio::test]
-async fn rates_are_limited_by_address() {
-    let gateway =
-        Gateway::with(Manner::Answer, "address = { requests = 1, per = \"1h\", burst = 2 }", "").await;
-    assert_eq!(gateway.get("/open", "").await.status, 200);
-    assert_eq!(gateway.get("/open", "").await.status, 200);
-    let answer = gateway.get("/open", "").await;
-    assert_eq!((answer.status, answer.code().as_str()), (429, "rate_limited"));
-    let wait: u32 = answer.header("retry-after").expect("a time").parse().expect("seconds");
-    assert!((3500..=3600).contains(&wait), "{wait}");
-}

@@ -1,0 +1,90 @@
+use super::harness::Gateway;
+use super::origin::{Manner, Origin};
+
+async fn gateway(limits: &str, route: &str) -> Gateway {
+    let origin = Origin::start(Manner::Answer).await;
+    let upstream = format!("addresses = [\"{}\"]", origin.address);
+    let route = format!(
+        "[[route]]\nname = \"limited\"\npath = \"/limited\"\nmethods = [\"GET\"]\nupstream = \"origin\"\n\
+         policy = {{ users = \"any\", services = \"any\" }}\n{route}"
+    );
+    Gateway::before(origin, &upstream, limits, &route).await
+}
+
+#[tokio::test]
+async fn rates_are_limited_by_address() {
+    let gateway =
+        Gateway::with(Manner::Answer, "address = { requests = 1, per = \"1h\", burst = 2 }", "").await;
+    assert_eq!(gateway.get("/open", "").await.status, 200);
+    assert_eq!(gateway.get("/open", "").await.status, 200);
+    let answer = gateway.get("/open", "").await;
+    assert_eq!((answer.status, answer.code().as_str()), (429, "rate_limited"));
+    let wait: u32 = answer.header("retry-after").expect("a time").parse().expect("seconds");
+    assert!((3500..=3600).contains(&wait), "{wait}");
+    assert_eq!(answer.header("ratelimit-policy"), Some("\"address\";q=2;w=7200"));
+    assert!(
+        answer.header("ratelimit").is_some_and(|left| left.starts_with("\"address\";r=0;t=")),
+        "{answer:?}"
+    );
+}
+
+#[tokio::test]
+async fn one_principal_does_not_use_up_what_another_may() {
+    let limit = "limits = [{ by = \"principal\", requests = 1, per = \"1h\" }]";
+    let gateway = gateway("", limit).await;
+    let bearer = |token: String| format!("Authorization: Bearer {token}\r\n");
+    assert_eq!(gateway.get("/limited", &bearer(gateway.user())).await.status, 200);
+    assert_eq!(gateway.get("/limited", &bearer(gateway.user())).await.status, 429);
+    assert_eq!(gateway.get("/limited", &bearer(gateway.service("auth"))).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_global_rate_is_counted_in_the_store() {
+    let limit = "limits = [{ by = \"route\", requests = 2, per = \"1h\", global = true }]";
+    let gateway = gateway("store = \"memory:\"", limit).await;
+    let bearer = format!("Authorization: Bearer {}\r\n", gateway.user());
+    let answer = gateway.get("/limited", &bearer).await;
+    assert_eq!((answer.status, answer.header("ratelimit-policy")), (200, Some("\"route\";q=2;w=3600")));
+    assert_eq!(gateway.get("/limited", &bearer).await.status, 200);
+    assert_eq!(gateway.get("/limited", &bearer).await.code(), "rate_limited");
+}
+
+#[tokio::test]
+async fn a_store_that_is_away_leaves_the_local_limit() {
+    let limit = "limits = [{ by = \"route\", requests = 1, per = \"1h\", global = true }]";
+    let gateway = gateway("store = \"redis://127.0.0.1:1\"", limit).await;
+    let bearer = format!("Authorization: Bearer {}\r\n", gateway.user());
+    assert_eq!(gateway.get("/limited", &bearer).await.status, 200);
+    assert_eq!(gateway.get("/limited", &bearer).await.code(), "rate_limited");
+}
+
+#[tokio::test]
+async fn pages_of_known_origins_may_read_answers() {
+    let gateway = gateway("", "cors = { origins = [\"https://app\"], max_age = \"1m\" }").await;
+    let preflight = |origin: &str| {
+        format!(
+            "OPTIONS /limited HTTP/1.1\r\nHost: h\r\nOrigin: {origin}\r\nAccess-Control-Request-Method: GET\r\n\r\n"
+        )
+    };
+    let answer = gateway.send(&preflight("https://app")).await;
+    assert_eq!((answer.status, answer.header("access-control-allow-methods")), (204, Some("GET")));
+    assert_eq!(answer.header("access-control-allow-origin"), Some("https://app"));
+    assert_eq!(gateway.send(&preflight("https://evil")).await.status, 401);
+    let refused = gateway.get("/limited", "Origin: https://app\r\n").await;
+    assert_eq!((refused.status, refused.header("access-control-allow-origin")), (401, Some("https://app")));
+    let bearer = format!("Authorization: Bearer {}\r\nOrigin: https://app\r\n", gateway.user());
+    let answer = gateway.get("/limited", &bearer).await;
+    assert_eq!((answer.status, answer.header("access-control-allow-origin")), (200, Some("https://app")));
+}
+
+#[tokio::test]
+async fn a_route_is_rewritten_and_dressed() {
+    let origin = Origin::start(Manner::Answer).await;
+    let upstream = format!("addresses = [\"{}\"]", origin.address);
+    let route = "[[route]]\npath = \"/v1/*\"\nmethods = [\"GET\"]\nupstream = \"origin\"\npolicy = \"public\"\n\
+                 rewrite = { strip = \"/v1\", add = \"/api\" }\nresponse_headers = { X-Frame-Options = \"DENY\" }\n";
+    let gateway = Gateway::before(origin, &upstream, "", route).await;
+    let answer = gateway.get("/v1/a/b?c=d", "").await;
+    assert_eq!((answer.status, answer.header("x-frame-options")), (200, Some("DENY")));
+    assert!(gateway.origin.only().starts_with("GET /api/a/b?c=d HTTP/1.1\r\n"));
+}
