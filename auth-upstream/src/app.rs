@@ -112,6 +112,12 @@ impl App {
         self.health.clone()
     }
 
+    /// The journeys alone, for tests that drive them.
+    #[cfg(test)]
+    pub(crate) fn into_auth(self) -> Arc<Auth> {
+        self.auth
+    }
+
     /// Serves until the stop begins and every request in flight has ended.
     pub async fn run(self, listeners: Listeners, shutdown: Shutdown) {
         let Self { auth, health } = self;

@@ -9,6 +9,7 @@ mod rim;
 mod server;
 
 use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,6 +43,11 @@ pub struct Limits {
 /// The id of the request that is being answered.
 #[derive(Clone, Debug)]
 pub struct RequestId(pub Arc<str>);
+
+/// Who opened the connection; `None` where the request came over none, as in a unit test. Behind a proxy it is the
+/// proxy.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Peer(pub Option<SocketAddr>);
 
 /// The W3C trace context of the request, to be passed on.
 #[derive(Clone, Debug)]
@@ -79,6 +85,14 @@ impl<S: Send + Sync> FromRequestParts<S> for RequestId {
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Infallible> {
         Ok(parts.extensions.get::<Self>().cloned().unwrap_or_else(|| Self::of(&parts.headers)))
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Peer {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Infallible> {
+        Ok(parts.extensions.get::<Self>().copied().unwrap_or_default())
     }
 }
 

@@ -1,13 +1,18 @@
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use axum::Router;
+use axum::response::Response;
+use http::Request;
+use hyper::body::Incoming;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tower::{Service, ServiceExt};
 
-use super::{Limits, rim};
+use super::{Limits, Peer, rim};
 use crate::shutdown::Shutdown;
 
 /// Serves HTTP/1.1 until the stop begins, then lets the requests in flight finish, for at most
@@ -21,8 +26,12 @@ pub async fn serve(listener: TcpListener, router: Router, limits: Limits, shutdo
             () = shutdown.begun() => break,
             accepted = accept(&listener, &permits) => accepted,
         };
-        if let Some((stream, permit)) = accepted {
-            spawn_connection(stream, permit, router.clone(), limits, &drain);
+        if let Some((stream, peer, permit)) = accepted {
+            let router = router.clone().map_request(move |mut request: Request<Incoming>| {
+                request.extensions_mut().insert(peer);
+                request
+            });
+            spawn_connection(stream, permit, router, limits, &drain);
         }
     }
     drop(listener);
@@ -35,10 +44,10 @@ pub async fn serve(listener: TcpListener, router: Router, limits: Limits, shutdo
 async fn accept(
     listener: &TcpListener,
     permits: &Arc<Semaphore>,
-) -> Option<(TcpStream, OwnedSemaphorePermit)> {
+) -> Option<(TcpStream, Peer, OwnedSemaphorePermit)> {
     let permit = Arc::clone(permits).acquire_owned().await.ok()?;
     match listener.accept().await {
-        Ok((stream, _peer)) => Some((stream, permit)),
+        Ok((stream, peer)) => Some((stream, Peer(Some(peer)), permit)),
         Err(error) => {
             tracing::warn!(%error, "cannot accept a connection");
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
@@ -47,13 +56,16 @@ async fn accept(
     }
 }
 
-fn spawn_connection(
+fn spawn_connection<S>(
     stream: TcpStream,
     permit: OwnedSemaphorePermit,
-    router: Router,
+    router: S,
     limits: Limits,
     drain: &GracefulShutdown,
-) {
+) where
+    S: Service<Request<Incoming>, Response = Response, Error = Infallible> + Clone + Send + 'static,
+    S::Future: Send + 'static,
+{
     let _best_effort = stream.set_nodelay(true);
     let mut http = hyper::server::conn::http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(limits.head_timeout).max_buf_size(64 << 10);

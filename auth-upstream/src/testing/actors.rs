@@ -1,0 +1,86 @@
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use axum::extract::{Path, State};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use http::{HeaderMap, StatusCode};
+use serde_json::Value;
+
+use super::spawn;
+
+/// An actor service.
+pub(crate) struct StubActors {
+    pub(crate) url: String,
+    profiles: Mutex<BTreeMap<String, Value>>,
+    /// How many calls fail with 503 from now on.
+    pub(crate) failing: AtomicU32,
+    /// Refuses every profile with this status, if not 0.
+    pub(crate) refusing: AtomicU32,
+    pub(crate) calls: AtomicU32,
+}
+
+impl StubActors {
+    pub(super) async fn start() -> Arc<Self> {
+        let mut made = None;
+        spawn(|url| {
+            let actors = Arc::new(Self {
+                url: url.to_owned(),
+                profiles: Mutex::default(),
+                failing: AtomicU32::new(0),
+                refusing: AtomicU32::new(0),
+                calls: AtomicU32::new(0),
+            });
+            made = Some(Arc::clone(&actors));
+            Router::new()
+                .route("/actors/register", post(register))
+                .route("/actors/{id}", get(find))
+                .with_state(actors)
+        })
+        .await;
+        made.expect("made by the router")
+    }
+
+    pub(crate) fn profile(&self, subject: &str) -> Option<Value> {
+        self.profiles.lock().unwrap_or_else(PoisonError::into_inner).get(subject).cloned()
+    }
+
+    fn fails(&self) -> bool {
+        self.calls.fetch_add(1, Ordering::SeqCst);
+        self.failing.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok()
+    }
+}
+
+async fn register(
+    State(actors): State<Arc<StubActors>>,
+    headers: HeaderMap,
+    Json(body): Json<Value>,
+) -> StatusCode {
+    if actors.fails() {
+        return StatusCode::SERVICE_UNAVAILABLE;
+    }
+    if !headers.get("authorization").is_some_and(|value| value.as_bytes().starts_with(b"Bearer ")) {
+        return StatusCode::UNAUTHORIZED;
+    }
+    let refusing = actors.refusing.load(Ordering::SeqCst);
+    if refusing != 0 {
+        return StatusCode::from_u16(refusing.try_into().expect("a status")).expect("a status");
+    }
+    let subject = body["actorId"].as_str().expect("actorId").to_owned();
+    let mut profiles = actors.profiles.lock().unwrap_or_else(PoisonError::into_inner);
+    match profiles.insert(subject, body) {
+        Some(_) => StatusCode::OK,
+        None => StatusCode::CREATED,
+    }
+}
+
+async fn find(State(actors): State<Arc<StubActors>>, Path(id): Path<String>) -> (StatusCode, Json<Value>) {
+    if actors.fails() {
+        return (StatusCode::SERVICE_UNAVAILABLE, Json(Value::Null));
+    }
+    match actors.profile(&id) {
+        Some(profile) => (StatusCode::OK, Json(profile)),
+        None => (StatusCode::NOT_FOUND, Json(Value::Null)),
+    }
+}

@@ -1,0 +1,332 @@
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use http::{HeaderMap, StatusCode};
+use postern_common::Clock;
+use postern_common::identity::secret_hash;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use super::{Failure, Script, SigningKey, spawn};
+
+/// An actor pool and a service pool on Cognito's wire.
+pub(crate) struct StubPool {
+    pub(crate) url: String,
+    clock: Clock,
+    key: SigningKey,
+    state: Mutex<State_>,
+    /// Refusals still to come.
+    pub(crate) script: Script,
+    /// Users are confirmed by SignUp itself.
+    pub(crate) auto_confirm: AtomicBool,
+    /// GetTokensFromRefreshToken is not there.
+    pub(crate) lacks_rotation: AtomicBool,
+}
+
+#[derive(Default)]
+struct State_ {
+    /// By e-mail address.
+    users: BTreeMap<String, User>,
+    /// Refresh tokens by the subject they belong to.
+    refresh: BTreeMap<String, String>,
+    calls: Vec<String>,
+}
+
+/// A user of the actor pool.
+#[derive(Clone, Debug)]
+pub(crate) struct User {
+    pub(crate) subject: String,
+    pub(crate) password: String,
+    pub(crate) confirmed: bool,
+    pub(crate) verified: bool,
+    created_at: i64,
+}
+
+type Refusal = (&'static str, &'static str);
+
+const WRONG: Refusal = ("NotAuthorizedException", "Incorrect username or password.");
+
+impl StubPool {
+    pub(super) async fn start(clock: Clock) -> Arc<Self> {
+        let mut made = None;
+        spawn(|url| {
+            let pool = Arc::new(Self {
+                url: url.to_owned(),
+                clock,
+                key: SigningKey::new("k1"),
+                state: Mutex::default(),
+                script: Script::default(),
+                auto_confirm: AtomicBool::new(false),
+                lacks_rotation: AtomicBool::new(false),
+            });
+            made = Some(Arc::clone(&pool));
+            let keys = |State(pool): State<Arc<Self>>| async move { Json(pool.key.jwks()) };
+            Router::new()
+                .route("/", post(call))
+                .route("/{pool}/.well-known/jwks.json", get(keys))
+                .with_state(pool)
+        })
+        .await;
+        made.expect("made by the router")
+    }
+
+    fn state(&self) -> MutexGuard<'_, State_> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn user(&self, email: &str) -> Option<User> {
+        self.state().users.get(email).cloned()
+    }
+
+    pub(crate) fn add_user(&self, email: &str, password: &str, verified: bool) -> User {
+        let user = User {
+            subject: Uuid::new_v4().to_string(),
+            password: password.to_owned(),
+            confirmed: true,
+            verified,
+            created_at: self.clock.now().unix_seconds() - 86_400,
+        };
+        self.state().users.insert(email.to_owned(), user.clone());
+        user
+    }
+
+    /// How often an operation was called.
+    pub(crate) fn count(&self, operation: &str) -> usize {
+        self.state().calls.iter().filter(|call| *call == operation).count()
+    }
+
+    fn answer(&self, operation: &str, body: &Value) -> Result<Value, Refusal> {
+        match operation {
+            "InitiateAuth" => self.initiate(body),
+            "SignUp" => self.sign_up(body),
+            "ConfirmSignUp" => self.confirm(body),
+            "GetTokensFromRefreshToken" => self.rotate(body),
+            "RevokeToken" => {
+                self.state().refresh.remove(body["Token"].as_str().unwrap_or_default());
+                Ok(json!({}))
+            }
+            "AdminConfirmSignUp" => self.change(body, |user| user.confirmed = true),
+            "AdminUpdateUserAttributes" => self.change(body, |user| user.verified = true),
+            "AdminSetUserPassword" => {
+                let password = text(body, "Password");
+                self.change(body, |user| {
+                    user.password = password;
+                    user.confirmed = true;
+                })
+            }
+            "AdminUserGlobalSignOut" => {
+                let subject = self.named(body)?.1.subject;
+                self.state().refresh.retain(|_, owner| *owner != subject);
+                Ok(json!({}))
+            }
+            "AdminDeleteUser" => {
+                let email = self.named(body)?.0;
+                self.state().users.remove(&email);
+                Ok(json!({}))
+            }
+            "DeleteUser" => {
+                let claims = crate::token_set::Claims::of(body["AccessToken"].as_str().unwrap_or_default());
+                let subject = claims.ok_or(WRONG)?.sub;
+                self.state().users.retain(|_, user| user.subject != subject);
+                Ok(json!({}))
+            }
+            "AdminGetUser" => self.named(body).map(|(email, user)| describe(&email, &user, "UserAttributes")),
+            "AdminCreateUser" => {
+                let email = text(body, "Username");
+                let user = self.add_user(&email, &Uuid::new_v4().to_string(), true);
+                Ok(json!({ "User": describe(&email, &user, "Attributes") }))
+            }
+            "ForgotPassword" | "ResendConfirmationCode" => self.named(body).map(|_| json!({})),
+            "ConfirmForgotPassword" if body["ConfirmationCode"] == "123456" => {
+                let password = text(body, "Password");
+                self.change(body, |user| user.password = password)
+            }
+            "ConfirmForgotPassword" => Err(("CodeMismatchException", "Invalid verification code")),
+            "RespondToAuthChallenge" => self.respond(body),
+            _ => Err(("UnknownOperationException", "")),
+        }
+    }
+
+    fn initiate(&self, body: &Value) -> Result<Value, Refusal> {
+        let parameters = &body["AuthParameters"];
+        if body["ClientId"] == "service-client" {
+            let now = self.clock.now().unix_seconds();
+            let claims = json!({
+                "iss": format!("{}/us-west-2_services", self.url), "sub": "service-1", "aud": "service-client",
+                "token_use": "id", "custom:service_id": "auth", "iat": now, "exp": now + 3600,
+            });
+            let token = self.key.sign(&claims);
+            return Ok(json!({ "AuthenticationResult": { "AccessToken": token, "IdToken": token } }));
+        }
+        if body["AuthFlow"] == "REFRESH_TOKEN_AUTH" {
+            let token = text(parameters, "REFRESH_TOKEN");
+            let subject = self.state().refresh.get(&token).cloned().ok_or(INVALID_REFRESH)?;
+            hash_fits(parameters, &subject)?;
+            return Ok(json!({ "AuthenticationResult": self.result(&subject, None) }));
+        }
+        let name = text(parameters, "USERNAME");
+        hash_fits(parameters, &name)?;
+        let (_, user) = self.find(&name).ok_or(WRONG)?;
+        if user.password != parameters["PASSWORD"] {
+            return Err(WRONG);
+        }
+        if !user.confirmed {
+            return Err(("UserNotConfirmedException", "User is not confirmed."));
+        }
+        if user.password.starts_with("Temporary") {
+            return Ok(json!({
+                "ChallengeName": "NEW_PASSWORD_REQUIRED", "Session": "pool-session",
+                "ChallengeParameters": { "USER_ID_FOR_SRP": user.subject, "requiredAttributes": "[]" },
+            }));
+        }
+        Ok(json!({ "AuthenticationResult": self.signed_in(&user.subject) }))
+    }
+
+    fn respond(&self, body: &Value) -> Result<Value, Refusal> {
+        let answers = &body["ChallengeResponses"];
+        let name = text(answers, "USERNAME");
+        hash_fits(answers, &name)?;
+        if body["Session"] != "pool-session" {
+            return Err(("NotAuthorizedException", "Invalid session for the user."));
+        }
+        let (email, user) = self.find(&name).ok_or(WRONG)?;
+        let password = text(answers, "NEW_PASSWORD");
+        self.state().users.entry(email).and_modify(|user| user.password = password);
+        Ok(json!({ "AuthenticationResult": self.signed_in(&user.subject) }))
+    }
+
+    fn sign_up(&self, body: &Value) -> Result<Value, Refusal> {
+        let email = text(body, "Username");
+        if body["SecretHash"] != hash(&email) {
+            return Err(("NotAuthorizedException", "Unable to verify secret hash for client"));
+        }
+        if self.user(&email).is_some() {
+            return Err(("UsernameExistsException", "User already exists"));
+        }
+        let password = text(body, "Password");
+        if password.len() < 8 {
+            return Err(("InvalidPasswordException", "Password not long enough"));
+        }
+        let confirmed = self.auto_confirm.load(Ordering::SeqCst);
+        let subject = Uuid::new_v4().to_string();
+        let created_at = self.clock.now().unix_seconds();
+        let user = User { subject: subject.clone(), password, confirmed, verified: false, created_at };
+        self.state().users.insert(email, user);
+        Ok(json!({ "UserConfirmed": confirmed, "UserSub": subject }))
+    }
+
+    fn confirm(&self, body: &Value) -> Result<Value, Refusal> {
+        let (_, user) = self.named(body)?;
+        if user.confirmed {
+            return Err(("NotAuthorizedException", "User cannot be confirmed. Current status is CONFIRMED"));
+        }
+        if body["ConfirmationCode"] != "123456" {
+            return Err(("CodeMismatchException", "Invalid verification code provided, please try again."));
+        }
+        self.change(body, |user| {
+            user.confirmed = true;
+            user.verified = true;
+        })
+    }
+
+    fn rotate(&self, body: &Value) -> Result<Value, Refusal> {
+        if self.lacks_rotation.load(Ordering::SeqCst) {
+            return Err(("UnknownOperationException", ""));
+        }
+        if body["ClientSecret"] != "actor-secret" {
+            return Err(("NotAuthorizedException", "Unable to verify secret for client"));
+        }
+        let token = text(body, "RefreshToken");
+        let subject = self.state().refresh.remove(&token).ok_or(INVALID_REFRESH)?;
+        Ok(json!({ "AuthenticationResult": self.signed_in(&subject) }))
+    }
+
+    fn signed_in(&self, subject: &str) -> Value {
+        let refresh = Uuid::new_v4().to_string();
+        self.state().refresh.insert(refresh.clone(), subject.to_owned());
+        self.result(subject, Some(refresh))
+    }
+
+    fn result(&self, subject: &str, refresh: Option<String>) -> Value {
+        let now = self.clock.now().unix_seconds();
+        let claims = json!({
+            "iss": format!("{}/us-west-2_actors", self.url), "sub": subject, "username": subject,
+            "client_id": "actor-client", "token_use": "access", "scope": "aws.cognito.signin.user.admin",
+            "iat": now, "exp": now + 3600, "jti": Uuid::new_v4().to_string(),
+        });
+        json!({ "AccessToken": self.key.sign(&claims), "IdToken": "i.d.t", "RefreshToken": refresh,
+            "ExpiresIn": 3600, "TokenType": "Bearer" })
+    }
+
+    fn find(&self, name: &str) -> Option<(String, User)> {
+        let state = self.state();
+        let found = state.users.iter().find(|(email, user)| *email == name || user.subject == name)?;
+        Some((found.0.clone(), found.1.clone()))
+    }
+
+    fn named(&self, body: &Value) -> Result<(String, User), Refusal> {
+        self.find(&text(body, "Username")).ok_or(("UserNotFoundException", "User does not exist."))
+    }
+
+    fn change(&self, body: &Value, change: impl FnOnce(&mut User)) -> Result<Value, Refusal> {
+        let (email, _) = self.named(body)?;
+        self.state().users.entry(email).and_modify(change);
+        Ok(json!({}))
+    }
+}
+
+const INVALID_REFRESH: Refusal = ("NotAuthorizedException", "Invalid Refresh Token");
+
+fn describe(email: &str, user: &User, attributes: &str) -> Value {
+    let status = if user.confirmed { "CONFIRMED" } else { "UNCONFIRMED" };
+    json!({
+        "Username": user.subject, "UserStatus": status, "Enabled": true, "UserCreateDate": user.created_at,
+        attributes: [
+            { "Name": "sub", "Value": user.subject },
+            { "Name": "email", "Value": email },
+            { "Name": "email_verified", "Value": user.verified.to_string() },
+        ],
+    })
+}
+
+fn text(body: &Value, name: &str) -> String {
+    body[name].as_str().unwrap_or_default().to_owned()
+}
+
+fn hash(name: &str) -> String {
+    secret_hash(name, "actor-client", "actor-secret")
+}
+
+fn hash_fits(parameters: &Value, name: &str) -> Result<(), Refusal> {
+    if parameters["SECRET_HASH"] == hash(name) {
+        return Ok(());
+    }
+    Err(("NotAuthorizedException", "Unable to verify secret hash for client actor-client"))
+}
+
+async fn call(State(pool): State<Arc<StubPool>>, headers: HeaderMap, body: String) -> Response {
+    let target = headers.get("x-amz-target").and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let operation = target.rsplit('.').next().unwrap_or_default();
+    pool.state().calls.push(operation.to_owned());
+    if let Some(Failure { status, name, message }) = pool.script.next(operation) {
+        let status = StatusCode::from_u16(status).expect("a status");
+        return wire(status, &json!({ "__type": name, "message": message }));
+    }
+    let body: Value = serde_json::from_str(&body).expect("JSON");
+    if operation.starts_with("Admin") && !headers.contains_key("authorization") {
+        return wire(StatusCode::BAD_REQUEST, &json!({ "__type": "MissingAuthenticationTokenException" }));
+    }
+    match pool.answer(operation, &body) {
+        Ok(answer) => wire(StatusCode::OK, &answer),
+        Err((name, message)) => wire(StatusCode::BAD_REQUEST, &json!({ "__type": name, "message": message })),
+    }
+}
+
+fn wire(status: StatusCode, body: &Value) -> Response {
+    (status, [("content-type", "application/x-amz-json-1.1")], body.to_string()).into_response()
+}

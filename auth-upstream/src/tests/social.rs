@@ -1,0 +1,185 @@
+use std::sync::Arc;
+
+use postern_common::Code;
+use serde_json::{Value, json};
+use url::Url;
+
+use crate::config::Delivery;
+use crate::social::{Callback, Landing};
+use crate::testing::{Fixture, Wish, login, visitor};
+
+const ADA: &str = "ada@example.com";
+
+async fn begin(fixture: &Fixture, challenge: Option<&str>) -> Url {
+    let social = fixture.auth.social.as_ref().expect("on");
+    fixture.auth.begin_social(social, challenge.map(str::to_owned)).await.expect("a URL")
+}
+
+async fn finish(fixture: &Fixture, callback: Callback) -> Landing {
+    let social = fixture.auth.social.as_ref().expect("on");
+    fixture.auth.finish_social(&visitor(), social, callback).await
+}
+
+fn callback((code, state): (String, String)) -> Callback {
+    Callback { code: Some(code), state: Some(state), ..Callback::default() }
+}
+
+/// Signs a person in at the provider, with claims other than Ada's.
+async fn land(fixture: &Fixture, claims: Value) -> Landing {
+    let url = begin(fixture, None).await;
+    finish(fixture, callback(fixture.provider.consent(&url, claims))).await
+}
+
+#[tokio::test]
+async fn a_social_sign_in_ends_in_tokens_of_the_pool_once() {
+    let fixture = Fixture::new().await;
+    let landing = land(&fixture, json!({})).await;
+    assert_eq!((landing.name, landing.delivery), ("temporaryToken", Delivery::Fragment));
+    let found = fixture.auth.exchange(&visitor(), &landing.value, None).await.expect("exchanged");
+    assert_eq!((found.user.email.as_str(), found.user.provider.as_str()), (ADA, "stub"));
+    let user = fixture.pool.user(ADA).expect("a pool user");
+    assert_eq!(found.user.user_id, user.subject);
+    assert_eq!(fixture.actors.profile(&user.subject).expect("saved")["profile"]["firstName"], "Ada");
+    let tokens = found.tokens.expect("tokens of the pool");
+    fixture.auth.refresh(&visitor(), &tokens.refresh_token).await.expect("refreshed");
+
+    let again = fixture.auth.exchange(&visitor(), &landing.value, None).await.expect_err("used");
+    assert_eq!(again.code(), Code::InvalidTemporaryToken);
+    // The same person again is the same user.
+    let landing = land(&fixture, json!({})).await;
+    let found = fixture.auth.exchange(&visitor(), &landing.value, None).await.expect("exchanged");
+    assert_eq!(found.user.user_id, user.subject);
+}
+
+#[tokio::test]
+async fn without_credentials_the_exchange_tells_the_user_alone() {
+    let fixture = Fixture::with(Wish { no_credentials: true, ..Wish::default() }).await;
+    let landing = land(&fixture, json!({})).await;
+    let found = fixture.auth.exchange(&visitor(), &landing.value, None).await.expect("exchanged");
+    assert_eq!((found.tokens, found.user.email.as_str()), (None, ADA));
+    let json = serde_json::to_value(&found.user).expect("JSON");
+    assert_eq!((&json["emailVerified"], &json["name"]), (&true.into(), &"Ada Lovelace".into()));
+}
+
+#[tokio::test]
+async fn a_temporary_token_lives_five_minutes() {
+    let fixture = Fixture::new().await;
+    let landing = land(&fixture, json!({})).await;
+    fixture.clock.advance(crate::temporary_token::TTL);
+    let late = fixture.auth.exchange(&visitor(), &landing.value, None).await.expect_err("expired");
+    assert_eq!(late.code(), Code::InvalidTemporaryToken);
+}
+
+#[tokio::test]
+async fn a_wrong_verifier_uses_the_token_up() {
+    let fixture = Fixture::new().await;
+    let verifier = "dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk";
+    let challenge = "E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM";
+    for (first, is_right) in [(Some(verifier), true), (Some(challenge), false), (None, false)] {
+        let url = begin(&fixture, Some(challenge)).await;
+        let landing = finish(&fixture, callback(fixture.provider.consent(&url, json!({})))).await;
+        let outcome = fixture.auth.exchange(&visitor(), &landing.value, first).await;
+        assert_eq!(outcome.is_ok(), is_right, "{first:?}");
+        let again = fixture.auth.exchange(&visitor(), &landing.value, Some(verifier)).await;
+        assert!(again.is_err(), "used up");
+    }
+}
+
+#[tokio::test]
+async fn a_state_is_used_once_and_must_be_ours() {
+    let fixture = Fixture::new().await;
+    let url = begin(&fixture, None).await;
+    let back = callback(fixture.provider.consent(&url, json!({})));
+    assert_eq!(finish(&fixture, back.clone()).await.name, "temporaryToken");
+    assert_eq!(finish(&fixture, back.clone()).await.value, "invalid_state");
+    let forged = Callback { state: Some("x".to_owned()), ..back };
+    assert_eq!(finish(&fixture, forged).await.value, "invalid_state");
+    assert_eq!(finish(&fixture, Callback::default()).await.value, "invalid_request");
+}
+
+#[tokio::test]
+async fn what_the_provider_says_wrong_signs_nobody_in() {
+    let fixture = Fixture::new().await;
+    let rows = [
+        json!({ "iss": "https://evil.example" }),
+        json!({ "aud": "another-client" }),
+        json!({ "nonce": "another" }),
+        json!({ "exp": 1 }),
+        json!({ "sub": "" }),
+    ];
+    for claims in rows {
+        assert_eq!(land(&fixture, claims.clone()).await.value, "invalid_id_token", "{claims}");
+    }
+    let url = begin(&fixture, None).await;
+    let (_, state) = fixture.provider.consent(&url, json!({}));
+    let wrong_code = callback(("another code".to_owned(), state));
+    assert_eq!(finish(&fixture, wrong_code).await.value, "provider_error");
+    assert!(fixture.pool.user(ADA).is_none());
+}
+
+#[tokio::test]
+async fn an_answer_in_anothers_name_is_refused() {
+    let fixture = Fixture::new().await;
+    let url = begin(&fixture, None).await;
+    let mut back = callback(fixture.provider.consent(&url, json!({})));
+    back.issuer = Some("https://evil.example".to_owned());
+    assert_eq!(finish(&fixture, back).await.value, "invalid_request");
+    let url = begin(&fixture, None).await;
+    let (_, state) = fixture.provider.consent(&url, json!({}));
+    let denied =
+        Callback { error: Some("access_denied".to_owned()), state: Some(state), ..Callback::default() };
+    assert_eq!(finish(&fixture, denied).await.value, "access_denied");
+}
+
+#[tokio::test]
+async fn a_verified_account_is_linked_and_keeps_its_password() {
+    let fixture = Fixture::new().await;
+    let user = fixture.pool.add_user(ADA, "Password-1", true);
+    let landing = land(&fixture, json!({})).await;
+    let found = fixture.auth.exchange(&visitor(), &landing.value, None).await.expect("exchanged");
+    assert_eq!((found.user.user_id, found.tokens), (user.subject, None));
+    fixture.auth.login(&visitor(), &login(ADA, "Password-1")).await.expect("the password works");
+}
+
+#[tokio::test]
+async fn an_unverified_account_loses_its_password_first() {
+    let fixture = Fixture::new().await;
+    let user = fixture.pool.add_user(ADA, "Squatter-1", false);
+    let squatter = fixture.auth.login(&visitor(), &login(ADA, "Squatter-1")).await.expect("in");
+    let landing = land(&fixture, json!({})).await;
+    let found = fixture.auth.exchange(&visitor(), &landing.value, None).await.expect("exchanged");
+    assert_eq!(found.user.user_id, user.subject);
+    assert!(found.tokens.is_some());
+    fixture.auth.login(&visitor(), &login(ADA, "Squatter-1")).await.expect_err("the password is gone");
+    fixture.auth.refresh(&visitor(), &squatter.refresh_token).await.expect_err("the sessions are gone");
+    assert!(fixture.pool.user(ADA).expect("there").verified);
+}
+
+#[tokio::test]
+async fn an_address_alone_links_nothing() {
+    let fixture = Fixture::new().await;
+    let user = fixture.pool.add_user("ada@elsewhere.org", "Password-1", true);
+    for claims in [
+        json!({ "sub": "p-2", "email": "ada@elsewhere.org", "email_verified": true }),
+        json!({ "sub": "p-3", "email": "ada@elsewhere.org", "email_verified": false }),
+    ] {
+        let landing = land(&fixture, claims).await;
+        let found = fixture.auth.exchange(&visitor(), &landing.value, None).await.expect("exchanged");
+        assert_ne!(found.user.user_id, user.subject);
+        assert_eq!(found.tokens, None);
+    }
+    fixture.auth.login(&visitor(), &login("ada@elsewhere.org", "Password-1")).await.expect("untouched");
+}
+
+#[tokio::test]
+async fn sixteen_exchanges_race_and_one_wins() {
+    let fixture = Fixture::new().await;
+    let landing = land(&fixture, json!({})).await;
+    let mut callers = tokio::task::JoinSet::new();
+    for _ in 0..16 {
+        let (auth, token) = (Arc::clone(&fixture.auth), landing.value.clone());
+        callers.spawn(async move { auth.exchange(&visitor(), &token, None).await.is_ok() });
+    }
+    let won = callers.join_all().await.into_iter().filter(|won| *won).count();
+    assert_eq!(won, 1);
+}
