@@ -7,7 +7,7 @@ use postern_common::database::{Database, Options};
 use postern_common::exit::Exit;
 use postern_common::http::Limits;
 use postern_common::{Clock, Shutdown, admin};
-use prometheus::Registry;
+use prometheus::{IntCounterVec, Opts, Registry};
 use tokio::net::TcpListener;
 
 use crate::bootstrap::{self, Provisioned};
@@ -71,19 +71,22 @@ impl App {
 
     /// Serves until the stop begins and the requests in flight are answered.
     pub async fn run(self, listeners: Listeners, shutdown: Shutdown) {
+        let (registry, calls) = metrics();
         let wire = Wire {
             server: Arc::clone(&self.server),
             access_key: bootstrap::access_key(&self.provisioned),
             max_age_s: self.key_max_age.as_secs(),
             default_pool: self.provisioned.actor.pool_id.clone(),
+            calls: calls.clone(),
         };
         let health = admin::Health::new();
-        health.check("database").set_ok();
+        let database = health.check("database");
+        database.set_ok();
         let admin = listeners.admin.map(|listener| {
-            let router = admin::router(health, Registry::new());
+            let router = admin::router(health, registry);
             tokio::spawn(postern_common::http::serve(listener, router, Limits::default(), shutdown.clone()))
         });
-        let rounds = tokio::spawn(look_after(Arc::clone(&self.server), shutdown.clone()));
+        let rounds = tokio::spawn(look_after(Arc::clone(&self.server), database, shutdown.clone()));
         postern_common::http::serve(listeners.public, wire::router(wire), Limits::default(), shutdown).await;
         for task in [Some(rounds), admin].into_iter().flatten() {
             // A task that panicked has told so already; there is nothing left to stop.
@@ -91,6 +94,16 @@ impl App {
         }
         self.server.store.database().close().await;
     }
+}
+
+/// The registry of this server and the counter of its calls.
+fn metrics() -> (Registry, IntCounterVec) {
+    let options = Opts::new("postern_identity_pool_calls_total", "Calls by operation and outcome.");
+    let calls =
+        IntCounterVec::new(options, &["operation", "outcome"]).expect("the name and labels are valid");
+    let registry = Registry::new();
+    registry.register(Box::new(calls.clone())).expect("the registry is new");
+    (registry, calls)
 }
 
 async fn assemble(config: &Config, clock: Clock, store: Store) -> Result<Server, Fault> {
@@ -123,14 +136,18 @@ async fn turn(server: &Server) -> Result<(), Fault> {
 }
 
 /// Turns keys and sweeps until the stop begins. What fails is tried again a minute later.
-async fn look_after(server: Arc<Server>, shutdown: Shutdown) {
+async fn look_after(server: Arc<Server>, database: admin::Check, shutdown: Shutdown) {
     loop {
         tokio::select! {
             () = shutdown.begun() => return,
             () = tokio::time::sleep(ROUND) => {}
         }
-        if let Err(fault) = round(&server).await {
-            tracing::warn!(cause = fault.message(), "the identity pool could not look after its keys");
+        match round(&server).await {
+            Ok(()) => database.set_ok(),
+            Err(fault) => {
+                database.set_failed(fault.message());
+                tracing::warn!(cause = fault.message(), "the identity pool could not look after its keys");
+            }
         }
     }
 }

@@ -22,7 +22,8 @@ pub struct Hashing {
     pub memory_kib: u32,
     /// Passes over the memory. Default 3.
     pub passes: u32,
-    /// Hashes at once, each with its own memory. Default 2.
+    /// Hashes at once, each with its own memory. Default one for each core,
+    /// at most 4.
     pub threads: usize,
     /// Requests that wait for a thread; more are refused with `TooManyRequestsException`. Default 64.
     pub queue: usize,
@@ -30,7 +31,8 @@ pub struct Hashing {
 
 impl Default for Hashing {
     fn default() -> Self {
-        Self { memory_kib: 64 << 10, passes: 3, threads: 2, queue: 64 }
+        let cores = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
+        Self { memory_kib: 64 << 10, passes: 3, threads: cores.min(4), queue: 64 }
     }
 }
 

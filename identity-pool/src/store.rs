@@ -115,8 +115,10 @@ impl Store {
 
     /// Takes out what has expired, so that the tables stay as small as what is alive.
     pub(crate) async fn sweep(&self, now: Timestamp) -> Result<u64, sqlx::Error> {
-        const EXPIRED: [&str; 4] = [
+        const EXPIRED: [&str; 5] = [
             "DELETE FROM pool_family WHERE expires_at < $1",
+            // A week after its rotation a token is merely unknown: its reuse no longer ends the sign-in.
+            "DELETE FROM pool_refresh_token WHERE rotated_at < $1 - 604800000",
             "DELETE FROM pool_challenge WHERE expires_at < $1",
             "DELETE FROM pool_code WHERE expires_at < $1 AND window_start < $1 - 3600000",
             "DELETE FROM pool_attempt WHERE last_at < $1 - 900000 AND locked_until < $1 - 900000",

@@ -1,6 +1,8 @@
 //! The server as its clients see it: the AWS SDK over a loopback socket, over both stores.
 
 mod administration;
+mod audit;
+mod codes;
 mod harness;
 mod keys;
 mod lockout;

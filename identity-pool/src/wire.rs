@@ -7,12 +7,14 @@ use std::sync::{Arc, PoisonError};
 
 use axum::Router;
 use axum::body::Bytes;
+use axum::extract::rejection::BytesRejection;
 use axum::extract::{DefaultBodyLimit, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use http::{StatusCode, Uri};
 use postern_common::http::RequestId;
+use prometheus::IntCounterVec;
 use serde_json::{Value, json};
 
 pub(crate) use self::sigv4::AccessKey;
@@ -35,6 +37,8 @@ pub(crate) struct Wire {
     pub(crate) max_age_s: u64,
     /// The pool that `/.well-known/openid-configuration` without a pool speaks of.
     pub(crate) default_pool: String,
+    /// Calls by operation and outcome.
+    pub(crate) calls: IntCounterVec,
 }
 
 /// A request as the signature covers it.
@@ -61,14 +65,19 @@ async fn call(
     request_id: RequestId,
     uri: Uri,
     headers: HeaderMap,
-    body: Bytes,
+    body: Result<Bytes, BytesRejection>,
 ) -> Response {
+    let Ok(body) = body else {
+        let fault = Fault::new(Kind::Serialization, "The request body is too large or did not arrive whole");
+        return render(&Err(fault), &request_id);
+    };
     let received = Received { uri: &uri, headers: &headers, body: &body };
     let call = Call::new(&wire.server, &body);
     let target = headers.get("x-amz-target").and_then(|value| value.to_str().ok());
     let operation = target.and_then(|target| target.strip_prefix(TARGET)).unwrap_or("none");
     let outcome = answer(&wire, operation, &received, &call).await;
     let subject = call.subject.into_inner().unwrap_or_else(PoisonError::into_inner);
+    wire.calls.with_label_values(&[known(operation), outcome_name(&outcome)]).inc();
     audit(operation, &subject, &outcome, &request_id);
     render(&outcome, &request_id)
 }
@@ -90,15 +99,26 @@ async fn answer(
     operation::run(operation, call).await
 }
 
+/// The operation as a label: what is not an operation is one label, whatever clients send.
+fn known(operation: &str) -> &str {
+    if operation::access(operation).is_some() { operation } else { "unknown" }
+}
+
+fn outcome_name(outcome: &Result<Value, Fault>) -> &'static str {
+    outcome.as_ref().err().map_or("ok", |fault| fault.kind().name())
+}
+
 /// Who, what, outcome, request id. Ids only: nothing that a person typed, and never a secret.
 fn audit(operation: &str, subject: &Subject, outcome: &Result<Value, Fault>, request_id: &RequestId) {
-    let known = operation::access(operation).is_some();
-    let operation = if known { operation } else { "unknown" };
-    let outcome = outcome.as_ref().err().map_or("ok", |fault| fault.kind().name());
+    let by = match operation::access(operation) {
+        Some(Access::Administrator) => "administrator",
+        Some(Access::Public) | None => "client",
+    };
     tracing::info!(
         target: "audit",
-        operation,
-        outcome,
+        by,
+        operation = known(operation),
+        outcome = outcome_name(outcome),
         pool_id = subject.pool_id,
         client_id = subject.client_id,
         sub = subject.sub,

@@ -97,7 +97,7 @@ pub(super) async fn update_attributes(call: &Call<'_>, request: Update) -> Resul
     let changed = user.email().filter(|email| Some(*email) != before.as_deref());
     let mut sent = Vec::new();
     if let Some(email) = changed.filter(|_| pool.settings.verify_email) {
-        Place::new(&pool.id, &user.username, CodePurpose::VerifyEmail).send(call.server, Some(email)).await?;
+        Place::of(&user, CodePurpose::VerifyEmail).send(call.server, true).await?;
         sent.push(details(email));
     }
     Ok(json!({"CodeDeliveryDetailsList": sent}))
@@ -124,19 +124,19 @@ pub(super) async fn save(call: &Call<'_>, user: &User) -> Result<(), Fault> {
 }
 
 pub(super) async fn send_verification(call: &Call<'_>, request: SendVerification) -> Result<Value, Fault> {
-    let Owner { user, pool, .. } = owner(call, &request.access_token).await?;
+    let Owner { user, .. } = owner(call, &request.access_token).await?;
     let email = user.email().filter(|_| request.attribute_name == "email");
     let email = email.ok_or_else(|| Fault::invalid("The user has no such attribute to verify"))?;
-    Place::new(&pool.id, &user.username, CodePurpose::VerifyEmail).send(call.server, Some(email)).await?;
+    Place::of(&user, CodePurpose::VerifyEmail).send(call.server, true).await?;
     Ok(json!({"CodeDeliveryDetails": details(email)}))
 }
 
 pub(super) async fn verify_attribute(call: &Call<'_>, request: Verify) -> Result<Value, Fault> {
-    let Owner { mut user, pool, .. } = owner(call, &request.access_token).await?;
+    let Owner { mut user, .. } = owner(call, &request.access_token).await?;
     if request.attribute_name != "email" {
         return Err(Fault::invalid("The user has no such attribute to verify"));
     }
-    let place = Place::new(&pool.id, &user.username, CodePurpose::VerifyEmail);
+    let place = Place::of(&user, CodePurpose::VerifyEmail);
     place.check(call.server, &request.code).await?;
     place.consume(call.server, &request.code).await?;
     user.attributes.0.insert("email_verified".into(), "true".into());

@@ -72,21 +72,27 @@ pub(super) async fn create(call: &Call<'_>, request: Create) -> Result<Value, Fa
         return invite_again(call, &pool, &request).await;
     }
     attributes::check(&pool, &request.user_attributes)?;
+    let told = request.message_action.as_deref() != Some("SUPPRESS");
     let password = match request.temporary_password {
         Some(password) => {
             pool.settings.password_policy.check(&password)?;
-            Secret::new(password)
+            Some(Secret::new(password))
         }
-        None => temporary_password(&pool)?,
+        None if told => Some(temporary_password(&pool)?),
+        // Nobody would know the password: the user has none until it is set.
+        None => None,
     };
     let mut user = sign_up::new_user(server, &pool, &request.username)?;
     let written = sign_up::address_first(&pool, &request.username, request.user_attributes);
     attributes::apply(&pool, &mut user, &written);
     sign_up::refuse_taken(server, &pool, &request.username).await?;
-    set_temporary(call, &pool, &mut user, &password).await?;
+    user.status = Status::ForceChangePassword;
+    if let Some(password) = &password {
+        set_temporary(call, &pool, &mut user, password).await?;
+    }
     sign_up::add(server, &user).await?;
     call.note_user(&user);
-    if request.message_action.as_deref() != Some("SUPPRESS") {
+    if let Some(password) = password.filter(|_| told) {
         invite(call, &user, password)?;
     }
     Ok(json!({"User": user.to_user_type()}))
@@ -181,8 +187,7 @@ pub(super) async fn reset_password(call: &Call<'_>, request: OfUser) -> Result<V
     let mut user = call.admin_user(&request.user_pool_id, &request.username).await?;
     user.status = Status::ResetRequired;
     call.server.store.set_password(&user, call.server.clock.now()).await?;
-    let place = Place::new(&user.pool_id, &user.username, CodePurpose::ForgotPassword);
-    place.send(call.server, user.email()).await?;
+    Place::of(&user, CodePurpose::ForgotPassword).send(call.server, true).await?;
     Ok(nothing())
 }
 

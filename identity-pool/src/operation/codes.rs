@@ -8,27 +8,48 @@ use serde_json::{Value, json};
 
 use crate::delivery::{CodeMail, CodePurpose, masked};
 use crate::fault::Fault;
+use crate::pool::Pool;
 use crate::random;
 use crate::server::Server;
 use crate::store::{Checked, CodeKey};
+use crate::user::User;
 
 /// How many codes a name gets in an hour.
 const PER_HOUR: i64 = 10;
 const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// A code's place: a name in a pool, and the purpose.
+/// A code's place: a name in a pool, the address that it proves, and the purpose. A code proves no other address
+/// than the one that it was sent to, even if the user changes its own in between.
 #[derive(Clone, Debug)]
 pub(super) struct Place<'a> {
     pool_id: &'a str,
     name: String,
+    address: &'a str,
     purpose: CodePurpose,
 }
 
 impl<'a> Place<'a> {
-    /// `name` is the real username, or what was typed when no user has it.
-    pub(super) fn new(pool_id: &'a str, name: &str, purpose: CodePurpose) -> Self {
-        Self { pool_id, name: random::digest(&[&name.to_lowercase()]), purpose }
+    /// The place of a user's code.
+    pub(super) fn of(user: &'a User, purpose: CodePurpose) -> Self {
+        Self::at(&user.pool_id, &user.username, user.email().unwrap_or_default(), purpose)
+    }
+
+    /// The place of a code for whoever typed a name: a user that was found, or nobody.
+    pub(super) fn of_typed(
+        pool: &'a Pool,
+        found: Option<&'a User>,
+        typed: &'a str,
+        purpose: CodePurpose,
+    ) -> Self {
+        match found {
+            Some(user) => Self::of(user, purpose),
+            None => Self::at(&pool.id, typed, typed, purpose),
+        }
+    }
+
+    fn at(pool_id: &'a str, name: &str, address: &'a str, purpose: CodePurpose) -> Self {
+        Self { pool_id, name: random::digest(&[&name.to_lowercase()]), address, purpose }
     }
 
     fn key(&self) -> CodeKey<'_> {
@@ -36,7 +57,7 @@ impl<'a> Place<'a> {
     }
 
     fn hash(&self, code: &str) -> String {
-        random::digest(&[self.pool_id, &self.name, self.purpose.name(), code])
+        random::digest(&[self.pool_id, &self.name, self.address, self.purpose.name(), code])
     }
 
     /// How long a code works: Cognito's hour for a forgotten password, a day for the rest.
@@ -47,8 +68,8 @@ impl<'a> Place<'a> {
         }
     }
 
-    /// Makes a code, and sends it if there is somewhere to send it. Without an address the same work is done.
-    pub(super) async fn send(&self, server: &Server, to: Option<&str>) -> Result<(), Fault> {
+    /// Makes a code, and sends it if the name may have one. If not, the same work is done.
+    pub(super) async fn send(&self, server: &Server, may_have: bool) -> Result<(), Fault> {
         let now = server.clock.now();
         let hour_ago = Timestamp(now.0 - i64::try_from(HOUR.as_millis()).unwrap_or(0));
         if server.store.codes_sent(self.key(), hour_ago).await? >= PER_HOUR {
@@ -57,13 +78,11 @@ impl<'a> Place<'a> {
         let code = random::digits()?;
         let times = (now.plus(self.lifetime()), hour_ago);
         server.store.put_code(self.key(), &self.hash(&code), now, times).await?;
-        match to {
-            Some(to) => {
-                let code = Secret::new(code);
-                server.delivery.deliver(CodeMail { to: to.to_owned(), purpose: self.purpose, code })
-            }
-            None => Ok(()),
+        if !may_have || self.address.is_empty() {
+            return Ok(());
         }
+        let mail = CodeMail { to: self.address.to_owned(), purpose: self.purpose, code: Secret::new(code) };
+        server.delivery.deliver(mail)
     }
 
     /// Refuses a code that is wrong, unknown, expired, used, or was guessed at too often.

@@ -59,9 +59,8 @@ pub(super) async fn forgot(call: &Call<'_>, request: Forgot) -> Result<Value, Fa
             "Cannot reset password for the user as there is no registered/verified email or phone_number",
         ));
     }
-    let name = found.as_ref().map_or(request.username.as_str(), |user| user.username.as_str());
-    let to = recoverable.and_then(User::email);
-    Place::new(&pool.id, name, CodePurpose::ForgotPassword).send(server, to).await?;
+    let place = Place::of_typed(&pool, found.as_ref(), &request.username, CodePurpose::ForgotPassword);
+    place.send(server, recoverable.is_some()).await?;
     // Where users sign in with their address, what was typed is the address: no look at the user is needed.
     let shown = if pool.settings.email_usernames { None } else { found.as_ref().and_then(User::email) };
     Ok(json!({"CodeDeliveryDetails": details(shown.unwrap_or(&request.username))}))
@@ -84,8 +83,7 @@ pub(super) async fn confirm_forgot(call: &Call<'_>, request: ConfirmForgot) -> R
     if found.is_none() && !client.settings.prevent_user_existence_errors {
         return Err(Fault::user_not_found());
     }
-    let name = found.as_ref().map_or(request.username.as_str(), |user| user.username.as_str());
-    let place = Place::new(&pool.id, name, CodePurpose::ForgotPassword);
+    let place = Place::of_typed(&pool, found.as_ref(), &request.username, CodePurpose::ForgotPassword);
     place.check(server, &request.confirmation_code).await?;
     let hash = server.hasher.hash(&Secret::new(request.password)).await?;
     place.consume(server, &request.confirmation_code).await?;

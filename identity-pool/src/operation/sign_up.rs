@@ -64,7 +64,7 @@ pub(super) async fn sign_up(call: &Call<'_>, request: SignUp) -> Result<Value, F
     let confirmed = user.status == Status::Confirmed;
     let mut answer = json!({"UserConfirmed": confirmed, "UserSub": user.sub});
     if let Some(email) = user.email().filter(|_| pool.settings.verify_email && !confirmed) {
-        Place::new(&pool.id, &user.username, CodePurpose::SignUp).send(server, Some(email)).await?;
+        Place::of(&user, CodePurpose::SignUp).send(server, true).await?;
         answer["CodeDeliveryDetails"] = details(email);
     }
     Ok(answer)
@@ -150,7 +150,7 @@ pub(super) async fn confirm(call: &Call<'_>, request: Confirm) -> Result<Value, 
             user.status.name()
         )));
     }
-    let place = Place::new(&pool.id, &user.username, CodePurpose::SignUp);
+    let place = Place::of(&user, CodePurpose::SignUp);
     place.check(server, &request.confirmation_code).await?;
     place.consume(server, &request.confirmation_code).await?;
     let now = server.clock.now();
@@ -173,8 +173,8 @@ pub(super) async fn resend(call: &Call<'_>, request: Resend) -> Result<Value, Fa
     if found.as_ref().is_some_and(|user| user.status != Status::Unconfirmed) {
         return Err(Fault::invalid("User is already confirmed."));
     }
-    let name = found.as_ref().map_or(request.username.as_str(), |user| user.username.as_str());
+    let place = Place::of_typed(&pool, found.as_ref(), &request.username, CodePurpose::SignUp);
+    place.send(server, found.is_some()).await?;
     let to = found.as_ref().and_then(User::email);
-    Place::new(&pool.id, name, CodePurpose::SignUp).send(server, to).await?;
     Ok(json!({"CodeDeliveryDetails": details(to.unwrap_or(&request.username))}))
 }

@@ -109,6 +109,13 @@ CREATE TABLE pool_setting (
 );
 ";
 
+/// Finds the refresh tokens that were rotated long ago.
+const ROTATED: &str = "
+CREATE INDEX pool_refresh_token_rotated ON pool_refresh_token (rotated_at) WHERE rotated_at IS NOT NULL;
+";
+
+const STEPS: &[(i64, &str)] = &[(1, FIRST), (2, ROTATED)];
+
 /// The pool's tables in each dialect.
 pub(crate) const MIGRATIONS: Migrations =
-    Migrations { owner: "postern_pool", postgres: &[(1, FIRST)], sqlite: &[(1, FIRST)] };
+    Migrations { owner: "postern_pool", postgres: STEPS, sqlite: STEPS };

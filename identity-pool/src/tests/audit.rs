@@ -1,0 +1,61 @@
+use std::io::Write;
+use std::sync::{Arc, Mutex};
+
+use super::harness::{EMAIL, PASSWORD, with};
+
+/// What was logged on this thread.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().expect("one thread").extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn the_audit_log_says_who_what_and_outcome_and_never_a_secret() {
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::DEBUG)
+        .with_writer(move || writer.clone())
+        .finish();
+    let guard = tracing::subscriber::set_default(subscriber);
+    let mut pool = with(|_| {}).await;
+    let sub = pool.register(EMAIL, PASSWORD).await;
+    let tokens = pool.sign_in(EMAIL, PASSWORD).await.expect("signed in");
+    pool.sign_in(EMAIL, "Wrong-Horse-9").await.expect_err("refused");
+    let actor = pool.actor().clone();
+    let forgot = pool.anonymous.forgot_password().client_id(&actor.client_id).username(EMAIL);
+    forgot.set_secret_hash(actor.secret_hash(EMAIL)).send().await.expect("sent");
+    let code = pool.codes.recv().await.expect("a code").code;
+    drop(guard);
+    let log = String::from_utf8(lines.0.lock().expect("one thread").clone()).expect("UTF-8");
+    let line = |operation: &str, outcome: &str| {
+        log.lines()
+            .find(|line| {
+                line.contains(&format!("\"{operation}\"")) && line.contains(&format!("\"{outcome}\""))
+            })
+            .unwrap_or_else(|| panic!("no line about {operation} {outcome} in:\n{log}"))
+            .to_owned()
+    };
+    assert!(line("InitiateAuth", "ok").contains(&sub));
+    let refused = line("InitiateAuth", "NotAuthorizedException");
+    assert!(refused.contains(&sub) && refused.contains("request_id"), "{refused}");
+    assert!(line("AdminConfirmSignUp", "ok").contains("\"administrator\""));
+    let secret = actor.client_secret.clone().expect("a secret");
+    let hash = actor.secret_hash(EMAIL).expect("a hash");
+    let refresh = tokens.refresh_token().expect("refresh token");
+    let access = tokens.access_token().expect("access token");
+    let (password, key) = (pool.account("auth"), pool.provisioned.secret_access_key.clone());
+    let secrets = [PASSWORD, "Wrong-Horse-9", EMAIL, code.expose(), secret.expose(), &hash, refresh, access];
+    for secret in secrets.into_iter().chain([password.expose(), key.expose()]) {
+        assert!(!log.contains(secret), "the log has `{secret}`");
+    }
+}
