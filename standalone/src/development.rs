@@ -51,6 +51,7 @@ pub(crate) struct Development {
     sqlite: Sqlite,
     social_client: Client,
     social_sealing_key: Secret,
+    gateway: String,
 }
 
 // === impl Development ===
@@ -88,6 +89,7 @@ impl Development {
             mailbox: Arc::new(Mailbox::open(&folder.subfolder("mail")?, clock.clone()).map_err(unusable)?),
             social_sealing_key: folder.secret("social-sealing.key", |bytes| STANDARD.encode(bytes))?,
             social_client: client,
+            gateway: format!("http://{}", addresses.proxy),
             identity_pool,
             verifier,
             codes,
@@ -126,7 +128,7 @@ impl Development {
         stage.spawn("document service", serve(sockets.document, document, LIMITS, stop.clone()));
         let social = social::router(self.social);
         stage.spawn("social provider", serve(sockets.social, social, LIMITS, stop.clone()));
-        let mail = mail::router(Arc::clone(&self.mailbox));
+        let mail = mail::router(Arc::clone(&self.mailbox), &self.gateway);
         stage.spawn("mail page", serve(sockets.mail, mail, LIMITS, stop.clone()));
         stage.spawn("mail catcher", mail::serve(sockets.smtp, Arc::clone(&self.mailbox), stop.clone()));
         stage.spawn("codes", codes::deliver(self.codes, self.mailbox, stop.clone()));

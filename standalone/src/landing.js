@@ -8,7 +8,7 @@ if (token && /^[A-Za-z0-9_-]+$/.test(token)) {
   const body = JSON.stringify({ temporaryToken: token });
   outcome.textContent = "Temporary token: " + token;
   command.textContent =
-    `. ./var/standalone.env\ncurl -s "$POSTERN_URL/auth/tokens/exchange" -H 'Content-Type: application/json' -d '${body}'`;
+    `curl -s ${command.dataset.gateway}/auth/tokens/exchange -H 'Content-Type: application/json' -d '${body}'`;
   command.hidden = false;
   document.getElementById("hint").hidden = false;
 } else if (parameters.get("error")) {

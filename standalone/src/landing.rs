@@ -7,21 +7,27 @@ use axum::routing::get;
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
 
-use crate::page::page;
+use crate::page::{escape, page};
 
 /// The path of the page; the configured UI of the embedded authentication upstream.
 pub(crate) const PATH: &str = "/signed-in";
 
-pub(crate) fn router() -> Router {
-    Router::new().route(PATH, get(landing)).route("/signed-in.js", get(script))
+/// The page, which names the gateway in its command.
+pub(crate) fn router(gateway: &str) -> Router {
+    let body = body(gateway);
+    Router::new()
+        .route(PATH, get(move || std::future::ready(page(StatusCode::OK, "Signed in", &body))))
+        .route("/signed-in.js", get(script))
 }
 
-async fn landing() -> Response {
-    let body = "<p id=outcome>No temporary token came with this page: begin at /auth/social/login on the gateway.\
-                <pre id=command hidden></pre><p id=hint hidden>The token works once, within five minutes. It came in \
-                the fragment of the address, which no server, log or Referer sees, and is gone from there now.\
-                <script src=\"/signed-in.js\"></script>";
-    page(StatusCode::OK, "Signed in", body)
+fn body(gateway: &str) -> String {
+    format!(
+        "<p id=outcome>No temporary token came with this page: begin at <a href=\"{0}/auth/social/login\">{0}/auth/social/login</a>.\
+         <pre id=command data-gateway=\"{0}\" hidden></pre><p id=hint hidden>The token works once, within five minutes. \
+         It came in the fragment of the address, which no server, log or Referer sees, and is gone from there now.\
+         <script src=\"/signed-in.js\"></script>",
+        escape(gateway)
+    )
 }
 
 async fn script() -> Response {

@@ -34,7 +34,7 @@ pub(crate) fn number<T>(
     most: T,
 ) -> Result<Option<T>, Problem>
 where
-    T: FromStr + PartialOrd + std::fmt::Display,
+    T: Copy + FromStr + PartialOrd + std::fmt::Display,
 {
     let Some(text) = parameters.get(name) else { return Ok(None) };
     match text.parse() {

@@ -12,6 +12,9 @@ use serde_json::{Value, json};
 
 use crate::environment::Environment;
 
+/// How often a token is asked for before the pool counts as away.
+const ATTEMPTS: u32 = 4;
+
 /// A service token, by InitiateAuth against the running pool with the account's password from the data folder.
 ///
 /// # Errors
@@ -43,12 +46,21 @@ pub async fn service_token(folder: &Path, service: &str) -> Result<Secret, Exit>
     let identity = config::parse("standalone.env", "", |root| IdentityConfig::read(root, &env))?;
     let clock = Clock::system();
     let tokens = ServiceTokens::new(&identity, Cache::memory(clock.clone()), clock);
-    tokens.token().await.map_err(|error| match error {
-        ServiceTokenError::Refused(reason) => {
-            Exit::unavailable(format!("the identity pool refuses the account {service}: {reason}"))
-        }
-        ServiceTokenError::NotConfigured | ServiceTokenError::Unavailable(_) => away(&stored),
-    })
+    let mut reason = String::new();
+    // A machine that is busy may take longer than a request would wait for it.
+    for _ in 0..ATTEMPTS {
+        reason = match tokens.token().await {
+            Ok(token) => return Ok(token),
+            Err(ServiceTokenError::Refused(reason)) => {
+                let refused = format!("the identity pool refuses the account {service}: {reason}");
+                return Err(Exit::unavailable(refused));
+            }
+            Err(error @ (ServiceTokenError::NotConfigured | ServiceTokenError::Unavailable(_))) => {
+                error.to_string()
+            }
+        };
+    }
+    Err(away(&stored, &reason))
 }
 
 /// A user's access token, by POST /auth/login at the running gateway.
@@ -59,8 +71,9 @@ pub async fn user_token(folder: &Path, email: &str, password: &Secret) -> Result
     let stored = Environment::read(folder)?;
     let url = format!("{}/auth/login", stored.get("POSTERN_URL").unwrap_or_default());
     let body = json!({ "email": email, "password": password.expose() });
-    let answer = reqwest::Client::new().post(url).json(&body).send().await.map_err(|_| away(&stored))?;
-    let answer: Value = answer.json().await.map_err(|_| away(&stored))?;
+    let answer = reqwest::Client::new().post(url).json(&body).send().await;
+    let answer = answer.map_err(|_| away(&stored, "cannot connect"))?;
+    let answer: Value = answer.json().await.map_err(|_| away(&stored, "the answer is not JSON"))?;
     match answer["accessToken"].as_str() {
         Some(token) => Ok(Secret::from(token)),
         None => Err(Exit::unavailable(format!(
@@ -70,7 +83,9 @@ pub async fn user_token(folder: &Path, email: &str, password: &Secret) -> Result
     }
 }
 
-fn away(stored: &Environment) -> Exit {
+fn away(stored: &Environment, reason: &str) -> Exit {
     let url = stored.get("POSTERN_URL").unwrap_or_default();
-    Exit::unavailable(format!("postern does not answer at {url}; start it with this --data-dir first"))
+    Exit::unavailable(format!(
+        "no answer from postern at {url} ({reason}); start it with this --data-dir first"
+    ))
 }

@@ -126,7 +126,7 @@ fn walk(part: &[u8], depth: usize, budget: &mut usize, mail: &mut Mail) {
     let charset = parameter(&content_type, "charset").unwrap_or_default();
     match essence.as_str() {
         "text/plain" if !attached && mail.text.is_none() => {
-            mail.text = Some(decode_charset(&bytes, &charset))
+            mail.text = Some(decode_charset(&bytes, &charset));
         }
         "text/html" if !attached && mail.html.is_none() => mail.html = Some(decode_charset(&bytes, &charset)),
         _ => mail.attachments.push(Attachment {

@@ -29,8 +29,8 @@ struct Message<'a> {
     mail: &'a Mail,
 }
 
-/// The pages and the API.
-pub(crate) fn router(mailbox: Arc<Mailbox>) -> Router {
+/// The pages and the API. The page where a social sign-in ends names the gateway.
+pub(crate) fn router(mailbox: Arc<Mailbox>, gateway: &str) -> Router {
     Router::new()
         .route("/", get(list_page))
         .route("/view/{id}", get(message_page))
@@ -40,7 +40,7 @@ pub(crate) fn router(mailbox: Arc<Mailbox>) -> Router {
         .route("/messages/{id}/text", get(text))
         .route("/messages/{id}/html", get(html))
         .with_state(mailbox)
-        .merge(crate::landing::router())
+        .merge(crate::landing::router(gateway))
         .layer(middleware::from_fn(local_host_only))
 }
 
@@ -192,7 +192,7 @@ mod tests {
         let envelope = Envelope { sender: String::new(), recipients: vec!["a@b.test".to_owned()] };
         let mail = "Subject: <script>1</script>\r\nContent-Type: text/html\r\n\r\n<script>2</script>";
         let id = mailbox.store(envelope, mail.into()).await.expect("stored");
-        let router = router(mailbox);
+        let router = router(mailbox, "http://127.0.0.1:8500");
         for path in ["/".to_owned(), format!("/view/{id}")] {
             let (status, headers, body) = get_text(&router, &path).await;
             assert_eq!(status, 200);
@@ -212,7 +212,7 @@ mod tests {
         let mailbox = Arc::new(Mailbox::open(folder.path(), Clock::system()).expect("mailbox"));
         let envelope = Envelope { sender: "x@y.test".to_owned(), recipients: vec!["a@b.test".to_owned()] };
         let id = mailbox.store(envelope, b"Subject: hi\r\n\r\nbody".to_vec()).await.expect("stored");
-        let router = router(mailbox);
+        let router = router(mailbox, "http://127.0.0.1:8500");
         let (_, _, list) = get_text(&router, "/messages?to=a@b.test&waitSeconds=1").await;
         let list: serde_json::Value = serde_json::from_str(&list).expect("JSON");
         assert_eq!(list["messages"][0]["id"], id.as_str());

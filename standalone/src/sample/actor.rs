@@ -104,10 +104,11 @@ fn read_profile(field: Field<'_>) -> Option<Map<String, Value>> {
 /// An object of the caller's own shape.
 fn small_object(field: Field<'_>) -> Option<Map<String, Value>> {
     let Node::Object(_) = field.value() else { return field.fail("invalid_type", "must be an object") };
-    match field.node().to_json() {
-        Value::Object(map) if field.node().to_json().to_string().len() <= MAX_JSON => Some(map),
-        _ => field.fail("invalid_length", format!("must be at most {MAX_JSON} bytes of JSON")),
+    let json = field.node().to_json();
+    if json.to_string().len() > MAX_JSON {
+        return field.fail("invalid_length", format!("must be at most {MAX_JSON} bytes of JSON"));
     }
+    json.as_object().cloned()
 }
 
 /// `GET /actors/{id}`, for the actor itself and for services; to anyone else nothing is there.

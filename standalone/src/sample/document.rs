@@ -192,7 +192,7 @@ impl Form {
             }
             Event::Data(bytes) => match (self.field, &mut self.candidate_id, &mut self.resume) {
                 (Field::CandidateId, Some(text), _) if text.len() <= MAX_TEXT => {
-                    text.extend_from_slice(&bytes)
+                    text.extend_from_slice(&bytes);
                 }
                 (Field::Resume, _, Some((_, file))) => {
                     file.write(&bytes).await.map_err(|error| disk_failed(&error))?;

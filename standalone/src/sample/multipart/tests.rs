@@ -4,8 +4,11 @@ const BODY: &[u8] = b"preamble\r\n--b-1\r\nContent-Disposition: form-data; name=
     Content-Disposition: form-data; name=\"resume\"; filename=\"my \\\"cv\\\".pdf\"\r\nContent-Type: application/pdf\r\n\r\n\
     %PDF\r\n--b-\r\n--b\r\n\r\n--x\r\r\n\r\n--b-1\r\nContent-Disposition: form-data; name=empty\r\n\r\n\r\n--b-1--\r\nepilogue";
 
-/// Parts as (name, file name, bytes), however the bytes arrive.
-fn parts(chunks: &[&[u8]]) -> Result<Vec<(String, Option<String>, Vec<u8>)>, Malformed> {
+/// Name, file name, bytes.
+type Part = (String, Option<String>, Vec<u8>);
+
+/// The parts, however the bytes arrive.
+fn parts(chunks: &[&[u8]]) -> Result<Vec<Part>, Malformed> {
     let mut reader = Multipart::new("b-1");
     let (mut parts, mut open) = (Vec::new(), None);
     for chunk in chunks {
@@ -24,7 +27,7 @@ fn parts(chunks: &[&[u8]]) -> Result<Vec<(String, Option<String>, Vec<u8>)>, Mal
     if reader.is_done() { Ok(parts) } else { Err(Malformed("cut off")) }
 }
 
-fn expected() -> Vec<(String, Option<String>, Vec<u8>)> {
+fn expected() -> Vec<Part> {
     vec![
         ("candidateId".to_owned(), None, b"c-7".to_vec()),
         (
