@@ -22,6 +22,13 @@ pub(crate) struct Lockout<'a> {
     name: String,
 }
 
+/// How often a name has failed.
+#[derive(Clone, Copy, Debug)]
+#[must_use]
+pub(crate) struct Failures(i64);
+
+// === impl Lockout ===
+
 impl<'a> Lockout<'a> {
     /// `name` is the real username, or what was typed when no user has it.
     pub(crate) fn of(store: &'a Store, pool_id: &'a str, name: &str) -> Self {
@@ -30,12 +37,14 @@ impl<'a> Lockout<'a> {
 
     /// Refuses while the name is locked. Asked before the hash, and again after it: attempts that run side by
     /// side must not see a password confirmed after the fifth failure.
-    pub(crate) async fn admit(&self, now: Timestamp) -> Result<(), Fault> {
+    ///
+    /// Returns the failures so far.
+    pub(crate) async fn admit(&self, now: Timestamp) -> Result<Failures, Fault> {
         let attempts = self.store.attempts(self.pool_id, &self.name).await?;
         if attempts.locked_until > now.0 {
             return Err(Fault::not_authorized("Password attempts exceeded"));
         }
-        Ok(())
+        Ok(Failures(attempts.failures))
     }
 
     pub(crate) async fn failed(&self, now: Timestamp) -> Result<(), Fault> {
@@ -47,12 +56,17 @@ impl<'a> Lockout<'a> {
         Ok(())
     }
 
-    pub(crate) async fn succeeded(&self) -> Result<(), Fault> {
-        // A read is cheaper than a write, and nearly every sign-in has nothing to forget.
-        if self.store.attempts(self.pool_id, &self.name).await?.failures > 0 {
-            self.store.forget_attempts(self.pool_id, &self.name).await?;
+    /// Forgets the failures, if there were any: nearly every sign-in has nothing to forget, and no write to wait for.
+    pub(crate) async fn succeeded(&self, before: Failures) -> Result<(), Fault> {
+        if before.0 > 0 {
+            self.forget().await?;
         }
         Ok(())
+    }
+
+    /// Forgets the failures.
+    pub(crate) async fn forget(&self) -> Result<(), Fault> {
+        Ok(self.store.forget_attempts(self.pool_id, &self.name).await?)
     }
 }
 

@@ -151,6 +151,9 @@ impl Keys {
     /// # Errors
     /// If that takes longer than ten seconds; the log tells why.
     pub(crate) async fn wait(&self) -> Result<(), Fault> {
+        if *self.ready.borrow() {
+            return Ok(());
+        }
         let mut ready = self.ready.subscribe();
         match tokio::time::timeout(FIRST_KEYS, ready.wait_for(|ready| *ready)).await {
             Ok(Ok(_)) => Ok(()),

@@ -15,7 +15,7 @@ mod users;
 pub(crate) use self::codes::{Checked, CodeKey};
 pub(crate) use self::groups::GroupRow;
 pub(crate) use self::keys::KeyRow;
-pub(crate) use self::sessions::{ChallengeRow, Rotation, TokenRow};
+pub(crate) use self::sessions::{ChallengeRow, Family, FamilyOfUser, Rotation};
 pub(crate) use self::users::{Page, UserFilter};
 
 use postern_common::clock::Timestamp;

@@ -97,7 +97,7 @@ pub(super) async fn confirm_forgot(call: &Call<'_>, request: ConfirmForgot) -> R
     user.attributes.0.insert("email_verified".into(), "true".into());
     server.store.set_attributes(&user, now).await?;
     server.store.revoke_user(&user.pool_id, &user.username, now).await?;
-    Lockout::of(&server.store, &pool.id, &user.username).succeeded().await?;
+    Lockout::of(&server.store, &pool.id, &user.username).forget().await?;
     Ok(nothing())
 }
 
@@ -108,10 +108,10 @@ pub(super) async fn change(call: &Call<'_>, request: Change) -> Result<Value, Fa
     let mut user = server.known_user(&pool_id, &token.username).await?;
     call.note_user(&user);
     let lockout = Lockout::of(&server.store, &pool_id, &user.username);
-    lockout.admit(server.clock.now()).await?;
+    let _ = lockout.admit(server.clock.now()).await?;
     let previous = Secret::new(request.previous_password);
     let verified = server.hasher.verify(&previous, user.password.as_deref()).await?;
-    lockout.admit(server.clock.now()).await?;
+    let failures = lockout.admit(server.clock.now()).await?;
     if verified.answer == Answer::Wrong {
         lockout.failed(server.clock.now()).await?;
         return Err(Fault::wrong_password());
@@ -121,6 +121,6 @@ pub(super) async fn change(call: &Call<'_>, request: Change) -> Result<Value, Fa
     user.status = Status::Confirmed;
     user.temporary_until = None;
     server.store.set_password(&user, server.clock.now()).await?;
-    lockout.succeeded().await?;
+    lockout.succeeded(failures).await?;
     Ok(nothing())
 }

@@ -12,7 +12,7 @@ use super::{Call, nothing};
 use crate::fault::{Fault, Kind};
 use crate::pool::Client;
 use crate::random;
-use crate::store::{Rotation, TokenRow};
+use crate::store::{Family, FamilyOfUser, Rotation};
 use crate::tokens::{self, SignIn};
 use crate::user::User;
 
@@ -43,11 +43,10 @@ pub(super) async fn without_rotation(
     }
     client.require_flow("REFRESH_TOKEN_AUTH")?;
     let token = parameter(parameters, "REFRESH_TOKEN")?;
-    let row = live_family(call, client, token).await?;
-    let user = live_user(call, &row).await?;
+    let (family, user) = live(call, client, token).await?;
     // The caller does not say whose token it is: the hash must be over the real username.
     client.check_secret_hash(parameters.get("SECRET_HASH").map(String::as_str), &user.username)?;
-    let result = issue(call, client, &user, &row).await?;
+    let result = issue(call, client, &user, &family).await?;
     Ok(json!({"AuthenticationResult": result, "ChallengeParameters": {}}))
 }
 
@@ -57,10 +56,9 @@ pub(super) async fn rotate(call: &Call<'_>, request: Rotate) -> Result<Value, Fa
     let (client, _) = call.server.client(&request.client_id)?;
     call.note_client(&client);
     client.check_secret(request.client_secret.as_deref())?;
-    let row = live_family(call, &client, &request.refresh_token).await?;
-    let user = live_user(call, &row).await?;
+    let (family, user) = live(call, &client, &request.refresh_token).await?;
     let Some(grace_s) = client.settings.rotation_grace_s else {
-        let result = issue(call, &client, &user, &row).await?;
+        let result = issue(call, &client, &user, &family).await?;
         return Ok(json!({"AuthenticationResult": result}));
     };
     let now = call.server.clock.now();
@@ -69,15 +67,15 @@ pub(super) async fn rotate(call: &Call<'_>, request: Rotate) -> Result<Value, Fa
     let fresh = random::token()?;
     let hashes = (random::digest(&[&request.refresh_token]), random::digest(&[&fresh]));
     let store = &call.server.store;
-    match store.rotate((&hashes.0, &hashes.1), &row.family, now, grace_began).await? {
+    match store.rotate((&hashes.0, &hashes.1), &family.family, now, grace_began).await? {
         Rotation::Done => {
-            let mut result = issue(call, &client, &user, &row).await?;
+            let mut result = issue(call, &client, &user, &family).await?;
             result["RefreshToken"] = fresh.into();
             Ok(json!({"AuthenticationResult": result}))
         }
         Rotation::Reused => {
-            store.revoke_family(&row.family, now).await?;
-            tracing::warn!(target: "audit", sub = user.sub, family = row.family, "refresh token reused");
+            store.revoke_family(&family.family, now).await?;
+            tracing::warn!(target: "audit", sub = user.sub, family = family.family, "refresh token reused");
             Err(Fault::new(Kind::RefreshTokenReuse, "Refresh Token has been reused"))
         }
     }
@@ -99,37 +97,33 @@ pub(super) async fn revoke(call: &Call<'_>, request: Revoke) -> Result<Value, Fa
         return Err(Fault::new(Kind::UnsupportedTokenType, "Only refresh tokens can be revoked"));
     }
     let store = &call.server.store;
-    if let Some(row) = store.refresh_token(&random::digest(&[&request.token])).await?
-        && row.client_id == client.id
+    if let Some(FamilyOfUser { family, user }) =
+        store.refresh_token(&random::digest(&[&request.token])).await?
+        && family.client_id == client.id
     {
-        store.revoke_family(&row.family, call.server.clock.now()).await?;
+        call.note_user(&user);
+        store.revoke_family(&family.family, call.server.clock.now()).await?;
     }
     Ok(nothing())
 }
 
-/// The sign-in of a refresh token, if it stands and is this client's.
-async fn live_family(call: &Call<'_>, client: &Client, token: &str) -> Result<TokenRow, Fault> {
+/// The sign-in of a refresh token and its user, if both stand and the sign-in is this client's.
+async fn live(call: &Call<'_>, client: &Client, token: &str) -> Result<(Family, User), Fault> {
     let found = call.server.store.refresh_token(&random::digest(&[token])).await?;
-    let row = found
-        .filter(|row| row.client_id == client.id)
+    let FamilyOfUser { family, user } = found
+        .filter(|found| found.family.client_id == client.id)
         .ok_or_else(|| Fault::not_authorized("Invalid Refresh Token"))?;
-    if row.revoked_at.is_some() {
+    call.note_user(&user);
+    if family.revoked_at.is_some() {
         return Err(Fault::not_authorized("Refresh Token has been revoked"));
     }
-    if row.expires_at <= call.server.clock.now().0 {
+    if family.expires_at <= call.server.clock.now().0 {
         return Err(Fault::not_authorized("Refresh Token has expired"));
     }
-    Ok(row)
+    if user.is_enabled() { Ok((family, user)) } else { Err(Fault::user_disabled()) }
 }
 
-async fn live_user(call: &Call<'_>, row: &TokenRow) -> Result<User, Fault> {
-    let found = call.server.store.user(&row.pool_id, &row.username).await?;
-    let user = found.ok_or_else(|| Fault::not_authorized("Invalid Refresh Token"))?;
-    call.note_user(&user);
-    if user.is_enabled() { Ok(user) } else { Err(Fault::user_disabled()) }
-}
-
-async fn issue(call: &Call<'_>, client: &Client, user: &User, row: &TokenRow) -> Result<Value, Fault> {
-    let sign_in = SignIn { client, user, family: &row.family, auth_time: row.auth_time };
+async fn issue(call: &Call<'_>, client: &Client, user: &User, family: &Family) -> Result<Value, Fault> {
+    let sign_in = SignIn { client, user, family: &family.family, auth_time: family.auth_time };
     tokens::issue(call.server, &sign_in).await
 }

@@ -14,7 +14,7 @@ use crate::lockout::Lockout;
 use crate::pool::{Client, Pool};
 use crate::random;
 use crate::server::Server;
-use crate::store::TokenRow;
+use crate::store::Family;
 use crate::tokens::{self, SignIn};
 use crate::user::{Status, User};
 
@@ -102,13 +102,13 @@ async fn prove_password(
 ) -> Result<User, Fault> {
     let name = found.as_ref().map_or(typed, |user| user.username.as_str());
     let lockout = Lockout::of(&server.store, &pool.id, name);
-    lockout.admit(server.clock.now()).await?;
+    let _ = lockout.admit(server.clock.now()).await?;
     let kept = found.as_ref().and_then(|user| user.password.as_deref());
     let verified = server.hasher.verify(password, kept).await?;
-    lockout.admit(server.clock.now()).await?;
+    let failures = lockout.admit(server.clock.now()).await?;
     match (verified.answer, found) {
         (Answer::Right, Some(user)) => {
-            lockout.succeeded().await?;
+            lockout.succeeded(failures).await?;
             if let Some(hash) = verified.rehashed {
                 server.store.rehash(&user, &hash).await?;
             }
@@ -153,17 +153,15 @@ async fn admit(call: &Call<'_>, client: &Client, user: &User) -> Result<Value, F
 pub(super) async fn begin(server: &Server, client: &Client, user: &User) -> Result<Value, Fault> {
     let now = server.clock.now();
     let token = random::token()?;
-    let row = TokenRow {
+    let family = Family {
         family: Uuid::new_v4().to_string(),
-        pool_id: client.pool_id.clone(),
         client_id: client.id.clone(),
-        username: user.username.clone(),
         auth_time: now.unix_seconds(),
         expires_at: now.plus(client.refresh_lifetime()).0,
         revoked_at: None,
     };
-    server.store.begin_family(&row, &random::digest(&[&token])).await?;
-    let sign_in = SignIn { client, user, family: &row.family, auth_time: row.auth_time };
+    server.store.begin_family(user, &family, &random::digest(&[&token])).await?;
+    let sign_in = SignIn { client, user, family: &family.family, auth_time: family.auth_time };
     let mut result = tokens::issue(server, &sign_in).await?;
     result["RefreshToken"] = token.into();
     Ok(result)

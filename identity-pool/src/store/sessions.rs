@@ -5,17 +5,27 @@
 use postern_common::clock::Timestamp;
 
 use super::{Store, reading, transaction, writing};
+use crate::user::User;
 
-/// A refresh token with its family.
+/// A sign-in.
 #[derive(Clone, Debug, sqlx::FromRow)]
-pub(crate) struct TokenRow {
+pub(crate) struct Family {
+    /// The claim `origin_jti`.
     pub(crate) family: String,
-    pub(crate) pool_id: String,
     pub(crate) client_id: String,
-    pub(crate) username: String,
+    /// Unix seconds.
     pub(crate) auth_time: i64,
     pub(crate) expires_at: i64,
     pub(crate) revoked_at: Option<i64>,
+}
+
+/// The sign-in that a refresh token belongs to, and its user.
+#[derive(Clone, Debug, sqlx::FromRow)]
+pub(crate) struct FamilyOfUser {
+    #[sqlx(flatten)]
+    pub(crate) family: Family,
+    #[sqlx(flatten)]
+    pub(crate) user: User,
 }
 
 /// What came of a rotation.
@@ -38,22 +48,28 @@ pub(crate) struct ChallengeRow {
 
 impl Store {
     /// Keeps a new sign-in with its first refresh token.
-    pub(crate) async fn begin_family(&self, row: &TokenRow, hash: &str) -> Result<(), sqlx::Error> {
+    pub(crate) async fn begin_family(
+        &self,
+        user: &User,
+        family: &Family,
+        hash: &str,
+    ) -> Result<(), sqlx::Error> {
         const FAMILY: &str = "INSERT INTO pool_family
             (id, pool_id, client_id, username, auth_time, expires_at) VALUES ($1, $2, $3, $4, $5, $6)";
         transaction!(self, tx => {
-            let query = sqlx::query(FAMILY).bind(&row.family).bind(&row.pool_id).bind(&row.client_id);
-            let query = query.bind(&row.username).bind(row.auth_time).bind(row.expires_at);
+            let query = sqlx::query(FAMILY).bind(&family.family).bind(&user.pool_id).bind(&family.client_id);
+            let query = query.bind(&user.username).bind(family.auth_time).bind(family.expires_at);
             query.execute(&mut *tx).await?;
-            sqlx::query(ADD_TOKEN).bind(hash).bind(&row.family).execute(&mut *tx).await?;
+            sqlx::query(ADD_TOKEN).bind(hash).bind(&family.family).execute(&mut *tx).await?;
         });
         Ok(())
     }
 
-    pub(crate) async fn refresh_token(&self, hash: &str) -> Result<Option<TokenRow>, sqlx::Error> {
-        const SQL: &str = "SELECT f.id AS family, f.pool_id, f.client_id, f.username,
-                f.auth_time, f.expires_at, f.revoked_at
-            FROM pool_refresh_token t JOIN pool_family f ON f.id = t.family WHERE t.hash = $1";
+    /// What a refresh token stands for.
+    pub(crate) async fn refresh_token(&self, hash: &str) -> Result<Option<FamilyOfUser>, sqlx::Error> {
+        const SQL: &str = "SELECT f.id AS family, f.client_id, f.auth_time, f.expires_at, f.revoked_at, u.*
+            FROM pool_refresh_token t JOIN pool_family f ON f.id = t.family
+            JOIN pool_user u ON u.pool_id = f.pool_id AND u.username = f.username WHERE t.hash = $1";
         reading!(self, db => sqlx::query_as(SQL).bind(hash).fetch_optional(db).await)
     }
 
