@@ -214,7 +214,7 @@ impl Means {
             self.metrics.accepted(lane.channel, lane.priority, submission.since.elapsed());
             match lease {
                 Some(permit) => {
-                    self.runner.start(Job { claimed: born(row), worker: Arc::clone(worker), permit })
+                    self.runner.start(Job { claimed: born(row), worker: Arc::clone(worker), permit });
                 }
                 None if row.send_at.is_none() => {
                     left_waiting.insert(lane.code(), lane);

@@ -19,15 +19,14 @@ use tokio::task::JoinSet;
 
 use crate::accept::{self, Door};
 use crate::actor::Actors;
-use crate::config::{Config, OutletConfig, ProviderConfig};
+use crate::config::Config;
 use crate::deliver::Courier;
 use crate::dispatch::{Board, Dispatcher, Finisher, Means, Runner, Workers};
 use crate::housekeeping::{Housekeeper, Mover};
 use crate::http::Service;
 use crate::metrics::Metrics;
 use crate::notification::Channel;
-use crate::outlet::{Breaker, Outlet, Outlets};
-use crate::provider::{Codes, File, Provider, Smtp};
+use crate::outlet::Outlets;
 use crate::read::{Library, Reader};
 use crate::sequence::Sequence;
 use crate::store::Store;
@@ -74,16 +73,16 @@ impl App {
     ///
     /// # Errors
     /// Status 64 for templates or settings that are wrong, 69 for a store that is away.
-    pub async fn build(config: Config, clock: Clock) -> Result<Self, Exit> {
+    pub async fn build(mut config: Config, clock: Clock) -> Result<Self, Exit> {
         let templates = Templates::load(&config.templates.folder, config.templates.default_locale.clone())
             .map_err(Exit::usage)?;
         let templates = Arc::new(ArcSwap::from_pointee(templates));
-        let outlets = outlets(&config.outlets, &clock)?;
         let opened = Database::open(&config.database, Options::new("postern-notify")).await?;
         let store = Store::open(&opened, config.queue.connections).await?;
         let unavailable = |error: crate::store::StoreError| Exit::unavailable(error.to_string());
         store.keep_house(clock.now(), keep_from(&config, clock.now())).await.map_err(unavailable)?;
         let cache = Cache::open(&config.cache).await?;
+        let outlets = Outlets::build(std::mem::take(&mut config.outlets), &cache, &clock)?;
         let verifier = Verifier::new(
             config.identity.issuers(),
             VerifierOptions { clock: clock.clone(), ..VerifierOptions::default() },
@@ -106,7 +105,7 @@ impl App {
     }
 
     fn assemble(parts: Parts) -> Self {
-        let Parts { config, clock, templates, opened, store, verifier, suppression, courier, workers } =
+        let Parts { mut config, clock, templates, opened, store, verifier, suppression, courier, workers } =
             parts;
         let metrics = Metrics::new();
         let board = Arc::new(Board::new(config.queue.permits));
@@ -141,6 +140,9 @@ impl App {
             reader,
             store: store.clone(),
             board: Arc::clone(&board),
+            webhooks: Arc::new(std::mem::take(&mut config.webhooks)),
+            suppression: Arc::clone(&suppression),
+            metrics: metrics.clone(),
             users_may_address_anyone: config.users_may_address_anyone,
         };
         Self {
@@ -228,26 +230,4 @@ struct Parts {
 
 fn keep_from(config: &Config, now: Timestamp) -> Timestamp {
     Timestamp(now.0 - i64::try_from(config.queue.retention.as_millis()).unwrap_or(i64::MAX))
-}
-
-fn outlets(configured: &[OutletConfig], clock: &Clock) -> Result<Outlets, Exit> {
-    let codes = Codes::shipped();
-    let mut channels: [Vec<Outlet>; 3] = Default::default();
-    for outlet in configured {
-        let provider = match &outlet.provider {
-            ProviderConfig::Smtp(smtp) => Smtp::new((**smtp).clone(), codes.clone())
-                .map(Provider::Smtp)
-                .map_err(|error| Exit::usage(format!("provider `{}`: {error}", outlet.name)))?,
-            ProviderConfig::File(folder) => Provider::File(File::new(folder.clone())),
-            ProviderConfig::Null => Provider::Null,
-        };
-        channels[outlet.channel.index()].push(Outlet {
-            name: outlet.name.clone(),
-            provider,
-            weight: outlet.weight,
-            concurrency: tokio::sync::Semaphore::new(outlet.concurrency),
-            breaker: Breaker::new(clock.clone()),
-        });
-    }
-    Ok(Outlets::new(channels, codes))
 }

@@ -1,6 +1,7 @@
 //! What the notification upstream reads from `conf/notify.toml` and the environment.
 
 mod outlet;
+mod webhooks;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -16,6 +17,7 @@ pub use outlet::{OutletConfig, ProviderConfig};
 
 use crate::notification::Channel;
 use crate::template::Locale;
+use crate::webhook::Webhooks;
 
 /// The settings of one notification upstream.
 #[derive(Debug)]
@@ -42,6 +44,8 @@ pub struct Config {
     /// Whether a user may address others than itself. Default false: else anyone who registers could send mail to
     /// the world.
     pub users_may_address_anyone: bool,
+    /// What providers may report, and the URL under which they reach us.
+    pub webhooks: Webhooks,
     /// The providers, in the order of the file.
     pub outlets: Vec<OutletConfig>,
 }
@@ -98,8 +102,12 @@ impl Config {
         let identity = IdentityConfig::read(root, env);
         let templates = root.section("templates", read_templates).unwrap_or_else(Templates::new);
         let queue = root.section("queue", read_queue).unwrap_or_else(Queue::new);
+        let public_url = root.optional("public_url", |field| field.url());
+        let webhooks = webhooks::read(root, env, public_url.as_ref());
         let users_may_address_anyone = root.or("users_may_address_anyone", false, |field| field.boolean());
-        let outlets = root.list("provider", |field| field.object(|object| OutletConfig::read(object, env)));
+        let outlets = root.list("provider", |field| {
+            field.object(|object| OutletConfig::read(object, env, public_url.as_ref()))
+        });
         outlet::refuse_doubles(root, &outlets);
         Some(Self {
             listen,
@@ -112,6 +120,7 @@ impl Config {
             templates,
             queue,
             users_may_address_anyone,
+            webhooks: webhooks?,
             outlets,
         })
     }

@@ -2,11 +2,12 @@
 
 mod create;
 mod status;
+mod webhook;
 
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::FromRequestParts;
+use axum::extract::{DefaultBodyLimit, FromRequestParts};
 use axum::routing::{get, post};
 use http::request::Parts;
 use postern_common::token::Verifier;
@@ -14,10 +15,13 @@ use postern_common::{Clock, Problem};
 
 use crate::accept::Door;
 use crate::dispatch::Board;
+use crate::metrics::Metrics;
 use crate::read::Reader;
 use crate::request::Principal;
 use crate::store::Store;
+use crate::suppression::Suppression;
 use crate::template::Templates;
+use crate::webhook::Webhooks;
 
 /// What the handlers work with.
 #[derive(Clone)]
@@ -36,6 +40,12 @@ pub struct Service {
     pub store: Store,
     /// For the LOW gate's word.
     pub board: Arc<Board>,
+    /// What providers report.
+    pub webhooks: Arc<Webhooks>,
+    /// Addresses that providers report as dead.
+    pub suppression: Arc<Suppression>,
+    /// What is counted.
+    pub metrics: Metrics,
     /// Whether a user may address others than itself. Default: no.
     pub users_may_address_anyone: bool,
 }
@@ -47,8 +57,12 @@ pub fn router(service: Service) -> Router {
         .route("/notifications/batch", post(create::batch))
         .route("/notifications/{id}", get(status::get))
         .route("/notifications/{id}/cancel", post(status::cancel))
+        .route("/webhooks/{provider}", post(webhook::receive).layer(DefaultBodyLimit::max(MAX_WEBHOOK)))
         .with_state(Arc::new(service))
 }
+
+/// Most bytes of a webhook: SendGrid collects some hundred events.
+const MAX_WEBHOOK: usize = 1 << 20;
 
 /// A verified caller.
 struct Authenticated(Principal);

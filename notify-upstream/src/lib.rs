@@ -25,7 +25,10 @@ pub mod sequence;
 pub mod store;
 pub mod suppression;
 pub mod template;
+#[cfg(test)]
+mod testing;
 pub mod view;
+pub mod webhook;
 
 pub use app::{App, Listeners};
 pub use config::Config;

@@ -135,9 +135,9 @@ impl Metrics {
         self.depth.with_label_values(&[lane.channel.as_str(), lane.priority.as_str(), line]).set(rows);
     }
 
-    /// A provider reported.
-    pub fn receipt(&self, provider: &str, outcome: &str) {
-        self.receipts.with_label_values(&[provider, outcome]).inc();
+    /// Providers reported so many times.
+    pub fn receipts(&self, provider: &str, outcome: &str, count: u64) {
+        self.receipts.with_label_values(&[provider, outcome]).inc_by(count);
     }
 }
 

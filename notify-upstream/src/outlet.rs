@@ -9,6 +9,7 @@ use crate::notification::Channel;
 use crate::provider::{Codes, Message, Provider, Refusal, Taken};
 
 mod breaker;
+mod build;
 
 pub use breaker::Breaker;
 
@@ -58,7 +59,7 @@ impl Outlets {
         attempt: i32,
     ) -> Result<Sent, (String, Refusal)> {
         let outlets = &self.channels[channel.index()];
-        let Some(outlet) = choose(outlets, message.id.0.as_u128(), attempt) else {
+        let Some(outlet) = choose(outlets, message, attempt) else {
             let refusal = Refusal {
                 class: crate::retry::Class::Configuration,
                 code: "no_provider".to_owned(),
@@ -92,11 +93,13 @@ impl Outlet {
     }
 }
 
-/// By weight: `seed` spreads notifications over the providers; each further attempt goes one provider on. Those whose
-/// breaker is open are passed over while there is another.
-fn choose(outlets: &[Outlet], seed: u128, attempt: i32) -> Option<&Outlet> {
-    let works: Vec<&Outlet> = outlets.iter().filter(|outlet| outlet.breaker.lets_through()).collect();
-    let candidates = if works.is_empty() { outlets.iter().collect() } else { works };
+/// Among those that carry such an address, by weight: the id's random bits spread notifications over them; each further
+/// attempt goes one provider on. Those whose breaker is open are passed over while there is another.
+fn choose<'a>(outlets: &'a [Outlet], message: &Message<'_>, attempt: i32) -> Option<&'a Outlet> {
+    let seed = message.id.0.as_u128() & u128::from(u32::MAX);
+    let carry: Vec<&Outlet> = outlets.iter().filter(|outlet| outlet.provider.carries(message.to)).collect();
+    let works: Vec<&Outlet> = carry.iter().copied().filter(|outlet| outlet.breaker.lets_through()).collect();
+    let candidates = if works.is_empty() { carry } else { works };
     let total: u128 = candidates.iter().map(|outlet| u128::from(outlet.weight.max(1))).sum();
     let mut point = seed % total.max(1);
     let first = candidates.iter().position(|outlet| {
@@ -107,4 +110,87 @@ fn choose(outlets: &[Outlet], seed: u128, attempt: i32) -> Option<&Outlet> {
     })?;
     let further = usize::try_from(attempt - 1).unwrap_or(0);
     candidates.get((first + further) % candidates.len()).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use postern_common::Clock;
+    use postern_common::clock::Timestamp;
+
+    use super::*;
+    use crate::address::{Address, DeviceToken, EmailAddress};
+    use crate::provider::script::Script;
+    use crate::retry::Class;
+    use crate::sequence::Sequence;
+    use crate::template::Content;
+
+    fn outlets(clock: &Clock) -> (Outlets, [Script; 2]) {
+        let scripts = [Script::default(), Script::default()];
+        let outlet = |name: &str, script: &Script, weight| Outlet {
+            name: name.to_owned(),
+            provider: Provider::Script(script.clone()),
+            weight,
+            concurrency: Semaphore::new(8),
+            breaker: Breaker::new(clock.clone()),
+        };
+        let email = vec![outlet("a", &scripts[0], 3), outlet("b", &scripts[1], 1)];
+        (Outlets::new([email, Vec::new(), Vec::new()], Codes::shipped()), scripts)
+    }
+
+    async fn send(outlets: &Outlets, channel: Channel, attempt: i32, order: i64) -> Result<String, String> {
+        let to = Address::Email(EmailAddress::parse("ada@example.com").expect("address"));
+        let content = Content::Sms { text: String::new() };
+        let message = Message {
+            id: Sequence::id(order),
+            to: &to,
+            content: &content,
+            created_at: Timestamp(0),
+            expires_at: None,
+            urgent: false,
+            unsubscribe: false,
+        };
+        let sent = outlets.send(channel, &message, attempt).await;
+        sent.map(|sent| sent.provider).map_err(|(name, refusal)| format!("{name} {}", refusal.code))
+    }
+
+    #[tokio::test]
+    async fn the_work_is_shared_by_weight_and_the_other_stands_in() {
+        let clock = Clock::manual(Timestamp(0));
+        let (outlets, scripts) = outlets(&clock);
+        for order in 0..400 {
+            send(&outlets, Channel::Email, 1, order).await.expect("sent");
+        }
+        let share = scripts[0].calls().len();
+        assert!((240..=360).contains(&share), "{share} of 400 by weight 3 of 4");
+        scripts[0].refuse(&["451"; 10]);
+        let mut failures = 0;
+        for order in 0..400 {
+            failures += usize::from(send(&outlets, Channel::Email, 1, order).await.is_err());
+        }
+        assert_eq!(failures, 10, "the breaker opens and the other carries everything");
+        assert!(!outlets.is_in_trouble(Channel::Email));
+    }
+
+    #[tokio::test]
+    async fn a_repeat_goes_to_the_other_and_no_provider_is_a_matter_of_configuration() {
+        let clock = Clock::manual(Timestamp(0));
+        let (outlets, scripts) = outlets(&clock);
+        let to = Address::DeviceToken(DeviceToken::parse("t").expect("token"));
+        let content = Content::Sms { text: String::new() };
+        let message = Message {
+            id: Sequence::id(1),
+            to: &to,
+            content: &content,
+            created_at: Timestamp(0),
+            expires_at: None,
+            urgent: false,
+            unsubscribe: false,
+        };
+        for attempt in 1..=4 {
+            outlets.send(Channel::Email, &message, attempt).await.expect("sent");
+        }
+        assert_eq!([scripts[0].calls().len(), scripts[1].calls().len()], [2, 2]);
+        assert_eq!(send(&outlets, Channel::Sms, 1, 1).await, Err(" no_provider".to_owned()));
+        assert_eq!(Codes::shipped().judge("smtp", "451").class, Class::Transient);
+    }
 }

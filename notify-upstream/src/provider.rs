@@ -1,16 +1,27 @@
 //! Who carries a message: one variant a kind of provider.
 
+mod call;
 mod codes;
+mod fcm;
 mod file;
+mod generic;
+#[cfg(test)]
+pub mod script;
 mod smtp;
+mod twilio;
+mod web_push;
 
 use std::time::Duration;
 
 use postern_common::clock::Timestamp;
 
 pub use codes::Codes;
+pub use fcm::{Fcm, FcmAccount};
 pub use file::File;
+pub use generic::{Http, HttpConfig};
 pub use smtp::{Smtp, SmtpConfig, TlsMode};
+pub use twilio::{Sender, Twilio, TwilioConfig};
+pub use web_push::{VapidKey, WebPush};
 
 use crate::address::Address;
 use crate::notification::NotificationId;
@@ -21,11 +32,22 @@ use crate::template::Content;
 #[derive(Debug)]
 pub enum Provider {
     /// A mail server.
-    Smtp(Smtp),
+    Smtp(Box<Smtp>),
+    /// Twilio's API.
+    Twilio(Box<Twilio>),
+    /// Any API, by a template of the request.
+    Http(Box<Http>),
+    /// Firebase Cloud Messaging.
+    Fcm(Box<Fcm>),
+    /// Push services of browsers.
+    WebPush(Box<WebPush>),
     /// A folder, for development.
     File(File),
     /// Nowhere, for measurements.
     Null,
+    /// What a test tells it.
+    #[cfg(test)]
+    Script(script::Script),
 }
 
 /// What is to be carried.
@@ -72,6 +94,21 @@ pub struct Refusal {
 // === impl Provider ===
 
 impl Provider {
+    /// Whether it carries messages to such an address.
+    #[must_use]
+    pub fn carries(&self, address: &Address) -> bool {
+        match self {
+            Self::Smtp(_) => matches!(address, Address::Email(_)),
+            Self::Twilio(_) => matches!(address, Address::Phone(_)),
+            Self::Fcm(_) => matches!(address, Address::DeviceToken(_)),
+            Self::WebPush(_) => matches!(address, Address::Subscription(_)),
+            Self::Http(_) => !matches!(address, Address::Subscription(_)),
+            Self::File(_) | Self::Null => true,
+            #[cfg(test)]
+            Self::Script(_) => true,
+        }
+    }
+
     /// Carries a message. No transaction is open meanwhile.
     ///
     /// # Errors
@@ -79,8 +116,14 @@ impl Provider {
     pub async fn send(&self, message: &Message<'_>) -> Result<Taken, Refusal> {
         match self {
             Self::Smtp(smtp) => smtp.send(message).await,
+            Self::Twilio(twilio) => twilio.send(message).await,
+            Self::Http(http) => http.send(message).await,
+            Self::Fcm(fcm) => fcm.send(message).await,
+            Self::WebPush(push) => push.send(message).await,
             Self::File(file) => file.send(message).await,
             Self::Null => Ok(Taken::default()),
+            #[cfg(test)]
+            Self::Script(script) => script.send(message).await,
         }
     }
 }

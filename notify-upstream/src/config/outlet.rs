@@ -1,3 +1,5 @@
+mod api;
+
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -5,10 +7,11 @@ use std::path::PathBuf;
 use postern_common::Secret;
 use postern_common::config::Env;
 use postern_common::decode::{Field, Object};
+use url::Url;
 
 use crate::address::EmailAddress;
 use crate::notification::Channel;
-use crate::provider::{SmtpConfig, TlsMode};
+use crate::provider::{FcmAccount, HttpConfig, SmtpConfig, TlsMode, TwilioConfig, VapidKey};
 
 /// One `[[provider]]`.
 #[derive(Debug)]
@@ -30,6 +33,14 @@ pub struct OutletConfig {
 pub enum ProviderConfig {
     /// A mail server.
     Smtp(Box<SmtpConfig>),
+    /// Twilio's API.
+    Twilio(TwilioConfig),
+    /// Any API.
+    Http(HttpConfig),
+    /// Firebase Cloud Messaging.
+    Fcm(FcmAccount),
+    /// Push services of browsers.
+    WebPush(VapidKey),
     /// A folder, for development.
     File(PathBuf),
     /// Nowhere, for measurements: only where the configuration says `kind = "null"`.
@@ -39,20 +50,25 @@ pub enum ProviderConfig {
 // === impl OutletConfig ===
 
 impl OutletConfig {
-    pub(super) fn read(object: &Object<'_>, env: &Env) -> Option<Self> {
+    pub(super) fn read(object: &Object<'_>, env: &Env, public_url: Option<&Url>) -> Option<Self> {
         let name = object.required("name", name);
         let channel = object.required("channel", |field| field.one_of(Channel::WORDS));
         let weight = object.or("weight", 1, |field| field.integer(1..=1000));
         let concurrency = object.or("concurrency", 64, |field| field.integer(1..=10_000));
-        let kinds = [("smtp", Kind::Smtp), ("file", Kind::File), ("null", Kind::Null)];
-        let kind = object.required("kind", |field| field.one_of(&kinds));
+        let kind = object.required("kind", |field| field.one_of(KINDS));
+        let carried = kind.and_then(Kind::channel);
+        if let (Some(kind), Some(carried), Some(channel)) = (kind, carried, channel)
+            && carried != channel
+        {
+            let word = KINDS.iter().find(|(_, known)| *known == kind).map_or("", |(word, _)| *word);
+            object.fail("kind_mismatch", format!("kind `{word}` carries the channel `{}`", carried.as_str()));
+        }
         let provider = match kind? {
-            Kind::Smtp => {
-                if channel.is_some_and(|channel| channel != Channel::Email) {
-                    object.fail("kind_mismatch", "kind `smtp` carries the channel `email`");
-                }
-                read_smtp(object, env, concurrency).map(Box::new).map(ProviderConfig::Smtp)
-            }
+            Kind::Smtp => read_smtp(object, env, concurrency).map(Box::new).map(ProviderConfig::Smtp),
+            Kind::Twilio => api::read_twilio(object, env, public_url).map(ProviderConfig::Twilio),
+            Kind::Http => api::read_http(object, env).map(ProviderConfig::Http),
+            Kind::Fcm => api::read_fcm(object).map(ProviderConfig::Fcm),
+            Kind::WebPush => api::read_web_push(object, env).map(ProviderConfig::WebPush),
             Kind::File => object
                 .required("folder", |field| field.text(1..=1024))
                 .map(PathBuf::from)
@@ -63,11 +79,37 @@ impl OutletConfig {
     }
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Smtp,
+    Twilio,
+    Http,
+    Fcm,
+    WebPush,
     File,
     Null,
+}
+
+const KINDS: &[(&str, Kind)] = &[
+    ("smtp", Kind::Smtp),
+    ("twilio", Kind::Twilio),
+    ("http", Kind::Http),
+    ("fcm", Kind::Fcm),
+    ("web-push", Kind::WebPush),
+    ("file", Kind::File),
+    ("null", Kind::Null),
+];
+
+impl Kind {
+    /// The one channel that it carries; `None` for one that carries any.
+    fn channel(self) -> Option<Channel> {
+        match self {
+            Self::Smtp => Some(Channel::Email),
+            Self::Twilio => Some(Channel::Sms),
+            Self::Fcm | Self::WebPush => Some(Channel::Push),
+            Self::Http | Self::File | Self::Null => None,
+        }
+    }
 }
 
 fn name(field: Field<'_>) -> Option<String> {

@@ -134,10 +134,9 @@ mod tests {
             seen.push(gate.look(Duration::ZERO, false));
             clock.advance(Duration::from_secs(1));
         }
-        use GateState::{Open, Paused, Throttled};
-        let expected = [[Paused; 5], [Throttled; 5]].concat();
+        let expected = [[GateState::Paused; 5], [GateState::Throttled; 5]].concat();
         assert_eq!(seen[..10], expected[..]);
-        assert_eq!(seen[10..], [Open, Open]);
+        assert_eq!(seen[10..], [GateState::Open; 2]);
     }
 
     #[test]

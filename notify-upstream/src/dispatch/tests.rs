@@ -1,1 +1,265 @@
+//! What dispatch promises, over both stores.
 
+use std::time::Duration;
+
+use postern_common::Code;
+use postern_common::clock::Timestamp;
+
+use super::*;
+use crate::notification::NotificationId;
+use crate::testing::{Rig, START, after, draft, stores};
+
+fn clock() -> Clock {
+    Clock::manual(START)
+}
+
+fn kinds(view: &serde_json::Value) -> Vec<String> {
+    let events = view["events"].as_array().expect("events");
+    events.iter().map(|event| event["type"].as_str().expect("type").to_owned()).collect()
+}
+
+#[tokio::test]
+async fn an_accepted_notification_is_queued_attempted_and_sent() {
+    for (store, _database) in stores().await {
+        let mut rig = Rig::new(&store, &clock(), 8).await;
+        let id = rig.accept(Priority::Normal).await;
+        assert_eq!((rig.view(id).await["status"].as_str(), rig.script.calls().len()), (Some("QUEUED"), 0));
+        assert_eq!(rig.step().await, 1);
+        let view = rig.view(id).await;
+        assert_eq!((&view["status"], &view["attempts"]), (&"SENT".into(), &1.into()));
+        assert_eq!(kinds(&view), ["QUEUED", "ATTEMPTED", "SENT"]);
+        assert_eq!(view["events"][2]["provider"], "script");
+        assert_eq!(rig.script.calls(), [id]);
+        assert_eq!(rig.board.desk(Channel::Email).permits().in_use(), 0);
+    }
+}
+
+#[tokio::test]
+async fn the_order_is_strict_and_first_in_first_out_within_a_priority() {
+    for (store, _database) in stores().await {
+        let mut rig = Rig::new(&store, &clock(), 1).await;
+        let mut by_priority: Vec<Vec<NotificationId>> = vec![Vec::new(); 4];
+        for round in 0..24 {
+            let priority = Priority::ALL[3 - round % 4];
+            let id = rig.accept(priority).await;
+            by_priority[priority.index()].push(id);
+        }
+        for _ in 0..24 {
+            rig.step().await;
+        }
+        assert_eq!(rig.script.calls(), by_priority.concat());
+    }
+}
+
+#[tokio::test]
+async fn what_is_born_leased_goes_at_once_and_the_rest_follows_in_order() {
+    for (store, _database) in stores().await {
+        let mut rig = Rig::new(&store, &clock(), 3).await;
+        rig.step().await;
+        let mut ids = Vec::new();
+        for _ in 0..6 {
+            ids.push(rig.accept(Priority::Critical).await);
+        }
+        rig.runner.idle().await;
+        assert_eq!(rig.script.calls(), ids[..3], "three permits, no claim");
+        rig.settle().await;
+        rig.step().await;
+        assert_eq!(rig.script.calls(), ids);
+        for id in ids {
+            assert_eq!(kinds(&rig.view(id).await), ["QUEUED", "ATTEMPTED", "SENT"]);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_dead_workers_rows_are_rescued_and_its_late_result_is_refused() {
+    for (store, _database) in stores().await {
+        let clock = clock();
+        let mut first = Rig::new(&store, &clock, 8).await;
+        let gate = first.script.hold();
+        let id = first.accept(Priority::Normal).await;
+        first.dispatcher.pass().await.expect("claims");
+        let mut second = Rig::new(&store, &clock, 8).await;
+        for _ in 0..3 {
+            clock.advance(Duration::from_secs(3));
+            second.workers.step().await.expect("renews");
+        }
+        assert_eq!(second.step().await, 0, "nine seconds are not ten");
+        clock.advance(Duration::from_secs(2));
+        second.workers.step().await.expect("renews");
+        assert_eq!(second.step().await, 1);
+        while first.script.calls().is_empty() {
+            tokio::task::yield_now().await;
+        }
+        gate.notify_waiters();
+        gate.notify_one();
+        first.settle().await;
+        let view = second.view(id).await;
+        assert_eq!((&view["status"], &view["attempts"]), (&"SENT".into(), &2.into()));
+        assert_eq!(kinds(&view), ["QUEUED", "ATTEMPTED", "OUTCOME_UNKNOWN", "ATTEMPTED", "SENT"]);
+        assert!(!first.workers.is_alive(), "it begins nothing more");
+    }
+}
+
+#[tokio::test]
+async fn failures_are_repeated_when_due_and_counted() {
+    for (store, _database) in stores().await {
+        let clock = clock();
+        let mut rig = Rig::new(&store, &clock, 8).await;
+        rig.script.refuse(&["451 4.3.0", "421 4.7.0"]);
+        let id = rig.accept(Priority::Normal).await;
+        rig.step().await;
+        let view = rig.view(id).await;
+        assert_eq!(
+            (&view["status"], &view["waitReason"], &view["attempts"]),
+            (&"QUEUED".into(), &"RETRY".into(), &1.into())
+        );
+        let due = Timestamp::parse(view["nextAttemptAt"].as_str().expect("an instant")).expect("RFC 3339");
+        assert!(due > START && due <= after(15), "{due}");
+        for _ in 0..2 {
+            for _ in 0..30 {
+                clock.advance(Duration::from_secs(2));
+                rig.workers.step().await.expect("renews");
+            }
+            rig.mover.step().await.expect("moves");
+            rig.step().await;
+        }
+        let view = rig.view(id).await;
+        assert_eq!((&view["status"], &view["attempts"]), (&"SENT".into(), &3.into()));
+        let expected = ["QUEUED", "ATTEMPTED", "RETRYING", "ATTEMPTED", "RETRYING", "ATTEMPTED", "SENT"];
+        assert_eq!(kinds(&view), expected);
+    }
+}
+
+#[tokio::test]
+async fn a_permanent_failure_is_a_dead_letter_and_its_address_is_not_used_again() {
+    for (store, _database) in stores().await {
+        let mut rig = Rig::new(&store, &clock(), 8).await;
+        rig.script.refuse(&["550 5.1.1"]);
+        let first = rig.accept(Priority::Normal).await;
+        rig.step().await;
+        let view = rig.view(first).await;
+        assert_eq!((&view["status"], &view["reason"]), (&"FAILED".into(), &"MAILBOX_UNKNOWN".into()));
+        let second = rig.accept(Priority::Normal).await;
+        rig.step().await;
+        assert_eq!(rig.view(second).await["reason"], "ADDRESS_SUPPRESSED");
+        assert_eq!(rig.script.calls(), [first]);
+        let all = crate::store::DeadFilter { limit: 10, ..Default::default() };
+        assert_eq!(store.dead_letters(&all).await.expect("lists").len(), 2);
+    }
+}
+
+#[tokio::test]
+async fn what_is_scheduled_waits_and_what_is_too_late_is_not_sent() {
+    for (store, _database) in stores().await {
+        let clock = clock();
+        let mut rig = Rig::new(&store, &clock, 8).await;
+        let mut later = draft(Priority::High);
+        later.request.send_at = Some(after(5));
+        later.request.expires_at = Some(after(60));
+        let mut short = draft(Priority::High);
+        short.request.expires_at = Some(after(2));
+        let later = rig.submit(later, None).await.expect("accepted").id;
+        let short = rig.submit(short, None).await.expect("accepted").id;
+        assert_eq!(
+            (&rig.view(later).await["status"], &rig.view(later).await["waitReason"]),
+            (&"SCHEDULED".into(), &"SCHEDULED".into())
+        );
+        clock.advance(Duration::from_secs(3));
+        assert_eq!(rig.view(short).await["status"], "EXPIRED");
+        rig.step().await;
+        assert_eq!(
+            (rig.view(short).await["status"].as_str(), rig.script.calls().len()),
+            (Some("EXPIRED"), 0)
+        );
+        clock.advance(Duration::from_secs(2));
+        assert_eq!(rig.mover.step().await.expect("moves"), 1);
+        rig.step().await;
+        assert_eq!(
+            (rig.view(later).await["status"].as_str(), rig.script.calls()),
+            (Some("SENT"), vec![later])
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_class_that_is_late_is_promoted_and_would_starve_otherwise() {
+    for (store, _database) in stores().await {
+        let clock = clock();
+        let mut rig = Rig::new(&store, &clock, 4).await;
+        let normal = rig.accept(Priority::Normal).await;
+        let mut sent_after = None;
+        for second in 0..130_u64 {
+            for _ in 0..8 {
+                rig.accept(Priority::High).await;
+            }
+            rig.workers.step().await.expect("renews");
+            rig.step().await;
+            if rig.script.calls().contains(&normal) {
+                sent_after = Some(second);
+                break;
+            }
+            clock.advance(Duration::from_secs(1));
+        }
+        assert!(sent_after.is_some_and(|second| (119..=125).contains(&second)), "{sent_after:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_stop_hands_back_what_was_not_begun() {
+    for (store, _database) in stores().await {
+        let clock = clock();
+        let mut rig = Rig::new(&store, &clock, 8).await;
+        let id = rig.accept(Priority::Normal).await;
+        rig.stop.begin();
+        rig.step().await;
+        assert!(rig.script.calls().is_empty());
+        assert_eq!(
+            (&rig.view(id).await["status"], &rig.view(id).await["attempts"]),
+            (&"QUEUED".into(), &0.into())
+        );
+        rig.workers.leave().await;
+        let mut next = Rig::new(&store, &clock, 8).await;
+        next.step().await;
+        assert_eq!((next.script.calls(), next.view(id).await["attempts"].as_i64()), (vec![id], Some(1)));
+    }
+}
+
+#[tokio::test]
+async fn one_key_is_one_notification() {
+    for (store, _database) in stores().await {
+        let clock = clock();
+        let mut rig = Rig::new(&store, &clock, 8).await;
+        let first = rig.submit(draft(Priority::Normal), Some("k")).await.expect("accepted");
+        assert_eq!(rig.submit(draft(Priority::Normal), Some("k")).await.expect("the same"), first);
+        let other = rig.submit(draft(Priority::High), Some("k")).await.expect_err("another body");
+        assert_eq!(other.code(), Code::IdempotencyKeyReused);
+        rig.step().await;
+        assert_eq!(rig.script.calls(), [first.id]);
+        clock.advance(Duration::from_secs(24 * 3600 + 1));
+        let later = rig.submit(draft(Priority::High), Some("k")).await.expect("a day later it is free");
+        assert_ne!(later.id, first.id);
+    }
+}
+
+#[tokio::test]
+async fn two_replicas_share_the_work_and_send_nothing_twice() {
+    for (store, _database) in stores().await {
+        let clock = clock();
+        let (mut a, mut b) = (Rig::new(&store, &clock, 4).await, Rig::new(&store, &clock, 4).await);
+        let mut ids = Vec::new();
+        for n in 0..40 {
+            let rig = if n % 2 == 0 { &mut a } else { &mut b };
+            ids.push(rig.accept(Priority::Normal).await);
+        }
+        for _ in 0..12 {
+            a.step().await;
+            b.step().await;
+        }
+        let mut calls = [a.script.calls(), b.script.calls()].concat();
+        calls.sort_unstable();
+        ids.sort_unstable();
+        assert_eq!(calls, ids);
+        assert!(!a.script.calls().is_empty() && !b.script.calls().is_empty());
+    }
+}

@@ -123,7 +123,12 @@ pub(super) async fn batch(
             Value::Array(_) => {
                 field.reject("invalid_length", format!("must hold 1 to {MAX_BATCH} notifications"))
             }
-            _ => field.fail("invalid_type", "must be an array"),
+            Value::Null
+            | Value::Bool(_)
+            | Value::Integer(_)
+            | Value::Float(_)
+            | Value::String(_)
+            | Value::Object(_) => field.fail("invalid_type", "must be an array"),
         })
     })?;
     let (service, principal) = (&service, &principal);

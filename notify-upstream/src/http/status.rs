@@ -34,7 +34,8 @@ pub(super) async fn cancel(
         // The addressee may look, and may not call it back; for it there is nothing here to cancel.
         return Err(Code::NotFound.into());
     }
-    let outcome = service.store.cancel(snapshot.id, service.clock.now()).await.map_err(unavailable)?;
+    let outcome =
+        service.store.cancel(snapshot.id, service.clock.now()).await.map_err(|error| unavailable(&error))?;
     let snapshot = find(&service, &principal, &id).await?;
     let view = view(&service, &snapshot);
     match (outcome, view.status) {
@@ -60,7 +61,7 @@ fn view(service: &Service, snapshot: &Snapshot) -> View {
     View::of(snapshot, service.clock.now(), |channel| service.board.desk(channel).gate())
 }
 
-fn unavailable(error: StoreError) -> Problem {
+pub(super) fn unavailable(error: &StoreError) -> Problem {
     tracing::warn!(%error, "the store failed");
     match error {
         StoreError::Unavailable(_) => Code::Unavailable.into(),

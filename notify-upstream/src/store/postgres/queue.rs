@@ -113,7 +113,7 @@ INSERT INTO notify_result (id, attempt, kind, at)
 SELECT id, attempt, $3, $2 FROM (TABLE queued UNION ALL TABLE delayed) AS gone";
 
 const DEPTHS: &str = "
-SELECT lane, (SELECT count(*) FROM (SELECT 1 FROM notify_queue q WHERE q.lane = l.lane LIMIT $2) AS some)
+SELECT lane, (SELECT count(*) FROM (SELECT 1 FROM notify_queue q WHERE q.lane = l.lane LIMIT $2) AS counted)
 FROM unnest($1::int2[]) AS l(lane)";
 
 impl Postgres {

@@ -1,0 +1,52 @@
+use postern_common::config::Env;
+use postern_common::decode::Object;
+use url::Url;
+
+use super::outlet::secret;
+use crate::webhook::{Certificates, Mailgun, SendGrid, Sns, Standard, Twilio, Webhooks};
+
+/// The table `[webhooks]`: a provider that has no table of its own there is answered as a bad signature is.
+pub(super) fn read(root: &Object<'_>, env: &Env, public_url: Option<&Url>) -> Option<Webhooks> {
+    let tables = root.section("webhooks", |table| {
+        let twilio = table.optional("twilio", |field| {
+            field.object(|twilio| {
+                let auth_token = secret(twilio, env, "auth_token_env");
+                let Some(base) = public_url else {
+                    twilio.fail("missing_field", "needs public_url, which is part of what Twilio signs");
+                    return None;
+                };
+                Some(Twilio { auth_token: auth_token?, url: callback(base, "twilio") })
+            })
+        });
+        let sns = table.section("sns", |sns| {
+            let topics = sns.list("topics", |field| field.text(1..=256));
+            Some(Sns { topics, certificates: Certificates::new(postern_common::service::http_client()) })
+        });
+        let sendgrid = table.section("sendgrid", |sendgrid| {
+            sendgrid.required("public_key", |field| {
+                SendGrid::new(field.string()?).or_else(|| field.fail("invalid_format", "must be base64"))
+            })
+        });
+        let mailgun = table.section("mailgun", |mailgun| {
+            secret(mailgun, env, "signing_key_env").map(|signing_key| Mailgun { signing_key })
+        });
+        let standard = table.section("standard", |standard| {
+            let key = secret(standard, env, "secret_env")?;
+            let read = Standard::new(&key);
+            if read.is_none() {
+                standard.fail("invalid_format", "the secret must be base64, after `whsec_` or not");
+            }
+            read
+        });
+        Some(Webhooks { twilio, sns, sendgrid, mailgun, standard })
+    });
+    Some(tables.unwrap_or_default())
+}
+
+/// Where a provider reaches us: through the gateway.
+pub(super) fn callback(base: &Url, provider: &str) -> Url {
+    let mut url = base.clone();
+    url.set_path(&format!("{}/webhooks/{provider}", base.path().trim_end_matches('/')));
+    url.set_query(None);
+    url
+}

@@ -1,0 +1,104 @@
+//! One HTTP call to a provider.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::HeaderMap;
+
+use super::{Codes, Refusal};
+use crate::address::is_public;
+
+/// What a provider answered.
+pub(super) struct Answer {
+    pub(super) status: u16,
+    pub(super) headers: HeaderMap,
+    pub(super) body: Vec<u8>,
+}
+
+const CALL: Duration = Duration::from_secs(30);
+const CONNECT: Duration = Duration::from_secs(5);
+const MAX_ANSWER: usize = 64 << 10;
+
+/// A client that follows no redirect: a provider that moves is a matter of configuration.
+pub(super) fn client() -> Result<reqwest::Client, String> {
+    builder().build().map_err(|error| error.to_string())
+}
+
+/// The same for addresses that strangers gave: a name that resolves to a private address is not called.
+pub(super) fn guarded_client() -> Result<reqwest::Client, String> {
+    builder().dns_resolver(Arc::new(PublicOnly)).build().map_err(|error| error.to_string())
+}
+
+fn builder() -> reqwest::ClientBuilder {
+    reqwest::Client::builder()
+        .redirect(reqwest::redirect::Policy::none())
+        .no_proxy()
+        .timeout(CALL)
+        .connect_timeout(CONNECT)
+        .user_agent(concat!("postern-notify/", env!("CARGO_PKG_VERSION")))
+}
+
+/// Resolves names to public addresses alone.
+struct PublicOnly;
+
+impl reqwest::dns::Resolve for PublicOnly {
+    fn resolve(&self, name: reqwest::dns::Name) -> reqwest::dns::Resolving {
+        Box::pin(async move {
+            let found = tokio::net::lookup_host((name.as_str(), 0)).await?;
+            let public: Vec<SocketAddr> = found.filter(|address| is_public(address.ip())).collect();
+            if public.is_empty() {
+                return Err("resolves to no public address".into());
+            }
+            Ok(Box::new(public.into_iter()) as reqwest::dns::Addrs)
+        })
+    }
+}
+
+/// Makes the call.
+///
+/// # Errors
+/// No answer, judged by the table of codes: before a connection nothing was handed over, after it nobody knows.
+pub(super) async fn call(
+    codes: &Codes,
+    provider: &'static str,
+    request: reqwest::RequestBuilder,
+) -> Result<Answer, Refusal> {
+    let silent = |error: &reqwest::Error| {
+        let word = if error.is_connect() {
+            "connect"
+        } else if error.is_timeout() {
+            "timeout"
+        } else {
+            "broken"
+        };
+        codes.judge(provider, word)
+    };
+    let mut response = request.send().await.map_err(|error| silent(&error))?;
+    let (status, headers) = (response.status().as_u16(), response.headers().clone());
+    let mut body = Vec::new();
+    while let Some(chunk) = response.chunk().await.map_err(|error| silent(&error))? {
+        body.extend_from_slice(&chunk);
+        if body.len() > MAX_ANSWER {
+            break;
+        }
+    }
+    Ok(Answer { status, headers, body })
+}
+
+impl Answer {
+    pub(super) fn is_success(&self) -> bool {
+        (200..300).contains(&self.status)
+    }
+
+    pub(super) fn json(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.body).unwrap_or_default()
+    }
+
+    /// The provider's no, by its own code where it has one, else by the status.
+    pub(super) fn refusal(&self, codes: &Codes, provider: &'static str, code: Option<String>) -> Refusal {
+        let retry_after = self.headers.get(http::header::RETRY_AFTER).and_then(|value| value.to_str().ok());
+        let code = code.unwrap_or_else(|| format!("http {}", self.status));
+        codes.judge_http(provider, &code, retry_after)
+    }
+}

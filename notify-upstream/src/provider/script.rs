@@ -1,0 +1,49 @@
+//! A provider for tests: keeps a record of every call and answers as it is told.
+
+use std::sync::{Arc, Mutex};
+
+use tokio::sync::Notify;
+
+use super::{Codes, Message, Refusal, Taken};
+use crate::notification::NotificationId;
+
+/// Clones share the record and the orders.
+#[derive(Clone, Debug, Default)]
+pub struct Script {
+    calls: Arc<Mutex<Vec<NotificationId>>>,
+    refusals: Arc<Mutex<Vec<&'static str>>>,
+    hold: Arc<Mutex<Option<Arc<Notify>>>>,
+}
+
+impl Script {
+    /// Every call so far.
+    pub fn calls(&self) -> Vec<NotificationId> {
+        self.calls.lock().expect("no panic").clone()
+    }
+
+    /// The next calls are refused with these codes of SMTP, the first first.
+    pub fn refuse(&self, codes: &[&'static str]) {
+        self.refusals.lock().expect("no panic").extend(codes);
+    }
+
+    /// Calls do not come back until the given gate is told.
+    pub fn hold(&self) -> Arc<Notify> {
+        let gate = Arc::new(Notify::new());
+        *self.hold.lock().expect("no panic") = Some(Arc::clone(&gate));
+        gate
+    }
+
+    pub(super) async fn send(&self, message: &Message<'_>) -> Result<Taken, Refusal> {
+        self.calls.lock().expect("no panic").push(message.id);
+        let hold = self.hold.lock().expect("no panic").clone();
+        if let Some(gate) = hold {
+            gate.notified().await;
+        }
+        let mut refusals = self.refusals.lock().expect("no panic");
+        if refusals.is_empty() {
+            Ok(Taken::default())
+        } else {
+            Err(Codes::shipped().judge("smtp", refusals.remove(0)))
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! A whole service over one store, driven by hand.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use postern_common::cache::Cache;
+use postern_common::clock::Timestamp;
+use postern_common::database::testing::{self, TestDatabase};
+use postern_common::identity::{IdentityConfig, Pool};
+use postern_common::service::{ServiceClient, ServiceTokens};
+use postern_common::{Clock, Problem, Shutdown};
+use tokio::sync::mpsc;
+
+use crate::accept::{self, Accepted, Door, Writer};
+use crate::actor::Actors;
+use crate::address::{Address, EmailAddress};
+use crate::deliver::Courier;
+use crate::dispatch::{Board, Dispatcher, Finisher, Means, Runner, Workers};
+use crate::housekeeping::Mover;
+use crate::metrics::Metrics;
+use crate::notification::{Channel, NotificationId, Priority};
+use crate::outlet::{Breaker, Outlet, Outlets};
+use crate::provider::script::Script;
+use crate::provider::{Codes, Provider};
+use crate::request::{Draft, IdempotencyKey, Principal, Request};
+use crate::sequence::Sequence;
+use crate::store::Store;
+use crate::suppression::Suppression;
+use crate::template::{Locale, TemplateName, Templates};
+use crate::view::View;
+
+/// When every test begins.
+pub(crate) const START: Timestamp = Timestamp(1_763_600_000_000);
+
+/// One replica.
+pub(crate) struct Rig {
+    pub(crate) clock: Clock,
+    pub(crate) store: Store,
+    pub(crate) script: Script,
+    pub(crate) door: Door,
+    pub(crate) writer: Writer,
+    pub(crate) dispatcher: Dispatcher,
+    pub(crate) finisher: Finisher,
+    pub(crate) runner: Arc<Runner>,
+    pub(crate) workers: Arc<Workers>,
+    pub(crate) board: Arc<Board>,
+    pub(crate) mover: Mover,
+    pub(crate) stop: Shutdown,
+}
+
+/// Stores of both kinds, each with the database that it lives in.
+pub(crate) async fn stores() -> Vec<(Store, TestDatabase)> {
+    let mut stores = Vec::new();
+    for test in testing::both().await {
+        let store = Store::open(&test.database, 4).await.expect("opens");
+        store.keep_house(START, Timestamp(0)).await.expect("partitions");
+        stores.push((store, test));
+    }
+    stores
+}
+
+pub(crate) fn templates() -> Templates {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../conf/templates");
+    Templates::load(&folder, Locale::parse("en").expect("tag")).expect("the shipped templates are sound")
+}
+
+fn identity() -> IdentityConfig {
+    let pool = |id: &str| Pool {
+        pool_id: id.to_owned(),
+        client_id: "c".to_owned(),
+        client_secret: None,
+        issuer: format!("http://127.0.0.1:9/{id}"),
+        jwks_url: format!("http://127.0.0.1:9/{id}/jwks").parse().expect("URL"),
+    };
+    IdentityConfig {
+        region: "us-west-2".to_owned(),
+        endpoint: None,
+        actor: pool("actor"),
+        service: pool("service"),
+        service_account: None,
+    }
+}
+
+impl Rig {
+    /// A replica with so many permits for e-mail.
+    pub(crate) async fn new(store: &Store, clock: &Clock, permits: usize) -> Self {
+        let (store, clock, script) = (store.clone(), clock.clone(), Script::default());
+        let workers = Workers::start(store.clone(), clock.clone()).await.expect("registers");
+        let (board, metrics, stop) = (Arc::new(Board::new([permits; 3])), Metrics::new(), Shutdown::new());
+        let (ended, over) = mpsc::unbounded_channel();
+        let courier = courier(&store, &clock, &script);
+        let runner = Runner::new(courier, clock.clone(), Arc::clone(&workers), ended, stop.clone());
+        let means = Means {
+            store: store.clone(),
+            clock: clock.clone(),
+            workers: Arc::clone(&workers),
+            board: Arc::clone(&board),
+            runner: Arc::clone(&runner),
+            metrics: metrics.clone(),
+        };
+        let (door, writer) = Door::open(accept::Means {
+            store: store.clone(),
+            clock: clock.clone(),
+            sequence: Arc::new(Sequence::new(clock.clone())),
+            board: Arc::clone(&board),
+            workers: Arc::clone(&workers),
+            runner: Arc::clone(&runner),
+            metrics: metrics.clone(),
+        });
+        Self {
+            dispatcher: Dispatcher::new(Channel::Email, &means),
+            finisher: Finisher::new(store.clone(), clock.clone(), Arc::clone(&board), metrics, over),
+            mover: Mover { store: store.clone(), clock: clock.clone(), board: Arc::clone(&board) },
+            clock,
+            store,
+            script,
+            door,
+            writer,
+            runner,
+            workers,
+            board,
+            stop,
+        }
+    }
+
+    /// Accepts one notification by e-mail.
+    pub(crate) async fn accept(&mut self, priority: Priority) -> NotificationId {
+        self.submit(draft(priority), None).await.expect("accepted").id
+    }
+
+    /// Accepts what is given.
+    pub(crate) async fn submit(&mut self, draft: Draft, key: Option<&str>) -> Result<Accepted, Problem> {
+        let (door, key) = (self.door.clone(), key.and_then(IdempotencyKey::parse));
+        let principal = Principal { creator: "service:test".into(), subject: None };
+        let answer = tokio::spawn(async move { door.accept(&principal, draft, key).await });
+        self.writer.step().await;
+        answer.await.expect("no panic")
+    }
+
+    /// One round: look, claim, deliver, write. How many were written.
+    pub(crate) async fn step(&mut self) -> usize {
+        self.dispatcher.survey().await.expect("looks");
+        self.dispatcher.pass().await.expect("claims");
+        self.settle().await
+    }
+
+    /// Lets what was begun end, and writes it.
+    pub(crate) async fn settle(&mut self) -> usize {
+        self.runner.idle().await;
+        self.finisher.drain().await
+    }
+
+    pub(crate) async fn view(&self, id: NotificationId) -> serde_json::Value {
+        let snapshot = self.store.read(&[id]).await.expect("reads").pop().expect("there");
+        let view = View::of(&snapshot, self.clock.now(), |channel| self.board.desk(channel).gate());
+        serde_json::to_value(view).expect("JSON")
+    }
+}
+
+fn courier(store: &Store, clock: &Clock, script: &Script) -> Courier {
+    let tokens = ServiceTokens::new(&identity(), Cache::memory(clock.clone()), clock.clone());
+    let calls = ServiceClient::new(tokens, postern_common::service::http_client());
+    let outlet = Outlet {
+        name: "script".to_owned(),
+        provider: Provider::Script(script.clone()),
+        weight: 1,
+        concurrency: tokio::sync::Semaphore::new(1000),
+        breaker: Breaker::new(clock.clone()),
+    };
+    Courier {
+        templates: Arc::new(ArcSwap::from_pointee(templates())),
+        actors: Actors::new("http://127.0.0.1:9".parse().expect("URL"), calls),
+        outlets: Outlets::new([vec![outlet], Vec::new(), Vec::new()], Codes::shipped()),
+        suppression: Arc::new(Suppression::new(store.clone(), clock.clone())),
+    }
+}
+
+/// An e-mail that is in order.
+pub(crate) fn draft(priority: Priority) -> Draft {
+    let address = EmailAddress::parse("ada@example.com").expect("address");
+    let request = Request {
+        channel: Channel::Email,
+        recipient: Address::Email(address).into(),
+        template: TemplateName::parse("welcome").expect("name"),
+        variables: serde_json::json!({"name": "Ada"}).as_object().cloned().expect("object"),
+        locale: None,
+        priority,
+        send_at: None,
+        expires_at: None,
+    };
+    Draft { request, template_version: 1, locale: Locale::parse("en").expect("tag") }
+}
+
+/// An instant after the start.
+pub(crate) fn after(seconds: u64) -> Timestamp {
+    START.plus(Duration::from_secs(seconds))
+}

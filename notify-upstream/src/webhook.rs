@@ -1,0 +1,176 @@
+//! What providers report later.
+//!
+//! The signature is checked over the raw body before anything else is read. Reports go to an inbox that is unique per
+//! provider event; the status is merged from it by rank when it is read, so that neither the order of reports nor their
+//! repetition matters, and one that comes before SENT is stored waits there.
+
+mod mailgun;
+mod sendgrid;
+mod sns;
+mod standard;
+mod twilio;
+
+use std::time::Duration;
+
+use aws_lc_rs::hmac;
+use http::HeaderMap;
+use postern_common::Secret;
+use postern_common::clock::Timestamp;
+use serde_json::Value;
+
+pub use sns::{Certificates, Sns};
+
+use crate::notification::NotificationId;
+use crate::store::Receipt;
+use crate::store::row::ReceiptKind;
+
+/// The webhooks that are configured; one that is not answers as to a bad signature.
+#[derive(Debug, Default)]
+pub struct Webhooks {
+    /// Twilio: SMS status.
+    pub twilio: Option<Twilio>,
+    /// Amazon SNS: mail events of SES.
+    pub sns: Option<Sns>,
+    /// SendGrid: mail events.
+    pub sendgrid: Option<SendGrid>,
+    /// Mailgun: mail events.
+    pub mailgun: Option<Mailgun>,
+    /// Standard Webhooks: any other.
+    pub standard: Option<Standard>,
+}
+
+/// A request as it came.
+#[derive(Clone, Copy, Debug)]
+pub struct Incoming<'a> {
+    /// Its headers.
+    pub headers: &'a HeaderMap,
+    /// Its query, without `?`.
+    pub query: Option<&'a str>,
+    /// Its body.
+    pub body: &'a [u8],
+    /// When it came.
+    pub now: Timestamp,
+}
+
+/// Why a webhook is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unheard {
+    /// The signature is missing, wrong or too old, or this provider is not configured.
+    Signature,
+    /// It is signed and cannot be read.
+    Unreadable,
+    /// The provider's certificate cannot be fetched now.
+    Unavailable,
+}
+
+/// What a webhook says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// The provider's name for the event.
+    pub event_id: String,
+    /// What it is about; `None` for what is not about one of ours.
+    pub id: Option<NotificationId>,
+    /// What it says.
+    pub kind: ReceiptKind,
+    /// When it happened.
+    pub at: Timestamp,
+    /// Our word for the reason.
+    pub code: Option<String>,
+    /// The provider's words.
+    pub detail: Option<String>,
+    /// An address that is proven not to exist.
+    pub dead_address: Option<String>,
+}
+
+/// How old or how far ahead a signed time may be, where the scheme has one.
+const WINDOW: Duration = Duration::from_secs(300);
+
+// === impl Webhooks ===
+
+impl Webhooks {
+    /// Checks and reads what a provider sent.
+    ///
+    /// # Errors
+    /// Why not; nothing was changed.
+    pub async fn read(&self, provider: &str, incoming: &Incoming<'_>) -> Result<Vec<Report>, Unheard> {
+        match provider {
+            "twilio" => self.twilio.as_ref().ok_or(Unheard::Signature)?.read(incoming),
+            "sns" => self.sns.as_ref().ok_or(Unheard::Signature)?.read(incoming).await,
+            "sendgrid" => self.sendgrid.as_ref().ok_or(Unheard::Signature)?.read(incoming),
+            "mailgun" => self.mailgun.as_ref().ok_or(Unheard::Signature)?.read(incoming),
+            "standard" => self.standard.as_ref().ok_or(Unheard::Signature)?.read(incoming),
+            _ => Err(Unheard::Signature),
+        }
+    }
+}
+
+pub use mailgun::Mailgun;
+pub use sendgrid::SendGrid;
+pub use standard::Standard;
+pub use twilio::Twilio;
+
+// === impl Report ===
+
+impl Report {
+    /// The row of the inbox, if it is about one of ours.
+    #[must_use]
+    pub fn receipt(&self, provider: &str, received_at: Timestamp) -> Option<Receipt> {
+        let printable =
+            |text: &String| text.chars().filter(|c| !c.is_control()).take(300).collect::<String>();
+        Some(Receipt {
+            provider: provider.to_owned(),
+            event_id: self.event_id.chars().filter(|c| !c.is_control()).take(200).collect(),
+            id: self.id?,
+            kind: self.kind,
+            at: self.at,
+            received_at,
+            code: self.code.as_ref().map(printable),
+            detail: self.detail.as_ref().map(printable),
+        })
+    }
+}
+
+/// HMAC-SHA256 over `parts`, compared in constant time.
+fn hmac_sha256(secret: &[u8], parts: &[&[u8]], tag: &[u8]) -> Result<(), Unheard> {
+    let key = hmac::Key::new(hmac::HMAC_SHA256, secret);
+    hmac::verify(&key, &parts.concat(), tag).map_err(|_| Unheard::Signature)
+}
+
+/// A signed time within the window.
+fn within_window(unix_seconds: i64, now: Timestamp, window: Duration) -> Result<(), Unheard> {
+    let distance = now.unix_seconds().abs_diff(unix_seconds);
+    if distance <= window.as_secs() { Ok(()) } else { Err(Unheard::Signature) }
+}
+
+fn header<'a>(headers: &'a HeaderMap, name: &str) -> Result<&'a str, Unheard> {
+    headers.get(name).and_then(|value| value.to_str().ok()).ok_or(Unheard::Signature)
+}
+
+fn json(body: &[u8]) -> Result<Value, Unheard> {
+    serde_json::from_slice(body).map_err(|_| Unheard::Unreadable)
+}
+
+fn text<'a>(value: &'a Value, pointer: &str) -> Option<&'a str> {
+    value.pointer(pointer).and_then(Value::as_str)
+}
+
+/// Our id in a `Message-ID` of ours: `<id@domain>`.
+fn id_in_message_id(message_id: &str) -> Option<NotificationId> {
+    NotificationId::parse(message_id.trim().trim_start_matches('<').split('@').next()?)
+}
+
+/// A provider's words without the address that they may repeat.
+fn without_address(words: &str, address: Option<&str>) -> String {
+    match address.filter(|address| !address.is_empty()) {
+        Some(address) => words.replace(address, "<recipient>"),
+        None => words.to_owned(),
+    }
+}
+
+/// A secret's bytes.
+fn bytes(secret: &Secret) -> &[u8] {
+    secret.expose().as_bytes()
+}
+
+#[cfg(test)]
+mod tests;

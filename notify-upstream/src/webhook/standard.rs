@@ -1,0 +1,70 @@
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use postern_common::Secret;
+use postern_common::clock::Timestamp;
+
+use super::{Incoming, Report, Unheard, WINDOW, header, hmac_sha256, json, text, within_window};
+use crate::notification::NotificationId;
+use crate::store::row::ReceiptKind;
+
+/// Standard Webhooks (standardwebhooks.com, symmetric `v1`), for any provider that is not built in:
+/// `{"type": "notification.delivered", "timestamp": "…", "data": {"notificationId": "…", "code"?, "detail"?}}`, where the
+/// type ends with `sent`, `deferred`, `delivered`, `failed` or `bounced`.
+#[derive(Debug)]
+pub struct Standard {
+    key: Secret,
+}
+
+impl Standard {
+    /// With a secret as the standard writes it: base64, after `whsec_` or not. `None` if it is not base64.
+    #[must_use]
+    pub fn new(secret: &Secret) -> Option<Self> {
+        let encoded = secret.expose().strip_prefix("whsec_").unwrap_or(secret.expose());
+        let key = STANDARD.decode(encoded).ok().filter(|key| !key.is_empty())?;
+        // Kept encoded, because a secret is text; decoding again costs nothing beside the HMAC.
+        Some(Self { key: Secret::new(STANDARD.encode(key)) })
+    }
+
+    pub(super) fn read(&self, incoming: &Incoming<'_>) -> Result<Vec<Report>, Unheard> {
+        let id = header(incoming.headers, "webhook-id")?;
+        let timestamp = header(incoming.headers, "webhook-timestamp")?;
+        let signatures = header(incoming.headers, "webhook-signature")?;
+        let seconds: i64 = timestamp.parse().map_err(|_| Unheard::Signature)?;
+        within_window(seconds, incoming.now, WINDOW)?;
+        let key = STANDARD.decode(self.key.expose()).map_err(|_| Unheard::Signature)?;
+        let parts: [&[u8]; 5] = [id.as_bytes(), b".", timestamp.as_bytes(), b".", incoming.body];
+        // Several while a secret is being changed; a handful is enough.
+        let good =
+            signatures.split(' ').take(8).filter_map(|one| one.strip_prefix("v1,")).any(|encoded| {
+                STANDARD.decode(encoded).is_ok_and(|tag| hmac_sha256(&key, &parts, &tag).is_ok())
+            });
+        if !good {
+            return Err(Unheard::Signature);
+        }
+        report(incoming, id).map(|report| vec![report])
+    }
+}
+
+fn report(incoming: &Incoming<'_>, event_id: &str) -> Result<Report, Unheard> {
+    let body = json(incoming.body)?;
+    let name = text(&body, "/type").ok_or(Unheard::Unreadable)?;
+    let kind = match name.rsplit('.').next().unwrap_or_default() {
+        "sent" => ReceiptKind::Sent,
+        "deferred" => ReceiptKind::Deferred,
+        "delivered" => ReceiptKind::Delivered,
+        "failed" => ReceiptKind::Failed,
+        "bounced" => ReceiptKind::Bounced,
+        _ => return Err(Unheard::Unreadable),
+    };
+    Ok(Report {
+        event_id: event_id.to_owned(),
+        id: Some(
+            text(&body, "/data/notificationId").and_then(NotificationId::parse).ok_or(Unheard::Unreadable)?,
+        ),
+        kind,
+        at: text(&body, "/timestamp").and_then(Timestamp::parse).unwrap_or(incoming.now),
+        code: text(&body, "/data/code").map(str::to_owned),
+        detail: text(&body, "/data/detail").map(str::to_owned),
+        dead_address: None,
+    })
+}
