@@ -1,6 +1,7 @@
 //! The gateway as a whole: built from a configuration, run on sockets that the caller bound.
 
-use std::path::PathBuf;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -23,6 +24,7 @@ use crate::access::AccessLog;
 use crate::config::{Config, Stop};
 use crate::connection::Connections;
 use crate::gateway::Gateway;
+use crate::handover::{Heir, Inheritance};
 use crate::ids::Ids;
 use crate::limit::Limiter;
 use crate::listener::Acceptor;
@@ -52,6 +54,8 @@ pub struct App {
     stop: Stop,
     fixed: Fixed,
     source: Option<Source>,
+    handover: Option<PathBuf>,
+    predecessor: Option<UnixStream>,
 }
 
 /// Pingora's own bound on attempts; the upstream's `retries` is what counts.
@@ -82,7 +86,7 @@ impl App {
             .map(|listen| listen.tls.clone().map(TlsFiles::load).transpose().map(|files| files.map(Arc::new)))
             .collect::<Result<_, _>>()?;
         let access = AccessLog::open(&config.access_log, metrics.events_dropped.clone())?;
-        let fixed = Fixed::of(&config);
+        let (fixed, handover) = (Fixed::of(&config), config.handover.clone());
         let (stop, keys, pingora) = (config.stop, config.limits.keys, Arc::new(pingora_settings(&config)));
         let live = Live::new(config, None, &metrics, &clock)?;
         metrics.config_version.set(1);
@@ -105,7 +109,18 @@ impl App {
         let connections = Arc::new(Connections::new(proxy, Arc::clone(&state)));
         let health = Health::new();
         let running = health.check("gateway");
-        Ok(Self { state, connections, tls, health, running, stop, fixed, source: None })
+        Ok(Self {
+            state,
+            connections,
+            tls,
+            health,
+            running,
+            stop,
+            fixed,
+            source: None,
+            handover,
+            predecessor: None,
+        })
     }
 
     /// Follows this file while running: a change, or SIGHUP, is a new configuration. SIGUSR1 reopens the access
@@ -116,9 +131,19 @@ impl App {
         self
     }
 
+    /// Tells the process that handed its sockets over, once this one serves them.
+    #[must_use]
+    pub fn succeeds(mut self, predecessor: UnixStream) -> Self {
+        self.predecessor = Some(predecessor);
+        self
+    }
+
     /// Serves until the stop begins, and then until no request is in flight or the drain is over.
     pub async fn run(self, listeners: Listeners, shutdown: Shutdown) {
         let background = Shutdown::new();
+        if let Some(path) = &self.handover {
+            wait_for_heir(path, &listeners, &shutdown);
+        }
         let keepers = keep::start(&self.state, &self.health, &background);
         if let Some(source) = self.source {
             let tls = self.tls.iter().flatten().cloned().collect();
@@ -140,6 +165,9 @@ impl App {
             tokio::spawn(acceptor.clone().run(listener, tls, accepting.clone()));
         }
         self.running.set_ok();
+        if let Some(predecessor) = self.predecessor {
+            Inheritance::announce(predecessor);
+        }
         shutdown.begun().await;
         self.running.set_failed("stopping");
         tokio::time::sleep(self.stop.notice).await;
@@ -151,6 +179,17 @@ impl App {
         if let Some(admin) = admin {
             let _panicked = admin.await;
         }
+    }
+}
+
+/// A thread of its own, because it waits for the life of the process.
+fn wait_for_heir(path: &Path, listeners: &Listeners, shutdown: &Shutdown) {
+    let shutdown = shutdown.clone();
+    let waiting = Heir::wait_at(path, listeners).and_then(|heir| {
+        std::thread::Builder::new().name("handover".to_owned()).spawn(move || heir.run(&shutdown)).map(|_| ())
+    });
+    if let Err(error) = waiting {
+        tracing::error!(%error, path = %path.display(), "cannot be taken over");
     }
 }
 

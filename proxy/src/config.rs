@@ -41,6 +41,8 @@ pub struct Config {
     pub limits: Limits,
     /// How the process ends.
     pub stop: Stop,
+    /// `[handover] socket`: the Unix socket over which a new process takes over; default none.
+    pub handover: Option<PathBuf>,
     /// Where access events go.
     pub access_log: AccessLog,
     /// The services behind the gateway.
@@ -84,6 +86,7 @@ impl Config {
         let limits = root.section("limits", |section| Limits::read(section, env));
         let limits = limits.unwrap_or_else(|| Limits::from_env(env));
         let stop = root.section("stop", Stop::read).unwrap_or_default();
+        let handover = root.section("handover", |section| section.required("socket", |f| f.text(1..=100)));
         let access_log = root.section("access_log", AccessLog::read).unwrap_or_default();
         let upstreams = root.section("upstream", |section| Some(section.entries(Upstream::read)));
         let upstreams = upstreams.unwrap_or_default();
@@ -97,6 +100,7 @@ impl Config {
             tokens,
             limits,
             stop,
+            handover: handover.map(PathBuf::from),
             access_log,
             upstreams,
             routes,

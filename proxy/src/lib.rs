@@ -16,6 +16,7 @@ mod context;
 mod explain;
 pub mod framing;
 mod gateway;
+mod handover;
 pub mod head;
 pub mod headers;
 mod ids;
@@ -38,6 +39,7 @@ pub use app::{App, Listeners};
 pub use check::check;
 pub use config::Config;
 pub use explain::{Sender, explain};
+pub use handover::Inheritance;
 pub use schema::SCHEMA;
 
 #[cfg(test)]

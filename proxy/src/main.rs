@@ -9,7 +9,7 @@ use postern_common::exit::Exit;
 use postern_common::token::{Verifier, VerifierOptions};
 use postern_common::{Clock, Shutdown, log};
 use postern_proxy::config::TestToken;
-use postern_proxy::{App, Config, Listeners, Sender};
+use postern_proxy::{App, Config, Inheritance, Listeners, Sender};
 use tokio::net::TcpListener;
 
 /// Postern's gateway.
@@ -26,7 +26,11 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     /// Serve (the default).
-    Run,
+    Run {
+        /// Take the sockets over from the process that runs with the same `handover.socket`; it then ends.
+        #[arg(long)]
+        take_over: bool,
+    },
     /// Say everything that is wrong with the configuration, and run its tests.
     Check,
     /// Say which route a request takes, why, and what its policy decides.
@@ -52,15 +56,15 @@ fn main() -> ExitCode {
         Err(help) => return help.print().map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS),
     };
     let env = Env::of_process();
-    Exit::report(match arguments.command.unwrap_or(Command::Run) {
-        Command::Run => run(&arguments.config, &env),
+    Exit::report(match arguments.command.unwrap_or(Command::Run { take_over: false }) {
+        Command::Run { take_over } => run(&arguments.config, &env, take_over),
         Command::Check => check(&arguments.config, &env),
         Command::Explain { method, url, token } => explain(&arguments.config, &env, &method, &url, &token),
         Command::Schema => schema(),
     })
 }
 
-fn run(path: &Path, env: &Env) -> Result<(), Exit> {
+fn run(path: &Path, env: &Env, take_over: bool) -> Result<(), Exit> {
     log::init(log::Format::Json, env.get("POSTERN_LOG").unwrap_or("info"));
     let config = config::load(path, |root| Config::read(root, env))?;
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
@@ -72,8 +76,18 @@ fn run(path: &Path, env: &Env) -> Result<(), Exit> {
     runtime.block_on(async {
         let shutdown =
             Shutdown::on_signals().map_err(|error| Exit::unavailable(format!("no signals: {error}")))?;
-        let listeners = bind(&config).await?;
-        let app = App::build(config, Clock::system())?.watch(path.to_owned(), env.clone());
+        let (listeners, predecessor) = if take_over {
+            let path =
+                config.handover.as_ref().ok_or_else(|| Exit::usage("--take-over needs [handover] socket"))?;
+            let (listeners, predecessor) = Inheritance::take(path)?.into_parts();
+            (listeners, Some(predecessor))
+        } else {
+            (bind(&config).await?, None)
+        };
+        let mut app = App::build(config, Clock::system())?.watch(path.to_owned(), env.clone());
+        if let Some(predecessor) = predecessor {
+            app = app.succeeds(predecessor);
+        }
         app.run(listeners, shutdown).await;
         Ok(())
     })

@@ -137,9 +137,7 @@ impl Reloader {
                 _ = hangup.recv() => true,
                 () = tokio::time::sleep(INTERVAL) => false,
             };
-            if forced {
-                self.reload_certificates();
-            }
+            self.reload_certificates(forced);
             self.reload(forced);
         }
     }
@@ -199,9 +197,9 @@ impl Reloader {
         }
     }
 
-    fn reload_certificates(&self) {
+    fn reload_certificates(&self, forced: bool) {
         for files in &self.tls {
-            if let Err(exit) = files.reload() {
+            if let Err(exit) = files.refresh(forced) {
                 tracing::error!(reason = exit.message(), "certificate refused; what was live stays live");
             }
         }

@@ -1,5 +1,7 @@
 //! The gateway over real sockets: what an origin gets to see, byte by byte, and what a client is told.
 
+mod encrypted;
+mod handover;
 mod harness;
 mod origin;
 mod rates;

@@ -2,7 +2,8 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
 
 use arc_swap::ArcSwap;
 use postern_common::exit::Exit;
@@ -20,6 +21,8 @@ use crate::config::Tls;
 pub(crate) struct TlsFiles {
     source: Tls,
     current: ArcSwap<ServerConfig>,
+    /// When the files were written, as far as they were tried.
+    tried: Mutex<Vec<Option<SystemTime>>>,
 }
 
 impl TlsFiles {
@@ -27,14 +30,26 @@ impl TlsFiles {
     /// Status 64 with the file that is not good.
     pub(crate) fn load(source: Tls) -> Result<Self, Exit> {
         let current = ArcSwap::new(Arc::new(server_config(&source)?));
-        Ok(Self { source, current })
+        let tried = Mutex::new(written(&source));
+        Ok(Self { source, current, tried })
+    }
+
+    /// Reads the files again if one of them was written since they were tried last, or in any case.
+    ///
+    /// # Errors
+    /// As [`TlsFiles::load`].
+    pub(crate) fn refresh(&self, forced: bool) -> Result<(), Exit> {
+        let now = written(&self.source);
+        let before =
+            std::mem::replace(&mut *self.tried.lock().unwrap_or_else(PoisonError::into_inner), now.clone());
+        if forced || before != now { self.reload() } else { Ok(()) }
     }
 
     /// Reads the files again; what was live stays live if they are not good.
     ///
     /// # Errors
     /// As [`TlsFiles::load`].
-    pub(crate) fn reload(&self) -> Result<(), Exit> {
+    fn reload(&self) -> Result<(), Exit> {
         self.current.store(Arc::new(server_config(&self.source)?));
         Ok(())
     }
@@ -67,6 +82,15 @@ fn server_config(source: &Tls) -> Result<ServerConfig, Exit> {
     config.alpn_protocols = if source.http2 { vec![b"h2".to_vec()] } else { Vec::new() };
     config.alpn_protocols.push(b"http/1.1".to_vec());
     Ok(config)
+}
+
+fn written(source: &Tls) -> Vec<Option<SystemTime>> {
+    let files = [Some(&source.certificate), Some(&source.key), source.client_ca.as_ref()];
+    files
+        .into_iter()
+        .flatten()
+        .map(|path| std::fs::metadata(path).and_then(|file| file.modified()).ok())
+        .collect()
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Exit> {

@@ -101,6 +101,10 @@ fn follow_trace(state: &State, headers: &HeaderMap, ctx: &mut Context) {
     let parent = state.ids.number();
     ctx.trace = match given.and_then(|value| value.to_str().ok()) {
         Some(text) => Trace::follow(text, parent),
-        None => Trace { id: u128::from(state.ids.number()) << 64 | u128::from(parent), parent, flags: 0 },
+        None => Trace {
+            id: u128::from(state.ids.number()) << 64 | u128::from(state.ids.number()),
+            parent,
+            flags: 0,
+        },
     };
 }

@@ -84,7 +84,7 @@ async fn count(
     match limit.by {
         RateBy::Address => client(session)?.hash(&mut hasher),
         RateBy::Principal => {
-            ctx.caller.as_ref().map(|caller| (caller.issuer(), caller.subject())).hash(&mut hasher)
+            ctx.caller.as_ref().map(|caller| (caller.issuer(), caller.subject())).hash(&mut hasher);
         }
         RateBy::Route => {}
     }

@@ -22,7 +22,7 @@ use crate::{App, Config, Listeners};
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The routes of most tests.
-const ROUTES: &str = r#"
+pub(super) const ROUTES: &str = r#"
 [[route]]
 name = "open"
 path = "/open"
@@ -77,11 +77,40 @@ impl Gateway {
     }
 
     pub(super) async fn before(origin: Origin, upstream: &str, limits: &str, routes: &str) -> Self {
+        Self::launch(origin, ("", upstream, limits, routes)).await
+    }
+
+    /// `tls` is the table `[listen.tls]`.
+    pub(super) async fn behind_tls(origin: Origin, upstream: &str, tls: &str) -> Self {
+        Self::launch(origin, (tls, upstream, "", ROUTES)).await
+    }
+
+    /// On sockets that another gateway handed over.
+    pub(super) async fn on(
+        listeners: Listeners,
+        predecessor: std::os::unix::net::UnixStream,
+        origin: Origin,
+        upstream: &str,
+    ) -> Self {
+        Self::run(listeners, Some(predecessor), origin, ("", upstream, "", ROUTES)).await
+    }
+
+    async fn launch(origin: Origin, parts: (&str, &str, &str, &str)) -> Self {
+        let listeners = Listeners { public: vec![bind().await], admin: Some(bind().await) };
+        Self::run(listeners, None, origin, parts).await
+    }
+
+    async fn run(
+        listeners: Listeners,
+        predecessor: Option<std::os::unix::net::UnixStream>,
+        origin: Origin,
+        (listen, upstream, limits, routes): (&str, &str, &str, &str),
+    ) -> Self {
         let key = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).expect("a key");
         let pool = serve_keys(&key).await;
         let log = tempfile::tempdir().expect("a folder");
         let text = format!(
-            "[[listen]]\naddress = \"127.0.0.1:1\"\n[access_log]\nto = \"{}\"\n[limits]\n{limits}\n\
+            "[[listen]]\naddress = \"127.0.0.1:1\"\n{listen}\n[access_log]\nto = \"{}\"\n[limits]\n{limits}\n\
              [upstream.origin]\n{upstream}\n{routes}",
             log.path().join("access.log").display()
         );
@@ -97,12 +126,13 @@ impl Gateway {
             parse("test.toml", &text, |root| Config::read(root, &env)).expect("a good configuration");
         let file = log.path().join("proxy.toml");
         std::fs::write(&file, &text).expect("writes");
-        let app = App::build(config, Clock::system()).expect("builds").watch(file, env);
-        let (public, admin) = (bind().await, bind().await);
-        let (address, admin_address) =
-            (public.local_addr().expect("bound"), admin.local_addr().expect("bound"));
+        let mut app = App::build(config, Clock::system()).expect("builds").watch(file, env);
+        if let Some(predecessor) = predecessor {
+            app = app.succeeds(predecessor);
+        }
+        let bound = |listener: Option<&TcpListener>| listener.expect("one").local_addr().expect("bound");
+        let (address, admin_address) = (bound(listeners.public.first()), bound(listeners.admin.as_ref()));
         let shutdown = Shutdown::new();
-        let listeners = Listeners { public: vec![public], admin: Some(admin) };
         let running = tokio::spawn(app.run(listeners, shutdown.clone()));
         let issuer = endpoint;
         Self { address, admin: admin_address, origin, shutdown, running, log, key: Arc::new(key), issuer }
@@ -270,6 +300,14 @@ impl Answer {
             .find(|line| line.split(':').next().is_some_and(|known| known.eq_ignore_ascii_case(name)))?;
         line.split_once(": ").map(|(_, value)| value)
     }
+}
+
+/// One request on a connection of its own; a connection that ends without an answer is a failure.
+pub(super) async fn fetch(address: SocketAddr, target: &str) -> Answer {
+    let mut client =
+        Client { stream: TcpStream::connect(address).await.expect("connects"), buffer: Vec::new() };
+    client.write(&format!("GET {target} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")).await;
+    client.answer().await.expect("an answer")
 }
 
 async fn bind() -> TcpListener {

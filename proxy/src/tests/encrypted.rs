@@ -1,0 +1,121 @@
+use std::path::Path;
+use std::time::Duration;
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair};
+
+use super::harness::{Gateway, PATIENCE};
+use super::origin::{Manner, Origin};
+
+/// An authority for one test.
+struct Authority(CertifiedIssuer<'static, KeyPair>);
+
+impl Authority {
+    fn new() -> Self {
+        let mut params = CertificateParams::new(Vec::new()).expect("no names");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        Self(CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key")).expect("signs"))
+    }
+
+    fn pem(&self) -> String {
+        self.0.pem()
+    }
+
+    /// Certificate and key, both in PEM.
+    fn issue(&self, name: &str) -> (String, String) {
+        let key = KeyPair::generate().expect("a key");
+        let mut params = CertificateParams::new(vec![name.to_owned()]).expect("a name");
+        params.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        let certificate = params.signed_by(&key, &self.0).expect("signs");
+        (certificate.pem(), key.serialize_pem())
+    }
+
+    fn write(&self, folder: &Path) {
+        let (certificate, key) = self.issue("localhost");
+        std::fs::write(folder.join("server.pem"), certificate).expect("writes");
+        std::fs::write(folder.join("server.key"), key).expect("writes");
+        std::fs::write(folder.join("ca.pem"), self.pem()).expect("writes");
+    }
+}
+
+async fn gateway(folder: &Path, extra: &str) -> Gateway {
+    let origin = Origin::start(Manner::Answer).await;
+    let tls = format!(
+        "[listen.tls]\ncertificate = \"{0}/server.pem\"\nkey = \"{0}/server.key\"\n{extra}",
+        folder.display()
+    );
+    let upstream = format!("addresses = [\"{}\"]", origin.address);
+    Gateway::behind_tls(origin, &upstream, &tls).await
+}
+
+fn client(gateway: &Gateway, authority: &Authority, identity: Option<(String, String)>) -> reqwest::Client {
+    let root = reqwest::Certificate::from_pem(authority.pem().as_bytes()).expect("a certificate");
+    let mut builder = reqwest::Client::builder()
+        .tls_certs_only([root])
+        .no_proxy()
+        .timeout(PATIENCE)
+        .resolve("localhost", gateway.address);
+    if let Some((certificate, key)) = identity {
+        let both = format!("{certificate}{key}");
+        builder = builder.identity(reqwest::Identity::from_pem(both.as_bytes()).expect("an identity"));
+    }
+    builder.build().expect("a client")
+}
+
+fn url(gateway: &Gateway, path: &str) -> String {
+    format!("https://localhost:{}{path}", gateway.address.port())
+}
+
+#[tokio::test]
+async fn http_2_is_spoken_and_held_to_the_same_rules() {
+    let (folder, authority) = (tempfile::tempdir().expect("a folder"), Authority::new());
+    authority.write(folder.path());
+    let gateway = gateway(folder.path(), "").await;
+    let client = client(&gateway, &authority, None);
+    let answer = client.get(url(&gateway, "/any/1")).send().await.expect("an answer");
+    assert_eq!((answer.status().as_u16(), answer.version()), (401, reqwest::Version::HTTP_2));
+    let ask = client.get(url(&gateway, "/any/1?q")).bearer_auth(gateway.user());
+    let answer = ask.header("X-Postern-Kind", "service").header("x_postern_service", "auth").send().await;
+    assert_eq!(answer.expect("an answer").status().as_u16(), 200);
+    let seen = gateway.origin.only();
+    assert!(seen.starts_with("GET /any/1?q HTTP/1.1\r\n"), "{seen}");
+    for line in ["x-postern-kind: user", "x-forwarded-proto: https", "x-postern-subject: ada"] {
+        assert!(seen.contains(&format!("{line}\r\n")), "{line}: {seen}");
+    }
+    assert!(!seen.contains("service"), "{seen}");
+    let posted =
+        client.post(url(&gateway, "/open")).body("x".repeat(3 << 20)).send().await.expect("an answer");
+    assert_eq!(posted.status().as_u16(), 413);
+    let posted =
+        client.post(url(&gateway, "/open")).body("x".repeat(100_000)).send().await.expect("an answer");
+    assert_eq!(posted.status().as_u16(), 200);
+}
+
+#[tokio::test]
+async fn a_client_must_show_its_certificate_where_one_is_asked_for() {
+    let (folder, authority) = (tempfile::tempdir().expect("a folder"), Authority::new());
+    authority.write(folder.path());
+    let asked = format!("client_ca = \"{}/ca.pem\"\n", folder.path().display());
+    let gateway = gateway(folder.path(), &asked).await;
+    assert!(client(&gateway, &authority, None).get(url(&gateway, "/open")).send().await.is_err());
+    let stranger = Authority::new().issue("me");
+    assert!(client(&gateway, &authority, Some(stranger)).get(url(&gateway, "/open")).send().await.is_err());
+    let known = client(&gateway, &authority, Some(authority.issue("me")));
+    assert_eq!(known.get(url(&gateway, "/open")).send().await.expect("an answer").status().as_u16(), 200);
+}
+
+#[tokio::test]
+async fn a_new_certificate_is_used_without_a_restart() {
+    let (folder, authority) = (tempfile::tempdir().expect("a folder"), Authority::new());
+    authority.write(folder.path());
+    let gateway = gateway(folder.path(), "").await;
+    let next = Authority::new();
+    next.write(folder.path());
+    let renewed = async {
+        while client(&gateway, &next, None).get(url(&gateway, "/open")).send().await.is_err() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, renewed).await.expect("the new certificate in time");
+    assert!(client(&gateway, &authority, None).get(url(&gateway, "/open")).send().await.is_err());
+}

@@ -1,0 +1,52 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use super::harness::{Gateway, PATIENCE};
+use super::origin::{Manner, Origin};
+use crate::Inheritance;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_process_takes_the_sockets_over_and_no_request_fails() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let socket = folder.path().join("proxy.sock");
+    let origin = Origin::start(Manner::Answer).await;
+    let (address, extra) = (origin.address, format!("[handover]\nsocket = \"{}\"", socket.display()));
+    let upstream = format!("addresses = [\"{address}\"]\n{extra}");
+    let old = Gateway::before(origin, &upstream, "", super::harness::ROUTES).await;
+    let (done, served) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
+    let front = old.address;
+    let clients: Vec<_> = (0..4)
+        .map(|_| {
+            let (done, served) = (Arc::clone(&done), Arc::clone(&served));
+            tokio::spawn(async move {
+                while !done.load(Ordering::Relaxed) {
+                    let answer = super::harness::fetch(front, "/open").await;
+                    assert_eq!(answer.status, 200);
+                    served.fetch_add(1, Ordering::Relaxed);
+                }
+            })
+        })
+        .collect();
+    let path = socket.clone();
+    let inheritance = tokio::task::spawn_blocking(move || path).await.expect("a path");
+    let handle = tokio::runtime::Handle::current();
+    let inheritance = tokio::task::spawn_blocking(move || {
+        let _runtime = handle.enter();
+        Inheritance::take(&inheritance).expect("sockets")
+    });
+    let (listeners, predecessor) = inheritance.await.expect("does not panic").into_parts();
+    assert_eq!(listeners.public[0].local_addr().expect("bound"), front);
+    let origin = Origin::start(Manner::Answer).await;
+    let upstream = format!("addresses = [\"{}\"]", origin.address);
+    let new = Gateway::on(listeners, predecessor, origin, &upstream).await;
+    tokio::time::timeout(PATIENCE, old.running).await.expect("the old one ends").expect("does not panic");
+    let before = served.load(Ordering::Relaxed);
+    while served.load(Ordering::Relaxed) < before + 20 {
+        tokio::task::yield_now().await;
+    }
+    done.store(true, Ordering::Relaxed);
+    for client in clients {
+        client.await.expect("no request fails");
+    }
+    assert!(!new.origin.seen().is_empty(), "the new process serves");
+}
