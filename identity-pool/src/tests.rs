@@ -3,6 +3,7 @@
 mod administration;
 mod audit;
 mod codes;
+mod conformance;
 mod harness;
 mod keys;
 mod lockout;

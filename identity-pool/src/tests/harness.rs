@@ -41,23 +41,32 @@ pub(super) async fn over_both<F: Future<Output = ()>>(test: impl Fn(Running) -> 
     for database in testing::both().await {
         // Kept here: a test that moves only some fields of `Running` would drop the store with the rest.
         let database = Arc::new(database);
-        test(start(Arc::clone(&database), |_| {}).await).await;
+        test(start(Arc::clone(&database), standing_still(), |_| {}).await).await;
     }
 }
 
 /// A server over SQLite, with a change to its configuration.
 pub(super) async fn with(change: impl FnOnce(&mut Config)) -> Running {
-    start(Arc::new(testing::sqlite().await), change).await
+    start(Arc::new(testing::sqlite().await), standing_still(), change).await
 }
 
-async fn start(database: Arc<TestDatabase>, change: impl FnOnce(&mut Config)) -> Running {
+/// A server over SQLite by the machine's clock, for clients that sign with it.
+pub(super) async fn by_the_machines_clock() -> Running {
+    start(Arc::new(testing::sqlite().await), Clock::system(), |_| {}).await
+}
+
+fn standing_still() -> Clock {
+    Clock::manual(Clock::system().now())
+}
+
+async fn start(database: Arc<TestDatabase>, clock: Clock, change: impl FnOnce(&mut Config)) -> Running {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("port");
     let url = format!("http://{}", listener.local_addr().expect("address"));
     let folder = std::env::temp_dir().join(format!("postern-pool-{}", uuid::Uuid::new_v4().simple()));
     let mut config = Config::new(&database.url, folder, url.parse().expect("URL"));
     config.hashing = CHEAP;
     change(&mut config);
-    run(database, listener, config, Clock::manual(Clock::system().now())).await
+    run(database, listener, config, clock).await
 }
 
 async fn run(
