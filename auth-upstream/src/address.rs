@@ -77,7 +77,8 @@ mod tests {
     use super::*;
 
     fn of_(peer: &str, forwarded: &[&'static str]) -> String {
-        let trusted = ["127.0.0.0/8", "::1", "10.1.0.0/16"].map(|text| Network::parse(text).expect("network"));
+        let trusted =
+            ["127.0.0.0/8", "::1", "10.1.0.0/16"].map(|text| Network::parse(text).expect("network"));
         let headers = forwarded
             .iter()
             .map(|value| ("x-forwarded-for".parse().expect("a name"), value.parse().expect("a value")))

@@ -3,33 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use postern_common::admin::{self, Health};
-use postern_common::cache::{self, Cache};
-use postern_common::database::{Database, Options};
 use postern_common::exit::Exit;
 use postern_common::http::{Limits, serve};
-use postern_common::service::{ServiceClient, ServiceTokens, http_client};
-use postern_common::token::{Verifier, VerifierOptions};
 use postern_common::{Clock, Shutdown};
 use tokio::net::TcpListener;
 
-use crate::actors::ActorService;
+use crate::assemble::assemble;
 use crate::auth::Auth;
 use crate::config::Config;
-use crate::metrics::Metrics;
-use crate::pool::UserPool;
-use crate::seal::{Key, KeyRing};
-use crate::social::Social;
-use crate::store::Store;
-use crate::vault::Vault;
-use crate::{http, random};
+use crate::http;
 
 /// JSON bodies at most: a registration is below 40 KiB.
 const MOST_BODY_BYTES: usize = 64 << 10;
-/// Remembered tokens of `GET /auth/me`: few, the gateway has verified them before.
-const VERIFIER_CACHE_BYTES: usize = 8 << 20;
 /// How often readiness is looked at.
 const PROBE_EVERY: Duration = Duration::from_secs(5);
 
@@ -57,52 +43,7 @@ impl App {
     /// # Errors
     /// Status 64 for a config that cannot work, 69 if the database is away.
     pub async fn build(config: Config, clock: Clock) -> Result<Self, Exit> {
-        let Config {
-            identity,
-            database,
-            cache,
-            actor_service,
-            aws,
-            confirm,
-            flow,
-            refresh,
-            sealing,
-            social,
-            ..
-        } = config;
-        let database = Database::open(&database, Options::new("postern-auth")).await?;
-        let store = Store::new(database).await?;
-        let options = cache::Options { clock: clock.clone(), ..cache::Options::default() };
-        let cache = Cache::open_with(&cache, &options)?;
-        let ring = match sealing {
-            Some(ring) => ring,
-            None => stored_ring(&store, &clock).await?,
-        };
-        let admin = match aws {
-            Some(credentials) => Some(Box::pin(identity.client(Some(credentials))).await),
-            None => None,
-        };
-        let client = Box::pin(identity.client(None)).await;
-        let tokens = ServiceTokens::new(&identity, cache.clone(), clock.clone());
-        let options = VerifierOptions {
-            clock: clock.clone(),
-            cache_bytes: VERIFIER_CACHE_BYTES,
-            ..VerifierOptions::default()
-        };
-        let auth = Auth {
-            pool: UserPool::new(client, admin, identity.actor.clone(), flow),
-            actors: ActorService::new(ServiceClient::new(tokens, http_client()), actor_service),
-            verifier: Verifier::new(identity.issuers(), options),
-            vault: Vault::new(cache.clone()),
-            social: social.map(|config| Social::new(config, http_client(), clock.clone())),
-            metrics: Metrics::new()?,
-            clock,
-            store,
-            cache,
-            ring,
-            confirm,
-            refresh,
-        };
+        let auth = Box::pin(assemble(config, clock)).await?;
         Ok(Self { auth: Arc::new(auth), health: Health::new() })
     }
 
@@ -160,14 +101,4 @@ async fn probe(auth: &Auth, health: &Health, shutdown: &Shutdown) {
         }
     }
     database.set_failed("stopping");
-}
-
-/// The key of this installation, made at the first start; every replica reads the same.
-async fn stored_ring(store: &Store, clock: &Clock) -> Result<KeyRing, Exit> {
-    let fresh = STANDARD.encode(random::bytes::<32>());
-    let stored = store.key("sealing", &fresh, clock.now()).await;
-    let stored =
-        stored.map_err(|error| Exit::unavailable(format!("cannot read the sealing key: {error}")))?;
-    let key = Key::parse(&stored).map_err(|error| Exit::usage(format!("the stored sealing key {error}")))?;
-    Ok(KeyRing::new(key, Vec::new()))
 }

@@ -1,13 +1,18 @@
 //! What every journey has at hand.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use postern_common::cache::{Cache, CacheError};
 use postern_common::token::Verifier;
 use postern_common::{Clock, Code, Problem};
+use tokio::sync::Semaphore;
 
+use crate::abuse::{Abuse, Door};
 use crate::actors::ActorService;
+use crate::address::Network;
 use crate::config::{Confirm, Refresh};
+use crate::email::Email;
 use crate::metrics::Metrics;
 use crate::pool::UserPool;
 use crate::seal::KeyRing;
@@ -30,7 +35,12 @@ pub(crate) struct Auth {
     pub(crate) confirm: Confirm,
     pub(crate) refresh: Refresh,
     pub(crate) social: Option<Social>,
+    pub(crate) abuse: Abuse,
+    /// Whose `X-Forwarded-For` is believed.
+    pub(crate) trusted_proxies: Vec<Network>,
     pub(crate) metrics: Metrics,
+    /// Bounds how many codes for a new password are being asked for.
+    pub(crate) codes: Arc<Semaphore>,
 }
 
 /// Who is at the door, as far as that is known before anybody has signed in.
@@ -38,6 +48,33 @@ pub(crate) struct Auth {
 pub(crate) struct Visitor {
     /// The request's id, for the audit log.
     pub(crate) request_id: Arc<str>,
+    /// Where the request comes from, for the limits on guessing; never logged.
+    pub(crate) address: Option<IpAddr>,
+}
+
+// === impl Auth ===
+
+impl Auth {
+    /// Looks at a guess if the limits allow it; otherwise the answer is `silent`, as to a wrong one.
+    pub(crate) async fn guarded<T>(
+        &self,
+        (door, silent): (Door, Code),
+        visitor: &Visitor,
+        email: &Email,
+        guess: impl Future<Output = Result<T, Problem>>,
+    ) -> Result<T, Problem> {
+        let Some(attempt) = self.abuse.admit(door, visitor, email).await else {
+            self.metrics.held(door);
+            return Err(silent.into());
+        };
+        let outcome = Box::pin(guess).await;
+        match outcome.as_ref().map_err(Problem::code) {
+            Ok(_) | Err(Code::ChallengeRequired) => self.abuse.succeeded(attempt).await,
+            Err(code) if code == silent => self.abuse.failed(attempt).await,
+            Err(_) => {}
+        }
+        outcome
+    }
 }
 
 /// The cache is away: what needs it says so, within its deadline.

@@ -71,7 +71,7 @@ impl Auth {
             },
             None => Verdict::Undone,
         };
-        let visitor = Visitor { request_id: pending.id.as_str().into() };
+        let visitor = Visitor { request_id: pending.id.as_str().into(), address: None };
         let subject = pending.subject.as_deref().unwrap_or_default();
         let word = match verdict {
             Verdict::Finished => "finished",

@@ -12,6 +12,8 @@ use postern_common::log::Format;
 use url::Url;
 
 pub use self::social::{Delivery, SocialConfig};
+use crate::abuse::AbuseLimits;
+use crate::address::Network;
 use crate::pool::Flow;
 use crate::seal::{Key, KeyRing};
 
@@ -45,6 +47,12 @@ pub struct Config {
     /// Seals refresh tokens and challenge sessions: `AUTH_SEALING_KEY`, the newest first, older ones behind
     /// commas. None: one is made at the first start and kept in the database.
     pub(crate) sealing: Option<KeyRing>,
+    /// Limits on guessing.
+    pub abuse: AbuseLimits,
+    /// Whose `X-Forwarded-For` is believed. Default the machine's own addresses: a gateway beside us.
+    pub trusted_proxies: Vec<Network>,
+    /// How long one call to the actor pool may take. Default 3 s.
+    pub pool_deadline: Duration,
     /// Social sign-in; none where `SOCIAL_OAUTH2_CLIENT_ID` is not set.
     pub social: Option<SocialConfig>,
 }
@@ -102,6 +110,9 @@ impl Config {
             cache: cache.unwrap_or_else(|| "memory:".to_owned()),
             actor_service: actor_service.unwrap_or_else(default_actor_service),
             refresh: root.section("refresh", read_refresh).unwrap_or_default(),
+            abuse: root.section("abuse", read_abuse).unwrap_or_default(),
+            trusted_proxies: read_trusted(root),
+            pool_deadline: root.or("pool_deadline", Duration::from_secs(3), |field| field.duration()),
             identity: identity?,
             aws,
             confirm,
@@ -136,6 +147,23 @@ fn read_refresh(table: &Object<'_>) -> Option<Refresh> {
         grace: table.or("grace", default.grace, |field| field.duration()),
         lifetime: table.or("lifetime", default.lifetime, |field| field.duration()),
     })
+}
+
+fn read_abuse(table: &Object<'_>) -> Option<AbuseLimits> {
+    let default = AbuseLimits::default();
+    let count = |name, default| table.or(name, default, |field| field.integer(1..=1_000_000_000_u64));
+    Some(AbuseLimits {
+        account: count("account", default.account),
+        address: count("address", default.address),
+        network: count("network", default.network),
+        all: count("all", default.all),
+        window: table.or("window", default.window, |field| field.duration()),
+    })
+}
+
+fn read_trusted(root: &Object<'_>) -> Vec<Network> {
+    let given = root.optional("trusted_proxies", |field| field.array(Network::read));
+    given.unwrap_or_else(|| ["127.0.0.0/8", "::1"].into_iter().filter_map(Network::parse).collect())
 }
 
 fn read_aws(root: &Object<'_>, env: &Env) -> Option<AwsCredentials> {

@@ -3,17 +3,20 @@
 mod landing;
 mod read;
 
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{RawQuery, State};
+use axum::extract::{FromRequestParts, RawQuery, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use http::header::{HeaderName, HeaderValue, LINK, LOCATION};
+use http::request::Parts;
 use http::{HeaderMap, StatusCode};
-use postern_common::http::{Json, RequestId, bearer, json, no_store};
+use postern_common::http::{Json, Peer, RequestId, bearer, json, no_store};
 use postern_common::{Code, Problem};
 
+use crate::address;
 use crate::auth::{Auth, Visitor};
 use crate::token_set::TokenSet;
 
@@ -43,67 +46,67 @@ pub(crate) fn router(auth: Arc<Auth>) -> Router {
         .with_state(auth)
 }
 
-async fn login(State(auth): Shared, id: RequestId, body: Json) -> Answer {
+async fn login(State(auth): Shared, visitor: Visitor, body: Json) -> Answer {
     let login = body.read(read::login)?;
-    Ok(tokens(StatusCode::OK, &auth.login(&visitor(id), &login).await?))
+    Ok(tokens(StatusCode::OK, &auth.login(&visitor, &login).await?))
 }
 
-async fn register(State(auth): Shared, id: RequestId, body: Json) -> Answer {
+async fn register(State(auth): Shared, visitor: Visitor, body: Json) -> Answer {
     let registration = body.read(read::registration)?;
-    let set = Box::pin(auth.register(&visitor(id), &registration)).await?;
+    let set = Box::pin(auth.register(&visitor, &registration)).await?;
     Ok(tokens(StatusCode::CREATED, &set))
 }
 
-async fn confirm(State(auth): Shared, id: RequestId, body: Json) -> Answer {
+async fn confirm(State(auth): Shared, visitor: Visitor, body: Json) -> Answer {
     let confirmation = body.read(read::confirmation)?;
-    let set = Box::pin(auth.confirm_registration(&visitor(id), &confirmation)).await?;
+    let set = Box::pin(auth.confirm_registration(&visitor, &confirmation)).await?;
     Ok(tokens(StatusCode::CREATED, &set))
 }
 
-async fn challenge(State(auth): Shared, id: RequestId, body: Json) -> Answer {
+async fn challenge(State(auth): Shared, visitor: Visitor, body: Json) -> Answer {
     let answer = body.read(read::challenge)?;
-    Ok(tokens(StatusCode::OK, &auth.answer_challenge(&visitor(id), answer).await?))
+    Ok(tokens(StatusCode::OK, &auth.answer_challenge(&visitor, answer).await?))
 }
 
-async fn exchange(State(auth): Shared, id: RequestId, body: Json) -> Answer {
+async fn exchange(State(auth): Shared, visitor: Visitor, body: Json) -> Answer {
     let (token, verifier) = body.read(read::exchange)?;
-    let exchanged = auth.exchange(&visitor(id), &token, verifier.as_deref()).await?;
+    let exchanged = auth.exchange(&visitor, &token, verifier.as_deref()).await?;
     Ok(no_store(json(StatusCode::OK, &exchanged)))
 }
 
-async fn refresh(State(auth): Shared, id: RequestId, body: Json) -> Answer {
+async fn refresh(State(auth): Shared, visitor: Visitor, body: Json) -> Answer {
     let token = body.read(read::refresh_token)?;
-    Ok(tokens(StatusCode::OK, &auth.refresh(&visitor(id), &token).await?))
+    Ok(tokens(StatusCode::OK, &auth.refresh(&visitor, &token).await?))
 }
 
-async fn logout(State(auth): Shared, id: RequestId, body: Json) -> Answer {
+async fn logout(State(auth): Shared, visitor: Visitor, body: Json) -> Answer {
     let token = body.read(read::refresh_token)?;
-    auth.logout(&visitor(id), &token).await?;
+    auth.logout(&visitor, &token).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-async fn forgot(State(auth): Shared, body: Json) -> Answer {
+async fn forgot(State(auth): Shared, visitor: Visitor, body: Json) -> Answer {
     let email = body.read(read::email)?;
-    auth.forgot_password(&email).await?;
+    auth.forgot_password(visitor, email);
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-async fn reset(State(auth): Shared, id: RequestId, body: Json) -> Answer {
+async fn reset(State(auth): Shared, visitor: Visitor, body: Json) -> Answer {
     let reset = body.read(read::reset)?;
-    auth.reset_password(&visitor(id), &reset).await?;
+    auth.reset_password(&visitor, &reset).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-async fn session(State(auth): Shared, id: RequestId, body: Json) -> Response {
-    let answer = older(&auth, id, body).await.into_response();
+async fn session(State(auth): Shared, visitor: Visitor, body: Json) -> Response {
+    let answer = older(&auth, visitor, body).await.into_response();
     let deprecation = (HeaderName::from_static("deprecation"), DEPRECATED_SINCE);
     let successor = (LINK, HeaderValue::from_static("</auth/login>; rel=\"successor-version\""));
     ([deprecation, successor], answer).into_response()
 }
 
-async fn older(auth: &Auth, id: RequestId, body: Json) -> Answer {
+async fn older(auth: &Auth, visitor: Visitor, body: Json) -> Answer {
     let request = body.read(read::session)?;
-    Ok(tokens(StatusCode::OK, &auth.session(&visitor(id), &request).await?))
+    Ok(tokens(StatusCode::OK, &auth.session(&visitor, &request).await?))
 }
 
 async fn me(State(auth): Shared, headers: HeaderMap) -> Answer {
@@ -118,15 +121,22 @@ async fn social(State(auth): Shared, RawQuery(query): RawQuery) -> Answer {
     Ok(no_store((StatusCode::FOUND, [(LOCATION, location)]).into_response()))
 }
 
-async fn social_callback(State(auth): Shared, id: RequestId, RawQuery(query): RawQuery) -> Answer {
+async fn social_callback(State(auth): Shared, visitor: Visitor, RawQuery(query): RawQuery) -> Answer {
     let social = auth.social.as_ref().ok_or(Code::NotFound)?;
     let callback = read::callback(query.as_deref().unwrap_or_default());
-    let landing = Box::pin(auth.finish_social(&visitor(id), social, callback)).await;
+    let landing = Box::pin(auth.finish_social(&visitor, social, callback)).await;
     landing::answer(&landing)
 }
 
-fn visitor(RequestId(request_id): RequestId) -> Visitor {
-    Visitor { request_id }
+impl FromRequestParts<Arc<Auth>> for Visitor {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, auth: &Arc<Auth>) -> Result<Self, Infallible> {
+        let RequestId(request_id) = RequestId::from_request_parts(parts, auth).await?;
+        let peer = Peer::from_request_parts(parts, auth).await?;
+        let address = address::of(peer, &parts.headers, &auth.trusted_proxies);
+        Ok(Self { request_id, address })
+    }
 }
 
 fn tokens(status: StatusCode, set: &TokenSet) -> Response {

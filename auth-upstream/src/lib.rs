@@ -6,8 +6,11 @@
 //! `social`, `temporary_token`, `session`. `pool` holds every call to Cognito and the table of its refusals,
 //! `store` all SQL, `seal` and `vault` all sealing.
 
+mod abuse;
 mod actors;
+mod address;
 mod app;
+mod assemble;
 mod audit;
 mod auth;
 mod challenge;
@@ -32,6 +35,8 @@ mod temporary_token;
 mod token_set;
 mod vault;
 
+pub use abuse::AbuseLimits;
+pub use address::Network;
 pub use app::{App, Listeners};
 pub use config::{Config, Confirm, Delivery, Log, Refresh, SocialConfig};
 

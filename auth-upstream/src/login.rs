@@ -3,6 +3,7 @@
 use postern_common::{Code, Problem, Secret};
 use serde_json::Map;
 
+use crate::abuse::Door;
 use crate::audit::{self, Act};
 use crate::auth::{Auth, Visitor};
 use crate::email::Email;
@@ -34,12 +35,18 @@ impl Auth {
     /// One `invalid_credentials` for a wrong password and an unknown or disabled user; `challenge_required`; what
     /// the pool's faults map to.
     pub(crate) async fn login(&self, visitor: &Visitor, login: &Login) -> Result<TokenSet, Problem> {
-        let outcome = match self.pool.sign_in(login.email.as_str(), &login.password).await {
+        let guess = self.check_password(login);
+        let door = (Door::Password, Code::InvalidCredentials);
+        let outcome = self.guarded(door, visitor, &login.email, guess).await;
+        self.ended(visitor, Act::SignIn, outcome.map(|signed_in| (signed_in.subject, signed_in.set)))
+    }
+
+    async fn check_password(&self, login: &Login) -> Result<SignedIn, Problem> {
+        match self.pool.sign_in(login.email.as_str(), &login.password).await {
             Ok(step) => self.complete(step),
             Err(Fault::UserNotConfirmed) => Err(self.confirmation_required(&login.email, Map::new())),
             Err(fault) => Err(fault.problem(Operation::SignIn)),
-        };
-        self.ended(visitor, Act::SignIn, outcome.map(|signed_in| (signed_in.subject, signed_in.set)))
+        }
     }
 
     /// What a sign-in step means for the client: tokens of a new family, or a challenge.

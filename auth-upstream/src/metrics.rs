@@ -3,6 +3,7 @@
 use postern_common::exit::Exit;
 use prometheus::{IntCounterVec, IntGauge, Opts, Registry};
 
+use crate::abuse::Door;
 use crate::audit::Act;
 
 /// Counters of the journeys.
@@ -10,6 +11,7 @@ use crate::audit::Act;
 pub(crate) struct Metrics {
     pub(crate) registry: Registry,
     journeys: IntCounterVec,
+    held: IntCounterVec,
     /// Registrations that began and did not end yet.
     pub(crate) pending_registrations: IntGauge,
     /// 1 while the shared cache answers.
@@ -28,11 +30,19 @@ impl Metrics {
                 .map_err(broken)?;
         let cache_up =
             IntGauge::new("postern_auth_cache_up", "1 while the shared cache answers.").map_err(broken)?;
+        let opts = Opts::new("postern_auth_held_total", "Guesses that the limits did not let through.");
+        let held = IntCounterVec::new(opts, &["door"]).map_err(broken)?;
         let registry = Registry::new();
+        registry.register(Box::new(held.clone())).map_err(broken)?;
         registry.register(Box::new(cache_up.clone())).map_err(broken)?;
         registry.register(Box::new(journeys.clone())).map_err(broken)?;
         registry.register(Box::new(pending_registrations.clone())).map_err(broken)?;
-        Ok(Self { registry, journeys, pending_registrations, cache_up })
+        Ok(Self { registry, journeys, held, pending_registrations, cache_up })
+    }
+
+    /// A guess was not looked at.
+    pub(crate) fn held(&self, door: Door) {
+        self.held.with_label_values(&[door.name()]).inc();
     }
 
     /// One journey ended; `outcome` is `ok` or a problem's code.

@@ -1,7 +1,11 @@
 //! `POST /auth/password/forgot` and `/auth/password/reset`.
 
-use postern_common::{Code, Problem, Secret};
+use std::sync::Arc;
 
+use postern_common::{Code, Problem, Secret};
+use tokio::task::JoinHandle;
+
+use crate::abuse::Door;
 use crate::audit::Act;
 use crate::auth::{Auth, Visitor};
 use crate::email::Email;
@@ -18,20 +22,67 @@ pub(crate) struct Reset {
 // === impl Auth ===
 
 impl Auth {
-    /// Has a code sent, if there is such a user. The answer never tells whether there is: only faults that
-    /// concern every address alike are told.
-    pub(crate) async fn forgot_password(&self, email: &Email) -> Result<(), Problem> {
-        let Err(fault) = self.pool.forgot_password(email).await else { return Ok(()) };
-        match fault.code(Operation::ForgotPassword) {
-            Code::IdpMisconfigured | Code::Unavailable => Err(fault.problem(Operation::ForgotPassword)),
-            _ => Ok(()),
+    /// Has a code sent, if there is such a user. The answer does not wait for it: it is the same, after the same
+    /// time, for every address. Tests wait for the task.
+    pub(crate) fn forgot_password(
+        self: &Arc<Self>,
+        visitor: Visitor,
+        email: Email,
+    ) -> Option<JoinHandle<()>> {
+        let Ok(permit) = Arc::clone(&self.codes).try_acquire_owned() else {
+            tracing::warn!("too many codes for a new password are being asked for; one is left out");
+            return None;
+        };
+        let auth = Arc::clone(self);
+        Some(tokio::spawn(async move {
+            auth.send_code(&visitor, &email).await;
+            drop(permit);
+        }))
+    }
+
+    async fn send_code(&self, visitor: &Visitor, email: &Email) {
+        let Some(attempt) = self.abuse.admit(Door::Forgot, visitor, email).await else {
+            self.metrics.held(Door::Forgot);
+            return;
+        };
+        // Every mail counts, wanted or not.
+        self.abuse.failed(attempt).await;
+        if let Err(fault) = self.pool.forgot_password(email).await {
+            // Logs what concerns every address alike; that there is no such user is nobody's business.
+            let _ = fault.problem(Operation::ForgotPassword);
         }
     }
 
     /// Sets the new password.
     pub(crate) async fn reset_password(&self, visitor: &Visitor, reset: &Reset) -> Result<(), Problem> {
-        let outcome = self.pool.reset_password(&reset.email, &reset.code, &reset.new_password).await;
-        let outcome = outcome.map_err(|fault| fault.problem(Operation::ResetPassword));
+        let door = (Door::Reset, Code::InvalidCode);
+        let outcome = self.guarded(door, visitor, &reset.email, self.try_reset(reset)).await;
+        if outcome.is_ok() {
+            self.abuse.welcome(visitor, &reset.email).await;
+        }
         self.ended(visitor, Act::PasswordReset, outcome.map(|()| (String::new(), ())))
+    }
+
+    async fn try_reset(&self, reset: &Reset) -> Result<(), Problem> {
+        let outcome = self.pool.reset_password(&reset.email, &reset.code, &reset.new_password).await;
+        outcome.map_err(|fault| fault.problem(Operation::ResetPassword))?;
+        self.note_own_password(&reset.email).await;
+        Ok(())
+    }
+
+    /// From now on the person has a password, which a social sign-in must not replace.
+    async fn note_own_password(&self, email: &Email) {
+        let Some(admin) = &self.pool.admin else { return };
+        let account = match admin.find(email.as_str()).await {
+            Ok(Some(account)) => account,
+            Ok(None) => return,
+            Err(fault) => {
+                tracing::warn!(%fault, "a new password is not noted for social sign-in");
+                return;
+            }
+        };
+        if let Err(error) = self.store.mark_own_password(&account.username, self.clock.now()).await {
+            tracing::warn!(%error, "a new password is not noted for social sign-in");
+        }
     }
 }

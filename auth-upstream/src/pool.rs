@@ -3,19 +3,25 @@
 
 pub(crate) mod admin;
 pub(crate) mod fault;
+mod gate;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use aws_sdk_cognitoidentityprovider::Client;
+use aws_sdk_cognitoidentityprovider::config::retry::RetryConfig;
+use aws_sdk_cognitoidentityprovider::config::timeout::TimeoutConfig;
 use aws_sdk_cognitoidentityprovider::types::{
     AttributeType, AuthFlowType, AuthenticationResultType, ChallengeNameType,
 };
-use postern_common::Secret;
 use postern_common::identity::Pool;
+use postern_common::{Clock, Secret};
 
 use self::admin::AdminPool;
 use self::fault::Fault;
+use self::gate::Gate;
 use crate::email::Email;
 use crate::token_set::{Claims, PoolTokens};
 
@@ -33,6 +39,7 @@ pub(crate) enum Flow {
 #[derive(Debug)]
 pub(crate) struct UserPool {
     client: Client,
+    gate: Arc<Gate>,
     /// Calls under AWS credentials, where the operator gave some.
     pub(crate) admin: Option<AdminPool>,
     pool: Pool,
@@ -75,9 +82,20 @@ pub(crate) struct SignedUp {
 // === impl UserPool ===
 
 impl UserPool {
-    pub(crate) fn new(client: Client, admin: Option<Client>, pool: Pool, flow: Flow) -> Self {
-        let admin = admin.map(|client| AdminPool::new(client, pool.clone()));
-        Self { client, admin, pool, flow, lacks_rotation: AtomicBool::new(false) }
+    /// From a client that signs nothing and one that does, each with our own deadline and no repetitions: what may
+    /// be repeated is decided by the journeys.
+    pub(crate) fn new(
+        (client, admin): (Client, Option<Client>),
+        pool: &Pool,
+        flow: Flow,
+        deadline: Duration,
+        clock: &Clock,
+    ) -> Self {
+        let gate = Arc::new(Gate::new(clock.clone()));
+        let admin = admin
+            .map(|client| AdminPool::new(with_deadline(&client, deadline), Arc::clone(&gate), pool.clone()));
+        let client = with_deadline(&client, deadline);
+        Self { client, gate, admin, pool: pool.clone(), flow, lacks_rotation: AtomicBool::new(false) }
     }
 
     /// The client at the pool that tokens are for.
@@ -92,15 +110,13 @@ impl UserPool {
         if let (Flow::AdminUserPassword, Some(admin)) = (self.flow, &self.admin) {
             return admin.sign_in(name, parameters).await;
         }
-        let answer = self
+        let call = self
             .client
             .initiate_auth()
             .auth_flow(AuthFlowType::UserPasswordAuth)
             .client_id(&self.pool.client_id)
-            .set_auth_parameters(Some(parameters))
-            .send()
-            .await
-            .map_err(|error| Fault::of(&error))?;
+            .set_auth_parameters(Some(parameters));
+        let answer = self.gate.call(call.send()).await?;
         outcome(
             name,
             answer.authentication_result,
@@ -123,16 +139,14 @@ impl UserPool {
         if let (Flow::AdminUserPassword, Some(admin)) = (self.flow, &self.admin) {
             return admin.answer(challenge, session, username, parameters).await;
         }
-        let answer = self
+        let call = self
             .client
             .respond_to_auth_challenge()
             .client_id(&self.pool.client_id)
             .challenge_name(ChallengeNameType::from(challenge))
             .session(session)
-            .set_challenge_responses(Some(parameters))
-            .send()
-            .await
-            .map_err(|error| Fault::of(&error))?;
+            .set_challenge_responses(Some(parameters));
+        let answer = self.gate.call(call.send()).await?;
         outcome(
             username,
             answer.authentication_result,
@@ -146,17 +160,15 @@ impl UserPool {
     pub(crate) async fn sign_up(&self, email: &Email, password: &Secret) -> Result<SignedUp, Fault> {
         let address = AttributeType::builder().name("email").value(email.as_str()).build();
         let address = address.map_err(|_| Fault::InvalidParameter)?;
-        let answer = self
+        let call = self
             .client
             .sign_up()
             .client_id(&self.pool.client_id)
             .set_secret_hash(self.hash(email.as_str()))
             .username(email.as_str())
             .password(password.expose())
-            .user_attributes(address)
-            .send()
-            .await
-            .map_err(|error| Fault::of(&error))?;
+            .user_attributes(address);
+        let answer = self.gate.call(call.send()).await?;
         Ok(SignedUp { subject: answer.user_sub, confirmed: answer.user_confirmed })
     }
 
@@ -169,7 +181,7 @@ impl UserPool {
             .set_secret_hash(self.hash(email.as_str()))
             .username(email.as_str())
             .confirmation_code(code);
-        call.send().await.map(drop).map_err(|error| Fault::of(&error))
+        self.gate.call(call.send()).await.map(drop)
     }
 
     /// Has the confirmation code sent once more.
@@ -180,7 +192,7 @@ impl UserPool {
             .client_id(&self.pool.client_id)
             .set_secret_hash(self.hash(email.as_str()))
             .username(email.as_str());
-        call.send().await.map(drop).map_err(|error| Fault::of(&error))
+        self.gate.call(call.send()).await.map(drop)
     }
 
     /// New tokens for a refresh token: GetTokensFromRefreshToken, or REFRESH_TOKEN_AUTH where the pool lacks
@@ -195,28 +207,24 @@ impl UserPool {
         let mut parameters = self.parameters(username);
         parameters.remove("USERNAME");
         parameters.insert("REFRESH_TOKEN".to_owned(), token.to_owned());
-        let answer = self
+        let call = self
             .client
             .initiate_auth()
             .auth_flow(AuthFlowType::RefreshTokenAuth)
             .client_id(&self.pool.client_id)
-            .set_auth_parameters(Some(parameters))
-            .send()
-            .await
-            .map_err(|error| Fault::of(&error))?;
+            .set_auth_parameters(Some(parameters));
+        let answer = self.gate.call(call.send()).await?;
         tokens(answer.authentication_result)
     }
 
     async fn rotate(&self, token: &str) -> Result<PoolTokens, Fault> {
-        let answer = self
+        let call = self
             .client
             .get_tokens_from_refresh_token()
             .client_id(&self.pool.client_id)
             .set_client_secret(self.pool.client_secret.as_ref().map(|secret| secret.expose().to_owned()))
-            .refresh_token(token)
-            .send()
-            .await
-            .map_err(|error| Fault::of(&error))?;
+            .refresh_token(token);
+        let answer = self.gate.call(call.send()).await?;
         tokens(answer.authentication_result)
     }
 
@@ -228,7 +236,7 @@ impl UserPool {
             .client_id(&self.pool.client_id)
             .set_client_secret(self.pool.client_secret.as_ref().map(|secret| secret.expose().to_owned()))
             .token(token);
-        call.send().await.map(drop).map_err(|error| Fault::of(&error))
+        self.gate.call(call.send()).await.map(drop)
     }
 
     /// Has a code sent that allows a new password.
@@ -239,7 +247,7 @@ impl UserPool {
             .client_id(&self.pool.client_id)
             .set_secret_hash(self.hash(email.as_str()))
             .username(email.as_str());
-        call.send().await.map(drop).map_err(|error| Fault::of(&error))
+        self.gate.call(call.send()).await.map(drop)
     }
 
     /// Sets a new password with the code.
@@ -257,13 +265,13 @@ impl UserPool {
             .username(email.as_str())
             .confirmation_code(code)
             .password(password.expose());
-        call.send().await.map(drop).map_err(|error| Fault::of(&error))
+        self.gate.call(call.send()).await.map(drop)
     }
 
     /// Deletes the user whom an access token belongs to; needs no credentials but the token.
     pub(crate) async fn delete_own_user(&self, access_token: &str) -> Result<(), Fault> {
         let call = self.client.delete_user().access_token(access_token);
-        call.send().await.map(drop).map_err(|error| Fault::of(&error))
+        self.gate.call(call.send()).await.map(drop)
     }
 
     fn hash(&self, name: &str) -> Option<String> {
@@ -275,6 +283,15 @@ impl UserPool {
         parameters.extend(self.hash(name).map(|hash| ("SECRET_HASH".to_owned(), hash)));
         parameters
     }
+}
+
+fn with_deadline(client: &Client, deadline: Duration) -> Client {
+    let timeouts = TimeoutConfig::builder()
+        .connect_timeout(Duration::from_secs(1).min(deadline))
+        .operation_timeout(deadline)
+        .build();
+    let config = client.config().to_builder();
+    Client::from_conf(config.timeout_config(timeouts).retry_config(RetryConfig::disabled()).build())
 }
 
 fn outcome(

@@ -13,6 +13,7 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
+use crate::abuse::Door;
 use crate::actors::ActorFault;
 use crate::audit::Act;
 use crate::auth::{Auth, Visitor, cache_away};
@@ -63,8 +64,11 @@ impl Auth {
         registration: &Registration,
     ) -> Result<TokenSet, Problem> {
         let guard = self.lock_address(&registration.email).await?;
-        let outcome = self.register_locked(registration).await;
+        let outcome = self.register_locked(visitor, registration).await;
         guard.release().await;
+        if outcome.is_ok() {
+            self.abuse.welcome(visitor, &registration.email).await;
+        }
         self.ended(visitor, Act::Register, outcome.map(|signed_in| (signed_in.subject, signed_in.set)))
     }
 
@@ -84,7 +88,11 @@ impl Auth {
         let guard = self.lock_address(&registration.email).await?;
         let outcome = match self.pool.confirm(&registration.email, &confirmation.code).await {
             // NotAuthorized: "Current status is CONFIRMED". The password decides then.
-            Ok(()) | Err(Fault::NotAuthorized) => self.sign_in_and_save(&registration).await,
+            Ok(()) | Err(Fault::NotAuthorized) => {
+                let door = (Door::Password, Code::InvalidCredentials);
+                let guess = self.sign_in_and_save(&registration);
+                self.guarded(door, visitor, &registration.email, guess).await
+            }
             Err(fault) => Err(fault.problem(Operation::Confirm)),
         };
         guard.release().await;
@@ -104,7 +112,11 @@ impl Auth {
         Err(Code::Unavailable.into())
     }
 
-    async fn register_locked(&self, registration: &Registration) -> Result<SignedIn, Problem> {
+    async fn register_locked(
+        &self,
+        visitor: &Visitor,
+        registration: &Registration,
+    ) -> Result<SignedIn, Problem> {
         let id = Uuid::new_v4().to_string();
         let now = self.clock.now();
         let email = &registration.email;
@@ -117,7 +129,10 @@ impl Auth {
                     self.store.end_registration(&id).await?;
                 }
                 match fault {
-                    Fault::UserExists => self.repeat(registration).await,
+                    Fault::UserExists => {
+                        let door = (Door::Password, Code::EmailNotAvailable);
+                        self.guarded(door, visitor, email, self.repeat(registration)).await
+                    }
                     other => Err(other.problem(Operation::SignUp)),
                 }
             }

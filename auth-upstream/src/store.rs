@@ -78,6 +78,9 @@ const SAVE_SOCIAL_TOKEN: &str = "UPDATE auth_social_identities SET refresh_token
 const MARK_PROFILE_SAVED: &str = "UPDATE auth_social_identities SET profile_saved = $3, updated_at = $4 \
      WHERE issuer = $1 AND subject = $2";
 
+const MARK_OWN_PASSWORD: &str =
+    "UPDATE auth_social_identities SET social_only = $2, updated_at = $3 WHERE username = $1";
+
 /// The store of the authentication upstream.
 #[derive(Clone, Debug)]
 pub(crate) struct Store {
@@ -291,6 +294,15 @@ impl Store {
     ) -> Result<(), StoreError> {
         over!(write self, pool => {
             let update = sqlx::query(MARK_PROFILE_SAVED).bind(issuer).bind(subject).bind(true).bind(now.0);
+            update.execute(pool).await?;
+        });
+        Ok(())
+    }
+
+    /// The pool user has a password of the person's own from now on.
+    pub(crate) async fn mark_own_password(&self, username: &str, now: Timestamp) -> Result<(), StoreError> {
+        over!(write self, pool => {
+            let update = sqlx::query(MARK_OWN_PASSWORD).bind(username).bind(false).bind(now.0);
             update.execute(pool).await?;
         });
         Ok(())

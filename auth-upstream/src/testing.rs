@@ -169,7 +169,7 @@ async fn spawn(router: impl FnOnce(&str) -> Router) -> String {
 }
 
 pub(crate) fn visitor() -> Visitor {
-    Visitor { request_id: "test".into() }
+    Visitor { request_id: "test".into(), address: None }
 }
 
 pub(crate) fn email(text: &str) -> Email {

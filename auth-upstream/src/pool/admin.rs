@@ -2,6 +2,7 @@
 //! credentials the journeys do what they can without.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use aws_sdk_cognitoidentityprovider::Client;
 use aws_sdk_cognitoidentityprovider::types::{
@@ -11,6 +12,7 @@ use postern_common::clock::Timestamp;
 use postern_common::identity::Pool;
 
 use super::fault::Fault;
+use super::gate::Gate;
 use super::{SignIn, outcome};
 use crate::email::Email;
 
@@ -18,6 +20,7 @@ use crate::email::Email;
 #[derive(Debug)]
 pub(crate) struct AdminPool {
     client: Client,
+    gate: Arc<Gate>,
     pool: Pool,
 }
 
@@ -35,8 +38,8 @@ pub(crate) struct Account {
 // === impl AdminPool ===
 
 impl AdminPool {
-    pub(super) fn new(client: Client, pool: Pool) -> Self {
-        Self { client, pool }
+    pub(super) fn new(client: Client, gate: Arc<Gate>, pool: Pool) -> Self {
+        Self { client, gate, pool }
     }
 
     pub(super) async fn sign_in(
@@ -44,16 +47,14 @@ impl AdminPool {
         name: &str,
         parameters: HashMap<String, String>,
     ) -> Result<SignIn, Fault> {
-        let answer = self
+        let call = self
             .client
             .admin_initiate_auth()
             .user_pool_id(&self.pool.pool_id)
             .client_id(&self.pool.client_id)
             .auth_flow(AuthFlowType::AdminUserPasswordAuth)
-            .set_auth_parameters(Some(parameters))
-            .send()
-            .await
-            .map_err(|error| Fault::of(&error))?;
+            .set_auth_parameters(Some(parameters));
+        let answer = self.gate.call(call.send()).await?;
         outcome(
             name,
             answer.authentication_result,
@@ -70,17 +71,15 @@ impl AdminPool {
         username: &str,
         parameters: HashMap<String, String>,
     ) -> Result<SignIn, Fault> {
-        let answer = self
+        let call = self
             .client
             .admin_respond_to_auth_challenge()
             .user_pool_id(&self.pool.pool_id)
             .client_id(&self.pool.client_id)
             .challenge_name(ChallengeNameType::from(challenge))
             .session(session)
-            .set_challenge_responses(Some(parameters))
-            .send()
-            .await
-            .map_err(|error| Fault::of(&error))?;
+            .set_challenge_responses(Some(parameters));
+        let answer = self.gate.call(call.send()).await?;
         outcome(
             username,
             answer.authentication_result,
@@ -93,13 +92,13 @@ impl AdminPool {
     /// Confirms a user who just signed up, without a code.
     pub(crate) async fn confirm(&self, name: &str) -> Result<(), Fault> {
         let call = self.client.admin_confirm_sign_up().user_pool_id(&self.pool.pool_id).username(name);
-        call.send().await.map(drop).map_err(|error| Fault::of(&error))
+        self.gate.call(call.send()).await.map(drop)
     }
 
     /// Deletes a user; one who is not there counts as deleted.
     pub(crate) async fn delete(&self, name: &str) -> Result<(), Fault> {
         let call = self.client.admin_delete_user().user_pool_id(&self.pool.pool_id).username(name);
-        match call.send().await.map(drop).map_err(|error| Fault::of(&error)) {
+        match self.gate.call(call.send()).await.map(drop) {
             Err(Fault::UserNotFound) => Ok(()),
             decided => decided,
         }
@@ -108,7 +107,7 @@ impl AdminPool {
     /// Looks a user up by name or address.
     pub(crate) async fn find(&self, name: &str) -> Result<Option<Account>, Fault> {
         let call = self.client.admin_get_user().user_pool_id(&self.pool.pool_id).username(name);
-        let answer = match call.send().await.map_err(|error| Fault::of(&error)) {
+        let answer = match self.gate.call(call.send()).await {
             Ok(answer) => answer,
             Err(Fault::UserNotFound) => return Ok(None),
             Err(fault) => return Err(fault),
@@ -129,17 +128,15 @@ impl AdminPool {
     /// anyone.
     pub(crate) async fn create(&self, email: &Email, email_verified: bool) -> Result<Account, Fault> {
         let verified = if email_verified { "true" } else { "false" };
-        let answer = self
+        let call = self
             .client
             .admin_create_user()
             .user_pool_id(&self.pool.pool_id)
             .username(email.as_str())
             .message_action(MessageActionType::Suppress)
             .user_attributes(attribute("email", email.as_str())?)
-            .user_attributes(attribute("email_verified", verified)?)
-            .send()
-            .await
-            .map_err(|error| Fault::of(&error))?;
+            .user_attributes(attribute("email_verified", verified)?);
+        let answer = self.gate.call(call.send()).await?;
         let user = answer.user().ok_or(Fault::Unavailable("an answer without the user"))?;
         let username = user.username().ok_or(Fault::Unavailable("an answer without the user"))?.to_owned();
         let subject = user.attributes().iter().find(|attribute| attribute.name() == "sub");
@@ -157,7 +154,7 @@ impl AdminPool {
             .username(username)
             .password(password)
             .permanent(true);
-        call.send().await.map(drop).map_err(|error| Fault::of(&error))
+        self.gate.call(call.send()).await.map(drop)
     }
 
     /// Notes that the address was shown to be the person's.
@@ -168,14 +165,14 @@ impl AdminPool {
             .user_pool_id(&self.pool.pool_id)
             .username(username)
             .user_attributes(attribute("email_verified", "true")?);
-        call.send().await.map(drop).map_err(|error| Fault::of(&error))
+        self.gate.call(call.send()).await.map(drop)
     }
 
     /// Ends every session of a user: no refresh token issued before works any more.
     pub(crate) async fn sign_out_everywhere(&self, username: &str) -> Result<(), Fault> {
         let call =
             self.client.admin_user_global_sign_out().user_pool_id(&self.pool.pool_id).username(username);
-        call.send().await.map(drop).map_err(|error| Fault::of(&error))
+        self.gate.call(call.send()).await.map(drop)
     }
 }
 

@@ -314,6 +314,10 @@ async fn call(State(pool): State<Arc<StubPool>>, headers: HeaderMap, body: Strin
     let operation = target.rsplit('.').next().unwrap_or_default();
     pool.state().calls.push(operation.to_owned());
     if let Some(Failure { status, name, message }) = pool.script.next(operation) {
+        if status == 0 {
+            // Hangs until the caller gives up.
+            std::future::pending::<()>().await;
+        }
         let status = StatusCode::from_u16(status).expect("a status");
         return wire(status, &json!({ "__type": name, "message": message }));
     }

@@ -2,7 +2,7 @@ use postern_common::{Code, Secret};
 
 use crate::challenge::Answer;
 use crate::password::Reset;
-use crate::testing::{Failure, Fixture, email, login, visitor};
+use crate::testing::{Failure, Fixture, Wish, email, login, visitor};
 
 fn answer(session: &str, new_password: &str) -> Answer {
     Answer {
@@ -45,21 +45,52 @@ async fn what_the_pool_says_under_load_is_told_as_it_is() {
         ("ResourceNotFoundException", 400, Code::IdpMisconfigured),
     ];
     for (name, status, expected) in rows {
-        // The SDK tries once more what may pass.
-        for _ in 0..2 {
-            fixture.pool.script.add("InitiateAuth", Failure { status, name, message: "x" });
-        }
+        fixture.pool.script.add("InitiateAuth", Failure { status, name, message: "x" });
         let refused = fixture.auth.login(&visitor(), &login("ada@example.com", "x")).await.expect_err(name);
         assert_eq!(refused.code(), expected, "{name}");
-        while fixture
-            .auth
-            .login(&visitor(), &login("ada@example.com", "x"))
-            .await
-            .expect_err("refused")
-            .code()
-            != Code::InvalidCredentials
-        {}
     }
+    let refused = fixture.auth.login(&visitor(), &login("ada@example.com", "x")).await.expect_err("wrong");
+    assert_eq!(refused.code(), Code::InvalidCredentials);
+}
+
+#[tokio::test]
+async fn a_pool_that_hangs_is_not_asked_by_everybody() {
+    let fixture = Fixture::with(Wish { config: "pool_deadline = '200ms'", ..Wish::default() }).await;
+    for _ in 0..3 {
+        fixture.pool.script.add("InitiateAuth", Failure { status: 0, name: "hangs", message: "" });
+    }
+    for _ in 0..6 {
+        let refused = fixture.auth.login(&visitor(), &login("ada@example.com", "x")).await.expect_err("away");
+        assert_eq!(refused.code(), Code::Unavailable);
+    }
+    assert_eq!(fixture.pool.count("InitiateAuth"), 3);
+    fixture.clock.advance(std::time::Duration::from_secs(1));
+    let refused = fixture.auth.login(&visitor(), &login("ada@example.com", "x")).await.expect_err("wrong");
+    assert_eq!(refused.code(), Code::InvalidCredentials);
+}
+
+#[tokio::test]
+async fn guessing_is_answered_as_before_and_not_looked_at() {
+    let fixture = Fixture::new().await;
+    fixture.pool.add_user("ada@example.com", "Password-1", true);
+    let mut bodies = std::collections::BTreeSet::new();
+    for _ in 0..20 {
+        let refused =
+            fixture.auth.login(&visitor(), &login("ada@example.com", "wrong")).await.expect_err("no");
+        bodies.insert(refused.render("id").body);
+    }
+    assert_eq!((bodies.len(), fixture.pool.count("InitiateAuth")), (1, 6));
+}
+
+#[tokio::test]
+async fn a_live_refresh_token_outlives_a_strangers_guesses() {
+    let fixture = Fixture::new().await;
+    fixture.pool.add_user("ada@example.com", "Password-1", true);
+    let set = fixture.auth.login(&visitor(), &login("ada@example.com", "Password-1")).await.expect("in");
+    for _ in 0..20 {
+        fixture.auth.login(&visitor(), &login("ada@example.com", "wrong")).await.expect_err("no");
+    }
+    fixture.auth.refresh(&visitor(), &set.refresh_token).await.expect("not locked out");
 }
 
 #[tokio::test]
@@ -86,11 +117,17 @@ async fn a_forgotten_password_tells_nobody_who_is_here() {
     let fixture = Fixture::new().await;
     fixture.pool.add_user("ada@example.com", "Password-1", true);
     for address in ["ada@example.com", "bob@example.com"] {
-        fixture.auth.forgot_password(&email(address)).await.expect("always");
+        fixture.auth.forgot_password(visitor(), email(address)).expect("a task").await.expect("done");
     }
-    let limit = Failure { status: 400, name: "LimitExceededException", message: "Attempt limit exceeded" };
-    fixture.pool.script.add("ForgotPassword", limit);
-    fixture.auth.forgot_password(&email("ada@example.com")).await.expect("always");
+    for _ in 0..20 {
+        fixture
+            .auth
+            .forgot_password(visitor(), email("ada@example.com"))
+            .expect("a task")
+            .await
+            .expect("done");
+    }
+    assert_eq!(fixture.pool.count("ForgotPassword"), 7, "five mails are free, and one opens the first wait");
 
     let reset = |address: &str, code: &str| Reset {
         email: email(address),

@@ -5,8 +5,9 @@ use serde_json::{Value, json};
 use url::Url;
 
 use crate::config::Delivery;
+use crate::password::Reset;
 use crate::social::{Callback, Landing};
-use crate::testing::{Fixture, Wish, login, visitor};
+use crate::testing::{Fixture, Wish, email, login, visitor};
 
 const ADA: &str = "ada@example.com";
 
@@ -153,6 +154,18 @@ async fn an_unverified_account_loses_its_password_first() {
     fixture.auth.login(&visitor(), &login(ADA, "Squatter-1")).await.expect_err("the password is gone");
     fixture.auth.refresh(&visitor(), &squatter.refresh_token).await.expect_err("the sessions are gone");
     assert!(fixture.pool.user(ADA).expect("there").verified);
+}
+
+#[tokio::test]
+async fn a_password_of_the_persons_own_is_never_replaced() {
+    let fixture = Fixture::new().await;
+    land(&fixture, json!({})).await;
+    let reset = Reset { email: email(ADA), code: "123456".to_owned(), new_password: "Password-2".into() };
+    fixture.auth.reset_password(&visitor(), &reset).await.expect("reset");
+    let landing = land(&fixture, json!({})).await;
+    let found = fixture.auth.exchange(&visitor(), &landing.value, None).await.expect("exchanged");
+    assert_eq!(found.tokens, None);
+    fixture.auth.login(&visitor(), &login(ADA, "Password-2")).await.expect("the password works");
 }
 
 #[tokio::test]
