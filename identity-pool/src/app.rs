@@ -23,6 +23,9 @@ use crate::wire::{self, Wire};
 /// How often keys are looked after and what has expired is taken out.
 const ROUND: Duration = Duration::from_secs(60);
 
+/// How long a stop waits for calls in flight.
+const DRAIN: Duration = Duration::from_secs(1);
+
 /// The sockets that the server listens on; the caller owns them.
 #[derive(Debug)]
 pub struct Listeners {
@@ -72,6 +75,7 @@ impl App {
     /// Serves until the stop begins and the requests in flight are answered.
     pub async fn run(self, listeners: Listeners, shutdown: Shutdown) {
         let (registry, calls) = metrics();
+        let limits = Limits { drain: DRAIN, ..Limits::default() };
         let wire = Wire {
             server: Arc::clone(&self.server),
             access_key: bootstrap::access_key(&self.provisioned),
@@ -84,10 +88,10 @@ impl App {
         database.set_ok();
         let admin = listeners.admin.map(|listener| {
             let router = admin::router(health, registry);
-            tokio::spawn(postern_common::http::serve(listener, router, Limits::default(), shutdown.clone()))
+            tokio::spawn(postern_common::http::serve(listener, router, limits, shutdown.clone()))
         });
         let rounds = tokio::spawn(look_after(Arc::clone(&self.server), database, shutdown.clone()));
-        postern_common::http::serve(listeners.public, wire::router(wire), Limits::default(), shutdown).await;
+        postern_common::http::serve(listeners.public, wire::router(wire), limits, shutdown).await;
         for task in [Some(rounds), admin].into_iter().flatten() {
             // A task that panicked has told so already; there is nothing left to stop.
             let _ = task.await;

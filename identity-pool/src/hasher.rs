@@ -25,14 +25,15 @@ pub struct Hashing {
     /// Hashes at once, each with its own memory. Default one for each core,
     /// at most 4.
     pub threads: usize,
-    /// Requests that wait for a thread; more are refused with `TooManyRequestsException`. Default 64.
+    /// Requests that wait for a thread; more are refused with `TooManyRequestsException`. Default 32: the last
+    /// in line of two threads waits for some two seconds, less than clients do.
     pub queue: usize,
 }
 
 impl Default for Hashing {
     fn default() -> Self {
         let cores = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
-        Self { memory_kib: 64 << 10, passes: 3, threads: cores.min(4), queue: 64 }
+        Self { memory_kib: 64 << 10, passes: 3, threads: cores.min(4), queue: 32 }
     }
 }
 
