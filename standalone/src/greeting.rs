@@ -32,14 +32,14 @@ Try this in another shell:
   TOKENS=$(curl -s $POSTERN_URL/auth/register -H 'Content-Type: application/json' \
     -d '{{"email":"'$EMAIL'","password":"Correct horse battery 9","profile":{{"firstName":"Ada"}}}}'); echo "$TOKENS"
   AUTH="Authorization: Bearer $(echo "$TOKENS" | sed 's/.*"accessToken":"\([^"]*\)".*/\1/')"
-  curl -s $POSTERN_URL/auth/me -H "$AUTH"
+  curl -sw '\n' $POSTERN_URL/auth/me -H "$AUTH"
   ID=$(curl -s $POSTERN_URL/auth/me -H "$AUTH" | sed 's/.*"userId":"\([^"]*\)".*/\1/')
-  curl -s $POSTERN_URL/actors/$ID -H "$AUTH"
+  curl -sw '\n' $POSTERN_URL/actors/$ID -H "$AUTH"
   head -c 5000000 /dev/urandom > /tmp/resume.pdf
-  curl -s $POSTERN_URL/resumes -H "$AUTH" -F candidateId=$ID -F resume=@/tmp/resume.pdf
-  curl -s $POSTERN_URL/notifications -H "$AUTH" -H 'Content-Type: application/json' \
+  curl -sw '\n' $POSTERN_URL/resumes -H "$AUTH" -F candidateId=$ID -F resume=@/tmp/resume.pdf
+  curl -sw '\n' $POSTERN_URL/notifications -H "$AUTH" -H 'Content-Type: application/json' \
     -d '{{"channel":"email","recipient":{{"actorId":"'$ID'"}},"template":"welcome","variables":{{"name":"Ada"}}}}'
-  curl -s "$POSTERN_MAIL_URL/messages?to=$EMAIL&waitSeconds=5"
+  curl -sw '\n' "$POSTERN_MAIL_URL/messages?to=$EMAIL&waitSeconds=5"
   {program} token --service document --data-dir '{folder}'
 
 Sign in with the social provider: open http://{gateway}/auth/social/login in a browser; the page at the end shows

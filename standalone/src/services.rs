@@ -55,13 +55,7 @@ impl Services {
         env: &Env,
         clock: &Clock,
     ) -> Result<(Self, ServiceSockets), Exit> {
-        let configs = Configs {
-            proxy: config::load(&folder.join("proxy.toml"), |root| postern_proxy::Config::read(root, env))?,
-            auth: config::load(&folder.join("auth.toml"), |root| postern_auth::Config::read(root, env))?,
-            notify: config::load(&folder.join("notify.toml"), |root| {
-                postern_notify::Config::read(root, env)
-            })?,
-        };
+        let configs = Configs::load(folder, env)?;
         let sockets = configs.bind(listen).await?;
         Ok((Box::pin(Self::build(configs, clock)).await?, sockets))
     }
@@ -89,6 +83,22 @@ impl Services {
 // === impl Configs ===
 
 impl Configs {
+    /// Reads the three files; the mistakes of all of them are told at once.
+    fn load(folder: &Path, env: &Env) -> Result<Self, Exit> {
+        let proxy = config::load(&folder.join("proxy.toml"), |root| postern_proxy::Config::read(root, env));
+        let auth = config::load(&folder.join("auth.toml"), |root| postern_auth::Config::read(root, env));
+        let notify =
+            config::load(&folder.join("notify.toml"), |root| postern_notify::Config::read(root, env));
+        match (proxy, auth, notify) {
+            (Ok(proxy), Ok(auth), Ok(notify)) => Ok(Self { proxy, auth, notify }),
+            (proxy, auth, notify) => {
+                let mistakes = [proxy.err(), auth.err(), notify.err()].into_iter().flatten();
+                let lines: Vec<String> = mistakes.map(|exit| exit.message().to_owned()).collect();
+                Err(Exit::usage(lines.join("\n")))
+            }
+        }
+    }
+
     /// Binds what the files name; `listen` stands in for the gateway's first address.
     async fn bind(&self, listen: Option<std::net::SocketAddr>) -> Result<ServiceSockets, Exit> {
         let mut proxy = Vec::new();

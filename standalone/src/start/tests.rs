@@ -98,3 +98,18 @@ async fn a_port_that_is_taken_and_a_folder_in_use_are_one_line() {
     let exit = start(options(&folder)).await.expect_err("in use");
     assert_eq!((exit.status(), exit.message().lines().count()), (69, 1), "{exit}");
 }
+
+#[tokio::test]
+async fn files_of_ones_own_are_read_all_before_anything_starts() {
+    let folder = tempfile::tempdir().expect("folder");
+    std::fs::write(folder.path().join("auth.toml"), "listen = 1\n").expect("written");
+    let env = postern_common::config::Env::default();
+    let started = Box::pin(crate::start_configured(folder.path(), None, &env, Clock::system())).await;
+    let exit = started.expect_err("mistakes");
+    assert_eq!(exit.status(), 64);
+    for part in
+        ["proxy.toml: cannot read", "auth.toml:1: listen: must be a string", "notify.toml: cannot read"]
+    {
+        assert!(exit.message().contains(part), "{part} is missing in\n{exit}");
+    }
+}
