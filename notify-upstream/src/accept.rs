@@ -5,15 +5,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use postern_common::clock::Timestamp;
-use postern_common::{Clock, Code, Problem};
+use postern_common::{Code, Problem};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::dispatch::{Board, Job, Permit, Runner, Worker, Workers};
-use crate::metrics::Metrics;
+use crate::dispatch::{Job, Means, Permit, Worker};
 use crate::notification::{Lane, NotificationId};
 use crate::request::{Draft, IdempotencyKey, Principal};
 use crate::sequence::Sequence;
-use crate::store::{Claimed, NewNotification, Record, Store, StoreError};
+use crate::store::{Claimed, NewNotification, Record, StoreError};
 
 /// How long an idempotency key is good for.
 pub const KEY_LIFE: Duration = Duration::from_secs(24 * 3600);
@@ -31,27 +30,8 @@ pub struct Door {
 /// Writes batches.
 #[derive(Debug)]
 pub struct Writer {
-    means: Arc<Means>,
+    clerk: Arc<Clerk>,
     queue: mpsc::Receiver<Submission>,
-}
-
-/// What a writer works with.
-#[derive(Clone, Debug)]
-pub struct Means {
-    /// The truth.
-    pub store: Store,
-    /// The time.
-    pub clock: Clock,
-    /// Orders and ids.
-    pub sequence: Arc<Sequence>,
-    /// What dispatch has to do and can do.
-    pub board: Arc<Board>,
-    /// Who we are.
-    pub workers: Arc<Workers>,
-    /// Who delivers what is born leased.
-    pub runner: Arc<Runner>,
-    /// What is counted.
-    pub metrics: Metrics,
 }
 
 /// What the caller is told.
@@ -73,6 +53,10 @@ struct Submission {
     since: Instant,
 }
 
+/// Who places, commits and answers.
+#[derive(Debug)]
+struct Clerk(Means);
+
 /// A submission with its place.
 struct Placed {
     row: NewNotification,
@@ -87,7 +71,7 @@ impl Door {
     #[must_use]
     pub fn open(means: Means) -> (Self, Writer) {
         let (sender, queue) = mpsc::channel(BACKLOG);
-        (Self { queue: sender }, Writer { means: Arc::new(means), queue })
+        (Self { queue: sender }, Writer { clerk: Arc::new(Clerk(means)), queue })
     }
 
     /// Accepts a notification: returns after the commit.
@@ -140,20 +124,20 @@ impl Writer {
         if self.queue.recv_many(&mut batch, BATCH).await == 0 {
             return false;
         }
-        self.means.write(batch).await;
+        self.clerk.write(batch).await;
         true
     }
 }
 
-// === impl Means ===
+// === impl Clerk ===
 
-impl Means {
+impl Clerk {
     async fn write(self: &Arc<Self>, batch: Vec<Submission>) {
-        let worker = self.workers.current();
+        let worker = self.0.workers.current();
         let placed = self.place(batch, &worker);
         let rows: Vec<NewNotification> = placed.iter().map(|placed| placed.row.clone()).collect();
-        self.metrics.batch(rows.len());
-        match self.store.accept(&rows).await {
+        self.0.metrics.batch(rows.len());
+        match self.0.store.accept(&rows).await {
             Ok(refused) => self.committed(placed, &refused, &worker),
             Err(StoreError::Refused(error)) if placed.len() > 1 => {
                 tracing::warn!(%error, rows = placed.len(), "a batch was refused; writing its rows one by one");
@@ -168,7 +152,7 @@ impl Means {
                     StoreError::Refused(_) => Code::Internal,
                 };
                 // The rows may be there all the same, leased to an identity that does not know of them.
-                self.workers.doubt(&worker);
+                self.0.workers.doubt(&worker);
                 for placed in placed {
                     let _ = placed.submission.reply.send(Err(code.into()));
                 }
@@ -178,12 +162,12 @@ impl Means {
 
     /// Gives each its order, its id, and a lease if a permit is free.
     fn place(&self, batch: Vec<Submission>, worker: &Worker) -> Vec<Placed> {
-        let now = self.clock.now();
-        let alive = self.workers.is_alive();
-        let first = self.sequence.orders(batch.len());
+        let now = self.0.clock.now();
+        let alive = self.0.workers.is_alive();
+        let first = self.0.sequence.orders(batch.len());
         let placed = batch.into_iter().zip(first..).map(|(submission, order)| {
             let record = Record { created_at: now, ..submission.record.clone() };
-            let desk = self.board.desk(record.lane.channel);
+            let desk = self.0.board.desk(record.lane.channel);
             let wanted = alive && submission.send_at.is_none();
             let lease = wanted.then(|| desk.lease(record.lane)).flatten();
             let key = submission.key.as_ref().map(|(key, print)| (key.as_str().to_owned(), *print));
@@ -204,17 +188,17 @@ impl Means {
         let mut left_waiting = HashMap::new();
         for Placed { row, lease, submission } in placed {
             if refused.contains(&row.id) {
-                let means = Arc::clone(self);
-                tokio::spawn(async move { means.answer_repeat(submission).await });
+                let clerk = Arc::clone(self);
+                tokio::spawn(async move { clerk.answer_repeat(submission).await });
                 continue;
             }
             let accepted = Accepted { id: row.id, created_at: row.record.created_at };
             let lane = row.record.lane;
             let _ = submission.reply.send(Ok(accepted));
-            self.metrics.accepted(lane.channel, lane.priority, submission.since.elapsed());
+            self.0.metrics.accepted(lane.channel, lane.priority, submission.since.elapsed());
             match lease {
                 Some(permit) => {
-                    self.runner.start(Job { claimed: born(row), worker: Arc::clone(worker), permit });
+                    self.0.runner.start(Job { claimed: born(row), worker: Arc::clone(worker), permit });
                 }
                 None if row.send_at.is_none() => {
                     left_waiting.insert(lane.code(), lane);
@@ -223,7 +207,7 @@ impl Means {
             }
         }
         for lane in left_waiting.into_values() {
-            self.board.desk(lane.channel).mark_waiting(lane);
+            self.0.board.desk(lane.channel).mark_waiting(lane);
         }
     }
 
@@ -255,8 +239,8 @@ impl Means {
             tracing::warn!(%error, "cannot look up an idempotency key");
             Problem::new(Code::Unavailable)
         };
-        let existing = self.store.existing(creator, key.as_str()).await.map_err(away)?;
-        let now = self.clock.now();
+        let existing = self.0.store.existing(creator, key.as_str()).await.map_err(away)?;
+        let now = self.0.clock.now();
         match existing {
             Some(existing) if now.since(existing.created_at) < KEY_LIFE => {
                 if existing.fingerprint == fingerprint {
@@ -267,7 +251,7 @@ impl Means {
             }
             _ => {
                 let life = i64::try_from(KEY_LIFE.as_millis()).unwrap_or(i64::MAX);
-                self.store.forget_keys(Timestamp(now.0 - life + 1)).await.map_err(away)?;
+                self.0.store.forget_keys(Timestamp(now.0 - life + 1)).await.map_err(away)?;
                 Ok(None)
             }
         }

@@ -21,8 +21,8 @@ use crate::accept::{self, Door};
 use crate::actor::Actors;
 use crate::config::Config;
 use crate::deliver::Courier;
-use crate::dispatch::{Board, Dispatcher, Finisher, Means, Runner, Workers};
-use crate::housekeeping::{Housekeeper, Mover};
+use crate::dispatch::{Board, Dispatcher, Ended, Finisher, Means, Runner, Workers};
+use crate::housekeeping::{Housekeeper, Mover, Reloader};
 use crate::http::Service;
 use crate::metrics::Metrics;
 use crate::notification::Channel;
@@ -31,7 +31,7 @@ use crate::read::{Library, Reader};
 use crate::sequence::Sequence;
 use crate::store::Store;
 use crate::suppression::Suppression;
-use crate::template::Templates;
+use crate::template::{Templates, fingerprint};
 
 /// The sockets, which the caller owns.
 #[derive(Debug)]
@@ -45,7 +45,8 @@ pub struct Listeners {
 /// The service, ready to run.
 pub struct App {
     config: Config,
-    clock: Clock,
+    means: Means,
+    reloader: Reloader,
     health: Health,
     database: Check,
     verifier: Arc<Verifier>,
@@ -54,12 +55,8 @@ pub struct App {
     writer: accept::Writer,
     finisher: Finisher,
     dispatchers: [Dispatcher; 3],
-    workers: Arc<Workers>,
-    runner: Arc<Runner>,
     stop_delivery: Shutdown,
-    board: Arc<Board>,
     suppression: Arc<Suppression>,
-    metrics: Metrics,
     opened: Database,
 }
 
@@ -74,9 +71,16 @@ impl App {
     /// # Errors
     /// Status 64 for templates or settings that are wrong, 69 for a store that is away.
     pub async fn build(mut config: Config, clock: Clock) -> Result<Self, Exit> {
+        let seen = fingerprint(&config.templates.folder);
         let templates = Templates::load(&config.templates.folder, config.templates.default_locale.clone())
             .map_err(Exit::usage)?;
         let templates = Arc::new(ArcSwap::from_pointee(templates));
+        let reloader = Reloader {
+            folder: config.templates.folder.clone(),
+            default_locale: config.templates.default_locale.clone(),
+            templates: Arc::clone(&templates),
+            seen,
+        };
         let opened = Database::open(&config.database, Options::new("postern-notify")).await?;
         let store = Store::open(&opened, config.queue.connections).await?;
         let unavailable = |error: crate::store::StoreError| Exit::unavailable(error.to_string());
@@ -99,118 +103,116 @@ impl App {
             suppression: Arc::clone(&suppression),
         };
         let workers = Workers::start(store.clone(), clock.clone()).await.map_err(unavailable)?;
-        let parts =
-            Parts { config, clock, templates, opened, store, verifier, suppression, courier, workers };
-        Ok(Self::assemble(parts))
-    }
-
-    fn assemble(parts: Parts) -> Self {
-        let Parts { mut config, clock, templates, opened, store, verifier, suppression, courier, workers } =
-            parts;
-        let metrics = Metrics::new();
-        let board = Arc::new(Board::new(config.queue.permits));
         let stop_delivery = Shutdown::new();
         let (ended, over) = mpsc::unbounded_channel();
         let runner = Runner::new(courier, clock.clone(), Arc::clone(&workers), ended, stop_delivery.clone());
         let means = Means {
-            store: store.clone(),
-            clock: clock.clone(),
-            workers: Arc::clone(&workers),
-            board: Arc::clone(&board),
-            runner: Arc::clone(&runner),
-            metrics: metrics.clone(),
-        };
-        let (door, writer) = Door::open(accept::Means {
-            store: store.clone(),
-            clock: clock.clone(),
             sequence: Arc::new(Sequence::new(clock.clone())),
-            board: Arc::clone(&board),
-            workers: Arc::clone(&workers),
-            runner: Arc::clone(&runner),
-            metrics: metrics.clone(),
-        });
-        let (reader, library) = Reader::open(store.clone());
+            board: Arc::new(Board::new(config.queue.permits)),
+            metrics: Metrics::new(),
+            store,
+            clock,
+            workers,
+            runner,
+        };
+        let parts =
+            Parts { config, templates, reloader, opened, verifier, suppression, means, over, stop_delivery };
+        Ok(Self::assemble(parts))
+    }
+
+    fn assemble(parts: Parts) -> Self {
+        let Parts {
+            mut config,
+            templates,
+            reloader,
+            opened,
+            verifier,
+            suppression,
+            means,
+            over,
+            stop_delivery,
+        } = parts;
+        let (door, writer) = Door::open(means.clone());
+        let (reader, library) = Reader::open(means.store.clone());
         let health = Health::new();
         let database = health.check("database");
         let service = Service {
             verifier: Arc::clone(&verifier),
-            clock: clock.clone(),
+            clock: means.clock.clone(),
             templates,
             door,
             reader,
-            store: store.clone(),
-            board: Arc::clone(&board),
+            store: means.store.clone(),
+            board: Arc::clone(&means.board),
             webhooks: Arc::new(std::mem::take(&mut config.webhooks)),
             suppression: Arc::clone(&suppression),
-            metrics: metrics.clone(),
+            metrics: means.metrics.clone(),
             users_may_address_anyone: config.users_may_address_anyone,
         };
         Self {
-            finisher: Finisher::new(store, clock.clone(), Arc::clone(&board), metrics.clone(), over),
+            finisher: Finisher::new(&means, over),
             dispatchers: Channel::ALL.map(|channel| Dispatcher::new(channel, &means)),
+            means,
             config,
-            clock,
+            reloader,
             health,
             database,
             verifier,
             service,
             library,
             writer,
-            workers,
-            runner,
             stop_delivery,
-            board,
             suppression,
-            metrics,
             opened,
         }
     }
 
     /// Serves until the stop; then accepts nothing, begins nothing, hands back what has not begun and finishes what has.
     pub async fn run(self, listeners: Listeners, shutdown: Shutdown) {
-        let store = self.service.store.clone();
+        let Means { store, clock, workers, board, runner, metrics, sequence: _ } = self.means;
         let mut background = JoinSet::new();
         let late = Shutdown::new();
         background.spawn(self.verifier.run(shutdown.clone()));
-        background.spawn(Arc::clone(&self.workers).run(late.clone()));
+        background.spawn(Arc::clone(&workers).run(late.clone()));
         for dispatcher in self.dispatchers {
             background.spawn(dispatcher.run(self.stop_delivery.clone()));
         }
-        let mover = Mover { store: store.clone(), clock: self.clock.clone(), board: Arc::clone(&self.board) };
+        let mover = Mover { store: store.clone(), clock: clock.clone(), board };
         background.spawn(mover.run(self.stop_delivery.clone()));
         let keeper = Housekeeper {
             store,
-            clock: self.clock.clone(),
-            workers: Arc::clone(&self.workers),
+            clock,
+            workers: Arc::clone(&workers),
             suppression: self.suppression,
-            metrics: self.metrics.clone(),
+            metrics: metrics.clone(),
             database: self.database,
             opened: self.opened.clone(),
             retention: self.config.queue.retention,
         };
         background.spawn(keeper.run(late.clone()));
+        background.spawn(self.reloader.run(late.clone()));
         let writer = tokio::spawn(self.writer.run());
         let finisher = tokio::spawn(self.finisher.run());
         background.spawn(self.library.run());
         if let Some(listener) = listeners.admin {
-            let router = admin::router(self.health, self.metrics.registry());
+            let router = admin::router(self.health, metrics.registry());
             background.spawn(postern_common::http::serve(listener, router, Limits::default(), late.child()));
         }
         let router = crate::http::router(self.service);
         postern_common::http::serve(listeners.public, router, Limits::default(), shutdown).await;
         // The last door is closed: what was submitted is committed, and the writer ends.
-        let _ = writer.await;
+        let _ = tokio::time::timeout(Duration::from_secs(5), writer).await;
         self.stop_delivery.begin();
-        if tokio::time::timeout(DRAIN, self.runner.idle()).await.is_err() {
+        if tokio::time::timeout(DRAIN, runner.idle()).await.is_err() {
             tracing::warn!(drain_s = DRAIN.as_secs(), "stopped with attempts in flight; they are rescued");
         }
-        drop(self.runner);
+        drop(runner);
         late.begin();
         background.shutdown().await;
         if tokio::time::timeout(Duration::from_secs(5), finisher).await.is_err() {
             tracing::warn!("stopped with results that could not be written");
         }
-        self.workers.leave().await;
+        workers.leave().await;
         self.opened.close().await;
     }
 }
@@ -218,14 +220,14 @@ impl App {
 /// What [`App::build`] has opened.
 struct Parts {
     config: Config,
-    clock: Clock,
     templates: Arc<ArcSwap<Templates>>,
+    reloader: Reloader,
     opened: Database,
-    store: Store,
     verifier: Arc<Verifier>,
     suppression: Arc<Suppression>,
-    courier: Courier,
-    workers: Arc<Workers>,
+    means: Means,
+    over: mpsc::UnboundedReceiver<Ended>,
+    stop_delivery: Shutdown,
 }
 
 fn keep_from(config: &Config, now: Timestamp) -> Timestamp {

@@ -27,6 +27,7 @@ pub use worker::{Worker, Workers};
 
 use crate::metrics::Metrics;
 use crate::notification::{Channel, Lane, Order, Priority, order_at, order_time};
+use crate::sequence::Sequence;
 use crate::store::{Claim, LaneMark, Store, StoreError};
 
 /// Most rows of one claim: beyond 200 nothing is gained, and the next claim may find something more urgent.
@@ -64,16 +65,18 @@ struct LaneState {
     head: Option<Order>,
 }
 
-/// What a dispatcher works with.
+/// What acceptance and dispatch work with.
 #[derive(Clone, Debug)]
 pub struct Means {
     /// The truth.
     pub store: Store,
     /// The time.
     pub clock: Clock,
+    /// Orders and ids.
+    pub sequence: Arc<Sequence>,
     /// Who we are.
     pub workers: Arc<Workers>,
-    /// What is shared with acceptance.
+    /// What acceptance and dispatch know of each other.
     pub board: Arc<Board>,
     /// Who delivers.
     pub runner: Arc<Runner>,

@@ -1,8 +1,10 @@
 //! What runs beside: moving what is due, forgetting what is old, looking whether the store is there.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use postern_common::admin::Check;
 use postern_common::clock::Timestamp;
 use postern_common::database::Database;
@@ -13,6 +15,7 @@ use crate::dispatch::{Board, Workers};
 use crate::metrics::Metrics;
 use crate::store::{Store, StoreError};
 use crate::suppression::Suppression;
+use crate::template::{Locale, Templates, fingerprint};
 
 /// Moves delayed rows to the queue when they are due.
 #[derive(Debug)]
@@ -50,6 +53,63 @@ pub struct Housekeeper {
 const MOVE: i64 = 500;
 /// Rows of a lane are counted to this, so that counting costs the same however many wait.
 const DEPTH_CAP: i64 = 100_000;
+
+/// Takes over changed templates while the service runs.
+#[derive(Debug)]
+pub struct Reloader {
+    /// The folder.
+    pub folder: PathBuf,
+    /// The language when none is asked for.
+    pub default_locale: Locale,
+    /// The templates of the moment.
+    pub templates: Arc<ArcSwap<Templates>>,
+    /// The folder as it was when it was last looked at.
+    pub seen: u64,
+}
+
+// === impl Reloader ===
+
+impl Reloader {
+    /// Looks at the folder; a set with a mistake anywhere changes nothing that is live. Whether it was taken over.
+    pub fn step(&mut self) -> bool {
+        let now = fingerprint(&self.folder);
+        if now == self.seen {
+            return false;
+        }
+        self.seen = now;
+        match Templates::load(&self.folder, self.default_locale.clone()) {
+            Ok(templates) => {
+                tracing::info!(templates = templates.len(), "templates reloaded");
+                self.templates.store(Arc::new(templates));
+                true
+            }
+            Err(mistakes) => {
+                tracing::error!(%mistakes, "templates refused; the ones before stay");
+                false
+            }
+        }
+    }
+
+    /// Looks every two seconds until the stop.
+    pub async fn run(mut self, shutdown: Shutdown) {
+        let mut tick = tokio::time::interval(Duration::from_secs(2));
+        loop {
+            tokio::select! {
+                () = shutdown.begun() => return,
+                _ = tick.tick() => {}
+            }
+            self = match tokio::task::spawn_blocking(move || {
+                self.step();
+                self
+            })
+            .await
+            {
+                Ok(reloader) => reloader,
+                Err(_) => return,
+            };
+        }
+    }
+}
 
 // === impl Mover ===
 
@@ -133,5 +193,45 @@ impl Housekeeper {
             self.workers.forget_the_dead().await?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::template::TemplateName;
+
+    #[test]
+    fn changed_templates_are_taken_over_and_bad_ones_refused_as_a_whole() {
+        let folder = tempfile::tempdir().expect("folder");
+        let write = |name: &str, version: u32, text: &str| {
+            let folder = folder.path().join(name);
+            std::fs::create_dir_all(&folder).expect("folder");
+            std::fs::write(folder.join("template.toml"), format!("version = {version}")).expect("file");
+            std::fs::write(folder.join("sms.en.txt"), text).expect("file");
+        };
+        write("a", 1, "one");
+        let default_locale = Locale::parse("en").expect("tag");
+        let templates = Templates::load(folder.path(), default_locale.clone()).expect("sound");
+        let templates = Arc::new(ArcSwap::from_pointee(templates));
+        let seen = fingerprint(folder.path());
+        let mut reloader = Reloader {
+            folder: folder.path().to_owned(),
+            default_locale,
+            templates: Arc::clone(&templates),
+            seen,
+        };
+        let version = || {
+            let name = TemplateName::parse("a").expect("name");
+            templates.load().find(&name, crate::notification::Channel::Sms, None).map(|found| found.version())
+        };
+        assert!(!reloader.step(), "nothing has changed");
+        write("a", 2, "two, longer");
+        assert!(reloader.step());
+        assert_eq!(version(), Ok(2));
+        write("a", 3, "three, longer still");
+        write("b", 1, "{{ broken");
+        assert!(!reloader.step());
+        assert_eq!(version(), Ok(2));
     }
 }

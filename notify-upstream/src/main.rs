@@ -1,7 +1,9 @@
-//! `postern-notify`: the notification upstream as a process of its own.
+//! `postern-notify`: the notification upstream as a process of its own, and its operator's tools.
+
+mod cli;
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -11,19 +13,24 @@ use postern_common::{Clock, Shutdown, log};
 use postern_notify::{App, Config, Listeners};
 use tokio::net::TcpListener;
 
-/// The notification upstream: accepts, queues, delivers, tells.
+/// The notification upstream: accepts, queues, delivers, tells. Without a command it serves.
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Arguments {
     /// The configuration file.
     #[arg(long, default_value = "conf/notify.toml", global = true)]
     config: PathBuf,
+    #[command(subcommand)]
+    command: Option<cli::Command>,
 }
 
 #[tokio::main]
 async fn main() -> ExitCode {
     match Arguments::try_parse() {
-        Ok(arguments) => Exit::report(Box::pin(run(arguments)).await),
+        Ok(Arguments { config, command: None }) => Exit::report(Box::pin(serve(&config)).await),
+        Ok(Arguments { config, command: Some(command) }) => {
+            Exit::report(Box::pin(command.run(&config)).await)
+        }
         Err(error) if error.use_stderr() => Exit::report(Err(Exit::usage(error.to_string().trim_end()))),
         Err(help) => match help.print() {
             Ok(()) => ExitCode::SUCCESS,
@@ -32,9 +39,13 @@ async fn main() -> ExitCode {
     }
 }
 
-async fn run(arguments: Arguments) -> Result<(), Exit> {
+fn read_config(path: &Path) -> Result<Config, Exit> {
     let env = Env::of_process();
-    let config = load(&arguments.config, |root| Config::read(root, &env))?;
+    load(path, |root| Config::read(root, &env))
+}
+
+async fn serve(config: &Path) -> Result<(), Exit> {
+    let config = read_config(config)?;
     log::init(config.log.format, &config.log.filter);
     let (public, admin) = (bind(config.listen).await?, bind(config.admin).await?);
     let shutdown = Shutdown::on_signals()

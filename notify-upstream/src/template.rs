@@ -15,6 +15,7 @@ use std::sync::Arc;
 use minijinja::Environment;
 use serde_json::{Map, Value};
 
+pub use load::fingerprint;
 pub use name::{Locale, TemplateName};
 pub use render::{Content, RenderError};
 

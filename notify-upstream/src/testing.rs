@@ -13,7 +13,7 @@ use postern_common::service::{ServiceClient, ServiceTokens};
 use postern_common::{Clock, Problem, Shutdown};
 use tokio::sync::mpsc;
 
-use crate::accept::{self, Accepted, Door, Writer};
+use crate::accept::{Accepted, Door, Writer};
 use crate::actor::Actors;
 use crate::address::{Address, EmailAddress};
 use crate::deliver::Courier;
@@ -95,23 +95,16 @@ impl Rig {
         let means = Means {
             store: store.clone(),
             clock: clock.clone(),
-            workers: Arc::clone(&workers),
-            board: Arc::clone(&board),
-            runner: Arc::clone(&runner),
-            metrics: metrics.clone(),
-        };
-        let (door, writer) = Door::open(accept::Means {
-            store: store.clone(),
-            clock: clock.clone(),
             sequence: Arc::new(Sequence::new(clock.clone())),
-            board: Arc::clone(&board),
             workers: Arc::clone(&workers),
+            board: Arc::clone(&board),
             runner: Arc::clone(&runner),
-            metrics: metrics.clone(),
-        });
+            metrics,
+        };
+        let (door, writer) = Door::open(means.clone());
         Self {
             dispatcher: Dispatcher::new(Channel::Email, &means),
-            finisher: Finisher::new(store.clone(), clock.clone(), Arc::clone(&board), metrics, over),
+            finisher: Finisher::new(&means, over),
             mover: Mover { store: store.clone(), clock: clock.clone(), board: Arc::clone(&board) },
             clock,
             store,

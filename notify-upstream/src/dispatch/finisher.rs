@@ -4,7 +4,7 @@ use std::time::Duration;
 use postern_common::Clock;
 use tokio::sync::mpsc;
 
-use super::{Board, Job};
+use super::{Board, Job, Means};
 use crate::metrics::Metrics;
 use crate::notification::Channel;
 use crate::store::{Finished, Next, ResultRow, Store, StoreError};
@@ -47,13 +47,8 @@ const DETAIL: usize = 500;
 impl Finisher {
     /// Takes what the runner says has ended.
     #[must_use]
-    pub fn new(
-        store: Store,
-        clock: Clock,
-        board: Arc<Board>,
-        metrics: Metrics,
-        ended: mpsc::UnboundedReceiver<Ended>,
-    ) -> Self {
+    pub fn new(means: &Means, ended: mpsc::UnboundedReceiver<Ended>) -> Self {
+        let Means { store, clock, board, metrics, .. } = means.clone();
         Self { store, clock, board, metrics, ended }
     }
 

@@ -35,6 +35,33 @@ impl Templates {
     }
 }
 
+/// A number that changes when a file of the folder does: names, sizes and times of change.
+#[must_use]
+pub fn fingerprint(folder: &Path) -> u64 {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    let mut hasher = DefaultHasher::new();
+    let mut folders = vec![folder.to_owned()];
+    let mut seen = 0;
+    while let Some(folder) = folders.pop() {
+        let mut paths: Vec<_> =
+            std::fs::read_dir(&folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
+        paths.sort();
+        for path in paths {
+            seen += 1;
+            if seen > 16 * MAX_TEMPLATES {
+                return hasher.finish();
+            }
+            if let Ok(metadata) = std::fs::metadata(&path) {
+                (&path, metadata.len(), metadata.modified().ok()).hash(&mut hasher);
+                if metadata.is_dir() && folders.len() < MAX_TEMPLATES {
+                    folders.push(path);
+                }
+            }
+        }
+    }
+    hasher.finish()
+}
+
 fn environment() -> Environment<'static> {
     let mut environment = Environment::new();
     environment.set_undefined_behavior(UndefinedBehavior::Strict);

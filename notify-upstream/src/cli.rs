@@ -1,0 +1,218 @@
+//! The operator's tools: templates and dead letters.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+use postern_common::Clock;
+use postern_common::clock::Timestamp;
+use postern_common::database::{Database, Options};
+use postern_common::exit::Exit;
+use postern_notify::notification::{Channel, NotificationId};
+use postern_notify::sequence::Sequence;
+use postern_notify::store::{DeadFilter, Store};
+use postern_notify::template::{Content, Locale, TemplateName, Templates};
+use serde_json::{Map, Value};
+
+use super::read_config;
+
+/// What is to be done.
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Templates: check a folder, or see what one renders to.
+    #[command(subcommand)]
+    Templates(TemplateCommand),
+    /// Notifications that failed for good.
+    #[command(subcommand)]
+    Dead(DeadCommand),
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum TemplateCommand {
+    /// Loads every template; tells every mistake, or what there is.
+    Check(Folder),
+    /// Renders one template.
+    Preview {
+        /// The template's name.
+        name: String,
+        /// email, sms or push.
+        #[arg(long, default_value = "email")]
+        channel: String,
+        /// The wanted language.
+        #[arg(long)]
+        locale: Option<String>,
+        /// The variables, as a JSON object.
+        #[arg(long, default_value = "{}")]
+        variables: String,
+        #[command(flatten)]
+        folder: Folder,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Folder {
+    /// The folder of the templates.
+    #[arg(long, default_value = "conf/templates")]
+    folder: PathBuf,
+    /// The language when none is asked for.
+    #[arg(long, default_value = "en")]
+    default_locale: String,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum DeadCommand {
+    /// Lists them, the oldest first.
+    List(Filter),
+    /// Queues them again: their attempts go on counting.
+    Replay(Filter),
+    /// Forgets them; their history stays.
+    Drop(Filter),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Filter {
+    /// One notification.
+    #[arg(long)]
+    id: Option<String>,
+    /// A reason, such as provider_refused.
+    #[arg(long)]
+    code: Option<String>,
+    /// Failed at or after this instant (RFC 3339).
+    #[arg(long)]
+    since: Option<String>,
+    /// Failed before this instant (RFC 3339).
+    #[arg(long)]
+    until: Option<String>,
+    /// At most so many.
+    #[arg(long, default_value_t = 1000)]
+    limit: i64,
+}
+
+// === impl Command ===
+
+impl Command {
+    pub(super) async fn run(self, config: &Path) -> Result<(), Exit> {
+        match self {
+            Self::Templates(TemplateCommand::Check(folder)) => check(&folder.load()?),
+            Self::Templates(TemplateCommand::Preview { name, channel, locale, variables, folder }) => {
+                preview(&folder.load()?, &name, &channel, locale.as_deref(), &variables)
+            }
+            Self::Dead(command) => Box::pin(command.run(config)).await,
+        }
+    }
+}
+
+impl Folder {
+    fn load(&self) -> Result<Templates, Exit> {
+        let locale = Locale::parse(&self.default_locale)
+            .ok_or_else(|| Exit::usage("--default-locale must be a tag such as en"))?;
+        Templates::load(&self.folder, locale).map_err(Exit::usage)
+    }
+}
+
+fn check(templates: &Templates) -> Result<(), Exit> {
+    for (name, channel, locale) in templates.variants() {
+        say(&format!("{} {} {}", name.as_str(), channel.as_str(), locale.as_str()))?;
+    }
+    say(&format!("{} template(s), all sound", templates.len()))
+}
+
+fn preview(
+    templates: &Templates,
+    name: &str,
+    channel: &str,
+    locale: Option<&str>,
+    variables: &str,
+) -> Result<(), Exit> {
+    let wrong = |what: &str| Exit::usage(what.to_owned());
+    let channel = Channel::ALL
+        .into_iter()
+        .find(|known| known.as_str() == channel)
+        .ok_or_else(|| wrong("--channel must be email, sms or push"))?;
+    let name = TemplateName::parse(name).ok_or_else(|| wrong("the name must be of a-z, 0-9, - and _"))?;
+    let locale =
+        locale.map(|tag| Locale::parse(tag).ok_or_else(|| wrong("--locale must be a tag such as de-AT")));
+    let variables: Map<String, Value> =
+        serde_json::from_str(variables).map_err(|error| wrong(&format!("--variables: {error}")))?;
+    let found = templates
+        .find(&name, channel, locale.transpose()?.as_ref())
+        .map_err(|_| wrong("there is no such template for this channel"))?;
+    let missing = found.missing(&variables);
+    if !missing.is_empty() {
+        return Err(wrong(&format!("missing variables: {}", missing.join(", "))));
+    }
+    let content = found.render(&variables).map_err(|error| wrong(&error.to_string()))?;
+    say(&format!("version {}, language {}", found.version(), found.locale().as_str()))?;
+    match content {
+        Content::Email { subject, text, html } => {
+            say(&format!("Subject: {subject}\n\n{text}"))?;
+            html.map_or(Ok(()), |html| say(&format!("---\n{html}")))
+        }
+        Content::Sms { text } => say(&text),
+        Content::Push { title, body } => say(&format!("{title}\n{body}")),
+    }
+}
+
+// === impl DeadCommand ===
+
+impl DeadCommand {
+    async fn run(self, config: &Path) -> Result<(), Exit> {
+        let config = read_config(config)?;
+        let database = Database::open(&config.database, Options::new("postern-notify-cli")).await?;
+        let store = Store::open(&database, 3).await?;
+        let clock = Clock::system();
+        let failed = |error: postern_notify::store::StoreError| Exit::unavailable(error.to_string());
+        match self {
+            Self::List(filter) => {
+                for letter in store.dead_letters(&filter.parse()?).await.map_err(failed)? {
+                    let (lane, code) = (letter.lane, letter.code.as_deref().unwrap_or("-"));
+                    let (channel, priority) = (lane.channel.as_str(), lane.priority.as_str());
+                    say(&format!(
+                        "{} {} {channel} {priority} {} {code}",
+                        letter.id, letter.at, letter.attempt
+                    ))?;
+                }
+                Ok(())
+            }
+            Self::Replay(filter) => {
+                let filter = filter.parse()?;
+                let count = usize::try_from(filter.limit).unwrap_or(usize::MAX);
+                let first = Sequence::new(clock.clone()).orders(count);
+                let replayed = store.replay(&filter, first, clock.now()).await.map_err(failed)?;
+                say(&format!("{replayed} queued again"))
+            }
+            Self::Drop(filter) => {
+                let dropped = store.drop_dead(&filter.parse()?).await.map_err(failed)?;
+                say(&format!("{dropped} dropped"))
+            }
+        }
+    }
+}
+
+impl Filter {
+    fn parse(self) -> Result<DeadFilter, Exit> {
+        let instant = |name: &str, text: Option<String>| {
+            text.map(|text| {
+                Timestamp::parse(&text)
+                    .ok_or_else(|| Exit::usage(format!("--{name} must be an RFC 3339 instant")))
+            })
+            .transpose()
+        };
+        let id = self.id.map(|id| {
+            NotificationId::parse(&id).ok_or_else(|| Exit::usage("--id must be the id of a notification"))
+        });
+        Ok(DeadFilter {
+            id: id.transpose()?,
+            code: self.code,
+            since: instant("since", self.since)?,
+            until: instant("until", self.until)?,
+            limit: self.limit.max(0),
+        })
+    }
+}
+
+/// A line for the operator; a closed pipe ends the output and nothing else.
+fn say(line: &str) -> Result<(), Exit> {
+    writeln!(std::io::stdout(), "{line}")
+        .map_err(|error| Exit::unavailable(format!("standard output: {error}")))
+}
