@@ -53,6 +53,9 @@ impl ProxyHttp for Gateway {
     fn init_downstream_modules(&self, _modules: &mut HttpModules) {}
 
     async fn request_filter(&self, session: &mut Session, ctx: &mut Context) -> Result<bool> {
+        if let Some(wire) = wire(session) {
+            wire.note_heard();
+        }
         if cors::preflight(session, ctx).await? {
             return Ok(true);
         }

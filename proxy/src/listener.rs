@@ -24,6 +24,8 @@ pub(crate) struct Permit {
     by_address: Arc<ByAddress>,
     address: IpAddr,
     gauge: prometheus::IntGauge,
+    /// Requests that Pingora answered before any hook was called.
+    pub(crate) unheard: prometheus::IntCounter,
 }
 
 /// Open connections of each client address.
@@ -114,11 +116,8 @@ impl Acceptor {
         }
         metrics.connections.inc();
         let by_address = Arc::clone(&self.by_address);
-        Some((
-            stream,
-            peer,
-            Permit { _total: total, by_address, address, gauge: metrics.connections.clone() },
-        ))
+        let (gauge, unheard) = (metrics.connections.clone(), metrics.unheard.clone());
+        Some((stream, peer, Permit { _total: total, by_address, address, gauge, unheard }))
     }
 }
 

@@ -15,6 +15,7 @@ pub(crate) struct Metrics {
     pub(crate) overhead: Histogram,
     pub(crate) upstream: HistogramVec,
     pub(crate) refused_at_door: IntCounterVec,
+    pub(crate) unheard: IntCounter,
     pub(crate) connections: IntGauge,
     pub(crate) connections_refused: IntCounter,
     pub(crate) tls_failed: IntCounter,
@@ -110,6 +111,8 @@ impl Metrics {
                 "Heads refused before any route was looked for",
                 &["code"],
             )?,
+            unheard: make
+                .counter("postern_unheard_total", "Requests that Pingora answered before any hook")?,
             connections: make.gauge("postern_connections", "Open client connections")?,
             connections_refused: make.counter(
                 "postern_connections_refused_total",

@@ -123,7 +123,7 @@ impl Pool {
             Balance::RoundRobin => {
                 self.weighted(&endpoints, usable, self.turn.fetch_add(1, Ordering::Relaxed))
             }
-            Balance::ClientHash => self.weighted(&endpoints, usable, client),
+            Balance::ClientHash => self.rendezvous(&endpoints, usable, client),
             Balance::LeastLoaded if count == 1 => nth(0),
             Balance::LeastLoaded => {
                 let random = self.random();
@@ -163,12 +163,27 @@ impl Pool {
         })
     }
 
-    /// Good enough to spread load: a counter, mixed (splitmix64).
+    /// The address with the highest weighted score for this client (rendezvous hashing): when one goes, only its
+    /// own clients move.
+    fn rendezvous<'e>(
+        &self,
+        endpoints: &'e [Arc<Endpoint>],
+        usable: impl Fn(&Endpoint) -> bool,
+        client: u64,
+    ) -> Option<&'e Arc<Endpoint>> {
+        let score = |endpoint: &Endpoint| {
+            let unit = ((mix(client ^ endpoint.key) >> 11) as f64 + 1.0) / (1_u64 << 53) as f64;
+            f64::from(endpoint.weight_in(&self.config)) / -unit.ln().min(-f64::MIN_POSITIVE)
+        };
+        endpoints
+            .iter()
+            .filter(|endpoint| usable(endpoint))
+            .max_by(|one, other| score(one).total_cmp(&score(other)))
+    }
+
+    /// Good enough to spread load: a counter, mixed.
     fn random(&self) -> u64 {
-        let mut mixed = self.turn.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) >> 1
+        mix(self.turn.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed)) >> 1
     }
 
     /// A request reached its answer.
@@ -222,6 +237,13 @@ impl Pool {
         peer.options = options;
         peer
     }
+}
+
+/// The finaliser of splitmix64: every bit of the input moves every bit of the output.
+fn mix(number: u64) -> u64 {
+    let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    number ^ (number >> 31)
 }
 
 #[cfg(test)]

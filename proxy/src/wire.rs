@@ -55,6 +55,8 @@ pub(crate) struct Wire {
     /// Milliseconds after `born` at which the request must be over; the gateway sets it by route.
     deadline_ms: AtomicU64,
     tunnel: AtomicBool,
+    /// Whether a head was handed over that no hook has seen yet.
+    unheard: AtomicBool,
     fault: AtomicU8,
     digest: Arc<SocketDigest>,
     permit: Option<Permit>,
@@ -97,6 +99,7 @@ impl Wire {
             born: Instant::now(),
             deadline_ms: AtomicU64::new(u64::MAX),
             tunnel: AtomicBool::new(false),
+            unheard: AtomicBool::new(false),
             fault: AtomicU8::new(0),
             digest: Arc::new(digest),
             permit,
@@ -128,6 +131,11 @@ impl Wire {
     pub(crate) fn open_tunnel(&self) {
         self.deadline_ms.store(u64::MAX, Ordering::Relaxed);
         self.tunnel.store(true, Ordering::Release);
+    }
+
+    /// A hook has been called for the request.
+    pub(crate) fn note_heard(&self) {
+        self.unheard.store(false, Ordering::Relaxed);
     }
 
     /// Why this side ended the request, if it did.
@@ -322,6 +330,9 @@ impl Drop for Wire {
     fn drop(&mut self) {
         let unread = !matches!(self.framing, Framing::Done | Framing::Tunnel);
         let (Some(transport), permit) = (self.transport.take(), self.permit.take()) else { return };
+        if let (true, Some(permit)) = (self.unheard.load(Ordering::Relaxed), &permit) {
+            permit.unheard.inc();
+        }
         if unread && self.sent > 0 && tokio::runtime::Handle::try_current().is_ok() {
             tokio::spawn(async move {
                 transport.linger().await;

@@ -2,6 +2,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::harness::{Gateway, PATIENCE};
 use super::origin::{Manner, Origin};
@@ -118,4 +120,52 @@ async fn a_new_certificate_is_used_without_a_restart() {
     };
     tokio::time::timeout(PATIENCE, renewed).await.expect("the new certificate in time");
     assert!(client(&gateway, &authority, None).get(url(&gateway, "/open")).send().await.is_err());
+}
+
+/// An origin that asks for a client certificate.
+async fn origin_behind_tls(authority: &Authority, folder: &Path) -> Origin {
+    let provider = std::sync::Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let mut roots = rustls::RootCertStore::empty();
+    let pem = |path: &str| folder.join(path);
+    roots.add(CertificateDer::from_pem_file(pem("ca.pem")).expect("an authority")).expect("added");
+    let verifier = rustls::server::WebPkiClientVerifier::builder_with_provider(
+        std::sync::Arc::new(roots),
+        std::sync::Arc::clone(&provider),
+    );
+    let (certificate, key) = authority.issue("me");
+    std::fs::write(pem("client.pem"), certificate).expect("writes");
+    std::fs::write(pem("client.key"), key).expect("writes");
+    let config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_client_cert_verifier(verifier.build().expect("a verifier"))
+        .with_single_cert(
+            vec![CertificateDer::from_pem_file(pem("server.pem")).expect("a certificate")],
+            PrivateKeyDer::from_pem_file(pem("server.key")).expect("a key"),
+        )
+        .expect("a configuration");
+    Origin::with(Manner::Answer, Some(std::sync::Arc::new(config))).await
+}
+
+#[tokio::test]
+async fn an_upstream_is_spoken_to_over_mutual_tls_and_not_otherwise() {
+    let (folder, authority) = (tempfile::tempdir().expect("a folder"), Authority::new());
+    authority.write(folder.path());
+    let tls = |name: &str, ca: &str| {
+        format!(
+            "[upstream.origin.tls]\nname = \"{name}\"\nca = \"{0}/{ca}\"\ncertificate = \"{0}/client.pem\"\n\
+             key = \"{0}/client.key\"",
+            folder.path().display()
+        )
+    };
+    std::fs::write(folder.path().join("other.pem"), Authority::new().pem()).expect("writes");
+    for (name, ca, status) in
+        [("localhost", "ca.pem", 200), ("elsewhere", "ca.pem", 502), ("localhost", "other.pem", 502)]
+    {
+        let origin = origin_behind_tls(&authority, folder.path()).await;
+        let upstream = format!("addresses = [\"{}\"]\n{}", origin.address, tls(name, ca));
+        let gateway = Gateway::before(origin, &upstream, "", super::harness::ROUTES).await;
+        assert_eq!(gateway.get("/open", "").await.status, status, "{name} {ca}");
+        assert_eq!(gateway.origin.seen().len(), usize::from(status == 200));
+    }
 }

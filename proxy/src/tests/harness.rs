@@ -276,6 +276,17 @@ impl Client {
             && self.buffer.is_empty()
     }
 
+    /// The next bytes up to and with `end`.
+    pub(super) async fn until(&mut self, end: &str) -> String {
+        loop {
+            let found = self.buffer.windows(end.len()).position(|window| window == end.as_bytes());
+            if let Some(at) = found {
+                return self.bytes(at + end.len()).await;
+            }
+            assert_ne!(tokio::time::timeout(PATIENCE, self.fill()).await.expect("bytes in time"), 0);
+        }
+    }
+
     /// The next bytes, whatever they are.
     pub(super) async fn bytes(&mut self, count: usize) -> String {
         while self.buffer.len() < count {

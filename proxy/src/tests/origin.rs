@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpListener;
 
 /// How an origin answers.
 #[derive(Clone, Copy)]
@@ -21,7 +21,16 @@ pub(super) enum Manner {
     Upgrade,
     /// As told by a test.
     Text(&'static str),
+    /// The head and a first event, and the second one after another request has come.
+    Events,
+    /// A body of 64 MiB.
+    Flood,
 }
+
+/// Plain or encrypted.
+trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
 /// A running origin.
 pub(super) struct Origin {
@@ -31,13 +40,27 @@ pub(super) struct Origin {
 
 impl Origin {
     pub(super) async fn start(manner: Manner) -> Self {
+        Self::with(manner, None).await
+    }
+
+    /// Over TLS if there is a configuration for it.
+    pub(super) async fn with(manner: Manner, tls: Option<Arc<rustls::ServerConfig>>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
         let address = listener.local_addr().expect("bound");
         let seen = Arc::new(Mutex::new(Vec::new()));
         let record = Arc::clone(&seen);
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(serve(stream, manner, Arc::clone(&record)));
+                let (record, tls) = (Arc::clone(&record), tls.clone());
+                tokio::spawn(async move {
+                    match tls {
+                        None => serve(stream, manner, record).await,
+                        Some(tls) => match tokio_rustls::TlsAcceptor::from(tls).accept(stream).await {
+                            Ok(stream) => serve(stream, manner, record).await,
+                            Err(_) => {}
+                        },
+                    }
+                });
             }
         });
         Self { address, seen }
@@ -58,7 +81,7 @@ impl Origin {
     }
 }
 
-async fn serve(mut stream: TcpStream, manner: Manner, record: Arc<Mutex<Vec<Vec<u8>>>>) {
+async fn serve(mut stream: impl Stream, manner: Manner, record: Arc<Mutex<Vec<Vec<u8>>>>) {
     let mut buffer = Vec::new();
     while let Some(length) = read_request(&mut stream, &mut buffer).await {
         let request: Vec<u8> = buffer.drain(..length).collect();
@@ -75,6 +98,8 @@ async fn serve(mut stream: TcpStream, manner: Manner, record: Arc<Mutex<Vec<Vec<
             Manner::Close => return,
             Manner::Garbage => "this is not HTTP at all\r\n\r\n",
             Manner::Text(text) => text,
+            Manner::Events => return events(stream, &record).await,
+            Manner::Flood => return flood(stream).await,
             Manner::Upgrade if method == "GET " => return tunnel(stream).await,
             Manner::Upgrade => "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n",
         };
@@ -84,7 +109,30 @@ async fn serve(mut stream: TcpStream, manner: Manner, record: Arc<Mutex<Vec<Vec<
     }
 }
 
-async fn tunnel(mut stream: TcpStream) {
+async fn events(mut stream: impl Stream, record: &Mutex<Vec<Vec<u8>>>) {
+    let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let requests = || record.lock().expect("not poisoned").len();
+    let begun = requests();
+    if stream.write_all(format!("{head}8\r\nfirst..\n\r\n").as_bytes()).await.is_ok() && begun == 1 {
+        while requests() == begun {
+            tokio::task::yield_now().await;
+        }
+        let _gone = stream.write_all(b"8\r\nsecond.\n\r\n0\r\n\r\n").await;
+    }
+}
+
+async fn flood(mut stream: impl Stream) {
+    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", 64 << 20);
+    let mut written = stream.write_all(head.as_bytes()).await;
+    let block = vec![b'x'; 64 << 10];
+    for _ in 0..1024 {
+        if written.is_ok() {
+            written = stream.write_all(&block).await;
+        }
+    }
+}
+
+async fn tunnel(mut stream: impl Stream) {
     let answer = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\nhello";
     let mut space = [0; 1024];
     if stream.write_all(answer.as_bytes()).await.is_ok() {
@@ -97,7 +145,7 @@ async fn tunnel(mut stream: TcpStream) {
 }
 
 /// Reads until a whole request is there; its length.
-async fn read_request(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<usize> {
+async fn read_request(stream: &mut impl Stream, buffer: &mut Vec<u8>) -> Option<usize> {
     let mut space = vec![0; 64 << 10];
     loop {
         if let Some(length) = request_length(buffer) {

@@ -43,3 +43,31 @@ async fn a_request_has_a_deadline_in_all() {
     let answer = gateway.get("/open", "").await;
     assert_eq!((answer.status, answer.code().as_str()), (504, "upstream_timeout"));
 }
+
+#[tokio::test]
+async fn a_client_that_does_not_read_is_let_go() {
+    let gateway = Gateway::with(Manner::Flood, "stall_timeout = \"200ms\"", "").await;
+    let mut client = gateway.connect().await;
+    client.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
+    let gone = async {
+        while !gateway.ask("/metrics").await.contains("code=\"client_closed\"")
+            && !gateway.ask("/metrics").await.contains("code=\"request_timeout\"")
+        {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(super::harness::PATIENCE, gone).await.expect("the connection is closed");
+}
+
+#[tokio::test]
+async fn events_are_passed_on_as_they_come() {
+    let gateway = Gateway::start(Manner::Events).await;
+    let mut client = gateway.connect().await;
+    client.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
+    let head = client.until("\r\n\r\n").await;
+    assert!(head.to_ascii_lowercase().contains("transfer-encoding: chunked"), "{head}");
+    assert_eq!(client.until("\n\r\n").await, "8\r\nfirst..\n\r\n", "before the origin sends the second one");
+    let mut other = gateway.connect().await;
+    other.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
+    assert_eq!(client.until("0\r\n\r\n").await, "8\r\nsecond.\n\r\n0\r\n\r\n");
+}

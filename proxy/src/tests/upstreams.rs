@@ -56,3 +56,24 @@ async fn a_response_cut_short_is_not_passed_off_as_whole() {
     client.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
     assert!(client.answer().await.is_none(), "the connection ends before the length that was announced");
 }
+
+#[tokio::test]
+async fn an_address_that_fails_its_checks_is_left_out() {
+    let origin = Origin::start(Manner::Answer).await;
+    let addresses = format!(
+        "addresses = [\"127.0.0.1:1\", \"{}\"]\nretries = 0\n[upstream.origin.outlier]\nfailures = 0\n\
+         [upstream.origin.health]\npath = \"/livez\"\ninterval = \"20ms\"\nfailures = 1",
+        origin.address
+    );
+    let gateway = Gateway::before(origin, &addresses, "", ROUTE).await;
+    let found = async {
+        while !gateway.ask("/upstreams").await.contains("\"healthy\":false") {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(super::harness::PATIENCE, found).await.expect("found out in time");
+    for _ in 0..10 {
+        assert_eq!(gateway.get("/open", "").await.status, 200);
+    }
+    assert!(gateway.origin.seen().iter().any(|request| request.starts_with("GET /livez ")));
+}

@@ -1,3 +1,4 @@
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -13,6 +14,8 @@ pub(crate) struct Endpoint {
     pub(crate) address: SocketAddr,
     /// Position of its entry in the configuration.
     pub(crate) entry: usize,
+    /// A hash of the address, the same in every process.
+    pub(super) key: u64,
     /// How it is spoken to.
     pub(crate) peer: HttpPeer,
     in_flight: AtomicUsize,
@@ -48,9 +51,12 @@ const DECAY: u64 = 8;
 
 impl Endpoint {
     pub(super) fn new(address: SocketAddr, entry: usize, peer: HttpPeer) -> Self {
+        let mut key = DefaultHasher::new();
+        address.hash(&mut key);
         Self {
             address,
             entry,
+            key: key.finish(),
             peer,
             in_flight: AtomicUsize::new(0),
             latency_us: AtomicU64::new(0),

@@ -91,3 +91,19 @@ fn addresses_that_stay_keep_what_is_known() {
     let after = pool.endpoints();
     assert!(Arc::ptr_eq(&before[0], &after[0]) && !Arc::ptr_eq(&before[1], &after[1]));
 }
+
+#[test]
+fn a_client_stays_and_only_those_of_a_lost_address_move() {
+    let pool = pool(Balance::ClientHash, &[1, 1, 2]);
+    let clients: Vec<u64> = (0..4000_u64).map(|client| mix(client + 1)).collect();
+    let of = |client: &u64| pool.pick(*client, None).expect("an address").endpoint.address.port();
+    let before: Vec<u16> = clients.iter().map(of).collect();
+    let share = before.iter().filter(|port| **port == 3).count();
+    assert!((1800..2200).contains(&share), "half of the weight: {share}");
+    let all = pool.endpoints();
+    (0..5).for_each(|_| pool.note_failure(&all[0]));
+    for (client, before) in clients.iter().zip(before) {
+        assert!(before == 1 || of(client) == before);
+        assert_ne!(of(client), 1);
+    }
+}
