@@ -12,6 +12,7 @@ use tokio::net::TcpListener;
 use crate::assemble::assemble;
 use crate::auth::Auth;
 use crate::config::Config;
+use crate::doctor::{Doctor, Finding};
 use crate::http;
 
 /// JSON bodies at most: a registration is below 40 KiB.
@@ -32,6 +33,7 @@ pub struct Listeners {
 #[derive(Debug)]
 pub struct App {
     auth: Arc<Auth>,
+    doctor: Doctor,
     health: Health,
 }
 
@@ -43,8 +45,14 @@ impl App {
     /// # Errors
     /// Status 64 for a config that cannot work, 69 if the database is away.
     pub async fn build(config: Config, clock: Clock) -> Result<Self, Exit> {
+        let doctor = Doctor::new(config.identity.clone(), config.flow, clock.clone());
         let auth = Box::pin(assemble(config, clock)).await?;
-        Ok(Self { auth: Arc::new(auth), health: Health::new() })
+        Ok(Self { auth: Arc::new(auth), doctor, health: Health::new() })
+    }
+
+    /// What an operator could have set wrong, in words.
+    pub async fn examine(&self) -> Vec<Finding> {
+        Box::pin(self.doctor.examine(&self.auth)).await
     }
 
     /// What stands in the way of readiness, for a process that serves it itself.
@@ -61,14 +69,16 @@ impl App {
 
     /// Serves until the stop begins and every request in flight has ended.
     pub async fn run(self, listeners: Listeners, shutdown: Shutdown) {
-        let Self { auth, health } = self;
+        let Self { auth, doctor, health } = self;
         let limits = Limits { body: MOST_BODY_BYTES, ..Limits::default() };
         let background = tokio::spawn(background(Arc::clone(&auth), health.clone(), shutdown.clone()));
+        let examination = tokio::spawn(warn_of_faults(doctor, Arc::clone(&auth)));
         let admin = listeners.admin.map(|listener| {
             let router = admin::router(health, auth.metrics.registry.clone());
             tokio::spawn(serve(listener, router, Limits::default(), shutdown.clone()))
         });
         serve(listeners.public, http::router(Arc::clone(&auth)), limits, shutdown).await;
+        examination.abort();
         for task in std::iter::once(background).chain(admin) {
             if let Err(error) = task.await {
                 tracing::error!(%error, "a background task ended badly");
@@ -83,6 +93,13 @@ async fn background(auth: Arc<Auth>, health: Health, shutdown: Shutdown) {
         auth.compensate(&shutdown),
         probe(&auth, &health, &shutdown),
     );
+}
+
+/// Once at start, beside the service: a pool that is slow to answer keeps nobody waiting.
+async fn warn_of_faults(doctor: Doctor, auth: Arc<Auth>) {
+    for finding in Box::pin(doctor.examine(&auth)).await.iter().filter(|finding| finding.is_fault()) {
+        tracing::warn!(%finding, "something is not set up right; see `postern-auth check`");
+    }
 }
 
 /// Ready means that sign-in can work. The cache is not part of it: without it refresh and social sign-in say

@@ -67,18 +67,18 @@ impl Auth {
         let session = Session::of_pool(challenge, self.clock.now().plus(CHALLENGE_TTL));
         let mut parameters = challenge.parameters.clone();
         parameters.retain(|name, _| !matches!(name.as_str(), "USER_ID_FOR_SRP" | "USERNAME" | "SECRET_HASH"));
-        problem(&challenge.name, &session.seal(&self.ring), json!(parameters))
+        problem(&challenge.name, &session.seal(&self.ring), &json!(parameters))
     }
 
     /// 401 that asks for the code that was sent to the address.
     pub(crate) fn confirmation_required(&self, email: &Email, profile: Map<String, Value>) -> Problem {
         let session = Session::of_confirmation(email, profile, self.clock.now().plus(CONFIRMATION_TTL));
-        problem(CONFIRM_SIGN_UP, &session.seal(&self.ring), json!({}))
+        problem(CONFIRM_SIGN_UP, &session.seal(&self.ring), &json!({}))
             .detail("confirm the address with the code that was sent to it, at POST /auth/register/confirm")
     }
 }
 
-fn problem(name: &str, session: &str, parameters: Value) -> Problem {
+fn problem(name: &str, session: &str, parameters: &Value) -> Problem {
     let challenge = json!({ "name": name, "session": session, "parameters": parameters });
     Problem::new(Code::ChallengeRequired).member("challenge", challenge)
 }

@@ -16,6 +16,7 @@ mod auth;
 mod challenge;
 mod compensation;
 mod config;
+mod doctor;
 mod email;
 mod grant;
 mod http;
@@ -39,6 +40,7 @@ pub use abuse::AbuseLimits;
 pub use address::Network;
 pub use app::{App, Listeners};
 pub use config::{Config, Confirm, Delivery, Log, Refresh, SocialConfig};
+pub use doctor::{Finding, State};
 
 #[cfg(test)]
 mod testing;

@@ -1,5 +1,6 @@
 //! `postern-auth`: the authentication upstream as a process of its own.
 
+use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -16,8 +17,16 @@ use tokio::net::TcpListener;
 #[command(version)]
 struct Arguments {
     /// The configuration file.
-    #[arg(long, default_value = "conf/auth.toml")]
+    #[arg(long, global = true, default_value = "conf/auth.toml")]
     config: PathBuf,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Clone, Copy, Debug, clap::Subcommand)]
+enum Command {
+    /// Looks at pools, clients, keys, clock and stores, and tells what is not set up right.
+    Check,
 }
 
 #[tokio::main]
@@ -35,6 +44,9 @@ async fn main() -> ExitCode {
 async fn run(arguments: Arguments) -> Result<(), Exit> {
     let env = Env::of_process();
     let config = load(&arguments.config, |root| Config::read(root, &env))?;
+    if let Some(Command::Check) = arguments.command {
+        return Box::pin(check(config)).await;
+    }
     log::init(config.log.format, &config.log.filter);
     let (public, admin) = (bind(config.listen).await?, bind(config.admin).await?);
     let shutdown = Shutdown::on_signals()
@@ -42,6 +54,20 @@ async fn run(arguments: Arguments) -> Result<(), Exit> {
     let app = Box::pin(App::build(config, Clock::system())).await?;
     Box::pin(app.run(Listeners { public, admin: Some(admin) }, shutdown)).await;
     Ok(())
+}
+
+async fn check(config: Config) -> Result<(), Exit> {
+    let app = Box::pin(App::build(config, Clock::system())).await?;
+    let findings = app.examine().await;
+    let mut out = std::io::stdout().lock();
+    for finding in &findings {
+        // A reader that went away has seen enough.
+        let _ = writeln!(out, "{finding}");
+    }
+    match findings.iter().filter(|finding| finding.is_fault()).count() {
+        0 => Ok(()),
+        faults => Err(Exit::unavailable(format!("{faults} of {} are not set up right", findings.len()))),
+    }
 }
 
 async fn bind(address: SocketAddr) -> Result<TcpListener, Exit> {

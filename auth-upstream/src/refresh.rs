@@ -150,10 +150,8 @@ impl Auth {
         let newest = newest.map_or_else(|| grant.token.clone(), |newest| newest.token);
         match self.pool.revoke(&newest).await {
             Ok(()) => Ok(grant.subject),
-            Err(fault) => match fault.code(Operation::Revoke) {
-                Code::InvalidRefreshToken => Ok(grant.subject),
-                _ => Err(fault.problem(Operation::Revoke)),
-            },
+            Err(fault) if fault.code(Operation::Revoke) == Code::InvalidRefreshToken => Ok(grant.subject),
+            Err(fault) => Err(fault.problem(Operation::Revoke)),
         }
     }
 

@@ -128,13 +128,11 @@ impl Auth {
                 if !matches!(fault, Fault::Unavailable(_)) {
                     self.store.end_registration(&id).await?;
                 }
-                match fault {
-                    Fault::UserExists => {
-                        let door = (Door::Password, Code::EmailNotAvailable);
-                        self.guarded(door, visitor, email, self.repeat(registration)).await
-                    }
-                    other => Err(other.problem(Operation::SignUp)),
+                if fault != Fault::UserExists {
+                    return Err(fault.problem(Operation::SignUp));
                 }
+                let door = (Door::Password, Code::EmailNotAvailable);
+                self.guarded(door, visitor, email, self.repeat(registration)).await
             }
         }
     }
@@ -214,10 +212,11 @@ impl Auth {
                     Err(self.confirmation_required(email, registration.profile.clone()))
                 }
             },
-            Err(fault) => match fault.code(Operation::SignIn) {
-                Code::InvalidCredentials | Code::ChallengeRequired => Err(Code::EmailNotAvailable.into()),
-                _ => Err(fault.problem(Operation::SignIn)),
-            },
+            Err(fault) => {
+                let code = fault.code(Operation::SignIn);
+                let is_taken = matches!(code, Code::InvalidCredentials | Code::ChallengeRequired);
+                Err(if is_taken { Code::EmailNotAvailable.into() } else { fault.problem(Operation::SignIn) })
+            }
         }
     }
 

@@ -133,9 +133,12 @@ impl Fixture {
 }
 
 impl Setup {
+    pub(crate) fn read(&self) -> Config {
+        parse("test.toml", &self.text, |root| Config::read(root, &self.env)).expect("a config")
+    }
+
     async fn start(&self, clock: &Clock) -> Arc<Auth> {
-        let config = parse("test.toml", &self.text, |root| Config::read(root, &self.env)).expect("a config");
-        App::build(config, clock.clone()).await.expect("built").into_auth()
+        App::build(self.read(), clock.clone()).await.expect("built").into_auth()
     }
 }
 

@@ -1,5 +1,6 @@
 //! Journeys against stubs on loopback sockets.
 
+mod doctor;
 mod journeys;
 mod refresh;
 mod register;

@@ -110,7 +110,7 @@ pub(super) fn social_query(query: &str) -> Result<Option<String>, Problem> {
     for (name, values) in parameters(query) {
         match (name.as_str(), values.as_slice()) {
             ("code_challenge", [value]) if temporary_token::is_challenge(value) => {
-                challenge = Some(value.clone())
+                challenge = Some(value.clone());
             }
             ("code_challenge", [_]) => {
                 refuse(&name, "invalid_format", "must be 32 bytes in base64url without padding");

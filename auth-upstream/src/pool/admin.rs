@@ -24,6 +24,17 @@ pub(crate) struct AdminPool {
     pool: Pool,
 }
 
+/// What a pool's client may do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ClientSettings {
+    /// ExplicitAuthFlows.
+    pub(crate) flows: Vec<String>,
+    /// ReadAttributes.
+    pub(crate) reads: Vec<String>,
+    /// WriteAttributes.
+    pub(crate) writes: Vec<String>,
+}
+
 /// A user, as an operator sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Account {
@@ -173,6 +184,18 @@ impl AdminPool {
         let call =
             self.client.admin_user_global_sign_out().user_pool_id(&self.pool.pool_id).username(username);
         self.gate.call(call.send()).await.map(drop)
+    }
+
+    /// What a client of this pool or another may do.
+    pub(crate) async fn describe_client(&self, pool: &str, client: &str) -> Result<ClientSettings, Fault> {
+        let call = self.client.describe_user_pool_client().user_pool_id(pool).client_id(client);
+        let answer = self.gate.call(call.send()).await?;
+        let client = answer.user_pool_client().ok_or(Fault::Unavailable("an answer without the client"))?;
+        Ok(ClientSettings {
+            flows: client.explicit_auth_flows().iter().map(|flow| flow.as_str().to_owned()).collect(),
+            reads: client.read_attributes().to_vec(),
+            writes: client.write_attributes().to_vec(),
+        })
     }
 }
 

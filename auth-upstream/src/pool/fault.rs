@@ -154,13 +154,11 @@ impl Fault {
         } else if matches!(code, Code::Unavailable | Code::IdpMisconfigured) {
             tracing::warn!(?operation, fault = %self, "the identity pool failed");
         }
-        match code {
-            Code::WeakPassword => {
-                Problem::new(code).detail("choose a longer password with letters, digits and symbols")
-            }
-            Code::RateLimited => Problem::new(code).retry_after(2),
-            _ => Problem::new(code),
+        let problem = Problem::new(code);
+        if code == Code::WeakPassword {
+            return problem.detail("choose a longer password with letters, digits and symbols");
         }
+        if code == Code::RateLimited { problem.retry_after(2) } else { problem }
     }
 }
 

@@ -148,6 +148,11 @@ impl StubPool {
             }
             "ConfirmForgotPassword" => Err(("CodeMismatchException", "Invalid verification code")),
             "RespondToAuthChallenge" => self.respond(body),
+            // A client as a careless operator leaves it.
+            "DescribeUserPoolClient" => Ok(json!({ "UserPoolClient": {
+                "ExplicitAuthFlows": ["ALLOW_REFRESH_TOKEN_AUTH"], "ReadAttributes": ["email"],
+                "WriteAttributes": ["email", "custom:service_id"],
+            } })),
             _ => Err(("UnknownOperationException", "")),
         }
     }
@@ -249,10 +254,10 @@ impl StubPool {
     fn signed_in(&self, subject: &str) -> Value {
         let refresh = Uuid::new_v4().to_string();
         self.state().refresh.insert(refresh.clone(), subject.to_owned());
-        self.result(subject, Some(refresh))
+        self.result(subject, Some(&refresh))
     }
 
-    fn result(&self, subject: &str, refresh: Option<String>) -> Value {
+    fn result(&self, subject: &str, refresh: Option<&str>) -> Value {
         let now = self.clock.now().unix_seconds();
         let claims = json!({
             "iss": format!("{}/us-west-2_actors", self.url), "sub": subject, "username": subject,
