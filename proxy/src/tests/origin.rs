@@ -55,10 +55,11 @@ impl Origin {
                 tokio::spawn(async move {
                     match tls {
                         None => serve(stream, manner, record).await,
-                        Some(tls) => match tokio_rustls::TlsAcceptor::from(tls).accept(stream).await {
-                            Ok(stream) => serve(stream, manner, record).await,
-                            Err(_) => {}
-                        },
+                        Some(tls) => {
+                            if let Ok(stream) = tokio_rustls::TlsAcceptor::from(tls).accept(stream).await {
+                                serve(stream, manner, record).await;
+                            }
+                        }
                     }
                 });
             }
