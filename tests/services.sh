@@ -1,5 +1,5 @@
-# PostgreSQL and Redis for the tests: installed where they are missing, started on free loopback ports in
-# folders of their own, and stopped by process id. Sourced by `run`; every function is bounded.
+# What the tests need beside Rust: installed where it is missing. PostgreSQL and Redis are started on free loopback
+# ports in folders of their own, and stopped by process id. Sourced by `run`; every function is bounded.
 
 POSTGRES_MAJOR=15
 REDIS_LEAST=7
@@ -58,19 +58,34 @@ apt_install() {
     return "$status"
 }
 
-# Makes sure that PostgreSQL and Redis are installed; where that is not allowed, says what to install.
-install_services() {
+# Python makes folders of packages of its own only with this module, which Debian keeps apart.
+python_is_there() { command -v python3 >/dev/null 2>&1 && python3 -c 'import ensurepip, venv' 2>/dev/null; }
+
+# Makes sure that everything that the system's package manager brings is installed; where that is not allowed,
+# says what to install.
+install_packages() {
     local missing=() elevate
     postgres_bin >/dev/null || missing+=("postgresql-$POSTGRES_MAJOR")
     redis_is_there || missing+=("redis-server")
+    python_is_there || missing+=("python3-venv")
+    command -v node >/dev/null 2>&1 || missing+=("nodejs")
+    command -v npm >/dev/null 2>&1 || missing+=("npm")
     [ "${#missing[@]}" -gt 0 ] || return 0
     elevate=$(elevation) && command -v apt-get >/dev/null 2>&1 ||
-        fail "missing: ${missing[*]} (PostgreSQL $POSTGRES_MAJOR and Redis $REDIS_LEAST or later), and this user may not install packages here.
+        fail "missing: ${missing[*]} (PostgreSQL $POSTGRES_MAJOR, Redis $REDIS_LEAST or later), and this user may not install packages here.
 Install them and start again. On Debian: apt-get install --no-install-recommends ${missing[*]}" 69
     say "installing ${missing[*]}"
     apt_install "$elevate" "${missing[@]}" || fail "could not install: ${missing[*]}. Install them by hand and start again." 69
     postgres_bin >/dev/null || fail "PostgreSQL $POSTGRES_MAJOR is still not found after installing postgresql-$POSTGRES_MAJOR" 69
     redis_is_there || fail "Redis $REDIS_LEAST or later is still not found after installing redis-server" 69
+}
+
+# Installs the independent programs that ours are compared with, pinned by the lock files of each.
+install_peers() {
+    local peer
+    for peer in tests/peers/*/install; do
+        "$peer" </dev/null || fail "could not install what $peer brings (see above)" 69
+    done
 }
 
 # A port outside the range that the system hands out by itself; whether it is free shows when it is bound.
