@@ -47,6 +47,9 @@ pub(crate) struct Quota {
     pub(crate) window_s: u64,
     pub(crate) remaining: u32,
     pub(crate) reset_s: u64,
+    /// Whether the route has it: then every answer tells it. The limits of the whole gateway are told only to
+    /// those who have run into them.
+    pub(crate) is_of_route: bool,
 }
 
 /// One try at an upstream.

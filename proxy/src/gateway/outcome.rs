@@ -66,7 +66,9 @@ pub(super) fn dress_common(session: &Session, response: &mut ResponseHeader, ctx
             response.insert_header(name, value)?;
         }
     }
-    if let Some(Quota { name, most, window_s, remaining, reset_s }) = ctx.quota {
+    if let Some(Quota { name, most, window_s, remaining, reset_s, is_of_route }) = ctx.quota
+        && (is_of_route || ctx.refused == Some(Code::RateLimited))
+    {
         response.insert_header("RateLimit-Policy", format!("\"{name}\";q={most};w={window_s}"))?;
         response.insert_header("RateLimit", format!("\"{name}\";r={remaining};t={reset_s}"))?;
     }

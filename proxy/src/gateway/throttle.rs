@@ -28,7 +28,7 @@ pub(super) fn by_address(state: &State, session: &Session, ctx: &mut Context) ->
     let Some(address) = client(session) else { return Ok(()) };
     ctx.client_key = state.address_key(address, BY_ADDRESS);
     match ctx.live.limits.address {
-        Some(rate) => take(state, ctx, "address", rate, ctx.client_key),
+        Some(rate) => take(state, ctx, ("address", false), rate, ctx.client_key),
         None => Ok(()),
     }
 }
@@ -36,7 +36,7 @@ pub(super) fn by_address(state: &State, session: &Session, ctx: &mut Context) ->
 /// The limit of `limits.principal`.
 pub(super) fn by_principal(state: &State, ctx: &mut Context) -> Result<(), Problem> {
     match (ctx.live.limits.principal, principal_key(state, ctx, BY_PRINCIPAL)) {
-        (Some(rate), Some(key)) => take(state, ctx, "principal", rate, key),
+        (Some(rate), Some(key)) => take(state, ctx, ("principal", false), rate, key),
         _ => Ok(()),
     }
 }
@@ -63,7 +63,7 @@ pub(super) async fn by_route(
             RateBy::Route => Some(salt),
         };
         if let Some(key) = key {
-            take(state, ctx, name(limit.by), limit.rate, key)?;
+            take(state, ctx, (name(limit.by), true), limit.rate, key)?;
         }
     }
     Ok(())
@@ -100,6 +100,7 @@ async fn count(
         window_s: limit.per.as_secs().max(1),
         remaining: u32::try_from(most.saturating_sub(counted)).unwrap_or(0),
         reset_s: left_ms.div_ceil(1000),
+        is_of_route: true,
     });
     Some(if counted > most { Err(refused(Duration::from_millis(left_ms))) } else { Ok(()) })
 }
@@ -116,7 +117,13 @@ fn principal_key(state: &State, ctx: &Context, salt: u64) -> Option<u64> {
     ctx.caller.as_ref().map(|caller| state.keys.hash_one((caller.issuer(), caller.subject(), salt)))
 }
 
-fn take(state: &State, ctx: &mut Context, name: &'static str, rate: Rate, key: u64) -> Result<(), Problem> {
+fn take(
+    state: &State,
+    ctx: &mut Context,
+    (name, is_of_route): (&'static str, bool),
+    rate: Rate,
+    key: u64,
+) -> Result<(), Problem> {
     let verdict = state.limiter.take(rate, key, state.nanos());
     let (remaining, reset) = match verdict {
         Verdict::Allowed { remaining } => (remaining, Duration::from_nanos(rate.interval_ns)),
@@ -124,7 +131,7 @@ fn take(state: &State, ctx: &mut Context, name: &'static str, rate: Rate, key: u
     };
     if ctx.quota.is_none_or(|known| remaining <= known.remaining) {
         let (most, window_s) = (rate.burst, rate.window().as_secs().max(1));
-        ctx.quota = Some(Quota { name, most, window_s, remaining, reset_s: seconds(reset) });
+        ctx.quota = Some(Quota { name, most, window_s, remaining, reset_s: seconds(reset), is_of_route });
     }
     match verdict {
         Verdict::Allowed { .. } => Ok(()),
