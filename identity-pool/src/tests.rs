@@ -8,5 +8,6 @@ mod harness;
 mod keys;
 mod lockout;
 mod passwords;
+mod races;
 mod refresh;
 mod sign_in;

@@ -109,19 +109,18 @@ pub(super) async fn change(call: &Call<'_>, request: Change) -> Result<Value, Fa
     let mut user = server.known_user(&pool_id, &token.username).await?;
     call.note_user(&user);
     let lockout = Lockout::of(&server.store, &pool_id, &user.username);
-    let _ = lockout.admit(server.clock.now()).await?;
+    lockout.admit(server.clock.now()).await?;
     let previous = Secret::new(request.previous_password);
     let verified = server.hasher.verify(&previous, user.password.as_deref()).await?;
-    let failures = lockout.admit(server.clock.now()).await?;
     if verified.answer == Answer::Wrong {
         lockout.failed(server.clock.now()).await?;
         return Err(Fault::wrong_password());
     }
+    lockout.succeeded(server.clock.now()).await?;
     pool.settings.password_policy.check(&request.proposed_password)?;
     user.password = Some(server.hasher.hash(&Secret::new(request.proposed_password)).await?);
     user.status = Status::Confirmed;
     user.temporary_until = None;
     server.store.set_password(&user, server.clock.now()).await?;
-    lockout.succeeded(failures).await?;
     Ok(nothing())
 }

@@ -102,13 +102,12 @@ async fn prove_password(
 ) -> Result<User, Fault> {
     let name = found.as_ref().map_or(typed, |user| user.username.as_str());
     let lockout = Lockout::of(&server.store, &pool.id, name);
-    let _ = lockout.admit(server.clock.now()).await?;
+    lockout.admit(server.clock.now()).await?;
     let kept = found.as_ref().and_then(|user| user.password.as_deref());
     let verified = server.hasher.verify(password, kept).await?;
-    let failures = lockout.admit(server.clock.now()).await?;
     match (verified.answer, found) {
         (Answer::Right, Some(user)) => {
-            lockout.succeeded(failures).await?;
+            lockout.succeeded(server.clock.now()).await?;
             if let Some(hash) = verified.rehashed {
                 server.store.rehash(&user, &hash).await?;
             }

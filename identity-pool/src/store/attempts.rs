@@ -4,59 +4,95 @@ use postern_common::clock::Timestamp;
 
 use super::{Store, reading, writing};
 
-/// What is known about a name's failures.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, sqlx::FromRow)]
-pub(crate) struct Attempts {
-    pub(crate) failures: i64,
-    pub(crate) locked_until: i64,
-    pub(crate) last_at: i64,
-}
+/// When a name may be tried again, in Unix milliseconds; 0 when it was never locked.
+type LockedUntil = i64;
 
 impl Store {
-    pub(crate) async fn attempts(&self, pool_id: &str, name: &str) -> Result<Attempts, sqlx::Error> {
-        const SQL: &str =
-            "SELECT failures, locked_until, last_at FROM pool_attempt WHERE pool_id = $1 AND name = $2";
+    pub(crate) async fn locked_until(&self, pool_id: &str, name: &str) -> Result<LockedUntil, sqlx::Error> {
+        const SQL: &str = "SELECT locked_until FROM pool_attempt WHERE pool_id = $1 AND name = $2";
         let found = reading!(self, db => {
-            sqlx::query_as::<_, Attempts>(SQL).bind(pool_id).bind(name).fetch_optional(db).await
+            sqlx::query_scalar(SQL).bind(pool_id).bind(name).fetch_optional(db).await
         })?;
-        Ok(found.unwrap_or_default())
+        Ok(found.unwrap_or(0))
     }
 
-    /// Counts a failure and returns how many there are now. After `quiet_since` without an attempt, the count
-    /// begins anew.
+    /// Counts a failure, and locks the name from the fifth on: for a second, and twice as long with each further
+    /// one, up to a quarter of an hour. After `quiet_since` without an attempt the count begins anew.
+    ///
+    /// One statement, so that of attempts that run side by side each sees the ones before it. `false` when the
+    /// name was locked already: then nothing is counted.
     pub(crate) async fn count_failure(
         &self,
         (pool_id, name): (&str, &str),
         now: Timestamp,
         quiet_since: Timestamp,
-    ) -> Result<i64, sqlx::Error> {
+    ) -> Result<bool, sqlx::Error> {
         const SQL: &str = "INSERT INTO pool_attempt (pool_id, name, failures, locked_until, last_at)
             VALUES ($1, $2, 1, 0, $3)
             ON CONFLICT (pool_id, name) DO UPDATE SET
                 failures = CASE WHEN pool_attempt.last_at < $4 AND pool_attempt.locked_until < $4
                     THEN 1 ELSE pool_attempt.failures + 1 END,
+                locked_until = CASE
+                    WHEN pool_attempt.last_at < $4 AND pool_attempt.locked_until < $4 THEN 0
+                    WHEN pool_attempt.failures < 4 THEN 0
+                    WHEN pool_attempt.failures >= 14 THEN $3 + 900000
+                    ELSE $3 + (1000 << CAST(pool_attempt.failures - 4 AS INTEGER)) END,
                 last_at = $3
-            RETURNING failures";
+            WHERE pool_attempt.locked_until <= $3";
         writing!(self, db => {
-            let query = sqlx::query_scalar(SQL).bind(pool_id).bind(name).bind(now.0).bind(quiet_since.0);
-            query.fetch_one(db).await
+            let query = sqlx::query(SQL).bind(pool_id).bind(name).bind(now.0).bind(quiet_since.0);
+            query.execute(db).await.map(|done| done.rows_affected() == 1)
         })
     }
 
-    /// Locks the name until `until`, or longer if it is locked for longer.
-    pub(crate) async fn lock_name(
+    /// Forgets the failures of a name that is not locked; `false` when it is.
+    pub(crate) async fn forget_failures(
         &self,
         pool_id: &str,
         name: &str,
-        until: Timestamp,
-    ) -> Result<(), sqlx::Error> {
-        const SQL: &str = "UPDATE pool_attempt SET locked_until = $3
-            WHERE pool_id = $1 AND name = $2 AND locked_until < $3";
-        writing!(self, db => sqlx::query(SQL).bind(pool_id).bind(name).bind(until.0).execute(db).await.map(drop))
+        now: Timestamp,
+    ) -> Result<bool, sqlx::Error> {
+        const SQL: &str = "DELETE FROM pool_attempt WHERE pool_id = $1 AND name = $2 AND locked_until <= $3";
+        let forgotten = writing!(self, db => {
+            let query = sqlx::query(SQL).bind(pool_id).bind(name).bind(now.0);
+            query.execute(db).await.map(|done| done.rows_affected() == 1)
+        })?;
+        Ok(forgotten || self.locked_until(pool_id, name).await? <= now.0)
     }
 
+    /// Forgets the failures of a name, locked or not.
     pub(crate) async fn forget_attempts(&self, pool_id: &str, name: &str) -> Result<(), sqlx::Error> {
         const SQL: &str = "DELETE FROM pool_attempt WHERE pool_id = $1 AND name = $2";
         writing!(self, db => sqlx::query(SQL).bind(pool_id).bind(name).execute(db).await.map(drop))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use postern_common::database::testing;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn locks_double_from_the_fifth_failure_up_to_fifteen_minutes() {
+        for test in testing::both().await {
+            let store = Store::open(test.database.clone()).await.expect("tables");
+            let (mut now, mut locks) = (Timestamp(1_000_000_000), Vec::new());
+            for _ in 0..17 {
+                let quiet_since = Timestamp(now.0 - 900_000);
+                assert!(store.count_failure(("p", "n"), now, quiet_since).await.expect("counted"));
+                let until = store.locked_until("p", "n").await.expect("read");
+                if until > now.0 {
+                    let counted = store.count_failure(("p", "n"), now, quiet_since).await;
+                    assert!(!counted.expect("refused"), "not counted while locked");
+                    assert!(!store.forget_failures("p", "n", now).await.expect("refused"));
+                }
+                locks.push((until - now.0).max(0) / 1000);
+                now = Timestamp(until.max(now.0));
+            }
+            assert_eq!(locks, [0, 0, 0, 0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 900, 900, 900]);
+            assert!(store.forget_failures("p", "n", now).await.expect("forgotten"));
+            assert_eq!(store.locked_until("p", "n").await.expect("read"), 0);
+        }
     }
 }
