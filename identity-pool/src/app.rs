@@ -74,7 +74,7 @@ impl App {
 
     /// Serves until the stop begins and the requests in flight are answered.
     pub async fn run(self, listeners: Listeners, shutdown: Shutdown) {
-        let (registry, calls) = metrics();
+        let (registry, calls) = metrics(&self.server);
         let limits = Limits { drain: DRAIN, ..Limits::default() };
         let wire = Wire {
             server: Arc::clone(&self.server),
@@ -101,12 +101,13 @@ impl App {
 }
 
 /// The registry of this server and the counter of its calls.
-fn metrics() -> (Registry, IntCounterVec) {
+fn metrics(server: &Server) -> (Registry, IntCounterVec) {
     let options = Opts::new("postern_identity_pool_calls_total", "Calls by operation and outcome.");
     let calls =
         IntCounterVec::new(options, &["operation", "outcome"]).expect("the name and labels are valid");
     let registry = Registry::new();
     registry.register(Box::new(calls.clone())).expect("the registry is new");
+    registry.register(Box::new(server.hasher.hashes().clone())).expect("no other has this name");
     (registry, calls)
 }
 

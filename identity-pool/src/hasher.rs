@@ -10,6 +10,7 @@ use std::time::Duration;
 use argon2::password_hash::phc::{Output, ParamsString, PasswordHash, Salt};
 use argon2::{Algorithm, Argon2, Block, Params, Version};
 use postern_common::Secret;
+use prometheus::IntCounter;
 use subtle::ConstantTimeEq;
 use tokio::sync::oneshot;
 
@@ -51,6 +52,8 @@ pub(crate) struct Hasher {
     params: Params,
     /// Stands in for the hash of a user that does not exist.
     dummy: Arc<str>,
+    /// Passwords that were hashed, for whomever.
+    hashes: IntCounter,
 }
 
 /// What a password was compared with.
@@ -89,15 +92,22 @@ impl Hasher {
         let params = params(hashing.memory_kib, hashing.passes)?;
         let (queue, jobs) = sync_channel(hashing.queue.max(1));
         let jobs = Arc::new(Mutex::new(jobs));
+        let hashes = IntCounter::new("postern_identity_pool_hashes_total", "Passwords hashed.")
+            .map_err(|error| Fault::internal(&error))?;
         for number in 0..hashing.threads.max(1) {
-            let (jobs, params) = (Arc::clone(&jobs), params.clone());
+            let (jobs, params, hashes) = (Arc::clone(&jobs), params.clone(), hashes.clone());
             std::thread::Builder::new()
                 .name(format!("argon2-{number}"))
-                .spawn(move || work(&jobs, &params))
+                .spawn(move || work(&jobs, &params, &hashes))
                 .map_err(|error| Fault::internal(&error))?;
         }
         let dummy = dummy(&params).map_err(|error| Fault::internal(&error))?.into();
-        Ok(Self { queue, params, dummy })
+        Ok(Self { queue, params, dummy, hashes })
+    }
+
+    /// How many passwords were hashed.
+    pub(crate) fn hashes(&self) -> &IntCounter {
+        &self.hashes
     }
 
     /// A new hash as a PHC string.
@@ -139,25 +149,26 @@ fn params(memory_kib: u32, passes: u32) -> Result<Params, Fault> {
     Params::new(memory_kib, passes, 1, None).map_err(|error| Fault::internal(&error))
 }
 
-fn work(jobs: &Mutex<Receiver<Job>>, params: &Params) {
+fn work(jobs: &Mutex<Receiver<Job>>, params: &Params, hashes: &IntCounter) {
     let mut memory = Vec::new();
     loop {
         // Whoever holds the lock waits for the next job; the others wait for the lock.
         let next = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(IDLE);
         match next {
-            Ok(job) => serve(job, params, &mut memory),
+            Ok(job) => serve(job, params, &mut memory, hashes),
             Err(RecvTimeoutError::Timeout) => memory = Vec::new(),
             Err(RecvTimeoutError::Disconnected) => return,
         }
     }
 }
 
-fn serve(job: Job, params: &Params, memory: &mut Vec<Block>) {
+fn serve(job: Job, params: &Params, memory: &mut Vec<Block>, hashes: &IntCounter) {
     let Job { password, work, done } = job;
     // Whoever asked has gone: nobody would hear the answer.
     if done.is_closed() {
         return;
     }
+    hashes.inc();
     let outcome = match work {
         Work::Hash => hash(&password, params, memory)
             .map(|hash| Verified { answer: Answer::Right, rehashed: Some(hash) }),

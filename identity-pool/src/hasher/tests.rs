@@ -16,8 +16,10 @@ async fn a_hash_tells_its_parameters_and_matches_only_its_password() {
     assert_eq!((right.answer, right.rehashed), (Answer::Right, None));
     let wrong = hasher.verify(&"correct-horse-9".into(), Some(&hash)).await.expect("verified");
     assert_eq!(wrong.answer, Answer::Wrong);
+    let before = hasher.hashes().get();
     let nobody = hasher.verify(&"Correct-Horse-9".into(), None).await.expect("verified");
     assert_eq!(nobody.answer, Answer::Wrong);
+    assert_eq!(hasher.hashes().get(), before + 1, "nobody costs the same work");
 }
 
 #[tokio::test]
