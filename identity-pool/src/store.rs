@@ -16,7 +16,7 @@ pub(crate) use self::codes::{Checked, CodeKey};
 pub(crate) use self::groups::GroupRow;
 pub(crate) use self::keys::KeyRow;
 pub(crate) use self::sessions::{ChallengeRow, Family, FamilyOfUser, Rotation};
-pub(crate) use self::users::{Page, UserFilter};
+pub(crate) use self::users::{Column, Page, UserFilter};
 
 use postern_common::clock::Timestamp;
 use postern_common::database::Database;

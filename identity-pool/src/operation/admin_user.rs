@@ -12,7 +12,7 @@ use crate::delivery::{CodeMail, CodePurpose};
 use crate::fault::{Fault, Kind};
 use crate::pool::Pool;
 use crate::random;
-use crate::store::{Page, UserFilter};
+use crate::store::{Column, Page, UserFilter};
 use crate::user::{Attribute, Status, User, seconds};
 
 #[derive(Deserialize)]
@@ -227,9 +227,10 @@ pub(super) async fn list(call: &Call<'_>, request: List) -> Result<Value, Fault>
         return Err(Fault::invalid(format!("Limit must be 0 to {PAGE}")));
     }
     let limit = if limit == 0 { PAGE } else { limit };
-    let filter = request.filter.as_deref().map_or(Ok(UserFilter::All), filter)?;
+    let filter = request.filter.as_deref().map_or(Ok(None), filter)?;
     let after = request.pagination_token.as_deref().unwrap_or("");
-    let mut found = call.server.store.users(&pool.id, &filter, Page { after, limit: limit + 1 }).await?;
+    let mut found =
+        call.server.store.users(&pool.id, filter.as_ref(), Page { after, limit: limit + 1 }).await?;
     let more = i64::try_from(found.len()).is_ok_and(|count| count > limit);
     found.truncate(usize::try_from(limit).unwrap_or(0));
     let shown = |name: &str| {
@@ -250,22 +251,25 @@ pub(super) async fn list(call: &Call<'_>, request: List) -> Result<Value, Fault>
     Ok(answer)
 }
 
-/// `name = "value"`, for the attributes that have an index here.
-fn filter(text: &str) -> Result<UserFilter, Fault> {
+/// `name = "value"` or `name ^= "beginning"`, for what has an index here.
+fn filter(text: &str) -> Result<Option<UserFilter>, Fault> {
     if text.trim().is_empty() {
-        return Ok(UserFilter::All);
+        return Ok(None);
     }
     let parsed = text.split_once('=').and_then(|(name, value)| {
         let value = value.trim().strip_prefix('"')?.strip_suffix('"')?.replace("\\\"", "\"");
-        match name.trim().trim_matches('"') {
-            "username" => Some(UserFilter::Username(value)),
-            "sub" => Some(UserFilter::Sub(value)),
-            "email" => Some(UserFilter::Email(value.to_lowercase())),
-            "cognito:user_status" => Some(UserFilter::Status(value)),
-            _ => None,
-        }
+        let (name, is_prefix) = name.strip_suffix('^').map_or((name, false), |name| (name, true));
+        let column = match name.trim().trim_matches('"') {
+            "username" => Column::Username,
+            "sub" => Column::Sub,
+            "email" => Column::Email,
+            "cognito:user_status" => Column::Status,
+            _ => return None,
+        };
+        let value = if matches!(column, Column::Email) { value.to_lowercase() } else { value };
+        Some(UserFilter { column, is_prefix, value })
     });
-    parsed.ok_or_else(|| {
-        Fault::invalid("Filter must be username, sub, email or cognito:user_status = \"value\"")
+    parsed.map(Some).ok_or_else(|| {
+        Fault::invalid("Filter must be username, sub, email or cognito:user_status, = or ^=, \"value\"")
     })
 }

@@ -13,15 +13,22 @@ pub(crate) struct Page<'a> {
     pub(crate) limit: i64,
 }
 
-/// Which users a listing shows.
+/// Which users a listing shows: those whose column is, or begins with, a value.
 #[derive(Clone, Debug)]
-pub(crate) enum UserFilter {
-    All,
-    Username(String),
-    Sub(String),
-    /// In lower case.
-    Email(String),
-    Status(String),
+pub(crate) struct UserFilter {
+    pub(crate) column: Column,
+    pub(crate) is_prefix: bool,
+    /// In lower case for an address.
+    pub(crate) value: String,
+}
+
+/// What users can be found by.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Column {
+    Username,
+    Sub,
+    Email,
+    Status,
 }
 
 impl Store {
@@ -117,7 +124,7 @@ impl Store {
     pub(crate) async fn users(
         &self,
         pool_id: &str,
-        filter: &UserFilter,
+        filter: Option<&UserFilter>,
         page: Page<'_>,
     ) -> Result<Vec<User>, sqlx::Error> {
         const ALL: &str = "SELECT * FROM pool_user WHERE pool_id = $1 AND username > $2 AND $4 = ''
@@ -130,13 +137,26 @@ impl Store {
             ORDER BY username LIMIT $3";
         const BY_STATUS: &str = "SELECT * FROM pool_user WHERE pool_id = $1 AND username > $2 AND status = $4
             ORDER BY username LIMIT $3";
-        let (sql, value) = match filter {
-            UserFilter::All => (ALL, ""),
-            UserFilter::Username(name) => (BY_USERNAME, name.as_str()),
-            UserFilter::Sub(sub) => (BY_SUB, sub.as_str()),
-            UserFilter::Email(email) => (BY_EMAIL, email.as_str()),
-            UserFilter::Status(status) => (BY_STATUS, status.as_str()),
+        const USERNAME_BEGINS: &str = "SELECT * FROM pool_user WHERE pool_id = $1 AND username > $2
+            AND substr(username, 1, length($4)) = $4 ORDER BY username LIMIT $3";
+        const SUB_BEGINS: &str = "SELECT * FROM pool_user WHERE pool_id = $1 AND username > $2
+            AND substr(sub, 1, length($4)) = $4 ORDER BY username LIMIT $3";
+        const EMAIL_BEGINS: &str = "SELECT * FROM pool_user WHERE pool_id = $1 AND username > $2
+            AND substr(alias, 1, length($4)) = $4 ORDER BY username LIMIT $3";
+        const STATUS_BEGINS: &str = "SELECT * FROM pool_user WHERE pool_id = $1 AND username > $2
+            AND substr(status, 1, length($4)) = $4 ORDER BY username LIMIT $3";
+        let sql = match filter.map(|filter| (filter.column, filter.is_prefix)) {
+            None => ALL,
+            Some((Column::Username, false)) => BY_USERNAME,
+            Some((Column::Username, true)) => USERNAME_BEGINS,
+            Some((Column::Sub, false)) => BY_SUB,
+            Some((Column::Sub, true)) => SUB_BEGINS,
+            Some((Column::Email, false)) => BY_EMAIL,
+            Some((Column::Email, true)) => EMAIL_BEGINS,
+            Some((Column::Status, false)) => BY_STATUS,
+            Some((Column::Status, true)) => STATUS_BEGINS,
         };
+        let value = filter.map_or("", |filter| filter.value.as_str());
         reading!(self, db => {
             let query = sqlx::query_as(sql).bind(pool_id).bind(page.after).bind(page.limit).bind(value);
             query.fetch_all(db).await

@@ -45,6 +45,11 @@ async fn users_are_listed_page_by_page_and_found() {
         assert_eq!((rest.users().len(), rest.pagination_token()), (2, None));
         let found = pool.admin.list_users().user_pool_id(id).filter("email = \"USER3@example.com\"");
         assert_eq!(found.send().await.expect("listed").users().len(), 1);
+        for (filter, count) in [("email ^= \"user\"", 5), ("email ^= \"user4\"", 1), ("username ^= \"x\"", 0)]
+        {
+            let found = pool.admin.list_users().user_pool_id(id).filter(filter).send().await.expect("listed");
+            assert_eq!(found.users().len(), count, "{filter}");
+        }
         let odd = pool.admin.list_users().user_pool_id(id).filter("shoe = \"44\"").send().await;
         assert!(odd.map_err(refusal).expect_err("refused").starts_with("InvalidParameterException"));
     })
