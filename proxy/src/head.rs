@@ -221,13 +221,15 @@ fn absolute_part(line: &[u8], target: Range<usize>, host: &[u8]) -> Result<Range
 impl<'a> Fields<'a> {
     fn take(&mut self, line: &'a [u8]) -> Result<(), HeadFault> {
         let colon = line.iter().position(|byte| *byte == b':').ok_or(HeadFault::Field)?;
-        let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
+        let (name, value) = (&line[..colon], &line[colon + 1..]);
         if name.is_empty() || !name.iter().copied().all(headers::is_token_byte) {
             return Err(HeadFault::Field);
         }
         if value.iter().any(|byte| (*byte < 0x20 && *byte != b'\t') || *byte == 0x7f) {
             return Err(HeadFault::Field);
         }
+        // Only now, because this takes a form feed for white space as well.
+        let value = value.trim_ascii();
         match name.len() {
             4 if name.eq_ignore_ascii_case(b"host") => self.host(value),
             14 if name.eq_ignore_ascii_case(b"content-length") => self.length(value),

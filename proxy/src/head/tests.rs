@@ -75,7 +75,10 @@ fn lines_end_in_crlf_and_nothing_else() {
 
 #[test]
 fn fields_are_well_formed() {
-    for field in ["X : a", "X", ": a", "X\t: a", " X: a", "\tfolded", "X: \x01", "X: \x7f", "X(: a"] {
+    for field in [
+        "X : a", "X", ": a", "X\t: a", " X: a", "\tfolded", "X: \x01", "X:\x0ca", "X: a\x0c", "X: \x7f",
+        "X(: a",
+    ] {
         refused(&format!("GET / HTTP/1.1\r\nHost: a\r\n{field}\r\n\r\n"), HeadFault::Field);
     }
 }

@@ -1,0 +1,53 @@
+//! Heads and bodies from the fuzzer's bytes. What the gateway lets through must be read by another parser
+//! (httparse, which Pingora uses) as the same request, with one framing; and a body must end where it ends however
+//! it is cut.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use postern_proxy::framing::Framing;
+use postern_proxy::head::{BodyKind, Head, HeadLimits, Progress};
+
+const LIMITS: HeadLimits = HeadLimits { bytes: 2048, fields: 32, target: 512 };
+
+fuzz_target!(|input: &[u8]| {
+    let Ok(Some(end)) = Progress::default().find_end(input, &LIMITS) else { return };
+    let Ok(head) = Head::check(&input[..end], &LIMITS) else { return };
+    let mut fields = [httparse::EMPTY_HEADER; 64];
+    let mut other = httparse::Request::new(&mut fields);
+    let read = other.parse(&input[..end]).expect("what passes is HTTP");
+    assert_eq!(read, httparse::Status::Complete(end), "both end at the same byte");
+    let values = |name: &str| {
+        other.headers.iter().filter(|field| field.name.eq_ignore_ascii_case(name)).map(|field| field.value).collect::<Vec<_>>()
+    };
+    assert_eq!(values("host").len(), 1);
+    match head.body {
+        BodyKind::Chunked => {
+            assert!(values("content-length").is_empty());
+            assert!(matches!(values("transfer-encoding")[..], [value] if value.eq_ignore_ascii_case(b"chunked")));
+        }
+        BodyKind::Length(length) => {
+            assert!(values("transfer-encoding").is_empty());
+            let announced = values("content-length");
+            let text = announced.first().map(|value| std::str::from_utf8(value).expect("digits"));
+            assert_eq!(text.map_or(0, |text| text.parse::<u64>().expect("a number")), length);
+        }
+    }
+    for value in values("connection") {
+        for option in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
+            let plain = ["", "keep-alive", "close", "upgrade"];
+            assert!(plain.iter().any(|known| option.eq_ignore_ascii_case(known.as_bytes())));
+        }
+    }
+    let body = &input[end..];
+    let mut whole = Framing::begin(head.body);
+    let at_once = whole.advance(body);
+    let mut parts = Framing::begin(head.body);
+    let mut taken = 0;
+    for byte in body {
+        match parts.advance(std::slice::from_ref(byte)) {
+            Ok(more) => taken += more,
+            Err(fault) => return assert_eq!(at_once, Err(fault)),
+        }
+    }
+    assert_eq!((at_once, whole), (Ok(taken), parts));
+});
