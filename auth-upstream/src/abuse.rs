@@ -11,6 +11,7 @@
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use postern_common::Clock;
 use postern_common::cache::{Cache, CacheError};
 use sha2::{Digest, Sha256};
@@ -104,10 +105,9 @@ impl Abuse {
     pub(crate) async fn admit(&self, door: Door, visitor: &Visitor, email: &Email) -> Option<Attempt> {
         let attempt = self.attempt(door, visitor, email).await;
         let places = attempt.places.iter().map(|(key, _)| key);
-        for key in std::iter::once(&attempt.account).chain(places) {
-            if self.get(&wait_key(key)).await.is_some() {
-                return None;
-            }
+        let waits = std::iter::once(&attempt.account).chain(places).map(|key| self.is_held(key));
+        if join_all(waits).await.contains(&true) {
+            return None;
         }
         let tries = self.count(&attempt.account, self.limits.window).await;
         if tries > self.limits.account {
@@ -193,6 +193,10 @@ impl Abuse {
             Ok(found) => found,
             Err(CacheError::Unavailable) => self.local.get(key).await.ok().flatten(),
         }
+    }
+
+    async fn is_held(&self, key: &str) -> bool {
+        self.get(&wait_key(key)).await.is_some()
     }
 
     async fn set_if_absent(&self, key: &str, ttl: Duration) -> bool {

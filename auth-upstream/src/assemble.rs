@@ -17,6 +17,7 @@ use crate::actors::ActorService;
 use crate::auth::Auth;
 use crate::config::Config;
 use crate::metrics::Metrics;
+use crate::pace::Pace;
 use crate::pool::UserPool;
 use crate::random;
 use crate::seal::{Key, KeyRing};
@@ -50,6 +51,7 @@ pub(crate) async fn assemble(mut config: Config, clock: Clock) -> Result<Auth, E
         verifier: Verifier::new(config.identity.issuers(), options),
         vault: Vault::new(cache.clone()),
         abuse: Abuse::new(cache.clone(), clock.clone(), config.abuse),
+        pace: Pace::default(),
         trusted_proxies: config.trusted_proxies,
         social: config.social.map(|social| Social::new(social, http_client(), clock.clone())),
         metrics: Metrics::new()?,

@@ -7,6 +7,7 @@ use postern_common::cache::{Cache, CacheError};
 use postern_common::token::Verifier;
 use postern_common::{Clock, Code, Problem};
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 
 use crate::abuse::{Abuse, Door};
 use crate::actors::ActorService;
@@ -14,6 +15,7 @@ use crate::address::Network;
 use crate::config::{Confirm, Refresh};
 use crate::email::Email;
 use crate::metrics::Metrics;
+use crate::pace::Pace;
 use crate::pool::UserPool;
 use crate::seal::KeyRing;
 use crate::social::Social;
@@ -36,6 +38,7 @@ pub(crate) struct Auth {
     pub(crate) refresh: Refresh,
     pub(crate) social: Option<Social>,
     pub(crate) abuse: Abuse,
+    pub(crate) pace: Pace,
     /// Whose `X-Forwarded-For` is believed.
     pub(crate) trusted_proxies: Vec<Network>,
     pub(crate) metrics: Metrics,
@@ -63,14 +66,19 @@ impl Auth {
         email: &Email,
         guess: impl Future<Output = Result<T, Problem>>,
     ) -> Result<T, Problem> {
+        let began = Instant::now();
         let Some(attempt) = self.abuse.admit(door, visitor, email).await else {
             self.metrics.held(door);
+            self.pace.keep(door, began).await;
             return Err(silent.into());
         };
         let outcome = Box::pin(guess).await;
         match outcome.as_ref().map_err(Problem::code) {
             Ok(_) | Err(Code::ChallengeRequired) => self.abuse.succeeded(attempt).await,
-            Err(code) if code == silent => self.abuse.failed(attempt).await,
+            Err(code) if code == silent => {
+                self.abuse.failed(attempt).await;
+                self.pace.note(door, began.elapsed());
+            }
             Err(_) => {}
         }
         outcome

@@ -26,9 +26,10 @@ pub struct Config {
     pub admin: SocketAddr,
     /// Log lines. Default JSON at `info`.
     pub log: Log,
-    /// `postgres://…` or `sqlite://…`. Default `sqlite://var/auth.db`.
+    /// `postgres://…` or `sqlite://…`. Default `sqlite://var/auth.db`. `AUTH_DATABASE` wins over the file.
     pub database: String,
     /// `redis://…`, `rediss://…`, a Cluster or Sentinel URL, or `memory:` for a single process. Default `memory:`.
+    /// `AUTH_CACHE` wins over the file.
     pub cache: String,
     /// Base URL of the actor service, which keeps the profiles. Default `http://127.0.0.1:8504`.
     pub actor_service: Url,
@@ -97,8 +98,12 @@ impl Config {
         let confirm = read_confirm(root, aws.is_some());
         let flow = read_flow(root, aws.is_some());
         let social = SocialConfig::read(root, env);
-        let database = root.optional("database", url_text);
-        let cache = root.optional("cache", url_text);
+        let place = |name, variable, default: &str| {
+            let written = root.optional(name, url_text);
+            env.get(variable).map(str::to_owned).or(written).unwrap_or_else(|| default.to_owned())
+        };
+        let database = place("database", "AUTH_DATABASE", "sqlite://var/auth.db");
+        let cache = place("cache", "AUTH_CACHE", "memory:");
         let actor_service = root.optional("actor_service", |field| field.url());
         let sealing = read_sealing(root, env);
         let identity = IdentityConfig::read(root, env);
@@ -106,8 +111,8 @@ impl Config {
             listen: root.or("listen", SocketAddr::from(([127, 0, 0, 1], 8501)), |field| field.socket_addr()),
             admin: root.or("admin", SocketAddr::from(([127, 0, 0, 1], 8510)), |field| field.socket_addr()),
             log: log.unwrap_or_default(),
-            database: database.unwrap_or_else(|| "sqlite://var/auth.db".to_owned()),
-            cache: cache.unwrap_or_else(|| "memory:".to_owned()),
+            database,
+            cache,
             actor_service: actor_service.unwrap_or_else(default_actor_service),
             refresh: root.section("refresh", read_refresh).unwrap_or_default(),
             abuse: root.section("abuse", read_abuse).unwrap_or_default(),

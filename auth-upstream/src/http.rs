@@ -97,15 +97,15 @@ async fn reset(State(auth): Shared, visitor: Visitor, body: Json) -> Answer {
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-async fn session(State(auth): Shared, visitor: Visitor, body: Json) -> Response {
+async fn session(State(auth): Shared, visitor: Visitor, body: Result<Json, Problem>) -> Response {
     let answer = older(&auth, visitor, body).await.into_response();
     let deprecation = (HeaderName::from_static("deprecation"), DEPRECATED_SINCE);
     let successor = (LINK, HeaderValue::from_static("</auth/login>; rel=\"successor-version\""));
     ([deprecation, successor], answer).into_response()
 }
 
-async fn older(auth: &Auth, visitor: Visitor, body: Json) -> Answer {
-    let request = body.read(read::session)?;
+async fn older(auth: &Auth, visitor: Visitor, body: Result<Json, Problem>) -> Answer {
+    let request = body?.read(read::session)?;
     Ok(tokens(StatusCode::OK, &auth.session(&visitor, &request).await?))
 }
 

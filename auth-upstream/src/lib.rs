@@ -22,6 +22,7 @@ mod grant;
 mod http;
 mod login;
 mod metrics;
+mod pace;
 mod password;
 mod pool;
 mod profile;

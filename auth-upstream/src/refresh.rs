@@ -58,15 +58,15 @@ impl Auth {
             return Err(Code::InvalidRefreshToken.into());
         }
         for _ in 0..LOOKS {
-            if let Some(set) = self.replay(token).await? {
-                return Ok((grant.subject, set));
-            }
             if let Some(guard) = self.lock_rotation(token).await? {
                 let set = self.rotate_locked(visitor, token, &grant).await;
                 guard.release().await;
                 return set.map(|set| (grant.subject, set));
             }
             tokio::time::sleep(LOOK_AGAIN).await;
+            if let Some(set) = self.replay(token).await? {
+                return Ok((grant.subject, set));
+            }
         }
         Err(Code::Unavailable.into())
     }
@@ -113,8 +113,10 @@ impl Auth {
     async fn remember(&self, token: &str, next: &Grant, newest: String, set: &TokenSet) {
         let plain = serde_json::to_vec(set).expect("a struct of texts is JSON");
         let family = Family::Alive { generation: next.generation, newest };
-        let replay = self.vault.put(Drawer::RefreshReplay, token, &plain, self.refresh.grace).await;
-        let family = self.set_family(&next.family, &family).await;
+        let (replay, family) = tokio::join!(
+            self.vault.put(Drawer::RefreshReplay, token, &plain, self.refresh.grace),
+            self.set_family(&next.family, &family),
+        );
         if let Err(error) = replay.and(family) {
             tracing::warn!(%error, "a refreshed token cannot be remembered");
         }

@@ -182,6 +182,25 @@ mod tests {
     }
 
     #[test]
+    fn the_cipher_does_what_the_published_vectors_say() {
+        let bytes = |text: &str| -> Vec<u8> {
+            let digit = |at| u8::from_str_radix(&text[at..at + 2], 16).expect("hexadecimal");
+            (0..text.len()).step_by(2).map(digit).collect()
+        };
+        let file: serde_json::Value =
+            serde_json::from_str(include_str!("seal/aes_gcm_vectors.json")).expect("JSON");
+        for test in file["tests"].as_array().expect("a list") {
+            let field = |name: &str| bytes(test[name].as_str().expect("text"));
+            let key: [u8; 32] = field("key").try_into().expect("32 bytes");
+            let nonce: [u8; NONCE_BYTES] = field("iv").try_into().expect("12 bytes");
+            let (aad, sealed) = (field("aad"), [field("ct"), field("tag")].concat());
+            let opened = Key::new(&key).cipher.decrypt(&nonce.into(), Payload { msg: &sealed, aad: &aad });
+            let expected = (test["result"] == "valid").then(|| field("msg"));
+            assert_eq!(opened.ok(), expected, "{}", test["tcId"]);
+        }
+    }
+
+    #[test]
     fn a_bad_short_or_sample_key_is_refused() {
         let refusal = |text: &str| Key::parse(text).expect_err("refused");
         assert_eq!(refusal("not base64!"), KeyError::NotBase64);

@@ -2,8 +2,8 @@ use std::collections::BTreeMap;
 
 use postern_common::Secret;
 use postern_common::config::Env;
-use postern_common::decode::Object;
-use url::Url;
+use postern_common::decode::{Field, Object};
+use url::{Host, Url};
 
 use super::read_ring;
 use crate::seal::KeyRing;
@@ -135,19 +135,34 @@ impl SocialTable {
         let deliveries = [("fragment", Delivery::Fragment), ("form_post", Delivery::FormPost)];
         Self {
             provider: table.optional("provider", |field| field.text(1..=64)),
-            issuer: table.optional("issuer", |field| field.url().and_then(|_| field.text(1..=2048))),
-            authorization_endpoint: table.optional("authorization_endpoint", |field| field.url()),
-            token_endpoint: table.optional("token_endpoint", |field| field.url()),
-            jwks_url: table.optional("jwks_url", |field| field.url()),
-            redirect_uri: table.optional("redirect_uri", |field| field.url()),
+            issuer: table.optional("issuer", |field| secure_url(field).and_then(|_| field.text(1..=2048))),
+            authorization_endpoint: table.optional("authorization_endpoint", secure_url),
+            token_endpoint: table.optional("token_endpoint", secure_url),
+            jwks_url: table.optional("jwks_url", secure_url),
+            redirect_uri: table.optional("redirect_uri", secure_url),
             scopes: texts("scopes"),
             parameters: parameters.map(|entries| entries.into_iter().collect()),
-            ui: table.optional("ui", |field| field.url()),
+            ui: table.optional("ui", secure_url),
             delivery: table.or("delivery", Delivery::Fragment, |field| field.one_of(&deliveries)),
             authoritative_domains: texts("authoritative_domains"),
             trust_hosted_domain: table.optional("trust_hosted_domain", |field| field.boolean()),
         }
     }
+}
+
+/// HTTPS, or HTTP on a loopback address: codes and tokens travel there.
+fn secure_url(field: Field<'_>) -> Option<Url> {
+    let url = field.url()?;
+    let is_loopback = match url.host() {
+        Some(Host::Domain(name)) => name == "localhost" || name.ends_with(".localhost"),
+        Some(Host::Ipv4(address)) => address.is_loopback(),
+        Some(Host::Ipv6(address)) => address.is_loopback(),
+        None => false,
+    };
+    if url.scheme() == "https" || is_loopback {
+        return Some(url);
+    }
+    field.reject("insecure_url", "must be an https URL, unless it is on this machine")
 }
 
 fn default_redirect() -> Url {

@@ -39,6 +39,16 @@ fn the_shipped_file_is_read_whole() {
 }
 
 #[test]
+fn the_environment_places_the_stores() {
+    let stores = [("AUTH_DATABASE", "postgres://db/postern"), ("AUTH_CACHE", "redis://cache:6379")];
+    let config = read("database = 'sqlite://var/other.db'", &stores).expect("config");
+    assert_eq!(
+        (config.database.as_str(), config.cache.as_str()),
+        ("postgres://db/postern", "redis://cache:6379")
+    );
+}
+
+#[test]
 fn every_mistake_is_told_at_once() {
     let text = "listen = 8501\nconfirm = 'admin'\nflwo = 'x'\n";
     let social = [("SOCIAL_OAUTH2_CLIENT_ID", "c"), ("SOCIAL_REFRESH_TOKEN_ENCRYPTION_KEY", "c2hvcnQ=")];
@@ -55,6 +65,14 @@ fn every_mistake_is_told_at_once() {
     }
     assert_eq!(exit.status(), 64);
     assert!(!exit.message().contains("c2hvcnQ="));
+}
+
+#[test]
+fn codes_and_tokens_travel_by_https() {
+    let exit =
+        read("[social]\nissuer = 'http://login.example'\nui = 'http://[::1]:1/'\n", &[]).expect_err("http");
+    assert!(exit.message().contains("social.issuer: must be an https URL"), "{}", exit.message());
+    assert!(!exit.message().contains("social.ui"));
 }
 
 #[test]

@@ -102,7 +102,7 @@ impl StubPool {
 
     fn answer(&self, operation: &str, body: &Value) -> Result<Value, Refusal> {
         match operation {
-            "InitiateAuth" => self.initiate(body),
+            "InitiateAuth" | "AdminInitiateAuth" => self.initiate(body),
             "SignUp" => self.sign_up(body),
             "ConfirmSignUp" => self.confirm(body),
             "GetTokensFromRefreshToken" => self.rotate(body),
@@ -147,7 +147,7 @@ impl StubPool {
                 self.change(body, |user| user.password = password)
             }
             "ConfirmForgotPassword" => Err(("CodeMismatchException", "Invalid verification code")),
-            "RespondToAuthChallenge" => self.respond(body),
+            "RespondToAuthChallenge" | "AdminRespondToAuthChallenge" => self.respond(body),
             // A client as a careless operator leaves it.
             "DescribeUserPoolClient" => Ok(json!({ "UserPoolClient": {
                 "ExplicitAuthFlows": ["ALLOW_REFRESH_TOKEN_AUTH"], "ReadAttributes": ["email"],

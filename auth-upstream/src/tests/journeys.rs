@@ -113,6 +113,20 @@ async fn a_challenge_travels_sealed_and_is_answered_under_the_real_name() {
 }
 
 #[tokio::test]
+async fn a_client_for_servers_alone_is_asked_by_the_admin_calls() {
+    let config = "flow = 'admin_user_password'";
+    let fixture = Fixture::with(Wish { config, ..Wish::default() }).await;
+    fixture.pool.add_user("ada@example.com", "Temporary-1", true);
+    let refused = fixture.auth.login(&visitor(), &login("ada@example.com", "Temporary-1")).await;
+    let body = refused.expect_err("a challenge").to_json("id");
+    let session = body["challenge"]["session"].as_str().expect("a session");
+    let set = fixture.auth.answer_challenge(&visitor(), answer(session, "Password-2")).await.expect("in");
+    fixture.auth.refresh(&visitor(), &set.refresh_token).await.expect("refreshed");
+    let calls = ["AdminInitiateAuth", "AdminRespondToAuthChallenge", "InitiateAuth"];
+    assert_eq!(calls.map(|call| fixture.pool.count(call)), [1, 1, 0]);
+}
+
+#[tokio::test]
 async fn a_forgotten_password_tells_nobody_who_is_here() {
     let fixture = Fixture::new().await;
     fixture.pool.add_user("ada@example.com", "Password-1", true);
