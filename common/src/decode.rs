@@ -8,7 +8,7 @@
 //! use postern_common::decode::{Mistakes, json};
 //! let mistakes = Mistakes::default();
 //! let node = json(br#"{"email": 7, "shoe": 44}"#, &mistakes).unwrap();
-//! let email = mistakes.object(&node, |request| request.required("email", |field| field.string()));
+//! let email = mistakes.object(&node, |request| request.required("email", |field| field.text(3..=254)));
 //! let all = mistakes.finish(email).unwrap_err();
 //! assert_eq!(all.len(), 2); // "/email" is not a string, "/shoe" is unknown
 //! ```
