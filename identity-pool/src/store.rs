@@ -6,6 +6,7 @@
 mod attempts;
 mod codes;
 mod directory;
+mod grouped;
 mod groups;
 mod keys;
 mod schema;
@@ -15,9 +16,10 @@ mod users;
 pub(crate) use self::codes::{Checked, CodeKey};
 pub(crate) use self::groups::GroupRow;
 pub(crate) use self::keys::KeyRow;
-pub(crate) use self::sessions::{ChallengeRow, Family, FamilyOfUser, Rotation};
+pub(crate) use self::sessions::{ChallengeRow, Family, FamilyOfUser, Rotation, SessionWrite};
 pub(crate) use self::users::{Column, Page, UserFilter};
 
+use self::grouped::Grouped;
 use postern_common::clock::Timestamp;
 use postern_common::database::Database;
 use postern_common::exit::Exit;
@@ -99,6 +101,8 @@ pub(crate) fn to_text(value: &impl serde::Serialize) -> String {
 #[derive(Clone, Debug)]
 pub(crate) struct Store {
     database: Database,
+    /// Merges the commits of sign-ins and refreshes; PostgreSQL needs no help with that.
+    grouped: Option<Grouped>,
 }
 
 // === impl Store ===
@@ -106,7 +110,11 @@ pub(crate) struct Store {
 impl Store {
     pub(crate) async fn open(database: Database) -> Result<Self, Exit> {
         database.migrate(&schema::MIGRATIONS).await?;
-        Ok(Self { database })
+        let grouped = match &database {
+            Database::Sqlite(sqlite) => Some(Grouped::start(sqlite.clone())),
+            Database::Postgres(_) => None,
+        };
+        Ok(Self { database, grouped })
     }
 
     pub(crate) fn database(&self) -> &Database {

@@ -12,7 +12,7 @@ use super::{Call, nothing};
 use crate::fault::{Fault, Kind};
 use crate::pool::Client;
 use crate::random;
-use crate::store::{Family, FamilyOfUser, Rotation};
+use crate::store::{Family, FamilyOfUser, Rotation, SessionWrite};
 use crate::tokens::{self, SignIn};
 use crate::user::User;
 
@@ -65,9 +65,15 @@ pub(super) async fn rotate(call: &Call<'_>, request: Rotate) -> Result<Value, Fa
     let grace = Duration::from_secs(grace_s);
     let grace_began = Timestamp(now.0 - i64::try_from(grace.as_millis()).unwrap_or(0));
     let fresh = random::token()?;
-    let hashes = (random::digest(&[&request.refresh_token]), random::digest(&[&fresh]));
     let store = &call.server.store;
-    match store.rotate((&hashes.0, &hashes.1), &family.family, now, grace_began).await? {
+    let write = SessionWrite::Rotate {
+        old: random::digest(&[&request.refresh_token]),
+        new: random::digest(&[&fresh]),
+        family: family.family.clone(),
+        now,
+        grace_began,
+    };
+    match store.write_session(write).await? {
         Rotation::Done => {
             let mut result = issue(call, &client, &user, &family).await?;
             result["RefreshToken"] = fresh.into();

@@ -14,7 +14,7 @@ use crate::lockout::Lockout;
 use crate::pool::{Client, Pool};
 use crate::random;
 use crate::server::Server;
-use crate::store::Family;
+use crate::store::{Family, SessionWrite};
 use crate::tokens::{self, SignIn};
 use crate::user::{Status, User};
 
@@ -159,7 +159,13 @@ pub(super) async fn begin(server: &Server, client: &Client, user: &User) -> Resu
         expires_at: now.plus(client.refresh_lifetime()).0,
         revoked_at: None,
     };
-    server.store.begin_family(user, &family, &random::digest(&[&token])).await?;
+    let write = SessionWrite::Begin {
+        pool_id: user.pool_id.clone(),
+        username: user.username.clone(),
+        family: family.clone(),
+        hash: random::digest(&[&token]),
+    };
+    server.store.write_session(write).await?;
     let sign_in = SignIn { client, user, family: &family.family, auth_time: family.auth_time };
     let mut result = tokens::issue(server, &sign_in).await?;
     result["RefreshToken"] = token.into();

@@ -4,7 +4,7 @@
 
 use postern_common::clock::Timestamp;
 
-use super::{Store, reading, transaction, writing};
+use super::{Store, reading, sessions, transaction, writing};
 use crate::user::User;
 
 /// A sign-in.
@@ -28,12 +28,21 @@ pub(crate) struct FamilyOfUser {
     pub(crate) user: User,
 }
 
-/// What came of a rotation.
+/// What came of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rotation {
     Done,
     /// The token was rotated before the grace began: someone uses a token that should be gone.
     Reused,
+}
+
+/// What a sign-in or a refresh writes.
+#[derive(Clone, Debug)]
+pub(crate) enum SessionWrite {
+    /// A new sign-in with its first refresh token.
+    Begin { pool_id: String, username: String, family: Family, hash: String },
+    /// A refresh token is marked as rotated and a new one added, if the old one is unused or within its grace.
+    Rotate { old: String, new: String, family: String, now: Timestamp, grace_began: Timestamp },
 }
 
 /// A challenge that waits for its answer.
@@ -46,25 +55,34 @@ pub(crate) struct ChallengeRow {
     pub(crate) expires_at: i64,
 }
 
-impl Store {
-    /// Keeps a new sign-in with its first refresh token.
-    pub(crate) async fn begin_family(
-        &self,
-        user: &User,
-        family: &Family,
-        hash: &str,
-    ) -> Result<(), sqlx::Error> {
-        const FAMILY: &str = "INSERT INTO pool_family
-            (id, pool_id, client_id, username, auth_time, expires_at) VALUES ($1, $2, $3, $4, $5, $6)";
-        transaction!(self, tx => {
-            let query = sqlx::query(FAMILY).bind(&family.family).bind(&user.pool_id).bind(&family.client_id);
-            let query = query.bind(&user.username).bind(family.auth_time).bind(family.expires_at);
-            query.execute(&mut *tx).await?;
-            sqlx::query(ADD_TOKEN).bind(hash).bind(&family.family).execute(&mut *tx).await?;
-        });
-        Ok(())
-    }
+/// Applies a [`SessionWrite`] in an open transaction of either store.
+macro_rules! apply {
+    ($transaction:expr, $write:expr) => {
+        match $write {
+            SessionWrite::Begin { pool_id, username, family, hash } => {
+                let query = sqlx::query(sessions::BEGIN).bind(&family.family).bind(pool_id);
+                let query = query.bind(&family.client_id).bind(username);
+                let query = query.bind(family.auth_time).bind(family.expires_at);
+                query.execute(&mut *$transaction).await?;
+                let query = sqlx::query(sessions::ADD_TOKEN).bind(hash).bind(&family.family);
+                query.execute(&mut *$transaction).await.map(|_| Rotation::Done)
+            }
+            SessionWrite::Rotate { old, new, family, now, grace_began } => {
+                let query = sqlx::query(sessions::MARK).bind(old).bind(now.0).bind(grace_began.0);
+                if query.execute(&mut *$transaction).await?.rows_affected() == 0 {
+                    Ok(Rotation::Reused)
+                } else {
+                    let query = sqlx::query(sessions::ADD_TOKEN).bind(new).bind(family);
+                    query.execute(&mut *$transaction).await.map(|_| Rotation::Done)
+                }
+            }
+        }
+    };
+}
 
+pub(super) use apply;
+
+impl Store {
     /// What a refresh token stands for.
     pub(crate) async fn refresh_token(&self, hash: &str) -> Result<Option<FamilyOfUser>, sqlx::Error> {
         const SQL: &str = "SELECT f.id AS family, f.client_id, f.auth_time, f.expires_at, f.revoked_at, u.*
@@ -73,24 +91,13 @@ impl Store {
         reading!(self, db => sqlx::query_as(SQL).bind(hash).fetch_optional(db).await)
     }
 
-    /// Marks the old token as rotated and adds the new one, if the old one is unused or within its grace.
-    pub(crate) async fn rotate(
-        &self,
-        (old, new): (&str, &str),
-        family: &str,
-        now: Timestamp,
-        grace_began: Timestamp,
-    ) -> Result<Rotation, sqlx::Error> {
-        const MARK: &str = "UPDATE pool_refresh_token SET rotated_at = COALESCE(rotated_at, $2)
-            WHERE hash = $1 AND (rotated_at IS NULL OR rotated_at > $3)";
-        transaction!(self, tx => {
-            let query = sqlx::query(MARK).bind(old).bind(now.0).bind(grace_began.0);
-            if query.execute(&mut *tx).await?.rows_affected() == 0 {
-                return Ok(Rotation::Reused);
-            }
-            sqlx::query(ADD_TOKEN).bind(new).bind(family).execute(&mut *tx).await?;
-        });
-        Ok(Rotation::Done)
+    /// Begins or goes on with a sign-in. Returns after the commit.
+    pub(crate) async fn write_session(&self, write: SessionWrite) -> Result<Rotation, sqlx::Error> {
+        if let Some(grouped) = &self.grouped {
+            return grouped.write(write).await;
+        }
+        let outcome = transaction!(self, tx => apply!(tx, &write)?);
+        Ok(outcome)
     }
 
     pub(crate) async fn revoke_family(&self, family: &str, now: Timestamp) -> Result<(), sqlx::Error> {
@@ -144,4 +151,8 @@ impl Store {
     }
 }
 
-const ADD_TOKEN: &str = "INSERT INTO pool_refresh_token (hash, family) VALUES ($1, $2)";
+pub(super) const BEGIN: &str = "INSERT INTO pool_family
+    (id, pool_id, client_id, username, auth_time, expires_at) VALUES ($1, $2, $3, $4, $5, $6)";
+pub(super) const ADD_TOKEN: &str = "INSERT INTO pool_refresh_token (hash, family) VALUES ($1, $2)";
+pub(super) const MARK: &str = "UPDATE pool_refresh_token SET rotated_at = COALESCE(rotated_at, $2)
+    WHERE hash = $1 AND (rotated_at IS NULL OR rotated_at > $3)";
