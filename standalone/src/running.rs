@@ -25,7 +25,8 @@ pub(crate) struct Stage {
     parts: JoinSet<&'static str>,
 }
 
-/// A running installation. Dropping it stops everything at once, without the courtesy of [`Running::stop`].
+/// A running installation. Dropping it begins the stop of every part at once and waits for none; [`Running::stop`]
+/// does it in order.
 #[derive(Debug)]
 pub struct Running {
     /// Where each part listens; none where the configuration files say it.
@@ -69,6 +70,14 @@ impl Stage {
             tracing::warn!(parts = self.parts.len(), "cut off while stopping");
             self.parts.abort_all();
         }
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        self.stop.begin();
+        // They end by themselves; cut off, they would leave behind what they have started.
+        self.parts.detach_all();
     }
 }
 

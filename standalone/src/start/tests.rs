@@ -113,3 +113,24 @@ async fn files_of_ones_own_are_read_all_before_anything_starts() {
         assert!(exit.message().contains(part), "{part} is missing in\n{exit}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_commands_of_the_greeting_work_when_pasted() {
+    let folder = tempfile::tempdir().expect("folder");
+    let running = start(options(&folder)).await.expect("started");
+    let greeting = crate::greeting(&running, "true", Duration::from_millis(1));
+    let (_, rest) = greeting.split_once("Try this in another shell:\n\n").expect("commands");
+    let (commands, _) = rest.split_once("\nSign in with").expect("an end");
+    let commands =
+        commands.replace("/tmp/resume.pdf", &folder.path().join("resume.pdf").display().to_string());
+    let pasted = tokio::process::Command::new("sh").args(["-euc", &commands]).output().await.expect("sh");
+    let said = String::from_utf8_lossy(&pasted.stdout);
+    assert!(pasted.status.success(), "{said}{}", String::from_utf8_lossy(&pasted.stderr));
+    let lines: Vec<&str> = said.lines().collect();
+    let expected = ["accessToken", "userId", "firstName", "\"size\":5000000", "QUEUED", "Welcome"];
+    assert_eq!(lines.len(), expected.len(), "{said}");
+    for (line, part) in lines.iter().zip(expected) {
+        assert!(line.contains(part), "{part} is missing in {line}");
+    }
+    running.stop().await;
+}
