@@ -73,3 +73,89 @@ async fn commit(
     transaction.commit().await?;
     Ok(outcomes)
 }
+
+#[cfg(test)]
+mod tests {
+    use postern_common::clock::Timestamp;
+    use postern_common::database::testing;
+
+    use super::super::{Family, Store, Stored};
+    use super::*;
+    use crate::pool::{Client, ClientSettings, Pool, PoolSettings};
+    use crate::user::{Status, User};
+
+    async fn store_with_ada(database: &testing::TestDatabase) -> Store {
+        let store = Store::open(database.database.clone()).await.expect("tables");
+        let pool = Pool {
+            id: "p".into(),
+            name: "p".into(),
+            settings: PoolSettings::default(),
+            created_at: 0,
+            updated_at: 0,
+        };
+        store.put_pool(&pool).await.expect("a pool");
+        let client = Client {
+            id: "c".into(),
+            pool_id: "p".into(),
+            name: "c".into(),
+            secret: None,
+            settings: ClientSettings::default(),
+            created_at: 0,
+            updated_at: 0,
+        };
+        store.put_client(&client).await.expect("a client");
+        let user = User {
+            pool_id: "p".into(),
+            username: "ada".into(),
+            sub: "s".into(),
+            alias: None,
+            status: Status::Confirmed,
+            enabled: 1,
+            attributes: Stored::default(),
+            password: None,
+            temporary_until: None,
+            created_at: 0,
+            updated_at: 0,
+        };
+        store.add_user(&user).await.expect("a user");
+        store
+    }
+
+    fn begin(username: &str, number: usize) -> SessionWrite {
+        let family = Family {
+            family: format!("f{number}"),
+            client_id: "c".into(),
+            auth_time: 0,
+            expires_at: 1,
+            revoked_at: None,
+        };
+        let hash = format!("h{number}");
+        SessionWrite::Begin { pool_id: "p".into(), username: username.into(), family, hash }
+    }
+
+    #[tokio::test]
+    async fn a_write_that_fails_takes_no_other_with_it() {
+        for test in testing::both().await {
+            let store = store_with_ada(&test).await;
+            let writes = (0..20).map(|number| {
+                let username = if number % 5 == 0 { "nobody" } else { "ada" };
+                store.write_session(begin(username, number))
+            });
+            let outcomes = futures_util::future::join_all(writes).await;
+            for (number, outcome) in outcomes.iter().enumerate() {
+                assert_eq!(outcome.is_ok(), number % 5 != 0, "{number}: {outcome:?}");
+                let kept = store.refresh_token(&format!("h{number}")).await.expect("read");
+                assert_eq!(kept.is_some(), outcome.is_ok(), "{number}");
+            }
+            let rotate = SessionWrite::Rotate {
+                old: "h1".into(),
+                new: "n1".into(),
+                family: "f1".into(),
+                now: Timestamp(10),
+                grace_began: Timestamp(10),
+            };
+            assert_eq!(store.write_session(rotate.clone()).await.expect("written"), Rotation::Done);
+            assert_eq!(store.write_session(rotate).await.expect("refused"), Rotation::Reused);
+        }
+    }
+}
