@@ -33,6 +33,7 @@ use crate::metrics::Metrics;
 use crate::reload::{ConfigStatus, Fixed, Reloader, Source};
 use crate::state::State;
 use crate::tls::TlsFiles;
+use crate::traces::{self, Exporter};
 use crate::{admin, keep};
 
 /// Bound sockets, one for each `[[listen]]` in the order of the configuration, and one for operators.
@@ -56,6 +57,7 @@ pub struct App {
     source: Option<Source>,
     handover: Option<PathBuf>,
     predecessor: Option<UnixStream>,
+    exporter: Option<Exporter>,
 }
 
 /// Pingora's own bound on attempts; the upstream's `retries` is what counts.
@@ -85,6 +87,7 @@ impl App {
             .iter()
             .map(|listen| listen.tls.clone().map(TlsFiles::load).transpose().map(|files| files.map(Arc::new)))
             .collect::<Result<_, _>>()?;
+        let (traces, exporter) = traces::open(config.traces.as_ref(), &metrics.spans_dropped);
         let access = AccessLog::open(&config.access_log, metrics.events_dropped.clone())?;
         let (fixed, handover) = (Fixed::of(&config), config.handover.clone());
         let (stop, keys, pingora) = (config.stop, config.limits.keys, Arc::new(pingora_settings(&config)));
@@ -97,6 +100,7 @@ impl App {
             limiter: Limiter::new(keys),
             metrics,
             access,
+            traces,
             ids: Ids::new(),
             clock,
             keys: RandomState::new(),
@@ -120,6 +124,7 @@ impl App {
             source: None,
             handover,
             predecessor: None,
+            exporter,
         })
     }
 
@@ -145,6 +150,9 @@ impl App {
             wait_for_heir(path, &listeners, &shutdown);
         }
         let keepers = keep::start(&self.state, &self.health, &background);
+        if let Some(exporter) = self.exporter {
+            keepers.spawn(exporter.run(background.clone()));
+        }
         if let Some(source) = self.source {
             let tls = self.tls.iter().flatten().cloned().collect();
             let (state, pools) = (Arc::clone(&self.state), Arc::clone(&keepers.pools));

@@ -17,6 +17,7 @@ use std::time::Duration;
 use postern_common::config::Env;
 use postern_common::decode::{Field, Object};
 use postern_common::identity::IdentityConfig;
+use url::Url;
 
 pub use limits::{Limits, RateBy, RateLimit};
 pub use listen::{AccessLog, AccessLogTo, ClientAddress, Listen, Tls};
@@ -45,6 +46,8 @@ pub struct Config {
     pub handover: Option<PathBuf>,
     /// Where access events go.
     pub access_log: AccessLog,
+    /// Where spans go; default nowhere.
+    pub traces: Option<Traces>,
     /// The services behind the gateway.
     pub upstreams: Vec<Upstream>,
     /// The routes, in the order of the file.
@@ -60,6 +63,16 @@ pub struct Tokens {
     pub cache_bytes: usize,
     /// Folder where the last good keys of each issuer are kept across restarts; default none.
     pub jwks_dir: Option<PathBuf>,
+}
+
+/// `[traces]`: spans for OpenTelemetry.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Traces {
+    /// Where OTLP over HTTP in JSON is taken, such as `http://127.0.0.1:4318/v1/traces`.
+    pub endpoint: Url,
+    /// The share of traces that begin here which are sampled; default 0.01. A trace that comes in sampled goes on
+    /// so.
+    pub sample: f64,
 }
 
 /// `[stop]`: how the process ends.
@@ -88,6 +101,7 @@ impl Config {
         let stop = root.section("stop", Stop::read).unwrap_or_default();
         let handover = root.section("handover", |section| section.required("socket", |f| f.text(1..=100)));
         let access_log = root.section("access_log", AccessLog::read).unwrap_or_default();
+        let traces = root.section("traces", Traces::read);
         let upstreams = root.section("upstream", |section| Some(section.entries(Upstream::read)));
         let upstreams = upstreams.unwrap_or_default();
         let routes = route::read_all(root, &upstreams, &limits);
@@ -102,6 +116,7 @@ impl Config {
             stop,
             handover: handover.map(PathBuf::from),
             access_log,
+            traces,
             upstreams,
             routes,
             tests,
@@ -122,6 +137,16 @@ impl Tokens {
 impl Default for Tokens {
     fn default() -> Self {
         Self { cache_bytes: 64 << 20, jwks_dir: None }
+    }
+}
+
+impl Traces {
+    fn read(section: &Object<'_>) -> Option<Self> {
+        let sample = section.or("sample", 0.01, |field| match field.number()? {
+            share if (0.0..=1.0).contains(&share) => Some(share),
+            _ => field.fail("out_of_range", "must be 0 to 1"),
+        });
+        section.required("endpoint", |field| field.url()).map(|endpoint| Self { endpoint, sample })
     }
 }
 

@@ -63,7 +63,10 @@ pub(crate) struct Attempt {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Trace {
     pub(crate) id: u128,
-    pub(crate) parent: u64,
+    /// This request's own span, the parent of what follows.
+    pub(crate) span: u64,
+    /// The span that it came from.
+    pub(crate) parent: Option<u64>,
     pub(crate) flags: u8,
 }
 
@@ -97,15 +100,21 @@ impl Context {
 
 impl Trace {
     /// Goes on with a `traceparent` that has been found well formed.
-    pub(crate) fn follow(text: &str, parent: u64) -> Self {
+    pub(crate) fn follow(text: &str, span: u64) -> Self {
         let id = text.get(3..35).and_then(|hex| u128::from_str_radix(hex, 16).ok()).unwrap_or_default();
+        let parent = text.get(36..52).and_then(|hex| u64::from_str_radix(hex, 16).ok());
         let flags = text.get(53..55).and_then(|hex| u8::from_str_radix(hex, 16).ok()).unwrap_or_default();
-        Self { id, parent, flags }
+        Self { id, span, parent, flags }
+    }
+
+    /// Whether the trace is recorded (W3C Trace Context section 3.2.2.5).
+    pub(crate) fn is_sampled(self) -> bool {
+        self.flags & 1 != 0
     }
 }
 
 impl std::fmt::Display for Trace {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "00-{:032x}-{:016x}-{:02x}", self.id, self.parent, self.flags)
+        write!(f, "00-{:032x}-{:016x}-{:02x}", self.id, self.span, self.flags)
     }
 }

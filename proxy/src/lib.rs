@@ -32,6 +32,7 @@ mod schema;
 mod state;
 pub mod target;
 mod tls;
+mod traces;
 mod upstream;
 mod wire;
 

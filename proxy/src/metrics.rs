@@ -21,6 +21,7 @@ pub(crate) struct Metrics {
     pub(crate) tls_failed: IntCounter,
     pub(crate) audited: IntCounterVec,
     pub(crate) events_dropped: IntCounter,
+    pub(crate) spans_dropped: IntCounter,
     pub(crate) retries: IntCounterVec,
     pub(crate) retries_denied: IntCounterVec,
     pub(crate) ejections: IntCounterVec,
@@ -125,6 +126,7 @@ impl Metrics {
                 &["route", "code"],
             )?,
             events_dropped: make.counter("postern_access_events_dropped_total", "Access events lost")?,
+            spans_dropped: make.counter("postern_spans_dropped_total", "Spans lost")?,
             retries: make.counters("postern_retries_total", "Further attempts", &["upstream"])?,
             retries_denied: make.counters(
                 "postern_retries_denied_total",

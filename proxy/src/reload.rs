@@ -68,6 +68,7 @@ pub(crate) struct Fixed {
     admin: Option<std::net::SocketAddr>,
     workers: Option<usize>,
     access_log: crate::config::AccessLog,
+    traces: Option<crate::config::Traces>,
 }
 
 impl Source {
@@ -90,16 +91,18 @@ impl Fixed {
             admin: config.admin,
             workers: config.workers,
             access_log: config.access_log.clone(),
+            traces: config.traces.clone(),
         }
     }
 
     fn differences(&self, other: &Self) -> Vec<&'static str> {
-        let Self { listen, admin, workers, access_log } = self;
+        let Self { listen, admin, workers, access_log, traces } = self;
         let all = [
             ("listen", *listen != other.listen),
             ("admin", *admin != other.admin),
             ("workers", *workers != other.workers),
             ("access_log", *access_log != other.access_log),
+            ("traces", *traces != other.traces),
         ];
         all.into_iter().filter_map(|(name, differs)| differs.then_some(name)).collect()
     }

@@ -17,6 +17,7 @@ use crate::limit::Limiter;
 use crate::live::Live;
 use crate::metrics::Metrics;
 use crate::reload::ConfigStatus;
+use crate::traces::Traces;
 
 /// Shared by the connections, Pingora's hooks, the reload and the admin listener.
 pub(crate) struct State {
@@ -25,6 +26,7 @@ pub(crate) struct State {
     pub(crate) limiter: Limiter,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) access: AccessLog,
+    pub(crate) traces: Option<Arc<Traces>>,
     pub(crate) ids: Ids,
     pub(crate) clock: Clock,
     /// The seed of rate limit keys: clients cannot aim at one another's.

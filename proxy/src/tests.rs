@@ -10,5 +10,6 @@ mod reload;
 mod requests;
 mod slowness;
 mod stop;
+mod traced;
 mod upgrade;
 mod upstreams;

@@ -98,13 +98,13 @@ fn check_size(headers: &HeaderMap, most: u64) -> Result<(), Problem> {
 /// Goes on with the client's trace, or begins one.
 fn follow_trace(state: &State, headers: &HeaderMap, ctx: &mut Context) {
     let given = headers.get("traceparent").filter(|value| headers::is_traceparent(value.as_bytes()));
-    let parent = state.ids.number();
+    let span = state.ids.number();
     ctx.trace = match given.and_then(|value| value.to_str().ok()) {
-        Some(text) => Trace::follow(text, parent),
-        None => Trace {
-            id: u128::from(state.ids.number()) << 64 | u128::from(state.ids.number()),
-            parent,
-            flags: 0,
-        },
+        Some(text) => Trace::follow(text, span),
+        None => {
+            let id = u128::from(state.ids.number()) << 64 | u128::from(state.ids.number());
+            let sampled = state.traces.as_ref().is_some_and(|traces| traces.samples(state.ids.number()));
+            Trace { id, span, parent: None, flags: u8::from(sampled) }
+        }
     };
 }

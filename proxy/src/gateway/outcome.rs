@@ -17,6 +17,7 @@ use crate::context::{Context, Quota};
 use crate::live::NO_ROUTE;
 use crate::metrics::OK;
 use crate::state::State;
+use crate::traces::Span;
 
 /// The code of a request whose client left.
 const ABANDONED: &str = "client_closed";
@@ -102,6 +103,9 @@ pub(super) fn tell(state: &State, session: &Session, error: Option<&Error>, ctx:
         let upstream_s = ctx.upstream_us.map_or_else(|| since(attempt.began), |micros| micros as f64 / 1e6);
         attempt.pool.latency.observe(upstream_s);
     }
+    if let Some(traces) = state.traces.as_ref().filter(|_| ctx.trace.is_sampled()) {
+        traces.send(span(state, session, ctx, (status, code), elapsed));
+    }
     if state.access.is_on() {
         write_event(state, session, ctx, (status, code), elapsed);
     }
@@ -109,6 +113,28 @@ pub(super) fn tell(state: &State, session: &Session, error: Option<&Error>, ctx:
 
 fn since(began: Instant) -> f64 {
     began.elapsed().as_secs_f64()
+}
+
+fn span(
+    state: &State,
+    session: &Session,
+    ctx: &Context,
+    (status, code): (u16, &'static str),
+    elapsed: std::time::Duration,
+) -> Span {
+    let end = u128::try_from(state.clock.now().0).unwrap_or(0) * 1_000_000;
+    Span {
+        trace: ctx.trace.id,
+        id: ctx.trace.span,
+        parent: ctx.trace.parent,
+        method: session.req_header().method.as_str().chars().take(16).collect(),
+        route: ctx.route().map_or(NO_ROUTE, |route| &route.pattern.path.template).to_owned(),
+        status,
+        code,
+        upstream: ctx.attempt.as_ref().map(|attempt| attempt.pool.config.name.clone()),
+        begin: end.saturating_sub(elapsed.as_nanos()),
+        end,
+    }
 }
 
 fn write_event(
