@@ -91,7 +91,7 @@ impl UserPool {
         deadline: Duration,
         clock: &Clock,
     ) -> Self {
-        let gate = Arc::new(Gate::new(clock.clone()));
+        let gate = Arc::new(Gate::new(clock.clone(), pool.jwks_url.clone()));
         let admin = admin
             .map(|client| AdminPool::new(with_deadline(&client, deadline), Arc::clone(&gate), pool.clone()));
         let client = with_deadline(&client, deadline);

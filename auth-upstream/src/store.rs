@@ -5,53 +5,16 @@
 //! - `auth_pending_registrations`: registrations that began and did not end yet.
 //! - `auth_social_identities`: who a social provider's subject is here, and its sealed refresh token.
 
+mod schema;
+
+use std::time::Duration;
+
 use postern_common::clock::Timestamp;
-use postern_common::database::{Database, Migrations, is_unavailable};
+use postern_common::database::{Database, is_unavailable};
 use postern_common::{Code, Problem};
 use sqlx::Row;
 
-const MIGRATIONS: Migrations = Migrations {
-    owner: "postern_auth",
-    postgres: &[
-        (
-            1,
-            "CREATE TABLE auth_keys (name TEXT PRIMARY KEY, base64 TEXT NOT NULL, created_at BIGINT NOT NULL)",
-        ),
-        (
-            2,
-            "CREATE TABLE auth_pending_registrations (id TEXT PRIMARY KEY, email TEXT NOT NULL, subject TEXT, \
-             began_at BIGINT NOT NULL, due_at BIGINT NOT NULL, attempts BIGINT NOT NULL)",
-        ),
-        (3, "CREATE INDEX auth_pending_registrations_due ON auth_pending_registrations (due_at)"),
-        (
-            4,
-            "CREATE TABLE auth_social_identities (issuer TEXT NOT NULL, subject TEXT NOT NULL, \
-             user_id TEXT NOT NULL, username TEXT, social_only BOOLEAN NOT NULL, profile_saved BOOLEAN NOT NULL, \
-             refresh_token TEXT, created_at BIGINT NOT NULL, updated_at BIGINT NOT NULL, \
-             PRIMARY KEY (issuer, subject))",
-        ),
-    ],
-    sqlite: &[
-        (
-            1,
-            "CREATE TABLE auth_keys (name TEXT PRIMARY KEY, base64 TEXT NOT NULL, created_at INTEGER NOT NULL) \
-             STRICT",
-        ),
-        (
-            2,
-            "CREATE TABLE auth_pending_registrations (id TEXT PRIMARY KEY, email TEXT NOT NULL, subject TEXT, \
-             began_at INTEGER NOT NULL, due_at INTEGER NOT NULL, attempts INTEGER NOT NULL) STRICT",
-        ),
-        (3, "CREATE INDEX auth_pending_registrations_due ON auth_pending_registrations (due_at)"),
-        (
-            4,
-            "CREATE TABLE auth_social_identities (issuer TEXT NOT NULL, subject TEXT NOT NULL, \
-             user_id TEXT NOT NULL, username TEXT, social_only INTEGER NOT NULL, profile_saved INTEGER NOT NULL, \
-             refresh_token TEXT, created_at INTEGER NOT NULL, updated_at INTEGER NOT NULL, \
-             PRIMARY KEY (issuer, subject)) STRICT",
-        ),
-    ],
-};
+use self::schema::MIGRATIONS;
 
 const INSERT_KEY: &str =
     "INSERT INTO auth_keys (name, base64, created_at) VALUES ($1, $2, $3) ON CONFLICT (name) DO NOTHING";
@@ -116,26 +79,35 @@ pub(crate) struct SocialIdentity {
 #[error("the database failed: {0}")]
 pub(crate) struct StoreError(#[from] sqlx::Error);
 
-/// Runs the same expression over whichever store is open; `write` names the pool that may write.
+/// How long a statement may take, waiting for a connection included: a store that hangs is away.
+const DEADLINE: Duration = Duration::from_secs(2);
+
+/// Runs the same statements over whichever store is open; `write` names the pool that may write. They end with a
+/// `Result` of the driver's, within the deadline.
 macro_rules! over {
     (write $self:ident, $pool:ident => $run:expr) => {
         match &$self.database {
-            Database::Postgres($pool) => $run,
+            Database::Postgres($pool) => within_deadline(async { $run }).await,
             Database::Sqlite(sqlite) => {
                 let $pool = &sqlite.writer;
-                $run
+                within_deadline(async { $run }).await
             }
         }
     };
     (read $self:ident, $pool:ident => $run:expr) => {
         match &$self.database {
-            Database::Postgres($pool) => $run,
+            Database::Postgres($pool) => within_deadline(async { $run }).await,
             Database::Sqlite(sqlite) => {
                 let $pool = &sqlite.readers;
-                $run
+                within_deadline(async { $run }).await
             }
         }
     };
+}
+
+async fn within_deadline<T>(work: impl Future<Output = Result<T, sqlx::Error>>) -> Result<T, StoreError> {
+    let done = tokio::time::timeout(DEADLINE, work).await;
+    done.unwrap_or(Err(sqlx::Error::PoolTimedOut)).map_err(StoreError)
 }
 
 // === impl StoreError ===
@@ -165,7 +137,7 @@ impl Store {
     pub(crate) async fn key(&self, name: &str, fresh: &str, now: Timestamp) -> Result<String, StoreError> {
         over!(write self, pool => {
             sqlx::query(INSERT_KEY).bind(name).bind(fresh).bind(now.0).execute(pool).await?;
-            Ok(sqlx::query(SELECT_KEY).bind(name).fetch_one(pool).await?.try_get("base64")?)
+            sqlx::query(SELECT_KEY).bind(name).fetch_one(pool).await?.try_get("base64")
         })
     }
 
@@ -179,35 +151,28 @@ impl Store {
     ) -> Result<(), StoreError> {
         over!(write self, pool => {
             let insert = sqlx::query(INSERT_PENDING).bind(id).bind(email).bind(began_at.0).bind(due_at.0);
-            insert.execute(pool).await?;
-        });
-        Ok(())
+            insert.execute(pool).await.map(drop) })
     }
 
     /// Notes which user the registration made.
     pub(crate) async fn name_registration(&self, id: &str, subject: &str) -> Result<(), StoreError> {
-        over!(write self, pool => { sqlx::query(NAME_PENDING).bind(id).bind(subject).execute(pool).await?; });
-        Ok(())
+        over!(write self, pool => sqlx::query(NAME_PENDING).bind(id).bind(subject).execute(pool).await.map(drop))
     }
 
     /// The registration ended, one way or the other.
     pub(crate) async fn end_registration(&self, id: &str) -> Result<(), StoreError> {
-        over!(write self, pool => { sqlx::query(DELETE_PENDING).bind(id).execute(pool).await?; });
-        Ok(())
+        over!(write self, pool => sqlx::query(DELETE_PENDING).bind(id).execute(pool).await.map(drop))
     }
 
     /// Every registration of this address ended well.
     pub(crate) async fn end_registrations_of(&self, email: &str) -> Result<(), StoreError> {
-        over!(write self, pool => { sqlx::query(DELETE_PENDING_OF).bind(email).execute(pool).await?; });
-        Ok(())
+        over!(write self, pool => sqlx::query(DELETE_PENDING_OF).bind(email).execute(pool).await.map(drop))
     }
 
     /// Looks at the registration again at `due_at`.
     pub(crate) async fn postpone_registration(&self, id: &str, due_at: Timestamp) -> Result<(), StoreError> {
         over!(write self, pool => {
-            sqlx::query(POSTPONE_PENDING).bind(id).bind(due_at.0).execute(pool).await?;
-        });
-        Ok(())
+            sqlx::query(POSTPONE_PENDING).bind(id).bind(due_at.0).execute(pool).await.map(drop) })
     }
 
     /// Registrations that should have ended by `now`, the oldest first.
@@ -227,13 +192,13 @@ impl Store {
                     attempts: row.try_get("attempts")?,
                 })
             });
-            Ok(pending.collect::<Result<_, sqlx::Error>>()?)
+            pending.collect()
         })
     }
 
     /// How many registrations have not ended.
     pub(crate) async fn count_registrations(&self) -> Result<i64, StoreError> {
-        over!(read self, pool => Ok(sqlx::query(COUNT_PENDING).fetch_one(pool).await?.try_get("pending")?))
+        over!(read self, pool => sqlx::query(COUNT_PENDING).fetch_one(pool).await?.try_get("pending"))
     }
 
     /// Who the provider's subject is here, if it was seen before.
@@ -265,9 +230,7 @@ impl Store {
         let SocialIdentity { user_id, username, social_only, profile_saved } = identity;
         over!(write self, pool => {
             let insert = sqlx::query(INSERT_SOCIAL).bind(issuer).bind(subject).bind(user_id).bind(username);
-            insert.bind(*social_only).bind(*profile_saved).bind(now.0).execute(pool).await?;
-        });
-        Ok(())
+            insert.bind(*social_only).bind(*profile_saved).bind(now.0).execute(pool).await.map(drop) })
     }
 
     /// Keeps the provider's refresh token, sealed.
@@ -280,9 +243,7 @@ impl Store {
     ) -> Result<(), StoreError> {
         over!(write self, pool => {
             let update = sqlx::query(SAVE_SOCIAL_TOKEN).bind(issuer).bind(subject).bind(sealed);
-            update.bind(now.0).execute(pool).await?;
-        });
-        Ok(())
+            update.bind(now.0).execute(pool).await.map(drop) })
     }
 
     /// The actor service has the profile of this identity.
@@ -294,18 +255,14 @@ impl Store {
     ) -> Result<(), StoreError> {
         over!(write self, pool => {
             let update = sqlx::query(MARK_PROFILE_SAVED).bind(issuer).bind(subject).bind(true).bind(now.0);
-            update.execute(pool).await?;
-        });
-        Ok(())
+            update.execute(pool).await.map(drop) })
     }
 
     /// The pool user has a password of the person's own from now on.
     pub(crate) async fn mark_own_password(&self, username: &str, now: Timestamp) -> Result<(), StoreError> {
         over!(write self, pool => {
             let update = sqlx::query(MARK_OWN_PASSWORD).bind(username).bind(false).bind(now.0);
-            update.execute(pool).await?;
-        });
-        Ok(())
+            update.execute(pool).await.map(drop) })
     }
 }
 

@@ -1,5 +1,9 @@
-//! The breaker between us and the pool: after some failures in a row calls fail at once, and one at a time tries
-//! whether the pool is back. A pool that hangs costs its callers one deadline, not one each.
+//! What stands between us and the pool, so that one that is away or hangs costs its callers little.
+//!
+//! A call that takes long is suspected: the pool's public keys are asked for meanwhile, which every pool answers
+//! at once. If they come, the pool is only busy, and the call may take its whole deadline; if not, it hangs, and
+//! the call ends in less than a second. After some failures in a row calls fail at once, and one at a time tries
+//! whether the pool is back.
 
 use std::future::Future;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,6 +13,9 @@ use aws_sdk_cognitoidentityprovider::config::http::HttpResponse;
 use aws_sdk_cognitoidentityprovider::error::{ProvideErrorMetadata, SdkError};
 use postern_common::Clock;
 use postern_common::clock::Timestamp;
+use postern_common::service::http_client;
+use tokio::time::Instant;
+use url::Url;
 
 use super::fault::Fault;
 
@@ -17,11 +24,26 @@ const THRESHOLD: u32 = 3;
 /// How long it stays closed; doubled by each try that fails, up to the second number.
 const CLOSED: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
 
+/// From when on a call is suspected, and how long a sign of life is waited for.
+const SUSPICIOUS: Duration = Duration::from_millis(300);
+const SIGN_OF_LIFE: Duration = Duration::from_millis(600);
+
 /// Lets calls through, or not.
 #[derive(Debug)]
 pub(crate) struct Gate {
     clock: Clock,
     state: Mutex<State>,
+    probe: Probe,
+}
+
+/// Asks for signs of life, one at a time.
+#[derive(Debug)]
+struct Probe {
+    http: reqwest::Client,
+    /// The pool's public keys.
+    url: Url,
+    /// When the last one was asked for, and whether it came.
+    last: tokio::sync::Mutex<Option<(Instant, bool)>>,
 }
 
 #[derive(Debug)]
@@ -35,9 +57,10 @@ struct State {
 // === impl Gate ===
 
 impl Gate {
-    pub(crate) fn new(clock: Clock) -> Self {
+    pub(crate) fn new(clock: Clock, keys: Url) -> Self {
         let state = State { failures: 0, closed_until: Timestamp(i64::MIN), patience: CLOSED.0 };
-        Self { clock, state: Mutex::new(state) }
+        let probe = Probe { http: http_client(), url: keys, last: tokio::sync::Mutex::default() };
+        Self { clock, state: Mutex::new(state), probe }
     }
 
     /// Makes the call, unless the gate is closed.
@@ -48,7 +71,10 @@ impl Gate {
         if !self.is_open() {
             return Err(Fault::Unavailable("it failed just now and was not asked"));
         }
-        let outcome = Box::pin(call).await.map_err(|error| Fault::of(&error));
+        let outcome = tokio::select! {
+            outcome = Box::pin(call) => outcome.map_err(|error| Fault::of(&error)),
+            () = self.probe.until_dead() => Err(Fault::Unavailable("it hangs")),
+        };
         self.note(matches!(outcome, Err(Fault::Unavailable(_))));
         outcome
     }
@@ -86,14 +112,70 @@ impl Gate {
     }
 }
 
+// === impl Probe ===
+
+impl Probe {
+    /// Returns when the pool gives no sign of life; never, as long as it does.
+    async fn until_dead(&self) {
+        loop {
+            let asked_at = Instant::now();
+            tokio::time::sleep(SUSPICIOUS).await;
+            if !self.is_alive(asked_at).await {
+                return;
+            }
+        }
+    }
+
+    /// Whether a sign of life came that was asked for after `since`; calls that are suspected together share one.
+    async fn is_alive(&self, since: Instant) -> bool {
+        let mut last = self.last.lock().await;
+        if let Some((at, alive)) = *last
+            && at >= since
+        {
+            return alive;
+        }
+        let at = Instant::now();
+        let answer = self.http.get(self.url.clone()).timeout(SIGN_OF_LIFE).send().await;
+        *last = Some((at, answer.is_ok()));
+        answer.is_ok()
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use aws_sdk_cognitoidentityprovider::operation::initiate_auth::InitiateAuthError;
+
     use super::*;
+
+    /// Takes connections and never answers.
+    async fn silent() -> Url {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let url = format!("http://{}/jwks.json", listener.local_addr().expect("an address"));
+        tokio::spawn(async move {
+            let mut taken = Vec::new();
+            while let Ok(connection) = listener.accept().await {
+                taken.push(connection);
+            }
+        });
+        url.parse().expect("a URL")
+    }
+
+    #[tokio::test]
+    async fn calls_to_a_pool_that_hangs_end_together_long_before_their_deadline() {
+        let gate = Gate::new(Clock::system(), silent().await);
+        let call = || async {
+            let never = std::future::pending::<Result<(), SdkError<InitiateAuthError, HttpResponse>>>();
+            gate.call(never).await
+        };
+        let hangs = Err(Fault::Unavailable("it hangs"));
+        assert_eq!(tokio::join!(call(), call(), call()), (hangs.clone(), hangs.clone(), hangs));
+        assert!(!gate.is_open());
+    }
 
     #[test]
     fn after_three_failures_one_at_a_time_tries() {
         let clock = Clock::manual(Timestamp(0));
-        let gate = Gate::new(clock.clone());
+        let gate = Gate::new(clock.clone(), "http://127.0.0.1:1/".parse().expect("a URL"));
         for _ in 0..3 {
             assert!(gate.is_open());
             gate.note(true);

@@ -1,0 +1,45 @@
+use postern_common::database::Migrations;
+
+/// The tables, step by step, in each dialect.
+pub(super) const MIGRATIONS: Migrations = Migrations {
+    owner: "postern_auth",
+    postgres: &[
+        (
+            1,
+            "CREATE TABLE auth_keys (name TEXT PRIMARY KEY, base64 TEXT NOT NULL, created_at BIGINT NOT NULL)",
+        ),
+        (
+            2,
+            "CREATE TABLE auth_pending_registrations (id TEXT PRIMARY KEY, email TEXT NOT NULL, subject TEXT, \
+             began_at BIGINT NOT NULL, due_at BIGINT NOT NULL, attempts BIGINT NOT NULL)",
+        ),
+        (3, "CREATE INDEX auth_pending_registrations_due ON auth_pending_registrations (due_at)"),
+        (
+            4,
+            "CREATE TABLE auth_social_identities (issuer TEXT NOT NULL, subject TEXT NOT NULL, \
+             user_id TEXT NOT NULL, username TEXT, social_only BOOLEAN NOT NULL, profile_saved BOOLEAN NOT NULL, \
+             refresh_token TEXT, created_at BIGINT NOT NULL, updated_at BIGINT NOT NULL, \
+             PRIMARY KEY (issuer, subject))",
+        ),
+    ],
+    sqlite: &[
+        (
+            1,
+            "CREATE TABLE auth_keys (name TEXT PRIMARY KEY, base64 TEXT NOT NULL, created_at INTEGER NOT NULL) \
+             STRICT",
+        ),
+        (
+            2,
+            "CREATE TABLE auth_pending_registrations (id TEXT PRIMARY KEY, email TEXT NOT NULL, subject TEXT, \
+             began_at INTEGER NOT NULL, due_at INTEGER NOT NULL, attempts INTEGER NOT NULL) STRICT",
+        ),
+        (3, "CREATE INDEX auth_pending_registrations_due ON auth_pending_registrations (due_at)"),
+        (
+            4,
+            "CREATE TABLE auth_social_identities (issuer TEXT NOT NULL, subject TEXT NOT NULL, \
+             user_id TEXT NOT NULL, username TEXT, social_only INTEGER NOT NULL, profile_saved INTEGER NOT NULL, \
+             refresh_token TEXT, created_at INTEGER NOT NULL, updated_at INTEGER NOT NULL, \
+             PRIMARY KEY (issuer, subject)) STRICT",
+        ),
+    ],
+};
