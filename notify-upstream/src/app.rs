@@ -27,6 +27,7 @@ use crate::http::Service;
 use crate::metrics::Metrics;
 use crate::notification::Channel;
 use crate::outlet::Outlets;
+use crate::quota::Quota;
 use crate::read::{Library, Reader};
 use crate::sequence::Sequence;
 use crate::store::Store;
@@ -92,7 +93,7 @@ impl App {
             VerifierOptions { clock: clock.clone(), ..VerifierOptions::default() },
         );
         let calls = ServiceClient::new(
-            ServiceTokens::new(&config.identity, cache, clock.clone()),
+            ServiceTokens::new(&config.identity, cache.clone(), clock.clone()),
             postern_common::service::http_client(),
         );
         let suppression = Arc::new(Suppression::new(store.clone(), clock.clone()));
@@ -102,6 +103,7 @@ impl App {
             outlets,
             suppression: Arc::clone(&suppression),
         };
+        let quota = Quota::new(cache, clock.clone(), config.user_quota, config.service_quota);
         let workers = Workers::start(store.clone(), clock.clone()).await.map_err(unavailable)?;
         let stop_delivery = Shutdown::new();
         let (ended, over) = mpsc::unbounded_channel();
@@ -117,10 +119,10 @@ impl App {
         };
         let parts =
             Parts { config, templates, reloader, opened, verifier, suppression, means, over, stop_delivery };
-        Ok(Self::assemble(parts))
+        Ok(Self::assemble(parts, quota))
     }
 
-    fn assemble(parts: Parts) -> Self {
+    fn assemble(parts: Parts, quota: Quota) -> Self {
         let Parts {
             mut config,
             templates,
@@ -144,6 +146,7 @@ impl App {
             reader,
             store: means.store.clone(),
             board: Arc::clone(&means.board),
+            quota,
             webhooks: Arc::new(std::mem::take(&mut config.webhooks)),
             suppression: Arc::clone(&suppression),
             metrics: means.metrics.clone(),

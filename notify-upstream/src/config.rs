@@ -44,6 +44,10 @@ pub struct Config {
     /// Whether a user may address others than itself. Default false: else anyone who registers could send mail to
     /// the world.
     pub users_may_address_anyone: bool,
+    /// Notifications a minute for each user. Default 600: a user writes to itself alone.
+    pub user_quota: Option<u64>,
+    /// Notifications a minute for each service. Default: no limit.
+    pub service_quota: Option<u64>,
     /// What providers may report, and the URL under which they reach us.
     pub webhooks: Webhooks,
     /// The providers, in the order of the file.
@@ -102,6 +106,8 @@ impl Config {
         let identity = IdentityConfig::read(root, env);
         let templates = root.section("templates", read_templates).unwrap_or_else(Templates::new);
         let queue = root.section("queue", read_queue).unwrap_or_else(Queue::new);
+        let quota = |name| root.optional(name, |field| field.integer(1..=1_000_000_000_u64));
+        let (user_quota, service_quota) = (quota("user_quota").or(Some(600)), quota("service_quota"));
         let public_url = root.optional("public_url", |field| field.url());
         let webhooks = webhooks::read(root, env, public_url.as_ref());
         let users_may_address_anyone = root.or("users_may_address_anyone", false, |field| field.boolean());
@@ -120,6 +126,8 @@ impl Config {
             templates,
             queue,
             users_may_address_anyone,
+            user_quota,
+            service_quota,
             webhooks: webhooks?,
             outlets,
         })

@@ -34,10 +34,11 @@ use crate::store::{Claim, LaneMark, Store, StoreError};
 const CLAIM: usize = 200;
 /// Most claims of one pass, so that a pass ends.
 const CLAIMS_PER_PASS: usize = 64;
-/// A transaction of another replica that commits this long after it took its orders is seen within seconds.
+/// A transaction of another replica that commits this long after it took its orders is seen with the next look; one that
+/// commits later, with the next look from the beginning.
 const LATE_COMMIT: Duration = Duration::from_secs(2);
-/// One that commits this long after (no statement may take longer) is seen within a minute.
-const LATEST_COMMIT: Duration = Duration::from_secs(30);
+/// Every so many looks one goes back to the beginning of each lane. Over millions of dead rows that costs half a second.
+const LOOKS_FROM_THE_BEGINNING: u32 = 15;
 
 /// The claimer of one channel's lanes.
 #[derive(Debug)]
@@ -127,17 +128,13 @@ impl Dispatcher {
         }
     }
 
-    /// Looks at every lane: what waits, and what was overlooked below the cursor. Most looks go back two seconds, some
-    /// thirty, and a few to the very beginning.
+    /// Looks at every lane: what waits, and what was overlooked below the cursor: committed late by another replica, given
+    /// back, or leased by a worker that has died since.
     ///
     /// # Errors
     /// The store's.
     pub async fn survey(&mut self) -> Result<(), StoreError> {
-        let deepest = match self.surveys {
-            n if n % 300 == 0 => 0,
-            n if n % 15 == 0 => order_at(self.clock.now()) - order_at_duration(LATEST_COMMIT),
-            _ => Order::MAX,
-        };
+        let deepest = if self.surveys.is_multiple_of(LOOKS_FROM_THE_BEGINNING) { 0 } else { Order::MAX };
         self.surveys = self.surveys.wrapping_add(1);
         let marks = Lane::of(self.channel).map(|lane| {
             let state = self.lanes[lane.index()];

@@ -16,6 +16,7 @@ use postern_common::{Clock, Problem};
 use crate::accept::Door;
 use crate::dispatch::Board;
 use crate::metrics::Metrics;
+use crate::quota::Quota;
 use crate::read::Reader;
 use crate::request::Principal;
 use crate::store::Store;
@@ -40,6 +41,8 @@ pub struct Service {
     pub store: Store,
     /// For the LOW gate's word.
     pub board: Arc<Board>,
+    /// How many each caller may ask for.
+    pub quota: Quota,
     /// What providers report.
     pub webhooks: Arc<Webhooks>,
     /// Addresses that providers report as dead.
@@ -79,3 +82,6 @@ impl FromRequestParts<Arc<Service>> for Authenticated {
         Ok(Self(Principal::of(&caller)))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -18,6 +18,7 @@ pub mod metrics;
 pub mod notification;
 pub mod outlet;
 pub mod provider;
+pub mod quota;
 pub mod read;
 pub mod request;
 pub mod retry;

@@ -10,8 +10,10 @@ use crate::provider::{Codes, Message, Provider, Refusal, Taken};
 
 mod breaker;
 mod build;
+mod rate;
 
 pub use breaker::Breaker;
+pub use rate::Rate;
 
 /// The providers of each channel.
 #[derive(Debug)]
@@ -31,6 +33,8 @@ pub struct Outlet {
     pub weight: u32,
     /// Calls at once at most.
     pub concurrency: Semaphore,
+    /// Calls a second at most, over all replicas; none is no limit.
+    pub rate: Option<Rate>,
     /// Whether it works.
     pub breaker: Breaker,
 }
@@ -84,6 +88,9 @@ impl Outlets {
 impl Outlet {
     async fn call(&self, message: &Message<'_>, codes: &Codes) -> Result<Taken, Refusal> {
         let _slot = self.concurrency.acquire().await;
+        if let Some(rate) = &self.rate {
+            rate.turn().await;
+        }
         let outcome = match tokio::time::timeout(CALL, self.provider.send(message)).await {
             Ok(outcome) => outcome,
             Err(_) => Err(codes.judge("*", "timeout")),
@@ -131,6 +138,7 @@ mod tests {
             provider: Provider::Script(script.clone()),
             weight,
             concurrency: Semaphore::new(8),
+            rate: None,
             breaker: Breaker::new(clock.clone()),
         };
         let email = vec![outlet("a", &scripts[0], 3), outlet("b", &scripts[1], 1)];

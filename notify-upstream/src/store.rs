@@ -53,7 +53,10 @@ pub enum StoreError {
 
 impl From<sqlx::Error> for StoreError {
     fn from(error: sqlx::Error) -> Self {
-        if is_unavailable(&error) { Self::Unavailable(error) } else { Self::Refused(error) }
+        // 57014: the statement took longer than it may; under load that is no fault of the statement.
+        let too_slow =
+            error.as_database_error().and_then(|error| error.code()).is_some_and(|code| code == "57014");
+        if too_slow || is_unavailable(&error) { Self::Unavailable(error) } else { Self::Refused(error) }
     }
 }
 

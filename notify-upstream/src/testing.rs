@@ -160,6 +160,7 @@ fn courier(store: &Store, clock: &Clock, script: &Script) -> Courier {
         provider: Provider::Script(script.clone()),
         weight: 1,
         concurrency: tokio::sync::Semaphore::new(1000),
+        rate: None,
         breaker: Breaker::new(clock.clone()),
     };
     Courier {

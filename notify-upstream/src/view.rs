@@ -97,7 +97,7 @@ impl View {
             attempts: story.attempts,
             next_attempt_at: next,
             wait_reason: wait_reason.filter(|_| waits),
-            reason: story.reason,
+            reason: story.heard_reason.or(story.reason).filter(|_| status == Status::Failed),
             events: story.events,
         }
     }
@@ -113,6 +113,8 @@ struct Story {
     /// The highest word of the provider.
     heard: Option<ReceiptKind>,
     reason: Option<String>,
+    /// Why, by the provider's word that counts.
+    heard_reason: Option<String>,
     scheduled: bool,
     expired: bool,
 }
@@ -129,6 +131,7 @@ impl Story {
             own: None,
             heard: None,
             reason: None,
+            heard_reason: None,
             scheduled: false,
             expired: false,
         };
@@ -141,6 +144,7 @@ impl Story {
                 }
             }
         }
+        story.come_due(snapshot, now);
         story.miss_receipt(snapshot, now);
         story.events.sort_by_key(|event| event.at);
         story
@@ -203,13 +207,30 @@ impl Story {
             ReceiptKind::Failed => "FAILED",
             ReceiptKind::Bounced => "BOUNCED",
         };
-        self.heard = self.heard.max(Some(kind));
+        if self.heard < Some(kind) {
+            self.heard = Some(kind);
+            self.heard_reason = match kind {
+                ReceiptKind::Bounced => Some("BOUNCED".to_owned()),
+                ReceiptKind::Failed => {
+                    Some(code.map_or_else(|| "UNDELIVERED".to_owned(), |code| code.to_uppercase()))
+                }
+                ReceiptKind::Sent | ReceiptKind::Deferred | ReceiptKind::Delivered => None,
+            };
+        }
         self.events.push(Event {
             provider: Some(provider.to_owned()),
             code: code.cloned(),
             detail: detail.cloned(),
             ..Event::new(name, at)
         });
+    }
+
+    /// A scheduled one is queued when its time comes, unless it was over by then.
+    fn come_due(&mut self, snapshot: &Snapshot, now: Timestamp) {
+        let over = matches!(self.own, Some(Status::Cancelled)) && self.attempts == 0;
+        if let (Some(send_at), false) = (snapshot.send_at.filter(|at| *at <= now), over || self.scheduled) {
+            self.events.insert(1, Event::new("QUEUED", send_at));
+        }
     }
 
     /// A receipt that never comes is an event, too, where this notification's provider is known to send receipts.
@@ -251,3 +272,6 @@ impl Event {
         Self { r#type, at, attempt: None, provider: None, code: None, detail: None }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -24,6 +24,8 @@ pub struct OutletConfig {
     pub weight: u32,
     /// Calls at once at most. Default 64.
     pub concurrency: usize,
+    /// Calls a second at most, over all replicas together. Default: no limit.
+    pub rate: Option<u64>,
     /// What it is.
     pub provider: ProviderConfig,
 }
@@ -55,6 +57,7 @@ impl OutletConfig {
         let channel = object.required("channel", |field| field.one_of(Channel::WORDS));
         let weight = object.or("weight", 1, |field| field.integer(1..=1000));
         let concurrency = object.or("concurrency", 64, |field| field.integer(1..=10_000));
+        let rate = object.optional("rate", |field| field.integer(1..=1_000_000));
         let kind = object.required("kind", |field| field.one_of(KINDS));
         let carried = kind.and_then(Kind::channel);
         if let (Some(kind), Some(carried), Some(channel)) = (kind, carried, channel)
@@ -75,7 +78,7 @@ impl OutletConfig {
                 .map(ProviderConfig::File),
             Kind::Null => Some(ProviderConfig::Null),
         };
-        Some(Self { name: name?, channel: channel?, weight, concurrency, provider: provider? })
+        Some(Self { name: name?, channel: channel?, weight, concurrency, rate, provider: provider? })
     }
 }
 

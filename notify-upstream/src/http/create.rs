@@ -82,6 +82,7 @@ async fn accept(
     key: Option<IdempotencyKey>,
 ) -> Result<(Accepted, Words), Problem> {
     let draft = check(service, principal, request)?;
+    service.quota.take(principal).await?;
     let words = (draft.request.channel.as_str(), draft.request.priority.as_str());
     Ok((service.door.accept(principal, draft, key).await?, words))
 }

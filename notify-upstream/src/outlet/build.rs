@@ -3,7 +3,7 @@ use postern_common::cache::Cache;
 use postern_common::exit::Exit;
 use tokio::sync::Semaphore;
 
-use super::{Breaker, Outlet, Outlets};
+use super::{Breaker, Outlet, Outlets, Rate};
 use crate::config::{OutletConfig, ProviderConfig};
 use crate::provider::{Codes, Fcm, File, Http, Provider, Smtp, Twilio, WebPush};
 
@@ -15,10 +15,12 @@ impl Outlets {
     pub fn build(configured: Vec<OutletConfig>, cache: &Cache, clock: &Clock) -> Result<Self, Exit> {
         let codes = Codes::shipped();
         let mut channels: [Vec<Outlet>; 3] = Default::default();
-        for OutletConfig { name, channel, weight, concurrency, provider } in configured {
+        for OutletConfig { name, channel, weight, concurrency, rate, provider } in configured {
             let provider = build(provider, cache, clock, &codes)
                 .map_err(|error| Exit::usage(format!("provider `{name}`: {error}")))?;
+            let rate = rate.map(|rate| Rate::new(cache.clone(), clock.clone(), &name, rate));
             channels[channel.index()].push(Outlet {
+                rate,
                 name,
                 provider,
                 weight,

@@ -180,17 +180,18 @@ pub struct Receipt {
     pub detail: Option<String>,
 }
 
-/// What a provider's report says, in rising rank.
+/// What a provider's report says, in rising rank: the highest that was heard counts, whatever came when. A hard bounce
+/// may follow DELIVERED; any other failure does not take it back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ReceiptKind {
     /// It is on its way.
     Sent,
     /// It is late, and still on its way.
     Deferred,
-    /// It arrived.
-    Delivered,
     /// It will not arrive.
     Failed,
+    /// It arrived.
+    Delivered,
     /// The address refused it for good.
     Bounced,
 }
