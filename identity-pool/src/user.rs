@@ -23,6 +23,8 @@ pub(crate) struct User {
     pub(crate) attributes: Stored<BTreeMap<String, String>>,
     /// An argon2id PHC string; `None` for a user that never had a password.
     pub(crate) password: Option<String>,
+    /// Counts the passwords that the user has had; hashing one anew does not count.
+    pub(crate) password_version: i64,
     /// When a password that an administrator gave stops working; `None` once the user has chosen one.
     pub(crate) temporary_until: Option<i64>,
     pub(crate) created_at: i64,

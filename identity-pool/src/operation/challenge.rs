@@ -92,6 +92,7 @@ pub(super) async fn respond(call: &Call<'_>, request: Respond) -> Result<Value, 
     user.status = Status::Confirmed;
     user.temporary_until = None;
     call.server.store.set_password(&user, now).await?;
+    user.password_version += 1;
     if !written.is_empty() {
         attributes::apply(&pool, &mut user, &written);
         call.server.store.set_attributes(&user, now).await?;

@@ -90,7 +90,7 @@ pub(super) async fn confirm_forgot(call: &Call<'_>, request: ConfirmForgot) -> R
     let mut user = found.filter(|user| may_recover(&pool, user)).ok_or_else(Fault::code_expired)?;
     call.note_user(&user);
     let now = server.clock.now();
-    // First, so that a stranger's sign-in never outlives the new password.
+    // Before, so that a stranger's sign-in never outlives the new password; and after, for one that came between.
     server.store.revoke_user(&user.pool_id, &user.username, now).await?;
     user.password = Some(hash);
     user.status = Status::Confirmed;
@@ -98,6 +98,7 @@ pub(super) async fn confirm_forgot(call: &Call<'_>, request: ConfirmForgot) -> R
     server.store.set_password(&user, now).await?;
     user.attributes.0.insert("email_verified".into(), "true".into());
     server.store.set_attributes(&user, now).await?;
+    server.store.revoke_user(&user.pool_id, &user.username, now).await?;
     Lockout::of(&server.store, &pool.id, &user.username).forget().await?;
     Ok(nothing())
 }

@@ -95,6 +95,7 @@ pub(crate) fn new_user(server: &Server, pool: &Pool, typed: &str) -> Result<User
         enabled: 1,
         attributes: Stored(BTreeMap::new()),
         password: None,
+        password_version: 0,
         temporary_until: None,
         created_at: now,
         updated_at: now,

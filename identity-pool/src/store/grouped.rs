@@ -113,6 +113,7 @@ mod tests {
             enabled: 1,
             attributes: Stored::default(),
             password: None,
+            password_version: 0,
             temporary_until: None,
             created_at: 0,
             updated_at: 0,

@@ -114,7 +114,12 @@ const ROTATED: &str = "
 CREATE INDEX pool_refresh_token_rotated ON pool_refresh_token (rotated_at) WHERE rotated_at IS NOT NULL;
 ";
 
-const STEPS: &[(i64, &str)] = &[(1, FIRST), (2, ROTATED)];
+/// Tells a password that was replaced from one that was only hashed anew.
+const PASSWORD_VERSION: &str = "
+ALTER TABLE pool_user ADD COLUMN password_version BIGINT NOT NULL DEFAULT 0;
+";
+
+const STEPS: &[(i64, &str)] = &[(1, FIRST), (2, ROTATED), (3, PASSWORD_VERSION)];
 
 /// The pool's tables in each dialect.
 pub(crate) const MIGRATIONS: Migrations =

@@ -69,7 +69,7 @@ impl Store {
     /// Writes the status, the password and until when it works.
     pub(crate) async fn set_password(&self, user: &User, now: Timestamp) -> Result<(), sqlx::Error> {
         const SQL: &str = "UPDATE pool_user SET status = $3, password = $4, temporary_until = $5,
-            updated_at = $6 WHERE pool_id = $1 AND username = $2";
+            updated_at = $6, password_version = password_version + 1 WHERE pool_id = $1 AND username = $2";
         writing!(self, db => {
             let query = sqlx::query(SQL).bind(&user.pool_id).bind(&user.username).bind(user.status.name());
             query.bind(&user.password).bind(user.temporary_until).bind(now.0).execute(db).await.map(drop)

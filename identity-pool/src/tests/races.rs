@@ -88,3 +88,40 @@ async fn a_challenge_is_answered_once_whatever_races() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn the_first_sign_ins_of_a_service_account_all_succeed_at_once() {
+    over_both(|pool| async move {
+        // Its cheap hash is replaced by each of them.
+        let password = pool.account("notify");
+        let attempts = (0..8).map(|_| pool.initiate(pool.service(), "notify", password.expose()));
+        for outcome in join_all(attempts).await {
+            outcome.expect("signed in");
+        }
+        pool.initiate(pool.service(), "notify", password.expose()).await.expect("the new hash is right");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn no_sign_in_by_the_old_password_outlives_a_reset() {
+    over_both(|mut pool| async move {
+        pool.register(EMAIL, PASSWORD).await;
+        let actor = pool.actor().clone();
+        let forgot = pool.anonymous.forgot_password().client_id(&actor.client_id).username(EMAIL);
+        forgot.set_secret_hash(actor.secret_hash(EMAIL)).send().await.expect("sent");
+        let code = pool.codes.recv().await.expect("a code").code;
+        let sign_ins = join_all((0..12).map(|_| pool.sign_in(EMAIL, PASSWORD)));
+        let reset = async {
+            let call = pool.anonymous.confirm_forgot_password().client_id(&actor.client_id).username(EMAIL);
+            let call = call.set_secret_hash(actor.secret_hash(EMAIL)).confirmation_code(code.expose());
+            call.password(NEW_PASSWORD).send().await.expect("reset");
+        };
+        let (signed_in, ()) = tokio::join!(sign_ins, reset);
+        for tokens in signed_in.into_iter().flatten() {
+            let call = pool.anonymous.get_user().access_token(tokens.access_token().expect("a token"));
+            assert!(call.send().await.is_err(), "a sign-in by the old password stands");
+        }
+    })
+    .await;
+}
