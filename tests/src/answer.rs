@@ -84,7 +84,10 @@ impl Answer {
         let body = answer.json();
         assert_eq!(body["code"], code, "{}: {body}", answer.asked);
         assert_eq!(body["status"], status, "{}: {body}", answer.asked);
-        assert_eq!(answer.headers.contains_key("www-authenticate"), status == 401 || code == "insufficient_scope");
+        assert_eq!(
+            answer.headers.contains_key("www-authenticate"),
+            status == 401 || code == "insufficient_scope"
+        );
         Refusal { asked: answer.asked, body, headers: answer.headers }
     }
 }

@@ -24,7 +24,8 @@ impl ConfigFile {
     #[must_use]
     pub fn of_repository(name: &str) -> Self {
         let path = conf().join(name);
-        let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let text =
+            std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         Self { text }
     }
 
@@ -58,6 +59,12 @@ impl ConfigFile {
     #[must_use]
     pub fn insert(self, key: &str, value: &str) -> Self {
         Self { text: format!("{key} = {value}\n{}", self.text) }
+    }
+
+    /// With more tables at the end of the file.
+    #[must_use]
+    pub fn append(self, tables: &str) -> Self {
+        Self { text: format!("{}\n{tables}", self.text) }
     }
 
     /// The text.

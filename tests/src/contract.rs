@@ -54,7 +54,8 @@ impl Contract {
     }
 
     fn of_repository() -> Self {
-        let text = std::fs::read_to_string(conf().join("openapi.json")).expect("conf/openapi.json can be read");
+        let text =
+            std::fs::read_to_string(conf().join("openapi.json")).expect("conf/openapi.json can be read");
         Self::parse(&text)
     }
 
@@ -104,7 +105,12 @@ impl Contract {
     #[track_caller]
     pub fn hold(&self, method: &Method, path: &str, answer: &Answer) {
         if let Err(mistakes) = self.check(method, path, answer) {
-            panic!("{} answered {} against the contract: {mistakes}\n{}", answer.asked, answer.status, answer.text());
+            panic!(
+                "{} answered {} against the contract: {mistakes}\n{}",
+                answer.asked,
+                answer.status,
+                answer.text()
+            );
         }
     }
 
@@ -145,7 +151,8 @@ fn operations(document: &Value) -> Vec<Operation> {
                     (status.parse().expect("a status is a number"), resolve(document, response).clone())
                 })
                 .collect();
-            let security = operation["security"].as_array().expect("an operation says whether it needs a token");
+            let security =
+                operation["security"].as_array().expect("an operation says whether it needs a token");
             all.push(Operation {
                 id: operation["operationId"].as_str().expect("an operation has an id").to_owned(),
                 method,

@@ -36,10 +36,12 @@ impl Edge {
             file = file.port(port, upstream.address().port());
         }
         let file = file.set("to", "\"off\"");
-        let config = parse("proxy.toml", file.text(), |root| Config::read(root, env)).expect("the config is good");
+        let config =
+            parse("proxy.toml", file.text(), |root| Config::read(root, env)).expect("the config is good");
         let app = App::build(config, Clock::system()).expect("the gateway is built");
         let shutdown = Shutdown::new();
-        let running = tokio::spawn(app.run(Listeners { public: vec![public], admin: None }, shutdown.clone()));
+        let running =
+            tokio::spawn(app.run(Listeners { public: vec![public], admin: None }, shutdown.clone()));
         Self { client: Client::new(&format!("http://{address}")), upstream, shutdown, running }
     }
 

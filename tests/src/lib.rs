@@ -48,6 +48,7 @@ pub use surface::{Person, Surface};
 pub fn note(text: &str) {
     let env = postern_common::config::Env::of_process();
     let Some(path) = env.get("POSTERN_TEST_NOTES") else { return };
-    let mut file = std::fs::OpenOptions::new().append(true).create(true).open(path).expect("the report is writable");
+    let mut file =
+        std::fs::OpenOptions::new().append(true).create(true).open(path).expect("the report is writable");
     file.write_all(format!("{text}\n").as_bytes()).expect("the report is writable");
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use aws_sdk_cognitoidentityprovider::Client;
 use postern_common::config::{Env, parse};
 use postern_common::identity::{AwsCredentials, IdentityConfig};
 use postern_common::{Clock, Shutdown};
@@ -57,7 +58,8 @@ impl Pools {
     /// # Panics
     /// If there is no such account.
     pub async fn service_token(&self, account: &str) -> String {
-        let account = self.provisioned.accounts.iter().find(|known| known.name == account).expect("an account");
+        let account =
+            self.provisioned.accounts.iter().find(|known| known.name == account).expect("an account");
         self.surface.service_token(&account.name, account.password.expose()).await
     }
 
@@ -67,20 +69,29 @@ impl Pools {
     }
 }
 
+/// The administrator's client of the pools, and what it needs to know about them.
+///
+/// # Panics
+/// If the installation has no administrator's key.
+pub async fn administrator(surface: &Surface) -> (Client, IdentityConfig) {
+    let env: Env = surface.environment().clone().into_iter().collect();
+    let identity =
+        parse("test", "", |root| IdentityConfig::read(root, &env)).expect("the variables are good");
+    let keys = AwsCredentials::Static {
+        access_key_id: surface.env("AWS_ACCESS_KEY_ID").to_owned(),
+        secret_access_key: surface.env("AWS_SECRET_ACCESS_KEY").into(),
+        session_token: None,
+    };
+    (Box::pin(identity.client(Some(keys))).await, identity)
+}
+
 /// Makes a user as an administrator does, in groups, and signs it in: subject and access token.
 ///
 /// # Panics
 /// If the pool refuses.
 pub async fn new_user(surface: &Surface, groups: &[&str]) -> (String, String) {
     let email = format!("{}@example.com", uuid::Uuid::new_v4().simple());
-    let env: Env = surface.environment().clone().into_iter().collect();
-    let identity = parse("test", "", |root| IdentityConfig::read(root, &env)).expect("the variables are good");
-    let keys = AwsCredentials::Static {
-        access_key_id: surface.env("AWS_ACCESS_KEY_ID").to_owned(),
-        secret_access_key: surface.env("AWS_SECRET_ACCESS_KEY").into(),
-        session_token: None,
-    };
-    let admin = Box::pin(identity.client(Some(keys))).await;
+    let (admin, identity) = administrator(surface).await;
     let (pool, hash) = (&identity.actor.pool_id, identity.actor.secret_hash(&email));
     let sign_up = json!({
         "ClientId": identity.actor.client_id, "SecretHash": hash, "Username": email, "Password": PASSWORD,
@@ -111,7 +122,8 @@ pub async fn new_user(surface: &Surface, groups: &[&str]) -> (String, String) {
 pub fn subject(token: &str) -> String {
     use base64::Engine as _;
     let payload = token.split('.').nth(1).expect("a JWT has three parts");
-    let payload = base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(payload).expect("a JWT is base64url");
+    let payload =
+        base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(payload).expect("a JWT is base64url");
     let payload: Value = serde_json::from_slice(&payload).expect("a JWT holds JSON");
     payload["sub"].as_str().expect("a subject").to_owned()
 }

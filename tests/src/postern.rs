@@ -87,7 +87,8 @@ impl Postern {
     #[must_use]
     pub fn password_of(&self, account: &str) -> String {
         let path = self.folder().join("identity-pool.json");
-        let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let text =
+            std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let file: serde_json::Value = serde_json::from_str(&text).expect("the pool writes JSON");
         file["accounts"][account].as_str().unwrap_or_else(|| panic!("no account {account}")).to_owned()
     }

@@ -18,7 +18,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// # Panics
 /// If the peer does not accept, or what it sends is not an HTTP/1.1 answer.
 pub async fn send(address: SocketAddr, request: &[u8]) -> Answer {
-    let asked = String::from_utf8_lossy(request.split(|byte| *byte == b'\r').next().unwrap_or_default()).into_owned();
+    let asked =
+        String::from_utf8_lossy(request.split(|byte| *byte == b'\r').next().unwrap_or_default()).into_owned();
     let answered = tokio::time::timeout(PATIENCE, exchange(address, request)).await;
     match answered {
         Ok(Ok(bytes)) => parse(asked, &bytes),
@@ -57,7 +58,8 @@ fn is_whole(request: &[u8], bytes: &[u8]) -> bool {
         return true;
     }
     let head = String::from_utf8_lossy(&bytes[..end]).to_ascii_lowercase();
-    let length = head.lines().find_map(|line| line.strip_prefix("content-length:")?.trim().parse::<usize>().ok());
+    let length =
+        head.lines().find_map(|line| line.strip_prefix("content-length:")?.trim().parse::<usize>().ok());
     match length {
         Some(length) => bytes.len() >= end + length,
         None => head.contains("transfer-encoding: chunked") && bytes.ends_with(b"0\r\n\r\n"),

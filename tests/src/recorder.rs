@@ -98,7 +98,11 @@ impl Seen {
     /// All values of a header.
     #[must_use]
     pub fn all(&self, name: &str) -> Vec<String> {
-        self.headers.get_all(name).iter().map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned()).collect()
+        self.headers
+            .get_all(name)
+            .iter()
+            .map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned())
+            .collect()
     }
 }
 
@@ -110,7 +114,8 @@ async fn record(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Re
     shared.seen.lock().unwrap_or_else(PoisonError::into_inner).push(seen);
     shared.arrived.notify_waiters();
     let mut answers = shared.answers.lock().unwrap_or_else(PoisonError::into_inner);
-    let (status, body) = if answers.is_empty() { (200, Value::Object(Default::default())) } else { answers.remove(0) };
+    let (status, body) =
+        if answers.is_empty() { (200, Value::Object(Default::default())) } else { answers.remove(0) };
     drop(answers);
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
     (status, [("content-type", "application/json")], body.to_string()).into_response()

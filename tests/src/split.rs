@@ -2,7 +2,6 @@
 //! the pools, the sample services, the social provider and the mail catcher are standalone's.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use postern_common::cache::testing::{TestCache, redis};
@@ -11,8 +10,8 @@ use tempfile::TempDir;
 
 use crate::client::Client;
 use crate::config_file::{ConfigFile, conf};
-use crate::postern::Postern;
 use crate::ports;
+use crate::postern::Postern;
 use crate::program::{Program, Running};
 use crate::surface::Surface;
 
@@ -27,6 +26,17 @@ pub struct Split {
     development: Postern,
     _stores: (TestDatabase, TestDatabase, TestCache),
     _folder: TempDir,
+}
+
+/// What is different from the configuration that ships.
+#[derive(Clone, Debug, Default)]
+pub struct Changes {
+    /// Keys at the beginning of `conf/auth.toml`.
+    pub auth: Vec<(&'static str, &'static str)>,
+    /// Text at the end of `conf/notify.toml`.
+    pub notify: &'static str,
+    /// Variables of all three processes.
+    pub env: Vec<(&'static str, String)>,
 }
 
 /// Where the processes listen.
@@ -45,28 +55,44 @@ struct Ports {
 impl Split {
     /// Starts everything and returns when each process says that it is ready.
     pub async fn start() -> Self {
-        Self::start_with(|auth| auth).await
+        Self::start_with(Changes::default()).await
     }
 
-    /// The same with a change to `conf/auth.toml`.
-    pub async fn start_with(change_auth: impl FnOnce(ConfigFile) -> ConfigFile) -> Self {
+    /// The same with changes.
+    ///
+    /// # Panics
+    /// If a process does not become ready.
+    pub async fn start_with(changes: Changes) -> Self {
         let development = Postern::start().await;
         let folder = tempfile::tempdir().expect("a temporary folder");
-        std::os::unix::fs::symlink(conf(), folder.path().join("conf")).expect("the test's folder can be written");
+        std::os::unix::fs::symlink(conf(), folder.path().join("conf"))
+            .expect("the test's folder can be written");
         let (auth_store, notify_store, cache) = (postgres().await, postgres().await, redis().await);
         let ports = Ports::free();
-        let auth = change_auth(auth_config(&development, ports));
-        let auth = auth.set("database", &quoted(&auth_store.url)).set("cache", &quoted(&cache.url));
-        let notify = notify_config(&development, ports);
-        let notify = notify.set("database", &quoted(&notify_store.url)).set("cache", &quoted(&cache.url));
-        let proxy = proxy_config(&development, ports);
-        let files = [("postern-auth", "auth", &auth), ("postern-notify", "notify", &notify), ("postern-proxy", "", &proxy)];
-        let start = |(program, account, file): (&str, &str, &ConfigFile)| {
+        let stored = |file: ConfigFile, database: &TestDatabase| {
+            file.set("database", &quoted(&database.url)).set("cache", &quoted(&cache.url))
+        };
+        let auth = changes
+            .auth
+            .iter()
+            .fold(auth_config(&development, ports), |file, (key, value)| file.insert(key, value));
+        let notify = notify_config(&development, ports).append(changes.notify);
+        let files = [
+            ("postern-auth", "auth", stored(auth, &auth_store)),
+            ("postern-notify", "notify", stored(notify, &notify_store)),
+            ("postern-proxy", "", proxy_config(&development, ports)),
+        ];
+        let mut processes = Vec::new();
+        for (program, account, file) in files {
             let path = folder.path().join(format!("{program}.toml"));
             std::fs::write(&path, file.text()).expect("the test's folder can be written");
-            start_one(&development, folder.path(), program, account, &path)
-        };
-        let mut processes: Vec<Running> = files.into_iter().map(start).collect();
+            let program =
+                Program::of_workspace(program, folder.path()).arg("--config").arg(path.display().to_string());
+            let program = with_identity(program, &development, account);
+            let program =
+                changes.env.iter().fold(program, |program, (name, value)| program.env(*name, value));
+            processes.push(program.start());
+        }
         for port in [ports.auth_admin, ports.notify_admin, ports.proxy_admin] {
             let ready = tokio::time::timeout(PATIENCE, until_ready(port, &mut processes)).await;
             ready.expect("every process is ready within a minute");
@@ -133,17 +159,17 @@ fn proxy_config(development: &Postern, ports: Ports) -> ConfigFile {
         .port(8509, ports.proxy_admin)
 }
 
-fn start_one(development: &Postern, folder: &Path, program: &str, account: &str, config: &PathBuf) -> Running {
+/// The variables of the interface, for the service that signs in as `account`.
+fn with_identity(program: Program, development: &Postern, account: &str) -> Program {
     let environment = development.surface().environment().iter();
     // The address of standalone's own gateway is nothing that the processes may know.
     let environment = environment.filter(|(name, _)| !name.starts_with("POSTERN_"));
-    let program = Program::of_workspace(program, folder).arg("--config").arg(config.display().to_string());
     let program = environment.fold(program, |program, (name, value)| program.env(name, value));
     if account.is_empty() {
-        return program.start();
+        return program;
     }
     let program = program.env("IDP_SERVICE_ACCOUNT_USERNAME", account);
-    program.env("IDP_SERVICE_ACCOUNT_PASSWORD", development.password_of(account)).start()
+    program.env("IDP_SERVICE_ACCOUNT_PASSWORD", development.password_of(account))
 }
 
 /// Asks until the process answers that it is ready; gives up when one has ended.

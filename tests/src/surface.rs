@@ -53,9 +53,11 @@ impl Surface {
     #[must_use]
     pub fn of_folder(folder: &Path) -> Self {
         let path = folder.join("standalone.env");
-        let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let text =
+            std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let unquoted = |value: &str| value.trim_matches(['"', '\'']).to_owned();
-        let pairs = text.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once('='));
+        let pairs =
+            text.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once('='));
         let env: BTreeMap<String, String> = pairs
             .map(|(name, value)| (name.trim_start_matches("export ").to_owned(), unquoted(value)))
             .collect();
@@ -136,7 +138,8 @@ impl Surface {
         if let Some(secret) = self.env.get("IDP_SERVICE_CLIENT_SECRET") {
             parameters["SECRET_HASH"] = secret_hash(username, client_id, secret).into();
         }
-        let body = json!({"AuthFlow": "USER_PASSWORD_AUTH", "ClientId": client_id, "AuthParameters": parameters});
+        let body =
+            json!({"AuthFlow": "USER_PASSWORD_AUTH", "ClientId": client_id, "AuthParameters": parameters});
         self.pool("InitiateAuth", &body).await["AuthenticationResult"]["IdToken"]
             .as_str()
             .unwrap_or_else(|| panic!("no ID token for {username}"))
@@ -163,15 +166,21 @@ impl Surface {
     ///
     /// # Panics
     /// If a redirect is missing, or the fragment has something else in it.
-    pub async fn social_sign_in(&self, who: &[(&str, &str)], code_challenge: Option<&str>) -> Result<String, String> {
-        let query = code_challenge.map(|challenge| format!("?code_challenge={challenge}")).unwrap_or_default();
+    pub async fn social_sign_in(
+        &self,
+        who: &[(&str, &str)],
+        code_challenge: Option<&str>,
+    ) -> Result<String, String> {
+        let query =
+            code_challenge.map(|challenge| format!("?code_challenge={challenge}")).unwrap_or_default();
         let begun = self.client.get(&format!("/auth/social/login{query}")).send().await.expect(302);
         let asked = Url::parse(&begun.header("location")).expect("a redirect is a URL");
         let provider = Client::new(asked.origin().ascii_serialization().as_str());
         let page = provider.get(asked.as_str()).send().await.expect(200);
         assert!(page.text().contains("<form"), "{}", page.text());
         let parameters: Vec<(String, String)> = asked.query_pairs().into_owned().collect();
-        let mut form: Vec<(&str, &str)> = parameters.iter().map(|(name, value)| (&**name, &**value)).collect();
+        let mut form: Vec<(&str, &str)> =
+            parameters.iter().map(|(name, value)| (&**name, &**value)).collect();
         form.extend_from_slice(who);
         let chosen = provider.post(asked.path()).form(&form).send().await.expect(303);
         let back = Url::parse(&chosen.header("location")).expect("a redirect is a URL");

@@ -67,11 +67,16 @@ async fn every_mistake_is_listed_at_once() {
         .await
         .problem(400, "invalid_request")
         .points_at(&["/password"]);
-    send(client, "/auth/register", r#"{"email":"no address","password":null,"profile":{"firstName":[],"phone":5}}"#)
-        .await
-        .problem(400, "invalid_request");
+    send(
+        client,
+        "/auth/register",
+        r#"{"email":"no address","password":null,"profile":{"firstName":[],"phone":5}}"#,
+    )
+    .await
+    .problem(400, "invalid_request");
     let ada = surface.register().await;
-    let wrong = json!({"channel": "fax", "recipient": {"actorId": ada.id}, "priority": "URGENT", "sendAt": "soon"});
+    let wrong =
+        json!({"channel": "fax", "recipient": {"actorId": ada.id}, "priority": "URGENT", "sendAt": "soon"});
     let refusal = ada.client.post("/notifications").json(&wrong).send().await.problem(400, "invalid_request");
     refusal.points_at(&["/channel", "/priority", "/sendAt", "/template"]);
     postern.stop().await;
@@ -86,11 +91,13 @@ async fn what_reads_well_and_is_not_acceptable_is_422() {
     let ada = surface.register().await;
     let mut unknown = welcome(&ada.id);
     unknown["template"] = json!("no-such-template");
-    let refusal = ada.client.post("/notifications").json(&unknown).send().await.problem(422, "unknown_template");
+    let refusal =
+        ada.client.post("/notifications").json(&unknown).send().await.problem(422, "unknown_template");
     refusal.points_at(&["/template"]);
     let mut missing = welcome(&ada.id);
     missing["variables"] = json!({});
-    let refusal = ada.client.post("/notifications").json(&missing).send().await.problem(422, "validation_failed");
+    let refusal =
+        ada.client.post("/notifications").json(&missing).send().await.problem(422, "validation_failed");
     refusal.points_at(&["/variables/name"]);
     postern.stop().await;
 }
@@ -116,11 +123,13 @@ async fn another_content_type_is_415_and_a_body_over_the_limit_413() {
 async fn an_unknown_path_is_404_and_an_unknown_method_405() {
     let postern = Postern::start().await;
     let ada = postern.surface().register().await;
-    for path in ["/", "/nothing", "/auth", "/auth/login/", "/actors", "/notifications/1/2", "/admin/features"] {
+    for path in ["/", "/nothing", "/auth", "/auth/login/", "/actors", "/notifications/1/2", "/admin/features"]
+    {
         let _ = ada.client.get(path).send().await.problem(404, "not_found");
     }
     for method in [Method::GET, Method::PUT, Method::DELETE, Method::PATCH] {
-        let answer = ada.client.request(method, "/auth/login").send().await.problem(405, "method_not_allowed");
+        let answer =
+            ada.client.request(method, "/auth/login").send().await.problem(405, "method_not_allowed");
         assert_eq!(answer.headers["allow"], "POST");
     }
     postern.stop().await;
@@ -134,7 +143,8 @@ async fn a_person_may_write_to_itself_alone_and_see_only_its_own() {
     for recipient in [json!({"actorId": bob.id}), json!({"email": ada.email})] {
         let mut body = welcome(&ada.id);
         body["recipient"] = recipient;
-        let _ = ada.client.post("/notifications").json(&body).send().await.problem(403, "recipient_not_allowed");
+        let _ =
+            ada.client.post("/notifications").json(&body).send().await.problem(403, "recipient_not_allowed");
     }
     let created = ada.client.post("/notifications").json(&welcome(&ada.id)).send().await.expect(201);
     let location = created.header("location");
@@ -155,7 +165,13 @@ async fn one_idempotency_key_sends_once() {
     let mut other = welcome(&ada.id);
     other["variables"]["name"] = json!("Bob");
     let _ = post(other).await.problem(409, "idempotency_key_reused");
-    let bad = ada.client.post("/notifications").header("idempotency-key", "a b").json(&welcome(&ada.id)).send().await;
+    let bad = ada
+        .client
+        .post("/notifications")
+        .header("idempotency-key", "a b")
+        .json(&welcome(&ada.id))
+        .send()
+        .await;
     let _ = bad.problem(400, "invalid_header");
     postern.stop().await;
 }

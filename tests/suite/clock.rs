@@ -77,9 +77,13 @@ async fn a_scheduled_notification_waits_and_an_expired_one_is_never_sent() {
     expiring["expiresAt"] = json!(postern.clock().now().plus(90 * MINUTE));
     expiring["sendAt"] = json!(postern.clock().now().plus(80 * MINUTE));
     let later = ada.client.post("/notifications").json(&later).send().await.expect(201).header("location");
-    let expiring = ada.client.post("/notifications").json(&expiring).send().await.expect(201).header("location");
+    let expiring =
+        ada.client.post("/notifications").json(&expiring).send().await.expect(201).header("location");
     let waiting = ada.client.get(&later).send().await.expect(200);
-    assert_eq!((waiting.string("/status"), waiting.string("/waitReason")), ("SCHEDULED".into(), "SCHEDULED".into()));
+    assert_eq!(
+        (waiting.string("/status"), waiting.string("/waitReason")),
+        ("SCHEDULED".into(), "SCHEDULED".into())
+    );
     postern.clock().advance(100 * MINUTE);
     // The access token is over by now; a new one shows the same records.
     let body = json!({"refreshToken": text(&ada.tokens, "refreshToken")});

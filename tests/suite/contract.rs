@@ -8,6 +8,8 @@ use std::time::Duration;
 use http::Method;
 use postern_tests::config_file::ConfigFile;
 use postern_tests::http_body::json;
+use postern_tests::pools::administrator;
+use postern_tests::split::Changes;
 use postern_tests::surface::{PASSWORD, resume, resume_form, sample, text, welcome};
 use postern_tests::{Contract, Person, Postern, Split, Surface};
 use serde_json::Value;
@@ -88,8 +90,11 @@ async fn a_method_that_is_not_documented_is_405_and_says_which_are() {
         for method in all.into_iter().filter(|method| !documented.contains(method)) {
             let refusal = ada.client.request(method, &path).send().await.problem(405, "method_not_allowed");
             let allow = refusal.headers["allow"].to_str().expect("text").to_owned();
-            let allowed: BTreeSet<Method> =
-                allow.split(',').map(|name| name.trim().parse().expect("a method")).filter(|m| m != "HEAD").collect();
+            let allowed: BTreeSet<Method> = allow
+                .split(',')
+                .map(|name| name.trim().parse().expect("a method"))
+                .filter(|m| m != "HEAD")
+                .collect();
             assert_eq!(allowed, documented, "{path}");
         }
     }
@@ -99,8 +104,7 @@ async fn a_method_that_is_not_documented_is_405_and_says_which_are() {
 /// Operations with a success that this installation cannot give, and why.
 const ELSEWHERE: &[(&str, &str)] = &[
     ("confirmRegistration", "the pool must ask for a code: the test below"),
-    ("webhook", "no provider of the shipped configuration sends webhooks"),
-    ("answerChallenge", "the pool asks nobody for another step"),
+    ("webhook", "no provider of the shipped configuration sends webhooks: webhook.rs"),
 ];
 
 #[tokio::test]
@@ -110,10 +114,12 @@ async fn every_documented_operation_answers_as_documented() {
     let surface = postern.surface().against(contract);
     let ada = sign_in(&surface).await;
     passwords(&surface, &ada).await;
+    challenge(&surface).await;
     social(&surface).await;
     actors(&postern, &surface, &ada).await;
     notifications(&postern, &ada).await;
-    let unanswered: Vec<_> = contract.unanswered().into_iter().map(|operation| operation.id.as_str()).collect();
+    let unanswered: Vec<_> =
+        contract.unanswered().into_iter().map(|operation| operation.id.as_str()).collect();
     let expected: Vec<_> = ELSEWHERE.iter().map(|(id, _)| *id).collect();
     assert_eq!(unanswered.iter().collect::<BTreeSet<_>>(), expected.iter().collect::<BTreeSet<_>>());
     postern.stop().await;
@@ -126,7 +132,8 @@ async fn sign_in(surface: &Surface) -> Person {
     let first = client.post("/auth/login").json(&login).send().await.expect(200).json();
     let refresh = |tokens: &Value| json!({"refreshToken": text(tokens, "refreshToken")});
     let second = client.post("/auth/tokens/refresh").json(&refresh(&first)).send().await.expect(200).json();
-    let third = client.post("/auth/refresh-user-token").json(&refresh(&second)).send().await.expect(200).json();
+    let third =
+        client.post("/auth/refresh-user-token").json(&refresh(&second)).send().await.expect(200).json();
     let fourth = client.post("/api/session").json(&refresh(&third)).send().await.expect(200).json();
     let _ = client.post("/api/session").json(&login).send().await.expect(200);
     let _ = client.post("/auth/logout").json(&refresh(&fourth)).send().await.expect(204);
@@ -152,6 +159,22 @@ async fn passwords(surface: &Surface, ada: &Person) {
     let _ = client.post("/auth/login").json(&login).send().await.expect(200);
 }
 
+/// A user whom an administrator made must choose a password of its own first.
+async fn challenge(surface: &Surface) {
+    let (admin, identity) = administrator(surface).await;
+    let (email, first) = ("dora@example.com", "Given horse battery 7");
+    let create = admin.admin_create_user().user_pool_id(&identity.actor.pool_id).username(email);
+    let create = create.temporary_password(first).message_action("SUPPRESS".into());
+    Box::pin(create.send()).await.expect("the pool makes a user");
+    let login = json!({"email": email, "password": first});
+    let asked =
+        surface.client().post("/auth/login").json(&login).send().await.problem(401, "challenge_required");
+    assert_eq!(asked.body["challenge"]["name"], "NEW_PASSWORD_REQUIRED", "{}", asked.body);
+    let answer = json!({"session": asked.body["challenge"]["session"], "newPassword": PASSWORD});
+    let tokens = surface.client().post("/auth/challenge").json(&answer).send().await.expect(200).json();
+    let _ = surface.person(email, tokens).await;
+}
+
 async fn social(surface: &Surface) {
     // RFC 7636, appendix B.
     let verifier = "dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk";
@@ -172,8 +195,15 @@ async fn actors(postern: &Postern, surface: &Surface, ada: &Person) {
     let (content, _) = resume(1000);
     let _ = ada.client.post("/resumes").multipart(resume_form("c-1", &content)).send().await.expect(201);
     let admin = surface.client().with_token(&postern.token_of_group("admin").await);
-    let _ = admin.put("/admin/features/beta").json(&json!({"on": true, "for": ["a"]})).send().await.expect(200);
-    let _ = ada.client.put("/admin/features/beta").json(&json!({})).send().await.problem(403, "insufficient_scope");
+    let _ =
+        admin.put("/admin/features/beta").json(&json!({"on": true, "for": ["a"]})).send().await.expect(200);
+    let _ = ada
+        .client
+        .put("/admin/features/beta")
+        .json(&json!({}))
+        .send()
+        .await
+        .problem(403, "insufficient_scope");
 }
 
 async fn notifications(postern: &Postern, ada: &Person) {
@@ -183,7 +213,10 @@ async fn notifications(postern: &Postern, ada: &Person) {
     unknown["template"] = json!("no-such-template");
     let batch = json!({"notifications": [welcome(&ada.id), unknown]});
     let results = ada.client.post("/notifications/batch").json(&batch).send().await.expect(200).json();
-    assert_eq!((&results["results"][0]["status"], &results["results"][1]["status"]), (&json!(201), &json!(422)));
+    assert_eq!(
+        (&results["results"][0]["status"], &results["results"][1]["status"]),
+        (&json!(201), &json!(422))
+    );
     let mut later = welcome(&ada.id);
     later["sendAt"] = json!(postern.clock().now().plus(Duration::from_secs(86_400)));
     let later = ada.client.post("/notifications").json(&later).send().await.expect(201).header("location");
@@ -194,7 +227,11 @@ async fn notifications(postern: &Postern, ada: &Person) {
 
 #[tokio::test]
 async fn where_the_pool_wants_a_code_a_registration_is_confirmed_with_it() {
-    let split = Split::start_with(|auth| auth.insert("confirm", "\"code\"")).await;
+    let split =
+        Split::start_with(Changes { auth: vec![("confirm", "\"code\"")], ..Changes::default() }).await;
+    let (admin, identity) = administrator(split.surface()).await;
+    let update = admin.update_user_pool().user_pool_id(&identity.actor.pool_id);
+    Box::pin(update.auto_verified_attributes("email".into()).send()).await.expect("the pool is changed");
     let client = split.surface().client();
     let email = "carla@example.com";
     let body = json!({"email": email, "password": PASSWORD, "profile": {"firstName": "Carla"}});
@@ -202,7 +239,10 @@ async fn where_the_pool_wants_a_code_a_registration_is_confirmed_with_it() {
     assert_eq!(asked.body["challenge"]["name"], "CONFIRM_SIGN_UP", "{}", asked.body);
     let session = &asked.body["challenge"]["session"];
     let mail = split.surface().mailbox().to(email).await;
-    let code = text(&mail, "text").split(|c: char| !c.is_ascii_digit()).find(|word| word.len() == 6).expect("a code");
+    let code = text(&mail, "text")
+        .split(|c: char| !c.is_ascii_digit())
+        .find(|word| word.len() == 6)
+        .expect("a code");
     let wrong = json!({"session": session, "code": "000000", "password": PASSWORD});
     let _ = client.post("/auth/register/confirm").json(&wrong).send().await.problem(422, "invalid_code");
     let right = json!({"session": session, "code": code, "password": PASSWORD});

@@ -34,7 +34,10 @@ fn every_reference_leads_somewhere_and_every_component_is_used() {
         for name in document["components"][kind].as_object().expect("components").keys() {
             let reference = format!("#/components/{kind}/{name}");
             // No operation has it: it is what every path answers to the methods that it does not document.
-            assert!(name == "MethodNotAllowed" || used.contains(reference.as_str()), "{reference} is not used");
+            assert!(
+                name == "MethodNotAllowed" || used.contains(reference.as_str()),
+                "{reference} is not used"
+            );
         }
     }
 }
@@ -108,7 +111,8 @@ fn a_code_stands_only_under_its_own_status_and_every_code_under_one() {
 #[test]
 fn protected_operations_document_their_401_and_public_ones_ask_for_no_token() {
     for operation in Contract::shared().operations() {
-        let is_public = ["/auth/", "/api/session", "/webhooks/"].iter().any(|prefix| operation.path.starts_with(prefix));
+        let is_public =
+            ["/auth/", "/api/session", "/webhooks/"].iter().any(|prefix| operation.path.starts_with(prefix));
         assert_eq!(operation.is_protected, !is_public || operation.path == "/auth/me", "{}", operation.id);
         assert!(!operation.is_protected || operation.responses.contains_key(&401), "{}", operation.id);
     }

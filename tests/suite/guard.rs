@@ -12,7 +12,10 @@ async fn every_protected_path_without_a_token_is_401() {
         let method = method.parse().expect("a method");
         let answer = postern.surface().client().request(method, &path).send().await;
         let refusal = answer.problem(401, "authentication_required");
-        assert_eq!(refusal.headers["www-authenticate"], "Bearer", "no error is named where no token was sent");
+        assert_eq!(
+            refusal.headers["www-authenticate"], "Bearer",
+            "no error is named where no token was sent"
+        );
     }
     let _ = postern.surface().client().get("/nothing").send().await.problem(401, "authentication_required");
     postern.stop().await;
@@ -23,7 +26,8 @@ async fn a_service_reaches_what_is_for_services_and_a_user_does_not() {
     let postern = Postern::start().await;
     let surface = postern.surface();
     let ada = surface.register().await;
-    let body = json!({"actorId": uuid::Uuid::new_v4().to_string(), "email": "new@example.com", "profile": {}});
+    let body =
+        json!({"actorId": uuid::Uuid::new_v4().to_string(), "email": "new@example.com", "profile": {}});
     let user = ada.client.post("/actors/register").json(&body).send().await;
     let _ = user.problem(401, "service_not_allowed");
     let auth = surface.client().with_token(&postern.service_token("auth").await);

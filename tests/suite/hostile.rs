@@ -20,11 +20,40 @@ fn spellings(path: &str) -> Vec<String> {
     let encoded = format!("/%{first:02x}{}", &path[2..]);
     let twice = format!("/%25{first:02x}{}", &path[2..]);
     let mut all: Vec<String> = [
-        "{}", "{}/", "/{}", "//{}", "{}//", "/.{}", "/x/..{}", "/auth/login/..{}", "/auth/login/%2e%2e{}",
-        "/auth/login%2f..{}", "/auth/login;{}", "/auth/login/../..{}", "{};a=b", "{}?", "{}?access_token=x", "{}#",
-        "{}%00", "{}%20", "{}.", "{}.json", "{}%2f", "\\{}", "http://localhost{}", "http://localhost:8500{}",
-        "HTTP://a@localhost{}", "https://localhost{}", "/webhooks/..{}", "/webhooks/twilio/../..{}",
-        "/.well-known/..{}", "*", "{}%c0%af", "{}\u{e9}", "/%2e{}", "/%2F{}",
+        "{}",
+        "{}/",
+        "/{}",
+        "//{}",
+        "{}//",
+        "/.{}",
+        "/x/..{}",
+        "/auth/login/..{}",
+        "/auth/login/%2e%2e{}",
+        "/auth/login%2f..{}",
+        "/auth/login;{}",
+        "/auth/login/../..{}",
+        "{};a=b",
+        "{}?",
+        "{}?access_token=x",
+        "{}#",
+        "{}%00",
+        "{}%20",
+        "{}.",
+        "{}.json",
+        "{}%2f",
+        "\\{}",
+        "http://localhost{}",
+        "http://localhost:8500{}",
+        "HTTP://a@localhost{}",
+        "https://localhost{}",
+        "/webhooks/..{}",
+        "/webhooks/twilio/../..{}",
+        "/.well-known/..{}",
+        "*",
+        "{}%c0%af",
+        "{}\u{e9}",
+        "/%2e{}",
+        "/%2F{}",
     ]
     .iter()
     .map(|form| form.replace("{}", path))
@@ -66,7 +95,11 @@ const METHODS: &[&str] =
 async fn is_refused(address: SocketAddr, request: &str) {
     let answer = raw::send(address, request.as_bytes()).await;
     let status = answer.status.as_u16();
-    assert!(matches!(status, 400 | 401 | 405 | 501 | 505), "{request:?} was answered {status}: {}", answer.text());
+    assert!(
+        matches!(status, 400 | 401 | 405 | 501 | 505),
+        "{request:?} was answered {status}: {}",
+        answer.text()
+    );
     if status == 401 && answer.status.as_u16() == 401 && !request.starts_with("HEAD ") {
         let body = answer.json();
         assert_eq!(body["status"], 401, "{request:?}: {body}");
@@ -78,13 +111,17 @@ async fn is_refused(address: SocketAddr, request: &str) {
 async fn every_hostile_request<F: Future<Output = ()>>(send: impl Fn(String) -> F) {
     for (method, path) in protected() {
         for spelling in spellings(&path) {
-            send(format!("{method} {spelling} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")).await;
+            send(format!("{method} {spelling} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"))
+                .await;
         }
         for other in METHODS {
             send(format!("{other} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n")).await;
         }
         for headers in HEADERS {
-            send(format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n{headers}\r\n")).await;
+            send(format!(
+                "{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n{headers}\r\n"
+            ))
+            .await;
         }
         for version in ["HTTP/1.0", "HTTP/0.9", "HTTP/2.0", "HTTP/1.1 "] {
             send(format!("{method} {path} {version}\r\nHost: localhost\r\n\r\n")).await;

@@ -61,7 +61,10 @@ async fn the_gateway_alone_says_who_is_calling() {
         assert_eq!(seen.all("x-request-id"), [answer.header("x-request-id")]);
         let (kind, name) = (seen.all("x-postern-kind"), seen.all("x-postern-service"));
         if number == 0 {
-            assert_eq!((kind, name, seen.all("x-postern-subject")), (vec!["user".into()], vec![], vec![subject.clone()]));
+            assert_eq!(
+                (kind, name, seen.all("x-postern-subject")),
+                (vec!["user".into()], vec![], vec![subject.clone()])
+            );
         } else {
             assert_eq!((kind, name), (vec!["service".into()], vec!["document".into()]));
         }
@@ -95,12 +98,14 @@ async fn policies_are_about_services_groups_and_users() {
     let (_, user) = pools.user(&[]).await;
     let (_, admin) = pools.user(&["admin"]).await;
     let (auth, notify) = (pools.service_token("auth").await, pools.service_token("notify").await);
-    let register = |token: &str| edge.client().with_token(token).post("/actors/register").json(&json!({})).send();
+    let register =
+        |token: &str| edge.client().with_token(token).post("/actors/register").json(&json!({})).send();
     let _ = register(&auth).await.expect(200);
     let _ = register(&notify).await.problem(401, "service_not_allowed");
     let _ = register(&user).await.problem(401, "service_not_allowed");
     let _ = register(&admin).await.problem(401, "service_not_allowed");
-    let feature = |token: &str| edge.client().with_token(token).put("/admin/features/x").json(&json!({})).send();
+    let feature =
+        |token: &str| edge.client().with_token(token).put("/admin/features/x").json(&json!({})).send();
     let _ = feature(&admin).await.expect(200);
     let _ = feature(&user).await.problem(403, "insufficient_scope");
     let _ = feature(&auth).await.problem(401, "user_required");

@@ -11,3 +11,4 @@ mod house;
 mod identity_headers;
 mod main_job;
 mod start;
+mod webhook;

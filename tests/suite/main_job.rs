@@ -42,7 +42,8 @@ async fn upload(ada: &Person) {
 async fn social(surface: &Surface) {
     let token = surface.social_sign_in(&sample("grace"), None).await.expect("grace is signed in");
     let body = json!({ "temporaryToken": token });
-    let exchanged = surface.client().post("/auth/tokens/exchange").json(&body).send().await.expect(200).json();
+    let exchanged =
+        surface.client().post("/auth/tokens/exchange").json(&body).send().await.expect(200).json();
     assert_eq!(exchanged["user"]["email"], "grace.social@example.com", "{exchanged}");
     assert_eq!(exchanged["user"]["name"], "Grace Hopper", "{exchanged}");
     let tokens = exchanged["tokens"].clone();
@@ -69,9 +70,11 @@ async fn notify(surface: &Surface, ada: &Person) {
     assert!(text(&mail, "text").contains("Ada") && text(&mail, "html").contains("Ada"), "{mail}");
     let sent = settled(ada, &location).await;
     assert_eq!((&sent["status"], &sent["attempts"]), (&json!("SENT"), &json!(1)), "{sent}");
-    let events: Vec<_> = sent["events"].as_array().expect("events").iter().map(|event| &event["type"]).collect();
+    let events: Vec<_> =
+        sent["events"].as_array().expect("events").iter().map(|event| &event["type"]).collect();
     assert_eq!(events, ["QUEUED", "ATTEMPTED", "SENT"], "{sent}");
-    let times: Vec<_> = sent["events"].as_array().expect("events").iter().map(|event| text(event, "at")).collect();
+    let times: Vec<_> =
+        sent["events"].as_array().expect("events").iter().map(|event| text(event, "at")).collect();
     assert!(times.is_sorted(), "{sent}");
     let etag = ada.client.get(&location).send().await.expect(200).header("etag");
     let unchanged = ada.client.get(&location).header("if-none-match", &etag).send().await.expect(304);

@@ -53,7 +53,8 @@ impl Case {
 #[tokio::test]
 async fn auth_lists_every_mistake_of_its_config() {
     let case = Case::of("postern-auth");
-    let config = "listen = \"127.0.0.1:99999\"\ndatabas = \"sqlite://x\"\ncache = 7\n\n[refresh]\ngrace = \"soon\"\n";
+    let config =
+        "listen = \"127.0.0.1:99999\"\ndatabas = \"sqlite://x\"\ncache = 7\n\n[refresh]\ngrace = \"soon\"\n";
     let ended = case.run(config).await;
     case.mistakes(&ended, &[(1, "listen"), (2, "databas"), (3, "cache"), (6, "refresh.grace")]);
 }
@@ -79,7 +80,8 @@ async fn text_that_is_not_toml_is_told_with_its_line() {
 async fn a_config_that_is_not_there_is_one_line() {
     for program in ["postern-auth", "postern-notify", "postern-proxy"] {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let ended = Program::of_workspace(program, folder.path()).arg("--config").arg("none.toml").run().await;
+        let ended =
+            Program::of_workspace(program, folder.path()).arg("--config").arg("none.toml").run().await;
         let lines = ended.expect(64, 1);
         assert!(lines[0].starts_with("none.toml: "), "{program}: {lines:?}");
     }
@@ -90,7 +92,8 @@ async fn a_port_that_is_taken_is_one_line() {
     let taken = TcpListener::bind("127.0.0.1:0").await.expect("the loopback has a free port");
     let address = taken.local_addr().expect("a bound socket has an address");
     for program in ["postern-auth", "postern-notify"] {
-        let ended = Case::of(program).run(&format!("listen = \"{address}\"\nadmin = \"127.0.0.1:0\"\n")).await;
+        let ended =
+            Case::of(program).run(&format!("listen = \"{address}\"\nadmin = \"127.0.0.1:0\"\n")).await;
         let lines = ended.expect(69, 1);
         assert!(lines[0].contains(&address.to_string()), "{program}: {lines:?}");
     }
@@ -100,7 +103,9 @@ async fn a_port_that_is_taken_is_one_line() {
 async fn a_database_that_is_away_is_one_line_without_its_password() {
     for program in ["postern-auth", "postern-notify"] {
         let stores = "database = \"postgres://ada:sesame@127.0.0.1:1/postern\"\n";
-        let ended = Case::of(program).run(&format!("listen = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\n{stores}")).await;
+        let ended = Case::of(program)
+            .run(&format!("listen = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\n{stores}"))
+            .await;
         let lines = ended.expect(69, 1);
         assert!(lines[0].contains("127.0.0.1:1"), "{program}: {lines:?}");
         assert!(!lines[0].contains("sesame"), "{program}: {lines:?}");

@@ -7,7 +7,8 @@ use super::{Contract, Operation};
 use crate::answer::Answer;
 
 /// What an answer may carry without the contract saying so: the transport's own, and what a trace needs.
-const TRANSPORT: &[&str] = &["content-type", "content-length", "transfer-encoding", "connection", "date", "x-request-id"];
+const TRANSPORT: &[&str] =
+    &["content-type", "content-length", "transfer-encoding", "connection", "date", "x-request-id"];
 
 impl Contract {
     /// Whether the answer is as documented: the status, the headers, the media type and the body. A request
@@ -23,7 +24,10 @@ impl Contract {
             None => self.of_undocumented(status),
         };
         let Some(documented) = documented else {
-            return Err(format!("{} has no {status}", operation.map_or("what is not documented", |one| &one.id)));
+            return Err(format!(
+                "{} has no {status}",
+                operation.map_or("what is not documented", |one| &one.id)
+            ));
         };
         let elsewhere = operation.map(header_names).unwrap_or_default();
         let mut mistakes = self.check_headers(documented, &elsewhere, answer);
@@ -82,7 +86,8 @@ impl Contract {
             let is_empty = answer.body.is_empty();
             return if is_empty { Vec::new() } else { vec!["a body where none is documented".to_owned()] };
         };
-        let media = answer.headers.get("content-type").and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let media =
+            answer.headers.get("content-type").and_then(|value| value.to_str().ok()).unwrap_or_default();
         let Some(documented) = content.get(media) else {
             return vec![format!("the content type is {media:?}, not one of {:?}", content.keys())];
         };
@@ -110,14 +115,18 @@ impl Contract {
             Ok(validator) => validator,
             Err(error) => panic!("{name}: the schema is not one: {error}: {schema}"),
         };
-        validator.iter_errors(value).map(|error| format!("{name}{}: {error}", error.instance_path())).collect()
+        validator
+            .iter_errors(value)
+            .map(|error| format!("{name}{}: {error}", error.instance_path()))
+            .collect()
     }
 
     /// The operations none of whose successful answers this test program has seen.
     #[must_use]
     pub fn unanswered(&self) -> Vec<&Operation> {
         let seen = self.seen();
-        let is_answered = |operation: &Operation| seen.iter().any(|(id, status)| *id == operation.id && *status < 400);
+        let is_answered =
+            |operation: &Operation| seen.iter().any(|(id, status)| *id == operation.id && *status < 400);
         self.operations().iter().filter(|operation| !is_answered(operation)).collect()
     }
 }

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use tokio::time::Instant;
 
@@ -92,9 +93,15 @@ fn spawn(folder: &Path, arguments: &[String]) -> Child {
         .expect("redis-server is installed: ./tests/run sees to it")
 }
 
+/// Below the range that the system hands out by itself, so that nobody else gets it before the server binds it; never
+/// the same twice in this program.
 fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("bound").port()
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let base = 10_000 + u16::try_from(std::process::id() % 100).unwrap_or(0) * 100;
+    (0..100)
+        .map(|_| base + NEXT.fetch_add(1, Ordering::Relaxed) % 100)
+        .find(|port| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok())
+        .expect("a port")
 }
 
 /// Every kind of call, so that each is seen to be routed.
