@@ -48,7 +48,14 @@ pub struct Accepted {
 struct Submission {
     record: Record,
     send_at: Option<Timestamp>,
-    key: Option<(IdempotencyKey, [u8; 32])>,
+    /// Idempotency key and fingerprint.
+    key: Option<(String, [u8; 32])>,
+    caller: Caller,
+}
+
+/// Who waits for the commit.
+#[derive(Debug)]
+struct Caller {
     reply: oneshot::Sender<Result<Accepted, Problem>>,
     since: Instant,
 }
@@ -57,11 +64,10 @@ struct Submission {
 #[derive(Debug)]
 struct Clerk(Means);
 
-/// A submission with its place.
+/// A batch with its places: the rows, and for each who waits and the permit of what is born leased.
 struct Placed {
-    row: NewNotification,
-    lease: Option<Permit>,
-    submission: Submission,
+    rows: Vec<NewNotification>,
+    callers: Vec<(Caller, Option<Permit>)>,
 }
 
 // === impl Door ===
@@ -85,10 +91,11 @@ impl Door {
         key: Option<IdempotencyKey>,
     ) -> Result<Accepted, Problem> {
         let (reply, answer) = oneshot::channel();
-        let key = key.map(|key| (key, draft.request.fingerprint()));
+        let key = key.map(|key| (key.as_str().to_owned(), draft.request.fingerprint()));
         let send_at = draft.request.send_at;
         let record = record(principal, draft);
-        let submission = Submission { record, send_at, key, reply, since: Instant::now() };
+        let caller = Caller { reply, since: Instant::now() };
+        let submission = Submission { record, send_at, key, caller };
         self.queue.try_send(submission).map_err(|_| Problem::new(Code::Unavailable).retry_after(1))?;
         answer.await.unwrap_or_else(|_| Err(Code::Unavailable.into()))
     }
@@ -129,73 +136,88 @@ impl Writer {
     }
 }
 
+// === impl Submission ===
+
+impl Submission {
+    /// A row that was not stored, as it came.
+    fn again(row: NewNotification, caller: Caller) -> Self {
+        Self { record: row.record, send_at: row.send_at, key: row.key, caller }
+    }
+}
+
 // === impl Clerk ===
 
 impl Clerk {
     async fn write(self: &Arc<Self>, batch: Vec<Submission>) {
         let worker = self.0.workers.current();
         let placed = self.place(batch, &worker);
-        let rows: Vec<NewNotification> = placed.iter().map(|placed| placed.row.clone()).collect();
-        self.0.metrics.batch(rows.len());
-        match self.0.store.accept(&rows).await {
+        let count = placed.rows.len();
+        self.0.metrics.batch(count);
+        match self.0.store.accept(&placed.rows).await {
             Ok(refused) => self.committed(placed, &refused, &worker),
-            Err(StoreError::Refused(error)) if placed.len() > 1 => {
-                tracing::warn!(%error, rows = placed.len(), "a batch was refused; writing its rows one by one");
-                for placed in placed {
-                    Box::pin(self.write(vec![placed.submission])).await;
+            Err(StoreError::Refused(error)) if count > 1 => {
+                tracing::warn!(%error, rows = count, "a batch was refused; writing its rows one by one");
+                for (row, (caller, _)) in placed.rows.into_iter().zip(placed.callers) {
+                    Box::pin(self.write(vec![Submission::again(row, caller)])).await;
                 }
             }
             Err(error) => {
-                tracing::warn!(%error, rows = placed.len(), "cannot accept");
+                tracing::warn!(%error, rows = count, "cannot accept");
                 let code = match &error {
                     StoreError::Unavailable(_) => Code::Unavailable,
                     StoreError::Refused(_) => Code::Internal,
                 };
                 // The rows may be there all the same, leased to an identity that does not know of them.
                 self.0.workers.doubt(&worker);
-                for placed in placed {
-                    let _ = placed.submission.reply.send(Err(code.into()));
+                for (caller, _) in placed.callers {
+                    let _ = caller.reply.send(Err(code.into()));
                 }
             }
         }
     }
 
-    /// Gives each its order, its id, and a lease if a permit is free.
-    fn place(&self, batch: Vec<Submission>, worker: &Worker) -> Vec<Placed> {
+    /// Gives each its order, its id, and a lease if a permit is free and nothing that goes first is left waiting.
+    fn place(&self, batch: Vec<Submission>, worker: &Worker) -> Placed {
         let now = self.0.clock.now();
         let alive = self.0.workers.is_alive();
         let first = self.0.sequence.orders(batch.len());
-        let placed = batch.into_iter().zip(first..).map(|(submission, order)| {
-            let record = Record { created_at: now, ..submission.record.clone() };
-            let desk = self.0.board.desk(record.lane.channel);
-            let wanted = alive && submission.send_at.is_none();
-            let lease = wanted.then(|| desk.lease(record.lane)).flatten();
-            let key = submission.key.as_ref().map(|(key, print)| (key.as_str().to_owned(), *print));
-            let row = NewNotification {
+        // The first lane of each channel in which this batch leaves something waiting.
+        let mut waits = [Lane::PER_CHANNEL; 3];
+        let mut placed =
+            Placed { rows: Vec::with_capacity(batch.len()), callers: Vec::with_capacity(batch.len()) };
+        for (Submission { record, send_at, key, caller }, order) in batch.into_iter().zip(first..) {
+            let lane = record.lane;
+            let waits = &mut waits[lane.channel.index()];
+            let wanted = alive && send_at.is_none() && lane.index() < *waits;
+            let lease = wanted.then(|| self.0.board.desk(lane.channel).lease(lane)).flatten();
+            if lease.is_none() && send_at.is_none() {
+                *waits = (*waits).min(lane.index());
+            }
+            placed.rows.push(NewNotification {
                 id: Sequence::id(order),
                 order,
-                record,
-                send_at: submission.send_at,
+                record: Record { created_at: now, ..record },
+                send_at,
                 worker: lease.as_ref().map(|_| worker.id()),
                 key,
-            };
-            Placed { row, lease, submission }
-        });
-        placed.collect()
+            });
+            placed.callers.push((caller, lease));
+        }
+        placed
     }
 
-    fn committed(self: &Arc<Self>, placed: Vec<Placed>, refused: &[NotificationId], worker: &Arc<Worker>) {
+    fn committed(self: &Arc<Self>, placed: Placed, refused: &[NotificationId], worker: &Arc<Worker>) {
         let mut left_waiting = HashMap::new();
-        for Placed { row, lease, submission } in placed {
+        for (row, (caller, lease)) in placed.rows.into_iter().zip(placed.callers) {
             if refused.contains(&row.id) {
                 let clerk = Arc::clone(self);
-                tokio::spawn(async move { clerk.answer_repeat(submission).await });
+                tokio::spawn(async move { clerk.answer_repeat(Submission::again(row, caller)).await });
                 continue;
             }
             let accepted = Accepted { id: row.id, created_at: row.record.created_at };
             let lane = row.record.lane;
-            let _ = submission.reply.send(Ok(accepted));
-            self.0.metrics.accepted(lane.channel, lane.priority, submission.since.elapsed());
+            let _ = caller.reply.send(Ok(accepted));
+            self.0.metrics.accepted(lane.channel, lane.priority, caller.since.elapsed());
             match lease {
                 Some(permit) => {
                     self.0.runner.start(Job { claimed: born(row), worker: Arc::clone(worker), permit });
@@ -217,14 +239,11 @@ impl Clerk {
             Some((key, fingerprint)) => self.repeat(&submission.record.creator, key, fingerprint).await,
             None => Err(Code::Internal.into()),
         };
-        match answer {
-            Ok(Some(accepted)) => {
-                let _ = submission.reply.send(Ok(accepted));
-            }
+        match answer.transpose() {
             // The key's time was over: now it is as if it had never been used.
-            Ok(None) => Box::pin(self.write(vec![submission])).await,
-            Err(problem) => {
-                let _ = submission.reply.send(Err(problem));
+            None => Box::pin(self.write(vec![submission])).await,
+            Some(answer) => {
+                let _ = submission.caller.reply.send(answer);
             }
         }
     }
@@ -232,14 +251,14 @@ impl Clerk {
     async fn repeat(
         &self,
         creator: &str,
-        key: &IdempotencyKey,
+        key: &str,
         fingerprint: &[u8; 32],
     ) -> Result<Option<Accepted>, Problem> {
         let away = |error: StoreError| {
             tracing::warn!(%error, "cannot look up an idempotency key");
             Problem::new(Code::Unavailable)
         };
-        let existing = self.0.store.existing(creator, key.as_str()).await.map_err(away)?;
+        let existing = self.0.store.existing(creator, key).await.map_err(away)?;
         let now = self.0.clock.now();
         match existing {
             Some(existing) if now.since(existing.created_at) < KEY_LIFE => {

@@ -149,7 +149,9 @@ impl Dispatcher {
             }
             state.low = survey.lowest.unwrap_or(Order::MAX).min(recent).min(state.cursor);
             state.head = survey.overlooked.or(survey.head);
-            if state.head.is_some() {
+            let age = state.head.map(|head| self.clock.now().since(order_time(head)));
+            self.metrics.oldest(survey.lane, age.unwrap_or_default());
+            if age.is_some() {
                 self.desk.mark_waiting(survey.lane);
             }
         }

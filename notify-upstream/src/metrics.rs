@@ -22,6 +22,7 @@ pub struct Metrics {
     lease_lost: IntCounter,
     gate: IntGaugeVec,
     depth: IntGaugeVec,
+    oldest: IntGaugeVec,
     receipts: IntCounterVec,
 }
 
@@ -71,6 +72,11 @@ impl Metrics {
             depth: gauges(
                 "postern_notify_depth",
                 "Rows that wait or are in hand",
+                &["channel", "priority", "line"],
+            ),
+            oldest: gauges(
+                "postern_notify_oldest_milliseconds",
+                "How long the oldest has waited that is not in hand",
                 &["channel", "priority", "line"],
             ),
             receipts: counters(
@@ -133,6 +139,13 @@ impl Metrics {
     pub fn depth(&self, lane: Lane, rows: i64) {
         let line = if lane.retry { "repeats" } else { "first" };
         self.depth.with_label_values(&[lane.channel.as_str(), lane.priority.as_str(), line]).set(rows);
+    }
+
+    /// How long the oldest of a lane has waited.
+    pub fn oldest(&self, lane: Lane, age: Duration) {
+        let line = if lane.retry { "repeats" } else { "first" };
+        let millis = i64::try_from(age.as_millis()).unwrap_or(i64::MAX);
+        self.oldest.with_label_values(&[lane.channel.as_str(), lane.priority.as_str(), line]).set(millis);
     }
 
     /// Providers reported so many times.
