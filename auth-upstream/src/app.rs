@@ -17,6 +17,8 @@ use crate::http;
 
 /// JSON bodies at most: a registration is below 40 KiB.
 const MOST_BODY_BYTES: usize = 64 << 10;
+/// When the doctor looks at the surroundings after a start.
+const EXAMINE_AFTER: Duration = Duration::from_secs(5);
 /// How often readiness is looked at.
 const PROBE_EVERY: Duration = Duration::from_secs(5);
 
@@ -91,12 +93,15 @@ async fn background(auth: Arc<Auth>, health: Health, shutdown: Shutdown) {
     tokio::join!(
         Arc::clone(&auth.verifier).run(shutdown.clone()),
         auth.compensate(&shutdown),
+        auth.reseal(),
         probe(&auth, &health, &shutdown),
     );
 }
 
-/// Once at start, beside the service: a pool that is slow to answer keeps nobody waiting.
+/// Once at start, beside the service and after it: a pool that is slow to answer keeps nobody waiting, and neither
+/// do the passwords that are hashed for it.
 async fn warn_of_faults(doctor: Doctor, auth: Arc<Auth>) {
+    tokio::time::sleep(EXAMINE_AFTER).await;
     for finding in Box::pin(doctor.examine(&auth)).await.iter().filter(|finding| finding.is_fault()) {
         tracing::warn!(%finding, "something is not set up right; see `postern-auth check`");
     }

@@ -45,8 +45,9 @@ pub(crate) async fn assemble(mut config: Config, clock: Clock) -> Result<Auth, E
         cache_bytes: VERIFIER_CACHE_BYTES,
         ..VerifierOptions::default()
     };
+    let metrics = Metrics::new()?;
     Ok(Auth {
-        pool: Box::pin(user_pool(&mut config, &clock)).await,
+        pool: Box::pin(user_pool(&mut config, &clock, &metrics)).await,
         actors: actor_service(&config, &cache, &clock),
         verifier: Verifier::new(config.identity.issuers(), options),
         vault: Vault::new(cache.clone()),
@@ -54,7 +55,7 @@ pub(crate) async fn assemble(mut config: Config, clock: Clock) -> Result<Auth, E
         pace: Pace::default(),
         trusted_proxies: config.trusted_proxies,
         social: config.social.map(|social| Social::new(social, http_client(), clock.clone())),
-        metrics: Metrics::new()?,
+        metrics,
         codes: Arc::new(Semaphore::new(CODES_AT_ONCE)),
         confirm: config.confirm,
         refresh: config.refresh,
@@ -65,13 +66,13 @@ pub(crate) async fn assemble(mut config: Config, clock: Clock) -> Result<Auth, E
     })
 }
 
-async fn user_pool(config: &mut Config, clock: &Clock) -> UserPool {
+async fn user_pool(config: &mut Config, clock: &Clock, metrics: &Metrics) -> UserPool {
     let admin = match config.aws.take() {
         Some(credentials) => Some(config.identity.client(Some(credentials)).await),
         None => None,
     };
     let client = config.identity.client(None).await;
-    UserPool::new((client, admin), &config.identity.actor, config.flow, config.pool_deadline, clock)
+    UserPool::new((client, admin), &config.identity.actor, config.flow, config.pool_deadline, clock, metrics)
 }
 
 fn actor_service(config: &Config, cache: &Cache, clock: &Clock) -> ActorService {

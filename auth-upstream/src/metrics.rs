@@ -1,7 +1,9 @@
 //! Numbers that an operator asks for.
 
+use std::time::Duration;
+
 use postern_common::exit::Exit;
-use prometheus::{IntCounterVec, IntGauge, Opts, Registry};
+use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGauge, Opts, Registry};
 
 use crate::abuse::Door;
 use crate::audit::Act;
@@ -12,6 +14,7 @@ pub(crate) struct Metrics {
     pub(crate) registry: Registry,
     journeys: IntCounterVec,
     held: IntCounterVec,
+    pool_calls: HistogramVec,
     /// Registrations that began and did not end yet.
     pub(crate) pending_registrations: IntGauge,
     /// 1 while the shared cache answers.
@@ -32,12 +35,23 @@ impl Metrics {
             IntGauge::new("postern_auth_cache_up", "1 while the shared cache answers.").map_err(broken)?;
         let opts = Opts::new("postern_auth_held_total", "Guesses that the limits did not let through.");
         let held = IntCounterVec::new(opts, &["door"]).map_err(broken)?;
+        let opts =
+            HistogramOpts::new("postern_auth_pool_call_seconds", "Calls to the actor pool by outcome.")
+                .buckets(vec![0.005, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2]);
+        let pool_calls = HistogramVec::new(opts, &["outcome"]).map_err(broken)?;
         let registry = Registry::new();
+        registry.register(Box::new(pool_calls.clone())).map_err(broken)?;
         registry.register(Box::new(held.clone())).map_err(broken)?;
         registry.register(Box::new(cache_up.clone())).map_err(broken)?;
         registry.register(Box::new(journeys.clone())).map_err(broken)?;
         registry.register(Box::new(pending_registrations.clone())).map_err(broken)?;
-        Ok(Self { registry, journeys, held, pending_registrations, cache_up })
+        Ok(Self { registry, journeys, held, pool_calls, pending_registrations, cache_up })
+    }
+
+    /// The pool was asked, or was not because it had failed just before. `outcome` is `ok`, `refused` or
+    /// `unavailable`.
+    pub(crate) fn pool_call(&self, outcome: &str, took: Duration) {
+        self.pool_calls.with_label_values(&[outcome]).observe(took.as_secs_f64());
     }
 
     /// A guess was not looked at.

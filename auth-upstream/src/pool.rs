@@ -23,6 +23,7 @@ use self::admin::AdminPool;
 use self::fault::Fault;
 use self::gate::Gate;
 use crate::email::Email;
+use crate::metrics::Metrics;
 use crate::token_set::{Claims, PoolTokens};
 
 /// How passwords are checked.
@@ -90,8 +91,9 @@ impl UserPool {
         flow: Flow,
         deadline: Duration,
         clock: &Clock,
+        metrics: &Metrics,
     ) -> Self {
-        let gate = Arc::new(Gate::new(clock.clone(), pool.jwks_url.clone()));
+        let gate = Arc::new(Gate::new(clock.clone(), pool.jwks_url.clone(), metrics.clone()));
         let admin = admin
             .map(|client| AdminPool::new(with_deadline(&client, deadline), Arc::clone(&gate), pool.clone()));
         let client = with_deadline(&client, deadline);

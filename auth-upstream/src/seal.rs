@@ -95,6 +95,11 @@ impl KeyRing {
         self.first.seal(context, plain)
     }
 
+    /// How every text begins that the newest key sealed.
+    pub(crate) fn newest(&self) -> String {
+        format!("{VERSION}.{}.", self.first.id)
+    }
+
     /// `None` for whatever was not sealed here, with this context, under one of the keys.
     pub(crate) fn open(&self, context: &[&str], text: &str) -> Option<Zeroizing<Vec<u8>>> {
         let mut parts = text.split('.');

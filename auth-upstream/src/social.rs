@@ -6,6 +6,7 @@
 
 pub(crate) mod account;
 mod provider;
+mod reseal;
 
 use std::time::Duration;
 

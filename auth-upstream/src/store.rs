@@ -38,6 +38,10 @@ const INSERT_SOCIAL: &str = "INSERT INTO auth_social_identities \
      VALUES ($1, $2, $3, $4, $5, $6, $7, $7) ON CONFLICT (issuer, subject) DO NOTHING";
 const SAVE_SOCIAL_TOKEN: &str = "UPDATE auth_social_identities SET refresh_token = $3, updated_at = $4 \
      WHERE issuer = $1 AND subject = $2";
+const SELECT_SEALED: &str = "SELECT issuer, subject, user_id, refresh_token FROM auth_social_identities \
+     WHERE refresh_token IS NOT NULL AND (issuer, subject) > ($1, $2) ORDER BY issuer, subject LIMIT $3";
+const REPLACE_SEALED: &str = "UPDATE auth_social_identities SET refresh_token = $4, updated_at = $5 \
+     WHERE issuer = $1 AND subject = $2 AND refresh_token = $3";
 const MARK_PROFILE_SAVED: &str = "UPDATE auth_social_identities SET profile_saved = $3, updated_at = $4 \
      WHERE issuer = $1 AND subject = $2";
 
@@ -72,6 +76,15 @@ pub(crate) struct SocialIdentity {
     pub(crate) social_only: bool,
     /// Whether the actor service has the profile.
     pub(crate) profile_saved: bool,
+}
+
+/// A provider's refresh token as it is stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SealedToken {
+    pub(crate) issuer: String,
+    pub(crate) subject: String,
+    pub(crate) user_id: String,
+    pub(crate) sealed: String,
 }
 
 /// A statement failed.
@@ -244,6 +257,41 @@ impl Store {
         over!(write self, pool => {
             let update = sqlx::query(SAVE_SOCIAL_TOKEN).bind(issuer).bind(subject).bind(sealed);
             update.bind(now.0).execute(pool).await.map(drop) })
+    }
+
+    /// Stored refresh tokens behind `after` (issuer, subject), in order.
+    pub(crate) async fn sealed_tokens(
+        &self,
+        after: &(String, String),
+        limit: i64,
+    ) -> Result<Vec<SealedToken>, StoreError> {
+        over!(read self, pool => {
+            let select = sqlx::query(SELECT_SEALED).bind(&after.0).bind(&after.1).bind(limit);
+            let rows = select.fetch_all(pool).await?;
+            let tokens = rows.iter().map(|row| {
+                Ok(SealedToken {
+                    issuer: row.try_get("issuer")?,
+                    subject: row.try_get("subject")?,
+                    user_id: row.try_get("user_id")?,
+                    sealed: row.try_get("refresh_token")?,
+                })
+            });
+            tokens.collect()
+        })
+    }
+
+    /// Stores the same token sealed anew, unless a sign-in has stored another meanwhile; whether it did.
+    pub(crate) async fn replace_token(
+        &self,
+        token: &SealedToken,
+        sealed: &str,
+        now: Timestamp,
+    ) -> Result<bool, StoreError> {
+        over!(write self, pool => {
+            let update = sqlx::query(REPLACE_SEALED).bind(&token.issuer).bind(&token.subject);
+            let done = update.bind(&token.sealed).bind(sealed).bind(now.0).execute(pool).await?;
+            Ok(done.rows_affected() == 1)
+        })
     }
 
     /// The actor service has the profile of this identity.

@@ -6,7 +6,7 @@ mod keys;
 mod pool;
 mod provider;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ pub(crate) struct Fixture {
 #[derive(Clone)]
 pub(crate) struct Setup {
     text: String,
-    env: Env,
+    variables: BTreeMap<String, String>,
 }
 
 /// What a test wants to be different.
@@ -108,9 +108,18 @@ impl Fixture {
              authoritative_domains = ['example.com']\n",
             database.url, actors.url, wish.config, provider.url,
         );
-        let setup = Setup { text, env: environment(&pool.url, wish.no_credentials) };
+        let setup = Setup { text, variables: environment(&pool.url, wish.no_credentials) };
         let auth = setup.start(&clock).await;
         Self { auth, pool, actors, provider, clock, config: setup, _database: database }
+    }
+
+    /// Another replica, with a new key for the provider's tokens before the one that was.
+    pub(crate) async fn replica_with_a_new_key(&self) -> Arc<Auth> {
+        let name = "SOCIAL_REFRESH_TOKEN_ENCRYPTION_KEY";
+        let mut setup = self.config.clone();
+        let keys = format!("{},{}", STANDARD.encode(random::bytes::<32>()), setup.variables[name]);
+        setup.variables.insert(name.to_owned(), keys);
+        setup.start(&self.clock).await
     }
 
     /// Another replica over the same stores.
@@ -134,7 +143,8 @@ impl Fixture {
 
 impl Setup {
     pub(crate) fn read(&self) -> Config {
-        parse("test.toml", &self.text, |root| Config::read(root, &self.env)).expect("a config")
+        let env: Env = self.variables.clone().into_iter().collect();
+        parse("test.toml", &self.text, |root| Config::read(root, &env)).expect("a config")
     }
 
     async fn start(&self, clock: &Clock) -> Arc<Auth> {
@@ -142,7 +152,7 @@ impl Setup {
     }
 }
 
-fn environment(pool: &str, no_credentials: bool) -> Env {
+fn environment(pool: &str, no_credentials: bool) -> BTreeMap<String, String> {
     let key = STANDARD.encode(random::bytes::<32>());
     let mut pairs = vec![
         ("AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER", pool),
@@ -160,7 +170,7 @@ fn environment(pool: &str, no_credentials: bool) -> Env {
     if !no_credentials {
         pairs.extend([("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE"), ("AWS_SECRET_ACCESS_KEY", "aws-secret")]);
     }
-    pairs.into_iter().collect()
+    pairs.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
 /// Serves a stub on a socket of its own and returns its URL.

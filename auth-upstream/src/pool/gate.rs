@@ -18,6 +18,7 @@ use tokio::time::Instant;
 use url::Url;
 
 use super::fault::Fault;
+use crate::metrics::Metrics;
 
 /// Failures in a row that close the gate.
 const THRESHOLD: u32 = 3;
@@ -34,6 +35,7 @@ pub(crate) struct Gate {
     clock: Clock,
     state: Mutex<State>,
     probe: Probe,
+    metrics: Metrics,
 }
 
 /// Asks for signs of life, one at a time.
@@ -57,10 +59,10 @@ struct State {
 // === impl Gate ===
 
 impl Gate {
-    pub(crate) fn new(clock: Clock, keys: Url) -> Self {
+    pub(crate) fn new(clock: Clock, keys: Url, metrics: Metrics) -> Self {
         let state = State { failures: 0, closed_until: Timestamp(i64::MIN), patience: CLOSED.0 };
         let probe = Probe { http: http_client(), url: keys, last: tokio::sync::Mutex::default() };
-        Self { clock, state: Mutex::new(state), probe }
+        Self { clock, state: Mutex::new(state), probe, metrics }
     }
 
     /// Makes the call, unless the gate is closed.
@@ -68,14 +70,22 @@ impl Gate {
         &self,
         call: impl Future<Output = Result<T, SdkError<E, HttpResponse>>>,
     ) -> Result<T, Fault> {
+        let began = Instant::now();
         if !self.is_open() {
+            self.metrics.pool_call("unavailable", Duration::ZERO);
             return Err(Fault::Unavailable("it failed just now and was not asked"));
         }
         let outcome = tokio::select! {
             outcome = Box::pin(call) => outcome.map_err(|error| Fault::of(&error)),
             () = self.probe.until_dead() => Err(Fault::Unavailable("it hangs")),
         };
-        self.note(matches!(outcome, Err(Fault::Unavailable(_))));
+        let word = match &outcome {
+            Ok(_) => "ok",
+            Err(Fault::Unavailable(_)) => "unavailable",
+            Err(_) => "refused",
+        };
+        self.note(word == "unavailable");
+        self.metrics.pool_call(word, began.elapsed());
         outcome
     }
 
@@ -162,7 +172,7 @@ mod tests {
 
     #[tokio::test]
     async fn calls_to_a_pool_that_hangs_end_together_long_before_their_deadline() {
-        let gate = Gate::new(Clock::system(), silent().await);
+        let gate = Gate::new(Clock::system(), silent().await, Metrics::new().expect("metrics"));
         let call = || async {
             let never = std::future::pending::<Result<(), SdkError<InitiateAuthError, HttpResponse>>>();
             gate.call(never).await
@@ -175,7 +185,8 @@ mod tests {
     #[test]
     fn after_three_failures_one_at_a_time_tries() {
         let clock = Clock::manual(Timestamp(0));
-        let gate = Gate::new(clock.clone(), "http://127.0.0.1:1/".parse().expect("a URL"));
+        let keys = "http://127.0.0.1:1/".parse().expect("a URL");
+        let gate = Gate::new(clock.clone(), keys, Metrics::new().expect("metrics"));
         for _ in 0..3 {
             assert!(gate.is_open());
             gate.note(true);

@@ -62,6 +62,13 @@ async fn the_first_writer_decides_who_a_subject_is() {
         assert_eq!(store.social_identity(issuer, subject).await.expect("read"), Some(identity("a")));
         store.save_social_token(issuer, subject, "v1.k.n.c", Timestamp(3)).await.expect("saved");
         assert_eq!(token(&store).await.as_deref(), Some("v1.k.n.c"));
+        let first = (String::new(), String::new());
+        let stored = store.sealed_tokens(&first, 9).await.expect("read").remove(0);
+        assert!(store.replace_token(&stored, "v1.l.n.c", Timestamp(3)).await.expect("replaced"));
+        assert!(!store.replace_token(&stored, "v1.m.n.c", Timestamp(3)).await.expect("another is there"));
+        assert_eq!(token(&store).await.as_deref(), Some("v1.l.n.c"));
+        let last = (issuer.to_owned(), subject.to_owned());
+        assert!(store.sealed_tokens(&last, 9).await.expect("read").is_empty());
         store.mark_profile_saved(issuer, subject, Timestamp(4)).await.expect("marked");
         assert!(store.social_identity(issuer, subject).await.expect("read").expect("there").profile_saved);
     }

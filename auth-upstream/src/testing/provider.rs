@@ -93,9 +93,12 @@ async fn token(
     for (name, value) in wanted.as_object().expect("an object") {
         claims[name] = value.clone();
     }
+    // A key of somebody else's, under the name of the provider's.
+    let forged = SigningKey::new("p1");
+    let key = if claims["forged"] == true { &forged } else { &provider.key };
     let answer = json!({
         "access_token": "provider-access", "token_type": "Bearer", "expires_in": 300,
-        "refresh_token": "provider-refresh", "id_token": provider.key.sign(&claims),
+        "refresh_token": "provider-refresh", "id_token": key.sign(&claims),
     });
     (StatusCode::OK, Json(answer))
 }

@@ -106,6 +106,7 @@ async fn what_the_provider_says_wrong_signs_nobody_in() {
         json!({ "aud": "another-client" }),
         json!({ "nonce": "another" }),
         json!({ "exp": 1 }),
+        json!({ "forged": true }),
         json!({ "sub": "" }),
     ];
     for claims in rows {
@@ -166,6 +167,25 @@ async fn a_password_of_the_persons_own_is_never_replaced() {
     let found = fixture.auth.exchange(&visitor(), &landing.value, None).await.expect("exchanged");
     assert_eq!(found.tokens, None);
     fixture.auth.login(&visitor(), &login(ADA, "Password-2")).await.expect("the password works");
+}
+
+#[tokio::test]
+async fn a_new_key_seals_what_the_older_one_sealed() {
+    let fixture = Fixture::new().await;
+    land(&fixture, json!({})).await;
+    let replica = fixture.replica_with_a_new_key().await;
+    let social = replica.social.as_ref().expect("on");
+    assert_eq!(replica.reseal_provider_tokens(social).await.expect("sealed"), 1);
+    assert_eq!(replica.reseal_provider_tokens(social).await.expect("nothing left"), 0);
+    let first = (String::new(), String::new());
+    let stored = replica.store.sealed_tokens(&first, 9).await.expect("read").remove(0);
+    let context = ["stub", fixture.provider.url.as_str(), "p-1", stored.user_id.as_str()];
+    let opened = social.config.ring.open(&context, &stored.sealed).expect("opens");
+    assert_eq!(opened.as_slice(), b"provider-refresh");
+    // The older key alone opens it no more, nor does the newest for another user.
+    let older = fixture.auth.social.as_ref().expect("on");
+    assert!(older.config.ring.open(&context, &stored.sealed).is_none());
+    assert!(social.config.ring.open(&["stub", &fixture.provider.url, "p-1", "u"], &stored.sealed).is_none());
 }
 
 #[tokio::test]
