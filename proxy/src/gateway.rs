@@ -94,6 +94,9 @@ impl ProxyHttp for Gateway {
         if before.is_none() {
             self.state.metrics.overhead.observe((began - ctx.started).as_secs_f64());
         }
+        if let Some(wire) = wire(session) {
+            wire.expect_upstream(pool.config.connect_timeout + pool.config.read_timeout);
+        }
         ctx.attempt = Some(Attempt { pool: Arc::clone(pool), ticket, began });
         Ok(peer)
     }

@@ -54,6 +54,10 @@ pub(crate) struct Wire {
     born: Instant,
     /// Milliseconds after `born` at which the request must be over; the gateway sets it by route.
     deadline_ms: AtomicU64,
+    /// How long the upstream may keep this side waiting, in milliseconds; 0 for no limit.
+    upstream_ms: AtomicU64,
+    /// Milliseconds after `born` since when it does: the choice of its address, or what it sent last.
+    waiting_ms: AtomicU64,
     tunnel: AtomicBool,
     /// Whether a head was handed over that no hook has seen yet.
     unheard: AtomicBool,
@@ -71,6 +75,8 @@ pub(crate) enum WireFault {
     Stalled = 2,
     /// The request took too long.
     Deadline = 3,
+    /// The upstream sent nothing for too long.
+    Upstream = 4,
 }
 
 // === impl Wire ===
@@ -98,6 +104,8 @@ impl Wire {
             sent: 0,
             born: Instant::now(),
             deadline_ms: AtomicU64::new(u64::MAX),
+            upstream_ms: AtomicU64::new(0),
+            waiting_ms: AtomicU64::new(0),
             tunnel: AtomicBool::new(false),
             unheard: AtomicBool::new(false),
             fault: AtomicU8::new(0),
@@ -127,9 +135,21 @@ impl Wire {
         self.deadline_ms.store(u64::try_from(at.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
+    /// The upstream must send something at least every `within` from now on.
+    pub(crate) fn expect_upstream(&self, within: Duration) {
+        self.upstream_ms
+            .store(u64::try_from(within.as_millis()).unwrap_or(u64::MAX).max(1), Ordering::Relaxed);
+        self.waiting_ms.store(self.age_ms(), Ordering::Relaxed);
+    }
+
+    fn age_ms(&self) -> u64 {
+        u64::try_from(self.born.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
     /// The connection has been upgraded: everything passes, and no deadline ends it.
     pub(crate) fn open_tunnel(&self) {
         self.deadline_ms.store(u64::MAX, Ordering::Relaxed);
+        self.upstream_ms.store(0, Ordering::Relaxed);
         self.tunnel.store(true, Ordering::Release);
     }
 
@@ -144,6 +164,7 @@ impl Wire {
             1 => Some(WireFault::Framing),
             2 => Some(WireFault::Stalled),
             3 => Some(WireFault::Deadline),
+            4 => Some(WireFault::Upstream),
             _ => None,
         }
     }
@@ -157,7 +178,7 @@ impl Wire {
         self.fault.store(fault as u8, Ordering::Relaxed);
         let kind = match fault {
             WireFault::Framing => io::ErrorKind::InvalidData,
-            WireFault::Stalled | WireFault::Deadline => io::ErrorKind::TimedOut,
+            WireFault::Stalled | WireFault::Deadline | WireFault::Upstream => io::ErrorKind::TimedOut,
         };
         Poll::Ready(Err(kind.into()))
     }
@@ -242,8 +263,26 @@ impl Wire {
                 self.inbound.extend_from_slice(buf.filled());
             }
         }
-        let fault = ready!(self.poll_patience(cx));
+        let fault = ready!(self.poll_upstream(cx));
         self.fail(fault)
+    }
+
+    /// While the upstream is waited for: whether it, or the request as a whole, has taken too long.
+    fn poll_upstream(&mut self, cx: &mut Context<'_>) -> Poll<WireFault> {
+        loop {
+            let within = self.upstream_ms.load(Ordering::Relaxed);
+            if within == 0 {
+                return self.poll_patience(cx);
+            }
+            let due = self.waiting_ms.load(Ordering::Relaxed).saturating_add(within);
+            if self.deadline_ms.load(Ordering::Relaxed) <= due {
+                return self.poll_patience(cx);
+            }
+            ready!(self.alarm.poll(self.born + Duration::from_millis(due), cx));
+            if self.age_ms() >= due {
+                return Poll::Ready(WireFault::Upstream);
+            }
+        }
     }
 
     fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -298,6 +337,9 @@ impl AsyncRead for Wire {
 impl AsyncWrite for Wire {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
         let this = &mut *self;
+        if this.upstream_ms.load(Ordering::Relaxed) != 0 {
+            this.waiting_ms.store(this.age_ms(), Ordering::Relaxed);
+        }
         if this.outbound.len() + data.len() <= GATHER {
             this.outbound.extend_from_slice(data);
             return Poll::Ready(Ok(data.len()));

@@ -47,6 +47,11 @@ pub(super) fn while_proxying(
 /// Writes the answer, where there is still someone to read it and nothing was written yet.
 pub(super) async fn answer(session: &mut Session, error: &Error, ctx: &mut Context) -> FailToProxy {
     let code = ctx.refused.or_else(|| code(session, error));
+    if let (Some(Code::UpstreamTimeout), None, Some(attempt)) = (code, ctx.refused, &ctx.attempt)
+        && !matches!(error.esource(), ErrorSource::Upstream)
+    {
+        attempt.pool.note_failure(&attempt.ticket.endpoint);
+    }
     ctx.refused = code;
     ctx.is_abandoned = code.is_none();
     let already = session.response_written().is_some_and(|response| !response.status.is_informational());
@@ -65,7 +70,7 @@ fn code(session: &Session, error: &Error) -> Option<Code> {
     match wire(session).and_then(|wire| Some((wire.fault()?, wire.is_request_complete()))) {
         Some((WireFault::Framing, _)) => return Some(Code::InvalidRequest),
         Some((WireFault::Stalled, _) | (WireFault::Deadline, false)) => return Some(Code::RequestTimeout),
-        Some((WireFault::Deadline, true)) => return Some(Code::UpstreamTimeout),
+        Some((WireFault::Deadline, true) | (WireFault::Upstream, _)) => return Some(Code::UpstreamTimeout),
         None => {}
     }
     let kind = error.etype();

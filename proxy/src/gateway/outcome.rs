@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use http::{StatusCode, Version};
+use http::{HeaderValue, StatusCode, Version};
 use pingora::http::ResponseHeader;
 use pingora_core::{Error, Result};
 use pingora_proxy::Session;
@@ -11,7 +11,7 @@ use postern_common::Code;
 use postern_common::token::Caller;
 use uuid::Uuid;
 
-use super::{cors, throttle, wire};
+use super::{cors, forward, throttle, wire};
 use crate::access::Event;
 use crate::context::{Context, Quota};
 use crate::live::NO_ROUTE;
@@ -33,6 +33,9 @@ pub(super) fn note_response(session: &Session, response: &ResponseHeader, ctx: &
         attempt.pool.note_answer(&attempt.ticket.endpoint, status.as_u16(), micros);
         ctx.upstream_us = Some(micros);
     }
+    if let (Some(wire), Some(attempt)) = (wire(session), &ctx.attempt) {
+        wire.expect_upstream(attempt.pool.config.read_timeout);
+    }
     if status == StatusCode::SWITCHING_PROTOCOLS
         && let Some(wire) = wire(session)
     {
@@ -53,10 +56,18 @@ pub(super) fn dress(
     if state.stopping.load(Ordering::Relaxed) {
         session.set_keepalive(None);
     }
+    dress_common(session, response, ctx)?;
+    // Into the bare map, as on the way there.
+    let empty = http::Response::new(()).into_parts().0;
+    let mut parts = http::response::Parts::from(std::mem::replace(response, ResponseHeader::from(empty)));
     let mut text = Uuid::encode_buffer();
     let id: &str = ctx.id.hyphenated().encode_lower(&mut text);
-    response.insert_header("X-Request-Id", id)?;
-    dress_common(session, response, ctx)
+    if let Ok(id) = HeaderValue::from_str(id) {
+        parts.headers.reserve(3);
+        parts.headers.insert(&forward::REQUEST_ID, id);
+    }
+    *response = ResponseHeader::from(parts);
+    Ok(())
 }
 
 /// What refusals carry as well: the route's own fields, cross-origin permission, what is left of a rate.

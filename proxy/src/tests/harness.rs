@@ -325,6 +325,14 @@ async fn bind() -> TcpListener {
     TcpListener::bind("127.0.0.1:0").await.expect("binds")
 }
 
+/// Whether a request has this field, its name in any case.
+pub(super) fn has_field(request: &str, field: &str) -> bool {
+    let (name, value) = field.split_once(": ").expect("a field");
+    request.lines().any(|line| {
+        line.split_once(": ").is_some_and(|(known, text)| known.eq_ignore_ascii_case(name) && text == value)
+    })
+}
+
 /// Answers everything with the key set.
 async fn serve_keys(key: &EcdsaKeyPair) -> SocketAddr {
     let point = key.public_key().as_ref();

@@ -1,4 +1,4 @@
-use super::harness::Gateway;
+use super::harness::{Gateway, has_field};
 use super::origin::Manner;
 
 #[tokio::test]
@@ -22,7 +22,7 @@ async fn a_request_arrives_with_the_identity_of_its_caller_and_no_other() {
         "X-Forwarded-Proto: http",
         "Host: gate",
     ] {
-        assert!(seen.contains(&format!("{line}\r\n")), "{line} is missing: {seen}");
+        assert!(has_field(&seen, line), "{line} is missing: {seen}");
     }
     for text in ["eve", "evil", "service", "1.2.3.4", "chosen"] {
         let found =
@@ -30,7 +30,7 @@ async fn a_request_arrives_with_the_identity_of_its_caller_and_no_other() {
         assert!(!found, "{text} got through: {seen}");
     }
     let id = answer.header("x-request-id").expect("an id");
-    assert!(seen.contains(&format!("X-Request-Id: {id}\r\n")), "{seen}");
+    assert!(has_field(&seen, &format!("X-Request-Id: {id}")), "{seen}");
 }
 
 #[tokio::test]
@@ -69,7 +69,7 @@ async fn who_may_not_is_told_why_and_reaches_nothing() {
     assert!(gateway.origin.seen().is_empty());
     let auth = gateway.service("auth");
     assert_eq!(gateway.get("/auth-only", &bearer(&auth)).await.status, 200);
-    assert!(gateway.origin.only().contains("X-Postern-Service: auth\r\n"));
+    assert!(has_field(&gateway.origin.only(), "X-Postern-Service: auth"));
 }
 
 #[tokio::test]

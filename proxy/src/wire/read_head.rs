@@ -97,6 +97,7 @@ impl Wire {
                 self.cut(&head);
                 self.framing = Framing::begin(head.body);
                 self.set_deadline(self.limits.deadline);
+                self.upstream_ms.store(0, Ordering::Relaxed);
                 self.unheard.store(true, Ordering::Relaxed);
                 HeadEvent::Ready
             }
