@@ -19,7 +19,7 @@ use crate::http;
 const MOST_BODY_BYTES: usize = 64 << 10;
 /// When the doctor looks at the surroundings after a start.
 const EXAMINE_AFTER: Duration = Duration::from_secs(5);
-/// How often readiness is looked at.
+/// How often the stores are looked at.
 const PROBE_EVERY: Duration = Duration::from_secs(5);
 
 /// The sockets that the process listens on; whoever calls owns them.
@@ -80,10 +80,15 @@ impl App {
             tokio::spawn(serve(listener, router, Limits::default(), shutdown.clone()))
         });
         serve(listeners.public, http::router(Arc::clone(&auth)), limits, shutdown).await;
+        // Each of them may be cut off anywhere: what they do is safe to repeat after a crash, so after a stop, too.
+        background.abort();
         examination.abort();
-        for task in std::iter::once(background).chain(admin) {
-            if let Err(error) = task.await {
-                tracing::error!(%error, "a background task ended badly");
+        for task in [background, examination].into_iter().chain(admin) {
+            match task.await {
+                Err(error) if !error.is_cancelled() => {
+                    tracing::error!(%error, "a background task ended badly")
+                }
+                Ok(()) | Err(_) => {}
             }
         }
     }
@@ -107,20 +112,19 @@ async fn warn_of_faults(doctor: Doctor, auth: Arc<Auth>) {
     }
 }
 
-/// Ready means that sign-in can work. The cache is not part of it: without it refresh and social sign-in say
-/// 503, and the rest goes on.
+/// Ready from the start until the stop. Neither store is part of it: while one is away, what needs it says 503, and
+/// taking every replica out would stop sign-in as well.
 async fn probe(auth: &Auth, health: &Health, shutdown: &Shutdown) {
-    let database = health.check("database");
+    let service = health.check("service");
+    service.set_ok();
     while !shutdown.has_begun() {
-        match auth.store.ping().await {
-            Ok(()) => database.set_ok(),
-            Err(_) => database.set_failed("does not answer"),
-        }
-        auth.metrics.cache_up.set(i64::from(auth.cache.ping().await.is_ok()));
+        let (database, cache) = tokio::join!(auth.store.ping(), auth.cache.ping());
+        auth.metrics.database_up.set(i64::from(database.is_ok()));
+        auth.metrics.cache_up.set(i64::from(cache.is_ok()));
         tokio::select! {
             () = shutdown.begun() => {}
             () = tokio::time::sleep(PROBE_EVERY) => {}
         }
     }
-    database.set_failed("stopping");
+    service.set_failed("stopping");
 }

@@ -17,6 +17,8 @@ pub(crate) struct Metrics {
     pool_calls: HistogramVec,
     /// Registrations that began and did not end yet.
     pub(crate) pending_registrations: IntGauge,
+    /// 1 while the database answers.
+    pub(crate) database_up: IntGauge,
     /// 1 while the shared cache answers.
     pub(crate) cache_up: IntGauge,
 }
@@ -31,6 +33,8 @@ impl Metrics {
         let pending_registrations =
             IntGauge::new("postern_auth_pending_registrations", "Registrations that began and did not end.")
                 .map_err(broken)?;
+        let database_up =
+            IntGauge::new("postern_auth_database_up", "1 while the database answers.").map_err(broken)?;
         let cache_up =
             IntGauge::new("postern_auth_cache_up", "1 while the shared cache answers.").map_err(broken)?;
         let opts = Opts::new("postern_auth_held_total", "Guesses that the limits did not let through.");
@@ -42,10 +46,11 @@ impl Metrics {
         let registry = Registry::new();
         registry.register(Box::new(pool_calls.clone())).map_err(broken)?;
         registry.register(Box::new(held.clone())).map_err(broken)?;
+        registry.register(Box::new(database_up.clone())).map_err(broken)?;
         registry.register(Box::new(cache_up.clone())).map_err(broken)?;
         registry.register(Box::new(journeys.clone())).map_err(broken)?;
         registry.register(Box::new(pending_registrations.clone())).map_err(broken)?;
-        Ok(Self { registry, journeys, held, pool_calls, pending_registrations, cache_up })
+        Ok(Self { registry, journeys, held, pool_calls, pending_registrations, database_up, cache_up })
     }
 
     /// The pool was asked, or was not because it had failed just before. `outcome` is `ok`, `refused` or

@@ -97,6 +97,10 @@ impl Fault {
     /// mistake and an operator's, both of which Cognito calls `NotAuthorizedException`.
     pub(crate) fn of_wire(name: &str, message: &str, status: u16) -> Self {
         match name {
+            // A client whose refresh tokens do not rotate: REFRESH_TOKEN_AUTH is for it.
+            "NotAuthorizedException" | "InvalidParameterException" if message.contains("otation") => {
+                Self::Unsupported
+            }
             "NotAuthorizedException" if blames_operator(message) => misconfigured(name, message),
             "NotAuthorizedException" | "UserDisabledException" => Self::NotAuthorized,
             "UserNotFoundException" => Self::UserNotFound,
@@ -116,6 +120,8 @@ impl Fault {
             "UnsupportedOperationException"
             | "OperationNotEnabledException"
             | "UnknownOperationException" => Self::Unsupported,
+            // A web firewall before the pool has had enough of us.
+            "ForbiddenException" => Self::Throttled,
             "TooManyRequestsException" | "ThrottlingException" | "RequestLimitExceeded" | "SlowDown" => {
                 Self::Throttled
             }
@@ -230,7 +236,9 @@ fn unacceptable(operation: Operation) -> Code {
         Operation::Confirm | Operation::ResetPassword | Operation::ForgotPassword => Code::InvalidCode,
         Operation::Challenge => Code::InvalidChallenge,
         Operation::Refresh | Operation::Revoke => Code::InvalidRefreshToken,
-        Operation::SignIn | Operation::Admin => Code::IdpMisconfigured,
+        // Whatever a person can type is no fault of the operator's.
+        Operation::SignIn => Code::InvalidCredentials,
+        Operation::Admin => Code::IdpMisconfigured,
     }
 }
 

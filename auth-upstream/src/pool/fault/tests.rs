@@ -136,6 +136,21 @@ const ROWS: &[(&str, &str, u16, Operation, Code)] = &[
     ("", "", 503, Operation::SignIn, Code::Unavailable),
     ("CodeDeliveryFailureException", "x", 400, Operation::SignUp, Code::Unavailable),
     ("UnsupportedOperationException", "x", 400, Operation::SignIn, Code::IdpMisconfigured),
+    ("ForbiddenException", "Request not allowed by WAF", 400, Operation::SignIn, Code::RateLimited),
+    (
+        "InvalidParameterException",
+        "1 validation error detected",
+        400,
+        Operation::SignIn,
+        Code::InvalidCredentials,
+    ),
+    (
+        "InvalidParameterException",
+        "Missing required parameter SECRET_HASH",
+        400,
+        Operation::SignIn,
+        Code::IdpMisconfigured,
+    ),
     ("InvalidLambdaResponseException", "x", 400, Operation::SignIn, Code::IdpMisconfigured),
     ("InvalidUserPoolConfigurationException", "x", 400, Operation::SignIn, Code::IdpMisconfigured),
 ];
@@ -165,4 +180,11 @@ fn the_words_of_the_pool_stay_inside() {
             .problem(Operation::SignIn);
     let body = String::from_utf8(problem.render("id").body).expect("UTF-8");
     assert!(!body.contains("1a2b") && !body.contains("secret"), "{body}");
+}
+
+#[test]
+fn a_client_without_rotation_is_asked_the_older_way() {
+    let fault =
+        Fault::of_wire("NotAuthorizedException", "Refresh token rotation is not enabled for client", 400);
+    assert_eq!(fault, Fault::Unsupported);
 }
