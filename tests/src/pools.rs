@@ -44,6 +44,7 @@ impl Pools {
         let env: BTreeMap<String, String> =
             provisioned.variables("auth").into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
         let surface = Surface::new("http://127.0.0.1:9", env);
+        surface.until_keys().await;
         Self { provisioned, surface, shutdown, _folder: folder }
     }
 

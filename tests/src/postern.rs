@@ -40,6 +40,7 @@ impl Postern {
         let options = Options { hashing, ..Options::ephemeral(folder.path(), clock.clone()) };
         let running = Box::pin(postern::start(options)).await.expect("standalone starts");
         let surface = Surface::of_folder(folder.path());
+        surface.until_keys().await;
         Self { running, surface, clock, folder }
     }
 

@@ -65,6 +65,17 @@ impl Surface {
         Self::new(&gateway, env)
     }
 
+    /// Waits until both pools have made their signing keys: on a busy machine that takes longer than a request
+    /// waits for it.
+    pub async fn until_keys(&self) {
+        let pools = Client::new(self.env("AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER"));
+        for pool in ["IDP_ACTOR_POOL_ID", "IDP_SERVICE_POOL_ID"] {
+            let path = format!("/{}/.well-known/jwks.json", self.env(pool));
+            let keys = pools.get(&path).send().await.expect(200).json();
+            assert!(keys["keys"].as_array().is_some_and(|keys| !keys.is_empty()), "{keys}");
+        }
+    }
+
     /// The gateway, without a token.
     #[must_use]
     pub fn client(&self) -> &Client {

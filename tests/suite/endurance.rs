@@ -38,6 +38,7 @@ impl Home {
         let _ = running.wait_for_line("ready").await;
         postern_tests::note(&format!("standalone: start to ready {} ms", began.elapsed().as_millis()));
         let surface = Surface::of_folder(&self.folder.path().join("var"));
+        surface.until_keys().await;
         Standalone { running, surface }
     }
 }
