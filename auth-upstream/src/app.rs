@@ -84,11 +84,10 @@ impl App {
         background.abort();
         examination.abort();
         for task in [background, examination].into_iter().chain(admin) {
-            match task.await {
-                Err(error) if !error.is_cancelled() => {
-                    tracing::error!(%error, "a background task ended badly")
-                }
-                Ok(()) | Err(_) => {}
+            if let Err(error) = task.await
+                && !error.is_cancelled()
+            {
+                tracing::error!(%error, "a background task ended badly");
             }
         }
     }
