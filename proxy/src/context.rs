@@ -1,5 +1,6 @@
 //! What is known about one request while it is on its way. It observes; decisions travel as types.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -29,6 +30,10 @@ pub(crate) struct Context {
     pub(crate) audit: Option<Code>,
     /// The client left before the answer was complete.
     pub(crate) is_abandoned: bool,
+    /// The client's address, as far as proxies in front can be believed.
+    pub(crate) client: Option<IpAddr>,
+    /// Whether the client speaks TLS, to this gateway or to a trusted proxy in front.
+    pub(crate) is_tls: bool,
     /// Spreads the client over addresses, always the same way.
     pub(crate) client_key: u64,
     /// The tightest rate limit that the request met.
@@ -83,6 +88,8 @@ impl Context {
             refused: None,
             audit: None,
             is_abandoned: false,
+            client: None,
+            is_tls: false,
             client_key: 0,
             quota: None,
             attempt: None,

@@ -56,6 +56,7 @@ impl ProxyHttp for Gateway {
         if let Some(wire) = wire(session) {
             wire.note_heard();
         }
+        throttle::recognise(session, ctx);
         if cors::preflight(session, ctx).await? {
             return Ok(true);
         }
@@ -103,11 +104,11 @@ impl ProxyHttp for Gateway {
 
     async fn upstream_request_filter(
         &self,
-        session: &mut Session,
+        _session: &mut Session,
         upstream_request: &mut RequestHeader,
         ctx: &mut Context,
     ) -> Result<()> {
-        forward::prepare(session, upstream_request, ctx)
+        forward::prepare(upstream_request, ctx)
     }
 
     async fn request_body_filter(

@@ -10,6 +10,7 @@ mod access;
 mod admin;
 mod app;
 mod check;
+pub mod client;
 pub mod config;
 mod connection;
 mod context;

@@ -110,7 +110,11 @@ impl Acceptor {
         };
         let address = peer.ip().to_canonical();
         let metrics = self.connections.metrics();
-        if !self.by_address.enter(address, self.connections.limits().connections_per_address) {
+        let limits = self.connections.limits();
+        // A proxy in front brings many clients: the cap on all connections is its cap.
+        let trusted = limits.trusted_proxies.iter().any(|network| network.contains(address));
+        let most = if trusted { usize::MAX } else { limits.connections_per_address };
+        if !self.by_address.enter(address, most) {
             metrics.connections_refused.inc();
             return None;
         }

@@ -286,6 +286,10 @@ impl Wire {
     }
 
     fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // Nothing to drain is no progress: a write that is stalled stays so.
+        if self.outbound.is_empty() {
+            return Poll::Ready(Ok(()));
+        }
         while !self.outbound.is_empty() {
             let Some(transport) = self.transport.as_mut() else {
                 return Poll::Ready(Err(io::ErrorKind::NotConnected.into()));

@@ -4,6 +4,7 @@ use postern_common::config::Env;
 use postern_common::decode::{Field, Object};
 
 use super::{size, timeout};
+use crate::client::Network;
 use crate::head::HeadLimits;
 use crate::limit::Rate;
 
@@ -33,6 +34,8 @@ pub struct Limits {
     pub address: Option<Rate>,
     /// Requests of one user or service; default none.
     pub principal: Option<Rate>,
+    /// Proxies in front, whose `X-Forwarded-For` and `X-Forwarded-Proto` are believed; default none.
+    pub trusted_proxies: Vec<Network>,
     /// Keys that the rate limits remember; default 200,000.
     pub keys: usize,
     /// `redis://…` where rates marked `global` are counted across gateways; default none. With a password it
@@ -97,6 +100,10 @@ impl Limits {
             deadline: section.or("deadline", default.deadline, timeout),
             address: section.section("address", read_rate),
             principal: section.section("principal", read_rate),
+            trusted_proxies: section.list("trusted_proxies", |item| {
+                Network::parse(item.string()?)
+                    .or_else(|| item.fail("invalid_format", "must be a network such as 10.0.0.0/8"))
+            }),
             keys: section.or("keys", default.keys, |field| field.integer(1_000..=100_000_000)),
             store: default.store.or(section.optional("store", read_store)),
         })
@@ -117,6 +124,7 @@ impl Default for Limits {
             deadline: Duration::from_secs(60),
             address: None,
             principal: None,
+            trusted_proxies: Vec::new(),
             keys: 200_000,
             store: None,
         }

@@ -38,7 +38,7 @@ pub(super) async fn admit(state: &State, session: &Session, ctx: &mut Context) -
     if let Found::Route(index) = found {
         ctx.route = Some(index);
     }
-    throttle::by_address(state, session, ctx)?;
+    throttle::by_address(state, ctx)?;
     let is_public = match found {
         Found::Route(route) => live.table.routes[route].policy.is_public(),
         Found::Method { public, .. } => public,
@@ -60,7 +60,7 @@ pub(super) async fn admit(state: &State, session: &Session, ctx: &mut Context) -
         state.metrics.audited.with_label_values(&[route.name.as_str(), code.as_str()]).inc();
     }
     throttle::by_principal(state, ctx)?;
-    throttle::by_route(state, session, route, ctx).await?;
+    throttle::by_route(state, route, ctx).await?;
     check_size(&head.headers, route.body_bytes)?;
     if let Some(wire) = wire(session) {
         wire.set_deadline(route.deadline);

@@ -12,7 +12,7 @@ use pingora_proxy::Session;
 use postern_common::Code;
 use postern_common::token::Caller;
 
-use super::{REFUSED, throttle, wire};
+use super::{REFUSED, wire};
 use crate::config::{Rewrite, Route};
 use crate::context::Context;
 use crate::headers;
@@ -40,10 +40,10 @@ pub(super) fn peer(template: &HttpPeer, route: &Route, session: &Session) -> Box
 /// removal of hop-by-hop fields, so that nothing a client sends can take it out again.
 ///
 /// The fields are written into the bare map: Pingora's own insertion costs two allocations a field.
-pub(super) fn prepare(session: &Session, request: &mut RequestHeader, ctx: &Context) -> Result<()> {
+pub(super) fn prepare(request: &mut RequestHeader, ctx: &Context) -> Result<()> {
     let empty = http::Request::new(()).into_parts().0;
     let mut parts = http::request::Parts::from(std::mem::replace(request, RequestHeader::from(empty)));
-    let values = Values::build(session, ctx);
+    let values = Values::build(ctx);
     let headers = &mut parts.headers;
     strip(headers);
     headers.reserve(10);
@@ -53,8 +53,7 @@ pub(super) fn prepare(session: &Session, request: &mut RequestHeader, ctx: &Cont
     headers.insert(&REQUEST_ID, values.get(Values::ID)?);
     headers.insert(&TRACEPARENT, values.get(Values::TRACE)?);
     headers.insert(&FORWARDED_FOR, values.get(Values::CLIENT)?);
-    let is_tls = wire(session).is_none_or(crate::wire::Wire::is_tls);
-    headers.insert(&FORWARDED_PROTO, HeaderValue::from_static(if is_tls { "https" } else { "http" }));
+    headers.insert(&FORWARDED_PROTO, HeaderValue::from_static(if ctx.is_tls { "https" } else { "http" }));
     if let Some(caller) = &ctx.caller {
         let (kind, is_service) = match caller {
             Caller::User(_) => ("user", false),
@@ -117,14 +116,14 @@ impl Values {
     const SCOPES: usize = 4;
     const SERVICE: usize = 5;
 
-    fn build(session: &Session, ctx: &Context) -> Self {
+    fn build(ctx: &Context) -> Self {
         let mut text = BytesMut::with_capacity(256);
         let mut ends = [0; 6];
         let _memory_only = write!(text, "{}", ctx.id.hyphenated());
         ends[Self::ID] = text.len();
         let _memory_only = write!(text, "{}", ctx.trace);
         ends[Self::TRACE] = text.len();
-        let _memory_only = match throttle::client(session) {
+        let _memory_only = match ctx.client {
             Some(client) => write!(text, "{client}"),
             None => write!(text, "unknown"),
         };

@@ -11,7 +11,7 @@ use postern_common::Code;
 use postern_common::token::Caller;
 use uuid::Uuid;
 
-use super::{cors, forward, throttle, wire};
+use super::{cors, forward, wire};
 use crate::access::Event;
 use crate::context::{Context, Quota};
 use crate::live::NO_ROUTE;
@@ -182,7 +182,7 @@ fn write_event(
         response_bytes: session.body_bytes_sent() as u64,
         protocol: protocol(head.version),
         trace_id: Some(Uuid::from_u128(ctx.trace.id).simple().encode_lower(&mut trace)),
-        client: throttle::client(session),
+        client: ctx.client,
     };
     event.write(&state.access, state.clock.now());
 }

@@ -1,31 +1,45 @@
 //! Rate limits on the way of a request.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use pingora_proxy::Session;
 use postern_common::cache::Cache;
 use postern_common::{Code, Problem};
 
+use super::wire;
+use crate::client;
 use crate::config::{RateBy, RateLimit, Route};
 use crate::context::{Context, Quota};
 use crate::limit::{Rate, Verdict};
 use crate::state::State;
+use crate::wire::Wire;
 
 /// Different limits never share a key.
 const BY_ADDRESS: u64 = 1;
 const BY_PRINCIPAL: u64 = 2;
 const BY_ROUTE: u64 = 16;
 
-/// The client's address.
-pub(super) fn client(session: &Session) -> Option<IpAddr> {
-    session.client_addr()?.as_inet().map(SocketAddr::ip)
+/// Finds out who the client is, and how it came.
+pub(super) fn recognise(session: &Session, ctx: &mut Context) {
+    ctx.is_tls = wire(session).is_none_or(Wire::is_tls);
+    let peer = session.client_addr().and_then(|address| address.as_inet()).map(SocketAddr::ip);
+    ctx.client = peer;
+    let trusted = &ctx.live.limits.trusted_proxies;
+    let Some(peer) = peer.filter(|peer| trusted.iter().any(|network| network.contains(*peer))) else {
+        return;
+    };
+    let headers = &session.req_header().headers;
+    let forwarded: Vec<&str> =
+        headers.get_all("x-forwarded-for").iter().filter_map(|value| value.to_str().ok()).collect();
+    ctx.client = Some(client::address(peer, forwarded.into_iter(), trusted));
+    ctx.is_tls |= headers.get("x-forwarded-proto").is_some_and(|scheme| scheme == "https");
 }
 
 /// The limit of `limits.address`.
-pub(super) fn by_address(state: &State, session: &Session, ctx: &mut Context) -> Result<(), Problem> {
-    let Some(address) = client(session) else { return Ok(()) };
+pub(super) fn by_address(state: &State, ctx: &mut Context) -> Result<(), Problem> {
+    let Some(address) = ctx.client else { return Ok(()) };
     ctx.client_key = state.address_key(address, BY_ADDRESS);
     match ctx.live.limits.address {
         Some(rate) => take(state, ctx, ("address", false), rate, ctx.client_key),
@@ -42,23 +56,18 @@ pub(super) fn by_principal(state: &State, ctx: &mut Context) -> Result<(), Probl
 }
 
 /// The limits of the route itself.
-pub(super) async fn by_route(
-    state: &State,
-    session: &Session,
-    route: &Route,
-    ctx: &mut Context,
-) -> Result<(), Problem> {
+pub(super) async fn by_route(state: &State, route: &Route, ctx: &mut Context) -> Result<(), Problem> {
     for (at, limit) in route.limits.iter().enumerate() {
         let store = ctx.live.store.clone().filter(|_| limit.global);
         if let Some(store) = store
-            && let Some(counted) = count(state, session, (&store, &route.name, at), limit, ctx).await
+            && let Some(counted) = count(state, (&store, &route.name, at), limit, ctx).await
         {
             counted?;
             continue;
         }
         let salt = state.keys.hash_one((BY_ROUTE, &route.name, at));
         let key = match limit.by {
-            RateBy::Address => client(session).map(|address| state.address_key(address, salt)),
+            RateBy::Address => ctx.client.map(|address| state.address_key(address, salt)),
             RateBy::Principal => principal_key(state, ctx, salt),
             RateBy::Route => Some(salt),
         };
@@ -73,7 +82,6 @@ pub(super) async fn by_route(
 /// itself.
 async fn count(
     state: &State,
-    session: &Session,
     (store, route, at): (&Cache, &str, usize),
     limit: &RateLimit,
     ctx: &mut Context,
@@ -82,7 +90,7 @@ async fn count(
     let mut hasher = DefaultHasher::new();
     (route, at).hash(&mut hasher);
     match limit.by {
-        RateBy::Address => client(session)?.hash(&mut hasher),
+        RateBy::Address => ctx.client?.hash(&mut hasher),
         RateBy::Principal => {
             ctx.caller.as_ref().map(|caller| (caller.issuer(), caller.subject())).hash(&mut hasher);
         }

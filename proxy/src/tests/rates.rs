@@ -1,4 +1,4 @@
-use super::harness::Gateway;
+use super::harness::{Gateway, has_field};
 use super::origin::{Manner, Origin};
 
 async fn gateway(limits: &str, route: &str) -> Gateway {
@@ -87,4 +87,18 @@ async fn a_route_is_rewritten_and_dressed() {
     let answer = gateway.get("/v1/a/b?c=d", "").await;
     assert_eq!((answer.status, answer.header("x-frame-options")), (200, Some("DENY")));
     assert!(gateway.origin.only().starts_with("GET /api/a/b?c=d HTTP/1.1\r\n"));
+}
+
+#[tokio::test]
+async fn clients_behind_a_trusted_proxy_are_told_apart() {
+    let limits = "trusted_proxies = [\"127.0.0.0/8\"]\naddress = { requests = 1, per = \"1h\" }";
+    let gateway = Gateway::with(Manner::Answer, limits, "").await;
+    let from = |address: &str| format!("X-Forwarded-For: 6.6.6.6, {address}\r\nX-Forwarded-Proto: https\r\n");
+    assert_eq!(gateway.get("/open", &from("9.9.9.1")).await.status, 200);
+    assert_eq!(gateway.get("/open", &from("9.9.9.1")).await.status, 429);
+    assert_eq!(gateway.get("/open", &from("9.9.9.2")).await.status, 200);
+    let seen = gateway.origin.seen();
+    assert!(
+        has_field(&seen[1], "X-Forwarded-For: 9.9.9.2") && has_field(&seen[1], "X-Forwarded-Proto: https")
+    );
 }
