@@ -102,7 +102,7 @@ impl Live {
             None => Pool::new(upstream, metrics).map(Arc::new),
         };
         let pools = config.upstreams.into_iter().map(pool).collect::<Result<_, _>>()?;
-        let by_route = table.routes.iter().map(|route| metrics.route(&route.name)).collect();
+        let by_route = table.routes.iter().map(|_| RouteMetrics::default()).collect();
         let same = before.filter(|before| before.limits.store == config.limits.store);
         let store = match (same, &config.limits.store) {
             (Some(same), _) => same.store.clone(),

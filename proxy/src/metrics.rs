@@ -1,7 +1,9 @@
 //! Numbers for Prometheus. Every label comes from the configuration or from a closed set, never from a client.
 
+use std::sync::OnceLock;
+
 use postern_common::Code;
-use prometheus::core::{Collector, GenericCounter};
+use prometheus::core::Collector;
 use prometheus::{
     Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
 };
@@ -34,11 +36,12 @@ pub(crate) struct Metrics {
     pub(crate) limiter_keys: IntGauge,
 }
 
-/// What is counted for one route, looked up once when the configuration is loaded.
-#[derive(Debug)]
+/// What is counted for one route, looked up when it is first needed: a file of ten thousand routes is not to wait
+/// for families of which most are never used.
+#[derive(Debug, Default)]
 pub(crate) struct RouteMetrics {
-    by_class: [IntCounter; 5],
-    pub(crate) duration: Histogram,
+    by_class: [OnceLock<IntCounter>; 5],
+    duration: OnceLock<Histogram>,
 }
 
 /// Seconds: 0.25 ms to 60 s.
@@ -145,12 +148,6 @@ impl Metrics {
         })
     }
 
-    /// The handles of one route.
-    pub(crate) fn route(&self, route: &str) -> RouteMetrics {
-        let counter = |class| self.requests.with_label_values(&[route, class, OK]);
-        RouteMetrics { by_class: CLASSES.map(counter), duration: self.duration.with_label_values(&[route]) }
-    }
-
     /// Counts one request that was refused or failed.
     pub(crate) fn count(&self, route: &str, status: u16, code: &str) {
         self.requests.with_label_values(&[route, class(status), code]).inc();
@@ -164,10 +161,14 @@ impl Metrics {
 
 impl RouteMetrics {
     /// Counts one request that was answered by its upstream.
-    pub(crate) fn count_ok(&self, status: u16) {
+    pub(crate) fn count_ok(&self, all: &Metrics, route: &str, status: u16) {
         let at = usize::from(status / 100).clamp(1, 5) - 1;
-        let counter: &GenericCounter<_> = &self.by_class[at];
-        counter.inc();
+        self.by_class[at].get_or_init(|| all.requests.with_label_values(&[route, CLASSES[at], OK])).inc();
+    }
+
+    /// Notes how long one request took.
+    pub(crate) fn observe(&self, all: &Metrics, route: &str, seconds: f64) {
+        self.duration.get_or_init(|| all.duration.with_label_values(&[route])).observe(seconds);
     }
 }
 

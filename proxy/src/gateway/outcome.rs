@@ -100,12 +100,12 @@ pub(super) fn tell(state: &State, session: &Session, error: Option<&Error>, ctx:
     let elapsed = ctx.started.elapsed();
     match ctx.route {
         Some(route) => {
-            let metrics = &ctx.live.metrics[route];
-            metrics.duration.observe(elapsed.as_secs_f64());
+            let (metrics, name) = (&ctx.live.metrics[route], ctx.live.table.routes[route].name.as_str());
+            metrics.observe(&state.metrics, name, elapsed.as_secs_f64());
             if code == OK {
-                metrics.count_ok(status);
+                metrics.count_ok(&state.metrics, name, status);
             } else {
-                state.metrics.count(&ctx.live.table.routes[route].name, status, code);
+                state.metrics.count(name, status, code);
             }
         }
         None => state.metrics.count(NO_ROUTE, status, code),
