@@ -37,7 +37,7 @@ impl Quota {
         let seconds = self.clock.now().unix_seconds();
         let who: String =
             Sha256::digest(&*principal.creator).iter().take(16).map(|b| format!("{b:02x}")).collect();
-        let key = format!("postern:notify:quota:{who}:{}", seconds.div_euclid(60));
+        let key = format!("notify:quota:{who}:{}", seconds.div_euclid(60));
         match self.cache.increment(&key, Duration::from_secs(120)).await {
             Ok(count) if count > limit => {
                 let left = u32::try_from(60 - seconds.rem_euclid(60)).unwrap_or(60);

@@ -41,7 +41,7 @@ impl Rate {
     /// Whether one of this second's calls is left; takes it.
     pub async fn try_turn(&self) -> bool {
         let second = self.clock.now().unix_seconds();
-        let key = format!("postern:notify:rate:{}:{second}", self.name);
+        let key = format!("notify:rate:{}:{second}", self.name);
         let taken = match self.cache.increment(&key, Duration::from_secs(5)).await {
             Ok(taken) => taken,
             Err(_) => self.count_locally(second),

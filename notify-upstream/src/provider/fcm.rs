@@ -95,7 +95,7 @@ impl Fcm {
     }
 
     fn cache_key(&self) -> String {
-        format!("postern:notify:fcm:{}", self.account.project)
+        format!("notify:fcm:{}", self.account.project)
     }
 
     /// From the shared cache, else by a signed assertion (RFC 7523).
