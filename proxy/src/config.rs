@@ -89,7 +89,9 @@ impl Config {
     /// Reads the root of the file. `None`, with the mistakes noted, if it is not good.
     pub fn read(root: &Object<'_>, env: &Env) -> Option<Self> {
         let listen = root.list("listen", |field| field.object(Listen::read));
-        if listen.is_empty() {
+        if listen.is_empty()
+            && root.optional("listen", |field| field.array(Some)).is_none_or(|all| all.is_empty())
+        {
             root.fail("missing_field", "at least one [[listen]] is required");
         }
         let admin = root.section("admin", |admin| admin.required("address", |field| field.socket_addr()));
