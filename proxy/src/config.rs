@@ -90,7 +90,7 @@ impl Config {
     pub fn read(root: &Object<'_>, env: &Env) -> Option<Self> {
         let listen = root.list("listen", |field| field.object(Listen::read));
         if listen.is_empty()
-            && root.optional("listen", |field| field.array(Some)).is_none_or(|all| all.is_empty())
+            && root.optional("listen", |field| field.array(|_| Some(()))).is_none_or(|all| all.is_empty())
         {
             root.fail("missing_field", "at least one [[listen]] is required");
         }
