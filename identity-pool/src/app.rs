@@ -72,6 +72,15 @@ impl App {
         &self.provisioned
     }
 
+    /// Returns when every pool has its keys: at once, but at the first start, which makes them meanwhile.
+    ///
+    /// # Errors
+    /// 69 if that takes longer than ten seconds; the log tells why.
+    pub fn keys_are_made(&self) -> impl Future<Output = Result<(), Exit>> + Send + 'static {
+        let server = Arc::clone(&self.server);
+        async move { server.keys.wait().await.map_err(|fault| refuse(&fault)) }
+    }
+
     /// Serves until the stop begins and the requests in flight are answered.
     pub async fn run(self, listeners: Listeners, shutdown: Shutdown) {
         let (registry, calls) = metrics(&self.server);

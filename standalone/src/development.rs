@@ -101,6 +101,11 @@ impl Development {
         Arc::clone(&self.mailbox)
     }
 
+    /// Returns when the pools can sign: a first start makes their keys while the rest starts.
+    pub(crate) fn keys_are_made(&self) -> impl Future<Output = Result<(), Exit>> + Send + 'static {
+        self.identity_pool.keys_are_made()
+    }
+
     /// Ids and secrets of the pools.
     pub(crate) fn provisioned(&self) -> &Provisioned {
         self.identity_pool.provisioned()

@@ -73,9 +73,11 @@ pub async fn start(options: Options) -> Result<Running, Exit> {
     let environment = environment(&addresses, &folder, &development);
     environment.write(folder.path())?;
     let mailbox = development.mailbox();
+    let keys_are_made = development.keys_are_made();
     let (mut front, mut middle, mut back) = (Stage::default(), Stage::default(), Stage::default());
     development.run(sockets.development, &mut back);
     services.run(sockets.services, &mut front, &mut middle);
+    keys_are_made.await?;
     Ok(Running::new(addresses, environment, mailbox, vec![front, middle, back], folder))
 }
 
