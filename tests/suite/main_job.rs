@@ -107,3 +107,14 @@ async fn in_three_processes_over_postgresql_and_redis() {
     a_day(split.surface()).await;
     split.stop().await;
 }
+
+#[tokio::test]
+async fn a_temporary_token_is_exchanged_once() {
+    let postern = Postern::start().await;
+    let token = postern.surface().social_sign_in(&sample("ada"), None).await.expect("ada is signed in");
+    let body = json!({ "temporaryToken": token });
+    let exchange = || postern.surface().client().post("/auth/tokens/exchange").json(&body).send();
+    assert_eq!(exchange().await.expect(200).json()["user"]["provider"], "development");
+    exchange().await.problem(401, "invalid_temporary_token");
+    postern.stop().await;
+}
