@@ -68,6 +68,9 @@ install_packages() {
     postgres_bin >/dev/null || missing+=("postgresql-$POSTGRES_MAJOR")
     redis_is_there || missing+=("redis-server")
     python_is_there || missing+=("python3-venv")
+    command -v curl >/dev/null 2>&1 || missing+=("curl")
+    command -v openssl >/dev/null 2>&1 || missing+=("openssl")
+    [ -x /bin/kill ] || missing+=("procps")
     command -v node >/dev/null 2>&1 || missing+=("nodejs")
     command -v npm >/dev/null 2>&1 || missing+=("npm")
     [ "${#missing[@]}" -gt 0 ] || return 0

@@ -78,6 +78,13 @@ impl Auth {
     }
 }
 
+/// 401 that asks for a new password before anything else; there is no session to carry on.
+pub(crate) fn reset_required() -> Problem {
+    problem("PASSWORD_RESET_REQUIRED", "", &json!({})).detail(
+        "ask for a code at POST /auth/password/forgot and set a new password at POST /auth/password/reset",
+    )
+}
+
 fn problem(name: &str, session: &str, parameters: &Value) -> Problem {
     let challenge = json!({ "name": name, "session": session, "parameters": parameters });
     Problem::new(Code::ChallengeRequired).member("challenge", challenge)
@@ -146,5 +153,12 @@ mod tests {
             answer(None, None, &[("USERNAME", "bob")]).under_names_of("SMS_MFA").expect_err("refused");
         assert_eq!(refused.code(), Code::InvalidRequest);
         assert!(answer(None, None, &[]).under_names_of("SMS_MFA").is_err());
+    }
+
+    #[test]
+    fn a_password_that_must_be_reset_is_a_challenge_too() {
+        let body = reset_required().to_json("id-1");
+        assert_eq!((&body["status"], &body["code"]), (&json!(401), &json!("challenge_required")));
+        assert_eq!(body["challenge"]["name"], "PASSWORD_RESET_REQUIRED");
     }
 }

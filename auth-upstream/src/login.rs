@@ -6,6 +6,7 @@ use serde_json::Map;
 use crate::abuse::Door;
 use crate::audit::{self, Act};
 use crate::auth::{Auth, Visitor};
+use crate::challenge;
 use crate::email::Email;
 use crate::grant::Grant;
 use crate::pool::SignIn;
@@ -45,6 +46,7 @@ impl Auth {
         match self.pool.sign_in(login.email.as_str(), &login.password).await {
             Ok(step) => self.complete(step),
             Err(Fault::UserNotConfirmed) => Err(self.confirmation_required(&login.email, Map::new())),
+            Err(Fault::PasswordResetRequired) => Err(challenge::reset_required()),
             Err(fault) => Err(fault.problem(Operation::SignIn)),
         }
     }

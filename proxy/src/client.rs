@@ -1,6 +1,6 @@
 //! Which address a request comes from, where other proxies stand in front.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 /// A range of addresses, such as `10.0.0.0/8` or `2001:db8::/32`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +35,15 @@ impl Network {
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         bits(address) & self.mask == self.base
+    }
+}
+
+/// Whose connections and requests are counted together: an IPv4 address, or the /64 of an IPv6 one, of which one
+/// client has all.
+pub(crate) fn counted(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(_) => address,
+        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64))),
     }
 }
 
@@ -92,5 +101,12 @@ mod tests {
         assert_eq!(of("10.0.0.1", &["6.6.6.6", "9.9.9.9"]), ip("9.9.9.9"));
         assert_eq!(of("10.0.0.1", &["nonsense"]), ip("10.0.0.1"));
         assert_eq!(of("10.0.0.1", &[]), ip("10.0.0.1"));
+    }
+
+    #[test]
+    fn an_ipv6_network_is_one_client() {
+        assert_eq!(counted(ip("2001:db8:1:2:3:4:5:6")), counted(ip("2001:db8:1:2::1")));
+        assert_ne!(counted(ip("2001:db8:1:2::1")), counted(ip("2001:db8:1:3::1")));
+        assert_ne!(counted(ip("10.0.0.1")), counted(ip("10.0.0.2")));
     }
 }

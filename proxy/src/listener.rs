@@ -10,6 +10,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::task::TaskTracker;
 
+use crate::client::counted;
 use crate::connection::Connections;
 use crate::tls::TlsFiles;
 use crate::wire::{Transport, Wire};
@@ -108,11 +109,12 @@ impl Acceptor {
                 return None;
             }
         };
-        let address = peer.ip().to_canonical();
+        let client = peer.ip().to_canonical();
+        let address = counted(client);
         let metrics = self.connections.metrics();
         let limits = self.connections.limits();
         // A proxy in front brings many clients: the cap on all connections is its cap.
-        let trusted = limits.trusted_proxies.iter().any(|network| network.contains(address));
+        let trusted = limits.trusted_proxies.iter().any(|network| network.contains(client));
         let most = if trusted { usize::MAX } else { limits.connections_per_address };
         if !self.by_address.enter(address, most) {
             metrics.connections_refused.inc();

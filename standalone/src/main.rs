@@ -109,7 +109,8 @@ async fn run(data_dir: PathBuf, run: Run, began: Instant) -> Result<(), Exit> {
             Box::pin(postern::start(options)).await?
         }
     };
-    let program = std::env::args().next().unwrap_or_else(|| "postern".to_owned());
+    // Absolute, because the commands are pasted into another shell, which may stand elsewhere.
+    let program = std::env::current_exe().map_or("postern".to_owned(), |path| path.display().to_string());
     say(&postern::greeting(&running, &program, began.elapsed()));
     running.run(shutdown).await
 }

@@ -98,13 +98,19 @@ fn code(field: Field<'_>) -> Option<String> {
         .or_else(|| field.fail("invalid_format", "is empty"))
 }
 
+/// So many wrong parameters are told at once.
+const MOST_MISTAKES: usize = 100;
+
 /// `?code_challenge=…`, and the method if it is S256.
 pub(super) fn social_query(query: &str) -> Result<Option<String>, Problem> {
-    let mut problem = Problem::new(Code::InvalidRequest);
-    let mut is_wrong = false;
+    let mut problem = None;
+    let mut room = MOST_MISTAKES;
     let mut refuse = |name: &str, code: &'static str, detail: &str| {
-        is_wrong = true;
-        problem = problem.clone().error(&format!("?{name}"), code, detail);
+        if room > 0 {
+            room -= 1;
+            let so_far = problem.take().unwrap_or_else(|| Problem::new(Code::InvalidRequest));
+            problem = Some(so_far.error(&format!("?{name}"), code, detail));
+        }
     };
     let mut challenge = None;
     for (name, values) in parameters(query) {
@@ -123,7 +129,7 @@ pub(super) fn social_query(query: &str) -> Result<Option<String>, Problem> {
             _ => refuse(&name, "unknown_field", "is not a known parameter"),
         }
     }
-    if is_wrong { Err(problem) } else { Ok(challenge) }
+    problem.map_or(Ok(challenge), Err)
 }
 
 /// What the provider sends. It may send more than we ask for; what stands twice counts as absent.

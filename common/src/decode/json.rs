@@ -115,7 +115,7 @@ impl<'de> Visitor<'de> for Tree<'_> {
             let value = entries.next_value_seed(Tree { pointer: self.pointer, mistakes: self.mistakes })?;
             if names.insert(name.clone()) {
                 object.push((name, value));
-            } else {
+            } else if !self.mistakes.is_full() {
                 self.mistakes.note(Mistake {
                     pointer: self.pointer.clone(),
                     offset: 0,

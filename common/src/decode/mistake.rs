@@ -27,14 +27,33 @@ pub enum Weight {
     Unreadable,
 }
 
+/// So many mistakes are told at once; nobody reads more.
+const MOST: usize = 100;
+
+/// The longest pointer that is told.
+const POINTER_BYTES: usize = 256;
+
 /// Collects mistakes while a value is read.
 #[derive(Debug, Default)]
 pub struct Mistakes(RefCell<Vec<Mistake>>);
 
 impl Mistakes {
-    /// Notes one.
-    pub fn note(&self, mistake: Mistake) {
+    /// Notes one, as long as there is room; a pointer longer than a reader needs is cut.
+    pub fn note(&self, mut mistake: Mistake) {
+        if self.is_full() {
+            return;
+        }
+        if mistake.pointer.len() > POINTER_BYTES {
+            let end = (0..=POINTER_BYTES).rev().find(|end| mistake.pointer.is_char_boundary(*end));
+            mistake.pointer.truncate(end.unwrap_or(0));
+        }
         self.0.borrow_mut().push(mistake);
+    }
+
+    /// Whether no more are noted: a text of nothing but mistakes must not cost more memory than it is long.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.0.borrow().len() >= MOST
     }
 
     /// Whether none was noted yet.

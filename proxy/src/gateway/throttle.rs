@@ -90,7 +90,7 @@ async fn count(
     let mut hasher = DefaultHasher::new();
     (route, at).hash(&mut hasher);
     match limit.by {
-        RateBy::Address => ctx.client?.hash(&mut hasher),
+        RateBy::Address => client::counted(ctx.client?).hash(&mut hasher),
         RateBy::Principal => {
             ctx.caller.as_ref().map(|caller| (caller.issuer(), caller.subject())).hash(&mut hasher);
         }

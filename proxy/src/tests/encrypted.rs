@@ -72,7 +72,7 @@ fn url(gateway: &Gateway, path: &str) -> String {
 async fn http_2_is_spoken_and_held_to_the_same_rules() {
     let (folder, authority) = (tempfile::tempdir().expect("a folder"), Authority::new());
     authority.write(folder.path());
-    let gateway = gateway(folder.path(), "").await;
+    let gateway = gateway(folder.path(), "http2 = true\n").await;
     let client = client(&gateway, &authority, None);
     let answer = client.get(url(&gateway, "/any/1")).send().await.expect("an answer");
     assert_eq!((answer.status().as_u16(), answer.version()), (401, reqwest::Version::HTTP_2));

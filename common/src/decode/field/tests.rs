@@ -45,3 +45,15 @@ fn durations_and_sizes_have_units() {
     assert_eq!(parse_bytes("64KiB"), Some(65_536));
     assert_eq!(parse_bytes("99999999999999999999"), None);
 }
+
+#[test]
+fn a_text_of_nothing_but_mistakes_costs_no_more_than_it_is_long() {
+    let name = "ä".repeat(10_000);
+    let text = format!("{{\"{name}\":{{{}\"\":0}}}}", "\"\":0,".repeat(5_000));
+    let mistakes = Mistakes::default();
+    let root = json(text.as_bytes(), &mistakes).expect("JSON");
+    let value = mistakes.object(&root, |_| Some(()));
+    let all = mistakes.finish(value).expect_err("mistakes");
+    assert_eq!(all.len(), 100);
+    assert!(all.iter().all(|mistake| mistake.pointer.len() <= 256), "pointers are cut");
+}
