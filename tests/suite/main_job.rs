@@ -37,6 +37,8 @@ async fn upload(ada: &Person) {
     let stored = stored.json();
     assert_eq!((&stored["sha256"], &stored["size"]), (&json!(sha256), &json!(content.len())), "{stored}");
     assert_eq!((&stored["candidateId"], &stored["fileName"]), (&json!("c-1"), &json!("ada.pdf")), "{stored}");
+    let location = format!("/resumes/{}", text(&stored, "resumeId"));
+    assert_eq!(ada.client.get(&location).send().await.expect(200).json(), stored);
 }
 
 async fn social(surface: &Surface) {

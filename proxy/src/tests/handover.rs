@@ -28,6 +28,13 @@ async fn a_new_process_takes_the_sockets_over_and_no_request_fails() {
         })
         .collect();
     let path = socket.clone();
+    // The old process offers its sockets once it runs.
+    let offered = async {
+        while !path.exists() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, offered).await.expect("the sockets are offered");
     let inheritance = tokio::task::spawn_blocking(move || path).await.expect("a path");
     let handle = tokio::runtime::Handle::current();
     let inheritance = tokio::task::spawn_blocking(move || {
