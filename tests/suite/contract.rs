@@ -58,7 +58,9 @@ fn routes_of(source: &str) -> Operations {
     let mut routes = Operations::new();
     for part in text.split(".route(\"").skip(1) {
         let (path, rest) = part.split_once('"').expect("a route's path ends");
+        // Up to the next route, or to the end of the function.
         let methods = rest.split(".route(").next().unwrap_or_default();
+        let methods = methods.split("\n}").next().unwrap_or_default();
         for method in ["get", "post", "put", "patch", "delete"] {
             if methods.contains(&format!("{method}(")) {
                 routes.insert((method.to_uppercase(), nameless(path)));
