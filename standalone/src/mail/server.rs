@@ -15,7 +15,7 @@ use super::session::{Action, Session};
 use super::store::Mailbox;
 
 /// Conversations at once; more wait to be accepted. With the size limit this bounds the memory.
-const MAX_CONNECTIONS: usize = 32;
+const MAX_CONNECTIONS: usize = 256;
 
 /// How long a client may stay silent, or not read (RFC 5321 section 4.5.3.2 asks for five minutes).
 const PATIENCE: Duration = Duration::from_secs(300);
