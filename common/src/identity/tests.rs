@@ -103,3 +103,12 @@ fn a_secret_stands_in_a_file_of_its_own_or_in_a_variable() {
     assert_eq!(secret(read(&text, &variable).expect("read")), "from-variable");
     std::fs::remove_file(&path).expect("removed");
 }
+
+#[test]
+fn a_wrong_endpoint_hides_nothing_else_that_is_wrong() {
+    let exit =
+        read("", &[("AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER", "not a URL")]).expect_err("mistakes");
+    for part in ["AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER", "IDP_ACTOR_POOL_ID", "IDP_SERVICE_CLIENT_ID"] {
+        assert!(exit.message().contains(part), "{part} is missing in\n{exit}");
+    }
+}
