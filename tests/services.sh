@@ -83,6 +83,18 @@ Install them and start again. On Debian: apt-get install --no-install-recommends
     redis_is_there || fail "Redis $REDIS_LEAST or later is still not found after installing redis-server" 69
 }
 
+# Installs the browser that signs people in. Where the system brings none under these names, the tests that need it
+# are listed as skipped at the end.
+install_browser() {
+    local elevate
+    if command -v chromium >/dev/null 2>&1 && command -v chromedriver >/dev/null 2>&1; then return 0; fi
+    if elevate=$(elevation) && command -v apt-get >/dev/null 2>&1; then
+        say "installing chromium"
+        if apt_install "$elevate" chromium chromium-driver; then return 0; fi
+    fi
+    say "no browser: install chromium and chromedriver to run what needs them"
+}
+
 # Installs the independent programs that ours are compared with, pinned by the lock files of each.
 install_peers() {
     local peer

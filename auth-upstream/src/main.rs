@@ -9,6 +9,7 @@ use clap::Parser;
 use postern_auth::{App, Config, Listeners};
 use postern_common::config::{Env, load};
 use postern_common::exit::Exit;
+use postern_common::supervisor::Supervisor;
 use postern_common::{Clock, Shutdown, log};
 use tokio::net::TcpListener;
 
@@ -52,6 +53,9 @@ async fn run(arguments: Arguments) -> Result<(), Exit> {
     let shutdown = Shutdown::on_signals()
         .map_err(|error| Exit::unavailable(format!("cannot install signal handlers: {error}")))?;
     let app = Box::pin(App::build(config, Clock::system())).await?;
+    if let Some(supervisor) = Supervisor::of(&env) {
+        tokio::spawn(supervisor.follow(app.health(), shutdown.clone()));
+    }
     Box::pin(app.run(Listeners { public, admin: Some(admin) }, shutdown)).await;
     Ok(())
 }

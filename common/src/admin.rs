@@ -1,7 +1,7 @@
 //! What an operator asks a process: is it alive, is it ready and why not, what are its numbers.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
@@ -11,10 +11,14 @@ use http::StatusCode;
 use http::header::CONTENT_TYPE;
 use prometheus::{Encoder, Registry, TextEncoder};
 use serde_json::json;
+use tokio::sync::watch;
+
+/// Every part of a process with the reason why it is not ready, `None` where it is.
+pub type Parts = BTreeMap<&'static str, Option<String>>;
 
 /// The reasons why a process is not ready, by part.
 #[derive(Clone, Debug, Default)]
-pub struct Health(Arc<Mutex<BTreeMap<&'static str, Option<String>>>>);
+pub struct Health(Arc<watch::Sender<Parts>>);
 
 /// The state of one part, kept by whoever looks after it.
 #[derive(Clone, Debug)]
@@ -42,14 +46,30 @@ impl Health {
 
     /// Every part with the reason why it is not ready, `None` where it is.
     #[must_use]
-    pub fn parts(&self) -> BTreeMap<&'static str, Option<String>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub fn parts(&self) -> Parts {
+        self.0.borrow().clone()
+    }
+
+    /// The parts, for whoever waits for a change of them.
+    #[must_use]
+    pub fn watch(&self) -> watch::Receiver<Parts> {
+        self.0.subscribe()
     }
 
     /// Whether every part is ready.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).values().all(Option::is_none)
+        self.0.borrow().values().all(Option::is_none)
+    }
+}
+
+/// `ready`, or what is not and why, in one line.
+impl std::fmt::Display for Health {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let parts = self.0.borrow();
+        let mut failed = parts.iter().filter_map(|(part, reason)| Some((part, reason.as_ref()?))).peekable();
+        f.write_str(if failed.peek().is_some() { "not ready" } else { "ready" })?;
+        failed.try_for_each(|(part, reason)| write!(f, "; {part}: {reason}"))
     }
 }
 
@@ -67,7 +87,10 @@ impl Check {
     }
 
     fn set(&self, reason: Option<String>) {
-        self.health.0.lock().unwrap_or_else(PoisonError::into_inner).insert(self.part, reason);
+        self.health.0.send_if_modified(|parts| {
+            let before = parts.insert(self.part, reason.clone());
+            before != Some(reason)
+        });
     }
 }
 

@@ -18,6 +18,7 @@ pub mod problem;
 pub mod secret;
 pub mod service;
 pub mod shutdown;
+pub mod supervisor;
 pub mod token;
 
 pub use clock::Clock;

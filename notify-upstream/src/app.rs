@@ -170,6 +170,12 @@ impl App {
         }
     }
 
+    /// What stands in the way of readiness.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        self.health.clone()
+    }
+
     /// Serves until the stop; then accepts nothing, begins nothing, hands back what has not begun and finishes what has.
     pub async fn run(self, listeners: Listeners, shutdown: Shutdown) {
         let Means { store, clock, workers, board, runner, metrics, sequence: _ } = self.means;

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 use postern_common::Clock;
 use postern_common::clock::Timestamp;
+use postern_common::config::Env;
 use postern_common::database::{Database, Options};
 use postern_common::exit::Exit;
 use postern_notify::notification::{Channel, NotificationId};
@@ -157,7 +158,7 @@ fn preview(
 
 impl DeadCommand {
     async fn run(self, config: &Path) -> Result<(), Exit> {
-        let config = read_config(config)?;
+        let config = read_config(config, &Env::of_process())?;
         let database = Database::open(&config.database, Options::new("postern-notify-cli")).await?;
         let store = Store::open(&database, 3).await?;
         let clock = Clock::system();

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use postern_common::config::{Env, load};
 use postern_common::exit::Exit;
+use postern_common::supervisor::Supervisor;
 use postern_common::{Clock, Shutdown, log};
 use postern_notify::{App, Config, Listeners};
 use tokio::net::TcpListener;
@@ -39,18 +40,21 @@ async fn main() -> ExitCode {
     }
 }
 
-fn read_config(path: &Path) -> Result<Config, Exit> {
-    let env = Env::of_process();
-    load(path, |root| Config::read(root, &env))
+fn read_config(path: &Path, env: &Env) -> Result<Config, Exit> {
+    load(path, |root| Config::read(root, env))
 }
 
 async fn serve(config: &Path) -> Result<(), Exit> {
-    let config = read_config(config)?;
+    let env = Env::of_process();
+    let config = read_config(config, &env)?;
     log::init(config.log.format, &config.log.filter);
     let (public, admin) = (bind(config.listen).await?, bind(config.admin).await?);
     let shutdown = Shutdown::on_signals()
         .map_err(|error| Exit::unavailable(format!("cannot install signal handlers: {error}")))?;
     let app = Box::pin(App::build(config, Clock::system())).await?;
+    if let Some(supervisor) = Supervisor::of(&env) {
+        tokio::spawn(supervisor.follow(app.health(), shutdown.clone()));
+    }
     Box::pin(app.run(Listeners { public, admin: Some(admin) }, shutdown)).await;
     Ok(())
 }

@@ -143,6 +143,12 @@ impl App {
         self
     }
 
+    /// What stands in the way of readiness.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        self.health.clone()
+    }
+
     /// Serves until the stop begins, and then until no request is in flight or the drain is over.
     pub async fn run(self, listeners: Listeners, shutdown: Shutdown) {
         let background = Shutdown::new();

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use postern_common::config::{self, Env};
 use postern_common::exit::Exit;
+use postern_common::supervisor::Supervisor;
 use postern_common::token::{Verifier, VerifierOptions};
 use postern_common::{Clock, Shutdown, log};
 use postern_proxy::config::TestToken;
@@ -87,6 +88,9 @@ fn run(path: &Path, env: &Env, take_over: bool) -> Result<(), Exit> {
         let mut app = App::build(config, Clock::system())?.watch(path.to_owned(), env.clone());
         if let Some(predecessor) = predecessor {
             app = app.succeeds(predecessor);
+        }
+        if let Some(supervisor) = Supervisor::of(env) {
+            tokio::spawn(supervisor.follow(app.health(), shutdown.clone()));
         }
         app.run(listeners, shutdown).await;
         Ok(())

@@ -7,8 +7,10 @@ use std::time::Instant;
 
 use clap::{Args, Parser, Subcommand};
 use postern::Options;
+use postern_common::admin::Health;
 use postern_common::config::Env;
 use postern_common::exit::Exit;
+use postern_common::supervisor::Supervisor;
 use postern_common::{Clock, Secret, Shutdown, log};
 use tokio::runtime::{Builder, Runtime};
 
@@ -112,6 +114,9 @@ async fn run(data_dir: PathBuf, run: Run, began: Instant) -> Result<(), Exit> {
     // Absolute, because the commands are pasted into another shell, which may stand elsewhere.
     let program = std::env::current_exe().map_or("postern".to_owned(), |path| path.display().to_string());
     say(&postern::greeting(&running, &program, began.elapsed()));
+    if let Some(supervisor) = Supervisor::of(&Env::of_process()) {
+        tokio::spawn(supervisor.follow(Health::new(), shutdown.clone()));
+    }
     running.run(shutdown).await
 }
 

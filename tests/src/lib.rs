@@ -14,6 +14,7 @@
 //! ```
 
 pub mod answer;
+pub mod browser;
 pub mod client;
 pub mod config_file;
 pub mod contract;
@@ -32,6 +33,7 @@ pub mod surface;
 use std::io::Write as _;
 
 pub use answer::Answer;
+pub use browser::Browser;
 pub use client::Client;
 pub use contract::Contract;
 pub use edge::Edge;
@@ -46,8 +48,20 @@ pub use surface::{Person, Surface};
 /// # Panics
 /// If the report cannot be written.
 pub fn note(text: &str) {
+    report("POSTERN_TEST_NOTES", text);
+}
+
+/// Reports a test that this machine cannot run, and why: `tests/run` shows it after the tests.
+///
+/// # Panics
+/// If the report cannot be written.
+pub fn skipped(test: &str, why: &str) {
+    report("POSTERN_TEST_SKIPPED", &format!("{test}: {why}"));
+}
+
+fn report(variable: &str, text: &str) {
     let env = postern_common::config::Env::of_process();
-    let Some(path) = env.get("POSTERN_TEST_NOTES") else { return };
+    let Some(path) = env.get(variable) else { return };
     let mut file =
         std::fs::OpenOptions::new().append(true).create(true).open(path).expect("the report is writable");
     file.write_all(format!("{text}\n").as_bytes()).expect("the report is writable");

@@ -6,6 +6,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader, Lines};
+use tokio::net::UnixDatagram;
 use tokio::process::{Child, ChildStdout, Command};
 
 /// How long a program may take before the test fails rather than hangs.
@@ -39,6 +40,8 @@ pub struct Running {
     name: String,
     lines: Lines<BufReader<ChildStdout>>,
     log: PathBuf,
+    /// Where it says how it is: `NOTIFY_SOCKET` of `sd_notify(3)`.
+    says: UnixDatagram,
 }
 
 // === impl Program ===
@@ -53,7 +56,13 @@ impl Program {
         let own = std::env::current_exe().expect("a process knows its program");
         let built = own.ancestors().nth(2).expect("test programs stand in target/PROFILE/deps").join(name);
         assert!(built.exists(), "{} is not there: run ./tests/run, which builds it", built.display());
-        Self { path: built, arguments: Vec::new(), environment: BTreeMap::new(), folder: folder.to_owned() }
+        Self::at(built, folder)
+    }
+
+    /// Any other program, which is run in the folder.
+    #[must_use]
+    pub fn at(path: PathBuf, folder: &Path) -> Self {
+        Self { path, arguments: Vec::new(), environment: BTreeMap::new(), folder: folder.to_owned() }
     }
 
     /// With an argument.
@@ -92,7 +101,7 @@ impl Program {
         }
     }
 
-    /// Starts it; its standard error goes to a file in its folder.
+    /// Starts it; its standard error goes to a file in its folder, and a socket beside it hears how it is.
     ///
     /// # Panics
     /// If it cannot be started.
@@ -101,14 +110,17 @@ impl Program {
         let name = self.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let log = self.folder.join(format!("{name}-{}.log", uuid::Uuid::new_v4().simple()));
         let file = std::fs::File::create(&log).expect("the test's folder can be written");
+        let heard = log.with_extension("notify");
+        let says = UnixDatagram::bind(&heard).expect("the test's folder can be written");
         let mut child = self
             .command()
+            .env("NOTIFY_SOCKET", heard)
             .stdout(Stdio::piped())
             .stderr(file)
             .spawn()
             .unwrap_or_else(|error| panic!("{}: {error}", self.path.display()));
         let stdout = child.stdout.take().expect("standard output is piped");
-        Running { child, name, lines: BufReader::new(stdout).lines(), log }
+        Running { child, name, lines: BufReader::new(stdout).lines(), log, says }
     }
 }
 
@@ -135,11 +147,28 @@ impl Running {
         }
     }
 
-    /// Fails the test when it has ended.
+    /// Returns when it says that every part of it is ready.
     ///
     /// # Panics
-    /// If it has ended by itself.
-    pub fn is_alive(&mut self) {
+    /// If it ends before, or takes more than a minute.
+    pub async fn until_ready(&mut self) {
+        let mut datagram = [0; 4096];
+        let mut last = "nothing".to_owned();
+        loop {
+            let heard = tokio::select! {
+                heard = tokio::time::timeout(PATIENCE, self.says.recv(&mut datagram)) => heard,
+                ended = self.child.wait() => panic!("{} ended: {ended:?}\n{}", self.name, self.log()),
+            };
+            let length = heard.unwrap_or_else(|_| panic!("{} says {last:?}\n{}", self.name, self.log()));
+            last = String::from_utf8_lossy(&datagram[..length.expect("a datagram")]).into_owned();
+            if last.lines().any(|line| line == "STATUS=ready") {
+                return;
+            }
+        }
+    }
+
+    /// Fails the test when it has ended.
+    fn is_alive(&mut self) {
         let ended = self.child.try_wait().expect("a child can be asked");
         assert!(ended.is_none(), "{} ended by itself: {}", self.name, self.log());
     }

@@ -2,21 +2,16 @@
 //! the pools, the sample services, the social provider and the mail catcher are standalone's.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use postern_common::cache::testing::{TestCache, redis};
 use postern_common::database::testing::{TestDatabase, postgres};
 use tempfile::TempDir;
 
-use crate::client::Client;
 use crate::config_file::{ConfigFile, conf};
 use crate::ports;
 use crate::postern::Postern;
 use crate::program::{Program, Running};
 use crate::surface::Surface;
-
-/// How long the processes may take before the test fails rather than hangs.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Three processes, and what they lean on.
 #[derive(Debug)]
@@ -93,9 +88,8 @@ impl Split {
                 changes.env.iter().fold(program, |program, (name, value)| program.env(*name, value));
             processes.push(program.start());
         }
-        for port in [ports.auth_admin, ports.notify_admin, ports.proxy_admin] {
-            let ready = tokio::time::timeout(PATIENCE, until_ready(port, &mut processes)).await;
-            ready.expect("every process is ready within a minute");
+        for process in &mut processes {
+            process.until_ready().await;
         }
         let env: BTreeMap<String, String> = development.surface().environment().clone();
         let surface = Surface::new(&format!("http://127.0.0.1:{}", ports.proxy), env);
@@ -170,21 +164,6 @@ fn with_identity(program: Program, development: &Postern, account: &str) -> Prog
     }
     let program = program.env("IDP_SERVICE_ACCOUNT_USERNAME", account);
     program.env("IDP_SERVICE_ACCOUNT_PASSWORD", development.password_of(account))
-}
-
-/// Asks until the process answers that it is ready; gives up when one has ended.
-async fn until_ready(port: u16, processes: &mut [Running]) {
-    let admin = Client::new(&format!("http://127.0.0.1:{port}"));
-    loop {
-        if admin.get("/readyz").try_send().await.is_some_and(|answer| answer.status == 200) {
-            return;
-        }
-        for process in &mut *processes {
-            process.is_alive();
-        }
-        // A process of its own tells nobody when it is ready: it has to be asked.
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
 }
 
 fn quoted(text: &str) -> String {

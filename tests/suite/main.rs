@@ -1,6 +1,7 @@
 //! End to end, over real sockets. Run by `./tests/run`.
 
 mod bad_input;
+mod browser;
 mod clock;
 mod contract;
 mod document;

@@ -122,13 +122,28 @@ fn read_pool(table: &Object<'_>, names: &Names, env: &Env) -> WrittenPool {
         pool_id: written(table, "pool_id"),
         client_id: written(table, "client_id"),
         client_secret: secret_file(table, "client_secret", "client_secret_file", names.client_secret, env),
-        issuer: table.optional("issuer", text),
+        issuer: table.optional("issuer", |field| issuer(field, table.has("jwks_url"))),
         jwks_url: table.optional("jwks_url", |field| field.url()),
     }
 }
 
 fn text(field: Field<'_>) -> Option<String> {
     field.text(1..=2048)
+}
+
+/// Compared with `iss` byte for byte. The keys are looked for below it unless they stand elsewhere.
+fn issuer(field: Field<'_>, keys_are_elsewhere: bool) -> Option<String> {
+    let issuer = text(field)?;
+    if keys_are_elsewhere || jwks_url(&issuer).is_some() {
+        return Some(issuer);
+    }
+    field.reject("invalid_format", "must be an absolute http or https URL, or `jwks_url` must be set, too")
+}
+
+/// Where a pool publishes its keys (OpenID Connect Discovery names the same place for Cognito).
+fn jwks_url(issuer: &str) -> Option<Url> {
+    let url = Url::parse(&format!("{issuer}/.well-known/jwks.json")).ok()?;
+    matches!(url.scheme(), "http" | "https").then_some(url)
 }
 
 fn written(table: &Object<'_>, name: &'static str) -> Written<String> {
@@ -224,9 +239,9 @@ impl Place<'_> {
     }
 
     fn jwks_url(&self, table: &str, issuer: &str) -> Option<Url> {
-        let url = Url::parse(&format!("{issuer}/.well-known/jwks.json")).ok();
+        let url = jwks_url(issuer);
         if url.is_none() {
-            let detail = format!("identity.{table}: issuer `{issuer}` is not a URL; set issuer or jwks_url");
+            let detail = format!("identity.{table}: the region and the pool make no URL: `{issuer}`");
             self.root.fail("invalid_format", detail);
         }
         url

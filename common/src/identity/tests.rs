@@ -112,3 +112,18 @@ fn a_wrong_endpoint_hides_nothing_else_that_is_wrong() {
         assert!(exit.message().contains(part), "{part} is missing in\n{exit}");
     }
 }
+
+#[test]
+fn an_issuer_without_keys_is_told_at_its_line_and_hides_nothing_else() {
+    let text =
+        "[identity.actor]\nissuer = 'nowhere'\nclient_id = 7\n[identity.service]\nissuer = 'mailto:a@b'\n";
+    let exit = read(text, &[POOLS[0], POOLS[2], POOLS[3]]).expect_err("mistakes");
+    let expected = [
+        "conf/x.toml:2: identity.actor.issuer: must be an absolute http or https URL, or `jwks_url` must be set, too",
+        "conf/x.toml:3: identity.actor.client_id: must be a string, not an integer",
+        "conf/x.toml:5: identity.service.issuer: must be an absolute http or https URL, or `jwks_url` must be set, too",
+    ];
+    assert_eq!(exit.message(), expected.join("\n"));
+    let elsewhere = "[identity.actor]\nissuer = 'nowhere'\njwks_url = 'https://keys.example/'\n";
+    assert_eq!(read(elsewhere, &POOLS).expect("good").actor.issuer, "nowhere");
+}

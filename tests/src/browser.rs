@@ -1,0 +1,123 @@
+//! A person's browser: Chromium without a window, driven by the W3C WebDriver protocol (<https://www.w3.org/TR/webdriver2/>).
+
+use std::path::{Path, PathBuf};
+
+use postern_common::config::Env;
+use serde_json::{Value, json};
+
+use crate::client::Client;
+use crate::program::{Program, Running};
+
+/// How a WebDriver names an element in JSON (WebDriver, section 12.1).
+const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
+/// How long a page may take to show what is looked for.
+const PATIENCE_MS: u32 = 20_000;
+
+/// One browser with a profile of its own, gone when it is closed.
+#[derive(Debug)]
+pub struct Browser {
+    driver: Running,
+    session: Client,
+}
+
+/// Something on a page.
+#[derive(Debug)]
+pub struct Element<'a> {
+    browser: &'a Browser,
+    path: String,
+}
+
+// === impl Browser ===
+
+impl Browser {
+    /// A browser whose profile is kept in the folder; `None` where the machine has none.
+    ///
+    /// # Panics
+    /// If it is installed and does not start.
+    pub async fn start(folder: &Path) -> Option<Self> {
+        let (chromium, chromedriver) = (installed("chromium")?, installed("chromedriver")?);
+        let mut driver = Program::at(chromedriver, folder)
+            .arg("--port=0")
+            .env("HOME", folder.display().to_string())
+            .env("PATH", Env::of_process().get("PATH").unwrap_or_default())
+            .start();
+        let said = driver.wait_for_line("started successfully on port").await;
+        let line = said.last().expect("the line that was waited for");
+        let port: String = line.chars().filter(char::is_ascii_digit).collect();
+        let profile = format!("--user-data-dir={}", folder.join("profile").display());
+        let options = json!({
+            "binary": chromium,
+            // As root there is no sandbox; the rest keeps it from calling home.
+            "args": ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
+                "--disable-quic", "--disable-background-networking", "--disable-component-update", "--disable-sync", profile],
+        });
+        let wanted = json!({
+            "browserName": "chrome",
+            "goog:chromeOptions": options,
+            "timeouts": {"implicit": PATIENCE_MS, "pageLoad": PATIENCE_MS},
+        });
+        let client = Client::new(&format!("http://127.0.0.1:{port}"));
+        let body = json!({"capabilities": {"alwaysMatch": wanted}});
+        let session = client.post("/session").json(&body).send().await.expect(200);
+        let id = session.string("/value/sessionId");
+        Some(Self { driver, session: Client::new(&format!("http://127.0.0.1:{port}/session/{id}/")) })
+    }
+
+    /// Goes to an address, as if it had been typed.
+    pub async fn open(&self, url: &str) {
+        self.post("url", &json!({ "url": url })).await;
+    }
+
+    /// The address that the browser shows.
+    pub async fn address(&self) -> String {
+        self.get("url").await.as_str().expect("an address is text").to_owned()
+    }
+
+    /// What the script returns: the body of a function.
+    pub async fn run(&self, script: &str) -> Value {
+        self.post("execute/sync", &json!({"script": script, "args": []})).await
+    }
+
+    /// The first element that the CSS selector finds; the page is given time to show it.
+    pub async fn find(&self, selector: &str) -> Element<'_> {
+        let found = self.post("element", &json!({"using": "css selector", "value": selector})).await;
+        let id = found[ELEMENT].as_str().unwrap_or_else(|| panic!("{selector}: {found}"));
+        Element { browser: self, path: format!("element/{id}") }
+    }
+
+    /// Ends it.
+    pub async fn close(self) {
+        let session = self.session.base().path().trim_end_matches('/');
+        drop(self.session.request(http::Method::DELETE, session).send().await.expect(200));
+        drop(self.driver);
+    }
+
+    async fn get(&self, path: &str) -> Value {
+        self.session.get(path).send().await.expect(200).json()["value"].clone()
+    }
+
+    async fn post(&self, path: &str, body: &Value) -> Value {
+        self.session.post(path).json(body).send().await.expect(200).json()["value"].clone()
+    }
+}
+
+/// Where a program is, if the machine has it.
+fn installed(name: &str) -> Option<PathBuf> {
+    let env = Env::of_process();
+    std::env::split_paths(env.get("PATH")?).map(|folder| folder.join(name)).find(|program| program.is_file())
+}
+
+// === impl Element ===
+
+impl Element<'_> {
+    /// Clicks on it.
+    pub async fn click(&self) {
+        self.browser.post(&format!("{}/click", self.path), &json!({})).await;
+    }
+
+    /// Its text as a person reads it.
+    pub async fn text(&self) -> String {
+        let text = self.browser.get(&format!("{}/text", self.path)).await;
+        text.as_str().expect("text").to_owned()
+    }
+}
