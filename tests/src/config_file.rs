@@ -61,6 +61,19 @@ impl ConfigFile {
         Self { text: format!("{key} = {value}\n{}", self.text) }
     }
 
+    /// With this table, given without its heading, in the place of the one that stands there or at the end.
+    #[must_use]
+    pub fn table(self, name: &str, keys: &str) -> Self {
+        let heading = format!("[{name}]");
+        let mut inside = false;
+        let rest = self.text.lines().filter(|line| {
+            inside = if line.starts_with('[') { *line == heading } else { inside };
+            !inside
+        });
+        let rest = rest.collect::<Vec<_>>().join("\n");
+        Self { text: format!("{rest}\n{heading}\n{keys}") }
+    }
+
     /// With more tables at the end of the file.
     #[must_use]
     pub fn append(self, tables: &str) -> Self {

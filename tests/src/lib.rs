@@ -14,6 +14,7 @@
 //! ```
 
 pub mod answer;
+pub mod broken;
 pub mod browser;
 pub mod client;
 pub mod config_file;
@@ -33,10 +34,11 @@ pub mod surface;
 use std::io::Write as _;
 
 pub use answer::Answer;
+pub use broken::Broken;
 pub use browser::Browser;
 pub use client::Client;
 pub use contract::Contract;
-pub use edge::Edge;
+pub use edge::{Edge, Gateway};
 pub use mailbox::Mailbox;
 pub use pools::Pools;
 pub use postern::Postern;

@@ -12,4 +12,5 @@ mod house;
 mod identity_headers;
 mod main_job;
 mod start;
+mod statuses;
 mod webhook;
