@@ -32,6 +32,8 @@ pub struct Changes {
     pub notify: &'static str,
     /// Variables of all three processes.
     pub env: Vec<(&'static str, String)>,
+    /// Which variables of the installation they get at all; all of them where it is empty.
+    pub only: &'static [&'static str],
 }
 
 /// Where the processes listen.
@@ -83,7 +85,7 @@ impl Split {
             std::fs::write(&path, file.text()).expect("the test's folder can be written");
             let program =
                 Program::of_workspace(program, folder.path()).arg("--config").arg(path.display().to_string());
-            let program = with_identity(program, &development, account);
+            let program = with_identity(program, &development, account, changes.only);
             let program =
                 changes.env.iter().fold(program, |program, (name, value)| program.env(*name, value));
             processes.push(program.start());
@@ -154,10 +156,11 @@ fn proxy_config(development: &Postern, ports: Ports) -> ConfigFile {
 }
 
 /// The variables of the interface, for the service that signs in as `account`.
-fn with_identity(program: Program, development: &Postern, account: &str) -> Program {
+fn with_identity(program: Program, development: &Postern, account: &str, only: &[&str]) -> Program {
     let environment = development.surface().environment().iter();
     // The address of standalone's own gateway is nothing that the processes may know.
     let environment = environment.filter(|(name, _)| !name.starts_with("POSTERN_"));
+    let environment = environment.filter(|(name, _)| only.is_empty() || only.contains(&name.as_str()));
     let program = environment.fold(program, |program, (name, value)| program.env(name, value));
     if account.is_empty() {
         return program;

@@ -67,6 +67,28 @@ async fn notify_lists_every_mistake_of_its_config() {
 }
 
 #[tokio::test]
+async fn the_gateway_lists_every_mistake_of_its_config() {
+    let case = Case::of("postern-proxy");
+    let upstream = "[upstream.a]\naddresses = [\"nowhere\"]\n\n";
+    let route = "[[route]]\nname = \"open\"\npath = \"x\"\nupstream = \"b\"\n";
+    let ended = case.run(&format!("workers = 0\nadmin = \"here\"\nlistne = 1\n\n{upstream}{route}")).await;
+    let mistakes = [
+        "1: at least one [[listen]]",
+        "1: workers: ",
+        "2: admin: ",
+        "3: listne: ",
+        "6: upstream.a.addresses.0: ",
+        "8: route.0.methods: ",
+        "8: route.0.policy: ",
+        "10: route.0.path: ",
+        "11: route.0.upstream: ",
+    ];
+    for (line, mistake) in ended.expect(64, mistakes.len()).iter().zip(mistakes) {
+        assert!(line.starts_with(&format!("test.toml:{mistake}")), "{line} is not {mistake:?}");
+    }
+}
+
+#[tokio::test]
 async fn text_that_is_not_toml_is_told_with_its_line() {
     for program in ["postern-auth", "postern-notify", "postern-proxy"] {
         let case = Case::of(program);
@@ -91,10 +113,13 @@ async fn a_config_that_is_not_there_is_one_line() {
 async fn a_port_that_is_taken_is_one_line() {
     let taken = TcpListener::bind("127.0.0.1:0").await.expect("the loopback has a free port");
     let address = taken.local_addr().expect("a bound socket has an address");
-    for program in ["postern-auth", "postern-notify"] {
-        let ended =
-            Case::of(program).run(&format!("listen = \"{address}\"\nadmin = \"127.0.0.1:0\"\n")).await;
-        let lines = ended.expect(69, 1);
+    let upstream = format!("listen = \"{address}\"\nadmin = \"127.0.0.1:0\"\n");
+    let gateway = format!("[admin]\naddress = \"127.0.0.1:0\"\n[[listen]]\naddress = \"{address}\"\n");
+    for (program, config) in
+        [("postern-auth", &upstream), ("postern-notify", &upstream), ("postern-proxy", &gateway)]
+    {
+        let lines = Case::of(program).run(config).await;
+        let lines = lines.expect(69, 1);
         assert!(lines[0].contains(&address.to_string()), "{program}: {lines:?}");
     }
 }

@@ -120,13 +120,9 @@ impl Upstream {
         }
         field.object(|upstream| {
             let seconds = Duration::from_secs;
-            let addresses = upstream.required("addresses", |field| {
-                let addresses = field.array(Address::read)?;
-                if addresses.is_empty() {
-                    field.fail("invalid_length", "must not be empty")
-                } else {
-                    Some(addresses)
-                }
+            let addresses = upstream.required("addresses", |field| match &field.node().value {
+                Value::Array(items) if items.is_empty() => field.fail("invalid_length", "must not be empty"),
+                _ => field.array(Address::read),
             });
             let choices = [
                 ("least-loaded", Balance::LeastLoaded),
