@@ -129,3 +129,39 @@ fn rust_files(folder: &Path, found: &mut Vec<PathBuf>) {
         }
     }
 }
+
+/// An end-to-end test waits for what happens, not for time to pass.
+#[test]
+fn the_end_to_end_tests_never_sleep() {
+    let mut files = Vec::new();
+    for part in ["src", "suite"] {
+        rust_files(&root().join("tests").join(part), &mut files);
+    }
+    let sleeps = concat!("time::", "sleep");
+    for file in files {
+        let text = std::fs::read_to_string(&file).expect("sources are UTF-8");
+        assert!(!text.contains(sleeps), "{} sleeps", file.display());
+    }
+}
+
+/// The targets of the links of a document that stand in this repository.
+fn links(document: &str) -> impl Iterator<Item = &str> {
+    let targets = document.split("](").skip(1).filter_map(|rest| Some(rest.split_once(')')?.0));
+    let here = targets.filter(|target| !target.contains("://") && !target.starts_with('#'));
+    here.filter_map(|target| target.split('#').next())
+}
+
+#[test]
+fn every_link_of_a_document_leads_somewhere() {
+    let output =
+        Command::new("git").args(["ls-files", "*.md"]).current_dir(root()).output().expect("git runs");
+    let documents = String::from_utf8(output.stdout).expect("names are UTF-8");
+    assert!(documents.lines().any(|name| name == "README.md"), "{documents}");
+    for name in documents.lines() {
+        let path = root().join(name);
+        let folder = path.parent().expect("a document stands in a folder");
+        for target in links(&std::fs::read_to_string(&path).expect("documents are UTF-8")) {
+            assert!(folder.join(target).exists(), "{name}: {target} is not there");
+        }
+    }
+}

@@ -3,6 +3,7 @@
 mod bad_input;
 mod browser;
 mod clock;
+mod config_files;
 mod contract;
 mod document;
 mod endurance;

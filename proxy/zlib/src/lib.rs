@@ -7,15 +7,16 @@
 //! over by pointer.
 #![no_std]
 #![expect(non_camel_case_types, non_snake_case, reason = "the names are zlib's")]
-#![expect(clippy::missing_safety_doc, reason = "the contracts are zlib's")]
+#![expect(missing_docs, clippy::missing_safety_doc, reason = "the contracts are zlib's")]
+#![expect(unsafe_code, reason = "an interface of C, passed on as it is; nothing else of ours needs it")]
 
 use core::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
 use core::mem::{offset_of, size_of};
 
 pub use libz_rs_sys::{
     Z_BLOCK, Z_BUF_ERROR, Z_DATA_ERROR, Z_DEFAULT_STRATEGY, Z_DEFLATED, Z_FINISH, Z_FULL_FLUSH, Z_MEM_ERROR,
-    Z_NEED_DICT, Z_NO_FLUSH, Z_OK, Z_PARTIAL_FLUSH, Z_STREAM_END, Z_STREAM_ERROR, Z_SYNC_FLUSH, internal_state,
-    zlibVersion,
+    Z_NEED_DICT, Z_NO_FLUSH, Z_OK, Z_PARTIAL_FLUSH, Z_STREAM_END, Z_STREAM_ERROR, Z_SYNC_FLUSH,
+    internal_state, zlibVersion,
 };
 
 pub type uInt = c_uint;
