@@ -8,7 +8,7 @@ use std::time::Duration;
 use postern_common::config::Env;
 use postern_common::decode::{Field, Object};
 use postern_common::identity::{AwsCredentials, IdentityConfig};
-use postern_common::log::Format;
+use postern_common::log::Log;
 use url::Url;
 
 pub use self::social::{Delivery, SocialConfig};
@@ -58,15 +58,6 @@ pub struct Config {
     pub social: Option<SocialConfig>,
 }
 
-/// How log lines look and which there are.
-#[derive(Clone, Debug)]
-pub struct Log {
-    /// `json` (default) or `text`.
-    pub format: Format,
-    /// A level or a filter such as `info,postern_auth=debug`. Default `info`.
-    pub filter: String,
-}
-
 /// How an address is confirmed at registration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Confirm {
@@ -93,7 +84,7 @@ pub struct Refresh {
 impl Config {
     /// Reads the root of `conf/auth.toml`.
     pub fn read(root: &Object<'_>, env: &Env) -> Option<Self> {
-        let log = root.section("log", read_log);
+        let log = Log::read(root);
         let aws = read_aws(root, env);
         let confirm = read_confirm(root, aws.is_some());
         let flow = read_flow(root, aws.is_some());
@@ -110,7 +101,7 @@ impl Config {
         Some(Self {
             listen: root.or("listen", SocketAddr::from(([127, 0, 0, 1], 8501)), |field| field.socket_addr()),
             admin: root.or("admin", SocketAddr::from(([127, 0, 0, 1], 8510)), |field| field.socket_addr()),
-            log: log.unwrap_or_default(),
+            log,
             database,
             cache,
             actor_service: actor_service.unwrap_or_else(default_actor_service),
@@ -135,15 +126,6 @@ fn default_actor_service() -> Url {
 fn url_text(field: Field<'_>) -> Option<String> {
     let text = field.text(1..=2048)?;
     if text.contains(':') { Some(text) } else { field.fail("invalid_format", "must be a URL") }
-}
-
-fn read_log(table: &Object<'_>) -> Option<Log> {
-    let default = Log::default();
-    let formats = [("json", Format::Json), ("text", Format::Text)];
-    Some(Log {
-        format: table.or("format", default.format, |field| field.one_of(&formats)),
-        filter: table.or("filter", default.filter, |field| field.text(1..=512)),
-    })
 }
 
 fn read_refresh(table: &Object<'_>) -> Option<Refresh> {
@@ -226,12 +208,6 @@ fn read_ring(root: &Object<'_>, variable: &str, text: &str) -> Option<KeyRing> {
 }
 
 // === defaults ===
-
-impl Default for Log {
-    fn default() -> Self {
-        Self { format: Format::Json, filter: "info".to_owned() }
-    }
-}
 
 impl Default for Refresh {
     fn default() -> Self {

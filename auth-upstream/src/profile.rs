@@ -40,6 +40,10 @@ fn other(name: &str, field: Field<'_>) -> Option<(String, Value)> {
     if name.len() > 64 {
         return field.fail("invalid_length", "the name must be at most 64 bytes long");
     }
+    // Whoever is asked for the address of a person believes these: they are for the actor service to say.
+    if matches!(name, "emailVerified" | "phoneVerified") {
+        return field.reject("not_allowed", "is not for the person to say");
+    }
     match field.value() {
         Node::String(_) => Some((name.to_owned(), Value::String(field.text(0..=MOST_BYTES)?))),
         Node::Bool(_) | Node::Integer(_) | Node::Float(_) => Some((name.to_owned(), field.node().to_json())),
@@ -73,5 +77,7 @@ mod tests {
         assert_eq!(profile(r#"{"phone":"555"}"#), Err(vec!["invalid_format"]));
         assert_eq!(profile(r#"{"x":{}}"#), Err(vec!["invalid_type"]));
         assert_eq!(profile("[]"), Err(vec!["invalid_type"]));
+        let proven = profile(r#"{"emailVerified":true,"phoneVerified":true}"#);
+        assert_eq!(proven, Err(vec!["not_allowed", "not_allowed"]));
     }
 }

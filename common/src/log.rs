@@ -7,6 +7,8 @@ use std::io::IsTerminal;
 
 use tracing_subscriber::EnvFilter;
 
+use crate::decode::Object;
+
 /// How a line looks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
@@ -15,6 +17,39 @@ pub enum Format {
     Json,
     /// Words, for a terminal.
     Text,
+}
+
+/// The table `[log]`: how log lines look and which there are.
+#[derive(Clone, Debug)]
+pub struct Log {
+    /// `json` (default) or `text`.
+    pub format: Format,
+    /// A level or a filter such as `info,postern_auth=debug`. Default `info`.
+    pub filter: String,
+}
+
+// === impl Log ===
+
+impl Log {
+    /// Reads the table of a service's settings, which may be absent.
+    #[must_use]
+    pub fn read(root: &Object<'_>) -> Self {
+        let formats = [("json", Format::Json), ("text", Format::Text)];
+        let read = |table: &Object<'_>| {
+            let default = Self::default();
+            Some(Self {
+                format: table.or("format", default.format, |field| field.one_of(&formats)),
+                filter: table.or("filter", default.filter, |field| field.text(1..=512)),
+            })
+        };
+        root.section("log", read).unwrap_or_default()
+    }
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self { format: Format::Json, filter: "info".to_owned() }
+    }
 }
 
 /// Sends the process's events to standard error. `filter` is a level or a `tracing` filter such as

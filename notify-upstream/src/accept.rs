@@ -223,13 +223,14 @@ impl Clerk {
                     self.0.runner.start(Job { claimed: born(row), worker: Arc::clone(worker), permit });
                 }
                 None if row.send_at.is_none() => {
-                    left_waiting.insert(lane.code(), lane);
+                    // Orders rise within a batch: the first of a lane is its lowest.
+                    left_waiting.entry(lane.code()).or_insert((lane, row.order));
                 }
                 None => {}
             }
         }
-        for lane in left_waiting.into_values() {
-            self.0.board.desk(lane.channel).mark_waiting(lane);
+        for (lane, order) in left_waiting.into_values() {
+            self.0.board.leave_waiting(lane, order);
         }
     }
 

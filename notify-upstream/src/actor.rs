@@ -10,12 +10,25 @@ use crate::address::{
     ActorId, Address, DeviceToken, E164, EmailAddress, Subscription, SubscriptionKeys, is_public_https,
 };
 use crate::notification::Channel;
+use crate::request::Principal;
 
 /// Asks the actor service, with our own service token.
 #[derive(Clone, Debug)]
 pub struct Actors {
     base: Url,
     client: ServiceClient,
+    own: OwnAddresses,
+}
+
+/// Which addresses of their own users may have something sent to. Whoever registers can write any number into a profile;
+/// if that were enough, anyone could have messages sent to the world.
+#[derive(Clone, Copy, Debug)]
+pub struct OwnAddresses {
+    /// A user may address anyone, so that nothing is gained by asking whose address it is.
+    pub anyone: bool,
+    /// By [`Channel::index`]: channels on which an address will do of which the actor service does not say whether it is
+    /// verified.
+    pub unverified: [bool; 3],
 }
 
 /// Why there is no address.
@@ -25,6 +38,8 @@ pub enum NoAddress {
     Unknown,
     /// The actor has no address for this channel, or one that is not well-formed.
     NotThere,
+    /// It is a user's own, and not verified.
+    NotVerified,
     /// The actor service refuses us, or our service account is wrong.
     Misconfigured,
     /// The actor service or the service pool is away.
@@ -41,18 +56,28 @@ const MAX_ANSWER: usize = 64 << 10;
 impl Actors {
     /// Asks at `base`, such as `http://127.0.0.1:8504`.
     #[must_use]
-    pub fn new(base: Url, client: ServiceClient) -> Self {
-        Self { base, client }
+    pub fn new(base: Url, client: ServiceClient, own: OwnAddresses) -> Self {
+        Self { base, client, own }
     }
 
-    /// Where a channel reaches an actor.
+    /// Where a channel reaches an actor, for whoever asked for the notification.
     ///
     /// # Errors
     /// Why not.
-    pub async fn address(&self, actor: &ActorId, channel: Channel) -> Result<Address, NoAddress> {
+    pub async fn address(
+        &self,
+        actor: &ActorId,
+        channel: Channel,
+        creator: &str,
+    ) -> Result<Address, NoAddress> {
         let asked = tokio::time::timeout(DEADLINE, self.ask(actor));
         let profile = asked.await.unwrap_or(Err(NoAddress::Unavailable))?;
-        address_of(&profile, channel).ok_or(NoAddress::NotThere)
+        let address = address_of(&profile, channel).ok_or(NoAddress::NotThere)?;
+        if !Principal::is_user(creator) || self.own.allow(channel, is_verified(&profile, channel)) {
+            Ok(address)
+        } else {
+            Err(NoAddress::NotVerified)
+        }
     }
 
     async fn ask(&self, actor: &ActorId) -> Result<Value, NoAddress> {
@@ -82,6 +107,25 @@ impl Actors {
         }
         serde_json::from_slice(&body).map_err(|_| NoAddress::Unavailable)
     }
+}
+
+// === impl OwnAddresses ===
+
+impl OwnAddresses {
+    /// Whether a user's own address will do, by what the actor service says of it.
+    fn allow(&self, channel: Channel, verified: Option<bool>) -> bool {
+        self.anyone || verified.unwrap_or(self.unverified[channel.index()])
+    }
+}
+
+/// What the actor service says of an address: `emailVerified`, `phoneVerified`. Anything but `true` is no yes.
+fn is_verified(profile: &Value, channel: Channel) -> Option<bool> {
+    let name = match channel {
+        Channel::Email => "emailVerified",
+        Channel::Sms => "phoneVerified",
+        Channel::Push => return None,
+    };
+    profile.get(name).map(|value| value == &Value::Bool(true))
 }
 
 fn address_of(profile: &Value, channel: Channel) -> Option<Address> {
@@ -117,5 +161,27 @@ mod tests {
         }
         assert!(address_of(&json!({"email": "a@b\r\nRCPT"}), Channel::Email).is_none());
         assert!(address_of(&json!({"email": "a@example.com"}), Channel::Sms).is_none());
+    }
+
+    #[test]
+    fn what_a_user_wrote_itself_is_not_enough() {
+        let shipped = OwnAddresses { anyone: false, unverified: [true, false, true] };
+        let strict = OwnAddresses { unverified: [false; 3], ..shipped };
+        let wide = OwnAddresses { anyone: true, ..strict };
+        let silent = json!({"email": "a@example.com", "phone": "+491701234567", "deviceToken": "t"});
+        let allowed = |own: OwnAddresses, profile: &Value| {
+            Channel::ALL.map(|channel| own.allow(channel, is_verified(profile, channel)))
+        };
+        assert_eq!(allowed(shipped, &silent), [true, false, true]);
+        assert_eq!(allowed(strict, &silent), [false; 3]);
+        assert_eq!(allowed(wide, &silent), [true; 3]);
+        assert_eq!(
+            allowed(strict, &json!({"emailVerified": true, "phoneVerified": true})),
+            [true, true, false]
+        );
+        for no in [json!(false), json!("true"), json!(null), json!(1)] {
+            let profile = json!({"emailVerified": no, "phoneVerified": no});
+            assert_eq!(allowed(shipped, &profile), [false, false, true], "{no}");
+        }
     }
 }

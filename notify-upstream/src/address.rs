@@ -72,6 +72,9 @@ pub enum Address {
     Subscription(Subscription),
 }
 
+/// SHA-256 of an address.
+pub type AddressHash = [u8; 32];
+
 macro_rules! printed_as_kind {
     ($($name:ident),*) => {$(
         impl std::fmt::Debug for $name {
@@ -328,6 +331,12 @@ impl Address {
         }
     }
 
+    /// SHA-256 of the text in lower case: what is kept of an address where the address itself is not.
+    #[must_use]
+    pub fn hash(&self) -> AddressHash {
+        hash(self.key())
+    }
+
     /// The text by which suppression knows it.
     #[must_use]
     pub fn key(&self) -> &str {
@@ -338,6 +347,13 @@ impl Address {
             Self::Subscription(subscription) => &subscription.endpoint,
         }
     }
+}
+
+/// The hash of an address that is written as `text`.
+#[must_use]
+pub fn hash(text: &str) -> AddressHash {
+    use sha2::Digest;
+    sha2::Sha256::digest(text.to_ascii_lowercase()).into()
 }
 
 #[cfg(test)]

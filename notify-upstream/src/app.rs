@@ -18,17 +18,17 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use crate::accept::{self, Door};
-use crate::actor::Actors;
+use crate::actor::{Actors, OwnAddresses};
 use crate::config::Config;
 use crate::deliver::Courier;
-use crate::dispatch::{Board, Dispatcher, Ended, Finisher, Means, Runner, Workers};
+use crate::dispatch::{Board, Dispatcher, Ended, Finisher, Means, Runner, Voice, Workers};
 use crate::housekeeping::{Housekeeper, Mover, Reloader};
 use crate::http::Service;
 use crate::metrics::Metrics;
 use crate::notification::Channel;
 use crate::outlet::Outlets;
 use crate::quota::Quota;
-use crate::read::{Library, Reader};
+use crate::read::{Library, Reader, Recent};
 use crate::sequence::Sequence;
 use crate::store::Store;
 use crate::suppression::Suppression;
@@ -97,9 +97,12 @@ impl App {
             postern_common::service::http_client(),
         );
         let suppression = Arc::new(Suppression::new(store.clone(), clock.clone()));
+        let own =
+            OwnAddresses { anyone: config.users_may_address_anyone, unverified: config.unverified_addresses };
         let courier = Courier {
             templates: Arc::clone(&templates),
-            actors: Actors::new(config.actor_service.clone(), calls),
+            actors: Actors::new(config.actor_service.clone(), calls, own),
+            store: store.clone(),
             outlets,
             suppression: Arc::clone(&suppression),
         };
@@ -109,6 +112,7 @@ impl App {
         let (ended, over) = mpsc::unbounded_channel();
         let runner = Runner::new(courier, clock.clone(), Arc::clone(&workers), ended, stop_delivery.clone());
         let means = Means {
+            recent: Recent::new(clock.clone()),
             sequence: Arc::new(Sequence::new(clock.clone())),
             board: Arc::new(Board::new(config.queue.permits)),
             metrics: Metrics::new(),
@@ -135,7 +139,7 @@ impl App {
             stop_delivery,
         } = parts;
         let (door, writer) = Door::open(means.clone());
-        let (reader, library) = Reader::open(means.store.clone());
+        let (reader, library) = Reader::open(means.store.clone(), Arc::clone(&means.recent));
         let health = Health::new();
         let database = health.check("database");
         let service = Service {
@@ -144,6 +148,7 @@ impl App {
             templates,
             door,
             reader,
+            recent: Arc::clone(&means.recent),
             store: means.store.clone(),
             board: Arc::clone(&means.board),
             quota,
@@ -178,13 +183,17 @@ impl App {
 
     /// Serves until the stop; then accepts nothing, begins nothing, hands back what has not begun and finishes what has.
     pub async fn run(self, listeners: Listeners, shutdown: Shutdown) {
-        let Means { store, clock, workers, board, runner, metrics, sequence: _ } = self.means;
+        let Means { store, clock, workers, board, runner, metrics, sequence: _, recent: _ } = self.means;
         let mut background = JoinSet::new();
         let late = Shutdown::new();
         background.spawn(self.verifier.run(shutdown.clone()));
         background.spawn(Arc::clone(&workers).run(late.clone()));
         for dispatcher in self.dispatchers {
             background.spawn(dispatcher.run(self.stop_delivery.clone()));
+        }
+        if let Some(voice) = Voice::new(store.clone(), Arc::clone(&board)).map(Arc::new) {
+            background.spawn(Arc::clone(&voice).hear());
+            background.spawn(voice.run());
         }
         let mover = Mover { store: store.clone(), clock: clock.clone(), board };
         background.spawn(mover.run(self.stop_delivery.clone()));

@@ -10,7 +10,7 @@ use std::time::Duration;
 use postern_common::config::Env;
 use postern_common::decode::Object;
 use postern_common::identity::IdentityConfig;
-use postern_common::log::Format;
+use postern_common::log::Log;
 use url::Url;
 
 pub use outlet::{OutletConfig, ProviderConfig};
@@ -44,6 +44,11 @@ pub struct Config {
     /// Whether a user may address others than itself. Default false: else anyone who registers could send mail to
     /// the world.
     pub users_may_address_anyone: bool,
+    /// Channels on which a user may have something sent to an address of its own although the actor service does not say
+    /// (`emailVerified`, `phoneVerified`) whether it is verified. Default e-mail and push: the authentication upstream
+    /// writes the e-mail address when it registers somebody, and it is the pool's; a device gives out its own token. A
+    /// telephone number is whatever the user wrote. What the actor service calls unverified is never used.
+    pub unverified_addresses: [bool; 3],
     /// Notifications a minute for each user. Default 600: a user writes to itself alone.
     pub user_quota: Option<u64>,
     /// Notifications a minute for each service. Default: no limit.
@@ -52,15 +57,6 @@ pub struct Config {
     pub webhooks: Webhooks,
     /// The providers, in the order of the file.
     pub outlets: Vec<OutletConfig>,
-}
-
-/// How log lines look and which there are.
-#[derive(Clone, Debug)]
-pub struct Log {
-    /// `json` (default) or `text`.
-    pub format: Format,
-    /// A level or a filter such as `info,postern_notify=debug`. Default `info`.
-    pub filter: String,
 }
 
 /// Where the templates are.
@@ -94,7 +90,7 @@ impl Config {
         };
         let (listen, admin) =
             (address("listen", [127, 0, 0, 1], 8502), address("admin", [127, 0, 0, 1], 8511));
-        let log = root.section("log", read_log).unwrap_or_else(Log::new);
+        let log = Log::read(root);
         let text = |name, variable, default: &str| {
             let written = root.optional(name, |field| field.text(1..=1024));
             env.get(variable).map(str::to_owned).or(written).unwrap_or_else(|| default.to_owned())
@@ -111,6 +107,7 @@ impl Config {
         let public_url = root.optional("public_url", |field| field.url());
         let webhooks = webhooks::read(root, env, public_url.as_ref());
         let users_may_address_anyone = root.or("users_may_address_anyone", false, |field| field.boolean());
+        let unverified_addresses = read_channels(root, "unverified_addresses", [true, false, true]);
         let outlets = root.list("provider", |field| {
             field.object(|object| OutletConfig::read(object, env, public_url.as_ref()))
         });
@@ -126,6 +123,7 @@ impl Config {
             templates,
             queue,
             users_may_address_anyone,
+            unverified_addresses,
             user_quota,
             service_quota,
             webhooks: webhooks?,
@@ -134,13 +132,13 @@ impl Config {
     }
 }
 
-fn read_log(log: &Object<'_>) -> Option<Log> {
-    let Log { format, filter } = Log::new();
-    let words = [("json", Format::Json), ("text", Format::Text)];
-    Some(Log {
-        format: log.or("format", format, |field| field.one_of(&words)),
-        filter: log.or("filter", filter, |field| field.text(1..=256)),
-    })
+/// A list of channels, by [`Channel::index`].
+fn read_channels(root: &Object<'_>, name: &'static str, default: [bool; 3]) -> [bool; 3] {
+    if !root.has(name) {
+        return default;
+    }
+    let named = root.list(name, |field| field.one_of(Channel::WORDS));
+    Channel::ALL.map(|channel| named.contains(&channel))
 }
 
 fn read_templates(table: &Object<'_>) -> Option<Templates> {
@@ -175,12 +173,6 @@ fn read_queue(table: &Object<'_>) -> Option<Queue> {
     });
     let connections = table.or("connections", connections, |field| field.integer(3..=100));
     Some(Queue { connections, permits: read, retention })
-}
-
-impl Log {
-    fn new() -> Self {
-        Self { format: Format::Json, filter: "info".to_owned() }
-    }
 }
 
 impl Templates {

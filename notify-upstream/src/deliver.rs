@@ -7,12 +7,12 @@ use arc_swap::ArcSwap;
 use postern_common::clock::Timestamp;
 
 use crate::actor::{Actors, NoAddress};
-use crate::address::{Address, Recipient};
+use crate::address::{Address, AddressHash, Recipient};
 use crate::notification::{Channel, NotificationId};
 use crate::outlet::Outlets;
 use crate::provider::{Message, Refusal};
 use crate::retry::Class;
-use crate::store::Claimed;
+use crate::store::{Claimed, Record, Store};
 use crate::suppression::Suppression;
 use crate::template::{Ambiguous, Content, Locale, TemplateName, Templates};
 
@@ -27,6 +27,8 @@ pub struct Courier {
     pub outlets: Outlets,
     /// Addresses that are proven not to exist.
     pub suppression: Arc<Suppression>,
+    /// What became of earlier attempts.
+    pub store: Store,
 }
 
 /// A claimed row whose attempt begins.
@@ -54,6 +56,8 @@ pub struct Sent {
     pub provider: String,
     /// The provider's words.
     pub detail: Option<String>,
+    /// The address that it was given, hashed.
+    pub address: Option<AddressHash>,
 }
 
 /// It did not work.
@@ -69,6 +73,8 @@ pub struct Failure {
     pub detail: Option<String>,
     /// The provider's wish.
     pub retry_after: Option<Duration>,
+    /// The address that the provider was given, hashed.
+    pub address: Option<Box<AddressHash>>,
 }
 
 // === impl Courier ===
@@ -92,12 +98,12 @@ impl Courier {
         let record = &attempt.claimed.record;
         let channel = record.lane.channel;
         let (content, settings) = self.render(attempt)?;
-        if attempt.claimed.lost && settings.ambiguous == Ambiguous::Fail {
-            return Err(Failure::permanent("outcome_unknown"));
-        }
-        let address = self.address(&record.recipient, channel).await?;
+        let address = self.address(record, channel).await?;
         if self.suppression.holds(channel, &address) {
             return Err(Failure::permanent("address_suppressed"));
+        }
+        if settings.unsubscribe && self.suppression.is_unsubscribed(channel, &address) {
+            return Err(Failure::permanent("recipient_unsubscribed"));
         }
         let message = Message {
             id: attempt.claimed.id,
@@ -108,9 +114,49 @@ impl Courier {
             urgent: record.lane.priority <= crate::notification::Priority::High,
             unsubscribe: settings.unsubscribe,
         };
+        if attempt.claimed.attempt > 1
+            && let Some(sent) = self.reconcile(channel, &message, settings.ambiguous).await?
+        {
+            return Ok(sent);
+        }
         let avoid = attempt.claimed.attempt;
         let outcome = self.outlets.send(channel, &message, avoid).await;
-        outcome.map_err(|(provider, refusal)| self.judge(provider, refusal, channel, &address, &settings))
+        outcome.map_err(|(provider, refusal)| self.judge(provider, refusal, channel, &address))
+    }
+
+    /// Whether an earlier attempt has reached a provider after all: by what a provider has reported under our id, else by
+    /// asking one that can be asked. Where nobody can tell, the template says whether it is sent again.
+    async fn reconcile(
+        &self,
+        channel: Channel,
+        message: &Message<'_>,
+        ambiguous: Ambiguous,
+    ) -> Result<Option<Sent>, Failure> {
+        let known = self.store.read(&[message.id]).await;
+        let known = known.map_err(|_| Failure::of(Class::Transient, "history_unavailable"))?;
+        let Some(snapshot) = known.first() else { return Ok(None) };
+        if let Some(provider) = snapshot.reported_by() {
+            let detail = Some("known by the provider's report".to_owned());
+            return Ok(Some(Sent {
+                provider: provider.to_owned(),
+                detail,
+                address: Some(message.to.hash()),
+            }));
+        }
+        if !snapshot.is_in_doubt(|code| self.outlets.leaves_doubt(code)) {
+            return Ok(None);
+        }
+        match self.outlets.look(channel, message).await {
+            Ok(Some(sent)) => Ok(Some(sent)),
+            Ok(None) if ambiguous == Ambiguous::Fail => Err(Failure::permanent("outcome_unknown")),
+            Ok(None) => Ok(None),
+            Err((provider, refusal)) => Err(Failure {
+                provider: Some(provider),
+                detail: refusal.detail,
+                retry_after: refusal.retry_after,
+                ..Failure::of(Class::Transient, "provider_lookup_failed")
+            }),
+        }
     }
 
     fn render(&self, attempt: &Attempt<'_>) -> Result<(Content, Settings), Failure> {
@@ -135,43 +181,33 @@ impl Courier {
         }
     }
 
-    async fn address(&self, recipient: &str, channel: Channel) -> Result<Address, Failure> {
-        match serde_json::from_str(recipient) {
-            Ok(Recipient::Address(address)) => Ok(address),
-            Ok(Recipient::ActorId(actor)) => {
-                self.actors.address(&actor, channel).await.map_err(|reason| match reason {
-                    NoAddress::Unknown => Failure::permanent("actor_unknown"),
-                    NoAddress::NotThere => Failure::permanent("actor_has_no_address"),
-                    NoAddress::Misconfigured => Failure::of(Class::Configuration, "actor_service_refuses"),
-                    NoAddress::Unavailable => Failure::of(Class::Transient, "actor_service_unavailable"),
-                })
-            }
-            Err(_) => Err(Failure::permanent("recipient_unreadable")),
-        }
+    async fn address(&self, record: &Record, channel: Channel) -> Result<Address, Failure> {
+        let actor = match serde_json::from_str(&record.recipient) {
+            Ok(Recipient::Address(address)) => return Ok(address),
+            Ok(Recipient::ActorId(actor)) => actor,
+            Err(_) => return Err(Failure::permanent("recipient_unreadable")),
+        };
+        self.actors.address(&actor, channel, &record.creator).await.map_err(|reason| match reason {
+            NoAddress::Unknown => Failure::permanent("actor_unknown"),
+            NoAddress::NotThere => Failure::permanent("actor_has_no_address"),
+            NoAddress::NotVerified => Failure::permanent("address_not_verified"),
+            NoAddress::Misconfigured => Failure::of(Class::Configuration, "actor_service_refuses"),
+            NoAddress::Unavailable => Failure::of(Class::Transient, "actor_service_unavailable"),
+        })
     }
 
     /// What a provider's refusal means here.
-    fn judge(
-        &self,
-        provider: String,
-        refusal: Refusal,
-        channel: Channel,
-        address: &Address,
-        settings: &Settings,
-    ) -> Failure {
+    fn judge(&self, provider: String, refusal: Refusal, channel: Channel, address: &Address) -> Failure {
         if refusal.suppress {
             self.suppression.note(channel, address, &refusal.code);
         }
-        let class = match (refusal.class, settings.ambiguous) {
-            (Class::Ambiguous, Ambiguous::Fail) => Class::Permanent,
-            (class, _) => class,
-        };
         Failure {
-            class,
+            class: refusal.class,
             provider: (!provider.is_empty()).then_some(provider),
             code: refusal.code,
             detail: refusal.detail,
             retry_after: refusal.retry_after,
+            address: Some(Box::new(address.hash())),
         }
     }
 }
@@ -188,7 +224,7 @@ impl Failure {
     /// Our own fault; it is tried again.
     #[must_use]
     pub fn internal() -> Self {
-        Self::of(Class::Ambiguous, "internal_error")
+        Self::of(Class::Ambiguous, crate::provider::INTERNAL_ERROR)
     }
 
     fn permanent(code: &str) -> Self {
@@ -196,7 +232,7 @@ impl Failure {
     }
 
     fn of(class: Class, code: &str) -> Self {
-        Self { class, provider: None, code: code.to_owned(), detail: None, retry_after: None }
+        Self { class, provider: None, code: code.to_owned(), detail: None, retry_after: None, address: None }
     }
 }
 

@@ -10,6 +10,7 @@ mod gate;
 mod permit;
 mod plan;
 mod runner;
+mod signal;
 mod worker;
 
 use std::sync::Arc;
@@ -23,10 +24,12 @@ pub use gate::{Gate, GateState};
 pub use permit::{Permit, Permits};
 pub use plan::{Sight, Turn, plan};
 pub use runner::{Job, Runner};
+pub use signal::{Ear, Voice};
 pub use worker::{Worker, Workers};
 
 use crate::metrics::Metrics;
 use crate::notification::{Channel, Lane, Order, Priority, order_at, order_time};
+use crate::read::Recent;
 use crate::sequence::Sequence;
 use crate::store::{Claim, LaneMark, Store, StoreError};
 
@@ -53,6 +56,7 @@ pub struct Dispatcher {
     gate: Gate,
     lanes: [LaneState; Lane::PER_CHANNEL],
     surveys: u32,
+    recent: Arc<Recent>,
 }
 
 /// What is known about one lane.
@@ -83,6 +87,8 @@ pub struct Means {
     pub runner: Arc<Runner>,
     /// What is counted.
     pub metrics: Metrics,
+    /// What was read lately, and is forgotten when it is written about.
+    pub recent: Arc<Recent>,
 }
 
 // === impl Dispatcher ===
@@ -102,6 +108,7 @@ impl Dispatcher {
             gate: Gate::new(means.clock.clone()),
             lanes: [LaneState::default(); Lane::PER_CHANNEL],
             surveys: 0,
+            recent: Arc::clone(&means.recent),
         }
     }
 
@@ -224,6 +231,7 @@ impl Dispatcher {
             state.head = None;
             self.desk.seen_to_the_end(lane, signals);
         }
+        self.recent.forget(rows.iter().map(|row| row.id));
         for (claimed, permit) in rows.into_iter().zip(permits) {
             self.runner.start(Job { claimed, worker: Arc::clone(&worker), permit });
         }

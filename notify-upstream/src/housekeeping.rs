@@ -16,6 +16,7 @@ use crate::metrics::Metrics;
 use crate::store::{Store, StoreError};
 use crate::suppression::Suppression;
 use crate::template::{Locale, Templates, fingerprint};
+use crate::webhook::TOKEN_LIFE;
 
 /// Moves delayed rows to the queue when they are due.
 #[derive(Debug)]
@@ -187,6 +188,7 @@ impl Housekeeper {
         }
         if round.is_multiple_of(30) {
             self.store.forget_keys(before(KEY_LIFE)).await?;
+            self.store.forget_webhooks(before(TOKEN_LIFE)).await?;
         }
         if round.is_multiple_of(1000) {
             self.store.keep_house(now, before(self.retention)).await?;

@@ -2,6 +2,7 @@
 
 mod create;
 mod status;
+mod unsubscribe;
 mod webhook;
 
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use crate::accept::Door;
 use crate::dispatch::Board;
 use crate::metrics::Metrics;
 use crate::quota::Quota;
-use crate::read::Reader;
+use crate::read::{Reader, Recent};
 use crate::request::Principal;
 use crate::store::Store;
 use crate::suppression::Suppression;
@@ -37,6 +38,8 @@ pub struct Service {
     pub door: Door,
     /// Where the status is read.
     pub reader: Reader,
+    /// What was read lately.
+    pub recent: Arc<Recent>,
     /// For what is neither.
     pub store: Store,
     /// For the LOW gate's word.
@@ -60,10 +63,13 @@ pub fn router(service: Service) -> Router {
         .route("/notifications/batch", post(create::batch))
         .route("/notifications/{id}", get(status::get))
         .route("/notifications/{id}/cancel", post(status::cancel))
+        .route("/webhooks/unsubscribe", post(unsubscribe::one_click).layer(DefaultBodyLimit::max(MAX_CLICK)))
         .route("/webhooks/{provider}", post(webhook::receive).layer(DefaultBodyLimit::max(MAX_WEBHOOK)))
         .with_state(Arc::new(service))
 }
 
+/// Most bytes of a click.
+const MAX_CLICK: usize = 4 << 10;
 /// Most bytes of a webhook: SendGrid collects some hundred events.
 const MAX_WEBHOOK: usize = 1 << 20;
 

@@ -6,7 +6,7 @@ use tokio::sync::Semaphore;
 
 use crate::deliver::Sent;
 use crate::notification::Channel;
-use crate::provider::{Codes, Message, Provider, Refusal, Taken};
+use crate::provider::{Codes, Message, Provider, Refusal, Sight, Taken};
 
 mod breaker;
 mod build;
@@ -72,9 +72,37 @@ impl Outlets {
             return Err((String::new(), refusal));
         };
         match outlet.call(message, &self.codes).await {
-            Ok(taken) => Ok(Sent { provider: outlet.name.clone(), detail: taken.detail }),
+            Ok(taken) => Ok(outlet.sent(message, taken)),
             Err(refusal) => Err((outlet.name.clone(), refusal)),
         }
+    }
+
+    /// Asks the channel's providers, by our id, for a message that may have been handed over.
+    ///
+    /// # Errors
+    /// One that could tell gives no answer now; its name and what it said.
+    pub async fn look(
+        &self,
+        channel: Channel,
+        message: &Message<'_>,
+    ) -> Result<Option<Sent>, (String, Refusal)> {
+        for outlet in
+            self.channels[channel.index()].iter().filter(|outlet| outlet.provider.carries(message.to))
+        {
+            match tokio::time::timeout(CALL, outlet.provider.look(message)).await {
+                Ok(Ok(Sight::There(taken))) => return Ok(Some(outlet.sent(message, taken))),
+                Ok(Ok(Sight::NotThere | Sight::Blind)) => {}
+                Ok(Err(refusal)) => return Err((outlet.name.clone(), refusal)),
+                Err(_) => return Err((outlet.name.clone(), self.codes.judge("*", "timeout"))),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether our word for a reason means that nobody knows whether the provider took it.
+    #[must_use]
+    pub fn leaves_doubt(&self, code: &str) -> bool {
+        self.codes.leaves_doubt(code)
     }
 
     /// Whether a channel has providers and none of them works.
@@ -86,6 +114,10 @@ impl Outlets {
 }
 
 impl Outlet {
+    fn sent(&self, message: &Message<'_>, taken: Taken) -> Sent {
+        Sent { provider: self.name.clone(), detail: taken.detail, address: Some(message.to.hash()) }
+    }
+
     async fn call(&self, message: &Message<'_>, codes: &Codes) -> Result<Taken, Refusal> {
         let _slot = self.concurrency.acquire().await;
         if let Some(rate) = &self.rate {

@@ -15,11 +15,11 @@ use std::time::Duration;
 
 use postern_common::clock::Timestamp;
 
-pub use codes::Codes;
+pub use codes::{Codes, INTERNAL_ERROR};
 pub use fcm::{Fcm, FcmAccount};
 pub use file::File;
-pub use generic::{Http, HttpConfig};
-pub use smtp::{Smtp, SmtpConfig, TlsMode};
+pub use generic::{Http, HttpConfig, ID};
+pub use smtp::{Patience, Smtp, SmtpConfig, TlsMode};
 pub use twilio::{Sender, Twilio, TwilioConfig};
 pub use web_push::{VapidKey, WebPush};
 
@@ -109,6 +109,23 @@ impl Provider {
         }
     }
 
+    /// Asks whether a message is there that nobody knows to be handed over. Mail servers, FCM and push services have no
+    /// such question; Twilio lists messages by number and day, not by our id, and tells by its status callback instead.
+    ///
+    /// # Errors
+    /// The provider gives no answer now.
+    pub async fn look(&self, message: &Message<'_>) -> Result<Sight, Refusal> {
+        match self {
+            Self::Http(http) => http.look(message).await,
+            Self::File(file) => Ok(file.look(message).await),
+            Self::Smtp(_) | Self::Twilio(_) | Self::Fcm(_) | Self::WebPush(_) | Self::Null => {
+                Ok(Sight::Blind)
+            }
+            #[cfg(test)]
+            Self::Script(script) => Ok(script.look(message)),
+        }
+    }
+
     /// Carries a message. No transaction is open meanwhile.
     ///
     /// # Errors
@@ -126,6 +143,17 @@ impl Provider {
             Self::Script(script) => script.send(message).await,
         }
     }
+}
+
+/// What a provider says when it is asked by our id whether it has a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sight {
+    /// It has it.
+    There(Taken),
+    /// It has not.
+    NotThere,
+    /// It cannot be asked.
+    Blind,
 }
 
 // === impl Refusal ===

@@ -1,10 +1,14 @@
-//! Reading the status: what is asked while one read is in flight makes up the next.
+//! Reading the status: what was read lately is remembered; what is asked while one read is in flight makes up the next.
+
+mod recent;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use postern_common::{Code, Problem};
 use tokio::sync::{mpsc, oneshot};
+
+pub use recent::Recent;
 
 use crate::notification::NotificationId;
 use crate::store::{Snapshot, Store};
@@ -20,12 +24,14 @@ const READS: usize = 2;
 #[derive(Clone, Debug)]
 pub struct Reader {
     queue: mpsc::Sender<Question>,
+    recent: Arc<Recent>,
 }
 
 /// Answers.
 #[derive(Debug)]
 pub struct Library {
     store: Store,
+    recent: Arc<Recent>,
     queue: mpsc::Receiver<Question>,
 }
 
@@ -40,12 +46,18 @@ struct Question {
 impl Reader {
     /// A reader and who answers it.
     #[must_use]
-    pub fn open(store: Store) -> (Self, Library) {
+    pub fn open(store: Store, recent: Arc<Recent>) -> (Self, Library) {
         let (sender, queue) = mpsc::channel(BACKLOG);
-        (Self { queue: sender }, Library { store, queue })
+        (Self { queue: sender, recent: Arc::clone(&recent) }, Library { store, recent, queue })
     }
 
-    /// Everything that is known about a notification.
+    /// What was read of a notification a moment ago, if it was; another replica may know more by now.
+    #[must_use]
+    pub fn recent(&self, id: NotificationId) -> Option<Arc<Snapshot>> {
+        self.recent.get(id)
+    }
+
+    /// Everything that is known about a notification, but its variables, which no status shows.
     ///
     /// # Errors
     /// 503 when the store is away or too many ask.
@@ -69,22 +81,26 @@ impl Library {
             if self.queue.recv_many(&mut batch, BATCH).await == 0 {
                 return;
             }
-            let store = self.store.clone();
+            let (store, recent) = (self.store.clone(), Arc::clone(&self.recent));
             tokio::spawn(async move {
-                answer(&store, batch).await;
+                answer(&store, &recent, batch).await;
                 drop(slot);
             });
         }
     }
 }
 
-async fn answer(store: &Store, batch: Vec<Question>) {
+async fn answer(store: &Store, recent: &Recent, batch: Vec<Question>) {
     let mut ids: Vec<NotificationId> = batch.iter().map(|question| question.id).collect();
     ids.sort_unstable();
     ids.dedup();
-    let read = store.read(&ids).await;
-    let found: Result<HashMap<_, _>, Problem> = match read {
-        Ok(found) => Ok(found.into_iter().map(|snapshot| (snapshot.id, Arc::new(snapshot))).collect()),
+    let before = recent.changes();
+    let found: Result<HashMap<_, _>, Problem> = match store.read(&ids).await {
+        Ok(found) => {
+            let found: Vec<_> = found.into_iter().map(without_variables).collect();
+            recent.keep(&found, before);
+            Ok(found.into_iter().map(|snapshot| (snapshot.id, snapshot)).collect())
+        }
         Err(error) => {
             tracing::warn!(%error, "cannot read");
             Err(Problem::new(Code::Unavailable))
@@ -94,4 +110,10 @@ async fn answer(store: &Store, batch: Vec<Question>) {
         let answer = found.as_ref().map(|found| found.get(&question.id).cloned()).map_err(Clone::clone);
         let _ = question.reply.send(answer);
     }
+}
+
+/// Variables may be large and are nobody's to see again.
+fn without_variables(mut snapshot: Snapshot) -> Arc<Snapshot> {
+    snapshot.record.variables = String::new();
+    Arc::new(snapshot)
 }

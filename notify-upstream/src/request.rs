@@ -63,6 +63,9 @@ pub struct Principal {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct IdempotencyKey(Arc<str>);
 
+/// How the stored form of a service begins.
+const SERVICE: &str = "service:";
+
 // === impl Principal ===
 
 impl Principal {
@@ -75,9 +78,15 @@ impl Principal {
                 subject: Some(user.subject.to_string()),
             },
             Caller::Service(service) => {
-                Self { creator: format!("service:{}", service.service_id).into(), subject: None }
+                Self { creator: format!("{SERVICE}{}", service.service_id).into(), subject: None }
             }
         }
+    }
+
+    /// Whether the stored form of who asked is a user's.
+    #[must_use]
+    pub fn is_user(creator: &str) -> bool {
+        !creator.starts_with(SERVICE)
     }
 
     /// A service may address anyone; a user only itself, by `actorId`, unless the configuration widens it.

@@ -7,6 +7,7 @@
 //! | `notify_delayed` | repeats and scheduled ones, by due time | moved to the queue when due |
 //! | `notify_result` | how each attempt ended | insert only, partitioned like the records |
 //! | `notify_receipt` | what providers reported later | insert only, unique per provider event |
+//! | `notify_webhook_token` | which body a webhook's token came with first | insert only, for some hours |
 //! | `notify_worker` | who is alive | a row a process, renewed every 3 s |
 //!
 //! An attempt is written before its call: the claim raises `attempt` and `fence` and is committed before any provider
@@ -14,6 +15,7 @@
 
 mod id;
 pub mod postgres;
+mod read;
 pub mod row;
 mod schema;
 mod sqlite;
@@ -21,10 +23,11 @@ mod sqlite;
 use postern_common::clock::Timestamp;
 use postern_common::database::{Database, is_unavailable};
 use postern_common::exit::Exit;
+use sqlx::postgres::PgListener;
 
 pub use row::{
     Cancelled, Claim, Claimed, DeadFilter, DeadLetter, Existing, Finished, LaneMark, NewNotification, Next,
-    Receipt, Record, ResultKind, ResultRow, Snapshot, Survey, Trail, WaitingRow,
+    Receipt, Record, ResultKind, ResultRow, Snapshot, Survey, Trail, WaitingRow, WebhookToken,
 };
 
 use crate::notification::{Lane, NotificationId, Order};
@@ -104,6 +107,10 @@ delegate! {
     cancel(id: NotificationId, now: Timestamp) -> Cancelled;
     /// Everything that is known about these notifications.
     read(ids: &[NotificationId]) -> Vec<Snapshot>;
+    /// Keeps a webhook's token with the body that it came with first; whether it is this one.
+    bind_webhook(token: &WebhookToken, now: Timestamp) -> bool;
+    /// Forgets the tokens of webhooks that came before this instant; how many.
+    forget_webhooks(before: Timestamp) -> u64;
     /// Keeps what providers reported; how many were new.
     receive(receipts: &[Receipt]) -> u64;
     /// Puts a worker on the list.
@@ -143,6 +150,37 @@ impl Store {
             Database::Postgres(pool) => Self::Postgres(Postgres::new(pool.clone(), connections)),
             Database::Sqlite(sqlite) => Self::Sqlite(Sqlite::new(sqlite.clone())),
         })
+    }
+
+    /// Whether several processes may work on it.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        match self {
+            Self::Postgres(_) => true,
+            Self::Sqlite(_) => false,
+        }
+    }
+
+    /// Tells the other processes something, outside any transaction; over a store of one process nothing.
+    ///
+    /// # Errors
+    /// The store is away or refuses.
+    pub async fn tell(&self, text: &str) -> Result<(), StoreError> {
+        match self {
+            Self::Postgres(store) => store.tell(text).await,
+            Self::Sqlite(_) => Ok(()),
+        }
+    }
+
+    /// Hears what processes tell; `None` over a store of one process.
+    ///
+    /// # Errors
+    /// The store is away or refuses.
+    pub async fn listen(&self) -> Result<Option<PgListener>, StoreError> {
+        match self {
+            Self::Postgres(store) => store.listen().await.map(Some),
+            Self::Sqlite(_) => Ok(None),
+        }
     }
 }
 

@@ -1,13 +1,13 @@
-//! Addresses that are proven not to exist: nothing is sent to them.
+//! Addresses that are proven not to exist, to which nothing is sent, and those that were unsubscribed, to which nothing
+//! is sent that can be unsubscribed from.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError, RwLock};
 
 use postern_common::Clock;
 use postern_common::clock::Timestamp;
-use sha2::{Digest, Sha256};
 
-use crate::address::Address;
+use crate::address::{Address, AddressHash};
 use crate::notification::Channel;
 use crate::store::{Store, StoreError};
 
@@ -21,6 +21,8 @@ pub struct Suppression {
     noted: Mutex<Vec<(i16, Vec<u8>, String)>>,
 }
 
+/// Kinds of entry: the channel's index for an address that is dead, and this much more for one that was unsubscribed.
+const UNSUBSCRIBED: i16 = 8;
 /// Most addresses in memory, 64 MB; beyond that the oldest stay and new ones are found by their bounces alone.
 const MAX: usize = 1_000_000;
 
@@ -42,23 +44,46 @@ impl Suppression {
     /// Whether nothing is to be sent there.
     #[must_use]
     pub fn holds(&self, channel: Channel, address: &Address) -> bool {
+        self.knows(code(channel), address)
+    }
+
+    fn knows(&self, kind: i16, address: &Address) -> bool {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
-        !known.is_empty() && known.contains(&(code(channel), hash(address.key())))
+        !known.is_empty() && known.contains(&(kind, address.hash()))
     }
 
     /// Notes an address; it is written with the next step.
     pub fn note(&self, channel: Channel, address: &Address, reason: &str) {
-        self.note_text(channel, address.key(), reason);
+        self.note_hash(channel, address.hash(), reason);
     }
 
-    /// The same for an address that a provider reported.
-    pub fn note_text(&self, channel: Channel, address: &str, reason: &str) {
-        let hash = hash(address);
+    /// The same for an address that is known by its hash alone.
+    pub fn note_hash(&self, channel: Channel, hash: AddressHash, reason: &str) {
         self.known.write().unwrap_or_else(PoisonError::into_inner).insert((code(channel), hash));
         let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
         if noted.len() < 10_000 {
             noted.push((code(channel), hash.to_vec(), reason.to_owned()));
         }
+    }
+
+    /// Whether whoever holds the address wants no more of what can be unsubscribed from.
+    #[must_use]
+    pub fn is_unsubscribed(&self, channel: Channel, address: &Address) -> bool {
+        self.knows(code(channel) + UNSUBSCRIBED, address)
+    }
+
+    /// Mail of templates that offer it is not wanted at these addresses any more. Returns when that is durable.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn unsubscribe(&self, addresses: &[AddressHash]) -> Result<(), StoreError> {
+        let kind = code(Channel::Email) + UNSUBSCRIBED;
+        let rows: Vec<_> =
+            addresses.iter().map(|hash| (kind, hash.to_vec(), "unsubscribed".to_owned())).collect();
+        self.store.suppress(&rows, self.clock.now()).await?;
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        known.extend(addresses.iter().map(|hash| (kind, *hash)));
+        Ok(())
     }
 
     /// Writes what was noted and reads what others noted.
@@ -88,8 +113,4 @@ impl Suppression {
 
 fn code(channel: Channel) -> i16 {
     i16::try_from(channel.index()).unwrap_or(0)
-}
-
-fn hash(address: &str) -> [u8; 32] {
-    Sha256::digest(address.to_ascii_lowercase()).into()
 }

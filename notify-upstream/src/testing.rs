@@ -1,5 +1,7 @@
 //! A whole service over one store, driven by hand.
 
+pub(crate) mod judge;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +16,7 @@ use postern_common::{Clock, Problem, Shutdown};
 use tokio::sync::mpsc;
 
 use crate::accept::{Accepted, Door, Writer};
-use crate::actor::Actors;
+use crate::actor::{Actors, OwnAddresses};
 use crate::address::{Address, EmailAddress};
 use crate::deliver::Courier;
 use crate::dispatch::{Board, Dispatcher, Finisher, Means, Runner, Workers};
@@ -24,6 +26,7 @@ use crate::notification::{Channel, NotificationId, Priority};
 use crate::outlet::{Breaker, Outlet, Outlets};
 use crate::provider::script::Script;
 use crate::provider::{Codes, Provider};
+use crate::read::Recent;
 use crate::request::{Draft, IdempotencyKey, Principal, Request};
 use crate::sequence::Sequence;
 use crate::store::Store;
@@ -48,6 +51,9 @@ pub(crate) struct Rig {
     pub(crate) board: Arc<Board>,
     pub(crate) mover: Mover,
     pub(crate) stop: Shutdown,
+    pub(crate) recent: Arc<Recent>,
+    pub(crate) suppression: Arc<Suppression>,
+    pub(crate) templates: Arc<ArcSwap<Templates>>,
 }
 
 /// Stores of both kinds, each with the database that it lives in.
@@ -64,6 +70,20 @@ pub(crate) async fn stores() -> Vec<(Store, TestDatabase)> {
 pub(crate) fn templates() -> Templates {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../conf/templates");
     Templates::load(&folder, Locale::parse("en").expect("tag")).expect("the shipped templates are sound")
+}
+
+/// One template, `welcome` for e-mail, with these settings beside its version.
+pub(crate) fn welcome_with(settings: &str) -> Templates {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let write = |name: &str, text: &str| {
+        let path = folder.path().join("welcome").join(name);
+        std::fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+        std::fs::write(path, text).expect("a file");
+    };
+    write("template.toml", &format!("version = 1\n{settings}\n"));
+    write("email.en.subject", "Hello {{ name }}");
+    write("email.en.txt", "Hello {{ name }}");
+    Templates::load(folder.path(), Locale::parse("en").expect("tag")).expect("sound")
 }
 
 fn identity() -> IdentityConfig {
@@ -90,9 +110,13 @@ impl Rig {
         let workers = Workers::start(store.clone(), clock.clone()).await.expect("registers");
         let (board, metrics, stop) = (Arc::new(Board::new([permits; 3])), Metrics::new(), Shutdown::new());
         let (ended, over) = mpsc::unbounded_channel();
-        let courier = courier(&store, &clock, &script);
+        let suppression = Arc::new(Suppression::new(store.clone(), clock.clone()));
+        let templates = Arc::new(ArcSwap::from_pointee(templates()));
+        let courier = courier(&store, &clock, &script, &suppression, &templates);
         let runner = Runner::new(courier, clock.clone(), Arc::clone(&workers), ended, stop.clone());
+        let recent = Recent::new(clock.clone());
         let means = Means {
+            recent: Arc::clone(&recent),
             store: store.clone(),
             clock: clock.clone(),
             sequence: Arc::new(Sequence::new(clock.clone())),
@@ -115,6 +139,9 @@ impl Rig {
             workers,
             board,
             stop,
+            recent,
+            suppression,
+            templates,
         }
     }
 
@@ -152,7 +179,13 @@ impl Rig {
     }
 }
 
-fn courier(store: &Store, clock: &Clock, script: &Script) -> Courier {
+fn courier(
+    store: &Store,
+    clock: &Clock,
+    script: &Script,
+    suppression: &Arc<Suppression>,
+    templates: &Arc<ArcSwap<Templates>>,
+) -> Courier {
     let tokens = ServiceTokens::new(&identity(), Cache::memory(clock.clone()), clock.clone());
     let calls = ServiceClient::new(tokens, postern_common::service::http_client());
     let outlet = Outlet {
@@ -164,10 +197,15 @@ fn courier(store: &Store, clock: &Clock, script: &Script) -> Courier {
         breaker: Breaker::new(clock.clone()),
     };
     Courier {
-        templates: Arc::new(ArcSwap::from_pointee(templates())),
-        actors: Actors::new("http://127.0.0.1:9".parse().expect("URL"), calls),
+        templates: Arc::clone(templates),
+        actors: Actors::new(
+            "http://127.0.0.1:9".parse().expect("URL"),
+            calls,
+            OwnAddresses { anyone: false, unverified: [false; 3] },
+        ),
+        store: store.clone(),
         outlets: Outlets::new([vec![outlet], Vec::new(), Vec::new()], Codes::shipped()),
-        suppression: Arc::new(Suppression::new(store.clone(), clock.clone())),
+        suppression: Arc::clone(suppression),
     }
 }
 

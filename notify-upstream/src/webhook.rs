@@ -21,8 +21,8 @@ use serde_json::Value;
 pub use sns::{Certificates, Sns};
 
 use crate::notification::NotificationId;
-use crate::store::Receipt;
 use crate::store::row::ReceiptKind;
+use crate::store::{Receipt, WebhookToken};
 
 /// The webhooks that are configured; one that is not answers as to a bad signature.
 #[derive(Debug, Default)]
@@ -102,7 +102,17 @@ impl Webhooks {
             _ => Err(Unheard::Signature),
         }
     }
+
+    /// What binds the signature to the body, where the provider's own scheme does not. Only after [`Webhooks::read`] has
+    /// found the signature good.
+    #[must_use]
+    pub fn token(&self, provider: &str, incoming: &Incoming<'_>) -> Option<WebhookToken> {
+        if provider == "mailgun" { Mailgun::token(incoming) } else { None }
+    }
 }
+
+/// How long the token of a webhook must be remembered: as long as its signed time is accepted.
+pub const TOKEN_LIFE: Duration = mailgun::WINDOW;
 
 pub use mailgun::Mailgun;
 pub use sendgrid::SendGrid;

@@ -10,8 +10,9 @@ use postern_common::decode::{Field, Object};
 use url::Url;
 
 use crate::address::EmailAddress;
+use crate::config::webhooks::callback;
 use crate::notification::Channel;
-use crate::provider::{FcmAccount, HttpConfig, SmtpConfig, TlsMode, TwilioConfig, VapidKey};
+use crate::provider::{FcmAccount, HttpConfig, Patience, SmtpConfig, TlsMode, TwilioConfig, VapidKey};
 
 /// One `[[provider]]`.
 #[derive(Debug)]
@@ -67,7 +68,9 @@ impl OutletConfig {
             object.fail("kind_mismatch", format!("kind `{word}` carries the channel `{}`", carried.as_str()));
         }
         let provider = match kind? {
-            Kind::Smtp => read_smtp(object, env, concurrency).map(Box::new).map(ProviderConfig::Smtp),
+            Kind::Smtp => {
+                read_smtp(object, env, concurrency, public_url).map(Box::new).map(ProviderConfig::Smtp)
+            }
             Kind::Twilio => api::read_twilio(object, env, public_url).map(ProviderConfig::Twilio),
             Kind::Http => api::read_http(object, env).map(ProviderConfig::Http),
             Kind::Fcm => api::read_fcm(object).map(ProviderConfig::Fcm),
@@ -129,7 +132,12 @@ pub(super) fn refuse_doubles(root: &Object<'_>, outlets: &[OutletConfig]) {
     }
 }
 
-fn read_smtp(object: &Object<'_>, env: &Env, connections: usize) -> Option<SmtpConfig> {
+fn read_smtp(
+    object: &Object<'_>,
+    env: &Env,
+    connections: usize,
+    public_url: Option<&Url>,
+) -> Option<SmtpConfig> {
     let host = object.required("host", |field| field.text(1..=253));
     let modes = [("starttls", TlsMode::StartTls), ("tls", TlsMode::Tls), ("none", TlsMode::None)];
     let tls = object.or("tls", TlsMode::StartTls, |field| {
@@ -154,7 +162,16 @@ fn read_smtp(object: &Object<'_>, env: &Env, connections: usize) -> Option<SmtpC
     let credentials = object
         .optional("username", |field| field.text(1..=256))
         .map(|user| (user, secret(object, env, "password_env")));
-    let unsubscribe_url = object.optional("unsubscribe_url", |field| field.url());
+    // RFC 8058 section 3.1: nothing but https.
+    let page = object.optional("unsubscribe_url", |field| {
+        let url = field.url()?;
+        if url.scheme() == "https" { Some(url) } else { field.fail("not_allowed", "must be an https URL") }
+    });
+    let own = public_url.filter(|url| url.scheme() == "https").map(|url| callback(url, "unsubscribe"));
+    let unsubscribe = match (page, own) {
+        (Some(page), _) => Some(format!("{}/", page.as_str().trim_end_matches('/'))),
+        (None, own) => own.map(|own| format!("{own}?id=")),
+    };
     let credentials = match credentials {
         Some((user, password)) => Some((user, password?)),
         None => None,
@@ -169,7 +186,8 @@ fn read_smtp(object: &Object<'_>, env: &Env, connections: usize) -> Option<SmtpC
         hello: hello.unwrap_or_else(|| from.parts().1.to_owned()),
         from: (from, from_name),
         connections,
-        unsubscribe_url,
+        unsubscribe,
+        patience: Patience::default(),
     })
 }
 

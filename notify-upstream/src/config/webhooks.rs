@@ -19,7 +19,11 @@ pub(super) fn read(root: &Object<'_>, env: &Env, public_url: Option<&Url>) -> Op
             })
         });
         let sns = table.section("sns", |sns| {
-            let topics = sns.list("topics", |field| field.text(1..=256));
+            let topics = sns.list("topics", |field| {
+                let topic = field.text(1..=256)?;
+                let sound = Sns::is_topic(&topic);
+                if sound { Some(topic) } else { field.fail("invalid_format", "must be the ARN of a topic") }
+            });
             Some(Sns { topics, certificates: Certificates::new(postern_common::service::http_client()) })
         });
         let sendgrid = table.section("sendgrid", |sendgrid| {

@@ -1,14 +1,19 @@
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use super::{GateState, Permit, Permits};
 use crate::notification::{Channel, Lane, Order, Priority};
 
 /// What acceptance and dispatch of this process know of each other: one desk a channel.
 #[derive(Debug)]
-pub struct Board([Arc<Desk>; 3]);
+pub struct Board {
+    desks: [Arc<Desk>; 3],
+    /// What the other replicas are to be told: lanes and the lowest place in each.
+    pub(super) news: watch::Sender<BTreeMap<i16, Order>>,
+}
 
 /// One channel's desk.
 #[derive(Debug)]
@@ -34,13 +39,14 @@ impl Board {
     /// Desks with so many permits each.
     #[must_use]
     pub fn new(permits: [usize; 3]) -> Self {
-        Self(permits.map(|permits| Arc::new(Desk::new(permits))))
+        let desks = permits.map(|permits| Arc::new(Desk::new(permits)));
+        Self { desks, news: watch::Sender::new(BTreeMap::new()) }
     }
 
     /// The desk of a channel.
     #[must_use]
     pub fn desk(&self, channel: Channel) -> &Arc<Desk> {
-        &self.0[channel.index()]
+        &self.desks[channel.index()]
     }
 }
 

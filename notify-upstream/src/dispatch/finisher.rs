@@ -7,6 +7,7 @@ use tokio::sync::mpsc;
 use super::{Board, Job, Means};
 use crate::metrics::Metrics;
 use crate::notification::Channel;
+use crate::read::Recent;
 use crate::store::{Finished, Next, ResultRow, Store, StoreError};
 
 /// An attempt that is over, with its permit.
@@ -34,6 +35,7 @@ pub struct Finisher {
     clock: Clock,
     board: Arc<Board>,
     metrics: Metrics,
+    recent: Arc<Recent>,
     ended: mpsc::UnboundedReceiver<Ended>,
 }
 
@@ -48,8 +50,8 @@ impl Finisher {
     /// Takes what the runner says has ended.
     #[must_use]
     pub fn new(means: &Means, ended: mpsc::UnboundedReceiver<Ended>) -> Self {
-        let Means { store, clock, board, metrics, .. } = means.clone();
-        Self { store, clock, board, metrics, ended }
+        let Means { store, clock, board, metrics, recent, .. } = means.clone();
+        Self { store, clock, board, metrics, recent, ended }
     }
 
     /// Writes until the last runner is gone.
@@ -99,6 +101,7 @@ impl Finisher {
         {
             tracing::warn!(%error, rows = back.len(), "cannot hand back; the rows are rescued when the lease ends");
         }
+        self.recent.forget(batch.iter().map(|ended| ended.job.claimed.id));
         let touched = Channel::ALL
             .map(|channel| batch.iter().any(|ended| ended.job.claimed.record.lane.channel == channel));
         // Only now are the permits free: the results are durable.

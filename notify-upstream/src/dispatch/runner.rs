@@ -105,6 +105,7 @@ impl Runner {
                     kind: ResultKind::Sent,
                     provider: Some(sent.provider),
                     detail: sent.detail,
+                    address: sent.address,
                     ..row
                 };
                 Ending::Result(result, Next::Done)
@@ -131,6 +132,7 @@ impl Runner {
                     provider: failure.provider,
                     code: Some(failure.code),
                     detail: failure.detail,
+                    address: failure.address.map(|hash| *hash),
                     ..row
                 };
                 Ending::Result(result, next)
@@ -148,6 +150,7 @@ impl Runner {
             provider: None,
             code: None,
             detail: None,
+            address: None,
         }
     }
 }

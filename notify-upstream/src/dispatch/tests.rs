@@ -1,5 +1,8 @@
 //! What dispatch promises, over both stores.
 
+mod doubt;
+mod others;
+
 use std::time::Duration;
 
 use postern_common::Code;

@@ -19,8 +19,17 @@ pub(super) async fn get(
     Path(id): Path<String>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
+    // A client that has seen another status than the one remembered here may have seen a newer one, of another replica:
+    // it is read again, so that for whoever sends back the tag no status ever goes backwards.
+    let recent = NotificationId::parse(&id).and_then(|id| service.reader.recent(id));
+    if let Some(snapshot) = recent.filter(|snapshot| may_read(&principal, snapshot)) {
+        let document = Document::of(&view(&service, &snapshot))?;
+        if !headers.contains_key(IF_NONE_MATCH) || document.is_known(&headers) {
+            return Ok(document.answer(&headers));
+        }
+    }
     let snapshot = find(&service, &principal, &id).await?;
-    Ok(answer(&view(&service, &snapshot), &headers))
+    Ok(Document::of(&view(&service, &snapshot))?.answer(&headers))
 }
 
 pub(super) async fn cancel(
@@ -36,11 +45,14 @@ pub(super) async fn cancel(
     }
     let outcome =
         service.store.cancel(snapshot.id, service.clock.now()).await.map_err(|error| unavailable(&error))?;
+    service.recent.forget([snapshot.id]);
     let snapshot = find(&service, &principal, &id).await?;
     let view = view(&service, &snapshot);
     match (outcome, view.status) {
         // A second wish to cancel finds what the first did.
-        (Cancelled::Now, _) | (Cancelled::TooLate, Status::Cancelled) => Ok(answer(&view, &headers)),
+        (Cancelled::Now, _) | (Cancelled::TooLate, Status::Cancelled) => {
+            Ok(Document::of(&view)?.answer(&headers))
+        }
         (Cancelled::TooLate, _) => Err(Problem::new(Code::NotCancellable)
             .detail("it was begun already; GET the notification to see where it stands")),
     }
@@ -50,11 +62,11 @@ pub(super) async fn cancel(
 async fn find(service: &Service, principal: &Principal, id: &str) -> Result<Arc<Snapshot>, Problem> {
     let id = NotificationId::parse(id).ok_or(Code::NotFound)?;
     let snapshot = service.reader.read(id).await?.ok_or(Code::NotFound)?;
-    let record = &snapshot.record;
-    if !principal.may_read(&record.creator, record.addressee.as_deref()) {
-        return Err(Code::NotFound.into());
-    }
-    Ok(snapshot)
+    if may_read(principal, &snapshot) { Ok(snapshot) } else { Err(Code::NotFound.into()) }
+}
+
+fn may_read(principal: &Principal, snapshot: &Snapshot) -> bool {
+    principal.may_read(&snapshot.record.creator, snapshot.record.addressee.as_deref())
 }
 
 fn view(service: &Service, snapshot: &Snapshot) -> View {
@@ -69,23 +81,41 @@ pub(super) fn unavailable(error: &StoreError) -> Problem {
     }
 }
 
-/// The document with its `ETag`, or 304 when the client has it (RFC 9110 section 13.1.2).
-fn answer(view: &View, headers: &HeaderMap) -> Response {
-    let Ok(body) = serde_json::to_vec(view) else { return Problem::new(Code::Internal).into_response() };
-    let digest = Sha256::digest(&body);
-    let tag: String = digest.iter().take(12).map(|byte| format!("{byte:02x}")).collect();
-    let tag = format!("\"{tag}\"");
-    let known = headers.get_all(IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok()).any(|value| {
-        value.split(',').map(str::trim).any(|known| known == "*" || known.trim_start_matches("W/") == tag)
-    });
-    let mut response = if known {
-        StatusCode::NOT_MODIFIED.into_response()
-    } else {
-        (StatusCode::OK, [(CONTENT_TYPE, "application/json")], body).into_response()
-    };
-    if let Ok(tag) = HeaderValue::from_str(&tag) {
-        response.headers_mut().insert(ETAG, tag);
+/// The status document and the `ETag` that its bytes make.
+struct Document {
+    body: Vec<u8>,
+    tag: String,
+}
+
+// === impl Document ===
+
+impl Document {
+    fn of(view: &View) -> Result<Self, Problem> {
+        let body = serde_json::to_vec(view).map_err(|_| Problem::new(Code::Internal))?;
+        let digest = Sha256::digest(&body);
+        let tag: String = digest.iter().take(12).map(|byte| format!("{byte:02x}")).collect();
+        Ok(Self { body, tag: format!("\"{tag}\"") })
     }
-    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("private, no-cache"));
-    response
+
+    /// Whether the client has it (RFC 9110 section 13.1.2).
+    fn is_known(&self, headers: &HeaderMap) -> bool {
+        let fits = |known: &str| known == "*" || known.trim_start_matches("W/") == self.tag;
+        let values = headers.get_all(IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
+        values.flat_map(|value| value.split(',')).map(str::trim).any(fits)
+    }
+
+    /// 304 when the client has it.
+    fn answer(self, headers: &HeaderMap) -> Response {
+        let tag = HeaderValue::from_str(&self.tag);
+        let mut response = if self.is_known(headers) {
+            StatusCode::NOT_MODIFIED.into_response()
+        } else {
+            (StatusCode::OK, [(CONTENT_TYPE, "application/json")], self.body).into_response()
+        };
+        if let Ok(tag) = tag {
+            response.headers_mut().insert(ETAG, tag);
+        }
+        response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("private, no-cache"));
+        response
+    }
 }

@@ -1,5 +1,8 @@
 //! The contract over real sockets, with tokens of a pool of the test's own, over both stores.
 
+mod reports;
+mod status;
+
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -16,8 +19,8 @@ use postern_common::{Secret, Shutdown};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::testing::{Rig, START, stores, templates};
-use crate::webhook::{Standard, Webhooks};
+use crate::testing::{Rig, START, stores};
+use crate::webhook::{Mailgun, Standard, Webhooks};
 
 /// A service that serves.
 struct Served {
@@ -28,6 +31,8 @@ struct Served {
     dispatcher: crate::dispatch::Dispatcher,
     finisher: crate::dispatch::Finisher,
     runner: Arc<crate::dispatch::Runner>,
+    templates: Arc<ArcSwap<Templates>>,
+    clock: Clock,
     shutdown: Shutdown,
 }
 
@@ -58,30 +63,42 @@ async fn served(store: &Store) -> Served {
     let options = VerifierOptions { clock: clock.clone(), ..VerifierOptions::default() };
     let verifier = Verifier::new(vec![trusted], options);
     let rig = Rig::new(store, &clock, 8).await;
-    let (reader, library) = Reader::open(store.clone());
+    let (reader, library) = Reader::open(store.clone(), Arc::clone(&rig.recent));
     tokio::spawn(library.run());
     tokio::spawn(rig.writer.run());
     let webhooks = Webhooks {
         standard: Standard::new(&Secret::from("whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3")),
+        mailgun: Some(Mailgun { signing_key: Secret::from("mg-key") }),
         ..Webhooks::default()
     };
     let service = Service {
         verifier,
         clock: clock.clone(),
-        templates: Arc::new(ArcSwap::from_pointee(templates())),
+        templates: Arc::clone(&rig.templates),
         door: rig.door,
         reader,
+        recent: rig.recent,
         store: store.clone(),
         board: Arc::clone(&rig.board),
         quota: Quota::new(Cache::memory(clock.clone()), clock.clone(), None, None),
         webhooks: Arc::new(webhooks),
-        suppression: Arc::new(Suppression::new(store.clone(), clock)),
+        suppression: rig.suppression,
         metrics: Metrics::new(),
         users_may_address_anyone: false,
     };
     let url = listen(super::router(service), &shutdown).await;
-    let (dispatcher, finisher, runner) = (rig.dispatcher, rig.finisher, rig.runner);
-    Served { url, client: reqwest::Client::new(), issuer, key, dispatcher, finisher, runner, shutdown }
+    Served {
+        url,
+        client: reqwest::Client::new(),
+        issuer,
+        key,
+        dispatcher: rig.dispatcher,
+        finisher: rig.finisher,
+        runner: rig.runner,
+        templates: rig.templates,
+        clock,
+        shutdown,
+    }
 }
 
 /// PKCS#8 around an EC key (RFC 5958), which is what `jsonwebtoken` reads.

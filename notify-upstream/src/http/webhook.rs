@@ -8,7 +8,8 @@ use postern_common::{Code, Problem};
 
 use super::Service;
 use super::status::unavailable;
-use crate::notification::Channel;
+use crate::address::{self, AddressHash};
+use crate::notification::NotificationId;
 use crate::webhook::{Incoming, Report, Unheard};
 
 /// Kept, counted, and an address that is proven dead is noted; 204 once it is durable.
@@ -26,23 +27,43 @@ pub(super) async fn receive(
         Unheard::Unreadable => Problem::new(Code::InvalidRequest).detail("the event cannot be read"),
         Unheard::Unavailable => Problem::new(Code::Unavailable),
     })?;
+    if let Some(token) = service.webhooks.token(&provider, &incoming)
+        && !service.store.bind_webhook(&token, now).await.map_err(|error| unavailable(&error))?
+    {
+        return Err(Problem::new(Code::InvalidWebhookSignature));
+    }
     let receipts: Vec<_> = reports.iter().filter_map(|report| report.receipt(&provider, now)).collect();
     if !receipts.is_empty() {
         let new = service.store.receive(&receipts).await.map_err(|error| unavailable(&error))?;
+        service.recent.forget(receipts.iter().map(|receipt| receipt.id));
         let repeated = receipts.len() as u64 - new;
         service.metrics.receipts(&provider, "new", new);
         service.metrics.receipts(&provider, "repeated", repeated);
     }
     service.metrics.receipts(&provider, "not_ours", (reports.len() - receipts.len()) as u64);
-    for report in &reports {
-        suppress(&service, &provider, report);
-    }
+    suppress(&service, &reports).await;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-fn suppress(service: &Service, provider: &str, report: &Report) {
-    let channel = if provider == "twilio" { Channel::Sms } else { Channel::Email };
-    if let (Some(address), Some(_)) = (&report.dead_address, report.id) {
-        service.suppression.note_text(channel, address, report.code.as_deref().unwrap_or("bounced"));
+/// An address is dead on a provider's word only where we know that the notification went to that very address: whoever
+/// can have a provider report something must not be able to silence a stranger.
+async fn suppress(service: &Service, reports: &[Report]) {
+    let dead: Vec<(&Report, NotificationId, AddressHash)> = reports
+        .iter()
+        .filter_map(|report| Some((report, report.id?, address::hash(report.dead_address.as_ref()?))))
+        .collect();
+    let ids: Vec<NotificationId> = dead.iter().map(|(_, id, _)| *id).collect();
+    if ids.is_empty() {
+        return;
+    }
+    // Without an answer nothing is noted: the next bounce of the address does it.
+    let known = service.store.read(&ids).await.unwrap_or_default();
+    for (report, id, hash) in dead {
+        if let Some(snapshot) = known.iter().find(|snapshot| snapshot.id == id)
+            && snapshot.addresses().any(|known| known == hash)
+        {
+            let reason = report.code.as_deref().unwrap_or("bounced");
+            service.suppression.note_hash(snapshot.record.lane.channel, hash, reason);
+        }
     }
 }

@@ -21,6 +21,11 @@ struct Rule {
     suppress: bool,
 }
 
+/// Our word for a fault of our own in the middle of an attempt.
+pub const INTERNAL_ERROR: &str = "internal_error";
+/// Our word for a code that no rule knows.
+const NOT_UNDERSTOOD: &str = "provider_answer_not_understood";
+
 const SHIPPED: &str = include_str!("codes.toml");
 
 // === impl Codes ===
@@ -59,14 +64,21 @@ impl Codes {
         });
         Refusal {
             class: best.map_or(Class::Ambiguous, |rule| rule.class),
-            code: best.map_or("provider_answer_not_understood", |rule| &rule.code).to_owned(),
+            code: best.map_or(NOT_UNDERSTOOD, |rule| &rule.code).to_owned(),
             detail: Some(code.to_owned()),
             retry_after: None,
             suppress: best.is_some_and(|rule| rule.suppress),
         }
     }
 
-    /// The same for a refusal with a `Retry-After` in seconds.
+    /// Whether our word for a reason means that nobody knows whether the provider took it.
+    #[must_use]
+    pub fn leaves_doubt(&self, code: &str) -> bool {
+        [NOT_UNDERSTOOD, INTERNAL_ERROR].contains(&code)
+            || self.0.iter().any(|rule| rule.class == Class::Ambiguous && rule.code == code)
+    }
+
+    /// Like [`Codes::judge`], for a refusal with a `Retry-After` in seconds.
     #[must_use]
     pub fn judge_http(&self, provider: &str, code: &str, retry_after: Option<&str>) -> Refusal {
         let seconds = retry_after.and_then(|text| text.trim().parse().ok());

@@ -2,7 +2,7 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
-use super::{Message, Refusal, Taken};
+use super::{Message, Refusal, Sight, Taken};
 use crate::address::Address;
 use crate::retry::Class;
 use crate::template::Content;
@@ -22,8 +22,20 @@ impl File {
         Self { folder }
     }
 
+    pub(super) async fn look(&self, message: &Message<'_>) -> Sight {
+        match tokio::fs::try_exists(self.path(message)).await {
+            Ok(true) => Sight::There(Taken { detail: Some("written".to_owned()) }),
+            Ok(false) => Sight::NotThere,
+            Err(_) => Sight::Blind,
+        }
+    }
+
+    fn path(&self, message: &Message<'_>) -> PathBuf {
+        self.folder.join(format!("{}.json", message.id))
+    }
+
     pub(super) async fn send(&self, message: &Message<'_>) -> Result<Taken, Refusal> {
-        let path = self.folder.join(format!("{}.json", message.id));
+        let path = self.path(message);
         let text = document(message).to_string();
         let folder = self.folder.clone();
         let written = async {

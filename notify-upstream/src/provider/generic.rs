@@ -5,7 +5,7 @@ use postern_common::Secret;
 use url::Url;
 
 use super::call::{call, client};
-use super::{Codes, Message, Refusal, Taken};
+use super::{Codes, Message, Refusal, Sight, Taken};
 use crate::address::Address;
 use crate::template::Content;
 
@@ -16,6 +16,9 @@ pub struct HttpConfig {
     pub url: Url,
     /// The value of `Authorization`.
     pub authorization: Option<Secret>,
+    /// Where to ask whether a message is there, by our id in the place of `{id}`: 200 is yes, 404 no. Without it an attempt
+    /// whose outcome is unknown is repeated under the same `Idempotency-Key`.
+    pub lookup_url: Option<String>,
     /// The body: JSON with `{{ id }}`, `{{ channel }}`, `{{ to }}`, `{{ text }}`, `{{ title }}`, `{{ subject }}` and
     /// `{{ html }}`, each of which is put in as a JSON value.
     pub body: String,
@@ -32,6 +35,8 @@ pub struct Http {
 
 const NAME: &str = "body.json";
 const FUEL: u64 = 10_000;
+/// Where our id goes in the URL of a look-up.
+pub const ID: &str = "{id}";
 
 impl Http {
     /// An API; no connection is made yet.
@@ -53,6 +58,26 @@ impl Http {
         Ok(http)
     }
 
+    pub(super) async fn look(&self, message: &Message<'_>) -> Result<Sight, Refusal> {
+        let Some(lookup) = &self.config.lookup_url else { return Ok(Sight::Blind) };
+        let request = self.authorized(self.http.get(lookup.replace(ID, &message.id.to_string())));
+        let answer = call(&self.codes, "http", request).await?;
+        match answer.status {
+            404 => Ok(Sight::NotThere),
+            _ if answer.is_success() => {
+                Ok(Sight::There(Taken { detail: Some("found by its id".to_owned()) }))
+            }
+            _ => Err(answer.refusal(&self.codes, "http", None)),
+        }
+    }
+
+    fn authorized(&self, request: reqwest::RequestBuilder) -> reqwest::RequestBuilder {
+        match &self.config.authorization {
+            Some(authorization) => request.header(http::header::AUTHORIZATION, authorization.expose()),
+            None => request,
+        }
+    }
+
     pub(super) async fn send(&self, message: &Message<'_>) -> Result<Taken, Refusal> {
         let (id, channel) = (message.id.to_string(), message.to.channel().as_str());
         let to = match message.to {
@@ -62,15 +87,13 @@ impl Http {
         let body = self
             .body(&id, channel, to, message.content)
             .map_err(|error| Refusal::unfit().with_detail(error))?;
-        let mut request = self
+        let request = self
             .http
             .post(self.config.url.clone())
             .header(http::header::CONTENT_TYPE, "application/json")
             .header("Idempotency-Key", &id)
             .body(body);
-        if let Some(authorization) = &self.config.authorization {
-            request = request.header(http::header::AUTHORIZATION, authorization.expose());
-        }
+        let request = self.authorized(request);
         let answer = call(&self.codes, "http", request).await?;
         if answer.is_success() {
             return Ok(Taken { detail: Some(format!("http {}", answer.status)) });
@@ -97,7 +120,10 @@ mod tests {
 
     fn make(body: &str) -> Result<Http, String> {
         let url = "http://127.0.0.1:9/".parse().expect("URL");
-        Http::new(HttpConfig { url, authorization: None, body: body.to_owned() }, Codes::shipped())
+        Http::new(
+            HttpConfig { url, authorization: None, lookup_url: None, body: body.to_owned() },
+            Codes::shipped(),
+        )
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use tokio::sync::Notify;
 
-use super::{Codes, Message, Refusal, Taken};
+use super::{Codes, Message, Refusal, Sight, Taken};
 use crate::notification::NotificationId;
 
 /// Clones share the record and the orders.
@@ -13,6 +13,7 @@ pub struct Script {
     calls: Arc<Mutex<Vec<NotificationId>>>,
     refusals: Arc<Mutex<Vec<&'static str>>>,
     hold: Arc<Mutex<Option<Arc<Notify>>>>,
+    sighted: Arc<Mutex<bool>>,
 }
 
 impl Script {
@@ -31,6 +32,24 @@ impl Script {
         let gate = Arc::new(Notify::new());
         *self.hold.lock().expect("no panic") = Some(Arc::clone(&gate));
         gate
+    }
+
+    /// It is the same provider as another, so that it has what that one was given.
+    pub fn remembers(&self, other: &Self) {
+        self.calls.lock().expect("no panic").extend(other.calls());
+    }
+
+    /// From now on it can be asked what it has.
+    pub fn can_be_asked(&self) {
+        *self.sighted.lock().expect("no panic") = true;
+    }
+
+    pub(super) fn look(&self, message: &Message<'_>) -> Sight {
+        match (*self.sighted.lock().expect("no panic"), self.calls().contains(&message.id)) {
+            (false, _) => Sight::Blind,
+            (true, true) => Sight::There(Taken::default()),
+            (true, false) => Sight::NotThere,
+        }
     }
 
     pub(super) async fn send(&self, message: &Message<'_>) -> Result<Taken, Refusal> {

@@ -12,13 +12,15 @@ use std::time::{Duration, Instant};
 
 use lettre::transport::smtp::authentication::{Credentials, DEFAULT_MECHANISMS};
 use lettre::transport::smtp::client::{AsyncSmtpConnection, Certificate, TlsParameters};
-use lettre::transport::smtp::commands::{Data, Mail, Rcpt};
-use lettre::transport::smtp::extension::ClientId;
+use lettre::transport::smtp::commands::{Data, Ehlo, Mail, Rcpt};
+use lettre::transport::smtp::extension::{ClientId, MailParameter, RcptParameter};
 use lettre::transport::smtp::response::Response;
 use postern_common::Secret;
 
 use super::{Codes, Message, Refusal, Taken};
 use crate::address::{Address, EmailAddress};
+use crate::notification::NotificationId;
+use crate::retry::Class;
 use crate::template::Content;
 
 /// How a mail server is reached.
@@ -40,8 +42,22 @@ pub struct SmtpConfig {
     pub hello: String,
     /// Connections that are kept at most.
     pub connections: usize,
-    /// Where one-click unsubscriptions go (RFC 8058); the notification's id is put behind it.
-    pub unsubscribe_url: Option<url::Url>,
+    /// Where one-click unsubscriptions go (RFC 8058): `https`, and the notification's id is put behind it.
+    pub unsubscribe: Option<String>,
+    /// How long the server may take.
+    pub patience: Patience,
+}
+
+/// How long a mail server may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// To accept a connection. Default 10 s.
+    pub connect: Duration,
+    /// To answer one command. Default 30 s: RFC 5321 section 4.5.3.2 allows minutes, but a queue with repeats need not wait
+    /// for them.
+    pub command: Duration,
+    /// To answer the final dot. Default 60 s: the server may be checking the message.
+    pub dot: Duration,
 }
 
 /// How a conversation is protected.
@@ -63,15 +79,18 @@ pub struct Smtp {
     idle: Idle,
 }
 
-struct Idle(Mutex<VecDeque<(AsyncSmtpConnection, Instant)>>);
+/// A conversation, and what the server offers in it.
+struct Line {
+    connection: AsyncSmtpConnection,
+    /// Whether it reports what becomes of a message (RFC 3461).
+    dsn: bool,
+    patience: Patience,
+}
+
+struct Idle(Mutex<VecDeque<(Line, Instant)>>);
 
 /// A connection is not used again after it was idle for so long: servers close theirs after some minutes.
 const MAX_IDLE: Duration = Duration::from_secs(30);
-const CONNECT: Duration = Duration::from_secs(10);
-/// Deadline of one command (RFC 5321 section 4.5.3.2 allows minutes; a queue with repeats need not wait for them).
-const COMMAND: Duration = Duration::from_secs(30);
-/// Deadline of the answer to the final dot: the server may be checking the message.
-const DOT: Duration = Duration::from_secs(60);
 
 /// Where a conversation broke.
 enum Broken {
@@ -81,6 +100,16 @@ enum Broken {
     Refused(lettre::transport::smtp::Error),
     /// After the final dot: the server may have taken it.
     After(&'static str),
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(10),
+            command: Duration::from_secs(30),
+            dot: Duration::from_secs(60),
+        }
+    }
 }
 
 // === impl Smtp ===
@@ -115,16 +144,16 @@ impl Smtp {
             Refusal { code: "message_not_buildable".to_owned(), ..Refusal::unfit() }.with_detail(error)
         })?;
         let bytes = mail.formatted();
-        let mut connection = self.connection().await?;
-        match converse(&mut connection, &mail, &bytes).await {
+        let mut line = self.line().await?;
+        match converse(&mut line, message.id, &mail, &bytes).await {
             Ok(response) => {
-                self.keep(connection);
-                Ok(Taken { detail: Some(line(&response)) })
+                self.keep(line);
+                Ok(Taken { detail: Some(words_of(&response)) })
             }
             Err(Broken::Refused(error)) => {
                 let refusal = self.refused(&error, to);
-                if command(&mut connection, "RSET\r\n").await.is_ok() {
-                    self.keep(connection);
+                if line.command("RSET\r\n").await.is_ok() {
+                    self.keep(line);
                 }
                 Err(refusal)
             }
@@ -138,25 +167,27 @@ impl Smtp {
         }
     }
 
-    async fn connection(&self) -> Result<AsyncSmtpConnection, Refusal> {
-        while let Some(mut connection) = self.idle.take() {
-            if command(&mut connection, "RSET\r\n").await.is_ok() {
-                return Ok(connection);
+    async fn line(&self) -> Result<Line, Refusal> {
+        while let Some(mut line) = self.idle.take() {
+            if line.command("RSET\r\n").await.is_ok() {
+                return Ok(line);
             }
         }
-        match tokio::time::timeout(CONNECT + COMMAND, self.connect()).await {
+        let Patience { connect, command, .. } = self.config.patience;
+        match tokio::time::timeout(connect + command, self.connect()).await {
             Ok(connected) => connected,
             Err(_) => Err(self.codes.judge("smtp", "connect").with_detail("no connection in time")),
         }
     }
 
-    async fn connect(&self) -> Result<AsyncSmtpConnection, Refusal> {
+    async fn connect(&self) -> Result<Line, Refusal> {
+        let patience = self.config.patience;
         let hello = ClientId::Domain(self.config.hello.clone());
         let server = (self.config.host.as_str(), self.config.port);
         let implicit = self.tls.clone().filter(|_| self.config.tls == TlsMode::Tls);
         let refused = |error: &lettre::transport::smtp::Error| self.unreachable(error);
         let mut connection =
-            AsyncSmtpConnection::connect_tokio1(server, Some(CONNECT), &hello, implicit, None)
+            AsyncSmtpConnection::connect_tokio1(server, Some(patience.connect), &hello, implicit, None)
                 .await
                 .map_err(|error| refused(&error))?;
         if let Some(tls) = self.tls.clone().filter(|_| self.config.tls == TlsMode::StartTls) {
@@ -172,20 +203,32 @@ impl Smtp {
             let credentials = Credentials::new(user.clone(), password.expose().to_owned());
             connection.auth(DEFAULT_MECHANISMS, &credentials).await.map_err(|error| refused(&error))?;
         }
-        Ok(connection)
+        // lettre reads the server's extensions and keeps those that it knows; DSN is none of them, so we ask again.
+        let mut line = Line { connection, dsn: false, patience };
+        let offered = line.command(Ehlo::new(hello)).await;
+        let offers = |response: &Response| response.message().any(|line| line.eq_ignore_ascii_case("DSN"));
+        line.dsn = offered.ok().and_then(Result::ok).is_some_and(|response| offers(&response));
+        Ok(line)
     }
 
-    fn keep(&self, connection: AsyncSmtpConnection) {
-        if !connection.has_broken() {
-            self.idle.put(connection, self.config.connections);
+    fn keep(&self, line: Line) {
+        if !line.connection.has_broken() {
+            self.idle.put(line, self.config.connections);
         }
     }
 
-    /// No message was begun.
+    /// No message was begun: whatever the server says for good, it says of us and not of the message.
     fn unreachable(&self, error: &lettre::transport::smtp::Error) -> Refusal {
         match error.status() {
-            Some(_) => self.codes.judge("smtp", &code_of(error)).with_detail(code_of(error)),
-            None if error.is_tls() => self.codes.judge("smtp", "tls").with_detail("TLS failed"),
+            Some(_) => match self.codes.judge("smtp", &code_of(error)).with_detail(code_of(error)) {
+                Refusal { class: Class::Permanent, detail, .. } => {
+                    Refusal { detail, ..self.codes.judge("smtp", "turned_away") }
+                }
+                refusal => refusal,
+            },
+            None if error.is_tls() || is_no_trust(error) => {
+                self.codes.judge("smtp", "tls").with_detail("TLS failed")
+            }
             None if error.is_client() => self
                 .codes
                 .judge("smtp", "tls")
@@ -207,23 +250,44 @@ impl Smtp {
 }
 
 async fn converse(
-    connection: &mut AsyncSmtpConnection,
+    line: &mut Line,
+    id: NotificationId,
     mail: &lettre::Message,
     bytes: &[u8],
 ) -> Result<Response, Broken> {
     let envelope = mail.envelope();
     let sender = envelope.from().cloned();
-    step(command(connection, Mail::new(sender, Vec::new())).await)?;
+    let about_mail = if line.dsn { report_under(id) } else { Vec::new() };
+    step(line.command(Mail::new(sender, about_mail)).await)?;
     for to in envelope.to() {
-        step(command(connection, Rcpt::new(to.clone(), Vec::new())).await)?;
+        let about_recipient = if line.dsn { report_trouble(to) } else { Vec::new() };
+        step(line.command(Rcpt::new(to.clone(), about_recipient)).await)?;
     }
-    step(command(connection, Data).await)?;
-    match tokio::time::timeout(DOT, connection.message(bytes)).await {
+    step(line.command(Data).await)?;
+    match tokio::time::timeout(line.patience.dot, line.connection.message(bytes)).await {
         Ok(Ok(response)) => Ok(response),
         Ok(Err(error)) if error.status().is_some() => Err(Broken::Refused(error)),
         Ok(Err(_)) => Err(Broken::After("broken")),
         Err(_) => Err(Broken::After("timeout")),
     }
+}
+
+/// A report names the notification and holds the head of the message alone (RFC 3461 sections 4.3 and 4.4).
+fn report_under(id: NotificationId) -> Vec<MailParameter> {
+    let other = |keyword: &str, value: String| MailParameter::Other {
+        keyword: keyword.to_owned(),
+        value: Some(value),
+    };
+    vec![other("RET", "HDRS".to_owned()), other("ENVID", id.to_string())]
+}
+
+/// A report comes when the message is late or lost, to the sender's address (RFC 3461 sections 4.1 and 4.2).
+fn report_trouble(to: &lettre::Address) -> Vec<RcptParameter> {
+    let other = |keyword: &str, value: String| RcptParameter::Other {
+        keyword: keyword.to_owned(),
+        value: Some(value),
+    };
+    vec![other("NOTIFY", "FAILURE,DELAY".to_owned()), other("ORCPT", format!("rfc822;{to}"))]
 }
 
 type Answer = Result<Result<Response, lettre::transport::smtp::Error>, tokio::time::error::Elapsed>;
@@ -236,8 +300,18 @@ fn step(answer: Answer) -> Result<(), Broken> {
     }
 }
 
-async fn command(connection: &mut AsyncSmtpConnection, verb: impl std::fmt::Display) -> Answer {
-    tokio::time::timeout(COMMAND, connection.command(verb)).await
+impl Line {
+    async fn command(&mut self, verb: impl std::fmt::Display) -> Answer {
+        tokio::time::timeout(self.patience.command, self.connection.command(verb)).await
+    }
+}
+
+/// Whether the conversation was broken off because what came was no TLS that we trust: lettre calls that a matter of the
+/// connection, and rustls wraps it so.
+fn is_no_trust(error: &lettre::transport::smtp::Error) -> bool {
+    std::iter::successors(std::error::Error::source(error), |&cause| cause.source())
+        .filter_map(|cause| cause.downcast_ref::<std::io::Error>())
+        .any(|cause| cause.kind() == std::io::ErrorKind::InvalidData)
 }
 
 /// Reply code and, where the server gives one, enhanced status code: `550 5.1.1`.
@@ -251,7 +325,7 @@ fn code_of(error: &lettre::transport::smtp::Error) -> String {
     enhanced.map_or_else(|| number.clone(), |enhanced| format!("{number} {enhanced}"))
 }
 
-fn line(response: &Response) -> String {
+fn words_of(response: &Response) -> String {
     let words: Vec<&str> = response.message().collect();
     format!("{} {}", response.code(), words.join(" ")).trim().to_owned()
 }
@@ -259,20 +333,20 @@ fn line(response: &Response) -> String {
 // === impl Idle ===
 
 impl Idle {
-    fn take(&self) -> Option<AsyncSmtpConnection> {
+    fn take(&self) -> Option<Line> {
         let mut idle = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        while let Some((connection, since)) = idle.pop_back() {
+        while let Some((line, since)) = idle.pop_back() {
             if since.elapsed() < MAX_IDLE {
-                return Some(connection);
+                return Some(line);
             }
         }
         None
     }
 
-    fn put(&self, connection: AsyncSmtpConnection, most: usize) {
+    fn put(&self, line: Line, most: usize) {
         let mut idle = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if idle.len() < most {
-            idle.push_back((connection, Instant::now()));
+            idle.push_back((line, Instant::now()));
         }
     }
 }

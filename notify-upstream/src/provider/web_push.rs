@@ -133,6 +133,56 @@ mod tests {
     use crate::sequence::Sequence;
     use postern_common::clock::Timestamp;
 
+    /// The browser of RFC 8291 section 5.
+    const BROWSER: [&str; 3] = [
+        "q1dXpw3UpT5VOmu_cf_v6ih07Aems3njxI-JWgLcM94",
+        "BCVxsr7N_eNgVRqvHtD0zTZsEc6-VV-JvLexhqUzORcxaOzi6-AYWXvTBHm4bjyPjs7Vd8pZGH6SRpkNtoIAiw4",
+        "BTBZMqHH6r4Tts7J_aSIgg",
+    ];
+
+    #[tokio::test]
+    async fn an_independent_browser_opens_what_we_seal() {
+        let Some(_) = crate::testing::judge::installed("an_independent_browser_opens_what_we_seal") else {
+            return;
+        };
+        let [private, public, auth] = BROWSER;
+        let key = Secret::from("yfWPiYE-n46HLnH0KqZOF1fJJU3MYrct3AELtAQ-oRw");
+        let key = VapidKey::new(&key, "mailto:ops@example.org".to_owned()).expect("a key");
+        let push = WebPush::new(key, Clock::manual(Timestamp(0)), Codes::shipped()).expect("client");
+        let keys = SubscriptionKeys { p256dh: public.to_owned(), auth: auth.to_owned() };
+        let to = Subscription { endpoint: "https://push.example/x".to_owned(), keys };
+        let (address, content) = (Address::Subscription(to.clone()), Content::Sms { text: String::new() });
+        let message = Message {
+            id: Sequence::id(1 << 40),
+            to: &address,
+            content: &content,
+            created_at: Timestamp(0),
+            expires_at: None,
+            urgent: false,
+            unsubscribe: false,
+        };
+        let request = push
+            .request(&message, &to, "Grüße \u{1f44b}", "an Ada")
+            .expect("sound")
+            .build()
+            .expect("request");
+        let body = request.body().and_then(reqwest::Body::as_bytes).expect("a body");
+        let about = json!({
+            "body": URL_SAFE_NO_PAD.encode(body), "privateKey": private, "publicKey": public, "auth": auth,
+            "authorization": request.headers()["authorization"].to_str().expect("text"),
+        });
+        let opened = crate::testing::judge::ask(&[("web-push-open", about)]).await.remove(0);
+        let text: serde_json::Value =
+            serde_json::from_str(opened["text"].as_str().expect("text")).expect("JSON");
+        assert_eq!(
+            text,
+            json!({"title": "Grüße \u{1f44b}", "body": "an Ada", "notificationId": message.id.to_string()})
+        );
+        let claims =
+            json!({"aud": "https://push.example", "exp": 12 * 3600, "sub": "mailto:ops@example.org"});
+        assert_eq!(opened["claims"], claims);
+    }
+
     #[test]
     fn a_request_carries_our_identity_and_no_private_address_is_called() {
         let private = Secret::from("yfWPiYE-n46HLnH0KqZOF1fJJU3MYrct3AELtAQ-oRw");
@@ -140,12 +190,7 @@ mod tests {
         let push = WebPush::new(key, Clock::manual(Timestamp(0)), Codes::shipped()).expect("client");
         let subscription = |endpoint: &str| Subscription {
             endpoint: endpoint.to_owned(),
-            keys: SubscriptionKeys {
-                p256dh:
-                    "BCVxsr7N_eNgVRqvHtD0zTZsEc6-VV-JvLexhqUzORcxaOzi6-AYWXvTBHm4bjyPjs7Vd8pZGH6SRpkNtoIAiw4"
-                        .to_owned(),
-                auth: "BTBZMqHH6r4Tts7J_aSIgg".to_owned(),
-            },
+            keys: SubscriptionKeys { p256dh: BROWSER[1].to_owned(), auth: BROWSER[2].to_owned() },
         };
         let (to, content) = (subscription("https://push.example/x"), Content::Sms { text: String::new() });
         let address = Address::Subscription(to.clone());

@@ -72,6 +72,7 @@ fn ended(claimed: &Claimed, worker: i64, kind: ResultKind, next: Next) -> Finish
             provider: Some("null".to_owned()),
             code: Some("why".to_owned()),
             detail: None,
+            address: None,
         },
         next,
     }

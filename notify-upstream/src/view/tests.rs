@@ -37,6 +37,7 @@ fn result(kind: ResultKind, attempt: i32, seconds: i64) -> Trail {
         provider: Some("smtp".to_owned()),
         code: None,
         detail: None,
+        address: None,
     })
 }
 

@@ -3,16 +3,19 @@ use std::time::Duration;
 use postern_common::Secret;
 use postern_common::clock::Timestamp;
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 
 use super::{
     Incoming, Report, Unheard, bytes, hmac_sha256, id_in_message_id, json, text, within_window,
     without_address,
 };
 use crate::notification::NotificationId;
+use crate::store::WebhookToken;
 use crate::store::row::ReceiptKind;
 
 /// Mail events of Mailgun (documentation.mailgun.com, "Securing webhooks"): HMAC-SHA256 over timestamp and token, both of
-/// which stand in the body beside the signature.
+/// which stand in the body beside the signature. The event is not signed: a token is good for the body that it came with
+/// first, and for no other.
 #[derive(Debug)]
 pub struct Mailgun {
     /// The account's webhook signing key.
@@ -20,7 +23,7 @@ pub struct Mailgun {
 }
 
 /// Mailgun repeats a webhook with its first timestamp for up to eight hours; the inbox knows repeats by their event.
-const WINDOW: Duration = Duration::from_secs(9 * 3600);
+pub(super) const WINDOW: Duration = Duration::from_secs(9 * 3600);
 
 impl Mailgun {
     pub(super) fn read(&self, incoming: &Incoming<'_>) -> Result<Vec<Report>, Unheard> {
@@ -32,6 +35,15 @@ impl Mailgun {
         within_window(timestamp.parse().map_err(|_| Unheard::Signature)?, incoming.now, WINDOW)?;
         let event = body.get("event-data").ok_or(Unheard::Unreadable)?;
         Ok(report(incoming, event).into_iter().collect())
+    }
+
+    /// What binds the signed part to this body. Only after [`Mailgun::read`] has found the signature good.
+    pub(super) fn token(incoming: &Incoming<'_>) -> Option<WebhookToken> {
+        let body = json(incoming.body).ok()?;
+        let part = |name: &str| text(&body, &format!("/signature/{name}"));
+        // As it is signed: another cut between the two is the same token.
+        let token = format!("{}{}", part("timestamp")?, part("token")?);
+        Some(WebhookToken { provider: "mailgun", token, body: Sha256::digest(incoming.body).into() })
     }
 }
 

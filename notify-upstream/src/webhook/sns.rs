@@ -34,15 +34,20 @@ pub struct Sns {
 const WINDOW: Duration = Duration::from_secs(3700);
 
 impl Sns {
+    /// Whether a text is the ARN of a topic.
+    #[must_use]
+    pub fn is_topic(text: &str) -> bool {
+        host_of(text).is_some()
+    }
+
     pub(super) async fn read(&self, incoming: &Incoming<'_>) -> Result<Vec<Report>, Unheard> {
         let body = json(incoming.body).map_err(|_| Unheard::Signature)?;
         let part = |name: &str| text(&body, &format!("/{name}")).ok_or(Unheard::Signature);
         if !self.topics.iter().any(|topic| part("TopicArn") == Ok(topic)) {
             return Err(Unheard::Signature);
         }
-        let url = amazon_url(part("SigningCertURL")?)
-            .filter(|url| url.path().ends_with(".pem"))
-            .ok_or(Unheard::Signature)?;
+        let topic = part("TopicArn")?;
+        let url = certificate_url(part("SigningCertURL")?, topic).ok_or(Unheard::Signature)?;
         let signature = STANDARD.decode(part("Signature")?).map_err(|_| Unheard::Signature)?;
         let signed = signed_text(&body).ok_or(Unheard::Signature)?;
         let key = self.certificates.public_key(&url).await?;
@@ -62,9 +67,9 @@ impl Sns {
                 Ok(report(incoming, part("MessageId")?, &event).into_iter().collect())
             }
             "SubscriptionConfirmation" => {
-                let url = amazon_url(part("SubscribeURL")?).ok_or(Unheard::Unreadable)?;
+                let url = subscribe_url(part("SubscribeURL")?, topic).ok_or(Unheard::Unreadable)?;
                 self.certificates.visit(&url).await?;
-                tracing::info!(topic = part("TopicArn")?, "subscription confirmed");
+                tracing::info!(topic, "subscription confirmed");
                 Ok(Vec::new())
             }
             _ => Ok(Vec::new()),
@@ -72,19 +77,44 @@ impl Sns {
     }
 }
 
-/// `https://sns.{region}.amazonaws.com` (or `.com.cn`), nothing else: whoever could name another place could sign.
-fn amazon_url(text: &str) -> Option<Url> {
+/// The one host that signs for a topic: SNS of the region that the ARN names (`arn:{partition}:sns:{region}:…`). Whoever
+/// could name another place could sign. `None` for what is no ARN of a topic.
+fn host_of(topic: &str) -> Option<String> {
+    let parts: Vec<&str> = topic.split(':').collect();
+    let ["arn", partition, "sns", region, account, name] = parts[..] else { return None };
+    let domain = match partition {
+        "aws" | "aws-us-gov" => "amazonaws.com",
+        "aws-cn" => "amazonaws.com.cn",
+        _ => return None,
+    };
+    let sound = region.len() >= 3
+        && region.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+        && !account.is_empty()
+        && account.bytes().all(|byte| byte.is_ascii_digit())
+        && !name.is_empty();
+    sound.then(|| format!("sns.{region}.{domain}"))
+}
+
+/// An `https` URL on exactly the topic's host, with no port, user or fragment, however it is spelt.
+fn on_topics_host(text: &str, topic: &str) -> Option<Url> {
     let url = Url::parse(text).ok()?;
-    let host = url.host_str()?;
-    let region = host.strip_prefix("sns.")?;
-    let region =
-        region.strip_suffix(".amazonaws.com").or_else(|| region.strip_suffix(".amazonaws.com.cn"))?;
-    let sound = url.scheme() == "https"
-        && url.port().is_none()
-        && url.username().is_empty()
-        && region.len() >= 3
-        && region.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
-    sound.then_some(url)
+    let plain = text.starts_with(&format!("https://{}/", host_of(topic)?));
+    (plain && url.as_str() == text && url.fragment().is_none()).then_some(url)
+}
+
+fn certificate_url(text: &str, topic: &str) -> Option<Url> {
+    let url = on_topics_host(text, topic)?;
+    let name = url.path().strip_prefix('/')?.strip_suffix(".pem")?;
+    let one_file = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
+    (one_file && url.query().is_none()).then_some(url)
+}
+
+fn subscribe_url(text: &str, topic: &str) -> Option<Url> {
+    let url = on_topics_host(text, topic)?;
+    let has = |name: &str, value: &str| {
+        url.query_pairs().filter(|(known, _)| known == name).map(|(_, value)| value).eq([value])
+    };
+    (url.path() == "/" && has("Action", "ConfirmSubscription") && has("TopicArn", topic)).then_some(url)
 }
 
 /// Name and value, a line each, of the fields that are signed, in the order of their names.
@@ -151,21 +181,60 @@ fn message_id(event: &Value) -> Option<&str> {
 mod tests {
     use super::*;
 
+    const TOPIC: &str = "arn:aws:sns:us-west-2:123456789012:mail";
+
     #[test]
-    fn only_amazon_is_asked_for_certificates() {
-        assert!(amazon_url("https://sns.us-west-2.amazonaws.com/x.pem").is_some());
-        assert!(amazon_url("https://sns.cn-north-1.amazonaws.com.cn/x.pem").is_some());
+    fn only_the_topics_own_region_is_asked_for_certificates() {
+        assert!(
+            certificate_url("https://sns.us-west-2.amazonaws.com/SimpleNotificationService-0a.pem", TOPIC)
+                .is_some()
+        );
+        let china = "arn:aws-cn:sns:cn-north-1:1:mail";
+        assert!(certificate_url("https://sns.cn-north-1.amazonaws.com.cn/x.pem", china).is_some());
+        assert!(certificate_url("https://sns.cn-north-1.amazonaws.com/x.pem", china).is_none());
         for bad in [
             "http://sns.us-west-2.amazonaws.com/x.pem",
+            "https://sns.us-east-1.amazonaws.com/x.pem",
+            "https://sns.us-west-2.amazonaws.com.cn/x.pem",
             "https://sns.us-west-2.amazonaws.com.evil.example/x.pem",
-            "https://evil.example/sns.us-west-2.amazonaws.com",
+            "https://evil.example/sns.us-west-2.amazonaws.com/x.pem",
             "https://sns.evil.example#.amazonaws.com/x.pem",
             "https://x@sns.us-west-2.amazonaws.com/x.pem",
-            "https://sns.a.b.amazonaws.com/x.pem",
-            "https://s3.amazonaws.com/x.pem",
+            "https://:x@sns.us-west-2.amazonaws.com/x.pem",
+            "https://sns.us-west-2.amazonaws.com:443/x.pem",
             "https://sns.us-west-2.amazonaws.com:8443/x.pem",
+            "https://sns.us-west-2.amazonaws.com/x.pem?y=.pem",
+            "https://sns.us-west-2.amazonaws.com/?x.pem",
+            "https://sns.us-west-2.amazonaws.com/x.pem#y",
+            "https://sns.us-west-2.amazonaws.com/a/../x.pem",
+            "https://sns.us-west-2.amazonaws.com/a/x.pem",
+            "https://SNS.us-west-2.amazonaws.com/x.pem",
+            "https://sns.us-west-2.amazonaws.com\\x.pem",
+            "https://s3.amazonaws.com/x.pem",
         ] {
-            assert!(amazon_url(bad).is_none(), "{bad}");
+            assert!(certificate_url(bad, TOPIC).is_none(), "{bad}");
+        }
+        for bad in
+            ["", "mail", "arn:aws:sqs:us-west-2:1:x", "arn:evil:sns:us-west-2:1:x", "arn:aws:sns:a.b:1:x"]
+        {
+            assert_eq!(host_of(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn only_the_topics_own_subscription_is_confirmed() {
+        let url = |query: &str| format!("https://sns.us-west-2.amazonaws.com/?{query}");
+        let good = url(&format!("Action=ConfirmSubscription&TopicArn={TOPIC}&Token=23"));
+        assert!(subscribe_url(&good, TOPIC).is_some());
+        for bad in [
+            good.replace("us-west-2.amazonaws", "us-east-1.amazonaws"),
+            good.replace("ConfirmSubscription", "DeleteTopic"),
+            good.replace(":mail", ":other"),
+            format!("{good}&Action=DeleteTopic"),
+            good.replace("amazonaws.com/", "amazonaws.com:443/"),
+            url("Action=ConfirmSubscription"),
+        ] {
+            assert!(subscribe_url(&bad, TOPIC).is_none(), "{bad}");
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Against requests that were signed by OpenSSL and by Python's `hmac`, kept in `vectors.json`.
 
+mod judges;
+
 use std::sync::Arc;
 
 use http::{HeaderName, HeaderValue};

@@ -8,7 +8,7 @@ use url::Url;
 use super::secret;
 use crate::address::E164;
 use crate::config::webhooks::callback;
-use crate::provider::{FcmAccount, HttpConfig, Sender, TwilioConfig, VapidKey};
+use crate::provider::{FcmAccount, HttpConfig, ID, Sender, TwilioConfig, VapidKey};
 
 pub(super) fn read_twilio(object: &Object<'_>, env: &Env, public_url: Option<&Url>) -> Option<TwilioConfig> {
     let base = base(object, "https://api.twilio.com");
@@ -39,8 +39,13 @@ pub(super) fn read_http(object: &Object<'_>, env: &Env) -> Option<HttpConfig> {
     let has_authorization = object.has("authorization_env");
     let authorization =
         if has_authorization { Some(secret(object, env, "authorization_env")?) } else { None };
+    let lookup_url = object.optional("lookup_url", |field| {
+        let text = field.text(1..=1024)?;
+        let sound = text.contains(ID) && Url::parse(&text.replace(ID, "id")).is_ok_and(|url| url.has_host());
+        if sound { Some(text) } else { field.fail("invalid_format", "must be a URL with {id} in it") }
+    });
     let body = object.required("body", |field| field.string().map(str::to_owned));
-    Some(HttpConfig { url: url?, authorization, body: body? })
+    Some(HttpConfig { url: url?, authorization, lookup_url, body: body? })
 }
 
 pub(super) fn read_fcm(object: &Object<'_>) -> Option<FcmAccount> {

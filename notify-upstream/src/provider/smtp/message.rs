@@ -35,8 +35,8 @@ pub(super) fn build(
         .message_id(Some(message_id(message.id, domain)))
         .date(date)
         .raw_header(raw("Auto-Submitted", "auto-generated".to_owned())?);
-    if let (true, Some(url)) = (message.unsubscribe, &config.unsubscribe_url) {
-        let url = format!("{}/{}", url.as_str().trim_end_matches('/'), message.id);
+    if let (true, Some(prefix)) = (message.unsubscribe, &config.unsubscribe) {
+        let url = format!("{prefix}{}", message.id);
         builder = builder
             .raw_header(raw("List-Unsubscribe", format!("<{url}>"))?)
             .raw_header(raw("List-Unsubscribe-Post", "List-Unsubscribe=One-Click".to_owned())?);

@@ -1,4 +1,6 @@
-//! Against a small server that says what its script tells it to.
+//! Against aiosmtpd ([`peer`]), and against a small server that says what its script tells it to.
+
+mod peer;
 
 use std::sync::Arc;
 
@@ -19,6 +21,8 @@ enum Script {
     Say(&'static str, &'static str),
     /// Closes the connection at this verb.
     Drop(&'static str),
+    /// Offers reports on what becomes of a message.
+    Dsn,
 }
 
 /// One message as the server took it: the envelope's lines, and the data with its dots.
@@ -81,7 +85,8 @@ fn answer(script: Script, verb: &str) -> Option<String> {
     match script {
         Script::Drop(at) if at == verb => None,
         Script::Say(at, words) if at == verb => Some(format!("{words}\r\n")),
-        Script::Yes | Script::Drop(_) | Script::Say(..) => Some(match verb {
+        Script::Dsn if verb == "EHLO" => Some("250-test\r\n250-8BITMIME\r\n250 DSN\r\n".to_owned()),
+        Script::Yes | Script::Dsn | Script::Drop(_) | Script::Say(..) => Some(match verb {
             "EHLO" => "250-test\r\n250 8BITMIME\r\n".to_owned(),
             "DATA" => "354 go on\r\n".to_owned(),
             _ => "250 2.0.0 Ok\r\n".to_owned(),
@@ -100,7 +105,8 @@ fn smtp(port: u16) -> Smtp {
         from,
         hello: "example.org".to_owned(),
         connections: 4,
-        unsubscribe_url: Some("https://x.example/unsubscribe".parse().expect("URL")),
+        unsubscribe: Some("https://x.example/unsubscribe/".to_owned()),
+        patience: Patience::default(),
     };
     Smtp::new(config, Codes::shipped()).expect("no certificates")
 }
@@ -154,6 +160,18 @@ async fn a_message_arrives_with_its_headers_and_the_connection_is_kept() {
 }
 
 #[tokio::test]
+async fn a_server_that_reports_is_asked_to_report_under_our_id() {
+    let server = server(Script::Dsn).await;
+    send(&smtp(server.port), &content("Hello Ada")).await.expect("taken");
+    let caught = server.caught.lock().await.clone();
+    let [mail, rcpt] = &caught[0].envelope[..] else { panic!("{:?}", caught[0].envelope) };
+    let id =
+        mail.strip_prefix("MAIL FROM:<postern@example.org> RET=HDRS ENVID=").expect("a report is asked for");
+    assert!(caught[0].data.contains(&format!("Message-ID: <{id}@example.org>")), "{}", caught[0].data);
+    assert_eq!(rcpt, "RCPT TO:<ada@example.com> NOTIFY=FAILURE,DELAY ORCPT=rfc822;ada@example.com");
+}
+
+#[tokio::test]
 async fn every_fault_is_judged_and_leaves_no_connection_in_doubt() {
     let cases = [
         (Script::Say("RCPT", "550 5.1.1 no such user"), Class::Permanent, "mailbox_unknown"),
@@ -167,6 +185,7 @@ async fn every_fault_is_judged_and_leaves_no_connection_in_doubt() {
             "message_refused_by_policy",
         ),
         (Script::Say("EHLO", "421 busy"), Class::Throttled, "provider_throttles"),
+        (Script::Say("EHLO", "554 5.7.1 go away"), Class::Configuration, "provider_turns_us_away"),
         (Script::Drop("MAIL"), Class::Transient, "provider_unreachable"),
         (Script::Drop("DATA"), Class::Transient, "provider_unreachable"),
         (Script::Drop("DOT"), Class::Ambiguous, "connection_broken"),

@@ -1,11 +1,13 @@
 //! All SQL of the queue. Every statement is one transaction and one round trip, and is prepared once a connection.
 
 use postern_common::clock::Timestamp;
+use sqlx::postgres::PgListener;
 use sqlx::{AssertSqlSafe, Row};
 
-use super::{Postgres, RECORD, lane, record};
+use super::{Postgres, rows};
 use crate::notification::{Lane, NotificationId, ORDER_COUNTER_BITS, Order};
 use crate::store::Outcome;
+use crate::store::read::RECORD;
 use crate::store::row::{
     Cancelled, Claim, Claimed, Finished, LaneMark, NewNotification, Next, ResultKind, Survey,
 };
@@ -59,14 +61,14 @@ SELECT c.id, c.ord, c.fence, c.attempt, c.lost, ";
 const FINISH: &str = "
 WITH input AS MATERIALIZED (
     SELECT * FROM unnest($1::uuid[], $2::int4[], $3::int8[], $4::int2[], $5::int4[], $6::int2[], $7::int8[], $8::int8[],
-        $9::int8[], $10::text[], $11::text[], $12::text[], $13::bool[])
-    AS t(id, fence, worker, lane, attempt, kind, began_at, at, next_at, provider, code, detail, dead)
+        $9::int8[], $10::text[], $11::text[], $12::text[], $13::bool[], $14::bytea[])
+    AS t(id, fence, worker, lane, attempt, kind, began_at, at, next_at, provider, code, detail, dead, address)
 ), taken AS (
     DELETE FROM notify_queue q USING input i WHERE q.id = i.id AND q.fence = i.fence AND q.worker = i.worker
     RETURNING i.*
 ), results AS (
-    INSERT INTO notify_result (id, attempt, kind, began_at, at, next_at, provider, code, detail)
-    SELECT id, attempt, kind, began_at, at, next_at, provider, code, detail FROM taken
+    INSERT INTO notify_result (id, attempt, kind, began_at, at, next_at, provider, code, detail, address)
+    SELECT id, attempt, kind, began_at, at, next_at, provider, code, detail, address FROM taken
 ), delayed AS (
     INSERT INTO notify_delayed (id, due, lane, fence, attempt)
     SELECT id, next_at, lane, fence, attempt FROM taken WHERE next_at IS NOT NULL
@@ -111,6 +113,9 @@ WITH queued AS (
 )
 INSERT INTO notify_result (id, attempt, kind, at)
 SELECT id, attempt, $3, $2 FROM (TABLE queued UNION ALL TABLE delayed) AS gone";
+
+/// The channel on which processes tell one another that rows were left waiting.
+const WAITING: &str = "postern_notify_waiting";
 
 const DEPTHS: &str = "
 SELECT lane, (SELECT count(*) FROM (SELECT 1 FROM notify_queue q WHERE q.lane = l.lane LIMIT $2) AS counted)
@@ -167,7 +172,7 @@ impl Postgres {
                 fence: row.try_get(2)?,
                 attempt: row.try_get(3)?,
                 lost: row.try_get(4)?,
-                record: record(row, 5)?,
+                record: rows::record(row, 5)?,
             })
         });
         let mut claimed = claimed.collect::<Outcome<Vec<_>>>()?;
@@ -196,6 +201,7 @@ impl Postgres {
             .bind(column!(row => row.result.code.as_deref()))
             .bind(column!(row => row.result.detail.as_deref()))
             .bind(column!(row => row.next == Next::Dead))
+            .bind(column!(row => row.result.address.as_ref().map(<[u8; 32]>::as_slice)))
             .fetch_one(&self.queue)
             .await?;
         Ok(usize::try_from(taken).unwrap_or(0))
@@ -215,21 +221,13 @@ impl Postgres {
             .bind(dead)
             .fetch_all(&self.queue)
             .await?;
-        let survey = rows.iter().map(|row| {
-            Ok(Survey {
-                lane: lane(row, 0)?,
-                head: row.try_get(1)?,
-                overlooked: row.try_get(2)?,
-                lowest: row.try_get(3)?,
-            })
-        });
-        survey.collect()
+        rows.iter().map(rows::survey).collect()
     }
 
     pub(in crate::store) async fn move_due(&self, now: Timestamp, limit: i64) -> Outcome<Vec<(Lane, Order)>> {
         let bits = i32::try_from(ORDER_COUNTER_BITS).unwrap_or(0);
         let rows = sqlx::query(MOVE_DUE).bind(now.0).bind(limit).bind(bits).fetch_all(&self.queue).await?;
-        rows.iter().map(|row| Ok((lane(row, 0)?, row.try_get(1)?))).collect()
+        rows.iter().map(|row| Ok((rows::lane(row, 0)?, row.try_get(1)?))).collect()
     }
 
     pub(in crate::store) async fn next_due(&self) -> Outcome<Option<Timestamp>> {
@@ -249,10 +247,22 @@ impl Postgres {
         Ok(if done.rows_affected() == 0 { Cancelled::TooLate } else { Cancelled::Now })
     }
 
+    pub(in crate::store) async fn tell(&self, text: &str) -> Outcome<()> {
+        sqlx::query("SELECT pg_notify($1, $2)").bind(WAITING).bind(text).execute(&self.history).await?;
+        Ok(())
+    }
+
+    /// On a connection that it keeps.
+    pub(in crate::store) async fn listen(&self) -> Outcome<PgListener> {
+        let mut listener = PgListener::connect_with(&self.history).await?;
+        listener.listen(WAITING).await?;
+        Ok(listener)
+    }
+
     pub(in crate::store) async fn depths(&self, cap: i64) -> Outcome<Vec<(Lane, i64)>> {
         use crate::notification::Channel;
         let lanes: Vec<i16> = Channel::ALL.into_iter().flat_map(Lane::of).map(Lane::code).collect();
         let rows = sqlx::query(DEPTHS).bind(lanes).bind(cap).fetch_all(&self.queue).await?;
-        rows.iter().map(|row| Ok((lane(row, 0)?, row.try_get(1)?))).collect()
+        rows.iter().map(|row| Ok((rows::lane(row, 0)?, row.try_get(1)?))).collect()
     }
 }

@@ -5,23 +5,22 @@ use std::collections::HashMap;
 use postern_common::clock::Timestamp;
 use sqlx::{AssertSqlSafe, Row};
 
-use super::{RECORD, Sqlite, id_list, json, lane, record, result_row, unknown};
+use super::{Sqlite, id_list, json, rows};
 use crate::notification::{NotificationId, Order};
 use crate::store::Outcome;
-use crate::store::row::{
-    DeadFilter, DeadLetter, Existing, Receipt, ReceiptKind, ResultKind, Snapshot, Trail, WaitingRow,
-};
+use crate::store::read::RECORD;
+use crate::store::row::{DeadFilter, DeadLetter, Existing, Receipt, ResultKind, Snapshot, WebhookToken};
 
 /// History, inbox and the live row in one snapshot: a row that moves from one to the other is seen once.
 const TRAIL: &str = "
-SELECT id, 0 AS part, attempt, kind, began_at, at, next_at, provider, code, detail
+SELECT id, 0 AS part, attempt, kind, began_at, at, next_at, provider, code, detail, address
 FROM notify_result WHERE id IN (SELECT value FROM json_each(?1))
 UNION ALL
-SELECT id, 1, 0, kind, NULL, at, NULL, provider, code, detail FROM notify_receipt WHERE id IN (SELECT value FROM json_each(?1))
+SELECT id, 1, 0, kind, NULL, at, NULL, provider, code, detail, NULL FROM notify_receipt WHERE id IN (SELECT value FROM json_each(?1))
 UNION ALL
-SELECT id, 2, attempt, 0, since, 0, NULL, NULL, NULL, NULL FROM notify_queue WHERE id IN (SELECT value FROM json_each(?1))
+SELECT id, 2, attempt, 0, since, 0, NULL, NULL, NULL, NULL, NULL FROM notify_queue WHERE id IN (SELECT value FROM json_each(?1))
 UNION ALL
-SELECT id, 2, attempt, 0, NULL, 0, due, NULL, NULL, NULL FROM notify_delayed WHERE id IN (SELECT value FROM json_each(?1))
+SELECT id, 2, attempt, 0, NULL, 0, due, NULL, NULL, NULL, NULL FROM notify_delayed WHERE id IN (SELECT value FROM json_each(?1))
 ORDER BY 6, 3";
 
 const DEAD: &str = "
@@ -43,14 +42,7 @@ impl Sqlite {
     pub(in crate::store) async fn existing(&self, creator: &str, key: &str) -> Outcome<Option<Existing>> {
         let sql = "SELECT id, fingerprint, created_at FROM notify_key WHERE creator = ?1 AND key = ?2";
         let row = sqlx::query(sql).bind(creator).bind(key).fetch_optional(&self.pools.readers).await?;
-        let existing = |row: sqlx::sqlite::SqliteRow| {
-            Ok(Existing {
-                id: row.try_get(0)?,
-                fingerprint: row.try_get(1)?,
-                created_at: Timestamp(row.try_get(2)?),
-            })
-        };
-        row.map(existing).transpose()
+        row.as_ref().map(rows::existing).transpose()
     }
 
     pub(in crate::store) async fn forget_keys(&self, before: Timestamp) -> Outcome<u64> {
@@ -67,16 +59,15 @@ impl Sqlite {
         let rows = sqlx::query(AssertSqlSafe(sql)).bind(&list).fetch_all(&self.pools.readers).await?;
         let mut found = HashMap::with_capacity(rows.len());
         for row in &rows {
-            let id = row.try_get(0)?;
-            let send_at = row.try_get::<Option<i64>, _>(1)?.map(Timestamp);
-            found.insert(id, Snapshot { id, record: record(row, 2)?, send_at, trail: Vec::new() });
+            let snapshot = rows::snapshot(row)?;
+            found.insert(snapshot.id, snapshot);
         }
         if found.is_empty() {
             return Ok(Vec::new());
         }
         for row in sqlx::query(TRAIL).bind(&list).fetch_all(&self.pools.readers).await? {
             if let Some(snapshot) = found.get_mut(&row.try_get::<NotificationId, _>(0)?) {
-                snapshot.trail.push(trail(&row)?);
+                snapshot.trail.push(rows::trail(&row)?);
             }
         }
         Ok(found.into_values().collect())
@@ -161,16 +152,7 @@ impl Sqlite {
     pub(in crate::store) async fn dead_letters(&self, filter: &DeadFilter) -> Outcome<Vec<DeadLetter>> {
         let sql = format!("SELECT id, lane, attempt, at, code FROM notify_dead WHERE {DEAD}");
         let rows = bind_dead!(sqlx::query(AssertSqlSafe(sql)), filter).fetch_all(&self.pools.readers).await?;
-        let letter = |row: &sqlx::sqlite::SqliteRow| {
-            Ok(DeadLetter {
-                id: row.try_get(0)?,
-                lane: lane(row, 1)?,
-                attempt: row.try_get(2)?,
-                at: Timestamp(row.try_get(3)?),
-                code: row.try_get(4)?,
-            })
-        };
-        rows.iter().map(letter).collect()
+        rows.iter().map(rows::dead_letter).collect()
     }
 
     pub(in crate::store) async fn replay(
@@ -211,6 +193,22 @@ impl Sqlite {
             .rows_affected())
     }
 
+    pub(in crate::store) async fn bind_webhook(&self, token: &WebhookToken, now: Timestamp) -> Outcome<bool> {
+        let sql = "INSERT INTO notify_webhook_token (provider, token, body, at) VALUES (?1, ?2, ?3, ?4)
+            ON CONFLICT DO NOTHING";
+        let insert = sqlx::query(sql).bind(token.provider).bind(&token.token).bind(token.body.as_slice());
+        insert.bind(now.0).execute(&self.pools.writer).await?;
+        let sql = "SELECT body FROM notify_webhook_token WHERE provider = ?1 AND token = ?2";
+        let first = sqlx::query_scalar(sql).bind(token.provider).bind(&token.token);
+        let first: Vec<u8> = first.fetch_one(&self.pools.readers).await?;
+        Ok(first == token.body)
+    }
+
+    pub(in crate::store) async fn forget_webhooks(&self, before: Timestamp) -> Outcome<u64> {
+        let sql = "DELETE FROM notify_webhook_token WHERE at < ?1";
+        Ok(sqlx::query(sql).bind(before.0).execute(&self.pools.writer).await?.rows_affected())
+    }
+
     pub(in crate::store) async fn suppress(
         &self,
         rows: &[(i16, Vec<u8>, String)],
@@ -234,23 +232,4 @@ impl Sqlite {
             "SELECT channel, address, at FROM notify_suppression WHERE at >= ?1 ORDER BY at LIMIT 100000";
         Ok(sqlx::query_as(sql).bind(at.0).fetch_all(&self.pools.readers).await?)
     }
-}
-
-fn trail(row: &sqlx::sqlite::SqliteRow) -> Outcome<Trail> {
-    let kind: i16 = row.try_get(3)?;
-    Ok(match row.try_get::<i16, _>(1)? {
-        0 => Trail::Result(result_row(row, kind)?),
-        1 => Trail::Receipt(
-            ReceiptKind::from_code(kind).ok_or_else(|| unknown("kind of receipt"))?,
-            Timestamp(row.try_get(5)?),
-            row.try_get(7)?,
-            row.try_get(8)?,
-            row.try_get(9)?,
-        ),
-        _ => Trail::Waiting(WaitingRow {
-            attempt: row.try_get(2)?,
-            since: row.try_get::<Option<i64>, _>(4)?.map(Timestamp),
-            due: row.try_get::<Option<i64>, _>(6)?.map(Timestamp),
-        }),
-    })
 }

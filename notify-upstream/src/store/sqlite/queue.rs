@@ -3,9 +3,10 @@
 use postern_common::clock::Timestamp;
 use sqlx::{AssertSqlSafe, Row};
 
-use super::{RECORD, Sqlite, id_list, json, lane, record};
+use super::{Sqlite, id_list, json, rows};
 use crate::notification::{Channel, Lane, NotificationId, ORDER_COUNTER_BITS, Order};
 use crate::store::Outcome;
+use crate::store::read::RECORD;
 use crate::store::row::{
     Cancelled, Claim, Claimed, Finished, LaneMark, NewNotification, Next, ResultKind, Survey,
 };
@@ -50,9 +51,9 @@ DELETE FROM notify_queue WHERE (id, fence, worker) IN
     (SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(?1)) RETURNING id";
 
 const RESULTS: &str = "
-INSERT INTO notify_result (id, attempt, kind, began_at, at, next_at, provider, code, detail)
-SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7, value ->> 8
-FROM json_each(?1)";
+INSERT INTO notify_result (id, attempt, kind, began_at, at, next_at, provider, code, detail, address)
+SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7, value ->> 8,
+    unhex(value ->> 9) FROM json_each(?1)";
 
 const DEAD: &str = "
 INSERT INTO notify_dead (id, lane, fence, attempt, at, code)
@@ -135,7 +136,7 @@ impl Sqlite {
         transaction.commit().await?;
         let mut records = std::collections::HashMap::with_capacity(rows.len());
         for row in &rows {
-            records.insert(row.try_get::<NotificationId, _>(0)?, record(row, 1)?);
+            records.insert(row.try_get::<NotificationId, _>(0)?, rows::record(row, 1)?);
         }
         let claimed = picked.into_iter().filter_map(|(id, order, fence, attempt, lost)| {
             Some(Claimed { id, order, fence, attempt, lost, record: records.remove(&id)? })
@@ -184,15 +185,7 @@ impl Sqlite {
         let marks: Vec<_> = marks.iter().map(|mark| (mark.lane.code(), mark.low, mark.cursor)).collect();
         let rows =
             sqlx::query(SURVEY).bind(json(&marks)).bind(json(&dead)).fetch_all(&self.pools.readers).await?;
-        let survey = rows.iter().map(|row| {
-            Ok(Survey {
-                lane: lane(row, 0)?,
-                head: row.try_get(1)?,
-                overlooked: row.try_get(2)?,
-                lowest: row.try_get(3)?,
-            })
-        });
-        survey.collect()
+        rows.iter().map(rows::survey).collect()
     }
 
     pub(in crate::store) async fn move_due(&self, now: Timestamp, limit: i64) -> Outcome<Vec<(Lane, Order)>> {
@@ -204,7 +197,7 @@ impl Sqlite {
         let rows = move_rows.fetch_all(&mut *transaction).await?;
         sqlx::query(MOVED).bind(now.0).execute(&mut *transaction).await?;
         transaction.commit().await?;
-        rows.iter().map(|row| Ok((lane(row, 0)?, row.try_get(1)?))).collect()
+        rows.iter().map(|row| Ok((rows::lane(row, 0)?, row.try_get(1)?))).collect()
     }
 
     pub(in crate::store) async fn next_due(&self) -> Outcome<Option<Timestamp>> {
@@ -242,14 +235,25 @@ impl Sqlite {
             (SELECT 1 FROM notify_queue q WHERE q.lane = l.value LIMIT ?2)) FROM json_each(?1) l";
         let lanes: Vec<i16> = Channel::ALL.into_iter().flat_map(Lane::of).map(Lane::code).collect();
         let rows = sqlx::query(sql).bind(json(&lanes)).bind(cap).fetch_all(&self.pools.readers).await?;
-        rows.iter().map(|row| Ok((lane(row, 0)?, row.try_get(1)?))).collect()
+        rows.iter().map(|row| Ok((rows::lane(row, 0)?, row.try_get(1)?))).collect()
     }
 }
 
 fn key_row(row: &NewNotification) -> Option<impl serde::Serialize + '_> {
     let (key, fingerprint) = row.key.as_ref()?;
-    let hex: String = fingerprint.iter().map(|byte| format!("{byte:02x}")).collect();
-    Some((row.record.creator.as_str(), key.as_str(), row.id.to_string(), hex, row.record.created_at.0))
+    let fingerprint = hex(fingerprint);
+    Some((
+        row.record.creator.as_str(),
+        key.as_str(),
+        row.id.to_string(),
+        fingerprint,
+        row.record.created_at.0,
+    ))
+}
+
+/// JSON has no bytes; `unhex` makes them again.
+fn hex(bytes: &[u8; 32]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn record_row(row: &NewNotification) -> impl serde::Serialize + '_ {
@@ -290,5 +294,6 @@ fn result_columns(row: &Finished) -> impl serde::Serialize + '_ {
         &result.provider,
         &result.code,
         &result.detail,
+        result.address.as_ref().map(hex),
     )
 }

@@ -1,0 +1,132 @@
+//! Telling other replicas that rows were left waiting: one debounced signal, never in the transaction that accepts. It
+//! is a courtesy: a replica that does not hear it finds the rows with its next look.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::postgres::PgListener;
+use uuid::Uuid;
+
+use super::Board;
+use crate::notification::{Channel, Lane, Order};
+use crate::store::{Store, StoreError};
+
+/// Tells the others.
+#[derive(Debug)]
+pub struct Voice {
+    store: Store,
+    board: Arc<Board>,
+    name: u64,
+}
+
+/// Hears the others.
+#[derive(Debug)]
+pub struct Ear {
+    listener: PgListener,
+    board: Arc<Board>,
+    name: u64,
+}
+
+/// At most so often: a NOTIFY takes a lock that all others wait for.
+const DEBOUNCE: Duration = Duration::from_millis(20);
+/// How long after a failure the next try is made.
+const PAUSE: Duration = Duration::from_secs(2);
+
+/// What one replica tells: the lowest place in each lane where a row was left waiting.
+type News = BTreeMap<i16, Order>;
+
+// === impl Voice ===
+
+impl Voice {
+    /// Tells what the board notes, and hears what others tell. `None` over a store that has one process alone.
+    #[must_use]
+    pub fn new(store: Store, board: Arc<Board>) -> Option<Self> {
+        store.is_shared().then(|| Self { store, board, name: Uuid::new_v4().as_u64_pair().0 })
+    }
+
+    /// The other side: hears everyone but this voice.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn ear(&self) -> Result<Option<Ear>, StoreError> {
+        let listener = self.store.listen().await?;
+        Ok(listener.map(|listener| Ear { listener, board: Arc::clone(&self.board), name: self.name }))
+    }
+
+    /// Waits until something was left waiting, and tells it.
+    ///
+    /// # Errors
+    /// The store's; nobody is told, and the others find it by themselves.
+    pub async fn step(&self) -> Result<(), StoreError> {
+        let news = self.board.left_waiting().await;
+        let text = serde_json::to_string(&(self.name, news)).unwrap_or_default();
+        self.store.tell(&text).await
+    }
+
+    /// Tells until it is dropped.
+    pub async fn run(self: Arc<Self>) {
+        loop {
+            let wait = match self.step().await {
+                Ok(()) => DEBOUNCE,
+                Err(error) => {
+                    tracing::debug!(%error, "cannot wake the other replicas");
+                    PAUSE
+                }
+            };
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    /// Hears until it is dropped.
+    pub async fn hear(self: Arc<Self>) {
+        loop {
+            if let Ok(Some(mut ear)) = self.ear().await {
+                while ear.step().await.is_ok() {}
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+}
+
+// === impl Ear ===
+
+impl Ear {
+    /// Waits for a signal and notes it on the board.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn step(&mut self) -> Result<(), StoreError> {
+        let signal = self.listener.recv().await?;
+        // One that cannot be read is of a newer version: the next look finds what it meant.
+        let Ok((name, news)) = serde_json::from_str::<(u64, News)>(signal.payload()) else { return Ok(()) };
+        let lanes = news.into_iter().filter_map(|(code, order)| Some((Lane::from_code(code)?, order)));
+        for (lane, order) in lanes.filter(|_| name != self.name) {
+            self.board.desk(lane.channel).note_moved(lane, order);
+        }
+        Ok(())
+    }
+}
+
+// === impl Board ===
+
+impl Board {
+    /// Rows were left waiting in a lane from this place on: this replica looks, and the others are told.
+    pub fn leave_waiting(&self, lane: Lane, order: Order) {
+        self.desk(lane.channel).mark_waiting(lane);
+        self.news.send_modify(|news: &mut News| {
+            news.entry(lane.code()).and_modify(|lowest| *lowest = order.min(*lowest)).or_insert(order);
+        });
+    }
+
+    /// Waits until there is something to tell, and takes it.
+    async fn left_waiting(&self) -> News {
+        let mut news = self.news.subscribe();
+        // The board holds the sender: it is never closed.
+        let _ = news.wait_for(|news| !news.is_empty()).await;
+        self.news.send_replace(News::new())
+    }
+}
+
+/// Every lane fits into one signal: a payload has at most 8000 bytes.
+const _: () = assert!(Channel::ALL.len() * Lane::PER_CHANNEL * 32 < 8000);

@@ -1,0 +1,46 @@
+//! What replicas tell one another.
+
+use postern_common::database::testing;
+
+use super::*;
+
+#[tokio::test]
+async fn another_replica_hears_of_what_was_left_waiting_and_claims_it_without_looking() {
+    let test = testing::postgres().await;
+    let store = Store::open(&test.database, 4).await.expect("opens");
+    store.keep_house(START, Timestamp(0)).await.expect("partitions");
+    let clock = clock();
+    let (mut full, mut idle) = (Rig::new(&store, &clock, 1).await, Rig::new(&store, &clock, 8).await);
+    idle.step().await;
+    let voice = Voice::new(store.clone(), Arc::clone(&full.board)).expect("shared");
+    let mut ear = Voice::new(store.clone(), Arc::clone(&idle.board))
+        .expect("shared")
+        .ear()
+        .await
+        .expect("listens")
+        .expect("shared");
+    let mut own_ear = voice.ear().await.expect("listens").expect("shared");
+    let _held = full.script.hold();
+    full.step().await;
+    full.accept(Priority::High).await;
+    let left = [full.accept(Priority::High).await, full.accept(Priority::Normal).await];
+    // Nothing is known here yet: the lanes were seen to their end.
+    assert_eq!(idle.dispatcher.pass().await.expect("claims"), 0);
+    voice.step().await.expect("tells");
+    ear.step().await.expect("hears");
+    assert_eq!(idle.dispatcher.pass().await.expect("claims"), 2);
+    idle.settle().await;
+    assert_eq!(idle.script.calls(), left);
+    let before = full.board.desk(Channel::Email).signals(Lane::first(Channel::Email, Priority::High));
+    own_ear.step().await.expect("hears");
+    let after = full.board.desk(Channel::Email).signals(Lane::first(Channel::Email, Priority::High));
+    assert_eq!(before, after, "nobody is woken by its own voice");
+}
+
+#[tokio::test]
+async fn a_store_of_one_process_has_nobody_to_tell() {
+    let test = testing::sqlite().await;
+    let store = Store::open(&test.database, 4).await.expect("opens");
+    let rig = Rig::new(&store, &clock(), 1).await;
+    assert!(Voice::new(store, rig.board).is_none());
+}

@@ -1,0 +1,133 @@
+//! What a report may do, and what it may not.
+
+use aws_lc_rs::hmac;
+use reqwest::Response;
+
+use super::*;
+use crate::testing::welcome_with;
+
+/// What Mailgun signs, with its signature.
+struct Signature(Value);
+
+fn mailgun(token: &str) -> Signature {
+    let timestamp = START.unix_seconds().to_string();
+    let key = hmac::Key::new(hmac::HMAC_SHA256, b"mg-key");
+    let tag = hmac::sign(&key, format!("{timestamp}{token}").as_bytes());
+    let tag: String = tag.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    Signature(json!({"timestamp": timestamp, "token": token, "signature": tag}))
+}
+
+fn bounce(signature: &Signature, event: &str, id: &str, address: &str) -> Value {
+    json!({"signature": signature.0, "event-data": {
+        "event": "failed", "severity": "permanent", "reason": "bounce", "id": event, "recipient": address,
+        "timestamp": 1_763_600_000.5, "message": {"headers": {"message-id": format!("{id}@mail.example")}}
+    }})
+}
+
+impl Served {
+    async fn hear(&self, path: &str, body: String) -> Response {
+        let request = self.client.post(format!("{}/webhooks/{path}", self.url));
+        request
+            .header("content-type", "application/x-www-form-urlencoded")
+            .body(body)
+            .send()
+            .await
+            .expect("answers")
+    }
+
+    async fn send_to(&mut self, address: &str) -> String {
+        let mut body = welcome();
+        body["recipient"] = json!({"email": address});
+        let (status, created) = self.post("/notifications", &[], &body).await;
+        assert_eq!(status, StatusCode::CREATED);
+        self.deliver().await;
+        created["notificationId"].as_str().expect("an id").to_owned()
+    }
+
+    async fn status_of(&self, id: &str) -> (Value, Value) {
+        let view = self.get(id, "auth", None).await.2;
+        (view["status"].clone(), view["reason"].clone())
+    }
+}
+
+#[tokio::test]
+async fn a_mailgun_token_is_good_for_one_body_alone() {
+    for (store, _database) in stores().await {
+        let mut served = served(&store).await;
+        let (mine, other) =
+            (served.send_to("ada@example.com").await, served.send_to("bob@example.com").await);
+        let signature = mailgun("t1");
+        let first = bounce(&signature, "e1", &mine, "ada@example.com").to_string();
+        let replayed = bounce(&signature, "e2", &other, "bob@example.com").to_string();
+        for _ in 0..2 {
+            assert_eq!(served.hear("mailgun", first.clone()).await.status().as_u16(), 204);
+        }
+        let refused = served.hear("mailgun", replayed).await;
+        assert_eq!(refused.status().as_u16(), 401);
+        assert_eq!(refused.json::<Value>().await.expect("JSON")["code"], "invalid_webhook_signature");
+        assert_eq!(served.status_of(&mine).await, ("FAILED".into(), "BOUNCED".into()));
+        assert_eq!(served.status_of(&other).await.0, "SENT");
+        // The cut between timestamp and token is not signed, and makes no new token.
+        let mut shifted = bounce(&signature, "e3", &other, "bob@example.com");
+        let whole = format!("{}t1", START.unix_seconds());
+        shifted["signature"]["timestamp"] = whole[..9].into();
+        shifted["signature"]["token"] = whole[9..].into();
+        assert_eq!(served.hear("mailgun", shifted.to_string()).await.status().as_u16(), 401);
+        let next = bounce(&mailgun("t2"), "e4", &other, "bob@example.com").to_string();
+        assert_eq!(served.hear("mailgun", next).await.status().as_u16(), 204);
+        assert_eq!(served.status_of(&other).await.0, "FAILED");
+        served.shutdown.begin();
+    }
+}
+
+#[tokio::test]
+async fn a_report_silences_no_address_but_the_one_that_it_is_about() {
+    for (store, _database) in stores().await {
+        let mut served = served(&store).await;
+        let mine = served.send_to("ada@example.com").await;
+        let stranger = bounce(&mailgun("t1"), "e1", &mine, "victim@example.com").to_string();
+        assert_eq!(served.hear("mailgun", stranger).await.status().as_u16(), 204);
+        let to_victim = served.send_to("victim@example.com").await;
+        assert_eq!(served.status_of(&to_victim).await.0, "SENT");
+        let again = served.send_to("ada@example.com").await;
+        assert_eq!(served.status_of(&again).await.0, "SENT", "nothing was reported of this address");
+        let own = bounce(&mailgun("t2"), "e2", &mine, "Ada@Example.com").to_string();
+        assert_eq!(served.hear("mailgun", own).await.status().as_u16(), 204);
+        let silenced = served.send_to("ada@example.com").await;
+        assert_eq!(served.status_of(&silenced).await, ("FAILED".into(), "ADDRESS_SUPPRESSED".into()));
+        served.shutdown.begin();
+    }
+}
+
+#[tokio::test]
+async fn one_click_ends_the_mail_that_offers_it_and_no_other() {
+    for (store, _database) in stores().await {
+        let mut served = served(&store).await;
+        let plain = Arc::clone(&served.templates.load());
+        served.templates.store(Arc::new(welcome_with("unsubscribe = true")));
+        let id = served.send_to("ada@example.com").await;
+        let click = "List-Unsubscribe=One-Click".to_owned();
+        let path = format!("unsubscribe?id={id}");
+        for (path, body, status) in [
+            (path.as_str(), String::new(), 400),
+            ("unsubscribe", click.clone(), 401),
+            ("unsubscribe?id=0190a5d0-0000-7000-8000-000000000001", click.clone(), 401),
+            (path.as_str(), click.clone(), 204),
+            (path.as_str(), click, 204),
+        ] {
+            assert_eq!(served.hear(path, body).await.status().as_u16(), status, "{path}");
+        }
+        let unwanted = served.send_to("ada@example.com").await;
+        assert_eq!(served.status_of(&unwanted).await, ("FAILED".into(), "RECIPIENT_UNSUBSCRIBED".into()));
+        let bobs = served.send_to("bob@example.com").await;
+        assert_eq!(served.status_of(&bobs).await.0, "SENT");
+        served.templates.store(plain);
+        let needed = served.send_to("ada@example.com").await;
+        assert_eq!(
+            served.status_of(&needed).await.0,
+            "SENT",
+            "a sign-in code is not what was unsubscribed from"
+        );
+        served.shutdown.begin();
+    }
+}

@@ -1,0 +1,65 @@
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use axum::extract::{RawQuery, State};
+use axum::response::{IntoResponse, Response};
+use http::StatusCode;
+use postern_common::{Code, Problem};
+
+use super::Service;
+use super::status::unavailable;
+use crate::address::AddressHash;
+use crate::notification::{Channel, NotificationId};
+
+/// One click in a mail program (RFC 8058): the address that the notification went to gets no more mail of templates that
+/// offer the click. Who knows the id got the mail or asked for it: 62 of its bits are random. 204 once it is durable.
+pub(super) async fn one_click(
+    State(service): State<Arc<Service>>,
+    RawQuery(query): RawQuery,
+    body: Bytes,
+) -> Result<Response, Problem> {
+    if !is_click(&body) {
+        return Err(Problem::new(Code::InvalidRequest).detail("the body must be List-Unsubscribe=One-Click"));
+    }
+    let nobody = || Problem::new(Code::InvalidWebhookSignature);
+    let id = id_of(query.as_deref()).ok_or_else(nobody)?;
+    let known = service.store.read(&[id]).await.map_err(|error| unavailable(&error))?;
+    let mail = known.into_iter().find(|snapshot| snapshot.record.lane.channel == Channel::Email);
+    let addresses: Vec<AddressHash> = mail.ok_or_else(nobody)?.addresses().collect();
+    service.suppression.unsubscribe(&addresses).await.map_err(|error| unavailable(&error))?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+fn id_of(query: Option<&str>) -> Option<NotificationId> {
+    let mut pairs = url::form_urlencoded::parse(query?.as_bytes()).filter(|(name, _)| name == "id");
+    match (pairs.next(), pairs.next()) {
+        (Some((_, id)), None) => NotificationId::parse(&id),
+        _ => None,
+    }
+}
+
+/// As a form or as form data (RFC 8058 section 3.2). A browser that opens the link sends neither.
+fn is_click(body: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(body) else { return false };
+    let mut form = url::form_urlencoded::parse(body);
+    form.any(|(name, value)| name == "List-Unsubscribe" && value.trim() == "One-Click")
+        || text.split_once("name=\"List-Unsubscribe\"").is_some_and(|(_, rest)| {
+            rest.split_once("\r\n\r\n").is_some_and(|(_, value)| value.starts_with("One-Click\r\n"))
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_click_is_read_in_both_forms_and_nothing_else_is_one() {
+        assert!(is_click(b"List-Unsubscribe=One-Click"));
+        let multipart =
+            "--b\r\nContent-Disposition: form-data; name=\"List-Unsubscribe\"\r\n\r\nOne-Click\r\n--b--\r\n";
+        assert!(is_click(multipart.as_bytes()));
+        for no in ["", "List-Unsubscribe=One-Clic", "x=One-Click", "List-Unsubscribe", "One-Click"] {
+            assert!(!is_click(no.as_bytes()), "{no}");
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! A mail server that others wrote, in the clear and with STARTTLS and a user, with a fault at each verb.
+
+use std::path::Path;
+use std::process::Stdio;
+
+use futures_util::future::join_all;
+use tokio::io::{BufReader, Lines};
+use tokio::process::{Child, ChildStdout, Command};
+
+use super::*;
+use crate::testing::judge;
+
+/// aiosmtpd; it ends with this value.
+struct Peer {
+    _child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+    port: u16,
+}
+
+impl Peer {
+    async fn start(peers: &Path, arguments: &[&str]) -> Self {
+        let mut command = Command::new(peers.join("mail"));
+        command.args(arguments).stdout(Stdio::piped()).kill_on_drop(true);
+        let mut child = command.spawn().expect("the peer runs");
+        let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+        let first = lines.next_line().await.expect("text").expect("the peer says its port");
+        let port = first.strip_prefix("port ").and_then(|port| port.parse().ok()).expect("a port");
+        Self { _child: child, lines, port }
+    }
+
+    async fn taken(&mut self) -> serde_json::Value {
+        let line = self.lines.next_line().await.expect("text").expect("a message was taken");
+        serde_json::from_str(&line).expect("JSON")
+    }
+}
+
+/// Deadlines that a test can wait for, and that a loaded machine keeps where nothing hangs.
+const PATIENCE: Patience = Patience {
+    connect: Duration::from_secs(20),
+    command: Duration::from_secs(4),
+    dot: Duration::from_secs(4),
+};
+
+/// A certificate of `localhost` that is its own authority, and its key.
+async fn certificate(folder: &Path) -> [String; 2] {
+    let [cert, key] = ["cert.pem", "key.pem"].map(|name| folder.join(name).display().to_string());
+    let made = Command::new("openssl")
+        .args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"])
+        .args(["-addext", "subjectAltName=DNS:localhost", "-addext", "basicConstraints=critical,CA:FALSE"])
+        .args(["-keyout", &key, "-out", &cert])
+        .output()
+        .await
+        .expect("openssl runs");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    [cert, key]
+}
+
+/// What becomes of a message for each fault, all at once.
+async fn outcomes(cases: Vec<(String, Smtp)>) -> Vec<(String, Class, String)> {
+    let sent = cases.into_iter().map(|(name, smtp)| async move {
+        let refusal = send(&smtp, &content("x")).await.expect_err(&name);
+        assert!(
+            refusal.class == Class::Permanent || smtp.idle.take().is_none() || !name.contains("drop"),
+            "{name}"
+        );
+        (name, refusal.class, refusal.code)
+    });
+    join_all(sent).await
+}
+
+fn expected(verb: &str, action: &str) -> (Class, &'static str) {
+    let before = matches!(verb, "ehlo" | "starttls" | "auth");
+    match (verb, action) {
+        ("dot", "hang") => (Class::Ambiguous, "provider_timeout"),
+        ("dot", "drop") => (Class::Ambiguous, "connection_broken"),
+        (_, "hang" | "drop") => (Class::Transient, "provider_unreachable"),
+        (_, "451") => (Class::Transient, "provider_busy"),
+        (_, "554") if before => (Class::Configuration, "provider_turns_us_away"),
+        _ => (Class::Permanent, "provider_refused"),
+    }
+}
+
+#[tokio::test]
+async fn aiosmtpd_takes_a_message_and_each_of_its_faults_is_judged() {
+    let Some(peers) = judge::installed("aiosmtpd_takes_a_message_and_each_of_its_faults_is_judged") else {
+        return;
+    };
+    let mut peer = Peer::start(&peers, &[]).await;
+    let plain = |hello: &str| {
+        let config = SmtpConfig { hello: hello.to_owned(), patience: PATIENCE, ..smtp(peer.port).config };
+        Smtp::new(config, Codes::shipped()).expect("no certificates")
+    };
+    let mut cases = Vec::new();
+    let mut wanted = Vec::new();
+    for verb in ["ehlo", "mail", "rcpt", "data", "dot"] {
+        for action in ["451", "554", "hang", "drop"] {
+            let name = format!("{verb}.{action}.test");
+            cases.push((name.clone(), plain(&name)));
+            let (class, code) = expected(verb, action);
+            wanted.push((name, class, code.to_owned()));
+        }
+    }
+    let good = plain("good.example");
+    assert_eq!(outcomes(cases).await, wanted);
+    send(&good, &content("Hello Ada\r\n.\r\nthere")).await.expect("taken");
+    let taken = peer.taken().await;
+    assert_eq!(
+        (&taken["from"], &taken["to"]),
+        (&"postern@example.org".into(), &vec!["ada@example.com"].into())
+    );
+    assert_eq!(
+        (&taken["hello"], &taken["tls"]),
+        (&"good.example".into(), &false.into()),
+        "nothing else was taken"
+    );
+}
+
+#[tokio::test]
+async fn aiosmtpd_is_spoken_to_in_private_and_by_name() {
+    let Some(peers) = judge::installed("aiosmtpd_is_spoken_to_in_private_and_by_name") else { return };
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let [cert, key] = certificate(folder.path()).await;
+    let mut peer = Peer::start(&peers, &[&cert, &key, "postern", "sesame"]).await;
+    let ca_pem = Some(std::fs::read(&cert).expect("it was made"));
+    let private = |hello: &str, password: &str, ca_pem: Option<Vec<u8>>| {
+        let config = SmtpConfig {
+            host: "localhost".to_owned(),
+            tls: TlsMode::StartTls,
+            ca_pem,
+            credentials: Some(("postern".to_owned(), Secret::from(password))),
+            hello: hello.to_owned(),
+            patience: PATIENCE,
+            ..smtp(peer.port).config
+        };
+        Smtp::new(config, Codes::shipped()).expect("a certificate")
+    };
+    let mut cases = Vec::new();
+    let mut wanted = Vec::new();
+    for (verb, action) in
+        [("starttls", "451"), ("starttls", "drop"), ("auth", "451"), ("auth", "554"), ("auth", "hang")]
+    {
+        let name = format!("{verb}.{action}.test");
+        cases.push((name.clone(), private(&name, "sesame", ca_pem.clone())));
+        let (class, code) = expected(verb, action);
+        wanted.push((name, class, code.to_owned()));
+    }
+    let configuration = |name: &str, code: &str| (name.to_owned(), Class::Configuration, code.to_owned());
+    cases.push(("wrong password".to_owned(), private("a.example", "open", ca_pem.clone())));
+    wanted.push(configuration("wrong password", "provider_authentication_failed"));
+    cases.push(("unknown authority".to_owned(), private("b.example", "sesame", None)));
+    wanted.push(configuration("unknown authority", "provider_tls_failed"));
+    let good = private("good.example", "sesame", ca_pem);
+    assert_eq!(outcomes(cases).await, wanted);
+    for _ in 0..2 {
+        send(&good, &content("Hello Ada")).await.expect("taken");
+        let taken = peer.taken().await;
+        let seen = (&taken["hello"], &taken["tls"], &taken["user"]);
+        assert_eq!(seen, (&"good.example".into(), &true.into(), &"postern".into()));
+    }
+}

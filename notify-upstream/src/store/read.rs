@@ -1,0 +1,120 @@
+//! Reading rows: one text for both databases, whose row types share no trait that says what they can give.
+
+/// A number that only a newer version writes.
+pub(super) fn unknown(what: &str) -> super::StoreError {
+    super::StoreError::Refused(sqlx::Error::Decode(
+        format!("a {what} that this version does not know").into(),
+    ))
+}
+
+/// Columns in the order of `record`.
+pub(super) const RECORD: &str = "r.lane, r.creator, r.addressee, r.template, r.template_version, r.locale, r.recipient, r.variables, r.created_at, \
+     r.expires_at";
+
+/// Defines, for one row type, the functions that take a row apart; each says by position what it expects.
+macro_rules! row_readers {
+    ($row:ty) => {
+        use postern_common::clock::Timestamp;
+        use sqlx::Row;
+
+        use crate::notification::Lane;
+        use crate::store::Outcome;
+        use crate::store::read::unknown;
+        use crate::store::row::{
+            DeadLetter, Existing, ReceiptKind, Record, ResultKind, ResultRow, Snapshot, Survey, Trail,
+            WaitingRow,
+        };
+
+        fn instant(row: &$row, column: usize) -> Outcome<Option<Timestamp>> {
+            Ok(row.try_get::<Option<i64>, _>(column)?.map(Timestamp))
+        }
+
+        pub(super) fn lane(row: &$row, column: usize) -> Outcome<Lane> {
+            Lane::from_code(row.try_get(column)?).ok_or_else(|| unknown("lane"))
+        }
+
+        /// The columns of `RECORD`, from the position `first` on.
+        pub(super) fn record(row: &$row, first: usize) -> Outcome<Record> {
+            Ok(Record {
+                lane: lane(row, first)?,
+                creator: row.try_get(first + 1)?,
+                addressee: row.try_get(first + 2)?,
+                template: row.try_get(first + 3)?,
+                template_version: row.try_get(first + 4)?,
+                locale: row.try_get(first + 5)?,
+                recipient: row.try_get(first + 6)?,
+                variables: row.try_get(first + 7)?,
+                created_at: Timestamp(row.try_get(first + 8)?),
+                expires_at: instant(row, first + 9)?,
+            })
+        }
+
+        /// Id, `send_at`, `RECORD`.
+        pub(super) fn snapshot(row: &$row) -> Outcome<Snapshot> {
+            let (id, send_at) = (row.try_get(0)?, instant(row, 1)?);
+            Ok(Snapshot { id, record: record(row, 2)?, send_at, trail: Vec::new() })
+        }
+
+        /// Id, part, attempt, kind, `began_at`, `at`, `next_at` or `due`, provider, code, detail, address.
+        pub(super) fn trail(row: &$row) -> Outcome<Trail> {
+            let kind: i16 = row.try_get(3)?;
+            Ok(match row.try_get::<i16, _>(1)? {
+                0 => Trail::Result(ResultRow {
+                    attempt: row.try_get(2)?,
+                    kind: ResultKind::from_code(kind).ok_or_else(|| unknown("kind of result"))?,
+                    began_at: instant(row, 4)?,
+                    at: Timestamp(row.try_get(5)?),
+                    next_at: instant(row, 6)?,
+                    provider: row.try_get(7)?,
+                    code: row.try_get(8)?,
+                    detail: row.try_get(9)?,
+                    address: row.try_get::<Option<Vec<u8>>, _>(10)?.and_then(|hash| hash.try_into().ok()),
+                }),
+                1 => Trail::Receipt(
+                    ReceiptKind::from_code(kind).ok_or_else(|| unknown("kind of receipt"))?,
+                    Timestamp(row.try_get(5)?),
+                    row.try_get(7)?,
+                    row.try_get(8)?,
+                    row.try_get(9)?,
+                ),
+                _ => Trail::Waiting(WaitingRow {
+                    attempt: row.try_get(2)?,
+                    since: instant(row, 4)?,
+                    due: instant(row, 6)?,
+                }),
+            })
+        }
+
+        /// Lane, head, overlooked, lowest.
+        pub(super) fn survey(row: &$row) -> Outcome<Survey> {
+            Ok(Survey {
+                lane: lane(row, 0)?,
+                head: row.try_get(1)?,
+                overlooked: row.try_get(2)?,
+                lowest: row.try_get(3)?,
+            })
+        }
+
+        /// Id, fingerprint, `created_at`.
+        pub(super) fn existing(row: &$row) -> Outcome<Existing> {
+            Ok(Existing {
+                id: row.try_get(0)?,
+                fingerprint: row.try_get(1)?,
+                created_at: Timestamp(row.try_get(2)?),
+            })
+        }
+
+        /// Id, lane, attempt, `at`, code.
+        pub(super) fn dead_letter(row: &$row) -> Outcome<DeadLetter> {
+            Ok(DeadLetter {
+                id: row.try_get(0)?,
+                lane: lane(row, 1)?,
+                attempt: row.try_get(2)?,
+                at: Timestamp(row.try_get(3)?),
+                code: row.try_get(4)?,
+            })
+        }
+    };
+}
+
+pub(super) use row_readers;

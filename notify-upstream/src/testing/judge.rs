@@ -1,0 +1,49 @@
+//! The official clients of providers, asked what they think of a request (`tests/peers/notify`; its `install` brings
+//! them).
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use postern_common::config::Env;
+use serde_json::Value;
+use tokio::io::AsyncWriteExt;
+use tokio::process::Command;
+
+fn folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/peers/notify")
+}
+
+/// The folder of the peers, if they are installed; if not, tells the test runner that `test` was skipped.
+pub(crate) fn installed(test: &str) -> Option<PathBuf> {
+    if folder().join("../../.peers/notify/installed").exists() {
+        return Some(folder());
+    }
+    let reason = format!("skipped: {test}: run tests/peers/notify/install first");
+    println!("{reason}");
+    if let Some(path) = Env::of_process().get("POSTERN_TEST_SKIPPED") {
+        let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
+        writeln!(file.expect("the list of skipped tests"), "{reason}").expect("the list can be written");
+    }
+    None
+}
+
+/// The answers to questions, in order.
+pub(crate) async fn ask(questions: &[(&str, Value)]) -> Vec<Value> {
+    let mut command = Command::new(folder().join("run"));
+    let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+    let mut child = command.spawn().expect("the peers run");
+    let text = serde_json::to_vec(questions).expect("JSON");
+    let mut stdin = child.stdin.take().expect("piped");
+    let (written, output) = tokio::join!(
+        async move {
+            stdin.write_all(&text).await?;
+            stdin.shutdown().await
+        },
+        child.wait_with_output()
+    );
+    written.expect("the peers read");
+    let output = output.expect("the peers end");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("a JSON array")
+}
