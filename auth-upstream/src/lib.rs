@@ -40,7 +40,7 @@ mod vault;
 pub use abuse::AbuseLimits;
 pub use address::Network;
 pub use app::{App, Listeners};
-pub use config::{Config, Confirm, Delivery, Log, Refresh, SocialConfig};
+pub use config::{Config, Confirm, Delivery, Refresh, SocialConfig};
 pub use doctor::{Finding, State};
 
 #[cfg(test)]
