@@ -1,7 +1,6 @@
 //! `postern-auth`: the authentication upstream as a process of its own.
 
 use std::io::Write;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -9,9 +8,9 @@ use clap::Parser;
 use postern_auth::{App, Config, Listeners};
 use postern_common::config::{Env, load};
 use postern_common::exit::Exit;
+use postern_common::http::bind;
 use postern_common::supervisor::Supervisor;
 use postern_common::{Clock, Shutdown, log};
-use tokio::net::TcpListener;
 
 /// The authentication upstream: sign-in, registration, social sign-in, tokens.
 #[derive(Debug, Parser)]
@@ -72,10 +71,4 @@ async fn check(config: Config) -> Result<(), Exit> {
         0 => Ok(()),
         faults => Err(Exit::unavailable(format!("{faults} of {} are not set up right", findings.len()))),
     }
-}
-
-async fn bind(address: SocketAddr) -> Result<TcpListener, Exit> {
-    TcpListener::bind(address)
-        .await
-        .map_err(|error| Exit::unavailable(format!("cannot listen on {address}: {error}")))
 }

@@ -20,7 +20,7 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderName, StatusCode};
 
 pub use body::Json;
-pub use server::serve;
+pub use server::{bind, serve};
 
 use crate::problem::{Code, Problem};
 

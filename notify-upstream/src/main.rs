@@ -2,17 +2,16 @@
 
 mod cli;
 
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
 use postern_common::config::{Env, load};
 use postern_common::exit::Exit;
+use postern_common::http::bind;
 use postern_common::supervisor::Supervisor;
 use postern_common::{Clock, Shutdown, log};
 use postern_notify::{App, Config, Listeners};
-use tokio::net::TcpListener;
 
 /// The notification upstream: accepts, queues, delivers, tells. Without a command it serves.
 #[derive(Debug, Parser)]
@@ -57,10 +56,4 @@ async fn serve(config: &Path) -> Result<(), Exit> {
     }
     Box::pin(app.run(Listeners { public, admin: Some(admin) }, shutdown)).await;
     Ok(())
-}
-
-async fn bind(address: SocketAddr) -> Result<TcpListener, Exit> {
-    TcpListener::bind(address)
-        .await
-        .map_err(|error| Exit::unavailable(format!("cannot listen on {address}: {error}")))
 }

@@ -8,10 +8,9 @@ use postern_common::config::{self, Env};
 use postern_common::exit::Exit;
 use postern_common::supervisor::Supervisor;
 use postern_common::token::{Verifier, VerifierOptions};
-use postern_common::{Clock, Shutdown, log};
+use postern_common::{Clock, Shutdown, http, log};
 use postern_proxy::config::TestToken;
 use postern_proxy::{App, Config, Inheritance, Listeners, Sender};
-use tokio::net::TcpListener;
 
 /// Postern's gateway.
 #[derive(Parser)]
@@ -100,19 +99,13 @@ fn run(path: &Path, env: &Env, take_over: bool) -> Result<(), Exit> {
 async fn bind(config: &Config) -> Result<Listeners, Exit> {
     let mut public = Vec::with_capacity(config.listen.len());
     for listen in &config.listen {
-        public.push(listen_on(listen.address).await?);
+        public.push(http::bind(listen.address).await?);
     }
     let admin = match config.admin {
-        Some(address) => Some(listen_on(address).await?),
+        Some(address) => Some(http::bind(address).await?),
         None => None,
     };
     Ok(Listeners { public, admin })
-}
-
-async fn listen_on(address: std::net::SocketAddr) -> Result<TcpListener, Exit> {
-    TcpListener::bind(address)
-        .await
-        .map_err(|error| Exit::unavailable(format!("cannot listen on {address}: {error}")))
 }
 
 #[expect(clippy::print_stdout, reason = "the answer of a command")]

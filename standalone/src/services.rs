@@ -5,12 +5,13 @@ use std::path::Path;
 use postern_common::Clock;
 use postern_common::config::{self, Env};
 use postern_common::exit::Exit;
+use postern_common::http::bind;
 
 use crate::development::{Development, callback, landing_page};
 use crate::folder::Folder;
 use crate::layer::{Layer, Leaf};
 use crate::running::Stage;
-use crate::sockets::{Addresses, ServiceSockets, bind};
+use crate::sockets::{Addresses, ServiceSockets};
 use crate::templates;
 
 /// The gateway and both upstreams, built and not running yet.

@@ -3,6 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use postern_common::exit::Exit;
+use postern_common::http::bind;
 use tokio::net::TcpListener;
 
 /// One bound socket for each part.
@@ -114,14 +115,4 @@ impl Sockets {
 
 fn address(socket: &TcpListener) -> Result<SocketAddr, Exit> {
     socket.local_addr().map_err(|error| Exit::unavailable(format!("a socket without an address: {error}")))
-}
-
-/// Binds one address.
-///
-/// # Errors
-/// 69 with the address.
-pub(crate) async fn bind(address: SocketAddr) -> Result<TcpListener, Exit> {
-    TcpListener::bind(address)
-        .await
-        .map_err(|error| Exit::unavailable(format!("cannot listen on {address}: {error}")))
 }

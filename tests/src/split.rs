@@ -33,7 +33,7 @@ pub struct Changes {
     /// Variables of all three processes.
     pub env: Vec<(&'static str, String)>,
     /// Which variables of the installation they get at all; all of them where it is empty.
-    pub only: &'static [&'static str],
+    pub only: Vec<&'static str>,
 }
 
 /// Where the processes listen.
@@ -85,7 +85,7 @@ impl Split {
             std::fs::write(&path, file.text()).expect("the test's folder can be written");
             let program =
                 Program::of_workspace(program, folder.path()).arg("--config").arg(path.display().to_string());
-            let program = with_identity(program, &development, account, changes.only);
+            let program = with_identity(program, &development, account, &changes.only);
             let program =
                 changes.env.iter().fold(program, |program, (name, value)| program.env(*name, value));
             processes.push(program.start());

@@ -6,8 +6,13 @@ use postern_tests::pools::new_user;
 use postern_tests::split::Changes;
 use postern_tests::surface::{PASSWORD, sample, text, welcome};
 
-/// The table without CLOUD_REGION, which has a default; and where the pools are, because they are not Amazon's.
-const INTERFACE: &[&str] = &[
+/// Where the pools are, because they are not Amazon's.
+const ENDPOINT: &[&str] = &["AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER"];
+/// What makes an administrator of the pools.
+const ADMINISTRATOR: &[&str] = &["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"];
+
+/// The table without CLOUD_REGION, which has a default, and without the social provider.
+const IDENTITY: &[&str] = &[
     "IDP_ACTOR_POOL_ID",
     "IDP_ACTOR_CLIENT_ID",
     "IDP_ACTOR_CLIENT_SECRET",
@@ -16,16 +21,15 @@ const INTERFACE: &[&str] = &[
     "IDP_SERVICE_CLIENT_SECRET",
     "IDP_SERVICE_ACCOUNT_USERNAME",
     "IDP_SERVICE_ACCOUNT_PASSWORD",
-    "SOCIAL_OAUTH2_CLIENT_ID",
-    "SOCIAL_OAUTH2_CLIENT_SECRET",
-    "SOCIAL_REFRESH_TOKEN_ENCRYPTION_KEY",
-    ENDPOINT,
 ];
-const ENDPOINT: &str = "AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER";
+const SOCIAL: &[&str] =
+    &["SOCIAL_OAUTH2_CLIENT_ID", "SOCIAL_OAUTH2_CLIENT_SECRET", "SOCIAL_REFRESH_TOKEN_ENCRYPTION_KEY"];
 
 #[tokio::test]
 async fn the_variables_of_the_interface_are_enough() {
-    let split = Split::start_with(Changes { only: INTERFACE, ..Changes::default() }).await;
+    let split =
+        Split::start_with(Changes { only: [IDENTITY, SOCIAL, ENDPOINT].concat(), ..Changes::default() })
+            .await;
     let surface = split.surface();
     let (id, token) = new_user(surface, &[]).await;
     let client = surface.client().with_token(&token);
@@ -50,19 +54,7 @@ async fn the_variables_of_the_interface_are_enough() {
 
 #[tokio::test]
 async fn without_a_social_provider_there_is_no_social_sign_in_and_the_rest_works() {
-    let only = &[
-        "IDP_ACTOR_POOL_ID",
-        "IDP_ACTOR_CLIENT_ID",
-        "IDP_ACTOR_CLIENT_SECRET",
-        "IDP_SERVICE_POOL_ID",
-        "IDP_SERVICE_CLIENT_ID",
-        "IDP_SERVICE_CLIENT_SECRET",
-        "IDP_SERVICE_ACCOUNT_USERNAME",
-        "IDP_SERVICE_ACCOUNT_PASSWORD",
-        "AWS_ACCESS_KEY_ID",
-        "AWS_SECRET_ACCESS_KEY",
-        ENDPOINT,
-    ];
+    let only = [IDENTITY, ADMINISTRATOR, ENDPOINT].concat();
     let split = Split::start_with(Changes { only, ..Changes::default() }).await;
     let client = split.surface().client();
     for path in ["/auth/social/login", "/auth/social/login/callback?code=x&state=y"] {

@@ -1,4 +1,5 @@
 use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::Router;
@@ -13,7 +14,18 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tower::{Service, ServiceExt};
 
 use super::{Limits, Peer, rim};
+use crate::exit::Exit;
 use crate::shutdown::Shutdown;
+
+/// Binds the address that a configuration names.
+///
+/// # Errors
+/// Status 69, with the address and why: taken, not this machine's, not allowed.
+pub async fn bind(address: SocketAddr) -> Result<TcpListener, Exit> {
+    TcpListener::bind(address)
+        .await
+        .map_err(|error| Exit::unavailable(format!("cannot listen on {address}: {error}")))
+}
 
 /// Serves HTTP/1.1 until the stop begins, then lets the requests in flight finish, for at most
 /// `limits.drain`. The caller owns the socket and the stop.
