@@ -21,8 +21,21 @@
 //! | `service.issuer`, `service.jwks_url` | | as for actor |
 //! | `service_account.username` | `IDP_SERVICE_ACCOUNT_USERNAME` | none: calls no service on its own |
 //! | `service_account.password_file` | `IDP_SERVICE_ACCOUNT_PASSWORD` (the password itself) | none |
+//!
+//! Further issuers stand in `[[identity.issuer]]`, each with rules of its own:
+//!
+//! | key | what it says | default |
+//! |---|---|---|
+//! | `kind` | `user` or `service`: what its tokens stand for | required |
+//! | `issuer` | `iss`, to the byte | required |
+//! | `jwks_url` | where its keys are | `/.well-known/jwks.json` below the issuer |
+//! | `clients` | whose tokens are accepted | none: `audiences` decides alone |
+//! | `audiences` | of which `aud` must hold one | none: not looked at |
+//! | `token_use` | the values that are accepted; `[]` where it writes none | `access`, of services `id` too |
+//! | `client_claim` | the claim that names the client | `client_id` |
 
 mod client;
+mod issuer;
 mod read;
 mod secret_hash;
 
@@ -44,6 +57,8 @@ pub struct IdentityConfig {
     pub actor: Pool,
     /// The pool of service accounts. Never the same pool: a token's kind is decided by its issuer.
     pub service: Pool,
+    /// Further issuers whose tokens are accepted; default none.
+    pub issuers: Vec<token::Issuer>,
     /// The account under which this process calls other services; none for a process that calls none on its own.
     pub service_account: Option<ServiceAccount>,
 }
@@ -75,7 +90,8 @@ pub struct ServiceAccount {
 // === impl IdentityConfig ===
 
 impl IdentityConfig {
-    /// Whose tokens are accepted, for the verifier: users from the actor pool, services from the service pool.
+    /// Whose tokens are accepted, for the verifier: users from the actor pool, services from the service pool,
+    /// and what the further issuers stand for.
     #[must_use]
     pub fn issuers(&self) -> Vec<token::Issuer> {
         let issuer = |pool: &Pool, kind| token::Issuer {
@@ -83,8 +99,11 @@ impl IdentityConfig {
             jwks_url: pool.jwks_url.clone(),
             kind,
             client_ids: vec![pool.client_id.clone()],
+            rules: token::IssuerRules::default(),
         };
-        vec![issuer(&self.actor, token::IssuerKind::User), issuer(&self.service, token::IssuerKind::Service)]
+        let pools =
+            [issuer(&self.actor, token::IssuerKind::User), issuer(&self.service, token::IssuerKind::Service)];
+        pools.into_iter().chain(self.issuers.iter().cloned()).collect()
     }
 }
 

@@ -21,7 +21,7 @@ mod verifier;
 pub use caller::{Caller, Claims, Service, User};
 pub use jwks::{JwksStatus, SkippedKey};
 pub use refusal::Refusal;
-pub use trust::{Issuer, IssuerKind};
+pub use trust::{Issuer, IssuerKind, IssuerRules};
 pub use verifier::{Verifier, VerifierOptions};
 
 #[cfg(test)]

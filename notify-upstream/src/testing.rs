@@ -99,6 +99,7 @@ fn identity() -> IdentityConfig {
         endpoint: None,
         actor: pool("actor"),
         service: pool("service"),
+        issuers: Vec::new(),
         service_account: None,
     }
 }

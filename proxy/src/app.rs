@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use ahash::RandomState;
 use arc_swap::ArcSwap;
-use pingora_core::protocols::http::v2::server::H2Options;
 use pingora_core::server::configuration::ServerConf;
 use pingora_proxy::http_proxy;
 use postern_common::admin::{Check, Health};
@@ -21,7 +20,7 @@ use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 
 use crate::access::AccessLog;
-use crate::config::{Config, Stop};
+use crate::config::Config;
 use crate::connection::Connections;
 use crate::gateway::Gateway;
 use crate::handover::{Heir, Inheritance};
@@ -52,7 +51,6 @@ pub struct App {
     tls: Vec<Option<Arc<TlsFiles>>>,
     health: Health,
     running: Check,
-    stop: Stop,
     fixed: Fixed,
     source: Option<Source>,
     handover: Option<PathBuf>,
@@ -90,7 +88,7 @@ impl App {
         let (traces, exporter) = traces::open(config.traces.as_ref(), &metrics.spans_dropped);
         let access = AccessLog::open(&config.access_log, metrics.events_dropped.clone())?;
         let (fixed, handover) = (Fixed::of(&config), config.handover.clone());
-        let (stop, keys, pingora) = (config.stop, config.limits.keys, Arc::new(pingora_settings(&config)));
+        let (keys, pingora) = (config.limits.keys, Arc::new(pingora_settings(&config)));
         let live = Live::new(config, None, &metrics, &clock)?;
         metrics.config_version.set(1);
         let status = ConfigStatus { version: 1, loaded_at: Some(clock.now()), ..ConfigStatus::default() };
@@ -108,8 +106,7 @@ impl App {
             stopping: AtomicBool::new(false),
             config: Mutex::new(status),
         });
-        let mut proxy = http_proxy(&pingora, Gateway::new(Arc::clone(&state)));
-        proxy.h2_options = Some(http2_limits());
+        let proxy = http_proxy(&pingora, Gateway::new(Arc::clone(&state)));
         let connections = Arc::new(Connections::new(proxy, Arc::clone(&state)));
         let health = Health::new();
         let running = health.check("gateway");
@@ -119,7 +116,6 @@ impl App {
             tls,
             health,
             running,
-            stop,
             fixed,
             source: None,
             handover,
@@ -184,10 +180,11 @@ impl App {
         }
         shutdown.begun().await;
         self.running.set_failed("stopping");
-        tokio::time::sleep(self.stop.notice).await;
+        let stop = self.state.live.load().stop;
+        tokio::time::sleep(stop.notice).await;
         self.connections.stop_keeping();
         accepting.begin();
-        drain(&acceptor.tasks, self.stop.drain).await;
+        drain(&acceptor.tasks, stop.drain).await;
         background.begin();
         keepers.finished().await;
         if let Some(admin) = admin {
@@ -220,27 +217,12 @@ async fn drain(tasks: &TaskTracker, most: Duration) {
 }
 
 fn pingora_settings(config: &Config) -> ServerConf {
-    let needs_roots =
-        config.upstreams.iter().filter_map(|upstream| upstream.tls.as_ref()).any(|tls| tls.ca.is_none());
     ServerConf {
         threads: config.workers.unwrap_or(1),
         max_retries: MOST_ATTEMPTS,
         upstream_keepalive_pool_size: KEPT_CONNECTIONS,
         // An empty file, so that the authorities of the machine are read only where they are needed.
-        ca_file: (!needs_roots).then(|| "/dev/null".to_owned()),
+        ca_file: (!config.needs_roots()).then(|| "/dev/null".to_owned()),
         ..ServerConf::default()
     }
-}
-
-/// HTTP/2 with bounds on everything that a client can make it hold.
-fn http2_limits() -> H2Options {
-    let mut options = H2Options::new();
-    options
-        .max_concurrent_streams(100)
-        .max_header_list_size(32 << 10)
-        .max_send_buffer_size(64 << 10)
-        .initial_window_size(64 << 10)
-        .max_concurrent_reset_streams(20)
-        .max_pending_accept_reset_streams(20);
-    options
 }

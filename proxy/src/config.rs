@@ -57,7 +57,7 @@ pub struct Config {
 }
 
 /// `[tokens]`: how tokens are remembered.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tokens {
     /// Bytes that verified tokens may take; default 64 MiB, some 50,000 tokens.
     pub cache_bytes: usize,
@@ -123,6 +123,13 @@ impl Config {
             routes,
             tests,
         })
+    }
+}
+
+impl Config {
+    /// Whether an upstream's certificate is checked with the authorities of the machine.
+    pub(crate) fn needs_roots(&self) -> bool {
+        self.upstreams.iter().filter_map(|upstream| upstream.tls.as_ref()).any(|tls| tls.ca.is_none())
     }
 }
 

@@ -1,10 +1,12 @@
 //! One connection from its first request to its last.
 
+mod http2;
+
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use pingora_core::apps::{HttpServerApp, ServerApp};
+use pingora_core::apps::HttpServerApp;
 use pingora_core::protocols::Stream;
 use pingora_core::protocols::http::ServerSession;
 use pingora_proxy::HttpProxy;
@@ -49,12 +51,10 @@ impl Connections {
 
     /// Serves requests until the client leaves, a head is refused, or the stop finds the connection idle.
     pub(crate) async fn serve(&self, mut wire: Box<Wire>, stop: Shutdown) {
-        let stopping = self.stopping.subscribe();
         if wire.is_http2() {
-            wire.open_tunnel();
-            let _ended = self.proxy.process_new(wire as Stream, &stopping).await;
-            return;
+            return Box::pin(self.serve_http2(wire, stop)).await;
         }
+        let stopping = self.stopping.subscribe();
         let mut stop = pin!(stop.begun());
         let mut first = true;
         loop {
@@ -100,10 +100,10 @@ impl Connections {
         answer.extend_from_slice(b"\r\n");
         answer.extend_from_slice(&rendered.body);
         wire.abandon();
-        wire.set_deadline(self.limits().head_timeout);
+        wire.watch().set_deadline(self.limits().head_timeout);
         if wire.write_all(&answer).await.is_ok() {
             let _gone = wire.flush().await;
         }
-        self.state.note_at_door(id, problem.code(), wire.client());
+        self.state.note_at_door(id, problem.code(), "HTTP/1.1", wire.client());
     }
 }

@@ -21,6 +21,7 @@ use pingora_proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
 use postern_common::Code;
 
 use crate::context::{Attempt, Context};
+use crate::patience::Watch;
 use crate::state::State;
 use crate::upstream::NoEndpoint;
 use crate::wire::Wire;
@@ -39,6 +40,14 @@ impl Gateway {
 /// The connection under an HTTP/1 session; HTTP/2 streams have none of their own.
 fn wire(session: &Session) -> Option<&Wire> {
     session.stream().and_then(|stream| (**stream).as_any().downcast_ref::<Wire>())
+}
+
+/// The time of a request: its connection's over HTTP/1, its stream's own over HTTP/2.
+fn watch(session: &Session) -> Option<&Watch> {
+    match wire(session) {
+        Some(wire) => Some(wire.watch()),
+        None => session.req_header().extensions.get::<Arc<Watch>>().map(|watch| &**watch),
+    }
 }
 
 #[async_trait]
@@ -95,8 +104,8 @@ impl ProxyHttp for Gateway {
         if before.is_none() {
             self.state.metrics.overhead.observe((began - ctx.started).as_secs_f64());
         }
-        if let Some(wire) = wire(session) {
-            wire.expect_upstream(pool.config.connect_timeout + pool.config.read_timeout);
+        if let Some(watch) = watch(session) {
+            watch.expect_upstream(pool.config.connect_timeout + pool.config.read_timeout);
         }
         ctx.attempt = Some(Attempt { pool: Arc::clone(pool), ticket, began });
         Ok(peer)

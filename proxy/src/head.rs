@@ -3,6 +3,8 @@
 //! Plain Rust over bytes. The head is read once here, and its verdict also says how the body is framed, so that
 //! nothing behind this point decides that a second time in another way.
 
+pub mod http2;
+
 use std::ops::Range;
 
 use postern_common::Code;

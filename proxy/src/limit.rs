@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -36,7 +37,7 @@ pub enum Verdict {
 #[derive(Debug)]
 pub struct Limiter {
     shards: Box<[Mutex<Shard>]>,
-    keys_per_shard: usize,
+    keys_per_shard: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
@@ -96,7 +97,14 @@ impl Limiter {
     #[must_use]
     pub fn new(keys: usize) -> Self {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
-        Self { shards, keys_per_shard: keys.div_ceil(SHARDS).max(1) }
+        let limiter = Self { shards, keys_per_shard: AtomicUsize::new(1) };
+        limiter.set_keys(keys);
+        limiter
+    }
+
+    /// From now on for at most about so many keys; those above make room as others come.
+    pub fn set_keys(&self, keys: usize) {
+        self.keys_per_shard.store(keys.div_ceil(SHARDS).max(1), Ordering::Relaxed);
     }
 
     /// Takes one for `key`, a hash under a seed that clients cannot know. Different rates need different keys.
@@ -107,7 +115,7 @@ impl Limiter {
         let known = shard.arrivals.get(&key).copied();
         let (verdict, next) = rate.take(known.unwrap_or(0), now);
         if known.is_none() {
-            shard.make_room(self.keys_per_shard, now);
+            shard.make_room(self.keys_per_shard.load(Ordering::Relaxed), now);
         }
         shard.arrivals.insert(key, next);
         verdict
@@ -134,7 +142,7 @@ impl Shard {
             self.swept_at = now.max(1);
             self.arrivals.retain(|_, arrival| *arrival > now);
         }
-        if self.arrivals.len() >= keys
+        while self.arrivals.len() >= keys
             && let Some(any) = self.arrivals.keys().next().copied()
         {
             self.arrivals.remove(&any);

@@ -7,7 +7,7 @@ use postern_common::Clock;
 use postern_common::cache::{self, Cache};
 use postern_common::exit::Exit;
 
-use crate::config::{Config, Limits, Route, Target};
+use crate::config::{Config, Limits, Route, Stop, Target};
 use crate::metrics::{Metrics, RouteMetrics};
 use crate::route::{Methods, Request, RouteIndex, Router};
 use crate::upstream::Pool;
@@ -25,6 +25,8 @@ pub(crate) struct Live {
     pub(crate) metrics: Vec<RouteMetrics>,
     pub(crate) pools: Vec<Arc<Pool>>,
     pub(crate) limits: Arc<Limits>,
+    /// How the process ends.
+    pub(crate) stop: Stop,
     /// Where rates are counted across gateways.
     pub(crate) store: Option<Cache>,
 }
@@ -95,7 +97,7 @@ impl Live {
         crate::check::hold(&table, &config.upstreams, &config.tests)?;
         let kept = |upstream: &crate::config::Upstream| {
             let pools = before.map(|before| before.pools.as_slice()).unwrap_or_default();
-            pools.iter().find(|pool| pool.config == *upstream).map(Arc::clone)
+            pools.iter().find(|pool| pool.config == *upstream && !pool.has_new_files()).map(Arc::clone)
         };
         let pool = |upstream: crate::config::Upstream| match kept(&upstream) {
             Some(pool) => Ok(pool),
@@ -109,7 +111,8 @@ impl Live {
             (None, None) => None,
             (None, Some(url)) => Some(Cache::open_with(url, &store_options(clock))?),
         };
-        Ok(Self { table, metrics: by_route, pools, limits: Arc::new(config.limits), store })
+        let (limits, stop) = (Arc::new(config.limits), config.stop);
+        Ok(Self { table, metrics: by_route, pools, limits, stop, store })
     }
 
     /// The upstream of a route for one request; `turn` spreads requests over several.

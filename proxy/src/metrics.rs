@@ -21,6 +21,7 @@ pub(crate) struct Metrics {
     pub(crate) connections: IntGauge,
     pub(crate) connections_refused: IntCounter,
     pub(crate) tls_failed: IntCounter,
+    pub(crate) rapid_resets: IntCounter,
     pub(crate) audited: IntCounterVec,
     pub(crate) events_dropped: IntCounter,
     pub(crate) spans_dropped: IntCounter,
@@ -123,6 +124,10 @@ impl Metrics {
                 "Connections closed because their address had too many",
             )?,
             tls_failed: make.counter("postern_tls_handshakes_failed_total", "TLS handshakes that failed")?,
+            rapid_resets: make.counter(
+                "postern_http2_rapid_resets_total",
+                "Connections closed because their client gave up too many streams",
+            )?,
             audited: make.counters(
                 "postern_audited_total",
                 "Requests let through by an audit-only policy that it would have refused",

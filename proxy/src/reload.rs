@@ -69,6 +69,11 @@ pub(crate) struct Fixed {
     workers: Option<usize>,
     access_log: crate::config::AccessLog,
     traces: Option<crate::config::Traces>,
+    tokens: crate::config::Tokens,
+    handover: Option<PathBuf>,
+    connections: usize,
+    /// Whether an upstream's certificate is checked with the authorities of the machine.
+    roots: bool,
 }
 
 impl Source {
@@ -92,17 +97,26 @@ impl Fixed {
             workers: config.workers,
             access_log: config.access_log.clone(),
             traces: config.traces.clone(),
+            tokens: config.tokens.clone(),
+            handover: config.handover.clone(),
+            connections: config.limits.connections,
+            roots: config.needs_roots(),
         }
     }
 
     fn differences(&self, other: &Self) -> Vec<&'static str> {
-        let Self { listen, admin, workers, access_log, traces } = self;
+        let Self { listen, admin, workers, access_log, traces, tokens, handover, connections, roots } = self;
         let all = [
             ("listen", *listen != other.listen),
             ("admin", *admin != other.admin),
             ("workers", *workers != other.workers),
             ("access_log", *access_log != other.access_log),
             ("traces", *traces != other.traces),
+            ("tokens", *tokens != other.tokens),
+            ("handover", *handover != other.handover),
+            ("limits.connections", *connections != other.connections),
+            // Those that were read and are no longer needed do no harm.
+            ("upstream.tls.ca", !*roots && other.roots),
         ];
         all.into_iter().filter_map(|(name, differs)| differs.then_some(name)).collect()
     }
@@ -141,7 +155,8 @@ impl Reloader {
                 () = tokio::time::sleep(INTERVAL) => false,
             };
             self.reload_certificates(forced);
-            self.reload(forced);
+            let renewed = self.state.live.load().pools.iter().any(|pool| pool.has_new_files());
+            self.reload(forced || renewed);
         }
     }
 
@@ -169,6 +184,7 @@ impl Reloader {
         let issuers = config.identity.issuers();
         let live = Live::new(config, Some(&self.state.live.load()), &self.state.metrics, &self.state.clock)?;
         self.pools.sync(&live.pools);
+        self.state.limiter.set_keys(live.limits.keys);
         self.state.live.store(Arc::new(live));
         self.state.verifier.replace_issuers(issuers);
         Ok(restart_needed)

@@ -54,14 +54,14 @@ impl State {
     }
 
     /// Counts and logs what was refused before it became a request.
-    pub(crate) fn note_at_door(&self, id: Uuid, code: Code, client: Option<IpAddr>) {
+    pub(crate) fn note_at_door(&self, id: Uuid, code: Code, protocol: &'static str, client: Option<IpAddr>) {
         self.metrics.count_at_door(code);
         let mut text = Uuid::encode_buffer();
         let event = Event {
             request_id: id.hyphenated().encode_lower(&mut text),
             status: code.status().as_u16(),
             code: code.as_str(),
-            protocol: "HTTP/1.1",
+            protocol,
             client,
             ..Event::default()
         };

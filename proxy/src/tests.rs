@@ -1,8 +1,13 @@
 //! The gateway over real sockets: what an origin gets to see, byte by byte, and what a client is told.
 
+mod breaks;
 mod encrypted;
+mod front;
 mod handover;
 mod harness;
+mod http2;
+mod http2_frames;
+mod http2_upstream;
 mod origin;
 mod rates;
 mod refusals;

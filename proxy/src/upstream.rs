@@ -5,6 +5,7 @@ mod endpoint;
 mod health;
 mod resolve;
 mod tls;
+pub(crate) mod tunnel;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -74,6 +75,13 @@ impl Pool {
         };
         pool.set_addresses((0..pool.config.addresses.len()).filter_map(literal).collect());
         Ok(pool)
+    }
+
+    /// Whether a file of its TLS settings has been written since it was read. One that has failed to be read is
+    /// tried again.
+    pub(crate) fn has_new_files(&self) -> bool {
+        let tls = self.tls.as_ref().zip(self.config.tls.as_ref());
+        tls.is_some_and(|(parts, config)| parts.is_old(config))
     }
 
     /// Takes over a set of addresses, each with the position of its entry in the configuration. What is known

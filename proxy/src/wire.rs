@@ -6,7 +6,7 @@
 //! Pingora has no hook for them: while it waits for its upstream it keeps asking the client's side whether the
 //! client is still there, and that question is answered with an error when the time is over.
 
-mod alarm;
+mod frames;
 mod pingora_io;
 mod read_head;
 mod transport;
@@ -15,9 +15,8 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
-use std::time::{Duration, Instant};
 
 use bytes::{Buf, BytesMut};
 use pingora_core::protocols::{ALPN, SocketDigest, Ssl};
@@ -26,7 +25,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use crate::config::Limits;
 use crate::framing::Framing;
 use crate::listener::Permit;
-use alarm::{Alarm, Stall};
+use crate::patience::{Fault, Patience, Watch};
+use frames::Frames;
 pub(crate) use read_head::HeadEvent;
 pub(crate) use transport::Transport;
 
@@ -46,37 +46,15 @@ pub(crate) struct Wire {
     /// Bytes of a checked head at the front of `inbound`.
     head_left: usize,
     framing: Framing,
-    alarm: Alarm,
-    reading: Option<Stall>,
-    writing: Option<Stall>,
-    received: u64,
-    sent: u64,
-    born: Instant,
-    /// Milliseconds after `born` at which the request must be over; the gateway sets it by route.
-    deadline_ms: AtomicU64,
-    /// How long the upstream may keep this side waiting, in milliseconds; 0 for no limit.
-    upstream_ms: AtomicU64,
-    /// Milliseconds after `born` since when it does: the choice of its address, or what it sent last.
-    waiting_ms: AtomicU64,
+    patience: Patience,
+    watch: Watch,
     tunnel: AtomicBool,
     /// Whether a head was handed over that no hook has seen yet.
     unheard: AtomicBool,
-    fault: AtomicU8,
+    /// On an HTTP/2 connection: whether a frame that is no body is taking too long.
+    frames: Option<Box<Frames>>,
     digest: Arc<SocketDigest>,
     permit: Option<Permit>,
-}
-
-/// Why reading or writing was ended from this side.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum WireFault {
-    /// The body is not framed as it should be.
-    Framing = 1,
-    /// The client sends or reads too slowly.
-    Stalled = 2,
-    /// The request took too long.
-    Deadline = 3,
-    /// The upstream sent nothing for too long.
-    Upstream = 4,
 }
 
 // === impl Wire ===
@@ -97,18 +75,11 @@ impl Wire {
             outbound: BytesMut::new(),
             head_left: 0,
             framing: Framing::Done,
-            alarm: Alarm::default(),
-            reading: None,
-            writing: None,
-            received: 0,
-            sent: 0,
-            born: Instant::now(),
-            deadline_ms: AtomicU64::new(u64::MAX),
-            upstream_ms: AtomicU64::new(0),
-            waiting_ms: AtomicU64::new(0),
+            patience: Patience::default(),
+            watch: Watch::new(),
             tunnel: AtomicBool::new(false),
             unheard: AtomicBool::new(false),
-            fault: AtomicU8::new(0),
+            frames: None,
             digest: Arc::new(digest),
             permit,
         }
@@ -129,28 +100,26 @@ impl Wire {
         self.digest.peer_addr()?.as_inet().map(SocketAddr::ip)
     }
 
-    /// The request must be over `after` from now on.
-    pub(crate) fn set_deadline(&self, after: Duration) {
-        let at = self.born.elapsed() + after;
-        self.deadline_ms.store(u64::try_from(at.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
-    }
-
-    /// The upstream must send something at least every `within` from now on.
-    pub(crate) fn expect_upstream(&self, within: Duration) {
-        self.upstream_ms
-            .store(u64::try_from(within.as_millis()).unwrap_or(u64::MAX).max(1), Ordering::Relaxed);
-        self.waiting_ms.store(self.age_ms(), Ordering::Relaxed);
-    }
-
-    fn age_ms(&self) -> u64 {
-        u64::try_from(self.born.elapsed().as_millis()).unwrap_or(u64::MAX)
+    /// The time of the request that is on its way.
+    pub(crate) fn watch(&self) -> &Watch {
+        &self.watch
     }
 
     /// The connection has been upgraded: everything passes, and no deadline ends it.
     pub(crate) fn open_tunnel(&self) {
-        self.deadline_ms.store(u64::MAX, Ordering::Relaxed);
-        self.upstream_ms.store(0, Ordering::Relaxed);
+        self.watch.lift();
         self.tunnel.store(true, Ordering::Release);
+    }
+
+    /// The connection is HTTP/2's from now on: everything passes, but no frame may take its time.
+    pub(crate) fn carry_frames(&mut self) {
+        self.open_tunnel();
+        self.frames = Some(Box::default());
+    }
+
+    /// What Pingora needs to know about the connection of an HTTP/2 stream.
+    pub(crate) fn socket(&self) -> Arc<SocketDigest> {
+        Arc::clone(&self.digest)
     }
 
     /// A hook has been called for the request.
@@ -158,27 +127,11 @@ impl Wire {
         self.unheard.store(false, Ordering::Relaxed);
     }
 
-    /// Why this side ended the request, if it did.
-    pub(crate) fn fault(&self) -> Option<WireFault> {
-        match self.fault.load(Ordering::Relaxed) {
-            1 => Some(WireFault::Framing),
-            2 => Some(WireFault::Stalled),
-            3 => Some(WireFault::Deadline),
-            4 => Some(WireFault::Upstream),
-            _ => None,
-        }
-    }
-
-    /// Whether the whole request has arrived.
-    pub(crate) fn is_request_complete(&self) -> bool {
-        self.framing == Framing::Done && self.head_left == 0
-    }
-
-    fn fail<T>(&self, fault: WireFault) -> Poll<io::Result<T>> {
-        self.fault.store(fault as u8, Ordering::Relaxed);
+    fn fail<T>(&self, fault: Fault) -> Poll<io::Result<T>> {
+        self.watch.fail(fault);
         let kind = match fault {
-            WireFault::Framing => io::ErrorKind::InvalidData,
-            WireFault::Stalled | WireFault::Deadline | WireFault::Upstream => io::ErrorKind::TimedOut,
+            Fault::Framing => io::ErrorKind::InvalidData,
+            Fault::Stalled | Fault::Deadline | Fault::Upstream => io::ErrorKind::TimedOut,
         };
         Poll::Ready(Err(kind.into()))
     }
@@ -187,66 +140,50 @@ impl Wire {
         self.transport.as_mut().map(Pin::new).ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
-    /// Called when the other side keeps us waiting: whether that has gone on for too long.
-    fn poll_patience(&mut self, cx: &mut Context<'_>) -> Poll<WireFault> {
-        let deadline = match self.deadline_ms.load(Ordering::Relaxed) {
-            u64::MAX => None,
-            millis => Some(self.born + Duration::from_millis(millis)),
-        };
-        loop {
-            let window = self.limits.stall_timeout;
-            let stalls = [self.reading, self.writing].into_iter().flatten().map(|stall| stall.since + window);
-            let Some(due) = stalls.chain(deadline).min() else { return Poll::Pending };
-            ready!(self.alarm.poll(due, cx));
-            if deadline.is_some_and(|deadline| deadline <= due) {
-                return Poll::Ready(WireFault::Deadline);
-            }
-            let (now, least) = (Instant::now(), u64::from(self.limits.min_rate) * window.as_secs().max(1));
-            for (stall, moved) in [(&mut self.reading, self.received), (&mut self.writing, self.sent)] {
-                match stall {
-                    Some(stall) if stall.since + window <= now => {
-                        if moved - stall.moved < least {
-                            return Poll::Ready(WireFault::Stalled);
-                        }
-                        *stall = Stall { since: now, moved };
-                    }
-                    Some(_) | None => {}
-                }
-            }
-        }
-    }
-
     /// Body bytes, from the buffer first and then from the socket, never beyond the end of the message.
     fn poll_body(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         if !self.inbound.is_empty() {
             let available = self.inbound.len().min(buf.remaining());
             let Ok(taken) = self.framing.advance(&self.inbound[..available]) else {
-                return self.fail(WireFault::Framing);
+                return self.fail(Fault::Framing);
             };
             buf.put_slice(&self.inbound[..taken]);
             self.inbound.advance(taken);
+            self.note_body();
             return Poll::Ready(Ok(()));
         }
         let before = buf.filled().len();
         if let Poll::Ready(done) = self.io()?.poll_read(cx, buf) {
             done?;
             let fresh = buf.filled().len() - before;
-            self.received += fresh as u64;
+            self.patience.received += fresh as u64;
             let Ok(taken) = self.framing.advance(&buf.filled()[before..]) else {
-                return self.fail(WireFault::Framing);
+                return self.fail(Fault::Framing);
             };
+            if let Some(frames) = &mut self.frames {
+                frames.advance(&buf.filled()[before..]);
+            }
             self.inbound.extend_from_slice(&buf.filled()[before + taken..]);
             buf.set_filled(before + taken);
-            if self.framing == Framing::Done {
-                self.reading = None;
-            }
+            self.note_body();
             return Poll::Ready(Ok(()));
         }
-        if self.framing != Framing::Tunnel && self.reading.is_none() {
-            self.reading = Some(Stall { since: Instant::now(), moved: self.received });
+        if self.framing != Framing::Tunnel {
+            self.patience.wait_for_body();
+        } else if let Some(due) = self.frames.as_ref().and_then(|frames| frames.due(self.limits.head_timeout))
+        {
+            ready!(self.patience.alarm.poll(due, cx));
+            return self.fail(Fault::Stalled);
         }
-        let fault = ready!(self.poll_patience(cx));
+        let fault = ready!(self.patience.poll(&self.watch, &self.limits, cx));
         self.fail(fault)
+    }
+
+    fn note_body(&mut self) {
+        if self.framing == Framing::Done {
+            self.patience.reading = None;
+            self.watch.note_complete();
+        }
     }
 
     /// Nothing more belongs to this request: only whether the client is still there. What it sends already now
@@ -263,26 +200,8 @@ impl Wire {
                 self.inbound.extend_from_slice(buf.filled());
             }
         }
-        let fault = ready!(self.poll_upstream(cx));
+        let fault = ready!(self.patience.poll_upstream(&self.watch, &self.limits, cx));
         self.fail(fault)
-    }
-
-    /// While the upstream is waited for: whether it, or the request as a whole, has taken too long.
-    fn poll_upstream(&mut self, cx: &mut Context<'_>) -> Poll<WireFault> {
-        loop {
-            let within = self.upstream_ms.load(Ordering::Relaxed);
-            if within == 0 {
-                return self.poll_patience(cx);
-            }
-            let due = self.waiting_ms.load(Ordering::Relaxed).saturating_add(within);
-            if self.deadline_ms.load(Ordering::Relaxed) <= due {
-                return self.poll_patience(cx);
-            }
-            ready!(self.alarm.poll(self.born + Duration::from_millis(due), cx));
-            if self.age_ms() >= due {
-                return Poll::Ready(WireFault::Upstream);
-            }
-        }
     }
 
     fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -298,21 +217,19 @@ impl Wire {
                 Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 Poll::Ready(Ok(written)) => {
                     self.outbound.advance(written);
-                    self.sent += written as u64;
+                    self.patience.sent += written as u64;
                 }
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Pending => return self.poll_slow_reader(cx),
             }
         }
-        self.writing = None;
+        self.patience.writing = None;
         Poll::Ready(Ok(()))
     }
 
     fn poll_slow_reader<T>(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
-        if self.writing.is_none() {
-            self.writing = Some(Stall { since: Instant::now(), moved: self.sent });
-        }
-        let fault = ready!(self.poll_patience(cx));
+        self.patience.wait_for_reader();
+        let fault = ready!(self.patience.poll(&self.watch, &self.limits, cx));
         self.fail(fault)
     }
 }
@@ -341,9 +258,7 @@ impl AsyncRead for Wire {
 impl AsyncWrite for Wire {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
         let this = &mut *self;
-        if this.upstream_ms.load(Ordering::Relaxed) != 0 {
-            this.waiting_ms.store(this.age_ms(), Ordering::Relaxed);
-        }
+        this.watch.note_progress();
         if this.outbound.len() + data.len() <= GATHER {
             this.outbound.extend_from_slice(data);
             return Poll::Ready(Ok(data.len()));
@@ -351,8 +266,8 @@ impl AsyncWrite for Wire {
         ready!(this.poll_drain(cx))?;
         match this.io()?.poll_write(cx, data) {
             Poll::Ready(written) => {
-                this.writing = None;
-                this.sent += *written.as_ref().unwrap_or(&0) as u64;
+                this.patience.writing = None;
+                this.patience.sent += *written.as_ref().unwrap_or(&0) as u64;
                 Poll::Ready(written)
             }
             Poll::Pending => this.poll_slow_reader(cx),
@@ -379,7 +294,7 @@ impl Drop for Wire {
         if let (true, Some(permit)) = (self.unheard.load(Ordering::Relaxed), &permit) {
             permit.unheard.inc();
         }
-        if unread && self.sent > 0 && tokio::runtime::Handle::try_current().is_ok() {
+        if unread && self.patience.sent > 0 && tokio::runtime::Handle::try_current().is_ok() {
             tokio::spawn(async move {
                 transport.linger().await;
                 drop(permit);

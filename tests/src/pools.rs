@@ -54,6 +54,12 @@ impl Pools {
         self.surface.environment().clone().into_iter().collect()
     }
 
+    /// The same, one by one.
+    #[must_use]
+    pub fn variables(&self) -> &BTreeMap<String, String> {
+        self.surface.environment()
+    }
+
     /// A fresh token of a service account.
     ///
     /// # Panics

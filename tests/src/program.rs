@@ -192,10 +192,26 @@ impl Running {
     ///
     /// # Panics
     /// If it is not gone within a minute.
-    pub async fn stop(mut self, signal: &str) -> Ended {
+    pub async fn stop(self, signal: &str) -> Ended {
+        self.signal(signal).await;
+        self.wait().await
+    }
+
+    /// Sends it a signal, such as `HUP`.
+    ///
+    /// # Panics
+    /// If it has ended by itself.
+    pub async fn signal(&self, signal: &str) {
         let pid = self.child.id().expect("a running program has an id").to_string();
         let sent = Command::new("kill").args([&format!("-{signal}"), &pid]).status().await;
         assert!(sent.expect("kill can be run").success());
+    }
+
+    /// Waits until it is gone.
+    ///
+    /// # Panics
+    /// If it is not gone within a minute.
+    pub async fn wait(mut self) -> Ended {
         let status = tokio::time::timeout(PATIENCE, self.child.wait()).await;
         let status = status.unwrap_or_else(|_| panic!("{} did not stop: {}", self.name, self.log()));
         let mut stdout = String::new();

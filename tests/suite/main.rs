@@ -7,6 +7,7 @@ mod config_files;
 mod contract;
 mod document;
 mod endurance;
+mod gateway_changes;
 mod guard;
 mod hostile;
 mod house;

@@ -4,10 +4,11 @@ use std::path::Path;
 
 use url::Url;
 
-use super::{IdentityConfig, Pool, ServiceAccount};
+use super::{IdentityConfig, Pool, ServiceAccount, issuer};
 use crate::Secret;
 use crate::config::Env;
 use crate::decode::{Field, Object};
+use crate::token::Issuer;
 
 /// What the file says; `stands` keeps a mistyped value from being told as missing, too.
 #[derive(Default)]
@@ -31,6 +32,7 @@ struct WrittenIdentity {
     endpoint: Option<Url>,
     actor: WrittenPool,
     service: WrittenPool,
+    issuers: Vec<Issuer>,
     username: Written<String>,
     password: Option<Secret>,
 }
@@ -85,7 +87,9 @@ impl IdentityConfig {
             );
             return None;
         }
-        Some(Self { region, endpoint, actor, service, service_account })
+        let issuers = written.issuers;
+        let config = Self { region, endpoint, actor, service, issuers, service_account };
+        issuer::check(root, &config).then_some(config)
     }
 }
 
@@ -112,6 +116,7 @@ fn read_table(table: &Object<'_>, env: &Env) -> WrittenIdentity {
         endpoint: table.optional("endpoint", |field| field.url()),
         actor,
         service,
+        issuers: table.list("issuer", issuer::read),
         username,
         password,
     }

@@ -126,4 +126,37 @@ fn an_issuer_without_keys_is_told_at_its_line_and_hides_nothing_else() {
     assert_eq!(exit.message(), expected.join("\n"));
     let elsewhere = "[identity.actor]\nissuer = 'nowhere'\njwks_url = 'https://keys.example/'\n";
     assert_eq!(read(elsewhere, &POOLS).expect("good").actor.issuer, "nowhere");
+fn further_issuers_have_rules_of_their_own() {
+    let text = "[[identity.issuer]]\nkind = 'user'\nissuer = 'https://login.example/'\naudiences = ['api']\n\
+                token_use = []\nclient_claim = 'azp'\nclients = ['web']\n\
+                [[identity.issuer]]\nkind = 'service'\nissuer = 'mesh'\njwks_url = 'https://mesh.example/keys'\n\
+                clients = ['batch']\ntoken_use = ['access']\n";
+    let issuers = read(text, &POOLS).expect("complete").issuers();
+    assert_eq!(issuers.len(), 4);
+    assert_eq!(issuers[2].jwks_url.as_str(), "https://login.example/.well-known/jwks.json");
+    assert_eq!(issuers[2].rules.token_uses.as_deref(), Some(&[][..]));
+    assert_eq!(
+        (issuers[2].rules.client_claim.as_deref(), &issuers[2].client_ids[..]),
+        (Some("azp"), &["web".to_owned()][..])
+    );
+    assert_eq!((issuers[3].kind, issuers[3].issuer.as_str()), (token::IssuerKind::Service, "mesh"));
+}
+
+#[test]
+fn an_issuer_that_would_accept_too_much_is_refused() {
+    for (entry, why) in [
+        ("issuer = 'https://a.example'", "needs clients or audiences"),
+        (
+            "issuer = 'https://a.example'\nclients = ['a']\ntoken_use = []",
+            "needs audiences where token_use is empty",
+        ),
+        ("issuer = 'mesh'\nclients = ['a']", "needs jwks_url"),
+        (
+            "issuer = 'https://cognito-idp.us-west-2.amazonaws.com/us-west-2_actors'\nclients = ['a']",
+            "stands twice",
+        ),
+    ] {
+        let exit = read(&format!("[[identity.issuer]]\nkind = 'service'\n{entry}\n"), &POOLS).expect_err(why);
+        assert!(exit.message().contains(why), "{exit}");
+    }
 }

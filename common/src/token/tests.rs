@@ -1,4 +1,5 @@
 mod cache;
+mod issuer_rules;
 mod jwks;
 mod kit;
 mod oidc;

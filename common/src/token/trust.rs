@@ -15,8 +15,23 @@ pub struct Issuer {
     pub jwks_url: Url,
     /// What its tokens stand for.
     pub kind: IssuerKind,
-    /// The clients whose tokens are accepted.
+    /// The clients whose tokens are accepted; none means that `rules.audiences` decides alone.
     pub client_ids: Vec<String>,
+    /// What else its tokens must say.
+    pub rules: IssuerRules,
+}
+
+/// What the tokens of one issuer must say besides. The default is what the pools of the interface write.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct IssuerRules {
+    /// The `token_use`s that are accepted. `None`: `access` of users, `id` and `access` of services. An empty list:
+    /// the issuer writes none, and none is looked at.
+    pub token_uses: Option<Vec<String>>,
+    /// Of which `aud` must hold one (RFC 9068 section 4); none means that it is looked at only for the client of
+    /// an ID token.
+    pub audiences: Vec<String>,
+    /// The claim that names the client, where it is not `client_id`, such as `azp`.
+    pub client_claim: Option<String>,
 }
 
 /// What the tokens of a pool stand for.
@@ -34,6 +49,10 @@ pub(super) struct Trust {
     pub(super) issuer: Arc<str>,
     kind: IssuerKind,
     clients: Vec<Arc<str>>,
+    /// `None` where none is looked at.
+    token_uses: Option<Vec<String>>,
+    audiences: Vec<String>,
+    client_claim: String,
     lists: Lists,
 }
 
@@ -54,6 +73,8 @@ pub(super) struct Times {
 }
 
 const SERVICE_ID: &str = "custom:service_id";
+
+const CLIENT_ID: &str = "client_id";
 
 // === impl Times ===
 
@@ -128,10 +149,22 @@ impl Lists {
 
 impl Trust {
     pub(super) fn new(issuer: &Issuer) -> Self {
+        let Issuer { issuer, kind, client_ids, rules, jwks_url: _ } = issuer;
+        let of_pools: &[&str] = match kind {
+            IssuerKind::User => &["access"],
+            IssuerKind::Service => &["id", "access"],
+        };
+        let token_uses = match &rules.token_uses {
+            None => Some(of_pools.iter().map(|name| (*name).to_owned()).collect()),
+            Some(uses) => Some(uses.clone()).filter(|uses| !uses.is_empty()),
+        };
         Self {
-            issuer: issuer.issuer.as_str().into(),
-            kind: issuer.kind,
-            clients: issuer.client_ids.iter().map(|client| client.as_str().into()).collect(),
+            issuer: issuer.as_str().into(),
+            kind: *kind,
+            clients: client_ids.iter().map(|client| client.as_str().into()).collect(),
+            token_uses,
+            audiences: rules.audiences.clone(),
+            client_claim: rules.client_claim.clone().unwrap_or_else(|| CLIENT_ID.to_owned()),
             lists: Lists::default(),
         }
     }
@@ -143,14 +176,16 @@ impl Trust {
         times: Times,
         kept: &str,
     ) -> Result<Caller, Refusal> {
-        let token_use = text(claims, "token_use")?;
+        let token_use = self.token_uses.as_ref().map(|_| text(claims, "token_use")).transpose()?;
         let subject: Arc<str> = text(claims, "sub")?.into();
         match self.kind {
             IssuerKind::User => {
-                if token_use != "access" {
-                    return Err(Refusal::TokenUse);
+                // An ID token tells whose it is to its client alone; whose client that is does not matter.
+                if token_use == Some("id") {
+                    self.check_use(token_use)?;
                 }
-                let client_id = self.client(text(claims, "client_id")?)?;
+                let client_id = self.client(claims, token_use)?;
+                self.check_use(token_use)?;
                 if claims.contains_key(SERVICE_ID) {
                     return Err(Refusal::Kind);
                 }
@@ -166,16 +201,15 @@ impl Trust {
                     claims: Claims::of_token(kept),
                 })))
             }
+            // Whatever its use: what does not name a service is no service's token.
             IssuerKind::Service => {
-                match token_use {
-                    "id" => self.client(audience(claims)?)?,
-                    "access" => self.client(text(claims, "client_id")?)?,
-                    _ => return Err(Refusal::TokenUse),
-                };
+                self.client(claims, token_use)?;
+                let service_id = service_id(claims)?;
+                self.check_use(token_use)?;
                 Ok(Caller::Service(Arc::new(Service {
                     issuer: Arc::clone(&self.issuer),
                     subject,
-                    service_id: service_id(claims)?.into(),
+                    service_id: service_id.into(),
                     scopes: self.lists.shared(scopes(claims)?),
                     expires_at: times.expires_at,
                     claims: Claims::of_token(kept),
@@ -184,8 +218,39 @@ impl Trust {
         }
     }
 
-    fn client(&self, name: &str) -> Result<Arc<str>, Refusal> {
+    fn check_use(&self, token_use: Option<&str>) -> Result<(), Refusal> {
+        let accepted = match (&self.token_uses, token_use) {
+            (Some(accepted), Some(token_use)) => accepted.iter().any(|name| name == token_use),
+            (None, _) | (_, None) => true,
+        };
+        if accepted { Ok(()) } else { Err(Refusal::TokenUse) }
+    }
+
+    /// The client that the token is for: the audience of an ID token, a claim of any other.
+    fn client(&self, claims: &Map<String, Value>, token_use: Option<&str>) -> Result<Arc<str>, Refusal> {
+        if !self.audiences.is_empty() && !self.audiences.iter().any(|ours| is_audience(claims, ours)) {
+            return Err(Refusal::Client);
+        }
+        let has_claim = claims.contains_key(&self.client_claim);
+        if self.clients.is_empty() {
+            return Ok(if has_claim { text(claims, &self.client_claim)?.into() } else { "".into() });
+        }
+        let name = match token_use {
+            Some("id") => audience(claims)?,
+            Some("access") | None => text(claims, &self.client_claim)?,
+            Some(_) if has_claim => text(claims, &self.client_claim)?,
+            Some(_) => audience(claims)?,
+        };
         self.clients.iter().find(|client| ***client == *name).cloned().ok_or(Refusal::Client)
+    }
+}
+
+/// Whether `aud` is or holds this one.
+fn is_audience(claims: &Map<String, Value>, ours: &str) -> bool {
+    match claims.get("aud") {
+        Some(Value::String(one)) => one == ours,
+        Some(Value::Array(all)) => all.iter().any(|one| one == ours),
+        Some(Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_)) | None => false,
     }
 }
 

@@ -14,7 +14,7 @@ use http::StatusCode;
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use postern_common::cache::Cache;
 use postern_common::http::Limits;
-use postern_common::token::{Issuer, IssuerKind, VerifierOptions};
+use postern_common::token::{Issuer, IssuerKind, IssuerRules, VerifierOptions};
 use postern_common::{Secret, Shutdown};
 use serde_json::{Value, json};
 
@@ -58,6 +58,7 @@ async fn served(store: &Store) -> Served {
         jwks_url: format!("{issuer}/keys").parse().expect("URL"),
         kind: IssuerKind::Service,
         client_ids: vec!["services".to_owned()],
+        rules: IssuerRules::default(),
     };
     let clock = Clock::manual(START);
     let options = VerifierOptions { clock: clock.clone(), ..VerifierOptions::default() };

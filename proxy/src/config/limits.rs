@@ -16,6 +16,8 @@ pub struct Limits {
     pub connections: usize,
     /// Open connections from one address; default 1,000. Above it, new ones are closed.
     pub connections_per_address: usize,
+    /// Streams that are open at once on one HTTP/2 connection; default 100.
+    pub streams: u32,
     /// The head of a request: default 32 KiB, 100 fields, 8 KiB of target.
     pub head: HeadLimits,
     /// From the first byte of a head (or from the connection) to its last; default 10 s.
@@ -91,6 +93,7 @@ impl Limits {
                 default.connections_per_address,
                 |field| field.integer(1..=1_000_000),
             ),
+            streams: section.or("streams", default.streams, |field| field.integer(1..=10_000)),
             head,
             head_timeout: section.or("head_timeout", default.head_timeout, timeout),
             idle_timeout: section.or("idle_timeout", default.idle_timeout, timeout),
@@ -115,6 +118,7 @@ impl Default for Limits {
         Self {
             connections: 20_000,
             connections_per_address: 1_000,
+            streams: 100,
             head: HeadLimits { bytes: 32 << 10, fields: 100, target: 8 << 10 },
             head_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(60),

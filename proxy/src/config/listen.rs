@@ -21,7 +21,7 @@ pub struct Tls {
     pub key: PathBuf,
     /// Authorities of which one must have signed the client's certificate; none is asked for without.
     pub client_ca: Option<PathBuf>,
-    /// Whether HTTP/2 is offered; default false, because a stream has no deadline of its own yet.
+    /// Whether HTTP/2 is offered besides HTTP/1.1; default true.
     pub http2: bool,
 }
 
@@ -75,7 +75,7 @@ impl Tls {
         let certificate = section.required("certificate", |field| field.text(1..=4096));
         let key = section.required("key", |field| field.text(1..=4096));
         let client_ca = section.optional("client_ca", |field| field.text(1..=4096));
-        let http2 = section.or("http2", false, |field| field.boolean());
+        let http2 = section.or("http2", true, |field| field.boolean());
         Some(Self {
             certificate: certificate?.into(),
             key: key?.into(),

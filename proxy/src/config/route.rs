@@ -30,6 +30,8 @@ pub struct Route {
     pub rewrite: Option<Rewrite>,
     /// Whether a WebSocket upgrade is passed on; default false.
     pub websocket: bool,
+    /// Whether its upstream may set cookies; default false, for no session is kept in one.
+    pub cookies: bool,
     /// Fields that every response of the route carries.
     pub response_headers: Vec<(HeaderName, HeaderValue)>,
     /// Cross-origin rules; default none.
@@ -115,6 +117,7 @@ impl Route {
                 limits: rates,
                 rewrite,
                 websocket: route.or("websocket", false, |field| field.boolean()),
+                cookies: route.or("cookies", false, |field| field.boolean()),
                 response_headers: route.section("response_headers", read_fields).unwrap_or_default(),
                 cors: route.section("cors", Cors::read),
                 pattern,

@@ -10,7 +10,7 @@ use postern_common::http::bearer;
 use postern_common::token::Caller;
 use postern_common::{Code, Problem};
 
-use super::{throttle, wire};
+use super::{throttle, watch};
 use crate::context::{Context, Trace};
 use crate::headers;
 use crate::live::Found;
@@ -62,8 +62,8 @@ pub(super) async fn admit(state: &State, session: &Session, ctx: &mut Context) -
     throttle::by_principal(state, ctx)?;
     throttle::by_route(state, route, ctx).await?;
     check_size(&head.headers, route.body_bytes)?;
-    if let Some(wire) = wire(session) {
-        wire.set_deadline(route.deadline);
+    if let Some(watch) = watch(session) {
+        watch.set_deadline(route.deadline);
     }
     Ok(())
 }

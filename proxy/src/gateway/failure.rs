@@ -4,9 +4,9 @@ use pingora_core::{Error, ErrorSource, ErrorType};
 use pingora_proxy::{FailToProxy, Session};
 use postern_common::{Code, Problem};
 
-use super::{refuse, wire};
+use super::{refuse, watch};
 use crate::context::Context;
-use crate::wire::WireFault;
+use crate::patience::Fault;
 
 /// No connection: nothing was sent, so that any method may be tried at another address.
 pub(super) fn to_connect(ctx: &Context, mut error: Box<Error>) -> Box<Error> {
@@ -67,10 +67,10 @@ pub(super) async fn answer(session: &mut Session, error: &Error, ctx: &mut Conte
 
 /// `None` when the client has left.
 fn code(session: &Session, error: &Error) -> Option<Code> {
-    match wire(session).and_then(|wire| Some((wire.fault()?, wire.is_request_complete()))) {
-        Some((WireFault::Framing, _)) => return Some(Code::InvalidRequest),
-        Some((WireFault::Stalled, _) | (WireFault::Deadline, false)) => return Some(Code::RequestTimeout),
-        Some((WireFault::Deadline, true) | (WireFault::Upstream, _)) => return Some(Code::UpstreamTimeout),
+    match watch(session).and_then(|watch| Some((watch.fault()?, watch.is_complete()))) {
+        Some((Fault::Framing, _)) => return Some(Code::InvalidRequest),
+        Some((Fault::Stalled, _) | (Fault::Deadline, false)) => return Some(Code::RequestTimeout),
+        Some((Fault::Deadline, true) | (Fault::Upstream, _)) => return Some(Code::UpstreamTimeout),
         None => {}
     }
     let kind = error.etype();

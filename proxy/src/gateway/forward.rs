@@ -12,10 +12,11 @@ use pingora_proxy::Session;
 use postern_common::Code;
 use postern_common::token::Caller;
 
-use super::{REFUSED, wire};
+use super::{REFUSED, watch};
 use crate::config::{Rewrite, Route};
 use crate::context::Context;
 use crate::headers;
+use crate::upstream::tunnel;
 
 /// Ends the request with this code.
 pub(super) fn refuse(ctx: &mut Context, code: Code) -> Box<Error> {
@@ -26,11 +27,14 @@ pub(super) fn refuse(ctx: &mut Context, code: Code) -> Box<Error> {
 /// How the address is spoken to for this route.
 pub(super) fn peer(template: &HttpPeer, route: &Route, session: &Session) -> Box<HttpPeer> {
     let mut peer = Box::new(template.clone());
-    if wire(session).is_some_and(crate::wire::Wire::is_request_complete) {
-        // The wire watches over it, without a timer for each read.
+    if watch(session).is_some() {
+        // The client's side watches over it, without a timer for each read, and from the end of the request on:
+        // Pingora's own would run while the client is still sending.
         peer.options.read_timeout = None;
     }
-    if !(route.websocket && session.is_upgrade_req()) {
+    if route.websocket && session.is_upgrade_req() {
+        tunnel::prepare(&mut peer);
+    } else {
         peer.options.http_upstream_request_policy.h1_upgrade = H1UpgradePolicy::Deny;
     }
     peer

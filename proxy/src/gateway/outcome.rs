@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use http::header::SET_COOKIE;
 use http::{HeaderValue, StatusCode, Version};
 use pingora::http::ResponseHeader;
 use pingora_core::{Error, Result};
@@ -11,7 +12,7 @@ use postern_common::Code;
 use postern_common::token::Caller;
 use uuid::Uuid;
 
-use super::{cors, forward, wire};
+use super::{cors, forward, watch, wire};
 use crate::access::Event;
 use crate::context::{Context, Quota};
 use crate::live::NO_ROUTE;
@@ -33,8 +34,8 @@ pub(super) fn note_response(session: &Session, response: &ResponseHeader, ctx: &
         attempt.pool.note_answer(&attempt.ticket.endpoint, status.as_u16(), micros);
         ctx.upstream_us = Some(micros);
     }
-    if let (Some(wire), Some(attempt)) = (wire(session), &ctx.attempt) {
-        wire.expect_upstream(attempt.pool.config.read_timeout);
+    if let (Some(watch), Some(attempt)) = (watch(session), &ctx.attempt) {
+        watch.expect_upstream(attempt.pool.config.read_timeout);
     }
     if status == StatusCode::SWITCHING_PROTOCOLS
         && let Some(wire) = wire(session)
@@ -50,6 +51,9 @@ pub(super) fn dress(
     response: &mut ResponseHeader,
     ctx: &Context,
 ) -> Result<()> {
+    if response.headers.contains_key(SET_COOKIE) && !ctx.route().is_some_and(|route| route.cookies) {
+        response.remove_header(&SET_COOKIE);
+    }
     if response.status.is_informational() {
         return Ok(());
     }

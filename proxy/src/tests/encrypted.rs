@@ -9,16 +9,16 @@ use super::harness::{Gateway, PATIENCE, has_field};
 use super::origin::{Manner, Origin};
 
 /// An authority for one test.
-struct Authority(CertifiedIssuer<'static, KeyPair>);
+pub(super) struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 impl Authority {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let mut params = CertificateParams::new(Vec::new()).expect("no names");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         Self(CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key")).expect("signs"))
     }
 
-    fn pem(&self) -> String {
+    pub(super) fn pem(&self) -> String {
         self.0.pem()
     }
 
@@ -32,7 +32,7 @@ impl Authority {
         (certificate.pem(), key.serialize_pem())
     }
 
-    fn write(&self, folder: &Path) {
+    pub(super) fn write(&self, folder: &Path) {
         let (certificate, key) = self.issue("localhost");
         std::fs::write(folder.join("server.pem"), certificate).expect("writes");
         std::fs::write(folder.join("server.key"), key).expect("writes");
@@ -47,7 +47,7 @@ async fn gateway(folder: &Path, extra: &str) -> Gateway {
         folder.display()
     );
     let upstream = format!("addresses = [\"{}\"]", origin.address);
-    Gateway::behind_tls(origin, &upstream, &tls).await
+    Gateway::behind_tls(origin, &upstream, "", &tls).await
 }
 
 fn client(gateway: &Gateway, authority: &Authority, identity: Option<(String, String)>) -> reqwest::Client {
@@ -72,7 +72,7 @@ fn url(gateway: &Gateway, path: &str) -> String {
 async fn http_2_is_spoken_and_held_to_the_same_rules() {
     let (folder, authority) = (tempfile::tempdir().expect("a folder"), Authority::new());
     authority.write(folder.path());
-    let gateway = gateway(folder.path(), "http2 = true\n").await;
+    let gateway = gateway(folder.path(), "").await;
     let client = client(&gateway, &authority, None);
     let answer = client.get(url(&gateway, "/any/1")).send().await.expect("an answer");
     assert_eq!((answer.status().as_u16(), answer.version()), (401, reqwest::Version::HTTP_2));

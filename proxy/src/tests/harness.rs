@@ -82,8 +82,8 @@ impl Gateway {
     }
 
     /// `tls` is the table `[listen.tls]`.
-    pub(super) async fn behind_tls(origin: Origin, upstream: &str, tls: &str) -> Self {
-        Self::launch(origin, (tls, upstream, "", ROUTES)).await
+    pub(super) async fn behind_tls(origin: Origin, upstream: &str, limits: &str, tls: &str) -> Self {
+        Self::launch(origin, (tls, upstream, limits, ROUTES)).await
     }
 
     /// On sockets that another gateway handed over.

@@ -13,12 +13,16 @@ pub(super) enum Manner {
     Answer,
     /// Never.
     Hang,
+    /// POST as `Answer`, anything else never.
+    AnswerPosts,
     /// Closes after the request.
     Close,
     /// Something that is not HTTP.
     Garbage,
     /// `101`, with the first bytes of the tunnel in the same packet; then echoes.
     Upgrade,
+    /// The same, and it ends at once.
+    UpgradeAndLeave,
     /// As told by a test.
     Text(&'static str),
     /// The head and a first event, and the second one after another request has come.
@@ -89,7 +93,11 @@ async fn serve(mut stream: impl Stream, manner: Manner, record: Arc<Mutex<Vec<Ve
         let method = String::from_utf8_lossy(&request[..4]).into_owned();
         record.lock().expect("not poisoned").push(request);
         let answer = match manner {
-            Manner::Answer => {
+            Manner::AnswerPosts if method != "POST" => {
+                std::future::pending::<()>().await;
+                return;
+            }
+            Manner::Answer | Manner::AnswerPosts => {
                 "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 11\r\n\r\n{\"ok\":true}"
             }
             Manner::Hang => {
@@ -101,8 +109,11 @@ async fn serve(mut stream: impl Stream, manner: Manner, record: Arc<Mutex<Vec<Ve
             Manner::Text(text) => text,
             Manner::Events => return events(stream, &record).await,
             Manner::Flood => return flood(stream).await,
-            Manner::Upgrade if method == "GET " => return tunnel(stream).await,
-            Manner::Upgrade => "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n",
+            Manner::Upgrade if method == "GET " => return tunnel(stream, true).await,
+            Manner::UpgradeAndLeave if method == "GET " => return tunnel(stream, false).await,
+            Manner::Upgrade | Manner::UpgradeAndLeave => {
+                "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"
+            }
         };
         if stream.write_all(answer.as_bytes()).await.is_err() {
             return;
@@ -133,10 +144,10 @@ async fn flood(mut stream: impl Stream) {
     }
 }
 
-async fn tunnel(mut stream: impl Stream) {
+async fn tunnel(mut stream: impl Stream, stays: bool) {
     let answer = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\nhello";
     let mut space = [0; 1024];
-    if stream.write_all(answer.as_bytes()).await.is_ok() {
+    if stream.write_all(answer.as_bytes()).await.is_ok() && stays {
         while let Ok(read @ 1..) = stream.read(&mut space).await {
             if stream.write_all(&space[..read]).await.is_err() {
                 return;

@@ -39,6 +39,19 @@ async fn what_is_read_at_the_start_only_is_said() {
     gateway.edit(|text| text.replace("127.0.0.1:1\"", "127.0.0.1:2\""));
     let status = gateway.configured(|status| status["version"] == 2).await;
     assert_eq!(status["restartNeeded"], serde_json::json!(["listen"]));
+    let more =
+        "[tokens]\ncache_bytes = \"1MiB\"\n[handover]\nsocket = \"/tmp/none\"\n[stop]\ndrain = \"1s\"\n";
+    let tls = "[upstream.far]\naddresses = [\"127.0.0.1:9\"]\n[upstream.far.tls]\n";
+    gateway.edit(|text| {
+        format!(
+            "{more}{tls}{}",
+            text.replace("127.0.0.1:2\"", "127.0.0.1:1\"")
+                .replace("[limits]", "[limits]\nconnections = 7\nkeys = 2000")
+        )
+    });
+    let status = gateway.configured(|status| status["version"] == 3).await;
+    let needed = serde_json::json!(["tokens", "handover", "limits.connections", "upstream.tls.ca"]);
+    assert_eq!(status["restartNeeded"], needed, "what can change while it runs is not among them");
 }
 
 #[tokio::test]

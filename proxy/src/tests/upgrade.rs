@@ -1,3 +1,7 @@
+use std::sync::Arc;
+
+use postern_common::config::Env;
+
 use super::harness::{Gateway, has_field};
 use super::origin::Manner;
 
@@ -28,4 +32,52 @@ async fn a_route_without_websocket_forwards_no_upgrade() {
     assert_eq!(gateway.get("/open", UPGRADE).await.status, 200);
     let seen = gateway.origin.only().to_ascii_lowercase();
     assert!(!seen.contains("\r\nupgrade:") && !seen.contains("\r\nconnection: upgrade"), "{seen}");
+}
+
+/// How many tunnels are opened; `POSTERN_SOAK` says another number.
+fn rounds() -> usize {
+    Env::of_process().get("POSTERN_SOAK").map_or(400, |rounds| rounds.parse().expect("a number"))
+}
+
+/// Opens tunnels at once and one after the other. Nothing of what either side says may be lost, however fast the
+/// origin answers 101 and goes on (Pingora issue 946).
+async fn soak(manner: Manner, exchange: &'static [(&'static str, &'static str)]) {
+    let gateway = Arc::new(Gateway::start(manner).await);
+    let bearer = format!("Authorization: Bearer {}\r\n", gateway.user());
+    let lanes = 8;
+    let tunnels: Vec<_> = (0..lanes)
+        .map(|lane| {
+            let (gateway, bearer) = (Arc::clone(&gateway), bearer.clone());
+            tokio::spawn(async move {
+                for round in 0..rounds() / lanes {
+                    let mut client = gateway.connect().await;
+                    client.write(&format!("GET /socket HTTP/1.1\r\nHost: h\r\n{bearer}{UPGRADE}\r\n")).await;
+                    let answer = client.answer().await;
+                    assert_eq!(answer.map(|answer| answer.status), Some(101), "{lane}/{round}");
+                    assert_eq!(client.bytes(5).await, "hello", "{lane}/{round}");
+                    for (said, heard) in exchange {
+                        client.write(said).await;
+                        assert_eq!(client.bytes(heard.len()).await, *heard, "{lane}/{round}");
+                    }
+                    if exchange.is_empty() {
+                        assert!(client.is_closed().await, "{lane}/{round}");
+                    }
+                }
+            })
+        })
+        .collect();
+    for tunnel in tunnels {
+        tunnel.await.expect("no tunnel is cut");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tunnels_open_and_close_by_the_hundred_without_a_lost_byte() {
+    soak(Manner::Upgrade, &[("ping", "ping"), ("a longer frame than before", "a longer frame than before")])
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_origin_that_says_its_piece_and_leaves_is_heard() {
+    soak(Manner::UpgradeAndLeave, &[]).await;
 }

@@ -1,5 +1,6 @@
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use pingora_core::utils::tls::{CertKey, WrappedX509, parse_x509};
 use postern_common::exit::Exit;
@@ -13,12 +14,15 @@ use crate::config::UpstreamTls;
 pub(super) struct TlsParts {
     pub(super) ca: Option<Arc<[WrappedX509]>>,
     pub(super) certificate: Option<Arc<CertKey>>,
+    /// When its files were written.
+    written: Vec<Option<SystemTime>>,
 }
 
 impl TlsParts {
     /// # Errors
     /// Status 64 with the file that cannot be read.
     pub(super) fn load(config: &UpstreamTls) -> Result<Self, Exit> {
+        let written = written(config);
         let ca = config.ca.as_deref().map(certificates).transpose()?.map(|all| {
             let wrapped = all.into_iter().map(|certificate| WrappedX509::new(certificate, parse_x509));
             wrapped.collect()
@@ -30,8 +34,19 @@ impl TlsParts {
             }
             _ => None,
         };
-        Ok(Self { ca, certificate })
+        Ok(Self { ca, certificate, written })
     }
+
+    /// Whether a file has been written since.
+    pub(super) fn is_old(&self, config: &UpstreamTls) -> bool {
+        self.written != written(config)
+    }
+}
+
+fn written(config: &UpstreamTls) -> Vec<Option<SystemTime>> {
+    let files = [&config.ca, &config.certificate, &config.key];
+    let modified = |path: &PathBuf| std::fs::metadata(path).and_then(|file| file.modified()).ok();
+    files.into_iter().flatten().map(modified).collect()
 }
 
 fn certificates(path: &Path) -> Result<Vec<Vec<u8>>, Exit> {

@@ -62,7 +62,7 @@ impl Wire {
                     Some(since) => since + self.limits.head_timeout,
                     None => waiting_since + self.limits.idle_timeout,
                 };
-                if self.alarm.poll(due, cx).is_pending() {
+                if self.patience.alarm.poll(due, cx).is_pending() {
                     return Poll::Pending;
                 }
                 return Poll::Ready(if idle { HeadEvent::Closed } else { HeadEvent::Late });
@@ -72,9 +72,8 @@ impl Wire {
     }
 
     fn turn_idle(&mut self) {
-        self.reading = None;
-        self.writing = None;
-        self.fault.store(0, Ordering::Relaxed);
+        self.patience.reading = None;
+        self.patience.writing = None;
         for buffer in [&mut self.inbound, &mut self.outbound] {
             if buffer.is_empty() && buffer.capacity() > KEEP {
                 *buffer = BytesMut::new();
@@ -87,7 +86,7 @@ impl Wire {
         let mut buf = ReadBuf::uninit(&mut space);
         std::task::ready!(self.io()?.poll_read(cx, &mut buf))?;
         self.inbound.extend_from_slice(buf.filled());
-        self.received += buf.filled().len() as u64;
+        self.patience.received += buf.filled().len() as u64;
         Poll::Ready(Ok(buf.filled().len()))
     }
 
@@ -96,8 +95,7 @@ impl Wire {
             Ok(head) => {
                 self.cut(&head);
                 self.framing = Framing::begin(head.body);
-                self.set_deadline(self.limits.deadline);
-                self.upstream_ms.store(0, Ordering::Relaxed);
+                self.watch.begin(self.limits.deadline, self.framing == Framing::Done);
                 self.unheard.store(true, Ordering::Relaxed);
                 HeadEvent::Ready
             }

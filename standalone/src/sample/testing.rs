@@ -7,7 +7,7 @@ use axum::routing::get;
 use postern_common::clock::Timestamp;
 use postern_common::database::Sqlite;
 use postern_common::http::{Limits, serve};
-use postern_common::token::{Issuer, IssuerKind, Verifier, VerifierOptions};
+use postern_common::token::{Issuer, IssuerKind, IssuerRules, Verifier, VerifierOptions};
 use postern_common::{Clock, Shutdown};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -50,6 +50,7 @@ impl Pools {
             jwks_url: format!("{base}/{name}").parse().expect("URL"),
             kind,
             client_ids: vec![format!("{name}-client")],
+            rules: IssuerRules::default(),
         };
         let issuers = vec![issuer("actors", IssuerKind::User), issuer("services", IssuerKind::Service)];
         let options = VerifierOptions { clock: clock.clone(), ..VerifierOptions::default() };

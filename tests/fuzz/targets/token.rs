@@ -11,7 +11,7 @@ use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair as _};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use libfuzzer_sys::fuzz_target;
-use postern_common::token::{Issuer, IssuerKind, Verifier, VerifierOptions};
+use postern_common::token::{Issuer, IssuerKind, IssuerRules, Verifier, VerifierOptions};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
@@ -36,6 +36,7 @@ static WORLD: LazyLock<World> = LazyLock::new(|| {
         jwks_url: url,
         kind: IssuerKind::User,
         client_ids: vec![CLIENT.to_owned()],
+        rules: IssuerRules::default(),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     // Unknown keys are not what this is about, so that they must not slow it down.

@@ -18,7 +18,7 @@ use tokio::net::{TcpListener, TcpStream};
 use url::Url;
 
 use crate::clock::{Clock, Timestamp};
-use crate::token::{Issuer, IssuerKind, Verifier, VerifierOptions};
+use crate::token::{Issuer, IssuerKind, IssuerRules, Verifier, VerifierOptions};
 
 pub(super) const NOW_S: i64 = 1_800_000_000;
 pub(super) const USERS: &str = "https://pools.test/users";
@@ -235,6 +235,7 @@ pub(super) fn issuers(users: &Url, services: &Url) -> Vec<Issuer> {
         jwks_url: jwks_url.clone(),
         kind,
         client_ids: vec![client.to_owned()],
+        rules: IssuerRules::default(),
     };
     vec![
         pool(USERS, users, IssuerKind::User, USER_CLIENT),

@@ -1,4 +1,4 @@
-//! One test per row of the contract's table "Who is calling".
+//! The contract's table "Who is calling": every combination as the table has it, and one test per row.
 
 use serde_json::{Value, json};
 
@@ -106,4 +106,57 @@ async fn another_token_use_of_the_service_pool_is_not_accepted() {
         service_pool(with(service_claims(), "token_use", json!("refresh"))).await,
         Code::TokenUseNotAccepted,
     );
+}
+
+/// What the table says, row by row as it stands in the contract; the first row that matches decides.
+fn row(pool: &str, token_use: &str, right_client: bool, claim: &Value) -> Result<&'static str, Code> {
+    let named = claim.as_str().is_some_and(|name| !name.is_empty());
+    match (pool, token_use, right_client) {
+        ("actor", "access", true) if claim.is_null() => Ok("user"),
+        ("actor", "access", true) => Err(Code::TokenKindMismatch),
+        ("actor", "id", _) => Err(Code::TokenUseNotAccepted),
+        ("service", "id" | "access", true) if named => Ok("service"),
+        ("service", _, true) if !named => Err(Code::TokenKindMismatch),
+        ("actor" | "service", _, false) => Err(Code::ClientNotAccepted),
+        ("actor" | "service", ..) => Err(Code::TokenUseNotAccepted),
+        _ => Err(Code::IssuerNotAccepted),
+    }
+}
+
+#[tokio::test]
+async fn every_combination_is_as_the_table_has_it() {
+    let world = World::usual().await;
+    for pool in ["actor", "service", "other"] {
+        for token_use in ["access", "id", "refresh", "device"] {
+            for right in [true, false] {
+                for claim in [Value::Null, json!(""), json!("notify")] {
+                    let (base, client) = match pool {
+                        "service" => (service_claims(), "service-client"),
+                        _ => (user_claims(), "user-client"),
+                    };
+                    let client = if right { client } else { "another" };
+                    let mut claims =
+                        with(with(base, "token_use", json!(token_use)), "custom:service_id", claim.clone());
+                    claims["client_id"] = client.into();
+                    claims["aud"] = client.into();
+                    if pool == "other" {
+                        claims["iss"] = "https://elsewhere.test".into();
+                    }
+                    let token = match pool {
+                        "service" => OTHER_RSA.token("s1", &claims),
+                        _ => RSA.token("u1", &claims),
+                    };
+                    let outcome =
+                        world.verifier.verify(&token).await.map_err(Refusal::code).map(
+                            |caller| match caller {
+                                Caller::User(_) => "user",
+                                Caller::Service(_) => "service",
+                            },
+                        );
+                    let expected = row(pool, token_use, right, &claim);
+                    assert_eq!(outcome, expected, "{pool} {token_use} right={right} {claim}");
+                }
+            }
+        }
+    }
 }

@@ -8,20 +8,20 @@ use tokio::time::Sleep;
 /// One timer for all deadlines of a connection. It is only ever moved forward when it fires, or back when a
 /// nearer deadline comes: on a busy connection that is rare, so a request costs no entry in the timer wheel.
 #[derive(Default)]
-pub(super) struct Alarm(Option<Pin<Box<Sleep>>>);
+pub(crate) struct Alarm(Option<Pin<Box<Sleep>>>);
 
 /// A direction in which nothing moves just now.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Stall {
+pub(crate) struct Stall {
     /// Since when it is being watched.
-    pub(super) since: Instant,
+    pub(crate) since: Instant,
     /// How many bytes had moved then.
-    pub(super) moved: u64,
+    pub(crate) moved: u64,
 }
 
 impl Alarm {
     /// Ready once `due` is over.
-    pub(super) fn poll(&mut self, due: Instant, cx: &mut Context<'_>) -> Poll<()> {
+    pub(crate) fn poll(&mut self, due: Instant, cx: &mut Context<'_>) -> Poll<()> {
         let due = tokio::time::Instant::from_std(due);
         let sleep = self.0.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(due)));
         if sleep.deadline() > due {

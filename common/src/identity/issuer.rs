@@ -1,0 +1,56 @@
+//! Issuers besides the two pools: `[[identity.issuer]]`.
+
+use url::Url;
+
+use super::IdentityConfig;
+use crate::decode::{Field, Object};
+use crate::token::{Issuer, IssuerKind, IssuerRules};
+
+/// Reads one entry.
+pub(super) fn read(field: Field<'_>) -> Option<Issuer> {
+    field.object(|entry| {
+        let kinds = [("user", IssuerKind::User), ("service", IssuerKind::Service)];
+        let kind = entry.required("kind", |field| field.one_of(&kinds));
+        let issuer = entry.required("issuer", |field| field.text(1..=2048));
+        let jwks_url = entry.optional("jwks_url", |field| field.url());
+        let client_ids = entry.or("clients", Vec::new(), names);
+        let rules = IssuerRules {
+            token_uses: entry.optional("token_use", names),
+            audiences: entry.or("audiences", Vec::new(), names),
+            client_claim: entry.optional("client_claim", |field| field.text(1..=256)),
+        };
+        if client_ids.is_empty() && rules.audiences.is_empty() {
+            entry.fail("missing_field", "needs clients or audiences: else any of its tokens would do");
+        }
+        // Without `token_use` only its audience tells an access token from an ID token (RFC 9068 section 4).
+        if rules.token_uses.as_ref().is_some_and(Vec::is_empty) && rules.audiences.is_empty() {
+            entry.fail("missing_field", "needs audiences where token_use is empty");
+        }
+        let issuer = issuer?;
+        let jwks_url = match jwks_url {
+            Some(url) => Some(url),
+            None => Url::parse(&format!("{}/.well-known/jwks.json", issuer.trim_end_matches('/'))).ok(),
+        };
+        if jwks_url.is_none() {
+            entry.fail("missing_field", "needs jwks_url: its issuer is not a URL");
+        }
+        Some(Issuer { issuer, jwks_url: jwks_url?, kind: kind?, client_ids, rules })
+    })
+}
+
+fn names(field: Field<'_>) -> Option<Vec<String>> {
+    field.array(|item| item.text(1..=256))
+}
+
+/// A token's issuer decides what it is, so that no issuer may stand twice.
+pub(super) fn check(root: &Object<'_>, config: &IdentityConfig) -> bool {
+    let mut known = vec![config.actor.issuer.as_str(), config.service.issuer.as_str()];
+    for issuer in &config.issuers {
+        if known.contains(&issuer.issuer.as_str()) {
+            root.fail("same_issuer", format!("identity.issuer: {} stands twice", issuer.issuer));
+            return false;
+        }
+        known.push(&issuer.issuer);
+    }
+    true
+}

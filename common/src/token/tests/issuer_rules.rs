@@ -1,0 +1,65 @@
+//! What further issuers may be asked for: audience, client, and which `token_use`.
+
+use serde_json::{Value, json};
+
+use super::kit::{Behaviour, NOW_S, RSA, Server, clock, jwks, options, with};
+use crate::token::{Issuer, IssuerKind, IssuerRules, Refusal, Verifier};
+
+const ISSUER: &str = "https://login.partner.test";
+
+fn claims() -> Value {
+    json!({"iss": ISSUER, "sub": "u-1", "azp": "web", "aud": ["api", "other"], "exp": NOW_S + 60, "iat": NOW_S})
+}
+
+async fn verdict(client_ids: &[&str], rules: &IssuerRules, claims: &Value) -> Result<(), Refusal> {
+    let server = Server::start(Behaviour::Serve(jwks(&[RSA.jwk("k")]))).await;
+    let issuer = Issuer {
+        issuer: ISSUER.to_owned(),
+        jwks_url: server.url,
+        kind: IssuerKind::User,
+        client_ids: client_ids.iter().map(|client| (*client).to_owned()).collect(),
+        rules: rules.clone(),
+    };
+    Verifier::new(vec![issuer], options(&clock())).verify(&RSA.token("k", claims)).await.map(|_| ())
+}
+
+fn strings(all: &[&str]) -> Vec<String> {
+    all.iter().map(|one| (*one).to_owned()).collect()
+}
+
+#[tokio::test]
+async fn an_issuer_without_token_use_is_held_to_its_audience_and_client() {
+    let rules = IssuerRules {
+        token_uses: Some(Vec::new()),
+        audiences: strings(&["api"]),
+        client_claim: Some("azp".to_owned()),
+    };
+    for (change, value, wanted) in [
+        ("aud", json!(["api", "other"]), Ok(())),
+        ("aud", json!("api"), Ok(())),
+        ("token_use", json!("id"), Ok(())),
+        ("aud", json!("other"), Err(Refusal::Client)),
+        ("aud", json!([]), Err(Refusal::Client)),
+        ("aud", Value::Null, Err(Refusal::Client)),
+        ("azp", json!("mobile"), Err(Refusal::Client)),
+        ("azp", Value::Null, Err(Refusal::ClaimMissing)),
+        ("custom:service_id", json!("notify"), Err(Refusal::Kind)),
+    ] {
+        let outcome = verdict(&["web"], &rules, &with(claims(), change, value.clone())).await;
+        assert_eq!(outcome, wanted, "{change} = {value}");
+    }
+    assert_eq!(verdict(&[], &rules, &with(claims(), "azp", json!("any"))).await, Ok(()));
+}
+
+#[tokio::test]
+async fn an_issuer_says_which_uses_are_accepted() {
+    let rules = IssuerRules {
+        token_uses: Some(strings(&["access", "exchange"])),
+        audiences: strings(&["api"]),
+        client_claim: None,
+    };
+    let of = |used: &str| with(with(claims(), "client_id", json!("web")), "token_use", json!(used));
+    assert_eq!(verdict(&["web"], &rules, &of("exchange")).await, Ok(()));
+    assert_eq!(verdict(&["web"], &rules, &of("id")).await, Err(Refusal::TokenUse));
+    assert_eq!(verdict(&["web"], &rules, &claims()).await, Err(Refusal::ClaimMissing));
+}

@@ -1,0 +1,223 @@
+//! How long one request may keep the gateway waiting, whichever protocol it came by.
+//!
+//! Pingora has no hook for this: while it waits for an upstream it keeps asking the client's side whether the
+//! client is still there, and that question is answered with an error when the time is over.
+
+mod alarm;
+
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use crate::config::Limits;
+pub(crate) use alarm::{Alarm, Stall};
+
+/// What the gateway's hooks say about the time of one request, and ask.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    born: Instant,
+    /// Milliseconds after `born` at which the request must be over; the gateway sets it by route.
+    deadline_ms: AtomicU64,
+    /// How long the upstream may keep this side waiting, in milliseconds; 0 for no limit.
+    upstream_ms: AtomicU64,
+    /// Milliseconds after `born` since when it does: the choice of its address, the end of the request, or what
+    /// it sent last.
+    waiting_ms: AtomicU64,
+    /// Whether the whole request has arrived.
+    complete: AtomicBool,
+    /// Whether the client gave the request up.
+    gone: AtomicBool,
+    fault: AtomicU8,
+}
+
+/// Why reading or writing was ended from this side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// The body is not framed as it should be.
+    Framing = 1,
+    /// The client sends or reads too slowly.
+    Stalled = 2,
+    /// The request took too long.
+    Deadline = 3,
+    /// The upstream sent nothing for too long.
+    Upstream = 4,
+}
+
+/// The directions in which nothing moves just now, and one timer for all of it.
+#[derive(Default)]
+pub(crate) struct Patience {
+    pub(crate) alarm: Alarm,
+    pub(crate) reading: Option<Stall>,
+    pub(crate) writing: Option<Stall>,
+    /// Bytes that came from the client and went to it.
+    pub(crate) received: u64,
+    pub(crate) sent: u64,
+}
+
+// === impl Watch ===
+
+impl Watch {
+    pub(crate) fn new() -> Self {
+        Self {
+            born: Instant::now(),
+            deadline_ms: AtomicU64::new(u64::MAX),
+            upstream_ms: AtomicU64::new(0),
+            waiting_ms: AtomicU64::new(0),
+            complete: AtomicBool::new(false),
+            gone: AtomicBool::new(false),
+            fault: AtomicU8::new(0),
+        }
+    }
+
+    /// The next request of a connection: it must be over `after` from now on.
+    pub(crate) fn begin(&self, after: Duration, complete: bool) {
+        self.set_deadline(after);
+        self.upstream_ms.store(0, Ordering::Relaxed);
+        self.complete.store(complete, Ordering::Relaxed);
+        self.fault.store(0, Ordering::Relaxed);
+    }
+
+    /// The request must be over `after` from now on.
+    pub(crate) fn set_deadline(&self, after: Duration) {
+        self.deadline_ms.store(self.age_ms().saturating_add(millis(after)), Ordering::Relaxed);
+    }
+
+    /// The upstream must send something at least every `within`, from now or from the end of the request on.
+    pub(crate) fn expect_upstream(&self, within: Duration) {
+        self.upstream_ms.store(millis(within).max(1), Ordering::Relaxed);
+        self.waiting_ms.store(self.age_ms(), Ordering::Relaxed);
+    }
+
+    /// Something came from the upstream, or the last of the request went to it.
+    pub(crate) fn note_progress(&self) {
+        if self.upstream_ms.load(Ordering::Relaxed) != 0 {
+            self.waiting_ms.store(self.age_ms(), Ordering::Relaxed);
+        }
+    }
+
+    /// The whole request has arrived: from now on the upstream is waited for.
+    pub(crate) fn note_complete(&self) {
+        self.complete.store(true, Ordering::Relaxed);
+        self.note_progress();
+    }
+
+    /// Nothing ends the request any more: it has become a tunnel.
+    pub(crate) fn lift(&self) {
+        self.deadline_ms.store(u64::MAX, Ordering::Relaxed);
+        self.upstream_ms.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether the whole request has arrived.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.complete.load(Ordering::Relaxed)
+    }
+
+    /// The client has given the request up, if it has.
+    pub(crate) fn note_gone(&self, gone: bool) {
+        if gone {
+            self.gone.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the client gave the request up.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Relaxed)
+    }
+
+    /// Remembers why this side ends the request.
+    pub(crate) fn fail(&self, fault: Fault) {
+        self.fault.store(fault as u8, Ordering::Relaxed);
+    }
+
+    /// Why this side ended the request, if it did.
+    pub(crate) fn fault(&self) -> Option<Fault> {
+        match self.fault.load(Ordering::Relaxed) {
+            1 => Some(Fault::Framing),
+            2 => Some(Fault::Stalled),
+            3 => Some(Fault::Deadline),
+            4 => Some(Fault::Upstream),
+            _ => None,
+        }
+    }
+
+    fn age_ms(&self) -> u64 {
+        millis(self.born.elapsed())
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        match self.deadline_ms.load(Ordering::Relaxed) {
+            u64::MAX => None,
+            millis => self.born.checked_add(Duration::from_millis(millis)),
+        }
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+// === impl Patience ===
+
+impl Patience {
+    /// The client is waited for: it has sent nothing that is not read yet.
+    pub(crate) fn wait_for_body(&mut self) {
+        let moved = self.received;
+        self.reading.get_or_insert_with(|| Stall { since: Instant::now(), moved });
+    }
+
+    /// The client is waited for: it takes nothing.
+    pub(crate) fn wait_for_reader(&mut self) {
+        let moved = self.sent;
+        self.writing.get_or_insert_with(|| Stall { since: Instant::now(), moved });
+    }
+
+    /// Whether the client has kept us waiting for too long.
+    pub(crate) fn poll(&mut self, watch: &Watch, limits: &Limits, cx: &mut Context<'_>) -> Poll<Fault> {
+        let deadline = watch.deadline();
+        let window = limits.stall_timeout;
+        let least = u64::from(limits.min_rate) * window.as_secs().max(1);
+        loop {
+            let stalls = [self.reading, self.writing].into_iter().flatten().map(|stall| stall.since + window);
+            let Some(due) = stalls.chain(deadline).min() else { return Poll::Pending };
+            ready!(self.alarm.poll(due, cx));
+            if deadline.is_some_and(|deadline| deadline <= due) {
+                return Poll::Ready(Fault::Deadline);
+            }
+            let now = Instant::now();
+            for (stall, moved) in [(&mut self.reading, self.received), (&mut self.writing, self.sent)] {
+                match stall {
+                    Some(stall) if stall.since + window <= now => {
+                        if moved - stall.moved < least {
+                            return Poll::Ready(Fault::Stalled);
+                        }
+                        *stall = Stall { since: now, moved };
+                    }
+                    Some(_) | None => {}
+                }
+            }
+        }
+    }
+
+    /// While the upstream is waited for: whether it, or the request as a whole, has taken too long.
+    pub(crate) fn poll_upstream(
+        &mut self,
+        watch: &Watch,
+        limits: &Limits,
+        cx: &mut Context<'_>,
+    ) -> Poll<Fault> {
+        loop {
+            let within = watch.upstream_ms.load(Ordering::Relaxed);
+            if within == 0 {
+                return self.poll(watch, limits, cx);
+            }
+            let due = watch.waiting_ms.load(Ordering::Relaxed).saturating_add(within);
+            if watch.deadline_ms.load(Ordering::Relaxed) <= due {
+                return self.poll(watch, limits, cx);
+            }
+            ready!(self.alarm.poll(watch.born + Duration::from_millis(due), cx));
+            if watch.age_ms() >= due {
+                return Poll::Ready(Fault::Upstream);
+            }
+        }
+    }
+}

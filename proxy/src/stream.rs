@@ -1,0 +1,336 @@
+//! One HTTP/2 stream, as Pingora sees it.
+//!
+//! Pingora waits without a limit for a stream's body and for its window. So it gets a [`ClientStream`] instead of
+//! its own session: the same session, whose reads and writes end when [`crate::patience`] does, with the rules
+//! that a [`crate::wire::Wire`] has for HTTP/1.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use http::header::COOKIE;
+use http::{HeaderMap, HeaderValue};
+use pingora::http::{RequestHeader, ResponseHeader};
+use pingora_core::protocols::Digest;
+use pingora_core::protocols::http::HttpTask;
+use pingora_core::protocols::http::custom::CustomMessageWrite;
+use pingora_core::protocols::http::custom::server::Session;
+use pingora_core::protocols::http::v2::server::HttpSession;
+use pingora_core::protocols::l4::socket::SocketAddr;
+use pingora_core::{Error, ErrorType, Result};
+
+use crate::config::Limits;
+use crate::patience::{Fault, Patience, Watch};
+
+/// A stream with its deadlines.
+pub(crate) struct ClientStream {
+    session: HttpSession,
+    limits: Arc<Limits>,
+    patience: Patience,
+    watch: Arc<Watch>,
+}
+
+/// The reader of messages beside a body, which HTTP/2 has not.
+type Messages = Box<dyn futures_util::Stream<Item = Result<Bytes>> + Unpin + Send + Sync + 'static>;
+
+impl ClientStream {
+    /// A stream whose time runs from now on. The hooks find its [`Watch`] among the extensions of the request.
+    pub(crate) fn new(mut session: HttpSession, limits: Arc<Limits>) -> Self {
+        let watch = Arc::new(Watch::new());
+        watch.begin(limits.deadline, session.is_body_done());
+        let empty = http::Request::new(()).into_parts().0;
+        let header = std::mem::replace(session.req_header_mut(), RequestHeader::from(empty));
+        let mut parts = http::request::Parts::from(header);
+        parts.extensions.insert(Arc::clone(&watch));
+        join_cookies(&mut parts.headers);
+        *session.req_header_mut() = RequestHeader::from(parts);
+        Self { session, limits, patience: Patience::default(), watch }
+    }
+
+    /// The time of this stream.
+    pub(crate) fn watch(&self) -> Arc<Watch> {
+        Arc::clone(&self.watch)
+    }
+
+    /// The next part of the body, unless the client keeps us waiting for too long.
+    async fn read(&mut self) -> Result<Option<Bytes>> {
+        let Self { session, limits, patience, watch } = self;
+        let read = {
+            let mut reading = pin!(session.read_body_bytes());
+            poll_fn(|cx| match reading.as_mut().poll(cx) {
+                Poll::Ready(read) => {
+                    watch.note_gone(read.is_err());
+                    Poll::Ready(read)
+                }
+                Poll::Pending => {
+                    patience.wait_for_body();
+                    patience.poll(watch, limits, cx).map(|fault| Err(ended(watch, fault)))
+                }
+            })
+            .await?
+        };
+        patience.received += read.as_ref().map_or(0, Bytes::len) as u64;
+        if session.is_body_done() {
+            patience.reading = None;
+            watch.note_complete();
+        }
+        Ok(read)
+    }
+
+    /// Nothing more belongs to this request: returns when the client gives it up, or when the upstream or the
+    /// request as a whole has taken too long.
+    async fn wait(&mut self) -> Box<Error> {
+        let Self { session, limits, patience, watch } = self;
+        let mut idle = pin!(session.idle());
+        poll_fn(|cx: &mut Context<'_>| match idle.as_mut().poll(cx) {
+            Poll::Ready(end) => {
+                watch.note_gone(true);
+                Poll::Ready(end.map_or_else(
+                    |error| error,
+                    |reason| {
+                        Error::explain(ErrorType::H2Error, format!("the client gave the stream up: {reason}"))
+                    },
+                ))
+            }
+            Poll::Pending => patience.poll_upstream(watch, limits, cx).map(|fault| ended(watch, fault)),
+        })
+        .await
+    }
+
+    /// Writes in pieces of which each must be taken in the time that the least rate gives it.
+    async fn write(&mut self, mut data: Bytes, end: bool) -> Result<()> {
+        let seconds = self.limits.stall_timeout.as_secs().max(1);
+        let piece = usize::try_from(u64::from(self.limits.min_rate) * seconds).unwrap_or(usize::MAX);
+        self.watch.note_progress();
+        while data.len() > piece {
+            let part = data.split_to(piece);
+            self.write_piece(part, false).await?;
+        }
+        self.write_piece(data, end).await
+    }
+
+    async fn write_piece(&mut self, data: Bytes, end: bool) -> Result<()> {
+        let Self { session, limits, patience, watch } = self;
+        let length = data.len() as u64;
+        let mut writing = pin!(session.write_body(data, end));
+        poll_fn(|cx| match writing.as_mut().poll(cx) {
+            Poll::Ready(written) => {
+                watch.note_gone(written.is_err());
+                Poll::Ready(written)
+            }
+            Poll::Pending => {
+                patience.wait_for_reader();
+                patience.poll(watch, limits, cx).map(|fault| Err(ended(watch, fault)))
+            }
+        })
+        .await?;
+        patience.sent += length;
+        patience.writing = None;
+        Ok(())
+    }
+
+    /// One step of a response. Whether it was the last.
+    async fn task(&mut self, task: HttpTask) -> Result<bool> {
+        match task {
+            HttpTask::Header(header, end) => {
+                self.watch.note_progress();
+                self.session.write_response_header(header, end)?;
+                Ok(end)
+            }
+            HttpTask::Body(Some(data), end) if !data.is_empty() => {
+                self.write(data, end).await?;
+                Ok(end)
+            }
+            HttpTask::Body(_, end) => Ok(end),
+            HttpTask::UpgradedBody(..) => {
+                Error::e_explain(ErrorType::InternalError, "a tunnel over an HTTP/2 stream")
+            }
+            HttpTask::Trailer(Some(trailers)) => {
+                self.session.write_trailers(*trailers)?;
+                Ok(true)
+            }
+            HttpTask::Trailer(None) | HttpTask::Done => Ok(true),
+            HttpTask::Failed(error) => Err(error),
+        }
+    }
+}
+
+/// The error of a request that was ended from this side; [`Watch::fault`] says why.
+fn ended(watch: &Watch, fault: Fault) -> Box<Error> {
+    watch.fail(fault);
+    Error::explain(ErrorType::ReadTimedout, "the time is over").into_down()
+}
+
+/// HTTP/2 may cut `Cookie` into crumbs, which HTTP/1 does not know (RFC 9113 section 8.2.3).
+fn join_cookies(headers: &mut HeaderMap) {
+    let crumbs: Vec<&[u8]> = headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes).collect();
+    if crumbs.len() > 1
+        && let Ok(whole) = HeaderValue::from_bytes(&crumbs.join(&b"; "[..]))
+    {
+        headers.insert(COOKIE, whole);
+    }
+}
+
+#[async_trait]
+impl Session for ClientStream {
+    fn req_header(&self) -> &RequestHeader {
+        self.session.req_header()
+    }
+
+    fn req_header_mut(&mut self) -> &mut RequestHeader {
+        self.session.req_header_mut()
+    }
+
+    async fn read_body_bytes(&mut self) -> Result<Option<Bytes>> {
+        self.read().await
+    }
+
+    async fn drain_request_body(&mut self) -> Result<()> {
+        while self.read().await?.is_some() {}
+        Ok(())
+    }
+
+    async fn read_body_or_idle(&mut self, no_body_expected: bool) -> Result<Option<Bytes>> {
+        if no_body_expected || self.session.is_body_done() {
+            return Err(self.wait().await);
+        }
+        self.read().await
+    }
+
+    async fn write_response_header(&mut self, response: Box<ResponseHeader>, end: bool) -> Result<()> {
+        self.session.write_response_header(response, end)
+    }
+
+    async fn write_response_header_ref(&mut self, response: &ResponseHeader, end: bool) -> Result<()> {
+        self.session.write_response_header_ref(response, end)
+    }
+
+    async fn write_body(&mut self, data: Bytes, end: bool) -> Result<()> {
+        self.write(data, end).await
+    }
+
+    async fn write_trailers(&mut self, trailers: HeaderMap) -> Result<()> {
+        self.session.write_trailers(trailers)
+    }
+
+    async fn response_duplex_vec(&mut self, tasks: Vec<HttpTask>) -> Result<bool> {
+        let mut end = false;
+        for task in tasks {
+            end |= self.task(task).await.map_err(Error::into_down)?;
+        }
+        if end {
+            self.session.finish().map_err(Error::into_down)?;
+        }
+        Ok(end)
+    }
+
+    async fn finish(&mut self) -> Result<()> {
+        self.session.finish()
+    }
+
+    async fn finish_custom(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    async fn shutdown(&mut self, _code: u32, _context: &str) {
+        self.session.shutdown();
+    }
+
+    fn response_written(&self) -> Option<&ResponseHeader> {
+        self.session.response_written()
+    }
+
+    fn is_body_done(&mut self) -> bool {
+        self.session.is_body_done()
+    }
+
+    fn is_body_empty(&mut self) -> bool {
+        self.session.is_body_empty()
+    }
+
+    fn body_bytes_sent(&self) -> usize {
+        self.session.body_bytes_sent()
+    }
+
+    fn body_bytes_read(&self) -> usize {
+        self.session.body_bytes_read()
+    }
+
+    fn enable_retry_buffering(&mut self) {
+        self.session.enable_retry_buffering();
+    }
+
+    fn retry_buffer_truncated(&self) -> bool {
+        self.session.retry_buffer_truncated()
+    }
+
+    fn get_retry_buffer(&self) -> Option<Bytes> {
+        self.session.get_retry_buffer()
+    }
+
+    fn request_summary(&self) -> String {
+        self.session.request_summary()
+    }
+
+    fn pseudo_raw_h1_request_header(&self) -> Bytes {
+        self.session.pseudo_raw_h1_request_header()
+    }
+
+    fn digest(&self) -> Option<&Digest> {
+        self.session.digest()
+    }
+
+    fn digest_mut(&mut self) -> Option<&mut Digest> {
+        self.session.digest_mut()
+    }
+
+    fn client_addr(&self) -> Option<&SocketAddr> {
+        self.session.client_addr()
+    }
+
+    fn server_addr(&self) -> Option<&SocketAddr> {
+        self.session.server_addr()
+    }
+
+    // The patience of this stream stands for these timeouts.
+
+    fn set_read_timeout(&mut self, _timeout: Option<Duration>) {}
+
+    fn get_read_timeout(&self) -> Option<Duration> {
+        None
+    }
+
+    fn set_write_timeout(&mut self, _timeout: Option<Duration>) {}
+
+    fn get_write_timeout(&self) -> Option<Duration> {
+        None
+    }
+
+    fn set_total_drain_timeout(&mut self, _timeout: Option<Duration>) {}
+
+    fn get_total_drain_timeout(&self) -> Option<Duration> {
+        None
+    }
+
+    // HTTP/2 has no messages beside the body.
+
+    fn take_custom_message_reader(&mut self) -> Option<Messages> {
+        None
+    }
+
+    fn restore_custom_message_reader(&mut self, _reader: Messages) -> Result<()> {
+        Ok(())
+    }
+
+    fn take_custom_message_writer(&mut self) -> Option<Box<dyn CustomMessageWrite>> {
+        None
+    }
+
+    fn restore_custom_message_writer(&mut self, _writer: Box<dyn CustomMessageWrite>) -> Result<()> {
+        Ok(())
+    }
+}

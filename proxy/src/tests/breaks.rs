@@ -1,0 +1,221 @@
+//! Upstreams that break off, at every byte of their answer: never is a part passed off as the whole.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Mutex;
+
+use super::harness::{Gateway, PATIENCE, ROUTES};
+use super::origin::{Manner, Origin};
+
+/// How an answer ends where it is cut.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Break {
+    Close,
+    Reset,
+    Hang,
+}
+
+/// What the origin says to the next request.
+type Script = Arc<Mutex<(Vec<u8>, Break)>>;
+
+/// What a client got.
+#[derive(Debug, PartialEq)]
+enum Got {
+    Whole(String),
+    Part,
+    Problem(String),
+}
+
+async fn origin(script: Script) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
+    let address = listener.local_addr().expect("bound");
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let script = Arc::clone(&script);
+            tokio::spawn(async move {
+                let mut request = Vec::new();
+                while !request.ends_with(b"\r\n\r\n") {
+                    match stream.read_u8().await {
+                        Ok(byte) => request.push(byte),
+                        Err(_) => return,
+                    }
+                }
+                let (answer, end) = script.lock().await.clone();
+                let _gone = stream.write_all(&answer).await;
+                match end {
+                    Break::Close => {}
+                    Break::Reset => stream.set_zero_linger().expect("a socket"),
+                    Break::Hang => std::future::pending().await,
+                }
+            });
+        }
+    });
+    address
+}
+
+async fn gateway(script: &Script) -> Gateway {
+    let address = origin(Arc::clone(script)).await;
+    let upstream = format!(
+        "addresses = [\"{address}\"]\nread_timeout = \"100ms\"\n[upstream.origin.outlier]\nfailures = 0"
+    );
+    Gateway::before(Origin::start(Manner::Answer).await, &upstream, "", ROUTES).await
+}
+
+async fn ask(gateway: &Gateway, script: &Script, answer: &[u8], end: Break) -> Got {
+    *script.lock().await = (answer.to_vec(), end);
+    let mut stream = TcpStream::connect(gateway.address).await.expect("connects");
+    stream.write_all(b"GET /open HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").await.expect("writes");
+    let mut bytes = Vec::new();
+    let read = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut bytes)).await;
+    let _closed_or_reset = read.expect("an end in time");
+    read_answer(&String::from_utf8_lossy(&bytes))
+}
+
+/// As a careful client reads it.
+fn read_answer(text: &str) -> Got {
+    let Some((head, body)) = text.split_once("\r\n\r\n") else { return Got::Part };
+    if head.starts_with("HTTP/1.1 1") {
+        return read_answer(body);
+    }
+    let head = head.to_ascii_lowercase();
+    if head.contains("application/problem+json") {
+        let problem: serde_json::Value = serde_json::from_str(body).expect("a problem is whole");
+        return Got::Problem(problem["code"].as_str().expect("a code").to_owned());
+    }
+    if let Some(length) = head.lines().find_map(|line| line.strip_prefix("content-length: ")) {
+        let whole = body.len() == length.parse::<usize>().expect("a number");
+        return if whole { Got::Whole(body.to_owned()) } else { Got::Part };
+    }
+    assert!(head.contains("transfer-encoding: chunked"), "{head}");
+    let (mut whole, mut rest) = (String::new(), body);
+    while let Some((size, after)) = rest.split_once("\r\n") {
+        let size = usize::from_str_radix(size, 16).expect("a size");
+        if size == 0 {
+            return if after == "\r\n" { Got::Whole(whole) } else { Got::Part };
+        }
+        if after.len() < size + 2 {
+            break;
+        }
+        whole.push_str(&after[..size]);
+        rest = &after[size + 2..];
+    }
+    Got::Part
+}
+
+const LENGTH: &str = "HTTP/1.1 200 OK\r\nContent-Length: 11\r\nX-A: b\r\n\r\nhello world";
+const CHUNKS: &str =
+    "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n6\r\nhello \r\n5;x=y\r\nworld\r\n0\r\n\r\n";
+const INTERIM: &str =
+    "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 11\r\n\r\nhello world";
+const UNTIL_CLOSED: &str = "HTTP/1.0 200 OK\r\n\r\nhello world";
+
+#[tokio::test]
+async fn an_answer_cut_at_any_byte_is_never_passed_off_as_whole() {
+    let script = Script::new(Mutex::new((Vec::new(), Break::Close)));
+    let gateway = gateway(&script).await;
+    for answer in [LENGTH, CHUNKS, INTERIM] {
+        let head =
+            answer.rfind("\r\n\r\nh").map_or_else(|| answer.find("\r\n\r\n6"), Some).expect("a body") + 4;
+        for end in [Break::Close, Break::Reset] {
+            for at in 0..answer.len() {
+                let got = ask(&gateway, &script, &answer.as_bytes()[..at], end).await;
+                let expected = match at {
+                    _ if at < head => Got::Problem("upstream_failed".to_owned()),
+                    _ => Got::Part,
+                };
+                assert_eq!(got, expected, "{end:?} after {at}: {:?}", &answer[..at]);
+            }
+            let whole = ask(&gateway, &script, answer.as_bytes(), Break::Close).await;
+            assert_eq!(whole, Got::Whole("hello world".to_owned()));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_ends_with_the_connection_is_whole_only_if_it_was_closed_well() {
+    let script = Script::new(Mutex::new((Vec::new(), Break::Close)));
+    let gateway = gateway(&script).await;
+    let whole = ask(&gateway, &script, UNTIL_CLOSED.as_bytes(), Break::Close).await;
+    assert_eq!(whole, Got::Whole("hello world".to_owned()));
+    let head = UNTIL_CLOSED.find("hello").expect("a body");
+    for at in head..UNTIL_CLOSED.len() {
+        let got = ask(&gateway, &script, &UNTIL_CLOSED.as_bytes()[..at], Break::Reset).await;
+        assert!(matches!(got, Got::Part | Got::Problem(_)), "after {at}: {got:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_stands_still_is_not_waited_for() {
+    let script = Script::new(Mutex::new((Vec::new(), Break::Close)));
+    let gateway = gateway(&script).await;
+    for (at, expected) in [
+        (0, Got::Problem("upstream_timeout".to_owned())),
+        (20, Got::Problem("upstream_timeout".to_owned())),
+        (LENGTH.len() - 5, Got::Part),
+    ] {
+        let began = std::time::Instant::now();
+        let got = ask(&gateway, &script, &LENGTH.as_bytes()[..at], Break::Hang).await;
+        assert_eq!(got, expected, "after {at}");
+        assert!(began.elapsed() > Duration::from_millis(90), "{:?}", began.elapsed());
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_http_is_a_failure_of_the_upstream() {
+    let script = Script::new(Mutex::new((Vec::new(), Break::Close)));
+    let gateway = gateway(&script).await;
+    let long = format!("HTTP/1.1 200 OK\r\nX: {}\r\nContent-Length: 0\r\n\r\n", "x".repeat(2 << 20));
+    let many = format!("HTTP/1.1 200 OK\r\n{}Content-Length: 0\r\n\r\n", "X: y\r\n".repeat(1000));
+    for garbage in [
+        "this is not HTTP at all\r\n\r\n",
+        "\0\0\0\0\r\n\r\n",
+        "HTTP/1.1 abc\r\n\r\n",
+        "HTTP/1.1\r\n\r\n",
+        "HTTP/9.9 200 OK\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nno colon\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
+        "HTTP/1.1 200 OK\r\nContent-Length: 99999999999999999999\r\n\r\n",
+        "SSH-2.0-OpenSSH_9.6\r\n",
+        "\x16\x03\x01\x02\x00\x01\x00",
+        &long,
+        &many,
+    ] {
+        let got = ask(&gateway, &script, garbage.as_bytes(), Break::Close).await;
+        let shown = &garbage[..garbage.len().min(60)];
+        assert_eq!(got, Got::Problem("upstream_failed".to_owned()), "{shown:?}");
+    }
+    for body in
+        ["zz\r\n", "5\r\nhelloX", "-5\r\nhello\r\n0\r\n\r\n", "5 \nhello", "ffffffffffffffffff\r\nhello"]
+    {
+        let answer = format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{body}");
+        let got = ask(&gateway, &script, answer.as_bytes(), Break::Close).await;
+        assert!(matches!(got, Got::Part | Got::Problem(_)), "{body:?}: {got:?}");
+    }
+    assert_eq!(
+        ask(&gateway, &script, LENGTH.as_bytes(), Break::Close).await,
+        Got::Whole("hello world".to_owned())
+    );
+}
+
+#[tokio::test]
+async fn no_response_sets_a_cookie_unless_its_route_may() {
+    let script = Script::new(Mutex::new((Vec::new(), Break::Close)));
+    let address = origin(Arc::clone(&script)).await;
+    let own = "[[route]]\npath = \"/own\"\nmethods = [\"GET\"]\nupstream = \"origin\"\npolicy = \"public\"\ncookies = true\n";
+    let upstream = format!("addresses = [\"{address}\"]");
+    let unused = Origin::start(Manner::Answer).await;
+    let gateway = Gateway::before(unused, &upstream, "", &format!("{ROUTES}{own}")).await;
+    let answer =
+        "HTTP/1.1 200 OK\r\nSet-Cookie: a=b\r\nset-cookie: c=d\r\nX-Kept: yes\r\nContent-Length: 0\r\n\r\n";
+    *script.lock().await = (answer.as_bytes().to_vec(), Break::Close);
+    let stripped = gateway.get("/open", "").await;
+    assert_eq!((stripped.header("set-cookie"), stripped.header("x-kept")), (None, Some("yes")));
+    let allowed = gateway.get("/own", "").await;
+    assert_eq!(allowed.head.to_ascii_lowercase().matches("set-cookie: ").count(), 2, "{}", allowed.head);
+}

@@ -1,0 +1,123 @@
+//! A gateway with TLS in front, and clients that speak HTTP/2 to it, well or raw.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use h2::client::SendRequest;
+use h2::{RecvStream, SendStream};
+use http::{Request, Response};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use serde_json::Value;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use super::encrypted::Authority;
+use super::harness::{Gateway, PATIENCE};
+use super::origin::{Manner, Origin};
+
+/// The gateway and who vouches for it.
+pub(super) struct Front {
+    pub(super) gateway: Gateway,
+    authority: Authority,
+    _certificates: tempfile::TempDir,
+}
+
+/// What came back on a stream.
+#[derive(Debug)]
+pub(super) struct Reply {
+    pub(super) status: u16,
+    pub(super) body: Bytes,
+}
+
+impl Front {
+    pub(super) async fn start(manner: Manner, limits: &str, upstream: &str) -> Self {
+        let origin = Origin::start(manner).await;
+        let address = origin.address;
+        Self::before(origin, &format!("addresses = [\"{address}\"]\n{upstream}"), limits).await
+    }
+
+    pub(super) async fn before(origin: Origin, upstream: &str, limits: &str) -> Self {
+        let (folder, authority) = (tempfile::tempdir().expect("a folder"), Authority::new());
+        authority.write(folder.path());
+        let tls = format!(
+            "[listen.tls]\ncertificate = \"{0}/server.pem\"\nkey = \"{0}/server.key\"\n",
+            folder.path().display()
+        );
+        let gateway = Gateway::behind_tls(origin, upstream, limits, &tls).await;
+        Self { gateway, authority, _certificates: folder }
+    }
+
+    /// An encrypted connection on which nothing has been said yet but that it is HTTP/2's.
+    pub(super) async fn connect(&self) -> TlsStream<TcpStream> {
+        let mut roots = rustls::RootCertStore::empty();
+        let pem = self.authority.pem();
+        roots
+            .add(CertificateDer::from_pem_slice(pem.as_bytes()).expect("a certificate"))
+            .expect("an authority");
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let mut config = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("versions")
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        let stream = TcpStream::connect(self.gateway.address).await.expect("connects");
+        let name = ServerName::try_from("localhost").expect("a name");
+        TlsConnector::from(Arc::new(config)).connect(name, stream).await.expect("a handshake")
+    }
+
+    /// A client that keeps to the protocol.
+    pub(super) async fn client(&self) -> SendRequest<Bytes> {
+        let (client, connection) = h2::client::handshake(self.connect().await).await.expect("a handshake");
+        tokio::spawn(connection);
+        client.ready().await.expect("ready")
+    }
+}
+
+/// A request head; its authority is `gate`.
+pub(super) fn head(method: &str, path: &str, fields: &[(&str, &str)]) -> Request<()> {
+    let mut request = Request::builder().method(method).uri(format!("https://gate{path}"));
+    for (name, value) in fields {
+        request = request.header(*name, *value);
+    }
+    request.body(()).expect("a request")
+}
+
+/// Sends a head; the rest of the request, and the answer to come.
+pub(super) fn send(
+    client: &mut SendRequest<Bytes>,
+    request: Request<()>,
+    end: bool,
+) -> (h2::client::ResponseFuture, SendStream<Bytes>) {
+    client.send_request(request, end).expect("a stream")
+}
+
+/// One request without a body.
+pub(super) async fn get(client: &mut SendRequest<Bytes>, path: &str, fields: &[(&str, &str)]) -> Reply {
+    let (answer, _) = send(client, head("GET", path, fields), true);
+    reply(answer).await.expect("an answer")
+}
+
+/// The whole answer.
+pub(super) async fn reply(answer: h2::client::ResponseFuture) -> Result<Reply, h2::Error> {
+    let reading = async {
+        let (head, mut body): (http::response::Parts, RecvStream) = Response::into_parts(answer.await?);
+        let mut whole = Vec::new();
+        while let Some(part) = body.data().await {
+            let part = part?;
+            body.flow_control().release_capacity(part.len())?;
+            whole.extend_from_slice(&part);
+        }
+        Ok(Reply { status: head.status.as_u16(), body: whole.into() })
+    };
+    tokio::time::timeout(PATIENCE, reading).await.expect("an answer in time")
+}
+
+impl Reply {
+    pub(super) fn code(&self) -> String {
+        let body: Value = serde_json::from_slice(&self.body).expect("a problem");
+        body["code"].as_str().expect("a code").to_owned()
+    }
+}

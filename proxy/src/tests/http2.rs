@@ -1,0 +1,187 @@
+//! Requests over HTTP/2: the deadlines, bounds and checks that HTTP/1 has.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::front::{Front, get, head, reply, send};
+use super::harness::{PATIENCE, has_field};
+use super::origin::Manner;
+
+#[tokio::test]
+async fn a_body_that_stalls_is_refused() {
+    let front = Front::start(Manner::Answer, "stall_timeout = \"150ms\"", "").await;
+    let mut client = front.client().await;
+    let (answer, mut body) = send(&mut client, head("POST", "/open", &[("content-length", "9")]), false);
+    body.send_data(Bytes::from_static(b"a"), false).expect("sends");
+    let reply = reply(answer).await.expect("an answer");
+    assert_eq!((reply.status, reply.code().as_str()), (400, "request_timeout"));
+    assert_eq!(get(&mut client, "/open", &[]).await.status, 200, "the other streams go on");
+    let events = front.gateway.finish().await;
+    assert_eq!((&events[0]["code"], &events[0]["protocol"]), (&"request_timeout".into(), &"HTTP/2".into()));
+}
+
+#[tokio::test]
+async fn a_client_that_takes_nothing_loses_its_stream() {
+    let front = Front::start(Manner::Flood, "stall_timeout = \"150ms\"", "").await;
+    let mut client = front.client().await;
+    let (answer, _) = send(&mut client, head("GET", "/open", &[]), true);
+    let mut body = answer.await.expect("a head").into_body();
+    let reading = async {
+        // What is read is not released, so that the window closes.
+        while let Some(part) = body.data().await {
+            if part.is_err() {
+                return true;
+            }
+        }
+        false
+    };
+    assert!(tokio::time::timeout(PATIENCE, reading).await.expect("an end in time"), "cut, not complete");
+    let events = front.gateway.finish().await;
+    assert_eq!(events[0]["code"], "request_timeout");
+}
+
+#[tokio::test]
+async fn a_request_has_a_deadline_and_so_has_the_upstream() {
+    let front = Front::start(Manner::Hang, "deadline = \"150ms\"", "").await;
+    let slow = get(&mut front.client().await, "/open", &[]).await;
+    assert_eq!((slow.status, slow.code().as_str()), (504, "upstream_timeout"));
+    let front = Front::start(Manner::Hang, "", "read_timeout = \"150ms\"").await;
+    let silent = get(&mut front.client().await, "/open", &[]).await;
+    assert_eq!((silent.status, silent.code().as_str()), (504, "upstream_timeout"));
+}
+
+#[tokio::test]
+async fn an_upload_may_take_longer_than_the_upstream_may_be_silent() {
+    let front = Front::start(Manner::AnswerPosts, "", "read_timeout = \"150ms\"").await;
+    let mut client = front.client().await;
+    let (answer, mut body) = send(&mut client, head("POST", "/open", &[]), false);
+    body.send_data(Bytes::from_static(b"first "), false).expect("sends");
+    // This one begins later, and its time is over first.
+    assert_eq!(get(&mut client, "/open", &[]).await.code(), "upstream_timeout");
+    body.send_data(Bytes::from_static(b"second"), true).expect("sends");
+    assert_eq!(reply(answer).await.expect("an answer").status, 200);
+    let seen = front.gateway.origin.seen().concat();
+    assert!(seen.contains("first ") && seen.contains("second"), "{seen}");
+}
+
+#[tokio::test]
+async fn an_idle_connection_is_closed() {
+    let front = Front::start(Manner::Answer, "head_timeout = \"150ms\"\nidle_timeout = \"150ms\"", "").await;
+    for requests in 0..2 {
+        let (client, connection) = h2::client::handshake(front.connect().await).await.expect("a handshake");
+        let ended = tokio::spawn(connection);
+        let mut client = client.ready().await.expect("ready");
+        for _ in 0..requests {
+            assert_eq!(get(&mut client, "/open", &[]).await.status, 200);
+        }
+        let ended = tokio::time::timeout(PATIENCE, ended).await.expect("an end in time");
+        assert!(ended.expect("does not panic").is_ok(), "with a GOAWAY without an error");
+    }
+}
+
+#[tokio::test]
+async fn streams_are_counted() {
+    let front = Front::start(Manner::Answer, "streams = 2", "").await;
+    let mut client = front.client().await;
+    assert_eq!(get(&mut client, "/open", &[]).await.status, 200);
+    assert_eq!(client.current_max_send_streams(), 2);
+}
+
+#[tokio::test]
+async fn a_client_that_gives_up_what_it_began_again_and_again_is_sent_away() {
+    let front = Front::start(Manner::Hang, "", "").await;
+    let (client, connection) = h2::client::handshake(front.connect().await).await.expect("a handshake");
+    let ended = tokio::spawn(connection);
+    let attack = async {
+        let mut client = client;
+        for number in 1..=400 {
+            client = match client.ready().await {
+                Ok(client) => client,
+                Err(error) => return (number, error),
+            };
+            let Ok((_answer, mut stream)) = client.send_request(head("GET", "/open", &[]), true) else {
+                continue;
+            };
+            // Each is let through to the origin, so that it costs as much as it can.
+            while front.gateway.origin.seen().len() < number && !ended.is_finished() {
+                tokio::task::yield_now().await;
+            }
+            stream.send_reset(h2::Reason::CANCEL);
+        }
+        panic!("400 streams were begun and given up");
+    };
+    let (number, error) = tokio::time::timeout(PATIENCE, attack).await.expect("an end in time");
+    assert!((100..140).contains(&number), "{number}");
+    assert_eq!(error.reason(), Some(h2::Reason::ENHANCE_YOUR_CALM), "{error}");
+    assert!(front.gateway.ask("/metrics").await.contains("postern_http2_rapid_resets_total 1"));
+    front.client().await;
+}
+
+#[tokio::test]
+async fn heads_are_as_strict_as_over_http_1() {
+    let front = Front::start(Manner::Answer, "target_bytes = 64\nhead_fields = 10", "").await;
+    let mut client = front.client().await;
+    let bearer = format!("Bearer {}", front.gateway.user());
+    for target in ["/any/a%2fb", "/any/%2e%2e/open", "//open", "/any//x", "/any/x;y", "/any/%ff", "/%6fpen"] {
+        let reply = get(&mut client, target, &[("authorization", &bearer)]).await;
+        assert_eq!((reply.status, reply.code().as_str()), (400, "invalid_target"), "{target}");
+    }
+    let long = format!("/open?{}", "x".repeat(64));
+    assert_eq!(get(&mut client, &long, &[]).await.code(), "target_too_long");
+    assert_eq!(get(&mut client, "/open", &[("x", "y"); 11]).await.code(), "head_too_large");
+    assert_eq!(get(&mut client, "/open", &[("host", "elsewhere")]).await.status, 400);
+    let twice = [("content-length", "0"), ("content-length", "0")];
+    assert_eq!(get(&mut client, "/open", &twice).await.code(), "invalid_header");
+    assert!(front.gateway.origin.seen().is_empty());
+    assert!(
+        front
+            .gateway
+            .ask("/metrics")
+            .await
+            .contains("postern_refused_at_door_total{code=\"target_too_long\"} 1")
+    );
+    let events = front.gateway.finish().await;
+    assert!(
+        events.iter().all(|event| event["protocol"] == "HTTP/2" && event["path"].is_null()),
+        "{events:?}"
+    );
+}
+
+#[tokio::test]
+async fn no_identity_comes_in_and_cookies_arrive_whole() {
+    let front = Front::start(Manner::Answer, "", "").await;
+    let mut client = front.client().await;
+    let forged = [
+        ("x-postern-kind", "service"),
+        ("x_postern_service", "auth"),
+        ("x.postern.subject", "eve"),
+        ("x-forwarded-for", "6.6.6.6"),
+        ("cookie", "a=1"),
+        ("cookie", "b=2"),
+    ];
+    assert_eq!(get(&mut client, "/open", &forged).await.status, 200);
+    let seen = front.gateway.origin.only();
+    assert!(!seen.contains("postern") && !seen.contains("6.6.6.6"), "{seen}");
+    assert!(has_field(&seen, "cookie: a=1; b=2") && has_field(&seen, "host: gate"), "{seen}");
+}
+
+#[tokio::test]
+async fn a_stop_lets_streams_end_and_takes_no_more() {
+    let front = Front::start(Manner::Answer, "", "").await;
+    let mut client = front.client().await;
+    let (answer, mut body) = send(&mut client, head("POST", "/open", &[]), false);
+    body.send_data(Bytes::from_static(b"a"), false).expect("sends");
+    assert_eq!(get(&mut client, "/open", &[]).await.status, 200);
+    front.gateway.shutdown.begin();
+    let refused = async {
+        while client.clone().ready().await.is_ok() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, refused).await.expect("the client is told");
+    body.send_data(Bytes::from_static(b"b"), true).expect("sends");
+    assert_eq!(reply(answer).await.expect("an answer").status, 200);
+    let ended = tokio::time::timeout(Duration::from_secs(5), front.gateway.running).await;
+    ended.expect("ends").expect("does not panic");
+}

@@ -1,0 +1,112 @@
+//! Connections for requests that ask for an upgrade.
+//!
+//! Pingora (issue 946) takes the end of the upgrade request's empty body for the end of the tunnel when it reads the
+//! 101 before it has passed that end on. It looks at both in one turn, so a connection that has nothing to read in
+//! the turns right after a write lets the end of the body through first.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use pingora_core::connectors::l4::Connect;
+use pingora_core::protocols::ALPN;
+use pingora_core::protocols::l4::socket::SocketAddr;
+use pingora_core::protocols::l4::stream::Stream;
+use pingora_core::protocols::l4::virt::{VirtualSockOpt, VirtualSocket, VirtualSocketStream};
+use pingora_core::upstreams::peer::HttpPeer;
+use pingora_core::{Error, ErrorType, OrErr, Result};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+/// Turns without anything to read after each write. One is enough unless the turn ends early, as the runtime does
+/// with a task that has done much.
+const TURNS: u8 = 2;
+
+/// A key of their own, so that no other connection is taken for one of these.
+const GROUP: u64 = 1;
+
+/// Makes a peer's connections fit for tunnels. They carry one request each.
+pub(crate) fn prepare(peer: &mut HttpPeer) {
+    let timeout = peer.options.connection_timeout.unwrap_or_default();
+    peer.options.custom_l4 = Some(Arc::new(Connector { timeout }));
+    peer.options.alpn = ALPN::H1;
+    peer.options.idle_timeout = Some(Duration::from_millis(1));
+    peer.group_key = GROUP;
+}
+
+#[derive(Debug)]
+struct Connector {
+    timeout: Duration,
+}
+
+/// A connection that lets others speak before it is read.
+#[derive(Debug)]
+struct Patient {
+    stream: TcpStream,
+    turns: u8,
+}
+
+#[async_trait]
+impl Connect for Connector {
+    async fn connect(&self, address: &SocketAddr) -> Result<Stream> {
+        let Some(address) = address.as_inet() else {
+            return Error::e_explain(ErrorType::SocketError, "not an IP address");
+        };
+        let connecting = tokio::time::timeout(self.timeout, TcpStream::connect(address)).await;
+        let stream = connecting
+            .or_err(ErrorType::ConnectTimedout, "while connecting for a tunnel")?
+            .map_err(|error| Error::because(kind(&error), "while connecting for a tunnel", error))?;
+        Ok(VirtualSocketStream::new(Box::new(Patient { stream, turns: 0 })).into())
+    }
+}
+
+fn kind(error: &io::Error) -> ErrorType {
+    if error.kind() == io::ErrorKind::ConnectionRefused {
+        ErrorType::ConnectRefused
+    } else {
+        ErrorType::ConnectError
+    }
+}
+
+impl VirtualSocket for Patient {
+    fn set_socket_option(&self, option: VirtualSockOpt) -> io::Result<()> {
+        match option {
+            VirtualSockOpt::NoDelay => self.stream.set_nodelay(true),
+            // None other is configured.
+            VirtualSockOpt::KeepAlive(_) | _ => Ok(()),
+        }
+    }
+}
+
+impl AsyncRead for Patient {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.turns > 0 {
+            self.turns -= 1;
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Patient {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
+        self.turns = TURNS;
+        Pin::new(&mut self.stream).poll_write(cx, data)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
