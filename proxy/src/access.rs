@@ -50,7 +50,15 @@ struct State {
 enum Sink {
     Stdout,
     Stderr,
-    File(PathBuf, File),
+    File(LogFile),
+}
+
+/// A file, and when it has become too large.
+struct LogFile {
+    path: PathBuf,
+    file: File,
+    bytes: u64,
+    most: Option<u64>,
 }
 
 // === impl AccessLog ===
@@ -67,10 +75,10 @@ impl AccessLog {
             AccessLogTo::Stdout => Some(Sink::Stdout),
             AccessLogTo::Stderr => Some(Sink::Stderr),
             AccessLogTo::File(path) => {
-                let file = append(path).map_err(|error| {
+                let file = LogFile::open(path.clone(), config.max_bytes).map_err(|error| {
                     Exit::unavailable(format!("{}: cannot write the access log: {error}", path.display()))
                 })?;
-                Some(Sink::File(path.clone(), file))
+                Some(Sink::File(file))
             }
         };
         let writer = sink.map(|sink| {
@@ -165,22 +173,52 @@ impl Sink {
                 out.flush()
             }
             Self::Stderr => std::io::stderr().lock().write_all(batch),
-            Self::File(_, file) => file.write_all(batch),
+            Self::File(file) => file.write(batch),
         }
     }
 
     fn reopen(&mut self) {
-        if let Self::File(path, file) = self {
-            match append(path) {
-                Ok(fresh) => *file = fresh,
-                Err(error) => tracing::warn!(%error, path = %path.display(), "cannot reopen the access log"),
-            }
+        if let Self::File(file) = self {
+            file.reopen();
         }
     }
 }
 
-fn append(path: &std::path::Path) -> std::io::Result<File> {
-    OpenOptions::new().create(true).append(true).open(path)
+// === impl LogFile ===
+
+impl LogFile {
+    fn open(path: PathBuf, most: Option<u64>) -> std::io::Result<Self> {
+        let file = OpenOptions::new().create(true).append(true).open(&path)?;
+        let bytes = file.metadata()?.len();
+        Ok(Self { path, file, bytes, most })
+    }
+
+    /// A batch is never cut: the file that is full is put aside before it, in the place of the one before.
+    fn write(&mut self, batch: &[u8]) -> std::io::Result<()> {
+        let next = self.bytes.saturating_add(batch.len() as u64);
+        if self.bytes > 0 && self.most.is_some_and(|most| next > most) {
+            let mut aside = self.path.clone().into_os_string();
+            aside.push(".1");
+            match std::fs::rename(&self.path, aside) {
+                Ok(()) => self.reopen(),
+                Err(error) => {
+                    tracing::warn!(%error, path = %self.path.display(), "cannot put the access log aside");
+                }
+            }
+        }
+        self.file.write_all(batch)?;
+        self.bytes = self.bytes.saturating_add(batch.len() as u64);
+        Ok(())
+    }
+
+    fn reopen(&mut self) {
+        match Self::open(self.path.clone(), self.most) {
+            Ok(fresh) => *self = fresh,
+            Err(error) => {
+                tracing::warn!(%error, path = %self.path.display(), "cannot reopen the access log");
+            }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -189,7 +227,8 @@ mod tests {
 
     fn log(to: AccessLogTo, buffer_bytes: usize) -> (AccessLog, IntCounter) {
         let dropped = IntCounter::new("dropped", "dropped").expect("a name");
-        let config = config::AccessLog { to, buffer_bytes, client_address: ClientAddress::Off };
+        let config =
+            config::AccessLog { to, buffer_bytes, client_address: ClientAddress::Off, max_bytes: Some(8) };
         (AccessLog::open(&config, dropped.clone()).expect("opens"), dropped)
     }
 
@@ -209,6 +248,21 @@ mod tests {
         assert_eq!(std::fs::read_to_string(moved).expect("reads"), "one\n");
         assert_eq!(std::fs::read_to_string(path).expect("reads"), "two\n");
         assert_eq!(dropped.get(), 0);
+    }
+
+    #[test]
+    fn a_file_that_is_full_is_put_aside() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("access.log");
+        let mut file = LogFile::open(path.clone(), Some(8)).expect("opens");
+        for line in [&b"one\n"[..], b"two\n", b"three and more\n", b"four\n"] {
+            file.write(line).expect("writes");
+        }
+        let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).expect("reads");
+        assert_eq!((read("access.log"), read("access.log.1")), ("four\n".into(), "three and more\n".into()));
+        let mut again = LogFile::open(path, Some(8)).expect("opens");
+        again.write(b"five\n").expect("writes");
+        assert_eq!(read("access.log"), "five\n", "what was there before the start counts");
     }
 
     #[test]

@@ -123,10 +123,13 @@ impl Configs {
 
 fn proxy(folder: &Folder, addresses: &Addresses) -> Result<Layer, Exit> {
     let access_log = folder.path().join("access.log").display().to_string();
-    let layer = Layer::of("conf/proxy.toml", include_str!("../../conf/proxy.toml"))?
+    let text =
+        concat!(include_str!("../../conf/proxy.toml"), include_str!("../../conf/proxy-local-pool.toml"));
+    let layer = Layer::of("conf/proxy.toml", text)?
         .set(&["listen"], vec![Leaf::table("address", addresses.proxy)])
         .set(&["admin", "address"], addresses.proxy_admin)
         .set(&["access_log", "to"], access_log)
+        .set(&["access_log", "max_bytes"], "64MiB")
         .set(&["stop", "notice"], "0s")
         .set(&["stop", "drain"], "500ms");
     let upstreams = [
@@ -134,6 +137,7 @@ fn proxy(folder: &Folder, addresses: &Addresses) -> Result<Layer, Exit> {
         ("notify", addresses.notify),
         ("actor", addresses.actor),
         ("document", addresses.document),
+        ("identity-pool", addresses.identity_pool),
     ];
     let with = |layer: Layer, (name, address)| {
         layer.set(&["upstream", name, "addresses"], vec![Leaf::from(address)])

@@ -29,6 +29,12 @@ impl ConfigFile {
         Self { text }
     }
 
+    /// The gateway's, with what the local pool adds to it.
+    #[must_use]
+    pub fn of_gateway() -> Self {
+        Self::of_repository("proxy.toml").append(&Self::of_repository("proxy-local-pool.toml").text)
+    }
+
     /// With another port in the place of one of standalone's.
     ///
     /// # Panics

@@ -56,12 +56,14 @@ impl Edge {
 // === impl Gateway ===
 
 impl Gateway {
-    /// `conf/proxy.toml` with this address for all upstreams, and without an access log.
+    /// `conf/proxy.toml`, and what the local pool adds to it, with this address for all upstreams and without an
+    /// access log.
     #[must_use]
     pub fn config(upstream: SocketAddr) -> ConfigFile {
-        let file = ConfigFile::of_repository("proxy.toml");
-        let file =
-            [8501, 8502, 8504, 8505].into_iter().fold(file, |file, port| file.port(port, upstream.port()));
+        let file = ConfigFile::of_gateway();
+        let file = [8501, 8502, 8503, 8504, 8505]
+            .into_iter()
+            .fold(file, |file, port| file.port(port, upstream.port()));
         file.set("to", "\"off\"")
     }
 

@@ -29,7 +29,7 @@ fn nameless(path: &str) -> String {
 
 #[test]
 fn the_routes_of_the_gateway_are_those_of_the_document() {
-    let config: toml::Table = ConfigFile::of_repository("proxy.toml").text().parse().expect("TOML");
+    let config: toml::Table = ConfigFile::of_gateway().text().parse().expect("TOML");
     let mut routes = Operations::new();
     for route in config["route"].as_array().expect("routes") {
         let path = nameless(route["path"].as_str().expect("a route has a path"));
@@ -42,7 +42,7 @@ fn the_routes_of_the_gateway_are_those_of_the_document() {
 
 #[test]
 fn public_routes_are_those_that_the_document_gives_no_security() {
-    let config: toml::Table = ConfigFile::of_repository("proxy.toml").text().parse().expect("TOML");
+    let config: toml::Table = ConfigFile::of_gateway().text().parse().expect("TOML");
     for route in config["route"].as_array().expect("routes") {
         let path = route["path"].as_str().expect("a route has a path").replace(['{', '}'], "");
         let method = route["methods"][0].as_str().expect("a method").parse().expect("a method");
@@ -125,6 +125,7 @@ async fn every_documented_operation_answers_as_documented() {
     social(&surface).await;
     actors(&postern, &surface, &ada).await;
     notifications(&postern, &ada).await;
+    keys(&surface).await;
     let unanswered: Vec<_> =
         contract.unanswered().into_iter().map(|operation| operation.id.as_str()).collect();
     let expected: Vec<_> = ELSEWHERE.iter().map(|(id, _)| *id).collect();
@@ -232,6 +233,16 @@ async fn notifications(postern: &Postern, ada: &Person) {
     assert_eq!(ada.client.get(&later).send().await.expect(200).string("/status"), "SCHEDULED");
     let cancelled = ada.client.post(&format!("{later}/cancel")).send().await.expect(200);
     assert_eq!(cancelled.string("/status"), "CANCELLED");
+}
+
+/// What a service needs that verifies tokens itself.
+async fn keys(surface: &Surface) {
+    let issuer = surface.client().get("/.well-known/openid-configuration").send().await.expect(200);
+    assert!(issuer.string("/jwks_uri").starts_with(&issuer.string("/issuer")), "{}", issuer.text());
+    let keys = surface.client().get("/.well-known/jwks.json").send().await.expect(200);
+    assert!(keys.json()["keys"].as_array().is_some_and(|keys| keys.len() >= 2), "of both pools");
+    let known = surface.client().get("/.well-known/jwks.json").header("if-none-match", &keys.header("etag"));
+    let _ = known.send().await.expect(304);
 }
 
 #[tokio::test]

@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use postern_tests::http_body::Value;
 use postern_tests::program::{Program, Running};
 use postern_tests::recorder::Recorder;
 use postern_tests::{Client, Pools, ports, raw};
+use serde_json::Value;
 use tempfile::TempDir;
 use tokio::task::JoinSet;
 
@@ -83,10 +83,7 @@ impl Site {
     /// Starts the first process; it is ready when this returns.
     async fn start(&self) -> Running {
         let mut running = self.program().start();
-        while !self.admin.get("/readyz").try_send().await.is_some_and(|answer| answer.status == 200) {
-            running.is_alive();
-            tokio::task::yield_now().await;
-        }
+        running.until_ready().await;
         running
     }
 
@@ -189,7 +186,8 @@ async fn twenty_processes_take_over_from_one_another_and_no_request_fails() {
     let load = site.load().await;
     for _ in 0..TAKEOVERS {
         load.goes_on(10).await;
-        let next = site.program().arg("--take-over").start();
+        let mut next = site.program().arg("--take-over").start();
+        next.until_ready().await;
         let ended = running.wait().await;
         assert_eq!(ended.status, Some(0), "{}", ended.stderr);
         running = next;

@@ -126,6 +126,9 @@ fn an_issuer_without_keys_is_told_at_its_line_and_hides_nothing_else() {
     assert_eq!(exit.message(), expected.join("\n"));
     let elsewhere = "[identity.actor]\nissuer = 'nowhere'\njwks_url = 'https://keys.example/'\n";
     assert_eq!(read(elsewhere, &POOLS).expect("good").actor.issuer, "nowhere");
+}
+
+#[test]
 fn further_issuers_have_rules_of_their_own() {
     let text = "[[identity.issuer]]\nkind = 'user'\nissuer = 'https://login.example/'\naudiences = ['api']\n\
                 token_use = []\nclient_claim = 'azp'\nclients = ['web']\n\

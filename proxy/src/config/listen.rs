@@ -32,6 +32,9 @@ pub struct AccessLog {
     pub to: AccessLogTo,
     /// How much of the client's address an event holds; default nothing.
     pub client_address: ClientAddress,
+    /// Bytes after which a file is put aside as `….1`, in the place of the one before; default none, for a rotation
+    /// from outside with SIGUSR1.
+    pub max_bytes: Option<u64>,
     /// Bytes that wait for a slow disk before events are dropped and counted; default 8 MiB.
     pub buffer_bytes: usize,
 }
@@ -101,12 +104,21 @@ impl AccessLog {
             [("off", ClientAddress::Off), ("network", ClientAddress::Network), ("full", ClientAddress::Full)];
         let client_address = section.or("client_address", default.client_address, |f| f.one_of(&choices));
         let buffer_bytes = section.or("buffer_bytes", default.buffer_bytes, super::size);
-        Some(Self { to, client_address, buffer_bytes })
+        let max_bytes = section.optional("max_bytes", |field| match field.bytes()? {
+            0 => field.fail("out_of_range", "must be more than 0"),
+            bytes => Some(bytes),
+        });
+        Some(Self { to, client_address, max_bytes, buffer_bytes })
     }
 }
 
 impl Default for AccessLog {
     fn default() -> Self {
-        Self { to: AccessLogTo::Stdout, client_address: ClientAddress::Off, buffer_bytes: 8 << 20 }
+        Self {
+            to: AccessLogTo::Stdout,
+            client_address: ClientAddress::Off,
+            max_bytes: None,
+            buffer_bytes: 8 << 20,
+        }
     }
 }

@@ -120,9 +120,11 @@ impl Upstream {
         }
         field.object(|upstream| {
             let seconds = Duration::from_secs;
-            let addresses = upstream.required("addresses", |field| match &field.node().value {
-                Value::Array(items) if items.is_empty() => field.fail("invalid_length", "must not be empty"),
-                _ => field.array(Address::read),
+            let addresses = upstream.required("addresses", |field| {
+                if matches!(&field.node().value, Value::Array(items) if items.is_empty()) {
+                    return field.fail("invalid_length", "must not be empty");
+                }
+                field.array(Address::read)
             });
             let choices = [
                 ("least-loaded", Balance::LeastLoaded),

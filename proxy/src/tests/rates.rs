@@ -1,3 +1,8 @@
+use postern_common::config::Env;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use uuid::Uuid;
+
 use super::harness::{Gateway, has_field};
 use super::origin::{Manner, Origin};
 
@@ -101,4 +106,48 @@ async fn clients_behind_a_trusted_proxy_are_told_apart() {
     assert!(
         has_field(&seen[1], "X-Forwarded-For: 9.9.9.2") && has_field(&seen[1], "X-Forwarded-Proto: https")
     );
+}
+
+/// Stands before the Redis of the tests, so that it can go away.
+async fn road_to_redis() -> (String, tokio::task::JoinHandle<()>) {
+    let server = Env::of_process().get("POSTERN_TEST_REDIS").expect("POSTERN_TEST_REDIS is set").to_owned();
+    let server = server.trim_start_matches("redis://").trim_end_matches('/').to_owned();
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
+    let url = format!(
+        "redis://{}?namespace={}&deadline=5000ms",
+        listener.local_addr().expect("bound"),
+        Uuid::new_v4()
+    );
+    let road = tokio::spawn(async move {
+        let mut open = JoinSet::new();
+        while let Ok((mut near, _)) = listener.accept().await {
+            let mut far = TcpStream::connect(&server).await.expect("Redis is there");
+            open.spawn(async move { tokio::io::copy_bidirectional(&mut near, &mut far).await });
+        }
+    });
+    (url, road)
+}
+
+#[tokio::test]
+async fn gateways_count_together_and_each_alone_when_redis_dies() {
+    let limit = "limits = [{ by = \"route\", requests = 3, per = \"1h\", global = true }]";
+    let (url, road) = road_to_redis().await;
+    let store = format!("store = \"{url}\"");
+    let (one, other) = (gateway(&store, limit).await, gateway(&store, limit).await);
+    let ask = async |gateway: &Gateway| {
+        gateway.get("/limited", &format!("Authorization: Bearer {}\r\n", gateway.user())).await
+    };
+    for gateway in [&one, &other, &one] {
+        assert_eq!(ask(gateway).await.status, 200);
+    }
+    let refused = ask(&other).await;
+    assert_eq!((refused.status, refused.code().as_str()), (429, "rate_limited"), "counted over both");
+    road.abort();
+    assert!(road.await.is_err_and(|ended| ended.is_cancelled()));
+    for gateway in [&one, &other] {
+        for _ in 0..3 {
+            assert_eq!(ask(gateway).await.status, 200, "each counts for itself");
+        }
+        assert_eq!(ask(gateway).await.status, 429);
+    }
 }

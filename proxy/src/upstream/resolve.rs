@@ -32,27 +32,40 @@ impl Pool {
     }
 
     /// Looks every name up once. Whether all were found.
-    pub(crate) async fn resolve(&self) -> bool {
+    async fn resolve(&self) -> bool {
         let mut found = Vec::new();
-        let mut complete = true;
-        for (at, address) in self.config.addresses.iter().enumerate() {
-            if let Ok(ip) = address.host.parse::<IpAddr>() {
-                found.push((at, SocketAddr::new(ip, address.port)));
-                continue;
-            }
-            let lookup = tokio::net::lookup_host((address.host.as_str(), address.port));
-            match tokio::time::timeout(TIMEOUT, lookup).await {
-                Ok(Ok(addresses)) => found.extend(addresses.map(|address| (at, address))),
-                Ok(Err(_)) | Err(_) => {
+        for address in &self.config.addresses {
+            found.push(match address.host.parse::<IpAddr>() {
+                Ok(ip) => Some(vec![SocketAddr::new(ip, address.port)]),
+                Err(_) => look_up(&address.host, address.port).await,
+            });
+        }
+        self.adopt(found)
+    }
+
+    /// Takes over what was found for each entry of the configuration. One for which nothing was found keeps the
+    /// addresses that it had. Whether something was found for all.
+    pub(super) fn adopt(&self, found: Vec<Option<Vec<SocketAddr>>>) -> bool {
+        let old = self.endpoints.load();
+        let (mut addresses, mut complete) = (Vec::new(), true);
+        for (at, found) in found.into_iter().enumerate() {
+            match found.filter(|found| !found.is_empty()) {
+                Some(found) => addresses.extend(found.into_iter().map(|address| (at, address))),
+                None => {
                     complete = false;
-                    tracing::warn!(upstream = %self.config.name, host = %address.host, "cannot resolve the name");
-                    let old = self.endpoints.load();
+                    let host = &self.config.addresses[at].host;
+                    tracing::warn!(upstream = %self.config.name, %host, "cannot resolve the name");
                     let kept = old.iter().filter(|endpoint| endpoint.entry == at);
-                    found.extend(kept.map(|endpoint| (at, endpoint.address)));
+                    addresses.extend(kept.map(|endpoint| (at, endpoint.address)));
                 }
             }
         }
-        self.set_addresses(found);
+        self.set_addresses(addresses);
         complete
     }
+}
+
+async fn look_up(host: &str, port: u16) -> Option<Vec<SocketAddr>> {
+    let found = tokio::time::timeout(TIMEOUT, tokio::net::lookup_host((host, port))).await.ok()?;
+    found.ok().map(Iterator::collect)
 }

@@ -107,3 +107,53 @@ fn a_client_stays_and_only_those_of_a_lost_address_move() {
         assert_ne!(of(client), 1);
     }
 }
+
+/// What a resolver would say, without one: `None` where it says nothing.
+fn found(ports: &[u16]) -> Option<Vec<SocketAddr>> {
+    Some(ports.iter().map(|port| SocketAddr::from(([127, 0, 0, 9], *port))).collect())
+}
+
+#[test]
+fn a_name_that_no_longer_resolves_keeps_its_addresses() {
+    let pool = pool(Balance::RoundRobin, &[1, 1]);
+    let now = || {
+        let mut ports: Vec<u16> = pool.endpoints().iter().map(|endpoint| endpoint.address.port()).collect();
+        ports.sort_unstable();
+        ports
+    };
+    assert!(pool.adopt(vec![found(&[11, 12]), found(&[21])]));
+    assert_eq!(now(), [11, 12, 21]);
+    pool.endpoints()[0].succeeded(777);
+    assert!(!pool.adopt(vec![None, found(&[22])]), "not all were found");
+    assert_eq!(now(), [11, 12, 22], "the one keeps its addresses, the other has a new one");
+    assert!(!pool.adopt(vec![found(&[]), found(&[22])]), "an empty answer is none");
+    assert_eq!(now(), [11, 12, 22]);
+    assert!(
+        pool.endpoints().iter().any(|endpoint| endpoint.status(0).latency_us == 777),
+        "what is known stays"
+    );
+    assert!(pool.adopt(vec![found(&[13]), found(&[22])]));
+    assert_eq!(now(), [13, 22]);
+}
+
+#[tokio::test]
+async fn names_are_resolved_in_the_background() {
+    let address = |text: &str| Address::parse(text, 1).expect("an address");
+    let mut config = pool(Balance::RoundRobin, &[1]).config.clone();
+    config.addresses = vec![address("localhost:80"), address("name.invalid:80"), address("127.0.0.7:80")];
+    let pool = Arc::new(Pool::new(config, &Metrics::new().expect("metrics")).expect("a pool"));
+    assert_eq!(pool.endpoints().len(), 1, "what needs no look-up is there at once");
+    let stop = postern_common::Shutdown::new();
+    let keeper = tokio::spawn(Arc::clone(&pool).keep_resolved(stop.clone()));
+    let resolved = async {
+        while pool.endpoints().len() < 2 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), resolved).await.expect("in time");
+    assert!(
+        pool.endpoints().iter().any(|endpoint| endpoint.address.ip().is_loopback() && endpoint.entry == 0)
+    );
+    stop.begin();
+    keeper.await.expect("ends with the stop");
+}
