@@ -13,6 +13,9 @@
 //!
 //! A call that fails may have had its effect: a [`Cache::take`] whose answer is lost has taken. That is the safe
 //! side for a single-use value, and the reason why no call is repeated here.
+//!
+//! A server that restarts may have forgotten what it noted, and one that loads a snapshot, or a replica that takes
+//! over, brings back what was taken. Whoever promises "once" binds a value to [`Cache::run_id`].
 
 mod address;
 mod breaker;
@@ -205,6 +208,19 @@ impl Cache {
     /// As [`Cache::set`].
     pub async fn lock(&self, key: &str, ttl: Duration) -> Result<Option<Guard>, CacheError> {
         lock::take(self, key, ttl).await
+    }
+
+    /// Names the run of the store that holds `key`: another one after every restart or fail-over. A value that was
+    /// stored in one run and is found in another is not honoured by whoever promises "once". Empty where the server
+    /// does not tell.
+    ///
+    /// # Errors
+    /// As [`Cache::set`].
+    pub async fn run_id(&self, key: &str) -> Result<String, CacheError> {
+        match &self.0.store {
+            Store::Memory(memory) => Ok(memory.run_id().to_owned()),
+            Store::Redis(redis) => redis.run_id(&self.key(key)).await,
+        }
     }
 
     /// One round trip, for readiness checks.

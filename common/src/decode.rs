@@ -7,10 +7,11 @@
 //! ```
 //! use postern_common::decode::{Mistakes, json};
 //! let mistakes = Mistakes::default();
-//! let node = json(br#"{"email": 7, "shoe": 44}"#, &mistakes).unwrap();
+//! let node = json(br#"{"email": 7, "shoe": 44}"#, &mistakes).ok_or("that is JSON")?;
 //! let email = mistakes.object(&node, |request| request.required("email", |field| field.text(3..=254)));
-//! let all = mistakes.finish(email).unwrap_err();
+//! let all = mistakes.finish(email).err().ok_or("there are mistakes")?;
 //! assert_eq!(all.len(), 2); // "/email" is not a string, "/shoe" is unknown
+//! # Ok::<(), &str>(())
 //! ```
 
 mod field;

@@ -28,7 +28,7 @@ use url::Url;
 
 pub use self::tokens::ServiceTokens;
 use crate::token::Caller;
-use crate::{Code, Problem, Secret};
+use crate::{Code, Problem, Secret, Shutdown};
 
 /// The token of a user for whom a call is made.
 #[derive(Clone, Debug)]
@@ -100,6 +100,11 @@ impl ServiceClient {
     #[must_use]
     pub fn new(tokens: ServiceTokens, http: reqwest::Client) -> Self {
         Self { tokens, http }
+    }
+
+    /// Keeps our own token fresh until the stop begins: [`ServiceTokens::run`].
+    pub async fn run(&self, shutdown: Shutdown) {
+        self.tokens.run(shutdown).await;
     }
 
     /// A request with its `Authorization`: the user's, or with `None` our own service's.

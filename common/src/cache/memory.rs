@@ -8,6 +8,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use uuid::Uuid;
+
 use super::{CacheError, Options};
 use crate::clock::{Clock, Timestamp};
 
@@ -17,6 +19,7 @@ const OVERHEAD: usize = 160;
 #[derive(Debug)]
 pub(super) struct Memory {
     clock: Clock,
+    run_id: String,
     most_entries: usize,
     most_bytes: usize,
     state: Mutex<State>,
@@ -42,10 +45,15 @@ impl Memory {
     pub(super) fn new(options: &Options) -> Self {
         Self {
             clock: options.clock.clone(),
+            run_id: Uuid::new_v4().simple().to_string(),
             most_entries: options.memory_entries,
             most_bytes: options.memory_bytes,
             state: Mutex::default(),
         }
+    }
+
+    pub(super) fn run_id(&self) -> &str {
+        &self.run_id
     }
 
     pub(super) fn set(&self, key: &str, value: &[u8], ttl: Duration) -> Result<(), CacheError> {

@@ -9,6 +9,7 @@ use futures_util::future::{BoxFuture, Shared};
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::cluster::ClusterClient;
 use redis::cluster_async::ClusterConnection;
+use redis::cluster_routing::{Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr};
 use redis::sentinel::SentinelClient;
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ConnectionInfo, FromRedisValue, Pipeline, RedisError, RedisFuture,
@@ -52,7 +53,8 @@ type Connecting = Shared<BoxFuture<'static, Result<Link, RedisError>>>;
 /// A connection that many calls share.
 #[derive(Clone)]
 enum Link {
-    Plain(MultiplexedConnection),
+    /// To one server, with its `run_id`: no connection outlives the process that it names.
+    Plain(MultiplexedConnection, Arc<str>),
     Cluster(ClusterConnection),
 }
 
@@ -114,6 +116,20 @@ impl Redis {
         let mut script = self.delete_if_equal.key(key);
         script.arg(value);
         self.call(async |mut link| script.invoke_async(&mut link).await).await
+    }
+
+    /// The `run_id` of the server that holds the key. A connection to one server knows it already; a cluster's heals
+    /// itself without telling, so that the node is asked.
+    pub(super) async fn run_id(&self, key: &str) -> Result<String, CacheError> {
+        self.call(async |link| match link {
+            Link::Plain(_, run_id) => Ok(run_id.to_string()),
+            Link::Cluster(mut nodes) => {
+                let node = SingleNodeRoutingInfo::SpecificNode(Route::with_key(key, SlotAddr::Master));
+                let answer = nodes.route_command(info(), RoutingInfo::SingleNode(node)).await?;
+                Ok(run_id(&String::from_redis_value(answer)?).to_owned())
+            }
+        })
+        .await
     }
 
     async fn command<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, CacheError> {
@@ -186,10 +202,10 @@ async fn connect(server: Server, deadline: Duration) -> Result<Link, RedisError>
     let link = async {
         match &server {
             Server::Single(client) => {
-                client.get_multiplexed_async_connection_with_config(&settings).await.map(Link::Plain)
+                plain(client.get_multiplexed_async_connection_with_config(&settings).await?).await
             }
             Server::Sentinel(sentinel) => {
-                sentinel.lock().await.get_async_connection_with_config(&settings).await.map(Link::Plain)
+                plain(sentinel.lock().await.get_async_connection_with_config(&settings).await?).await
             }
             Server::Cluster(nodes, certificates) => {
                 let mut client = ClusterClient::builder(nodes.clone())
@@ -207,6 +223,30 @@ async fn connect(server: Server, deadline: Duration) -> Result<Link, RedisError>
     tokio::time::timeout(2 * CONNECT_WITHIN, link)
         .await
         .unwrap_or_else(|_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()))
+}
+
+/// A connection to one server, which is asked who it is. One that may not tell (an ACL without INFO) is used all the
+/// same: then the operator alone keeps snapshots from bringing back what was taken.
+async fn plain(mut link: MultiplexedConnection) -> Result<Link, RedisError> {
+    let told: Result<String, RedisError> = info().query_async(&mut link).await;
+    let told = match told {
+        Ok(told) => told,
+        Err(error) if is_answer(&error) => {
+            tracing::warn!(%error, "the cache does not tell its run_id");
+            String::new()
+        }
+        Err(error) => return Err(error),
+    };
+    Ok(Link::Plain(link, run_id(&told).into()))
+}
+
+fn info() -> Cmd {
+    redis::cmd("INFO").arg("server").take()
+}
+
+/// The `run_id` in the answer to INFO: 40 hexadecimal digits, drawn at each start of a server.
+fn run_id(told: &str) -> &str {
+    told.lines().find_map(|line| line.strip_prefix("run_id:")).map_or("", str::trim)
 }
 
 /// Whether the server answered, so that the connection is sound: a wrong type, an unknown command, no memory
@@ -238,7 +278,7 @@ impl std::fmt::Debug for Redis {
 impl ConnectionLike for Link {
     fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
         match self {
-            Self::Plain(link) => link.req_packed_command(cmd),
+            Self::Plain(link, _) => link.req_packed_command(cmd),
             Self::Cluster(link) => link.req_packed_command(cmd),
         }
     }
@@ -250,14 +290,14 @@ impl ConnectionLike for Link {
         count: usize,
     ) -> RedisFuture<'a, Vec<Value>> {
         match self {
-            Self::Plain(link) => link.req_packed_commands(pipeline, offset, count),
+            Self::Plain(link, _) => link.req_packed_commands(pipeline, offset, count),
             Self::Cluster(link) => link.req_packed_commands(pipeline, offset, count),
         }
     }
 
     fn get_db(&self) -> i64 {
         match self {
-            Self::Plain(link) => link.get_db(),
+            Self::Plain(link, _) => link.get_db(),
             Self::Cluster(link) => link.get_db(),
         }
     }

@@ -1,7 +1,10 @@
 //! Caches for tests: each has keys of its own. Not for production.
 
+mod server;
+
 use uuid::Uuid;
 
+pub use self::server::RedisServer;
 use super::Cache;
 use crate::clock::Clock;
 use crate::database::testing::required;

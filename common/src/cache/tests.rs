@@ -285,3 +285,16 @@ async fn namespaces_do_not_see_one_another() {
     a.set("k", b"1", MINUTE).await.expect("set");
     assert_eq!(b.get("k").await, Ok(None));
 }
+
+#[tokio::test]
+async fn a_run_is_named_as_long_as_it_lasts() {
+    for TestCache { cache, url } in testing::both().await {
+        let first = cache.run_id("k").await.expect("answers");
+        assert_eq!(cache.run_id("another").await.as_deref(), Ok(first.as_str()), "{url}");
+        assert!(first.len() >= 32, "{url}: {first:?}");
+    }
+    assert_ne!(
+        Cache::memory(Clock::system()).run_id("k").await,
+        Cache::memory(Clock::system()).run_id("k").await
+    );
+}

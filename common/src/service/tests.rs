@@ -60,11 +60,18 @@ impl World {
 
 /// Which sign-in of the stub a token is from.
 fn number(token: &Secret) -> u64 {
+    claims(token)["n"].as_u64().expect("a number")
+}
+
+fn exp(token: &Secret) -> i64 {
+    claims(token)["exp"].as_i64().expect("a number")
+}
+
+fn claims(token: &Secret) -> serde_json::Value {
     use base64::Engine;
     let payload = token.expose().split('.').nth(1).expect("a JWT");
     let payload = base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(payload).expect("base64url");
-    let claims: serde_json::Value = serde_json::from_slice(&payload).expect("JSON");
-    claims["n"].as_u64().expect("a number")
+    serde_json::from_slice(&payload).expect("JSON")
 }
 
 #[tokio::test]
@@ -134,6 +141,77 @@ async fn a_token_is_refreshed_ahead_while_the_old_one_is_given_out() {
     tokio::time::timeout(minutes(1), renewed).await.expect("refreshed behind");
     assert_eq!(number(&world.replica().token().await.expect("from the cache")), 2);
     assert_eq!(world.sign_ins(), 2);
+}
+
+#[tokio::test]
+async fn a_token_is_kept_fresh_though_nobody_asks() {
+    let world = World::new().await;
+    let (first, second) = (world.replica(), world.replica());
+    first.look_ahead().await;
+    second.look_ahead().await;
+    assert_eq!(world.sign_ins(), 1, "the second finds the first one's in the cache");
+    for minute in 0..180 {
+        world.clock.advance(minutes(1));
+        first.look_ahead().await;
+        second.look_ahead().await;
+        let held = first.token().await.expect("fresh");
+        let left = exp(&held) - world.clock.now().unix_seconds();
+        assert!(left > 8 * 60, "{left} s left after {minute} minutes");
+    }
+    // Each hour's token is renewed 9 to 18 minutes ahead, by one of the two.
+    assert!((4..=5).contains(&world.sign_ins()), "{}", world.sign_ins());
+}
+
+#[tokio::test]
+async fn the_background_task_renews_and_ends_with_the_process() {
+    let world = World::new().await;
+    let tokens = world.replica();
+    let shutdown = Shutdown::new();
+    let running = tokio::spawn({
+        let (tokens, shutdown) = (tokens.clone(), shutdown.clone());
+        async move { tokens.run(shutdown).await }
+    });
+    let signed_in = async {
+        while world.sign_ins() == 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(minutes(1), signed_in).await.expect("signed in though nobody asked");
+    shutdown.begin();
+    tokio::time::timeout(minutes(1), running).await.expect("ended").expect("well");
+}
+
+#[test]
+fn replicas_that_started_together_do_not_refresh_together() {
+    use base64::Engine;
+    let claims = json!({"iat": START.unix_seconds(), "exp": START.unix_seconds() + 3600}).to_string();
+    let token = format!("e30.{}.c2ln", base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(claims));
+    let fresh_until = |chance: u32| {
+        let held = held::Held::read(&token, START, chance).expect("a token");
+        (0..60).find(|minute| !held.is_fresh(START.plus(minutes(*minute)))).expect("it ends")
+    };
+    let all: std::collections::BTreeSet<u64> = (0..100).map(fresh_until).collect();
+    assert_eq!((all.first(), all.last()), (Some(&43), Some(&51)), "{all:?}");
+    assert!(all.len() >= 8, "{all:?}");
+}
+
+#[tokio::test]
+async fn a_replica_that_dies_with_the_lock_holds_the_others_up_for_its_time_only() {
+    let world = World::new().await;
+    let tokens = world.replica();
+    let lock = format!("service-token-lock:{}", tokens.name());
+    let held = world.cache.lock(&lock, Duration::from_secs(6)).await.expect("answers").expect("free");
+    // Its process is gone: nobody releases it.
+    std::mem::forget(held);
+    let waiting = tokio::spawn({
+        let tokens = tokens.clone();
+        async move { tokens.token().await }
+    });
+    assert!(waiting.await.expect("no panic").is_err(), "the caller does not wait so long");
+    world.clock.advance(Duration::from_secs(6));
+    let signed_in = async { while tokens.token().await.is_err() {} };
+    tokio::time::timeout(minutes(1), signed_in).await.expect("the attempt goes on");
+    assert_eq!(world.sign_ins(), 1);
 }
 
 #[tokio::test]

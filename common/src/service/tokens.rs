@@ -13,7 +13,7 @@ use super::{ServiceTokenError, pool};
 use crate::cache::Cache;
 use crate::clock::{Clock, Timestamp};
 use crate::identity::{IdentityConfig, Pool, ServiceAccount};
-use crate::{Secret, cache};
+use crate::{Secret, Shutdown, cache};
 
 /// How long a caller waits for a new token; the attempt itself goes on.
 const WAIT: Duration = Duration::from_secs(2);
@@ -23,6 +23,9 @@ const LOCK_FOR: Duration = Duration::from_secs(6);
 
 /// How often a replica that waits for another's sign-in looks for its result.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// How often [`ServiceTokens::run`] looks whether the token is due: a small part of the time that is left then.
+const LOOK_AHEAD_EVERY: Duration = Duration::from_secs(15);
 
 /// After a failure, the next attempt is this much later, doubling up to the second number.
 const PATIENCE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
@@ -82,6 +85,19 @@ impl ServiceTokens {
         })))
     }
 
+    /// Keeps the token fresh until the stop begins, whether it is asked for or not, so that no call waits for a
+    /// sign-in. Without an account there is nothing to do.
+    pub async fn run(&self, shutdown: Shutdown) {
+        let Some(inner) = &self.0 else { return };
+        loop {
+            inner.keep_fresh().await;
+            tokio::select! {
+                () = shutdown.begun() => return,
+                () = tokio::time::sleep(LOOK_AHEAD_EVERY) => {}
+            }
+        }
+    }
+
     /// A token that is valid for some seconds at least.
     ///
     /// # Errors
@@ -115,6 +131,13 @@ impl ServiceTokens {
     pub(super) fn name(&self) -> &str {
         self.0.as_ref().map_or("", |inner| &inner.name)
     }
+
+    /// One look of [`ServiceTokens::run`].
+    pub(super) async fn look_ahead(&self) {
+        if let Some(inner) = &self.0 {
+            inner.keep_fresh().await;
+        }
+    }
 }
 
 /// One way, so that the cache's keys name no account.
@@ -132,6 +155,16 @@ impl Inner {
         if let Ok(flight) = self.flight.clone().try_lock_owned() {
             let inner = self.clone();
             tokio::spawn(async move { inner.renew(flight).await.map(drop) });
+        }
+    }
+
+    /// Renews the token if it is due; a failure is logged where it arises, and the next look tries again.
+    async fn keep_fresh(&self) {
+        let now = self.clock.now();
+        let is_fresh = self.held().is_some_and(|held| held.is_fresh(now));
+        if !is_fresh && !self.must_wait(now) {
+            let flight = self.flight.clone().lock_owned().await;
+            let _ = self.renew(flight).await;
         }
     }
 
