@@ -7,6 +7,8 @@ use postern_common::database::{Database, Options};
 use postern_common::exit::Exit;
 use postern_common::http::Limits;
 use postern_common::{Clock, Shutdown, admin};
+#[cfg(test)]
+use prometheus::IntCounter;
 use prometheus::{IntCounterVec, Opts, Registry};
 use tokio::net::TcpListener;
 
@@ -70,6 +72,12 @@ impl App {
     #[must_use]
     pub fn provisioned(&self) -> &Provisioned {
         &self.provisioned
+    }
+
+    /// How many passwords were hashed.
+    #[cfg(test)]
+    pub(crate) fn hashes(&self) -> IntCounter {
+        self.server.hasher.hashes().clone()
     }
 
     /// Returns when every pool has its keys: at once, but at the first start, which makes them meanwhile.

@@ -24,8 +24,11 @@ pub(crate) enum Checked {
     Exhausted,
 }
 
-/// Wrong tries after which a code is dead: one in 200,000 is guessed.
+/// Wrong tries after which a code is dead.
 const TRIES: i64 = 5;
+/// Wrong tries in an hour, over all the codes of a name: a new code is no new chance. One name in 50,000 is guessed
+/// in an hour.
+const TRIES_IN_WINDOW: i64 = 20;
 
 impl Store {
     /// Keeps a code in place of any earlier one. Returns how many were made in the present window.
@@ -42,6 +45,8 @@ impl Store {
             ON CONFLICT (pool_id, name, purpose) DO UPDATE SET
                 hash = excluded.hash, expires_at = excluded.expires_at, wrong = 0,
                 sent = CASE WHEN pool_code.window_start < $7 THEN 1 ELSE pool_code.sent + 1 END,
+                wrong_in_window =
+                    CASE WHEN pool_code.window_start < $7 THEN 0 ELSE pool_code.wrong_in_window END,
                 window_start = CASE WHEN pool_code.window_start < $7 THEN $6 ELSE pool_code.window_start END
             RETURNING sent";
         writing!(self, db => {
@@ -72,17 +77,18 @@ impl Store {
         hash: &str,
         now: Timestamp,
     ) -> Result<Checked, sqlx::Error> {
-        const COUNT: &str = "UPDATE pool_code SET wrong = wrong + (CASE WHEN hash = $4 THEN 0 ELSE 1 END)
+        const COUNT: &str = "UPDATE pool_code SET wrong = wrong + (CASE WHEN hash = $4 THEN 0 ELSE 1 END),
+                wrong_in_window = wrong_in_window + (CASE WHEN hash = $4 THEN 0 ELSE 1 END)
             WHERE pool_id = $1 AND name = $2 AND purpose = $3 AND expires_at > $5
-            RETURNING hash, wrong";
-        let found: Option<(String, i64)> = transaction!(self, tx => {
+            RETURNING hash, wrong, wrong_in_window";
+        let found: Option<(String, i64, i64)> = transaction!(self, tx => {
             let query = sqlx::query_as(COUNT).bind(key.pool_id).bind(key.name).bind(key.purpose);
             query.bind(hash).bind(now.0).fetch_optional(&mut *tx).await?
         });
         Ok(match found {
             None => Checked::Gone,
-            Some((_, wrong)) if wrong > TRIES => Checked::Exhausted,
-            Some((kept, _)) if kept == hash => Checked::Right,
+            Some((_, wrong, in_window)) if wrong > TRIES || in_window > TRIES_IN_WINDOW => Checked::Exhausted,
+            Some((kept, ..)) if kept == hash => Checked::Right,
             Some(_) => Checked::Wrong,
         })
     }

@@ -119,7 +119,12 @@ const PASSWORD_VERSION: &str = "
 ALTER TABLE pool_user ADD COLUMN password_version BIGINT NOT NULL DEFAULT 0;
 ";
 
-const STEPS: &[(i64, &str)] = &[(1, FIRST), (2, ROTATED), (3, PASSWORD_VERSION)];
+/// Counts wrong codes over all the codes that a name has got in an hour.
+const WRONG_IN_WINDOW: &str = "
+ALTER TABLE pool_code ADD COLUMN wrong_in_window BIGINT NOT NULL DEFAULT 0;
+";
+
+const STEPS: &[(i64, &str)] = &[(1, FIRST), (2, ROTATED), (3, PASSWORD_VERSION), (4, WRONG_IN_WINDOW)];
 
 /// The pool's tables in each dialect.
 pub(crate) const MIGRATIONS: Migrations =

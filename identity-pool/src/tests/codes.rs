@@ -52,3 +52,48 @@ async fn a_name_gets_ten_codes_an_hour_known_or_not() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn a_new_code_is_no_new_chance_for_who_guesses() {
+    over_both(|mut pool| async move {
+        let sub = pool.register(EMAIL, PASSWORD).await;
+        let actor = pool.actor().clone();
+        let admin = pool.admin.clone();
+        let verified = AttributeType::builder().name("email_verified").value("true").build();
+        let mark = admin.admin_update_user_attributes().user_pool_id(&actor.pool_id).username(sub);
+        mark.user_attributes(verified.expect("an attribute")).send().await.expect("verified");
+        let anonymous = pool.anonymous.clone();
+        let forgot = || {
+            let call = anonymous.forgot_password().client_id(&actor.client_id).username(EMAIL);
+            call.set_secret_hash(actor.secret_hash(EMAIL)).send()
+        };
+        let confirm = |code: &str| {
+            let call = anonymous.confirm_forgot_password().client_id(&actor.client_id).username(EMAIL);
+            let call = call.set_secret_hash(actor.secret_hash(EMAIL)).confirmation_code(code);
+            call.password("Another-Horse-9").send()
+        };
+        let mut code = String::new();
+        for _ in 0..4 {
+            forgot().await.expect("sent");
+            code = pool.codes.recv().await.expect("a code").code.expose().to_owned();
+            let wrong = if code == "000000" { "000001" } else { "000000" };
+            for _ in 0..5 {
+                let refused = confirm(wrong).await.map_err(refusal).expect_err("wrong");
+                assert!(refused.starts_with("CodeMismatchException"), "{refused}");
+            }
+        }
+        let refused = confirm("999999999").await.map_err(refusal).expect_err("the sixth of this code");
+        assert!(refused.starts_with("LimitExceededException"), "{refused}");
+        // The fifth code of this hour is dead before it is tried, the right one included.
+        forgot().await.expect("sent");
+        let fifth = pool.codes.recv().await.expect("a code").code.expose().to_owned();
+        let refused = confirm(&fifth).await.map_err(refusal).expect_err("no new chance");
+        assert!(refused.starts_with("LimitExceededException"), "{refused}");
+        confirm(&code).await.map_err(refusal).expect_err("nor an old one");
+        pool.clock.advance(std::time::Duration::from_secs(3601));
+        forgot().await.expect("sent");
+        let code = pool.codes.recv().await.expect("a code").code.expose().to_owned();
+        confirm(&code).await.expect("an hour later");
+    })
+    .await;
+}

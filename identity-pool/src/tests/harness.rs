@@ -29,6 +29,8 @@ pub(super) struct Running {
     pub(super) anonymous: Client,
     pub(super) admin: Client,
     pub(super) codes: tokio::sync::mpsc::Receiver<crate::CodeMail>,
+    /// How many passwords were hashed.
+    pub(super) hashes: prometheus::IntCounter,
     config: Config,
     shutdown: Shutdown,
     served: JoinHandle<()>,
@@ -79,7 +81,7 @@ async fn run(
     let (sender, codes) = tokio::sync::mpsc::channel(16);
     config.code_delivery = crate::CodeDelivery::Mail(sender);
     let app = App::build(config.clone(), clock.clone()).await.expect("the server starts");
-    let provisioned = app.provisioned().clone();
+    let (provisioned, hashes) = (app.provisioned().clone(), app.hashes());
     let env: Env = provisioned.variables("auth").into_iter().collect();
     let identity =
         config::parse("env", "", |root| IdentityConfig::read(root, &env)).expect("complete variables");
@@ -98,6 +100,7 @@ async fn run(
         clock,
         admin,
         codes,
+        hashes,
         config,
         shutdown,
         served,

@@ -1,5 +1,7 @@
 use std::time::Duration;
 
+use aws_sdk_cognitoidentityprovider::types::MessageActionType;
+
 use super::harness::{EMAIL, PASSWORD, Running, claims, over_both, refusal};
 
 const NEW_PASSWORD: &str = "Fresher-Horse-8";
@@ -146,6 +148,37 @@ async fn a_signed_in_user_changes_its_password() {
         assert!(wrong.starts_with("NotAuthorizedException"), "{wrong}");
         change(PASSWORD, NEW_PASSWORD).await.expect("changed");
         assert!(pool.sign_in(EMAIL, NEW_PASSWORD).await.is_ok());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_wrong_password_costs_one_hash_and_reads_the_same_whoever_is_meant() {
+    over_both(|pool| async move {
+        let actor = pool.actor().clone();
+        pool.register("known@example.com", PASSWORD).await;
+        pool.register("disabled@example.com", PASSWORD).await;
+        let disable = pool.admin.admin_disable_user().user_pool_id(&actor.pool_id);
+        disable.username("disabled@example.com").send().await.expect("disabled");
+        let sign_up = pool.anonymous.sign_up().client_id(&actor.client_id).username("new@example.com");
+        let sign_up = sign_up.password(PASSWORD).set_secret_hash(actor.secret_hash("new@example.com"));
+        sign_up.send().await.expect("signed up");
+        // As a social sign-in makes them: before the first tokens, and after.
+        for name in ["social@example.com", "fresh@example.com"] {
+            let create = pool.admin.admin_create_user().user_pool_id(&actor.pool_id).username(name);
+            create.message_action(MessageActionType::Suppress).send().await.expect("made");
+        }
+        let set = pool.admin.admin_set_user_password().user_pool_id(&actor.pool_id);
+        let set = set.username("social@example.com").password("Random-Horse-7").permanent(true);
+        set.send().await.expect("set");
+        let mut refusals = std::collections::BTreeSet::new();
+        for name in ["known", "unknown", "disabled", "new", "social", "fresh"] {
+            let before = pool.hashes.get();
+            let refused = pool.sign_in(&format!("{name}@example.com"), "Wrong-Horse-9").await;
+            refusals.insert(refused.expect_err("wrong"));
+            assert_eq!(pool.hashes.get(), before + 1, "{name}");
+        }
+        assert_eq!(refusals.len(), 1, "{refusals:?}");
     })
     .await;
 }
