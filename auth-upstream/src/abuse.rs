@@ -1,5 +1,6 @@
 //! Limits on guessing: by account, by address, by network (/24, or /64), and in all. All of them are silent: the
-//! answer is the one for a wrong guess, whether the account exists or not, so that nothing is learned.
+//! answer is the one for a wrong guess, whether the account exists or not, so that nothing is learned. Where nothing
+//! is guessed (registering, beginning at a social provider), address and network count alone, and the answer is 429.
 //!
 //! Beyond the free failures of a scope, one attempt is looked at after a wait that doubles with each further
 //! failure, up to 15 minutes. When failures in all pass their limit, every address has one free failure only.
@@ -44,6 +45,12 @@ pub(crate) enum Door {
     Reset,
     /// The sending of such codes.
     Forgot,
+    /// A code that confirms the address of a registration.
+    Confirm,
+    /// A registration: nothing is guessed, and each one counts.
+    Register,
+    /// The way back from a social provider: nothing is guessed, and each one that fails counts.
+    Social,
 }
 
 /// Counts failures and says whose attempt is looked at.
@@ -59,8 +66,9 @@ pub(crate) struct Abuse {
 #[derive(Debug)]
 #[must_use = "an attempt that fails must be counted"]
 pub(crate) struct Attempt {
-    /// The key under which the account's failures are counted.
-    account: String,
+    door: Door,
+    /// The key under which the account's failures are counted; none where no account is named.
+    account: Option<String>,
     /// The keys of address and network, with what each has free.
     places: Vec<(String, u64)>,
     /// Remembers that this account was here.
@@ -89,6 +97,9 @@ impl Door {
             Self::Password => "password",
             Self::Reset => "reset",
             Self::Forgot => "forgot",
+            Self::Confirm => "confirm",
+            Self::Register => "register",
+            Self::Social => "social",
         }
     }
 }
@@ -104,18 +115,23 @@ impl Abuse {
     /// before the guess is looked at, so that guesses at the same time are no way around it.
     pub(crate) async fn admit(&self, door: Door, visitor: &Visitor, email: &Email) -> Option<Attempt> {
         let attempt = self.attempt(door, visitor, email).await;
-        let places = attempt.places.iter().map(|(key, _)| key);
-        let waits = std::iter::once(&attempt.account).chain(places).map(|key| self.is_held(key));
-        if join_all(waits).await.contains(&true) {
+        if self.must_wait(&attempt).await {
             return None;
         }
-        let tries = self.count(&attempt.account, self.limits.window).await;
+        let Some(account) = &attempt.account else { return Some(attempt) };
+        let tries = self.count(account, self.limits.window).await;
         if tries > self.limits.account {
             let wait = wait_after(tries - self.limits.account);
             // Of those who come at once when a wait ends, one is looked at.
-            return self.set_if_absent(&wait_key(&attempt.account), wait).await.then_some(attempt);
+            return self.set_if_absent(&wait_key(account), wait).await.then_some(attempt);
         }
         Some(attempt)
+    }
+
+    /// The same for somebody who names no account.
+    pub(crate) async fn admit_stranger(&self, door: Door, visitor: &Visitor) -> Option<Attempt> {
+        let attempt = Attempt { door, account: None, places: self.places(door, visitor), known: None };
+        (!self.must_wait(&attempt).await).then_some(attempt)
     }
 
     /// The guess was wrong.
@@ -123,7 +139,8 @@ impl Abuse {
         if attempt.places.is_empty() {
             return;
         }
-        let is_flood = self.count(&format!("{PREFIX}:all"), MINUTE).await > self.limits.all;
+        let all = format!("{PREFIX}:{}:all", attempt.door.name());
+        let is_flood = self.count(&all, MINUTE).await > self.limits.all;
         for (key, free) in attempt.places {
             let free = if is_flood { free.min(1) } else { free };
             let failures = self.count(&key, self.limits.window).await;
@@ -136,7 +153,7 @@ impl Abuse {
     /// The guess was right: the account's failures are forgiven. Those of the address are not, because an attacker
     /// has an account, too.
     pub(crate) async fn succeeded(&self, attempt: Attempt) {
-        for key in [wait_key(&attempt.account), attempt.account] {
+        for key in attempt.account.into_iter().flat_map(|account| [wait_key(&account), account]) {
             if self.shared.delete(&key).await.is_err() {
                 let _ = self.local.delete(&key).await;
             }
@@ -155,30 +172,35 @@ impl Abuse {
 
     /// Whom this attempt counts against.
     async fn attempt(&self, door: Door, visitor: &Visitor, email: &Email) -> Attempt {
-        let door = door.name();
-        let account = account(email);
-        let Some(address) = visitor.address.map(|address| address.to_canonical()) else {
-            return Attempt {
-                account: format!("{PREFIX}:{door}:{account}"),
-                places: Vec::new(),
-                known: None,
-            };
+        let digest = account(email);
+        let account = format!("{PREFIX}:{}:{digest}", door.name());
+        let Some(address) = address(visitor) else {
+            return Attempt { door, account: Some(account), places: Vec::new(), known: None };
         };
         let network = network(address);
-        let known = format!("{PREFIX}:known:{account}:{network}");
-        if self.get(&known).await.is_some() {
-            let account = format!("{PREFIX}:{door}:{account}:{network}");
-            return Attempt { account, places: Vec::new(), known: Some(known) };
+        let known = format!("{PREFIX}:known:{digest}:{network}");
+        // Whoever confirms an address has not shown yet to be its holder, from wherever they signed in.
+        if door != Door::Confirm && self.get(&known).await.is_some() {
+            let account = Some(format!("{account}:{network}"));
+            return Attempt { door, account, places: Vec::new(), known: Some(known) };
         }
-        let places = if address.is_loopback() {
-            Vec::new()
-        } else {
-            vec![
-                (format!("{PREFIX}:{door}:{address}"), self.limits.address),
-                (format!("{PREFIX}:{door}:{network}"), self.limits.network),
-            ]
+        let places = self.places(door, visitor);
+        Attempt { door, account: Some(account), places, known: Some(known) }
+    }
+
+    /// The keys of the visitor's address and network, with what each has free; none for this machine's own.
+    fn places(&self, door: Door, visitor: &Visitor) -> Vec<(String, u64)> {
+        let Some(address) = address(visitor).filter(|address| !address.is_loopback()) else {
+            return Vec::new();
         };
-        Attempt { account: format!("{PREFIX}:{door}:{account}"), places, known: Some(known) }
+        let key = |place: &str| format!("{PREFIX}:{}:{place}", door.name());
+        vec![(key(&address.to_string()), self.limits.address), (key(&network(address)), self.limits.network)]
+    }
+
+    async fn must_wait(&self, attempt: &Attempt) -> bool {
+        let places = attempt.places.iter().map(|(key, _)| key);
+        let waits = attempt.account.iter().chain(places).map(|key| self.is_held(key));
+        join_all(waits).await.contains(&true)
     }
 
     async fn count(&self, key: &str, window: Duration) -> u64 {
@@ -215,6 +237,10 @@ fn wait_after(beyond: u64) -> Duration {
 
 fn wait_key(key: &str) -> String {
     format!("{key}:wait")
+}
+
+fn address(visitor: &Visitor) -> Option<IpAddr> {
+    visitor.address.map(|address| address.to_canonical())
 }
 
 /// Addresses differ in case only for people; the cache never sees one.

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use http::{Method, StatusCode};
+use postern_common::Shutdown;
 use postern_common::service::ServiceClient;
 use serde_json::{Map, Value, json};
 use url::Url;
@@ -41,6 +42,11 @@ pub(crate) enum ActorFault {
 impl ActorService {
     pub(crate) fn new(client: ServiceClient, base: Url) -> Self {
         Self { client, base }
+    }
+
+    /// Keeps our own service token fresh until the stop begins.
+    pub(crate) async fn run(&self, shutdown: Shutdown) {
+        self.client.run(shutdown).await;
     }
 
     /// Saves a profile; repeating it is safe. Tries three times before it gives up.

@@ -96,6 +96,7 @@ impl App {
 async fn background(auth: Arc<Auth>, health: Health, shutdown: Shutdown) {
     tokio::join!(
         Arc::clone(&auth.verifier).run(shutdown.clone()),
+        auth.actors.run(shutdown.clone()),
         auth.compensate(&shutdown),
         auth.reseal(),
         probe(&auth, &health, &shutdown),

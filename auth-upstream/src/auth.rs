@@ -9,7 +9,7 @@ use postern_common::{Clock, Code, Problem};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use crate::abuse::{Abuse, Door};
+use crate::abuse::{Abuse, Attempt, Door};
 use crate::actors::ActorService;
 use crate::address::Network;
 use crate::config::{Confirm, Refresh};
@@ -21,6 +21,9 @@ use crate::seal::KeyRing;
 use crate::social::Social;
 use crate::store::Store;
 use crate::vault::Vault;
+
+/// When somebody whom the limits hold back is told to come again, in seconds: the waits double, so that this is a guess.
+const HELD_S: u32 = 60;
 
 /// The authentication upstream without its sockets. Each journey is a method, in a file of its own.
 #[derive(Debug)]
@@ -82,6 +85,15 @@ impl Auth {
             Err(_) => {}
         }
         outcome
+    }
+
+    /// Lets somebody in who names no account, unless the limits hold their address or network back.
+    pub(crate) async fn admit_stranger(&self, door: Door, visitor: &Visitor) -> Result<Attempt, Problem> {
+        let admitted = self.abuse.admit_stranger(door, visitor).await;
+        admitted.ok_or_else(|| {
+            self.metrics.held(door);
+            Problem::new(Code::RateLimited).retry_after(HELD_S)
+        })
     }
 }
 

@@ -1,7 +1,7 @@
 //! Registrations that began and did not end: after a crash, or when a user could not be deleted again.
 //!
-//! Each is either finished or undone. It is finished if the actor service has the profile; otherwise the pool
-//! user goes, if it was this registration that made it. The address's lock is held meanwhile, so that a person
+//! Each is either finished or undone. It is finished if the actor service has the profile, or a social identity has
+//! the user, whose profile is saved when the person comes again; otherwise the pool user goes, if it was this registration that made it. The address's lock is held meanwhile, so that a person
 //! who tries again is never deleted under their hands.
 
 use std::time::Duration;
@@ -24,7 +24,7 @@ const LONGEST: Duration = Duration::from_secs(3600);
 
 /// What became of one registration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
+pub(crate) enum Verdict {
     /// The profile is there: it had ended well.
     Finished,
     /// The user is gone, or never was.
@@ -63,8 +63,13 @@ impl Auth {
         let verdict = match Email::parse(&pending.email) {
             Some(email) => match self.lock_address(&email).await {
                 Ok(guard) => {
-                    let verdict = self.judge(pending, &email).await;
+                    // It may have ended while we waited for the lock.
+                    let verdict = match self.store.registration(&pending.id).await? {
+                        Some(pending) => Some(self.judge(&pending, &email).await),
+                        None => None,
+                    };
                     guard.release().await;
+                    let Some(verdict) = verdict else { return Ok(false) };
                     verdict
                 }
                 Err(_) => Verdict::Later,
@@ -89,7 +94,8 @@ impl Auth {
         Ok(true)
     }
 
-    async fn judge(&self, pending: &Pending, email: &Email) -> Verdict {
+    /// What becomes of a registration whose address is locked; a user that it made and did not finish is deleted.
+    pub(crate) async fn judge(&self, pending: &Pending, email: &Email) -> Verdict {
         let Some(admin) = &self.pool.admin else {
             // Without credentials nobody can be deleted: the same registration again finishes what began.
             return Verdict::Later;
@@ -99,6 +105,11 @@ impl Auth {
             Ok(None) => return Verdict::Undone,
             Err(()) => return Verdict::Later,
         };
+        match self.store.has_social_identity(&subject).await {
+            Ok(true) => return Verdict::Finished,
+            Ok(false) => {}
+            Err(_) => return Verdict::Later,
+        }
         match self.actors.has(&subject).await {
             Ok(true) => Verdict::Finished,
             Ok(false) => match admin.delete(&subject).await {
@@ -122,7 +133,7 @@ impl Auth {
         }
         let found = admin.find(email.as_str()).await.map_err(drop)?;
         // The pool's clock counts whole seconds and may be a little behind ours.
-        let earliest = pending.began_at.0.saturating_sub(5_000);
+        let earliest = pending.began_at.saturating_sub(5_000);
         Ok(found.filter(|account| account.created_at.0 >= earliest).map(|account| account.subject))
     }
 }

@@ -115,7 +115,8 @@ async fn me(State(auth): Shared, headers: HeaderMap) -> Answer {
 
 async fn social(State(auth): Shared, RawQuery(query): RawQuery) -> Answer {
     let social = auth.social.as_ref().ok_or(Code::NotFound)?;
-    let code_challenge = read::social_query(query.as_deref().unwrap_or_default())?;
+    let query = query.as_deref().unwrap_or_default();
+    let code_challenge = read::social_query(query, social.config.require_code_challenge)?;
     let url = auth.begin_social(social, code_challenge).await?;
     let location = HeaderValue::from_str(url.as_str()).map_err(|_| Code::Internal)?;
     Ok(no_store((StatusCode::FOUND, [(LOCATION, location)]).into_response()))

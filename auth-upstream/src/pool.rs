@@ -80,6 +80,21 @@ pub(crate) struct SignedUp {
     pub(crate) confirmed: bool,
 }
 
+/// What a step ended with: the four calls that sign in answer alike, each with a type of its own.
+macro_rules! step {
+    ($name:expr, $answer:expr) => {
+        $crate::pool::outcome(
+            $name,
+            $answer.authentication_result,
+            $answer.challenge_name,
+            $answer.session,
+            $answer.challenge_parameters,
+        )
+    };
+}
+
+use step;
+
 // === impl UserPool ===
 
 impl UserPool {
@@ -119,13 +134,7 @@ impl UserPool {
             .client_id(&self.pool.client_id)
             .set_auth_parameters(Some(parameters));
         let answer = self.gate.call(call.send()).await?;
-        outcome(
-            name,
-            answer.authentication_result,
-            answer.challenge_name,
-            answer.session,
-            answer.challenge_parameters,
-        )
+        step!(name, answer)
     }
 
     /// Answers a challenge under the pool's real user name.
@@ -149,13 +158,7 @@ impl UserPool {
             .session(session)
             .set_challenge_responses(Some(parameters));
         let answer = self.gate.call(call.send()).await?;
-        outcome(
-            username,
-            answer.authentication_result,
-            answer.challenge_name,
-            answer.session,
-            answer.challenge_parameters,
-        )
+        step!(username, answer)
     }
 
     /// Makes a user who signs in with an e-mail address.
@@ -215,7 +218,14 @@ impl UserPool {
             .auth_flow(AuthFlowType::RefreshTokenAuth)
             .client_id(&self.pool.client_id)
             .set_auth_parameters(Some(parameters));
-        let answer = self.gate.call(call.send()).await?;
+        let answer = match self.gate.call(call.send()).await {
+            // Its rotation was switched on meanwhile: the next refresh asks for that again.
+            Err(fault @ Fault::Misconfigured(_)) => {
+                self.lacks_rotation.store(false, Ordering::Relaxed);
+                return Err(fault);
+            }
+            decided => decided?,
+        };
         tokens(answer.authentication_result)
     }
 

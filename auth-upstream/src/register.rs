@@ -63,13 +63,25 @@ impl Auth {
         visitor: &Visitor,
         registration: &Registration,
     ) -> Result<TokenSet, Problem> {
-        let guard = self.lock_address(&registration.email).await?;
-        let outcome = self.register_locked(visitor, registration).await;
-        guard.release().await;
+        let outcome = self.register_admitted(visitor, registration).await;
         if outcome.is_ok() {
             self.abuse.welcome(visitor, &registration.email).await;
         }
         self.ended(visitor, Act::Register, outcome.map(|signed_in| (signed_in.subject, signed_in.set)))
+    }
+
+    async fn register_admitted(
+        &self,
+        visitor: &Visitor,
+        registration: &Registration,
+    ) -> Result<SignedIn, Problem> {
+        let attempt = self.admit_stranger(Door::Register, visitor).await?;
+        // Every registration counts, whatever becomes of it: each costs a hash, a mail and a profile.
+        self.abuse.failed(attempt).await;
+        let guard = self.lock_address(&registration.email).await?;
+        let outcome = self.register_locked(visitor, registration).await;
+        guard.release().await;
+        outcome
     }
 
     /// Confirms an address with the code that was sent there, saves the profile and signs the person in.
@@ -86,17 +98,29 @@ impl Auth {
         let password = confirmation.password.clone();
         let registration = Registration { email, password, profile };
         let guard = self.lock_address(&registration.email).await?;
-        let outcome = match self.pool.confirm(&registration.email, &confirmation.code).await {
-            // NotAuthorized: "Current status is CONFIRMED". The password decides then.
-            Ok(()) | Err(Fault::NotAuthorized) => {
-                let door = (Door::Password, Code::InvalidCredentials);
-                let guess = self.sign_in_and_save(&registration);
-                self.guarded(door, visitor, &registration.email, guess).await
-            }
-            Err(fault) => Err(fault.problem(Operation::Confirm)),
-        };
+        let outcome = self.confirm_locked(visitor, &registration, &confirmation.code).await;
         guard.release().await;
         self.ended(visitor, Act::Register, outcome.map(|signed_in| (signed_in.subject, signed_in.set)))
+    }
+
+    /// Both the code and the password can be guessed at; each is a door of its own.
+    async fn confirm_locked(
+        &self,
+        visitor: &Visitor,
+        registration: &Registration,
+        code: &str,
+    ) -> Result<SignedIn, Problem> {
+        let email = &registration.email;
+        let guess = async {
+            match self.pool.confirm(email, code).await {
+                // NotAuthorized: "Current status is CONFIRMED". The password decides then.
+                Ok(()) | Err(Fault::NotAuthorized) => Ok(()),
+                Err(fault) => Err(fault.problem(Operation::Confirm)),
+            }
+        };
+        self.guarded((Door::Confirm, Code::InvalidCode), visitor, email, guess).await?;
+        let door = (Door::Password, Code::InvalidCredentials);
+        self.guarded(door, visitor, email, self.sign_in_and_save(registration)).await
     }
 
     /// One registration of an address at a time, over all replicas; the compensation takes the same lock.
@@ -152,7 +176,8 @@ impl Auth {
                     confirmed.map_err(|fault| fault.problem(Operation::Admin))?;
                 }
                 (Confirm::Admin | Confirm::Pool | Confirm::Code, _) => {
-                    self.store.end_registration(id).await?;
+                    // What earlier attempts left behind must not take this user for theirs.
+                    self.store.end_registrations_of(registration.email.as_str()).await?;
                     return Err(self.confirmation_required(&registration.email, registration.profile.clone()));
                 }
             }

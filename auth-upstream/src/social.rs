@@ -4,24 +4,26 @@
 //! with a code, which is exchanged here; the ID token is verified in full; then the identity becomes a
 //! temporary token, which the UI gets in the fragment. No error of a provider's ever shows more than a word.
 
-pub(crate) mod account;
+mod account;
+mod known;
 mod provider;
 mod reseal;
+mod state;
+mod tokens;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use postern_common::{Clock, Problem};
-use serde::{Deserialize, Serialize};
-use tokio::sync::OnceCell;
 use url::Url;
 
+use self::known::Known;
 use self::provider::{Authorized, Provider};
+use crate::abuse::Door;
 use crate::audit::{self, Act};
-use crate::auth::{Auth, Visitor, cache_away};
+use crate::auth::{Auth, Visitor};
 use crate::config::{Delivery, SocialConfig};
-use crate::random;
 use crate::temporary_token::{Exchanged, UserInfo};
-use crate::vault::Drawer;
 
 /// How long a person may take at the provider.
 const STATE_TTL: Duration = Duration::from_secs(10 * 60);
@@ -32,17 +34,7 @@ pub(crate) struct Social {
     pub(crate) config: SocialConfig,
     http: reqwest::Client,
     clock: Clock,
-    /// Found at the first sign-in: a provider that is away keeps nobody from starting.
-    provider: OnceCell<Provider>,
-}
-
-/// What must be remembered while the person is at the provider.
-#[derive(Debug, Serialize, Deserialize)]
-struct Begun {
-    pkce_verifier: String,
-    nonce: String,
-    /// Binds the temporary token to the browser that began, if that asked for it.
-    code_challenge: Option<String>,
+    known: Known,
 }
 
 /// What the provider sends the browser back with.
@@ -102,11 +94,11 @@ impl From<Problem> for SocialFault {
 
 impl Social {
     pub(crate) fn new(config: SocialConfig, http: reqwest::Client, clock: Clock) -> Self {
-        Self { config, http, clock, provider: OnceCell::new() }
+        Self { config, http, clock, known: Known::default() }
     }
 
-    async fn provider(&self) -> Result<&Provider, SocialFault> {
-        self.provider.get_or_try_init(|| Provider::find(&self.config, &self.http, &self.clock)).await
+    async fn provider(&self) -> Result<Arc<Provider>, SocialFault> {
+        self.known.provider(&self.clock, |now| Provider::find(&self.config, &self.http, now)).await
     }
 
     fn landing(&self, outcome: Result<String, SocialFault>) -> Landing {
@@ -131,9 +123,7 @@ impl Auth {
             tracing::warn!(%fault, "the social provider cannot be found");
             Problem::new(postern_common::Code::Unavailable)
         })?;
-        let begun = Begun { pkce_verifier: random::token(), nonce: random::token(), code_challenge };
-        let kept = serde_json::to_vec(&begun).expect("a struct of texts is JSON");
-        let state = self.vault.issue(Drawer::SocialState, &kept, STATE_TTL).await.map_err(cache_away)?;
+        let (state, begun) = self.begin_state(code_challenge).await?;
         Ok(provider.authorization_url(&social.config, state, &begun.pkce_verifier, &begun.nonce))
     }
 
@@ -144,7 +134,7 @@ impl Auth {
         social: &Social,
         callback: Callback,
     ) -> Landing {
-        let outcome = Box::pin(self.social_token(visitor, social, callback)).await;
+        let outcome = Box::pin(self.come_back(visitor, social, callback)).await;
         let (subject, word) = match &outcome {
             Ok((subject, _)) => (subject.as_str(), "ok".to_owned()),
             Err(fault) => ("", fault.to_string()),
@@ -152,6 +142,22 @@ impl Auth {
         audit::record(visitor, Act::SocialSignIn, subject, &word);
         self.metrics.count(Act::SocialSignIn, &word);
         social.landing(outcome.map(|(_, token)| token))
+    }
+
+    /// What fails counts against the address that it comes from: each costs a mark in the cache and, with a state of
+    /// ours, a call to the provider.
+    async fn come_back(
+        &self,
+        visitor: &Visitor,
+        social: &Social,
+        callback: Callback,
+    ) -> Result<(String, String), SocialFault> {
+        let attempt = self.admit_stranger(Door::Social, visitor).await?;
+        let outcome = self.social_token(visitor, social, callback).await;
+        if outcome.is_err() {
+            self.abuse.failed(attempt).await;
+        }
+        outcome
     }
 
     async fn social_token(
@@ -178,13 +184,6 @@ impl Auth {
         let exchanged = self.recognise(visitor, social, &authorized).await?;
         let subject = exchanged.user.user_id.clone();
         Ok((subject, self.issue_temporary_token(exchanged, begun.code_challenge).await?))
-    }
-
-    async fn take_state(&self, state: Option<&str>) -> Result<Begun, SocialFault> {
-        let state = state.ok_or(SocialFault::InvalidRequest)?;
-        let taken = self.vault.take(Drawer::SocialState, state).await.map_err(cache_away)?;
-        let begun = taken.and_then(|plain| serde_json::from_slice(&plain).ok());
-        begun.ok_or(SocialFault::InvalidState)
     }
 
     async fn recognise(

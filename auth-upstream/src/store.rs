@@ -21,7 +21,7 @@ const INSERT_KEY: &str =
 const SELECT_KEY: &str = "SELECT base64 FROM auth_keys WHERE name = $1";
 
 const INSERT_PENDING: &str = "INSERT INTO auth_pending_registrations (id, email, began_at, due_at, attempts) \
-     VALUES ($1, $2, $3, $4, 0)";
+     VALUES ($1, $2, $3, $4, 0) ON CONFLICT (id) DO NOTHING";
 const NAME_PENDING: &str = "UPDATE auth_pending_registrations SET subject = $2 WHERE id = $1";
 const DELETE_PENDING: &str = "DELETE FROM auth_pending_registrations WHERE id = $1";
 const DELETE_PENDING_OF: &str = "DELETE FROM auth_pending_registrations WHERE email = $1";
@@ -29,6 +29,8 @@ const POSTPONE_PENDING: &str =
     "UPDATE auth_pending_registrations SET due_at = $2, attempts = attempts + 1 WHERE id = $1";
 const DUE_PENDING: &str = "SELECT id, email, subject, began_at, attempts FROM auth_pending_registrations \
      WHERE due_at <= $1 ORDER BY due_at LIMIT $2";
+const SELECT_PENDING: &str =
+    "SELECT id, email, subject, began_at, attempts FROM auth_pending_registrations WHERE id = $1";
 const COUNT_PENDING: &str = "SELECT COUNT(*) AS pending FROM auth_pending_registrations";
 
 const SELECT_SOCIAL: &str = "SELECT user_id, username, social_only, profile_saved FROM auth_social_identities \
@@ -36,6 +38,9 @@ const SELECT_SOCIAL: &str = "SELECT user_id, username, social_only, profile_save
 const INSERT_SOCIAL: &str = "INSERT INTO auth_social_identities \
      (issuer, subject, user_id, username, social_only, profile_saved, created_at, updated_at) \
      VALUES ($1, $2, $3, $4, $5, $6, $7, $7) ON CONFLICT (issuer, subject) DO NOTHING";
+const FORGET_SOCIAL: &str =
+    "DELETE FROM auth_social_identities WHERE issuer = $1 AND subject = $2 AND user_id = $3";
+const HAS_SOCIAL: &str = "SELECT COUNT(*) AS found FROM auth_social_identities WHERE user_id = $1";
 const SAVE_SOCIAL_TOKEN: &str = "UPDATE auth_social_identities SET refresh_token = $3, updated_at = $4 \
      WHERE issuer = $1 AND subject = $2";
 const SELECT_SEALED: &str = "SELECT issuer, subject, user_id, refresh_token FROM auth_social_identities \
@@ -55,18 +60,19 @@ pub(crate) struct Store {
 }
 
 /// A registration that began and did not end.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, sqlx::FromRow)]
 pub(crate) struct Pending {
     pub(crate) id: String,
     pub(crate) email: String,
     /// The pool's subject, once SignUp has answered.
     pub(crate) subject: Option<String>,
-    pub(crate) began_at: Timestamp,
+    /// Unix milliseconds.
+    pub(crate) began_at: i64,
     pub(crate) attempts: i64,
 }
 
 /// Who a social provider's subject is here.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, sqlx::FromRow)]
 pub(crate) struct SocialIdentity {
     /// The pool user's subject, or an id of its own where there is no pool user.
     pub(crate) user_id: String,
@@ -154,7 +160,7 @@ impl Store {
         })
     }
 
-    /// Notes that a registration begins, before anything else is done for it.
+    /// Notes that a registration begins, before anything else is done for it. One that is noted began then.
     pub(crate) async fn begin_registration(
         &self,
         id: &str,
@@ -195,18 +201,13 @@ impl Store {
         limit: i64,
     ) -> Result<Vec<Pending>, StoreError> {
         over!(read self, pool => {
-            let rows = sqlx::query(DUE_PENDING).bind(now.0).bind(limit).fetch_all(pool).await?;
-            let pending = rows.iter().map(|row| {
-                Ok(Pending {
-                    id: row.try_get("id")?,
-                    email: row.try_get("email")?,
-                    subject: row.try_get("subject")?,
-                    began_at: Timestamp(row.try_get("began_at")?),
-                    attempts: row.try_get("attempts")?,
-                })
-            });
-            pending.collect()
+            sqlx::query_as(DUE_PENDING).bind(now.0).bind(limit).fetch_all(pool).await
         })
+    }
+
+    /// A registration that has not ended.
+    pub(crate) async fn registration(&self, id: &str) -> Result<Option<Pending>, StoreError> {
+        over!(write self, pool => sqlx::query_as(SELECT_PENDING).bind(id).fetch_optional(pool).await)
     }
 
     /// How many registrations have not ended.
@@ -221,29 +222,43 @@ impl Store {
         subject: &str,
     ) -> Result<Option<SocialIdentity>, StoreError> {
         over!(write self, pool => {
-            let select = sqlx::query(SELECT_SOCIAL).bind(issuer).bind(subject);
-            let Some(row) = select.fetch_optional(pool).await? else { return Ok(None) };
-            Ok(Some(SocialIdentity {
-                user_id: row.try_get("user_id")?,
-                username: row.try_get("username")?,
-                social_only: row.try_get("social_only")?,
-                profile_saved: row.try_get("profile_saved")?,
-            }))
+            sqlx::query_as(SELECT_SOCIAL).bind(issuer).bind(subject).fetch_optional(pool).await
         })
     }
 
-    /// Notes who the provider's subject is here. The first writer wins.
+    /// Whether somebody's social identity is this user.
+    pub(crate) async fn has_social_identity(&self, user_id: &str) -> Result<bool, StoreError> {
+        over!(write self, pool => {
+            let row = sqlx::query(HAS_SOCIAL).bind(user_id).fetch_one(pool).await?;
+            row.try_get::<i64, _>("found").map(|found| found > 0)
+        })
+    }
+
+    /// The provider's subject is not this user any more.
+    pub(crate) async fn forget_social_identity(
+        &self,
+        issuer: &str,
+        subject: &str,
+        user_id: &str,
+    ) -> Result<(), StoreError> {
+        over!(write self, pool => {
+            let delete = sqlx::query(FORGET_SOCIAL).bind(issuer).bind(subject).bind(user_id);
+            delete.execute(pool).await.map(drop) })
+    }
+
+    /// Notes who the provider's subject is here, and returns who it is: the first writer wins.
     pub(crate) async fn add_social_identity(
         &self,
         issuer: &str,
         subject: &str,
         identity: &SocialIdentity,
         now: Timestamp,
-    ) -> Result<(), StoreError> {
+    ) -> Result<SocialIdentity, StoreError> {
         let SocialIdentity { user_id, username, social_only, profile_saved } = identity;
         over!(write self, pool => {
             let insert = sqlx::query(INSERT_SOCIAL).bind(issuer).bind(subject).bind(user_id).bind(username);
-            insert.bind(*social_only).bind(*profile_saved).bind(now.0).execute(pool).await.map(drop) })
+            insert.bind(*social_only).bind(*profile_saved).bind(now.0).execute(pool).await?;
+            sqlx::query_as(SELECT_SOCIAL).bind(issuer).bind(subject).fetch_one(pool).await })
     }
 
     /// Keeps the provider's refresh token, sealed.

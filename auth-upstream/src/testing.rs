@@ -2,9 +2,11 @@
 //! social provider. Each can be told to fail.
 
 mod actors;
+mod hold;
 mod keys;
 mod pool;
 mod provider;
+pub(crate) mod social;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,9 +24,10 @@ use postern_common::{Clock, Secret, Shutdown};
 use tokio::net::TcpListener;
 
 pub(crate) use self::actors::StubActors;
+pub(crate) use self::hold::{Holds, When};
 pub(crate) use self::keys::SigningKey;
 pub(crate) use self::pool::StubPool;
-pub(crate) use self::provider::StubProvider;
+pub(crate) use self::provider::{Mood, StubProvider};
 use crate::app::App;
 use crate::auth::{Auth, Visitor};
 use crate::config::Config;
@@ -56,10 +59,14 @@ pub(crate) struct Setup {
 pub(crate) struct Wish {
     /// Lines of the config's root.
     pub(crate) config: &'static str,
+    /// Lines of `[social]`.
+    pub(crate) social: &'static str,
     /// No AWS credentials.
     pub(crate) no_credentials: bool,
     /// A shared cache other than memory.
     pub(crate) cache: Option<TestCache>,
+    /// The same by its address.
+    pub(crate) cache_url: Option<String>,
 }
 
 /// A scripted refusal: an operation and how it fails.
@@ -101,12 +108,13 @@ impl Fixture {
         let actors = StubActors::start().await;
         let provider = StubProvider::start(clock.clone()).await;
         let database = testing::sqlite().await;
-        let cache = wish.cache.map_or_else(|| "memory:".to_owned(), |cache| cache.url);
+        let cache = wish.cache.map(|cache| cache.url).or(wish.cache_url);
+        let cache = cache.unwrap_or_else(|| "memory:".to_owned());
         let text = format!(
             "database = '{}'\ncache = '{cache}'\nactor_service = '{}'\n{}\n\
              [social]\nprovider = 'stub'\nissuer = '{}'\nui = 'http://127.0.0.1:1/ui'\n\
-             authoritative_domains = ['example.com']\n",
-            database.url, actors.url, wish.config, provider.url,
+             authoritative_domains = ['example.com']\ndeadline = '300ms'\n{}\n",
+            database.url, actors.url, wish.config, provider.url, wish.social,
         );
         let setup = Setup { text, variables: environment(&pool.url, wish.no_credentials) };
         let auth = setup.start(&clock).await;

@@ -1,8 +1,14 @@
 //! Journeys against stubs on loopback sockets.
 
+mod account;
+mod crash;
 mod doctor;
+mod guessing;
+mod hostile;
 mod journeys;
 mod refresh;
 mod register;
+mod restart;
 mod rim;
 mod social;
+mod state;

@@ -2,7 +2,8 @@
 //!
 //! The cache never sees the token: the entry's key is the token's SHA-256, and the value is sealed with a key
 //! derived from the token. Whoever reads the cache learns neither; whoever takes a value with [`Vault::take`]
-//! is the only one who does.
+//! is the only one who does: a value is sealed to the run of the cache that it was stored in, so that one that a
+//! snapshot or a replica brings back opens no more.
 
 use std::time::Duration;
 
@@ -18,8 +19,6 @@ use crate::seal::{Key, KeyRing, hex};
 pub(crate) enum Drawer {
     /// The identity behind a temporary token.
     Temporary,
-    /// What a social sign-in must remember between redirect and callback.
-    SocialState,
     /// The token set that a refresh token was exchanged for, kept for repeats.
     RefreshReplay,
 }
@@ -36,7 +35,6 @@ impl Drawer {
     fn name(self) -> &'static str {
         match self {
             Self::Temporary => "temporary",
-            Self::SocialState => "social-state",
             Self::RefreshReplay => "refresh-replay",
         }
     }
@@ -58,7 +56,7 @@ impl Vault {
         Self { cache }
     }
 
-    /// Stores a value under a new token, which is returned and kept nowhere.
+    /// Stores a value to be taken once, under a new token, which is returned and kept nowhere.
     pub(crate) async fn issue(
         &self,
         drawer: Drawer,
@@ -66,7 +64,10 @@ impl Vault {
         ttl: Duration,
     ) -> Result<String, CacheError> {
         let token = random::token();
-        self.put(drawer, &token, plain, ttl).await?;
+        let entry = drawer.entry(&token);
+        let run_id = self.cache.run_id(&entry).await?;
+        let sealed = drawer.ring(&token).seal(&[drawer.name(), &run_id], plain);
+        self.cache.set(&entry, sealed.as_bytes(), ttl).await?;
         Ok(token)
     }
 
@@ -82,29 +83,38 @@ impl Vault {
         self.cache.set(&drawer.entry(token), sealed.as_bytes(), ttl).await
     }
 
-    /// Takes the value out: of all callers at once, at most one gets it.
+    /// Takes out what was issued: of all callers at once, at most one gets it. What was issued before a restart of
+    /// the cache is lost, whatever the cache still has: it may have been taken.
     pub(crate) async fn take(
         &self,
         drawer: Drawer,
         token: &str,
     ) -> Result<Option<Zeroizing<Vec<u8>>>, CacheError> {
-        let found = self.cache.take(&drawer.entry(token)).await?;
-        Ok(found.and_then(|sealed| open(drawer, token, &sealed)))
+        let entry = drawer.entry(token);
+        let Some(sealed) = self.cache.take(&entry).await? else { return Ok(None) };
+        let run_id = self.cache.run_id(&entry).await?;
+        Ok(open(drawer, token, &[drawer.name(), &run_id], &sealed))
     }
 
-    /// Reads the value and leaves it there.
+    /// Whether the cache has an entry for the token, whoever may open it.
+    #[cfg(test)]
+    pub(crate) async fn holds(&self, token: &str) -> bool {
+        self.cache.get(&Drawer::Temporary.entry(token)).await.expect("cache").is_some()
+    }
+
+    /// Reads what was put there and leaves it.
     pub(crate) async fn get(
         &self,
         drawer: Drawer,
         token: &str,
     ) -> Result<Option<Zeroizing<Vec<u8>>>, CacheError> {
         let found = self.cache.get(&drawer.entry(token)).await?;
-        Ok(found.and_then(|sealed| open(drawer, token, &sealed)))
+        Ok(found.and_then(|sealed| open(drawer, token, &[drawer.name()], &sealed)))
     }
 }
 
-fn open(drawer: Drawer, token: &str, sealed: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
-    drawer.ring(token).open(&[drawer.name()], std::str::from_utf8(sealed).ok()?)
+fn open(drawer: Drawer, token: &str, context: &[&str], sealed: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
+    drawer.ring(token).open(context, std::str::from_utf8(sealed).ok()?)
 }
 
 #[cfg(test)]
@@ -120,7 +130,7 @@ mod tests {
         let vault = vault().await;
         let ttl = Duration::from_secs(60);
         let token = vault.issue(Drawer::Temporary, b"ada", ttl).await.expect("stored");
-        assert!(vault.take(Drawer::SocialState, &token).await.expect("cache").is_none());
+        assert!(vault.take(Drawer::RefreshReplay, &token).await.expect("cache").is_none());
         let taken = vault.take(Drawer::Temporary, &token).await.expect("cache");
         assert_eq!(taken.as_deref().map(Vec::as_slice), Some(&b"ada"[..]));
         assert!(vault.take(Drawer::Temporary, &token).await.expect("cache").is_none());

@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use postern_common::Secret;
 use postern_common::config::Env;
@@ -37,6 +38,12 @@ pub struct SocialConfig {
     pub ui: Url,
     /// How the page gets it. Default [`Delivery::Fragment`].
     pub delivery: Delivery,
+    /// Whether a sign-in must begin with a `code_challenge`, which binds the temporary token to the browser that began.
+    /// Without it, somebody who is made to open the callback of a stranger's sign-in is signed in as that stranger.
+    /// Default `false`: the interface has the call take nothing. Switch it on where every UI sends one.
+    pub require_code_challenge: bool,
+    /// How long one call to the provider may take. Default 5 s: it is on another network, and a person waits.
+    pub deadline: Duration,
     /// Domains whose addresses the provider itself hands out, so that its word about them is final.
     /// Default `gmail.com`, `googlemail.com`.
     pub authoritative_domains: Vec<String>,
@@ -97,6 +104,8 @@ impl SocialConfig {
             parameters: table.parameters.unwrap_or_else(|| default_parameters(&issuer)),
             ui: table.ui?,
             delivery: table.delivery,
+            require_code_challenge: table.require_code_challenge,
+            deadline: table.deadline.unwrap_or(Duration::from_secs(5)),
             authoritative_domains: table
                 .authoritative_domains
                 .unwrap_or_else(|| ["gmail.com", "googlemail.com"].map(str::to_owned).into()),
@@ -120,6 +129,8 @@ struct SocialTable {
     parameters: Option<BTreeMap<String, String>>,
     ui: Option<Url>,
     delivery: Delivery,
+    require_code_challenge: bool,
+    deadline: Option<Duration>,
     authoritative_domains: Option<Vec<String>>,
     trust_hosted_domain: Option<bool>,
 }
@@ -144,6 +155,8 @@ impl SocialTable {
             parameters: parameters.map(|entries| entries.into_iter().collect()),
             ui: table.optional("ui", secure_url),
             delivery: table.or("delivery", Delivery::Fragment, |field| field.one_of(&deliveries)),
+            require_code_challenge: table.or("require_code_challenge", false, |field| field.boolean()),
+            deadline: table.optional("deadline", |field| field.duration()),
             authoritative_domains: texts("authoritative_domains"),
             trust_hosted_domain: table.optional("trust_hosted_domain", |field| field.boolean()),
         }

@@ -102,7 +102,7 @@ fn code(field: Field<'_>) -> Option<String> {
 const MOST_MISTAKES: usize = 100;
 
 /// `?code_challenge=…`, and the method if it is S256.
-pub(super) fn social_query(query: &str) -> Result<Option<String>, Problem> {
+pub(super) fn social_query(query: &str, is_required: bool) -> Result<Option<String>, Problem> {
     let mut problem = None;
     let mut room = MOST_MISTAKES;
     let mut refuse = |name: &str, code: &'static str, detail: &str| {
@@ -113,7 +113,11 @@ pub(super) fn social_query(query: &str) -> Result<Option<String>, Problem> {
         }
     };
     let mut challenge = None;
-    for (name, values) in parameters(query) {
+    let parameters = parameters(query);
+    if is_required && !parameters.contains_key("code_challenge") {
+        refuse("code_challenge", "missing_field", "is required");
+    }
+    for (name, values) in parameters {
         match (name.as_str(), values.as_slice()) {
             ("code_challenge", [value]) if temporary_token::is_challenge(value) => {
                 challenge = Some(value.clone());
@@ -164,12 +168,15 @@ mod tests {
     #[test]
     fn a_misspelt_challenge_never_passes_for_an_absent_one() {
         let challenge = "E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM";
-        let read = |query: &str| social_query(query).map_err(|problem| problem.code());
+        let read = |query: &str| social_query(query, false).map_err(|problem| problem.code());
         assert_eq!(read(""), Ok(None));
         assert_eq!(read(&format!("code_challenge={challenge}")), Ok(Some(challenge.to_owned())));
         for bad in ["codeChallenge=x", "code_challenge=x", "code_challenge_method=plain"] {
             assert_eq!(read(bad), Err(Code::InvalidRequest), "{bad}");
         }
         assert!(read(&format!("code_challenge={challenge}&code_challenge={challenge}")).is_err());
+        let required = |query: &str| social_query(query, true).map_err(|problem| problem.code());
+        assert_eq!(required(&format!("code_challenge={challenge}")), Ok(Some(challenge.to_owned())));
+        assert_eq!(required("code_challenge_method=S256"), Err(Code::InvalidRequest));
     }
 }

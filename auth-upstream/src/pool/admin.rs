@@ -13,7 +13,7 @@ use postern_common::identity::Pool;
 
 use super::fault::Fault;
 use super::gate::Gate;
-use super::{SignIn, outcome};
+use super::{SignIn, step};
 use crate::email::Email;
 
 /// The pool, as its operator.
@@ -41,8 +41,12 @@ pub(crate) struct Account {
     /// The pool's real user name.
     pub(crate) username: String,
     pub(crate) subject: String,
-    /// Whether the person has shown that the address is theirs, and the account is confirmed.
+    /// Whether the address is known to be the person's: they have shown it, or an operator says so.
     pub(crate) is_verified: bool,
+    /// Whether an operator lets the user in.
+    pub(crate) is_enabled: bool,
+    /// Whether an operator made the user, who has not chosen a password yet.
+    pub(crate) is_invited: bool,
     pub(crate) created_at: Timestamp,
 }
 
@@ -66,13 +70,7 @@ impl AdminPool {
             .auth_flow(AuthFlowType::AdminUserPasswordAuth)
             .set_auth_parameters(Some(parameters));
         let answer = self.gate.call(call.send()).await?;
-        outcome(
-            name,
-            answer.authentication_result,
-            answer.challenge_name,
-            answer.session,
-            answer.challenge_parameters,
-        )
+        step!(name, answer)
     }
 
     pub(super) async fn answer(
@@ -91,13 +89,7 @@ impl AdminPool {
             .session(session)
             .set_challenge_responses(Some(parameters));
         let answer = self.gate.call(call.send()).await?;
-        outcome(
-            username,
-            answer.authentication_result,
-            answer.challenge_name,
-            answer.session,
-            answer.challenge_parameters,
-        )
+        step!(username, answer)
     }
 
     /// Confirms a user who just signed up, without a code.
@@ -125,11 +117,14 @@ impl AdminPool {
         };
         let attribute =
             |name: &str| answer.user_attributes().iter().find(|attribute| attribute.name() == name)?.value();
-        let confirmed = answer.user_status() == Some(&UserStatusType::Confirmed);
+        let status = answer.user_status();
+        let is_verified = attribute("email_verified") == Some("true");
         let created_at = answer.user_create_date().map_or(i64::MIN, |at| at.secs().saturating_mul(1000));
         Ok(Some(Account {
             subject: attribute("sub").unwrap_or(answer.username()).to_owned(),
-            is_verified: confirmed && attribute("email_verified") == Some("true"),
+            is_verified: is_verified && status != Some(&UserStatusType::Unconfirmed),
+            is_enabled: answer.enabled(),
+            is_invited: status == Some(&UserStatusType::ForceChangePassword),
             username: answer.username().to_owned(),
             created_at: Timestamp(created_at),
         }))
@@ -137,8 +132,7 @@ impl AdminPool {
 
     /// Makes a user whose address a social provider vouches for. No mail is sent; no password is known to
     /// anyone.
-    pub(crate) async fn create(&self, email: &Email, email_verified: bool) -> Result<Account, Fault> {
-        let verified = if email_verified { "true" } else { "false" };
+    pub(crate) async fn create(&self, email: &Email) -> Result<Account, Fault> {
         let call = self
             .client
             .admin_create_user()
@@ -146,14 +140,15 @@ impl AdminPool {
             .username(email.as_str())
             .message_action(MessageActionType::Suppress)
             .user_attributes(attribute("email", email.as_str())?)
-            .user_attributes(attribute("email_verified", verified)?);
+            .user_attributes(attribute("email_verified", "true")?);
         let answer = self.gate.call(call.send()).await?;
         let user = answer.user().ok_or(Fault::Unavailable("an answer without the user"))?;
         let username = user.username().ok_or(Fault::Unavailable("an answer without the user"))?.to_owned();
         let subject = user.attributes().iter().find(|attribute| attribute.name() == "sub");
         let subject = subject.and_then(AttributeType::value).unwrap_or(&username).to_owned();
         let created_at = user.user_create_date().map_or(i64::MIN, |at| at.secs().saturating_mul(1000));
-        Ok(Account { username, subject, is_verified: email_verified, created_at: Timestamp(created_at) })
+        let created_at = Timestamp(created_at);
+        Ok(Account { username, subject, is_verified: true, is_enabled: true, is_invited: true, created_at })
     }
 
     /// Sets a password for good; the user becomes CONFIRMED.
@@ -165,24 +160,6 @@ impl AdminPool {
             .username(username)
             .password(password)
             .permanent(true);
-        self.gate.call(call.send()).await.map(drop)
-    }
-
-    /// Notes that the address was shown to be the person's.
-    pub(crate) async fn mark_verified(&self, username: &str) -> Result<(), Fault> {
-        let call = self
-            .client
-            .admin_update_user_attributes()
-            .user_pool_id(&self.pool.pool_id)
-            .username(username)
-            .user_attributes(attribute("email_verified", "true")?);
-        self.gate.call(call.send()).await.map(drop)
-    }
-
-    /// Ends every session of a user: no refresh token issued before works any more.
-    pub(crate) async fn sign_out_everywhere(&self, username: &str) -> Result<(), Fault> {
-        let call =
-            self.client.admin_user_global_sign_out().user_pool_id(&self.pool.pool_id).username(username);
         self.gate.call(call.send()).await.map(drop)
     }
 

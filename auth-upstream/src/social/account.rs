@@ -2,14 +2,18 @@
 //!
 //! The identity is issuer and subject. An e-mail address links nothing by itself: only one that the provider
 //! verified and hands out itself leads to an account that is there already, and only if that account's own
-//! address was verified. An account whose address was never verified may have been made by anybody: it loses
-//! its password and its sessions first.
+//! address was verified. An account whose address was never verified may have been made by anybody: it is deleted
+//! with all that hangs on its subject, and the address's holder begins anew under a subject that nobody else has
+//! held a token for.
+//!
+//! A pool user is made under a note in the database, as by a registration: what a crash leaves half made is undone
+//! when the person comes again, or by [`crate::compensation`].
 
 use std::time::Duration;
 
 use postern_common::clock::Timestamp;
 use postern_common::token::oidc::IdToken;
-use postern_common::{Code, Problem, Secret};
+use postern_common::{Code, Problem};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
@@ -17,20 +21,30 @@ use uuid::Uuid;
 use super::{Social, SocialFault};
 use crate::audit::{self, Act};
 use crate::auth::{Auth, Visitor, cache_away};
+use crate::compensation::Verdict;
 use crate::config::SocialConfig;
 use crate::email::Email;
-use crate::pool::SignIn;
 use crate::pool::admin::{Account, AdminPool};
 use crate::pool::fault::{Fault, Operation};
-use crate::random;
+use crate::register::GIVEN_UP_AFTER;
 use crate::seal::hex;
 use crate::store::SocialIdentity;
-use crate::token_set::TokenSet;
 
 /// How long one sign-in of a user keeps others of the same user waiting.
-const LOCK: Duration = Duration::from_secs(20);
+const LOCK: Duration = Duration::from_secs(45);
 const LOOK_AGAIN: Duration = Duration::from_millis(25);
 const LOOKS: u32 = 200;
+/// How often somebody else may be faster at the same address, past the lock, before we give up.
+const TRIES: u32 = 3;
+
+/// A verified address of a provider's subject, which is locked.
+struct Claim<'a> {
+    visitor: &'a Visitor,
+    config: &'a SocialConfig,
+    admin: &'a AdminPool,
+    id: &'a IdToken,
+    email: &'a Email,
+}
 
 // === impl Auth ===
 
@@ -43,7 +57,7 @@ impl Auth {
         id: &IdToken,
     ) -> Result<SocialIdentity, SocialFault> {
         let guard = self.lock_social("identity", &format!("{}\0{}", id.issuer, id.subject)).await?;
-        let outcome = self.known_or_new(visitor, social, id).await;
+        let outcome = self.known_or_new(visitor, &social.config, id).await;
         guard.release().await;
         outcome
     }
@@ -51,24 +65,36 @@ impl Auth {
     async fn known_or_new(
         &self,
         visitor: &Visitor,
-        social: &Social,
+        config: &SocialConfig,
         id: &IdToken,
     ) -> Result<SocialIdentity, SocialFault> {
-        let now = self.clock.now();
-        let known = self.store.social_identity(&id.issuer, &id.subject).await.map_err(Problem::from)?;
-        let mut identity = match known {
+        let mut identity = match self.still_known(id).await? {
             Some(identity) => identity,
-            None => {
-                let identity = self.new_identity(visitor, &social.config, id).await?;
-                let added = self.store.add_social_identity(&id.issuer, &id.subject, &identity, now).await;
-                added.map_err(Problem::from)?;
-                identity
-            }
+            None => self.new_identity(visitor, config, id).await?,
         };
         if !identity.profile_saved && identity.username.is_some() {
-            identity.profile_saved = self.save_social_profile(id, &identity.user_id, now).await;
+            identity.profile_saved = self.save_social_profile(id, &identity.user_id, self.clock.now()).await;
         }
         Ok(identity)
+    }
+
+    /// Who it was before. One whose pool user was deleted begins anew; one whose pool user is disabled is refused.
+    async fn still_known(&self, id: &IdToken) -> Result<Option<SocialIdentity>, SocialFault> {
+        let known = self.store.social_identity(&id.issuer, &id.subject).await.map_err(Problem::from)?;
+        let Some(identity) = known else { return Ok(None) };
+        let (Some(admin), Some(username)) = (&self.pool.admin, &identity.username) else {
+            return Ok(Some(identity));
+        };
+        match admin.find(username).await.map_err(refused)? {
+            Some(account) if account.is_enabled => Ok(Some(identity)),
+            Some(_) => Err(SocialFault::AccessDenied),
+            None => {
+                let forgotten =
+                    self.store.forget_social_identity(&id.issuer, &id.subject, &identity.user_id).await;
+                forgotten.map_err(Problem::from)?;
+                Ok(None)
+            }
+        }
     }
 
     async fn new_identity(
@@ -78,16 +104,89 @@ impl Auth {
         id: &IdToken,
     ) -> Result<SocialIdentity, SocialFault> {
         let email = id.email.as_deref().and_then(Email::parse).filter(|_| id.email_verified);
-        let (Some(admin), Some(email)) = (&self.pool.admin, email) else { return Ok(apart()) };
-        let refused = |fault: Fault| SocialFault::from(fault.problem(Operation::Admin));
-        let identity = match admin.find(email.as_str()).await.map_err(refused)? {
-            None => create(admin, &email).await.map_err(refused)?,
-            Some(_) if !is_authoritative(config, id, &email) => return Ok(apart()),
-            Some(account) if account.is_verified => linked(account),
-            Some(account) => take_over(admin, account).await.map_err(refused)?,
+        let (Some(admin), Some(email)) = (&self.pool.admin, &email) else {
+            return self.keep_identity(id, &apart()).await;
         };
-        audit::record(visitor, Act::SocialLink, &identity.user_id, "ok");
+        // The lock that a registration of the address takes: nobody takes it between a look and what follows.
+        let guard = self.lock_address(email).await?;
+        let outcome = self.claim(&Claim { visitor, config, admin, id, email }).await;
+        guard.release().await;
+        outcome
+    }
+
+    async fn claim(&self, claim: &Claim<'_>) -> Result<SocialIdentity, SocialFault> {
+        let registration = registration_of(claim.id);
+        self.undo_half_made(&registration, claim.email).await?;
+        let identity = self.link_or_make(claim, &registration).await?;
+        let identity = self.keep_identity(claim.id, &identity).await?;
+        self.store.end_registration(&registration).await.map_err(Problem::from)?;
+        if identity.username.is_some() {
+            audit::record(claim.visitor, Act::SocialLink, &identity.user_id, "ok");
+        }
         Ok(identity)
+    }
+
+    /// A crash may have cut off an earlier claim of this subject behind the making of its user.
+    async fn undo_half_made(&self, registration: &str, email: &Email) -> Result<(), SocialFault> {
+        let pending = self.store.registration(registration).await.map_err(Problem::from)?;
+        let Some(pending) = pending else { return Ok(()) };
+        if self.judge(&pending, email).await == Verdict::Later {
+            return Err(SocialFault::Unavailable);
+        }
+        Ok(self.store.end_registration(registration).await.map_err(Problem::from)?)
+    }
+
+    async fn link_or_make(
+        &self,
+        claim: &Claim<'_>,
+        registration: &str,
+    ) -> Result<SocialIdentity, SocialFault> {
+        let Claim { visitor, admin, email, .. } = claim;
+        for _ in 0..TRIES {
+            match admin.find(email.as_str()).await.map_err(refused)? {
+                None => {}
+                Some(_) if !claim.is_authoritative() => return Ok(apart()),
+                Some(account) if !account.is_enabled => return Err(SocialFault::AccessDenied),
+                Some(account) if account.is_verified => return Ok(linked(account)),
+                Some(account) => {
+                    admin.delete(&account.username).await.map_err(refused)?;
+                    audit::record(visitor, Act::SocialLink, &account.subject, "unverified_account_deleted");
+                }
+            }
+            match self.make(claim, registration).await {
+                Err(Fault::UserExists | Fault::AliasExists) => {}
+                made => return made.map_err(refused),
+            }
+        }
+        Err(SocialFault::Unavailable)
+    }
+
+    /// A new pool user whose address the provider vouches for, noted before and after.
+    async fn make(&self, claim: &Claim<'_>, registration: &str) -> Result<SocialIdentity, Fault> {
+        let away = |_| Fault::Unavailable("the database is away");
+        let (email, now) = (claim.email.as_str(), self.clock.now());
+        self.store
+            .begin_registration(registration, email, now, now.plus(GIVEN_UP_AFTER))
+            .await
+            .map_err(away)?;
+        let account = claim.admin.create(claim.email).await?;
+        self.store.name_registration(registration, &account.subject).await.map_err(away)?;
+        Ok(SocialIdentity {
+            user_id: account.subject,
+            username: Some(account.username),
+            social_only: true,
+            profile_saved: false,
+        })
+    }
+
+    /// The identity as it stands in the database from now on: the first writer's.
+    async fn keep_identity(
+        &self,
+        id: &IdToken,
+        identity: &SocialIdentity,
+    ) -> Result<SocialIdentity, SocialFault> {
+        let kept = self.store.add_social_identity(&id.issuer, &id.subject, identity, self.clock.now()).await;
+        Ok(kept.map_err(Problem::from)?)
     }
 
     /// A profile that cannot be saved now is saved at the next sign-in.
@@ -105,51 +204,11 @@ impl Auth {
         self.store.mark_profile_saved(&id.issuer, &id.subject, now).await.is_ok()
     }
 
-    /// Keeps the provider's refresh token, sealed to provider, subject and user.
-    pub(super) async fn keep_provider_token(
+    pub(super) async fn lock_social(
         &self,
-        social: &Social,
-        id: &IdToken,
-        user_id: &str,
-        token: &str,
-    ) -> Result<(), SocialFault> {
-        let context = [social.config.provider.as_str(), &id.issuer, &id.subject, user_id];
-        let sealed = social.config.ring.seal(&context, token.as_bytes());
-        let saved = self.store.save_social_token(&id.issuer, &id.subject, &sealed, self.clock.now()).await;
-        Ok(saved.map_err(Problem::from)?)
-    }
-
-    /// Tokens of the pool for a user whom nobody has a password for: one is set, used once and forgotten, by
-    /// one sign-in at a time. `None` where there is no pool user, or its password is the person's own.
-    pub(super) async fn social_tokens(
-        &self,
-        identity: &SocialIdentity,
-    ) -> Result<Option<TokenSet>, SocialFault> {
-        let (Some(admin), Some(username), true) =
-            (&self.pool.admin, &identity.username, identity.social_only)
-        else {
-            return Ok(None);
-        };
-        let guard = self.lock_social("password", username).await?;
-        let outcome = self.one_time_sign_in(admin, username).await;
-        guard.release().await;
-        outcome.map(Some)
-    }
-
-    async fn one_time_sign_in(&self, admin: &AdminPool, username: &str) -> Result<TokenSet, SocialFault> {
-        let password = Secret::from(random::password());
-        let set = admin.set_password(username, password.expose()).await;
-        set.map_err(|fault| fault.problem(Operation::Admin))?;
-        match self.pool.sign_in(username, &password).await {
-            Ok(SignIn::Tokens(tokens)) => Ok(self.admit(tokens)?.set),
-            Ok(SignIn::Challenge(_)) => Err(SocialFault::AccessDenied),
-            // Disabled, or deleted in the meantime.
-            Err(Fault::NotAuthorized | Fault::UserNotFound) => Err(SocialFault::AccessDenied),
-            Err(fault) => Err(fault.problem(Operation::SignIn).into()),
-        }
-    }
-
-    async fn lock_social(&self, what: &str, whom: &str) -> Result<postern_common::cache::Guard, SocialFault> {
+        what: &str,
+        whom: &str,
+    ) -> Result<postern_common::cache::Guard, SocialFault> {
         let key = format!("postern:auth:social-{what}-lock:{}", hex(&Sha256::digest(whom)));
         for _ in 0..LOOKS {
             if let Some(guard) = self.cache.lock(&key, LOCK).await.map_err(cache_away)? {
@@ -161,50 +220,42 @@ impl Auth {
     }
 }
 
+// === impl Claim ===
+
+impl Claim<'_> {
+    /// Whether the provider's word about the address is final: it hands the address out itself.
+    fn is_authoritative(&self) -> bool {
+        let host = self.email.host();
+        let own = self.config.authoritative_domains.iter().any(|domain| domain.eq_ignore_ascii_case(host));
+        let hosted = self.id.claims.get("hd").and_then(Value::as_str);
+        own || (self.config.trust_hosted_domain
+            && hosted.is_some_and(|domain| domain.eq_ignore_ascii_case(host)))
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "it stands in map_err")]
+fn refused(fault: Fault) -> SocialFault {
+    fault.problem(Operation::Admin).into()
+}
+
+/// The note under which the pool user of a provider's subject is made: the same at every try.
+fn registration_of(id: &IdToken) -> String {
+    format!("social-{}", hex(&Sha256::digest(format!("{}\0{}", id.issuer, id.subject))))
+}
+
 /// An identity without a pool user.
 fn apart() -> SocialIdentity {
     let user_id = Uuid::new_v4().to_string();
     SocialIdentity { user_id, username: None, social_only: true, profile_saved: false }
 }
 
-/// A new pool user whose address the provider vouches for.
-async fn create(admin: &AdminPool, email: &Email) -> Result<SocialIdentity, Fault> {
-    let account = admin.create(email, true).await?;
-    Ok(SocialIdentity {
-        user_id: account.subject,
-        username: Some(account.username),
-        social_only: true,
-        profile_saved: false,
-    })
-}
-
-/// The verified account of the same person, who keeps the password.
+/// The verified account of the same person, who keeps the password; one that an operator made and whose holder never
+/// came has none yet.
 fn linked(account: Account) -> SocialIdentity {
     SocialIdentity {
         user_id: account.subject,
         username: Some(account.username),
-        social_only: false,
-        profile_saved: true,
+        social_only: account.is_invited,
+        profile_saved: !account.is_invited,
     }
-}
-
-/// An account whose address nobody verified: whoever made it loses it to the address's holder.
-async fn take_over(admin: &AdminPool, account: Account) -> Result<SocialIdentity, Fault> {
-    admin.set_password(&account.username, &random::password()).await?;
-    admin.sign_out_everywhere(&account.username).await?;
-    admin.mark_verified(&account.username).await?;
-    Ok(SocialIdentity {
-        user_id: account.subject,
-        username: Some(account.username),
-        social_only: true,
-        profile_saved: false,
-    })
-}
-
-/// Whether the provider's word about this address is final: it hands the address out itself.
-fn is_authoritative(config: &SocialConfig, id: &IdToken, email: &Email) -> bool {
-    let own = config.authoritative_domains.iter().any(|domain| domain.eq_ignore_ascii_case(email.host()));
-    let hosted = id.claims.get("hd").and_then(Value::as_str);
-    own || (config.trust_hosted_domain
-        && hosted.is_some_and(|domain| domain.eq_ignore_ascii_case(email.host())))
 }

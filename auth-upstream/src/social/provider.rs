@@ -1,6 +1,7 @@
 //! The provider's side of the flow: its endpoints, the code exchange, the ID token.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use oauth2::basic::{
     BasicErrorResponse, BasicRevocationErrorResponse, BasicTokenIntrospectionResponse, BasicTokenType,
@@ -24,8 +25,17 @@ const MOST_BYTES: usize = 256 << 10;
 /// The provider, once its endpoints are known.
 #[derive(Debug)]
 pub(super) struct Provider {
+    endpoints: Endpoints,
     oauth: OAuth,
     id_tokens: Arc<OidcVerifier>,
+}
+
+/// Where the provider is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Endpoints {
+    authorization: Url,
+    token: Url,
+    jwks: Url,
 }
 
 /// Somebody whom the provider has signed in.
@@ -83,30 +93,21 @@ impl Provider {
     pub(super) async fn find(
         config: &SocialConfig,
         http: &reqwest::Client,
-        clock: &Clock,
+        clock: Clock,
     ) -> Result<Self, SocialFault> {
-        let given = (&config.authorization_endpoint, &config.token_endpoint, &config.jwks_url);
-        let (authorization, token, jwks) = match given {
-            (Some(authorization), Some(token), Some(jwks)) => {
-                (authorization.clone(), token.clone(), jwks.clone())
-            }
-            (authorization, token, jwks) => {
-                let found = discover(&config.issuer, http).await?;
-                (
-                    authorization.clone().unwrap_or(found.authorization_endpoint),
-                    token.clone().unwrap_or(found.token_endpoint),
-                    jwks.clone().unwrap_or(found.jwks_uri),
-                )
-            }
-        };
+        let endpoints = Endpoints::find(config, http).await?;
         let oauth = Client::new(ClientId::new(config.client_id.clone()))
             .set_client_secret(ClientSecret::new(config.client_secret.expose().to_owned()))
-            .set_auth_uri(AuthUrl::from_url(authorization))
-            .set_token_uri(TokenUrl::from_url(token))
+            .set_auth_uri(AuthUrl::from_url(endpoints.authorization.clone()))
+            .set_token_uri(TokenUrl::from_url(endpoints.token.clone()))
             .set_redirect_uri(RedirectUrl::from_url(config.redirect_uri.clone()));
-        let id_tokens =
-            OidcVerifier::new(config.issuer.as_str(), config.client_id.clone(), jwks, clock.clone());
-        Ok(Self { oauth, id_tokens })
+        let (issuer, client) = (config.issuer.as_str(), config.client_id.clone());
+        let id_tokens = OidcVerifier::new(issuer, client, endpoints.jwks.clone(), clock);
+        Ok(Self { endpoints, oauth, id_tokens })
+    }
+
+    pub(super) fn is_at_the_endpoints_of(&self, other: &Self) -> bool {
+        self.endpoints == other.endpoints
     }
 
     /// Where the browser goes, with state, PKCE challenge (S256) and nonce.
@@ -138,7 +139,7 @@ impl Provider {
         verifier: &str,
         nonce: &str,
     ) -> Result<Authorized, SocialFault> {
-        let call = |request: HttpRequest| send(social.http.clone(), request);
+        let call = |request: HttpRequest| send(social.http.clone(), social.config.deadline, request);
         let answer = self
             .oauth
             .exchange_code(AuthorizationCode::new(code))
@@ -160,23 +161,49 @@ impl Provider {
     }
 }
 
+// === impl Endpoints ===
+
+impl Endpoints {
+    async fn find(config: &SocialConfig, http: &reqwest::Client) -> Result<Self, SocialFault> {
+        let given = (&config.authorization_endpoint, &config.token_endpoint, &config.jwks_url);
+        if let (Some(authorization), Some(token), Some(jwks)) = given {
+            let (authorization, token, jwks) = (authorization.clone(), token.clone(), jwks.clone());
+            return Ok(Self { authorization, token, jwks });
+        }
+        let found = discover(config, http).await?;
+        let (authorization, token, jwks) = given;
+        Ok(Self {
+            authorization: authorization.clone().unwrap_or(found.authorization_endpoint),
+            token: token.clone().unwrap_or(found.token_endpoint),
+            jwks: jwks.clone().unwrap_or(found.jwks_uri),
+        })
+    }
+}
+
 /// Reads the provider's own description; what it says its issuer is must be what we were told (section 4.3).
-async fn discover(issuer: &str, http: &reqwest::Client) -> Result<Discovery, SocialFault> {
+async fn discover(config: &SocialConfig, http: &reqwest::Client) -> Result<Discovery, SocialFault> {
+    let issuer = &config.issuer;
     let url = format!("{}/.well-known/openid-configuration", issuer.trim_end_matches('/'));
     let away = |error: CallError| {
         tracing::warn!(%error, "the provider's discovery document cannot be read");
         SocialFault::ProviderUnavailable
     };
-    let answer = http.get(url).send().await.map_err(|error| away(error.into()))?;
+    let answer = http.get(url).timeout(config.deadline).send().await.map_err(|error| away(error.into()))?;
     let answer = answer.error_for_status().map_err(|error| away(error.into()))?;
     let body = read(answer).await.map_err(away)?;
     let found: Discovery = serde_json::from_slice(&body).map_err(|_| SocialFault::ProviderError)?;
-    if found.issuer == issuer { Ok(found) } else { Err(SocialFault::ProviderError) }
+    if found.issuer == *issuer { Ok(found) } else { Err(SocialFault::ProviderError) }
 }
 
 /// One call for the `oauth2` crate over our own client.
-async fn send(client: reqwest::Client, request: HttpRequest) -> Result<HttpResponse, CallError> {
-    let answer = client.execute(request.try_into()?).await?;
+async fn send(
+    client: reqwest::Client,
+    deadline: Duration,
+    request: HttpRequest,
+) -> Result<HttpResponse, CallError> {
+    let mut request: reqwest::Request = request.try_into()?;
+    *request.timeout_mut() = Some(deadline);
+    let answer = client.execute(request).await?;
     let mut response = http::Response::builder().status(answer.status());
     for (name, value) in answer.headers() {
         response = response.header(name, value);

@@ -21,6 +21,8 @@ pub(super) const MIGRATIONS: Migrations = Migrations {
              refresh_token TEXT, created_at BIGINT NOT NULL, updated_at BIGINT NOT NULL, \
              PRIMARY KEY (issuer, subject))",
         ),
+        (5, "CREATE INDEX auth_social_identities_user ON auth_social_identities (user_id)"),
+        (6, "CREATE INDEX auth_social_identities_username ON auth_social_identities (username)"),
     ],
     sqlite: &[
         (
@@ -41,5 +43,7 @@ pub(super) const MIGRATIONS: Migrations = Migrations {
              refresh_token TEXT, created_at INTEGER NOT NULL, updated_at INTEGER NOT NULL, \
              PRIMARY KEY (issuer, subject)) STRICT",
         ),
+        (5, "CREATE INDEX auth_social_identities_user ON auth_social_identities (user_id)"),
+        (6, "CREATE INDEX auth_social_identities_username ON auth_social_identities (username)"),
     ],
 };

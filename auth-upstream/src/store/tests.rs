@@ -32,9 +32,10 @@ async fn a_registration_is_remembered_until_it_ends() {
             id: "r1".into(),
             email: "ada@example.com".into(),
             subject: Some("sub-1".into()),
-            began_at: Timestamp(10),
+            began_at: 10,
             attempts: 0,
         };
+        assert_eq!(store.registration("r1").await.expect("read").as_ref(), Some(&expected));
         assert_eq!(due, [expected]);
         store.postpone_registration("r1", Timestamp(200)).await.expect("postponed");
         assert!(store.due_registrations(Timestamp(199), 9).await.expect("read").is_empty());
@@ -57,8 +58,10 @@ async fn the_first_writer_decides_who_a_subject_is() {
         };
         let (issuer, subject) = ("https://accounts.google.com", "1");
         assert_eq!(store.social_identity(issuer, subject).await.expect("read"), None);
-        store.add_social_identity(issuer, subject, &identity("a"), Timestamp(1)).await.expect("added");
-        store.add_social_identity(issuer, subject, &identity("b"), Timestamp(2)).await.expect("ignored");
+        for (user_id, now) in [("a", 1), ("b", 2)] {
+            let kept = store.add_social_identity(issuer, subject, &identity(user_id), Timestamp(now)).await;
+            assert_eq!(kept.expect("kept"), identity("a"), "the first writer's");
+        }
         assert_eq!(store.social_identity(issuer, subject).await.expect("read"), Some(identity("a")));
         store.save_social_token(issuer, subject, "v1.k.n.c", Timestamp(3)).await.expect("saved");
         assert_eq!(token(&store).await.as_deref(), Some("v1.k.n.c"));
@@ -71,6 +74,11 @@ async fn the_first_writer_decides_who_a_subject_is() {
         assert!(store.sealed_tokens(&last, 9).await.expect("read").is_empty());
         store.mark_profile_saved(issuer, subject, Timestamp(4)).await.expect("marked");
         assert!(store.social_identity(issuer, subject).await.expect("read").expect("there").profile_saved);
+        assert!(store.has_social_identity("a").await.expect("read"));
+        store.forget_social_identity(issuer, subject, "b").await.expect("another's stays");
+        assert!(store.has_social_identity("a").await.expect("read"));
+        store.forget_social_identity(issuer, subject, "a").await.expect("forgotten");
+        assert!(!store.has_social_identity("a").await.expect("read"));
     }
 }
 

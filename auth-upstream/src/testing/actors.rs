@@ -8,7 +8,7 @@ use axum::{Json, Router};
 use http::{HeaderMap, StatusCode};
 use serde_json::Value;
 
-use super::spawn;
+use super::{Holds, When, spawn};
 
 /// An actor service.
 pub(crate) struct StubActors {
@@ -19,6 +19,8 @@ pub(crate) struct StubActors {
     /// Refuses every profile with this status, if not 0.
     pub(crate) refusing: AtomicU32,
     pub(crate) calls: AtomicU32,
+    /// Calls that get no answer.
+    pub(crate) holds: Holds,
 }
 
 impl StubActors {
@@ -31,6 +33,7 @@ impl StubActors {
                 failing: AtomicU32::new(0),
                 refusing: AtomicU32::new(0),
                 calls: AtomicU32::new(0),
+                holds: Holds::default(),
             });
             made = Some(Arc::clone(&actors));
             Router::new()
@@ -67,12 +70,11 @@ async fn register(
     if refusing != 0 {
         return StatusCode::from_u16(refusing.try_into().expect("a status")).expect("a status");
     }
+    actors.holds.pass("register", When::Before).await;
     let subject = body["actorId"].as_str().expect("actorId").to_owned();
-    let mut profiles = actors.profiles.lock().unwrap_or_else(PoisonError::into_inner);
-    match profiles.insert(subject, body) {
-        Some(_) => StatusCode::OK,
-        None => StatusCode::CREATED,
-    }
+    let before = actors.profiles.lock().unwrap_or_else(PoisonError::into_inner).insert(subject, body);
+    actors.holds.pass("register", When::After).await;
+    if before.is_some() { StatusCode::OK } else { StatusCode::CREATED }
 }
 
 async fn find(State(actors): State<Arc<StubActors>>, Path(id): Path<String>) -> (StatusCode, Json<Value>) {

@@ -12,7 +12,7 @@ use postern_common::identity::secret_hash;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::{Failure, Script, SigningKey, spawn};
+use super::{Failure, Holds, Script, SigningKey, When, spawn};
 
 /// An actor pool and a service pool on Cognito's wire.
 pub(crate) struct StubPool {
@@ -22,6 +22,8 @@ pub(crate) struct StubPool {
     state: Mutex<State_>,
     /// Refusals still to come.
     pub(crate) script: Script,
+    /// Calls that get no answer.
+    pub(crate) holds: Holds,
     /// Users are confirmed by SignUp itself.
     pub(crate) auto_confirm: AtomicBool,
     /// GetTokensFromRefreshToken is not there.
@@ -42,8 +44,9 @@ struct State_ {
 pub(crate) struct User {
     pub(crate) subject: String,
     pub(crate) password: String,
-    pub(crate) confirmed: bool,
+    pub(crate) status: &'static str,
     pub(crate) verified: bool,
+    pub(crate) enabled: bool,
     created_at: i64,
 }
 
@@ -61,6 +64,7 @@ impl StubPool {
                 key: SigningKey::new("k1"),
                 state: Mutex::default(),
                 script: Script::default(),
+                holds: Holds::default(),
                 auto_confirm: AtomicBool::new(false),
                 lacks_rotation: AtomicBool::new(false),
             });
@@ -87,12 +91,26 @@ impl StubPool {
         let user = User {
             subject: Uuid::new_v4().to_string(),
             password: password.to_owned(),
-            confirmed: true,
+            status: CONFIRMED,
             verified,
+            enabled: true,
             created_at: self.clock.now().unix_seconds() - 86_400,
         };
         self.state().users.insert(email.to_owned(), user.clone());
         user
+    }
+
+    /// As an operator does it.
+    pub(crate) fn alter(&self, email: &str, change: impl FnOnce(&mut User)) {
+        self.state().users.entry(email.to_owned()).and_modify(change);
+    }
+
+    fn delete(&self, doomed: impl Fn(&User) -> bool) {
+        let mut state = self.state();
+        let gone: Vec<String> =
+            state.users.values().filter(|user| doomed(user)).map(|user| user.subject.clone()).collect();
+        state.users.retain(|_, user| !doomed(user));
+        state.refresh.retain(|_, owner| !gone.contains(owner));
     }
 
     /// How often an operation was called.
@@ -110,37 +128,27 @@ impl StubPool {
                 self.state().refresh.remove(body["Token"].as_str().unwrap_or_default());
                 Ok(json!({}))
             }
-            "AdminConfirmSignUp" => self.change(body, |user| user.confirmed = true),
-            "AdminUpdateUserAttributes" => self.change(body, |user| user.verified = true),
+            "AdminConfirmSignUp" => self.change(body, |user| user.status = CONFIRMED),
             "AdminSetUserPassword" => {
                 let password = text(body, "Password");
                 self.change(body, |user| {
                     user.password = password;
-                    user.confirmed = true;
+                    user.status = CONFIRMED;
                 })
             }
-            "AdminUserGlobalSignOut" => {
-                let subject = self.named(body)?.1.subject;
-                self.state().refresh.retain(|_, owner| *owner != subject);
-                Ok(json!({}))
-            }
             "AdminDeleteUser" => {
-                let email = self.named(body)?.0;
-                self.state().users.remove(&email);
+                let subject = self.named(body)?.1.subject;
+                self.delete(|user| user.subject == subject);
                 Ok(json!({}))
             }
             "DeleteUser" => {
                 let claims = crate::token_set::Claims::of(body["AccessToken"].as_str().unwrap_or_default());
                 let subject = claims.ok_or(WRONG)?.sub;
-                self.state().users.retain(|_, user| user.subject != subject);
+                self.delete(|user| user.subject == subject);
                 Ok(json!({}))
             }
             "AdminGetUser" => self.named(body).map(|(email, user)| describe(&email, &user, "UserAttributes")),
-            "AdminCreateUser" => {
-                let email = text(body, "Username");
-                let user = self.add_user(&email, &Uuid::new_v4().to_string(), true);
-                Ok(json!({ "User": describe(&email, &user, "Attributes") }))
-            }
+            "AdminCreateUser" => self.create(body),
             "ForgotPassword" | "ResendConfirmationCode" => self.named(body).map(|_| json!({})),
             "ConfirmForgotPassword" if body["ConfirmationCode"] == "123456" => {
                 let password = text(body, "Password");
@@ -180,7 +188,10 @@ impl StubPool {
         if user.password != parameters["PASSWORD"] {
             return Err(WRONG);
         }
-        if !user.confirmed {
+        if !user.enabled {
+            return Err(("NotAuthorizedException", "User is disabled."));
+        }
+        if user.status == UNCONFIRMED {
             return Err(("UserNotConfirmedException", "User is not confirmed."));
         }
         if user.password.starts_with("Temporary") {
@@ -205,6 +216,21 @@ impl StubPool {
         Ok(json!({ "AuthenticationResult": self.signed_in(&user.subject) }))
     }
 
+    fn create(&self, body: &Value) -> Result<Value, Refusal> {
+        let email = text(body, "Username");
+        if self.user(&email).is_some() {
+            return Err(("UsernameExistsException", "User account already exists"));
+        }
+        self.add_user(&email, &Uuid::new_v4().to_string(), true);
+        let now = self.clock.now().unix_seconds();
+        self.alter(&email, |user| {
+            user.status = "FORCE_CHANGE_PASSWORD";
+            user.created_at = now;
+        });
+        let user = self.user(&email).ok_or(WRONG)?;
+        Ok(json!({ "User": describe(&email, &user, "Attributes") }))
+    }
+
     fn sign_up(&self, body: &Value) -> Result<Value, Refusal> {
         let email = text(body, "Username");
         if body["SecretHash"] != hash(&email) {
@@ -220,21 +246,23 @@ impl StubPool {
         let confirmed = self.auto_confirm.load(Ordering::SeqCst);
         let subject = Uuid::new_v4().to_string();
         let created_at = self.clock.now().unix_seconds();
-        let user = User { subject: subject.clone(), password, confirmed, verified: false, created_at };
+        let status = if confirmed { CONFIRMED } else { UNCONFIRMED };
+        let user =
+            User { subject: subject.clone(), password, status, verified: false, enabled: true, created_at };
         self.state().users.insert(email, user);
         Ok(json!({ "UserConfirmed": confirmed, "UserSub": subject }))
     }
 
     fn confirm(&self, body: &Value) -> Result<Value, Refusal> {
         let (_, user) = self.named(body)?;
-        if user.confirmed {
+        if user.status == CONFIRMED {
             return Err(("NotAuthorizedException", "User cannot be confirmed. Current status is CONFIRMED"));
         }
         if body["ConfirmationCode"] != "123456" {
             return Err(("CodeMismatchException", "Invalid verification code provided, please try again."));
         }
         self.change(body, |user| {
-            user.confirmed = true;
+            user.status = CONFIRMED;
             user.verified = true;
         })
     }
@@ -285,12 +313,13 @@ impl StubPool {
     }
 }
 
+const CONFIRMED: &str = "CONFIRMED";
+const UNCONFIRMED: &str = "UNCONFIRMED";
 const INVALID_REFRESH: Refusal = ("NotAuthorizedException", "Invalid Refresh Token");
 
 fn describe(email: &str, user: &User, attributes: &str) -> Value {
-    let status = if user.confirmed { "CONFIRMED" } else { "UNCONFIRMED" };
     json!({
-        "Username": user.subject, "UserStatus": status, "Enabled": true, "UserCreateDate": user.created_at,
+        "Username": user.subject, "UserStatus": user.status, "Enabled": user.enabled, "UserCreateDate": user.created_at,
         attributes: [
             { "Name": "sub", "Value": user.subject },
             { "Name": "email", "Value": email },
@@ -330,7 +359,10 @@ async fn call(State(pool): State<Arc<StubPool>>, headers: HeaderMap, body: Strin
     if operation.starts_with("Admin") && !headers.contains_key("authorization") {
         return wire(StatusCode::BAD_REQUEST, &json!({ "__type": "MissingAuthenticationTokenException" }));
     }
-    match pool.answer(operation, &body) {
+    pool.holds.pass(operation, When::Before).await;
+    let answer = pool.answer(operation, &body);
+    pool.holds.pass(operation, When::After).await;
+    match answer {
         Ok(answer) => wire(StatusCode::OK, &answer),
         Err((name, message)) => wire(StatusCode::BAD_REQUEST, &json!({ "__type": name, "message": message })),
     }

@@ -1,35 +1,14 @@
 use std::sync::Arc;
 
 use postern_common::Code;
-use serde_json::{Value, json};
-use url::Url;
+use serde_json::json;
 
 use crate::config::Delivery;
 use crate::password::Reset;
-use crate::social::{Callback, Landing};
+use crate::testing::social::{begin, callback, finish, land};
 use crate::testing::{Fixture, Wish, email, login, visitor};
 
 const ADA: &str = "ada@example.com";
-
-async fn begin(fixture: &Fixture, challenge: Option<&str>) -> Url {
-    let social = fixture.auth.social.as_ref().expect("on");
-    fixture.auth.begin_social(social, challenge.map(str::to_owned)).await.expect("a URL")
-}
-
-async fn finish(fixture: &Fixture, callback: Callback) -> Landing {
-    let social = fixture.auth.social.as_ref().expect("on");
-    fixture.auth.finish_social(&visitor(), social, callback).await
-}
-
-fn callback((code, state): (String, String)) -> Callback {
-    Callback { code: Some(code), state: Some(state), ..Callback::default() }
-}
-
-/// Signs a person in at the provider, with claims other than Ada's.
-async fn land(fixture: &Fixture, claims: Value) -> Landing {
-    let url = begin(fixture, None).await;
-    finish(fixture, callback(fixture.provider.consent(&url, claims))).await
-}
 
 #[tokio::test]
 async fn a_social_sign_in_ends_in_tokens_of_the_pool_once() {
@@ -87,77 +66,6 @@ async fn a_wrong_verifier_uses_the_token_up() {
 }
 
 #[tokio::test]
-async fn a_state_is_used_once_and_must_be_ours() {
-    let fixture = Fixture::new().await;
-    let url = begin(&fixture, None).await;
-    let back = callback(fixture.provider.consent(&url, json!({})));
-    assert_eq!(finish(&fixture, back.clone()).await.name, "temporaryToken");
-    assert_eq!(finish(&fixture, back.clone()).await.value, "invalid_state");
-    let forged = Callback { state: Some("x".to_owned()), ..back };
-    assert_eq!(finish(&fixture, forged).await.value, "invalid_state");
-    assert_eq!(finish(&fixture, Callback::default()).await.value, "invalid_request");
-}
-
-#[tokio::test]
-async fn what_the_provider_says_wrong_signs_nobody_in() {
-    let fixture = Fixture::new().await;
-    let rows = [
-        json!({ "iss": "https://evil.example" }),
-        json!({ "aud": "another-client" }),
-        json!({ "nonce": "another" }),
-        json!({ "exp": 1 }),
-        json!({ "forged": true }),
-        json!({ "sub": "" }),
-    ];
-    for claims in rows {
-        assert_eq!(land(&fixture, claims.clone()).await.value, "invalid_id_token", "{claims}");
-    }
-    let url = begin(&fixture, None).await;
-    let (_, state) = fixture.provider.consent(&url, json!({}));
-    let wrong_code = callback(("another code".to_owned(), state));
-    assert_eq!(finish(&fixture, wrong_code).await.value, "provider_error");
-    assert!(fixture.pool.user(ADA).is_none());
-}
-
-#[tokio::test]
-async fn an_answer_in_anothers_name_is_refused() {
-    let fixture = Fixture::new().await;
-    let url = begin(&fixture, None).await;
-    let mut back = callback(fixture.provider.consent(&url, json!({})));
-    back.issuer = Some("https://evil.example".to_owned());
-    assert_eq!(finish(&fixture, back).await.value, "invalid_request");
-    let url = begin(&fixture, None).await;
-    let (_, state) = fixture.provider.consent(&url, json!({}));
-    let denied =
-        Callback { error: Some("access_denied".to_owned()), state: Some(state), ..Callback::default() };
-    assert_eq!(finish(&fixture, denied).await.value, "access_denied");
-}
-
-#[tokio::test]
-async fn a_verified_account_is_linked_and_keeps_its_password() {
-    let fixture = Fixture::new().await;
-    let user = fixture.pool.add_user(ADA, "Password-1", true);
-    let landing = land(&fixture, json!({})).await;
-    let found = fixture.auth.exchange(&visitor(), &landing.value, None).await.expect("exchanged");
-    assert_eq!((found.user.user_id, found.tokens), (user.subject, None));
-    fixture.auth.login(&visitor(), &login(ADA, "Password-1")).await.expect("the password works");
-}
-
-#[tokio::test]
-async fn an_unverified_account_loses_its_password_first() {
-    let fixture = Fixture::new().await;
-    let user = fixture.pool.add_user(ADA, "Squatter-1", false);
-    let squatter = fixture.auth.login(&visitor(), &login(ADA, "Squatter-1")).await.expect("in");
-    let landing = land(&fixture, json!({})).await;
-    let found = fixture.auth.exchange(&visitor(), &landing.value, None).await.expect("exchanged");
-    assert_eq!(found.user.user_id, user.subject);
-    assert!(found.tokens.is_some());
-    fixture.auth.login(&visitor(), &login(ADA, "Squatter-1")).await.expect_err("the password is gone");
-    fixture.auth.refresh(&visitor(), &squatter.refresh_token).await.expect_err("the sessions are gone");
-    assert!(fixture.pool.user(ADA).expect("there").verified);
-}
-
-#[tokio::test]
 async fn a_password_of_the_persons_own_is_never_replaced() {
     let fixture = Fixture::new().await;
     land(&fixture, json!({})).await;
@@ -186,22 +94,6 @@ async fn a_new_key_seals_what_the_older_one_sealed() {
     let older = fixture.auth.social.as_ref().expect("on");
     assert!(older.config.ring.open(&context, &stored.sealed).is_none());
     assert!(social.config.ring.open(&["stub", &fixture.provider.url, "p-1", "u"], &stored.sealed).is_none());
-}
-
-#[tokio::test]
-async fn an_address_alone_links_nothing() {
-    let fixture = Fixture::new().await;
-    let user = fixture.pool.add_user("ada@elsewhere.org", "Password-1", true);
-    for claims in [
-        json!({ "sub": "p-2", "email": "ada@elsewhere.org", "email_verified": true }),
-        json!({ "sub": "p-3", "email": "ada@elsewhere.org", "email_verified": false }),
-    ] {
-        let landing = land(&fixture, claims).await;
-        let found = fixture.auth.exchange(&visitor(), &landing.value, None).await.expect("exchanged");
-        assert_ne!(found.user.user_id, user.subject);
-        assert_eq!(found.tokens, None);
-    }
-    fixture.auth.login(&visitor(), &login("ada@elsewhere.org", "Password-1")).await.expect("untouched");
 }
 
 #[tokio::test]
