@@ -1,5 +1,12 @@
 //! End to end, over real sockets. Run by `./tests/run`.
 
+mod auth_enumeration;
+mod auth_factors;
+mod auth_faults;
+mod auth_peer;
+mod auth_register;
+mod auth_secrets;
+mod auth_stage;
 mod bad_input;
 mod browser;
 mod clock;

@@ -1,0 +1,202 @@
+//! Social sign-in against an independent OpenID provider (`tests/peers/oidc`), from end to end.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use postern_auth::{App, Config, Listeners};
+use postern_common::config::{Env, parse};
+use postern_common::{Clock, Shutdown};
+use postern_tests::http_body::json;
+use postern_tests::{Client, Postern, Surface};
+use serde_json::Value;
+use sqlx::Row;
+use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::net::TcpListener;
+use tokio::process::{Child, Command};
+use url::Url;
+
+/// The authentication upstream with the peer as its social provider; pools and actor service are standalone's.
+struct Peered {
+    surface: Surface,
+    postern: Postern,
+    shutdown: Shutdown,
+    folder: TempDir,
+    _peer: Child,
+}
+
+// === impl Peered ===
+
+impl Peered {
+    async fn start() -> Self {
+        let postern = Postern::start().await;
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("the loopback has a free port");
+        let base = format!("http://{}", listener.local_addr().expect("an address"));
+        let callback = format!("{base}/auth/social/login/callback");
+        let (peer, issuer) = start_peer(&callback).await;
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let config = format!(
+            "database = 'sqlite://{}'\nactor_service = 'http://{}'\n[social]\nprovider = 'peer'\n\
+             issuer = '{issuer}'\nredirect_uri = '{callback}'\nui = 'http://127.0.0.1:9/ui'\n\
+             scopes = ['openid', 'email', 'profile', 'offline_access']\n",
+            folder.path().join("auth.db").display(),
+            postern.addresses().actor,
+        );
+        let env = environment(postern.surface());
+        let config = parse("auth.toml", &config, |root| Config::read(root, &env)).expect("a config");
+        let app = Box::pin(App::build(config, Clock::system())).await.expect("built");
+        let shutdown = Shutdown::new();
+        tokio::spawn(app.run(Listeners { public: listener, admin: None }, shutdown.clone()));
+        let surface = Surface::new(&base, postern.surface().environment().clone());
+        Self { surface, postern, shutdown, folder, _peer: peer }
+    }
+
+    /// Signs in as a browser does; what the UI gets in the fragment.
+    async fn sign_in(&self, who: &str) -> (String, String) {
+        let begun = self.surface.client().get("/auth/social/login").send().await.expect(302);
+        let mut asked = Url::parse(&begun.header("location")).expect("a redirect is a URL");
+        asked.query_pairs_mut().append_pair("login_hint", who);
+        let back = Browser::new(&asked).follow(asked, "/auth/social/login/callback").await;
+        let path = format!("{}?{}", back.path(), back.query().unwrap_or_default());
+        let landed = self.surface.client().get(&path).send().await.expect(302);
+        let ui = Url::parse(&landed.header("location")).expect("a redirect is a URL");
+        let (name, value) = ui.fragment().and_then(|pair| pair.split_once('=')).expect("a fragment");
+        (name.to_owned(), value.to_owned())
+    }
+
+    async fn exchange(&self, token: &str) -> Value {
+        let body = json!({"temporaryToken": token});
+        self.surface.client().post("/auth/tokens/exchange").json(&body).send().await.expect(200).json()
+    }
+
+    async fn stop(self) {
+        self.shutdown.begin();
+        self.postern.stop().await;
+    }
+}
+
+fn peer() -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("peers/oidc")
+}
+
+async fn start_peer(callback: &str) -> (Child, String) {
+    let mut command = Command::new(peer().join("run"));
+    command.args(["peer-client", "peer-secret", callback]).stdout(std::process::Stdio::piped());
+    let mut child =
+        command.stderr(std::process::Stdio::null()).kill_on_drop(true).spawn().expect("the peer runs");
+    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    let line = lines.next_line().await.expect("text").expect("tests/run installs the peer");
+    // What it says later must find a reader.
+    tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+    (child, line.strip_prefix("issuer ").expect("its issuer").to_owned())
+}
+
+fn environment(surface: &Surface) -> Env {
+    let mut all: BTreeMap<String, String> = surface.environment().clone();
+    let key = aws_lc_rs::rand::generate::<[u8; 32]>(&aws_lc_rs::rand::SystemRandom::new())
+        .expect("random")
+        .expose();
+    let password = surface.env("POSTERN_SERVICE_AUTH_PASSWORD").to_owned();
+    for (name, value) in [
+        ("IDP_SERVICE_ACCOUNT_USERNAME", "auth".to_owned()),
+        ("IDP_SERVICE_ACCOUNT_PASSWORD", password),
+        ("SOCIAL_OAUTH2_CLIENT_ID", "peer-client".to_owned()),
+        ("SOCIAL_OAUTH2_CLIENT_SECRET", "peer-secret".to_owned()),
+        ("SOCIAL_REFRESH_TOKEN_ENCRYPTION_KEY", STANDARD.encode(key)),
+    ] {
+        all.insert(name.to_owned(), value);
+    }
+    all.into_iter().collect()
+}
+
+/// Follows redirects with the provider's cookies.
+struct Browser {
+    client: Client,
+    cookies: BTreeMap<String, String>,
+}
+
+// === impl Browser ===
+
+impl Browser {
+    fn new(at: &Url) -> Self {
+        Self { client: Client::new(&at.origin().ascii_serialization()), cookies: BTreeMap::new() }
+    }
+
+    /// Up to the redirect whose path is this one, which is not followed.
+    async fn follow(&mut self, mut url: Url, until: &str) -> Url {
+        for _ in 0..10 {
+            let cookies: Vec<String> =
+                self.cookies.iter().map(|(name, value)| format!("{name}={value}")).collect();
+            let answer = self.client.get(url.as_str()).header("cookie", &cookies.join("; ")).send().await;
+            assert!(answer.status.is_redirection(), "{url}: {} {}", answer.status, answer.text());
+            for cookie in answer.headers.get_all("set-cookie") {
+                let pair = cookie.to_str().expect("ASCII").split(';').next().expect("a pair");
+                let (name, value) = pair.split_once('=').expect("a pair");
+                self.cookies.insert(name.to_owned(), value.to_owned());
+            }
+            url = url.join(&answer.header("location")).expect("a redirect is a URL");
+            if url.path() == until {
+                return url;
+            }
+        }
+        panic!("the provider redirects without an end: {url}");
+    }
+}
+
+#[tokio::test]
+async fn an_honest_provider_signs_its_people_in() {
+    let peered = Peered::start().await;
+    let (name, token) = peered.sign_in("ada").await;
+    assert_eq!(name, "temporaryToken", "{token}");
+    let exchanged = peered.exchange(&token).await;
+    let user = &exchanged["user"];
+    assert_eq!((&user["email"], &user["emailVerified"]), (&json!("ada.peer@example.com"), &json!(true)));
+    assert_eq!((&user["name"], &user["provider"]), (&json!("Ada Lovelace"), &json!("peer")));
+    let ada = peered.surface.person("ada.peer@example.com", exchanged["tokens"].clone()).await;
+    assert_eq!(user["userId"], ada.id.as_str());
+    // Again: the same person. Another one of the same provider, whose address nobody verified: no pool user.
+    let (_, again) = peered.sign_in("ada").await;
+    assert_eq!(peered.exchange(&again).await["user"]["userId"], ada.id.as_str());
+    let (_, eve) = peered.sign_in("eve").await;
+    let eve = peered.exchange(&eve).await;
+    assert_eq!((&eve["tokens"], &eve["user"]["emailVerified"]), (&Value::Null, &json!(false)));
+    // The provider's refresh tokens are kept, sealed.
+    let path = peered.folder.path().join("auth.db");
+    let store = sqlx::SqlitePool::connect(&format!("sqlite://{}", path.display())).await.expect("the store");
+    let rows = sqlx::query("SELECT refresh_token FROM auth_social_identities").fetch_all(&store).await;
+    let sealed: Vec<String> = rows.expect("read").iter().map(|row| row.get("refresh_token")).collect();
+    assert_eq!(sealed.len(), 2);
+    assert!(sealed.iter().all(|text| text.starts_with("v1.") && text.split('.').count() == 4), "{sealed:?}");
+    peered.stop().await;
+}
+
+#[tokio::test]
+async fn its_codes_are_bound_to_the_sign_in_that_asked() {
+    let peered = Peered::start().await;
+    let client = peered.surface.client();
+    let mut backs = Vec::new();
+    for _ in 0..2 {
+        let begun = client.get("/auth/social/login").send().await.expect(302);
+        let mut asked = Url::parse(&begun.header("location")).expect("a URL");
+        asked.query_pairs_mut().append_pair("login_hint", "ada");
+        backs.push(Browser::new(&asked).follow(asked, "/auth/social/login/callback").await);
+    }
+    let parameter = |url: &Url, name: &str| {
+        url.query_pairs().find(|(key, _)| key == name).map(|(_, value)| value.into_owned()).expect("there")
+    };
+    // The code of one with the state of the other: PKCE says no.
+    let (code, state) = (parameter(&backs[0], "code"), parameter(&backs[1], "state"));
+    let query: String = url::form_urlencoded::Serializer::new(String::new())
+        .append_pair("code", &code)
+        .append_pair("state", &state)
+        .finish();
+    let landed = client.get(&format!("/auth/social/login/callback?{query}")).send().await.expect(302);
+    assert!(landed.header("location").ends_with("#error=provider_error"), "{}", landed.header("location"));
+    // The state is used up with it.
+    let back = &backs[1];
+    let again = client.get(&format!("{}?{}", back.path(), back.query().expect("a query"))).send().await;
+    assert!(again.expect(302).header("location").ends_with("#error=invalid_state"));
+    peered.stop().await;
+}

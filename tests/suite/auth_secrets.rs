@@ -1,0 +1,62 @@
+//! What is secret stands in no log, no URL's query and no header but the one redirect whose fragment carries it.
+
+use postern_tests::http_body::json;
+use postern_tests::surface::{PASSWORD, sample, text};
+use serde_json::Value;
+
+use crate::auth_stage::{Changes, Stage};
+
+/// Parts of this length of a secret are looked for: half a token is too much, too.
+const PART: usize = 20;
+
+/// Every stretch of a secret that would give it away. A JWT's head is the same for each.
+fn parts(secret: &str) -> Vec<&str> {
+    let pieces = secret.split('.').skip(usize::from(secret.contains('.')));
+    pieces
+        .flat_map(|piece| (0..piece.len() / PART).map(move |at| &piece[at * PART..(at + 1) * PART]))
+        .collect()
+}
+
+#[track_caller]
+fn is_absent(secret: &str, from: &str, what: &str) {
+    for part in parts(secret).into_iter().chain([secret]) {
+        assert!(!from.contains(part), "{what} has {part} of {secret}");
+    }
+}
+
+#[tokio::test]
+async fn nothing_secret_is_logged_at_the_most_talkative_level() {
+    let stage = Stage::start().await;
+    let changes = Changes { filter: Some("trace"), ..Changes::default() };
+    let replica = stage.replica(&changes).await;
+    let ada = replica.surface.register().await;
+    let token = replica.surface.social_sign_in(&sample("ada"), None).await.expect("signed in");
+    let exchanged = replica.post("/auth/tokens/exchange", &json!({"temporaryToken": token})).await;
+    let exchanged = exchanged.expect(200);
+    for (name, value) in &exchanged.headers {
+        is_absent(&token, &String::from_utf8_lossy(value.as_bytes()), name.as_str());
+    }
+    let exchanged: Value = exchanged.json();
+    let refreshed = replica.refresh(&ada.tokens).await.expect(200).json();
+    let wrong = json!({"email": ada.email, "password": "a wrong password of some length"});
+    let _ = replica.post("/auth/login", &wrong).await.problem(401, "invalid_credentials");
+    let _ = replica.post("/auth/password/forgot", &json!({"email": ada.email})).await.expect(204);
+    let _ = replica.post("/auth/logout", &json!({"refreshToken": text(&refreshed, "refreshToken")})).await;
+    let ended = replica.running.stop("TERM").await;
+    let log = ended.stderr;
+    assert!(log.contains("postern_auth::audit") && log.lines().count() > 100, "the log is on: {log}");
+    is_absent(&token, &log, "the log");
+    for set in [&ada.tokens, &exchanged["tokens"], &refreshed] {
+        for name in ["accessToken", "idToken", "refreshToken"] {
+            is_absent(text(set, name), &log, "the log");
+        }
+    }
+    let environment = stage.surface.environment().iter();
+    for (_, secret) in environment.filter(|(name, _)| name.ends_with("SECRET") || name.ends_with("PASSWORD"))
+    {
+        is_absent(secret, &log, "the log");
+    }
+    is_absent(PASSWORD, &log, "the log");
+    is_absent("a wrong password of some length", &log, "the log");
+    is_absent(&ada.email, &log, "the log");
+}

@@ -1,0 +1,117 @@
+//! Authentication upstreams as processes of their own, beside a Redis and pools that can be killed and stopped.
+
+use std::path::Path;
+
+use postern_common::cache::testing::RedisServer;
+use postern_common::database::testing::{TestDatabase, postgres};
+use postern_tests::config_file::{ConfigFile, conf};
+use postern_tests::http_body::json;
+use postern_tests::program::{Program, Running};
+use postern_tests::surface::text;
+use postern_tests::{Answer, Client, Surface, ports};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// Replicas over one PostgreSQL and one Redis, with a standalone for pools, actor service and social provider.
+pub(crate) struct Stage {
+    /// The pools, the actor service and the social provider.
+    pub(crate) standalone: Running,
+    pub(crate) surface: Surface,
+    pub(crate) redis: RedisServer,
+    port: u16,
+    folder: TempDir,
+    database: TestDatabase,
+}
+
+/// One authentication upstream.
+pub(crate) struct Replica {
+    pub(crate) running: Running,
+    pub(crate) surface: Surface,
+}
+
+/// What is different from the configuration that ships.
+#[derive(Default)]
+pub(crate) struct Changes {
+    /// The base URL of another actor service.
+    pub(crate) actor_service: Option<String>,
+    /// The filter of the log.
+    pub(crate) filter: Option<&'static str>,
+}
+
+// === impl Stage ===
+
+impl Stage {
+    pub(crate) async fn start() -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        std::os::unix::fs::symlink(conf(), folder.path().join("conf")).expect("the folder can be written");
+        let port = ports::free(12);
+        let standalone = Program::of_workspace("postern", folder.path()).arg("--data-dir").arg("var");
+        let mut standalone = standalone.arg("--port").arg(port.to_string()).start();
+        let _ = standalone.wait_for_line("ready").await;
+        let surface = Surface::of_folder(&folder.path().join("var"));
+        surface.until_keys().await;
+        let redis = RedisServer::start(&["--save", "", "--appendonly", "no"]).await;
+        Self { standalone, surface, redis, port, folder, database: postgres().await }
+    }
+
+    /// Starts a replica and returns when it is ready.
+    pub(crate) async fn replica(&self, changes: &Changes) -> Replica {
+        let (listen, admin) = (ports::free(1), ports::free(1));
+        let path = self.folder.path().join(format!("auth-{listen}.toml"));
+        std::fs::write(&path, self.config(listen, admin, changes).text()).expect("the folder can be written");
+        let program = Program::of_workspace("postern-auth", self.folder.path());
+        let program = program.arg("--config").arg(path.display().to_string());
+        let environment = self.surface.environment().iter().filter(|(name, _)| !name.starts_with("POSTERN_"));
+        let program = environment.fold(program, |program, (name, value)| program.env(name, value));
+        let mut running = program
+            .env("IDP_SERVICE_ACCOUNT_USERNAME", "auth")
+            .env("IDP_SERVICE_ACCOUNT_PASSWORD", self.surface.env("POSTERN_SERVICE_AUTH_PASSWORD"))
+            .start();
+        let probe = Client::new(&format!("http://127.0.0.1:{admin}"));
+        while probe.get("/readyz").try_send().await.is_none_or(|answer| answer.status != 200) {
+            running.is_alive();
+            tokio::task::yield_now().await;
+        }
+        let env = self.surface.environment().clone();
+        Replica { running, surface: Surface::new(&format!("http://127.0.0.1:{listen}"), env) }
+    }
+
+    /// As it ships, with the addresses of this stage. The social provider knows the callback of standalone's own
+    /// gateway; a test takes the path of it.
+    fn config(&self, listen: u16, admin: u16, changes: &Changes) -> ConfigFile {
+        let address = |name: &str| self.surface.env(name).to_owned();
+        let file = ConfigFile::of_repository("auth.toml")
+            .port(8501, listen)
+            .port(8510, admin)
+            .port(8500, self.port)
+            .set("issuer", &quoted(&address("POSTERN_SOCIAL_URL")))
+            .set("database", &quoted(&self.database.url))
+            .set("cache", &quoted(&self.redis.url()));
+        let actor = changes.actor_service.clone().unwrap_or_else(|| address("POSTERN_ACTOR_URL"));
+        let file = file.set("actor_service", &quoted(&actor));
+        match changes.filter {
+            Some(filter) => file.set("filter", &quoted(filter)),
+            None => file,
+        }
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+}
+
+// === impl Replica ===
+
+impl Replica {
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> Answer {
+        self.surface.client().post(path).json(body).send().await
+    }
+
+    pub(crate) async fn refresh(&self, tokens: &Value) -> Answer {
+        self.post("/auth/tokens/refresh", &json!({"refreshToken": text(tokens, "refreshToken")})).await
+    }
+}
+
+fn quoted(value: &str) -> String {
+    format!("\"{value}\"")
+}
