@@ -113,7 +113,7 @@ async fn without_redis_what_needs_it_is_503_and_the_rest_goes_on() {
 
 #[tokio::test]
 async fn without_the_pool_what_needs_it_is_503_and_the_rest_goes_on() {
-    let mut stage = Stage::start().await;
+    let stage = Stage::start().await;
     let replica = stage.replica(&Changes::default()).await;
     let calls = Calls { replica: &replica, ada: replica.surface.register().await };
     for fault in [Fault::Hangs, Fault::Killed] {

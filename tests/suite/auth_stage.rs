@@ -8,7 +8,7 @@ use postern_tests::config_file::{ConfigFile, conf};
 use postern_tests::http_body::json;
 use postern_tests::program::{Program, Running};
 use postern_tests::surface::text;
-use postern_tests::{Answer, Client, Surface, ports};
+use postern_tests::{Answer, Surface, ports};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -67,11 +67,7 @@ impl Stage {
             .env("IDP_SERVICE_ACCOUNT_USERNAME", "auth")
             .env("IDP_SERVICE_ACCOUNT_PASSWORD", self.surface.env("POSTERN_SERVICE_AUTH_PASSWORD"))
             .start();
-        let probe = Client::new(&format!("http://127.0.0.1:{admin}"));
-        while probe.get("/readyz").try_send().await.is_none_or(|answer| answer.status != 200) {
-            running.is_alive();
-            tokio::task::yield_now().await;
-        }
+        running.until_ready().await;
         let env = self.surface.environment().clone();
         Replica { running, surface: Surface::new(&format!("http://127.0.0.1:{listen}"), env) }
     }
