@@ -266,6 +266,15 @@ mod tests {
     }
 
     #[test]
+    fn what_a_full_disk_does_not_take_is_counted() {
+        let (log, dropped) = log(AccessLogTo::File("/dev/full".into()), 1 << 20);
+        log.append(b"one\n");
+        log.append(b"two\n");
+        drop(log);
+        assert_eq!(dropped.get(), 2);
+    }
+
+    #[test]
     fn what_does_not_fit_is_dropped_and_counted() {
         let (log, dropped) = log(AccessLogTo::Off, 8);
         log.append(b"1234567\n");

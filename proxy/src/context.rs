@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use postern_common::Code;
 use postern_common::token::Caller;
@@ -97,6 +97,17 @@ impl Context {
             upstream_us: None,
             body_bytes: 0,
         }
+    }
+
+    /// How long this upstream may be silent.
+    pub(crate) fn read_timeout(&self, pool: &Pool) -> Duration {
+        self.route().and_then(|route| route.read_timeout).unwrap_or(pool.config.read_timeout)
+    }
+
+    /// Whether one more attempt may be made at the upstream.
+    pub(crate) fn may_retry(&self, pool: &Pool) -> bool {
+        let most = self.route().and_then(|route| route.retries).unwrap_or(pool.config.retries);
+        pool.may_retry(self.attempts, most)
     }
 
     /// The route that it takes.

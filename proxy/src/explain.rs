@@ -126,11 +126,26 @@ fn verdict(out: &mut String, table: &Table, request: &Request<'_>, sender: &Send
         Some(Caller::Service(service)) => writeln!(out, "caller     service {}", service.service_id),
     };
     let _memory_only = match decide(table, request, caller.as_ref()).outcome {
-        Ok(()) => writeln!(out, "decision   allow"),
+        Ok(()) => writeln!(out, "decision   allow\nadds       {}", added(caller.as_ref())),
         Err(code) => {
             writeln!(out, "decision   {} {}: {}", code.status().as_u16(), code.as_str(), code.title())
         }
     };
+}
+
+/// The fields with which the upstream is told who is calling.
+fn added(caller: Option<&Caller>) -> String {
+    let always = "X-Request-Id, X-Forwarded-For, X-Forwarded-Host, X-Forwarded-Proto, traceparent";
+    match caller {
+        None => always.to_owned(),
+        Some(Caller::User(user)) => {
+            format!("X-Postern-Kind: user, X-Postern-Subject: {}, X-Postern-Scopes, {always}", user.subject)
+        }
+        Some(Caller::Service(service)) => format!(
+            "X-Postern-Kind: service, X-Postern-Subject: {}, X-Postern-Service: {}, X-Postern-Scopes, {always}",
+            service.subject, service.service_id
+        ),
+    }
 }
 
 /// Host and target of an absolute URL; `localhost` and the text itself for a path.
@@ -167,6 +182,7 @@ mod tests {
             "policy     users or services: any",
             "caller     user test",
             "decision   allow",
+            "adds       X-Postern-Kind: user, X-Postern-Subject: test, X-Postern-Scopes, X-Request-Id",
         ] {
             assert!(said.contains(line), "{line} is missing:\n{said}");
         }

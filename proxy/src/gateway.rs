@@ -105,7 +105,7 @@ impl ProxyHttp for Gateway {
             self.state.metrics.overhead.observe((began - ctx.started).as_secs_f64());
         }
         if let Some(watch) = watch(session) {
-            watch.expect_upstream(pool.config.connect_timeout + pool.config.read_timeout);
+            watch.expect_upstream(pool.config.connect_timeout + ctx.read_timeout(pool));
         }
         ctx.attempt = Some(Attempt { pool: Arc::clone(pool), ticket, began });
         Ok(peer)

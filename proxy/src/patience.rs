@@ -49,6 +49,8 @@ pub(crate) struct Patience {
     pub(crate) alarm: Alarm,
     pub(crate) reading: Option<Stall>,
     pub(crate) writing: Option<Stall>,
+    /// Of a tunnel: both directions together.
+    silence: Option<Stall>,
     /// Bytes that came from the client and went to it.
     pub(crate) received: u64,
     pub(crate) sent: u64,
@@ -196,6 +198,25 @@ impl Patience {
                 }
             }
         }
+    }
+
+    /// While a tunnel is silent: whether it has been so for too long. A reader that takes nothing counts as before.
+    pub(crate) fn poll_tunnel(
+        &mut self,
+        watch: &Watch,
+        limits: &Limits,
+        cx: &mut Context<'_>,
+    ) -> Poll<Fault> {
+        if let Poll::Ready(fault) = self.poll(watch, limits, cx) {
+            return Poll::Ready(fault);
+        }
+        let moved = self.received + self.sent;
+        let silence = match self.silence {
+            Some(silence) if silence.moved == moved => silence,
+            Some(_) | None => Stall { since: Instant::now(), moved },
+        };
+        self.silence = Some(silence);
+        self.alarm.poll(silence.since + limits.tunnel_timeout, cx).map(|()| Fault::Stalled)
     }
 
     /// While the upstream is waited for: whether it, or the request as a whole, has taken too long.

@@ -208,9 +208,9 @@ impl Pool {
         }
     }
 
-    /// Whether one more attempt may be made after so many.
-    pub(crate) fn may_retry(&self, attempts: u32) -> bool {
-        if attempts > self.config.retries {
+    /// Whether one more attempt may be made after so many, of which `most` may be further ones.
+    pub(crate) fn may_retry(&self, attempts: u32, most: u32) -> bool {
+        if attempts > most {
             return false;
         }
         let may = self.budget.take();

@@ -49,6 +49,8 @@ pub(crate) struct Wire {
     patience: Patience,
     watch: Watch,
     tunnel: AtomicBool,
+    /// Whether the stop has begun.
+    stopping: bool,
     /// Whether a head was handed over that no hook has seen yet.
     unheard: AtomicBool,
     /// On an HTTP/2 connection: whether a frame that is no body is taking too long.
@@ -78,6 +80,7 @@ impl Wire {
             patience: Patience::default(),
             watch: Watch::new(),
             tunnel: AtomicBool::new(false),
+            stopping: false,
             unheard: AtomicBool::new(false),
             frames: None,
             digest: Arc::new(digest),
@@ -168,15 +171,23 @@ impl Wire {
             self.note_body();
             return Poll::Ready(Ok(()));
         }
+        let fault = ready!(self.poll_sender(cx));
+        self.fail(fault)
+    }
+
+    /// While the client sends nothing: whether that has gone on for too long.
+    fn poll_sender(&mut self, cx: &mut Context<'_>) -> Poll<Fault> {
         if self.framing != Framing::Tunnel {
             self.patience.wait_for_body();
-        } else if let Some(due) = self.frames.as_ref().and_then(|frames| frames.due(self.limits.head_timeout))
-        {
-            ready!(self.patience.alarm.poll(due, cx));
-            return self.fail(Fault::Stalled);
+            return self.patience.poll(&self.watch, &self.limits, cx);
         }
-        let fault = ready!(self.patience.poll(&self.watch, &self.limits, cx));
-        self.fail(fault)
+        match &self.frames {
+            None => self.patience.poll_tunnel(&self.watch, &self.limits, cx),
+            Some(frames) => match frames.due(self.limits.head_timeout) {
+                Some(due) => self.patience.alarm.poll(due, cx).map(|()| Fault::Stalled),
+                None => self.patience.poll(&self.watch, &self.limits, cx),
+            },
+        }
     }
 
     fn note_body(&mut self) {

@@ -15,6 +15,7 @@ mod contract;
 mod document;
 mod endurance;
 mod gateway_changes;
+mod gateway_deploy;
 mod guard;
 mod hostile;
 mod house;

@@ -147,7 +147,7 @@ async fn failures(caller: &Caller) {
     caller.provoke_behind(Gateway::config(away), 503, "upstream_unavailable").await;
     let hangs = Broken::Hangs.start().await;
     let keys = format!("addresses = [\"{hangs}\"]\nconnect_timeout = \"200ms\"\nread_timeout = \"50ms\"\n");
-    let impatient = ["auth", "notify", "actor", "document"]
+    let impatient = ["auth", "notify", "actor", "document", "identity-pool"]
         .into_iter()
         .fold(Gateway::config(hangs), |file, name| file.table(&format!("upstream.{name}"), &keys));
     caller.provoke_behind(impatient, 504, "upstream_timeout").await;

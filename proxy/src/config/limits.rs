@@ -24,6 +24,8 @@ pub struct Limits {
     pub head_timeout: Duration,
     /// How long a connection may be idle between requests; default 60 s.
     pub idle_timeout: Duration,
+    /// How long a connection that has become a tunnel (WebSocket) may be silent in both directions; default 10 min.
+    pub tunnel_timeout: Duration,
     /// The largest request body; default 1 MiB. A route can have its own.
     pub body_bytes: u64,
     /// Bytes per second below which a body that is being sent or read counts as stalled; default 512.
@@ -97,6 +99,7 @@ impl Limits {
             head,
             head_timeout: section.or("head_timeout", default.head_timeout, timeout),
             idle_timeout: section.or("idle_timeout", default.idle_timeout, timeout),
+            tunnel_timeout: section.or("tunnel_timeout", default.tunnel_timeout, timeout),
             body_bytes: section.or("body_bytes", default.body_bytes, |field| field.bytes()),
             min_rate: section.or("min_rate", default.min_rate, |field| field.integer(1..=1_000_000)),
             stall_timeout: section.or("stall_timeout", default.stall_timeout, timeout),
@@ -122,6 +125,7 @@ impl Default for Limits {
             head: HeadLimits { bytes: 32 << 10, fields: 100, target: 8 << 10 },
             head_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(60),
+            tunnel_timeout: Duration::from_secs(600),
             body_bytes: 1 << 20,
             min_rate: 512,
             stall_timeout: Duration::from_secs(20),

@@ -24,6 +24,10 @@ pub struct Route {
     pub body_bytes: u64,
     /// From the head of the request to the end of the response.
     pub deadline: Duration,
+    /// How long its upstream may be silent, as in `upstream.NAME.read_timeout`; default what stands there.
+    pub read_timeout: Option<Duration>,
+    /// Further attempts, as in `upstream.NAME.retries`; default what stands there.
+    pub retries: Option<u32>,
     /// Further rates.
     pub limits: Vec<RateLimit>,
     /// What is forwarded in place of the path; default the path as it came.
@@ -114,6 +118,8 @@ impl Route {
                 policy: policy?,
                 body_bytes: route.or("body_bytes", limits.body_bytes, |field| field.bytes()),
                 deadline: route.or("deadline", limits.deadline, timeout),
+                read_timeout: route.optional("read_timeout", timeout),
+                retries: route.optional("retries", |field| field.integer(0..=5)),
                 limits: rates,
                 rewrite,
                 websocket: route.or("websocket", false, |field| field.boolean()),

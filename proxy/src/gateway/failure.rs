@@ -12,7 +12,7 @@ use crate::patience::Fault;
 pub(super) fn to_connect(ctx: &Context, mut error: Box<Error>) -> Box<Error> {
     let Some(attempt) = &ctx.attempt else { return error };
     attempt.pool.note_failure(&attempt.ticket.endpoint);
-    error.set_retry(attempt.pool.may_retry(ctx.attempts));
+    error.set_retry(ctx.may_retry(&attempt.pool));
     error
 }
 
@@ -36,7 +36,7 @@ pub(super) fn while_proxying(
         && at_upstream
     {
         if error.retry() {
-            error.set_retry(attempt.pool.may_retry(ctx.attempts));
+            error.set_retry(ctx.may_retry(&attempt.pool));
         } else {
             attempt.pool.note_failure(&attempt.ticket.endpoint);
         }

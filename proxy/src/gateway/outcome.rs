@@ -35,7 +35,7 @@ pub(super) fn note_response(session: &Session, response: &ResponseHeader, ctx: &
         ctx.upstream_us = Some(micros);
     }
     if let (Some(watch), Some(attempt)) = (watch(session), &ctx.attempt) {
-        watch.expect_upstream(attempt.pool.config.read_timeout);
+        watch.expect_upstream(ctx.read_timeout(&attempt.pool));
     }
     if status == StatusCode::SWITCHING_PROTOCOLS
         && let Some(wire) = wire(session)

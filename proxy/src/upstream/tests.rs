@@ -80,7 +80,7 @@ fn a_retry_goes_elsewhere_and_is_bounded() {
     let first = pool.pick(0, None).expect("an address");
     let other = pool.pick(0, Some(&first.endpoint)).expect("another address");
     assert_ne!(first.endpoint.address, other.endpoint.address);
-    assert!(pool.may_retry(1) && !pool.may_retry(2));
+    assert!(pool.may_retry(1, 1) && !pool.may_retry(2, 1));
 }
 
 #[test]

@@ -3,7 +3,7 @@ use std::io;
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use tokio::io::{AsyncRead, ReadBuf};
@@ -11,6 +11,9 @@ use tokio::io::{AsyncRead, ReadBuf};
 use super::{KEEP, Wire};
 use crate::framing::Framing;
 use crate::head::{Head, HeadFault, Progress};
+
+/// A client that has just connected is about to ask: the stop finds its connection idle only after so long.
+const YOUNG: Duration = Duration::from_secs(1);
 
 /// One read; the buffer stands on the stack, so that waiting for a request costs no memory.
 const READ: usize = 8 << 10;
@@ -52,15 +55,18 @@ impl Wire {
                     Poll::Pending => {}
                 }
                 let idle = self.inbound.is_empty();
-                if idle && stop.as_mut().poll(cx).is_ready() {
+                self.stopping = self.stopping || stop.as_mut().poll(cx).is_ready();
+                let young = first.then_some(waiting_since + YOUNG);
+                if idle && self.stopping && young.is_none_or(|until| until <= Instant::now()) {
                     return Poll::Ready(HeadEvent::Closed);
                 }
                 if !idle && head_since.is_none() {
                     head_since = Some(Instant::now());
                 }
-                let due = match head_since {
-                    Some(since) => since + self.limits.head_timeout,
-                    None => waiting_since + self.limits.idle_timeout,
+                let due = match (head_since, young) {
+                    (Some(_), Some(young)) if idle && self.stopping => young,
+                    (Some(since), _) => since + self.limits.head_timeout,
+                    (None, _) => waiting_since + self.limits.idle_timeout,
                 };
                 if self.patience.alarm.poll(due, cx).is_pending() {
                     return Poll::Pending;

@@ -1,0 +1,150 @@
+//! What is decided before a request is one: who may connect, and what is written down of it.
+
+use serde_json::Value;
+use tokio::io::AsyncReadExt;
+
+use super::harness::{Gateway, PATIENCE, ROUTES};
+use super::origin::{Manner, Origin};
+
+#[tokio::test]
+async fn an_address_has_so_many_connections_and_no_more() {
+    let gateway = Gateway::with(Manner::Answer, "connections_per_address = 2", "").await;
+    let (mut one, two) = (gateway.connect().await, gateway.connect().await);
+    one.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
+    assert_eq!(one.answer().await.expect("an answer").status, 200);
+    let mut third = gateway.connect().await;
+    assert!(third.is_closed().await, "one too many");
+    assert!(gateway.ask("/metrics").await.contains("postern_connections_refused_total 1"));
+    drop(two);
+    let again = async {
+        loop {
+            let mut client = gateway.connect().await;
+            client.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
+            if client.answer().await.is_some() {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, again).await.expect("a place that was left is free again");
+}
+
+#[tokio::test]
+async fn above_the_cap_on_all_connections_the_next_one_waits() {
+    let gateway = Gateway::with(Manner::Answer, "connections = 1", "").await;
+    let mut first = gateway.connect().await;
+    first.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
+    assert_eq!(first.answer().await.expect("an answer").status, 200);
+    let mut second = gateway.connect().await;
+    second.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
+    assert_eq!(gateway.origin.seen().len(), 1, "it waits in the kernel");
+    let mut byte = [0];
+    assert!(second.stream.try_read(&mut byte).is_err(), "nothing is said to it");
+    drop(first);
+    assert_eq!(second.answer().await.expect("an answer").status, 200);
+}
+
+#[tokio::test]
+async fn what_is_matched_forwarded_and_logged_is_the_same_to_the_byte() {
+    let origin = Origin::start(Manner::Answer).await;
+    let address = origin.address;
+    let route =
+        "[[route]]\npath = \"/any/*\"\nmethods = [\"GET\"]\nupstream = \"origin\"\npolicy = \"public\"\n";
+    let upstream = format!("addresses = [\"{address}\"]");
+    let gateway =
+        Gateway::before(origin, &upstream, "", &format!("{route}{}", ROUTES.replace("/any/{id}", "/other")))
+            .await;
+    let mut targets: Vec<String> = (0x21..0x7f_u8)
+        .filter(|byte| !b"#".contains(byte))
+        .flat_map(|byte| {
+            [
+                format!("/any/a{}b?q", byte as char),
+                format!("/any/a%{byte:02X}b"),
+                format!("/any/a%{byte:02x}b"),
+            ]
+        })
+        .collect();
+    targets.extend(
+        [
+            "/any/%C3%A9",
+            "/any/a:b@c!$&'()*+,=~-._",
+            "/any/x?a=%20&b=%2F..//;#".trim_end_matches('#'),
+            "/any/a.",
+        ]
+        .map(str::to_owned),
+    );
+    for target in &targets {
+        gateway.get(target, "").await;
+    }
+    let seen: Vec<String> = gateway
+        .origin
+        .seen()
+        .iter()
+        .map(|request| request.split(' ').nth(1).expect("a target").to_owned())
+        .collect();
+    let events: Vec<Value> = gateway.finish().await;
+    assert_eq!(events.len(), targets.len());
+    let mut forwarded = seen.iter();
+    for (target, event) in targets.iter().zip(&events) {
+        if event["status"] == 400 {
+            assert!(event["path"].is_null() && event["code"] == "invalid_target", "{target}: {event}");
+            continue;
+        }
+        assert_eq!((event["status"].as_u64(), forwarded.next()), (Some(200), Some(target)), "{event}");
+        assert_eq!(event["path"], target.split('?').next().expect("a path"), "{event}");
+    }
+    assert_eq!(forwarded.next(), None, "what was refused reached nothing");
+    assert!((40..targets.len() - 40).contains(&seen.len()), "{} of {} passed", seen.len(), targets.len());
+}
+
+#[tokio::test]
+async fn a_silent_tunnel_is_closed_and_one_that_speaks_is_not() {
+    let gateway = Gateway::with(Manner::Upgrade, "tunnel_timeout = \"200ms\"", "").await;
+    let bearer = format!("Authorization: Bearer {}\r\n", gateway.user());
+    let upgrade = format!(
+        "GET /socket HTTP/1.1\r\nHost: h\r\n{bearer}Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+    );
+    let (mut silent, mut speaking) = (gateway.connect().await, gateway.connect().await);
+    for client in [&mut silent, &mut speaking] {
+        client.write(&upgrade).await;
+        assert_eq!(client.answer().await.expect("an answer").status, 101);
+        assert_eq!(client.bytes(5).await, "hello");
+    }
+    let mut rest = Vec::new();
+    let closed = async {
+        let reading = silent.stream.read_to_end(&mut rest);
+        tokio::pin!(reading);
+        loop {
+            tokio::select! {
+                _ = &mut reading => return,
+                () = async {
+                    speaking.write("ping").await;
+                    assert_eq!(speaking.bytes(4).await, "ping");
+                } => {}
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, closed).await.expect("the silent one is closed in time");
+    speaking.write("pong").await;
+    assert_eq!(speaking.bytes(4).await, "pong");
+}
+
+#[tokio::test]
+async fn a_route_has_its_own_patience_and_its_own_attempts() {
+    let origin = Origin::start(Manner::Hang).await;
+    let route = |name: &str, more: &str| {
+        format!(
+            "[[route]]\npath = \"/{name}\"\nmethods = [\"GET\"]\nupstream = \"{name}\"\npolicy = \"public\"\n{more}\n"
+        )
+    };
+    let upstream = format!(
+        "addresses = [\"{}\"]\n[upstream.quick]\naddresses = [\"{}\"]\n[upstream.once]\naddresses = [\"127.0.0.1:1\", \"127.0.0.1:2\"]\n",
+        origin.address, origin.address
+    );
+    let routes = route("quick", "read_timeout = \"100ms\"") + &route("once", "retries = 0");
+    let gateway = Gateway::before(origin, &upstream, "", &routes).await;
+    assert_eq!(gateway.get("/quick", "").await.code(), "upstream_timeout");
+    assert_eq!(gateway.get("/once", "").await.code(), "upstream_unavailable");
+    assert!(!gateway.ask("/metrics").await.contains("postern_retries_total{upstream=\"once\"} 1"));
+    let events = gateway.finish().await;
+    assert!(events[1]["attempts"].is_null(), "one attempt: {}", events[1]);
+}
