@@ -111,8 +111,9 @@ fn a_code_stands_only_under_its_own_status_and_every_code_under_one() {
 #[test]
 fn protected_operations_document_their_401_and_public_ones_ask_for_no_token() {
     for operation in Contract::shared().operations() {
-        let is_public =
-            ["/auth/", "/api/session", "/webhooks/", "/.well-known/"].iter().any(|prefix| operation.path.starts_with(prefix));
+        let is_public = ["/auth/", "/api/session", "/webhooks/", "/.well-known/"]
+            .iter()
+            .any(|prefix| operation.path.starts_with(prefix));
         assert_eq!(operation.is_protected, !is_public || operation.path == "/auth/me", "{}", operation.id);
         assert!(!operation.is_protected || operation.responses.contains_key(&401), "{}", operation.id);
     }

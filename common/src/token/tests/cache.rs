@@ -213,39 +213,26 @@ proptest! {
     }
 }
 
+/// As large as a pool writes them: 73 bytes of header, a payload, an RSA signature.
 #[test]
-fn tmp_measure() {
-    use crate::token::User;
-    let rss = || {
-        let text = std::fs::read_to_string("/proc/self/statm").unwrap();
-        text.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
-    };
-    let jwk = RSA.jwk("u1");
-    let named = NamedKey::read(jwk.as_object().unwrap()).ok().unwrap();
-    let key = Arc::new(named.key);
-    let cache = Cache::new(1 << 30);
-    let shared: Arc<str> = "https://cognito-idp.us-west-2.amazonaws.com/us-west-2_AbCdEf123".into();
-    let client: Arc<str> = "4h57k5example".into();
-    let lists: Arc<[String]> = Vec::new().into();
-    let before = rss();
-    for n in 0..100_000_u32 {
-        let subject: Arc<str> = format!("{n:08}-2b6d-4c57-9a0f-3f1d7be6c002").into();
-        let token = format!(
-            "eyJraWQiOiJkZXZlbG9wbWVudC1rZXktMSIsImFsZyI6IlJTMjU2IiwidHlwIjoiSldUIn0.{}.{n:0>342}",
-            "p".repeat(850 - 73 - 343)
-        );
+fn a_hundred_thousand_tokens_fit_into_what_the_gateway_gives_them() {
+    let named = NamedKey::read(RSA.jwk("u1").as_object().unwrap()).ok().expect("a key");
+    let (cache, key) = (Cache::new(116 << 20), Arc::new(named.key));
+    let name: Arc<str> = "shared".into();
+    let (header, payload) = ("h".repeat(72), "p".repeat(434));
+    for number in 0..100_000 {
+        let token = format!("{header}.{payload}.{number:0>342}");
         assert_eq!(token.len(), 850);
-        let caller = Caller::User(Arc::new(User {
-            issuer: shared.clone(),
-            username: subject.clone(),
-            subject,
-            client_id: client.clone(),
-            scopes: lists.clone(),
-            groups: lists.clone(),
-            expires_at: 1 << 40,
+        let service = Service {
+            issuer: Arc::clone(&name),
+            subject: Arc::clone(&name),
+            service_id: Arc::clone(&name),
+            scopes: Arc::new([]),
+            expires_at: i64::MAX,
             claims: Claims::of_token(key.without_header(&token)),
-        }));
-        cache.insert(&token, Outcome::Accepted { caller, key: key.clone() }, 0);
+        };
+        let caller = Caller::Service(Arc::new(service));
+        cache.insert(&token, Outcome::Accepted { caller, key: Arc::clone(&key) }, 0);
     }
-    println!("MEASURE {:?} rss {} per entry", cache.size(), (rss() - before) / 100_000);
+    assert_eq!(cache.size().0, 100_000, "{} bytes", cache.size().1);
 }
