@@ -17,6 +17,7 @@ use postern_common::token::{Verifier, VerifierOptions};
 use postern_common::{Clock, Shutdown};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 use tokio_util::task::TaskTracker;
 
 use crate::access::AccessLog;
@@ -171,8 +172,9 @@ impl App {
             by_address: Arc::default(),
             tasks: TaskTracker::new(),
         };
+        let mut doors = JoinSet::new();
         for (listener, tls) in listeners.public.into_iter().zip(self.tls) {
-            tokio::spawn(acceptor.clone().run(listener, tls, accepting.clone()));
+            doors.spawn(acceptor.clone().run(listener, tls, accepting.clone()));
         }
         self.running.set_ok();
         if let Some(predecessor) = self.predecessor {
@@ -184,6 +186,8 @@ impl App {
         tokio::time::sleep(stop.notice).await;
         self.connections.stop_keeping();
         accepting.begin();
+        // What was accepted at the last moment is among the tasks only when its loop has ended.
+        while doors.join_next().await.is_some() {}
         drain(&acceptor.tasks, stop.drain).await;
         background.begin();
         keepers.finished().await;
