@@ -109,7 +109,7 @@ async fn every_operation_answers_what_the_document_says_when_the_gateway_refuses
     let public: BTreeSet<_> =
         caller.contract.operations().iter().filter(|one| !one.is_protected).map(|one| &one.id).collect();
     let unseen: Vec<_> =
-        documented.filter(|one| !seen.contains(one) && !(one.1 == 401 && public.contains(&one.0))).collect();
+        documented.filter(|one| !(seen.contains(one) || one.1 == 401 && public.contains(&one.0))).collect();
     assert!(unseen.is_empty(), "not provoked: {unseen:?}");
 }
 
