@@ -18,13 +18,12 @@ use postern_common::cache::{Cache, CacheError};
 use sha2::{Digest, Sha256};
 
 use crate::auth::Visitor;
-use crate::email::Email;
 use crate::seal::hex;
 
 /// How many failures each scope has free, and within which time they count.
 #[derive(Clone, Copy, Debug)]
 pub struct AbuseLimits {
-    /// Of one account (an e-mail address, known or not). Default 5.
+    /// Of one account (an e-mail address, known or not; at a second factor, a user). Default 5.
     pub account: u64,
     /// Of one address. Default 30: an office shares one.
     pub address: u64,
@@ -47,6 +46,8 @@ pub(crate) enum Door {
     Forgot,
     /// A code that confirms the address of a registration.
     Confirm,
+    /// A code of a second factor.
+    Factor,
     /// A registration: nothing is guessed, and each one counts.
     Register,
     /// The way back from a social provider: nothing is guessed, and each one that fails counts.
@@ -98,6 +99,7 @@ impl Door {
             Self::Reset => "reset",
             Self::Forgot => "forgot",
             Self::Confirm => "confirm",
+            Self::Factor => "factor",
             Self::Register => "register",
             Self::Social => "social",
         }
@@ -113,8 +115,8 @@ impl Abuse {
 
     /// `None` when an attempt must wait: the client reads what a wrong guess reads. The account's count goes up
     /// before the guess is looked at, so that guesses at the same time are no way around it.
-    pub(crate) async fn admit(&self, door: Door, visitor: &Visitor, email: &Email) -> Option<Attempt> {
-        let attempt = self.attempt(door, visitor, email).await;
+    pub(crate) async fn admit(&self, door: Door, visitor: &Visitor, who: &str) -> Option<Attempt> {
+        let attempt = self.attempt(door, visitor, who).await;
         if self.must_wait(&attempt).await {
             return None;
         }
@@ -165,22 +167,23 @@ impl Abuse {
     }
 
     /// Somebody who proved to be the account's holder by other means: the network is known from now on.
-    pub(crate) async fn welcome(&self, visitor: &Visitor, email: &Email) {
-        let attempt = self.attempt(Door::Password, visitor, email).await;
+    pub(crate) async fn welcome(&self, visitor: &Visitor, who: &str) {
+        let attempt = self.attempt(Door::Password, visitor, who).await;
         self.succeeded(attempt).await;
     }
 
     /// Whom this attempt counts against.
-    async fn attempt(&self, door: Door, visitor: &Visitor, email: &Email) -> Attempt {
-        let digest = account(email);
+    async fn attempt(&self, door: Door, visitor: &Visitor, who: &str) -> Attempt {
+        let digest = account(who);
         let account = format!("{PREFIX}:{}:{digest}", door.name());
         let Some(address) = address(visitor) else {
             return Attempt { door, account: Some(account), places: Vec::new(), known: None };
         };
         let network = network(address);
         let known = format!("{PREFIX}:known:{digest}:{network}");
-        // Whoever confirms an address has not shown yet to be its holder, from wherever they signed in.
-        if door != Door::Confirm && self.get(&known).await.is_some() {
+        // Whoever knows the password and not the code may be anybody, from wherever they signed in.
+        let counts_alone = !matches!(door, Door::Confirm | Door::Factor);
+        if counts_alone && self.get(&known).await.is_some() {
             let account = Some(format!("{account}:{network}"));
             return Attempt { door, account, places: Vec::new(), known: Some(known) };
         }
@@ -243,9 +246,9 @@ fn address(visitor: &Visitor) -> Option<IpAddr> {
     visitor.address.map(|address| address.to_canonical())
 }
 
-/// Addresses differ in case only for people; the cache never sees one.
-fn account(email: &Email) -> String {
-    hex(&Sha256::digest(email.as_str().to_ascii_lowercase())[..16])
+/// An account by its address or user name. Addresses differ in case only for people; the cache never sees one.
+fn account(who: &str) -> String {
+    hex(&Sha256::digest(who.to_ascii_lowercase())[..16])
 }
 
 fn network(address: IpAddr) -> String {

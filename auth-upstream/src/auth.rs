@@ -13,7 +13,6 @@ use crate::abuse::{Abuse, Attempt, Door};
 use crate::actors::ActorService;
 use crate::address::Network;
 use crate::config::{Confirm, Refresh};
-use crate::email::Email;
 use crate::metrics::Metrics;
 use crate::pace::Pace;
 use crate::pool::UserPool;
@@ -66,11 +65,11 @@ impl Auth {
         &self,
         (door, silent): (Door, Code),
         visitor: &Visitor,
-        email: &Email,
+        who: &str,
         guess: impl Future<Output = Result<T, Problem>>,
     ) -> Result<T, Problem> {
         let began = Instant::now();
-        let Some(attempt) = self.abuse.admit(door, visitor, email).await else {
+        let Some(attempt) = self.abuse.admit(door, visitor, who).await else {
             self.metrics.held(door);
             self.pace.keep(door, began).await;
             return Err(silent.into());

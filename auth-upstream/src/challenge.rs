@@ -9,6 +9,7 @@ use std::time::Duration;
 use postern_common::{Code, Problem};
 use serde_json::{Map, Value, json};
 
+use crate::abuse::Door;
 use crate::audit::Act;
 use crate::auth::{Auth, Visitor};
 use crate::email::Email;
@@ -21,6 +22,9 @@ use crate::token_set::TokenSet;
 const CHALLENGE_TTL: Duration = Duration::from_secs(15 * 60);
 /// How long a code that was mailed can be used: Cognito's 24 hours.
 const CONFIRMATION_TTL: Duration = Duration::from_secs(24 * 3600);
+
+/// The challenge that has nothing to guess.
+const NEW_PASSWORD: &str = "NEW_PASSWORD_REQUIRED";
 
 /// The name of the challenge that `POST /auth/register/confirm` answers.
 pub(crate) const CONFIRM_SIGN_UP: &str = "CONFIRM_SIGN_UP";
@@ -47,19 +51,26 @@ impl Auth {
         visitor: &Visitor,
         answer: Answer,
     ) -> Result<TokenSet, Problem> {
-        let outcome = self.take_step(answer).await;
+        let outcome = self.take_step(visitor, answer).await;
         self.ended(visitor, Act::SignIn, outcome)
     }
 
-    async fn take_step(&self, answer: Answer) -> Result<(String, TokenSet), Problem> {
+    async fn take_step(&self, visitor: &Visitor, answer: Answer) -> Result<(String, TokenSet), Problem> {
         let opened = Session::open(&self.ring, &answer.session, self.clock.now());
         let Some(Session::Pool { name, session, username, .. }) = opened else {
             return Err(Code::InvalidChallenge.into());
         };
         let answers = answer.under_names_of(&name)?;
-        let step = self.pool.answer(&name, &session, &username, answers).await;
-        let step = step.map_err(|fault| fault.problem(Operation::Challenge))?;
-        self.complete(step).map(|signed_in| (signed_in.subject, signed_in.set))
+        let step = async {
+            let step = self.pool.answer(&name, &session, &username, answers).await;
+            let step = step.map_err(|fault| fault.problem(Operation::Challenge))?;
+            self.complete(step).map(|signed_in| (signed_in.subject, signed_in.set))
+        };
+        if name == NEW_PASSWORD {
+            return step.await;
+        }
+        // Everything else is a code, which can be guessed at by whoever has the password.
+        self.guarded((Door::Factor, Code::InvalidChallenge), visitor, &username, step).await
     }
 
     /// 401 with what the client must answer.

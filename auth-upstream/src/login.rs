@@ -38,7 +38,7 @@ impl Auth {
     pub(crate) async fn login(&self, visitor: &Visitor, login: &Login) -> Result<TokenSet, Problem> {
         let guess = self.check_password(login);
         let door = (Door::Password, Code::InvalidCredentials);
-        let outcome = self.guarded(door, visitor, &login.email, guess).await;
+        let outcome = self.guarded(door, visitor, login.email.as_str(), guess).await;
         self.ended(visitor, Act::SignIn, outcome.map(|signed_in| (signed_in.subject, signed_in.set)))
     }
 

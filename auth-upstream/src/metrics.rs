@@ -68,4 +68,10 @@ impl Metrics {
     pub(crate) fn count(&self, act: Act, outcome: &str) {
         self.journeys.with_label_values(&[act.name(), outcome]).inc();
     }
+
+    /// How many journeys ended so.
+    #[cfg(test)]
+    pub(crate) fn counted(&self, act: Act, outcome: &str) -> u64 {
+        self.journeys.with_label_values(&[act.name(), outcome]).get()
+    }
 }

@@ -41,7 +41,7 @@ impl Auth {
     }
 
     async fn send_code(&self, visitor: &Visitor, email: &Email) {
-        let Some(attempt) = self.abuse.admit(Door::Forgot, visitor, email).await else {
+        let Some(attempt) = self.abuse.admit(Door::Forgot, visitor, email.as_str()).await else {
             self.metrics.held(Door::Forgot);
             return;
         };
@@ -56,9 +56,9 @@ impl Auth {
     /// Sets the new password.
     pub(crate) async fn reset_password(&self, visitor: &Visitor, reset: &Reset) -> Result<(), Problem> {
         let door = (Door::Reset, Code::InvalidCode);
-        let outcome = self.guarded(door, visitor, &reset.email, self.try_reset(reset)).await;
+        let outcome = self.guarded(door, visitor, reset.email.as_str(), self.try_reset(reset)).await;
         if outcome.is_ok() {
-            self.abuse.welcome(visitor, &reset.email).await;
+            self.abuse.welcome(visitor, reset.email.as_str()).await;
         }
         self.ended(visitor, Act::PasswordReset, outcome.map(|()| (String::new(), ())))
     }

@@ -65,7 +65,7 @@ impl Auth {
     ) -> Result<TokenSet, Problem> {
         let outcome = self.register_admitted(visitor, registration).await;
         if outcome.is_ok() {
-            self.abuse.welcome(visitor, &registration.email).await;
+            self.abuse.welcome(visitor, registration.email.as_str()).await;
         }
         self.ended(visitor, Act::Register, outcome.map(|signed_in| (signed_in.subject, signed_in.set)))
     }
@@ -118,9 +118,9 @@ impl Auth {
                 Err(fault) => Err(fault.problem(Operation::Confirm)),
             }
         };
-        self.guarded((Door::Confirm, Code::InvalidCode), visitor, email, guess).await?;
+        self.guarded((Door::Confirm, Code::InvalidCode), visitor, email.as_str(), guess).await?;
         let door = (Door::Password, Code::InvalidCredentials);
-        self.guarded(door, visitor, email, self.sign_in_and_save(registration)).await
+        self.guarded(door, visitor, email.as_str(), self.sign_in_and_save(registration)).await
     }
 
     /// One registration of an address at a time, over all replicas; the compensation takes the same lock.
@@ -156,7 +156,7 @@ impl Auth {
                     return Err(fault.problem(Operation::SignUp));
                 }
                 let door = (Door::Password, Code::EmailNotAvailable);
-                self.guarded(door, visitor, email, self.repeat(registration)).await
+                self.guarded(door, visitor, email.as_str(), self.repeat(registration)).await
             }
         }
     }

@@ -1,5 +1,7 @@
-//! What is secret stands in no log, no URL's query and no header but the one redirect whose fragment carries it.
+//! What is secret stands in no log, no URL's query and no header but the one redirect whose fragment carries it; who did
+//! what, and with which outcome, stands in the audit log.
 
+use postern_tests::Answer;
 use postern_tests::http_body::json;
 use postern_tests::surface::{PASSWORD, sample, text};
 use serde_json::Value;
@@ -59,4 +61,45 @@ async fn nothing_secret_is_logged_at_the_most_talkative_level() {
     is_absent(PASSWORD, &log, "the log");
     is_absent("a wrong password of some length", &log, "the log");
     is_absent(&ada.email, &log, "the log");
+}
+
+/// The audit event of the request that this answers.
+#[track_caller]
+fn event(log: &str, answer: &Answer) -> (String, String, String) {
+    let id = answer.header("x-request-id");
+    let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let mut events = lines.filter(|line| line["target"] == "postern_auth::audit" && line["request_id"] == id);
+    let event = events.next().unwrap_or_else(|| panic!("{}: no event of {id} in {log}", answer.asked));
+    let field = |name: &str| text(&event, name).to_owned();
+    (field("act"), field("subject"), field("outcome"))
+}
+
+#[tokio::test]
+async fn the_audit_log_tells_who_did_what_in_which_request() {
+    let stage = Stage::start().await;
+    let changes = Changes { grace: Some("1ms"), ..Changes::default() };
+    let replica = stage.replica(&changes).await;
+    let ada = replica.surface.register().await;
+    let login = |password: &str| json!({"email": ada.email, "password": password});
+    let (right, wrong) = (login(PASSWORD), login("wrong"));
+    let signed_in = replica.post("/auth/login", &right).await.expect(200);
+    let refused = replica.post("/auth/login", &wrong).await.expect(401);
+    let tokens = signed_in.json();
+    let refreshed = replica.refresh(&tokens).await.expect(200);
+    // The grace is over as soon as it began: the token was stolen, or its thief was faster.
+    let reused = loop {
+        let answer = replica.refresh(&tokens).await;
+        if answer.status == 401 {
+            break answer;
+        }
+    };
+    let after = replica.refresh(&refreshed.json()).await.expect(401);
+    let log = replica.running.stop("TERM").await.stderr;
+    let told =
+        |act: &str, subject: &str, outcome: &str| (act.to_owned(), subject.to_owned(), outcome.to_owned());
+    assert_eq!(event(&log, &signed_in), told("sign_in", &ada.id, "ok"));
+    assert_eq!(event(&log, &refused), told("sign_in", "", "invalid_credentials"));
+    assert_eq!(event(&log, &refreshed), told("refresh", &ada.id, "ok"));
+    assert_eq!(event(&log, &reused), told("refresh_reuse", &ada.id, "family_revoked"));
+    assert_eq!(event(&log, &after), told("refresh", "", "invalid_refresh_token"));
 }

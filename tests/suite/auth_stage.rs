@@ -36,6 +36,8 @@ pub(crate) struct Changes {
     pub(crate) actor_service: Option<String>,
     /// The filter of the log.
     pub(crate) filter: Option<&'static str>,
+    /// How long a used refresh token still gets the same new tokens.
+    pub(crate) grace: Option<&'static str>,
 }
 
 // === impl Stage ===
@@ -85,10 +87,12 @@ impl Stage {
             .set("cache", &quoted(&self.redis.url()));
         let actor = changes.actor_service.clone().unwrap_or_else(|| address("POSTERN_ACTOR_URL"));
         let file = file.set("actor_service", &quoted(&actor));
-        match changes.filter {
-            Some(filter) => file.set("filter", &quoted(filter)),
-            None => file,
-        }
+        [("filter", changes.filter), ("grace", changes.grace)].into_iter().fold(file, |file, (key, value)| {
+            match value {
+                Some(value) => file.set(key, &quoted(value)),
+                None => file,
+            }
+        })
     }
 
     pub(crate) fn folder(&self) -> &Path {

@@ -27,7 +27,7 @@ const CLOSED: (Duration, Duration) = (Duration::from_millis(500), Duration::from
 
 /// From when on a call is suspected, and how long a sign of life is waited for.
 const SUSPICIOUS: Duration = Duration::from_millis(300);
-const SIGN_OF_LIFE: Duration = Duration::from_millis(600);
+const SIGN_OF_LIFE: Duration = Duration::from_millis(450);
 
 /// Lets calls through, or not.
 #[derive(Debug)]

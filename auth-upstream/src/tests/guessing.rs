@@ -4,6 +4,8 @@ use postern_common::{Code, Problem, Secret};
 use serde_json::json;
 
 use crate::auth::Visitor;
+use crate::challenge::Answer;
+use crate::pool::PoolChallenge;
 use crate::register::Confirmation;
 use crate::testing::social::{begin, callback, land};
 use crate::testing::{Fixture, Wish, registration};
@@ -98,4 +100,31 @@ async fn ways_back_that_fail_are_counted_and_those_that_succeed_are_not() {
     assert_eq!(land(&fixture, json!({})).await.name, "temporaryToken", "from this machine");
     fixture.clock.advance(std::time::Duration::from_secs(1));
     assert_eq!(back(None).await.name, "temporaryToken", "after the wait");
+}
+
+/// A sealed challenge of the stub's, which takes no code for right.
+fn factor(fixture: &Fixture) -> String {
+    let challenge = PoolChallenge {
+        name: "SOFTWARE_TOKEN_MFA".to_owned(),
+        session: "another-session".to_owned(),
+        username: "u-1".to_owned(),
+        parameters: std::collections::HashMap::new(),
+    };
+    let body = fixture.auth.challenge_required(&challenge).to_json("id");
+    body["challenge"]["session"].as_str().expect("a session").to_owned()
+}
+
+#[tokio::test]
+async fn a_second_factor_is_guessed_at_a_few_times_however_often_the_sign_in_begins() {
+    let fixture = Fixture::new().await;
+    let mut bodies = std::collections::BTreeSet::new();
+    for number in 0..20 {
+        let (session, code) = (factor(&fixture), Some(format!("{number:06}")));
+        let answer = Answer { session, new_password: None, code, responses: Default::default() };
+        let visitor = from(&format!("198.51.{number}.1"));
+        let refused = fixture.auth.answer_challenge(&visitor, answer).await.expect_err("wrong");
+        assert_eq!(refused.code(), Code::InvalidChallenge);
+        bodies.insert(refused.render("id").body);
+    }
+    assert_eq!((bodies.len(), fixture.pool.count("RespondToAuthChallenge")), (1, 6));
 }

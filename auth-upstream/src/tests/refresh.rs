@@ -3,6 +3,7 @@ use std::time::Duration;
 
 use postern_common::Code;
 
+use crate::audit::Act;
 use crate::testing::{Fixture, Wish, login, visitor};
 use crate::token_set::TokenSet;
 
@@ -35,6 +36,7 @@ async fn after_the_grace_the_whole_family_is_revoked() {
         assert_eq!(refused.code(), Code::InvalidRefreshToken);
     }
     assert_eq!(fixture.pool.count("RevokeToken"), 1);
+    assert_eq!(fixture.auth.metrics.counted(Act::RefreshReuse, "family_revoked"), 1);
     // Another sign-in of the same person is another family.
     let other = fixture.auth.login(&visitor(), &login("ada@example.com", "Password-1")).await.expect("in");
     fixture.auth.refresh(&visitor(), &other.refresh_token).await.expect("refreshed");

@@ -346,6 +346,66 @@ def a_deleted_user_is_gone_with_its_tokens(target):
     target.register("ada@example.com")
 
 
+def lifetimes_are_the_clients(target):
+    target.register("ada@example.com")
+    client = target.make_client(
+        AccessTokenValidity=5,
+        IdTokenValidity=10,
+        RefreshTokenValidity=1,
+        TokenValidityUnits={"AccessToken": "minutes", "IdToken": "minutes", "RefreshToken": "days"},
+    )
+    result = target.sign_in("ada@example.com", client=client)
+    access, identity = claims(result["AccessToken"]), claims(result["IdToken"])
+    assert result["ExpiresIn"] == access["exp"] - access["iat"] == 300, result["ExpiresIn"]
+    assert identity["exp"] - identity["iat"] == 600
+    with expect_refusal("InvalidParameterException"):
+        target.make_client(AccessTokenValidity=1, TokenValidityUnits={"AccessToken": "minutes"})
+
+
+def a_client_that_is_updated_forgets_what_is_not_named(target):
+    client = target.make_client(ReadAttributes=["custom:service_id"])
+    whose = {"UserPoolId": target.pool_id, "ClientId": client.id}
+    target.admin.update_user_pool_client(ExplicitAuthFlows=["ALLOW_USER_PASSWORD_AUTH"], **whose)
+    told = target.admin.describe_user_pool_client(**whose)["UserPoolClient"]
+    assert told["ExplicitAuthFlows"] == ["ALLOW_USER_PASSWORD_AUTH"]
+    assert "custom:service_id" not in told.get("ReadAttributes", []), told["ReadAttributes"]
+    assert told["ClientSecret"] == client.secret
+    target.admin.delete_user_pool_client(**whose)
+    listed = target.admin.list_user_pool_clients(UserPoolId=target.pool_id, MaxResults=60)["UserPoolClients"]
+    assert [one["ClientId"] for one in listed] == [target.client_id]
+
+
+def groups_know_their_users(target):
+    pool = {"UserPoolId": target.pool_id}
+    target.admin.create_group(GroupName="staff", Description="all of us", Precedence=3, **pool)
+    for email in ["ada@example.com", "bob@example.com"]:
+        target.register(email)
+        target.admin.admin_add_user_to_group(Username=email, GroupName="staff", **pool)
+    assert len(target.admin.list_users_in_group(GroupName="staff", **pool)["Users"]) == 2
+    target.admin.admin_remove_user_from_group(Username="bob@example.com", GroupName="staff", **pool)
+    assert len(target.admin.list_users_in_group(GroupName="staff", **pool)["Users"]) == 1
+    assert target.admin.admin_list_groups_for_user(Username="bob@example.com", **pool)["Groups"] == []
+    target.admin.update_group(GroupName="staff", Precedence=1, **pool)
+    assert target.admin.get_group(GroupName="staff", **pool)["Group"]["Precedence"] == 1
+    target.admin.delete_group(GroupName="staff", **pool)
+    assert target.admin.list_groups(**pool)["Groups"] == []
+    with expect_refusal("ResourceNotFoundException"):
+        target.admin.get_group(GroupName="staff", **pool)
+    assert "cognito:groups" not in claims(target.sign_in("ada@example.com")["AccessToken"])
+
+
+def an_administrator_writes_and_deletes_attributes(target):
+    whose = {"UserPoolId": target.pool_id, "Username": target.register("ada@example.com")}
+    shown = lambda: {one["Name"]: one["Value"] for one in target.admin.admin_get_user(**whose)["UserAttributes"]}
+    written = [{"Name": "given_name", "Value": "Ada"}, {"Name": "email_verified", "Value": "true"}]
+    target.admin.admin_update_user_attributes(UserAttributes=written, **whose)
+    assert shown()["given_name"] == "Ada" and shown()["email_verified"] == "true"
+    target.admin.admin_delete_user_attributes(UserAttributeNames=["given_name"], **whose)
+    assert "given_name" not in shown()
+    with expect_refusal("InvalidParameterException"):
+        target.admin.admin_update_user_attributes(UserAttributes=[{"Name": "custom:nothing", "Value": "x"}], **whose)
+
+
 CASES = [
     tokens_have_cognitos_shape,
     keys_are_published_in_advance,
@@ -378,4 +438,8 @@ CASES = [
     a_pool_describes_itself,
     what_is_missing_is_an_invalid_parameter,
     a_deleted_user_is_gone_with_its_tokens,
+    lifetimes_are_the_clients,
+    a_client_that_is_updated_forgets_what_is_not_named,
+    groups_know_their_users,
+    an_administrator_writes_and_deletes_attributes,
 ]

@@ -24,6 +24,9 @@ MOTO = {
     "an_unknown_address_gets_a_code_as_well_as_anyone_can_tell": "ConfirmForgotPassword tells an unknown user",
     "administration_is_signed": "signatures are not verified",
     "what_is_missing_is_an_invalid_parameter": "the user is looked up before the parameters are checked",
+    "lifetimes_are_the_clients": "AccessTokenValidity is kept and not applied",
+    "a_client_that_is_updated_forgets_what_is_not_named": "what is not named stays as it was",
+    "an_administrator_writes_and_deletes_attributes": "an attribute that the schema lacks is written",
 }
 
 COGNITO_LOCAL = {
@@ -54,6 +57,9 @@ COGNITO_LOCAL = {
     "a_password_that_an_administrator_set_works_at_once": "a wrong password has an exception of its own",
     "administration_is_signed": "signatures are not verified",
     "what_is_missing_is_an_invalid_parameter": "a missing parameter is a wrong password",
+    "lifetimes_are_the_clients": "the answer has no ExpiresIn",
+    "a_client_that_is_updated_forgets_what_is_not_named": "what is not named stays as it was",
+    "an_administrator_writes_and_deletes_attributes": "email_verified is not written without the address beside it",
 }
 
 GAPS = {"postern": {}, "moto": MOTO, "cognito-local": COGNITO_LOCAL}
