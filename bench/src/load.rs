@@ -1,39 +1,46 @@
-//! The load: `wrk`, keep-alive, one thread, 64 connections.
+//! The load: `wrk` as fast as the server answers, `oha` at a fixed rate.
+
+mod oha;
+mod wrk;
+
+pub(crate) use oha::{Paced, oha};
+pub(crate) use wrk::{Wrk, headers_script, tokens_script};
 
 use std::io;
-use std::net::SocketAddr;
-use std::process::Command;
 
-/// What one run of `wrk` saw.
+/// What one run saw.
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) requests: u64,
     pub(crate) per_second: f64,
-    /// Socket errors and answers that were not 2xx or 3xx: a fast wrong answer counts as failed.
+    /// Socket errors, timeouts, answers that were not 2xx or 3xx, and, where the size of a right answer is known,
+    /// every request of a run whose answers had another: a fast wrong answer counts as failed.
     pub(crate) failed: u64,
+    /// Microseconds.
+    pub(crate) p99_us: f64,
+    /// Bytes of an answer, head included, on average.
+    pub(crate) answer_bytes: f64,
 }
 
-/// Loads `http://address/path` for `seconds`.
-pub(crate) fn wrk(address: SocketAddr, path: &str, token: &str, seconds: u32) -> io::Result<Seen> {
-    let output = Command::new("wrk")
-        .args(["-t1", "-c64", &format!("-d{seconds}s")])
-        .args(["-H", &format!("Authorization: Bearer {token}")])
-        .arg(format!("http://{address}{path}"))
-        .output()?;
-    parse(&String::from_utf8_lossy(&output.stdout))
-        .ok_or_else(|| io::Error::other(String::from_utf8_lossy(&output.stderr).into_owned()))
+impl Seen {
+    /// Counts every request as failed if the answers were not as long as the right one. Those that are under way
+    /// when the run ends are read in part, hence the allowance.
+    pub(crate) fn hold_to(mut self, answer_bytes: usize, connections: u32) -> Self {
+        let expected = answer_bytes as f64;
+        let allowance = expected * f64::from(connections) / self.requests.max(1) as f64 + 0.5;
+        if (self.answer_bytes - expected).abs() > allowance {
+            self.failed = self.requests;
+        }
+        self
+    }
 }
 
-fn parse(text: &str) -> Option<Seen> {
-    let word_after = |line: &str, mark: &str| -> Option<String> {
-        Some(line.split_once(mark)?.1.split([' ', ',']).find(|word| !word.is_empty())?.to_owned())
-    };
-    let requests =
-        text.lines().find(|line| line.contains(" requests in "))?.split_whitespace().next()?.parse().ok()?;
-    let per_second = text.lines().find_map(|line| word_after(line, "Requests/sec:"))?.parse().ok()?;
-    let refused = text.lines().find_map(|line| word_after(line, "Non-2xx or 3xx responses:"));
-    let broken = text.lines().filter(|line| line.contains("Socket errors:")).flat_map(|line| {
-        ["connect", "read", "write", "timeout"].into_iter().filter_map(move |kind| word_after(line, kind))
-    });
-    let failed = refused.into_iter().chain(broken).filter_map(|count| count.parse::<u64>().ok()).sum();
-    Some(Seen { requests, per_second, failed })
+/// The JSON in the last line of a tool's output that holds any.
+fn last_json(output: &std::process::Output) -> io::Result<serde_json::Value> {
+    let text = String::from_utf8_lossy(&output.stdout);
+    let line = text.lines().rev().find(|line| line.starts_with('{')).unwrap_or_default();
+    serde_json::from_str(line).map_err(|_| {
+        let said = String::from_utf8_lossy(&output.stderr);
+        io::Error::other(format!("the load generator said no figures: {}", said.trim()))
+    })
 }

@@ -2,19 +2,32 @@
 //!
 //! `bench/run` builds everything and installs the peers first; run that.
 
+mod auth;
+mod bench;
+mod figure;
 mod gateway;
+mod host;
+mod http;
 mod load;
-mod passthrough;
+mod memory;
+mod notify;
 mod peers;
+mod plot;
+mod postgres;
 mod process;
+mod redis;
 mod report;
-mod token;
+mod rounds;
+mod statistics;
 
+use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+
+use crate::bench::{Bench, Settings};
+use crate::report::Report;
 
 #[derive(Parser)]
 #[command(about = "Measures Postern side by side with its peers")]
@@ -25,18 +38,14 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Table {
-    /// CPU per request of the gateway, nginx, HAProxy and an empty Pingora pass-through.
-    Gateway {
-        /// Fewer and shorter rounds: to see that it works, not to quote.
-        #[arg(long)]
-        quick: bool,
-        /// Folder with the release binaries.
-        #[arg(long)]
-        binaries: PathBuf,
-        /// Folder that the results go to.
-        #[arg(long)]
-        results: PathBuf,
-    },
+    /// The gateway beside nginx, HAProxy and an empty Pingora pass-through.
+    Gateway(Settings),
+    /// The notification upstream beside pgbench, graphile-worker and pg-boss.
+    Notify(Settings),
+    /// The authentication upstream, and cold starts of every process.
+    Auth(Settings),
+    /// Memory: idle, by idle connection, with many tokens cached.
+    Memory(Settings),
     /// The empty Pingora pass-through itself (started by `gateway`).
     Passthrough {
         /// Where it listens.
@@ -51,8 +60,11 @@ enum Table {
 #[expect(clippy::print_stderr, reason = "a command-line tool tells its failure to its terminal")]
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().table {
-        Table::Gateway { quick, binaries, results } => gateway::measure(quick, &binaries, &results),
-        Table::Passthrough { listen, origin } => passthrough::run(listen, origin),
+        Table::Gateway(settings) => run(&settings, gateway::measure),
+        Table::Notify(settings) => run(&settings, notify::measure),
+        Table::Auth(settings) => run(&settings, auth::measure),
+        Table::Memory(settings) => run(&settings, memory::measure),
+        Table::Passthrough { listen, origin } => postern_bench::passthrough::run(listen, origin),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -61,4 +73,8 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn run(settings: &Settings, measure: fn(&Bench) -> io::Result<Report>) -> io::Result<()> {
+    measure(&Bench::new(settings)?)?.write(&settings.results)
 }

@@ -1,13 +1,15 @@
 //! An empty Pingora proxy: what the framework costs before anything is done with a request.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use pingora::prelude::{HttpPeer, ProxyHttp, Result, Server, Session};
-use pingora::proxy::http_proxy_service;
+use pingora::proxy::{HttpProxy, http_proxy, http_proxy_service};
 use pingora::server::configuration::ServerConf;
 
-struct Passthrough {
+/// Forwards everything to one origin.
+pub struct Passthrough {
     origin: SocketAddr,
 }
 
@@ -22,8 +24,15 @@ impl ProxyHttp for Passthrough {
     }
 }
 
+/// The proxy without a server around it.
+#[must_use]
+pub fn proxy(origin: SocketAddr) -> Arc<HttpProxy<Passthrough>> {
+    let conf = Arc::new(ServerConf { ca_file: Some("/dev/null".to_owned()), ..ServerConf::default() });
+    Arc::new(http_proxy(&conf, Passthrough { origin }))
+}
+
 /// Runs until it is killed, on one worker thread.
-pub(crate) fn run(listen: SocketAddr, origin: SocketAddr) -> std::io::Result<()> {
+pub fn run(listen: SocketAddr, origin: SocketAddr) -> ! {
     let conf = ServerConf { threads: 1, ..ServerConf::default() };
     let mut server = Server::new_with_opt_and_conf(None, conf);
     server.bootstrap();

@@ -3,14 +3,18 @@
 use std::fs;
 use std::io;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
-use crate::process::Process;
-use crate::token::Signer;
+use postern_bench::setup::Setup;
+use postern_bench::token::Signer;
+
+use crate::bench::{Bench, Origin, ready};
+use crate::process::{Process, free_address};
 
 /// The JSON answer of the origin: 127 bytes.
-const ANSWER: &str = r#"{"actorId":"7d8ca528-4931-4254-9273-ea5ee853f271","firstName":"Ada","lastName":"Lovelace","email":"ada@example.com","open":true}"#;
+pub(crate) const ANSWER: &str = r#"{"actorId":"7d8ca528-4931-4254-9273-ea5ee853f271","firstName":"Ada","lastName":"Lovelace","email":"ada@example.com","open":true}"#;
 
 /// The path that every request asks for.
 pub(crate) const PATH: &str = "/actors/7d8ca528-4931-4254-9273-ea5ee853f271";
@@ -101,39 +105,51 @@ pub(crate) fn passthrough(address: SocketAddr, origin: SocketAddr) -> io::Result
     Process::start("Pingora, empty", &mut command, address)
 }
 
-/// The gateway with everything on: 100 routes, RS256, policy, identity headers, limits, metrics, and an access
-/// log to a file.
-pub(crate) fn postern(
-    folder: &Path,
-    address: SocketAddr,
-    origin: SocketAddr,
-    issuer: &str,
-    binaries: &Path,
-) -> io::Result<Process> {
-    let admin = crate::process::free_address()?;
-    let mut config = format!(
-        "workers = 1\n\
-         [[listen]]\naddress = \"{address}\"\n\
-         [admin]\naddress = \"{admin}\"\n\
-         [access_log]\nto = \"{}/access.log\"\n\
-         [limits]\naddress = {{ requests = 1000000, burst = 1000000 }}\n\
-         principal = {{ requests = 1000000, burst = 1000000 }}\n\
-         [identity.actor]\npool_id = \"us-west-2_Actor0001\"\nclient_id = \"{}\"\nissuer = \"{issuer}\"\n\
-         [identity.service]\npool_id = \"us-west-2_Service01\"\nclient_id = \"service0client\"\nissuer = \"{issuer}-services\"\n\
-         jwks_url = \"{issuer}/.well-known/jwks.json\"\n\
-         [upstream.origin]\naddresses = [\"{origin}\"]\n\
-         [[route]]\npath = \"/actors/{{id}}\"\nmethods = [\"GET\"]\nupstream = \"origin\"\npolicy = {{ users = \"any\", services = \"any\" }}\n",
-        folder.display(),
-        crate::token::CLIENT_ID,
-    );
-    for number in 1..100 {
-        config.push_str(&format!(
-            "[[route]]\npath = \"/collection-{number}/{{id}}/part-{number}\"\nmethods = [\"GET\", \"PUT\"]\n\
-             upstream = \"origin\"\npolicy = {{ users = \"any\" }}\n"
-        ));
+/// How the gateway is set up; the default is what the table of costs says.
+pub(crate) struct Postern<'a> {
+    pub(crate) workers: usize,
+    pub(crate) routes: usize,
+    /// Lines of `[tokens]`.
+    pub(crate) tokens: &'a str,
+    /// What all routes go to, if not to the origin.
+    pub(crate) upstream: Option<SocketAddr>,
+    /// TOML behind the routes.
+    pub(crate) more: &'a str,
+}
+
+impl Default for Postern<'_> {
+    fn default() -> Self {
+        Self { workers: 1, routes: 100, tokens: "", upstream: None, more: "" }
     }
-    let file = folder.join("postern.toml");
-    fs::write(&file, config)?;
-    let mut command = Command::new(binaries.join("postern-proxy"));
-    Process::start("Postern, all on", command.arg("--config").arg(&file), address)
+}
+
+/// A gateway that runs.
+pub(crate) struct Gateway {
+    pub(crate) address: SocketAddr,
+    pub(crate) admin: SocketAddr,
+    pub(crate) file: PathBuf,
+    pub(crate) process: Process,
+}
+
+impl Postern<'_> {
+    /// The gateway with everything on: RS256, policy, identity headers, limits, metrics, and an access log to a file.
+    pub(crate) fn start(&self, bench: &Bench, origin: &Origin) -> io::Result<Gateway> {
+        let (address, admin) = (free_address()?, free_address()?);
+        let file = bench.folder().join(format!("postern-{}.toml", address.port()));
+        let setup = Setup {
+            workers: self.workers,
+            routes: self.routes,
+            tokens: self.tokens,
+            address,
+            admin,
+            upstream: self.upstream.unwrap_or(origin.address),
+            issuer: &origin.issuer,
+            access_log: &bench.folder().join(format!("access-{}.log", address.port())),
+        };
+        fs::write(&file, setup.toml() + self.more)?;
+        let mut command = bench.program("postern-proxy")?;
+        let process = Process::start("Postern, all on", command.arg("--config").arg(&file), address)?;
+        let process = ready(process, admin, Duration::from_millis(20))?;
+        Ok(Gateway { address, admin, file, process })
+    }
 }

@@ -16,24 +16,40 @@ pub(crate) struct Process {
 impl Process {
     /// Starts it and waits until `address` accepts connections, for at most ten seconds.
     pub(crate) fn start(name: &'static str, command: &mut Command, address: SocketAddr) -> io::Result<Self> {
-        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn()?;
-        let mut process = Self { child, name };
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while TcpStream::connect(address).is_err() {
-            if let Some(status) = process.child.try_wait()? {
-                return Err(io::Error::other(format!("{name} ended at once: {status}")));
+        let process = Self::spawn(name, command)?;
+        process.until(Duration::from_millis(20), || TcpStream::connect(address).is_ok())
+    }
+
+    /// Starts it and does not wait for anything.
+    pub(crate) fn spawn(name: &'static str, command: &mut Command) -> io::Result<Self> {
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
+        let child = child.map_err(|error| io::Error::other(format!("{name}: {error}")))?;
+        Ok(Self { child, name })
+    }
+
+    /// Waits, for at most thirty seconds, until `is_ready` says so.
+    pub(crate) fn until(mut self, pause: Duration, mut is_ready: impl FnMut() -> bool) -> io::Result<Self> {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while !is_ready() {
+            if let Some(status) = self.child.try_wait()? {
+                return Err(io::Error::other(format!("{} ended at once: {status}", self.name)));
             }
             if Instant::now() > deadline {
-                return Err(io::Error::other(format!("{name} does not listen on {address}")));
+                return Err(io::Error::other(format!("{} is not ready after 30 s", self.name)));
             }
-            sleep(Duration::from_millis(20));
+            sleep(pause);
         }
-        Ok(process)
+        Ok(self)
+    }
+
+    /// Its id.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
     }
 
     /// CPU time of the process and its children, in nanoseconds, from `/proc/PID/task/*/schedstat`.
     pub(crate) fn cpu_ns(&self) -> io::Result<u64> {
-        family(self.child.id())?.into_iter().map(cpu_ns).sum()
+        family_cpu_ns(self.child.id())
     }
 
     /// Resident memory of the process and its children, in KiB.
@@ -42,17 +58,58 @@ impl Process {
     }
 }
 
+/// Asks first, so that what keeps files and shared memory can put them away, then kills.
 impl Drop for Process {
     fn drop(&mut self) {
         let members = family(self.child.id()).unwrap_or_default();
+        signal("-INT", self.child.id());
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < deadline {
+            sleep(Duration::from_millis(20));
+        }
         for pid in members.into_iter().rev().filter(|pid| *pid != self.child.id()) {
-            let _already_gone = Command::new("kill").arg(pid.to_string()).stderr(Stdio::null()).status();
+            signal("-TERM", pid);
         }
         let _already_gone = self.child.kill();
         if self.child.wait().is_err() {
             let _no_terminal = io::Write::write_all(&mut io::stderr(), self.name.as_bytes());
         }
     }
+}
+
+/// CPU time of a process and its descendants, in nanoseconds.
+pub(crate) fn family_cpu_ns(pid: u32) -> io::Result<u64> {
+    family(pid)?.into_iter().map(cpu_ns).sum()
+}
+
+/// Sends a signal to one process, which may be gone already.
+pub(crate) fn signal(signal: &str, pid: u32) {
+    let _already_gone = Command::new("kill").args([signal, &pid.to_string()]).stderr(Stdio::null()).status();
+}
+
+/// CPU time of the run: of `bench/run`, which started this process and the servers, of what they started and of what
+/// has ended of that, in nanoseconds and as coarse as the kernel's ticks. The rest is a stranger's.
+pub(crate) fn own_cpu_ns() -> io::Result<u64> {
+    Ok(family(std::os::unix::process::parent_id())?.into_iter().map(ticks).sum::<u64>() * NS_A_TICK)
+}
+
+/// CPU time that all processes of the machine, and its host, have taken, in nanoseconds.
+pub(crate) fn all_cpu_ns() -> io::Result<u64> {
+    let stat = fs::read_to_string("/proc/stat")?;
+    let fields: Vec<u64> =
+        stat.lines().next().unwrap_or_default().split_whitespace().skip(1).flat_map(str::parse).collect();
+    // user, nice, system and steal; interrupts belong to nobody.
+    Ok([0, 1, 2, 7].iter().filter_map(|at| fields.get(*at)).sum::<u64>() * NS_A_TICK)
+}
+
+/// Linux counts in hundredths of a second towards user space.
+const NS_A_TICK: u64 = 10_000_000;
+
+/// User and system time, with that of children that were waited for.
+fn ticks(pid: u32) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let after_name = stat.rsplit(')').next().unwrap_or_default();
+    after_name.split_whitespace().skip(11).take(4).flat_map(str::parse::<u64>).sum()
 }
 
 /// A port that was free a moment ago.
@@ -75,10 +132,18 @@ fn family(root: u32) -> io::Result<Vec<u32>> {
 }
 
 fn cpu_ns(pid: u32) -> io::Result<u64> {
+    threads_cpu_ns(pid, |_| true)
+}
+
+/// CPU time of the threads of one process whose names are wanted, in nanoseconds.
+pub(crate) fn threads_cpu_ns(pid: u32, wanted: impl Fn(&str) -> bool) -> io::Result<u64> {
     let mut total = 0;
     for task in fs::read_dir(format!("/proc/{pid}/task"))? {
-        let line = fs::read_to_string(task?.path().join("schedstat")).unwrap_or_default();
-        total += line.split_whitespace().next().and_then(|ns| ns.parse::<u64>().ok()).unwrap_or(0);
+        let task = task?.path();
+        if wanted(fs::read_to_string(task.join("comm")).unwrap_or_default().trim()) {
+            let line = fs::read_to_string(task.join("schedstat")).unwrap_or_default();
+            total += line.split_whitespace().next().and_then(|ns| ns.parse::<u64>().ok()).unwrap_or(0);
+        }
     }
     Ok(total)
 }

@@ -1,19 +1,117 @@
-//! Tables: on the terminal, as Markdown and as JSON under `bench/results/`.
+//! What a run leaves: a table on the terminal, Markdown, JSON and plots under `bench/results/`.
 
 use std::fs;
 use std::io::{self, Write as _};
 use std::path::Path;
-use std::process::Command;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-/// The rounds of one peer.
-pub(crate) struct Row {
+use crate::figure::Figure;
+use crate::host;
+use crate::plot::Plot;
+
+/// Everything that one table says.
+pub(crate) struct Report {
+    /// `gateway` and the like: the name of the files.
     pub(crate) name: &'static str,
-    pub(crate) cpu_us: Vec<f64>,
-    pub(crate) per_second: Vec<f64>,
-    pub(crate) failed: u64,
-    pub(crate) resident_kib: u64,
+    pub(crate) title: &'static str,
+    /// Versions of the peers and whatever a reader must know.
+    pub(crate) notes: Vec<String>,
+    pub(crate) sheets: Vec<Sheet>,
+    pub(crate) figures: Vec<Figure>,
+    pub(crate) plots: Vec<Plot>,
+    /// Every round, for whoever wants to count again.
+    pub(crate) rounds: Value,
+}
+
+/// A table of strings.
+pub(crate) struct Sheet {
+    pub(crate) title: String,
+    pub(crate) columns: Vec<&'static str>,
+    pub(crate) rows: Vec<Vec<String>>,
+}
+
+impl Report {
+    pub(crate) fn new(name: &'static str, title: &'static str, quick: bool) -> Self {
+        let mut notes = vec![host::describe()];
+        if quick {
+            notes.push("Quick rounds: to see that it works, not to quote.".to_owned());
+        }
+        Self {
+            name,
+            title,
+            notes,
+            sheets: Vec::new(),
+            figures: Vec::new(),
+            plots: Vec::new(),
+            rounds: json!({}),
+        }
+    }
+
+    /// Writes it to the terminal and into the folder.
+    pub(crate) fn write(&self, results: &Path) -> io::Result<()> {
+        fs::create_dir_all(results)?;
+        let mut text = self.text();
+        for plot in &self.plots {
+            let file = format!("{}-{}.svg", self.name, plot.name);
+            fs::write(results.join(&file), plot.svg())?;
+            text.push_str(&format!("\n![{}]({file})\n", plot.title));
+        }
+        fs::write(results.join(format!("{}.md", self.name)), &text)?;
+        let figures: Vec<_> = self
+            .figures
+            .iter()
+            .map(|figure| {
+                json!({"what": figure.what, "reach": figure.reach, "value": figure.value, "reached": figure.reached})
+            })
+            .collect();
+        let data = json!({
+            "title": self.title, "notes": self.notes, "figures": figures, "rounds": self.rounds,
+        });
+        fs::write(results.join(format!("{}.json", self.name)), serde_json::to_vec_pretty(&data)?)?;
+        io::stdout().write_all(text.as_bytes())
+    }
+
+    fn text(&self) -> String {
+        let mut text = format!("# {}\n\n{}\n", self.title, self.notes.join("\n"));
+        for sheet in &self.sheets {
+            text.push_str(&format!("\n## {}\n\n", sheet.title));
+            text.push_str(&table(&sheet.columns, &sheet.rows));
+        }
+        let rows: Vec<Vec<String>> = self
+            .figures
+            .iter()
+            .map(|figure| {
+                let verdict = figure.verdict().to_owned();
+                vec![figure.what.clone(), figure.reach.clone(), figure.value.clone(), verdict]
+            })
+            .collect();
+        text.push_str("\n## Figures\n\n");
+        text.push_str(&table(&["figure", "reach", "measured", "reached"], &rows));
+        text
+    }
+}
+
+/// A Markdown table whose columns stand under one another on a terminal, too.
+fn table(columns: &[&str], rows: &[Vec<String>]) -> String {
+    let width = |at: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.chars().count());
+        cells.chain([columns[at].chars().count()]).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..columns.len()).map(width).collect();
+    let line = |cells: &mut dyn Iterator<Item = &str>| {
+        let padded: Vec<String> = cells.zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        format!("| {} |\n", padded.join(" | "))
+    };
+    let mut text = line(&mut columns.iter().copied());
+    text.push_str(&format!(
+        "|{}\n",
+        widths.iter().map(|width| format!("{}|", "-".repeat(width + 2))).collect::<String>()
+    ));
+    for row in rows {
+        text.push_str(&line(&mut row.iter().map(String::as_str)));
+    }
+    text
 }
 
 /// Minimum, median and maximum.
@@ -24,57 +122,12 @@ pub(crate) fn spread(values: &[f64]) -> (f64, f64, f64) {
     (at(0), at(sorted.len() / 2), at(sorted.len().saturating_sub(1)))
 }
 
-/// Writes the table to the terminal and to `<results>/<name>.md` and `.json`. The first row is the base.
-pub(crate) fn write(name: &str, title: &str, rows: &[Row], results: &Path) -> io::Result<()> {
-    let base = rows.first().map_or(f64::NAN, |row| spread(&row.cpu_us).1);
-    let mut text = format!("# {title}\n\n{}\n\n", machine());
-    text.push_str(
-        "| proxy | CPU per request, µs (min, median, max) | ratio | requests/s | failed | resident |\n",
-    );
-    text.push_str("|---|---|---|---|---|---|\n");
-    for row in rows {
-        let (least, middle, most) = spread(&row.cpu_us);
-        let (_, rate, _) = spread(&row.per_second);
-        text.push_str(&format!(
-            "| {} | {least:.1} **{middle:.1}** {most:.1} | {:.2} | {rate:.0} | {} | {:.1} MiB |\n",
-            row.name,
-            middle / base,
-            row.failed,
-            row.resident_kib as f64 / 1024.0,
-        ));
-    }
-    fs::create_dir_all(results)?;
-    fs::write(results.join(format!("{name}.md")), &text)?;
-    let data: Vec<_> = rows
-        .iter()
-        .map(|row| json!({"name": row.name, "cpuUs": row.cpu_us, "perSecond": row.per_second, "failed": row.failed, "residentKib": row.resident_kib}))
-        .collect();
-    fs::write(
-        results.join(format!("{name}.json")),
-        serde_json::to_vec_pretty(&json!({"title": title, "machine": machine(), "rows": data}))?,
-    )?;
-    io::stdout().write_all(text.as_bytes())
+/// The median.
+pub(crate) fn median(values: &[f64]) -> f64 {
+    spread(values).1
 }
 
-/// What it ran on: commit, processor, peers.
-fn machine() -> String {
-    let line = |program: &str, arguments: &[&str]| {
-        let output = Command::new(program).args(arguments).output().ok();
-        let text = output.map(|output| {
-            let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
-            text.push_str(&String::from_utf8_lossy(&output.stderr));
-            text
-        });
-        text.and_then(|text| text.lines().next().map(str::to_owned)).unwrap_or_else(|| "unknown".to_owned())
-    };
-    let processor = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let processor = processor.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or("unknown");
-    format!(
-        "Commit {}; {} cores, {}; {}; {}.",
-        line("git", &["rev-parse", "--short", "HEAD"]),
-        std::thread::available_parallelism().map_or(0, usize::from),
-        processor.trim_start_matches([' ', '\t', ':']),
-        line("nginx", &["-v"]),
-        line("haproxy", &["-v"]),
-    )
+/// One line that is written over again and again, on the terminal alone.
+pub(crate) fn progress(text: &str) {
+    let _no_terminal = write!(io::stderr(), "\r\x1b[K{text}").and_then(|()| io::stderr().flush());
 }

@@ -16,7 +16,7 @@ use postern_common::exit::Exit;
 use prometheus::IntCounter;
 
 use crate::config::{self, AccessLogTo, ClientAddress};
-pub(crate) use event::Event;
+pub use event::Event;
 
 /// Events are on their way to the sink at most this long after they were written.
 const FLUSH: Duration = Duration::from_millis(250);

@@ -66,13 +66,15 @@ pub(crate) struct Attempt {
 
 /// W3C trace context: the trace goes on, with this gateway as the parent of what follows.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Trace {
-    pub(crate) id: u128,
+pub struct Trace {
+    /// The trace's id.
+    pub id: u128,
     /// This request's own span, the parent of what follows.
-    pub(crate) span: u64,
+    pub span: u64,
     /// The span that it came from.
-    pub(crate) parent: Option<u64>,
-    pub(crate) flags: u8,
+    pub parent: Option<u64>,
+    /// Bit 0: whether it is recorded.
+    pub flags: u8,
 }
 
 impl Context {

@@ -7,6 +7,7 @@ pub mod http2;
 
 use std::ops::Range;
 
+use memchr::{memchr, memchr2};
 use postern_common::Code;
 
 use crate::headers;
@@ -129,7 +130,7 @@ impl Progress {
     /// # Errors
     /// A line that does not end in CRLF, or a head over the limit, as soon as that is certain.
     pub fn find_end(&mut self, bytes: &[u8], limits: &HeadLimits) -> Result<Option<usize>, HeadFault> {
-        while let Some(at) = bytes[self.scanned..].iter().position(|byte| *byte == b'\n') {
+        while let Some(at) = memchr(b'\n', &bytes[self.scanned..]) {
             let newline = self.scanned + at;
             let line = self.line;
             if newline == line || bytes[newline - 1] != b'\r' {
@@ -157,7 +158,7 @@ impl Head {
     /// # Errors
     /// The first fault found.
     pub fn check(bytes: &[u8], limits: &HeadLimits) -> Result<Self, HeadFault> {
-        let mut lines = bytes[..bytes.len().saturating_sub(2)].split_inclusive(|byte| *byte == b'\n');
+        let mut lines = Lines(&bytes[..bytes.len().saturating_sub(2)]);
         let request_line = content(lines.next().unwrap_or_default())?;
         let target = request_target(request_line, limits)?;
         let mut fields = Fields::default();
@@ -178,7 +179,27 @@ impl Head {
 /// A line without its CRLF, free of CR and NUL.
 fn content(line: &[u8]) -> Result<&[u8], HeadFault> {
     let line = line.strip_suffix(b"\r\n").ok_or(HeadFault::LineEnding)?;
-    if line.iter().any(|byte| matches!(byte, b'\r' | 0)) { Err(HeadFault::LineEnding) } else { Ok(line) }
+    if memchr2(b'\r', 0, line).is_some() { Err(HeadFault::LineEnding) } else { Ok(line) }
+}
+
+/// Lines with their ends.
+struct Lines<'a>(&'a [u8]);
+
+impl<'a> Iterator for Lines<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        let end = memchr(b'\n', self.0).map_or(self.0.len(), |newline| newline + 1);
+        let (line, rest) = self.0.split_at(end);
+        self.0 = rest;
+        (!line.is_empty()).then_some(line)
+    }
+}
+
+/// Whether there is a control character that no field value may have. Every byte is looked at, found or not, so that
+/// the compiler takes sixteen at a time: a token is most of a head.
+fn has_control(value: &[u8]) -> bool {
+    value.iter().fold(false, |found, byte| found | ((*byte < 0x20) & (*byte != b'\t')) | (*byte == 0x7f))
 }
 
 /// Where the target stands in the request line.
@@ -222,12 +243,12 @@ fn absolute_part(line: &[u8], target: Range<usize>, host: &[u8]) -> Result<Range
 
 impl<'a> Fields<'a> {
     fn take(&mut self, line: &'a [u8]) -> Result<(), HeadFault> {
-        let colon = line.iter().position(|byte| *byte == b':').ok_or(HeadFault::Field)?;
+        let colon = memchr(b':', line).ok_or(HeadFault::Field)?;
         let (name, value) = (&line[..colon], &line[colon + 1..]);
         if name.is_empty() || !name.iter().copied().all(headers::is_token_byte) {
             return Err(HeadFault::Field);
         }
-        if value.iter().any(|byte| (*byte < 0x20 && *byte != b'\t') || *byte == 0x7f) {
+        if has_control(value) {
             return Err(HeadFault::Field);
         }
         // Only now, because this takes a form feed for white space as well.

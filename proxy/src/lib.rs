@@ -6,7 +6,7 @@
 //!
 //! The modules in this list are plain Rust without Pingora, so that a test, a fuzzer or a benchmark calls them.
 
-mod access;
+pub mod access;
 mod admin;
 mod app;
 mod check;
@@ -21,6 +21,7 @@ mod handover;
 pub mod head;
 pub mod headers;
 mod ids;
+pub mod injection;
 mod keep;
 pub mod limit;
 mod listener;
@@ -42,6 +43,7 @@ mod wire;
 pub use app::{App, Listeners};
 pub use check::check;
 pub use config::Config;
+pub use context::Trace;
 pub use explain::{Sender, explain};
 pub use handover::Inheritance;
 pub use schema::SCHEMA;

@@ -12,9 +12,10 @@ use postern_common::Code;
 use postern_common::token::Caller;
 use uuid::Uuid;
 
-use super::{cors, forward, watch, wire};
+use super::{cors, watch, wire};
 use crate::access::Event;
 use crate::context::{Context, Quota};
+use crate::injection::REQUEST_ID;
 use crate::live::NO_ROUTE;
 use crate::metrics::OK;
 use crate::state::State;
@@ -68,7 +69,7 @@ pub(super) fn dress(
     let id: &str = ctx.id.hyphenated().encode_lower(&mut text);
     if let Ok(id) = HeaderValue::from_str(id) {
         parts.headers.reserve(3);
-        parts.headers.insert(&forward::REQUEST_ID, id);
+        parts.headers.insert(&REQUEST_ID, id);
     }
     *response = ResponseHeader::from(parts);
     Ok(())

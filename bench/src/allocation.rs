@@ -1,0 +1,224 @@
+//! Allocations per request, of the empty Pingora pass-through and of the gateway with everything on.
+//!
+//! Both run in this process, on threads of their own whose allocations are counted; client and origin run on others.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use pingora::apps::ServerApp;
+use postern_common::config::{Env, parse};
+use postern_common::{Clock, Shutdown};
+use postern_proxy::{App, Config, Listeners};
+use tokio::runtime::{Builder, Runtime};
+
+use crate::passthrough;
+use crate::setup::Setup;
+use crate::token::Signer;
+
+/// An allocator that counts on the threads that serve.
+pub struct Counting;
+
+static COUNT: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    static SERVES: Cell<bool> = const { Cell::new(false) };
+}
+
+fn count() {
+    if SERVES.try_with(Cell::get).unwrap_or(false) {
+        COUNT.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[expect(
+    unsafe_code,
+    reason = "the trait of allocators is unsafe; every call goes on to the system's, unchanged"
+)]
+// SAFETY: nothing is done but counting, which neither allocates nor unwinds.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promise.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+/// Allocations per request.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Allocations {
+    /// Of the empty pass-through.
+    pub passthrough: f64,
+    /// Of the gateway with everything on and a token that was seen before.
+    pub gateway: f64,
+}
+
+/// Requests before it is counted: connections, caches and buffers are there after that.
+const WARM_UP: u32 = 300;
+
+/// Requests that are counted.
+const COUNTED: u32 = 1_000;
+
+const ANSWER: &[u8] =
+    b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 15\r\n\r\n{\"name\":\"Ada\"}\n";
+
+/// Counts both. [`Counting`] must be the global allocator.
+///
+/// # Errors
+/// No socket on loopback, a folder that cannot be written, or a wrong answer.
+pub fn measure(folder: &Path) -> io::Result<Allocations> {
+    let signer = Signer::generate()?;
+    let origin = origin(signer.jwks.clone())?;
+    let issuer = format!("http://{origin}/pool");
+    let token = signer.token(&issuer, 1)?;
+    Ok(Allocations {
+        passthrough: requests(passthrough(origin)?, &token)?,
+        gateway: requests(gateway(folder, origin, &issuer)?, &token)?,
+    })
+}
+
+/// A server that runs as long as this lives.
+struct Running {
+    address: SocketAddr,
+    _runtime: Runtime,
+}
+
+fn runtime() -> io::Result<Runtime> {
+    Builder::new_multi_thread().worker_threads(1).enable_all().on_thread_start(|| SERVES.set(true)).build()
+}
+
+fn bind(runtime: &Runtime) -> io::Result<tokio::net::TcpListener> {
+    runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0"))
+}
+
+fn passthrough(origin: SocketAddr) -> io::Result<Running> {
+    let runtime = runtime()?;
+    let listener = bind(&runtime)?;
+    let address = listener.local_addr()?;
+    let proxy = passthrough::proxy(origin);
+    runtime.spawn(async move {
+        let (_stop, stopping) = tokio::sync::watch::channel(false);
+        while let Ok((stream, _)) = listener.accept().await {
+            let _best_effort = stream.set_nodelay(true);
+            let stream = pingora::protocols::l4::stream::Stream::from(stream);
+            let mut kept = proxy.process_new(Box::new(stream), &stopping).await;
+            while let Some(stream) = kept {
+                kept = proxy.process_new(stream, &stopping).await;
+            }
+        }
+    });
+    Ok(Running { address, _runtime: runtime })
+}
+
+fn gateway(folder: &Path, origin: SocketAddr, issuer: &str) -> io::Result<Running> {
+    let runtime = runtime()?;
+    let (public, admin) = (bind(&runtime)?, bind(&runtime)?);
+    let address = public.local_addr()?;
+    let setup = Setup {
+        workers: 1,
+        routes: 100,
+        tokens: "",
+        address,
+        admin: admin.local_addr()?,
+        upstream: origin,
+        issuer,
+        access_log: &folder.join("access.log"),
+    };
+    let config = parse("proxy.toml", &setup.toml(), |root| Config::read(root, &Env::default()));
+    let refused = |exit: postern_common::exit::Exit| io::Error::other(exit.message().to_owned());
+    let app = App::build(config.map_err(refused)?, Clock::system()).map_err(refused)?;
+    let listeners = Listeners { public: vec![public], admin: Some(admin) };
+    runtime.spawn(Box::pin(app.run(listeners, Shutdown::new())));
+    Ok(Running { address, _runtime: runtime })
+}
+
+/// Asks on one connection, and counts once all is warm.
+fn requests(server: Running, token: &str) -> io::Result<f64> {
+    let request =
+        format!("GET /actors/42 HTTP/1.1\r\nHost: gateway.example\r\nAuthorization: Bearer {token}\r\n\r\n");
+    let mut stream = TcpStream::connect(server.address)?;
+    stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+    stream.set_nodelay(true)?;
+    let mut ask = || -> io::Result<()> {
+        stream.write_all(request.as_bytes())?;
+        let mut space = [0; 4096];
+        let mut read = 0;
+        while !space[..read].ends_with(b"{\"name\":\"Ada\"}\n") {
+            match stream.read(&mut space[read..])? {
+                0 => return Err(io::Error::other("the answer is wrong")),
+                bytes => read += bytes,
+            }
+        }
+        Ok(())
+    };
+    for _ in 0..WARM_UP {
+        ask()?;
+    }
+    let before = COUNT.load(Ordering::Relaxed);
+    for _ in 0..COUNTED {
+        ask()?;
+    }
+    let counted = COUNT.load(Ordering::Relaxed) - before;
+    drop(server);
+    Ok(f64::from(u32::try_from(counted).unwrap_or(u32::MAX)) / f64::from(COUNTED))
+}
+
+/// An origin with one answer, which publishes the keys as well.
+fn origin(jwks: String) -> io::Result<SocketAddr> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?;
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let jwks = jwks.clone();
+            thread::spawn(move || serve(stream, &jwks));
+        }
+    });
+    Ok(address)
+}
+
+fn serve(mut stream: TcpStream, jwks: &str) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let mut head = Vec::new();
+    let mut space = [0; 4096];
+    loop {
+        match stream.read(&mut space)? {
+            0 => return Ok(()),
+            bytes => head.extend_from_slice(&space[..bytes]),
+        }
+        if !head.ends_with(b"\r\n\r\n") {
+            continue;
+        }
+        if head.starts_with(b"GET /pool") {
+            let length = jwks.len();
+            write!(
+                stream,
+                "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{jwks}"
+            )?;
+        } else {
+            stream.write_all(ANSWER)?;
+        }
+        head.clear();
+    }
+}

@@ -1,0 +1,75 @@
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use serde_json::json;
+
+use super::service::Service;
+use crate::bench::Bench;
+use crate::figure::{Bound, Figure, short};
+use crate::load::Wrk;
+use crate::report::{Report, Sheet, median, progress};
+
+const PATH: &str = "/auth/tokens/refresh";
+
+/// Families of refresh tokens: more than connections, so that each request finds one that is not being refreshed.
+const FAMILIES: u32 = 48;
+const CONNECTIONS: u32 = 32;
+
+/// Refreshes whose refresh token is replaced by each answer, against the local pool.
+pub(super) fn rotating(bench: &Bench, service: &Service, report: &mut Report) -> io::Result<()> {
+    let (mut rates, mut costs, mut pool_costs, mut failed) = (Vec::new(), Vec::new(), Vec::new(), 0);
+    let rounds = bench.pick(3, 5);
+    for round in 1..=rounds {
+        let mut tokens = Vec::new();
+        for family in 0..FAMILIES {
+            progress(&format!("refresh: round {round} of {rounds}: {family} of {FAMILIES} have signed in"));
+            tokens.push(service.register(&format!("refresh-{round}-{family}@example.com"))?);
+        }
+        let file = bench.folder().join("refresh-tokens");
+        fs::write(&file, tokens.join("\n"))?;
+        let load = Wrk { connections: CONNECTIONS, seconds: bench.pick(3, 8), script: script(&file) };
+        let (before, pool) = (service.process.cpu_ns()?, service.standalone.cpu_ns()?);
+        let seen = load.run(bench.folder(), service.address, PATH)?;
+        costs.push((service.process.cpu_ns()? - before) as f64 / 1e3 / seen.requests as f64);
+        pool_costs.push((service.standalone.cpu_ns()? - pool) as f64 / 1e3 / seen.requests as f64);
+        rates.push(seen.per_second);
+        failed += seen.failed;
+    }
+    progress("");
+    report.sheets.push(Sheet {
+        title: "Refresh, rotating, against the local pool".to_owned(),
+        columns: vec!["refreshes/s", "CPU service, µs", "CPU pool, µs", "failed"],
+        rows: vec![vec![
+            short(median(&rates)),
+            format!("{:.0}", median(&costs)),
+            format!("{:.0}", median(&pool_costs)),
+            failed.to_string(),
+        ]],
+    });
+    let what = "refresh against the local pool";
+    report.figures.push(Figure::number(what, Bound::AtLeast(2_000.0), median(&rates), "/s"));
+    report.figures.push(Figure::number(&format!("{what}: refused"), Bound::AtMost(0.0), failed as f64, ""));
+    report.rounds["refresh"] = json!({"perSecond": rates, "cpuUs": costs, "poolCpuUs": pool_costs});
+    Ok(())
+}
+
+/// Takes a token from the front, and puts the one of the answer at the end.
+fn script(file: &Path) -> String {
+    format!(
+        "local tokens, first, last = {{}}, 1, 0\n\
+         init = function()\n\
+         \x20 for token in io.lines({:?}) do last = last + 1; tokens[last] = token end\n\
+         end\n\
+         request = function()\n\
+         \x20 local token = tokens[first]\n\
+         \x20 tokens[first] = nil; first = first + 1\n\
+         \x20 return wrk.format('POST', {PATH:?}, {{['Content-Type'] = 'application/json'}}, '{{\"refreshToken\":\"' .. token .. '\"}}')\n\
+         end\n\
+         response = function(status, headers, body)\n\
+         \x20 local token = string.match(body, '\"refreshToken\":\"([^\"]+)\"')\n\
+         \x20 last = last + 1; tokens[last] = token or 'none'\n\
+         end\n",
+        file.display().to_string()
+    )
+}

@@ -1,0 +1,81 @@
+//! The figures that are to be reached, each with what was measured.
+
+/// One figure.
+#[derive(Clone, Debug)]
+pub(crate) struct Figure {
+    /// What it is, in the words of the table.
+    pub(crate) what: String,
+    /// What is to be reached.
+    pub(crate) reach: String,
+    /// What was measured, or why nothing was.
+    pub(crate) value: String,
+    /// `None` if it was not measured in this run.
+    pub(crate) reached: Option<bool>,
+}
+
+/// Which side of the bound is the good one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Bound {
+    AtMost(f64),
+    AtLeast(f64),
+}
+
+impl Figure {
+    /// A number against its bound; `unit` stands behind both.
+    pub(crate) fn number(what: &str, bound: Bound, value: f64, unit: &str) -> Self {
+        let (reach, reached) = match bound {
+            Bound::AtMost(most) => (format!("at most {}{unit}", short(most)), value <= most),
+            Bound::AtLeast(least) => (format!("at least {}{unit}", short(least)), value >= least),
+        };
+        Self {
+            what: what.to_owned(),
+            reach,
+            value: format!("{}{unit}", short(value)),
+            reached: value.is_finite().then_some(reached),
+        }
+    }
+
+    /// With words behind the value.
+    pub(crate) fn noting(mut self, note: &str) -> Self {
+        self.value = format!("{} ({note})", self.value);
+        self
+    }
+
+    /// One that this run does not measure.
+    pub(crate) fn open(what: &str, reach: &str, why: &str) -> Self {
+        Self { what: what.to_owned(), reach: reach.to_owned(), value: why.to_owned(), reached: None }
+    }
+
+    pub(crate) fn verdict(&self) -> &'static str {
+        match self.reached {
+            Some(true) => "yes",
+            Some(false) => "no",
+            None => "not measured",
+        }
+    }
+}
+
+/// Three significant digits, thousands apart.
+pub(crate) fn short(value: f64) -> String {
+    if !value.is_finite() {
+        return "–".to_owned();
+    }
+    if value.abs() < 100.0 {
+        let digits = if value.abs() < 10.0 { 2 } else { 1 };
+        let text = format!("{value:.digits$}");
+        return if text.contains('.') {
+            text.trim_end_matches('0').trim_end_matches('.').to_owned()
+        } else {
+            text
+        };
+    }
+    let whole = format!("{value:.0}");
+    let mut grouped = String::new();
+    for (at, digit) in whole.chars().enumerate() {
+        if at > 0 && (whole.len() - at).is_multiple_of(3) {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    grouped
+}

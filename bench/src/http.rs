@@ -1,0 +1,128 @@
+//! One request at a time over a plain socket: to see that an answer is right, and to ask how a process is.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+/// No answer takes longer, unless the server hangs.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// An answer.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    /// All of it, head included.
+    pub(crate) bytes: usize,
+    pub(crate) head: String,
+    pub(crate) body: Vec<u8>,
+}
+
+/// A kept connection.
+#[derive(Debug)]
+pub(crate) struct Client(TcpStream, SocketAddr);
+
+impl Client {
+    pub(crate) fn connect(address: SocketAddr) -> io::Result<Self> {
+        let stream = TcpStream::connect(address)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_nodelay(true)?;
+        Ok(Self(stream, address))
+    }
+
+    /// Asks, with JSON if there is a body, and reads the whole answer.
+    pub(crate) fn ask(
+        &mut self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> io::Result<Answer> {
+        let length = body.len().to_string();
+        let mut all = headers.to_vec();
+        if !body.is_empty() {
+            all.extend([("Content-Type", "application/json"), ("Content-Length", length.as_str())]);
+        }
+        self.send(method, path, &all, body)
+    }
+
+    /// Sends exactly these fields beside `Host`, and reads the whole answer.
+    pub(crate) fn send(
+        &mut self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> io::Result<Answer> {
+        let mut request = format!("{method} {path} HTTP/1.1\r\nHost: {}\r\n", self.1);
+        for (name, value) in headers {
+            request.push_str(&format!("{name}: {value}\r\n"));
+        }
+        request.push_str("\r\n");
+        request.push_str(body);
+        self.0.write_all(request.as_bytes())?;
+        self.read()
+    }
+
+    fn read(&mut self) -> io::Result<Answer> {
+        let mut bytes = Vec::new();
+        let mut space = [0; 16 << 10];
+        let end = loop {
+            if let Some(end) = bytes.windows(4).position(|four| four == b"\r\n\r\n") {
+                break end + 4;
+            }
+            match self.0.read(&mut space)? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                read => bytes.extend_from_slice(&space[..read]),
+            }
+        };
+        let head = String::from_utf8_lossy(&bytes[..end]).into_owned();
+        let status = head.split_whitespace().nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
+        let length: usize = header(&head, "content-length").and_then(|text| text.parse().ok()).unwrap_or(0);
+        while bytes.len() < end + length {
+            match self.0.read(&mut space)? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                read => bytes.extend_from_slice(&space[..read]),
+            }
+        }
+        Ok(Answer { status, bytes: bytes.len(), head, body: bytes.split_off(end) })
+    }
+}
+
+impl Answer {
+    /// The body as JSON; null if it is none.
+    pub(crate) fn json(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.body).unwrap_or_default()
+    }
+
+    /// A header field.
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        header(&self.head, name)
+    }
+
+    /// The answer, if it has this status.
+    pub(crate) fn expect(self, status: u16) -> io::Result<Self> {
+        if self.status == status {
+            return Ok(self);
+        }
+        let said = String::from_utf8_lossy(&self.body);
+        Err(io::Error::other(format!("answered {} instead of {status}: {said}", self.status)))
+    }
+}
+
+fn header<'a>(head: &'a str, wanted: &str) -> Option<&'a str> {
+    head.lines().find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        name.eq_ignore_ascii_case(wanted).then(|| value.trim())
+    })
+}
+
+/// One request on a connection of its own.
+pub(crate) fn once(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &str,
+) -> io::Result<Answer> {
+    Client::connect(address)?.ask(method, path, headers, body)
+}

@@ -1,0 +1,122 @@
+use std::io;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use super::Run;
+use super::peers::node;
+use super::service::{Carrier, Service};
+use crate::bench::{Bench, Origin};
+use crate::figure::{Bound, Figure, short};
+use crate::postgres::Postgres;
+use crate::report::{Report, Sheet, median, progress};
+
+/// Lanes of e-mail, as the store numbers them.
+pub(super) const CRITICAL: u8 = 0;
+pub(super) const HIGH: u8 = 2;
+pub(super) const NORMAL: u8 = 4;
+pub(super) const LOW: u8 = 6;
+
+/// Puts notifications into the queue, as if they had been accepted long ago.
+pub(super) fn fill(postgres: &Postgres, database: &str, lane: u8, rows: u32) -> io::Result<()> {
+    // An id is a UUIDv7 whose time is the order's, as the service makes them.
+    let sql = format!(
+        "WITH made AS MATERIALIZED (
+           SELECT (extract(epoch FROM now()) * 1000)::int8 - 60000 + n / 4096 AS ms, n % 4096 AS counter
+           FROM generate_series(0, {rows} - 1) AS n
+         ), ids AS MATERIALIZED (
+           SELECT ms, (ms << 12) + counter AS ord,
+             (lpad(to_hex(ms), 12, '0') || '7' || lpad(to_hex(counter), 3, '0') || '8' ||
+               substr(replace(gen_random_uuid()::text, '-', ''), 1, 15))::uuid AS id
+           FROM made
+         ), recorded AS (
+           INSERT INTO notify_record (id, lane, creator, template, template_version, locale, recipient, variables, created_at)
+           SELECT id, {lane}, 'service:bench', 'welcome', 1, 'en', '{{\"email\":\"ada@example.com\"}}', '{{\"name\":\"Ada\"}}', ms FROM ids
+         )
+         INSERT INTO notify_queue (id, lane, ord, fence, attempt) SELECT id, {lane}, ord, 0, 0 FROM ids"
+    );
+    postgres.ask(database, &sql)?;
+    postgres.ask(database, "VACUUM ANALYZE notify_queue")?;
+    Ok(())
+}
+
+/// Makes the tables by starting a service once.
+pub(super) fn prepare(bench: &Bench, postgres: &Postgres, origin: &Origin, name: &str) -> io::Result<String> {
+    let database = postgres.database(name)?;
+    drop(Service::start(bench, origin, &database, Carrier::NULL)?);
+    Ok(database)
+}
+
+/// A backlog worked off, beside the no-ops of the peers.
+pub(super) fn drained(run: &Run<'_>, report: &mut Report) -> io::Result<()> {
+    let Run { bench, postgres, origin, .. } = *run;
+    let (rounds, rows) = bench.pick((2, 200_000), (5, 500_000));
+    let mut taken: [Vec<f64>; 3] = Default::default();
+    let mut cost = Vec::new();
+    for round in 1..=rounds {
+        progress(&format!("backlog: round {round} of {rounds}: Postern"));
+        let (rate, cpu_us) = drain(bench, postgres, origin, rows)?;
+        taken[0].push(rate);
+        cost.push(cpu_us);
+        for (at, (name, script)) in
+            [("graphile-worker", "graphile-worker.mjs"), ("pg-boss", "pg-boss.mjs")].into_iter().enumerate()
+        {
+            progress(&format!("backlog: round {round} of {rounds}: {name}"));
+            let url = postgres.database("bench_jobs")?;
+            taken[at + 1].push(node(bench, script, "run", &url, bench.pick(4, 10))?);
+        }
+    }
+    progress("");
+    let names = [
+        "Postern: rendered, null provider, status and trail durable",
+        "graphile-worker: no-ops, 24 at once, local queue 500, batched completion",
+        "pg-boss: fetched and completed, batches of 500",
+    ];
+    let lines = names
+        .iter()
+        .zip(&taken)
+        .map(|(name, taken)| vec![(*name).to_owned(), short(median(taken))])
+        .collect();
+    report.sheets.push(Sheet {
+        title: "A backlog worked off".to_owned(),
+        columns: vec!["what", "per second"],
+        rows: lines,
+    });
+    report.rounds["backlog"] =
+        json!({"postern": taken[0], "graphileWorker": taken[1], "pgBoss": taken[2], "cpuUs": cost});
+    let (ours, theirs) = (median(&taken[0]), median(&taken[1]));
+    let what = "delivered per second to a null provider, rendered, status and events durable: over graphile-worker's no-ops";
+    let figure = Figure::number(what, Bound::AtLeast(1.5), ours / theirs, " ×");
+    let note = format!("{}/s against {}/s; {:.0} µs of CPU each", short(ours), short(theirs), median(&cost));
+    report.figures.push(figure.noting(&note));
+    Ok(())
+}
+
+/// Works off so many; how many a second, and CPU microseconds of service and PostgreSQL each.
+fn drain(bench: &Bench, postgres: &Postgres, origin: &Origin, rows: u32) -> io::Result<(f64, f64)> {
+    let database = prepare(bench, postgres, origin, "bench_backlog")?;
+    fill(postgres, "bench_backlog", NORMAL, rows)?;
+    let server = postgres.cpu_ns()?;
+    let service = Service::start(bench, origin, &database, Carrier::NULL)?;
+    let began = Instant::now();
+    let (mut first, all) = (None, f64::from(rows));
+    loop {
+        let done = service.attempts()?;
+        let now = began.elapsed().as_secs_f64();
+        // The first tenth warms up.
+        if first.is_none() && done >= all * 0.1 {
+            first = Some((now, done));
+        }
+        if done >= all * 0.95
+            && let Some((since, before)) = first
+        {
+            let cpu = service.process.cpu_ns()? + postgres.cpu_ns()?.saturating_sub(server);
+            return Ok(((done - before) / (now - since), cpu as f64 / 1e3 / done));
+        }
+        if now > 120.0 {
+            return Err(io::Error::other(format!("only {done} of {rows} were delivered in two minutes")));
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+}

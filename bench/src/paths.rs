@@ -1,0 +1,289 @@
+//! The request path and the token path, step by step, without sockets and without Pingora: what the micro benchmarks
+//! time and the cost guard counts.
+
+use std::hint::black_box;
+use std::io::{self, Read as _, Write as _};
+use std::net::{IpAddr, Ipv4Addr, TcpListener};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ahash::RandomState;
+use futures_util::FutureExt as _;
+use http::header::{AUTHORIZATION, HOST, HeaderMap, HeaderValue};
+use postern_common::Clock;
+use postern_common::http::bearer;
+use postern_common::token::{Caller, Issuer, IssuerKind, IssuerRules, Verifier, VerifierOptions};
+use postern_proxy::Trace;
+use postern_proxy::access::Event;
+use postern_proxy::config::ClientAddress;
+use postern_proxy::framing::Framing;
+use postern_proxy::head::{Head, HeadLimits, Progress};
+use postern_proxy::injection::Injection;
+use postern_proxy::limit::{Limiter, Rate, Verdict};
+use postern_proxy::policy::{Policy, Protected, UserRule};
+use postern_proxy::route::{Methods, PathPattern, Pattern, Request, RouteIndex, Router};
+use postern_proxy::target::Target;
+use uuid::Uuid;
+
+use crate::token::{Algorithm, CLIENT_ID, Signer};
+
+/// The limits that the gateway ships with.
+const LIMITS: HeadLimits = HeadLimits { bytes: 32 << 10, fields: 100, target: 8 << 10 };
+
+/// A table of routes and paths that are found in it.
+pub struct Routes {
+    router: Router,
+    paths: Vec<String>,
+    headers: HeaderMap,
+}
+
+impl Routes {
+    /// So many routes, of three segments each.
+    ///
+    /// # Panics
+    /// Never: the templates are well formed.
+    #[must_use]
+    pub fn of(size: usize) -> Self {
+        let pattern = |number: usize| Pattern {
+            hosts: Vec::new(),
+            path: PathPattern::parse(&format!("/collection-{number}/{{id}}/part-{number}"))
+                .expect("a template that is well formed"),
+            methods: Methods::of("GET").expect("a method"),
+            headers: Vec::new(),
+            queries: Vec::new(),
+        };
+        let router = Router::new((0..size).map(pattern).collect());
+        // Spread over the table, and as many whatever its size, so that the caches of the processor see the same.
+        let paths =
+            (0..10).map(|at| at * size / 10).map(|number| format!("/collection-{number}/42/part-{number}"));
+        Self { router, paths: paths.collect(), headers: HeaderMap::new() }
+    }
+
+    /// Finds one of the paths.
+    #[must_use]
+    pub fn find(&self, turn: usize) -> Option<RouteIndex> {
+        let path = &self.paths[turn % self.paths.len()];
+        self.router.find(&Request {
+            host: "gateway.example",
+            path,
+            query: None,
+            method: "GET",
+            headers: &self.headers,
+        })
+    }
+}
+
+/// Tokens of one algorithm and who verifies them.
+pub struct Tokens {
+    verifier: Arc<Verifier>,
+    tokens: Vec<String>,
+    next: usize,
+}
+
+impl Tokens {
+    /// Makes keys and tokens, and lets a verifier fetch the keys.
+    ///
+    /// # Errors
+    /// No socket on loopback, or no random bytes.
+    pub fn of(algorithm: Algorithm, remembered: bool) -> io::Result<Self> {
+        let signer = match algorithm {
+            Algorithm::Rs256 => Signer::generate()?,
+            Algorithm::Es256 | Algorithm::EdDsa => Signer::without_rsa()?,
+        };
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let issuer = format!("http://{}", listener.local_addr()?);
+        let tokens =
+            (0..16).map(|serial| signer.token_by(algorithm, &issuer, serial)).collect::<Result<_, _>>()?;
+        let trusted = Issuer {
+            issuer: issuer.clone(),
+            jwks_url: format!("{issuer}/jwks").parse().map_err(io::Error::other)?,
+            kind: IssuerKind::User,
+            client_ids: vec![CLIENT_ID.to_owned()],
+            rules: IssuerRules::default(),
+        };
+        let cache_bytes = if remembered { 1 << 20 } else { 0 };
+        let options = VerifierOptions { cache_bytes, ..VerifierOptions::default() };
+        let verifier = Verifier::new(vec![trusted], options);
+        let publisher = std::thread::spawn(move || publish(&listener, &signer.jwks));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(verifier.refresh_now());
+        publisher.join().map_err(|_| io::Error::other("the keys were not asked for"))??;
+        let mut all = Self { verifier, tokens, next: 0 };
+        for _ in 0..all.tokens.len() {
+            all.verify();
+        }
+        Ok(all)
+    }
+
+    /// Verifies the next token in full, or from memory where they are remembered.
+    ///
+    /// # Panics
+    /// If it is refused.
+    pub fn verify(&mut self) -> Caller {
+        self.next = (self.next + 1) % self.tokens.len();
+        let verdict = self.verifier.verify(&self.tokens[self.next]).now_or_never();
+        verdict.expect("the keys are there, so that nothing is waited for").expect("a good token")
+    }
+}
+
+/// Serves the keys once.
+fn publish(listener: &TcpListener, jwks: &str) -> io::Result<()> {
+    let (mut stream, _) = listener.accept()?;
+    let mut space = [0; 4096];
+    let _head = stream.read(&mut space)?;
+    let length = jwks.len();
+    write!(
+        stream,
+        "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{jwks}"
+    )
+}
+
+/// A request from its head to its access event.
+pub struct Journey {
+    head: Vec<u8>,
+    headers: HeaderMap,
+    routes: Routes,
+    policy: Policy,
+    limiter: Limiter,
+    rate: Rate,
+    keys: RandomState,
+    tokens: Tokens,
+    clock: Clock,
+    line: Vec<u8>,
+}
+
+impl Journey {
+    /// A request with a token that was seen before, among 100 routes.
+    ///
+    /// # Errors
+    /// No socket on loopback, or no random bytes.
+    pub fn new() -> io::Result<Self> {
+        let tokens = Tokens::of(Algorithm::Es256, true)?;
+        let authorization = format!("Bearer {}", tokens.tokens[0]);
+        let head = format!(
+            "GET /collection-0/42/part-0?fields=all HTTP/1.1\r\nHost: gateway.example\r\nUser-Agent: bench/1.0\r\n\
+             Accept: application/json\r\nAccept-Encoding: gzip\r\nX-Forwarded-For: 203.0.113.7\r\n\
+             Authorization: {authorization}\r\n\r\n"
+        );
+        let mut headers = HeaderMap::new();
+        for (name, value) in [
+            ("host", "gateway.example"),
+            ("user-agent", "bench/1.0"),
+            ("accept", "application/json"),
+            ("accept-encoding", "gzip"),
+            ("x-forwarded-for", "203.0.113.7"),
+        ] {
+            headers.insert(name, HeaderValue::from_static(value));
+        }
+        headers.insert(AUTHORIZATION, HeaderValue::from_str(&authorization).map_err(io::Error::other)?);
+        let users = Some(UserRule::default());
+        Ok(Self {
+            head: head.into_bytes(),
+            headers,
+            routes: Routes::of(100),
+            policy: Policy::Protected(Protected { users, ..Protected::default() }),
+            limiter: Limiter::new(200_000),
+            rate: Rate::new(1_000_000, Duration::from_secs(1), None),
+            keys: RandomState::with_seeds(1, 2, 3, 4),
+            tokens,
+            clock: Clock::system(),
+            line: Vec::with_capacity(1024),
+        })
+    }
+
+    /// All of it.
+    pub fn request(&mut self, turn: u64) {
+        self.head();
+        let route = self.route();
+        let caller = self.authenticate();
+        self.policy.decide(&caller).expect("any user may");
+        assert!(self.limit(turn) && self.limit(turn + 1), "the limits are far away");
+        black_box(self.inject(&caller));
+        self.event(&caller, route);
+    }
+
+    /// Finds the end of the head, checks it, and says how its body is framed.
+    ///
+    /// # Panics
+    /// If it is refused.
+    pub fn head(&self) -> Framing {
+        let end = Progress::default().find_end(&self.head, &LIMITS).expect("lines end in CRLF");
+        let head = Head::check(&self.head[..end.expect("complete")], &LIMITS).expect("well formed");
+        Framing::begin(head.body)
+    }
+
+    /// Target and route.
+    ///
+    /// # Panics
+    /// If there is none.
+    #[must_use]
+    pub fn route(&self) -> RouteIndex {
+        let target = Target::parse(b"/collection-0/42/part-0?fields=all").expect("canonical");
+        let host = self.headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+        let request =
+            Request { host, path: target.path, query: target.query, method: "GET", headers: &self.headers };
+        self.routes.router.find(&request).expect("a route")
+    }
+
+    /// The caller of a token that was seen before.
+    ///
+    /// # Panics
+    /// If it was not.
+    #[must_use]
+    pub fn authenticate(&self) -> Caller {
+        let token = bearer(&self.headers).expect("one token");
+        self.tokens.verifier.verify_cached(token).expect("seen before").expect("a good token")
+    }
+
+    /// Takes one from a rate limit; whether it may.
+    #[must_use]
+    pub fn limit(&self, turn: u64) -> bool {
+        let key = self.keys.hash_one((turn % 1024, 1_u64));
+        matches!(self.limiter.take(self.rate, key, turn * 1_000), Verdict::Allowed { .. })
+    }
+
+    /// The fields that the upstream gets.
+    ///
+    /// # Panics
+    /// If the identity cannot be written.
+    #[must_use]
+    pub fn inject(&self, caller: &Caller) -> HeaderMap {
+        let mut headers = self.headers.clone();
+        let said = Injection {
+            id: Uuid::from_u128(7),
+            trace: Trace { id: 1, span: 2, parent: None, flags: 0 },
+            client: Some(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+            is_tls: false,
+            caller: Some(caller),
+        };
+        said.write(&mut headers).expect("an identity of visible ASCII");
+        headers
+    }
+
+    /// The line of the access log; how long it is.
+    pub fn event(&mut self, caller: &Caller, route: RouteIndex) -> usize {
+        let mut id = Uuid::encode_buffer();
+        let event = Event {
+            request_id: Uuid::from_u128(7).hyphenated().encode_lower(&mut id),
+            method: Some("GET"),
+            path: Some("/collection-0/42/part-0"),
+            route: Some("/collection-0/{id}/part-0").filter(|_| route == 0),
+            status: 200,
+            code: "ok",
+            kind: Some("user"),
+            subject: Some(caller.subject()),
+            upstream: Some("origin"),
+            attempts: 1,
+            duration_us: 412,
+            upstream_us: Some(287),
+            response_bytes: 127,
+            protocol: "HTTP/1.1",
+            trace_id: Some("0af7651916cd43dd8448eb211c80319c"),
+            client: Some(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+            ..Event::default()
+        };
+        self.line.clear();
+        event.render(&mut self.line, self.clock.now(), ClientAddress::Network);
+        self.line.len()
+    }
+}

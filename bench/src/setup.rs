@@ -1,0 +1,55 @@
+//! The gateway with everything on, as every measurement sets it up.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use crate::token::{CLIENT_ID, SERVICE_CLIENT_ID};
+
+/// A configuration of the gateway: RS256, policy, identity headers, limits, metrics, and an access log to a file.
+#[derive(Clone, Copy, Debug)]
+pub struct Setup<'a> {
+    /// Worker threads.
+    pub workers: usize,
+    /// Routes; the first is `GET /actors/{id}`.
+    pub routes: usize,
+    /// Lines of `[tokens]`.
+    pub tokens: &'a str,
+    /// Where clients come in.
+    pub address: SocketAddr,
+    /// Where operators ask.
+    pub admin: SocketAddr,
+    /// What all routes go to.
+    pub upstream: SocketAddr,
+    /// Whose users are trusted; its services have `-services` behind it, and the same keys.
+    pub issuer: &'a str,
+    /// Where the access log is written.
+    pub access_log: &'a Path,
+}
+
+impl Setup<'_> {
+    /// As TOML.
+    #[must_use]
+    pub fn toml(&self) -> String {
+        let Self { workers, routes, tokens, address, admin, upstream, issuer, access_log } = self;
+        let log = access_log.display();
+        let mut text = format!(
+            "workers = {workers}\n[[listen]]\naddress = \"{address}\"\n[admin]\naddress = \"{admin}\"\n\
+             [access_log]\nto = \"{log}\"\n[tokens]\n{tokens}\n\
+             [limits]\nconnections_per_address = 20000\n\
+             address = {{ requests = 1000000, burst = 1000000 }}\nprincipal = {{ requests = 1000000, burst = 1000000 }}\n\
+             [identity.actor]\npool_id = \"us-west-2_Actor0001\"\nclient_id = \"{CLIENT_ID}\"\nissuer = \"{issuer}\"\n\
+             [identity.service]\npool_id = \"us-west-2_Service01\"\nclient_id = \"{SERVICE_CLIENT_ID}\"\n\
+             issuer = \"{issuer}-services\"\njwks_url = \"{issuer}/.well-known/jwks.json\"\n\
+             [upstream.origin]\naddresses = [\"{upstream}\"]\n\
+             [[route]]\npath = \"/actors/{{id}}\"\nmethods = [\"GET\"]\nupstream = \"origin\"\n\
+             policy = {{ users = \"any\", services = \"any\" }}\n"
+        );
+        for number in 1..*routes {
+            text.push_str(&format!(
+                "[[route]]\npath = \"/collection-{number}/{{id}}/part-{number}\"\nmethods = [\"GET\", \"PUT\"]\n\
+                 upstream = \"origin\"\npolicy = {{ users = \"any\" }}\n"
+            ));
+        }
+        text
+    }
+}

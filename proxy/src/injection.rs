@@ -1,0 +1,134 @@
+//! What an upstream is told of a request: by the gateway alone.
+//!
+//! What only the gateway may say is taken out in every spelling, and said. The fields are written into the bare
+//! map, because Pingora's own insertion costs two allocations a field.
+
+use std::fmt::Write;
+use std::net::IpAddr;
+
+use bytes::{Bytes, BytesMut};
+use http::header::{HOST, InvalidHeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue};
+use postern_common::token::Caller;
+use uuid::Uuid;
+
+use crate::context::Trace;
+use crate::headers;
+
+/// What is said of one request.
+#[derive(Clone, Copy, Debug)]
+pub struct Injection<'a> {
+    /// The request's id.
+    pub id: Uuid,
+    /// The trace that goes on behind the gateway.
+    pub trace: Trace,
+    /// The client's address, as far as proxies in front can be believed.
+    pub client: Option<IpAddr>,
+    /// Whether the client speaks TLS.
+    pub is_tls: bool,
+    /// Who is calling; `None` on a public route.
+    pub caller: Option<&'a Caller>,
+}
+
+/// The values of one request, in one allocation.
+struct Values {
+    bytes: Bytes,
+    ends: [usize; 6],
+}
+
+pub(crate) static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+static TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+static FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+static FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+static FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+static KIND: HeaderName = HeaderName::from_static("x-postern-kind");
+static SUBJECT: HeaderName = HeaderName::from_static("x-postern-subject");
+static SERVICE: HeaderName = HeaderName::from_static("x-postern-service");
+static SCOPES: HeaderName = HeaderName::from_static("x-postern-scopes");
+
+// === impl Injection ===
+
+impl Injection<'_> {
+    /// Takes out what a client may not say, and says it.
+    ///
+    /// # Errors
+    /// An identity that no header can hold.
+    pub fn write(&self, headers: &mut HeaderMap) -> Result<(), InvalidHeaderValue> {
+        let values = Values::build(self);
+        strip(headers);
+        headers.reserve(10);
+        if let Some(host) = headers.get(HOST).cloned() {
+            headers.insert(&FORWARDED_HOST, host);
+        }
+        headers.insert(&REQUEST_ID, values.get(Values::ID)?);
+        headers.insert(&TRACEPARENT, values.get(Values::TRACE)?);
+        headers.insert(&FORWARDED_FOR, values.get(Values::CLIENT)?);
+        let scheme = if self.is_tls { "https" } else { "http" };
+        headers.insert(&FORWARDED_PROTO, HeaderValue::from_static(scheme));
+        if let Some(caller) = self.caller {
+            let (kind, is_service) = match caller {
+                Caller::User(_) => ("user", false),
+                Caller::Service(_) => ("service", true),
+            };
+            headers.insert(&KIND, HeaderValue::from_static(kind));
+            headers.insert(&SUBJECT, values.get(Values::SUBJECT)?);
+            headers.insert(&SCOPES, values.get(Values::SCOPES)?);
+            if is_service {
+                headers.insert(&SERVICE, values.get(Values::SERVICE)?);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn strip(headers: &mut HeaderMap) {
+    let reserved: Vec<HeaderName> =
+        headers.keys().filter(|name| headers::is_reserved(name.as_str())).cloned().collect();
+    for name in reserved {
+        headers.remove(name);
+    }
+}
+
+// === impl Values ===
+
+impl Values {
+    const ID: usize = 0;
+    const TRACE: usize = 1;
+    const CLIENT: usize = 2;
+    const SUBJECT: usize = 3;
+    const SCOPES: usize = 4;
+    const SERVICE: usize = 5;
+
+    fn build(said: &Injection<'_>) -> Self {
+        let mut text = BytesMut::with_capacity(256);
+        let mut ends = [0; 6];
+        text.extend_from_slice(said.id.hyphenated().encode_lower(&mut Uuid::encode_buffer()).as_bytes());
+        ends[Self::ID] = text.len();
+        let _memory_only = write!(text, "{}", said.trace);
+        ends[Self::TRACE] = text.len();
+        let _memory_only = match said.client {
+            Some(client) => write!(text, "{client}"),
+            None => write!(text, "unknown"),
+        };
+        ends[Self::CLIENT] = text.len();
+        if let Some(caller) = said.caller {
+            text.extend_from_slice(caller.subject().as_bytes());
+        }
+        ends[Self::SUBJECT] = text.len();
+        for (at, scope) in said.caller.map(Caller::scopes).unwrap_or_default().iter().enumerate() {
+            text.extend_from_slice(if at > 0 { b" " } else { b"" });
+            text.extend_from_slice(scope.as_bytes());
+        }
+        ends[Self::SCOPES] = text.len();
+        if let Some(service) = said.caller.and_then(Caller::service) {
+            text.extend_from_slice(service.service_id.as_bytes());
+        }
+        ends[Self::SERVICE] = text.len();
+        Self { bytes: text.freeze(), ends }
+    }
+
+    fn get(&self, at: usize) -> Result<HeaderValue, InvalidHeaderValue> {
+        let begin = at.checked_sub(1).map_or(0, |before| self.ends[before]);
+        HeaderValue::from_maybe_shared(self.bytes.slice(begin..self.ends[at]))
+    }
+}
