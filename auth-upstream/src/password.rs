@@ -66,21 +66,25 @@ impl Auth {
     async fn try_reset(&self, reset: &Reset) -> Result<(), Problem> {
         let outcome = self.pool.reset_password(&reset.email, &reset.code, &reset.new_password).await;
         outcome.map_err(|fault| fault.problem(Operation::ResetPassword))?;
-        self.note_own_password(&reset.email).await;
+        self.begin_anew(&reset.email).await;
         Ok(())
     }
 
-    /// From now on the person has a password, which a social sign-in must not replace.
-    async fn note_own_password(&self, email: &Email) {
+    /// Whoever signed in before may be the one for whose sake the password was reset: Cognito lets them stay, so that
+    /// we end it. And from now on the person has a password, which a social sign-in must not replace.
+    async fn begin_anew(&self, email: &Email) {
         let Some(admin) = &self.pool.admin else { return };
         let account = match admin.find(email.as_str()).await {
             Ok(Some(account)) => account,
             Ok(None) => return,
             Err(fault) => {
-                tracing::warn!(%fault, "a new password is not noted for social sign-in");
+                tracing::warn!(%fault, "a new password did not end earlier sign-ins");
                 return;
             }
         };
+        if let Err(fault) = admin.sign_out_everywhere(&account.username).await {
+            tracing::warn!(%fault, "a new password did not end earlier sign-ins");
+        }
         if let Err(error) = self.store.mark_own_password(&account.username, self.clock.now()).await {
             tracing::warn!(%error, "a new password is not noted for social sign-in");
         }

@@ -89,10 +89,11 @@ impl Auth {
         token: &str,
         grant: &Grant,
     ) -> Result<TokenSet, Problem> {
-        if let Some(set) = self.replay(token).await? {
+        let (replay, family) = tokio::join!(self.replay(token), self.family(&grant.family));
+        if let Some(set) = replay? {
             return Ok(set);
         }
-        match self.family(&grant.family).await? {
+        match family? {
             Some(Family::Revoked) => return Err(Code::InvalidRefreshToken.into()),
             Some(Family::Alive { generation, newest }) if generation > grant.generation => {
                 self.revoke_family(visitor, grant, &newest).await?;

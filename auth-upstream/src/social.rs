@@ -167,7 +167,8 @@ impl Auth {
         callback: Callback,
     ) -> Result<(String, String), SocialFault> {
         let begun = self.take_state(callback.state.as_deref()).await?;
-        if callback.issuer.is_some_and(|issuer| issuer != social.config.issuer) {
+        let provider = social.provider().await?;
+        if !provider.has_sent(callback.issuer.as_deref(), &social.config) {
             return Err(SocialFault::InvalidRequest);
         }
         let code = match (callback.code, callback.error.as_deref()) {
@@ -179,7 +180,6 @@ impl Auth {
             (_, Some(_)) => return Err(SocialFault::ProviderError),
             (None, None) => return Err(SocialFault::InvalidRequest),
         };
-        let provider = social.provider().await?;
         let authorized = provider.redeem(social, code, &begun.pkce_verifier, &begun.nonce).await?;
         let exchanged = self.recognise(visitor, social, &authorized).await?;
         let subject = exchanged.user.user_id.clone();

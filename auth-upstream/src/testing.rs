@@ -130,6 +130,15 @@ impl Fixture {
         setup.start(&self.clock).await
     }
 
+    /// Another replica, which an operator has given AWS credentials.
+    pub(crate) async fn replica_with_credentials(&self) -> Arc<Auth> {
+        let mut setup = self.config.clone();
+        for (name, value) in CREDENTIALS {
+            setup.variables.insert(name.to_owned(), value.to_owned());
+        }
+        setup.start(&self.clock).await
+    }
+
     /// Another replica over the same stores.
     pub(crate) async fn replica(&self) -> Arc<Auth> {
         self.config.start(&self.clock).await
@@ -160,6 +169,9 @@ impl Setup {
     }
 }
 
+const CREDENTIALS: [(&str, &str); 2] =
+    [("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE"), ("AWS_SECRET_ACCESS_KEY", "aws-secret")];
+
 fn environment(pool: &str, no_credentials: bool) -> BTreeMap<String, String> {
     let key = STANDARD.encode(random::bytes::<32>());
     let mut pairs = vec![
@@ -176,7 +188,7 @@ fn environment(pool: &str, no_credentials: bool) -> BTreeMap<String, String> {
         ("SOCIAL_REFRESH_TOKEN_ENCRYPTION_KEY", key.as_str()),
     ];
     if !no_credentials {
-        pairs.extend([("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE"), ("AWS_SECRET_ACCESS_KEY", "aws-secret")]);
+        pairs.extend(CREDENTIALS);
     }
     pairs.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }

@@ -183,15 +183,13 @@ async fn its_codes_are_bound_to_the_sign_in_that_asked() {
         asked.query_pairs_mut().append_pair("login_hint", "ada");
         backs.push(Browser::new(&asked).follow(asked, "/auth/social/login/callback").await);
     }
-    let parameter = |url: &Url, name: &str| {
-        url.query_pairs().find(|(key, _)| key == name).map(|(_, value)| value.into_owned()).expect("there")
-    };
-    // The code of one with the state of the other: PKCE says no.
-    let (code, state) = (parameter(&backs[0], "code"), parameter(&backs[1], "state"));
-    let query: String = url::form_urlencoded::Serializer::new(String::new())
-        .append_pair("code", &code)
-        .append_pair("state", &state)
-        .finish();
+    // The answer to the one with the state of the other: PKCE says no.
+    let other = backs[1].query_pairs().find(|(name, _)| name == "state").expect("a state").1.into_owned();
+    let mut mixed = url::form_urlencoded::Serializer::new(String::new());
+    for (name, value) in backs[0].query_pairs() {
+        mixed.append_pair(&name, if name == "state" { other.as_str() } else { value.as_ref() });
+    }
+    let query = mixed.finish();
     let landed = client.get(&format!("/auth/social/login/callback?{query}")).send().await.expect(302);
     assert!(landed.header("location").ends_with("#error=provider_error"), "{}", landed.header("location"));
     // The state is used up with it.

@@ -7,6 +7,7 @@ mod auth_peer;
 mod auth_register;
 mod auth_secrets;
 mod auth_stage;
+mod auth_takeover;
 mod bad_input;
 mod browser;
 mod clock;

@@ -163,6 +163,13 @@ impl AdminPool {
         self.gate.call(call.send()).await.map(drop)
     }
 
+    /// Ends every session of a user: no refresh token issued before works any more.
+    pub(crate) async fn sign_out_everywhere(&self, username: &str) -> Result<(), Fault> {
+        let call =
+            self.client.admin_user_global_sign_out().user_pool_id(&self.pool.pool_id).username(username);
+        self.gate.call(call.send()).await.map(drop)
+    }
+
     /// What a client of this pool or another may do.
     pub(crate) async fn describe_client(&self, pool: &str, client: &str) -> Result<ClientSettings, Fault> {
         let call = self.client.describe_user_pool_client().user_pool_id(pool).client_id(client);

@@ -69,8 +69,8 @@ impl Auth {
         id: &IdToken,
     ) -> Result<SocialIdentity, SocialFault> {
         let mut identity = match self.still_known(id).await? {
-            Some(identity) => identity,
-            None => self.new_identity(visitor, config, id).await?,
+            Some(identity) if identity.username.is_some() => identity,
+            apart => self.new_identity(visitor, config, id, apart).await?,
         };
         if !identity.profile_saved && identity.username.is_some() {
             identity.profile_saved = self.save_social_profile(id, &identity.user_id, self.clock.now()).await;
@@ -97,33 +97,49 @@ impl Auth {
         }
     }
 
+    /// One that has no pool user: none yet, or apart until now, for want of credentials or of a verified address.
     async fn new_identity(
         &self,
         visitor: &Visitor,
         config: &SocialConfig,
         id: &IdToken,
+        apart: Option<SocialIdentity>,
     ) -> Result<SocialIdentity, SocialFault> {
         let email = id.email.as_deref().and_then(Email::parse).filter(|_| id.email_verified);
-        let (Some(admin), Some(email)) = (&self.pool.admin, &email) else {
-            return self.keep_identity(id, &apart()).await;
+        let claimed = match (&self.pool.admin, &email) {
+            (Some(admin), Some(email)) => {
+                // The lock that a registration of the address takes: nobody takes it between a look and what follows.
+                let guard = self.lock_address(email).await?;
+                let claim = Claim { visitor, config, admin, id, email };
+                let outcome = self.claim(&claim, apart.as_ref()).await;
+                guard.release().await;
+                outcome?
+            }
+            (None, _) | (_, None) => None,
         };
-        // The lock that a registration of the address takes: nobody takes it between a look and what follows.
-        let guard = self.lock_address(email).await?;
-        let outcome = self.claim(&Claim { visitor, config, admin, id, email }).await;
-        guard.release().await;
-        outcome
+        match claimed.or(apart) {
+            Some(identity) => Ok(identity),
+            None => self.keep_identity(id, &set_apart()).await,
+        }
     }
 
-    async fn claim(&self, claim: &Claim<'_>) -> Result<SocialIdentity, SocialFault> {
-        let registration = registration_of(claim.id);
+    /// The pool user of the address; `None` if it is another's.
+    async fn claim(
+        &self,
+        claim: &Claim<'_>,
+        apart: Option<&SocialIdentity>,
+    ) -> Result<Option<SocialIdentity>, SocialFault> {
+        let (id, registration) = (claim.id, registration_of(claim.id));
         self.undo_half_made(&registration, claim.email).await?;
-        let identity = self.link_or_make(claim, &registration).await?;
-        let identity = self.keep_identity(claim.id, &identity).await?;
-        self.store.end_registration(&registration).await.map_err(Problem::from)?;
-        if identity.username.is_some() {
-            audit::record(claim.visitor, Act::SocialLink, &identity.user_id, "ok");
+        let Some(identity) = self.link_or_make(claim, &registration).await? else { return Ok(None) };
+        if let Some(apart) = apart {
+            let forgotten = self.store.forget_social_identity(&id.issuer, &id.subject, &apart.user_id).await;
+            forgotten.map_err(Problem::from)?;
         }
-        Ok(identity)
+        let identity = self.keep_identity(id, &identity).await?;
+        self.store.end_registration(&registration).await.map_err(Problem::from)?;
+        audit::record(claim.visitor, Act::SocialLink, &identity.user_id, "ok");
+        Ok(Some(identity))
     }
 
     /// A crash may have cut off an earlier claim of this subject behind the making of its user.
@@ -140,14 +156,14 @@ impl Auth {
         &self,
         claim: &Claim<'_>,
         registration: &str,
-    ) -> Result<SocialIdentity, SocialFault> {
+    ) -> Result<Option<SocialIdentity>, SocialFault> {
         let Claim { visitor, admin, email, .. } = claim;
         for _ in 0..TRIES {
             match admin.find(email.as_str()).await.map_err(refused)? {
                 None => {}
-                Some(_) if !claim.is_authoritative() => return Ok(apart()),
+                Some(_) if !claim.is_authoritative() => return Ok(None),
                 Some(account) if !account.is_enabled => return Err(SocialFault::AccessDenied),
-                Some(account) if account.is_verified => return Ok(linked(account)),
+                Some(account) if account.is_verified => return Ok(Some(linked(account))),
                 Some(account) => {
                     admin.delete(&account.username).await.map_err(refused)?;
                     audit::record(visitor, Act::SocialLink, &account.subject, "unverified_account_deleted");
@@ -155,7 +171,7 @@ impl Auth {
             }
             match self.make(claim, registration).await {
                 Err(Fault::UserExists | Fault::AliasExists) => {}
-                made => return made.map_err(refused),
+                made => return made.map(Some).map_err(refused),
             }
         }
         Err(SocialFault::Unavailable)
@@ -244,7 +260,7 @@ fn registration_of(id: &IdToken) -> String {
 }
 
 /// An identity without a pool user.
-fn apart() -> SocialIdentity {
+fn set_apart() -> SocialIdentity {
     let user_id = Uuid::new_v4().to_string();
     SocialIdentity { user_id, username: None, social_only: true, profile_saved: false }
 }

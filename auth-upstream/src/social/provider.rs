@@ -36,6 +36,8 @@ struct Endpoints {
     authorization: Url,
     token: Url,
     jwks: Url,
+    /// Whether it says who it is when it sends the browser back (RFC 9207 section 3).
+    names_itself: bool,
 }
 
 /// Somebody whom the provider has signed in.
@@ -73,6 +75,8 @@ struct Discovery {
     authorization_endpoint: Url,
     token_endpoint: Url,
     jwks_uri: Url,
+    #[serde(default)]
+    authorization_response_iss_parameter_supported: bool,
 }
 
 /// Why a call to the provider failed.
@@ -104,6 +108,11 @@ impl Provider {
         let (issuer, client) = (config.issuer.as_str(), config.client_id.clone());
         let id_tokens = OidcVerifier::new(issuer, client, endpoints.jwks.clone(), clock);
         Ok(Self { endpoints, oauth, id_tokens })
+    }
+
+    /// Whether the browser comes from this provider, as far as it says so: RFC 9207 section 2.4.
+    pub(super) fn has_sent(&self, issuer: Option<&str>, config: &SocialConfig) -> bool {
+        issuer.map_or(!self.endpoints.names_itself, |issuer| issuer == config.issuer)
     }
 
     pub(super) fn is_at_the_endpoints_of(&self, other: &Self) -> bool {
@@ -168,7 +177,7 @@ impl Endpoints {
         let given = (&config.authorization_endpoint, &config.token_endpoint, &config.jwks_url);
         if let (Some(authorization), Some(token), Some(jwks)) = given {
             let (authorization, token, jwks) = (authorization.clone(), token.clone(), jwks.clone());
-            return Ok(Self { authorization, token, jwks });
+            return Ok(Self { authorization, token, jwks, names_itself: false });
         }
         let found = discover(config, http).await?;
         let (authorization, token, jwks) = given;
@@ -176,6 +185,7 @@ impl Endpoints {
             authorization: authorization.clone().unwrap_or(found.authorization_endpoint),
             token: token.clone().unwrap_or(found.token_endpoint),
             jwks: jwks.clone().unwrap_or(found.jwks_uri),
+            names_itself: found.authorization_response_iss_parameter_supported,
         })
     }
 }

@@ -136,6 +136,11 @@ impl StubPool {
                     user.status = CONFIRMED;
                 })
             }
+            "AdminUserGlobalSignOut" => {
+                let subject = self.named(body)?.1.subject;
+                self.state().refresh.retain(|_, owner| *owner != subject);
+                Ok(json!({}))
+            }
             "AdminDeleteUser" => {
                 let subject = self.named(body)?.1.subject;
                 self.delete(|user| user.subject == subject);

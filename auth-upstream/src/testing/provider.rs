@@ -56,6 +56,8 @@ pub(crate) enum Mood {
     Impostor,
     /// The token endpoint has moved.
     Moved,
+    /// It says that it always names itself.
+    Named,
 }
 
 impl StubProvider {
@@ -116,6 +118,7 @@ async fn discovery(State(provider): State<Arc<StubProvider>>) -> Json<Value> {
         "authorization_endpoint": format!("{url}/authorize"),
         "token_endpoint": format!("{url}/{}", if mood == Mood::Moved { "moved" } else { "token" }),
         "jwks_uri": format!("{url}/jwks"),
+        "authorization_response_iss_parameter_supported": mood == Mood::Named,
     }))
 }
 
@@ -139,7 +142,7 @@ async fn token(
         Mood::Redirect => return Redirect::temporary("/moved").into_response(),
         Mood::Moved if uri.path() == "/token" => return StatusCode::GONE.into_response(),
         Mood::Honest | Mood::Moved | Mood::NoIdToken | Mood::Unsigned | Mood::Hmac => {}
-        Mood::Hidden | Mood::Impostor => {}
+        Mood::Hidden | Mood::Impostor | Mood::Named => {}
     }
     let refused = (StatusCode::BAD_REQUEST, Json(json!({ "error": "invalid_grant" }))).into_response();
     let begun = provider.codes.lock().unwrap_or_else(PoisonError::into_inner).remove(&form["code"]);
@@ -168,7 +171,7 @@ async fn token(
             let tag = URL_SAFE_NO_PAD.encode(hmac::sign(&secret, text.as_bytes()));
             Some(format!("{text}.{tag}"))
         }
-        Mood::Honest | Mood::Moved | Mood::Hidden | Mood::Impostor => Some(key.sign(&claims)),
+        Mood::Honest | Mood::Moved | Mood::Hidden | Mood::Impostor | Mood::Named => Some(key.sign(&claims)),
         Mood::Silent | Mood::Page(_) | Mood::Huge | Mood::Redirect => unreachable!("answered above"),
     };
     let answer = json!({

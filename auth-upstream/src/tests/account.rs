@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::temporary_token::Exchanged;
 use crate::testing::social::{begin, callback, land};
-use crate::testing::{Failure, Fixture, LATER, When, login, registration, visitor};
+use crate::testing::{Failure, Fixture, LATER, When, Wish, login, registration, visitor};
 
 const ADA: &str = "ada@example.com";
 /// An address that the provider verified and does not hand out.
@@ -206,6 +206,34 @@ async fn a_person_whose_user_was_deleted_begins_anew() {
 }
 
 #[tokio::test]
+async fn who_had_no_pool_user_gets_one_as_soon_as_that_is_possible() {
+    // An address that is verified later.
+    let fixture = Fixture::new().await;
+    let exchange = async |claims: serde_json::Value| {
+        let landing = land(&fixture, claims).await;
+        fixture.auth.exchange(&visitor(), &landing.value, None).await.expect("exchanged")
+    };
+    let unverified = json!({ "email_verified": false });
+    let before = exchange(unverified.clone()).await;
+    assert_eq!((before.tokens, exchange(unverified).await.user.user_id), (None, before.user.user_id.clone()));
+    let after = exchange(json!({})).await;
+    assert!(after.tokens.is_some());
+    assert_ne!(after.user.user_id, before.user.user_id);
+    assert_eq!(exchange(json!({})).await.user.user_id, after.user.user_id);
+
+    // Credentials that come later.
+    let fixture = Fixture::with(Wish { no_credentials: true, ..Wish::default() }).await;
+    assert_eq!(sign_in(&fixture).await.tokens, None);
+    let replica = fixture.replica_with_credentials().await;
+    let social = replica.social.as_ref().expect("on");
+    let url = replica.begin_social(social, None).await.expect("a URL");
+    let back = callback(fixture.provider.consent(&url, json!({})));
+    let landing = replica.finish_social(&visitor(), social, back).await;
+    let ada = replica.exchange(&visitor(), &landing.value, None).await.expect("exchanged");
+    assert!(ada.tokens.is_some());
+}
+
+#[tokio::test]
 async fn an_address_alone_links_nothing() {
     let fixture = Fixture::new().await;
     let user = fixture.pool.add_user(ELSEWHERE, "Password-1", true);
@@ -213,10 +241,13 @@ async fn an_address_alone_links_nothing() {
         json!({ "sub": "p-2", "email": ELSEWHERE, "email_verified": true }),
         json!({ "sub": "p-3", "email": ELSEWHERE, "email_verified": false }),
     ] {
-        let landing = land(&fixture, claims).await;
+        let landing = land(&fixture, claims.clone()).await;
         let found = fixture.auth.exchange(&visitor(), &landing.value, None).await.expect("exchanged");
         assert_ne!(found.user.user_id, user.subject);
         assert_eq!(found.tokens, None);
+        let again = land(&fixture, claims).await;
+        let again = fixture.auth.exchange(&visitor(), &again.value, None).await.expect("exchanged");
+        assert_eq!(again.user.user_id, found.user.user_id, "the same identity");
     }
     fixture.auth.login(&visitor(), &login(ELSEWHERE, "Password-1")).await.expect("untouched");
 }

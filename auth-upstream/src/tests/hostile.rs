@@ -53,6 +53,17 @@ async fn an_answer_in_anothers_name_is_refused() {
 }
 
 #[tokio::test]
+async fn one_that_always_names_itself_is_held_to_it() {
+    let fixture = Fixture::new().await;
+    fixture.provider.set(Mood::Named);
+    assert_eq!(land(&fixture, json!({})).await.value, "invalid_request", "the answer of another");
+    let url = begin(&fixture, None).await;
+    let mut back = callback(fixture.provider.consent(&url, json!({})));
+    back.issuer = Some(fixture.provider.url.clone());
+    assert_eq!(finish(&fixture, back).await.name, "temporaryToken");
+}
+
+#[tokio::test]
 async fn no_answer_but_a_signed_one_of_its_own_is_believed() {
     let rows = [
         (Mood::Page(200), "provider_error"),

@@ -158,3 +158,15 @@ async fn a_forgotten_password_tells_nobody_who_is_here() {
     fixture.auth.reset_password(&visitor(), &reset("ada@example.com", "123456")).await.expect("reset");
     fixture.auth.login(&visitor(), &login("ada@example.com", "Password-2")).await.expect("signed in");
 }
+
+#[tokio::test]
+async fn a_new_password_ends_every_sign_in_that_was_there_before() {
+    let fixture = Fixture::new().await;
+    fixture.pool.add_user("ada@example.com", "Password-1", true);
+    let thief = fixture.auth.login(&visitor(), &login("ada@example.com", "Password-1")).await.expect("in");
+    let (code, new_password) = ("123456".to_owned(), Secret::from("Password-2"));
+    let reset = Reset { email: email("ada@example.com"), code, new_password };
+    fixture.auth.reset_password(&visitor(), &reset).await.expect("reset");
+    let refused = fixture.auth.refresh(&visitor(), &thief.refresh_token).await.expect_err("ended");
+    assert_eq!(refused.code(), Code::InvalidRefreshToken);
+}
