@@ -5,6 +5,7 @@
 
 pub mod http2;
 
+use std::net::Ipv6Addr;
 use std::ops::Range;
 
 use memchr::{memchr, memchr2};
@@ -172,7 +173,12 @@ impl Head {
         let host = fields.host.ok_or(HeadFault::Host)?;
         let authority = absolute_part(request_line, target.clone(), host)?;
         Target::parse(&request_line[authority.end..target.end]).map_err(HeadFault::Target)?;
-        Ok(Self { len: bytes.len(), authority, body: fields.body()? })
+        let body = fields.body()?;
+        // A framing that HTTP/1.0 does not know (RFC 9112 section 6.1).
+        if body == BodyKind::Chunked && request_line.ends_with(b"HTTP/1.0") {
+            return Err(HeadFault::Framing);
+        }
+        Ok(Self { len: bytes.len(), authority, body })
     }
 }
 
@@ -210,7 +216,7 @@ fn request_target(line: &[u8], limits: &HeadLimits) -> Result<Range<usize>, Head
     if method.is_empty() || method.len() > 32 || !method.iter().copied().all(headers::is_token_byte) {
         return Err(HeadFault::RequestLine);
     }
-    if first >= last || !matches!(version, b"HTTP/1.1" | b"HTTP/1.0") {
+    if method == b"CONNECT" || first >= last || !matches!(version, b"HTTP/1.1" | b"HTTP/1.0") {
         return Err(HeadFault::RequestLine);
     }
     let target = first + 1..last;
@@ -301,12 +307,18 @@ impl<'a> Fields<'a> {
 #[must_use]
 pub fn is_authority(value: &[u8]) -> bool {
     let host_byte = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
-    let is_port = |port: &[u8]| port.len() <= 5 && port.iter().all(u8::is_ascii_digit);
+    let is_port = |port: &[u8]| {
+        let number = port.iter().try_fold(0_u16, |sum, byte| match byte {
+            b'0'..=b'9' => sum.checked_mul(10)?.checked_add(u16::from(byte - b'0')),
+            _ => None,
+        });
+        port.len() <= 5 && number.is_some()
+    };
     if let Some(rest) = value.strip_prefix(b"[") {
         let Some(end) = rest.iter().position(|byte| *byte == b']') else { return false };
-        let address = rest[..end].iter().all(|byte| byte.is_ascii_hexdigit() || matches!(byte, b':' | b'.'));
+        let address = std::str::from_utf8(&rest[..end]).is_ok_and(|text| text.parse::<Ipv6Addr>().is_ok());
         let port = rest[end + 1..].strip_prefix(b":").map_or(rest.len() == end + 1, is_port);
-        return end > 0 && address && port;
+        return address && port;
     }
     let mut parts = value.splitn(2, |byte| *byte == b':');
     let host = parts.next().unwrap_or_default();

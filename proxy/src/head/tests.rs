@@ -36,10 +36,25 @@ fn an_absolute_target_must_name_the_host() {
     refused("GET ftp://a/x HTTP/1.1\r\nHost: a\r\n\r\n", HeadFault::RequestLine);
     refused("OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n", HeadFault::RequestLine);
     refused("CONNECT a:443 HTTP/1.1\r\nHost: a:443\r\n\r\n", HeadFault::RequestLine);
+    refused("CONNECT /x HTTP/1.1\r\nHost: a\r\n\r\n", HeadFault::RequestLine);
+}
+
+#[test]
+fn a_host_is_a_name_or_an_address_with_a_port() {
+    for host in ["a", "a-b.example", "10.0.0.1:65535", "[::1]", "[2001:db8::1]:8500", "a:"] {
+        assert!(check(&format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n")).is_ok(), "{host}");
+    }
+    for host in [
+        "", ":80", "a:65536", "a:99999", "a:080000", "a:x", "a:1:2", "a@b", "a/b", "a,b", "[::1", "[:::]",
+        "[a]", "[]", "[::1]x",
+    ] {
+        refused(&format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n"), HeadFault::Host);
+    }
 }
 
 #[test]
 fn ambiguous_framing_is_refused() {
+    refused("POST / HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n", HeadFault::Framing);
     for framing in [
         "Content-Length: 1\r\nTransfer-Encoding: chunked",
         "Transfer-Encoding: chunked\r\nContent-Length: 1",

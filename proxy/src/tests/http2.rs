@@ -131,6 +131,8 @@ async fn heads_are_as_strict_as_over_http_1() {
     assert_eq!(get(&mut client, &long, &[]).await.code(), "target_too_long");
     assert_eq!(get(&mut client, "/open", &[("x", "y"); 11]).await.code(), "head_too_large");
     assert_eq!(get(&mut client, "/open", &[("host", "elsewhere")]).await.status, 400);
+    let unheard = "postern_unheard_total 1";
+    assert!(front.gateway.ask("/metrics").await.contains(unheard), "Pingora's own answer is counted");
     let twice = [("content-length", "0"), ("content-length", "0")];
     assert_eq!(get(&mut client, "/open", &twice).await.code(), "invalid_header");
     assert!(front.gateway.origin.seen().is_empty());
