@@ -17,6 +17,8 @@ pub(super) enum Manner {
     AnswerPosts,
     /// Closes after the request.
     Close,
+    /// The first request of a connection as `Answer`, and closes after the second.
+    AnswerOnce,
     /// Something that is not HTTP.
     Garbage,
     /// `101`, with the first bytes of the tunnel in the same packet; then echoes.
@@ -88,6 +90,7 @@ impl Origin {
 
 async fn serve(mut stream: impl Stream, manner: Manner, record: Arc<Mutex<Vec<Vec<u8>>>>) {
     let mut buffer = Vec::new();
+    let mut answered = 0;
     while let Some(length) = read_request(&mut stream, &mut buffer).await {
         let request: Vec<u8> = buffer.drain(..length).collect();
         let method = String::from_utf8_lossy(&request[..4]).into_owned();
@@ -97,7 +100,8 @@ async fn serve(mut stream: impl Stream, manner: Manner, record: Arc<Mutex<Vec<Ve
                 std::future::pending::<()>().await;
                 return;
             }
-            Manner::Answer | Manner::AnswerPosts => {
+            Manner::AnswerOnce if answered > 0 => return,
+            Manner::Answer | Manner::AnswerPosts | Manner::AnswerOnce => {
                 "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 11\r\n\r\n{\"ok\":true}"
             }
             Manner::Hang => {
@@ -115,6 +119,7 @@ async fn serve(mut stream: impl Stream, manner: Manner, record: Arc<Mutex<Vec<Ve
                 "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"
             }
         };
+        answered += 1;
         if stream.write_all(answer.as_bytes()).await.is_err() {
             return;
         }

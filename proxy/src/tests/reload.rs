@@ -99,6 +99,23 @@ fn the_shipped_configuration_is_good() {
 }
 
 #[test]
+fn what_it_shows_as_a_comment_is_good_as_well() {
+    let text = include_str!("../../../conf/proxy.toml");
+    let shown = |line: &&str| {
+        line.starts_with("# [") || line.starts_with("# ") && line.contains(" = ") && !line.contains('(')
+    };
+    let shown: String = text
+        .lines()
+        .take_while(|line| !line.starts_with("[[listen]]"))
+        .filter(shown)
+        .map(|line| format!("{}\n", &line[2..]))
+        .collect();
+    let config =
+        parse("proxy.toml", &format!("{text}\n{shown}"), |root| Config::read(root, &env())).expect("reads");
+    assert_eq!(config.identity.issuers().len(), 3, "{shown}");
+}
+
+#[test]
 fn every_key_is_read() {
     let text = include_str!("everything.toml");
     let config = parse("everything.toml", text, |root| Config::read(root, &env())).expect("reads");

@@ -37,6 +37,20 @@ async fn a_dead_address_costs_no_request() {
 }
 
 #[tokio::test]
+async fn a_kept_connection_that_breaks_is_tried_again_only_for_what_may_be_repeated() {
+    let asked = |method: &str| format!("{method} /open HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc");
+    for (method, status, reached) in [("GET", 200, 3), ("POST", 502, 2)] {
+        let gateway = Gateway::start(Manner::AnswerOnce).await;
+        let mut client = gateway.connect().await;
+        client.write(&asked(method)).await;
+        assert_eq!(client.answer().await.expect("an answer").status, 200);
+        client.write(&asked(method)).await;
+        assert_eq!(client.answer().await.expect("an answer").status, status, "{method}");
+        assert_eq!(gateway.origin.seen().len(), reached, "{method}");
+    }
+}
+
+#[tokio::test]
 async fn requests_in_flight_are_capped() {
     let gateway = Gateway::with(Manner::Hang, "", "in_flight = 1\nread_timeout = \"300ms\"").await;
     let mut first = gateway.connect().await;
