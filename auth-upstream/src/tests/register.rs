@@ -63,12 +63,28 @@ async fn a_short_outage_of_the_actor_service_is_ridden_out() {
 }
 
 #[tokio::test]
-async fn a_refused_profile_is_the_callers_mistake_and_leaves_nothing() {
+async fn whatever_the_actor_service_says_a_registration_that_fails_leaves_nothing() {
+    let rows = [
+        (422, Code::ValidationFailed),
+        (400, Code::ValidationFailed),
+        (409, Code::ValidationFailed),
+        (413, Code::ValidationFailed),
+        (401, Code::Internal),
+        (403, Code::Internal),
+        (404, Code::Internal),
+        (500, Code::Unavailable),
+        (302, Code::Unavailable),
+    ];
     let fixture = Fixture::new().await;
-    fixture.actors.refusing.store(422, Ordering::SeqCst);
-    let refused = fixture.auth.register(&visitor(), &registration(ADA, "Password-1")).await.expect_err("422");
-    assert_eq!(refused.code(), Code::ValidationFailed);
-    assert!(fixture.pool.user(ADA).is_none());
+    for (status, expected) in rows {
+        fixture.actors.refusing.store(status, Ordering::SeqCst);
+        let refused = fixture.auth.register(&visitor(), &registration(ADA, "Password-1")).await;
+        assert_eq!(refused.expect_err("refused").code(), expected, "{status}");
+        assert!(fixture.pool.user(ADA).is_none(), "{status}");
+        assert_eq!(fixture.auth.store.count_registrations().await.expect("count"), 0, "{status}");
+    }
+    fixture.actors.refusing.store(0, Ordering::SeqCst);
+    fixture.auth.register(&visitor(), &registration(ADA, "Password-1")).await.expect("the repeat");
 }
 
 #[tokio::test]
