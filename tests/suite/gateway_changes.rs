@@ -199,3 +199,22 @@ async fn twenty_processes_take_over_from_one_another_and_no_request_fails() {
     ));
     assert_eq!(running.stop("TERM").await.status, Some(0));
 }
+
+#[tokio::test]
+async fn an_access_log_that_was_moved_is_opened_anew_on_a_signal() {
+    let site = Site::new().await;
+    let (log, moved) = (site.folder.path().join("access.log"), site.folder.path().join("access.log.1"));
+    site.write(&site.text.replace("\"off\"", &format!("\"{}\"", log.display())));
+    let running = site.start().await;
+    let ask = async || raw::send(site.address, b"GET /open HTTP/1.1\r\nHost: gate\r\n\r\n").await.expect(200);
+    let _ = ask().await;
+    std::fs::rename(&log, &moved).expect("moved");
+    running.signal("USR1").await;
+    while !log.exists() {
+        tokio::task::yield_now().await;
+    }
+    let _ = ask().await;
+    assert_eq!(running.stop("TERM").await.status, Some(0));
+    let lines = |path| std::fs::read_to_string(path).expect("a log").lines().count();
+    assert_eq!((lines(moved), lines(log)), (1, 1), "nothing is lost and nothing is said twice");
+}

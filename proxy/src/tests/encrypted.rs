@@ -169,3 +169,24 @@ async fn an_upstream_is_spoken_to_over_mutual_tls_and_not_otherwise() {
         assert_eq!(gateway.origin.seen().len(), usize::from(status == 200));
     }
 }
+
+#[tokio::test]
+async fn a_new_authority_of_an_upstream_is_used_without_a_restart() {
+    let (folder, authority) = (tempfile::tempdir().expect("a folder"), Authority::new());
+    authority.write(folder.path());
+    let origin = origin_behind_tls(&authority, folder.path()).await;
+    let ours = folder.path().join("upstream.pem");
+    std::fs::write(&ours, Authority::new().pem()).expect("writes");
+    let upstream = format!(
+        "addresses = [\"{}\"]\n[upstream.origin.outlier]\nfailures = 0\n[upstream.origin.tls]\nname = \"localhost\"\n\
+         ca = \"{}\"\ncertificate = \"{2}/client.pem\"\nkey = \"{2}/client.key\"",
+        origin.address,
+        ours.display(),
+        folder.path().display()
+    );
+    let gateway = Gateway::before(origin, &upstream, "", super::harness::ROUTES).await;
+    assert_eq!(gateway.get("/open", "").await.status, 502);
+    std::fs::write(&ours, authority.pem()).expect("writes");
+    gateway.configured(|status| status["version"] == 2).await;
+    assert_eq!(gateway.get("/open", "").await.status, 200);
+}

@@ -5,8 +5,12 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use http::{HeaderMap, Response};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 
+use super::encrypted::Authority;
 use super::front::{Front, get};
 use super::harness::{Gateway, ROUTES};
 use super::origin::{Manner, Origin};
@@ -14,26 +18,38 @@ use super::origin::{Manner, Origin};
 /// What an origin got: pseudo-fields as text, and the fields.
 type Seen = Arc<Mutex<Vec<(String, HeaderMap)>>>;
 
-/// Speaks HTTP/2 from the first byte; echoes the body, and ends with a trailer.
-async fn origin() -> (SocketAddr, Seen) {
+/// Speaks HTTP/2 from the first byte, over TLS if there is a configuration for it; echoes the body, and ends with a
+/// trailer.
+async fn origin(tls: Option<Arc<rustls::ServerConfig>>) -> (SocketAddr, Seen) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
     let (address, seen) = (listener.local_addr().expect("bound"), Seen::default());
     let record = Arc::clone(&seen);
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            let record = Arc::clone(&record);
+            let (record, tls) = (Arc::clone(&record), tls.clone());
             tokio::spawn(async move {
-                let Ok(mut connection) = h2::server::handshake(stream).await else { return };
-                while let Some(Ok((request, answer))) = connection.accept().await {
-                    let (head, body) = request.into_parts();
-                    let line = format!("{} {} {:?}", head.method, head.uri, head.version);
-                    record.lock().expect("not poisoned").push((line, head.headers));
-                    tokio::spawn(echo(body, answer));
+                match tls {
+                    None => serve(stream, record).await,
+                    Some(tls) => {
+                        if let Ok(stream) = tokio_rustls::TlsAcceptor::from(tls).accept(stream).await {
+                            serve(stream, record).await;
+                        }
+                    }
                 }
             });
         }
     });
     (address, seen)
+}
+
+async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin, record: Seen) {
+    let Ok(mut connection) = h2::server::handshake(stream).await else { return };
+    while let Some(Ok((request, answer))) = connection.accept().await {
+        let (head, body) = request.into_parts();
+        let line = format!("{} {} {:?}", head.method, head.uri, head.version);
+        record.lock().expect("not poisoned").push((line, head.headers));
+        tokio::spawn(echo(body, answer));
+    }
 }
 
 async fn echo(mut body: h2::RecvStream, mut answer: h2::server::SendResponse<Bytes>) {
@@ -56,7 +72,7 @@ fn upstream(address: SocketAddr) -> String {
 
 #[tokio::test]
 async fn a_request_of_http_1_goes_on_over_http_2() {
-    let (address, seen) = origin().await;
+    let (address, seen) = origin(None).await;
     let unused = Origin::start(Manner::Answer).await;
     let gateway = Gateway::before(unused, &upstream(address), "", ROUTES).await;
     let bearer = format!("Authorization: Bearer {}\r\nX_Postern_Subject: eve\r\n", gateway.user());
@@ -80,7 +96,7 @@ async fn a_request_of_http_1_goes_on_over_http_2() {
 
 #[tokio::test]
 async fn a_stream_goes_on_as_a_stream_with_its_trailers() {
-    let (address, seen) = origin().await;
+    let (address, seen) = origin(None).await;
     let front = Front::before(Origin::start(Manner::Answer).await, &upstream(address), "").await;
     let mut client = front.client().await;
     assert_eq!(get(&mut client, "/open", &[]).await.status, 200);
@@ -92,4 +108,30 @@ async fn a_stream_goes_on_as_a_stream_with_its_trailers() {
     let trailers = body.trailers().await.expect("whole").expect("trailers");
     assert_eq!(trailers["grpc-status"], "0");
     assert_eq!(seen.lock().expect("not poisoned").len(), 2);
+}
+
+#[tokio::test]
+async fn an_encrypted_upstream_that_speaks_http_2_is_spoken_to_so() {
+    let (folder, authority) = (tempfile::tempdir().expect("a folder"), Authority::new());
+    authority.write(folder.path());
+    let pem = |name: &str| folder.path().join(name);
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let mut config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_no_client_auth()
+        .with_single_cert(
+            vec![CertificateDer::from_pem_file(pem("server.pem")).expect("a certificate")],
+            PrivateKeyDer::from_pem_file(pem("server.key")).expect("a key"),
+        )
+        .expect("a configuration");
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let (address, seen) = origin(Some(Arc::new(config))).await;
+    let tls = format!("[upstream.origin.tls]\nname = \"localhost\"\nca = \"{}\"", pem("ca.pem").display());
+    let upstream = format!("{}\n{tls}", upstream(address));
+    let gateway = Gateway::before(Origin::start(Manner::Answer).await, &upstream, "", ROUTES).await;
+    let mut client = gateway.connect().await;
+    client.write("GET /open HTTP/1.1\r\nHost: gate\r\n\r\n").await;
+    assert!(client.until("\r\n\r\n").await.starts_with("HTTP/1.1 200"));
+    assert!(seen.lock().expect("not poisoned")[0].0.ends_with("/open HTTP/2.0"));
 }

@@ -73,21 +73,24 @@ async fn a_response_cut_short_is_not_passed_off_as_whole() {
 
 #[tokio::test]
 async fn an_address_that_fails_its_checks_is_left_out() {
-    let origin = Origin::start(Manner::Answer).await;
-    let addresses = format!(
-        "addresses = [\"127.0.0.1:1\", \"{}\"]\nretries = 0\n[upstream.origin.outlier]\nfailures = 0\n\
-         [upstream.origin.health]\npath = \"/livez\"\ninterval = \"20ms\"\nfailures = 1",
-        origin.address
-    );
-    let gateway = Gateway::before(origin, &addresses, "", ROUTE).await;
-    let found = async {
-        while !gateway.ask("/upstreams").await.contains("\"healthy\":false") {
-            tokio::task::yield_now().await;
+    for (probe, asked) in [("path = \"/livez\"\n", true), ("", false)] {
+        let origin = Origin::start(Manner::Answer).await;
+        let addresses = format!(
+            "addresses = [\"127.0.0.1:1\", \"{}\"]\nretries = 0\n[upstream.origin.outlier]\nfailures = 0\n\
+             [upstream.origin.health]\n{probe}interval = \"20ms\"\nfailures = 1",
+            origin.address
+        );
+        let gateway = Gateway::before(origin, &addresses, "", ROUTE).await;
+        let found = async {
+            while !gateway.ask("/upstreams").await.contains("\"healthy\":false") {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(super::harness::PATIENCE, found).await.expect("found out in time");
+        for _ in 0..10 {
+            assert_eq!(gateway.get("/open", "").await.status, 200, "{probe}");
         }
-    };
-    tokio::time::timeout(super::harness::PATIENCE, found).await.expect("found out in time");
-    for _ in 0..10 {
-        assert_eq!(gateway.get("/open", "").await.status, 200);
+        let probed = gateway.origin.seen().iter().any(|request| request.starts_with("GET /livez "));
+        assert_eq!(probed, asked, "a TCP check asks nothing");
     }
-    assert!(gateway.origin.seen().iter().any(|request| request.starts_with("GET /livez ")));
 }
