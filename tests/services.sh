@@ -11,18 +11,28 @@ fail() {
     exit "${2:-1}"
 }
 
-# Prints the folder that holds PostgreSQL's server programs in the pinned version, or fails.
+# Prints the folder that holds PostgreSQL's server programs: of the pinned version, or else of a later one; or fails.
 postgres_bin() {
-    local folder
-    for folder in "/usr/lib/postgresql/$POSTGRES_MAJOR/bin" "/usr/pgsql-$POSTGRES_MAJOR/bin" \
+    local folder major
+    for folder in "/usr/lib/postgresql/$POSTGRES_MAJOR/bin" "/usr/pgsql-$POSTGRES_MAJOR/bin" /usr/lib/postgresql/*/bin \
         "$(pg_config --bindir 2>/dev/null || true)" "$(dirname "$(command -v postgres 2>/dev/null || echo /none/none)")"; do
-        if [ -x "$folder/postgres" ] && [ -x "$folder/initdb" ] &&
-            "$folder/postgres" --version | grep -Eq "\) $POSTGRES_MAJOR\."; then
+        [ -x "$folder/postgres" ] && [ -x "$folder/initdb" ] || continue
+        major=$("$folder/postgres" --version | sed -E 's/.*\) ([0-9]+).*/\1/')
+        if [ "$major" -ge "$POSTGRES_MAJOR" ]; then
             printf '%s\n' "$folder"
             return 0
         fi
     done
     return 1
+}
+
+# The package that brings it: Debian's releases have one version each, and this may be a later one.
+postgres_package() {
+    if apt-cache show "postgresql-$POSTGRES_MAJOR" >/dev/null 2>&1; then
+        printf 'postgresql-%s\n' "$POSTGRES_MAJOR"
+    else
+        printf 'postgresql\n'
+    fi
 }
 
 redis_is_there() {
@@ -65,7 +75,7 @@ python_is_there() { command -v python3 >/dev/null 2>&1 && python3 -c 'import ens
 # says what to install.
 install_packages() {
     local missing=() elevate
-    postgres_bin >/dev/null || missing+=("postgresql-$POSTGRES_MAJOR")
+    postgres_bin >/dev/null || missing+=("$(postgres_package)")
     redis_is_there || missing+=("redis-server")
     python_is_there || missing+=("python3-venv")
     command -v curl >/dev/null 2>&1 || missing+=("curl")
@@ -75,24 +85,24 @@ install_packages() {
     command -v npm >/dev/null 2>&1 || missing+=("npm")
     [ "${#missing[@]}" -gt 0 ] || return 0
     elevate=$(elevation) && command -v apt-get >/dev/null 2>&1 ||
-        fail "missing: ${missing[*]} (PostgreSQL $POSTGRES_MAJOR, Redis $REDIS_LEAST or later), and this user may not install packages here.
+        fail "missing: ${missing[*]} (PostgreSQL $POSTGRES_MAJOR or later, Redis $REDIS_LEAST or later), and this user may not install packages here.
 Install them and start again. On Debian: apt-get install --no-install-recommends ${missing[*]}" 69
     say "installing ${missing[*]}"
     apt_install "$elevate" "${missing[@]}" || fail "could not install: ${missing[*]}. Install them by hand and start again." 69
-    postgres_bin >/dev/null || fail "PostgreSQL $POSTGRES_MAJOR is still not found after installing postgresql-$POSTGRES_MAJOR" 69
+    postgres_bin >/dev/null || fail "PostgreSQL $POSTGRES_MAJOR or later is still not found after installing ${missing[*]}" 69
     redis_is_there || fail "Redis $REDIS_LEAST or later is still not found after installing redis-server" 69
 }
 
-# Installs the browser that signs people in. Where the system brings none under these names, the tests that need it
-# are listed as skipped at the end.
+# Installs the browser that signs people in. Where the system's archive has none under these names, the tests that need
+# it are listed as skipped at the end.
 install_browser() {
     local elevate
     if command -v chromium >/dev/null 2>&1 && command -v chromedriver >/dev/null 2>&1; then return 0; fi
-    if elevate=$(elevation) && command -v apt-get >/dev/null 2>&1; then
-        say "installing chromium"
-        if apt_install "$elevate" chromium chromium-driver; then return 0; fi
-    fi
-    say "no browser: install chromium and chromedriver to run what needs them"
+    elevate=$(elevation) && command -v apt-get >/dev/null 2>&1 ||
+        fail "missing: chromium and chromedriver, and this user may not install packages here.
+Install them and start again. On Debian: apt-get install --no-install-recommends chromium chromium-driver" 69
+    say "installing chromium"
+    apt_install "$elevate" chromium chromium-driver || say "no chromium in this system's archive: what needs a browser is skipped"
 }
 
 # Installs the independent programs that ours are compared with, pinned by the lock files of each.

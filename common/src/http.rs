@@ -27,6 +27,10 @@ use crate::problem::{Code, Problem};
 /// `X-Request-Id`, as the gateway sets it and every answer repeats it.
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
+/// `X-Postern-Code`: the code of a refusal once more, where the gateway finds it without reading the body. It goes into
+/// the gateway's access event and metrics, and no client sees it.
+pub const CODE: HeaderName = HeaderName::from_static("x-postern-code");
+
 /// What a server accepts at most.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {

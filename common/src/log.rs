@@ -39,7 +39,13 @@ impl Log {
             let default = Self::default();
             Some(Self {
                 format: table.or("format", default.format, |field| field.one_of(&formats)),
-                filter: table.or("filter", default.filter, |field| field.text(1..=512)),
+                filter: table.or("filter", default.filter, |field| {
+                    let filter = field.text(1..=512)?;
+                    match check(&filter) {
+                        Ok(()) => Some(filter),
+                        Err(reason) => field.reject("invalid_format", reason),
+                    }
+                }),
             })
         };
         root.section("log", read).unwrap_or_default()
@@ -52,13 +58,41 @@ impl Default for Log {
     }
 }
 
+/// Whether a text is a filter.
+///
+/// # Errors
+/// What is wrong with it, in words.
+pub fn check(filter: &str) -> Result<(), String> {
+    EnvFilter::try_new(filter).map(drop).map_err(|error| format!("is no level and no filter: {error}"))
+}
+
 /// Sends the process's events to standard error. `filter` is a level or a `tracing` filter such as
 /// `info,postern_proxy=debug`. Called once; a second call changes nothing.
 pub fn init(format: Format, filter: &str) {
+    // What is no filter has been refused by `check`; to log too much is better than nothing.
     let filter = EnvFilter::try_new(filter).unwrap_or_else(|_| EnvFilter::new("info"));
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     let _already_set = match format {
         Format::Json => builder.json().flatten_event(true).try_init(),
         Format::Text => builder.with_target(false).with_ansi(std::io::stderr().is_terminal()).try_init(),
     };
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::parse;
+
+    use super::*;
+
+    #[test]
+    fn what_is_no_filter_is_told_at_its_line() {
+        let read = |text: &str| parse("x.toml", text, |root| Some(Log::read(root)));
+        let exit = read("[log]\nfilter = 'a=b=c'\nformat = 'xml'\n").expect_err("mistakes");
+        let lines: Vec<_> = exit.message().lines().collect();
+        assert!(lines.len() == 2 && lines[0].starts_with("x.toml:2: log.filter: is no level"), "{lines:?}");
+        assert_eq!(
+            read("[log]\nfilter = 'info,postern_auth=debug'\n").expect("good").filter,
+            "info,postern_auth=debug"
+        );
+    }
 }

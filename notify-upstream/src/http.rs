@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, FromRequestParts};
-use axum::routing::{get, post};
+use axum::routing::{MethodFilter, get, post};
 use http::request::Parts;
 use postern_common::token::Verifier;
-use postern_common::{Clock, Problem};
+use postern_common::{Clock, Code, Problem};
 
 use crate::accept::Door;
 use crate::dispatch::Board;
@@ -60,12 +60,17 @@ pub struct Service {
 pub fn router(service: Service) -> Router {
     Router::new()
         .route("/notifications", post(create::one))
-        .route("/notifications/batch", post(create::batch))
+        .route("/notifications/batch", post(create::batch).on(MethodFilter::GET, nothing))
         .route("/notifications/{id}", get(status::get))
         .route("/notifications/{id}/cancel", post(status::cancel))
         .route("/webhooks/unsubscribe", post(unsubscribe::one_click).layer(DefaultBodyLimit::max(MAX_CLICK)))
         .route("/webhooks/{provider}", post(webhook::receive).layer(DefaultBodyLimit::max(MAX_WEBHOOK)))
         .with_state(Arc::new(service))
+}
+
+/// A GET of this path is the status of a notification of this name, and there is none.
+async fn nothing() -> Problem {
+    Code::NotFound.into()
 }
 
 /// Most bytes of a click.

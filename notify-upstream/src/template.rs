@@ -163,7 +163,7 @@ impl Found<'_> {
         self.locale
     }
 
-    /// Paths of the variables that are needed and not there.
+    /// Paths of the variables that are needed and not there. `null` is nothing that a message could say.
     #[must_use]
     pub fn missing(&self, variables: &Map<String, Value>) -> Vec<String> {
         self.variant.needs.iter().filter(|path| !is_there(path, variables)).cloned().collect()
@@ -176,7 +176,7 @@ fn is_there(path: &str, variables: &Map<String, Value>) -> bool {
     for name in names {
         here = here.and_then(|value| value.get(name));
     }
-    here.is_some()
+    here.is_some_and(|value| !value.is_null())
 }
 
 // === impl Part ===

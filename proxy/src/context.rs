@@ -26,6 +26,8 @@ pub(crate) struct Context {
     pub(crate) caller: Option<Caller>,
     /// Why it was refused or failed.
     pub(crate) refused: Option<Code>,
+    /// Why the upstream refused, if it said so by a code that is known.
+    pub(crate) refused_behind: Option<Code>,
     /// What an audit-only policy would have refused with.
     pub(crate) audit: Option<Code>,
     /// The client left before the answer was complete.
@@ -88,6 +90,7 @@ impl Context {
             route: None,
             caller: None,
             refused: None,
+            refused_behind: None,
             audit: None,
             is_abandoned: false,
             client: None,

@@ -65,7 +65,9 @@ fn main() -> ExitCode {
 }
 
 fn run(path: &Path, env: &Env, take_over: bool) -> Result<(), Exit> {
-    log::init(log::Format::Json, env.get("POSTERN_LOG").unwrap_or("info"));
+    let filter = env.get("POSTERN_LOG").unwrap_or("info");
+    log::check(filter).map_err(|reason| Exit::usage(format!("POSTERN_LOG: {reason}")))?;
+    log::init(log::Format::Json, filter);
     let config = config::load(path, |root| Config::read(root, env))?;
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     if let Some(workers) = config.workers {

@@ -74,6 +74,9 @@ fn main() -> ExitCode {
         Err(help) => return help.print().map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS),
     };
     let filter = if arguments.command.is_some() { "error" } else { arguments.run.log.as_str() };
+    if let Err(reason) = log::check(filter) {
+        return Exit::report(Err(Exit::usage(format!("--log {filter}: {reason}"))));
+    }
     log::init(log::Format::Text, filter);
     Exit::report(runtime(arguments.run.workers).and_then(|runtime| {
         let outcome = match arguments.command {

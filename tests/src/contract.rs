@@ -30,8 +30,20 @@ pub struct Operation {
     pub path: String,
     /// Whether it needs a token.
     pub is_protected: bool,
+    /// What it reads as `application/json`: schema and example.
+    json_body: Option<Value>,
     /// Its responses by status, references resolved.
     pub responses: BTreeMap<u16, Value>,
+}
+
+// === impl Operation ===
+
+impl Operation {
+    /// What it reads as `application/json`, if it does: the media type with `schema` and `example`.
+    #[must_use]
+    pub fn json_body(&self) -> Option<&Value> {
+        self.json_body.as_ref()
+    }
 }
 
 // === impl Contract ===
@@ -91,7 +103,7 @@ impl Contract {
             .min_by_key(|operation| operation.path.matches('{').count())
     }
 
-    /// The methods of a path, sorted.
+    /// The methods of a path.
     #[must_use]
     pub fn methods(&self, path: &str) -> Vec<&Method> {
         let of_path = |operation: &&Operation| matches(&operation.path, path);
@@ -158,6 +170,7 @@ fn operations(document: &Value) -> Vec<Operation> {
                 method,
                 path: path.clone(),
                 is_protected: !security.is_empty(),
+                json_body: operation.pointer("/requestBody/content/application~1json").cloned(),
                 responses,
             });
         }

@@ -231,6 +231,10 @@ async fn notifications(postern: &Postern, ada: &Person) {
     later["sendAt"] = json!(postern.clock().now().plus(Duration::from_secs(86_400)));
     let later = ada.client.post("/notifications").json(&later).send().await.expect(201).header("location");
     assert_eq!(ada.client.get(&later).send().await.expect(200).string("/status"), "SCHEDULED");
+    let click = format!("/webhooks/unsubscribe?id={}", created.string("/notificationId"));
+    let form = "application/x-www-form-urlencoded";
+    let click = ada.client.post(&click).body(form, "List-Unsubscribe=One-Click").send().await;
+    let _ = click.expect(204);
     let cancelled = ada.client.post(&format!("{later}/cancel")).send().await.expect(200);
     assert_eq!(cancelled.string("/status"), "CANCELLED");
 }

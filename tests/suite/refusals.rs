@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use postern_tests::client::Request;
 use postern_tests::http_body::json;
 use postern_tests::pools::administrator;
 use postern_tests::surface::{resume_form, sample, welcome};
@@ -52,7 +53,7 @@ async fn every_operation_refuses_as_the_document_says() {
     postern.stop().await;
 }
 
-/// A body of another type, and one that is not an object.
+/// A body of another type, one that is not an object, the document's own example, and changes of it.
 async fn media_types(ada: &Client, service: &Client, admin: &Client) {
     for operation in Contract::shared().operations().iter().filter(|one| one.responses.contains_key(&415)) {
         let client = match operation.id.as_str() {
@@ -69,6 +70,39 @@ async fn media_types(ada: &Client, service: &Client, admin: &Client) {
             "application/json"
         };
         let _ = request().body(readable, "[]").send().await.problem(400, "invalid_request");
+        if let Some(schema) = operation.json_body() {
+            bodies(request, schema).await;
+        }
+    }
+}
+
+/// What the document shows can be read; what it requires is required; what it does not know is refused. An object of
+/// arbitrary members has neither.
+async fn bodies<'a>(request: impl Fn() -> Request, media: &Value) {
+    let schema = Contract::shared().resolve(&media["schema"]);
+    let named = media["examples"].as_object().into_iter().flatten().map(|(_, example)| &example["value"]);
+    let examples: Vec<&Value> = media.get("example").into_iter().chain(named).collect();
+    for example in &examples {
+        let good = request().json(example).send().await;
+        assert_ne!(good.status.as_u16(), 400, "the document's example: {}", good.text());
+    }
+    let example = examples[0];
+    let Some(properties) = schema["properties"].as_object() else { return };
+    for name in schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        let mut without = example.clone();
+        without.as_object_mut().expect("an object").remove(name);
+        let refusal = request().json(&without).send().await.problem(400, "invalid_request");
+        assert!(refusal.pointers().contains(&format!("/{name}")), "{name}: {}", refusal.body);
+    }
+    for name in properties.keys().map(String::as_str).chain(["surprise"]) {
+        let mut with = example.clone();
+        with[name] = json!(true);
+        let refusal = request().json(&with).send().await.problem(400, "invalid_request");
+        assert!(
+            refusal.pointers().iter().any(|at| at.starts_with(&format!("/{name}"))),
+            "{name}: {}",
+            refusal.body
+        );
     }
 }
 
@@ -96,6 +130,8 @@ async fn sign_in(surface: &Surface) {
     let _ =
         client.get("/auth/social/login?code_challenge=short").send().await.problem(400, "invalid_request");
     let _ = surface.social_sign_in(&sample("ada"), None).await.expect("ada is signed in");
+    let click = client.post("/webhooks/unsubscribe?id=none").body("text/plain", "List-Unsubscribe=One-Click");
+    let _ = click.send().await.problem(401, "invalid_webhook_signature");
     let webhook = client.post("/webhooks/twilio").body("application/json", "{}").send().await;
     let _ = webhook.problem(401, "invalid_webhook_signature");
 }
@@ -126,7 +162,9 @@ async fn actors(ada: &Person, service: &Client, admin: &Client) {
     let actor = |email: &str| json!({"actorId": "a-1", "email": email, "profile": {}});
     let _ = service.post("/actors/register").json(&actor("one@example.com")).send().await.expect(201);
     refuses(service, "/actors/register", &actor("other@example.com"), 422, "validation_failed").await;
-    for path in ["/actors/nobody", "/resumes/none", "/notifications/none"] {
+    for path in
+        ["/actors/nobody", "/actors/register", "/resumes/none", "/notifications/none", "/notifications/batch"]
+    {
         let _ = ada.client.get(path).send().await.problem(404, "not_found");
     }
     let settings = json!({"on": true});

@@ -10,10 +10,10 @@ use axum::extract::{MatchedPath, Request};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
-use http::header::{ALLOW, HeaderValue};
+use http::header::HeaderValue;
 use http::{Method, StatusCode};
 
-use super::{Limits, REQUEST_ID, RequestId};
+use super::{CODE, Limits, REQUEST_ID, RequestId};
 use crate::problem::{Code, Problem};
 
 /// The router with the rim around it. Unknown paths and methods become problems here.
@@ -66,14 +66,15 @@ fn from_panic(id: &RequestId, panic: &(dyn Any + Send)) -> Response {
 fn finish(mut response: Response, id: &RequestId) -> Response {
     if response.status() == StatusCode::METHOD_NOT_ALLOWED && response.extensions().get::<Problem>().is_none()
     {
-        let allow = response.headers().get(ALLOW).and_then(|value| value.to_str().ok()).unwrap_or_default();
-        response = Problem::method_not_allowed(allow.to_owned()).into_response();
+        // The router adds `Allow` behind us, where it is missing.
+        response = Code::MethodNotAllowed.into_response();
     }
     if let Some(problem) = response.extensions().get::<Problem>().cloned() {
         let rendered = problem.render(&id.0);
         *response.status_mut() = rendered.status;
         response.headers_mut().extend(rendered.headers);
         *response.body_mut() = Body::from(rendered.body);
+        response.headers_mut().insert(CODE, HeaderValue::from_static(problem.code().as_str()));
     }
     if let Ok(value) = HeaderValue::from_str(&id.0) {
         response.headers_mut().insert(REQUEST_ID, value);

@@ -126,7 +126,10 @@ mod tests {
         let client = reqwest::Client::new();
         let (status, _) = problem(client.get(format!("{url}/nowhere")).send().await.expect("answer")).await;
         assert_eq!(status, 404);
-        let (status, _) = problem(client.get(format!("{url}/echo")).send().await.expect("answer")).await;
+        let answer = client.get(format!("{url}/echo")).send().await.expect("answer");
+        let heads = (&answer.headers()["allow"].clone(), &answer.headers()[crate::http::CODE].clone());
+        assert_eq!(heads, (&"POST".parse().expect("text"), &"method_not_allowed".parse().expect("text")));
+        let (status, _) = problem(answer).await;
         assert_eq!(status, 405);
         let (status, body) = problem(client.get(format!("{url}/panic")).send().await.expect("answer")).await;
         assert_eq!((status, &body["code"]), (500, &"internal_error".into()));

@@ -99,6 +99,12 @@ impl Code {
         }
     }
 
+    /// The code of this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|code| code.as_str() == name)
+    }
+
     /// 429 and 503 always say when to come back.
     pub(super) fn default_retry_after_s(self) -> Option<u32> {
         match self.number() {

@@ -65,6 +65,7 @@ pub fn fingerprint(folder: &Path) -> u64 {
 fn environment() -> Environment<'static> {
     let mut environment = Environment::new();
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
+    environment.set_formatter(super::render::print);
     environment.set_fuel(Some(FUEL));
     environment.set_recursion_limit(32);
     environment.set_auto_escape_callback(|name| {

@@ -1,6 +1,8 @@
 use std::fmt;
 use std::io::{self, Write};
 
+use minijinja::value::ValueKind;
+use minijinja::{Error, ErrorKind, Output, State, escape_formatter};
 use serde_json::{Map, Value};
 
 use super::{Found, Part, text};
@@ -119,8 +121,22 @@ fn engine_value(value: &Value) -> minijinja::Value {
     }
 }
 
+/// Prints texts, numbers and truth values. A list or a table where a template prints one value is a mistake of the caller,
+/// and no reader should see it written in the engine's own way.
+pub(super) fn print(
+    output: &mut Output<'_>,
+    state: &mut State<'_, '_>,
+    value: &minijinja::Value,
+) -> Result<(), Error> {
+    if matches!(value.kind(), ValueKind::None | ValueKind::Map | ValueKind::Seq | ValueKind::Iterable) {
+        let reason = "only a text, a number or a truth value can be printed";
+        return Err(Error::new(ErrorKind::InvalidOperation, reason));
+    }
+    escape_formatter(output, state, value)
+}
+
 /// The engine's words without the values that it was given.
-fn failed(error: &minijinja::Error) -> RenderError {
+fn failed(error: &Error) -> RenderError {
     let place = error.line().map_or_else(String::new, |line| format!(" at line {line}"));
     RenderError::Template(format!("{}{place}", error.kind()))
 }
@@ -154,13 +170,12 @@ impl Write for Capped {
 }
 
 /// `{{ link | url }}`: the text, if it is an absolute URL of a harmless scheme; `javascript:` and its kin fail.
-pub(super) fn url_filter(text: &str) -> Result<String, minijinja::Error> {
+pub(super) fn url_filter(text: &str) -> Result<String, Error> {
     match url::Url::parse(text) {
         Ok(url) if matches!(url.scheme(), "http" | "https" | "mailto" | "tel") => Ok(url.into()),
-        Ok(_) | Err(_) => Err(minijinja::Error::new(
-            minijinja::ErrorKind::InvalidOperation,
-            "must be an absolute http, https, mailto or tel URL",
-        )),
+        Ok(_) | Err(_) => {
+            Err(Error::new(ErrorKind::InvalidOperation, "must be an absolute http, https, mailto or tel URL"))
+        }
     }
 }
 

@@ -74,6 +74,12 @@ fn variables_are_data_and_html_is_escaped() {
     let found = templates.find(&name("t"), Channel::Email, None).expect("there");
     assert_eq!(found.version(), 3);
     assert_eq!(found.missing(&variables(&serde_json::json!({"name": 1, "order": {}}))), ["order.total"]);
+    let nothing = variables(&serde_json::json!({"name": null, "order": {"total": null}}));
+    assert_eq!(found.missing(&nothing), ["name", "order.total"]);
+    for unprintable in [serde_json::json!({"a": 1}), serde_json::json!(["a"])] {
+        let told = variables(&serde_json::json!({"name": unprintable, "order": {"total": 1}}));
+        assert!(found.render(&told).is_err(), "{told:?}");
+    }
     let evil = variables(&serde_json::json!({
         "name": "<script>{{ 7*7 }}</script>\r\nBcc: x@y.z", "order": {"total": "{% for %}"}
     }));

@@ -9,6 +9,7 @@ use pingora::http::ResponseHeader;
 use pingora_core::{Error, Result};
 use pingora_proxy::Session;
 use postern_common::Code;
+use postern_common::http::CODE;
 use postern_common::token::Caller;
 use uuid::Uuid;
 
@@ -38,11 +39,19 @@ pub(super) fn note_response(session: &Session, response: &ResponseHeader, ctx: &
     if let (Some(watch), Some(attempt)) = (watch(session), &ctx.attempt) {
         watch.expect_upstream(ctx.read_timeout(&attempt.pool));
     }
+    if is_refusal(status) {
+        let code = response.headers.get(&CODE).and_then(|code| code.to_str().ok());
+        ctx.refused_behind = code.and_then(Code::named);
+    }
     if status == StatusCode::SWITCHING_PROTOCOLS
         && let Some(wire) = wire(session)
     {
         wire.open_tunnel();
     }
+}
+
+fn is_refusal(status: StatusCode) -> bool {
+    status.is_client_error() || status.is_server_error()
 }
 
 /// Adds what every answer carries.
@@ -57,6 +66,9 @@ pub(super) fn dress(
     }
     if response.status.is_informational() {
         return Ok(());
+    }
+    if is_refusal(response.status) {
+        response.remove_header(&CODE);
     }
     if state.stopping.load(Ordering::Relaxed) {
         session.set_keepalive(None);
@@ -99,7 +111,7 @@ pub(super) fn tell(state: &State, session: &Session, error: Option<&Error>, ctx:
     let (status, code) = match (ctx.refused, written) {
         (Some(code), written) => (written.unwrap_or(0), code.as_str()),
         (None, written) if abandoned => (written.unwrap_or(499), ABANDONED),
-        (None, Some(status)) => (status, OK),
+        (None, Some(status)) => (status, ctx.refused_behind.map_or(OK, Code::as_str)),
         (None, None) => (499, ABANDONED),
     };
     let elapsed = ctx.started.elapsed();

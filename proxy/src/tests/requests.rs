@@ -139,3 +139,19 @@ async fn an_event_is_written_for_each_request_without_its_query() {
     assert_eq!((brief(2, "code"), brief(2, "path")), ("invalid_target".to_owned(), "-".to_owned()));
     assert_eq!((events[3]["status"].as_u64(), brief(3, "code")), (Some(400), "invalid_target".to_owned()));
 }
+
+#[tokio::test]
+async fn an_event_says_why_the_upstream_refused_and_the_client_reads_it_in_the_body_alone() {
+    let refusal =
+        "HTTP/1.1 401 Unauthorized\r\nX-Postern-Code: invalid_credentials\r\nContent-Length: 0\r\n\r\n";
+    let unknown = "HTTP/1.1 409 Conflict\r\nX-Postern-Code: of-its-own\r\nContent-Length: 0\r\n\r\n";
+    for (manner, status, code) in
+        [(Manner::Text(refusal), 401, "invalid_credentials"), (Manner::Text(unknown), 409, "ok")]
+    {
+        let gateway = Gateway::start(manner).await;
+        let answer = gateway.get("/open", "").await;
+        assert_eq!((answer.status, answer.header("x-postern-code")), (status, None));
+        let events = gateway.finish().await;
+        assert_eq!(events[0]["code"], code, "{events:?}");
+    }
+}

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::extract::{Path, RawQuery, State};
 use axum::response::Response;
-use axum::routing::{get, post, put};
+use axum::routing::{MethodFilter, get, post, put};
 use http::StatusCode;
 use postern_common::Clock;
 use postern_common::database::Sqlite;
@@ -50,11 +50,16 @@ impl Verifies for ActorService {
 /// Every route of the service.
 pub(crate) fn router(service: Arc<ActorService>) -> Router {
     Router::new()
-        .route("/actors/register", post(register))
+        .route("/actors/register", post(register).on(MethodFilter::GET, nobody))
         .route("/actors/{id}", get(actor))
         .route("/actor", get(actors))
         .route("/admin/features/{name}", put(feature))
         .with_state(service)
+}
+
+/// A GET of this path is an actor of this name, and there is none.
+async fn nobody() -> Problem {
+    Code::NotFound.into()
 }
 
 /// `POST /actors/register`, by the authentication upstream alone. Repeating it changes nothing.
