@@ -192,6 +192,7 @@ impl Housekeeper {
         }
         if round.is_multiple_of(1000) {
             self.store.keep_house(now, before(self.retention)).await?;
+            self.metrics.kept_from(before(self.retention));
             self.workers.forget_the_dead().await?;
         }
         Ok(())

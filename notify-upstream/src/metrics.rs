@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use postern_common::clock::Timestamp;
 use prometheus::{
     Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry,
 };
@@ -15,7 +16,7 @@ use crate::store::{ResultKind, ResultRow};
 pub struct Metrics {
     registry: Registry,
     accepted: IntCounterVec,
-    accept_seconds: Histogram,
+    accept_seconds: HistogramVec,
     batch_rows: Histogram,
     attempts: IntCounterVec,
     delivery_seconds: HistogramVec,
@@ -23,6 +24,7 @@ pub struct Metrics {
     gate: IntGaugeVec,
     depth: IntGaugeVec,
     oldest: IntGaugeVec,
+    kept_from: IntGaugeVec,
     receipts: IntCounterVec,
 }
 
@@ -33,53 +35,57 @@ impl Metrics {
     #[must_use]
     pub fn new() -> Self {
         let registry = Registry::new();
-        let latency = prometheus::exponential_buckets(0.001, 2.0, 20).unwrap_or_default();
-        let rows = prometheus::exponential_buckets(1.0, 2.0, 12).unwrap_or_default();
-        let counters = |name: &str, help: &str, labels: &[&str]| {
-            register(&registry, IntCounterVec::new(Opts::new(name, help), labels))
-        };
-        let gauges = |name: &str, help: &str, labels: &[&str]| {
-            register(&registry, IntGaugeVec::new(Opts::new(name, help), labels))
-        };
-        let histogram = |name: &str, help: &str, buckets: &Vec<f64>| {
-            register(&registry, Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets.clone())))
-        };
-        let delivery =
-            HistogramOpts::new("postern_notify_delivery_seconds", "From acceptance to the provider's yes")
-                .buckets(latency.clone());
+        let rows = HistogramOpts::new("postern_notify_accept_batch_rows", "Rows of one commit")
+            .buckets(prometheus::exponential_buckets(1.0, 2.0, 12).unwrap_or_default());
+        let lost =
+            IntCounter::new("postern_notify_lease_lost_total", "Results refused: others had taken over");
         Self {
             accepted: counters(
+                &registry,
                 "postern_notify_accepted_total",
                 "Notifications accepted",
                 &["channel", "priority"],
             ),
-            accept_seconds: histogram("postern_notify_accept_seconds", "From request to commit", &latency),
-            batch_rows: histogram("postern_notify_accept_batch_rows", "Rows of one commit", &rows),
+            accept_seconds: by_priority(&registry, "postern_notify_accept_seconds", "From request to commit"),
+            batch_rows: register(&registry, Histogram::with_opts(rows)),
             attempts: counters(
+                &registry,
                 "postern_notify_attempts_total",
                 "Attempts by provider and outcome",
                 &["channel", "provider", "outcome", "code"],
             ),
-            delivery_seconds: register(&registry, HistogramVec::new(delivery, &["priority"])),
-            lease_lost: register(
+            delivery_seconds: by_priority(
                 &registry,
-                IntCounter::new(
-                    "postern_notify_lease_lost_total",
-                    "Results refused because others had taken over",
-                ),
+                "postern_notify_delivery_seconds",
+                "From acceptance to the provider's yes",
             ),
-            gate: gauges("postern_notify_low_gate", "LOW: 0 open, 1 throttled, 2 paused", &["channel"]),
+            lease_lost: register(&registry, lost),
+            gate: gauges(
+                &registry,
+                "postern_notify_low_gate",
+                "LOW: 0 open, 1 throttled, 2 paused",
+                &["channel"],
+            ),
             depth: gauges(
+                &registry,
                 "postern_notify_depth",
                 "Rows that wait or are in hand",
                 &["channel", "priority", "line"],
             ),
             oldest: gauges(
+                &registry,
                 "postern_notify_oldest_milliseconds",
                 "How long the oldest has waited that is not in hand",
                 &["channel", "priority", "line"],
             ),
+            kept_from: gauges(
+                &registry,
+                "postern_notify_kept_from_timestamp_seconds",
+                "What was accepted before is dropped",
+                &[],
+            ),
             receipts: counters(
+                &registry,
                 "postern_notify_receipts_total",
                 "Reports of providers",
                 &["provider", "outcome"],
@@ -94,10 +100,15 @@ impl Metrics {
         self.registry.clone()
     }
 
+    /// What is older was dropped.
+    pub fn kept_from(&self, at: Timestamp) {
+        self.kept_from.with_label_values::<&str>(&[]).set(at.unix_seconds());
+    }
+
     /// One more was accepted.
     pub fn accepted(&self, channel: Channel, priority: Priority, took: Duration) {
         self.accepted.with_label_values(&[channel.as_str(), priority.as_str()]).inc();
-        self.accept_seconds.observe(took.as_secs_f64());
+        self.accept_seconds.with_label_values(&[priority.as_str()]).observe(took.as_secs_f64());
     }
 
     /// A commit took so many rows.
@@ -158,6 +169,20 @@ impl Default for Metrics {
     fn default() -> Self {
         Self::new()
     }
+}
+
+fn counters(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> IntCounterVec {
+    register(registry, IntCounterVec::new(Opts::new(name, help), labels))
+}
+
+fn gauges(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> IntGaugeVec {
+    register(registry, IntGaugeVec::new(Opts::new(name, help), labels))
+}
+
+/// From a millisecond to some minutes.
+fn by_priority(registry: &Registry, name: &str, help: &str) -> HistogramVec {
+    let buckets = prometheus::exponential_buckets(0.001, 2.0, 20).unwrap_or_default();
+    register(registry, HistogramVec::new(HistogramOpts::new(name, help).buckets(buckets), &["priority"]))
 }
 
 fn register<C: prometheus::core::Collector + Clone + 'static>(

@@ -94,14 +94,15 @@ async fn answer(store: &Store, recent: &Recent, batch: Vec<Question>) {
     let mut ids: Vec<NotificationId> = batch.iter().map(|question| question.id).collect();
     ids.sort_unstable();
     ids.dedup();
-    let before = recent.changes();
+    recent.begin(&ids);
     let found: Result<HashMap<_, _>, Problem> = match store.read(&ids).await {
         Ok(found) => {
             let found: Vec<_> = found.into_iter().map(without_variables).collect();
-            recent.keep(&found, before);
+            recent.end(&ids, &found);
             Ok(found.into_iter().map(|snapshot| (snapshot.id, snapshot)).collect())
         }
         Err(error) => {
+            recent.end(&ids, &[]);
             tracing::warn!(%error, "cannot read");
             Err(Problem::new(Code::Unavailable))
         }

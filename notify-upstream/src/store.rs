@@ -18,6 +18,7 @@ pub mod postgres;
 mod read;
 pub mod row;
 mod schema;
+mod snapshot;
 mod sqlite;
 
 use postern_common::clock::Timestamp;
@@ -27,8 +28,10 @@ use sqlx::postgres::PgListener;
 
 pub use row::{
     Cancelled, Claim, Claimed, DeadFilter, DeadLetter, Existing, Finished, LaneMark, NewNotification, Next,
-    Receipt, Record, ResultKind, ResultRow, Snapshot, Survey, Trail, WaitingRow, WebhookToken,
+    Receipt, Record, ResultKind, ResultRow, Survey, WebhookToken,
 };
+
+pub use snapshot::{Snapshot, Trail, WaitingRow};
 
 use crate::notification::{Lane, NotificationId, Order};
 use postgres::Postgres;

@@ -229,6 +229,23 @@ async fn a_stop_hands_back_what_was_not_begun() {
 }
 
 #[tokio::test]
+async fn more_than_the_store_can_take_is_refused_and_not_kept() {
+    for (store, _database) in stores().await {
+        let rig = Rig::new(&store, &clock(), 8).await;
+        let principal = crate::request::Principal { creator: "service:test".into(), subject: None };
+        // Nobody writes: what is asked for piles up to its bound.
+        let mut asked: Vec<_> =
+            (0..8192).map(|_| Box::pin(rig.door.accept(&principal, draft(Priority::Low), None))).collect();
+        for one in &mut asked {
+            assert!(futures_util::FutureExt::now_or_never(one).is_none());
+        }
+        let refused = rig.door.accept(&principal, draft(Priority::Critical), None).await.expect_err("full");
+        assert_eq!(refused.code(), Code::Unavailable);
+        assert!(refused.render("x").headers.contains_key("retry-after"));
+    }
+}
+
+#[tokio::test]
 async fn one_key_is_one_notification() {
     for (store, _database) in stores().await {
         let clock = clock();

@@ -144,3 +144,6 @@ impl std::fmt::Debug for Fcm {
         f.debug_struct("Fcm").field("project", &self.account.project).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

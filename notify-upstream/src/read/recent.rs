@@ -1,6 +1,5 @@
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use postern_common::Clock;
@@ -14,17 +13,28 @@ use crate::store::Snapshot;
 #[derive(Debug)]
 pub struct Recent {
     clock: Clock,
-    shards: [Shard; SHARDS],
-    changes: AtomicU64,
+    shelves: [Mutex<Shelf>; SHELVES],
 }
 
-/// Snapshots, and when each was read.
-type Shard = Mutex<HashMap<NotificationId, (Arc<Snapshot>, Timestamp)>>;
+#[derive(Debug, Default)]
+struct Shelf {
+    /// Snapshots, and when each was read.
+    known: HashMap<NotificationId, (Arc<Snapshot>, Timestamp)>,
+    /// What is being read just now.
+    reading: HashMap<NotificationId, Reading>,
+}
+
+#[derive(Debug, Default)]
+struct Reading {
+    readers: usize,
+    /// Something was written since: whether a reader has seen it is not known.
+    outdated: bool,
+}
 
 /// How long a status may lag behind what another replica has written.
 const LIFE: Duration = Duration::from_secs(1);
-const SHARDS: usize = 16;
-/// Most snapshots of a shard: some 30 MB in all.
+const SHELVES: usize = 16;
+/// Most snapshots of a shelf: some 30 MB in all.
 const MOST: usize = 2048;
 
 // === impl Recent ===
@@ -33,52 +43,71 @@ impl Recent {
     /// Empty.
     #[must_use]
     pub fn new(clock: Clock) -> Arc<Self> {
-        Arc::new(Self { clock, shards: Default::default(), changes: AtomicU64::new(0) })
+        Arc::new(Self { clock, shelves: Default::default() })
     }
 
     /// What was read of it within the last second.
     #[must_use]
     pub fn get(&self, id: NotificationId) -> Option<Arc<Snapshot>> {
-        let shard = self.shard(id).lock().unwrap_or_else(PoisonError::into_inner);
-        let (snapshot, at) = shard.get(&id)?;
+        let shelf = self.shelf(id);
+        let (snapshot, at) = shelf.known.get(&id)?;
         (self.clock.now().since(*at) < LIFE).then(|| Arc::clone(snapshot))
     }
 
-    /// Rises with everything that was forgotten. To be asked before a read.
-    #[must_use]
-    pub fn changes(&self) -> u64 {
-        self.changes.load(Ordering::SeqCst)
+    /// These are about to be read. [`Recent::end`] follows, whatever comes of it.
+    pub fn begin(&self, ids: &[NotificationId]) {
+        for id in ids {
+            self.shelf(*id).reading.entry(*id).or_default().readers += 1;
+        }
     }
 
-    /// Keeps what a read has found, unless something was written since `before`: the read may not have seen it.
-    pub fn keep(&self, found: &[Arc<Snapshot>], before: u64) {
-        let now = self.clock.now();
+    /// These were read; what was found is kept, unless something was written about it since the read began.
+    pub fn end(&self, ids: &[NotificationId], found: &[Arc<Snapshot>]) {
         for snapshot in found {
-            let mut shard = self.shard(snapshot.id).lock().unwrap_or_else(PoisonError::into_inner);
-            // Under the shard's lock: who forgets raises the number first, and then waits for the lock.
-            if self.changes() != before {
-                return;
+            let mut shelf = self.shelf(snapshot.id);
+            if shelf.reading.get(&snapshot.id).is_some_and(|reading| !reading.outdated) {
+                shelf.keep(snapshot, self.clock.now());
             }
-            if shard.len() >= MOST {
-                shard.retain(|_, (_, at)| now.since(*at) < LIFE);
-            }
-            if shard.len() < MOST {
-                shard.insert(snapshot.id, (Arc::clone(snapshot), now));
+        }
+        for id in ids {
+            let mut shelf = self.shelf(*id);
+            if let Some(reading) = shelf.reading.get_mut(id) {
+                reading.readers -= 1;
+                if reading.readers == 0 {
+                    shelf.reading.remove(id);
+                }
             }
         }
     }
 
     /// Something was written about these.
     pub fn forget(&self, ids: impl IntoIterator<Item = NotificationId>) {
-        self.changes.fetch_add(1, Ordering::SeqCst);
         for id in ids {
-            self.shard(id).lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+            let mut shelf = self.shelf(id);
+            shelf.known.remove(&id);
+            if let Some(reading) = shelf.reading.get_mut(&id) {
+                reading.outdated = true;
+            }
         }
     }
 
-    fn shard(&self, id: NotificationId) -> &Shard {
+    fn shelf(&self, id: NotificationId) -> MutexGuard<'_, Shelf> {
         // The last bits of an id are random.
-        &self.shards[usize::from(id.0.as_bytes()[15]) % SHARDS]
+        let shelf = &self.shelves[usize::from(id.0.as_bytes()[15]) % SHELVES];
+        shelf.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl Shelf ===
+
+impl Shelf {
+    fn keep(&mut self, snapshot: &Arc<Snapshot>, now: Timestamp) {
+        if self.known.len() >= MOST {
+            self.known.retain(|_, (_, at)| now.since(*at) < LIFE);
+        }
+        if self.known.len() < MOST {
+            self.known.insert(snapshot.id, (Arc::clone(snapshot), now));
+        }
     }
 }
 
@@ -105,12 +134,18 @@ mod tests {
         Arc::new(Snapshot { id: Sequence::id(order), record, send_at: None, trail: Vec::new() })
     }
 
+    fn read(recent: &Recent, found: &[&Arc<Snapshot>]) {
+        let ids: Vec<_> = found.iter().map(|snapshot| snapshot.id).collect();
+        recent.begin(&ids);
+        recent.end(&ids, &found.iter().map(|snapshot| Arc::clone(snapshot)).collect::<Vec<_>>());
+    }
+
     #[test]
     fn what_was_read_is_good_for_a_second_and_not_beyond_a_write() {
         let clock = Clock::manual(Timestamp(0));
         let recent = Recent::new(clock.clone());
         let (one, two) = (snapshot(1), snapshot(2));
-        recent.keep(&[Arc::clone(&one), Arc::clone(&two)], recent.changes());
+        read(&recent, &[&one, &two]);
         clock.advance(Duration::from_millis(999));
         assert!(recent.get(one.id).is_some());
         recent.forget([one.id]);
@@ -123,18 +158,26 @@ mod tests {
     fn a_read_that_began_before_a_write_is_not_kept() {
         let recent = Recent::new(Clock::manual(Timestamp(0)));
         let one = snapshot(1);
-        let before = recent.changes();
+        let other = snapshot(2);
+        let ids = [one.id, other.id];
+        recent.begin(&ids);
+        recent.begin(&[one.id]);
         recent.forget([one.id]);
-        recent.keep(&[Arc::clone(&one)], before);
-        assert!(recent.get(one.id).is_none());
+        recent.end(&ids, &[Arc::clone(&one), Arc::clone(&other)]);
+        recent.end(&[one.id], &[Arc::clone(&one)]);
+        assert!(recent.get(one.id).is_none() && recent.get(other.id).is_some());
+        read(&recent, &[&one]);
+        assert!(recent.get(one.id).is_some(), "the next read has seen it");
+        assert!(recent.shelf(one.id).reading.is_empty());
     }
 
     #[test]
     fn memory_is_bounded() {
         let recent = Recent::new(Clock::manual(Timestamp(0)));
         let many: Vec<_> = (0..100_000).map(snapshot).collect();
-        recent.keep(&many, recent.changes());
-        let kept: usize = recent.shards.iter().map(|shard| shard.lock().expect("no panic").len()).sum();
-        assert_eq!(kept, SHARDS * MOST);
+        read(&recent, &many.iter().collect::<Vec<_>>());
+        let kept: usize =
+            recent.shelves.iter().map(|shelf| shelf.lock().expect("no panic").known.len()).sum();
+        assert_eq!(kept, SHELVES * MOST);
     }
 }

@@ -18,12 +18,9 @@ macro_rules! row_readers {
         use sqlx::Row;
 
         use crate::notification::Lane;
-        use crate::store::Outcome;
         use crate::store::read::unknown;
-        use crate::store::row::{
-            DeadLetter, Existing, ReceiptKind, Record, ResultKind, ResultRow, Snapshot, Survey, Trail,
-            WaitingRow,
-        };
+        use crate::store::row::{DeadLetter, Existing, ReceiptKind, Record, ResultKind, ResultRow, Survey};
+        use crate::store::{Outcome, Snapshot, Trail, WaitingRow};
 
         fn instant(row: &$row, column: usize) -> Outcome<Option<Timestamp>> {
             Ok(row.try_get::<Option<i64>, _>(column)?.map(Timestamp))

@@ -2,7 +2,7 @@
 
 use postern_common::clock::Timestamp;
 
-use crate::address::{Address, AddressHash, Recipient};
+use crate::address::AddressHash;
 use crate::notification::{Lane, NotificationId, Order};
 
 /// One accepted notification on its way in.
@@ -232,19 +232,6 @@ pub enum Cancelled {
     TooLate,
 }
 
-/// Everything that is known about one notification.
-#[derive(Clone, Debug)]
-pub struct Snapshot {
-    /// Which.
-    pub id: NotificationId,
-    /// What was asked for.
-    pub record: Record,
-    /// When it was to be sent.
-    pub send_at: Option<Timestamp>,
-    /// What happened since.
-    pub trail: Vec<Trail>,
-}
-
 /// The signed part of a webhook whose signature does not cover the body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WebhookToken {
@@ -254,28 +241,6 @@ pub struct WebhookToken {
     pub token: String,
     /// SHA-256 of the body that it came with.
     pub body: [u8; 32],
-}
-
-/// One thing that happened, or is the case.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Trail {
-    /// From the history.
-    Result(ResultRow),
-    /// From the inbox.
-    Receipt(ReceiptKind, Timestamp, String, Option<String>, Option<String>),
-    /// It waits, or is being sent.
-    Waiting(WaitingRow),
-}
-
-/// A queue row or a delayed row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WaitingRow {
-    /// Attempts begun so far.
-    pub attempt: i32,
-    /// When the present attempt began; `None` while it waits.
-    pub since: Option<Timestamp>,
-    /// When it is due, if it waits for a time.
-    pub due: Option<Timestamp>,
 }
 
 /// Which dead letters.
@@ -306,45 +271,6 @@ pub struct DeadLetter {
     pub at: Timestamp,
     /// Why.
     pub code: Option<String>,
-}
-
-// === impl Snapshot ===
-
-impl Snapshot {
-    /// The addresses that it is known to have gone to, hashed: the one that was asked for, and those that an `actorId`
-    /// was resolved to when a provider was called.
-    pub fn addresses(&self) -> impl Iterator<Item = AddressHash> {
-        let asked = match serde_json::from_str(&self.record.recipient) {
-            Ok(Recipient::Address(address)) => Some(Address::hash(&address)),
-            Ok(Recipient::ActorId(_)) | Err(_) => None,
-        };
-        let tried = self.trail.iter().filter_map(|trail| match trail {
-            Trail::Result(result) => result.address,
-            Trail::Receipt(..) | Trail::Waiting(_) => None,
-        });
-        asked.into_iter().chain(tried)
-    }
-
-    /// Whether an attempt, since an operator last queued it again, may have reached a provider without our knowing it.
-    #[must_use]
-    pub fn is_in_doubt(&self, leaves_doubt: impl Fn(&str) -> bool) -> bool {
-        let results = self.trail.iter().rev().filter_map(|trail| match trail {
-            Trail::Result(result) => Some(result),
-            Trail::Receipt(..) | Trail::Waiting(_) => None,
-        });
-        results.take_while(|result| result.kind != ResultKind::Replayed).any(|result| {
-            result.kind == ResultKind::Lost || result.code.as_deref().is_some_and(&leaves_doubt)
-        })
-    }
-
-    /// What a provider has reported of it: proof that the provider has it, whatever we know ourselves.
-    #[must_use]
-    pub fn reported_by(&self) -> Option<&str> {
-        self.trail.iter().find_map(|trail| match trail {
-            Trail::Receipt(ReceiptKind::Failed, ..) | Trail::Result(_) | Trail::Waiting(_) => None,
-            Trail::Receipt(_, _, provider, _, _) => Some(provider.as_str()),
-        })
-    }
 }
 
 // === impl ResultKind ===

@@ -1,5 +1,7 @@
 //! What the store promises, over both.
 
+mod upgrade;
+
 use postern_common::database::testing::{self, TestDatabase};
 
 use super::*;

@@ -1,8 +1,8 @@
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use minijinja::{AutoEscape, Environment, UndefinedBehavior};
+use minijinja::{AutoEscape, Environment, ErrorKind, UndefinedBehavior};
 use postern_common::config;
 use postern_common::decode::Object;
 
@@ -100,13 +100,12 @@ impl Loader {
     }
 
     fn template(&mut self, name: &TemplateName, folder: &Path) -> Option<Template> {
-        let settings = match config::load(&folder.join("template.toml"), Settings::read) {
-            Ok(settings) => Arc::new(settings),
-            Err(exit) => {
-                self.mistakes.push(exit.message().to_owned());
-                return None;
-            }
-        };
+        // Without settings the parts are read all the same: their mistakes are told in one go.
+        let settings = config::load(&folder.join("template.toml"), Settings::read)
+            .map_err(|exit| self.mistakes.push(exit.message().to_owned()))
+            .ok();
+        let optional =
+            |path: &String| settings.as_ref().is_some_and(|settings| is_optional(path, &settings.optional));
         let mut variants: BTreeMap<_, Variant> = BTreeMap::new();
         for (file_name, path) in self.entries(folder) {
             if file_name == "template.toml" {
@@ -124,10 +123,10 @@ impl Loader {
                 .entry((channel.as_str(), locale))
                 .or_insert_with(|| Variant { parts: BTreeSet::new(), needs: BTreeSet::new() });
             variant.parts.insert(part);
-            variant.needs.extend(needs.into_iter().filter(|path| !is_optional(path, &settings.optional)));
+            variant.needs.extend(needs.into_iter().filter(|path| !optional(path)));
         }
         self.check_parts(folder, &variants);
-        Some(Template { settings, variants })
+        Some(Template { settings: Arc::new(settings?), variants })
     }
 
     /// Adds one file to the engine; the variables that it uses.
@@ -157,6 +156,15 @@ impl Loader {
         let template = self.environment.get_template(&key).ok()?;
         let globals: BTreeSet<&str> = self.environment.globals().map(|(name, _)| name).collect();
         let used = template.undeclared_variables(true);
+        if let Some(error) = unknown_word(&template, &used) {
+            let line = error.line().unwrap_or(1);
+            self.mistakes.push(format!(
+                "{}:{line}: {}",
+                path.display(),
+                error.detail().unwrap_or("unknown word")
+            ));
+            return None;
+        }
         Some(used.into_iter().filter(|path| !globals.contains(path.as_str())).collect())
     }
 
@@ -200,6 +208,14 @@ impl Loader {
     fn mistake(&mut self, path: &Path, what: &str) {
         self.mistakes.push(format!("{}: {what}", path.display()));
     }
+}
+
+/// A filter, test or function that does not exist: the engine notices only when it comes to it.
+fn unknown_word(template: &minijinja::Template<'_, '_>, used: &HashSet<String>) -> Option<minijinja::Error> {
+    let names = used.iter().filter_map(|path| path.split('.').next());
+    let words: BTreeMap<&str, &str> = names.map(|name| (name, "word")).collect();
+    let unknown = [ErrorKind::UnknownFilter, ErrorKind::UnknownTest, ErrorKind::UnknownFunction];
+    template.render(words).err().filter(|error| unknown.contains(&error.kind()))
 }
 
 fn read_capped(path: &Path) -> Result<String, String> {

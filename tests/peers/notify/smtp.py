@@ -9,6 +9,7 @@ import asyncio
 import json
 import ssl
 import sys
+from email import message_from_bytes, policy
 
 from aiosmtpd.smtp import SMTP, AuthResult, LoginPassword
 
@@ -67,13 +68,16 @@ class Handler:
             return "250 nobody hears this"
         if wanted == "dot":
             return f"{action} {action[0]}.3.0 as you wish"
+        mail = message_from_bytes(envelope.original_content, policy=policy.default)
+        plain = mail.get_body(("plain",))
         taken = {
             "hello": session.host_name,
             "tls": session.ssl is not None,
             "user": session.auth_data.decode() if session.auth_data else None,
             "from": envelope.mail_from,
             "to": envelope.rcpt_tos,
-            "data": envelope.content.decode("latin-1"),
+            "heads": mail.keys(),
+            "text": plain.get_content() if plain else None,
         }
         print(json.dumps(taken), flush=True)
         return "250 2.0.0 taken"

@@ -8,9 +8,9 @@ use sqlx::{AssertSqlSafe, Row};
 
 use super::{Postgres, rows};
 use crate::notification::{NotificationId, ORDER_COUNTER_BITS, Order};
-use crate::store::Outcome;
 use crate::store::read::RECORD;
-use crate::store::row::{DeadFilter, DeadLetter, Existing, Receipt, ResultKind, Snapshot, WebhookToken};
+use crate::store::row::{DeadFilter, DeadLetter, Existing, Receipt, ResultKind, WebhookToken};
+use crate::store::{Outcome, Snapshot};
 
 /// One partition holds a week: ninety days of retention are thirteen partitions to plan over.
 const PARTITION: Duration = Duration::from_secs(7 * 86_400);
@@ -157,14 +157,16 @@ impl Postgres {
     async fn add_partition(&self, table: &str, number: i64, week: i64) -> Outcome<()> {
         let [from, to] =
             [number, number + 1].map(|n| NotificationId::floor(Timestamp(n.saturating_mul(week))));
+        let name = format!("{table}_w{number}");
+        let is_there = "SELECT to_regclass($1) IS NOT NULL";
+        // Looked at without a lock first: whoever holds it and hangs must not keep others from starting.
+        if sqlx::query_scalar(is_there).bind(&name).fetch_one(&self.history).await? {
+            return Ok(());
+        }
         let mut transaction = self.history.begin().await?;
         // One replica at a time; the others find it there.
         sqlx::query("SELECT pg_advisory_xact_lock(7305001)").execute(&mut *transaction).await?;
-        let name = format!("{table}_w{number}");
-        let there: bool = sqlx::query_scalar("SELECT to_regclass($1) IS NOT NULL")
-            .bind(&name)
-            .fetch_one(&mut *transaction)
-            .await?;
+        let there: bool = sqlx::query_scalar(is_there).bind(&name).fetch_one(&mut *transaction).await?;
         if !there {
             let sql = format!("CREATE TABLE {name} (LIKE {table} INCLUDING DEFAULTS INCLUDING CONSTRAINTS)");
             sqlx::query(AssertSqlSafe(sql)).execute(&mut *transaction).await?;

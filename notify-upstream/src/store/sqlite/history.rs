@@ -7,9 +7,9 @@ use sqlx::{AssertSqlSafe, Row};
 
 use super::{Sqlite, id_list, json, rows};
 use crate::notification::{NotificationId, Order};
-use crate::store::Outcome;
 use crate::store::read::RECORD;
-use crate::store::row::{DeadFilter, DeadLetter, Existing, Receipt, ResultKind, Snapshot, WebhookToken};
+use crate::store::row::{DeadFilter, DeadLetter, Existing, Receipt, ResultKind, WebhookToken};
+use crate::store::{Outcome, Snapshot};
 
 /// History, inbox and the live row in one snapshot: a row that moves from one to the other is seen once.
 const TRAIL: &str = "

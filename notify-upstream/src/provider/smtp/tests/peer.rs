@@ -115,6 +115,38 @@ async fn aiosmtpd_takes_a_message_and_each_of_its_faults_is_judged() {
     );
 }
 
+/// What is left of a text on its way: line ends become one kind, and what is no character of text is left out.
+fn as_text(text: &str) -> String {
+    let text = text.replace("\r\n", "\n").replace('\r', "\n");
+    text.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect()
+}
+
+#[tokio::test]
+async fn every_naughty_string_is_one_message_to_one_recipient_with_that_very_text() {
+    let Some(peers) =
+        judge::installed("every_naughty_string_is_one_message_to_one_recipient_with_that_very_text")
+    else {
+        return;
+    };
+    let mut peer = Peer::start(&peers, &[]).await;
+    let smtp = smtp(peer.port);
+    let mut heads = None;
+    for text in naughty() {
+        send(&smtp, &content(&text)).await.expect("taken");
+        let taken = peer.taken().await;
+        assert_eq!(taken["to"], serde_json::json!(["ada@example.com"]), "{text:?}");
+        let read = taken["text"].as_str().expect("a part of plain text").replace("\r\n", "\n");
+        assert_eq!(read.trim_end_matches('\n'), as_text(&text).trim_end_matches('\n'), "{text:?}");
+        assert_eq!(heads.get_or_insert_with(|| taken["heads"].clone()), &taken["heads"], "{text:?}");
+    }
+    send(&smtp, &content("the last")).await.expect("taken");
+    assert_eq!(
+        peer.taken().await["text"].as_str().map(str::trim),
+        Some("the last"),
+        "nothing came in between"
+    );
+}
+
 #[tokio::test]
 async fn aiosmtpd_is_spoken_to_in_private_and_by_name() {
     let Some(peers) = judge::installed("aiosmtpd_is_spoken_to_in_private_and_by_name") else { return };
