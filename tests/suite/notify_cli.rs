@@ -1,0 +1,106 @@
+//! The operator's tools of the notification upstream: the real program.
+
+use std::time::Duration;
+
+use postern_common::database::testing::sqlite;
+use postern_tests::config_file::conf;
+use postern_tests::program::Program;
+
+use crate::notify_stage::Stage;
+
+fn tool(arguments: &[&str]) -> (Program, tempfile::TempDir) {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let program = Program::of_workspace("postern-notify", folder.path());
+    (arguments.iter().fold(program, |program, argument| program.arg(*argument)), folder)
+}
+
+#[tokio::test]
+async fn templates_are_checked_and_every_mistake_is_told() {
+    let shipped = conf().join("templates").display().to_string();
+    let (check, _folder) = tool(&["templates", "check", "--folder", &shipped]);
+    let ended = check.run().await;
+    assert_eq!(ended.status, Some(0), "{}", ended.stderr);
+    for line in ["welcome email de", "welcome push en", "welcome sms en", "all sound"] {
+        assert!(ended.stdout.contains(line), "{line} in {}", ended.stdout);
+    }
+    let (check, folder) = tool(&["templates", "check", "--folder", "bad"]);
+    let bad = folder.path().join("bad/hello");
+    std::fs::create_dir_all(&bad).expect("the folder can be written");
+    for (name, text) in [
+        ("template.toml", "version = 'one'\n"),
+        ("sms.en.txt", "{{ name"),
+        ("sms.de.txt", "{{ 'x'|no_such_filter }}"),
+    ] {
+        std::fs::write(bad.join(name), text).expect("the folder can be written");
+    }
+    let ended = check.run().await;
+    assert_eq!(ended.status, Some(64), "{}", ended.stdout);
+    for part in ["template.toml", "sms.en.txt", "sms.de.txt"] {
+        assert!(ended.stderr.contains(part), "{part} in {}", ended.stderr);
+    }
+}
+
+#[tokio::test]
+async fn a_template_is_shown_as_it_would_be_sent() {
+    let shipped = conf().join("templates").display().to_string();
+    let preview = |arguments: &[&str]| {
+        let all = [&["templates", "preview", "welcome", "--folder", shipped.as_str()], arguments].concat();
+        tool(&all)
+    };
+    let (program, _folder) = preview(&["--variables", r#"{"name": "Ada <b>"}"#]);
+    let ended = program.run().await;
+    assert_eq!(ended.status, Some(0), "{}", ended.stderr);
+    assert!(ended.stdout.starts_with("version 1, language en\nSubject: "), "{}", ended.stdout);
+    assert!(ended.stdout.contains("Ada <b>") && ended.stdout.contains("Ada &lt;b&gt;"), "{}", ended.stdout);
+    let (program, _folder) =
+        preview(&["--channel", "sms", "--locale", "de-AT", "--variables", r#"{"name": "Ada"}"#]);
+    let ended = program.run().await;
+    assert!(ended.stdout.starts_with("version 1, language de\n"), "{}{}", ended.stdout, ended.stderr);
+    for (arguments, word) in [
+        (&["--variables", "{}"][..], "missing variables: name"),
+        (&["--channel", "fax"], "--channel"),
+        (&["--variables", "[]"], "--variables"),
+    ] {
+        let (program, _folder) = preview(arguments);
+        assert!(program.run().await.expect(64, 1)[0].contains(word), "{word}");
+    }
+}
+
+#[tokio::test]
+async fn dead_letters_are_listed_replayed_and_dropped_by_filter() {
+    let database = sqlite().await;
+    let stage = Stage::over(&database.url, "").await;
+    let replica = stage.replica().await;
+    stage.provider.refuse(Some(422));
+    let mut ids = Vec::new();
+    for key in ["a", "b", "c"] {
+        let id = stage.try_post(&replica.url, key, "Ada", "NORMAL").await.expect("accepted");
+        stage.settled(&replica, &id, "FAILED").await;
+        ids.push(id);
+    }
+    let listed = stage.tool(&["dead", "list"]).await;
+    assert_eq!(listed.status, Some(0), "{}", listed.stderr);
+    let lines: Vec<&str> = listed.stdout.lines().collect();
+    assert_eq!(lines.len(), 3, "{lines:?}");
+    for (line, id) in lines.iter().zip(&ids) {
+        assert!(line.starts_with(id.as_str()) && line.contains(" sms NORMAL 1 "), "{line}");
+    }
+    let code = lines[0].rsplit(' ').next().expect("a code").to_owned();
+    let other = stage.tool(&["dead", "list", "--code", "no_such_code"]).await;
+    assert_eq!((other.status, other.stdout.as_str()), (Some(0), ""));
+    stage.provider.refuse(None);
+    let replayed = stage.tool(&["dead", "replay", "--id", &ids[1], "--code", &code]).await;
+    assert_eq!(replayed.stdout, "1 queued again\n", "{}", replayed.stderr);
+    stage.settled(&replica, &ids[1], "SENT").await;
+    let sent = stage.provider.until(Duration::from_secs(60), |calls| calls.len() == 4).await;
+    assert_eq!(sent[3].id, ids[1], "under the same id as before");
+    let dropped = stage.tool(&["dead", "drop", "--until", "2020-01-01T00:00:00Z"]).await;
+    assert_eq!(dropped.stdout, "0 dropped\n", "{}", dropped.stderr);
+    let dropped = stage.tool(&["dead", "drop", "--since", "2020-01-01T00:00:00Z"]).await;
+    assert_eq!(dropped.stdout, "2 dropped\n", "{}", dropped.stderr);
+    assert_eq!(stage.tool(&["dead", "list"]).await.stdout, "");
+    assert_eq!(stage.status(&replica.url, &ids[0]).await["status"], "FAILED", "its history stays");
+    let wrong = stage.tool(&["dead", "replay", "--since", "yesterday"]).await;
+    assert!(wrong.expect(64, 1)[0].contains("--since"));
+    assert_eq!(replica.running.stop("TERM").await.status, Some(0));
+}

@@ -1,0 +1,383 @@
+//! Real replicas of the notification upstream over one database, and a provider that keeps the record of every call.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::extract::{Path, Request, State};
+use http::StatusCode;
+use postern_tests::config_file::conf;
+use postern_tests::program::{Ended, Program, Running};
+use postern_tests::{Pools, ports};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio::sync::{Notify, watch};
+
+/// What the replicas share.
+pub(crate) struct Stage {
+    pub(crate) provider: Provider,
+    pools: Pools,
+    database: String,
+    /// Lines of the configuration after what every replica needs.
+    settings: String,
+    /// The cache of the replicas. Default `memory:`.
+    pub(crate) cache: String,
+    /// Whether the replicas may ask the provider what it has.
+    pub(crate) can_be_asked: bool,
+    folder: TempDir,
+    token: String,
+    http: reqwest::Client,
+}
+
+/// How long nobody waits for an event that may not come.
+const SOON: Duration = Duration::from_millis(50);
+
+/// One process.
+pub(crate) struct Replica {
+    pub(crate) running: Running,
+    pub(crate) url: String,
+    pub(crate) admin: String,
+}
+
+/// One call as the provider saw it.
+#[derive(Clone, Debug)]
+pub(crate) struct Call {
+    /// The `Idempotency-Key`, which is the notification's id.
+    pub(crate) id: String,
+    pub(crate) at: Instant,
+}
+
+/// A provider of text messages by HTTP.
+#[derive(Clone)]
+pub(crate) struct Provider {
+    url: String,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    calls: Mutex<Vec<Call>>,
+    changed: Notify,
+    /// Answers are given while this is true; calls are on the record before.
+    answers: watch::Sender<bool>,
+    refusal: Mutex<Option<u16>>,
+}
+
+/// A notification that was accepted.
+#[derive(Clone, Debug)]
+pub(crate) struct Accepted {
+    pub(crate) id: String,
+    /// Its number among those of its poster.
+    pub(crate) number: usize,
+    pub(crate) at: Instant,
+}
+
+// === impl Stage ===
+
+impl Stage {
+    /// Over a database, with these lines in the configuration of each replica.
+    pub(crate) async fn over(database: &str, settings: &str) -> Self {
+        let (provider, pools) = (Provider::start().await, Pools::start().await);
+        let token = pools.service_token("document").await;
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        Self {
+            provider,
+            pools,
+            database: database.to_owned(),
+            settings: settings.to_owned(),
+            cache: "memory:".to_owned(),
+            can_be_asked: false,
+            folder,
+            token,
+            http: reqwest::Client::new(),
+        }
+    }
+
+    /// Starts a replica and returns when it is ready.
+    pub(crate) async fn replica(&self) -> Replica {
+        let (public, admin) = (ports::free(1), ports::free(1));
+        let mut running = self.program(&self.config(public, admin)).start();
+        running.until_ready().await;
+        Replica {
+            running,
+            url: format!("http://127.0.0.1:{public}"),
+            admin: format!("http://127.0.0.1:{admin}"),
+        }
+    }
+
+    /// The operator's tools, with the same configuration.
+    pub(crate) async fn tool(&self, arguments: &[&str]) -> Ended {
+        let program = self.program(&self.config(ports::free(1), ports::free(1)));
+        arguments.iter().fold(program, |program, argument| program.arg(*argument)).run().await
+    }
+
+    fn program(&self, config: &str) -> Program {
+        let path = self.folder.path().join(format!("{}.toml", uuid::Uuid::new_v4().simple()));
+        std::fs::write(&path, config).expect("the test's folder can be written");
+        let program = Program::of_workspace("postern-notify", self.folder.path());
+        let env = self.pools.env();
+        let names = [
+            "IDP_ACTOR_POOL_ID",
+            "IDP_ACTOR_CLIENT_ID",
+            "IDP_SERVICE_POOL_ID",
+            "IDP_SERVICE_CLIENT_ID",
+            "IDP_SERVICE_CLIENT_SECRET",
+            "AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER",
+            "CLOUD_REGION",
+        ];
+        let program = names.into_iter().fold(program, |program, name| match env.get(name) {
+            Some(value) => program.env(name, value),
+            None => program,
+        });
+        program.arg("--config").arg(path.display().to_string())
+    }
+
+    fn config(&self, public: u16, admin: u16) -> String {
+        let templates = conf().join("templates").canonicalize().expect("conf/templates is there");
+        let Self { database, settings, cache, provider: Provider { url, .. }, .. } = self;
+        let lookup =
+            if self.can_be_asked { format!("lookup_url = \"{url}/messages/{{id}}\"") } else { String::new() };
+        format!(
+            r#"listen = "127.0.0.1:{public}"
+admin = "127.0.0.1:{admin}"
+database = "{database}"
+cache = "{cache}"
+{settings}
+[templates]
+folder = "{templates}"
+[log]
+filter = "warn"
+[[provider]]
+name = "record"
+channel = "sms"
+kind = "http"
+url = "{url}/messages"
+{lookup}
+body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
+"#,
+            templates = templates.display()
+        )
+    }
+
+    /// One attempt to have a notification accepted: its id, or nothing.
+    pub(crate) async fn try_post(&self, url: &str, key: &str, name: &str, priority: &str) -> Option<String> {
+        let body = json!({"channel": "sms", "recipient": {"phone": "+491701234567"}, "template": "welcome",
+            "variables": {"name": name}, "priority": priority});
+        let request = self.http.post(format!("{url}/notifications")).bearer_auth(&self.token);
+        let answer = request.header("idempotency-key", key).json(&body).send().await.ok()?;
+        let created = answer.status() == StatusCode::CREATED;
+        let answer: Value = answer.json().await.ok()?;
+        created.then(|| answer["notificationId"].as_str().map(str::to_owned)).flatten()
+    }
+
+    /// The ids of a batch, in its order.
+    pub(crate) async fn post_batch(&self, replica: &Replica, priorities: &[&str]) -> Vec<String> {
+        let one = |priority: &&str| {
+            json!({"channel": "sms", "recipient": {"phone": "+491701234567"}, "template": "welcome",
+                "variables": {"name": "Ada"}, "priority": priority})
+        };
+        let body = json!({"notifications": priorities.iter().map(one).collect::<Vec<_>>()});
+        let request = self.http.post(format!("{}/notifications/batch", replica.url)).bearer_auth(&self.token);
+        let answer: Value = request.json(&body).send().await.expect("it answers").json().await.expect("JSON");
+        let results = answer["results"].as_array().expect("results").iter();
+        results.map(|result| result["notificationId"].as_str().expect("accepted").to_owned()).collect()
+    }
+
+    /// The status document.
+    pub(crate) async fn status(&self, url: &str, id: &str) -> Value {
+        let request = self.http.get(format!("{url}/notifications/{id}")).bearer_auth(&self.token);
+        request.send().await.expect("it answers").json().await.expect("JSON")
+    }
+
+    /// A figure of a replica's metrics; 0 when it is not there.
+    pub(crate) async fn metric(&self, replica: &Replica, name: &str) -> u64 {
+        let request = self.http.get(format!("{}/metrics", replica.admin)).send().await.expect("it answers");
+        let text = request.text().await.expect("text");
+        let line = text.lines().find(|line| line.starts_with(name));
+        line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or(0)
+    }
+
+    /// Asks until a notification stands where it should, as a caller does, who has no other way to know.
+    pub(crate) async fn settled(&self, replica: &Replica, id: &str, status: &str) {
+        let polled = tokio::time::timeout(Duration::from_secs(60), async {
+            while self.status(&replica.url, id).await["status"] != status {
+                self.provider.moved().await;
+            }
+        });
+        if polled.await.is_err() {
+            panic!("not {status}: {}", self.status(&replica.url, id).await);
+        }
+    }
+
+    /// Reads a replica's metrics until a figure is reached, as a scraper does.
+    pub(crate) async fn metric_reaches(&self, replica: &Replica, name: &str, figure: u64) {
+        let polled = tokio::time::timeout(Duration::from_secs(60), async {
+            while self.metric(replica, name).await < figure {
+                self.provider.moved().await;
+            }
+        });
+        polled.await.unwrap_or_else(|_| panic!("{name} did not reach {figure}"));
+    }
+
+    /// Posts until the stop, one after the other, each under a key of its own and to whichever replica answers, until it
+    /// is accepted: as a careful client does.
+    pub(crate) async fn post_until(
+        &self,
+        poster: usize,
+        targets: &watch::Sender<Vec<String>>,
+        accepted: &watch::Sender<usize>,
+        mut stop: watch::Receiver<bool>,
+    ) -> Vec<Accepted> {
+        let mut done = Vec::new();
+        while !*stop.borrow_and_update() {
+            let number = done.len();
+            let name = format!("p{poster}-{number}");
+            let mut targets = targets.subscribe();
+            let id = loop {
+                let urls = targets.borrow_and_update().clone();
+                match self.try_post(&urls[number % urls.len()], &name, &name, "NORMAL").await {
+                    Some(id) => break id,
+                    // Until it is heard that something is there again, or it is worth another try.
+                    None => drop(tokio::time::timeout(SOON, targets.changed()).await),
+                }
+            };
+            done.push(Accepted { id, number, at: Instant::now() });
+            accepted.send_modify(|count| *count += 1);
+        }
+        done
+    }
+}
+
+// === impl Provider ===
+
+impl Provider {
+    async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("the loopback has a free port");
+        let url = format!("http://{}", listener.local_addr().expect("a bound socket has an address"));
+        let shared = Arc::new(Shared {
+            calls: Mutex::default(),
+            changed: Notify::new(),
+            answers: watch::Sender::new(true),
+            refusal: Mutex::default(),
+        });
+        let router = Router::new()
+            .route("/messages", axum::routing::post(take))
+            .route("/messages/{id}", axum::routing::get(look))
+            .with_state(Arc::clone(&shared));
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        Self { url, shared }
+    }
+
+    /// Returns with the next call, or when it is worth another look.
+    async fn moved(&self) {
+        let _ = tokio::time::timeout(SOON, self.shared.changed.notified()).await;
+    }
+
+    /// From now on calls are recorded and get no answer until they are let go.
+    pub(crate) fn hold(&self) {
+        self.shared.answers.send_replace(false);
+    }
+
+    /// Answers everybody.
+    pub(crate) fn let_go(&self) {
+        self.shared.answers.send_replace(true);
+    }
+
+    /// From now on it refuses with this status.
+    pub(crate) fn refuse(&self, status: Option<u16>) {
+        *self.shared.refusal.lock().unwrap_or_else(PoisonError::into_inner) = status;
+    }
+
+    /// The record.
+    pub(crate) fn calls(&self) -> Vec<Call> {
+        self.shared.calls.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Returns the record when it fits.
+    pub(crate) async fn until(&self, patience: Duration, fits: impl Fn(&[Call]) -> bool) -> Vec<Call> {
+        let waited = tokio::time::timeout(patience, async {
+            loop {
+                let changed = self.shared.changed.notified();
+                if fits(&self.shared.calls.lock().unwrap_or_else(PoisonError::into_inner)) {
+                    return;
+                }
+                changed.await;
+            }
+        });
+        let calls = waited.await.map(|()| self.calls());
+        calls.unwrap_or_else(|_| {
+            panic!("the provider waited {patience:?} in vain: {} calls", self.calls().len())
+        })
+    }
+}
+
+async fn take(State(shared): State<Arc<Shared>>, request: Request) -> StatusCode {
+    let id = request.headers()["idempotency-key"].to_str().expect("an id").to_owned();
+    let refusal = *shared.refusal.lock().unwrap_or_else(PoisonError::into_inner);
+    shared.calls.lock().unwrap_or_else(PoisonError::into_inner).push(Call { id, at: Instant::now() });
+    shared.changed.notify_waiters();
+    let mut answers = shared.answers.subscribe();
+    let _ = answers.wait_for(|go| *go).await;
+    refusal.map_or(StatusCode::ACCEPTED, |status| StatusCode::from_u16(status).expect("a status"))
+}
+
+async fn look(State(shared): State<Arc<Shared>>, Path(id): Path<String>) -> StatusCode {
+    let calls = shared.calls.lock().unwrap_or_else(PoisonError::into_inner);
+    if calls.iter().any(|call| call.id == id) { StatusCode::OK } else { StatusCode::NOT_FOUND }
+}
+
+/// What the record says of what was accepted.
+pub(crate) struct Verdict {
+    pub(crate) accepted: usize,
+    pub(crate) lost: Vec<String>,
+    /// Calls beyond the first of each notification.
+    pub(crate) extra: usize,
+    /// Calls for notifications that nobody was told of.
+    pub(crate) unknown: usize,
+    /// The longest that something accepted before a kill was not delivered after it.
+    pub(crate) slowest_rescue: Duration,
+    /// How many places a notification came too late, among those of its poster that no kill has touched.
+    pub(crate) displaced: usize,
+}
+
+impl Verdict {
+    pub(crate) fn of(posted: &[Vec<Accepted>], calls: &[Call], kills: &[Instant]) -> Self {
+        let mut first: HashMap<&str, Instant> = HashMap::new();
+        for call in calls {
+            first.entry(&call.id).or_insert(call.at);
+        }
+        let all: Vec<&Accepted> = posted.iter().flatten().collect();
+        let known: BTreeSet<&str> = all.iter().map(|accepted| accepted.id.as_str()).collect();
+        let lost = all.iter().filter(|accepted| !first.contains_key(accepted.id.as_str()));
+        let rescue = kills.iter().flat_map(|kill| {
+            let before = all.iter().filter(move |accepted| accepted.at <= *kill);
+            before.filter_map(|accepted| {
+                Some(first.get(accepted.id.as_str())?.saturating_duration_since(*kill))
+            })
+        });
+        Self {
+            accepted: all.len(),
+            lost: lost.map(|accepted| accepted.id.clone()).collect(),
+            extra: calls.len() - first.len(),
+            unknown: first.keys().filter(|id| !known.contains(*id)).count(),
+            slowest_rescue: rescue.max().unwrap_or_default(),
+            displaced: posted.iter().map(|posted| displaced(posted, &first)).max().unwrap_or(0),
+        }
+    }
+}
+
+/// How far behind its place the latest of those stands that were delivered promptly: the rest were in the hands of a
+/// process that was killed, or waited for a database that was.
+fn displaced(posted: &[Accepted], first: &HashMap<&str, Instant>) -> usize {
+    let prompt: Vec<(&Accepted, Instant)> = posted
+        .iter()
+        .filter_map(|accepted| Some((accepted, *first.get(accepted.id.as_str())?)))
+        .filter(|(accepted, at)| at.saturating_duration_since(accepted.at) < Duration::from_secs(1))
+        .collect();
+    let mut by_call: BTreeMap<(Instant, usize), usize> = BTreeMap::new();
+    for (rank, (accepted, at)) in prompt.iter().enumerate() {
+        by_call.insert((*at, accepted.number), rank);
+    }
+    by_call.values().enumerate().map(|(place, rank)| place.saturating_sub(*rank)).max().unwrap_or(0)
+}
