@@ -4,9 +4,10 @@ use std::time::{Duration, Instant};
 
 use postern_tests::http_body::json;
 use postern_tests::program::{Program, Running};
-use postern_tests::surface::{PASSWORD, welcome};
+use postern_tests::surface::{PASSWORD, resume, resume_form, welcome};
 use postern_tests::{Client, Surface, ports};
 use tempfile::TempDir;
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::task::JoinSet;
 
 /// Standalone as a process, over a data folder that outlives it.
@@ -92,11 +93,7 @@ async fn a_second_start_finds_everything() {
 }
 
 /// Posts until it is refused or cut off; returns the recipients whose notification was accepted.
-async fn post_until_cut_off(
-    client: Client,
-    lane: usize,
-    accepted: tokio::sync::mpsc::UnboundedSender<String>,
-) {
+async fn post_until_cut_off(client: Client, lane: usize, accepted: UnboundedSender<String>) {
     for number in 0..1000 {
         let email = format!("kill-{lane}-{number}@example.com");
         let body = json!({"channel": "email", "recipient": {"email": email}, "template": "welcome",
@@ -115,7 +112,7 @@ async fn a_kill_loses_nothing_that_was_accepted() {
     for _ in 0..2 {
         let standalone = home.start().await;
         let token = standalone.service_token("document").await;
-        let (sender, mut accepted) = tokio::sync::mpsc::unbounded_channel();
+        let (sender, mut accepted) = unbounded_channel();
         let mut posting = JoinSet::new();
         for lane in 0..8 {
             let client = standalone.surface.client().with_token(&token);
@@ -136,6 +133,75 @@ async fn a_kill_loses_nothing_that_was_accepted() {
     let mailbox = standalone.surface.mailbox();
     for email in &waiting {
         assert!(!mailbox.list(email, 60).await.is_empty(), "{email} was accepted, and no mail came");
+    }
+    assert_eq!(standalone.running.stop("TERM").await.status, Some(0));
+}
+
+/// What a client was told is there.
+enum Told {
+    Registered { email: String },
+    Stored { location: String, sha256: String },
+}
+
+async fn register_until_cut_off(client: Client, told: UnboundedSender<Told>) {
+    for number in 0..1000 {
+        let email = format!("kill-{number}@example.com");
+        let body = json!({"email": email, "password": PASSWORD, "profile": {"firstName": "Ada"}});
+        let Some(answer) = client.post("/auth/register").json(&body).try_send().await else { return };
+        if answer.status != 201 || told.send(Told::Registered { email }).is_err() {
+            return;
+        }
+    }
+}
+
+async fn upload_until_cut_off(client: Client, told: UnboundedSender<Told>) {
+    for _ in 0..1000 {
+        let (content, sha256) = resume(300_000);
+        let upload = client.post("/resumes").multipart(resume_form("c-1", &content));
+        let Some(answer) = upload.try_send().await else { return };
+        if answer.status != 201
+            || told.send(Told::Stored { location: answer.header("location"), sha256 }).is_err()
+        {
+            return;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_kill_loses_no_registration_and_no_upload() {
+    let home = Home::new();
+    let standalone = home.start().await;
+    let ada = standalone.surface.register().await;
+    let (sender, mut heard) = unbounded_channel();
+    let mut asking = JoinSet::new();
+    asking.spawn(register_until_cut_off(standalone.surface.client().clone(), sender.clone()));
+    asking.spawn(upload_until_cut_off(ada.client.clone(), sender));
+    let (mut told, mut registered) = (Vec::new(), 0);
+    while registered < 4 || told.len() < 12 {
+        let next = heard.recv().await.expect("both go on until the kill");
+        registered += usize::from(matches!(next, Told::Registered { .. }));
+        told.push(next);
+    }
+    standalone.running.kill().await;
+    while let Some(next) = heard.recv().await {
+        told.push(next);
+    }
+    asking.join_all().await;
+    let standalone = home.start().await;
+    for one in told {
+        match one {
+            Told::Registered { email } => {
+                let login = json!({"email": email, "password": PASSWORD});
+                let tokens =
+                    standalone.surface.client().post("/auth/login").json(&login).send().await.expect(200);
+                let person = standalone.surface.person(&email, tokens.json()).await;
+                let profile = person.client.get(&format!("/actors/{}", person.id)).send().await.expect(200);
+                assert_eq!(profile.string("/email"), email);
+            }
+            Told::Stored { location, sha256 } => {
+                assert_eq!(ada.client.get(&location).send().await.expect(200).string("/sha256"), sha256);
+            }
+        }
     }
     assert_eq!(standalone.running.stop("TERM").await.status, Some(0));
 }

@@ -32,4 +32,5 @@ mod notify_users;
 mod refusals;
 mod start;
 mod statuses;
+mod streaming;
 mod webhook;
