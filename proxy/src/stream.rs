@@ -74,7 +74,8 @@ impl ClientStream {
             .await?
         };
         patience.received += read.as_ref().map_or(0, Bytes::len) as u64;
-        if session.is_body_done() {
+        // Where fields follow the body (RFC 9113 section 8.1) it is over, and the stream is not.
+        if read.is_none() || session.is_body_done() {
             patience.reading = None;
             watch.note_complete();
         }
@@ -133,12 +134,19 @@ impl ClientStream {
         Ok(())
     }
 
+    /// Says something that needs no window: it fails only when the client has given the stream up.
+    fn say(&mut self, what: impl FnOnce(&mut HttpSession) -> Result<()>) -> Result<()> {
+        let said = what(&mut self.session);
+        self.watch.note_gone(said.is_err());
+        said
+    }
+
     /// One step of a response. Whether it was the last.
     async fn task(&mut self, task: HttpTask) -> Result<bool> {
         match task {
             HttpTask::Header(header, end) => {
                 self.watch.note_progress();
-                self.session.write_response_header(header, end)?;
+                self.say(|session| session.write_response_header(header, end))?;
                 Ok(end)
             }
             HttpTask::Body(Some(data), end) if !data.is_empty() => {
@@ -150,7 +158,7 @@ impl ClientStream {
                 Error::e_explain(ErrorType::InternalError, "a tunnel over an HTTP/2 stream")
             }
             HttpTask::Trailer(Some(trailers)) => {
-                self.session.write_trailers(*trailers)?;
+                self.say(|session| session.write_trailers(*trailers))?;
                 Ok(true)
             }
             HttpTask::Trailer(None) | HttpTask::Done => Ok(true),
@@ -202,11 +210,11 @@ impl Session for ClientStream {
     }
 
     async fn write_response_header(&mut self, response: Box<ResponseHeader>, end: bool) -> Result<()> {
-        self.session.write_response_header(response, end)
+        self.say(|session| session.write_response_header(response, end))
     }
 
     async fn write_response_header_ref(&mut self, response: &ResponseHeader, end: bool) -> Result<()> {
-        self.session.write_response_header_ref(response, end)
+        self.say(|session| session.write_response_header_ref(response, end))
     }
 
     async fn write_body(&mut self, data: Bytes, end: bool) -> Result<()> {
@@ -214,7 +222,7 @@ impl Session for ClientStream {
     }
 
     async fn write_trailers(&mut self, trailers: HeaderMap) -> Result<()> {
-        self.session.write_trailers(trailers)
+        self.say(|session| session.write_trailers(trailers))
     }
 
     async fn response_duplex_vec(&mut self, tasks: Vec<HttpTask>) -> Result<bool> {
@@ -223,13 +231,13 @@ impl Session for ClientStream {
             end |= self.task(task).await.map_err(Error::into_down)?;
         }
         if end {
-            self.session.finish().map_err(Error::into_down)?;
+            self.say(HttpSession::finish).map_err(Error::into_down)?;
         }
         Ok(end)
     }
 
     async fn finish(&mut self) -> Result<()> {
-        self.session.finish()
+        self.say(HttpSession::finish)
     }
 
     async fn finish_custom(&mut self) -> Result<()> {

@@ -6,6 +6,7 @@
 //! Pingora has no hook for them: while it waits for its upstream it keeps asking the client's side whether the
 //! client is still there, and that question is answered with an error when the time is over.
 
+mod backlog;
 mod frames;
 mod pingora_io;
 mod read_head;
@@ -26,6 +27,7 @@ use crate::config::Limits;
 use crate::framing::Framing;
 use crate::listener::Permit;
 use crate::patience::{Fault, Patience, Watch};
+pub(crate) use backlog::Backlog;
 use frames::Frames;
 pub(crate) use read_head::HeadEvent;
 pub(crate) use transport::Transport;
@@ -53,8 +55,9 @@ pub(crate) struct Wire {
     stopping: bool,
     /// Whether a head was handed over that no hook has seen yet.
     unheard: AtomicBool,
-    /// On an HTTP/2 connection: whether a frame that is no body is taking too long.
-    frames: Option<Box<Frames>>,
+    /// On an HTTP/2 connection: whether a frame that is no body is taking too long, and whether the client leaves
+    /// bytes waiting.
+    frames: Option<Box<(Frames, Backlog)>>,
     digest: Arc<SocketDigest>,
     permit: Option<Permit>,
 }
@@ -114,10 +117,13 @@ impl Wire {
         self.tunnel.store(true, Ordering::Release);
     }
 
-    /// The connection is HTTP/2's from now on: everything passes, but no frame may take its time.
-    pub(crate) fn carry_frames(&mut self) {
+    /// The connection is HTTP/2's from now on: everything passes, but no frame may take its time. The backlog is
+    /// true to the moment whenever HTTP/2 has nothing to do but wait: it has then written all that it may.
+    pub(crate) fn carry_frames(&mut self) -> Backlog {
         self.open_tunnel();
-        self.frames = Some(Box::default());
+        let backlog = Backlog::default();
+        self.frames = Some(Box::new((Frames::default(), backlog.clone())));
+        backlog
     }
 
     /// What Pingora needs to know about the connection of an HTTP/2 stream.
@@ -163,7 +169,7 @@ impl Wire {
             let Ok(taken) = self.framing.advance(&buf.filled()[before..]) else {
                 return self.fail(Fault::Framing);
             };
-            if let Some(frames) = &mut self.frames {
+            if let Some((frames, _)) = self.frames.as_deref_mut() {
                 frames.advance(&buf.filled()[before..]);
             }
             self.inbound.extend_from_slice(&buf.filled()[before + taken..]);
@@ -181,9 +187,9 @@ impl Wire {
             self.patience.wait_for_body();
             return self.patience.poll(&self.watch, &self.limits, cx);
         }
-        match &self.frames {
+        match self.frames.as_deref() {
             None => self.patience.poll_tunnel(&self.watch, &self.limits, cx),
-            Some(frames) => match frames.due(self.limits.head_timeout) {
+            Some((frames, _)) => match frames.due(self.limits.head_timeout) {
                 Some(due) => self.patience.alarm.poll(due, cx).map(|()| Fault::Stalled),
                 None => self.patience.poll(&self.watch, &self.limits, cx),
             },
@@ -239,9 +245,29 @@ impl Wire {
     }
 
     fn poll_slow_reader<T>(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
+        self.note_backlog(true);
         self.patience.wait_for_reader();
         let fault = ready!(self.patience.poll(&self.watch, &self.limits, cx));
         self.fail(fault)
+    }
+
+    /// What was written last may have got no further than the encryption's own buffer: it is waited for as long as
+    /// anything else. Plain TCP has none, so that there a flush says nothing.
+    fn poll_last(&mut self, flushed: Poll<io::Result<()>>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if flushed.is_pending() {
+            return self.poll_slow_reader(cx);
+        }
+        if self.is_tls() {
+            self.patience.writing = None;
+            self.note_backlog(false);
+        }
+        flushed
+    }
+
+    fn note_backlog(&self, waits: bool) {
+        if let Some((_, backlog)) = self.frames.as_deref() {
+            backlog.note(waits);
+        }
     }
 }
 
@@ -287,12 +313,14 @@ impl AsyncWrite for Wire {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_drain(cx))?;
-        self.io()?.poll_flush(cx)
+        let flushed = self.io()?.poll_flush(cx);
+        self.poll_last(flushed, cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_drain(cx))?;
-        self.io()?.poll_shutdown(cx)
+        let closed = self.io()?.poll_shutdown(cx);
+        self.poll_last(closed, cx)
     }
 }
 

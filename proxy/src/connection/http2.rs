@@ -1,7 +1,9 @@
 //! An HTTP/2 connection from its preface to its last stream.
 
+mod standing;
+
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::Instant;
 
 use bytes::Bytes;
 use pingora::http::ResponseHeader;
@@ -12,7 +14,7 @@ use pingora_core::protocols::{Digest, Stream};
 use pingora_proxy::HttpProxy;
 use postern_common::{Problem, Shutdown};
 use tokio::sync::watch;
-use tokio::task::{JoinError, JoinSet};
+use tokio::task::JoinSet;
 
 use super::Connections;
 use crate::config::Limits;
@@ -21,16 +23,11 @@ use crate::head::{HeadFault, http2};
 use crate::state::State;
 use crate::stream::ClientStream;
 use crate::wire::Wire;
+use standing::{End, Offence, Standing};
 
-/// How many more streams than it let come to an end a client may give up. Above it, it only makes work (the rapid
-/// reset of CVE-2023-44487).
-const MOST_ABANDONED: usize = 100;
-
-/// How many streams of a connection may be malformed before it ends.
-const MOST_MALFORMED: usize = 32;
-
-/// How long a client may take to close a connection that is over.
-const GOODBYE: Duration = Duration::from_secs(1);
+/// What is kept of an answer, in bytes, until the client takes it: one frame (RFC 9113 section 4.2). Answers that are
+/// over but not taken keep it as well, a hundred of them on each connection.
+const SEND_BUFFER: usize = 16 << 10;
 
 /// What every stream of a connection needs.
 #[derive(Clone)]
@@ -41,26 +38,6 @@ struct Carrier {
     stopping: watch::Receiver<bool>,
 }
 
-/// How a stream ended.
-enum End {
-    /// With its answer, or for a reason of ours.
-    Over,
-    /// The client gave it up.
-    Abandoned,
-}
-
-/// How a connection stands.
-struct Standing {
-    /// Requests that were malformed.
-    malformed: usize,
-    /// Streams that the client gave up, less those that it let come to an end.
-    abandoned: usize,
-    /// Whether the client has been told to go.
-    over: bool,
-    /// How long the connection may have no stream.
-    patience: Duration,
-}
-
 impl Connections {
     /// Serves streams until the client leaves, is idle for too long, or the stop has let the last one end.
     pub(super) async fn serve_http2(&self, mut wire: Box<Wire>, stop: Shutdown) {
@@ -69,42 +46,48 @@ impl Connections {
         let digest =
             Digest { ssl_digest: None, timing_digest: Vec::new(), proxy_digest: None, socket_digest };
         let digest = Arc::new(digest);
-        wire.carry_frames();
+        let backlog = wire.carry_frames();
         let shaking = handshake(wire as Stream, Some(options(&limits)));
         let Ok(Ok(mut connection)) = tokio::time::timeout(limits.head_timeout, shaking).await else { return };
-        let mut standing =
-            Standing { malformed: 0, abandoned: 0, over: false, patience: limits.head_timeout };
+        let mut standing = Standing::new(&limits, Instant::now());
         let carrier = self.carrier(&limits);
         let mut streams = JoinSet::new();
         loop {
             tokio::select! {
-                () = stop.begun(), if !standing.over => {
+                // What has ended is counted before more is taken in.
+                biased;
+                () = stop.begun(), if !standing.is_over() => {
                     connection.graceful_shutdown();
-                    standing.end();
+                    standing.end(Instant::now());
                 }
-                Some(end) = streams.join_next() => if standing.note(&end) {
-                    self.state.metrics.rapid_resets.inc();
-                    connection.abrupt_shutdown(h2::Reason::ENHANCE_YOUR_CALM);
-                    standing.end();
-                },
+                Some(end) = streams.join_next() => standing.note(end.unwrap_or(End::Over), Instant::now()),
                 accepted = HttpSession::from_h2_conn(&mut connection, Arc::clone(&digest)) => match accepted {
                     Ok(Some(H2Accept::Session(session))) => {
-                        standing.patience = if standing.over { GOODBYE } else { limits.idle_timeout };
+                        standing.begin(&limits, Instant::now());
                         streams.spawn(carrier.clone().carry(session));
                     }
-                    Ok(Some(H2Accept::Rejected)) if standing.malformed < MOST_MALFORMED => {
+                    Ok(Some(H2Accept::Rejected)) => {
                         self.state.metrics.unheard.inc();
-                        standing.malformed += 1;
+                        standing.note(End::Malformed, Instant::now());
                     }
-                    Ok(Some(H2Accept::Rejected) | None) | Err(_) => break,
+                    Ok(None) | Err(_) => break,
                 },
-                () = tokio::time::sleep(standing.patience), if streams.is_empty() => {
-                    if standing.over {
+                () = tokio::time::sleep(standing.patience()), if streams.is_empty() => {
+                    if standing.is_done(&limits, backlog.waits(), Instant::now()) {
                         break;
                     }
-                    connection.graceful_shutdown();
-                    standing.end();
+                    if !standing.is_over() {
+                        connection.graceful_shutdown();
+                        standing.end(Instant::now());
+                    }
                 }
+            }
+            if let Some(offence) = standing.offence(&limits, streams.len()) {
+                if offence == Offence::Abandons {
+                    self.state.metrics.rapid_resets.inc();
+                }
+                connection.abrupt_shutdown(h2::Reason::ENHANCE_YOUR_CALM);
+                standing.end(Instant::now());
             }
         }
         // Streams that are still open learn from this that their connection is gone.
@@ -122,27 +105,11 @@ impl Connections {
     }
 }
 
-impl Standing {
-    fn end(&mut self) {
-        self.over = true;
-        self.patience = GOODBYE;
-    }
-
-    /// A stream has ended. Whether its client has given up too many.
-    fn note(&mut self, end: &Result<End, JoinError>) -> bool {
-        self.abandoned = match end {
-            Ok(End::Abandoned) => self.abandoned + 1,
-            Ok(End::Over) | Err(_) => self.abandoned.saturating_sub(1),
-        };
-        self.abandoned > MOST_ABANDONED && !self.over
-    }
-}
-
 impl Carrier {
     async fn carry(self, session: HttpSession) -> End {
         if let Err(fault) = http2::check(session.req_header(), &self.limits.head) {
             self.refuse(session, fault).await;
-            return End::Over;
+            return End::Malformed;
         }
         let stream = ClientStream::new(session, self.limits);
         let watch = stream.watch();
@@ -179,7 +146,7 @@ fn options(limits: &Limits) -> H2Options {
     options
         .max_concurrent_streams(limits.streams)
         .max_header_list_size(u32::try_from(limits.head.bytes).unwrap_or(u32::MAX))
-        .max_send_buffer_size(64 << 10)
+        .max_send_buffer_size(SEND_BUFFER)
         .initial_window_size(64 << 10)
         .max_concurrent_reset_streams(20)
         .max_pending_accept_reset_streams(20);

@@ -46,7 +46,8 @@ pub(super) fn while_proxying(
 
 /// Writes the answer, where there is still someone to read it and nothing was written yet.
 pub(super) async fn answer(session: &mut Session, error: &Error, ctx: &mut Context) -> FailToProxy {
-    let code = ctx.refused.or_else(|| code(session, error));
+    let already = session.response_written().is_some_and(|response| !response.status.is_informational());
+    let code = ctx.refused.or_else(|| code(session, error, already));
     if let (Some(Code::UpstreamTimeout), None, Some(attempt)) = (code, ctx.refused, &ctx.attempt)
         && !matches!(error.esource(), ErrorSource::Upstream)
     {
@@ -54,7 +55,6 @@ pub(super) async fn answer(session: &mut Session, error: &Error, ctx: &mut Conte
     }
     ctx.refused = code;
     ctx.is_abandoned = code.is_none();
-    let already = session.response_written().is_some_and(|response| !response.status.is_informational());
     let status = code.map_or(0, |code| code.status().as_u16());
     if let (Some(code), false) = (code, already) {
         session.set_keepalive(None);
@@ -65,9 +65,11 @@ pub(super) async fn answer(session: &mut Session, error: &Error, ctx: &mut Conte
     FailToProxy { error_code: status, can_reuse_downstream: false }
 }
 
-/// `None` when the client has left.
-fn code(session: &Session, error: &Error) -> Option<Code> {
-    match watch(session).and_then(|watch| Some((watch.fault()?, watch.is_complete()))) {
+/// `None` when the client has left. Until the end of the request, and from the beginning of the answer, the time that
+/// a route has is the client's: an upstream that is silent is found out before.
+fn code(session: &Session, error: &Error, is_answered: bool) -> Option<Code> {
+    let fault = watch(session).and_then(|watch| Some((watch.fault()?, watch.is_complete() && !is_answered)));
+    match fault {
         Some((Fault::Framing, _)) => return Some(Code::InvalidRequest),
         Some((Fault::Stalled, _) | (Fault::Deadline, false)) => return Some(Code::RequestTimeout),
         Some((Fault::Deadline, true) | (Fault::Upstream, _)) => return Some(Code::UpstreamTimeout),

@@ -1,5 +1,7 @@
 //! What an upstream is sent: the client's request, without what only the gateway may say, and with what it says.
 
+use http::HeaderValue;
+use http::header::HOST;
 use pingora::http::RequestHeader;
 use pingora_core::upstreams::peer::{H1UpgradePolicy, HttpPeer};
 use pingora_core::{Error, OrErr, Result};
@@ -39,6 +41,12 @@ pub(super) fn peer(template: &HttpPeer, route: &Route, session: &Session) -> Box
 pub(super) fn prepare(request: &mut RequestHeader, ctx: &Context) -> Result<()> {
     let empty = http::Request::new(()).into_parts().0;
     let mut parts = http::request::Parts::from(std::mem::replace(request, RequestHeader::from(empty)));
+    // Towards HTTP/2 Pingora leaves a stream's authority in the target alone, where a rewrite would lose it; from
+    // `Host` it makes it anew, and the scheme with it.
+    if let (None, Some(authority)) = (parts.headers.get(HOST), parts.uri.authority()) {
+        let authority = HeaderValue::from_str(authority.as_str()).or_err(REFUSED, "an authority")?;
+        parts.headers.insert(HOST, authority);
+    }
     let said = Injection {
         id: ctx.id,
         trace: ctx.trace,

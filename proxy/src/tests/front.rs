@@ -9,7 +9,7 @@ use http::{Request, Response};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use serde_json::Value;
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
@@ -51,6 +51,17 @@ impl Front {
 
     /// An encrypted connection on which nothing has been said yet but that it is HTTP/2's.
     pub(super) async fn connect(&self) -> TlsStream<TcpStream> {
+        self.encrypt(TcpStream::connect(self.gateway.address).await.expect("connects")).await
+    }
+
+    /// The same, of a client whose system takes in little before it is read.
+    pub(super) async fn connect_narrow(&self) -> TlsStream<TcpStream> {
+        let socket = TcpSocket::new_v4().expect("a socket");
+        socket.set_recv_buffer_size(4 << 10).expect("a size");
+        self.encrypt(socket.connect(self.gateway.address).await.expect("connects")).await
+    }
+
+    async fn encrypt(&self, stream: TcpStream) -> TlsStream<TcpStream> {
         let mut roots = rustls::RootCertStore::empty();
         let pem = self.authority.pem();
         roots
@@ -63,7 +74,6 @@ impl Front {
             .with_root_certificates(roots)
             .with_no_client_auth();
         config.alpn_protocols = vec![b"h2".to_vec()];
-        let stream = TcpStream::connect(self.gateway.address).await.expect("connects");
         let name = ServerName::try_from("localhost").expect("a name");
         TlsConnector::from(Arc::new(config)).connect(name, stream).await.expect("a handshake")
     }

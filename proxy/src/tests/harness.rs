@@ -12,7 +12,7 @@ use postern_common::config::{Env, parse};
 use postern_common::{Clock, Shutdown};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::JoinHandle;
 
 use super::origin::{Manner, Origin};
@@ -97,7 +97,7 @@ impl Gateway {
     }
 
     async fn launch(origin: Origin, parts: (&str, &str, &str, &str)) -> Self {
-        let listeners = Listeners { public: vec![bind().await], admin: Some(bind().await) };
+        let listeners = Listeners { public: vec![bind_narrow()], admin: Some(bind().await) };
         Self::run(listeners, None, origin, parts).await
     }
 
@@ -326,6 +326,14 @@ pub(super) async fn fetch(address: SocketAddr, target: &str) -> Answer {
 
 async fn bind() -> TcpListener {
     TcpListener::bind("127.0.0.1:0").await.expect("binds")
+}
+
+/// The system keeps little for clients that do not read, so that what waits for them waits in the gateway.
+fn bind_narrow() -> TcpListener {
+    let socket = TcpSocket::new_v4().expect("a socket");
+    socket.set_send_buffer_size(8 << 10).expect("a size");
+    socket.bind(([127, 0, 0, 1], 0).into()).expect("binds");
+    socket.listen(64).expect("listens")
 }
 
 /// Whether a request has this field, its name in any case.

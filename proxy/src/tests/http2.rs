@@ -66,6 +66,22 @@ async fn an_upload_may_take_longer_than_the_upstream_may_be_silent() {
 }
 
 #[tokio::test]
+async fn an_upload_that_ends_in_trailers_has_ended() {
+    let front = Front::start(Manner::AnswerPosts, "", "read_timeout = \"150ms\"").await;
+    let mut client = front.client().await;
+    let (answer, mut body) = send(&mut client, head("POST", "/open", &[]), false);
+    body.send_data(Bytes::from_static(b"whole"), false).expect("sends");
+    // This one begins later, and its time is over first.
+    assert_eq!(get(&mut client, "/open", &[]).await.code(), "upstream_timeout");
+    let trailers = [("x-sum".parse().expect("a name"), "1".parse().expect("text"))].into_iter().collect();
+    body.send_trailers(trailers).expect("sends");
+    assert_eq!(reply(answer).await.expect("an answer").status, 200);
+    let (answer, mut body) = send(&mut client, head("POST", "/open", &[]), false);
+    body.send_trailers(http::HeaderMap::new()).expect("sends");
+    assert_eq!(reply(answer).await.expect("an answer").status, 200, "without a body");
+}
+
+#[tokio::test]
 async fn an_idle_connection_is_closed() {
     let front = Front::start(Manner::Answer, "head_timeout = \"150ms\"\nidle_timeout = \"150ms\"", "").await;
     for requests in 0..2 {

@@ -10,11 +10,13 @@ use super::origin::Manner;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
+const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
 const SETTINGS: u8 = 4;
 const PING: u8 = 6;
 const GOAWAY: u8 = 7;
+const WINDOW_UPDATE: u8 = 8;
 const CONTINUATION: u8 = 9;
 
 const END_STREAM: u8 = 1;
@@ -130,6 +132,117 @@ async fn streams_that_are_reset_as_they_come_end_the_connection() {
     assert_eq!(get(&mut front.client().await, "/open", &[]).await.status, 200, "others are served");
 }
 
+/// Whether the connection lives on after everything sent so far has been dealt with: the answer to a PING says so.
+async fn settled(stream: &mut TlsStream<TcpStream>) -> bool {
+    let settling = async {
+        if stream.write_all(&frame(PING, 0, 0, &[7; 8])).await.is_err() {
+            return false;
+        }
+        let mut bytes = Vec::new();
+        let mut space = [0; 4096];
+        while !bytes.windows(8).any(|window| window == [7; 8]) {
+            match stream.read(&mut space).await {
+                Ok(read @ 1..) => bytes.extend_from_slice(&space[..read]),
+                Ok(_) | Err(_) => return false,
+            }
+        }
+        true
+    };
+    tokio::time::timeout(PATIENCE, settling).await.expect("an answer in time")
+}
+
+/// Begins streams and gives each up at once, until the connection ends. How many it took.
+async fn resets_until_closed(stream: &mut TlsStream<TcpStream>, path: &str) -> u32 {
+    for round in 0..200_u32 {
+        let attack: Vec<u8> = (0..5)
+            .flat_map(|number| {
+                let id = 2 * (5 * round + number) + 1;
+                let begun = frame(HEADERS, END_STREAM | END_HEADERS, id, &request(path));
+                [begun, frame(RST_STREAM, 0, id, &[0, 0, 0, 8])].concat()
+            })
+            .collect();
+        if stream.write_all(&attack).await.is_err() || !settled(stream).await {
+            return 5 * round;
+        }
+    }
+    panic!("1,000 streams were begun and given up");
+}
+
+#[tokio::test]
+async fn streams_that_are_reset_before_they_are_refused_count_as_well() {
+    let front = Front::start(Manner::Answer, "", "").await;
+    // Without a token, so that the gateway answers by itself before it ever looks whether the client is there.
+    let taken = resets_until_closed(&mut open(&front).await, "/any/1").await;
+    assert!((90..150).contains(&taken), "{taken}");
+    assert!(front.gateway.ask("/metrics").await.contains("postern_http2_rapid_resets_total 1"));
+}
+
+#[tokio::test]
+async fn a_client_that_was_told_to_go_cannot_reset_more_than_another() {
+    let front = Front::start(Manner::Hang, "head_timeout = \"100ms\"", "").await;
+    let mut stream = open(&front).await;
+    // The first GOAWAY comes because nothing was asked; the PING with it is never acknowledged, so that the gateway
+    // must take streams.
+    let mut space = [0; 4096];
+    let mut bytes = Vec::new();
+    while !bytes.windows(5).any(|window| window == [8, GOAWAY, 0, 0, 0]) {
+        let read = tokio::time::timeout(PATIENCE, stream.read(&mut space)).await.expect("told in time");
+        bytes.extend_from_slice(&space[..read.expect("reads")]);
+    }
+    let taken = resets_until_closed(&mut stream, "/open").await;
+    assert!(taken < 150, "{taken}");
+}
+
+#[tokio::test]
+async fn malformed_requests_end_the_connection() {
+    let front = Front::start(Manner::Answer, "", "").await;
+    let mut stream = open(&front).await;
+    let mut sent = 0;
+    while sent < 100 {
+        let bad = frame(HEADERS, END_STREAM | END_HEADERS, 2 * sent + 1, &request("//open"));
+        if stream.write_all(&bad).await.is_err() || !settled(&mut stream).await {
+            break;
+        }
+        sent += 1;
+    }
+    assert!((32..40).contains(&sent), "{sent}");
+    let refused = front.gateway.ask("/metrics").await;
+    assert!(refused.contains("postern_refused_at_door_total{code=\"invalid_target\"} 33"), "{refused}");
+}
+
+/// Bytes of all bodies.
+fn bodies(frames: &[(u8, Vec<u8>)]) -> usize {
+    frames.iter().filter(|(kind, _)| *kind == DATA).map(|(_, payload)| payload.len()).sum()
+}
+
+#[tokio::test]
+async fn a_stop_waits_for_those_who_read_slowly() {
+    let body = 24 << 10;
+    let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {body}\r\n\r\n{}", "x".repeat(body));
+    let front = Front::start(Manner::Text(answer.leak()), "", "").await;
+    let wide = [0, 4, 0, 16, 0, 0];
+    let settings =
+        [PREFACE, &frame(SETTINGS, 0, 0, &wide), &frame(WINDOW_UPDATE, 0, 0, &[0, 16, 0, 0])].concat();
+    let ask = frame(HEADERS, END_STREAM | END_HEADERS, 1, &request("/open"));
+    let (mut slow, mut quick) = (front.connect_narrow().await, front.connect().await);
+    slow.write_all(&[&settings[..], &ask].concat()).await.expect("writes");
+    let over = async {
+        while !front.gateway.ask("/metrics").await.contains("code=\"ok\",route=\"open\"} 1") {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, over).await.expect("the gateway has the whole answer");
+    quick.write_all(&settings).await.expect("writes");
+    assert!(settled(&mut quick).await);
+    front.gateway.shutdown.begin();
+    // Who has nothing to wait for is let go, a second after it was told to; the other one by then as well, if
+    // nobody looked what it has not taken yet.
+    until_closed(&mut quick).await;
+    let frames = until_closed(&mut slow).await;
+    assert_eq!(bodies(&frames), body);
+    assert_eq!(goodbye(&frames), Some(0));
+}
+
 #[tokio::test]
 async fn what_is_malformed_ends_the_stream_or_the_connection() {
     let front = Front::start(Manner::Answer, "", "").await;
@@ -147,19 +260,7 @@ async fn what_is_malformed_ends_the_stream_or_the_connection() {
     ] {
         let mut stream = open(&front).await;
         stream.write_all(&frame(HEADERS, END_STREAM | END_HEADERS, 1, &block)).await.expect("writes");
-        // An answer to this says that everything before it has been dealt with.
-        stream.write_all(&frame(PING, 0, 0, &[7; 8])).await.expect("writes");
-        let answered = async {
-            let mut bytes = Vec::new();
-            let mut space = [0; 4096];
-            while !bytes.windows(8).any(|window| window == [7; 8]) {
-                match stream.read(&mut space).await {
-                    Ok(read @ 1..) => bytes.extend_from_slice(&space[..read]),
-                    Ok(_) | Err(_) => return,
-                }
-            }
-        };
-        tokio::time::timeout(PATIENCE, answered).await.expect("an answer in time");
+        settled(&mut stream).await;
     }
     assert!(front.gateway.origin.seen().is_empty(), "{:?}", front.gateway.origin.seen());
 }

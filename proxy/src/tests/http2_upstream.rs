@@ -135,3 +135,22 @@ async fn an_encrypted_upstream_that_speaks_http_2_is_spoken_to_so() {
     assert!(client.until("\r\n\r\n").await.starts_with("HTTP/1.1 200"));
     assert!(seen.lock().expect("not poisoned")[0].0.ends_with("/open HTTP/2.0"));
 }
+
+#[tokio::test]
+async fn a_stream_keeps_its_authority_on_the_way_rewritten_or_not() {
+    let (address, seen) = origin(None).await;
+    let route = "[[route]]\npath = \"/api/*\"\nmethods = [\"GET\"]\nupstream = \"origin\"\npolicy = \"public\"\n\
+                 rewrite = { strip = \"/api\", add = \"/v1\" }\n";
+    let upstream = format!("{}\n{route}", upstream(address));
+    let front = Front::before(Origin::start(Manner::Answer).await, &upstream, "").await;
+    let mut client = front.client().await;
+    for path in ["/open?q", "/api/things?q"] {
+        assert_eq!(get(&mut client, path, &[]).await.status, 200);
+    }
+    let seen = seen.lock().expect("not poisoned").clone();
+    let lines: Vec<&str> = seen.iter().map(|(line, _)| line.as_str()).collect();
+    assert_eq!(lines, ["GET http://gate/open?q HTTP/2.0", "GET http://gate/v1/things?q HTTP/2.0"]);
+    for (_, fields) in &seen {
+        assert_eq!((&fields["x-forwarded-host"], fields.get("host")), (&"gate".parse().expect("text"), None));
+    }
+}

@@ -1,5 +1,5 @@
-use super::harness::Gateway;
-use super::origin::Manner;
+use super::harness::{Gateway, PATIENCE, ROUTES};
+use super::origin::{Manner, Origin};
 
 #[tokio::test]
 async fn a_head_that_does_not_arrive_is_answered_and_closed() {
@@ -56,7 +56,7 @@ async fn a_client_that_does_not_read_is_let_go() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(super::harness::PATIENCE, gone).await.expect("the connection is closed");
+    tokio::time::timeout(PATIENCE, gone).await.expect("the connection is closed");
 }
 
 #[tokio::test]
@@ -70,4 +70,22 @@ async fn events_are_passed_on_as_they_come() {
     let mut other = gateway.connect().await;
     other.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
     assert_eq!(client.until("0\r\n\r\n").await, "8\r\nsecond.\n\r\n0\r\n\r\n");
+}
+
+#[tokio::test]
+async fn a_client_that_reads_until_its_deadline_is_no_failure_of_the_upstream() {
+    let origin = Origin::start(Manner::Flood).await;
+    let upstream = format!("addresses = [\"{}\"]\n[upstream.origin.outlier]\nfailures = 1", origin.address);
+    let gateway = Gateway::before(origin, &upstream, "deadline = \"200ms\"", ROUTES).await;
+    let mut client = gateway.connect().await;
+    client.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
+    client.until("\r\n\r\n").await;
+    let over = async {
+        while !gateway.ask("/metrics").await.contains("code=\"request_timeout\",route=\"open\"} 1") {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, over).await.expect("the client is told to have been too slow");
+    let upstreams = gateway.ask("/upstreams").await;
+    assert!(upstreams.contains("\"ejected\":false"), "{upstreams}");
 }

@@ -21,7 +21,7 @@ use pingora_core::{Error, ErrorType, OrErr, Result};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// Turns without anything to read after each write. One is enough unless the turn ends early, as the runtime does
+/// Turns without anything to read after each write until the origin has answered. One is enough unless the turn ends early, as the runtime does
 /// with a task that has done much.
 const TURNS: u8 = 2;
 
@@ -47,6 +47,8 @@ struct Connector {
 struct Patient {
     stream: TcpStream,
     turns: u8,
+    /// Whether the origin has spoken: the end of the body is through, and nothing is waited for any more.
+    is_open: bool,
 }
 
 #[async_trait]
@@ -59,7 +61,7 @@ impl Connect for Connector {
         let stream = connecting
             .or_err(ErrorType::ConnectTimedout, "while connecting for a tunnel")?
             .map_err(|error| Error::because(kind(&error), "while connecting for a tunnel", error))?;
-        Ok(VirtualSocketStream::new(Box::new(Patient { stream, turns: 0 })).into())
+        Ok(VirtualSocketStream::new(Box::new(Patient { stream, turns: 0, is_open: false })).into())
     }
 }
 
@@ -92,13 +94,15 @@ impl AsyncRead for Patient {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
-        Pin::new(&mut self.stream).poll_read(cx, buf)
+        let read = Pin::new(&mut self.stream).poll_read(cx, buf);
+        self.is_open |= read.is_ready();
+        read
     }
 }
 
 impl AsyncWrite for Patient {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
-        self.turns = TURNS;
+        self.turns = if self.is_open { 0 } else { TURNS };
         Pin::new(&mut self.stream).poll_write(cx, data)
     }
 
@@ -108,5 +112,37 @@ impl AsyncWrite for Patient {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_tunnel_that_is_written_to_without_a_pause_is_read_as_well() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
+        let stream = TcpStream::connect(listener.local_addr().expect("bound")).await.expect("connects");
+        let (mut other, _) = listener.accept().await.expect("accepts");
+        let mut tunnel = Patient { stream, turns: 0, is_open: false };
+        tunnel.write_all(b"GET /").await.expect("writes");
+        other.write_all(b"101").await.expect("writes");
+        let mut space = [0; 16];
+        assert_eq!(tunnel.read(&mut space).await.expect("reads"), 3);
+        other.write_all(b"frames").await.expect("writes");
+        tunnel.stream.readable().await.expect("something to read");
+        // As in a turn of Pingora's loop: a look whether there is something to read, and then the next write.
+        for _ in 0..100 {
+            tunnel.write_all(b"x").await.expect("writes");
+            tokio::select! {
+                biased;
+                read = tunnel.read(&mut space) => return assert_eq!(read.expect("reads"), 6),
+                () = std::future::ready(()) => {}
+            }
+        }
+        panic!("never read");
     }
 }

@@ -1,0 +1,16 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Whether bytes are waiting for a client to take them, for those who no longer have its connection in hand.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Backlog(Arc<AtomicBool>);
+
+impl Backlog {
+    pub(super) fn note(&self, waits: bool) {
+        self.0.store(waits, Ordering::Relaxed);
+    }
+
+    pub(crate) fn waits(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
