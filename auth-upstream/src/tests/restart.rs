@@ -51,7 +51,7 @@ async fn what_a_snapshot_brings_back_is_not_exchanged_again() {
     let (used, unused) = (land(&fixture, json!({})).await.value, land(&fixture, json!({})).await.value);
     let begun = begin(&fixture, None).await;
     let back = callback(fixture.provider.consent(&begun, json!({})));
-    redis.save().await;
+    redis.command("SAVE").await;
     fixture.auth.exchange(&visitor(), &used, None).await.expect("once");
     assert_eq!(finish(&fixture, back.clone()).await.name, "temporaryToken");
     redis.kill().await;
@@ -89,7 +89,7 @@ async fn sixteen_race_for_each_of_twenty_thousand_while_redis_is_killed() {
                 tokio::task::yield_now().await;
             }
             if options == SNAPSHOTS {
-                redis.save().await;
+                redis.command("SAVE").await;
             }
             up.send_replace(false);
             redis.kill().await;

@@ -5,6 +5,8 @@ mod server;
 use uuid::Uuid;
 
 pub use self::server::RedisServer;
+#[cfg(test)]
+pub(super) use self::server::free_port;
 use super::Cache;
 use crate::clock::Clock;
 use crate::database::testing::required;

@@ -1,8 +1,10 @@
+use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::Stdio;
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 use uuid::Uuid;
 
@@ -25,9 +27,7 @@ impl RedisServer {
     pub async fn start(options: &'static [&'static str]) -> Self {
         let folder = std::env::temp_dir().join(format!("postern-redis-{}", Uuid::new_v4().simple()));
         std::fs::create_dir(&folder).expect("the folder for temporary files can be written");
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("the loopback has a free port");
-        let port = listener.local_addr().expect("a bound socket has an address").port();
-        drop(listener);
+        let port = free_port();
         let child = spawn(port, &folder, options).await;
         Self { port, options, folder, child }
     }
@@ -38,16 +38,16 @@ impl RedisServer {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// Writes a snapshot now.
+    /// Has it do something, such as `SAVE`, which writes a snapshot.
     ///
     /// # Panics
     /// If it does not.
-    pub async fn save(&self) {
+    pub async fn command(&self, command: &str) {
         let mut connection = TcpStream::connect(("127.0.0.1", self.port)).await.expect("Redis listens");
-        connection.write_all(b"SAVE\r\n").await.expect("sent");
+        connection.write_all(format!("{command}\r\n").as_bytes()).await.expect("sent");
         let mut answer = [0; 5];
         connection.read_exact(&mut answer).await.expect("answered");
-        assert_eq!(&answer, b"+OK\r\n");
+        assert_eq!(&answer, b"+OK\r\n", "{command}");
     }
 
     /// Ends it as a power failure would.
@@ -76,6 +76,17 @@ impl RedisServer {
         let sent = Command::new("kill").args([&format!("-{name}"), &pid]).status().await;
         assert!(sent.expect("kill can be run").success());
     }
+}
+
+/// Below the range that the system hands out by itself, so that nobody else gets it before the server binds it; never
+/// the same twice in this program.
+pub(in crate::cache) fn free_port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let base = 10_000 + u16::try_from(std::process::id() % 100).unwrap_or(0) * 100;
+    (0..100)
+        .map(|_| base + NEXT.fetch_add(1, Ordering::Relaxed) % 100)
+        .find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok())
+        .expect("a port")
 }
 
 async fn spawn(port: u16, folder: &PathBuf, options: &[&str]) -> Child {

@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering};
 
 use tokio::time::Instant;
 
+use super::super::testing::free_port;
 use super::super::*;
 use super::MINUTE;
 
@@ -93,17 +93,6 @@ fn spawn(folder: &Path, arguments: &[String]) -> Child {
         .expect("redis-server is installed: ./tests/run sees to it")
 }
 
-/// Below the range that the system hands out by itself, so that nobody else gets it before the server binds it; never
-/// the same twice in this program.
-fn free_port() -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let base = 10_000 + u16::try_from(std::process::id() % 100).unwrap_or(0) * 100;
-    (0..100)
-        .map(|_| base + NEXT.fetch_add(1, Ordering::Relaxed) % 100)
-        .find(|port| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok())
-        .expect("a port")
-}
-
 /// Every kind of call, so that each is seen to be routed.
 async fn works(cache: &Cache) -> Result<(), CacheError> {
     for n in 0..20_u8 {
@@ -116,6 +105,7 @@ async fn works(cache: &Cache) -> Result<(), CacheError> {
         lock.release().await;
         assert!(cache.delete(&format!("count-{key}")).await?);
     }
+    assert_eq!(cache.run_id("key-1").await?.len(), 40);
     cache.ping().await
 }
 
@@ -138,11 +128,13 @@ async fn one_that_is_killed_and_restarted_is_found_again() {
     let mut server = Server::start(&[]).await;
     let cache = open(&format!("redis://127.0.0.1:{}", server.port)).await;
     works(&cache).await.expect("one server");
+    let run_id = cache.run_id("a").await;
     server.kill();
     assert_eq!(cache.get("a").await, Err(CacheError::Unavailable));
     server.restart().await;
     recovers(&cache).await;
     works(&cache).await.expect("the scripts are loaded again");
+    assert_ne!(cache.run_id("a").await, run_id);
 }
 
 #[tokio::test]
@@ -161,7 +153,7 @@ async fn one_that_hangs_is_unavailable_until_it_goes_on() {
 
 #[tokio::test]
 async fn a_cluster_serves_every_call() {
-    let server = Server::start(&["--cluster-enabled", "yes"]).await;
+    let mut server = Server::start(&["--cluster-enabled", "yes"]).await;
     let slots: Vec<String> = (0..16384).map(|slot| slot.to_string()).collect();
     let words: Vec<&str> =
         ["CLUSTER", "ADDSLOTS"].into_iter().chain(slots.iter().map(String::as_str)).collect();
@@ -174,6 +166,16 @@ async fn a_cluster_serves_every_call() {
     let cache = open(&format!("redis-cluster://127.0.0.1:{},127.0.0.1:1", server.port)).await;
     recovers(&cache).await;
     works(&cache).await.expect("a cluster");
+    // Its connection heals itself without telling: the node is asked who it is, each time.
+    let run_id = cache.run_id("a").await;
+    server.kill();
+    server.restart().await;
+    recovers(&cache).await;
+    let start = Instant::now();
+    while cache.run_id("a").await.ok().is_none_or(|another| Ok(another) == run_id) {
+        assert!(start.elapsed() < MINUTE, "the node that was restarted is not known as another");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }
 
 #[tokio::test]
@@ -185,6 +187,7 @@ async fn a_sentinel_names_the_master_and_the_next_one() {
     let cache = open(&format!("redis-sentinel://127.0.0.1:1,127.0.0.1:{}/mymaster", sentinel.port)).await;
     recovers(&cache).await;
     works(&cache).await.expect("the first master");
+    let run_id = cache.run_id("moved").await;
     // The sentinel needs to have seen the replica, and the replica to be in step.
     let start = Instant::now();
     while sentinel.command::<String>(&["SENTINEL", "FAILOVER", "mymaster"]).await.is_err() {
@@ -202,6 +205,7 @@ async fn a_sentinel_names_the_master_and_the_next_one() {
     }
     let moved: i64 = second.command(&["EXISTS", "postern:moved"]).await.expect("answers");
     assert_eq!(moved, 1);
+    assert_ne!(cache.run_id("moved").await, run_id, "what was taken may be back");
 }
 
 /// A certificate for 127.0.0.1 that signs itself, so that it is its own authority.
