@@ -4,10 +4,9 @@
 //! dropped and counted, and no request waits.
 
 mod event;
+mod file;
 
-use std::fs::{File, OpenOptions};
 use std::io::Write;
-use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -17,6 +16,7 @@ use prometheus::IntCounter;
 
 use crate::config::{self, AccessLogTo, ClientAddress};
 pub use event::Event;
+use file::LogFile;
 
 /// Events are on their way to the sink at most this long after they were written.
 const FLUSH: Duration = Duration::from_millis(250);
@@ -51,14 +51,6 @@ enum Sink {
     Stdout,
     Stderr,
     File(LogFile),
-}
-
-/// A file, and when it has become too large.
-struct LogFile {
-    path: PathBuf,
-    file: File,
-    bytes: u64,
-    most: Option<u64>,
 }
 
 // === impl AccessLog ===
@@ -184,43 +176,6 @@ impl Sink {
     }
 }
 
-// === impl LogFile ===
-
-impl LogFile {
-    fn open(path: PathBuf, most: Option<u64>) -> std::io::Result<Self> {
-        let file = OpenOptions::new().create(true).append(true).open(&path)?;
-        let bytes = file.metadata()?.len();
-        Ok(Self { path, file, bytes, most })
-    }
-
-    /// A batch is never cut: the file that is full is put aside before it, in the place of the one before.
-    fn write(&mut self, batch: &[u8]) -> std::io::Result<()> {
-        let next = self.bytes.saturating_add(batch.len() as u64);
-        if self.bytes > 0 && self.most.is_some_and(|most| next > most) {
-            let mut aside = self.path.clone().into_os_string();
-            aside.push(".1");
-            match std::fs::rename(&self.path, aside) {
-                Ok(()) => self.reopen(),
-                Err(error) => {
-                    tracing::warn!(%error, path = %self.path.display(), "cannot put the access log aside");
-                }
-            }
-        }
-        self.file.write_all(batch)?;
-        self.bytes = self.bytes.saturating_add(batch.len() as u64);
-        Ok(())
-    }
-
-    fn reopen(&mut self) {
-        match Self::open(self.path.clone(), self.most) {
-            Ok(fresh) => *self = fresh,
-            Err(error) => {
-                tracing::warn!(%error, path = %self.path.display(), "cannot reopen the access log");
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -248,21 +203,6 @@ mod tests {
         assert_eq!(std::fs::read_to_string(moved).expect("reads"), "one\n");
         assert_eq!(std::fs::read_to_string(path).expect("reads"), "two\n");
         assert_eq!(dropped.get(), 0);
-    }
-
-    #[test]
-    fn a_file_that_is_full_is_put_aside() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("access.log");
-        let mut file = LogFile::open(path.clone(), Some(8)).expect("opens");
-        for line in [&b"one\n"[..], b"two\n", b"three and more\n", b"four\n"] {
-            file.write(line).expect("writes");
-        }
-        let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).expect("reads");
-        assert_eq!((read("access.log"), read("access.log.1")), ("four\n".into(), "three and more\n".into()));
-        let mut again = LogFile::open(path, Some(8)).expect("opens");
-        again.write(b"five\n").expect("writes");
-        assert_eq!(read("access.log"), "five\n", "what was there before the start counts");
     }
 
     #[test]

@@ -164,7 +164,11 @@ impl Reloader {
     pub(crate) fn reload(&self, forced: bool) {
         let text = match self.source.text() {
             Ok(text) => text,
-            Err(exit) => return self.refuse(exit.message()),
+            Err(exit) => {
+                // Once it can be read again it is good again, changed or not.
+                *self.tried.lock().unwrap_or_else(PoisonError::into_inner) = None;
+                return self.refuse(exit.message());
+            }
         };
         let hash = hash(&text);
         let before = self.tried.lock().unwrap_or_else(PoisonError::into_inner).replace(hash);

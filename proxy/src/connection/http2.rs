@@ -145,7 +145,9 @@ fn options(limits: &Limits) -> H2Options {
     let mut options = H2Options::new();
     options
         .max_concurrent_streams(limits.streams)
-        .max_header_list_size(u32::try_from(limits.head.bytes).unwrap_or(u32::MAX))
+        // A list above this is answered 431 by HTTP/2 itself, with nothing more: what is above the limit but not
+        // beyond all measure is refused as over HTTP/1.
+        .max_header_list_size(u32::try_from(2 * limits.head.bytes).unwrap_or(u32::MAX))
         .max_send_buffer_size(SEND_BUFFER)
         .initial_window_size(64 << 10)
         .max_concurrent_reset_streams(20)

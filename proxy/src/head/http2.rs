@@ -1,19 +1,21 @@
 //! The same rules for the head of an HTTP/2 stream (RFC 9113 section 8), so that what leaves here as HTTP/1 is
 //! what the check in front of HTTP/1 would have let in.
 
-use http::header::{CONTENT_LENGTH, HOST};
+use http::header::{CONTENT_LENGTH, COOKIE, HOST};
 use http::request::Parts;
 
 use super::{HeadFault, HeadLimits, is_authority};
 use crate::headers;
 use crate::target::Target;
 
-/// Checks a head that the HTTP/2 layer has read; that layer refuses connection fields and bounds the bytes.
+/// Checks a head that the HTTP/2 layer has read; that layer refuses connection fields.
 ///
 /// # Errors
 /// The first fault found.
 pub fn check(head: &Parts, limits: &HeadLimits) -> Result<(), HeadFault> {
-    if head.headers.len() > limits.fields {
+    // The crumbs of a cookie (section 8.2.3) are one field, as they are once they are joined.
+    let crumbs = head.headers.get_all(COOKIE).iter().count().saturating_sub(1);
+    if head.headers.len() - crumbs > limits.fields || size(head) > limits.bytes {
         return Err(HeadFault::TooLarge);
     }
     let method = head.method.as_str().as_bytes();
@@ -27,6 +29,14 @@ pub fn check(head: &Parts, limits: &HeadLimits) -> Result<(), HeadFault> {
     Target::parse(target.as_bytes()).map_err(HeadFault::Target)?;
     check_authority(head)?;
     check_fields(head)
+}
+
+/// Bytes of the head, as it would be over HTTP/1.
+fn size(head: &Parts) -> usize {
+    let target = head.uri.path_and_query().map_or(0, |target| target.as_str().len());
+    let host = head.uri.authority().map_or(0, |authority| "host: \r\n".len() + authority.as_str().len());
+    let fields = head.headers.iter().map(|(name, value)| name.as_str().len() + ": \r\n".len() + value.len());
+    head.method.as_str().len() + target + "  HTTP/1.1\r\n\r\n".len() + host + fields.sum::<usize>()
 }
 
 /// One authority, in `:authority` or in `Host`; where both are there, the same (section 8.3.1).
@@ -90,6 +100,10 @@ mod tests {
         let long = format!("https://a/{}", "x".repeat(64));
         assert_eq!(verdict("GET", &long, &[]), Err(HeadFault::TargetTooLong));
         assert_eq!(verdict("GET", "https://a/", &[("x", "y"); 9]), Err(HeadFault::TooLarge));
+        assert_eq!(verdict("GET", "https://a/", &[("cookie", "a=b"); 40]), Ok(()), "the crumbs of one field");
+        let (crumb, field) = ("c".repeat(100), "y".repeat(4096));
+        assert_eq!(verdict("GET", "https://a/", &[("cookie", &*crumb); 41]), Err(HeadFault::TooLarge));
+        assert_eq!(verdict("GET", "https://a/", &[("x", &*field)]), Err(HeadFault::TooLarge));
         assert_eq!(verdict("POST", "https://a/", &[("content-length", "12")]), Ok(()));
         for lengths in [&["1", "1"][..], &["1, 1"], &["+1"], &[""], &["9999999999999999999"]] {
             let fields: Vec<_> = lengths.iter().map(|length| ("content-length", *length)).collect();

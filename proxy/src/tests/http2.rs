@@ -167,6 +167,17 @@ async fn heads_are_as_strict_as_over_http_1() {
 }
 
 #[tokio::test]
+async fn a_head_with_too_many_bytes_is_told_so_as_over_http_1() {
+    let front = Front::start(Manner::Answer, "head_bytes = \"2KiB\"", "").await;
+    let mut client = front.client().await;
+    let large = get(&mut client, "/open", &[("x", &"y".repeat(2048))]).await;
+    assert_eq!((large.status, large.code().as_str()), (431, "head_too_large"));
+    assert_eq!(get(&mut client, "/open", &[("x", &"y".repeat(1800))]).await.status, 200);
+    let events = front.gateway.finish().await;
+    assert_eq!((&events[0]["code"], &events[0]["protocol"]), (&"head_too_large".into(), &"HTTP/2".into()));
+}
+
+#[tokio::test]
 async fn no_identity_comes_in_and_cookies_arrive_whole() {
     let front = Front::start(Manner::Answer, "", "").await;
     let mut client = front.client().await;

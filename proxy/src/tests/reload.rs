@@ -34,6 +34,18 @@ async fn a_good_file_goes_live_and_a_bad_one_changes_nothing() {
 }
 
 #[tokio::test]
+async fn a_file_that_was_away_for_a_moment_is_good_again() {
+    let gateway = Gateway::start(Manner::Answer).await;
+    let (file, aside) = (gateway.log.path().join("proxy.toml"), gateway.log.path().join("aside.toml"));
+    std::fs::rename(&file, &aside).expect("moves");
+    let status = gateway.configured(|status| !status["lastError"].is_null()).await;
+    assert!(status["lastError"].as_str().expect("words").contains("cannot read"), "{status}");
+    std::fs::rename(&aside, &file).expect("moves back");
+    gateway.configured(|status| status["lastError"].is_null()).await;
+    assert!(gateway.ask("/metrics").await.contains("postern_config_bad 0"));
+}
+
+#[tokio::test]
 async fn what_is_read_at_the_start_only_is_said() {
     let gateway = Gateway::start(Manner::Answer).await;
     gateway.edit(|text| text.replace("127.0.0.1:1\"", "127.0.0.1:2\""));

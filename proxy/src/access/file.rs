@@ -1,0 +1,135 @@
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::PathBuf;
+
+/// A file, and when it has become too large.
+pub(super) struct LogFile {
+    path: PathBuf,
+    file: File,
+    bytes: u64,
+    most: Option<u64>,
+}
+
+impl LogFile {
+    /// For its owner and the group that may read logs. What is no file (`/dev/stdout`, a pipe) is never too large.
+    pub(super) fn open(path: PathBuf, most: Option<u64>) -> std::io::Result<Self> {
+        let file = OpenOptions::new().create(true).append(true).mode(0o640).open(&path)?;
+        let metadata = file.metadata()?;
+        let most = most.filter(|_| metadata.is_file());
+        Ok(Self { path, file, bytes: metadata.len(), most })
+    }
+
+    /// A batch is never cut: the file that is full is put aside before it, in the place of the one before.
+    pub(super) fn write(&mut self, batch: &[u8]) -> std::io::Result<()> {
+        let next = self.bytes.saturating_add(batch.len() as u64);
+        if self.bytes > 0
+            && self.most.is_some_and(|most| next > most)
+            && let Err(error) = self.put_aside()
+        {
+            tracing::warn!(%error, path = %self.path.display(), "cannot put the access log aside");
+        }
+        self.file.write_all(batch)?;
+        self.bytes = self.bytes.saturating_add(batch.len() as u64);
+        Ok(())
+    }
+
+    /// Begins the file anew. Where another process writes to it as well, as during a hand-over, or an operator moved
+    /// it, the file of that name may be a fresh one already, or none: then there is nothing to put aside.
+    fn put_aside(&mut self) -> std::io::Result<()> {
+        let identity = |file: &Metadata| (file.dev(), file.ino());
+        match std::fs::metadata(&self.path) {
+            Ok(named) if identity(&named) == identity(&self.file.metadata()?) => {
+                // A link goes on to lead to the file.
+                let file = std::fs::canonicalize(&self.path)?;
+                let mut aside = file.clone().into_os_string();
+                aside.push(".1");
+                std::fs::rename(file, aside)?;
+            }
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        self.reopen();
+        Ok(())
+    }
+
+    /// Opens the file of that name, whichever it is now.
+    pub(super) fn reopen(&mut self) {
+        match Self::open(self.path.clone(), self.most) {
+            Ok(fresh) => *self = fresh,
+            Err(error) => {
+                tracing::warn!(%error, path = %self.path.display(), "cannot reopen the access log");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_full_is_put_aside() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("access.log");
+        let mut file = LogFile::open(path.clone(), Some(8)).expect("opens");
+        for line in [&b"one\n"[..], b"two\n", b"three and more\n", b"four\n"] {
+            file.write(line).expect("writes");
+        }
+        let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).expect("reads");
+        assert_eq!((read("access.log"), read("access.log.1")), ("four\n".into(), "three and more\n".into()));
+        let mut again = LogFile::open(path, Some(8)).expect("opens");
+        again.write(b"five\n").expect("writes");
+        assert_eq!(read("access.log"), "five\n", "what was there before the start counts");
+    }
+
+    #[test]
+    fn a_file_that_was_taken_away_is_begun_anew() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("access.log");
+        let mut file = LogFile::open(path.clone(), Some(8)).expect("opens");
+        file.write(b"one\n").expect("writes");
+        std::fs::remove_file(&path).expect("removes");
+        file.write(b"two and more\n").expect("writes");
+        assert_eq!(std::fs::read_to_string(&path).expect("reads"), "two and more\n");
+        file.write(b"three\n").expect("writes");
+        assert_eq!(std::fs::read_to_string(path).expect("reads"), "three\n", "and put aside as before");
+    }
+
+    #[test]
+    fn two_processes_put_the_same_file_aside_once() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("access.log");
+        let open = || LogFile::open(path.clone(), Some(8)).expect("opens");
+        let (mut old, mut new) = (open(), open());
+        for (one, other) in [(b"1234\n", b"abcd\n"), (b"5678\n", b"efgh\n")] {
+            old.write(one).expect("writes");
+            new.write(other).expect("writes");
+        }
+        let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).expect("reads");
+        let all = format!("{}{}", read("access.log.1"), read("access.log"));
+        for line in ["1234\n", "abcd\n", "5678\n", "efgh\n"] {
+            assert!(all.contains(line), "{line:?} is lost: {all:?}");
+        }
+    }
+
+    #[test]
+    fn only_what_is_a_file_is_put_aside_and_a_link_stays_one() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (link, target) = (folder.path().join("access.log"), folder.path().join("real.log"));
+        std::os::unix::fs::symlink(&target, &link).expect("links");
+        let mut file = LogFile::open(link.clone(), Some(8)).expect("opens");
+        file.write(b"one\n").expect("writes");
+        file.write(b"two and more\n").expect("writes");
+        assert!(std::fs::symlink_metadata(&link).expect("is there").is_symlink());
+        assert_eq!(std::fs::read_to_string(link).expect("reads"), "two and more\n");
+        assert_eq!(std::fs::read_to_string(folder.path().join("real.log.1")).expect("reads"), "one\n");
+        let mode = std::fs::metadata(target).expect("is there").permissions().mode();
+        assert_eq!(mode & 0o027, 0, "not for others: {mode:o}");
+        let null = LogFile::open("/dev/null".into(), Some(8)).expect("opens");
+        assert_eq!(null.most, None);
+    }
+}
