@@ -25,7 +25,8 @@ pub(crate) fn measure(bench: &Bench) -> io::Result<Report> {
         host::line("wrk", &["-v"])
     ));
     if bench.wants("start") {
-        start::cold(bench, &mut report)?;
+        let outcome = start::cold(bench, &mut report);
+        report.settle("start", outcome);
     }
     let service = Service::start(bench)?;
     let parts: [(&str, Part); 4] = [
@@ -36,7 +37,8 @@ pub(crate) fn measure(bench: &Bench) -> io::Result<Report> {
     ];
     for (name, part) in parts {
         if bench.wants(name) {
-            part(bench, &service, &mut report)?;
+            let outcome = part(bench, &service, &mut report);
+            report.settle(name, outcome);
         }
     }
     Ok(report)

@@ -35,7 +35,8 @@ pub(crate) fn measure(bench: &Bench) -> io::Result<Report> {
     ];
     for (name, part) in parts {
         if bench.wants(name) {
-            part(bench, &origin, &mut report)?;
+            let outcome = part(bench, &origin, &mut report);
+            report.settle(name, outcome);
         }
     }
     Ok(report)

@@ -53,7 +53,8 @@ pub(crate) fn measure(bench: &Bench) -> io::Result<Report> {
     ];
     for (name, part) in parts {
         if bench.wants(name) {
-            part(&run, &mut report)?;
+            let outcome = part(&run, &mut report);
+            report.settle(name, outcome);
         }
     }
     Ok(report)

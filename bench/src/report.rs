@@ -22,6 +22,8 @@ pub(crate) struct Report {
     pub(crate) plots: Vec<Plot>,
     /// Every round, for whoever wants to count again.
     pub(crate) rounds: Value,
+    /// Parts that could not be measured, and why.
+    broken: Vec<String>,
 }
 
 /// A table of strings.
@@ -45,10 +47,22 @@ impl Report {
             figures: Vec::new(),
             plots: Vec::new(),
             rounds: json!({}),
+            broken: Vec::new(),
+        }
+    }
+
+    /// Notes that a part could not be measured: the others still are.
+    pub(crate) fn settle(&mut self, part: &str, outcome: io::Result<()>) {
+        if let Err(error) = outcome {
+            progress("");
+            self.broken.push(format!("{part}: {error}"));
         }
     }
 
     /// Writes it to the terminal and into the folder.
+    ///
+    /// # Errors
+    /// The folder cannot be written, or a part could not be measured.
     pub(crate) fn write(&self, results: &Path) -> io::Result<()> {
         fs::create_dir_all(results)?;
         let mut text = self.text();
@@ -69,7 +83,8 @@ impl Report {
             "title": self.title, "notes": self.notes, "figures": figures, "rounds": self.rounds,
         });
         fs::write(results.join(format!("{}.json", self.name)), serde_json::to_vec_pretty(&data)?)?;
-        io::stdout().write_all(text.as_bytes())
+        io::stdout().write_all(text.as_bytes())?;
+        if self.broken.is_empty() { Ok(()) } else { Err(io::Error::other(self.broken.join("; "))) }
     }
 
     fn text(&self) -> String {
@@ -88,6 +103,9 @@ impl Report {
             .collect();
         text.push_str("\n## Figures\n\n");
         text.push_str(&table(&["figure", "reach", "measured", "reached"], &rows));
+        for broken in &self.broken {
+            text.push_str(&format!("\nNot measured: {broken}\n"));
+        }
         text
     }
 }
