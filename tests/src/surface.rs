@@ -46,6 +46,12 @@ impl Surface {
         Self { client: Client::to_gateway(gateway), env }
     }
 
+    /// One upstream, spoken to without the gateway: its answers are held against no contract.
+    #[must_use]
+    pub fn of_upstream(base: &str, env: BTreeMap<String, String>) -> Self {
+        Self { client: Client::new(base), env }
+    }
+
     /// Of a running standalone, by its data folder.
     ///
     /// # Panics

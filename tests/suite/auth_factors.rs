@@ -64,7 +64,7 @@ impl Foreign {
         let app = Box::pin(App::build(config, Clock::system())).await.expect("built");
         let shutdown = Shutdown::new();
         tokio::spawn(app.run(Listeners { public: listener, admin: None }, shutdown.clone()));
-        let client = Client::to_gateway(&base);
+        let client = Client::new(&base);
         let foreign = Self { client, admin, identity, _shutdown: shutdown, _folder: folder, _moto: moto };
         foreign.add_ada().await;
         foreign

@@ -49,7 +49,7 @@ impl Peered {
         let app = Box::pin(App::build(config, Clock::system())).await.expect("built");
         let shutdown = Shutdown::new();
         tokio::spawn(app.run(Listeners { public: listener, admin: None }, shutdown.clone()));
-        let surface = Surface::new(&base, postern.surface().environment().clone());
+        let surface = Surface::of_upstream(&base, postern.surface().environment().clone());
         Self { surface, postern, shutdown, folder, _peer: peer }
     }
 

@@ -71,7 +71,7 @@ impl Stage {
             .start();
         running.until_ready().await;
         let env = self.surface.environment().clone();
-        Replica { running, surface: Surface::new(&format!("http://127.0.0.1:{listen}"), env) }
+        Replica { running, surface: Surface::of_upstream(&format!("http://127.0.0.1:{listen}"), env) }
     }
 
     /// As it ships, with the addresses of this stage. The social provider knows the callback of standalone's own
