@@ -3,20 +3,22 @@
 //! A name counts as reserved in every spelling: upstreams differ in whether they fold `_` and `.` into `-`
 //! (CGI, WSGI and PHP do), so all of these are one name here.
 
-/// Names, folded, that no client may send through. `x-postern-` is a prefix, the others are whole names.
+/// Names, folded, that no client may send through: who is calling, from where, and for what, in the words of this
+/// gateway and of those that upstreams have learned to believe from others.
 const RESERVED: [&[u8]; 9] = [
-    b"x-forwarded-for",
-    b"x-forwarded-host",
-    b"x-forwarded-proto",
-    b"x-forwarded-port",
-    b"x-request-id",
-    b"x-real-ip",
     b"forwarded",
     b"proxy",
+    b"remote-user",
     b"traceparent",
+    b"true-client-ip",
+    b"x-original-url",
+    b"x-real-ip",
+    b"x-request-id",
+    b"x-rewrite-url",
 ];
 
-const RESERVED_PREFIX: &[u8] = b"x-postern-";
+/// How such names begin, folded.
+const RESERVED_PREFIXES: [&[u8]; 2] = [b"x-postern-", b"x-forwarded-"];
 
 /// A byte of an HTTP token (RFC 9110 section 5.6.2).
 #[must_use]
@@ -45,10 +47,12 @@ pub const fn is_token_byte(byte: u8) -> bool {
 #[must_use]
 pub fn is_reserved(name: &str) -> bool {
     let name = name.as_bytes();
-    if !matches!(name.first(), Some(b'x' | b'X' | b'f' | b'F' | b'p' | b'P' | b't' | b'T')) {
+    if !matches!(name.first(), Some(b'x' | b'X' | b'f' | b'F' | b'p' | b'P' | b'r' | b'R' | b't' | b'T')) {
         return false;
     }
-    folds_to(name.get(..RESERVED_PREFIX.len()).unwrap_or_default(), RESERVED_PREFIX)
+    RESERVED_PREFIXES
+        .iter()
+        .any(|prefix| name.get(..prefix.len()).is_some_and(|start| folds_to(start, prefix)))
         || RESERVED.iter().any(|reserved| folds_to(name, reserved))
 }
 
@@ -94,6 +98,26 @@ pub fn is_traceparent(value: &[u8]) -> bool {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn what_upstreams_believe_of_others_is_reserved() {
+        for name in [
+            "X-Forwarded-User",
+            "x_forwarded_email",
+            "Remote-User",
+            "remote_user",
+            "X-Original-URL",
+            "X-Rewrite-URL",
+            "True-Client-IP",
+            "X-Real-IP",
+            "Forwarded",
+            "Proxy",
+            "traceparent",
+            "X-Request-Id",
+        ] {
+            assert!(is_reserved(name), "{name}");
+        }
+    }
 
     #[test]
     fn what_is_not_reserved_passes() {

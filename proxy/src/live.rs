@@ -25,6 +25,8 @@ pub(crate) struct Live {
     pub(crate) metrics: Vec<RouteMetrics>,
     pub(crate) pools: Vec<Arc<Pool>>,
     pub(crate) limits: Arc<Limits>,
+    /// The issuers without which this gateway is not ready: the two pools of the interface.
+    pub(crate) issuers: [String; 2],
     /// How the process ends.
     pub(crate) stop: Stop,
     /// Where rates are counted across gateways.
@@ -112,7 +114,8 @@ impl Live {
             (None, Some(url)) => Some(Cache::open_with(url, &store_options(clock))?),
         };
         let (limits, stop) = (Arc::new(config.limits), config.stop);
-        Ok(Self { table, metrics: by_route, pools, limits, stop, store })
+        let issuers = [config.identity.actor.issuer, config.identity.service.issuer];
+        Ok(Self { table, metrics: by_route, pools, limits, issuers, stop, store })
     }
 
     /// The upstream of a route for one request; `turn` spreads requests over several.

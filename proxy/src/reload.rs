@@ -13,6 +13,7 @@ use postern_common::clock::Timestamp;
 use postern_common::config::{self, Env};
 use postern_common::exit::Exit;
 use serde::Serialize;
+use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::config::Config;
@@ -197,10 +198,12 @@ impl Reloader {
         let restart_needed = self.first.differences(&Fixed::of(&config));
         let issuers = config.identity.issuers();
         let live = Live::new(config, Some(&self.state.live.load()), &self.state.metrics, &self.state.clock)?;
+        // This thread may wait: none serves on it.
+        let trust = Handle::current().block_on(self.state.verifier.prepare(issuers));
         self.pools.sync(&live.pools);
         self.state.limiter.set_keys(live.limits.keys);
         self.state.live.store(Arc::new(live));
-        self.state.verifier.replace_issuers(issuers);
+        self.state.verifier.adopt(trust);
         Ok(restart_needed)
     }
 

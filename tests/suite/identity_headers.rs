@@ -22,6 +22,9 @@ const FORGED: &[&str] = &[
     "X-Forwarded-Host",
     "X-Forwarded-Proto",
     "Forwarded",
+    "X-Forwarded-User",
+    "Remote-User",
+    "X-Original-URL",
     "X-Real-IP",
     "traceparent",
 ];

@@ -59,8 +59,14 @@ pub struct VerifierOptions {
 #[derive(Default)]
 struct Trusted {
     generation: u32,
-    issuers: HashMap<Box<str>, Pool, ahash::RandomState>,
+    issuers: Pools,
 }
+
+/// By `iss`.
+type Pools = HashMap<Box<str>, Pool, ahash::RandomState>;
+
+/// Whom to trust next, with keys that are there already: [`Verifier::prepare`].
+pub struct Prepared(Pools);
 
 #[derive(Clone)]
 struct Pool {
@@ -133,9 +139,28 @@ impl Verifier {
     /// Changes whom to trust. Everything remembered is forgotten; the keys of an issuer that stays at its
     /// address stay.
     pub fn replace_issuers(&self, issuers: Vec<Issuer>) {
-        let before = self.trusted.load_full();
-        let mut pools = HashMap::default();
-        for issuer in issuers {
+        self.adopt(Prepared(self.pools(issuers)));
+    }
+
+    /// Fetches the keys of issuers that are not trusted yet, so that they are there when [`Verifier::adopt`] changes
+    /// the trust. One that does not answer within `fetch_timeout` is tried again later.
+    pub async fn prepare(&self, issuers: Vec<Issuer>) -> Prepared {
+        let pools = self.pools(issuers);
+        let fresh = pools.values().filter(|pool| !pool.source.is_usable());
+        join_all(fresh.map(|pool| pool.source.refresh())).await;
+        Prepared(pools)
+    }
+
+    /// As [`Verifier::replace_issuers`].
+    pub fn adopt(&self, Prepared(issuers): Prepared) {
+        let generation = self.trusted.load().generation.wrapping_add(1);
+        self.trusted.store(Arc::new(Trusted { generation, issuers }));
+        self.generation.store(generation, Ordering::Release);
+    }
+
+    fn pools(&self, issuers: Vec<Issuer>) -> Pools {
+        let before = self.trusted.load();
+        let pool = |issuer: Issuer| {
             let trust = Arc::new(Trust::new(&issuer));
             let known = before
                 .issuers
@@ -147,11 +172,9 @@ impl Verifier {
                     Arc::new(Source::new(Arc::clone(&trust.issuer), issuer.jwks_url, self.settings.clone()))
                 }
             };
-            pools.insert(issuer.issuer.into_boxed_str(), Pool { trust, source });
-        }
-        let generation = before.generation.wrapping_add(1);
-        self.trusted.store(Arc::new(Trusted { generation, issuers: pools }));
-        self.generation.store(generation, Ordering::Release);
+            (issuer.issuer.into_boxed_str(), Pool { trust, source })
+        };
+        issuers.into_iter().map(pool).collect()
     }
 
     /// The outcome for a token that was seen before: no I/O, no signature work, no allocation. `None` says that
@@ -254,10 +277,10 @@ impl Verifier {
         next.unwrap_or(TICK).clamp(Duration::from_millis(100), TICK)
     }
 
-    /// Whether the tokens of every issuer can be verified.
+    /// Whether the tokens of this issuer can be verified.
     #[must_use]
-    pub fn ready(&self) -> bool {
-        self.trusted.load().issuers.values().all(|pool| pool.source.is_usable())
+    pub fn can_verify(&self, issuer: &str) -> bool {
+        self.trusted.load().issuers.get(issuer).is_some_and(|pool| pool.source.is_usable())
     }
 
     /// The keys of every issuer, for the admin listener (`/jwks/status`), in the order of their names.
@@ -277,6 +300,12 @@ impl Verifier {
 
     fn sources(&self) -> Vec<Arc<Source>> {
         self.trusted.load().issuers.values().map(|pool| Arc::clone(&pool.source)).collect()
+    }
+}
+
+impl std::fmt::Debug for Prepared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Prepared").field("issuers", &self.0.len()).finish_non_exhaustive()
     }
 }
 

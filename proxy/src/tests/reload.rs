@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use postern_common::config::{Env, load, parse};
 
-use super::harness::Gateway;
+use super::harness::{Gateway, PATIENCE};
 use super::origin::Manner;
 use crate::Config;
 
@@ -31,6 +31,32 @@ async fn a_good_file_goes_live_and_a_bad_one_changes_nothing() {
         "{status}"
     );
     assert_eq!(gateway.get("/new", "").await.status, 200);
+}
+
+#[tokio::test]
+async fn a_further_issuer_that_is_away_takes_no_gateway_out_of_service() {
+    let gateway = Gateway::start(Manner::Answer).await;
+    let looked = async || {
+        let metrics = gateway.ask("/metrics").await;
+        metrics.lines().find(|line| line.starts_with("postern_jwks_age_seconds{")).map(str::to_owned)
+    };
+    let partner =
+        "\n[[identity.issuer]]\nkind = \"user\"\nissuer = \"http://127.0.0.1:1\"\nclients = [\"web\"]\n";
+    gateway.edit(|text| format!("{text}{partner}"));
+    gateway.configured(|status| status["version"] == 2).await;
+    let keys = gateway.ask("/jwks/status").await;
+    assert!(keys.contains("the server cannot be reached"), "it was asked before: {keys}");
+    // Readiness is judged once a second, and the age of the keys is told after it.
+    for _ in 0..2 {
+        let before = looked().await;
+        let again = async {
+            while looked().await == before {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, again).await.expect("looks again");
+        assert!(!gateway.ask("/readyz").await.contains("keys of"), "{}", gateway.ask("/readyz").await);
+    }
 }
 
 #[tokio::test]

@@ -43,7 +43,7 @@ static WORLD: LazyLock<World> = LazyLock::new(|| {
     let refetch_interval = std::time::Duration::from_micros(1);
     let verifier = Verifier::new(vec![issuer], VerifierOptions { refetch_interval, ..VerifierOptions::default() });
     runtime.block_on(verifier.refresh_now());
-    assert!(verifier.ready());
+    assert!(verifier.can_verify(ISSUER));
     World { key, verifier, runtime }
 });
 

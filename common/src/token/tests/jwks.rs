@@ -7,7 +7,8 @@ use futures_util::future::join_all;
 use serde_json::json;
 
 use super::kit::{
-    Behaviour, OTHER_RSA, RSA, Server, Signer, World, b64, clock, issuers, jwks, options, user_claims, with,
+    Behaviour, OTHER_RSA, RSA, SERVICES, Server, Signer, USERS, World, b64, clock, issuers, jwks, options,
+    user_claims, with,
 };
 use crate::Shutdown;
 use crate::token::{Refusal, Verifier};
@@ -73,10 +74,31 @@ async fn an_outage_fails_no_request_whose_key_is_known_until_the_keys_are_too_ol
     let fresh = RSA.token("u1", &with(user_claims(), "exp", json!(4_000_000_001_i64)));
     assert!(world.verifier.verify(&fresh).await.is_ok(), "one not seen before as well");
     world.clock.advance(Duration::from_secs(1));
-    assert!(!world.verifier.ready());
+    assert!(!world.verifier.can_verify(USERS));
     assert_eq!(world.verifier.verify(&known).await.unwrap_err(), UNAVAILABLE, "503, never 401");
     world.users.becomes(Behaviour::Serve(jwks(&[RSA.jwk("u1")])));
     assert!(world.verifier.verify(&known).await.is_ok());
+}
+
+#[tokio::test]
+async fn an_issuer_has_its_keys_before_it_is_trusted() {
+    let world = World::usual().await;
+    world.verifier.refresh_now().await;
+    let moved = Server::start(Behaviour::Serve(jwks(&[OTHER_RSA.jwk("u2")]))).await;
+    let asked = world.services.requests();
+    let prepared = world.verifier.prepare(issuers(&moved.url, &world.services.url)).await;
+    let (old, new) = (RSA.token("u1", &user_claims()), OTHER_RSA.token("u2", &user_claims()));
+    assert!(world.verifier.verify(&old).await.is_ok(), "trusted until then");
+    world.verifier.adopt(prepared);
+    assert!(world.verifier.can_verify(USERS));
+    assert!(world.verifier.verify(&new).await.is_ok());
+    assert_eq!((moved.requests(), world.services.requests()), (1, asked), "who stays is not asked again");
+    let away = world
+        .verifier
+        .prepare(issuers(&"http://127.0.0.1:1/".parse().expect("a URL"), &world.services.url))
+        .await;
+    world.verifier.adopt(away);
+    assert!(!world.verifier.can_verify(USERS) && world.verifier.can_verify(SERVICES));
 }
 
 #[tokio::test]
@@ -122,7 +144,7 @@ async fn a_slow_server_holds_up_no_known_key() {
         options
     })
     .await;
-    while !world.verifier.ready() {
+    while !world.verifier.can_verify(USERS) {
         world.verifier.refresh_now().await;
     }
     world.users.becomes(Behaviour::Hang);
@@ -291,7 +313,7 @@ async fn addresses_that_are_neither_https_nor_loopback_are_not_asked() {
                 || fault.as_deref()
                     == Some("the address of the JWKS is neither HTTPS nor on a loopback host")
         );
-        assert!(!verifier.ready());
+        assert!(!verifier.can_verify(USERS));
     }
 }
 
@@ -316,7 +338,7 @@ async fn the_background_refresh_starts_at_once_and_ends_with_the_stop() {
     let world = World::usual().await;
     let shutdown = Shutdown::new();
     let running = tokio::spawn(Arc::clone(&world.verifier).run(shutdown.clone()));
-    while !world.verifier.ready() {
+    while !world.verifier.can_verify(USERS) {
         tokio::task::yield_now().await;
     }
     shutdown.begin();
