@@ -78,7 +78,7 @@ async fn media_types(ada: &Client, service: &Client, admin: &Client) {
 
 /// What the document shows can be read; what it requires is required; what it does not know is refused. An object of
 /// arbitrary members has neither.
-async fn bodies<'a>(request: impl Fn() -> Request, media: &Value) {
+async fn bodies(request: impl Fn() -> Request, media: &Value) {
     let schema = Contract::shared().resolve(&media["schema"]);
     let named = media["examples"].as_object().into_iter().flatten().map(|(_, example)| &example["value"]);
     let examples: Vec<&Value> = media.get("example").into_iter().chain(named).collect();
