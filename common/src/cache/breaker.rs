@@ -11,6 +11,9 @@ pub(super) const THRESHOLD: u32 = 5;
 /// How long it stays open before one call tries again.
 pub(super) const OPEN_FOR: Duration = Duration::from_millis(500);
 
+/// How often it is told that commands are refused: a server without memory refuses every one.
+const TELL_EVERY: Duration = Duration::from_secs(10);
+
 /// Closed: every call goes through. Open: calls fail at once, and one every [`OPEN_FOR`] tries.
 #[derive(Debug, Default)]
 pub(super) struct Breaker(Mutex<State>);
@@ -19,6 +22,7 @@ pub(super) struct Breaker(Mutex<State>);
 struct State {
     failures: u32,
     open_until: Option<Instant>,
+    told: Option<Instant>,
 }
 
 /// What a failure meant.
@@ -56,6 +60,17 @@ impl Breaker {
         state.open_until.take().is_some()
     }
 
+    /// Notes an answer that refuses: it is one, but nothing that was asked for. Whether to tell it now.
+    pub(super) fn refused(&self, now: Instant) -> bool {
+        self.succeeded();
+        let mut state = self.state();
+        let tells = state.told.is_none_or(|told| now >= told + TELL_EVERY);
+        if tells {
+            state.told = Some(now);
+        }
+        tells
+    }
+
     pub(super) fn failed(&self, now: Instant) -> Failed {
         let mut state = self.state();
         state.failures = state.failures.saturating_add(1);
@@ -76,6 +91,19 @@ impl Breaker {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn refusals_are_answers_and_told_now_and_then() {
+        let (breaker, now) = (Breaker::default(), Instant::now());
+        let tells = |at: Instant| {
+            breaker.failed(at);
+            breaker.refused(at)
+        };
+        assert!(tells(now));
+        assert!((1..10 * THRESHOLD).all(|_| !tells(now)), "once");
+        assert!(breaker.admits(now), "failures in between do not add up");
+        assert!(tells(now + TELL_EVERY));
+    }
 
     #[test]
     fn five_failures_in_a_row_open_it_and_one_call_at_a_time_tries_again() {

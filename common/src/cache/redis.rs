@@ -154,8 +154,9 @@ impl Redis {
                 return Ok(value);
             }
             Ok(Err(error)) if is_answer(&error) => {
-                self.breaker.succeeded();
-                tracing::warn!(%error, "the cache refused a command");
+                if self.breaker.refused(Instant::now()) {
+                    tracing::warn!(%error, "the cache refused a command");
+                }
                 return Err(CacheError::Unavailable);
             }
             Ok(Err(error)) => (error.to_string(), true),

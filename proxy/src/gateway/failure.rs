@@ -46,7 +46,9 @@ pub(super) fn while_proxying(
 
 /// Writes the answer, where there is still someone to read it and nothing was written yet.
 pub(super) async fn answer(session: &mut Session, error: &Error, ctx: &mut Context) -> FailToProxy {
-    let already = session.response_written().is_some_and(|response| !response.status.is_informational());
+    // In a tunnel an answer would be taken for what the other side says.
+    let already = session.was_upgraded()
+        || session.response_written().is_some_and(|response| !response.status.is_informational());
     let code = ctx.refused.or_else(|| code(session, error, already));
     if let (Some(Code::UpstreamTimeout), None, Some(attempt)) = (code, ctx.refused, &ctx.attempt)
         && !matches!(error.esource(), ErrorSource::Upstream)

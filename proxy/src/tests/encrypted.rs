@@ -122,8 +122,8 @@ async fn a_new_certificate_is_used_without_a_restart() {
     assert!(client(&gateway, &authority, None).get(url(&gateway, "/open")).send().await.is_err());
 }
 
-/// An origin that asks for a client certificate.
-async fn origin_behind_tls(authority: &Authority, folder: &Path) -> Origin {
+/// An origin that asks for a client certificate, `client.pem` of the folder.
+pub(super) async fn origin_behind_tls(authority: &Authority, folder: &Path, manner: Manner) -> Origin {
     let provider = std::sync::Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let mut roots = rustls::RootCertStore::empty();
     let pem = |path: &str| folder.join(path);
@@ -144,7 +144,7 @@ async fn origin_behind_tls(authority: &Authority, folder: &Path) -> Origin {
             PrivateKeyDer::from_pem_file(pem("server.key")).expect("a key"),
         )
         .expect("a configuration");
-    Origin::with(Manner::Answer, Some(std::sync::Arc::new(config))).await
+    Origin::with(manner, Some(std::sync::Arc::new(config))).await
 }
 
 #[tokio::test]
@@ -162,7 +162,7 @@ async fn an_upstream_is_spoken_to_over_mutual_tls_and_not_otherwise() {
     for (name, ca, status) in
         [("localhost", "ca.pem", 200), ("elsewhere", "ca.pem", 502), ("localhost", "other.pem", 502)]
     {
-        let origin = origin_behind_tls(&authority, folder.path()).await;
+        let origin = origin_behind_tls(&authority, folder.path(), Manner::Answer).await;
         let upstream = format!("addresses = [\"{}\"]\n{}", origin.address, tls(name, ca));
         let gateway = Gateway::before(origin, &upstream, "", super::harness::ROUTES).await;
         assert_eq!(gateway.get("/open", "").await.status, status, "{name} {ca}");
@@ -174,7 +174,7 @@ async fn an_upstream_is_spoken_to_over_mutual_tls_and_not_otherwise() {
 async fn a_new_authority_of_an_upstream_is_used_without_a_restart() {
     let (folder, authority) = (tempfile::tempdir().expect("a folder"), Authority::new());
     authority.write(folder.path());
-    let origin = origin_behind_tls(&authority, folder.path()).await;
+    let origin = origin_behind_tls(&authority, folder.path(), Manner::Answer).await;
     let ours = folder.path().join("upstream.pem");
     std::fs::write(&ours, Authority::new().pem()).expect("writes");
     let upstream = format!(

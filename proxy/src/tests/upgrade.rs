@@ -2,7 +2,8 @@ use std::sync::Arc;
 
 use postern_common::config::Env;
 
-use super::harness::{Gateway, has_field};
+use super::encrypted::{Authority, origin_behind_tls};
+use super::harness::{Gateway, ROUTES, has_field};
 use super::origin::Manner;
 
 const UPGRADE: &str = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n";
@@ -34,6 +35,10 @@ async fn a_route_without_websocket_forwards_no_upgrade() {
     assert!(!seen.contains("\r\nupgrade:") && !seen.contains("\r\nconnection: upgrade"), "{seen}");
 }
 
+/// What a client says, and hears.
+const FRAMES: &[(&str, &str)] =
+    &[("ping", "ping"), ("a longer frame than before", "a longer frame than before")];
+
 /// How many tunnels are opened; `POSTERN_SOAK` says another number.
 fn rounds() -> usize {
     Env::of_process().get("POSTERN_SOAK").map_or(400, |rounds| rounds.parse().expect("a number"))
@@ -41,8 +46,8 @@ fn rounds() -> usize {
 
 /// Opens tunnels at once and one after the other. Nothing of what either side says may be lost, however fast the
 /// origin answers 101 and goes on (Pingora issue 946).
-async fn soak(manner: Manner, exchange: &'static [(&'static str, &'static str)]) {
-    let gateway = Arc::new(Gateway::start(manner).await);
+async fn soak(gateway: Gateway, exchange: &'static [(&'static str, &'static str)]) {
+    let gateway = Arc::new(gateway);
     let bearer = format!("Authorization: Bearer {}\r\n", gateway.user());
     let lanes = 8;
     let tunnels: Vec<_> = (0..lanes)
@@ -73,11 +78,26 @@ async fn soak(manner: Manner, exchange: &'static [(&'static str, &'static str)])
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tunnels_open_and_close_by_the_hundred_without_a_lost_byte() {
-    soak(Manner::Upgrade, &[("ping", "ping"), ("a longer frame than before", "a longer frame than before")])
-        .await;
+    soak(Gateway::start(Manner::Upgrade).await, FRAMES).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_origin_that_says_its_piece_and_leaves_is_heard() {
-    soak(Manner::UpgradeAndLeave, &[]).await;
+    soak(Gateway::start(Manner::UpgradeAndLeave).await, &[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn so_do_tunnels_to_an_encrypted_upstream() {
+    let (folder, authority) = (tempfile::tempdir().expect("a folder"), Authority::new());
+    authority.write(folder.path());
+    let tls = format!(
+        "[upstream.origin.tls]\nname = \"localhost\"\nca = \"{0}/ca.pem\"\ncertificate = \"{0}/client.pem\"\n\
+         key = \"{0}/client.key\"",
+        folder.path().display()
+    );
+    for (manner, exchange) in [(Manner::Upgrade, FRAMES), (Manner::UpgradeAndLeave, &[])] {
+        let origin = origin_behind_tls(&authority, folder.path(), manner).await;
+        let upstream = format!("addresses = [\"{}\"]\n{tls}", origin.address);
+        soak(Gateway::before(origin, &upstream, "", ROUTES).await, exchange).await;
+    }
 }

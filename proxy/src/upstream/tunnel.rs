@@ -21,7 +21,7 @@ use pingora_core::{Error, ErrorType, OrErr, Result};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// Turns without anything to read after each write until the origin has answered. One is enough unless the turn ends early, as the runtime does
+/// Turns without anything to read after a write. One is enough unless the turn ends early, as the runtime does
 /// with a task that has done much.
 const TURNS: u8 = 2;
 
@@ -47,8 +47,9 @@ struct Connector {
 struct Patient {
     stream: TcpStream,
     turns: u8,
-    /// Whether the origin has spoken: the end of the body is through, and nothing is waited for any more.
-    is_open: bool,
+    /// Whether it has been read since a write last made others speak first: who writes without a pause must not keep
+    /// it from being read.
+    was_read: bool,
 }
 
 #[async_trait]
@@ -61,7 +62,7 @@ impl Connect for Connector {
         let stream = connecting
             .or_err(ErrorType::ConnectTimedout, "while connecting for a tunnel")?
             .map_err(|error| Error::because(kind(&error), "while connecting for a tunnel", error))?;
-        Ok(VirtualSocketStream::new(Box::new(Patient { stream, turns: 0, is_open: false })).into())
+        Ok(VirtualSocketStream::new(Box::new(Patient { stream, turns: 0, was_read: true })).into())
     }
 }
 
@@ -94,15 +95,16 @@ impl AsyncRead for Patient {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
-        let read = Pin::new(&mut self.stream).poll_read(cx, buf);
-        self.is_open |= read.is_ready();
-        read
+        self.was_read = true;
+        Pin::new(&mut self.stream).poll_read(cx, buf)
     }
 }
 
 impl AsyncWrite for Patient {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
-        self.turns = if self.is_open { 0 } else { TURNS };
+        if std::mem::take(&mut self.was_read) {
+            self.turns = TURNS;
+        }
         Pin::new(&mut self.stream).poll_write(cx, data)
     }
 
@@ -127,7 +129,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
         let stream = TcpStream::connect(listener.local_addr().expect("bound")).await.expect("connects");
         let (mut other, _) = listener.accept().await.expect("accepts");
-        let mut tunnel = Patient { stream, turns: 0, is_open: false };
+        let mut tunnel = Patient { stream, turns: 0, was_read: true };
         tunnel.write_all(b"GET /").await.expect("writes");
         other.write_all(b"101").await.expect("writes");
         let mut space = [0; 16];
