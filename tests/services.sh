@@ -83,6 +83,7 @@ install_packages() {
     [ -x /bin/kill ] || missing+=("procps")
     command -v node >/dev/null 2>&1 || missing+=("nodejs")
     command -v npm >/dev/null 2>&1 || missing+=("npm")
+    command -v valgrind >/dev/null 2>&1 || missing+=("valgrind")
     [ "${#missing[@]}" -gt 0 ] || return 0
     elevate=$(elevation) && command -v apt-get >/dev/null 2>&1 ||
         fail "missing: ${missing[*]} (PostgreSQL $POSTGRES_MAJOR or later, Redis $REDIS_LEAST or later), and this user may not install packages here.
