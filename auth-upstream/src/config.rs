@@ -98,6 +98,12 @@ impl Config {
         let actor_service = root.optional("actor_service", |field| field.url());
         let sealing = read_sealing(root, env);
         let identity = IdentityConfig::read(root, env);
+        if identity.as_ref().is_some_and(|identity| identity.service_account.is_none()) {
+            let set =
+                "set it, or the variables IDP_SERVICE_ACCOUNT_USERNAME and IDP_SERVICE_ACCOUNT_PASSWORD";
+            let detail = format!("identity.service_account is required, for it saves the profiles: {set}");
+            root.fail("missing_field", detail);
+        }
         Some(Self {
             listen: root.or("listen", SocketAddr::from(([127, 0, 0, 1], 8501)), |field| field.socket_addr()),
             admin: root.or("admin", SocketAddr::from(([127, 0, 0, 1], 8510)), |field| field.socket_addr()),

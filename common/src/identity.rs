@@ -19,7 +19,7 @@
 //! | `service.client_id` | `IDP_SERVICE_CLIENT_ID` | required |
 //! | `service.client_secret_file` | `IDP_SERVICE_CLIENT_SECRET` (the secret itself) | none |
 //! | `service.issuer`, `service.jwks_url` | | as for actor |
-//! | `service_account.username` | `IDP_SERVICE_ACCOUNT_USERNAME` | none: calls no service on its own |
+//! | `service_account.username` | `IDP_SERVICE_ACCOUNT_USERNAME` | none: calls no service on its own, which the authentication upstream must |
 //! | `service_account.password_file` | `IDP_SERVICE_ACCOUNT_PASSWORD` (the password itself) | none |
 //!
 //! Further issuers stand in `[[identity.issuer]]`, each with rules of its own:

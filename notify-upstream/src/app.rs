@@ -51,6 +51,7 @@ pub struct App {
     health: Health,
     database: Check,
     verifier: Arc<Verifier>,
+    calls: ServiceClient,
     service: Service,
     library: Library,
     writer: accept::Writer,
@@ -101,7 +102,7 @@ impl App {
             OwnAddresses { anyone: config.users_may_address_anyone, unverified: config.unverified_addresses };
         let courier = Courier {
             templates: Arc::clone(&templates),
-            actors: Actors::new(config.actor_service.clone(), calls, own),
+            actors: Actors::new(config.actor_service.clone(), calls.clone(), own),
             store: store.clone(),
             outlets,
             suppression: Arc::clone(&suppression),
@@ -121,8 +122,18 @@ impl App {
             workers,
             runner,
         };
-        let parts =
-            Parts { config, templates, reloader, opened, verifier, suppression, means, over, stop_delivery };
+        let parts = Parts {
+            config,
+            templates,
+            reloader,
+            opened,
+            verifier,
+            calls,
+            suppression,
+            means,
+            over,
+            stop_delivery,
+        };
         Ok(Self::assemble(parts, quota))
     }
 
@@ -133,6 +144,7 @@ impl App {
             reloader,
             opened,
             verifier,
+            calls,
             suppression,
             means,
             over,
@@ -166,6 +178,7 @@ impl App {
             health,
             database,
             verifier,
+            calls,
             service,
             library,
             writer,
@@ -187,6 +200,8 @@ impl App {
         let mut background = JoinSet::new();
         let late = Shutdown::new();
         background.spawn(self.verifier.run(shutdown.clone()));
+        let (calls, end) = (self.calls, shutdown.clone());
+        background.spawn(async move { calls.run(end).await });
         background.spawn(Arc::clone(&workers).run(late.clone()));
         for dispatcher in self.dispatchers {
             background.spawn(dispatcher.run(self.stop_delivery.clone()));
@@ -242,6 +257,7 @@ struct Parts {
     reloader: Reloader,
     opened: Database,
     verifier: Arc<Verifier>,
+    calls: ServiceClient,
     suppression: Arc<Suppression>,
     means: Means,
     over: mpsc::UnboundedReceiver<Ended>,

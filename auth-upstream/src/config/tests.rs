@@ -4,11 +4,13 @@ use base64::engine::general_purpose::STANDARD;
 use postern_common::config::parse;
 use postern_common::exit::Exit;
 
-const POOLS: [(&str, &str); 4] = [
+const POOLS: [(&str, &str); 6] = [
     ("IDP_ACTOR_POOL_ID", "us-west-2_actors"),
     ("IDP_ACTOR_CLIENT_ID", "actor-client"),
     ("IDP_SERVICE_POOL_ID", "us-west-2_services"),
     ("IDP_SERVICE_CLIENT_ID", "service-client"),
+    ("IDP_SERVICE_ACCOUNT_USERNAME", "auth"),
+    ("IDP_SERVICE_ACCOUNT_PASSWORD", "sesame"),
 ];
 
 fn read(text: &str, more: &[(&str, &str)]) -> Result<Config, Exit> {
@@ -22,6 +24,13 @@ fn the_variables_of_the_interface_are_enough() {
     assert_eq!(config.listen.port(), 8501);
     assert_eq!((config.confirm, config.flow), (Confirm::Pool, Flow::UserPassword));
     assert!(config.social.is_none() && config.aws.is_none());
+}
+
+#[test]
+fn without_a_service_account_no_profile_could_be_saved() {
+    let env: Env = POOLS[..4].iter().copied().collect();
+    let exit = parse("auth.toml", "", |root| Config::read(root, &env)).expect_err("no account");
+    assert!(exit.message().contains("IDP_SERVICE_ACCOUNT_USERNAME"), "{exit}");
 }
 
 #[test]
