@@ -215,11 +215,34 @@ fn bodies(frames: &[(u8, Vec<u8>)]) -> usize {
     frames.iter().filter(|(kind, _)| *kind == DATA).map(|(_, payload)| payload.len()).sum()
 }
 
+/// An answer that fits into the gateway's buffers, and not into what the system keeps for a client that is narrow.
+fn answer(body: usize) -> Manner {
+    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {body}\r\n\r\n");
+    Manner::Text((head + &"x".repeat(body)).leak())
+}
+
+#[tokio::test]
+async fn the_last_bytes_must_be_taken_as_well() {
+    let front = Front::start(answer(24 << 10), "stall_timeout = \"150ms\"", "").await;
+    let mut stream = front.connect_narrow().await;
+    let ask = frame(HEADERS, END_STREAM | END_HEADERS, 1, &request("/open"));
+    stream.write_all(&[PREFACE, &frame(SETTINGS, 0, 0, &[]), &ask].concat()).await.expect("writes");
+    let gone = async {
+        while !front.gateway.ask("/metrics").await.contains("postern_connections 0") {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, gone).await.expect("the connection is let go");
+    assert!(
+        front.gateway.ask("/metrics").await.contains("code=\"ok\",route=\"open\"} 1"),
+        "after its answer"
+    );
+}
+
 #[tokio::test]
 async fn a_stop_waits_for_those_who_read_slowly() {
     let body = 24 << 10;
-    let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {body}\r\n\r\n{}", "x".repeat(body));
-    let front = Front::start(Manner::Text(answer.leak()), "", "").await;
+    let front = Front::start(answer(body), "", "").await;
     let wide = [0, 4, 0, 16, 0, 0];
     let settings =
         [PREFACE, &frame(SETTINGS, 0, 0, &wide), &frame(WINDOW_UPDATE, 0, 0, &[0, 16, 0, 0])].concat();
