@@ -73,16 +73,7 @@ impl App {
     /// # Errors
     /// Status 64 for templates or settings that are wrong, 69 for a store that is away.
     pub async fn build(mut config: Config, clock: Clock) -> Result<Self, Exit> {
-        let seen = fingerprint(&config.templates.folder);
-        let templates = Templates::load(&config.templates.folder, config.templates.default_locale.clone())
-            .map_err(Exit::usage)?;
-        let templates = Arc::new(ArcSwap::from_pointee(templates));
-        let reloader = Reloader {
-            folder: config.templates.folder.clone(),
-            default_locale: config.templates.default_locale.clone(),
-            templates: Arc::clone(&templates),
-            seen,
-        };
+        let (templates, reloader) = load_templates(&config)?;
         let opened = Database::open(&config.database, Options::new("postern-notify")).await?;
         let store = Store::open(&opened, config.queue.connections).await?;
         let unavailable = |error: crate::store::StoreError| Exit::unavailable(error.to_string());
@@ -262,6 +253,22 @@ struct Parts {
     means: Means,
     over: mpsc::UnboundedReceiver<Ended>,
     stop_delivery: Shutdown,
+}
+
+/// The templates, and what follows their folder from now on.
+fn load_templates(config: &Config) -> Result<(Arc<ArcSwap<Templates>>, Reloader), Exit> {
+    let (folder, default_locale) = (&config.templates.folder, &config.templates.default_locale);
+    // Before they are read: what changes meanwhile is noticed.
+    let seen = fingerprint(folder);
+    let templates = Templates::load(folder, default_locale.clone()).map_err(Exit::usage)?;
+    let templates = Arc::new(ArcSwap::from_pointee(templates));
+    let reloader = Reloader {
+        folder: folder.clone(),
+        default_locale: default_locale.clone(),
+        templates: Arc::clone(&templates),
+        seen,
+    };
+    Ok((templates, reloader))
 }
 
 fn keep_from(config: &Config, now: Timestamp) -> Timestamp {
