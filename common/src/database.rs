@@ -60,13 +60,6 @@ impl Options {
             statement_cache: 256,
         }
     }
-
-    /// The same with another number of PostgreSQL connections.
-    #[must_use]
-    pub fn with_max_connections(mut self, max_connections: u32) -> Self {
-        self.max_connections = max_connections;
-        self
-    }
 }
 
 // === impl Database ===

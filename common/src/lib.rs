@@ -19,6 +19,7 @@ pub mod secret;
 pub mod service;
 pub mod shutdown;
 pub mod supervisor;
+pub mod testing;
 pub mod token;
 
 pub use clock::Clock;

@@ -31,8 +31,6 @@ pub mod recorder;
 pub mod split;
 pub mod surface;
 
-use std::io::Write as _;
-
 pub use answer::Answer;
 pub use broken::Broken;
 pub use browser::Browser;
@@ -42,29 +40,6 @@ pub use edge::{Edge, Gateway};
 pub use mailbox::Mailbox;
 pub use pools::Pools;
 pub use postern::Postern;
+pub use postern_common::testing::{note, skipped};
 pub use split::Split;
 pub use surface::{Person, Surface};
-
-/// Reports a figure that no test asserts: `tests/run` shows it after the tests.
-///
-/// # Panics
-/// If the report cannot be written.
-pub fn note(text: &str) {
-    report("POSTERN_TEST_NOTES", text);
-}
-
-/// Reports a test that this machine cannot run, and why: `tests/run` shows it after the tests.
-///
-/// # Panics
-/// If the report cannot be written.
-pub fn skipped(test: &str, why: &str) {
-    report("POSTERN_TEST_SKIPPED", &format!("{test}: {why}"));
-}
-
-fn report(variable: &str, text: &str) {
-    let env = postern_common::config::Env::of_process();
-    let Some(path) = env.get(variable) else { return };
-    let mut file =
-        std::fs::OpenOptions::new().append(true).create(true).open(path).expect("the report is writable");
-    file.write_all(format!("{text}\n").as_bytes()).expect("the report is writable");
-}

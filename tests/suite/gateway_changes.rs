@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
 
 use postern_tests::program::{Program, Running};
 use postern_tests::recorder::Recorder;
@@ -15,6 +16,9 @@ use tokio::task::JoinSet;
 
 /// Files tried, good and bad in turn.
 const RELOADS: u64 = 200;
+
+/// How long something may take before the test fails rather than hangs.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How often a new process takes over.
 const TAKEOVERS: u32 = 20;
@@ -95,13 +99,12 @@ impl Site {
 
     /// Asks `/config/status` until it is so.
     async fn configured(&self, is: impl Fn(&Value) -> bool) {
-        loop {
-            let status = self.admin.get("/config/status").send().await.expect(200).json();
-            if is(&status) {
-                return;
+        let asking = async {
+            while !is(&self.admin.get("/config/status").send().await.expect(200).json()) {
+                tokio::task::yield_now().await;
             }
-            tokio::task::yield_now().await;
-        }
+        };
+        tokio::time::timeout(PATIENCE, asking).await.expect("the gateway takes the configuration");
     }
 }
 
@@ -128,9 +131,12 @@ impl Load {
     /// Waits until so many more have been served: the change is really made under load.
     async fn goes_on(&self, more: u32) {
         let before = self.served.load(Ordering::Relaxed);
-        while self.served.load(Ordering::Relaxed) < before + more {
-            tokio::task::yield_now().await;
-        }
+        let serving = async {
+            while self.served.load(Ordering::Relaxed) < before + more {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, serving).await.expect("requests are served");
     }
 
     /// How many were served. A request that failed has ended its lane, and is told here.

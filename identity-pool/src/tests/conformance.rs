@@ -1,10 +1,9 @@
 //! One suite of cases against our pool, moto and cognito-local, driven by boto3 as a foreign client
 //! (`tests/peers/boto3`; its `install` brings the peers).
 
-use std::io::Write;
 use std::path::PathBuf;
 
-use postern_common::config::Env;
+use postern_common::testing::skipped;
 use tokio::process::Command;
 
 use super::harness::by_the_machines_clock;
@@ -18,12 +17,7 @@ fn is_installed(part: &str, test: &str) -> bool {
     if folder().join(format!("../../.peers/boto3/{part}.installed")).exists() {
         return true;
     }
-    let reason = format!("skipped: {test}: run tests/peers/boto3/install first");
-    println!("{reason}");
-    if let Some(path) = Env::of_process().get("POSTERN_TEST_SKIPPED") {
-        let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
-        writeln!(file.expect("the list of skipped tests"), "{reason}").expect("the list can be written");
-    }
+    skipped(test, "run tests/peers/boto3/install first");
     false
 }
 

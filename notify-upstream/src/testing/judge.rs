@@ -1,11 +1,10 @@
 //! The official clients of providers, asked what they think of a request (`tests/peers/notify`; its `install` brings
 //! them).
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::Stdio;
 
-use postern_common::config::Env;
+use postern_common::testing::skipped;
 use serde_json::Value;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
@@ -19,12 +18,7 @@ pub(crate) fn installed(test: &str) -> Option<PathBuf> {
     if folder().join("../../.peers/notify/installed").exists() {
         return Some(folder());
     }
-    let reason = format!("skipped: {test}: run tests/peers/notify/install first");
-    println!("{reason}");
-    if let Some(path) = Env::of_process().get("POSTERN_TEST_SKIPPED") {
-        let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
-        writeln!(file.expect("the list of skipped tests"), "{reason}").expect("the list can be written");
-    }
+    skipped(test, "run tests/peers/notify/install first");
     None
 }
 

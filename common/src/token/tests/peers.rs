@@ -1,7 +1,6 @@
 //! What we accept, others accept: mutated tokens, held against jose, aws-jwt-verify and `PyJWT`
 //! (`tests/peers/jwt/install` installs them).
 
-use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
@@ -10,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::kit::{Behaviour, OTHER_RSA, RSA, Server, Signer, issuers};
 use crate::Clock;
-use crate::config::Env;
+use crate::testing::skipped;
 use crate::token::{Verifier, VerifierOptions};
 
 const POOL: &str = "us-west-2_Peers0001";
@@ -280,20 +279,6 @@ fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/peers/jwt")
 }
 
-/// Tells that the peers are not there; the test runner repeats it at its end.
-fn skip() {
-    let reason = "skipped: what_we_accept_others_accept: run tests/peers/jwt/install first";
-    println!("{reason}");
-    if let Some(path) = Env::of_process().get("POSTERN_TEST_SKIPPED") {
-        let mut file = std::fs::OpenOptions::new()
-            .append(true)
-            .create(true)
-            .open(path)
-            .expect("the list of skipped tests");
-        writeln!(file, "{reason}").expect("the list of skipped tests can be written");
-    }
-}
-
 async fn our_verdicts(jwks_text: &str, tokens: &[String]) -> Vec<bool> {
     let server = Server::start(Behaviour::Serve(jwks_text.to_owned())).await;
     let mut pools = issuers(&server.url, &server.url);
@@ -313,7 +298,7 @@ async fn our_verdicts(jwks_text: &str, tokens: &[String]) -> Vec<bool> {
 #[tokio::test]
 async fn what_we_accept_others_accept() {
     if !folder().join("../../.peers/jwt/installed").exists() {
-        return skip();
+        return skipped("what_we_accept_others_accept", "run tests/peers/jwt/install first");
     }
     let mut corpus = Corpus::new(Clock::system().now().unix_seconds());
     let tokens: Vec<String> = (0..TOKENS).map(|n| corpus.token(n % 8)).collect();
