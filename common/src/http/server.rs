@@ -1,21 +1,35 @@
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::response::Response;
 use http::Request;
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SetOnce};
+use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
 use tower::{Service, ServiceExt};
 
 use super::{Limits, Peer, rim};
 use crate::exit::Exit;
 use crate::shutdown::Shutdown;
+
+/// A client that has just connected is about to ask: the stop closes its connection only after so long.
+const YOUNG: Duration = Duration::from_secs(1);
+
+/// What every connection of a listener needs.
+#[derive(Clone)]
+struct Rules {
+    limits: Limits,
+    shutdown: Shutdown,
+    tasks: TaskTracker,
+}
 
 /// Binds the address that a configuration names.
 ///
@@ -32,22 +46,28 @@ pub async fn bind(address: SocketAddr) -> Result<TcpListener, Exit> {
 pub async fn serve(listener: TcpListener, router: Router, limits: Limits, shutdown: Shutdown) {
     let router = rim::wrap(router, limits);
     let permits = Arc::new(Semaphore::new(limits.connections));
-    let drain = GracefulShutdown::new();
+    let rules = Rules { limits, shutdown, tasks: TaskTracker::new() };
     loop {
         let accepted = tokio::select! {
-            () = shutdown.begun() => break,
+            () = rules.shutdown.begun() => break,
             accepted = accept(&listener, &permits) => accepted,
         };
         if let Some((stream, peer, permit)) = accepted {
+            let asked = Arc::new(SetOnce::new());
+            let first = Arc::clone(&asked);
             let router = router.clone().map_request(move |mut request: Request<Incoming>| {
+                if !first.initialized() {
+                    let _another_was_first = first.set(());
+                }
                 request.extensions_mut().insert(peer);
                 request
             });
-            spawn_connection(stream, permit, router, limits, &drain);
+            spawn_connection(stream, permit, router, &rules, asked);
         }
     }
     drop(listener);
-    if tokio::time::timeout(limits.drain, drain.shutdown()).await.is_err() {
+    rules.tasks.close();
+    if tokio::time::timeout(limits.drain, rules.tasks.wait()).await.is_err() {
         tracing::warn!(drain_s = limits.drain.as_secs(), "stopped with requests in flight");
     }
 }
@@ -62,7 +82,7 @@ async fn accept(
         Ok((stream, peer)) => Some((stream, Peer(Some(peer)), permit)),
         Err(error) => {
             tracing::warn!(%error, "cannot accept a connection");
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            tokio::time::sleep(Duration::from_millis(20)).await;
             None
         }
     }
@@ -72,19 +92,31 @@ fn spawn_connection<S>(
     stream: TcpStream,
     permit: OwnedSemaphorePermit,
     router: S,
-    limits: Limits,
-    drain: &GracefulShutdown,
+    rules: &Rules,
+    asked: Arc<SetOnce<()>>,
 ) where
     S: Service<Request<Incoming>, Response = Response, Error = Infallible> + Clone + Send + 'static,
     S::Future: Send + 'static,
 {
     let _best_effort = stream.set_nodelay(true);
     let mut http = hyper::server::conn::http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(limits.head_timeout).max_buf_size(64 << 10);
+    http.timer(TokioTimer::new()).header_read_timeout(rules.limits.head_timeout).max_buf_size(64 << 10);
     let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
-    let connection = drain.watch(connection);
-    tokio::spawn(async move {
-        if let Err(error) = connection.await {
+    let (shutdown, young) = (rules.shutdown.clone(), Instant::now() + YOUNG);
+    rules.tasks.spawn(async move {
+        let mut connection = pin!(connection);
+        let parting = async {
+            shutdown.begun().await;
+            let _asked_or_old = tokio::time::timeout_at(young, asked.wait()).await;
+        };
+        let ended = tokio::select! {
+            ended = connection.as_mut() => ended,
+            () = parting => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        };
+        if let Err(error) = ended {
             tracing::debug!(%error, "connection ended");
         }
         drop(permit);
@@ -96,6 +128,7 @@ mod tests {
     use super::*;
     use crate::http::Json;
     use axum::routing::{get, post};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     async fn started() -> (String, Shutdown, tokio::task::JoinHandle<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("port");
@@ -147,6 +180,24 @@ mod tests {
         let answer = reqwest::Client::new().post(format!("{url}/echo")).json(&serde_json::json!({"n": 3}));
         assert_eq!(answer.send().await.expect("answer").text().await.expect("text"), "3");
         shutdown.begin();
+        served.await.expect("drained");
+    }
+
+    #[tokio::test]
+    async fn a_stop_lets_who_has_only_just_connected_ask() {
+        let (url, shutdown, served) = started().await;
+        let address = url.trim_start_matches("http://").to_owned();
+        let mut young = TcpStream::connect(address).await.expect("connects");
+        // Whoever comes later is accepted later.
+        let other = reqwest::get(format!("{url}/nowhere")).await.expect("answer");
+        assert_eq!(other.status(), 404);
+        drop(other);
+        shutdown.begin();
+        tokio::task::yield_now().await;
+        young.write_all(b"GET /nowhere HTTP/1.1\r\nHost: h\r\n\r\n").await.expect("writes");
+        let mut answer = String::new();
+        young.read_to_string(&mut answer).await.expect("an answer and an end");
+        assert!(answer.starts_with("HTTP/1.1 404 "), "{answer:?}");
         served.await.expect("drained");
     }
 }
