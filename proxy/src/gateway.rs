@@ -20,6 +20,7 @@ use pingora_core::{Error, ErrorType, Result};
 use pingora_proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
 use postern_common::Code;
 
+pub(crate) use self::throttle::at_door;
 use crate::context::{Attempt, Context};
 use crate::patience::Watch;
 use crate::state::State;
@@ -113,10 +114,14 @@ impl ProxyHttp for Gateway {
 
     async fn upstream_request_filter(
         &self,
-        _session: &mut Session,
+        session: &mut Session,
         upstream_request: &mut RequestHeader,
         ctx: &mut Context,
     ) -> Result<()> {
+        // There is a connection now: what remains is the time of the answer.
+        if let (Some(watch), Some(attempt)) = (watch(session), &ctx.attempt) {
+            watch.expect_upstream(ctx.read_timeout(&attempt.pool));
+        }
         forward::prepare(upstream_request, ctx)
     }
 

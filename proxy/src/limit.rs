@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// So many at once, and so many over time.
@@ -110,8 +110,7 @@ impl Limiter {
     /// Takes one for `key`, a hash under a seed that clients cannot know. Different rates need different keys.
     #[must_use]
     pub fn take(&self, rate: Rate, key: u64, now: u64) -> Verdict {
-        let at = usize::try_from(key >> 32).unwrap_or_default() % SHARDS;
-        let mut shard = self.shards[at].lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shard = self.shard(key);
         let known = shard.arrivals.get(&key).copied();
         let (verdict, next) = rate.take(known.unwrap_or(0), now);
         if known.is_none() {
@@ -119,6 +118,26 @@ impl Limiter {
         }
         shard.arrivals.insert(key, next);
         verdict
+    }
+
+    /// Nothing comes for `key` before `until`; to be asked with [`Limiter::exhausted`], and not to be a key of a rate.
+    pub fn exhaust(&self, key: u64, until: u64, now: u64) {
+        let mut shard = self.shard(key);
+        if !shard.arrivals.contains_key(&key) {
+            shard.make_room(self.keys_per_shard.load(Ordering::Relaxed), now);
+        }
+        shard.arrivals.insert(key, until);
+    }
+
+    /// Whether nothing comes for `key` yet.
+    #[must_use]
+    pub fn exhausted(&self, key: u64, now: u64) -> bool {
+        self.shard(key).arrivals.get(&key).is_some_and(|until| *until > now)
+    }
+
+    fn shard(&self, key: u64) -> MutexGuard<'_, Shard> {
+        let at = usize::try_from(key >> 32).unwrap_or_default() % SHARDS;
+        self.shards[at].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How many keys are held.

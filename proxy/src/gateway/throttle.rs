@@ -1,7 +1,7 @@
 //! Rate limits on the way of a request.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use pingora_proxy::Session;
@@ -10,7 +10,7 @@ use postern_common::{Code, Problem};
 
 use super::wire;
 use crate::client;
-use crate::config::{RateBy, RateLimit, Route};
+use crate::config::{Limits, RateBy, RateLimit, Route};
 use crate::context::{Context, Quota};
 use crate::limit::{Rate, Verdict};
 use crate::state::State;
@@ -20,6 +20,7 @@ use crate::wire::Wire;
 const BY_ADDRESS: u64 = 1;
 const BY_PRINCIPAL: u64 = 2;
 const BY_ROUTE: u64 = 16;
+const USED_UP: u64 = 32;
 
 /// Finds out who the client is, and how it came.
 pub(super) fn recognise(session: &Session, ctx: &mut Context) {
@@ -44,6 +45,19 @@ pub(super) fn by_address(state: &State, ctx: &mut Context) -> Result<(), Problem
     match ctx.live.limits.address {
         Some(rate) => take(state, ctx, ("address", false), rate, ctx.client_key),
         None => Ok(()),
+    }
+}
+
+/// What goes before the refusal of a head that never became a request: it counts as one of its sender's all the same.
+/// Behind a trusted proxy the sender is not known, because such a head is not believed.
+pub(crate) fn at_door(state: &State, limits: &Limits, sender: Option<IpAddr>) -> Option<Problem> {
+    let (rate, sender) = (limits.address?, sender?);
+    if limits.trusted_proxies.iter().any(|network| network.contains(sender)) {
+        return None;
+    }
+    match state.limiter.take(rate, state.address_key(sender, BY_ADDRESS), state.nanos()) {
+        Verdict::Allowed { .. } => None,
+        Verdict::Refused { retry_after } => Some(refused(retry_after)),
     }
 }
 
@@ -79,7 +93,7 @@ pub(super) async fn by_route(state: &State, route: &Route, ctx: &mut Context) ->
 }
 
 /// Counts across gateways, in windows of the store. `None` when the store is away: then each gateway counts for
-/// itself.
+/// itself. Once a window is known to be used up, the store is not asked again before it ends.
 async fn count(
     state: &State,
     (store, route, at): (&Cache, &str, usize),
@@ -99,9 +113,18 @@ async fn count(
     let window_ms = i64::try_from(limit.per.as_millis()).unwrap_or(i64::MAX).max(1);
     let now_ms = state.clock.now().0;
     let key = format!("limit:{:016x}:{}", hasher.finish(), now_ms / window_ms);
-    let counted = store.increment(&key, limit.per.saturating_mul(2)).await.ok()?;
     let left_ms = u64::try_from(window_ms - now_ms % window_ms).unwrap_or(0);
     let most = u64::from(limit.requests);
+    let (used_up, now) = (state.keys.hash_one((USED_UP, &key, most)), state.nanos());
+    let counted = if state.limiter.exhausted(used_up, now) {
+        most + 1
+    } else {
+        let counted = store.increment(&key, limit.per.saturating_mul(2)).await.ok()?;
+        if counted >= most {
+            state.limiter.exhaust(used_up, now.saturating_add(left_ms.saturating_mul(1_000_000)), now);
+        }
+        counted
+    };
     ctx.quota = Some(Quota {
         name: name(limit.by),
         most: limit.requests,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::front::{Front, get, head, reply, send};
-use super::harness::{PATIENCE, has_field};
+use super::harness::{Gateway, PATIENCE, has_field};
 use super::origin::Manner;
 
 #[tokio::test]
@@ -46,8 +46,12 @@ async fn a_request_has_a_deadline_and_so_has_the_upstream() {
     let front = Front::start(Manner::Hang, "deadline = \"150ms\"", "").await;
     let slow = get(&mut front.client().await, "/open", &[]).await;
     assert_eq!((slow.status, slow.code().as_str()), (504, "upstream_timeout"));
-    let front = Front::start(Manner::Hang, "", "read_timeout = \"150ms\"").await;
+    // Once there is a connection, the time to make one is not waited for as well: PATIENCE would end before.
+    let timeouts = "connect_timeout = \"30s\"\nread_timeout = \"150ms\"";
+    let front = Front::start(Manner::Hang, "", timeouts).await;
     let silent = get(&mut front.client().await, "/open", &[]).await;
+    assert_eq!((silent.status, silent.code().as_str()), (504, "upstream_timeout"));
+    let silent = Gateway::with(Manner::Hang, "", timeouts).await.get("/open", "").await;
     assert_eq!((silent.status, silent.code().as_str()), (504, "upstream_timeout"));
 }
 

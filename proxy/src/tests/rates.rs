@@ -1,8 +1,10 @@
+use postern_common::cache::testing::RedisServer;
 use postern_common::config::Env;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
+use super::front::{Front, get};
 use super::harness::{Gateway, has_field};
 use super::origin::{Manner, Origin};
 
@@ -61,6 +63,39 @@ async fn a_store_that_is_away_leaves_the_local_limit() {
     let bearer = format!("Authorization: Bearer {}\r\n", gateway.user());
     assert_eq!(gateway.get("/limited", &bearer).await.status, 200);
     assert_eq!(gateway.get("/limited", &bearer).await.code(), "rate_limited");
+}
+
+#[tokio::test]
+async fn a_window_that_is_used_up_is_not_asked_for_again() {
+    let mut redis = RedisServer::start(&[]).await;
+    let limit = "limits = [{ by = \"route\", requests = 2, per = \"1h\", global = true }]";
+    let gateway = gateway(&format!("store = \"{}\"", redis.url()), limit).await;
+    let bearer = format!("Authorization: Bearer {}\r\n", gateway.user());
+    for status in [200, 200, 429] {
+        assert_eq!(gateway.get("/limited", &bearer).await.status, status);
+    }
+    // Who asked would be told that it is away, and would count anew.
+    redis.kill().await;
+    assert_eq!(gateway.get("/limited", &bearer).await.code(), "rate_limited");
+}
+
+#[tokio::test]
+async fn heads_that_are_refused_count_for_their_address() {
+    let limits = "address = { requests = 1, per = \"1h\", burst = 2 }";
+    let gateway = Gateway::with(Manner::Answer, limits, "").await;
+    let broken = "GET /open HTTP/1.1\r\nHost: h\r\nHost: h\r\n\r\n";
+    assert_eq!(gateway.send(broken).await.status, 400);
+    assert_eq!(gateway.get("/open", "").await.status, 200);
+    let refused = gateway.send(broken).await;
+    assert_eq!((refused.code().as_str(), refused.header("connection")), ("rate_limited", Some("close")));
+    assert!(refused.header("retry-after").is_some(), "{refused:?}");
+
+    let front = Front::start(Manner::Answer, limits, "").await;
+    let mut client = front.client().await;
+    for code in ["invalid_target", "invalid_target", "rate_limited"] {
+        assert_eq!(get(&mut client, "/open//twice", &[]).await.code(), code);
+    }
+    assert_eq!(get(&mut client, "/open", &[]).await.code(), "rate_limited");
 }
 
 #[tokio::test]
@@ -130,24 +165,26 @@ async fn road_to_redis() -> (String, tokio::task::JoinHandle<()>) {
 
 #[tokio::test]
 async fn gateways_count_together_and_each_alone_when_redis_dies() {
-    let limit = "limits = [{ by = \"route\", requests = 3, per = \"1h\", global = true }]";
+    let limit = "limits = [{ by = \"address\", requests = 3, per = \"1h\", global = true }]";
     let (url, road) = road_to_redis().await;
-    let store = format!("store = \"{url}\"");
-    let (one, other) = (gateway(&store, limit).await, gateway(&store, limit).await);
-    let ask = async |gateway: &Gateway| {
-        gateway.get("/limited", &format!("Authorization: Bearer {}\r\n", gateway.user())).await
+    let limits = format!("store = \"{url}\"\ntrusted_proxies = [\"127.0.0.0/8\"]");
+    let (one, other) = (gateway(&limits, limit).await, gateway(&limits, limit).await);
+    let ask = async |gateway: &Gateway, from: &str| {
+        let bearer = format!("Authorization: Bearer {}\r\nX-Forwarded-For: {from}\r\n", gateway.user());
+        gateway.get("/limited", &bearer).await
     };
     for gateway in [&one, &other, &one] {
-        assert_eq!(ask(gateway).await.status, 200);
+        assert_eq!(ask(gateway, "9.9.9.1").await.status, 200);
     }
-    let refused = ask(&other).await;
+    let refused = ask(&other, "9.9.9.1").await;
     assert_eq!((refused.status, refused.code().as_str()), (429, "rate_limited"), "counted over both");
     road.abort();
     assert!(road.await.is_err_and(|ended| ended.is_cancelled()));
     for gateway in [&one, &other] {
+        assert_eq!(ask(gateway, "9.9.9.1").await.status, 429, "what is used up stays so to its end");
         for _ in 0..3 {
-            assert_eq!(ask(gateway).await.status, 200, "each counts for itself");
+            assert_eq!(ask(gateway, "9.9.9.2").await.status, 200, "each counts for itself");
         }
-        assert_eq!(ask(gateway).await.status, 429);
+        assert_eq!(ask(gateway, "9.9.9.2").await.status, 429);
     }
 }
