@@ -37,14 +37,19 @@ impl Supervisor {
             .ok()
     }
 
+    /// Says that the process serves, and is the main one of its unit from now on. [`Supervisor::follow`] says it too;
+    /// to be called before it by a successor, whose predecessor ends as soon as it knows.
+    pub fn announce(&self) {
+        self.tell(&format!("READY=1\nMAINPID={}", std::process::id()));
+    }
+
     /// Says that the process serves, then every change of its health in words, and at last that it stops. To be called
     /// when the sockets are bound and everything is built.
     ///
     /// The process is not `READY=1` only once every part is: a unit whose issuer is away is up all the same, and
     /// starting it again would not help. `STATUS=ready` is what `/readyz` answers with 200.
     pub async fn follow(self, health: Health, shutdown: Shutdown) {
-        // A successor that has taken the sockets over is the main process from now on.
-        self.tell(&format!("READY=1\nMAINPID={}", std::process::id()));
+        self.announce();
         let mut parts = health.watch();
         loop {
             parts.mark_unchanged();

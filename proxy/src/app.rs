@@ -1,7 +1,7 @@
 //! The gateway as a whole: built from a configuration, run on sockets that the caller bound.
 
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -13,6 +13,7 @@ use pingora_proxy::http_proxy;
 use postern_common::admin::{Check, Health};
 use postern_common::config::Env;
 use postern_common::exit::Exit;
+use postern_common::supervisor::Supervisor;
 use postern_common::token::{Verifier, VerifierOptions};
 use postern_common::{Clock, Shutdown};
 use tokio::net::TcpListener;
@@ -21,11 +22,13 @@ use tokio::task::JoinSet;
 use tokio_util::task::TaskTracker;
 
 use crate::access::AccessLog;
-use crate::config::Config;
+use crate::admin;
+use crate::config::{Config, Stop};
 use crate::connection::Connections;
 use crate::gateway::Gateway;
 use crate::handover::{Heir, Inheritance};
 use crate::ids::Ids;
+use crate::keep::{self, Keepers};
 use crate::limit::Limiter;
 use crate::listener::Acceptor;
 use crate::live::Live;
@@ -34,7 +37,6 @@ use crate::reload::{ConfigStatus, Fixed, Reloader, Source};
 use crate::state::State;
 use crate::tls::TlsFiles;
 use crate::traces::{self, Exporter};
-use crate::{admin, keep};
 
 /// Bound sockets, one for each `[[listen]]` in the order of the configuration, and one for operators.
 #[derive(Debug)]
@@ -55,12 +57,15 @@ pub struct App {
     fixed: Fixed,
     source: Option<Source>,
     handover: Option<PathBuf>,
-    predecessor: Option<UnixStream>,
+    supervisor: Option<Supervisor>,
     exporter: Option<Exporter>,
 }
 
 /// Pingora's own bound on attempts; the upstream's `retries` is what counts.
 const MOST_ATTEMPTS: usize = 8;
+
+/// How long a successor may take to be ready; its predecessor waits for longer.
+const READY: Duration = Duration::from_secs(20);
 
 /// Idle connections that are kept to all upstreams together, for each worker.
 const KEPT_CONNECTIONS: usize = 512;
@@ -120,7 +125,7 @@ impl App {
             fixed,
             source: None,
             handover,
-            predecessor: None,
+            supervisor: None,
             exporter,
         })
     }
@@ -133,62 +138,104 @@ impl App {
         self
     }
 
-    /// Tells the process that handed its sockets over, once this one serves them.
+    /// Tells the service manager how this process is, from the moment on when it serves.
     #[must_use]
-    pub fn succeeds(mut self, predecessor: UnixStream) -> Self {
-        self.predecessor = Some(predecessor);
+    pub fn supervised(mut self, supervisor: Option<Supervisor>) -> Self {
+        self.supervisor = supervisor;
         self
     }
 
-    /// What stands in the way of readiness.
-    #[must_use]
-    pub fn health(&self) -> Health {
-        self.health.clone()
+    /// Serves until the stop begins, and then until no request is in flight or the drain is over.
+    pub async fn run(mut self, listeners: Listeners, shutdown: Shutdown) {
+        let background = Shutdown::new();
+        let keepers = self.keep(&background);
+        self.serve(listeners, keepers, background, shutdown).await;
     }
 
-    /// Serves until the stop begins, and then until no request is in flight or the drain is over.
-    pub async fn run(self, listeners: Listeners, shutdown: Shutdown) {
+    /// The same in the place of a predecessor, once this process is ready: until then the predecessor serves alone.
+    ///
+    /// # Errors
+    /// Status 69 if it is not ready within [`READY`]; the predecessor then serves on.
+    pub async fn take_over(
+        mut self,
+        listeners: Listeners,
+        predecessor: UnixStream,
+        shutdown: Shutdown,
+    ) -> Result<(), Exit> {
         let background = Shutdown::new();
-        if let Some(path) = &self.handover {
-            wait_for_heir(path, &listeners, &shutdown);
+        let keepers = self.keep(&background);
+        self.running.set_ok();
+        let mut parts = self.health.watch();
+        let ready = parts.wait_for(|parts| parts.values().all(Option::is_none));
+        if !tokio::time::timeout(READY, ready).await.is_ok_and(|ready| ready.is_ok()) {
+            background.begin();
+            return Err(Exit::unavailable(format!("does not take over: {}", self.health)));
         }
-        let keepers = keep::start(&self.state, &self.health, &background);
-        if let Some(exporter) = self.exporter {
+        // The manager must know its new main process before the old one ends.
+        if let Some(supervisor) = &self.supervisor {
+            supervisor.announce();
+        }
+        Inheritance::announce(predecessor);
+        self.serve(listeners, keepers, background, shutdown).await;
+        Ok(())
+    }
+
+    /// Starts what goes on beside the requests.
+    fn keep(&mut self, background: &Shutdown) -> Keepers {
+        let keepers = keep::start(&self.state, &self.health, background);
+        if let Some(exporter) = self.exporter.take() {
             keepers.spawn(exporter.run(background.clone()));
         }
-        if let Some(source) = self.source {
+        if let Some(source) = self.source.take() {
             let tls = self.tls.iter().flatten().cloned().collect();
             let (state, pools) = (Arc::clone(&self.state), Arc::clone(&keepers.pools));
-            keepers.spawn(Reloader::new(source, state, pools, tls, self.fixed).run(background.clone()));
+            let reloader = Reloader::new(source, state, pools, tls, self.fixed.clone());
+            keepers.spawn(reloader.run(background.clone()));
         }
+        keepers
+    }
+
+    async fn serve(self, listeners: Listeners, keepers: Keepers, background: Shutdown, shutdown: Shutdown) {
+        let (accepting, leaving, taken_over) = (Shutdown::new(), Shutdown::new(), Shutdown::new());
+        if let Some(path) = &self.handover {
+            match Heir::wait_at(path, &listeners) {
+                Ok(heir) => drop(tokio::spawn(heir.run(taken_over.clone(), accepting.clone()))),
+                Err(error) => tracing::error!(%error, path = %path.display(), "cannot be taken over"),
+            }
+        }
+        let answering = background.child();
         let admin = listeners.admin.map(|listener| {
             let router = admin::router(&self.state, self.health.clone());
-            tokio::spawn(admin::serve(listener, router, background.clone()))
+            tokio::spawn(admin::serve(listener, router, answering.clone()))
         });
-        let accepting = Shutdown::new();
         let acceptor = Acceptor {
             connections: Arc::clone(&self.connections),
             places: Arc::new(Semaphore::new(self.connections.limits().connections)),
             by_address: Arc::default(),
             tasks: TaskTracker::new(),
+            leaving: leaving.clone(),
         };
         let mut doors = JoinSet::new();
         for (listener, tls) in listeners.public.into_iter().zip(self.tls) {
             doors.spawn(acceptor.clone().run(listener, tls, accepting.clone()));
         }
         self.running.set_ok();
-        if let Some(predecessor) = self.predecessor {
-            Inheritance::announce(predecessor);
+        if let Some(supervisor) = self.supervisor {
+            tokio::spawn(supervisor.follow(self.health.clone(), shutdown.clone()));
         }
-        shutdown.begun().await;
-        self.running.set_failed("stopping");
-        let stop = self.state.live.load().stop;
-        tokio::time::sleep(stop.notice).await;
+        tokio::select! {
+            () = shutdown.begun() => {
+                self.running.set_failed("stopping");
+                tokio::time::sleep(self.state.live.load().stop.notice).await;
+            }
+            // The successor answers operators on the same socket: no probe may hear from us that we stop.
+            () = taken_over.begun() => answering.begin(),
+        }
         self.connections.stop_keeping();
         accepting.begin();
         // What was accepted at the last moment is among the tasks only when its loop has ended.
         while doors.join_next().await.is_some() {}
-        drain(&acceptor.tasks, stop.drain).await;
+        drain(&acceptor.tasks, self.state.live.load().stop, &leaving).await;
         background.begin();
         keepers.finished().await;
         if let Some(admin) = admin {
@@ -197,24 +244,19 @@ impl App {
     }
 }
 
-/// A thread of its own, because it waits for the life of the process.
-fn wait_for_heir(path: &Path, listeners: &Listeners, shutdown: &Shutdown) {
-    let shutdown = shutdown.clone();
-    let waiting = Heir::wait_at(path, listeners).and_then(|heir| {
-        std::thread::Builder::new().name("handover".to_owned()).spawn(move || heir.run(&shutdown)).map(|_| ())
-    });
-    if let Err(error) = waiting {
-        tracing::error!(%error, path = %path.display(), "cannot be taken over");
-    }
-}
-
-/// Waits until no connection is left, for at most so long.
-async fn drain(tasks: &TaskTracker, most: Duration) {
+/// Waits until no connection is left: those that are idle have to leave after a while, the others at last.
+async fn drain(tasks: &TaskTracker, stop: Stop, leaving: &Shutdown) {
     tasks.close();
-    if tokio::time::timeout(most, tasks.wait()).await.is_err() {
+    let empty = async {
+        if tokio::time::timeout(stop.linger, tasks.wait()).await.is_err() {
+            leaving.begin();
+            tasks.wait().await;
+        }
+    };
+    if tokio::time::timeout(stop.drain, empty).await.is_err() {
         tracing::warn!(
             connections = tasks.len(),
-            drain_s = most.as_secs(),
+            drain_s = stop.drain.as_secs(),
             "stopped with requests in flight"
         );
     }

@@ -81,7 +81,11 @@ pub struct Stop {
     /// How long readiness is red while requests are still accepted, so that a load balancer sees it first;
     /// default 0.
     pub notice: Duration,
-    /// How long requests in flight may take after that; default 30 s. The process ends as soon as none is left.
+    /// How long an idle HTTP/1.1 connection may still bring a request after that, whose answer says
+    /// `Connection: close`; default 1 s, so that a busy client is told rather than cut off (RFC 9112 section 9.6).
+    pub linger: Duration,
+    /// How long requests in flight may take, from the same moment on; default 30 s. The process ends as soon as no
+    /// connection is left.
     pub drain: Duration,
 }
 
@@ -164,6 +168,7 @@ impl Stop {
         let default = Self::default();
         Some(Self {
             notice: section.or("notice", default.notice, |field| field.duration()),
+            linger: section.or("linger", default.linger, |field| field.duration()),
             drain: section.or("drain", default.drain, |field| field.duration()),
         })
     }
@@ -171,7 +176,7 @@ impl Stop {
 
 impl Default for Stop {
     fn default() -> Self {
-        Self { notice: Duration::ZERO, drain: Duration::from_secs(30) }
+        Self { notice: Duration::ZERO, linger: Duration::from_secs(1), drain: Duration::from_secs(30) }
     }
 }
 

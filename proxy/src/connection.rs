@@ -15,7 +15,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::sync::watch;
 
 use crate::config::Limits;
-use crate::gateway::Gateway;
+use crate::gateway::{Gateway, at_door};
 use crate::metrics::Metrics;
 use crate::state::State;
 use crate::wire::{HeadEvent, Wire};
@@ -49,16 +49,16 @@ impl Connections {
         self.stopping.send_replace(true);
     }
 
-    /// Serves requests until the client leaves, a head is refused, or the stop finds the connection idle.
-    pub(crate) async fn serve(&self, mut wire: Box<Wire>, stop: Shutdown) {
+    /// Serves requests until the client leaves, a head is refused, or the connection is idle and has to leave.
+    pub(crate) async fn serve(&self, mut wire: Box<Wire>, leaving: Shutdown) {
         if wire.is_http2() {
-            return Box::pin(self.serve_http2(wire, stop)).await;
+            return Box::pin(self.serve_http2(wire, leaving)).await;
         }
         let stopping = self.stopping.subscribe();
-        let mut stop = pin!(stop.begun());
+        let mut leaving = pin!(leaving.begun());
         let mut first = true;
         loop {
-            match wire.read_head(first, stop.as_mut()).await {
+            match wire.read_head(first, leaving.as_mut()).await {
                 HeadEvent::Ready => {}
                 HeadEvent::Closed => return,
                 HeadEvent::Late => {
@@ -83,6 +83,7 @@ impl Connections {
     /// Answers what never became a request, and closes.
     async fn refuse(&self, wire: &mut Wire, problem: Problem) {
         let id = self.state.ids.next(&self.state.clock);
+        let problem = at_door(&self.state, &self.limits(), wire.client()).unwrap_or(problem);
         let rendered = problem.render(&id.to_string());
         let mut answer = format!(
             "HTTP/1.1 {} {}\r\nConnection: close\r\nContent-Length: {}\r\nX-Request-Id: {id}\r\n",

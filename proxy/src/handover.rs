@@ -4,10 +4,10 @@
 //! listening sockets (SCM_RIGHTS) and begins to accept beside the old one; then it says so, and the old process
 //! drains and ends. The queue of a socket belongs to both, so no connection is lost in between.
 
-use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::io::{self, IoSlice, IoSliceMut, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -17,15 +17,20 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags,
 };
-use tokio::net::TcpListener;
+use tokio::io::{AsyncReadExt, Interest};
+use tokio::net::UnixListener;
 
 use crate::app::Listeners;
+use crate::sockets::Sockets;
 
 /// Sockets that one hand-over can carry.
 const MOST: usize = 64;
 
 /// How long each side waits for the other.
 const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How long to wait after one that did not.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// What the new process says once it serves.
 const SERVING: &[u8] = b"serving\n";
@@ -35,14 +40,12 @@ const SERVING: &[u8] = b"serving\n";
 pub(crate) struct Heir {
     listener: UnixListener,
     sockets: Vec<OwnedFd>,
-    has_admin: bool,
 }
 
 /// A taken-over set of sockets, and the way to tell that they are served.
 #[derive(Debug)]
 pub struct Inheritance {
-    /// The sockets.
-    pub listeners: Listeners,
+    sockets: Sockets,
     old: UnixStream,
 }
 
@@ -57,36 +60,50 @@ impl Heir {
         let listener = UnixListener::bind(&own)?;
         // Renamed into place, so that whoever connects meets a socket that listens.
         std::fs::rename(&own, path)?;
-        Ok(Self { listener, sockets, has_admin: listeners.admin.is_some() })
+        Ok(Self { listener, sockets })
     }
 
-    /// Hands the sockets to whoever asks, and begins the stop once they are served there.
-    pub(crate) fn run(self, shutdown: &Shutdown) {
-        loop {
-            let Ok((stream, _)) = self.listener.accept() else { return };
-            match self.hand_to(stream) {
-                Ok(()) => {
-                    tracing::info!("another process has taken over");
-                    return shutdown.begin();
-                }
-                Err(error) => tracing::warn!(%error, "the process that wanted to take over did not"),
-            }
+    /// Hands the sockets to whoever asks, and begins `taken_over` once they are served there. At the stop they are
+    /// closed here as well, or clients would be let into a queue that nobody empties.
+    pub(crate) async fn run(self, taken_over: Shutdown, stop: Shutdown) {
+        tokio::select! {
+            () = stop.begun() => {}
+            () = self.hand_over() => taken_over.begin(),
         }
     }
 
-    fn hand_to(&self, mut stream: UnixStream) -> io::Result<()> {
-        stream.set_read_timeout(Some(TIMEOUT))?;
+    async fn hand_over(&self) {
+        loop {
+            let handed = match self.listener.accept().await {
+                Ok((stream, _)) => self.hand_to(stream).await,
+                Err(error) => Err(error),
+            };
+            match handed {
+                Ok(()) => return tracing::info!("another process has taken over"),
+                Err(error) => tracing::warn!(%error, "the process that wanted to take over did not"),
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    async fn hand_to(&self, mut stream: tokio::net::UnixStream) -> io::Result<()> {
+        stream.writable().await?;
+        stream.try_io(Interest::WRITABLE, || self.send(&stream))?;
+        let mut answer = [0; SERVING.len()];
+        tokio::time::timeout(TIMEOUT, stream.read_exact(&mut answer)).await??;
+        if answer == SERVING { Ok(()) } else { Err(io::Error::other("an unknown answer")) }
+    }
+
+    fn send(&self, stream: &tokio::net::UnixStream) -> io::Result<()> {
         let sockets: Vec<BorrowedFd<'_>> = self.sockets.iter().map(AsFd::as_fd).collect();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if !control.push(SendAncillaryMessage::ScmRights(&sockets)) {
             return Err(io::Error::other("too many sockets"));
         }
-        let kind = [u8::from(self.has_admin)];
-        rustix::net::sendmsg(&stream, &[IoSlice::new(&kind)], &mut control, SendFlags::empty())?;
-        let mut answer = vec![0; SERVING.len()];
-        stream.read_exact(&mut answer)?;
-        if answer == SERVING { Ok(()) } else { Err(io::Error::other("an unknown answer")) }
+        // They need a byte to travel with.
+        rustix::net::sendmsg(stream, &[IoSlice::new(&[0])], &mut control, SendFlags::empty())?;
+        Ok(())
     }
 }
 
@@ -105,20 +122,18 @@ impl Inheritance {
         old.set_read_timeout(Some(TIMEOUT))?;
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
-        let mut kind = [0];
-        rustix::net::recvmsg(&old, &mut [IoSliceMut::new(&mut kind)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
-        let mut listeners = Vec::new();
+        let mut byte = [0];
+        rustix::net::recvmsg(&old, &mut [IoSliceMut::new(&mut byte)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+        let mut sockets = Vec::new();
         for message in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(sockets) = message {
-                for socket in sockets {
-                    let listener = std::net::TcpListener::from(socket);
-                    listener.set_nonblocking(true)?;
-                    listeners.push(TcpListener::from_std(listener)?);
-                }
+            if let RecvAncillaryMessage::ScmRights(passed) = message {
+                sockets.extend(passed.map(std::net::TcpListener::from));
             }
         }
-        let admin = if kind == [1] { listeners.pop() } else { None };
-        Ok(Self { listeners: Listeners { public: listeners, admin }, old })
+        if sockets.is_empty() {
+            return Err(io::Error::other("it passed no socket"));
+        }
+        Ok(Self { sockets: Sockets(sockets), old })
     }
 
     /// Tells the old process that its sockets are served.
@@ -128,9 +143,9 @@ impl Inheritance {
         }
     }
 
-    /// The sockets, and what [`crate::App::succeeds`] takes.
+    /// The sockets, and what [`crate::App::take_over`] takes.
     #[must_use]
-    pub fn into_parts(self) -> (Listeners, UnixStream) {
-        (self.listeners, self.old)
+    pub fn into_parts(self) -> (Sockets, UnixStream) {
+        (self.sockets, self.old)
     }
 }

@@ -32,6 +32,7 @@ pub mod policy;
 mod reload;
 pub mod route;
 mod schema;
+mod sockets;
 mod state;
 mod stream;
 pub mod target;
@@ -47,6 +48,7 @@ pub use context::Trace;
 pub use explain::{Sender, explain};
 pub use handover::Inheritance;
 pub use schema::SCHEMA;
+pub use sockets::Sockets;
 
 #[cfg(test)]
 mod tests;

@@ -18,6 +18,9 @@ use crate::wire::{Transport, Wire};
 /// How long to wait when the system has no descriptor or memory for another connection.
 const BREATH: Duration = Duration::from_millis(20);
 
+/// What a socket's queue holds at most, as it is bound here (tokio's own number).
+const BACKLOG: usize = 1024;
+
 /// A place among the open connections; given back when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Permit {
@@ -40,6 +43,8 @@ pub(crate) struct Acceptor {
     pub(crate) places: Arc<Semaphore>,
     pub(crate) by_address: Arc<ByAddress>,
     pub(crate) tasks: TaskTracker,
+    /// Begins when idle connections have to leave.
+    pub(crate) leaving: Shutdown,
 }
 
 // === impl ByAddress ===
@@ -80,35 +85,60 @@ impl Acceptor {
     /// Accepts until the stop begins.
     pub(crate) async fn run(self, listener: TcpListener, tls: Option<Arc<TlsFiles>>, stop: Shutdown) {
         loop {
-            let accepted = tokio::select! {
-                () = stop.begun() => return,
-                accepted = self.accept(&listener) => accepted,
-            };
-            if let Some((stream, peer, permit)) = accepted {
-                let _best_effort = stream.set_nodelay(true);
-                self.tasks.spawn(serve(
-                    Arc::clone(&self.connections),
-                    stream,
-                    peer,
-                    permit,
-                    tls.clone(),
-                    stop.clone(),
-                ));
+            tokio::select! {
+                () = stop.begun() => return self.empty(listener, tls.as_ref()),
+                accepted = self.accept(&listener) => {
+                    if let Some((stream, peer, place)) = accepted {
+                        self.take_in(stream, peer, place, tls.as_ref());
+                    }
+                }
             }
         }
     }
 
-    /// `None` when the system or the caps refuse.
-    async fn accept(&self, listener: &TcpListener) -> Option<(TcpStream, SocketAddr, Permit)> {
-        let total = Arc::clone(&self.places).acquire_owned().await.ok()?;
-        let (stream, peer) = match listener.accept().await {
-            Ok(accepted) => accepted,
+    /// `None` when the system refuses.
+    async fn accept(&self, listener: &TcpListener) -> Option<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
+        let place = Arc::clone(&self.places).acquire_owned().await.ok()?;
+        match listener.accept().await {
+            Ok((stream, peer)) => Some((stream, peer, place)),
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection");
                 tokio::time::sleep(BREATH).await;
-                return None;
+                None
             }
-        };
+        }
+    }
+
+    /// Takes in what waits in the queue of a socket before it is closed: the system would reset it.
+    fn empty(&self, listener: TcpListener, tls: Option<&Arc<TlsFiles>>) {
+        let Ok(listener) = listener.into_std() else { return };
+        for _ in 0..BACKLOG {
+            let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else { return };
+            let Ok((stream, peer)) = listener.accept() else { return };
+            if stream.set_nonblocking(true).is_ok()
+                && let Ok(stream) = TcpStream::from_std(stream)
+            {
+                self.take_in(stream, peer, place, tls);
+            }
+        }
+    }
+
+    /// Serves a connection, unless its client has too many.
+    fn take_in(
+        &self,
+        stream: TcpStream,
+        peer: SocketAddr,
+        place: OwnedSemaphorePermit,
+        tls: Option<&Arc<TlsFiles>>,
+    ) {
+        let Some(permit) = self.admit(peer, place) else { return };
+        let _best_effort = stream.set_nodelay(true);
+        let (connections, tls) = (Arc::clone(&self.connections), tls.cloned());
+        self.tasks.spawn(serve(connections, stream, peer, permit, tls, self.leaving.clone()));
+    }
+
+    /// `None` when the cap on one address refuses.
+    fn admit(&self, peer: SocketAddr, total: OwnedSemaphorePermit) -> Option<Permit> {
         let client = peer.ip().to_canonical();
         let address = counted(client);
         let metrics = self.connections.metrics();
@@ -123,7 +153,7 @@ impl Acceptor {
         metrics.connections.inc();
         let by_address = Arc::clone(&self.by_address);
         let (gauge, unheard) = (metrics.connections.clone(), metrics.unheard.clone());
-        Some((stream, peer, Permit { _total: total, by_address, address, gauge, unheard }))
+        Some(Permit { _total: total, by_address, address, gauge, unheard })
     }
 }
 
@@ -133,7 +163,7 @@ async fn serve(
     peer: SocketAddr,
     permit: Permit,
     tls: Option<Arc<TlsFiles>>,
-    stop: Shutdown,
+    leaving: Shutdown,
 ) {
     let limits = connections.limits();
     let transport = match tls {
@@ -148,5 +178,5 @@ async fn serve(
     };
     let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
     let wire = Wire::new(transport, peer, limits, Some(permit));
-    connections.serve(Box::new(wire), stop).await;
+    connections.serve(Box::new(wire), leaving).await;
 }

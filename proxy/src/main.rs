@@ -8,9 +8,9 @@ use postern_common::config::{self, Env};
 use postern_common::exit::Exit;
 use postern_common::supervisor::Supervisor;
 use postern_common::token::{Verifier, VerifierOptions};
-use postern_common::{Clock, Shutdown, http, log};
+use postern_common::{Clock, Shutdown, log};
 use postern_proxy::config::TestToken;
-use postern_proxy::{App, Config, Inheritance, Listeners, Sender};
+use postern_proxy::{App, Config, Inheritance, Sender, Sockets};
 
 /// Postern's gateway.
 #[derive(Parser)]
@@ -68,6 +68,7 @@ fn run(path: &Path, env: &Env, take_over: bool) -> Result<(), Exit> {
     let filter = env.get("POSTERN_LOG").unwrap_or("info");
     log::check(filter).map_err(|reason| Exit::usage(format!("POSTERN_LOG: {reason}")))?;
     log::init(log::Format::Json, filter);
+    let passed = Sockets::of_process()?;
     let config = config::load(path, |root| Config::read(root, env))?;
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     if let Some(workers) = config.workers {
@@ -78,36 +79,26 @@ fn run(path: &Path, env: &Env, take_over: bool) -> Result<(), Exit> {
     runtime.block_on(async {
         let shutdown =
             Shutdown::on_signals().map_err(|error| Exit::unavailable(format!("no signals: {error}")))?;
-        let (listeners, predecessor) = if take_over {
+        let (sockets, predecessor) = if take_over {
+            if !passed.is_empty() {
+                return Err(Exit::usage("--take-over brings sockets of its own: none may be passed"));
+            }
             let path =
                 config.handover.as_ref().ok_or_else(|| Exit::usage("--take-over needs [handover] socket"))?;
-            let (listeners, predecessor) = Inheritance::take(path)?.into_parts();
-            (listeners, Some(predecessor))
+            let (sockets, predecessor) = Inheritance::take(path)?.into_parts();
+            (sockets, Some(predecessor))
         } else {
-            (bind(&config).await?, None)
+            (passed, None)
         };
-        let mut app = App::build(config, Clock::system())?.watch(path.to_owned(), env.clone());
-        if let Some(predecessor) = predecessor {
-            app = app.succeeds(predecessor);
+        let listeners = sockets.listeners(&config).await?;
+        let app = App::build(config, Clock::system())?.watch(path.to_owned(), env.clone());
+        let app = app.supervised(Supervisor::of(env));
+        match predecessor {
+            Some(predecessor) => app.take_over(listeners, predecessor, shutdown).await?,
+            None => app.run(listeners, shutdown).await,
         }
-        if let Some(supervisor) = Supervisor::of(env) {
-            tokio::spawn(supervisor.follow(app.health(), shutdown.clone()));
-        }
-        app.run(listeners, shutdown).await;
         Ok(())
     })
-}
-
-async fn bind(config: &Config) -> Result<Listeners, Exit> {
-    let mut public = Vec::with_capacity(config.listen.len());
-    for listen in &config.listen {
-        public.push(http::bind(listen.address).await?);
-    }
-    let admin = match config.admin {
-        Some(address) => Some(http::bind(address).await?),
-        None => None,
-    };
-    Ok(Listeners { public, admin })
 }
 
 #[expect(clippy::print_stdout, reason = "the answer of a command")]

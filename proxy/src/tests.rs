@@ -15,6 +15,7 @@ mod refusals;
 mod reload;
 mod requests;
 mod slowness;
+mod sockets;
 mod stop;
 mod traced;
 mod upgrade;

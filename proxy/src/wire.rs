@@ -29,7 +29,7 @@ use crate::listener::Permit;
 use crate::patience::{Fault, Patience, Watch};
 pub(crate) use backlog::Backlog;
 use frames::Frames;
-pub(crate) use read_head::HeadEvent;
+pub(crate) use read_head::{HeadEvent, YOUNG};
 pub(crate) use transport::Transport;
 
 /// Small writes are gathered up to this, so that head and body leave in one packet.
@@ -328,7 +328,7 @@ impl AsyncWrite for Wire {
 /// would reset the connection under it.
 impl Drop for Wire {
     fn drop(&mut self) {
-        let unread = !matches!(self.framing, Framing::Done | Framing::Tunnel);
+        let unread = !matches!(self.framing, Framing::Done | Framing::Tunnel) || !self.inbound.is_empty();
         let (Some(transport), permit) = (self.transport.take(), self.permit.take()) else { return };
         if let (true, Some(permit)) = (self.unheard.load(Ordering::Relaxed), &permit) {
             permit.unheard.inc();

@@ -131,6 +131,7 @@ fn proxy(folder: &Folder, addresses: &Addresses) -> Result<Layer, Exit> {
         .set(&["access_log", "to"], access_log)
         .set(&["access_log", "max_bytes"], "64MiB")
         .set(&["stop", "notice"], "0s")
+        .set(&["stop", "linger"], "0s")
         .set(&["stop", "drain"], "500ms");
     let upstreams = [
         ("auth", addresses.auth),

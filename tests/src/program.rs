@@ -1,8 +1,11 @@
 //! The real programs as processes of their own, for what only a process shows: exit statuses, signals, restarts.
 
 use std::collections::BTreeMap;
+use std::net::TcpListener;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader, Lines};
@@ -19,7 +22,16 @@ pub struct Program {
     arguments: Vec<String>,
     environment: BTreeMap<String, String>,
     folder: PathBuf,
+    /// Listening sockets that it is started with.
+    passed: Vec<Arc<TcpListener>>,
 }
+
+/// Puts standard input, and standard error where two sockets are passed, where `sd_listen_fds(3)` looks for them, and
+/// becomes the program. A shell, because the id of the process must stand in a variable before the process is there.
+const PASS: &str = r#"exec 3<&0 0</dev/null
+if [ "$LISTEN_FDS" = 2 ]; then exec 4<&2 2>>"$LOG"; fi
+unset LOG; export LISTEN_PID=$$
+exec "$0" "$@""#;
 
 /// A program that has ended.
 #[derive(Debug)]
@@ -31,6 +43,8 @@ pub struct Ended {
     pub stdout: String,
     /// What it wrote to standard error.
     pub stderr: String,
+    /// What it told its service manager, but for what [`Running::until_ready`] has read.
+    pub told: Vec<String>,
 }
 
 /// A program that runs; it is killed when this is dropped.
@@ -62,7 +76,13 @@ impl Program {
     /// Any other program, which is run in the folder.
     #[must_use]
     pub fn at(path: PathBuf, folder: &Path) -> Self {
-        Self { path, arguments: Vec::new(), environment: BTreeMap::new(), folder: folder.to_owned() }
+        Self {
+            path,
+            arguments: Vec::new(),
+            environment: BTreeMap::new(),
+            folder: folder.to_owned(),
+            passed: Vec::new(),
+        }
     }
 
     /// With an argument.
@@ -79,8 +99,20 @@ impl Program {
         self
     }
 
+    /// With these sockets, as systemd passes them; one or two.
+    #[must_use]
+    pub fn passing(mut self, sockets: &[Arc<TcpListener>]) -> Self {
+        assert!(sockets.len() <= 2, "there are two standard streams to pass sockets by");
+        self.passed = sockets.to_vec();
+        self
+    }
+
     fn command(&self) -> Command {
-        let mut command = Command::new(&self.path);
+        let mut command =
+            Command::new(if self.passed.is_empty() { &self.path } else { Path::new("/bin/sh") });
+        if !self.passed.is_empty() {
+            command.args(["-c", PASS]).arg(&self.path);
+        }
         command.args(&self.arguments).env_clear().envs(&self.environment).current_dir(&self.folder);
         command.stdin(Stdio::null()).kill_on_drop(true);
         command
@@ -98,6 +130,7 @@ impl Program {
             status: output.status.code(),
             stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
             stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+            told: Vec::new(),
         }
     }
 
@@ -112,16 +145,22 @@ impl Program {
         let file = std::fs::File::create(&log).expect("the test's folder can be written");
         let heard = log.with_extension("notify");
         let says = UnixDatagram::bind(&heard).expect("the test's folder can be written");
-        let mut child = self
-            .command()
-            .env("NOTIFY_SOCKET", heard)
-            .stdout(Stdio::piped())
-            .stderr(file)
-            .spawn()
-            .unwrap_or_else(|error| panic!("{}: {error}", self.path.display()));
+        let mut command = self.command();
+        command.env("NOTIFY_SOCKET", heard).stdout(Stdio::piped()).stderr(file);
+        if let [first, others @ ..] = self.passed.as_slice() {
+            command.env("LISTEN_FDS", self.passed.len().to_string()).env("LOG", &log).stdin(duplicate(first));
+            if let Some(second) = others.first() {
+                command.stderr(duplicate(second));
+            }
+        }
+        let mut child = command.spawn().unwrap_or_else(|error| panic!("{}: {error}", self.path.display()));
         let stdout = child.stdout.take().expect("standard output is piped");
         Running { child, name, lines: BufReader::new(stdout).lines(), log, says }
     }
+}
+
+fn duplicate(socket: &TcpListener) -> OwnedFd {
+    socket.as_fd().try_clone_to_owned().expect("a descriptor is free")
 }
 
 // === impl Running ===
@@ -218,7 +257,11 @@ impl Running {
         let rest = self.lines.into_inner().read_to_string(&mut stdout).await;
         rest.expect("the rest of standard output is text");
         let stderr = std::fs::read_to_string(&self.log).unwrap_or_default();
-        Ended { status: status.expect("a child can be waited for").code(), stdout, stderr }
+        let (mut told, mut datagram) = (Vec::new(), [0; 4096]);
+        while let Ok(length) = self.says.try_recv(&mut datagram) {
+            told.push(String::from_utf8_lossy(&datagram[..length]).into_owned());
+        }
+        Ended { status: status.expect("a child can be waited for").code(), stdout, stderr, told }
     }
 }
 

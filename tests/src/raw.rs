@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::answer::Answer;
@@ -13,25 +13,82 @@ use crate::answer::Answer;
 /// How long a peer may take before the test fails rather than hangs.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// A connection that is kept.
+pub struct Connection {
+    stream: Box<dyn Stream>,
+}
+
+/// Plain or encrypted.
+trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
+
+impl Connection {
+    /// A plain one.
+    ///
+    /// # Panics
+    /// If the peer does not accept.
+    pub async fn open(address: SocketAddr) -> Self {
+        Self::over(TcpStream::connect(address).await.expect("the peer accepts"))
+    }
+
+    /// Over a stream that is open already.
+    pub fn over(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Self {
+        Self { stream: Box::new(stream) }
+    }
+
+    /// Sends a request and reads its answer.
+    ///
+    /// # Panics
+    /// If the connection ends before the answer does.
+    pub async fn exchange(&mut self, request: &[u8]) -> Answer {
+        answered(request, exchange(&mut *self.stream, request)).await
+    }
+
+    /// Waits for the end, before which nothing may come.
+    ///
+    /// # Panics
+    /// If something does, or the end does not.
+    pub async fn closed(mut self) {
+        let mut rest = Vec::new();
+        let reading = tokio::time::timeout(PATIENCE, self.stream.read_to_end(&mut rest)).await;
+        let read = reading.expect("the end in time").expect("an end and no reset");
+        assert_eq!(read, 0, "after the last answer: {:?}", String::from_utf8_lossy(&rest));
+    }
+}
+
+impl std::fmt::Debug for Connection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connection").finish_non_exhaustive()
+    }
+}
+
 /// Sends the bytes on a connection of its own and reads one answer, up to the end that its head announces.
 ///
 /// # Panics
 /// If the peer does not accept, or what it sends is not an HTTP/1.1 answer.
 pub async fn send(address: SocketAddr, request: &[u8]) -> Answer {
+    let exchanging = async {
+        let mut stream = TcpStream::connect(address).await?;
+        exchange(&mut stream, request).await
+    };
+    answered(request, exchanging).await
+}
+
+async fn answered(request: &[u8], exchange: impl Future<Output = std::io::Result<Vec<u8>>>) -> Answer {
     let asked =
         String::from_utf8_lossy(request.split(|byte| *byte == b'\r').next().unwrap_or_default()).into_owned();
-    let answered = tokio::time::timeout(PATIENCE, exchange(address, request)).await;
-    match answered {
+    match tokio::time::timeout(PATIENCE, exchange).await {
         Ok(Ok(bytes)) => parse(asked, &bytes),
         Ok(Err(error)) => panic!("{asked}: {error}"),
         Err(_) => panic!("{asked}: no answer within {PATIENCE:?}"),
     }
 }
 
-async fn exchange(address: SocketAddr, request: &[u8]) -> std::io::Result<Vec<u8>> {
-    let mut stream = TcpStream::connect(address).await?;
+async fn exchange(stream: &mut (impl Stream + ?Sized), request: &[u8]) -> std::io::Result<Vec<u8>> {
     // The peer may refuse and close before it has read everything; its answer is what counts.
     let _ = stream.write_all(request).await;
+    let _ = stream.flush().await;
     let mut bytes = Vec::new();
     let mut part = [0_u8; 8192];
     loop {

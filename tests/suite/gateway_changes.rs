@@ -1,43 +1,38 @@
 //! The gateway as a process under load, while its configuration and the process itself are exchanged: no request
-//! fails.
+//! fails, whether its client opens a connection for each request, keeps one, or speaks HTTP/2.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
+use postern_common::config::Env;
+use postern_tests::load::{Kind, Load, Target};
 use postern_tests::program::{Program, Running};
 use postern_tests::recorder::Recorder;
 use postern_tests::{Client, Pools, ports, raw};
+use rustls::RootCertStore;
 use serde_json::Value;
 use tempfile::TempDir;
-use tokio::task::JoinSet;
-
-/// Files tried, good and bad in turn.
-const RELOADS: u64 = 200;
 
 /// How long something may take before the test fails rather than hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How often a new process takes over.
-const TAKEOVERS: u32 = 20;
-
 /// What a gateway needs to be started again and again.
 struct Site {
     folder: TempDir,
-    address: SocketAddr,
+    plain: SocketAddr,
+    encrypted: SocketAddr,
+    authority: RootCertStore,
     admin: Client,
     pools: Pools,
     _upstream: Recorder,
     text: String,
 }
 
-/// Clients that ask until they are told that it is enough.
-struct Load {
-    done: Arc<AtomicBool>,
-    served: Arc<AtomicU32>,
-    lanes: JoinSet<()>,
+/// How often something is done; a variable says another number.
+fn times(variable: &str, default: u32) -> u32 {
+    Env::of_process().get(variable).map_or(default, |times| times.parse().expect("a number"))
 }
 
 // === impl Site ===
@@ -45,20 +40,27 @@ struct Load {
 impl Site {
     async fn new() -> Self {
         let (folder, upstream) = (tempfile::tempdir().expect("a folder"), Recorder::start().await);
-        let (port, admin) = (ports::free(1), ports::free(1));
+        let ports = ports::free(3);
+        let [plain, encrypted, admin] =
+            [0, 1, 2].map(|number| SocketAddr::from(([127, 0, 0, 1], ports + number)));
         let text = format!(
-            "[[listen]]\naddress = \"127.0.0.1:{port}\"\n[admin]\naddress = \"127.0.0.1:{admin}\"\n\
-             [access_log]\nto = \"off\"\n[handover]\nsocket = \"{}/proxy.sock\"\n\
-             [upstream.origin]\naddresses = [\"{}\"]\n\
+            "[[listen]]\naddress = \"{plain}\"\n\
+             [[listen]]\naddress = \"{encrypted}\"\n\
+             [listen.tls]\ncertificate = \"{0}/server.pem\"\nkey = \"{0}/server.key\"\n\
+             [admin]\naddress = \"{admin}\"\n\
+             [access_log]\nto = \"off\"\n[handover]\nsocket = \"{0}/proxy.sock\"\n\
+             [upstream.origin]\naddresses = [\"{1}\"]\n\
              [[route]]\npath = \"/open\"\nmethods = [\"GET\"]\nupstream = \"origin\"\npolicy = \"public\"\n\
              [[route]]\npath = \"/closed\"\nmethods = [\"GET\"]\nupstream = \"origin\"\npolicy = {{ users = \"any\" }}\n",
             folder.path().display(),
             upstream.address(),
         );
         let site = Self {
+            authority: certify(&folder),
             folder,
-            address: SocketAddr::from(([127, 0, 0, 1], port)),
-            admin: Client::new(&format!("http://127.0.0.1:{admin}")),
+            plain,
+            encrypted,
+            admin: Client::new(&format!("http://{admin}")),
             pools: Pools::start().await,
             _upstream: upstream,
             text,
@@ -84,17 +86,21 @@ impl Site {
         self.pools.variables().iter().fold(program, |program, (name, value)| program.env(name, value))
     }
 
-    /// Starts the first process; it is ready when this returns.
-    async fn start(&self) -> Running {
-        let mut running = self.program().start();
-        running.until_ready().await;
-        running
+    /// Its two sockets, as a service manager holds them.
+    fn sockets(&self) -> [Arc<TcpListener>; 2] {
+        [self.encrypted, self.plain].map(|address| Arc::new(TcpListener::bind(address).expect("a free port")))
     }
 
     async fn load(&self) -> Load {
         let (_, token) = self.pools.user(&[]).await;
-        let closed = format!("/closed HTTP/1.1\r\nAuthorization: Bearer {token}");
-        Load::start(self.address, &["/open HTTP/1.1".to_owned(), closed])
+        Load::start(Target {
+            plain: self.plain,
+            tls: (self.encrypted, self.authority.clone()),
+            requests: vec![
+                ("/open", Vec::new()),
+                ("/closed", vec![("authorization", format!("Bearer {token}"))]),
+            ],
+        })
     }
 
     /// Asks `/config/status` until it is so.
@@ -108,52 +114,46 @@ impl Site {
     }
 }
 
-// === impl Load ===
+/// Makes a certificate for `localhost`; what trusts it.
+fn certify(folder: &TempDir) -> RootCertStore {
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
+    std::fs::write(folder.path().join("server.pem"), made.cert.pem()).expect("written");
+    std::fs::write(folder.path().join("server.key"), made.signing_key.serialize_pem()).expect("written");
+    let mut authority = RootCertStore::empty();
+    authority.add(made.cert.der().clone()).expect("an authority");
+    authority
+}
 
-impl Load {
-    /// Two lanes for each request, each request on a connection of its own.
-    fn start(address: SocketAddr, requests: &[String]) -> Self {
-        let (done, served) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
-        let mut lanes = JoinSet::new();
-        for request in requests.iter().chain(requests) {
-            let (done, served) = (Arc::clone(&done), Arc::clone(&served));
-            let request = format!("GET {request}\r\nHost: gate\r\nConnection: close\r\n\r\n");
-            lanes.spawn(async move {
-                while !done.load(Ordering::Relaxed) {
-                    let _ = raw::send(address, request.as_bytes()).await.expect(200);
-                    served.fetch_add(1, Ordering::Relaxed);
-                }
-            });
+/// Starts a program; it is ready when this returns.
+async fn ready(program: &Program) -> Running {
+    let mut running = program.start();
+    running.until_ready().await;
+    running
+}
+
+/// Ends the load, and says what was done under it. Who holds a connection was told to go `told` times at least, or
+/// never.
+async fn finish(load: Load, done: &str, told: Option<u32>) {
+    let counts = load.finish().await;
+    let said: Vec<String> = counts
+        .iter()
+        .map(|(kind, served, told)| format!("{kind:?} {served} requests, told to go {told} times"))
+        .collect();
+    postern_tests::note(&format!("gateway: {done} under load, no request failed: {}", said.join("; ")));
+    for (kind, _, count) in counts {
+        match told {
+            Some(least) if kind != Kind::Fresh => assert!(count >= least, "{kind:?}: told {count} times"),
+            Some(_) | None => assert!(told.is_some() || count == 0, "{kind:?}: told {count} times"),
         }
-        Self { done, served, lanes }
-    }
-
-    /// Waits until so many more have been served: the change is really made under load.
-    async fn goes_on(&self, more: u32) {
-        let before = self.served.load(Ordering::Relaxed);
-        let serving = async {
-            while self.served.load(Ordering::Relaxed) < before + more {
-                tokio::task::yield_now().await;
-            }
-        };
-        tokio::time::timeout(PATIENCE, serving).await.expect("requests are served");
-    }
-
-    /// How many were served. A request that failed has ended its lane, and is told here.
-    async fn finish(mut self) -> u32 {
-        self.done.store(true, Ordering::Relaxed);
-        while let Some(lane) = self.lanes.join_next().await {
-            lane.expect("no request fails");
-        }
-        self.served.load(Ordering::Relaxed)
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_hundred_reloads_good_and_bad_fail_no_request() {
+async fn two_hundred_reloads_good_and_bad_fail_no_request_and_end_no_connection() {
     let site = Site::new().await;
-    let running = site.start().await;
-    let load = site.load().await;
+    let running = ready(&site.program()).await;
+    let mut load = site.load().await;
+    let reloads = times("POSTERN_RELOADS", 200);
     let bad = [
         "[[route]]\n",
         "no TOML at all [",
@@ -161,7 +161,7 @@ async fn two_hundred_reloads_good_and_bad_fail_no_request() {
         "[[test]]\nrequest = \"GET /open\"\ndecision = \"not_found\"\n",
     ];
     let mut version = 1;
-    for number in 0..RELOADS {
+    for number in 0..reloads {
         if number % 2 == 0 {
             version += 1;
             site.write(&format!("{}response_headers = {{ X-Version = \"{version}\" }}\n", site.text));
@@ -174,13 +174,10 @@ async fn two_hundred_reloads_good_and_bad_fail_no_request() {
         }
     }
     load.goes_on(10).await;
-    let served = load.finish().await;
-    postern_tests::note(&format!(
-        "gateway: {RELOADS} reloads under load, {served} requests served, none failed"
-    ));
+    finish(load, &format!("{reloads} reloads"), None).await;
     let (_, token) = site.pools.user(&[]).await;
     let answer =
-        Client::new(&format!("http://{}", site.address)).with_token(&token).get("/closed").send().await;
+        Client::new(&format!("http://{}", site.plain)).with_token(&token).get("/closed").send().await;
     assert_eq!(answer.expect(200).header("x-version"), version.to_string(), "the last good one is live");
     assert_eq!(running.stop("TERM").await.status, Some(0));
 }
@@ -188,22 +185,71 @@ async fn two_hundred_reloads_good_and_bad_fail_no_request() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn twenty_processes_take_over_from_one_another_and_no_request_fails() {
     let site = Site::new().await;
-    let mut running = site.start().await;
-    let load = site.load().await;
-    for _ in 0..TAKEOVERS {
+    let mut running = ready(&site.program()).await;
+    let mut load = site.load().await;
+    let takeovers = times("POSTERN_TAKEOVERS", 20);
+    let probing = probe(site.admin.address());
+    for _ in 0..takeovers {
         load.goes_on(10).await;
-        let mut next = site.program().arg("--take-over").start();
-        next.until_ready().await;
+        let next = ready(&site.program().arg("--take-over")).await;
         let ended = running.wait().await;
         assert_eq!(ended.status, Some(0), "{}", ended.stderr);
+        let stops = |told: &String| told.contains("STOPPING=1");
+        assert!(!ended.told.iter().any(stops), "the unit does not stop: {:?}", ended.told);
         running = next;
     }
     load.goes_on(10).await;
-    let served = load.finish().await;
-    postern_tests::note(&format!(
-        "gateway: {TAKEOVERS} take-overs under load, {served} requests served, none failed"
-    ));
+    assert!(!probing.is_finished(), "readiness turned red: {:?}", probing.await);
+    probing.abort();
+    finish(load, &format!("{takeovers} take-overs"), Some(takeovers)).await;
+    let ended = running.stop("TERM").await;
+    assert_eq!(ended.status, Some(0));
+    assert!(ended.told.concat().contains("STOPPING=1"), "this one does: {:?}", ended.told);
+}
+
+/// Asks for readiness again and again, as a load balancer does; ends when it is red.
+fn probe(admin: SocketAddr) -> tokio::task::JoinHandle<()> {
+    tokio::spawn(async move {
+        loop {
+            let _ = raw::send(admin, b"GET /readyz HTTP/1.1\r\nHost: admin\r\nConnection: close\r\n\r\n")
+                .await
+                .expect(200);
+        }
+    })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn twenty_restarts_behind_sockets_that_the_service_manager_holds_fail_no_request() {
+    let site = Site::new().await;
+    let sockets = site.sockets();
+    let program = site.program().passing(&sockets);
+    let mut running = ready(&program).await;
+    let mut load = site.load().await;
+    let restarts = times("POSTERN_RESTARTS", 20);
+    for _ in 0..restarts {
+        load.goes_on(10).await;
+        let ended = running.stop("TERM").await;
+        assert_eq!(ended.status, Some(0), "{}", ended.stderr);
+        running = ready(&program).await;
+    }
+    load.goes_on(10).await;
+    finish(load, &format!("{restarts} restarts"), Some(restarts)).await;
     assert_eq!(running.stop("TERM").await.status, Some(0));
+}
+
+#[tokio::test]
+async fn a_socket_that_the_configuration_does_not_name_is_refused() {
+    let site = Site::new().await;
+    let stranger = Arc::new(TcpListener::bind("127.0.0.1:0").expect("a free port"));
+    let address = stranger.local_addr().expect("bound");
+    let ended = site.program().passing(&[stranger]).start().wait().await;
+    assert!(ended.expect(64, 1)[0].contains(&address.to_string()), "{}", ended.stderr);
+    let connected = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let no_listener =
+        std::net::TcpStream::connect(connected.local_addr().expect("bound")).expect("connected");
+    let no_listener = Arc::new(TcpListener::from(std::os::fd::OwnedFd::from(no_listener)));
+    let ended = site.program().passing(&[no_listener]).start().wait().await;
+    assert!(ended.expect(64, 1)[0].contains("socket 0 of LISTEN_FDS"), "{}", ended.stderr);
 }
 
 #[tokio::test]
@@ -211,8 +257,8 @@ async fn an_access_log_that_was_moved_is_opened_anew_on_a_signal() {
     let site = Site::new().await;
     let (log, moved) = (site.folder.path().join("access.log"), site.folder.path().join("access.log.1"));
     site.write(&site.text.replace("\"off\"", &format!("\"{}\"", log.display())));
-    let running = site.start().await;
-    let ask = async || raw::send(site.address, b"GET /open HTTP/1.1\r\nHost: gate\r\n\r\n").await.expect(200);
+    let running = ready(&site.program()).await;
+    let ask = async || raw::send(site.plain, b"GET /open HTTP/1.1\r\nHost: gate\r\n\r\n").await.expect(200);
     let _ = ask().await;
     std::fs::rename(&log, &moved).expect("moved");
     running.signal("USR1").await;

@@ -18,11 +18,11 @@ use tokio::task::JoinSet;
 
 use super::Connections;
 use crate::config::Limits;
-use crate::gateway::Gateway;
+use crate::gateway::{Gateway, at_door};
 use crate::head::{HeadFault, http2};
 use crate::state::State;
 use crate::stream::ClientStream;
-use crate::wire::Wire;
+use crate::wire::{Wire, YOUNG};
 use standing::{End, Offence, Standing};
 
 /// What is kept of an answer, in bytes, until the client takes it: one frame (RFC 9113 section 4.2). Answers that are
@@ -40,7 +40,7 @@ struct Carrier {
 
 impl Connections {
     /// Serves streams until the client leaves, is idle for too long, or the stop has let the last one end.
-    pub(super) async fn serve_http2(&self, mut wire: Box<Wire>, stop: Shutdown) {
+    pub(super) async fn serve_http2(&self, mut wire: Box<Wire>, leaving: Shutdown) {
         let limits = self.limits();
         let socket_digest = Some(wire.socket());
         let digest =
@@ -56,7 +56,7 @@ impl Connections {
             tokio::select! {
                 // What has ended is counted before more is taken in.
                 biased;
-                () = stop.begun(), if !standing.is_over() => {
+                () = self.parting(&standing, &leaving), if !standing.is_over() => {
                     connection.graceful_shutdown();
                     standing.end(Instant::now());
                 }
@@ -95,6 +95,18 @@ impl Connections {
         while streams.join_next().await.is_some() {}
     }
 
+    /// Returns when the client is to be told to go. One that has only just connected is about to ask: a GOAWAY
+    /// before its first stream would make its request fail, and not just go elsewhere.
+    async fn parting(&self, standing: &Standing, leaving: &Shutdown) {
+        if standing.has_begun() {
+            let mut stopping = self.stopping.subscribe();
+            drop(stopping.wait_for(|stopping| *stopping).await);
+        } else {
+            leaving.begun().await;
+            tokio::time::sleep_until((standing.born() + YOUNG).into()).await;
+        }
+    }
+
     fn carrier(&self, limits: &Arc<Limits>) -> Carrier {
         Carrier {
             proxy: Arc::clone(&self.proxy),
@@ -121,7 +133,8 @@ impl Carrier {
     /// Answers what is no request of ours; the other streams of its connection go on.
     async fn refuse(&self, mut session: HttpSession, fault: HeadFault) {
         let id = self.state.ids.next(&self.state.clock);
-        let problem = Problem::new(fault.code()).detail(fault.detail());
+        let problem = at_door(&self.state, &self.limits, client(&session))
+            .unwrap_or_else(|| Problem::new(fault.code()).detail(fault.detail()));
         let rendered = problem.render(&id.to_string());
         self.state.note_at_door(id, problem.code(), "HTTP/2", client(&session));
         let Ok(mut head) = ResponseHeader::build(rendered.status, Some(4)) else { return };

@@ -1,9 +1,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use tokio::net::TcpListener;
+
 use super::harness::{Gateway, PATIENCE};
 use super::origin::{Manner, Origin};
-use crate::Inheritance;
+use crate::{Inheritance, Listeners};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_process_takes_the_sockets_over_and_no_request_fails() {
@@ -36,12 +38,13 @@ async fn a_new_process_takes_the_sockets_over_and_no_request_fails() {
     };
     tokio::time::timeout(PATIENCE, offered).await.expect("the sockets are offered");
     let inheritance = tokio::task::spawn_blocking(move || path).await.expect("a path");
-    let handle = tokio::runtime::Handle::current();
-    let inheritance = tokio::task::spawn_blocking(move || {
-        let _runtime = handle.enter();
-        Inheritance::take(&inheritance).expect("sockets")
+    let inheritance = tokio::task::spawn_blocking(move || Inheritance::take(&inheritance).expect("sockets"));
+    let (sockets, predecessor) = inheritance.await.expect("does not panic").into_parts();
+    let mut sockets = sockets.0.into_iter().map(|socket| {
+        socket.set_nonblocking(true).expect("a socket");
+        TcpListener::from_std(socket).expect("a socket")
     });
-    let (listeners, predecessor) = inheritance.await.expect("does not panic").into_parts();
+    let listeners = Listeners { public: sockets.by_ref().take(1).collect(), admin: sockets.next() };
     assert_eq!(listeners.public[0].local_addr().expect("bound"), front);
     let origin = Origin::start(Manner::Answer).await;
     let upstream = format!("addresses = [\"{}\"]", origin.address);

@@ -127,14 +127,15 @@ impl Gateway {
             parse("test.toml", &text, |root| Config::read(root, &env)).expect("a good configuration");
         let file = log.path().join("proxy.toml");
         std::fs::write(&file, &text).expect("writes");
-        let mut app = App::build(config, Clock::system()).expect("builds").watch(file, env);
-        if let Some(predecessor) = predecessor {
-            app = app.succeeds(predecessor);
-        }
+        let app = App::build(config, Clock::system()).expect("builds").watch(file, env);
         let bound = |listener: Option<&TcpListener>| listener.expect("one").local_addr().expect("bound");
         let (address, admin_address) = (bound(listeners.public.first()), bound(listeners.admin.as_ref()));
         let shutdown = Shutdown::new();
-        let running = tokio::spawn(app.run(listeners, shutdown.clone()));
+        let stop = shutdown.clone();
+        let running = match predecessor {
+            None => tokio::spawn(app.run(listeners, stop)),
+            Some(old) => tokio::spawn(async { app.take_over(listeners, old, stop).await.expect("ready") }),
+        };
         let issuer = endpoint;
         let asking = reqwest::Client::builder().no_proxy().tls_certs_only([]).build().expect("a client");
         let key = Arc::new(key);

@@ -1,25 +1,34 @@
+use std::io::{Read, Write};
+use std::time::{Duration, Instant};
+
+use super::front::{Front, get};
 use super::harness::{Gateway, PATIENCE};
 use super::origin::Manner;
 
+const ASK: &str = "GET /open HTTP/1.1\r\nHost: h\r\n\r\n";
+
+/// Idle connections have to leave at once.
+const HURRY: &str = "[stop]\nlinger = \"0s\"";
+
 #[tokio::test]
 async fn an_idle_gateway_ends_at_once() {
-    let gateway = Gateway::start(Manner::Answer).await;
+    let gateway = Gateway::with(Manner::Answer, "", HURRY).await;
     let mut client = gateway.connect().await;
-    client.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
+    client.write(ASK).await;
     assert_eq!(client.answer().await.expect("an answer").status, 200);
-    let began = std::time::Instant::now();
+    let began = Instant::now();
     gateway.finish().await;
-    assert!(began.elapsed() < std::time::Duration::from_secs(2), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
     assert!(client.is_closed().await);
 }
 
 #[tokio::test]
 async fn a_request_in_flight_is_answered_before_the_end() {
-    let gateway = Gateway::start(Manner::Answer).await;
+    let gateway = Gateway::with(Manner::Answer, "", HURRY).await;
     let mut client = gateway.connect().await;
     client.write("POST /open HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\na").await;
     let mut warm = gateway.connect().await;
-    warm.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
+    warm.write(ASK).await;
     assert_eq!(warm.answer().await.expect("an answer").status, 200);
     gateway.shutdown.begin();
     assert!(warm.is_closed().await, "idle connections end first");
@@ -27,6 +36,72 @@ async fn a_request_in_flight_is_answered_before_the_end() {
     let answer = client.answer().await.expect("an answer");
     assert_eq!((answer.status, answer.header("connection")), (200, Some("close")));
     tokio::time::timeout(PATIENCE, gateway.running).await.expect("ends").expect("does not panic");
+}
+
+#[tokio::test]
+async fn a_client_that_keeps_its_connection_is_told_to_go_before_it_ends() {
+    let gateway = Gateway::with(Manner::Answer, "", "[stop]\nlinger = \"10s\"").await;
+    let (mut warm, mut late) = (gateway.connect().await, gateway.connect().await);
+    for client in [&mut warm, &mut late] {
+        client.write(ASK).await;
+        assert_eq!(client.answer().await.expect("an answer").header("connection"), Some("keep-alive"));
+    }
+    let began = Instant::now();
+    gateway.shutdown.begin();
+    loop {
+        warm.write(ASK).await;
+        if warm.answer().await.expect("an answer, and no end").header("connection") == Some("close") {
+            break;
+        }
+    }
+    assert!(warm.is_closed().await);
+    // What is sent in one go is answered once, and that answer is not lost with the rest.
+    late.write(&ASK.repeat(3)).await;
+    assert_eq!(late.answer().await.expect("an answer").header("connection"), Some("close"));
+    assert!(late.is_closed().await);
+    tokio::time::timeout(PATIENCE, gateway.running).await.expect("ends").expect("does not panic");
+    assert!(began.elapsed() < Duration::from_secs(10), "nothing is waited for that has left");
+}
+
+#[tokio::test]
+async fn who_waits_in_the_queue_of_the_socket_is_served() {
+    let gateway = Gateway::with(Manner::Answer, "", HURRY).await;
+    gateway.get("/open", "").await;
+    // The gateway is on this thread: it accepts none of these before the stop begins.
+    let waiting: Vec<_> = (0..32)
+        .map(|_| {
+            let mut client = std::net::TcpStream::connect(gateway.address).expect("connects");
+            client.write_all(ASK.as_bytes()).expect("writes");
+            client
+        })
+        .collect();
+    gateway.finish().await;
+    for mut client in waiting {
+        client.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        let mut text = String::new();
+        client.read_to_string(&mut text).expect("an answer and an end");
+        assert!(text.starts_with("HTTP/1.1 200 ") && text.contains("onnection: close"), "{text:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_client_of_http2_is_told_to_go_but_not_before_it_could_ask() {
+    let front = Front::start(Manner::Answer, "", "").await;
+    let (warm, connection) = h2::client::handshake(front.connect().await).await.expect("a handshake");
+    let warm_ended = tokio::spawn(connection);
+    let mut warm = warm.ready().await.expect("ready");
+    assert_eq!(get(&mut warm, "/open", &[]).await.status, 200);
+    let (young, connection) = h2::client::handshake(front.connect().await).await.expect("a handshake");
+    let young_ended = tokio::spawn(connection);
+    let mut young = young.ready().await.expect("ready");
+    front.gateway.shutdown.begin();
+    let ended = tokio::time::timeout(PATIENCE, warm_ended).await.expect("an end in time");
+    assert!(ended.expect("does not panic").is_ok(), "with a GOAWAY without an error");
+    assert!(!young_ended.is_finished());
+    assert_eq!(get(&mut young, "/open", &[]).await.status, 200, "who has only just connected may ask");
+    let ended = tokio::time::timeout(PATIENCE, young_ended).await.expect("an end in time");
+    assert!(ended.expect("does not panic").is_ok(), "with a GOAWAY without an error");
+    front.gateway.finish().await;
 }
 
 #[tokio::test]

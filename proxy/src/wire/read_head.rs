@@ -13,7 +13,7 @@ use crate::framing::Framing;
 use crate::head::{Head, HeadFault, Progress};
 
 /// A client that has just connected is about to ask: the stop finds its connection idle only after so long.
-const YOUNG: Duration = Duration::from_secs(1);
+pub(crate) const YOUNG: Duration = Duration::from_secs(1);
 
 /// One read; the buffer stands on the stack, so that waiting for a request costs no memory.
 const READ: usize = 8 << 10;

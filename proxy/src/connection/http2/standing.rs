@@ -43,6 +43,9 @@ pub(super) struct Standing {
     malformed: usize,
     /// Streams that the client gave up, less those that it let come to an end.
     abandoned: usize,
+    born: Instant,
+    /// Whether the client has begun a stream.
+    has_begun: bool,
     /// When the client was told to go.
     told: Option<Instant>,
     /// Whether it began a stream long after that.
@@ -59,12 +62,24 @@ impl Standing {
         Self {
             malformed: 0,
             abandoned: 0,
+            born: now,
+            has_begun: false,
             told: None,
             stays: false,
             sent_away: false,
             patience: limits.head_timeout,
             ended: now,
         }
+    }
+
+    /// When the client connected.
+    pub(super) fn born(&self) -> Instant {
+        self.born
+    }
+
+    /// Whether it has begun a stream since.
+    pub(super) fn has_begun(&self) -> bool {
+        self.has_begun
     }
 
     /// How long the connection may have no stream from now on.
@@ -86,6 +101,7 @@ impl Standing {
     /// A stream begins. One that crossed the GOAWAY on its way is served, as RFC 9113 section 6.8 has it; a client
     /// that opens others never acknowledges it, and would have the connection for good.
     pub(super) fn begin(&mut self, limits: &Limits, now: Instant) {
+        self.has_begun = true;
         match self.told {
             None => self.patience = limits.idle_timeout,
             Some(told) => self.stays |= now.duration_since(told) > limits.head_timeout,

@@ -1,0 +1,51 @@
+use std::net::TcpListener;
+
+use postern_common::config::{Env, parse};
+
+use crate::{Config, Sockets};
+
+/// A configuration that listens on these addresses, the last of them for operators.
+fn config(addresses: [&str; 3]) -> Config {
+    let [first, second, admin] = addresses;
+    let text = format!(
+        "[[listen]]\naddress = \"{first}\"\n[[listen]]\naddress = \"{second}\"\n[admin]\naddress = \"{admin}\"\n"
+    );
+    let env = Env::from([
+        ("IDP_ACTOR_POOL_ID", "actors"),
+        ("IDP_ACTOR_CLIENT_ID", "web"),
+        ("IDP_SERVICE_POOL_ID", "services"),
+        ("IDP_SERVICE_CLIENT_ID", "machines"),
+        ("CLOUD_REGION", "us-west-2"),
+    ]);
+    parse("test.toml", &text, |root| Config::read(root, &env)).expect("a good configuration")
+}
+
+fn bound() -> (TcpListener, String) {
+    let socket = TcpListener::bind("127.0.0.1:0").expect("binds");
+    let address = socket.local_addr().expect("bound").to_string();
+    (socket, address)
+}
+
+#[tokio::test]
+async fn a_passed_socket_serves_the_listener_of_its_address() {
+    let ((admin, operators), (second, clients)) = (bound(), bound());
+    let config = config(["127.0.0.1:0", &clients, &operators]);
+    let listeners = Sockets(vec![admin, second]).listeners(&config).await.expect("listeners");
+    let addresses = listeners.public.iter().chain(&listeners.admin);
+    let addresses: Vec<String> =
+        addresses.map(|listener| listener.local_addr().expect("bound").to_string()).collect();
+    assert_eq!(addresses[1..], [clients, operators], "whatever their order");
+    assert!(addresses[0].starts_with("127.0.0.1:"), "the other one is bound here: {addresses:?}");
+}
+
+#[tokio::test]
+async fn a_socket_of_no_listener_is_refused_before_anything_is_bound() {
+    let ((known, clients), (stranger, nobody), (other, neither)) = (bound(), bound(), bound());
+    // Bound already, which is not what the operator has to hear.
+    let (_taken, taken) = bound();
+    let config = config([&clients, &taken, "127.0.0.1:0"]);
+    let refused = Sockets(vec![known, stranger, other]).listeners(&config).await.expect_err("refused");
+    let message = refused.message();
+    assert!(message.contains(&nobody) && message.contains(&neither), "{message}");
+    assert!(refused.status() == 64 && !message.contains(&clients), "{message}");
+}
