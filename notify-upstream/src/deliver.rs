@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use postern_common::clock::Timestamp;
+use postern_common::{Clock, Shutdown};
 
 use crate::actor::{Actors, NoAddress};
 use crate::address::{Address, AddressHash, Recipient};
@@ -36,8 +36,10 @@ pub struct Courier {
 pub struct Attempt<'a> {
     /// The row.
     pub claimed: &'a Claimed,
-    /// Now.
-    pub began: Timestamp,
+    /// The time.
+    pub clock: &'a Clock,
+    /// Calls nobody any more once it has begun.
+    pub stop: &'a Shutdown,
 }
 
 /// How an attempt ended.
@@ -47,6 +49,10 @@ pub enum Verdict {
     Sent(Sent),
     /// It did not work.
     Failed(Failure),
+    /// Its time was over before its turn came.
+    Expired,
+    /// The stop came before its turn.
+    Stopped,
 }
 
 /// The provider took it.
@@ -83,7 +89,7 @@ impl Courier {
     /// Delivers, or says why not.
     pub async fn deliver(&self, attempt: &Attempt<'_>) -> Verdict {
         match self.try_deliver(attempt).await {
-            Ok(sent) => Verdict::Sent(sent),
+            Ok(verdict) => verdict,
             Err(failure) => Verdict::Failed(failure),
         }
     }
@@ -94,7 +100,7 @@ impl Courier {
         self.outlets.is_in_trouble(channel)
     }
 
-    async fn try_deliver(&self, attempt: &Attempt<'_>) -> Result<Sent, Failure> {
+    async fn try_deliver(&self, attempt: &Attempt<'_>) -> Result<Verdict, Failure> {
         let record = &attempt.claimed.record;
         let channel = record.lane.channel;
         let (content, settings) = self.render(attempt)?;
@@ -117,11 +123,20 @@ impl Courier {
         if attempt.claimed.attempt > 1
             && let Some(sent) = self.reconcile(channel, &message, settings.ambiguous).await?
         {
-            return Ok(sent);
+            return Ok(Verdict::Sent(sent));
         }
-        let avoid = attempt.claimed.attempt;
-        let outcome = self.outlets.send(channel, &message, avoid).await;
-        outcome.map_err(|(provider, refusal)| self.judge(provider, refusal, channel, &address))
+        let pass = tokio::select! {
+            biased;
+            pass = self.outlets.pass(channel, &message, attempt.claimed.attempt, record.lane.priority) => pass,
+            () = attempt.stop.begun() => return Ok(Verdict::Stopped),
+        };
+        let pass = pass.map_err(|refusal| self.judge(None, refusal, channel, &address))?;
+        if record.expires_at.is_some_and(|end| end <= attempt.clock.now()) {
+            return Ok(Verdict::Expired);
+        }
+        let outcome = pass.send(&message).await;
+        let outcome = outcome.map_err(|(name, refusal)| self.judge(Some(name), refusal, channel, &address));
+        outcome.map(Verdict::Sent)
     }
 
     /// Whether an earlier attempt has reached a provider after all: by what a provider has reported under our id, else by
@@ -197,13 +212,19 @@ impl Courier {
     }
 
     /// What a provider's refusal means here.
-    fn judge(&self, provider: String, refusal: Refusal, channel: Channel, address: &Address) -> Failure {
+    fn judge(
+        &self,
+        provider: Option<String>,
+        refusal: Refusal,
+        channel: Channel,
+        address: &Address,
+    ) -> Failure {
         if refusal.suppress {
             self.suppression.note(channel, address, &refusal.code);
         }
         Failure {
             class: refusal.class,
-            provider: (!provider.is_empty()).then_some(provider),
+            provider,
             code: refusal.code,
             detail: refusal.detail,
             retry_after: refusal.retry_after,

@@ -2,18 +2,18 @@
 
 use std::time::Duration;
 
-use tokio::sync::Semaphore;
-
 use crate::deliver::Sent;
-use crate::notification::Channel;
+use crate::notification::{Channel, Priority};
 use crate::provider::{Codes, Message, Provider, Refusal, Sight, Taken};
 
 mod breaker;
 mod build;
 mod rate;
+mod turnstile;
 
 pub use breaker::Breaker;
 pub use rate::Rate;
+pub use turnstile::{Slot, Turnstile};
 
 /// The providers of each channel.
 #[derive(Debug)]
@@ -31,12 +31,18 @@ pub struct Outlet {
     pub provider: Provider,
     /// Its share among the providers of the channel.
     pub weight: u32,
-    /// Calls at once at most.
-    pub concurrency: Semaphore,
-    /// Calls a second at most, over all replicas; none is no limit.
-    pub rate: Option<Rate>,
+    /// Calls at once and a second at most.
+    pub turnstile: Turnstile,
     /// Whether it works.
     pub breaker: Breaker,
+}
+
+/// A provider that was chosen for a message, and the right to call it.
+#[derive(Debug)]
+pub struct Pass<'a> {
+    outlet: &'a Outlet,
+    codes: &'a Codes,
+    _slot: Slot,
 }
 
 /// Deadline of one call, above every deadline within it.
@@ -51,30 +57,27 @@ impl Outlets {
         Self { channels, codes }
     }
 
-    /// Sends through one of the channel's providers: by weight, another one with every attempt, none that is known to
-    /// fail while another works.
+    /// Waits for a turn at one of the channel's providers: by weight, another one with every attempt, none that is known
+    /// to fail while another works. The most urgent of those that wait for one comes first.
     ///
     /// # Errors
-    /// The name of the provider (empty if none was called) and what it said.
-    pub async fn send(
+    /// The channel has no provider for such an address.
+    pub async fn pass(
         &self,
         channel: Channel,
         message: &Message<'_>,
         attempt: i32,
-    ) -> Result<Sent, (String, Refusal)> {
+        priority: Priority,
+    ) -> Result<Pass<'_>, Refusal> {
         let outlets = &self.channels[channel.index()];
         let Some(outlet) = choose(outlets, message, attempt) else {
-            let refusal = Refusal {
+            return Err(Refusal {
                 class: crate::retry::Class::Configuration,
                 code: "no_provider".to_owned(),
                 ..Refusal::unfit()
-            };
-            return Err((String::new(), refusal));
+            });
         };
-        match outlet.call(message, &self.codes).await {
-            Ok(taken) => Ok(outlet.sent(message, taken)),
-            Err(refusal) => Err((outlet.name.clone(), refusal)),
-        }
+        Ok(Pass { outlet, codes: &self.codes, _slot: outlet.turnstile.pass(priority).await })
     }
 
     /// Asks the channel's providers, by our id, for a message that may have been handed over.
@@ -113,22 +116,27 @@ impl Outlets {
     }
 }
 
+impl Pass<'_> {
+    /// Sends.
+    ///
+    /// # Errors
+    /// The name of the provider and what it said.
+    pub async fn send(self, message: &Message<'_>) -> Result<Sent, (String, Refusal)> {
+        let outcome = match tokio::time::timeout(CALL, self.outlet.provider.send(message)).await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(self.codes.judge("*", "timeout")),
+        };
+        self.outlet.breaker.note(outcome.as_ref().err().map(|refusal| refusal.class));
+        match outcome {
+            Ok(taken) => Ok(self.outlet.sent(message, taken)),
+            Err(refusal) => Err((self.outlet.name.clone(), refusal)),
+        }
+    }
+}
+
 impl Outlet {
     fn sent(&self, message: &Message<'_>, taken: Taken) -> Sent {
         Sent { provider: self.name.clone(), detail: taken.detail, address: Some(message.to.hash()) }
-    }
-
-    async fn call(&self, message: &Message<'_>, codes: &Codes) -> Result<Taken, Refusal> {
-        let _slot = self.concurrency.acquire().await;
-        if let Some(rate) = &self.rate {
-            rate.turn().await;
-        }
-        let outcome = match tokio::time::timeout(CALL, self.provider.send(message)).await {
-            Ok(outcome) => outcome,
-            Err(_) => Err(codes.judge("*", "timeout")),
-        };
-        self.breaker.note(outcome.as_ref().err().map(|refusal| refusal.class));
-        outcome
     }
 }
 
@@ -169,8 +177,7 @@ mod tests {
             name: name.to_owned(),
             provider: Provider::Script(script.clone()),
             weight,
-            concurrency: Semaphore::new(8),
-            rate: None,
+            turnstile: Turnstile::new(8, None),
             breaker: Breaker::new(clock.clone()),
         };
         let email = vec![outlet("a", &scripts[0], 3), outlet("b", &scripts[1], 1)];
@@ -189,7 +196,8 @@ mod tests {
             urgent: false,
             unsubscribe: false,
         };
-        let sent = outlets.send(channel, &message, attempt).await;
+        let pass = outlets.pass(channel, &message, attempt, Priority::Normal).await;
+        let sent = pass.map_err(|refusal| refusal.code)?.send(&message).await;
         sent.map(|sent| sent.provider).map_err(|(name, refusal)| format!("{name} {}", refusal.code))
     }
 
@@ -227,10 +235,11 @@ mod tests {
             unsubscribe: false,
         };
         for attempt in 1..=4 {
-            outlets.send(Channel::Email, &message, attempt).await.expect("sent");
+            let pass = outlets.pass(Channel::Email, &message, attempt, Priority::Normal).await;
+            pass.expect("a provider").send(&message).await.expect("sent");
         }
         assert_eq!([scripts[0].calls().len(), scripts[1].calls().len()], [2, 2]);
-        assert_eq!(send(&outlets, Channel::Sms, 1, 1).await, Err(" no_provider".to_owned()));
+        assert_eq!(send(&outlets, Channel::Sms, 1, 1).await, Err("no_provider".to_owned()));
         assert_eq!(Codes::shipped().judge("smtp", "451").class, Class::Transient);
     }
 }

@@ -23,7 +23,7 @@ use crate::dispatch::{Board, Dispatcher, Finisher, Means, Runner, Workers};
 use crate::housekeeping::Mover;
 use crate::metrics::Metrics;
 use crate::notification::{Channel, NotificationId, Priority};
-use crate::outlet::{Breaker, Outlet, Outlets};
+use crate::outlet::{Breaker, Outlet, Outlets, Turnstile};
 use crate::provider::script::Script;
 use crate::provider::{Codes, Provider};
 use crate::read::Recent;
@@ -107,13 +107,19 @@ fn identity() -> IdentityConfig {
 impl Rig {
     /// A replica with so many permits for e-mail.
     pub(crate) async fn new(store: &Store, clock: &Clock, permits: usize) -> Self {
+        Self::calling(store, clock, permits, 1000).await
+    }
+
+    /// A replica whose provider takes so many calls at once.
+    pub(crate) async fn calling(store: &Store, clock: &Clock, permits: usize, at_once: usize) -> Self {
         let (store, clock, script) = (store.clone(), clock.clone(), Script::default());
         let workers = Workers::start(store.clone(), clock.clone()).await.expect("registers");
         let (board, metrics, stop) = (Arc::new(Board::new([permits; 3])), Metrics::new(), Shutdown::new());
         let (ended, over) = mpsc::unbounded_channel();
         let suppression = Arc::new(Suppression::new(store.clone(), clock.clone()));
         let templates = Arc::new(ArcSwap::from_pointee(templates()));
-        let courier = courier(&store, &clock, &script, &suppression, &templates);
+        let courier =
+            courier(&store, &clock, Turnstile::new(at_once, None), &script, &suppression, &templates);
         let runner = Runner::new(courier, clock.clone(), Arc::clone(&workers), ended, stop.clone());
         let recent = Recent::new(clock.clone());
         let means = Means {
@@ -183,6 +189,7 @@ impl Rig {
 fn courier(
     store: &Store,
     clock: &Clock,
+    turnstile: Turnstile,
     script: &Script,
     suppression: &Arc<Suppression>,
     templates: &Arc<ArcSwap<Templates>>,
@@ -193,8 +200,7 @@ fn courier(
         name: "script".to_owned(),
         provider: Provider::Script(script.clone()),
         weight: 1,
-        concurrency: tokio::sync::Semaphore::new(1000),
-        rate: None,
+        turnstile,
         breaker: Breaker::new(clock.clone()),
     };
     Courier {

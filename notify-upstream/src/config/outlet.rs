@@ -25,7 +25,8 @@ pub struct OutletConfig {
     pub weight: u32,
     /// Calls at once at most. Default 64.
     pub concurrency: usize,
-    /// Calls a second at most, over all replicas together. Default: no limit.
+    /// Calls a second at most, over all replicas together, spread over the second; the most
+    /// urgent goes first. Default: no limit.
     pub rate: Option<u64>,
     /// What it is.
     pub provider: ProviderConfig,

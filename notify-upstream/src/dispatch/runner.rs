@@ -84,10 +84,9 @@ impl Runner {
         }
         let began = self.clock.now();
         if claimed.record.expires_at.is_some_and(|end| end <= began) {
-            let result = ResultRow { kind: ResultKind::Expired, ..self.row(claimed, None) };
-            return Ending::Result(result, Next::Done);
+            return self.ending(claimed, None, Verdict::Expired);
         }
-        let attempt = Attempt { claimed, began };
+        let attempt = Attempt { claimed, clock: &self.clock, stop: &self.stop };
         let verdict = self.courier.deliver(&attempt).await;
         self.ending(claimed, Some(began), verdict)
     }
@@ -100,6 +99,11 @@ impl Runner {
     ) -> Ending {
         let row = self.row(claimed, began);
         match verdict {
+            Verdict::Stopped => Ending::HandBack,
+            Verdict::Expired => {
+                let result = ResultRow { kind: ResultKind::Expired, began_at: None, ..row };
+                Ending::Result(result, Next::Done)
+            }
             Verdict::Sent(sent) => {
                 let result = ResultRow {
                     kind: ResultKind::Sent,

@@ -1,9 +1,8 @@
 use postern_common::Clock;
 use postern_common::cache::Cache;
 use postern_common::exit::Exit;
-use tokio::sync::Semaphore;
 
-use super::{Breaker, Outlet, Outlets, Rate};
+use super::{Breaker, Outlet, Outlets, Rate, Turnstile};
 use crate::config::{OutletConfig, ProviderConfig};
 use crate::provider::{Codes, Fcm, File, Http, Provider, Smtp, Twilio, WebPush};
 
@@ -20,11 +19,10 @@ impl Outlets {
                 .map_err(|error| Exit::usage(format!("provider `{name}`: {error}")))?;
             let rate = rate.map(|rate| Rate::new(cache.clone(), clock.clone(), &name, rate));
             channels[channel.index()].push(Outlet {
-                rate,
                 name,
                 provider,
                 weight,
-                concurrency: Semaphore::new(concurrency),
+                turnstile: Turnstile::new(concurrency, rate),
                 breaker: Breaker::new(clock.clone()),
             });
         }

@@ -1,0 +1,79 @@
+//! What is in hand and waits for its turn at the provider.
+
+use tokio::sync::Notify;
+
+use super::*;
+use crate::request::Draft;
+
+/// A provider that takes one call at a time, with a LOW that it has and does not end, and these behind it.
+async fn behind_one(
+    store: &Store,
+    clock: &Clock,
+    others: Vec<Draft>,
+) -> (Rig, Arc<Notify>, Vec<NotificationId>) {
+    let mut rig = Rig::calling(store, clock, 16, 1).await;
+    let gate = rig.script.hold();
+    let mut ids = Vec::new();
+    for draft in [vec![draft(Priority::Low)], others].concat() {
+        ids.push(rig.submit(draft, None).await.expect("accepted").id);
+        rig.dispatcher.survey().await.expect("looks");
+        rig.dispatcher.pass().await.expect("claims");
+        // It has come as far as it can.
+        for _ in 0..64 {
+            tokio::task::yield_now().await;
+        }
+    }
+    assert_eq!(rig.script.calls(), ids[..1]);
+    (rig, gate, ids)
+}
+
+/// Ends every call when it has begun, and writes what became of all.
+async fn end(rig: &mut Rig, gate: Arc<Notify>) {
+    let ends = tokio::spawn(async move {
+        loop {
+            gate.notify_one();
+            tokio::task::yield_now().await;
+        }
+    });
+    rig.settle().await;
+    ends.abort();
+}
+
+#[tokio::test]
+async fn the_most_urgent_in_hand_has_the_next_turn() {
+    for (store, _database) in stores().await {
+        let others = [Priority::Low, Priority::Normal, Priority::Low, Priority::Critical, Priority::High];
+        let (mut rig, gate, ids) = behind_one(&store, &clock(), others.map(draft).to_vec()).await;
+        end(&mut rig, gate).await;
+        let order: Vec<_> =
+            rig.script.calls().iter().map(|id| ids.iter().position(|known| known == id)).collect();
+        assert_eq!(order, [0, 4, 5, 2, 1, 3].map(Some));
+    }
+}
+
+#[tokio::test]
+async fn what_expires_before_its_turn_is_not_sent() {
+    for (store, _database) in stores().await {
+        let clock = clock();
+        let mut short = draft(Priority::Low);
+        short.request.expires_at = Some(after(2));
+        let (mut rig, gate, ids) = behind_one(&store, &clock, vec![short]).await;
+        clock.advance(Duration::from_secs(3));
+        end(&mut rig, gate).await;
+        let view = rig.view(ids[1]).await;
+        assert_eq!((&view["status"], rig.script.calls().len()), (&"EXPIRED".into(), 1));
+        assert_eq!(kinds(&view), ["QUEUED", "EXPIRED"]);
+    }
+}
+
+#[tokio::test]
+async fn a_stop_hands_back_what_has_had_no_turn() {
+    for (store, _database) in stores().await {
+        let (mut rig, gate, ids) = behind_one(&store, &clock(), vec![draft(Priority::Low)]).await;
+        rig.stop.begin();
+        end(&mut rig, gate).await;
+        let (first, second) = (rig.view(ids[0]).await, rig.view(ids[1]).await);
+        assert_eq!((&first["status"], &second["status"]), (&"SENT".into(), &"QUEUED".into()));
+        assert_eq!((&second["attempts"], rig.script.calls().len()), (&0.into(), 1));
+    }
+}
