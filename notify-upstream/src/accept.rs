@@ -11,7 +11,6 @@ use tokio::sync::{mpsc, oneshot};
 use crate::dispatch::{Job, Means, Permit, Worker};
 use crate::notification::{Lane, NotificationId};
 use crate::request::{Draft, IdempotencyKey, Principal};
-use crate::sequence::Sequence;
 use crate::store::{Claimed, NewNotification, Record, StoreError};
 
 /// How long an idempotency key is good for.
@@ -180,12 +179,12 @@ impl Clerk {
     fn place(&self, batch: Vec<Submission>, worker: &Worker) -> Placed {
         let now = self.0.clock.now();
         let alive = self.0.workers.is_alive();
-        let first = self.0.sequence.orders(batch.len());
+        let places = self.0.sequence.places(batch.len());
         // The first lane of each channel in which this batch leaves something waiting.
         let mut waits = [Lane::PER_CHANNEL; 3];
         let mut placed =
             Placed { rows: Vec::with_capacity(batch.len()), callers: Vec::with_capacity(batch.len()) };
-        for (Submission { record, send_at, key, caller }, order) in batch.into_iter().zip(first..) {
+        for (Submission { record, send_at, key, caller }, (order, id)) in batch.into_iter().zip(places) {
             let lane = record.lane;
             let waits = &mut waits[lane.channel.index()];
             let wanted = alive && send_at.is_none() && lane.index() < *waits;
@@ -194,7 +193,7 @@ impl Clerk {
                 *waits = (*waits).min(lane.index());
             }
             placed.rows.push(NewNotification {
-                id: Sequence::id(order),
+                id,
                 order,
                 record: Record { created_at: now, ..record },
                 send_at,

@@ -15,11 +15,13 @@ use crate::store::{ResultKind, ResultRow};
 #[derive(Clone, Debug)]
 pub struct Metrics {
     registry: Registry,
-    accepted: IntCounterVec,
-    accept_seconds: HistogramVec,
+    /// By channel and priority, looked up once.
+    accepted: [[IntCounter; 4]; 3],
+    /// By priority.
+    accept_seconds: [Histogram; 4],
     batch_rows: Histogram,
     attempts: IntCounterVec,
-    delivery_seconds: HistogramVec,
+    delivery_seconds: [Histogram; 4],
     lease_lost: IntCounter,
     gate: IntGaugeVec,
     depth: IntGaugeVec,
@@ -40,12 +42,7 @@ impl Metrics {
         let lost =
             IntCounter::new("postern_notify_lease_lost_total", "Results refused: others had taken over");
         Self {
-            accepted: counters(
-                &registry,
-                "postern_notify_accepted_total",
-                "Notifications accepted",
-                &["channel", "priority"],
-            ),
+            accepted: accepted(&registry),
             accept_seconds: by_priority(&registry, "postern_notify_accept_seconds", "From request to commit"),
             batch_rows: register(&registry, Histogram::with_opts(rows)),
             attempts: counters(
@@ -107,8 +104,8 @@ impl Metrics {
 
     /// One more was accepted.
     pub fn accepted(&self, channel: Channel, priority: Priority, took: Duration) {
-        self.accepted.with_label_values(&[channel.as_str(), priority.as_str()]).inc();
-        self.accept_seconds.with_label_values(&[priority.as_str()]).observe(took.as_secs_f64());
+        self.accepted[channel.index()][priority.index()].inc();
+        self.accept_seconds[priority.index()].observe(took.as_secs_f64());
     }
 
     /// A commit took so many rows.
@@ -117,22 +114,25 @@ impl Metrics {
         self.batch_rows.observe(rows as f64);
     }
 
-    /// An attempt is over and its result durable.
-    pub fn ended(&self, lane: Lane, result: &ResultRow, age: Duration) {
-        let outcome = match result.kind {
-            ResultKind::Sent => "sent",
-            ResultKind::Retrying => "retrying",
-            ResultKind::Failed => "failed",
-            ResultKind::Expired => "expired",
-            ResultKind::Cancelled => "cancelled",
-            ResultKind::Replayed => "replayed",
-            ResultKind::Lost => "lost",
-        };
-        let provider = result.provider.as_deref().unwrap_or("none");
-        let code = result.code.as_deref().unwrap_or("ok");
-        self.attempts.with_label_values(&[lane.channel.as_str(), provider, outcome, code]).inc();
-        if result.kind == ResultKind::Sent {
-            self.delivery_seconds.with_label_values(&[lane.priority.as_str()]).observe(age.as_secs_f64());
+    /// Attempts are over and their results durable. Neighbours mostly end alike and are counted together.
+    pub fn ended<'a>(&self, ended: impl Iterator<Item = (Lane, &'a ResultRow, Duration)>) {
+        let mut alike: Option<([&str; 4], u64)> = None;
+        for (lane, result, age) in ended {
+            let labels = attempt_labels(lane, result);
+            match &mut alike {
+                Some((known, count)) if *known == labels => *count += 1,
+                _ => self.count_alike(alike.replace((labels, 1))),
+            }
+            if result.kind == ResultKind::Sent {
+                self.delivery_seconds[lane.priority.index()].observe(age.as_secs_f64());
+            }
+        }
+        self.count_alike(alike);
+    }
+
+    fn count_alike(&self, alike: Option<([&str; 4], u64)>) {
+        if let Some((labels, count)) = alike {
+            self.attempts.with_label_values(&labels).inc_by(count);
         }
     }
 
@@ -171,6 +171,30 @@ impl Default for Metrics {
     }
 }
 
+/// Channel, provider, outcome, code.
+fn attempt_labels(lane: Lane, result: &ResultRow) -> [&str; 4] {
+    let outcome = match result.kind {
+        ResultKind::Sent => "sent",
+        ResultKind::Retrying => "retrying",
+        ResultKind::Failed => "failed",
+        ResultKind::Expired => "expired",
+        ResultKind::Cancelled => "cancelled",
+        ResultKind::Replayed => "replayed",
+        ResultKind::Lost => "lost",
+    };
+    let provider = result.provider.as_deref().unwrap_or("none");
+    [lane.channel.as_str(), provider, outcome, result.code.as_deref().unwrap_or("ok")]
+}
+
+fn accepted(registry: &Registry) -> [[IntCounter; 4]; 3] {
+    let labels = ["channel", "priority"];
+    let counters = counters(registry, "postern_notify_accepted_total", "Notifications accepted", &labels);
+    let of = |channel: Channel, priority: Priority| {
+        counters.with_label_values(&[channel.as_str(), priority.as_str()])
+    };
+    Channel::ALL.map(|channel| Priority::ALL.map(|priority| of(channel, priority)))
+}
+
 fn counters(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> IntCounterVec {
     register(registry, IntCounterVec::new(Opts::new(name, help), labels))
 }
@@ -180,9 +204,11 @@ fn gauges(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> IntGa
 }
 
 /// From a millisecond to some minutes.
-fn by_priority(registry: &Registry, name: &str, help: &str) -> HistogramVec {
+fn by_priority(registry: &Registry, name: &str, help: &str) -> [Histogram; 4] {
     let buckets = prometheus::exponential_buckets(0.001, 2.0, 20).unwrap_or_default();
-    register(registry, HistogramVec::new(HistogramOpts::new(name, help).buckets(buckets), &["priority"]))
+    let options = HistogramOpts::new(name, help).buckets(buckets);
+    let histograms = register(registry, HistogramVec::new(options, &["priority"]));
+    Priority::ALL.map(|priority| histograms.with_label_values(&[priority.as_str()]))
 }
 
 fn register<C: prometheus::core::Collector + Clone + 'static>(

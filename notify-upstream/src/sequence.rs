@@ -33,12 +33,25 @@ impl Sequence {
         first
     }
 
-    /// The id that belongs to an order: UUIDv7 (RFC 9562 section 5.7), the counter in `rand_a`, the rest random.
+    /// As many orders with the ids that belong to them, of which the system is asked for random bytes but once.
+    pub fn places(&self, count: usize) -> impl Iterator<Item = (Order, NotificationId)> {
+        let mut random = vec![0; count * size_of::<u64>()];
+        getrandom::fill(&mut random).expect("the system has random bytes");
+        let random: Vec<u64> = random.as_chunks().0.iter().map(|bytes| u64::from_ne_bytes(*bytes)).collect();
+        (self.orders(count)..).zip(random).map(|(order, random)| (order, Self::id_of(order, random)))
+    }
+
+    /// The id that belongs to an order.
     #[must_use]
     pub fn id(order: Order) -> NotificationId {
+        Self::id_of(order, Uuid::new_v4().as_u64_pair().1)
+    }
+
+    /// A UUIDv7 (RFC 9562 section 5.7), the counter in `rand_a`, the rest random.
+    fn id_of(order: Order, random: u64) -> NotificationId {
         let order = u128::try_from(order).unwrap_or(0);
         let (millis, counter) = (order >> ORDER_COUNTER_BITS, order & ((1 << ORDER_COUNTER_BITS) - 1));
-        let random = Uuid::new_v4().as_u128() & ((1 << 62) - 1);
+        let random = u128::from(random) & ((1 << 62) - 1);
         let bits = (millis & ((1 << 48) - 1)) << 80 | 0x7 << 76 | counter << 64 | 0b10 << 62 | random;
         NotificationId(Uuid::from_u128(bits))
     }
@@ -62,5 +75,11 @@ mod tests {
         }
         let first = sequence.orders(5);
         assert_eq!(sequence.orders(1), first + 5);
+        let places: Vec<_> = sequence.places(3).collect();
+        assert_eq!(places.iter().map(|place| place.0).collect::<Vec<_>>(), [first + 6, first + 7, first + 8]);
+        assert!(places.is_sorted_by(|one, next| one.1 < next.1));
+        let tails: std::collections::HashSet<_> =
+            places.iter().map(|place| place.1.0.as_u64_pair().1).collect();
+        assert_eq!(tails.len(), 3, "each has random bits of its own");
     }
 }

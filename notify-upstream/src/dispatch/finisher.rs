@@ -142,12 +142,11 @@ impl Finisher {
 
     fn count(&self, batch: &[Ended]) {
         let now = self.clock.now();
-        for ended in batch {
-            if let Ending::Result(result, _) = &ended.ending {
-                let record = &ended.job.claimed.record;
-                self.metrics.ended(record.lane, result, now.since(record.created_at));
-            }
-        }
+        self.metrics.ended(batch.iter().filter_map(|ended| {
+            let Ending::Result(result, _) = &ended.ending else { return None };
+            let record = &ended.job.claimed.record;
+            Some((record.lane, result, now.since(record.created_at)))
+        }));
     }
 }
 

@@ -1,9 +1,10 @@
 use std::sync::Arc;
 
-use axum::extract::State;
+use axum::extract::{FromRequestParts, State};
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt;
 use http::header::{HeaderMap, LOCATION};
+use http::request::Parts;
 use http::{HeaderName, StatusCode};
 use postern_common::clock::Timestamp;
 use postern_common::decode::{Mistakes, Node, Value};
@@ -51,10 +52,9 @@ struct Members {
 pub(super) async fn one(
     State(service): State<Arc<Service>>,
     Authenticated(principal): Authenticated,
-    headers: HeaderMap,
+    Key(key): Key,
     body: Json,
 ) -> Result<Response, Problem> {
-    let key = idempotency_key(&headers)?;
     let now = service.clock.now();
     let request = body.read(|object| Request::read(object, now))?;
     let (accepted, draft) = accept(&service, &principal, request, key).await?;
@@ -92,6 +92,17 @@ fn check(service: &Service, principal: &Principal, request: Request) -> Result<D
     request.check(&service.templates.load())
 }
 
+/// `Idempotency-Key`.
+pub(super) struct Key(Option<IdempotencyKey>);
+
+impl FromRequestParts<Arc<Service>> for Key {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _service: &Arc<Service>) -> Result<Self, Problem> {
+        idempotency_key(&parts.headers).map(Self)
+    }
+}
+
 fn idempotency_key(headers: &HeaderMap) -> Result<Option<IdempotencyKey>, Problem> {
     let wrong = || {
         Problem::new(Code::InvalidHeader)
@@ -111,10 +122,10 @@ pub(super) async fn batch(
     State(service): State<Arc<Service>>,
     Authenticated(principal): Authenticated,
     RequestId(request_id): RequestId,
-    headers: HeaderMap,
+    Key(key): Key,
     body: Json,
 ) -> Result<Response, Problem> {
-    if headers.contains_key(IDEMPOTENCY_KEY) {
+    if key.is_some() {
         return Err(Problem::new(Code::InvalidHeader).detail("Idempotency-Key is for single notifications"));
     }
     let now = service.clock.now();

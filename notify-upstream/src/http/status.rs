@@ -1,9 +1,11 @@
+use std::convert::Infallible;
 use std::sync::Arc;
 
-use axum::extract::{Path, State};
+use axum::extract::{FromRequestParts, Path, State};
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderMap, HeaderValue, IF_NONE_MATCH};
+use http::request::Parts;
 use postern_common::{Code, Problem};
 use sha2::{Digest, Sha256};
 
@@ -13,11 +15,22 @@ use crate::request::Principal;
 use crate::store::{Cancelled, Snapshot, StoreError};
 use crate::view::{Status, View};
 
+/// The headers of a request that has nothing else to give any more: taken, for a copy is dear.
+pub(super) struct Head(HeaderMap);
+
+impl FromRequestParts<Arc<Service>> for Head {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _service: &Arc<Service>) -> Result<Self, Infallible> {
+        Ok(Self(std::mem::take(&mut parts.headers)))
+    }
+}
+
 pub(super) async fn get(
     State(service): State<Arc<Service>>,
     Authenticated(principal): Authenticated,
     Path(id): Path<String>,
-    headers: HeaderMap,
+    Head(headers): Head,
 ) -> Result<Response, Problem> {
     // A client that has seen another status than the one remembered here may have seen a newer one, of another replica:
     // it is read again, so that for whoever sends back the tag no status ever goes backwards.
@@ -36,7 +49,7 @@ pub(super) async fn cancel(
     State(service): State<Arc<Service>>,
     Authenticated(principal): Authenticated,
     Path(id): Path<String>,
-    headers: HeaderMap,
+    Head(headers): Head,
 ) -> Result<Response, Problem> {
     let snapshot = find(&service, &principal, &id).await?;
     if *snapshot.record.creator != *principal.creator {
