@@ -90,7 +90,7 @@ async fn exchange(stream: &mut (impl Stream + ?Sized), request: &[u8]) -> std::i
     let _ = stream.write_all(request).await;
     let _ = stream.flush().await;
     let mut bytes = Vec::new();
-    let mut part = [0_u8; 8192];
+    let mut part = vec![0_u8; 8192];
     loop {
         let read = match stream.read(&mut part).await {
             Ok(0) => return Ok(bytes),
