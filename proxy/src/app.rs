@@ -226,7 +226,10 @@ impl App {
         tokio::select! {
             () = shutdown.begun() => {
                 self.running.set_failed("stopping");
-                tokio::time::sleep(self.state.live.load().stop.notice).await;
+                let notice = self.state.live.load().stop.notice;
+                if !notice.is_zero() {
+                    tokio::time::sleep(notice).await;
+                }
             }
             // The successor answers operators on the same socket: no probe may hear from us that we stop.
             () = taken_over.begun() => answering.begin(),

@@ -328,7 +328,7 @@ impl AsyncWrite for Wire {
 /// would reset the connection under it.
 impl Drop for Wire {
     fn drop(&mut self) {
-        let unread = !matches!(self.framing, Framing::Done | Framing::Tunnel) || !self.inbound.is_empty();
+        let unread = !matches!(self.framing, Framing::Done | Framing::Tunnel);
         let (Some(transport), permit) = (self.transport.take(), self.permit.take()) else { return };
         if let (true, Some(permit)) = (self.unheard.load(Ordering::Relaxed), &permit) {
             permit.unheard.inc();
