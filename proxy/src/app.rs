@@ -17,7 +17,6 @@ use postern_common::supervisor::Supervisor;
 use postern_common::token::{Verifier, VerifierOptions};
 use postern_common::{Clock, Shutdown};
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_util::task::TaskTracker;
 
@@ -33,6 +32,7 @@ use crate::limit::Limiter;
 use crate::listener::Acceptor;
 use crate::live::Live;
 use crate::metrics::Metrics;
+use crate::places::Places;
 use crate::reload::{ConfigStatus, Fixed, Reloader, Source};
 use crate::state::State;
 use crate::tls::TlsFiles;
@@ -94,7 +94,8 @@ impl App {
         let (traces, exporter) = traces::open(config.traces.as_ref(), &metrics.spans_dropped);
         let access = AccessLog::open(&config.access_log, metrics.events_dropped.clone())?;
         let (fixed, handover) = (Fixed::of(&config), config.handover.clone());
-        let (keys, pingora) = (config.limits.keys, Arc::new(pingora_settings(&config)));
+        let (keys, connections) = (config.limits.keys, config.limits.connections);
+        let pingora = Arc::new(pingora_settings(&config));
         let live = Live::new(config, None, &metrics, &clock)?;
         metrics.config_version.set(1);
         let status = ConfigStatus { version: 1, loaded_at: Some(clock.now()), ..ConfigStatus::default() };
@@ -102,6 +103,7 @@ impl App {
             live: ArcSwap::from_pointee(live),
             verifier,
             limiter: Limiter::new(keys),
+            places: Arc::new(Places::new(connections)),
             metrics,
             access,
             traces,
@@ -183,6 +185,8 @@ impl App {
     /// Starts what goes on beside the requests.
     fn keep(&mut self, background: &Shutdown) -> Keepers {
         let keepers = keep::start(&self.state, &self.health, background);
+        let (places, stop) = (Arc::clone(&self.state.places), background.clone());
+        keepers.spawn(async move { places.keep(stop).await });
         if let Some(exporter) = self.exporter.take() {
             keepers.spawn(exporter.run(background.clone()));
         }
@@ -210,7 +214,7 @@ impl App {
         });
         let acceptor = Acceptor {
             connections: Arc::clone(&self.connections),
-            places: Arc::new(Semaphore::new(self.connections.limits().connections)),
+            places: Arc::clone(&self.state.places),
             by_address: Arc::default(),
             tasks: TaskTracker::new(),
             leaving: leaving.clone(),

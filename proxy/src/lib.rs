@@ -28,6 +28,7 @@ mod listener;
 mod live;
 mod metrics;
 mod patience;
+mod places;
 pub mod policy;
 mod reload;
 pub mod route;

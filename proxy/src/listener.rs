@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use postern_common::Shutdown;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::task::TaskTracker;
 
 use crate::client::counted;
 use crate::connection::Connections;
+use crate::places::Places;
 use crate::tls::TlsFiles;
 use crate::wire::{Transport, Wire};
 
@@ -40,7 +41,7 @@ pub(crate) struct ByAddress(Mutex<HashMap<IpAddr, usize, ahash::RandomState>>);
 #[derive(Clone)]
 pub(crate) struct Acceptor {
     pub(crate) connections: Arc<Connections>,
-    pub(crate) places: Arc<Semaphore>,
+    pub(crate) places: Arc<Places>,
     pub(crate) by_address: Arc<ByAddress>,
     pub(crate) tasks: TaskTracker,
     /// Begins when idle connections have to leave.
@@ -98,7 +99,7 @@ impl Acceptor {
 
     /// `None` when the system refuses.
     async fn accept(&self, listener: &TcpListener) -> Option<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
-        let place = Arc::clone(&self.places).acquire_owned().await.ok()?;
+        let place = self.places.take().await.ok()?;
         match listener.accept().await {
             Ok((stream, peer)) => Some((stream, peer, place)),
             Err(error) => {
@@ -113,7 +114,7 @@ impl Acceptor {
     fn empty(&self, listener: TcpListener, tls: Option<&Arc<TlsFiles>>) {
         let Ok(listener) = listener.into_std() else { return };
         for _ in 0..BACKLOG {
-            let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else { return };
+            let Ok(place) = self.places.try_take() else { return };
             let Ok((stream, peer)) = listener.accept() else { return };
             if stream.set_nonblocking(true).is_ok()
                 && let Ok(stream) = TcpStream::from_std(stream)

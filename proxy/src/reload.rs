@@ -72,7 +72,6 @@ pub(crate) struct Fixed {
     traces: Option<crate::config::Traces>,
     tokens: crate::config::Tokens,
     handover: Option<PathBuf>,
-    connections: usize,
     /// Whether an upstream's certificate is checked with the authorities of the machine.
     roots: bool,
 }
@@ -100,13 +99,12 @@ impl Fixed {
             traces: config.traces.clone(),
             tokens: config.tokens.clone(),
             handover: config.handover.clone(),
-            connections: config.limits.connections,
             roots: config.needs_roots(),
         }
     }
 
     fn differences(&self, other: &Self) -> Vec<&'static str> {
-        let Self { listen, admin, workers, access_log, traces, tokens, handover, connections, roots } = self;
+        let Self { listen, admin, workers, access_log, traces, tokens, handover, roots } = self;
         let all = [
             ("listen", *listen != other.listen),
             ("admin", *admin != other.admin),
@@ -115,7 +113,6 @@ impl Fixed {
             ("traces", *traces != other.traces),
             ("tokens", *tokens != other.tokens),
             ("handover", *handover != other.handover),
-            ("limits.connections", *connections != other.connections),
             // Those that were read and are no longer needed do no harm.
             ("upstream.tls.ca", !*roots && other.roots),
         ];
@@ -202,6 +199,7 @@ impl Reloader {
         let trust = Handle::current().block_on(self.state.verifier.prepare(issuers));
         self.pools.sync(&live.pools);
         self.state.limiter.set_keys(live.limits.keys);
+        self.state.places.set(live.limits.connections);
         self.state.live.store(Arc::new(live));
         self.state.verifier.adopt(trust);
         Ok(restart_needed)

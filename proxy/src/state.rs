@@ -16,6 +16,7 @@ use crate::ids::Ids;
 use crate::limit::Limiter;
 use crate::live::Live;
 use crate::metrics::Metrics;
+use crate::places::Places;
 use crate::reload::ConfigStatus;
 use crate::traces::Traces;
 
@@ -24,6 +25,7 @@ pub(crate) struct State {
     pub(crate) live: ArcSwap<Live>,
     pub(crate) verifier: Arc<Verifier>,
     pub(crate) limiter: Limiter,
+    pub(crate) places: Arc<Places>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) access: AccessLog,
     pub(crate) traces: Option<Arc<Traces>>,

@@ -60,7 +60,9 @@ impl Breaker {
         state.open_until.take().is_some()
     }
 
-    /// Notes an answer that refuses: it is one, but nothing that was asked for. Whether to tell it now.
+    /// Notes an answer that refuses: it is one, but nothing that was asked for. Whether to tell it now. It opens
+    /// nothing: nobody waits for a server that answers, and one without memory, which refuses what it should keep,
+    /// still gives out what it holds.
     pub(super) fn refused(&self, now: Instant) -> bool {
         self.succeeded();
         let mut state = self.state();

@@ -41,6 +41,10 @@ async fn above_the_cap_on_all_connections_the_next_one_waits() {
     assert!(second.stream.try_read(&mut byte).is_err(), "nothing is said to it");
     drop(first);
     assert_eq!(second.answer().await.expect("an answer").status, 200);
+    let mut third = gateway.connect().await;
+    third.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
+    gateway.edit(|text| text.replace("connections = 1", "connections = 2"));
+    assert_eq!(third.answer().await.expect("an answer").status, 200, "a reload makes a place for it");
 }
 
 #[tokio::test]

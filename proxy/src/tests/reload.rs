@@ -88,7 +88,7 @@ async fn what_is_read_at_the_start_only_is_said() {
         )
     });
     let status = gateway.configured(|status| status["version"] == 3).await;
-    let needed = serde_json::json!(["tokens", "handover", "limits.connections", "upstream.tls.ca"]);
+    let needed = serde_json::json!(["tokens", "handover", "upstream.tls.ca"]);
     assert_eq!(status["restartNeeded"], needed, "what can change while it runs is not among them");
 }
 

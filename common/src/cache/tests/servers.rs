@@ -138,6 +138,19 @@ async fn one_that_is_killed_and_restarted_is_found_again() {
 }
 
 #[tokio::test]
+async fn one_without_memory_still_gives_what_it_holds() {
+    let server = Server::start(&["--maxmemory-policy", "noeviction"]).await;
+    let cache = open(&format!("redis://127.0.0.1:{}", server.port)).await;
+    cache.set("kept", b"1", MINUTE).await.expect("there is memory");
+    let _: String = server.command(&["CONFIG", "SET", "maxmemory", "1"]).await.expect("set");
+    for _ in 0..4 * breaker::THRESHOLD {
+        assert_eq!(cache.set("more", b"1", MINUTE).await, Err(CacheError::Unavailable));
+        assert_eq!(cache.get("kept").await, Ok(Some(b"1".to_vec())), "refusals take nothing away");
+    }
+    assert_eq!(cache.take("kept").await, Ok(Some(b"1".to_vec())));
+}
+
+#[tokio::test]
 async fn one_that_hangs_is_unavailable_until_it_goes_on() {
     let server = Server::start(&[]).await;
     let url = format!("redis://127.0.0.1:{}?deadline=300ms", server.port);
