@@ -19,6 +19,7 @@ use std::time::Duration;
 use sqlx::PgPool;
 
 pub use self::migrations::Migrations;
+pub use self::postgres::is_usable;
 pub use self::sqlite::Sqlite;
 use crate::exit::Exit;
 
@@ -81,13 +82,25 @@ impl Database {
         }
     }
 
-    /// Brings the service's tables to the version that this binary knows. Safe to call from any number of
-    /// processes at once.
+    /// Brings the service's tables to the version that this binary knows; newer ones are left as they are. Safe to call
+    /// from any number of processes at once.
     ///
     /// # Errors
-    /// Status 69: the store is away, a migration fails, or the tables are newer than this binary.
+    /// Status 69: the store is away, a migration fails, or the tables are of a version that needs a newer binary.
     pub async fn migrate(&self, migrations: &Migrations) -> Result<(), Exit> {
         migrations::run(self, migrations).await
+    }
+
+    /// For readiness checks, in one round trip: the store answers, and the tables, which a newer binary may have brought
+    /// forward meanwhile, are still ones that this binary works on.
+    ///
+    /// # Errors
+    /// Status 69: no answer within two seconds, or the tables need a newer binary.
+    pub async fn still_fits(&self, migrations: &Migrations) -> Result<(), Exit> {
+        match tokio::time::timeout(Duration::from_secs(2), migrations::still_fit(self, migrations)).await {
+            Ok(Ok(judged)) => judged,
+            Ok(Err(_)) | Err(_) => Err(Exit::unavailable("the database does not answer")),
+        }
     }
 
     /// One round trip, for readiness checks.

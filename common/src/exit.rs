@@ -20,6 +20,12 @@ impl Exit {
         Self { status: 69, message: message.into() }
     }
 
+    /// The same reason, for a caller that will try again, such as a mail server (`EX_TEMPFAIL`, 75).
+    #[must_use]
+    pub fn for_now(self) -> Self {
+        Self { status: 75, ..self }
+    }
+
     /// What the person is told.
     #[must_use]
     pub fn message(&self) -> &str {

@@ -24,6 +24,8 @@ pub struct Program {
     folder: PathBuf,
     /// Listening sockets that it is started with.
     passed: Vec<Arc<TcpListener>>,
+    /// What it reads on standard input.
+    input: Option<PathBuf>,
 }
 
 /// Puts standard input, and standard error where two sockets are passed, where `sd_listen_fds(3)` looks for them, and
@@ -82,6 +84,7 @@ impl Program {
             environment: BTreeMap::new(),
             folder: folder.to_owned(),
             passed: Vec::new(),
+            input: None,
         }
     }
 
@@ -107,6 +110,13 @@ impl Program {
         self
     }
 
+    /// With a file on standard input; without one that is empty.
+    #[must_use]
+    pub fn input(mut self, file: PathBuf) -> Self {
+        self.input = Some(file);
+        self
+    }
+
     fn command(&self) -> Command {
         let mut command =
             Command::new(if self.passed.is_empty() { &self.path } else { Path::new("/bin/sh") });
@@ -114,7 +124,8 @@ impl Program {
             command.args(["-c", PASS]).arg(&self.path);
         }
         command.args(&self.arguments).env_clear().envs(&self.environment).current_dir(&self.folder);
-        command.stdin(Stdio::null()).kill_on_drop(true);
+        let open = |file: &PathBuf| Stdio::from(std::fs::File::open(file).expect("the input can be read"));
+        command.stdin(self.input.as_ref().map_or_else(Stdio::null, open)).kill_on_drop(true);
         command
     }
 

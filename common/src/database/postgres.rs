@@ -1,6 +1,7 @@
 use std::str::FromStr;
 use std::time::Duration;
 
+use sqlx::pool::PoolConnectionMetadata;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{ConnectOptions, Connection, Executor, PgConnection, PgPool};
 
@@ -34,16 +35,17 @@ pub(super) async fn open(url: &str, options: &Options) -> Result<PgPool, Exit> {
         .max_lifetime(Duration::from_secs(3600))
         .test_before_acquire(false)
         .after_connect(|connection, _| Box::pin(async move { connection.execute(LIMITS).await.map(drop) }))
-        .before_acquire(|connection, meta| {
-            Box::pin(async move {
-                if meta.idle_for > TRUST_IDLE {
-                    let answer = tokio::time::timeout(Duration::from_secs(1), connection.ping()).await;
-                    return Ok(matches!(answer, Ok(Ok(()))));
-                }
-                Ok(true)
-            })
-        })
+        .before_acquire(|connection, meta| Box::pin(async move { Ok(is_usable(connection, &meta).await) }))
         .connect_lazy_with(connect))
+}
+
+/// Whether a connection of a pool may be used, for `before_acquire`: one that was idle for a second is asked.
+pub async fn is_usable(connection: &mut PgConnection, meta: &PoolConnectionMetadata) -> bool {
+    if meta.idle_for <= TRUST_IDLE {
+        return true;
+    }
+    let answer = tokio::time::timeout(Duration::from_secs(1), connection.ping()).await;
+    matches!(answer, Ok(Ok(())))
 }
 
 /// Connects once outside the pool: the pool would repeat a refused connection and then tell only that time ran

@@ -17,6 +17,17 @@ const SECOND_OLDER: Migrations = Migrations {
     postgres: &[(1, "CREATE TABLE second_a (id BIGINT)")],
     sqlite: &[(1, "CREATE TABLE second_a (id INTEGER)")],
 };
+/// What a later release has beside the steps of `SECOND`.
+const SECOND_EXPANDED: Migrations = Migrations {
+    owner: "postern_second",
+    postgres: &[(3, "ALTER TABLE second_a ADD COLUMN note TEXT")],
+    sqlite: &[(3, "ALTER TABLE second_a ADD COLUMN note TEXT")],
+};
+const SECOND_CONTRACTED: Migrations = Migrations {
+    owner: "postern_second",
+    postgres: &[(4, "-- Nobody reads it any more.\n-- oldest-binary: 3\nDROP TABLE second_b")],
+    sqlite: &[(4, "-- Nobody reads it any more.\n-- oldest-binary: 3\nDROP TABLE second_b")],
+};
 const SECOND_EDITED: Migrations = Migrations {
     owner: "postern_second",
     postgres: &[(1, "CREATE TABLE other (id BIGINT)"), (2, "CREATE TABLE second_b (id BIGINT)")],
@@ -55,17 +66,56 @@ async fn eight_replicas_that_start_at_once_migrate_once() {
 }
 
 #[tokio::test]
-async fn tables_newer_than_the_binary_are_told_so() {
+async fn an_edited_step_is_told() {
     for test in testing::both().await {
         test.database.migrate(&SECOND).await.expect("fresh");
-        let exit = test.database.migrate(&SECOND_OLDER).await.expect_err("newer tables");
-        assert_eq!(exit.status(), 69);
-        assert!(exit.message().contains("have version 2 and this binary knows only up to 1"), "{exit}");
         let exit = test.database.migrate(&SECOND_EDITED).await.expect_err("an edited step");
+        assert_eq!(exit.status(), 69);
         assert!(
             exit.message().contains("migration 1 of postern_second was applied with another text"),
             "{exit}"
         );
+    }
+}
+
+#[tokio::test]
+async fn a_binary_works_on_newer_tables_until_a_step_says_no() {
+    let refused = "the tables of postern_second have version 4, for binaries that know version 3 or later; \
+                   this one knows only up to 2: start a newer binary";
+    for test in testing::both().await {
+        test.database.migrate(&SECOND).await.expect("fresh");
+        for binary in [&SECOND_OLDER, &SECOND] {
+            test.database.migrate(binary).await.expect("what was added is nothing to it");
+        }
+        test.database.migrate(&SECOND_EXPANDED).await.expect("the next release");
+        for binary in [&SECOND_OLDER, &SECOND] {
+            test.database.migrate(binary).await.expect("a start beside the next release");
+            test.database.still_fits(binary).await.expect("it goes on");
+        }
+        test.database.migrate(&SECOND_CONTRACTED).await.expect("the release after");
+        test.database.still_fits(&SECOND_EXPANDED).await.expect("it knows what the step takes for granted");
+        let (started, running) =
+            (test.database.migrate(&SECOND).await, test.database.still_fits(&SECOND).await);
+        for exit in [started, running] {
+            let exit = exit.expect_err("what it needs is gone");
+            assert!(exit.status() == 69 && exit.message().ends_with(refused), "{exit}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_newer_step_that_does_not_say_who_may_work_on_it_refuses_all_who_do_not_know_it() {
+    for test in testing::both().await {
+        test.database.migrate(&SECOND).await.expect("fresh");
+        let sql = "UPDATE postern_second_migrations SET description = 'by another hand' WHERE version = 2";
+        match &test.database {
+            Database::Postgres(pool) => sqlx::query(sql).execute(pool).await.map(drop),
+            Database::Sqlite(sqlite) => sqlx::query(sql).execute(&sqlite.writer).await.map(drop),
+        }
+        .expect("updated");
+        test.database.migrate(&SECOND).await.expect("it knows the step itself");
+        let exit = test.database.migrate(&SECOND_OLDER).await.expect_err("nobody says that it may");
+        assert!(exit.message().contains("for binaries that know version 2 or later"), "{exit}");
     }
 }
 
