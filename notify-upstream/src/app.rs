@@ -128,54 +128,43 @@ impl App {
         Ok(Self::assemble(parts, quota))
     }
 
-    fn assemble(parts: Parts, quota: Quota) -> Self {
-        let Parts {
-            mut config,
-            templates,
-            reloader,
-            opened,
-            verifier,
-            calls,
-            suppression,
-            means,
-            over,
-            stop_delivery,
-        } = parts;
+    fn assemble(mut parts: Parts, quota: Quota) -> Self {
+        let means = parts.means;
         let (door, writer) = Door::open(means.clone());
         let (reader, library) = Reader::open(means.store.clone(), Arc::clone(&means.recent));
         let health = Health::new();
         let database = health.check("database");
         let service = Service {
-            verifier: Arc::clone(&verifier),
+            verifier: Arc::clone(&parts.verifier),
             clock: means.clock.clone(),
-            templates,
+            templates: parts.templates,
             door,
             reader,
             recent: Arc::clone(&means.recent),
             store: means.store.clone(),
             board: Arc::clone(&means.board),
             quota,
-            webhooks: Arc::new(std::mem::take(&mut config.webhooks)),
-            suppression: Arc::clone(&suppression),
+            webhooks: Arc::new(std::mem::take(&mut parts.config.webhooks)),
+            suppression: Arc::clone(&parts.suppression),
             metrics: means.metrics.clone(),
-            users_may_address_anyone: config.users_may_address_anyone,
+            users_may_address_anyone: parts.config.users_may_address_anyone,
         };
         Self {
-            finisher: Finisher::new(&means, over),
+            finisher: Finisher::new(&means, parts.over),
             dispatchers: Channel::ALL.map(|channel| Dispatcher::new(channel, &means)),
             means,
-            config,
-            reloader,
+            config: parts.config,
+            reloader: parts.reloader,
             health,
             database,
-            verifier,
-            calls,
+            verifier: parts.verifier,
+            calls: parts.calls,
             service,
             library,
             writer,
-            stop_delivery,
-            suppression,
-            opened,
+            stop_delivery: parts.stop_delivery,
+            suppression: parts.suppression,
+            opened: parts.opened,
         }
     }
 

@@ -25,6 +25,7 @@ mod interface;
 mod main_job;
 mod notify_cli;
 mod notify_faults;
+mod notify_kills;
 mod notify_order;
 mod notify_postgres;
 mod notify_stage;

@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 
 use postern_common::Clock;
 use postern_common::config::Env;
-use postern_common::database::testing::postgres;
+use postern_common::database::testing::{postgres, sqlite};
 use postern_tests::note;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 
-use crate::notify_stage::{Call, Stage};
+use crate::notify_postgres::OwnPostgres;
+use crate::notify_stage::{Call, Replica, Stage};
 
 const PERMITS: usize = 16;
 const SETTINGS: &str = "[queue]\nsms_permits = 16";
@@ -37,55 +38,126 @@ fn displaced(expected: &[String], calls: &[Call]) -> usize {
     heard.enumerate().map(|(place, own)| place.abs_diff(*own)).max().unwrap_or(0)
 }
 
-#[tokio::test]
-async fn the_order_is_strict_and_fair_with_thousands_waiting_and_a_session_that_sits_in_its_transaction() {
-    let waiting = figure("POSTERN_TEST_WAITING", 2000);
-    let database = postgres().await;
-    let stage = Stage::over(&database.url, SETTINGS).await;
-    let replica = stage.replica().await;
-    // Nothing that is deleted from now on can be cleaned away.
-    let mut idle = PgConnection::connect(&database.url).await.expect("connects");
-    idle.execute("BEGIN ISOLATION LEVEL REPEATABLE READ").await.expect("begins");
-    idle.execute("SELECT count(*) FROM notify_queue").await.expect("has a snapshot");
-
-    stage.provider.hold();
-    let first: Vec<String> = stage.post_batch(&replica, &["CRITICAL"; PERMITS]).await;
-    stage.provider.until(Duration::from_secs(60), |calls| calls.len() == PERMITS).await;
+/// Accepts so many of all four priorities, mixed; their ids by priority, each in the order of acceptance.
+async fn accept_mixed(stage: &Stage, replica: &Replica, count: usize) -> [Vec<String>; 4] {
     let mut expected: [Vec<String>; 4] = Default::default();
-    let accepted = Instant::now();
-    let batch: Vec<&str> = (0..1000).map(|n| PRIORITIES[(n * 7 + n / 3) % 4]).collect();
-    while expected.iter().map(Vec::len).sum::<usize>() < waiting {
-        for (id, priority) in stage.post_batch(&replica, &batch).await.into_iter().zip(&batch) {
+    let batch: Vec<&str> = (0..count.min(1000)).map(|n| PRIORITIES[(n * 7 + n / 3) % 4]).collect();
+    while expected.iter().map(Vec::len).sum::<usize>() < count {
+        for (id, priority) in stage.post_batch(replica, &batch).await.into_iter().zip(&batch) {
             let class = PRIORITIES.iter().position(|known| known == priority).expect("one of four");
             expected[class].push(id);
         }
     }
-    let (all_expected, began) = (expected.concat(), Instant::now());
-    let total = first.len() + all_expected.len();
-    stage.provider.let_go();
-    // The first ones may be called again, if it took long to have the rest accepted.
+    expected
+}
+
+/// As many as a process may have in hand, at the provider, which does not answer.
+async fn fill_the_hands(stage: &Stage, replica: &Replica) -> Vec<String> {
+    stage.provider.hold();
+    let first = stage.post_batch(replica, &["CRITICAL"; PERMITS]).await;
+    stage.provider.until(Duration::from_secs(60), |calls| calls.len() == PERMITS).await;
+    first
+}
+
+/// The record once it has all of these; what was in hand may be called again.
+async fn once_called(stage: &Stage, ids: &[&[String]]) -> Vec<Call> {
+    let ids: HashSet<&str> = ids.iter().copied().flatten().map(String::as_str).collect();
     let all = |calls: &[Call]| {
-        calls.len() >= total && calls.iter().map(|call| &call.id).collect::<HashSet<_>>().len() == total
+        calls.len() >= ids.len() && ids.is_subset(&calls.iter().map(|call| call.id.as_str()).collect())
     };
-    let calls = stage.provider.until(patience(total), all).await;
-    let took = began.elapsed();
-    let within = expected.iter().map(|class| displaced(class, &calls)).max().unwrap_or(0);
-    let over_all = displaced(&all_expected, &calls);
-    note(&format!(
-        "notify: {} waiting of four priorities with an idle transaction: at most {within} places off within a priority and \
-         {over_all} over all, with {PERMITS} in hand; {} delivered/s (LOW waits for calm at the end)",
-        all_expected.len(),
-        all_expected.len() as u128 * 1000 / took.as_millis().max(1)
-    ));
+    stage.provider.until(patience(ids.len()), all).await
+}
+
+/// Within a priority in the order of acceptance, and over all CRITICAL, HIGH, NORMAL, LOW, but for what is in hand at
+/// once; says how far off, within a priority and over all.
+#[track_caller]
+fn hold_to_the_order(expected: &[Vec<String>; 4], calls: &[Call], age: Duration) -> (usize, usize) {
+    let all = expected.concat();
+    let within = expected.iter().map(|class| displaced(class, calls)).max().unwrap_or(0);
+    let over_all = displaced(&all, calls);
     assert!(within <= 2 * PERMITS, "{within} places within a priority");
-    let first_classes = [&expected[0][..], &all_expected[expected[0].len()..][..1]].concat();
+    let first_classes = [&expected[0][..], &all[expected[0].len()..][..1]].concat();
+    let critical = displaced(&first_classes, calls);
     assert!(
-        displaced(&first_classes, &calls) <= 2 * PERMITS,
-        "CRITICAL is before all others, however late they are"
+        critical <= 2 * PERMITS,
+        "CRITICAL is before all others, however late they are: {critical} places"
     );
     // After that a class that is late for its target has a share beside the one above it.
-    assert!(accepted.elapsed() > NORMAL_IS_LATE || over_all <= 2 * PERMITS, "{over_all} places");
+    assert!(age > NORMAL_IS_LATE || over_all <= 2 * PERMITS, "{over_all} places");
+    (within, over_all)
+}
+
+async fn order_of_many(database: &str, store: &str) {
+    let stage = Stage::over(database, SETTINGS).await;
+    let replica = stage.replica().await;
+    let first = fill_the_hands(&stage, &replica).await;
+    let accepted = Instant::now();
+    let expected = accept_mixed(&stage, &replica, figure("POSTERN_TEST_WAITING", 2000)).await;
+    let (all, began) = (expected.concat(), Instant::now());
+    stage.provider.let_go();
+    let calls = once_called(&stage, &[&first, &all]).await;
+    let took = began.elapsed();
+    let (within, over_all) = hold_to_the_order(&expected, &calls, accepted.elapsed());
+    note(&format!(
+        "notify: {} waiting of four priorities over {store}: at most {within} places off within a priority and {over_all} \
+         over all, with {PERMITS} in hand; {} delivered/s (LOW waits for calm at the end)",
+        all.len(),
+        all.len() as u128 * 1000 / took.as_millis().max(1)
+    ));
+    assert_eq!(replica.running.stop("TERM").await.status, Some(0));
+}
+
+#[tokio::test]
+async fn the_order_is_strict_and_fair_with_thousands_waiting_and_a_session_that_sits_in_its_transaction() {
+    let database = postgres().await;
+    // The tables are there before the session begins.
+    drop(Stage::over(&database.url, SETTINGS).await.replica().await);
+    // Nothing that is deleted from now on can be cleaned away.
+    let mut idle = PgConnection::connect(&database.url).await.expect("connects");
+    idle.execute("BEGIN ISOLATION LEVEL REPEATABLE READ").await.expect("begins");
+    idle.execute("SELECT count(*) FROM notify_queue").await.expect("has a snapshot");
+    order_of_many(&database.url, "PostgreSQL with an idle transaction").await;
     idle.execute("ROLLBACK").await.expect("it was held all the time");
+}
+
+#[tokio::test]
+async fn the_order_is_strict_and_fair_over_sqlite() {
+    order_of_many(&sqlite().await.url, "SQLite").await;
+}
+
+/// What waits when everything is killed.
+const BACKLOG: usize = 600;
+
+#[tokio::test]
+async fn what_waits_keeps_its_order_when_the_process_and_postgresql_are_killed() {
+    let mut database = OwnPostgres::start().await;
+    let stage = Stage::over(database.url(), SETTINGS).await;
+    let (accepted, replica) = (Instant::now(), stage.replica().await);
+    let first = fill_the_hands(&stage, &replica).await;
+    let expected = accept_mixed(&stage, &replica, BACKLOG).await;
+    database.kill().await;
+    replica.running.kill().await;
+    database.again().await;
+    let replica = stage.replica().await;
+    stage.provider.let_go();
+    let calls = once_called(&stage, &[&first, &expected.concat()]).await;
+    hold_to_the_order(&expected, &calls, accepted.elapsed());
+    assert_eq!(replica.running.stop("TERM").await.status, Some(0));
+    database.stop().await;
+}
+
+#[tokio::test]
+async fn what_waits_keeps_its_order_when_the_one_process_over_sqlite_is_killed() {
+    let database = sqlite().await;
+    let stage = Stage::over(&database.url, SETTINGS).await;
+    let (accepted, replica) = (Instant::now(), stage.replica().await);
+    let first = fill_the_hands(&stage, &replica).await;
+    let expected = accept_mixed(&stage, &replica, BACKLOG).await;
+    replica.running.kill().await;
+    let replica = stage.replica().await;
+    stage.provider.let_go();
+    let calls = once_called(&stage, &[&first, &expected.concat()]).await;
+    hold_to_the_order(&expected, &calls, accepted.elapsed());
     assert_eq!(replica.running.stop("TERM").await.status, Some(0));
 }
 

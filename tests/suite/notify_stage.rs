@@ -1,6 +1,7 @@
 //! Real replicas of the notification upstream over one database, and a provider that keeps the record of every call.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -26,6 +27,10 @@ pub(crate) struct Stage {
     pub(crate) cache: String,
     /// Whether the replicas may ask the provider what it has.
     pub(crate) can_be_asked: bool,
+    /// The program of an older release, instead of the present one.
+    pub(crate) older: Option<PathBuf>,
+    /// Calls a second at most, counted in the cache.
+    pub(crate) rate: Option<u64>,
     folder: TempDir,
     token: String,
     http: reqwest::Client,
@@ -88,6 +93,8 @@ impl Stage {
             settings: settings.to_owned(),
             cache: "memory:".to_owned(),
             can_be_asked: false,
+            older: None,
+            rate: None,
             folder,
             token,
             http: reqwest::Client::new(),
@@ -112,10 +119,21 @@ impl Stage {
         arguments.iter().fold(program, |program, argument| program.arg(*argument)).run().await
     }
 
+    /// The same, with this on standard input.
+    pub(crate) async fn pipe(&self, arguments: &[&str], input: &str) -> Ended {
+        let program = self.program(&self.config(ports::free(1), ports::free(1)));
+        let file = self.folder.path().join("input");
+        std::fs::write(&file, input).expect("the test's folder can be written");
+        arguments.iter().fold(program, |program, argument| program.arg(*argument)).input(file).run().await
+    }
+
     fn program(&self, config: &str) -> Program {
         let path = self.folder.path().join(format!("{}.toml", uuid::Uuid::new_v4().simple()));
         std::fs::write(&path, config).expect("the test's folder can be written");
-        let program = Program::of_workspace("postern-notify", self.folder.path());
+        let program = match &self.older {
+            Some(older) => Program::at(older.clone(), self.folder.path()),
+            None => Program::of_workspace("postern-notify", self.folder.path()),
+        };
         let env = self.pools.env();
         let names = [
             "IDP_ACTOR_POOL_ID",
@@ -138,6 +156,7 @@ impl Stage {
         let Self { database, settings, cache, provider: Provider { url, .. }, .. } = self;
         let lookup =
             if self.can_be_asked { format!("lookup_url = \"{url}/messages/{{id}}\"") } else { String::new() };
+        let rate = self.rate.map(|rate| format!("rate = {rate}")).unwrap_or_default();
         format!(
             r#"listen = "127.0.0.1:{public}"
 admin = "127.0.0.1:{admin}"
@@ -154,6 +173,7 @@ channel = "sms"
 kind = "http"
 url = "{url}/messages"
 {lookup}
+{rate}
 body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
 "#,
             templates = templates.display()
@@ -169,6 +189,59 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
         let created = answer.status() == StatusCode::CREATED;
         let answer: Value = answer.json().await.ok()?;
         created.then(|| answer["notificationId"].as_str().map(str::to_owned)).flatten()
+    }
+
+    /// A notification by e-mail: its id.
+    pub(crate) async fn post_mail(&self, replica: &Replica, to: &str) -> String {
+        let body = json!({"channel": "email", "recipient": {"email": to}, "template": "welcome",
+            "variables": {"name": "Ada"}});
+        let request = self.http.post(format!("{}/notifications", replica.url)).bearer_auth(&self.token);
+        let answer: Value = request.json(&body).send().await.expect("it answers").json().await.expect("JSON");
+        answer["notificationId"].as_str().expect("accepted").to_owned()
+    }
+
+    /// Posts mails until one ends with this reason, `None` for one that is sent: another process has decided that, and
+    /// this one hears of it within seconds.
+    pub(crate) async fn mail_ends(&self, replica: &Replica, to: &str, reason: Option<&str>) {
+        let heard = tokio::time::timeout(Duration::from_secs(60), async {
+            loop {
+                let id = self.post_mail(replica, to).await;
+                let view = loop {
+                    let view = self.status(&replica.url, &id).await;
+                    if view["status"] != "QUEUED" {
+                        break view;
+                    }
+                    self.provider.moved().await;
+                };
+                if view["reason"].as_str() == reason {
+                    return;
+                }
+            }
+        });
+        heard.await.unwrap_or_else(|_| panic!("no mail to {to} ends with {reason:?}"));
+    }
+
+    /// One click in a mail program.
+    pub(crate) async fn unsubscribe(&self, replica: &Replica, id: &str) {
+        let url = format!("{}/webhooks/unsubscribe?id={id}", replica.url);
+        let form = "application/x-www-form-urlencoded";
+        let request = self.http.post(url).header("content-type", form).body("List-Unsubscribe=One-Click");
+        assert_eq!(request.send().await.expect("it answers").status(), StatusCode::NO_CONTENT);
+    }
+
+    /// What a replica says once it is not ready.
+    pub(crate) async fn not_ready(&self, replica: &Replica) -> String {
+        let asked = tokio::time::timeout(Duration::from_secs(60), async {
+            loop {
+                let answer =
+                    self.http.get(format!("{}/readyz", replica.admin)).send().await.expect("it answers");
+                if answer.status() == StatusCode::SERVICE_UNAVAILABLE {
+                    return answer.text().await.expect("text");
+                }
+                self.provider.moved().await;
+            }
+        });
+        asked.await.expect("it does not stay ready")
     }
 
     /// The ids of a batch, in its order.
@@ -236,7 +309,11 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
             let mut targets = targets.subscribe();
             let id = loop {
                 let urls = targets.borrow_and_update().clone();
-                match self.try_post(&urls[number % urls.len()], &name, &name, "NORMAL").await {
+                let posted = match urls.get(number % urls.len().max(1)) {
+                    Some(url) => self.try_post(url, &name, &name, "NORMAL").await,
+                    None => None,
+                };
+                match posted {
                     Some(id) => break id,
                     // Until it is heard that something is there again, or it is worth another try.
                     None => drop(tokio::time::timeout(SOON, targets.changed()).await),
@@ -327,6 +404,26 @@ async fn look(State(shared): State<Arc<Shared>>, Path(id): Path<String>) -> Stat
     if calls.iter().any(|call| call.id == id) { StatusCode::OK } else { StatusCode::NOT_FOUND }
 }
 
+/// Something that was killed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kill {
+    pub(crate) at: Instant,
+    /// When it answered again; the same instant where others go on without it.
+    pub(crate) back: Instant,
+}
+
+impl Kill {
+    pub(crate) fn now() -> Self {
+        let at = Instant::now();
+        Self { at, back: at }
+    }
+
+    /// For how much of the time between two instants nobody could do anything.
+    fn away_within(&self, from: Instant, to: Instant) -> Duration {
+        self.back.min(to).saturating_duration_since(self.at.max(from))
+    }
+}
+
 /// What the record says of what was accepted.
 pub(crate) struct Verdict {
     pub(crate) accepted: usize,
@@ -335,14 +432,15 @@ pub(crate) struct Verdict {
     pub(crate) extra: usize,
     /// Calls for notifications that nobody was told of.
     pub(crate) unknown: usize,
-    /// The longest that something accepted before a kill was not delivered after it.
+    /// The longest that something accepted before a kill was not delivered after it, without the time for which the
+    /// database was away.
     pub(crate) slowest_rescue: Duration,
     /// How many places a notification came too late, among those of its poster that no kill has touched.
     pub(crate) displaced: usize,
 }
 
 impl Verdict {
-    pub(crate) fn of(posted: &[Vec<Accepted>], calls: &[Call], kills: &[Instant]) -> Self {
+    pub(crate) fn of(posted: &[Vec<Accepted>], calls: &[Call], kills: &[Kill]) -> Self {
         let mut first: HashMap<&str, Instant> = HashMap::new();
         for call in calls {
             first.entry(&call.id).or_insert(call.at);
@@ -351,9 +449,11 @@ impl Verdict {
         let known: BTreeSet<&str> = all.iter().map(|accepted| accepted.id.as_str()).collect();
         let lost = all.iter().filter(|accepted| !first.contains_key(accepted.id.as_str()));
         let rescue = kills.iter().flat_map(|kill| {
-            let before = all.iter().filter(move |accepted| accepted.at <= *kill);
+            let before = all.iter().filter(move |accepted| accepted.at <= kill.at);
             before.filter_map(|accepted| {
-                Some(first.get(accepted.id.as_str())?.saturating_duration_since(*kill))
+                let called = *first.get(accepted.id.as_str())?;
+                let away: Duration = kills.iter().map(|other| other.away_within(kill.at, called)).sum();
+                Some(called.saturating_duration_since(kill.at).saturating_sub(away))
             })
         });
         Self {

@@ -2,6 +2,7 @@
 
 mod doubt;
 mod others;
+mod pinned;
 mod turns;
 
 use std::time::Duration;

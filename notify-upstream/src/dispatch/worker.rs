@@ -4,12 +4,17 @@ use std::time::Duration;
 
 use postern_common::clock::Timestamp;
 use postern_common::{Clock, Shutdown};
+use tokio::sync::Notify;
 use uuid::Uuid;
 
 use crate::store::{Store, StoreError};
 
 /// How often a worker says that it is alive.
 const RENEW: Duration = Duration::from_secs(3);
+/// How often one looks who is dead.
+const LOOK: Duration = Duration::from_secs(1);
+/// How long one waits before a step that is in a hurry.
+const BREATH: Duration = Duration::from_millis(250);
 /// How long after its last word a worker is dead, and its rows are taken over.
 pub(super) const DEAD_AFTER: Duration = Duration::from_secs(10);
 /// How long after its last word a worker begins nothing more: before others may begin the same.
@@ -36,6 +41,8 @@ pub struct Workers {
     all: Mutex<Vec<Arc<Worker>>>,
     dead: Mutex<Arc<[i64]>>,
     seen_at: AtomicI64,
+    /// There is more to do than to renew.
+    hurry: Notify,
 }
 
 // === impl Worker ===
@@ -71,6 +78,7 @@ impl Workers {
             all: Mutex::new(vec![worker]),
             dead: Mutex::new(dead.into()),
             seen_at: AtomicI64::new(now.0),
+            hurry: Notify::new(),
         }))
     }
 
@@ -96,6 +104,7 @@ impl Workers {
     /// The answer to a claim or accept under this identity was lost.
     pub fn doubt(&self, worker: &Worker) {
         worker.doubted.store(true, Ordering::Relaxed);
+        self.hurry.notify_one();
     }
 
     /// Renews every identity, replaces the one in doubt, and looks who is dead.
@@ -121,9 +130,15 @@ impl Workers {
                 }
             }
         }
-        let dead = self.store.dead_workers(dead_before(now)).await?;
-        *self.dead.lock().unwrap_or_else(PoisonError::into_inner) = dead.into();
+        self.look().await?;
         self.seen_at.store(now.0, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Looks who is dead.
+    async fn look(&self) -> Result<(), StoreError> {
+        let dead = self.store.dead_workers(dead_before(self.clock.now())).await?;
+        *self.dead.lock().unwrap_or_else(PoisonError::into_inner) = dead.into();
         Ok(())
     }
 
@@ -134,19 +149,35 @@ impl Workers {
         Ok(())
     }
 
-    /// Renews until the stop.
+    /// Renews, and looks who is dead, until the stop. An identity in doubt is replaced, and one that a step has left over is given up, without
+    /// waiting for the next renewal: what they hold without our knowing it waits for that.
     pub async fn run(self: Arc<Self>, shutdown: Shutdown) {
         let mut tick = tokio::time::interval(RENEW);
-        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut look = tokio::time::interval(LOOK);
+        for tick in [&mut tick, &mut look] {
+            tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        }
         loop {
-            tokio::select! {
+            let outcome = tokio::select! {
                 () = shutdown.begun() => return,
-                _ = tick.tick() => {}
+                _ = tick.tick() => self.step().await,
+                () = self.hurry.notified() => {
+                    tokio::time::sleep(BREATH).await;
+                    self.step().await
+                }
+                _ = look.tick() => self.look().await,
+            };
+            if let Err(error) = &outcome {
+                tracing::warn!(%error, "cannot renew the lease or see who is dead");
             }
-            if let Err(error) = self.step().await {
-                tracing::warn!(%error, "cannot renew the lease");
+            if outcome.is_err() || self.has_several() {
+                self.hurry.notify_one();
             }
         }
+    }
+
+    fn has_several(&self) -> bool {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner).len() > 1
     }
 
     /// Forgets who died long ago and holds nothing.

@@ -1,0 +1,104 @@
+//! What a session that sits in its transaction costs: it keeps every deleted row of the queue where it is. Counted in
+//! blocks that are visited, which no other load on the machine changes.
+
+use postern_common::database::Database;
+use postern_common::database::testing::{self, TestDatabase};
+use sqlx::{Connection, Executor, PgConnection};
+
+use super::*;
+use crate::notification::order_at;
+use crate::store::{NewNotification, Record};
+
+/// Deleted rows that lie about before the count begins.
+const DEAD: usize = 20_000;
+
+/// Every block of the queue and its indexes that was looked at.
+const VISITED: &str = "SELECT (heap_blks_read + heap_blks_hit + idx_blks_read + idx_blks_hit)::int8
+    FROM pg_statio_user_tables WHERE relname = 'notify_queue'";
+/// A session tells what it has counted when it ends.
+const END_OTHERS: &str = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+    WHERE datname = current_database() AND pid <> pg_backend_pid() AND state <> 'idle in transaction'";
+const OTHERS: &str = "SELECT count(*) FROM pg_stat_activity
+    WHERE datname = current_database() AND pid <> pg_backend_pid() AND state <> 'idle in transaction'";
+
+fn row(order: Order) -> NewNotification {
+    let record = Record {
+        lane: Lane::first(Channel::Email, Priority::Normal),
+        creator: "service:test".to_owned(),
+        addressee: None,
+        template: "welcome".to_owned(),
+        template_version: 1,
+        locale: "en".to_owned(),
+        recipient: r#"{"email":"ada@example.com"}"#.to_owned(),
+        variables: r#"{"name":"Ada"}"#.to_owned(),
+        created_at: START,
+        expires_at: None,
+    };
+    NewNotification { id: Sequence::id(order), order, record, send_at: None, worker: None, key: None }
+}
+
+/// One database, and how many orders it has given out.
+struct Queue {
+    test: TestDatabase,
+    given: i64,
+}
+
+impl Queue {
+    async fn open() -> Self {
+        let test = testing::postgres().await;
+        let store = Store::open(&test.database, 4).await.expect("opens");
+        store.keep_house(START, Timestamp(0)).await.expect("partitions");
+        Self { test, given: 0 }
+    }
+
+    /// A process that starts, delivers so many, and ends: how many blocks of the queue it has visited.
+    async fn cost(&mut self, count: usize) -> i64 {
+        let before = self.visited().await;
+        let database = Database::open(&self.test.url, postern_common::database::Options::new("process"));
+        let store = Store::open(&database.await.expect("opens"), 4).await.expect("opens");
+        let mut rig = Rig::new(&store, &clock(), 230).await;
+        let first = order_at(START) + self.given;
+        self.given += i64::try_from(count).expect("some thousands");
+        let rows: Vec<_> = (first..).take(count).map(row).collect();
+        for batch in rows.chunks(500) {
+            store.accept(batch).await.expect("accepted");
+        }
+        rig.dispatcher.survey().await.expect("looks");
+        while rig.script.calls().len() < count {
+            rig.dispatcher.pass().await.expect("claims");
+            rig.settle().await;
+        }
+        self.visited().await - before
+    }
+
+    async fn visited(&self) -> i64 {
+        let mut observer = PgConnection::connect(&self.test.url).await.expect("connects");
+        observer.execute(END_OTHERS).await.expect("ends them");
+        while sqlx::query_scalar::<_, i64>(OTHERS).fetch_one(&mut observer).await.expect("asks") > 0 {
+            tokio::task::yield_now().await;
+        }
+        sqlx::query_scalar(VISITED).fetch_one(&mut observer).await.expect("asks")
+    }
+}
+
+#[tokio::test]
+async fn a_session_that_sits_in_its_transaction_makes_no_delivery_dearer() {
+    let (mut fresh, mut pinned) = (Queue::open().await, Queue::open().await);
+    let mut idle = PgConnection::connect(&pinned.test.url).await.expect("connects");
+    idle.execute("BEGIN ISOLATION LEVEL REPEATABLE READ").await.expect("begins");
+    idle.execute("SELECT count(*) FROM notify_queue").await.expect("has a snapshot");
+    pinned.cost(DEAD).await;
+    let mut costs = Vec::new();
+    for count in [1000, 3000] {
+        costs.push((fresh.cost(count).await, pinned.cost(count).await));
+    }
+    idle.execute("ROLLBACK").await.expect("it was held all the time");
+    let [(few_fresh, few_pinned), (many_fresh, many_pinned)] = costs[..] else { panic!("{costs:?}") };
+    // Two thousand more are no dearer than in a fresh queue, but for what the first claim has to step over.
+    let (fresh, pinned) = (many_fresh - few_fresh, many_pinned - few_pinned);
+    eprintln!("{costs:?} {fresh} {pinned}");
+    assert!(pinned * 10 <= fresh * 11, "{pinned} blocks for what costs {fresh} in a fresh queue");
+    // The first claim after a start steps over each of them once.
+    let start = i64::try_from(DEAD).expect("some thousands");
+    assert!(few_pinned - few_fresh <= start, "{few_pinned} blocks, {few_fresh} in a fresh queue");
+}

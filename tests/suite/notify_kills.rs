@@ -1,0 +1,238 @@
+//! What is killed while notifications flow: workers, PostgreSQL, Redis, the one process over SQLite. `POSTERN_TEST_KILLS`
+//! says how many kills of each a run has (default 4): the same tests are the long runs.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use postern_common::cache::testing::RedisServer;
+use postern_common::config::Env;
+use postern_common::database::testing::{postgres, sqlite};
+use postern_tests::note;
+use tokio::sync::watch;
+
+use crate::notify_postgres::OwnPostgres;
+use crate::notify_stage::{Accepted, Kill, Replica, Stage, Verdict};
+
+/// What one process has in hand at most.
+const PERMITS: usize = 16;
+const SETTINGS: &str = "[queue]\nsms_permits = 16";
+/// Each request and each call asks the cache.
+const WITH_CACHE: &str = "service_quota = 1000000000\n[queue]\nsms_permits = 16";
+/// Those who post at once.
+const POSTERS: usize = 4;
+/// A rescue takes 10 s until the dead are dead, 3 s until that is seen, and a look.
+pub(crate) const RESCUE: Duration = Duration::from_secs(15);
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn kills() -> usize {
+    Env::of_process().get("POSTERN_TEST_KILLS").and_then(|text| text.parse().ok()).unwrap_or(4)
+}
+
+/// Posters that go on until they are told to stop.
+struct Load {
+    targets: watch::Sender<Vec<String>>,
+    accepted: watch::Sender<usize>,
+    stop: watch::Sender<bool>,
+}
+
+impl Load {
+    fn on(replicas: &[Replica]) -> Self {
+        let (targets, accepted) = (watch::Sender::new(urls(replicas)), watch::Sender::new(0));
+        Self { targets, accepted, stop: watch::Sender::new(false) }
+    }
+
+    /// Everything that was accepted until the end of `faults`.
+    async fn during<T>(&self, stage: &Stage, faults: impl Future<Output = T>) -> (Vec<Vec<Accepted>>, T) {
+        let posters =
+            join_all((0..POSTERS).map(|poster| {
+                stage.post_until(poster, &self.targets, &self.accepted, self.stop.subscribe())
+            }));
+        let faults = async {
+            let outcome = faults.await;
+            self.stop.send_replace(true);
+            outcome
+        };
+        tokio::join!(posters, faults)
+    }
+
+    /// Waits until so many more are accepted.
+    async fn goes_on(&self, more: usize) {
+        let mut accepted = self.accepted.subscribe();
+        let wanted = *accepted.borrow_and_update() + more;
+        let reached = tokio::time::timeout(PATIENCE, accepted.wait_for(|count| *count >= wanted)).await;
+        let _ = reached.expect("notifications are accepted within a minute").expect("the sender is here");
+    }
+
+    /// From now on these are posted to.
+    fn turns_to(&self, replicas: &[Replica]) {
+        self.targets.send_replace(urls(replicas));
+    }
+}
+
+fn urls(replicas: &[Replica]) -> Vec<String> {
+    replicas.iter().map(|replica| replica.url.clone()).collect()
+}
+
+/// What the provider's record says once everything that was accepted stands in it.
+async fn verdict(stage: &Stage, posted: &[Vec<Accepted>], kills: &[Kill]) -> Verdict {
+    let ids: BTreeSet<&str> = posted.iter().flatten().map(|accepted| accepted.id.as_str()).collect();
+    let calls = stage.provider.until(PATIENCE, |calls| {
+        calls.len() >= ids.len() && ids.is_subset(&calls.iter().map(|call| call.id.as_str()).collect())
+    });
+    Verdict::of(posted, &calls.await, kills)
+}
+
+#[track_caller]
+fn hold_to(verdict: &Verdict, kills: &[Kill], what: &str) {
+    let Verdict { accepted, lost, extra, unknown, slowest_rescue, displaced } = verdict;
+    let most = kills.len() * PERMITS;
+    let away: Duration = kills.iter().map(|kill| kill.back.duration_since(kill.at)).sum();
+    note(&format!(
+        "notify: {} kills of {what} under load: {accepted} accepted, {} lost, {extra} extra sends (at most {most}), slowest \
+         rescue {} ms, at most {displaced} places late; PostgreSQL was away for {} ms in all, which is not counted",
+        kills.len(),
+        lost.len(),
+        slowest_rescue.as_millis(),
+        away.as_millis()
+    ));
+    assert!(lost.is_empty(), "lost: {lost:?}");
+    assert_eq!(*unknown, 0, "a key that was repeated is one notification");
+    assert!(*extra <= most, "{extra} extra");
+    assert!(*slowest_rescue <= RESCUE, "{slowest_rescue:?}");
+    assert!(*displaced <= 2 * PERMITS, "{displaced} places");
+}
+
+/// Kills the oldest process; another takes its place. The time until that is not taken off: the others go on.
+async fn kill_a_worker(stage: &Stage, load: &Load, replicas: &mut Vec<Replica>) -> Kill {
+    let (victim, kill) = (replicas.remove(0), Kill::now());
+    victim.running.kill().await;
+    load.turns_to(replicas);
+    replicas.push(stage.replica().await);
+    load.turns_to(replicas);
+    kill
+}
+
+async fn kill_postgres(load: &Load, database: &mut OwnPostgres) -> Kill {
+    let at = Instant::now();
+    database.kill().await;
+    database.again().await;
+    load.targets.send_modify(|_| {});
+    Kill { at, back: Instant::now() }
+}
+
+async fn kill_redis(redis: &mut RedisServer) -> Kill {
+    let kill = Kill::now();
+    redis.kill().await;
+    redis.restart().await;
+    kill
+}
+
+#[tokio::test]
+async fn workers_that_are_killed_lose_nothing_and_are_relieved_in_time() {
+    let database = postgres().await;
+    let stage = Stage::over(&database.url, SETTINGS).await;
+    let mut replicas = vec![stage.replica().await, stage.replica().await];
+    let load = Load::on(&replicas);
+    let killed = async {
+        let mut killed = Vec::new();
+        for _ in 0..kills() {
+            load.goes_on(40).await;
+            killed.push(kill_a_worker(&stage, &load, &mut replicas).await);
+        }
+        killed
+    };
+    let (posted, killed) = Box::pin(load.during(&stage, killed)).await;
+    hold_to(&verdict(&stage, &posted, &killed).await, &killed, "workers");
+}
+
+#[tokio::test]
+async fn whatever_is_killed_nothing_is_lost() {
+    let mut database = OwnPostgres::start().await;
+    let mut redis = RedisServer::start(&[]).await;
+    let mut stage = Stage::over(database.url(), WITH_CACHE).await;
+    stage.cache = redis.url();
+    stage.rate = Some(1_000_000);
+    let mut replicas = vec![stage.replica().await, stage.replica().await];
+    let load = Load::on(&replicas);
+    let killed = async {
+        let mut killed = Vec::new();
+        for _ in 0..kills() {
+            load.goes_on(40).await;
+            killed.push(kill_postgres(&load, &mut database).await);
+            load.goes_on(40).await;
+            killed.push(kill_redis(&mut redis).await);
+            load.goes_on(40).await;
+            killed.push(kill_a_worker(&stage, &load, &mut replicas).await);
+        }
+        load.goes_on(40).await;
+        killed
+    };
+    let (posted, killed) = Box::pin(load.during(&stage, killed)).await;
+    hold_to(&verdict(&stage, &posted, &killed).await, &killed, "PostgreSQL, Redis and workers in turn");
+    for replica in replicas {
+        assert_eq!(replica.running.stop("TERM").await.status, Some(0));
+    }
+    database.stop().await;
+}
+
+#[tokio::test]
+async fn one_process_over_sqlite_that_is_killed_loses_nothing() {
+    let database = sqlite().await;
+    let stage = Stage::over(&database.url, SETTINGS).await;
+    let mut replicas = vec![stage.replica().await];
+    let load = Load::on(&replicas);
+    let killed = async {
+        let mut killed = Vec::new();
+        for _ in 0..kills() {
+            load.goes_on(40).await;
+            killed.push(kill_a_worker(&stage, &load, &mut replicas).await);
+        }
+        load.goes_on(40).await;
+        killed
+    };
+    let (posted, killed) = Box::pin(load.during(&stage, killed)).await;
+    hold_to(&verdict(&stage, &posted, &killed).await, &killed, "the one process over SQLite");
+    for replica in replicas {
+        assert_eq!(replica.running.stop("TERM").await.status, Some(0));
+    }
+}
+
+/// `POSTERN_TEST_OLDER` may name the `postern-notify` of an older release, whose processes are the ones that are replaced.
+#[tokio::test]
+async fn a_rolling_restart_loses_nothing_and_sends_nothing_twice() {
+    let database = postgres().await;
+    let mut stage = Stage::over(&database.url, SETTINGS).await;
+    stage.older = Env::of_process().get("POSTERN_TEST_OLDER").map(PathBuf::from);
+    let mut replicas = vec![stage.replica().await, stage.replica().await];
+    stage.older = None;
+    let load = Load::on(&replicas);
+    let restarted = async {
+        let mut stopped = Vec::new();
+        for _ in 0..replicas.len() {
+            load.goes_on(100).await;
+            let oldest = replicas.remove(0);
+            replicas.push(stage.replica().await);
+            load.turns_to(&replicas);
+            load.goes_on(20).await;
+            stopped.push(Kill::now());
+            assert_eq!(oldest.running.stop("TERM").await.status, Some(0));
+        }
+        load.goes_on(100).await;
+        stopped
+    };
+    let (posted, stopped) = Box::pin(load.during(&stage, restarted)).await;
+    let verdict = verdict(&stage, &posted, &stopped).await;
+    assert!(verdict.lost.is_empty(), "lost: {:?}", verdict.lost);
+    assert_eq!(
+        (verdict.extra, verdict.unknown),
+        (0, 0),
+        "what was not begun is handed back, what was begun is finished"
+    );
+    assert!(
+        verdict.slowest_rescue < Duration::from_secs(5),
+        "nobody waited for a lease: {:?}",
+        verdict.slowest_rescue
+    );
+}
