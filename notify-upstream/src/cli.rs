@@ -1,4 +1,7 @@
-//! The operator's tools: templates and dead letters.
+//! The operator's tools: templates, dead letters, suppressed addresses, delivery reports.
+
+mod dsn;
+mod suppression;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -9,12 +12,14 @@ use postern_common::clock::Timestamp;
 use postern_common::config::Env;
 use postern_common::database::{Database, Options};
 use postern_common::exit::Exit;
+use postern_notify::Config;
 use postern_notify::notification::{Channel, NotificationId};
 use postern_notify::sequence::Sequence;
 use postern_notify::store::{DeadFilter, Store};
 use postern_notify::template::{Content, Locale, TemplateName, Templates};
 use serde_json::{Map, Value};
 
+use self::suppression::SuppressionCommand;
 use super::read_config;
 
 /// What is to be done.
@@ -26,6 +31,11 @@ pub(super) enum Command {
     /// Notifications that failed for good.
     #[command(subcommand)]
     Dead(DeadCommand),
+    /// Addresses to which nothing is sent, or nothing that can be unsubscribed from.
+    #[command(subcommand)]
+    Suppression(SuppressionCommand),
+    /// Reads a delivery status notification (RFC 3464) on standard input, as a mail server pipes it.
+    Dsn,
 }
 
 #[derive(Debug, Subcommand)]
@@ -98,7 +108,9 @@ impl Command {
             Self::Templates(TemplateCommand::Preview { name, channel, locale, variables, folder }) => {
                 preview(&folder.load()?, &name, &channel, locale.as_deref(), &variables)
             }
-            Self::Dead(command) => Box::pin(command.run(config)).await,
+            Self::Dead(command) => Box::pin(command.run(&read(config)?)).await,
+            Self::Suppression(command) => Box::pin(command.run(&read(config)?)).await,
+            Self::Dsn => Box::pin(dsn::run(read(config))).await,
         }
     }
 }
@@ -157,10 +169,8 @@ fn preview(
 // === impl DeadCommand ===
 
 impl DeadCommand {
-    async fn run(self, config: &Path) -> Result<(), Exit> {
-        let config = read_config(config, &Env::of_process())?;
-        let database = Database::open(&config.database, Options::new("postern-notify-cli")).await?;
-        let store = Store::open(&database, 3).await?;
+    async fn run(self, config: &Config) -> Result<(), Exit> {
+        let store = open(config).await?;
         let clock = Clock::system();
         let failed = |error: postern_notify::store::StoreError| Exit::unavailable(error.to_string());
         match self {
@@ -192,13 +202,6 @@ impl DeadCommand {
 
 impl Filter {
     fn parse(self) -> Result<DeadFilter, Exit> {
-        let instant = |name: &str, text: Option<String>| {
-            text.map(|text| {
-                Timestamp::parse(&text)
-                    .ok_or_else(|| Exit::usage(format!("--{name} must be an RFC 3339 instant")))
-            })
-            .transpose()
-        };
         let id = self.id.map(|id| {
             NotificationId::parse(&id).ok_or_else(|| Exit::usage("--id must be the id of a notification"))
         });
@@ -210,6 +213,22 @@ impl Filter {
             limit: self.limit.max(0),
         })
     }
+}
+
+fn read(config: &Path) -> Result<Config, Exit> {
+    read_config(config, &Env::of_process())
+}
+
+async fn open(config: &Config) -> Result<Store, Exit> {
+    let database = Database::open(&config.database, Options::new("postern-notify-cli")).await?;
+    Store::open(&database, 3).await
+}
+
+fn instant(name: &str, text: Option<String>) -> Result<Option<Timestamp>, Exit> {
+    let parse = |text: String| {
+        Timestamp::parse(&text).ok_or_else(|| Exit::usage(format!("--{name} must be an RFC 3339 instant")))
+    };
+    text.map(parse).transpose()
 }
 
 /// A line for the operator; a closed pipe ends the output and nothing else.

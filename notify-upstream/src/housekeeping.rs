@@ -13,7 +13,7 @@ use postern_common::{Clock, Shutdown};
 use crate::accept::KEY_LIFE;
 use crate::dispatch::{Board, Workers};
 use crate::metrics::Metrics;
-use crate::store::{Store, StoreError};
+use crate::store::{MIGRATIONS, Store, StoreError};
 use crate::suppression::Suppression;
 use crate::template::{Locale, Templates, fingerprint};
 use crate::webhook::TOKEN_LIFE;
@@ -42,7 +42,7 @@ pub struct Housekeeper {
     pub suppression: Arc<Suppression>,
     /// What is counted.
     pub metrics: Metrics,
-    /// Whether the store answers.
+    /// Whether the store answers, and is one that this binary works on.
     pub database: Check,
     /// The same store, to be asked.
     pub opened: Database,
@@ -162,9 +162,9 @@ impl Housekeeper {
                 () = shutdown.begun() => return,
                 _ = tick.tick() => {}
             }
-            match self.opened.ping().await {
+            match self.opened.still_fits(&MIGRATIONS).await {
                 Ok(()) => self.database.set_ok(),
-                Err(_) => self.database.set_failed("the database does not answer"),
+                Err(exit) => self.database.set_failed(exit.message()),
             }
             if let Err(error) = self.step(round).await {
                 tracing::warn!(%error, "cannot keep house");

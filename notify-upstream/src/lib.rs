@@ -12,6 +12,7 @@ mod app;
 pub mod config;
 pub mod deliver;
 pub mod dispatch;
+pub mod dsn;
 pub mod housekeeping;
 pub mod http;
 pub mod metrics;

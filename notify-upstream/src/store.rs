@@ -8,6 +8,8 @@
 //! | `notify_result` | how each attempt ended | insert only, partitioned like the records |
 //! | `notify_receipt` | what providers reported later | insert only, unique per provider event |
 //! | `notify_webhook_token` | which body a webhook's token came with first | insert only, for some hours |
+//! | `notify_suppression` | addresses that get nothing, or nothing that can be unsubscribed from | an operator takes off |
+//! | `notify_suppression_lifted` | what was taken off | so that every replica forgets it |
 //! | `notify_worker` | who is alive | a row a process, renewed every 3 s |
 //!
 //! An attempt is written before its call: the claim raises `attempt` and `fence` and is committed before any provider
@@ -28,9 +30,10 @@ use sqlx::postgres::PgListener;
 
 pub use row::{
     Cancelled, Claim, Claimed, DeadFilter, DeadLetter, Existing, Finished, LaneMark, NewNotification, Next,
-    Receipt, Record, ResultKind, ResultRow, Survey, WebhookToken,
+    Receipt, Record, ResultKind, ResultRow, Suppressed, SuppressedFilter, Survey, WebhookToken,
 };
 
+pub(crate) use schema::MIGRATIONS;
 pub use snapshot::{Snapshot, Trail, WaitingRow};
 
 use crate::notification::{Lane, NotificationId, Order};
@@ -136,19 +139,25 @@ delegate! {
     replay(filter: &DeadFilter, first_order: Order, now: Timestamp) -> u64;
     /// Forgets that notifications failed; their history stays. How many.
     drop_dead(filter: &DeadFilter) -> u64;
-    /// Notes addresses that are proven not to exist: channel index and SHA-256 of the address.
+    /// Puts addresses on a list: its kind, SHA-256 of the address, why. One that is there stays as it is.
     suppress(rows: &[(i16, Vec<u8>, String)], now: Timestamp) -> u64;
-    /// Suppressed addresses noted at or after an instant.
-    suppressed_since(at: Timestamp) -> Vec<(i16, Vec<u8>, i64)>;
+    /// Addresses that were put on a list at or after an instant, the oldest first, at most `page`.
+    suppressed_since(at: Timestamp, page: i64) -> Vec<(i16, Vec<u8>, i64)>;
+    /// Addresses that were taken off a list at or after an instant, and are not back on it; the same.
+    lifted_since(at: Timestamp, page: i64) -> Vec<(i16, Vec<u8>, i64)>;
+    /// Addresses on the lists, the oldest first.
+    suppressed(filter: &SuppressedFilter) -> Vec<Suppressed>;
+    /// Takes addresses off the lists. How many.
+    lift(filter: &SuppressedFilter, now: Timestamp) -> u64;
 }
 
 impl Store {
     /// Takes over an open database and brings its tables up to date.
     ///
     /// # Errors
-    /// Status 69: a migration fails or the tables are newer than this binary.
+    /// Status 69: a migration fails, or the tables are of a version that needs a newer binary.
     pub async fn open(database: &Database, connections: u32) -> Result<Self, Exit> {
-        database.migrate(&schema::MIGRATIONS).await?;
+        database.migrate(&MIGRATIONS).await?;
         Ok(match database {
             Database::Postgres(pool) => Self::Postgres(Postgres::new(pool.clone(), connections)),
             Database::Sqlite(sqlite) => Self::Sqlite(Sqlite::new(sqlite.clone())),

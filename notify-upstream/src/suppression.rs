@@ -7,24 +7,45 @@ use std::sync::{Mutex, PoisonError, RwLock};
 use postern_common::Clock;
 use postern_common::clock::Timestamp;
 
-use crate::address::{Address, AddressHash};
-use crate::notification::Channel;
+use crate::address::{self, Address, AddressHash};
+use crate::notification::{Channel, NotificationId};
 use crate::store::{Store, StoreError};
+use crate::webhook::Report;
 
-/// The list, as of the last look into the store. Only hashes are kept.
+/// The lists, as of the last look into the store. Only hashes are kept.
 #[derive(Debug)]
 pub struct Suppression {
     store: Store,
     clock: Clock,
     known: RwLock<HashSet<(i16, [u8; 32])>>,
-    seen_to: Mutex<Timestamp>,
+    seen_to: Mutex<SeenTo>,
     noted: Mutex<Vec<(i16, Vec<u8>, String)>>,
+}
+
+/// Up to where the store was read.
+#[derive(Clone, Copy, Debug)]
+struct SeenTo {
+    suppressed: Timestamp,
+    lifted: Timestamp,
+}
+
+/// Why an address gets nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum List {
+    /// It is proven not to exist.
+    Suppressed,
+    /// Whoever holds it wants nothing more that can be unsubscribed from.
+    Unsubscribed,
 }
 
 /// Kinds of entry: the channel's index for an address that is dead, and this much more for one that was unsubscribed.
 const UNSUBSCRIBED: i16 = 8;
 /// Most addresses in memory, 64 MB; beyond that the oldest stay and new ones are found by their bounces alone.
 const MAX: usize = 1_000_000;
+/// Most rows of one look.
+const PAGE: i64 = 100_000;
+/// Most addresses that an operator takes off at once, in one instant: whatever their number, a page goes beyond them.
+pub const LIFT: i64 = 50_000;
 
 // === impl Suppression ===
 
@@ -36,7 +57,7 @@ impl Suppression {
             store,
             clock,
             known: RwLock::default(),
-            seen_to: Mutex::new(Timestamp(0)),
+            seen_to: Mutex::new(SeenTo { suppressed: Timestamp(0), lifted: Timestamp(0) }),
             noted: Mutex::default(),
         }
     }
@@ -44,7 +65,7 @@ impl Suppression {
     /// Whether nothing is to be sent there.
     #[must_use]
     pub fn holds(&self, channel: Channel, address: &Address) -> bool {
-        self.knows(code(channel), address)
+        self.knows(List::Suppressed.kind(channel), address)
     }
 
     fn knows(&self, kind: i16, address: &Address) -> bool {
@@ -59,17 +80,18 @@ impl Suppression {
 
     /// The same for an address that is known by its hash alone.
     pub fn note_hash(&self, channel: Channel, hash: AddressHash, reason: &str) {
-        self.known.write().unwrap_or_else(PoisonError::into_inner).insert((code(channel), hash));
+        let kind = List::Suppressed.kind(channel);
+        self.known.write().unwrap_or_else(PoisonError::into_inner).insert((kind, hash));
         let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
         if noted.len() < 10_000 {
-            noted.push((code(channel), hash.to_vec(), reason.to_owned()));
+            noted.push((kind, hash.to_vec(), reason.to_owned()));
         }
     }
 
     /// Whether whoever holds the address wants no more of what can be unsubscribed from.
     #[must_use]
     pub fn is_unsubscribed(&self, channel: Channel, address: &Address) -> bool {
-        self.knows(code(channel) + UNSUBSCRIBED, address)
+        self.knows(List::Unsubscribed.kind(channel), address)
     }
 
     /// Mail of templates that offer it is not wanted at these addresses any more. Returns when that is durable.
@@ -77,7 +99,7 @@ impl Suppression {
     /// # Errors
     /// The store's.
     pub async fn unsubscribe(&self, addresses: &[AddressHash]) -> Result<(), StoreError> {
-        let kind = code(Channel::Email) + UNSUBSCRIBED;
+        let kind = List::Unsubscribed.kind(Channel::Email);
         let rows: Vec<_> =
             addresses.iter().map(|hash| (kind, hash.to_vec(), "unsubscribed".to_owned())).collect();
         self.store.suppress(&rows, self.clock.now()).await?;
@@ -86,28 +108,114 @@ impl Suppression {
         Ok(())
     }
 
-    /// Writes what was noted and reads what others noted.
+    /// Notes what providers report as dead. An address is dead on a provider's word only where we know that the
+    /// notification went to that very address: whoever can have a provider report something must not be able to silence a
+    /// stranger.
     ///
     /// # Errors
-    /// The store's.
-    pub async fn step(&self) -> Result<(), StoreError> {
+    /// The store's, and nothing was noted: the next bounce of the address does it.
+    pub async fn believe(&self, reports: &[Report]) -> Result<(), StoreError> {
+        let dead: Vec<(&Report, NotificationId, AddressHash)> = reports
+            .iter()
+            .filter_map(|report| Some((report, report.id?, address::hash(report.dead_address.as_ref()?))))
+            .collect();
+        let ids: Vec<NotificationId> = dead.iter().map(|(_, id, _)| *id).collect();
+        if ids.is_empty() {
+            return Ok(());
+        }
+        let known = self.store.read(&ids).await?;
+        for (report, id, hash) in dead {
+            if let Some(snapshot) = known.iter().find(|snapshot| snapshot.id == id)
+                && snapshot.addresses().any(|known| known == hash)
+            {
+                let reason = report.code.as_deref().unwrap_or("bounced");
+                self.note_hash(snapshot.record.lane.channel, hash, reason);
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes what was noted.
+    ///
+    /// # Errors
+    /// The store's; it is written with the next call.
+    pub async fn write(&self) -> Result<(), StoreError> {
         let noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if !noted.is_empty() {
             self.store.suppress(&noted, self.clock.now()).await?;
             self.noted.lock().unwrap_or_else(PoisonError::into_inner).drain(..noted.len());
         }
+        Ok(())
+    }
+
+    /// Writes what was noted and reads what others noted.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn step(&self) -> Result<(), StoreError> {
+        self.write().await?;
         let since = *self.seen_to.lock().unwrap_or_else(PoisonError::into_inner);
-        let rows = self.store.suppressed_since(since).await?;
+        // In this order: what is put back on the list between the two stays on it.
+        let lifted = self.store.lifted_since(since.lifted, PAGE).await?;
+        let suppressed = self.store.suppressed_since(since.suppressed, PAGE).await?;
+        *self.seen_to.lock().unwrap_or_else(PoisonError::into_inner) = SeenTo {
+            lifted: since.lifted.max(read_to(&lifted, PAGE)),
+            suppressed: since.suppressed.max(read_to(&suppressed, PAGE)),
+        };
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
-        for (channel, address, at) in rows {
-            if let (Ok(hash), true) = (<[u8; 32]>::try_from(address), known.len() < MAX) {
-                known.insert((channel, hash));
+        for (kind, address, _) in lifted {
+            if let Ok(hash) = <[u8; 32]>::try_from(address) {
+                known.remove(&(kind, hash));
             }
-            // A minute back, for rows that were committed late.
-            let mut seen_to = self.seen_to.lock().unwrap_or_else(PoisonError::into_inner);
-            *seen_to = Timestamp(seen_to.0.max(at - 60_000));
+        }
+        for (kind, address, _) in suppressed {
+            if let (Ok(hash), true) = (<[u8; 32]>::try_from(address), known.len() < MAX) {
+                known.insert((kind, hash));
+            }
         }
         Ok(())
+    }
+}
+
+/// From where the next look reads on. When all was read, a minute back: for rows that were committed late, or by a clock
+/// that is behind.
+pub(crate) fn read_to(rows: &[(i16, Vec<u8>, i64)], page: i64) -> Timestamp {
+    let last = rows.last().map_or(0, |(_, _, at)| *at);
+    let all = i64::try_from(rows.len()).unwrap_or(page) < page;
+    Timestamp(if all { last - 60_000 } else { last })
+}
+
+// === impl List ===
+
+impl List {
+    /// Name and value, for the command line.
+    pub const WORDS: &[(&str, Self)] =
+        &[("suppressed", Self::Suppressed), ("unsubscribed", Self::Unsubscribed)];
+
+    /// Its name.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Suppressed => "suppressed",
+            Self::Unsubscribed => "unsubscribed",
+        }
+    }
+
+    /// The number of this list for a channel in the store.
+    #[must_use]
+    pub fn kind(self, channel: Channel) -> i16 {
+        match self {
+            Self::Suppressed => code(channel),
+            Self::Unsubscribed => code(channel) + UNSUBSCRIBED,
+        }
+    }
+
+    /// The list and the channel of a number in the store.
+    #[must_use]
+    pub fn of_kind(kind: i16) -> Option<(Self, Channel)> {
+        let lists = Self::WORDS.iter().map(|(_, list)| *list);
+        let mut all = lists.flat_map(|list| Channel::ALL.map(|channel| (list, channel)));
+        all.find(|(list, channel)| list.kind(*channel) == kind)
     }
 }
 

@@ -165,12 +165,12 @@ fn text<'a>(value: &'a Value, pointer: &str) -> Option<&'a str> {
 }
 
 /// Our id in a `Message-ID` of ours: `<id@domain>`.
-fn id_in_message_id(message_id: &str) -> Option<NotificationId> {
+pub(crate) fn id_in_message_id(message_id: &str) -> Option<NotificationId> {
     NotificationId::parse(message_id.trim().trim_start_matches('<').split('@').next()?)
 }
 
 /// A provider's words without the address that they may repeat.
-fn without_address(words: &str, address: Option<&str>) -> String {
+pub(crate) fn without_address(words: &str, address: Option<&str>) -> String {
     match address.filter(|address| !address.is_empty()) {
         Some(address) => words.replace(address, "<recipient>"),
         None => words.to_owned(),

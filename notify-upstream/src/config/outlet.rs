@@ -154,10 +154,8 @@ fn read_smtp(
         let path = field.text(1..=1024)?;
         std::fs::read(&path).ok().or_else(|| field.fail("unreadable", format!("cannot read {path}")))
     });
-    let from = object.required("from", |field| {
-        EmailAddress::parse(field.string()?)
-            .or_else(|| field.fail("invalid_format", "must be an e-mail address"))
-    });
+    let from = object.required("from", email);
+    let return_path = object.optional("return_path", email);
     let from_name = object.or("from_name", String::new(), |field| field.text(0..=128));
     let hello = object.optional("hello", |field| field.text(1..=253));
     let credentials = object
@@ -185,11 +183,16 @@ fn read_smtp(
         ca_pem,
         credentials,
         hello: hello.unwrap_or_else(|| from.parts().1.to_owned()),
+        return_path: return_path.unwrap_or_else(|| from.clone()),
         from: (from, from_name),
         connections,
         unsubscribe,
         patience: Patience::default(),
     })
+}
+
+fn email(field: Field<'_>) -> Option<EmailAddress> {
+    EmailAddress::parse(field.string()?).or_else(|| field.fail("invalid_format", "must be an e-mail address"))
 }
 
 /// The secret in the variable that a `…_env` key names: no secret stands in the file.

@@ -8,9 +8,7 @@ use postern_common::{Code, Problem};
 
 use super::Service;
 use super::status::unavailable;
-use crate::address::{self, AddressHash};
-use crate::notification::NotificationId;
-use crate::webhook::{Incoming, Report, Unheard};
+use crate::webhook::{Incoming, Unheard};
 
 /// Kept, counted, and an address that is proven dead is noted; 204 once it is durable.
 pub(super) async fn receive(
@@ -41,29 +39,8 @@ pub(super) async fn receive(
         service.metrics.receipts(&provider, "repeated", repeated);
     }
     service.metrics.receipts(&provider, "not_ours", (reports.len() - receipts.len()) as u64);
-    suppress(&service, &reports).await;
+    if let Err(error) = service.suppression.believe(&reports).await {
+        tracing::debug!(%error, "an address that a provider reports as dead is not noted");
+    }
     Ok(StatusCode::NO_CONTENT.into_response())
-}
-
-/// An address is dead on a provider's word only where we know that the notification went to that very address: whoever
-/// can have a provider report something must not be able to silence a stranger.
-async fn suppress(service: &Service, reports: &[Report]) {
-    let dead: Vec<(&Report, NotificationId, AddressHash)> = reports
-        .iter()
-        .filter_map(|report| Some((report, report.id?, address::hash(report.dead_address.as_ref()?))))
-        .collect();
-    let ids: Vec<NotificationId> = dead.iter().map(|(_, id, _)| *id).collect();
-    if ids.is_empty() {
-        return;
-    }
-    // Without an answer nothing is noted: the next bounce of the address does it.
-    let known = service.store.read(&ids).await.unwrap_or_default();
-    for (report, id, hash) in dead {
-        if let Some(snapshot) = known.iter().find(|snapshot| snapshot.id == id)
-            && snapshot.addresses().any(|known| known == hash)
-        {
-            let reason = report.code.as_deref().unwrap_or("bounced");
-            service.suppression.note_hash(snapshot.record.lane.channel, hash, reason);
-        }
-    }
 }

@@ -38,6 +38,9 @@ pub struct SmtpConfig {
     pub credentials: Option<(String, Secret)>,
     /// The sender: address and name.
     pub from: (EmailAddress, String),
+    /// The sender of the envelope: where mail servers send what they report (RFC 5321 section 4.4). Default: the sender's
+    /// address.
+    pub return_path: EmailAddress,
     /// What `EHLO` says. Default: the domain of the sender.
     pub hello: String,
     /// Connections that are kept at most.

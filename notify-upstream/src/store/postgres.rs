@@ -1,13 +1,16 @@
-//! PostgreSQL: connections and rows. All SQL of the queue stands in [`queue`], all other SQL in [`history`].
+//! PostgreSQL: connections and rows. All SQL of the queue stands in [`queue`], the lists of
+//! addresses in [`suppression`], all other SQL in [`history`].
 
 mod history;
 mod queue;
+mod suppression;
 mod rows {
     super::super::read::row_readers!(sqlx::postgres::PgRow);
 }
 
 use std::time::Duration;
 
+use postern_common::database::is_usable;
 use sqlx::PgPool;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 
@@ -44,6 +47,10 @@ impl Postgres {
             .max_connections(queue_connections)
             .acquire_timeout(Duration::from_secs(2))
             .test_before_acquire(false)
+            // After a restart of the server each dead one would cost a statement, and the identity that it was for.
+            .before_acquire(|connection, meta| {
+                Box::pin(async move { Ok(is_usable(connection, &meta).await) })
+            })
             .connect_lazy_with(options.options(QUEUE_SETTINGS));
         Self { queue, history: pool }
     }

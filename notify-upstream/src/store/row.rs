@@ -273,6 +273,36 @@ pub struct DeadLetter {
     pub code: Option<String>,
 }
 
+/// An address on a list of [`crate::suppression`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Suppressed {
+    /// Which list, and of which channel: see [`crate::suppression::List::kind`].
+    pub kind: i16,
+    /// SHA-256 of the address.
+    pub address: Vec<u8>,
+    /// Why.
+    pub reason: String,
+    /// Since when.
+    pub at: Timestamp,
+}
+
+/// Which addresses on the lists.
+#[derive(Clone, Debug, Default)]
+pub struct SuppressedFilter {
+    /// Of these lists and channels.
+    pub kinds: Vec<i16>,
+    /// One address.
+    pub address: Option<AddressHash>,
+    /// A reason.
+    pub reason: Option<String>,
+    /// Noted at or after.
+    pub since: Option<Timestamp>,
+    /// Noted before.
+    pub until: Option<Timestamp>,
+    /// At most so many.
+    pub limit: i64,
+}
+
 // === impl ResultKind ===
 
 impl ResultKind {
@@ -322,6 +352,17 @@ impl ReceiptKind {
             .find(|kind| kind.code() == code)
     }
 }
+
+// === impl Suppressed ===
+
+impl Suppressed {
+    /// From the columns `channel`, `address`, `reason`, `at`.
+    pub(super) fn of_row((kind, address, reason, at): (i16, Vec<u8>, String, i64)) -> Self {
+        Self { kind, address, reason, at: Timestamp(at) }
+    }
+}
+
+// === impl Next ===
 
 impl Next {
     /// When the next attempt is due.

@@ -1,9 +1,11 @@
-//! SQLite: rows. All SQL of the queue stands in [`queue`], all other SQL in [`history`].
+//! SQLite: rows. All SQL of the queue stands in [`queue`], the lists of
+//! addresses in [`suppression`], all other SQL in [`history`].
 //!
 //! A batch is one statement over `json_each`: a bound insert a row costs six times as much.
 
 mod history;
 mod queue;
+mod suppression;
 mod rows {
     super::super::read::row_readers!(sqlx::sqlite::SqliteRow);
 }

@@ -1,5 +1,6 @@
 //! What the store promises, over both.
 
+mod suppression;
 mod upgrade;
 
 use postern_common::database::testing::{self, TestDatabase};
@@ -348,7 +349,7 @@ async fn house_is_kept_without_losing_what_waits() {
         store.keep_house(NOW.plus(day * 7), NOW.plus(std::time::Duration::ZERO)).await.expect("keeps");
         assert_eq!(claim(&store, 0, 9, ME, &[]).await.len(), 2);
         store.suppress(&[(0, vec![1; 32], "r".to_owned())], NOW).await.expect("notes");
-        assert_eq!(store.suppressed_since(NOW).await.expect("looks").len(), 1);
+        assert_eq!(store.suppressed_since(NOW, 9).await.expect("looks").len(), 1);
         assert_eq!(store.depths(10).await.expect("counts").iter().map(|(_, rows)| rows).sum::<i64>(), 2);
     }
 }

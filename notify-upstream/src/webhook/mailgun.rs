@@ -9,6 +9,7 @@ use super::{
     Incoming, Report, Unheard, bytes, hmac_sha256, id_in_message_id, json, text, within_window,
     without_address,
 };
+use crate::address::from_hex;
 use crate::notification::NotificationId;
 use crate::store::WebhookToken;
 use crate::store::row::ReceiptKind;
@@ -80,11 +81,4 @@ fn report(incoming: &Incoming<'_>, event: &Value) -> Option<Report> {
 fn at(event: &Value) -> Option<Timestamp> {
     let seconds = event.get("timestamp")?.as_f64().filter(|seconds| (0.0..7e9).contains(seconds))?;
     Some(Timestamp((seconds * 1000.0) as i64))
-}
-
-fn from_hex(text: &str) -> Option<Vec<u8>> {
-    if !text.len().is_multiple_of(2) || !text.is_ascii() {
-        return None;
-    }
-    (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).ok()).collect()
 }

@@ -1,5 +1,6 @@
 use std::time::{Duration, UNIX_EPOCH};
 
+use lettre::address::Envelope;
 use lettre::message::header::{HeaderName, HeaderValue};
 use lettre::message::{Mailbox, MultiPart, SinglePart};
 use lettre::{Address, Message as Mail};
@@ -31,6 +32,7 @@ pub(super) fn build(
     let mut builder = Mail::builder()
         .from(Mailbox::new(name, address(from)?))
         .to(Mailbox::new(None, address(to)?))
+        .envelope(envelope(&config.return_path, to)?)
         .subject(words.subject)
         .message_id(Some(message_id(message.id, domain)))
         .date(date)
@@ -47,6 +49,10 @@ pub(super) fn build(
         None => builder.singlepart(SinglePart::plain(text)),
     };
     mail.map_err(|error| error.to_string())
+}
+
+fn envelope(from: &EmailAddress, to: &EmailAddress) -> Result<Envelope, String> {
+    Envelope::new(Some(address(from)?), vec![address(to)?]).map_err(|error| error.to_string())
 }
 
 fn address(address: &EmailAddress) -> Result<Address, String> {

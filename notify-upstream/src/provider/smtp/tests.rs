@@ -103,6 +103,7 @@ fn smtp(port: u16) -> Smtp {
         ca_pem: None,
         credentials: None,
         from,
+        return_path: EmailAddress::parse("postern@example.org").expect("address"),
         hello: "example.org".to_owned(),
         connections: 4,
         unsubscribe: Some("https://x.example/unsubscribe/".to_owned()),
@@ -162,11 +163,15 @@ async fn a_message_arrives_with_its_headers_and_the_connection_is_kept() {
 #[tokio::test]
 async fn a_server_that_reports_is_asked_to_report_under_our_id() {
     let server = server(Script::Dsn).await;
-    send(&smtp(server.port), &content("Hello Ada")).await.expect("taken");
+    let return_path = EmailAddress::parse("bounces@example.org").expect("address");
+    let config = SmtpConfig { return_path, ..smtp(server.port).config };
+    let smtp = Smtp::new(config, Codes::shipped()).expect("no certificates");
+    send(&smtp, &content("Hello Ada")).await.expect("taken");
     let caught = server.caught.lock().await.clone();
     let [mail, rcpt] = &caught[0].envelope[..] else { panic!("{:?}", caught[0].envelope) };
     let id =
-        mail.strip_prefix("MAIL FROM:<postern@example.org> RET=HDRS ENVID=").expect("a report is asked for");
+        mail.strip_prefix("MAIL FROM:<bounces@example.org> RET=HDRS ENVID=").expect("a report is asked for");
+    assert!(caught[0].data.contains("From: Postern <postern@example.org>"), "{}", caught[0].data);
     assert!(caught[0].data.contains(&format!("Message-ID: <{id}@example.org>")), "{}", caught[0].data);
     assert_eq!(rcpt, "RCPT TO:<ada@example.com> NOTIFY=FAILURE,DELAY ORCPT=rfc822;ada@example.com");
 }

@@ -151,7 +151,7 @@ impl Postgres {
         sqlx::query("DELETE FROM notify_dead WHERE id < $1").bind(floor).execute(&self.history).await?;
         let sql = "DELETE FROM notify_receipt WHERE received_at < $1";
         sqlx::query(sql).bind(keep_from.0).execute(&self.history).await?;
-        Ok(())
+        self.forget_lifted(keep_from).await
     }
 
     async fn add_partition(&self, table: &str, number: i64, week: i64) -> Outcome<()> {
@@ -228,33 +228,6 @@ impl Postgres {
     pub(in crate::store) async fn forget_webhooks(&self, before: Timestamp) -> Outcome<u64> {
         let sql = "DELETE FROM notify_webhook_token WHERE at < $1";
         Ok(sqlx::query(sql).bind(before.0).execute(&self.history).await?.rows_affected())
-    }
-
-    pub(in crate::store) async fn suppress(
-        &self,
-        rows: &[(i16, Vec<u8>, String)],
-        now: Timestamp,
-    ) -> Outcome<u64> {
-        let sql = "INSERT INTO notify_suppression (channel, address, reason, at)
-            SELECT channel, address, reason, $4 FROM unnest($1::int2[], $2::bytea[], $3::text[])
-            AS t(channel, address, reason) ON CONFLICT DO NOTHING";
-        let done = sqlx::query(sql)
-            .bind(rows.iter().map(|row| row.0).collect::<Vec<_>>())
-            .bind(rows.iter().map(|row| row.1.as_slice()).collect::<Vec<_>>())
-            .bind(rows.iter().map(|row| row.2.as_str()).collect::<Vec<_>>())
-            .bind(now.0)
-            .execute(&self.history)
-            .await?;
-        Ok(done.rows_affected())
-    }
-
-    pub(in crate::store) async fn suppressed_since(
-        &self,
-        at: Timestamp,
-    ) -> Outcome<Vec<(i16, Vec<u8>, i64)>> {
-        let sql =
-            "SELECT channel, address, at FROM notify_suppression WHERE at >= $1 ORDER BY at LIMIT 100000";
-        Ok(sqlx::query_as(sql).bind(at.0).fetch_all(&self.history).await?)
     }
 }
 

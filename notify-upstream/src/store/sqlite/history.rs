@@ -146,7 +146,7 @@ impl Sqlite {
         sqlx::query("DELETE FROM notify_dead WHERE id < ?1").bind(&floor).execute(&self.pools.writer).await?;
         let sql = "DELETE FROM notify_receipt WHERE received_at < ?1";
         sqlx::query(sql).bind(keep_from.0).execute(&self.pools.writer).await?;
-        Ok(())
+        self.forget_lifted(keep_from).await
     }
 
     pub(in crate::store) async fn dead_letters(&self, filter: &DeadFilter) -> Outcome<Vec<DeadLetter>> {
@@ -207,29 +207,5 @@ impl Sqlite {
     pub(in crate::store) async fn forget_webhooks(&self, before: Timestamp) -> Outcome<u64> {
         let sql = "DELETE FROM notify_webhook_token WHERE at < ?1";
         Ok(sqlx::query(sql).bind(before.0).execute(&self.pools.writer).await?.rows_affected())
-    }
-
-    pub(in crate::store) async fn suppress(
-        &self,
-        rows: &[(i16, Vec<u8>, String)],
-        now: Timestamp,
-    ) -> Outcome<u64> {
-        let mut added = 0;
-        for (channel, address, reason) in rows {
-            let sql = "INSERT INTO notify_suppression (channel, address, reason, at) VALUES (?1, ?2, ?3, ?4)
-                ON CONFLICT DO NOTHING";
-            let insert = sqlx::query(sql).bind(channel).bind(address.as_slice()).bind(reason).bind(now.0);
-            added += insert.execute(&self.pools.writer).await?.rows_affected();
-        }
-        Ok(added)
-    }
-
-    pub(in crate::store) async fn suppressed_since(
-        &self,
-        at: Timestamp,
-    ) -> Outcome<Vec<(i16, Vec<u8>, i64)>> {
-        let sql =
-            "SELECT channel, address, at FROM notify_suppression WHERE at >= ?1 ORDER BY at LIMIT 100000";
-        Ok(sqlx::query_as(sql).bind(at.0).fetch_all(&self.pools.readers).await?)
     }
 }

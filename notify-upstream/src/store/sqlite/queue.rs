@@ -4,6 +4,7 @@ use postern_common::clock::Timestamp;
 use sqlx::{AssertSqlSafe, Row};
 
 use super::{Sqlite, id_list, json, rows};
+use crate::address::hex;
 use crate::notification::{Channel, Lane, NotificationId, ORDER_COUNTER_BITS, Order};
 use crate::store::Outcome;
 use crate::store::read::RECORD;
@@ -241,6 +242,7 @@ impl Sqlite {
 
 fn key_row(row: &NewNotification) -> Option<impl serde::Serialize + '_> {
     let (key, fingerprint) = row.key.as_ref()?;
+    // JSON has no bytes; `unhex` makes them again.
     let fingerprint = hex(fingerprint);
     Some((
         row.record.creator.as_str(),
@@ -249,11 +251,6 @@ fn key_row(row: &NewNotification) -> Option<impl serde::Serialize + '_> {
         fingerprint,
         row.record.created_at.0,
     ))
-}
-
-/// JSON has no bytes; `unhex` makes them again.
-fn hex(bytes: &[u8; 32]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn record_row(row: &NewNotification) -> impl serde::Serialize + '_ {
@@ -294,6 +291,6 @@ fn result_columns(row: &Finished) -> impl serde::Serialize + '_ {
         &result.provider,
         &result.code,
         &result.detail,
-        result.address.as_ref().map(hex),
+        result.address.as_ref().map(|hash| hex(hash)),
     )
 }

@@ -8,9 +8,9 @@ use sqlx::{AssertSqlSafe, Executor};
 use super::*;
 
 const FIRST: Migrations = Migrations {
-    postgres: schema::MIGRATIONS.postgres.split_at(1).0,
-    sqlite: schema::MIGRATIONS.sqlite.split_at(1).0,
-    ..schema::MIGRATIONS
+    postgres: MIGRATIONS.postgres.split_at(1).0,
+    sqlite: MIGRATIONS.sqlite.split_at(1).0,
+    ..MIGRATIONS
 };
 
 /// What the first version writes when an attempt is over.
@@ -49,11 +49,7 @@ async fn a_process_of_the_first_version_works_on_the_newest_tables() {
 
 #[test]
 fn a_step_only_adds() {
-    let later = schema::MIGRATIONS
-        .postgres
-        .iter()
-        .chain(schema::MIGRATIONS.sqlite)
-        .filter(|(version, _)| *version > 1);
+    let later = MIGRATIONS.postgres.iter().chain(MIGRATIONS.sqlite).filter(|(version, _)| *version > 1);
     for (version, sql) in later {
         let lines = sql.lines().filter(|line| !line.trim_start().starts_with("--"));
         let text = lines.collect::<Vec<_>>().join(" ").to_uppercase();

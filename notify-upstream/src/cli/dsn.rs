@@ -1,0 +1,46 @@
+use std::io::Read;
+
+use postern_common::Clock;
+use postern_common::exit::Exit;
+use postern_notify::provider::Codes;
+use postern_notify::store::StoreError;
+use postern_notify::suppression::Suppression;
+use postern_notify::{Config, dsn};
+
+use super::{open, say};
+
+/// Most bytes of a mail that are read: what a report says stands before the mail that it returns.
+const MOST: u64 = 1024 * 1024;
+
+/// Reads one mail on standard input and keeps what it reports. A mail that reports nothing of ours is taken and left:
+/// nothing would be won by sending it back. Anything that fails is `EX_TEMPFAIL`, upon which a mail server keeps the mail
+/// and tries again.
+pub(super) async fn run(config: Result<Config, Exit>) -> Result<(), Exit> {
+    let mail = read_mail().map_err(|error| Exit::unavailable(format!("standard input: {error}")));
+    keep(config, mail).await.map_err(Exit::for_now)
+}
+
+fn read_mail() -> std::io::Result<Vec<u8>> {
+    let (mut mail, mut input) = (Vec::new(), std::io::stdin().lock());
+    input.by_ref().take(MOST).read_to_end(&mut mail)?;
+    // Whoever writes to us is not to find the pipe closed.
+    std::io::copy(&mut input, &mut std::io::sink())?;
+    Ok(mail)
+}
+
+async fn keep(config: Result<Config, Exit>, mail: Result<Vec<u8>, Exit>) -> Result<(), Exit> {
+    let (config, mail, clock) = (config?, mail?, Clock::system());
+    let now = clock.now();
+    let reports = dsn::read(&mail, &Codes::shipped(), now);
+    let receipts: Vec<_> = reports.iter().filter_map(|report| report.receipt(dsn::PROVIDER, now)).collect();
+    if receipts.is_empty() {
+        return say("no report of a notification: nothing is kept");
+    }
+    let store = open(&config).await?;
+    let away = |error: StoreError| Exit::unavailable(error.to_string());
+    let new = store.receive(&receipts).await.map_err(away)?;
+    let suppression = Suppression::new(store, clock);
+    suppression.believe(&reports).await.map_err(away)?;
+    suppression.write().await.map_err(away)?;
+    say(&format!("{new} kept, {} known before", receipts.len() as u64 - new))
+}

@@ -1,0 +1,89 @@
+//! All SQL of the lists of addresses.
+
+use postern_common::clock::Timestamp;
+use sqlx::AssertSqlSafe;
+
+use super::Postgres;
+use crate::store::Outcome;
+use crate::store::row::{Suppressed, SuppressedFilter};
+
+const ENTRIES: &str = "
+    channel = ANY($1) AND ($2::bytea IS NULL OR address = $2) AND ($3::text IS NULL OR reason = $3)
+    AND ($4::int8 IS NULL OR at >= $4) AND ($5::int8 IS NULL OR at < $5) ORDER BY at, channel, address LIMIT $6";
+
+macro_rules! bind_entries {
+    ($query:expr, $filter:expr) => {
+        $query
+            .bind(&$filter.kinds)
+            .bind($filter.address.as_ref().map(<[u8; 32]>::as_slice))
+            .bind($filter.reason.as_deref())
+            .bind($filter.since.map(|at| at.0))
+            .bind($filter.until.map(|at| at.0))
+            .bind($filter.limit)
+    };
+}
+
+impl Postgres {
+    pub(in crate::store) async fn suppress(
+        &self,
+        rows: &[(i16, Vec<u8>, String)],
+        now: Timestamp,
+    ) -> Outcome<u64> {
+        let sql = "INSERT INTO notify_suppression (channel, address, reason, at)
+            SELECT channel, address, reason, $4 FROM unnest($1::int2[], $2::bytea[], $3::text[])
+            AS t(channel, address, reason) ON CONFLICT DO NOTHING";
+        let done = sqlx::query(sql)
+            .bind(rows.iter().map(|row| row.0).collect::<Vec<_>>())
+            .bind(rows.iter().map(|row| row.1.as_slice()).collect::<Vec<_>>())
+            .bind(rows.iter().map(|row| row.2.as_str()).collect::<Vec<_>>())
+            .bind(now.0)
+            .execute(&self.history)
+            .await?;
+        Ok(done.rows_affected())
+    }
+
+    pub(in crate::store) async fn suppressed_since(
+        &self,
+        at: Timestamp,
+        page: i64,
+    ) -> Outcome<Vec<(i16, Vec<u8>, i64)>> {
+        let sql = "SELECT channel, address, at FROM notify_suppression WHERE at >= $1 ORDER BY at LIMIT $2";
+        Ok(sqlx::query_as(sql).bind(at.0).bind(page).fetch_all(&self.history).await?)
+    }
+
+    pub(in crate::store) async fn lifted_since(
+        &self,
+        at: Timestamp,
+        page: i64,
+    ) -> Outcome<Vec<(i16, Vec<u8>, i64)>> {
+        let sql = "SELECT channel, address, at FROM notify_suppression_lifted l WHERE at >= $1 AND NOT EXISTS
+            (SELECT 1 FROM notify_suppression s WHERE s.channel = l.channel AND s.address = l.address)
+            ORDER BY at LIMIT $2";
+        Ok(sqlx::query_as(sql).bind(at.0).bind(page).fetch_all(&self.history).await?)
+    }
+
+    pub(in crate::store) async fn suppressed(&self, filter: &SuppressedFilter) -> Outcome<Vec<Suppressed>> {
+        let sql = format!("SELECT channel, address, reason, at FROM notify_suppression WHERE {ENTRIES}");
+        let rows = bind_entries!(sqlx::query_as(AssertSqlSafe(sql)), filter).fetch_all(&self.history).await?;
+        Ok(rows.into_iter().map(Suppressed::of_row).collect())
+    }
+
+    pub(in crate::store) async fn lift(&self, filter: &SuppressedFilter, now: Timestamp) -> Outcome<u64> {
+        let sql = format!(
+            "WITH gone AS (
+                DELETE FROM notify_suppression WHERE (channel, address) IN
+                    (SELECT channel, address FROM notify_suppression WHERE {ENTRIES}) RETURNING channel, address
+            )
+            INSERT INTO notify_suppression_lifted (channel, address, at) SELECT channel, address, $7 FROM gone
+            ON CONFLICT (channel, address) DO UPDATE SET at = excluded.at"
+        );
+        let query = bind_entries!(sqlx::query(AssertSqlSafe(sql)), filter).bind(now.0);
+        Ok(query.execute(&self.history).await?.rows_affected())
+    }
+
+    pub(super) async fn forget_lifted(&self, before: Timestamp) -> Outcome<()> {
+        let sql = "DELETE FROM notify_suppression_lifted WHERE at < $1";
+        sqlx::query(sql).bind(before.0).execute(&self.history).await?;
+        Ok(())
+    }
+}

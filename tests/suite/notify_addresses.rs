@@ -1,0 +1,99 @@
+//! What a mail server reports, as a mail server pipes it, and how an operator takes an address off the lists: the real
+//! program.
+
+use postern_common::database::testing::both;
+
+use crate::notify_stage::Stage;
+
+/// Mail that goes nowhere and is taken.
+const MAIL: &str = "[[provider]]\nname = 'mail'\nchannel = 'email'\nkind = 'null'";
+const ADA: &str = "ada@example.com";
+const UNKNOWN: &str = include_str!("../../notify-upstream/src/dsn/samples/exchange-failed.eml");
+
+#[tokio::test]
+async fn a_bounce_silences_its_address_until_an_operator_takes_it_off_the_list() {
+    for database in both().await {
+        let stage = Stage::over(&database.url, MAIL).await;
+        let replica = stage.replica().await;
+        let id = stage.post_mail(&replica, ADA).await;
+        stage.settled(&replica, &id, "SENT").await;
+        for said in ["1 kept, 0 known before\n", "0 kept, 1 known before\n"] {
+            let ended = stage.pipe(&["dsn"], &UNKNOWN.replace("{id}", &id)).await;
+            assert_eq!((ended.status, ended.stdout.as_str()), (Some(0), said), "{}", ended.stderr);
+        }
+        stage.settled(&replica, &id, "FAILED").await;
+        let view = stage.status(&replica.url, &id).await;
+        assert_eq!(view["reason"], "BOUNCED", "{view}");
+        stage.mail_ends(&replica, ADA, Some("ADDRESS_SUPPRESSED")).await;
+
+        let listed = stage.tool(&["suppression", "list", "--address", " Ada@Example.com"]).await;
+        let [at, list, channel, reason, hash] = listed.stdout.split_whitespace().collect::<Vec<_>>()[..]
+        else {
+            panic!("{}{}", listed.stdout, listed.stderr)
+        };
+        assert_eq!((list, channel, reason, hash.len()), ("suppressed", "email", "mailbox_unknown", 64));
+        for nothing in [&["--address", "bob@example.com"][..], &["--list", "unsubscribed"], &["--until", at]]
+        {
+            let other = stage.tool(&[&["suppression", "list"], nothing].concat()).await;
+            assert_eq!((other.status, other.stdout.as_str()), (Some(0), ""), "{nothing:?}: {}", other.stderr);
+        }
+        let other = stage.tool(&["suppression", "remove", "--list", "unsubscribed", "--hash", hash]).await;
+        assert_eq!(other.stdout, "0 removed\n", "{}", other.stderr);
+        let removed = stage.tool(&["suppression", "remove", "--list", "suppressed", "--address", ADA]).await;
+        assert_eq!(removed.stdout, "1 removed\n", "{}", removed.stderr);
+        stage.mail_ends(&replica, ADA, None).await;
+        assert_eq!(replica.running.stop("TERM").await.status, Some(0));
+    }
+}
+
+#[tokio::test]
+async fn an_address_is_taken_off_the_list_of_those_who_unsubscribed() {
+    for database in both().await {
+        let stage = Stage::over(&database.url, MAIL).await;
+        let replica = stage.replica().await;
+        let id = stage.post_mail(&replica, ADA).await;
+        stage.unsubscribe(&replica, &id).await;
+        let listed = stage.tool(&["suppression", "list", "--channel", "email"]).await;
+        let [_, "unsubscribed", "email", "unsubscribed", hash] =
+            listed.stdout.split_whitespace().collect::<Vec<_>>()[..]
+        else {
+            panic!("{}{}", listed.stdout, listed.stderr)
+        };
+        for wrong in [
+            &["--list", "unsubscribed"][..],
+            &["--list", "blocked", "--hash", hash],
+            &["--hash", hash],
+            &["--list", "unsubscribed", "--hash", "abc"],
+            &["--list", "unsubscribed", "--hash", hash, "--limit", "50001"],
+            &["--list", "unsubscribed", "--reason", "unsubscribed", "--channel", "fax"],
+            &["--list", "unsubscribed", "--since", "yesterday"],
+        ] {
+            let ended = stage.tool(&[&["suppression", "remove"], wrong].concat()).await;
+            assert_eq!((ended.status, ended.stdout.as_str()), (Some(64), ""), "{wrong:?}: {}", ended.stderr);
+        }
+        let removed = stage.tool(&["suppression", "remove", "--list", "unsubscribed", "--hash", hash]).await;
+        assert_eq!(removed.stdout, "1 removed\n", "{}", removed.stderr);
+        assert_eq!(stage.tool(&["suppression", "list"]).await.stdout, "");
+        assert_eq!(replica.running.stop("TERM").await.status, Some(0));
+    }
+}
+
+#[tokio::test]
+async fn a_mail_server_keeps_a_report_that_cannot_be_kept_here_and_no_other_mail() {
+    let [database, _] = both().await;
+    let stage = Stage::over(&database.url, MAIL).await;
+    let vacation =
+        "From: ada@example.com\nSubject: Out of office\nAuto-Submitted: auto-replied\n\nBack on Monday.\n";
+    for other in [vacation, "", &"no mail at all ".repeat(200_000)] {
+        let ended = stage.pipe(&["dsn"], other).await;
+        assert_eq!(ended.status, Some(0), "{}", ended.stderr);
+        assert_eq!(ended.stdout, "no report of a notification: nothing is kept\n");
+    }
+    let report = UNKNOWN.replace("{id}", "0190a5d0-0000-7000-8000-000000000001");
+    let away = Stage::over("postgres://nobody@127.0.0.1:1/nowhere", MAIL).await;
+    let ended = away.pipe(&["dsn"], &report).await;
+    assert!(ended.status == Some(75) && ended.stderr.contains("is not available"), "{}", ended.stderr);
+    let wrong = Stage::over(&database.url, "no_such_key = 1").await;
+    let ended = wrong.pipe(&["dsn"], &report).await;
+    assert!(ended.status == Some(75) && ended.stderr.contains("no_such_key"), "{}", ended.stderr);
+}
