@@ -27,6 +27,7 @@ mod notify_addresses;
 mod notify_cli;
 mod notify_faults;
 mod notify_kills;
+mod notify_load;
 mod notify_order;
 mod notify_postgres;
 mod notify_schema;

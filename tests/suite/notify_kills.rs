@@ -1,87 +1,28 @@
 //! What is killed while notifications flow: workers, PostgreSQL, Redis, the one process over SQLite. `POSTERN_TEST_KILLS`
 //! says how many kills of each a run has (default 4): the same tests are the long runs.
 
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use futures_util::future::join_all;
 use postern_common::cache::testing::RedisServer;
 use postern_common::config::Env;
 use postern_common::database::testing::{postgres, sqlite};
 use postern_tests::note;
-use tokio::sync::watch;
 
+use crate::notify_load::{Kill, Load, Verdict, verdict};
 use crate::notify_postgres::OwnPostgres;
-use crate::notify_stage::{Accepted, Kill, Replica, Stage, Verdict};
+use crate::notify_stage::{Replica, Stage};
 
 /// What one process has in hand at most.
 const PERMITS: usize = 16;
 const SETTINGS: &str = "[queue]\nsms_permits = 16";
 /// Each request and each call asks the cache.
 const WITH_CACHE: &str = "service_quota = 1000000000\n[queue]\nsms_permits = 16";
-/// Those who post at once.
-const POSTERS: usize = 4;
 /// A rescue takes 10 s until the dead are dead, 3 s until that is seen, and a look.
 pub(crate) const RESCUE: Duration = Duration::from_secs(15);
-const PATIENCE: Duration = Duration::from_secs(60);
 
 fn kills() -> usize {
     Env::of_process().get("POSTERN_TEST_KILLS").and_then(|text| text.parse().ok()).unwrap_or(4)
-}
-
-/// Posters that go on until they are told to stop.
-struct Load {
-    targets: watch::Sender<Vec<String>>,
-    accepted: watch::Sender<usize>,
-    stop: watch::Sender<bool>,
-}
-
-impl Load {
-    fn on(replicas: &[Replica]) -> Self {
-        let (targets, accepted) = (watch::Sender::new(urls(replicas)), watch::Sender::new(0));
-        Self { targets, accepted, stop: watch::Sender::new(false) }
-    }
-
-    /// Everything that was accepted until the end of `faults`.
-    async fn during<T>(&self, stage: &Stage, faults: impl Future<Output = T>) -> (Vec<Vec<Accepted>>, T) {
-        let posters =
-            join_all((0..POSTERS).map(|poster| {
-                stage.post_until(poster, &self.targets, &self.accepted, self.stop.subscribe())
-            }));
-        let faults = async {
-            let outcome = faults.await;
-            self.stop.send_replace(true);
-            outcome
-        };
-        tokio::join!(posters, faults)
-    }
-
-    /// Waits until so many more are accepted.
-    async fn goes_on(&self, more: usize) {
-        let mut accepted = self.accepted.subscribe();
-        let wanted = *accepted.borrow_and_update() + more;
-        let reached = tokio::time::timeout(PATIENCE, accepted.wait_for(|count| *count >= wanted)).await;
-        let _ = reached.expect("notifications are accepted within a minute").expect("the sender is here");
-    }
-
-    /// From now on these are posted to.
-    fn turns_to(&self, replicas: &[Replica]) {
-        self.targets.send_replace(urls(replicas));
-    }
-}
-
-fn urls(replicas: &[Replica]) -> Vec<String> {
-    replicas.iter().map(|replica| replica.url.clone()).collect()
-}
-
-/// What the provider's record says once everything that was accepted stands in it.
-async fn verdict(stage: &Stage, posted: &[Vec<Accepted>], kills: &[Kill]) -> Verdict {
-    let ids: BTreeSet<&str> = posted.iter().flatten().map(|accepted| accepted.id.as_str()).collect();
-    let calls = stage.provider.until(PATIENCE, |calls| {
-        calls.len() >= ids.len() && ids.is_subset(&calls.iter().map(|call| call.id.as_str()).collect())
-    });
-    Verdict::of(posted, &calls.await, kills)
 }
 
 #[track_caller]
@@ -118,7 +59,7 @@ async fn kill_postgres(load: &Load, database: &mut OwnPostgres) -> Kill {
     let at = Instant::now();
     database.kill().await;
     database.again().await;
-    load.targets.send_modify(|_| {});
+    load.tries_again();
     Kill { at, back: Instant::now() }
 }
 

@@ -1,6 +1,5 @@
 //! Real replicas of the notification upstream over one database, and a provider that keeps the record of every call.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -37,7 +36,7 @@ pub(crate) struct Stage {
 }
 
 /// How long nobody waits for an event that may not come.
-const SOON: Duration = Duration::from_millis(50);
+pub(crate) const SOON: Duration = Duration::from_millis(50);
 
 /// One process.
 pub(crate) struct Replica {
@@ -67,15 +66,6 @@ struct Shared {
     /// Answers are given while this is true; calls are on the record before.
     answers: watch::Sender<bool>,
     refusal: Mutex<Option<u16>>,
-}
-
-/// A notification that was accepted.
-#[derive(Clone, Debug)]
-pub(crate) struct Accepted {
-    pub(crate) id: String,
-    /// Its number among those of its poster.
-    pub(crate) number: usize,
-    pub(crate) at: Instant,
 }
 
 // === impl Stage ===
@@ -292,38 +282,6 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
         });
         polled.await.unwrap_or_else(|_| panic!("{name} did not reach {figure}"));
     }
-
-    /// Posts until the stop, one after the other, each under a key of its own and to whichever replica answers, until it
-    /// is accepted: as a careful client does.
-    pub(crate) async fn post_until(
-        &self,
-        poster: usize,
-        targets: &watch::Sender<Vec<String>>,
-        accepted: &watch::Sender<usize>,
-        mut stop: watch::Receiver<bool>,
-    ) -> Vec<Accepted> {
-        let mut done = Vec::new();
-        while !*stop.borrow_and_update() {
-            let number = done.len();
-            let name = format!("p{poster}-{number}");
-            let mut targets = targets.subscribe();
-            let id = loop {
-                let urls = targets.borrow_and_update().clone();
-                let posted = match urls.get(number % urls.len().max(1)) {
-                    Some(url) => self.try_post(url, &name, &name, "NORMAL").await,
-                    None => None,
-                };
-                match posted {
-                    Some(id) => break id,
-                    // Until it is heard that something is there again, or it is worth another try.
-                    None => drop(tokio::time::timeout(SOON, targets.changed()).await),
-                }
-            };
-            done.push(Accepted { id, number, at: Instant::now() });
-            accepted.send_modify(|count| *count += 1);
-        }
-        done
-    }
 }
 
 // === impl Provider ===
@@ -402,82 +360,4 @@ async fn take(State(shared): State<Arc<Shared>>, request: Request) -> StatusCode
 async fn look(State(shared): State<Arc<Shared>>, Path(id): Path<String>) -> StatusCode {
     let calls = shared.calls.lock().unwrap_or_else(PoisonError::into_inner);
     if calls.iter().any(|call| call.id == id) { StatusCode::OK } else { StatusCode::NOT_FOUND }
-}
-
-/// Something that was killed.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Kill {
-    pub(crate) at: Instant,
-    /// When it answered again; the same instant where others go on without it.
-    pub(crate) back: Instant,
-}
-
-impl Kill {
-    pub(crate) fn now() -> Self {
-        let at = Instant::now();
-        Self { at, back: at }
-    }
-
-    /// For how much of the time between two instants nobody could do anything.
-    fn away_within(&self, from: Instant, to: Instant) -> Duration {
-        self.back.min(to).saturating_duration_since(self.at.max(from))
-    }
-}
-
-/// What the record says of what was accepted.
-pub(crate) struct Verdict {
-    pub(crate) accepted: usize,
-    pub(crate) lost: Vec<String>,
-    /// Calls beyond the first of each notification.
-    pub(crate) extra: usize,
-    /// Calls for notifications that nobody was told of.
-    pub(crate) unknown: usize,
-    /// The longest that something accepted before a kill was not delivered after it, without the time for which the
-    /// database was away.
-    pub(crate) slowest_rescue: Duration,
-    /// How many places a notification came too late, among those of its poster that no kill has touched.
-    pub(crate) displaced: usize,
-}
-
-impl Verdict {
-    pub(crate) fn of(posted: &[Vec<Accepted>], calls: &[Call], kills: &[Kill]) -> Self {
-        let mut first: HashMap<&str, Instant> = HashMap::new();
-        for call in calls {
-            first.entry(&call.id).or_insert(call.at);
-        }
-        let all: Vec<&Accepted> = posted.iter().flatten().collect();
-        let known: BTreeSet<&str> = all.iter().map(|accepted| accepted.id.as_str()).collect();
-        let lost = all.iter().filter(|accepted| !first.contains_key(accepted.id.as_str()));
-        let rescue = kills.iter().flat_map(|kill| {
-            let before = all.iter().filter(move |accepted| accepted.at <= kill.at);
-            before.filter_map(|accepted| {
-                let called = *first.get(accepted.id.as_str())?;
-                let away: Duration = kills.iter().map(|other| other.away_within(kill.at, called)).sum();
-                Some(called.saturating_duration_since(kill.at).saturating_sub(away))
-            })
-        });
-        Self {
-            accepted: all.len(),
-            lost: lost.map(|accepted| accepted.id.clone()).collect(),
-            extra: calls.len() - first.len(),
-            unknown: first.keys().filter(|id| !known.contains(*id)).count(),
-            slowest_rescue: rescue.max().unwrap_or_default(),
-            displaced: posted.iter().map(|posted| displaced(posted, &first)).max().unwrap_or(0),
-        }
-    }
-}
-
-/// How far behind its place the latest of those stands that were delivered promptly: the rest were in the hands of a
-/// process that was killed, or waited for a database that was.
-fn displaced(posted: &[Accepted], first: &HashMap<&str, Instant>) -> usize {
-    let prompt: Vec<(&Accepted, Instant)> = posted
-        .iter()
-        .filter_map(|accepted| Some((accepted, *first.get(accepted.id.as_str())?)))
-        .filter(|(accepted, at)| at.saturating_duration_since(accepted.at) < Duration::from_secs(1))
-        .collect();
-    let mut by_call: BTreeMap<(Instant, usize), usize> = BTreeMap::new();
-    for (rank, (accepted, at)) in prompt.iter().enumerate() {
-        by_call.insert((*at, accepted.number), rank);
-    }
-    by_call.values().enumerate().map(|(place, rank)| place.saturating_sub(*rank)).max().unwrap_or(0)
 }

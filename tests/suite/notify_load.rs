@@ -1,0 +1,200 @@
+//! Careful clients that post while things are killed, and what the provider's record says of it afterwards.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use tokio::sync::watch;
+
+use crate::notify_stage::{Call, Replica, SOON, Stage};
+
+/// Those who post at once.
+const POSTERS: usize = 4;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A notification that was accepted.
+#[derive(Clone, Debug)]
+pub(crate) struct Accepted {
+    pub(crate) id: String,
+    /// Its number among those of its poster.
+    pub(crate) number: usize,
+    pub(crate) at: Instant,
+    /// The process that took it, `None` if it was not the first one that was asked: an earlier one may have it.
+    pub(crate) by: Option<String>,
+}
+
+/// Posters that go on until they are told to stop.
+pub(crate) struct Load {
+    targets: watch::Sender<Vec<String>>,
+    accepted: watch::Sender<usize>,
+    stop: watch::Sender<bool>,
+}
+
+impl Load {
+    pub(crate) fn on(replicas: &[Replica]) -> Self {
+        let (targets, accepted) = (watch::Sender::new(urls(replicas)), watch::Sender::new(0));
+        Self { targets, accepted, stop: watch::Sender::new(false) }
+    }
+
+    /// Everything that was accepted until the end of `faults`.
+    pub(crate) async fn during<T>(
+        &self,
+        stage: &Stage,
+        faults: impl Future<Output = T>,
+    ) -> (Vec<Vec<Accepted>>, T) {
+        let posters = join_all((0..POSTERS).map(|poster| self.post(stage, poster)));
+        let faults = async {
+            let outcome = faults.await;
+            self.stop.send_replace(true);
+            outcome
+        };
+        tokio::join!(posters, faults)
+    }
+
+    /// Waits until so many more are accepted.
+    pub(crate) async fn goes_on(&self, more: usize) {
+        let mut accepted = self.accepted.subscribe();
+        let wanted = *accepted.borrow_and_update() + more;
+        let reached = tokio::time::timeout(PATIENCE, accepted.wait_for(|count| *count >= wanted)).await;
+        let _ = reached.expect("notifications are accepted within a minute").expect("the sender is here");
+    }
+
+    /// From now on these are posted to.
+    pub(crate) fn turns_to(&self, replicas: &[Replica]) {
+        self.targets.send_replace(urls(replicas));
+    }
+
+    /// What was away is there again: it is worth another try.
+    pub(crate) fn tries_again(&self) {
+        self.targets.send_modify(|_| {});
+    }
+
+    /// Posts until the stop, one after the other, each under a key of its own and to whichever replica answers, until it
+    /// is accepted: as a careful client does.
+    async fn post(&self, stage: &Stage, poster: usize) -> Vec<Accepted> {
+        let mut stop = self.stop.subscribe();
+        let mut done = Vec::new();
+        while !*stop.borrow_and_update() {
+            let number = done.len();
+            let name = format!("p{poster}-{number}");
+            let mut targets = self.targets.subscribe();
+            let mut tries = 0;
+            let (id, url) = loop {
+                let urls = targets.borrow_and_update().clone();
+                let posted = match urls.get(number % urls.len().max(1)) {
+                    Some(url) => {
+                        tries += 1;
+                        stage.try_post(url, &name, &name, "NORMAL").await.map(|id| (id, url.clone()))
+                    }
+                    None => None,
+                };
+                match posted {
+                    Some(posted) => break posted,
+                    // Until it is heard that something is there again, or it is worth another try.
+                    None => drop(tokio::time::timeout(SOON, targets.changed()).await),
+                }
+            };
+            done.push(Accepted { id, number, at: Instant::now(), by: (tries == 1).then_some(url) });
+            self.accepted.send_modify(|count| *count += 1);
+        }
+        done
+    }
+}
+
+fn urls(replicas: &[Replica]) -> Vec<String> {
+    replicas.iter().map(|replica| replica.url.clone()).collect()
+}
+
+/// What the provider's record says once everything that was accepted stands in it.
+pub(crate) async fn verdict(stage: &Stage, posted: &[Vec<Accepted>], kills: &[Kill]) -> Verdict {
+    let ids: BTreeSet<&str> = posted.iter().flatten().map(|accepted| accepted.id.as_str()).collect();
+    let calls = stage.provider.until(PATIENCE, |calls| {
+        calls.len() >= ids.len() && ids.is_subset(&calls.iter().map(|call| call.id.as_str()).collect())
+    });
+    Verdict::of(posted, &calls.await, kills)
+}
+
+/// Something that was killed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kill {
+    pub(crate) at: Instant,
+    /// When it answered again; the same instant where others go on without it.
+    pub(crate) back: Instant,
+}
+
+impl Kill {
+    pub(crate) fn now() -> Self {
+        let at = Instant::now();
+        Self { at, back: at }
+    }
+
+    /// For how much of the time between two instants nobody could do anything.
+    fn away_within(&self, from: Instant, to: Instant) -> Duration {
+        self.back.min(to).saturating_duration_since(self.at.max(from))
+    }
+}
+
+/// What the record says of what was accepted.
+pub(crate) struct Verdict {
+    pub(crate) accepted: usize,
+    pub(crate) lost: Vec<String>,
+    /// Calls beyond the first of each notification.
+    pub(crate) extra: usize,
+    /// Calls for notifications that nobody was told of.
+    pub(crate) unknown: usize,
+    /// The longest that something accepted before a kill was not delivered after it, without the time for which the
+    /// database was away.
+    pub(crate) slowest_rescue: Duration,
+    /// How many places a notification came too late, among those that its process took from its poster and that no kill
+    /// has touched.
+    pub(crate) displaced: usize,
+}
+
+impl Verdict {
+    pub(crate) fn of(posted: &[Vec<Accepted>], calls: &[Call], kills: &[Kill]) -> Self {
+        let mut first: HashMap<&str, Instant> = HashMap::new();
+        for call in calls {
+            first.entry(&call.id).or_insert(call.at);
+        }
+        let all: Vec<&Accepted> = posted.iter().flatten().collect();
+        let known: BTreeSet<&str> = all.iter().map(|accepted| accepted.id.as_str()).collect();
+        let lost = all.iter().filter(|accepted| !first.contains_key(accepted.id.as_str()));
+        let rescue = kills.iter().flat_map(|kill| {
+            let before = all.iter().filter(move |accepted| accepted.at <= kill.at);
+            before.filter_map(|accepted| {
+                let called = *first.get(accepted.id.as_str())?;
+                let away: Duration = kills.iter().map(|other| other.away_within(kill.at, called)).sum();
+                Some(called.saturating_duration_since(kill.at).saturating_sub(away))
+            })
+        });
+        Self {
+            accepted: all.len(),
+            lost: lost.map(|accepted| accepted.id.clone()).collect(),
+            extra: calls.len() - first.len(),
+            unknown: first.keys().filter(|id| !known.contains(*id)).count(),
+            slowest_rescue: rescue.max().unwrap_or_default(),
+            displaced: posted.iter().map(|posted| displaced(posted, &first)).max().unwrap_or(0),
+        }
+    }
+}
+
+/// How far behind its place the latest of those stands that one process took from one poster and that were delivered
+/// promptly: the rest were in the hands of a process that was killed, or waited for a database that was.
+fn displaced(posted: &[Accepted], first: &HashMap<&str, Instant>) -> usize {
+    let mut by_process: HashMap<&str, Vec<(usize, Instant)>> = HashMap::new();
+    for Accepted { id, number, at, by } in posted {
+        if let (Some(by), Some(called)) = (by, first.get(id.as_str()))
+            && called.saturating_duration_since(*at) < Duration::from_secs(1)
+        {
+            by_process.entry(by).or_default().push((*number, *called));
+        }
+    }
+    by_process.values().map(|prompt| latest(prompt)).max().unwrap_or(0)
+}
+
+/// How many places the latest of these, in the order of acceptance, was called too late.
+fn latest(prompt: &[(usize, Instant)]) -> usize {
+    let by_call: BTreeMap<(Instant, usize), usize> =
+        prompt.iter().enumerate().map(|(rank, (number, called))| ((*called, *number), rank)).collect();
+    by_call.values().enumerate().map(|(place, rank)| place.saturating_sub(*rank)).max().unwrap_or(0)
+}
