@@ -157,9 +157,19 @@ impl App {
     /// The same in the place of a predecessor, once this process is ready: until then the predecessor serves alone.
     ///
     /// # Errors
-    /// Status 69 if it is not ready within [`READY`]; the predecessor then serves on.
+    /// Status 69 if it is not ready within 20 s, or told to stop before; the predecessor then serves on.
     pub async fn take_over(
+        self,
+        listeners: Listeners,
+        predecessor: UnixStream,
+        shutdown: Shutdown,
+    ) -> Result<(), Exit> {
+        self.take_over_within(READY, listeners, predecessor, shutdown).await
+    }
+
+    pub(crate) async fn take_over_within(
         mut self,
+        most: Duration,
         listeners: Listeners,
         predecessor: UnixStream,
         shutdown: Shutdown,
@@ -169,7 +179,11 @@ impl App {
         self.running.set_ok();
         let mut parts = self.health.watch();
         let ready = parts.wait_for(|parts| parts.values().all(Option::is_none));
-        if !tokio::time::timeout(READY, ready).await.is_ok_and(|ready| ready.is_ok()) {
+        let is_ready = tokio::select! {
+            () = shutdown.begun() => false,
+            ready = tokio::time::timeout(most, ready) => ready.is_ok_and(|ready| ready.is_ok()),
+        };
+        if !is_ready {
             background.begin();
             return Err(Exit::unavailable(format!("does not take over: {}", self.health)));
         }
@@ -232,11 +246,14 @@ impl App {
                 self.running.set_failed("stopping");
                 let notice = self.state.live.load().stop.notice;
                 if !notice.is_zero() {
-                    tokio::time::sleep(notice).await;
+                    let _for_no_longer = tokio::time::timeout(notice, taken_over.begun()).await;
                 }
             }
+            () = taken_over.begun() => {}
+        }
+        if taken_over.has_begun() {
             // The successor answers operators on the same socket: no probe may hear from us that we stop.
-            () = taken_over.begun() => answering.begin(),
+            answering.begin();
         }
         self.connections.stop_keeping();
         accepting.begin();

@@ -12,7 +12,7 @@ use crate::limit::Rate;
 /// rates, which are off until they are set.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Open connections in all; default 20,000. Above it, new ones wait in the kernel's queue.
+    /// Open connections in all; default 20,000. Above it, new ones wait in the kernel's queue. A reload ends none.
     pub connections: usize,
     /// Open connections from one address; default 1,000. Above it, new ones are closed.
     pub connections_per_address: usize,
@@ -34,7 +34,7 @@ pub struct Limits {
     pub stall_timeout: Duration,
     /// From the head of a request to the end of its response; default 60 s. A route can have its own.
     pub deadline: Duration,
-    /// Requests from one client address; default none.
+    /// Requests from one client address, those whose head is refused included; default none.
     pub address: Option<Rate>,
     /// Requests of one user or service; default none.
     pub principal: Option<Rate>,

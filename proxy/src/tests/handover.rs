@@ -1,11 +1,16 @@
+use std::io::Read;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
 
+use postern_common::config::{Env, parse};
+use postern_common::{Clock, Shutdown};
 use tokio::net::TcpListener;
 
 use super::harness::{Gateway, PATIENCE};
 use super::origin::{Manner, Origin};
-use crate::{Inheritance, Listeners};
+use crate::{App, Config, Inheritance, Listeners};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_process_takes_the_sockets_over_and_no_request_fails() {
@@ -59,4 +64,27 @@ async fn a_new_process_takes_the_sockets_over_and_no_request_fails() {
         client.await.expect("no request fails");
     }
     assert!(!new.origin.seen().is_empty(), "the new process serves");
+}
+
+#[tokio::test]
+async fn who_is_not_ready_does_not_take_over() {
+    // Nothing listens there: no keys are found.
+    let env = Env::from([
+        ("AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER", "http://127.0.0.1:1"),
+        ("IDP_ACTOR_POOL_ID", "actors"),
+        ("IDP_ACTOR_CLIENT_ID", "web"),
+        ("IDP_SERVICE_POOL_ID", "services"),
+        ("IDP_SERVICE_CLIENT_ID", "machines"),
+    ]);
+    let text = "[[listen]]\naddress = \"127.0.0.1:0\"\n[access_log]\nto = \"off\"\n";
+    let config = parse("test.toml", text, |root| Config::read(root, &env)).expect("a good configuration");
+    let app = App::build(config, Clock::system()).expect("builds");
+    let (mut old, new) = UnixStream::pair().expect("a pair");
+    let listeners = Listeners { public: Vec::new(), admin: None };
+    let soon = Duration::from_millis(50);
+    let refused = app.take_over_within(soon, listeners, new, Shutdown::new()).await.expect_err("not ready");
+    assert!(refused.status() == 69 && refused.message().contains("keys"), "{refused}");
+    let mut told = String::new();
+    old.read_to_string(&mut told).expect("an end");
+    assert_eq!(told, "", "the old one serves on");
 }
