@@ -120,8 +120,9 @@ pub fn bearer(headers: &HeaderMap) -> Result<&str, Problem> {
     if values.next().is_some() {
         return Err(Problem::new(Code::InvalidHeader).detail("Authorization stands more than once"));
     }
-    let (scheme, token) =
-        value.to_str().ok().and_then(|text| text.split_once(' ')).ok_or(Code::TokenMalformed)?;
+    // What is not visible ASCII is no token: the verifier says so, and remembers it.
+    let text = std::str::from_utf8(value.as_bytes()).ok();
+    let (scheme, token) = text.and_then(|text| text.split_once(' ')).ok_or(Code::TokenMalformed)?;
     let token = token.trim_matches(' ');
     if !scheme.eq_ignore_ascii_case("bearer") || token.is_empty() {
         return Err(Code::TokenMalformed.into());

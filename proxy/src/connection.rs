@@ -5,6 +5,7 @@ mod http2;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use pingora_core::apps::HttpServerApp;
 use pingora_core::protocols::Stream;
@@ -70,7 +71,9 @@ impl Connections {
                 }
             }
             first = false;
-            let session = ServerSession::new_http1(wire as Stream);
+            let mut session = ServerSession::new_http1(wire as Stream);
+            // The head is there, and the deadlines of a body are the wire's.
+            session.set_read_timeout(None);
             let Some(reused) = self.proxy.process_new_http(session, &stopping).await else { return };
             let (stream, _settings) = reused.consume();
             match stream.into_any().downcast() {
@@ -82,7 +85,7 @@ impl Connections {
 
     /// Answers what never became a request, and closes.
     async fn refuse(&self, wire: &mut Wire, problem: Problem) {
-        let id = self.state.ids.next(&self.state.clock);
+        let id = self.state.ids.next(self.state.clock.now());
         let problem = at_door(&self.state, &self.limits(), wire.client()).unwrap_or(problem);
         let rendered = problem.render(&id.to_string());
         let mut answer = format!(
@@ -101,7 +104,7 @@ impl Connections {
         answer.extend_from_slice(b"\r\n");
         answer.extend_from_slice(&rendered.body);
         wire.abandon();
-        wire.watch().set_deadline(self.limits().head_timeout);
+        wire.watch().set_deadline(self.limits().head_timeout, Instant::now());
         if wire.write_all(&answer).await.is_ok() {
             let _gone = wire.flush().await;
         }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use postern_common::Code;
+use postern_common::clock::Timestamp;
 use postern_common::token::Caller;
 use uuid::Uuid;
 
@@ -18,6 +19,8 @@ pub(crate) struct Context {
     /// The configuration that it began under, and ends under.
     pub(crate) live: Arc<Live>,
     pub(crate) started: Instant,
+    /// The same moment on the wall clock. Both are read once, and what is measured from them is not asked for again.
+    pub(crate) began_at: Timestamp,
     pub(crate) id: Uuid,
     pub(crate) trace: Trace,
     /// Whether the target passed, so that its path may be written down.
@@ -80,10 +83,11 @@ pub struct Trace {
 }
 
 impl Context {
-    pub(crate) fn new(live: Arc<Live>, id: Uuid) -> Self {
+    pub(crate) fn new(live: Arc<Live>, id: Uuid, now: Timestamp) -> Self {
         Self {
             live,
             started: Instant::now(),
+            began_at: now,
             id,
             trace: Trace::default(),
             is_canonical: false,
@@ -130,14 +134,44 @@ impl Trace {
         Self { id, span, parent, flags }
     }
 
+    /// The `traceparent` that goes on, without the machinery of `write!`: every request has one.
+    pub(crate) fn to_text(self) -> [u8; 55] {
+        let mut text = *b"00-................................-................-..";
+        hexadecimal(self.id, &mut text[3..35]);
+        hexadecimal(self.span.into(), &mut text[36..52]);
+        hexadecimal(self.flags.into(), &mut text[53..55]);
+        text
+    }
+
     /// Whether the trace is recorded (W3C Trace Context section 3.2.2.5).
     pub(crate) fn is_sampled(self) -> bool {
         self.flags & 1 != 0
     }
 }
 
-impl std::fmt::Display for Trace {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "00-{:032x}-{:016x}-{:02x}", self.id, self.span, self.flags)
+/// Digits of a `traceparent`.
+const DIGITS: &[u8; 16] = b"0123456789abcdef";
+
+/// Writes a number as hexadecimal digits, all of `space`.
+fn hexadecimal(mut number: u128, space: &mut [u8]) {
+    for digit in space.iter_mut().rev() {
+        *digit = DIGITS[(number & 0xf) as usize];
+        number >>= 4;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trace_is_written_as_it_was_read() {
+        for text in [
+            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+            "00-00000000000000000000000000000001-00000000000000ff-00",
+        ] {
+            let span = u64::from_str_radix(&text[36..52], 16).expect("hexadecimal");
+            assert_eq!(Trace::follow(text, span).to_text(), text.as_bytes());
+        }
     }
 }

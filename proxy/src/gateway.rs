@@ -56,7 +56,8 @@ impl ProxyHttp for Gateway {
     type CTX = Context;
 
     fn new_ctx(&self) -> Context {
-        Context::new(self.state.live.load_full(), self.state.ids.next(&self.state.clock))
+        let now = self.state.clock.now();
+        Context::new(self.state.live.load_full(), self.state.ids.next(now), now)
     }
 
     /// None: Pingora's default adds compression, which no route asks for.
@@ -92,7 +93,8 @@ impl ProxyHttp for Gateway {
         ctx.attempts += 1;
         ctx.body_bytes = 0;
         let avoid = before.as_ref().map(|attempt| &*attempt.ticket.endpoint);
-        let ticket = pool.pick(ctx.client_key, avoid).map_err(|reason| {
+        let began = Instant::now();
+        let ticket = pool.pick(ctx.client_key, avoid, began).map_err(|reason| {
             forward::refuse(
                 ctx,
                 match reason {
@@ -101,12 +103,11 @@ impl ProxyHttp for Gateway {
             )
         })?;
         let peer = forward::peer(&ticket.endpoint.peer, route, session);
-        let began = Instant::now();
         if before.is_none() {
             self.state.metrics.overhead.observe((began - ctx.started).as_secs_f64());
         }
         if let Some(watch) = watch(session) {
-            watch.expect_upstream(pool.config.connect_timeout + ctx.read_timeout(pool));
+            watch.expect_upstream(pool.config.connect_timeout + ctx.read_timeout(pool), began);
         }
         ctx.attempt = Some(Attempt { pool: Arc::clone(pool), ticket, began });
         Ok(peer)

@@ -213,7 +213,7 @@ fn request_target(line: &[u8], limits: &HeadLimits) -> Result<Range<usize>, Head
     let first = line.iter().position(|byte| *byte == b' ').ok_or(HeadFault::RequestLine)?;
     let last = line.iter().rposition(|byte| *byte == b' ').ok_or(HeadFault::RequestLine)?;
     let (method, version) = (&line[..first], &line[last + 1..]);
-    if method.is_empty() || method.len() > 32 || !method.iter().copied().all(headers::is_token_byte) {
+    if method.len() > 32 || !headers::is_token(method) {
         return Err(HeadFault::RequestLine);
     }
     if method == b"CONNECT" || first >= last || !matches!(version, b"HTTP/1.1" | b"HTTP/1.0") {
@@ -251,7 +251,7 @@ impl<'a> Fields<'a> {
     fn take(&mut self, line: &'a [u8]) -> Result<(), HeadFault> {
         let colon = memchr(b':', line).ok_or(HeadFault::Field)?;
         let (name, value) = (&line[..colon], &line[colon + 1..]);
-        if name.is_empty() || !name.iter().copied().all(headers::is_token_byte) {
+        if !headers::is_token(name) {
             return Err(HeadFault::Field);
         }
         if has_control(value) {

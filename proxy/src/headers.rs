@@ -21,8 +21,7 @@ const RESERVED: [&[u8]; 9] = [
 const RESERVED_PREFIXES: [&[u8]; 2] = [b"x-postern-", b"x-forwarded-"];
 
 /// A byte of an HTTP token (RFC 9110 section 5.6.2).
-#[must_use]
-pub const fn is_token_byte(byte: u8) -> bool {
+const fn is_token_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric()
         || matches!(
             byte,
@@ -41,6 +40,21 @@ pub const fn is_token_byte(byte: u8) -> bool {
                 | b'|'
                 | b'~'
         )
+}
+
+/// Whether a name or a method is an HTTP token. One look into a table for each byte: every field of every head passes here.
+#[must_use]
+pub fn is_token(text: &[u8]) -> bool {
+    static IS_TOKEN_BYTE: [bool; 256] = {
+        let mut table = [false; 256];
+        let mut byte = 0;
+        while byte < 256 {
+            table[byte] = is_token_byte(byte as u8);
+            byte += 1;
+        }
+        table
+    };
+    !text.is_empty() && text.iter().all(|byte| IS_TOKEN_BYTE[usize::from(*byte)])
 }
 
 /// Whether only the gateway may write a header of this name.

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ahash::RandomState;
-use postern_common::Clock;
+use postern_common::clock::Timestamp;
 use uuid::Uuid;
 
 /// Makes ids. The seed is random, so that two processes do not make the same ones.
@@ -19,8 +19,8 @@ impl Ids {
     }
 
     /// A UUID of version 7.
-    pub(crate) fn next(&self, clock: &Clock) -> Uuid {
-        let millis = u64::try_from(clock.now().0).unwrap_or(0);
+    pub(crate) fn next(&self, now: Timestamp) -> Uuid {
+        let millis = u64::try_from(now.0).unwrap_or(0);
         let (high, low) = (self.number().to_be_bytes(), self.number().to_be_bytes());
         let random = [high[0], high[1], high[2], high[3], high[4], high[5], high[6], high[7], low[0], low[1]];
         uuid::Builder::from_unix_timestamp_millis(millis, &random).into_uuid()

@@ -4,7 +4,7 @@
 //! map, because Pingora's own insertion costs two allocations a field.
 
 use std::fmt::Write;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use bytes::{Bytes, BytesMut};
 use http::header::{HOST, InvalidHeaderValue};
@@ -89,6 +89,29 @@ fn strip(headers: &mut HeaderMap) {
     }
 }
 
+/// What `write!` does with a tenth of the instructions: every request has one.
+fn dotted(text: &mut BytesMut, address: Ipv4Addr) {
+    let mut shown = [0; 15];
+    let mut length = 0;
+    let mut push = |byte| {
+        shown[length] = byte;
+        length += 1;
+    };
+    for (at, octet) in address.octets().into_iter().enumerate() {
+        if at > 0 {
+            push(b'.');
+        }
+        if octet >= 100 {
+            push(b'0' + octet / 100);
+        }
+        if octet >= 10 {
+            push(b'0' + octet / 10 % 10);
+        }
+        push(b'0' + octet % 10);
+    }
+    text.extend_from_slice(&shown[..length]);
+}
+
 // === impl Values ===
 
 impl Values {
@@ -104,12 +127,15 @@ impl Values {
         let mut ends = [0; 6];
         text.extend_from_slice(said.id.hyphenated().encode_lower(&mut Uuid::encode_buffer()).as_bytes());
         ends[Self::ID] = text.len();
-        let _memory_only = write!(text, "{}", said.trace);
+        text.extend_from_slice(&said.trace.to_text());
         ends[Self::TRACE] = text.len();
-        let _memory_only = match said.client {
-            Some(client) => write!(text, "{client}"),
-            None => write!(text, "unknown"),
-        };
+        match said.client {
+            Some(IpAddr::V4(client)) => dotted(&mut text, client),
+            Some(IpAddr::V6(client)) => {
+                let _memory_only = write!(text, "{client}");
+            }
+            None => text.extend_from_slice(b"unknown"),
+        }
         ends[Self::CLIENT] = text.len();
         if let Some(caller) = said.caller {
             text.extend_from_slice(caller.subject().as_bytes());
@@ -130,5 +156,21 @@ impl Values {
     fn get(&self, at: usize) -> Result<HeaderValue, InvalidHeaderValue> {
         let begin = at.checked_sub(1).map_or(0, |before| self.ends[before]);
         HeaderValue::from_maybe_shared(self.bytes.slice(begin..self.ends[at]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_written_as_they_are_everywhere() {
+        for address in
+            [[0, 0, 0, 0], [127, 0, 0, 1], [10, 20, 99, 100], [203, 0, 113, 7], [255, 255, 255, 255]]
+        {
+            let mut text = BytesMut::new();
+            dotted(&mut text, Ipv4Addr::from(address));
+            assert_eq!(text, Ipv4Addr::from(address).to_string().as_bytes());
+        }
     }
 }

@@ -73,27 +73,27 @@ impl Watch {
 
     /// The next request of a connection: it must be over `after` from now on.
     pub(crate) fn begin(&self, after: Duration, complete: bool) {
-        self.set_deadline(after);
+        self.set_deadline(after, Instant::now());
         self.upstream_ms.store(0, Ordering::Relaxed);
         self.complete.store(complete, Ordering::Relaxed);
         self.fault.store(0, Ordering::Relaxed);
     }
 
-    /// The request must be over `after` from now on.
-    pub(crate) fn set_deadline(&self, after: Duration) {
-        self.deadline_ms.store(self.age_ms().saturating_add(millis(after)), Ordering::Relaxed);
+    /// The request must be over `after` from `now` on.
+    pub(crate) fn set_deadline(&self, after: Duration, now: Instant) {
+        self.deadline_ms.store(self.age_ms(now).saturating_add(millis(after)), Ordering::Relaxed);
     }
 
-    /// The upstream must send something at least every `within`, from now or from the end of the request on.
-    pub(crate) fn expect_upstream(&self, within: Duration) {
+    /// The upstream must send something at least every `within`, from `now` or from the end of the request on.
+    pub(crate) fn expect_upstream(&self, within: Duration, now: Instant) {
         self.upstream_ms.store(millis(within).max(1), Ordering::Relaxed);
-        self.waiting_ms.store(self.age_ms(), Ordering::Relaxed);
+        self.waiting_ms.store(self.age_ms(now), Ordering::Relaxed);
     }
 
     /// Something came from the upstream, or the last of the request went to it.
     pub(crate) fn note_progress(&self) {
         if self.upstream_ms.load(Ordering::Relaxed) != 0 {
-            self.waiting_ms.store(self.age_ms(), Ordering::Relaxed);
+            self.waiting_ms.store(self.age_ms(Instant::now()), Ordering::Relaxed);
         }
     }
 
@@ -142,8 +142,8 @@ impl Watch {
         }
     }
 
-    fn age_ms(&self) -> u64 {
-        millis(self.born.elapsed())
+    fn age_ms(&self, now: Instant) -> u64 {
+        millis(now.saturating_duration_since(self.born))
     }
 
     fn deadline(&self) -> Option<Instant> {
@@ -236,7 +236,7 @@ impl Patience {
                 return self.poll(watch, limits, cx);
             }
             ready!(self.alarm.poll(watch.born + Duration::from_millis(due), cx));
-            if watch.age_ms() >= due {
+            if watch.age_ms(Instant::now()) >= due {
                 return Poll::Ready(Fault::Upstream);
             }
         }

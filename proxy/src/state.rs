@@ -42,8 +42,8 @@ pub(crate) struct State {
 
 impl State {
     /// Nanoseconds of a clock that only goes forward.
-    pub(crate) fn nanos(&self) -> u64 {
-        u64::try_from(self.born.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    pub(crate) fn nanos(&self, now: Instant) -> u64 {
+        u64::try_from(now.saturating_duration_since(self.born).as_nanos()).unwrap_or(u64::MAX)
     }
 
     /// The key of a client address: of its /64 for IPv6, of which one client has all.

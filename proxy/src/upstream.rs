@@ -104,13 +104,22 @@ impl Pool {
 
     /// Milliseconds of this pool's own clock.
     pub(crate) fn now_ms(&self) -> u64 {
-        u64::try_from(self.born.elapsed().as_millis()).unwrap_or(u64::MAX)
+        self.ms_at(Instant::now())
+    }
+
+    fn ms_at(&self, now: Instant) -> u64 {
+        u64::try_from(now.saturating_duration_since(self.born).as_millis()).unwrap_or(u64::MAX)
     }
 
     /// Chooses an address, not `avoid` if there is another. `client` is a hash of the client's address.
-    pub(crate) fn pick(&self, client: u64, avoid: Option<&Endpoint>) -> Result<Ticket, NoEndpoint> {
+    pub(crate) fn pick(
+        &self,
+        client: u64,
+        avoid: Option<&Endpoint>,
+        now: Instant,
+    ) -> Result<Ticket, NoEndpoint> {
         let endpoints = self.endpoints.load();
-        let now = self.now_ms();
+        let now = self.ms_at(now);
         let available = |endpoint: &Endpoint| endpoint.is_available(now);
         let out = endpoints.iter().filter(|endpoint| !available(endpoint)).count();
         let panic = out > 0 && out * 100 > endpoints.len() * self.config.outlier.panic_percent as usize;

@@ -132,7 +132,7 @@ impl Carrier {
 
     /// Answers what is no request of ours; the other streams of its connection go on.
     async fn refuse(&self, mut session: HttpSession, fault: HeadFault) {
-        let id = self.state.ids.next(&self.state.clock);
+        let id = self.state.ids.next(self.state.clock.now());
         let problem = at_door(&self.state, &self.limits, client(&session))
             .unwrap_or_else(|| Problem::new(fault.code()).detail(fault.detail()));
         let rendered = problem.render(&id.to_string());

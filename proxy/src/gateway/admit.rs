@@ -6,6 +6,7 @@ use http::HeaderMap;
 use http::header::CONTENT_LENGTH;
 use pingora::http::RequestHeader;
 use pingora_proxy::Session;
+use postern_common::clock::Timestamp;
 use postern_common::http::bearer;
 use postern_common::token::Caller;
 use postern_common::{Code, Problem};
@@ -45,7 +46,7 @@ pub(super) async fn admit(state: &State, session: &Session, ctx: &mut Context) -
         Found::Nothing => false,
     };
     if !is_public {
-        ctx.caller = Some(authenticate(state, &head.headers).await?);
+        ctx.caller = Some(authenticate(state, &head.headers, ctx.began_at).await?);
     }
     let route = match found {
         Found::Route(index) => &live.table.routes[index],
@@ -63,7 +64,7 @@ pub(super) async fn admit(state: &State, session: &Session, ctx: &mut Context) -
     throttle::by_route(state, route, ctx).await?;
     check_size(&head.headers, route.body_bytes)?;
     if let Some(watch) = watch(session) {
-        watch.set_deadline(route.deadline);
+        watch.set_deadline(route.deadline, ctx.started);
     }
     Ok(())
 }
@@ -77,9 +78,9 @@ pub(super) fn host(head: &RequestHeader) -> &str {
 }
 
 /// Exactly one Bearer token that verifies. A token that was seen before costs no signature.
-async fn authenticate(state: &State, headers: &HeaderMap) -> Result<Caller, Problem> {
+async fn authenticate(state: &State, headers: &HeaderMap, now: Timestamp) -> Result<Caller, Problem> {
     let token = bearer(headers)?;
-    let verdict = match state.verifier.verify_cached(token) {
+    let verdict = match state.verifier.verify_cached_at(token, now) {
         Some(verdict) => verdict,
         None => state.verifier.verify(token).await,
     };

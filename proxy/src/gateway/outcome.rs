@@ -32,12 +32,13 @@ pub(super) fn note_response(session: &Session, response: &ResponseHeader, ctx: &
         return;
     }
     if let Some(attempt) = &ctx.attempt {
-        let micros = u64::try_from(attempt.began.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let now = Instant::now();
+        let micros = u64::try_from((now - attempt.began).as_micros()).unwrap_or(u64::MAX);
         attempt.pool.note_answer(&attempt.ticket.endpoint, status.as_u16(), micros);
+        if let Some(watch) = watch(session) {
+            watch.expect_upstream(ctx.read_timeout(&attempt.pool), now);
+        }
         ctx.upstream_us = Some(micros);
-    }
-    if let (Some(watch), Some(attempt)) = (watch(session), &ctx.attempt) {
-        watch.expect_upstream(ctx.read_timeout(&attempt.pool));
     }
     if is_refusal(status) {
         let code = response.headers.get(&CODE).and_then(|code| code.to_str().ok());
@@ -201,7 +202,7 @@ fn write_event(
         trace_id: Some(Uuid::from_u128(ctx.trace.id).simple().encode_lower(&mut trace)),
         client: ctx.client,
     };
-    event.write(&state.access, state.clock.now());
+    event.write(&state.access, ctx.began_at.plus(elapsed));
 }
 
 fn protocol(version: Version) -> &'static str {

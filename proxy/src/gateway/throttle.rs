@@ -155,7 +155,7 @@ fn take(
     rate: Rate,
     key: u64,
 ) -> Result<(), Problem> {
-    let verdict = state.limiter.take(rate, key, state.nanos());
+    let verdict = state.limiter.take(rate, key, state.nanos(ctx.started));
     let (remaining, reset) = match verdict {
         Verdict::Allowed { remaining } => (remaining, Duration::from_nanos(rate.interval_ns)),
         Verdict::Refused { retry_after } => (0, retry_after),

@@ -19,7 +19,7 @@ pub fn check(head: &Parts, limits: &HeadLimits) -> Result<(), HeadFault> {
         return Err(HeadFault::TooLarge);
     }
     let method = head.method.as_str().as_bytes();
-    if method == b"CONNECT" || method.len() > 32 || !method.iter().copied().all(headers::is_token_byte) {
+    if method == b"CONNECT" || method.len() > 32 || !headers::is_token(method) {
         return Err(HeadFault::RequestLine);
     }
     let target = head.uri.path_and_query().map(|target| target.as_str()).unwrap_or_default();
@@ -55,7 +55,7 @@ fn check_authority(head: &Parts) -> Result<(), HeadFault> {
 }
 
 fn check_fields(head: &Parts) -> Result<(), HeadFault> {
-    if !head.headers.keys().all(|name| name.as_str().bytes().all(headers::is_token_byte)) {
+    if !head.headers.keys().all(|name| headers::is_token(name.as_str().as_bytes())) {
         return Err(HeadFault::Field);
     }
     let mut lengths = head.headers.get_all(CONTENT_LENGTH).iter().map(|length| length.as_bytes());

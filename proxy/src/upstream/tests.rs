@@ -1,4 +1,4 @@
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::*;
 use crate::config::{Address, Outlier};
@@ -30,7 +30,7 @@ fn pool(balance: Balance, weights: &[u32]) -> Pool {
 fn ports(pool: &Pool, picks: usize) -> Vec<usize> {
     let mut count = vec![0; pool.endpoints().len() + 1];
     for turn in 0..picks {
-        let ticket = pool.pick(turn as u64, None).expect("an address");
+        let ticket = pool.pick(turn as u64, None, Instant::now()).expect("an address");
         count[usize::from(ticket.endpoint.address.port())] += 1;
     }
     count
@@ -44,9 +44,9 @@ fn round_robin_follows_the_weights() {
 #[test]
 fn the_less_loaded_address_is_taken() {
     let pool = pool(Balance::LeastLoaded, &[1, 1]);
-    let first = pool.pick(0, None).expect("an address");
+    let first = pool.pick(0, None, Instant::now()).expect("an address");
     for _ in 0..20 {
-        let next = pool.pick(0, None).expect("an address");
+        let next = pool.pick(0, None, Instant::now()).expect("an address");
         assert_ne!(next.endpoint.address, first.endpoint.address, "the other one has nothing in flight");
     }
 }
@@ -54,10 +54,10 @@ fn the_less_loaded_address_is_taken() {
 #[test]
 fn requests_in_flight_are_capped() {
     let pool = pool(Balance::LeastLoaded, &[1, 1]);
-    let held: Vec<Ticket> = (0..4).map(|_| pool.pick(0, None).expect("a place")).collect();
-    assert_eq!(pool.pick(0, None).err(), Some(NoEndpoint::Full));
+    let held: Vec<Ticket> = (0..4).map(|_| pool.pick(0, None, Instant::now()).expect("a place")).collect();
+    assert_eq!(pool.pick(0, None, Instant::now()).err(), Some(NoEndpoint::Full));
     drop(held);
-    assert!(pool.pick(0, None).is_ok());
+    assert!(pool.pick(0, None, Instant::now()).is_ok());
 }
 
 #[test]
@@ -77,8 +77,8 @@ fn an_address_that_fails_is_ejected_unless_too_many_are() {
 #[test]
 fn a_retry_goes_elsewhere_and_is_bounded() {
     let pool = pool(Balance::RoundRobin, &[1, 1]);
-    let first = pool.pick(0, None).expect("an address");
-    let other = pool.pick(0, Some(&first.endpoint)).expect("another address");
+    let first = pool.pick(0, None, Instant::now()).expect("an address");
+    let other = pool.pick(0, Some(&first.endpoint), Instant::now()).expect("another address");
     assert_ne!(first.endpoint.address, other.endpoint.address);
     assert!(pool.may_retry(1, 1) && !pool.may_retry(2, 1));
 }
@@ -96,7 +96,8 @@ fn addresses_that_stay_keep_what_is_known() {
 fn a_client_stays_and_only_those_of_a_lost_address_move() {
     let pool = pool(Balance::ClientHash, &[1, 1, 2]);
     let clients: Vec<u64> = (0..4000_u64).map(|client| mix(client + 1)).collect();
-    let of = |client: &u64| pool.pick(*client, None).expect("an address").endpoint.address.port();
+    let of =
+        |client: &u64| pool.pick(*client, None, Instant::now()).expect("an address").endpoint.address.port();
     let before: Vec<u16> = clients.iter().map(of).collect();
     let share = before.iter().filter(|port| **port == 3).count();
     assert!((1800..2200).contains(&share), "half of the weight: {share}");
