@@ -1,9 +1,11 @@
 -- What the driver reads of a run: everything is counted by wrk itself, so that no answer costs a call into Lua.
 done = function(summary, latency, requests)
   local errors = summary.errors
+  -- A script that ends before its time tells how long it took.
+  local duration = spent_us and spent_us() or summary.duration
   io.write(string.format(
     '\n{"requests":%d,"bytes":%d,"durationUs":%d,"failed":%d,"p50Us":%d,"p99Us":%d,"p999Us":%d}\n',
-    summary.requests, summary.bytes, summary.duration,
+    summary.requests, summary.bytes, duration,
     errors.connect + errors.read + errors.write + errors.status + errors.timeout,
     latency:percentile(50), latency:percentile(99), latency:percentile(99.9)))
 end

@@ -1,7 +1,7 @@
 //! What a run leaves: a table on the terminal, Markdown, JSON and plots under `bench/results/`.
 
 use std::fs;
-use std::io::{self, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
 use std::path::Path;
 
 use serde_json::{Value, json};
@@ -147,5 +147,8 @@ pub(crate) fn median(values: &[f64]) -> f64 {
 
 /// One line that is written over again and again, on the terminal alone.
 pub(crate) fn progress(text: &str) {
+    if !io::stderr().is_terminal() {
+        return;
+    }
     let _no_terminal = write!(io::stderr(), "\r\x1b[K{text}").and_then(|()| io::stderr().flush());
 }

@@ -22,28 +22,31 @@ const RESTORE: &str = "local n = 0; for _, k in ipairs(redis.call('keys', 'kept:
 
 const FORGET: &str = "local n = 0; for _, k in ipairs(redis.call('keys', 'kept:*')) do redis.call('del', k); n = n + 1 end; return n";
 
+/// Sign-ins at once: each makes the pool hash twice.
+const BROWSERS: usize = 2;
+
 /// Temporary tokens of real social sign-ins, each exchanged once a round.
 pub(super) fn once_each(bench: &Bench, service: &Service, report: &mut Report) -> io::Result<()> {
-    let wanted = bench.pick(1_500, 10_000);
-    let (mut bodies, mut count, began) = (String::new(), 0, Instant::now());
     // A temporary token lives for five minutes: what there is after two must do.
-    while count < wanted && began.elapsed() < Duration::from_secs(120) {
-        bodies.push_str(&format!("{{\"temporaryToken\":\"{}\"}}\n", sign_in(service)?));
-        count += 1;
-        if count % 50 == 0 {
-            progress(&format!("temporary tokens: {count} of {wanted} sign-ins"));
-        }
-    }
+    let patience = Duration::from_secs(bench.pick(30, 120));
+    progress(&format!("temporary tokens: {} s of sign-ins", patience.as_secs()));
+    let bodies: io::Result<Vec<Vec<String>>> = std::thread::scope(|scope| {
+        let browsers: Vec<_> = (0..BROWSERS).map(|_| scope.spawn(|| sign_ins(service, patience))).collect();
+        let joined = browsers.into_iter().map(std::thread::ScopedJoinHandle::join);
+        joined.map(|end| end.map_err(|_| io::Error::other("a browser panicked"))?).collect()
+    });
+    let bodies = bodies?.concat();
+    let count = bodies.len();
     let file = bench.folder().join("temporary-tokens");
-    fs::write(&file, bodies)?;
+    fs::write(&file, bodies.join("\n"))?;
     redis::eval(&service.redis, KEEP)?;
     let (mut rates, mut costs, mut failed) = (Vec::new(), Vec::new(), 0);
-    let rounds = bench.pick(5, 9);
+    let rounds = bench.pick(9, 25);
     for round in 1..=rounds {
         progress(&format!("exchange: round {round} of {rounds}"));
         redis::eval(&service.redis, RESTORE)?;
-        // More time than it takes: the script stops when every token has been sent.
-        let load = Wrk { connections: 64, seconds: 20, script: once(&file) };
+        // More time than it takes: the script stops when every token has been sent, and tells when that was.
+        let load = Wrk { connections: 64, seconds: 2, script: once(&file) };
         let before = service.process.cpu_ns()?;
         let seen = load.run(bench.folder(), service.address, "/auth/tokens/exchange")?;
         costs.push((service.process.cpu_ns()? - before) as f64 / 1e3 / seen.requests as f64);
@@ -70,18 +73,41 @@ pub(super) fn once_each(bench: &Bench, service: &Service, report: &mut Report) -
     Ok(())
 }
 
-/// A script that sends each body once and then stops.
+/// Signs in again and again for so long; the bodies of the exchanges.
+fn sign_ins(service: &Service, patience: Duration) -> io::Result<Vec<String>> {
+    let (began, mut bodies) = (Instant::now(), Vec::new());
+    while began.elapsed() < patience {
+        bodies.push(format!("{{\"temporaryToken\":\"{}\"}}", sign_in(service)?));
+    }
+    Ok(bodies)
+}
+
+/// A script that sends each body once and then stops. Its own clock says how long that took: `wrk` waits for the
+/// whole time that it was given.
 fn once(file: &Path) -> String {
     format!(
-        "local made, at = {{}}, 0\n\
+        "local ffi = require('ffi')\n\
+         ffi.cdef('typedef struct {{ long s; long us; }} moment; int gettimeofday(moment *, void *);')\n\
+         local function now()\n\
+         \x20 local at = ffi.new('moment'); ffi.C.gettimeofday(at, nil)\n\
+         \x20 return tonumber(at.s) * 1e6 + tonumber(at.us)\n\
+         end\n\
+         local loader\n\
+         setup = function(thread) loader = thread end\n\
+         spent_us = function() return loader:get('took') end\n\
+         local made, at = {{}}, 0\n\
          init = function()\n\
          \x20 for body in io.lines({:?}) do\n\
          \x20   made[#made + 1] = wrk.format('POST', '/auth/tokens/exchange', {{['Content-Type'] = 'application/json'}}, body)\n\
          \x20 end\n\
          end\n\
-         request = function() at = at % #made + 1; return made[at] end\n\
+         local began\n\
+         request = function() began = began or now(); at = at % #made + 1; return made[at] end\n\
          local answers = 0\n\
-         response = function() answers = answers + 1; if answers + 64 > #made then wrk.thread:stop() end end\n",
+         response = function()\n\
+         \x20 answers = answers + 1\n\
+         \x20 if answers + 64 > #made then took = now() - began; wrk.thread:stop() end\n\
+         end\n",
         file.display().to_string()
     )
 }
