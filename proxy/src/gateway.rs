@@ -121,7 +121,7 @@ impl ProxyHttp for Gateway {
     ) -> Result<()> {
         // There is a connection now: what remains is the time of the answer.
         if let (Some(watch), Some(attempt)) = (watch(session), &ctx.attempt) {
-            watch.expect_upstream(ctx.read_timeout(&attempt.pool));
+            watch.expect_upstream(ctx.read_timeout(&attempt.pool), Instant::now());
         }
         forward::prepare(upstream_request, ctx)
     }

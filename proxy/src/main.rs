@@ -12,6 +12,10 @@ use postern_common::{Clock, Shutdown, log};
 use postern_proxy::config::TestToken;
 use postern_proxy::{App, Config, Inheritance, Sender, Sockets};
 
+/// Pingora takes and frees 64 KiB for the body of each response, at which the system's allocator tidies up all it has.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Postern's gateway.
 #[derive(Parser)]
 #[command(version, name = "postern-proxy")]

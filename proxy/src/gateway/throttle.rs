@@ -2,7 +2,7 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::{IpAddr, SocketAddr};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pingora_proxy::Session;
 use postern_common::cache::Cache;
@@ -55,7 +55,7 @@ pub(crate) fn at_door(state: &State, limits: &Limits, sender: Option<IpAddr>) ->
     if limits.trusted_proxies.iter().any(|network| network.contains(sender)) {
         return None;
     }
-    match state.limiter.take(rate, state.address_key(sender, BY_ADDRESS), state.nanos()) {
+    match state.limiter.take(rate, state.address_key(sender, BY_ADDRESS), state.nanos(Instant::now())) {
         Verdict::Allowed { .. } => None,
         Verdict::Refused { retry_after } => Some(refused(retry_after)),
     }
@@ -115,7 +115,7 @@ async fn count(
     let key = format!("limit:{:016x}:{}", hasher.finish(), now_ms / window_ms);
     let left_ms = u64::try_from(window_ms - now_ms % window_ms).unwrap_or(0);
     let most = u64::from(limit.requests);
-    let (used_up, now) = (state.keys.hash_one((USED_UP, &key, most)), state.nanos());
+    let (used_up, now) = (state.keys.hash_one((USED_UP, &key, most)), state.nanos(ctx.started));
     let counted = if state.limiter.exhausted(used_up, now) {
         most + 1
     } else {
