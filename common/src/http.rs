@@ -120,7 +120,7 @@ pub fn bearer(headers: &HeaderMap) -> Result<&str, Problem> {
     if values.next().is_some() {
         return Err(Problem::new(Code::InvalidHeader).detail("Authorization stands more than once"));
     }
-    // What is not visible ASCII is no token: the verifier says so, and remembers it.
+    // What is text but no token, the verifier refuses.
     let text = std::str::from_utf8(value.as_bytes()).ok();
     let (scheme, token) = text.and_then(|text| text.split_once(' ')).ok_or(Code::TokenMalformed)?;
     let token = token.trim_matches(' ');

@@ -23,6 +23,8 @@ pub(crate) struct Watch {
     /// Milliseconds after `born` since when it does: the choice of its address, the end of the request, or what
     /// it sent last.
     waiting_ms: AtomicU64,
+    /// Whether that was a moment ago, so that the clock need not be read again.
+    fresh: AtomicBool,
     /// Whether the whole request has arrived.
     complete: AtomicBool,
     /// Whether the client gave the request up.
@@ -65,6 +67,7 @@ impl Watch {
             deadline_ms: AtomicU64::new(u64::MAX),
             upstream_ms: AtomicU64::new(0),
             waiting_ms: AtomicU64::new(0),
+            fresh: AtomicBool::new(false),
             complete: AtomicBool::new(false),
             gone: AtomicBool::new(false),
             fault: AtomicU8::new(0),
@@ -75,6 +78,7 @@ impl Watch {
     pub(crate) fn begin(&self, after: Duration, complete: bool) {
         self.set_deadline(after, Instant::now());
         self.upstream_ms.store(0, Ordering::Relaxed);
+        self.fresh.store(false, Ordering::Relaxed);
         self.complete.store(complete, Ordering::Relaxed);
         self.fault.store(0, Ordering::Relaxed);
     }
@@ -90,9 +94,15 @@ impl Watch {
         self.waiting_ms.store(self.age_ms(now), Ordering::Relaxed);
     }
 
+    /// The head of the answer came at `now`, and is about to be written: that is no progress of its own.
+    pub(crate) fn note_answer(&self, within: Duration, now: Instant) {
+        self.expect_upstream(within, now);
+        self.fresh.store(true, Ordering::Relaxed);
+    }
+
     /// Something came from the upstream, or the last of the request went to it.
     pub(crate) fn note_progress(&self) {
-        if self.upstream_ms.load(Ordering::Relaxed) != 0 {
+        if self.upstream_ms.load(Ordering::Relaxed) != 0 && !self.fresh.swap(false, Ordering::Relaxed) {
             self.waiting_ms.store(self.age_ms(Instant::now()), Ordering::Relaxed);
         }
     }

@@ -130,7 +130,10 @@ impl ClientStream {
         })
         .await?;
         patience.sent += length;
-        patience.writing = None;
+        // While a slow reader took its time, the upstream was not waited for.
+        if patience.writing.take().is_some() {
+            watch.note_progress();
+        }
         Ok(())
     }
 

@@ -240,9 +240,10 @@ impl Wire {
                 Poll::Pending => return self.poll_slow_reader(cx),
             }
         }
-        self.patience.writing = None;
-        // What was sent came from the upstream; while a slow reader took it, the upstream was not waited for.
-        self.watch.note_progress();
+        // While a slow reader took its time, the upstream was not waited for.
+        if self.patience.writing.take().is_some() {
+            self.watch.note_progress();
+        }
         Poll::Ready(Ok(()))
     }
 
@@ -297,6 +298,7 @@ impl AsyncRead for Wire {
 impl AsyncWrite for Wire {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
         let this = &mut *self;
+        this.watch.note_progress();
         if this.outbound.len() + data.len() <= GATHER {
             this.outbound.extend_from_slice(data);
             return Poll::Ready(Ok(data.len()));
@@ -304,7 +306,6 @@ impl AsyncWrite for Wire {
         ready!(this.poll_drain(cx))?;
         match this.io()?.poll_write(cx, data) {
             Poll::Ready(written) => {
-                this.watch.note_progress();
                 this.patience.writing = None;
                 this.patience.sent += *written.as_ref().unwrap_or(&0) as u64;
                 Poll::Ready(written)

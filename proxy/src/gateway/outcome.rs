@@ -36,7 +36,7 @@ pub(super) fn note_response(session: &Session, response: &ResponseHeader, ctx: &
         let micros = u64::try_from((now - attempt.began).as_micros()).unwrap_or(u64::MAX);
         attempt.pool.note_answer(&attempt.ticket.endpoint, status.as_u16(), micros);
         if let Some(watch) = watch(session) {
-            watch.expect_upstream(ctx.read_timeout(&attempt.pool), now);
+            watch.note_answer(ctx.read_timeout(&attempt.pool), now);
         }
         ctx.upstream_us = Some(micros);
     }

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -31,6 +32,8 @@ pub(super) enum Manner {
     Events,
     /// A body of 64 MiB.
     Flood,
+    /// Ten bytes of known length, each long after the one before.
+    Drip(Duration),
 }
 
 /// Plain or encrypted.
@@ -113,6 +116,7 @@ async fn serve(mut stream: impl Stream, manner: Manner, record: Arc<Mutex<Vec<Ve
             Manner::Text(text) => text,
             Manner::Events => return events(stream, &record).await,
             Manner::Flood => return flood(stream).await,
+            Manner::Drip(pause) => return drip(stream, pause).await,
             Manner::Upgrade if method == "GET " => return tunnel(stream, true).await,
             Manner::UpgradeAndLeave if method == "GET " => return tunnel(stream, false).await,
             Manner::Upgrade | Manner::UpgradeAndLeave => {
@@ -147,6 +151,19 @@ async fn flood(mut stream: impl Stream) {
             written = stream.write_all(&block).await;
         }
     }
+}
+
+async fn drip(mut stream: impl Stream, pause: Duration) {
+    let mut written = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n").await;
+    let mut pace = tokio::time::interval(pause);
+    for _ in 0..10 {
+        pace.tick().await;
+        if written.is_ok() {
+            written = stream.write_all(b".").await;
+        }
+    }
+    // It stays, so that nothing but the length ends the body.
+    std::future::pending().await
 }
 
 async fn tunnel(mut stream: impl Stream, stays: bool) {

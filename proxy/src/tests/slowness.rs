@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use super::harness::{Gateway, PATIENCE, ROUTES};
 use super::origin::{Manner, Origin};
 
@@ -88,4 +90,13 @@ async fn a_client_that_reads_until_its_deadline_is_no_failure_of_the_upstream() 
     tokio::time::timeout(PATIENCE, over).await.expect("the client is told to have been too slow");
     let upstreams = gateway.ask("/upstreams").await;
     assert!(upstreams.contains("\"ejected\":false"), "{upstreams}");
+}
+
+/// The body is shorter than what is gathered before it is sent on, so that the client sees none of it on the way.
+#[tokio::test]
+async fn an_upstream_that_drips_is_not_silent() {
+    let drip = Manner::Drip(Duration::from_millis(100));
+    let gateway = Gateway::with(drip, "", "read_timeout = \"400ms\"").await;
+    let answer = gateway.get("/open", "").await;
+    assert_eq!((answer.status, answer.body.as_str()), (200, ".........."));
 }
