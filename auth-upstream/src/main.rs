@@ -12,6 +12,10 @@ use postern_common::http::bind;
 use postern_common::supervisor::Supervisor;
 use postern_common::{Clock, Shutdown, log};
 
+/// The one that all of Postern has; the gateway's `main.rs` says why.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// The authentication upstream: sign-in, registration, social sign-in, tokens.
 #[derive(Debug, Parser)]
 #[command(version)]

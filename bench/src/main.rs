@@ -29,6 +29,10 @@ use clap::{Parser, Subcommand};
 use crate::bench::{Bench, Settings};
 use crate::report::Report;
 
+/// The same as the programs under test have: the empty pass-through is to be built alike.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 #[derive(Parser)]
 #[command(about = "Measures Postern side by side with its peers")]
 struct Arguments {

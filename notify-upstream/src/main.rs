@@ -13,6 +13,10 @@ use postern_common::supervisor::Supervisor;
 use postern_common::{Clock, Shutdown, log};
 use postern_notify::{App, Config, Listeners};
 
+/// The one that all of Postern has; the gateway's `main.rs` says why.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// The notification upstream: accepts, queues, delivers, tells. Without a command it serves.
 #[derive(Debug, Parser)]
 #[command(version)]

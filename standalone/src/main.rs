@@ -14,6 +14,10 @@ use postern_common::supervisor::Supervisor;
 use postern_common::{Clock, Secret, Shutdown, log};
 use tokio::runtime::{Builder, Runtime};
 
+/// Pingora takes and frees 64 KiB for the body of each response, at which the system's allocator tidies up all it has.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Postern in one process: gateway, authentication, notifications, identity pool, and what development needs.
 #[derive(Debug, Parser)]
 #[command(version, name = "postern")]
