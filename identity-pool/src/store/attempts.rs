@@ -9,11 +9,13 @@ type LockedUntil = i64;
 
 impl Store {
     pub(crate) async fn locked_until(&self, pool_id: &str, name: &str) -> Result<LockedUntil, sqlx::Error> {
+        Ok(self.last_lock(pool_id, name).await?.unwrap_or(0))
+    }
+
+    /// `None` where no failure is known.
+    async fn last_lock(&self, pool_id: &str, name: &str) -> Result<Option<LockedUntil>, sqlx::Error> {
         const SQL: &str = "SELECT locked_until FROM pool_attempt WHERE pool_id = $1 AND name = $2";
-        let found = reading!(self, db => {
-            sqlx::query_scalar(SQL).bind(pool_id).bind(name).fetch_optional(db).await
-        })?;
-        Ok(found.unwrap_or(0))
+        reading!(self, db => sqlx::query_scalar(SQL).bind(pool_id).bind(name).fetch_optional(db).await)
     }
 
     /// Counts a failure, and locks the name from the fifth on: for a second, and twice as long with each further
@@ -45,7 +47,8 @@ impl Store {
         })
     }
 
-    /// Forgets the failures of a name that is not locked; `false` when it is.
+    /// Forgets the failures of a name that is not locked; `false` when it is. Mostly there are none, and nothing is
+    /// written.
     pub(crate) async fn forget_failures(
         &self,
         pool_id: &str,
@@ -53,6 +56,9 @@ impl Store {
         now: Timestamp,
     ) -> Result<bool, sqlx::Error> {
         const SQL: &str = "DELETE FROM pool_attempt WHERE pool_id = $1 AND name = $2 AND locked_until <= $3";
+        if self.last_lock(pool_id, name).await?.is_none() {
+            return Ok(true);
+        }
         let forgotten = writing!(self, db => {
             let query = sqlx::query(SQL).bind(pool_id).bind(name).bind(now.0);
             query.execute(db).await.map(|done| done.rows_affected() == 1)
