@@ -28,7 +28,7 @@ pub(super) fn overhead(bench: &Bench, service: &Service, report: &mut Report) ->
     let body = body(email, PASSWORD);
     client.ask("POST", "/auth/login", &[], &body)?.expect(200)?;
     let hashing = |name: &str| name.starts_with("argon2");
-    let (service_id, pool_id) = (service.process.id(), service.standalone.id());
+    let pool_id = service.standalone.id();
     let costs = || -> io::Result<(u64, u64, u64)> {
         Ok((
             service.process.cpu_ns()?,
