@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderMap;
+use http::header::{DATE, RETRY_AFTER};
 
 use super::{Codes, Refusal};
 use crate::address::is_public;
@@ -19,6 +20,8 @@ pub(super) struct Answer {
 const CALL: Duration = Duration::from_secs(30);
 const CONNECT: Duration = Duration::from_secs(5);
 const MAX_ANSWER: usize = 64 << 10;
+/// A provider does not park our notifications for ever.
+const LONGEST_WISH: Duration = Duration::from_secs(86_400);
 
 /// A client that follows no redirect: a provider that moves is a matter of configuration.
 pub(super) fn client() -> Result<reqwest::Client, String> {
@@ -97,8 +100,43 @@ impl Answer {
 
     /// The provider's no, by its own code where it has one, else by the status.
     pub(super) fn refusal(&self, codes: &Codes, provider: &'static str, code: Option<String>) -> Refusal {
-        let retry_after = self.headers.get(http::header::RETRY_AFTER).and_then(|value| value.to_str().ok());
-        let code = code.unwrap_or_else(|| format!("http {}", self.status));
-        codes.judge_http(provider, &code, retry_after)
+        let refusal = codes.judge_http(provider, self.status, code.as_deref());
+        Refusal { retry_after: retry_after(&self.headers), ..refusal }
+    }
+}
+
+/// `Retry-After`, in seconds or as a date (RFC 9110 section 10.2.3). A date is read against the answer's own `Date`, so
+/// that it does not matter whether the provider's clock is right.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let text = |name| headers.get(name)?.to_str().ok().map(str::trim);
+    let wish = text(RETRY_AFTER)?;
+    let wait = match wish.parse() {
+        Ok(seconds) => Duration::from_secs(seconds),
+        Err(_) => {
+            let (until, now) =
+                (httpdate::parse_http_date(wish).ok()?, httpdate::parse_http_date(text(DATE)?).ok()?);
+            until.duration_since(now).ok()?
+        }
+    };
+    Some(wait.min(LONGEST_WISH))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retry_after_is_read_in_both_forms_and_capped() {
+        let date = "Fri, 20 Nov 2026 07:30:00 GMT";
+        let after = |wish: &'static str, date: Option<&'static str>| {
+            let mut headers = HeaderMap::from_iter([(RETRY_AFTER, http::HeaderValue::from_static(wish))]);
+            headers.extend(date.map(|date| (DATE, http::HeaderValue::from_static(date))));
+            retry_after(&headers).map(|wait| wait.as_secs())
+        };
+        assert_eq!((after("120", None), after("99999999", None)), (Some(120), Some(86_400)));
+        assert_eq!(after("Fri, 20 Nov 2026 07:32:10 GMT", Some(date)), Some(130));
+        assert_eq!(after("Thu, 20 Nov 2036 07:32:10 GMT", Some(date)), Some(86_400));
+        assert_eq!(after("Fri, 20 Nov 2026 07:29:00 GMT", Some(date)), None, "it is over");
+        assert_eq!((after("soon", Some(date)), after("Fri, 20 Nov 2026 07:32:10 GMT", None)), (None, None));
     }
 }

@@ -1,5 +1,4 @@
 use std::sync::Arc;
-use std::time::Duration;
 
 use postern_common::config;
 use postern_common::decode::{Field, Object};
@@ -78,19 +77,31 @@ impl Codes {
             || self.0.iter().any(|rule| rule.class == Class::Ambiguous && rule.code == code)
     }
 
-    /// Like [`Codes::judge`], for a refusal with a `Retry-After` in seconds.
+    /// Like [`Codes::judge`], for an answer by HTTP. The provider's own code decides; in an answer of 5xx only one that a
+    /// rule names, for a code that nobody knows does not make an outage the message's fault.
     #[must_use]
-    pub fn judge_http(&self, provider: &str, code: &str, retry_after: Option<&str>) -> Refusal {
-        let seconds = retry_after.and_then(|text| text.trim().parse().ok());
-        // A day at most: a provider does not park our notifications for ever.
-        let retry_after = seconds.map(|seconds: u64| Duration::from_secs(seconds.min(86_400)));
-        Refusal { retry_after, ..self.judge(provider, code) }
+    pub fn judge_http(&self, provider: &str, status: u16, code: Option<&str>) -> Refusal {
+        let named = |code: &&str| {
+            status < 500 || self.0.iter().any(|rule| rule.provider == provider && rule.names(code))
+        };
+        match code.filter(named) {
+            Some(code) => self.judge(provider, code),
+            None => self.judge(provider, &format!("http {status}")),
+        }
     }
 }
 
 // === impl Rule ===
 
 impl Rule {
+    /// Whether it is about this code, and not about whatever has no rule of its own: one digit and an asterisk.
+    fn names(&self, code: &str) -> bool {
+        match self.pattern.strip_suffix('*') {
+            Some(prefix) => prefix.len() > 1 && code.starts_with(prefix),
+            None => self.pattern == code,
+        }
+    }
+
     fn read(object: &Object<'_>) -> Option<Self> {
         let text = |field: Field<'_>| field.text(1..=64);
         let classes = [
@@ -133,7 +144,8 @@ mod tests {
             judged("smtp", "535 5.7.8"),
             expect(Class::Configuration, "provider_authentication_failed", false)
         );
-        assert_eq!(judged("twilio", "21610"), expect(Class::Permanent, "recipient_opted_out", true));
+        assert_eq!(judged("twilio", "21610"), expect(Class::Permanent, "recipient_opted_out", false));
+        assert_eq!(judged("twilio", "30006"), expect(Class::Permanent, "number_not_mobile", false));
         assert_eq!(judged("twilio", "http 503"), expect(Class::Transient, "provider_busy", false));
         assert_eq!(
             judged("anything", "???"),
@@ -142,10 +154,25 @@ mod tests {
     }
 
     #[test]
-    fn retry_after_is_read_and_capped() {
-        let after = |text| Codes::shipped().judge_http("http", "http 429", Some(text)).retry_after;
-        assert_eq!(after("120"), Some(Duration::from_secs(120)));
-        assert_eq!(after("99999999"), Some(Duration::from_secs(86_400)));
-        assert_eq!(after("soon"), None);
+    fn an_outage_is_no_refusal_and_what_may_have_been_taken_is_in_doubt() {
+        let codes = Codes::shipped();
+        let judged = |provider: &str, code: &str| {
+            let refusal = codes.judge(provider, code);
+            (refusal.class, codes.leaves_doubt(&refusal.code))
+        };
+        for (provider, code) in [("twilio", "20503"), ("twilio", "30008"), ("http", "http 503")] {
+            assert_eq!(judged(provider, code), (Class::Transient, false), "{provider} {code}");
+        }
+        for (provider, code) in [("twilio", "20429"), ("twilio", "30001"), ("fcm", "http 429")] {
+            assert_eq!(judged(provider, code), (Class::Throttled, false), "{provider} {code}");
+        }
+        let doubtful = ["http 408", "http 500", "http 502", "http 504", "http 599"];
+        for (provider, code) in doubtful.map(|code| ("webpush", code)).into_iter().chain([
+            ("twilio", "20500"),
+            ("twilio", "20504"),
+            ("fcm", "INTERNAL"),
+        ]) {
+            assert_eq!(judged(provider, code), (Class::Ambiguous, true), "{provider} {code}");
+        }
     }
 }

@@ -86,6 +86,15 @@ async fn refusals_are_judged_by_twilios_own_code() {
         (refusal.class, refusal.retry_after),
         (Class::Throttled, Some(std::time::Duration::from_secs(7)))
     );
-    let (base, _heard) = stand_in(503, "oops").await;
-    assert_eq!(send(base).await.expect_err("refused").class, Class::Transient);
+    for (status, answer, class) in [
+        (503, "oops", Class::Transient),
+        (503, r#"{"code":20503,"message":"Service unavailable"}"#, Class::Transient),
+        (503, r#"{"code":20999,"message":"a code that no rule names"}"#, Class::Transient),
+        (500, r#"{"code":20500,"message":"Internal server error"}"#, Class::Ambiguous),
+        (502, r#"{"code":29999,"message":"a code that no rule names"}"#, Class::Ambiguous),
+        (400, r#"{"code":29999,"message":"a code that no rule names"}"#, Class::Permanent),
+    ] {
+        let (base, _heard) = stand_in(status, answer).await;
+        assert_eq!(send(base).await.expect_err("refused").class, class, "{status} {answer}");
+    }
 }
