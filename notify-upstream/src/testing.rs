@@ -9,10 +9,12 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use postern_common::cache::Cache;
 use postern_common::clock::Timestamp;
+use postern_common::database::Database;
 use postern_common::database::testing::{self, TestDatabase};
 use postern_common::identity::{IdentityConfig, Pool};
 use postern_common::service::{ServiceClient, ServiceTokens};
 use postern_common::{Clock, Problem, Shutdown};
+use sqlx::{AssertSqlSafe, Executor};
 use tokio::sync::mpsc;
 
 use crate::accept::{Accepted, Door, Writer};
@@ -56,6 +58,16 @@ pub(crate) struct Rig {
     pub(crate) templates: Arc<ArcSwap<Templates>>,
 }
 
+/// A statement that no store has a function for.
+pub(crate) async fn execute(database: &Database, sql: &str) {
+    let sql = AssertSqlSafe(sql.to_owned());
+    match database {
+        Database::Postgres(pool) => pool.execute(sql).await.map(|_| ()),
+        Database::Sqlite(sqlite) => sqlite.writer.execute(sql).await.map(|_| ()),
+    }
+    .expect("the statement is good");
+}
+
 /// Stores of both kinds, each with the database that it lives in.
 pub(crate) async fn stores() -> Vec<(Store, TestDatabase)> {
     let mut stores = Vec::new();
@@ -72,18 +84,22 @@ pub(crate) fn templates() -> Templates {
     Templates::load(&folder, Locale::parse("en").expect("tag")).expect("the shipped templates are sound")
 }
 
+/// One template of these files.
+pub(crate) fn templates_of(name: &str, files: &[(&str, &str)]) -> Templates {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    std::fs::create_dir_all(folder.path().join(name)).expect("a folder");
+    for (file, text) in files {
+        std::fs::write(folder.path().join(name).join(file), text).expect("a file");
+    }
+    Templates::load(folder.path(), Locale::parse("en").expect("tag")).expect("sound")
+}
+
 /// One template, `welcome` for e-mail, with these settings beside its version.
 pub(crate) fn welcome_with(settings: &str) -> Templates {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let write = |name: &str, text: &str| {
-        let path = folder.path().join("welcome").join(name);
-        std::fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
-        std::fs::write(path, text).expect("a file");
-    };
-    write("template.toml", &format!("version = 1\n{settings}\n"));
-    write("email.en.subject", "Hello {{ name }}");
-    write("email.en.txt", "Hello {{ name }}");
-    Templates::load(folder.path(), Locale::parse("en").expect("tag")).expect("sound")
+    let words = "Hello {{ name }}";
+    let settings = format!("version = 1\n{settings}\n");
+    let files = [("template.toml", &*settings), ("email.en.subject", words), ("email.en.txt", words)];
+    templates_of("welcome", &files)
 }
 
 fn identity() -> IdentityConfig {

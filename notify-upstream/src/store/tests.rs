@@ -1,5 +1,6 @@
 //! What the store promises, over both.
 
+mod house;
 mod suppression;
 mod upgrade;
 
@@ -338,18 +339,5 @@ async fn receipts_count_once_and_may_come_early() {
         store.accept(std::slice::from_ref(&row)).await.expect("accepted");
         let trail = snapshot(&store, row.id).await.trail;
         assert_eq!(trail.iter().filter(|trail| matches!(trail, Trail::Receipt(..))).count(), 2);
-    }
-}
-
-#[tokio::test]
-async fn house_is_kept_without_losing_what_waits() {
-    for (store, _database) in both().await {
-        store.accept(&orders(0, 2)).await.expect("accepted");
-        let day = std::time::Duration::from_secs(86_400);
-        store.keep_house(NOW.plus(day * 7), NOW.plus(std::time::Duration::ZERO)).await.expect("keeps");
-        assert_eq!(claim(&store, 0, 9, ME, &[]).await.len(), 2);
-        store.suppress(&[(0, vec![1; 32], "r".to_owned())], NOW).await.expect("notes");
-        assert_eq!(store.suppressed_since(NOW, 9).await.expect("looks").len(), 1);
-        assert_eq!(store.depths(10).await.expect("counts").iter().map(|(_, rows)| rows).sum::<i64>(), 2);
     }
 }

@@ -10,10 +10,13 @@ use super::{Postgres, rows};
 use crate::notification::{NotificationId, ORDER_COUNTER_BITS, Order};
 use crate::store::read::RECORD;
 use crate::store::row::{DeadFilter, DeadLetter, Existing, Receipt, ResultKind, WebhookToken};
-use crate::store::{Outcome, Snapshot};
+use crate::store::{Outcome, Snapshot, StoreError};
 
 /// One partition holds a week: ninety days of retention are thirteen partitions to plan over.
 const PARTITION: Duration = Duration::from_secs(7 * 86_400);
+
+/// `lock_not_available` (PostgreSQL's appendix A).
+const LOCKED: &str = "55P03";
 
 /// History, inbox and the live row in one snapshot: a row that moves from one to the other is seen once.
 const TRAIL: &str = "
@@ -112,12 +115,14 @@ impl Postgres {
     }
 
     pub(in crate::store) async fn retire_worker(&self, worker: i64, gone: bool) -> Outcome<()> {
-        let sql = if gone {
-            "DELETE FROM notify_worker WHERE id = $1"
-        } else {
-            "UPDATE notify_worker SET seen_at = 0 WHERE id = $1"
-        };
+        // Dead first: whatever becomes of the second statement, what it holds is rescued.
+        let sql = "UPDATE notify_worker SET seen_at = 0 WHERE id = $1";
         sqlx::query(sql).bind(worker).execute(&self.history).await?;
+        if gone {
+            let sql = "DELETE FROM notify_worker WHERE id = $1
+                AND NOT EXISTS (SELECT 1 FROM notify_queue WHERE worker = $1)";
+            sqlx::query(sql).bind(worker).execute(&self.history).await?;
+        }
         Ok(())
     }
 
@@ -133,8 +138,27 @@ impl Postgres {
     }
 
     /// Makes the partitions of this week and the next, and drops those that lie wholly before `keep_from`. A partition is
-    /// built apart and attached: inserts go on meanwhile.
+    /// built apart and attached: inserts go on meanwhile. Whoever holds a table for long, a dump or a forgotten session, is
+    /// not waited for, since all that comes after would wait as well: what is not done now is done the next time.
     pub(in crate::store) async fn keep_house(&self, now: Timestamp, keep_from: Timestamp) -> Outcome<()> {
+        match self.keep_partitions(now, keep_from).await {
+            Err(StoreError::Unavailable(sqlx::Error::Database(error)))
+                if error.code().as_deref() == Some(LOCKED) =>
+            {
+                tracing::warn!(
+                    "partitions are neither made nor dropped while a table is locked; trying again later"
+                );
+            }
+            outcome => outcome?,
+        }
+        let floor = NotificationId::floor(keep_from);
+        sqlx::query("DELETE FROM notify_dead WHERE id < $1").bind(floor).execute(&self.history).await?;
+        let sql = "DELETE FROM notify_receipt WHERE received_at < $1";
+        sqlx::query(sql).bind(keep_from.0).execute(&self.history).await?;
+        self.forget_lifted(keep_from).await
+    }
+
+    async fn keep_partitions(&self, now: Timestamp, keep_from: Timestamp) -> Outcome<()> {
         let week = i64::try_from(PARTITION.as_millis()).unwrap_or(i64::MAX);
         for table in ["notify_record", "notify_result"] {
             for number in [now.0.div_euclid(week), now.0.div_euclid(week) + 1] {
@@ -142,16 +166,21 @@ impl Postgres {
             }
             for old in self.partitions(table).await? {
                 if (old + 1).saturating_mul(week) <= keep_from.0 {
+                    let mut transaction = self.begin_briefly().await?;
                     let sql = format!("DROP TABLE IF EXISTS {table}_w{old}");
-                    sqlx::query(AssertSqlSafe(sql)).execute(&self.history).await?;
+                    sqlx::query(AssertSqlSafe(sql)).execute(&mut *transaction).await?;
+                    transaction.commit().await?;
                 }
             }
         }
-        let floor = NotificationId::floor(keep_from);
-        sqlx::query("DELETE FROM notify_dead WHERE id < $1").bind(floor).execute(&self.history).await?;
-        let sql = "DELETE FROM notify_receipt WHERE received_at < $1";
-        sqlx::query(sql).bind(keep_from.0).execute(&self.history).await?;
-        self.forget_lifted(keep_from).await
+        Ok(())
+    }
+
+    /// A transaction that waits for no lock longer than a second.
+    async fn begin_briefly(&self) -> Outcome<sqlx::Transaction<'static, sqlx::Postgres>> {
+        let mut transaction = self.history.begin().await?;
+        sqlx::query("SET LOCAL lock_timeout = '1s'").execute(&mut *transaction).await?;
+        Ok(transaction)
     }
 
     async fn add_partition(&self, table: &str, number: i64, week: i64) -> Outcome<()> {
@@ -163,7 +192,7 @@ impl Postgres {
         if sqlx::query_scalar(is_there).bind(&name).fetch_one(&self.history).await? {
             return Ok(());
         }
-        let mut transaction = self.history.begin().await?;
+        let mut transaction = self.begin_briefly().await?;
         // One replica at a time; the others find it there.
         sqlx::query("SELECT pg_advisory_xact_lock(7305001)").execute(&mut *transaction).await?;
         let there: bool = sqlx::query_scalar(is_there).bind(&name).fetch_one(&mut *transaction).await?;

@@ -115,12 +115,14 @@ impl Sqlite {
     }
 
     pub(in crate::store) async fn retire_worker(&self, worker: i64, gone: bool) -> Outcome<()> {
-        let sql = if gone {
-            "DELETE FROM notify_worker WHERE id = ?1"
-        } else {
-            "UPDATE notify_worker SET seen_at = 0 WHERE id = ?1"
-        };
+        // Dead first: whatever becomes of the second statement, what it holds is rescued.
+        let sql = "UPDATE notify_worker SET seen_at = 0 WHERE id = ?1";
         sqlx::query(sql).bind(worker).execute(&self.pools.writer).await?;
+        if gone {
+            let sql = "DELETE FROM notify_worker WHERE id = ?1
+                AND NOT EXISTS (SELECT 1 FROM notify_queue WHERE worker = ?1)";
+            sqlx::query(sql).bind(worker).execute(&self.pools.writer).await?;
+        }
         Ok(())
     }
 

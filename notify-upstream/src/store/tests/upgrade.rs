@@ -3,9 +3,10 @@
 use std::time::{Duration, Instant};
 
 use postern_common::database::Migrations;
-use sqlx::{AssertSqlSafe, Executor};
+use sqlx::Executor;
 
 use super::*;
+use crate::testing::execute;
 
 const FIRST: Migrations = Migrations {
     postgres: MIGRATIONS.postgres.split_at(1).0,
@@ -17,15 +18,6 @@ const FIRST: Migrations = Migrations {
 const FINISH_BY_THE_FIRST: &str =
     "INSERT INTO notify_result (id, attempt, kind, began_at, at, next_at, provider, code, detail)
     VALUES ('$id', 1, 2, 1, 2, NULL, 'smtp', NULL, '250 Ok')";
-
-async fn execute(database: &Database, sql: &str) {
-    let sql = AssertSqlSafe(sql.to_owned());
-    match database {
-        Database::Postgres(pool) => pool.execute(sql).await.map(|_| ()),
-        Database::Sqlite(sqlite) => sqlite.writer.execute(sql).await.map(|_| ()),
-    }
-    .expect("the statement is good");
-}
 
 #[tokio::test]
 async fn a_process_of_the_first_version_works_on_the_newest_tables() {
