@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::dispatch::{Job, Means, Permit, Worker};
 use crate::notification::{Lane, NotificationId};
 use crate::request::{Draft, IdempotencyKey, Principal};
-use crate::store::{Claimed, NewNotification, Record, StoreError};
+use crate::store::{Claimed, NewNotification, Record, Store, StoreError};
 
 /// How long an idempotency key is good for.
 pub const KEY_LIFE: Duration = Duration::from_secs(24 * 3600);
@@ -186,6 +186,7 @@ impl Clerk {
             Placed { rows: Vec::with_capacity(batch.len()), callers: Vec::with_capacity(batch.len()) };
         for (Submission { record, send_at, key, caller }, (order, id)) in batch.into_iter().zip(places) {
             let lane = record.lane;
+            let send_at = send_at.filter(|at| *at > now);
             let waits = &mut waits[lane.channel.index()];
             let wanted = alive && send_at.is_none() && lane.index() < *waits;
             let lease = wanted.then(|| self.0.board.desk(lane.channel).lease(lane)).flatten();
@@ -254,27 +255,42 @@ impl Clerk {
         key: &str,
         fingerprint: &[u8; 32],
     ) -> Result<Option<Accepted>, Problem> {
-        let away = |error: StoreError| {
-            tracing::warn!(%error, "cannot look up an idempotency key");
-            Problem::new(Code::Unavailable)
-        };
-        let existing = self.0.store.existing(creator, key).await.map_err(away)?;
         let now = self.0.clock.now();
-        match existing {
-            Some(existing) if now.since(existing.created_at) < KEY_LIFE => {
-                if existing.fingerprint == fingerprint {
-                    Ok(Some(Accepted { id: existing.id, created_at: existing.created_at }))
-                } else {
-                    Err(Code::IdempotencyKeyReused.into())
-                }
-            }
-            _ => {
-                let life = i64::try_from(KEY_LIFE.as_millis()).unwrap_or(i64::MAX);
-                self.0.store.forget_keys(Timestamp(now.0 - life + 1)).await.map_err(away)?;
-                Ok(None)
+        let first = first_answer(&self.0.store, now, creator, key, fingerprint).await?;
+        if first.is_none() {
+            let life = i64::try_from(KEY_LIFE.as_millis()).unwrap_or(i64::MAX);
+            self.0.store.forget_keys(Timestamp(now.0 - life + 1)).await.map_err(away)?;
+        }
+        Ok(first)
+    }
+}
+
+/// What a key was answered with when it was used first, if its time is not over.
+///
+/// # Errors
+/// 409 when that was with another body; 503 when the store is away.
+pub async fn first_answer(
+    store: &Store,
+    now: Timestamp,
+    creator: &str,
+    key: &str,
+    fingerprint: &[u8; 32],
+) -> Result<Option<Accepted>, Problem> {
+    match store.existing(creator, key).await.map_err(away)? {
+        Some(existing) if now.since(existing.created_at) < KEY_LIFE => {
+            if existing.fingerprint == fingerprint {
+                Ok(Some(Accepted { id: existing.id, created_at: existing.created_at }))
+            } else {
+                Err(Code::IdempotencyKeyReused.into())
             }
         }
+        Some(_) | None => Ok(None),
     }
+}
+
+fn away(error: StoreError) -> Problem {
+    tracing::warn!(%error, "cannot look up an idempotency key");
+    Problem::new(Code::Unavailable)
 }
 
 /// The claim that an insert with a lease is.

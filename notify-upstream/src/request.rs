@@ -33,7 +33,7 @@ pub struct Request {
     pub locale: Option<Locale>,
     /// The priority.
     pub priority: Priority,
-    /// Not before this instant.
+    /// Not before this instant; at once, if it is past.
     pub send_at: Option<Timestamp>,
     /// Of no interest from this instant on.
     pub expires_at: Option<Timestamp>,
@@ -131,7 +131,8 @@ impl IdempotencyKey {
 // === impl Request ===
 
 impl Request {
-    /// Reads one notification; every mistake is noted.
+    /// Reads one notification; every mistake is noted. What is only too early or too late now has a value all the same: it
+    /// may be the repeat of something that was accepted in time.
     pub fn read(object: &Object<'_>, now: Timestamp) -> Option<Self> {
         let channel = object.required("channel", |field| field.one_of(Channel::WORDS));
         let recipient = object.required("recipient", |field| Recipient::read(&field, channel));
@@ -149,7 +150,8 @@ impl Request {
         let expires_at = object.optional("expiresAt", |field| {
             let at = within_reach(field, now)?;
             if at <= send_at.unwrap_or(now).max(now) {
-                return field.reject("already_expired", "must lie after now and after sendAt");
+                let _noted: Option<()> =
+                    field.reject("already_expired", "must lie after now and after sendAt");
             }
             Some(at)
         });
@@ -160,7 +162,7 @@ impl Request {
             variables,
             locale,
             priority,
-            send_at: send_at.filter(|at| *at > now),
+            send_at,
             expires_at,
         })
     }
@@ -237,7 +239,10 @@ fn variables(field: Field<'_>) -> Option<serde_json::Map<String, serde_json::Val
 
 fn within_reach(field: Field<'_>, now: Timestamp) -> Option<Timestamp> {
     let at = field.timestamp()?;
-    if at > now.plus(MAX_AHEAD) { field.reject("too_far_ahead", "must lie within 30 days") } else { Some(at) }
+    if at > now.plus(MAX_AHEAD) {
+        let _noted: Option<()> = field.reject("too_far_ahead", "must lie within 30 days");
+    }
+    Some(at)
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use postern_common::{Code, Problem};
 use serde::Serialize;
 
 use super::{Authenticated, Service};
-use crate::accept::Accepted;
+use crate::accept::{self, Accepted};
 use crate::request::{Draft, IdempotencyKey, Principal, Request};
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -56,13 +56,29 @@ pub(super) async fn one(
     body: Json,
 ) -> Result<Response, Problem> {
     let now = service.clock.now();
-    let request = body.read(|object| Request::read(object, now))?;
-    let (accepted, draft) = accept(&service, &principal, request, key).await?;
+    let mut asked = None;
+    let request = body.read(|object| {
+        let request = Request::read(object, now);
+        asked = key.is_some().then(|| request.clone()).flatten();
+        request
+    });
+    let answer = match request {
+        Ok(request) => accept(&service, &principal, request, key.clone()).await,
+        Err(problem) => Err(problem),
+    };
+    let (accepted, words) = match (answer, asked, key) {
+        (Err(problem), Some(asked), Some(key))
+            if problem.code().status() == StatusCode::UNPROCESSABLE_ENTITY =>
+        {
+            first_answer(&service, &principal, &asked, &key).await?.ok_or(problem)?
+        }
+        (answer, ..) => answer?,
+    };
     let created = Created {
         notification_id: accepted.id.to_string(),
         status: "QUEUED",
-        channel: draft.0,
-        priority: draft.1,
+        channel: words.0,
+        priority: words.1,
         created_at: accepted.created_at,
     };
     let mut response = postern_common::http::json(StatusCode::CREATED, &created);
@@ -75,6 +91,23 @@ pub(super) async fn one(
 /// Channel and priority, for the answer.
 type Words = (&'static str, &'static str);
 
+/// What is not acceptable now may have been when it came first: times go by and templates change. Then the same key and
+/// body have the same answer.
+async fn first_answer(
+    service: &Service,
+    principal: &Principal,
+    request: &Request,
+    key: &IdempotencyKey,
+) -> Result<Option<(Accepted, Words)>, Problem> {
+    let (now, print) = (service.clock.now(), request.fingerprint());
+    let first = accept::first_answer(&service.store, now, &principal.creator, key.as_str(), &print).await?;
+    Ok(first.map(|accepted| (accepted, words(request))))
+}
+
+fn words(request: &Request) -> Words {
+    (request.channel.as_str(), request.priority.as_str())
+}
+
 async fn accept(
     service: &Service,
     principal: &Principal,
@@ -83,7 +116,7 @@ async fn accept(
 ) -> Result<(Accepted, Words), Problem> {
     let draft = check(service, principal, request)?;
     service.quota.take(principal).await?;
-    let words = (draft.request.channel.as_str(), draft.request.priority.as_str());
+    let words = words(&draft.request);
     Ok((service.door.accept(principal, draft, key).await?, words))
 }
 

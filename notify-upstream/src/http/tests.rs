@@ -1,5 +1,6 @@
 //! The contract over real sockets, with tokens of a pool of the test's own, over both stores.
 
+mod repeats;
 mod reports;
 mod status;
 
