@@ -295,5 +295,6 @@ fn away(error: StoreError) -> Problem {
 
 /// The claim that an insert with a lease is.
 fn born(row: NewNotification) -> Claimed {
-    Claimed { id: row.id, order: row.order, fence: 1, attempt: 1, lost: false, record: row.record }
+    let wanted_at = row.record.created_at;
+    Claimed { id: row.id, order: row.order, fence: 1, attempt: 1, lost: false, wanted_at, record: row.record }
 }

@@ -89,6 +89,8 @@ impl App {
             postern_common::service::http_client(),
         );
         let suppression = Arc::new(Suppression::new(store.clone(), clock.clone()));
+        // Before anything is sent it is known where nothing is to be sent.
+        suppression.step().await.map_err(unavailable)?;
         let own =
             OwnAddresses { anyone: config.users_may_address_anyone, unverified: config.unverified_addresses };
         let courier = Courier {

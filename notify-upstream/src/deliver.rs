@@ -8,8 +8,9 @@ use postern_common::{Clock, Shutdown};
 
 use crate::actor::{Actors, NoAddress};
 use crate::address::{Address, AddressHash, Recipient};
+use crate::dispatch::{Worker, Workers};
 use crate::notification::{Channel, NotificationId};
-use crate::outlet::Outlets;
+use crate::outlet::{Outlets, Standing};
 use crate::provider::{Message, Refusal};
 use crate::retry::Class;
 use crate::store::{Claimed, Record, Store};
@@ -36,6 +37,10 @@ pub struct Courier {
 pub struct Attempt<'a> {
     /// The row.
     pub claimed: &'a Claimed,
+    /// Under which identity it is leased.
+    pub worker: &'a Worker,
+    /// Who knows whether that is alive.
+    pub workers: &'a Workers,
     /// The time.
     pub clock: &'a Clock,
     /// Calls nobody any more once it has begun.
@@ -51,8 +56,8 @@ pub enum Verdict {
     Failed(Failure),
     /// Its time was over before its turn came.
     Expired,
-    /// The stop came before its turn.
-    Stopped,
+    /// No provider works, the stop came before its turn, or its lease was no longer sure by then.
+    NotBegun,
 }
 
 /// The provider took it.
@@ -94,10 +99,10 @@ impl Courier {
         }
     }
 
-    /// Whether a channel has no provider that works.
+    /// The best that is known of a channel's providers.
     #[must_use]
-    pub fn is_in_trouble(&self, channel: Channel) -> bool {
-        self.outlets.is_in_trouble(channel)
+    pub fn standing(&self, channel: Channel) -> Standing {
+        self.outlets.standing(channel)
     }
 
     async fn try_deliver(&self, attempt: &Attempt<'_>) -> Result<Verdict, Failure> {
@@ -105,10 +110,13 @@ impl Courier {
         let channel = record.lane.channel;
         let (content, settings) = self.render(attempt)?;
         let address = self.address(record, channel).await?;
-        if self.suppression.holds(channel, &address) {
+        let unknown = |_| Failure::of(Class::Transient, "suppression_unavailable");
+        if self.suppression.holds(channel, &address).await.map_err(unknown)? {
             return Err(Failure::permanent("address_suppressed"));
         }
-        if settings.unsubscribe && self.suppression.is_unsubscribed(channel, &address) {
+        if settings.unsubscribe
+            && self.suppression.is_unsubscribed(channel, &address).await.map_err(unknown)?
+        {
             return Err(Failure::permanent("recipient_unsubscribed"));
         }
         let message = Message {
@@ -125,14 +133,22 @@ impl Courier {
         {
             return Ok(Verdict::Sent(sent));
         }
+        // Left to others, in its place and with its attempt, until one has gone to see.
+        if matches!(self.outlets.standing(channel), Standing::Open(_)) {
+            return Ok(Verdict::NotBegun);
+        }
         let pass = tokio::select! {
             biased;
             pass = self.outlets.pass(channel, &message, attempt.claimed.attempt, record.lane.priority) => pass,
-            () = attempt.stop.begun() => return Ok(Verdict::Stopped),
+            () = attempt.stop.begun() => return Ok(Verdict::NotBegun),
         };
         let pass = pass.map_err(|refusal| self.judge(None, refusal, channel, &address))?;
         if record.expires_at.is_some_and(|end| end <= attempt.clock.now()) {
             return Ok(Verdict::Expired);
+        }
+        // While it waited others may have taken it over, and called.
+        if !attempt.workers.holds(attempt.worker) {
+            return Ok(Verdict::NotBegun);
         }
         let outcome = pass.send(&message).await;
         let outcome = outcome.map_err(|(name, refusal)| self.judge(Some(name), refusal, channel, &address));
@@ -174,6 +190,8 @@ impl Courier {
         }
     }
 
+    /// A template that is gone or fails is the operator's to mend: while its files change all over a fleet, what was
+    /// accepted with one version may meet another.
     fn render(&self, attempt: &Attempt<'_>) -> Result<(Content, Settings), Failure> {
         let record = &attempt.claimed.record;
         let templates = self.templates.load();
@@ -183,16 +201,17 @@ impl Courier {
             .and_then(|name| {
                 templates.find(name, record.lane.channel, Locale::parse(&record.locale).as_ref()).ok()
             })
-            .ok_or_else(|| Failure::permanent("template_gone"))?;
+            .ok_or_else(|| Failure::of(Class::Configuration, "template_gone"))?;
         let variables: serde_json::Map<_, _> = serde_json::from_str(&record.variables)
             .map_err(|_| Failure::permanent("variables_unreadable"))?;
         let settings =
             Settings { ambiguous: found.settings().ambiguous, unsubscribe: found.settings().unsubscribe };
         match found.render(&variables) {
             Ok(content) => Ok((content, settings)),
-            Err(error) => {
-                Err(Failure { detail: Some(error.to_string()), ..Failure::permanent("template_failed") })
-            }
+            Err(error) => Err(Failure {
+                detail: Some(error.to_string()),
+                ..Failure::of(Class::Configuration, "template_failed")
+            }),
         }
     }
 

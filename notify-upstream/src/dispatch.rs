@@ -29,6 +29,7 @@ pub use worker::{Worker, Workers};
 
 use crate::metrics::Metrics;
 use crate::notification::{Channel, Lane, Order, Priority, order_at, order_time};
+use crate::outlet::Standing;
 use crate::read::Recent;
 use crate::sequence::Sequence;
 use crate::store::{Claim, LaneMark, Store, StoreError};
@@ -177,16 +178,25 @@ impl Dispatcher {
                 return Ok(claimed);
             }
             self.step_back_for_moved();
-            let Some((turn, permits)) = self.next_turn() else { return Ok(claimed) };
+            // What nobody can carry stays where it is, in order and with its attempts; one goes to see.
+            let most = match self.runner.standing(self.channel) {
+                Standing::Closed => CLAIM,
+                Standing::Due => 1,
+                Standing::Open(_) => return Ok(claimed),
+            };
+            let Some((turn, permits)) = self.next_turn(most) else { return Ok(claimed) };
             let count = self.claim(turn.lane, permits).await?;
             claimed += count;
+            if most == 1 && count == 1 {
+                return Ok(claimed);
+            }
         }
         self.desk.wake();
         Ok(claimed)
     }
 
-    /// The lane whose turn it is, with permits for it.
-    fn next_turn(&self) -> Option<(Turn, Vec<Permit>)> {
+    /// The lane whose turn it is, with at most so many permits for it.
+    fn next_turn(&self, most: usize) -> Option<(Turn, Vec<Permit>)> {
         let waiting = self.desk.waiting();
         let now = self.clock.now();
         let sights = Lane::of(self.channel).map(|lane| Sight {
@@ -195,7 +205,7 @@ impl Dispatcher {
             age: self.lanes[lane.index()].head.map(|head| now.since(order_time(head))),
         });
         plan(&sights, self.gate.state()).into_iter().find_map(|turn| {
-            let permits = self.desk.permits().take(turn.lane, turn.share, CLAIM);
+            let permits = self.desk.permits().take(turn.lane, turn.share, most);
             (!permits.is_empty()).then_some((turn, permits))
         })
     }
@@ -257,7 +267,8 @@ impl Dispatcher {
             .filter_map(|lane| self.lanes[lane.index()].head)
             .map(|head| now.since(order_time(head)))
             .max();
-        let state = self.gate.look(oldest.unwrap_or_default(), self.runner.is_in_trouble(self.channel));
+        let trouble = self.runner.standing(self.channel);
+        let state = self.gate.look(oldest.unwrap_or_default(), trouble);
         self.desk.set_gate(state);
         self.metrics.gate(self.channel, state);
     }

@@ -5,13 +5,14 @@ use std::time::Duration;
 use crate::deliver::Sent;
 use crate::notification::{Channel, Priority};
 use crate::provider::{Codes, Message, Provider, Refusal, Sight, Taken};
+use crate::retry::Class;
 
 mod breaker;
 mod build;
 mod rate;
 mod turnstile;
 
-pub use breaker::Breaker;
+pub use breaker::{Breaker, Standing};
 pub use rate::Rate;
 pub use turnstile::{Slot, Turnstile};
 
@@ -58,10 +59,10 @@ impl Outlets {
     }
 
     /// Waits for a turn at one of the channel's providers: by weight, another one with every attempt, none that is known
-    /// to fail while another works. The most urgent of those that wait for one comes first.
+    /// to fail. The most urgent of those that wait for one comes first.
     ///
     /// # Errors
-    /// The channel has no provider for such an address.
+    /// The channel has no provider for such an address, or all of them are known to fail.
     pub async fn pass(
         &self,
         channel: Channel,
@@ -69,14 +70,7 @@ impl Outlets {
         attempt: i32,
         priority: Priority,
     ) -> Result<Pass<'_>, Refusal> {
-        let outlets = &self.channels[channel.index()];
-        let Some(outlet) = choose(outlets, message, attempt) else {
-            return Err(Refusal {
-                class: crate::retry::Class::Configuration,
-                code: "no_provider".to_owned(),
-                ..Refusal::unfit()
-            });
-        };
+        let outlet = choose(&self.channels[channel.index()], message, attempt)?;
         Ok(Pass { outlet, codes: &self.codes, _slot: outlet.turnstile.pass(priority).await })
     }
 
@@ -108,11 +102,10 @@ impl Outlets {
         self.codes.leaves_doubt(code)
     }
 
-    /// Whether a channel has providers and none of them works.
+    /// The best that is known of a channel's providers.
     #[must_use]
-    pub fn is_in_trouble(&self, channel: Channel) -> bool {
-        let outlets = &self.channels[channel.index()];
-        !outlets.is_empty() && outlets.iter().all(|outlet| outlet.breaker.is_open())
+    pub fn standing(&self, channel: Channel) -> Standing {
+        best(&self.channels[channel.index()])
     }
 }
 
@@ -140,13 +133,42 @@ impl Outlet {
     }
 }
 
-/// Among those that carry such an address, by weight: the id's random bits spread notifications over them; each further
-/// attempt goes one provider on. Those whose breaker is open are passed over while there is another.
-fn choose<'a>(outlets: &'a [Outlet], message: &Message<'_>, attempt: i32) -> Option<&'a Outlet> {
-    let seed = message.id.0.as_u128() & u128::from(u32::MAX);
+/// What the one that stands best allows; what has no provider at all is no matter of waiting.
+fn best<'a>(outlets: impl IntoIterator<Item = &'a Outlet>) -> Standing {
+    let worse = |standing: &Standing| match standing {
+        Standing::Closed => Duration::ZERO,
+        Standing::Due => Duration::from_nanos(1),
+        Standing::Open(left) => *left,
+    };
+    outlets.into_iter().map(|outlet| outlet.breaker.standing()).min_by_key(worse).unwrap_or(Standing::Closed)
+}
+
+/// Among those that carry such an address and may be called, by weight: the id's random bits spread notifications over
+/// them; each further attempt goes one provider on.
+fn choose<'a>(outlets: &'a [Outlet], message: &Message<'_>, attempt: i32) -> Result<&'a Outlet, Refusal> {
+    let refusal = |class, code: &str| Refusal { class, code: code.to_owned(), ..Refusal::unfit() };
     let carry: Vec<&Outlet> = outlets.iter().filter(|outlet| outlet.provider.carries(message.to)).collect();
-    let works: Vec<&Outlet> = carry.iter().copied().filter(|outlet| outlet.breaker.lets_through()).collect();
-    let candidates = if works.is_empty() { carry } else { works };
+    if carry.is_empty() {
+        return Err(refusal(Class::Configuration, "no_provider"));
+    }
+    let may = |outlet: &&Outlet| !matches!(outlet.breaker.standing(), Standing::Open(_));
+    let mut candidates: Vec<&Outlet> = carry.iter().copied().filter(may).collect();
+    while let Some(at) = by_weight(&candidates, message, attempt) {
+        let outlet = candidates.swap_remove(at);
+        // Another may have taken the one call that was due.
+        if outlet.breaker.lets_through() {
+            return Ok(outlet);
+        }
+    }
+    let retry_after = match best(carry) {
+        Standing::Open(left) => Some(left),
+        Standing::Closed | Standing::Due => None,
+    };
+    Err(Refusal { retry_after, ..refusal(Class::Transient, "provider_left_alone") })
+}
+
+fn by_weight(candidates: &[&Outlet], message: &Message<'_>, attempt: i32) -> Option<usize> {
+    let seed = message.id.0.as_u128() & u128::from(u32::MAX);
     let total: u128 = candidates.iter().map(|outlet| u128::from(outlet.weight.max(1))).sum();
     let mut point = seed % total.max(1);
     let first = candidates.iter().position(|outlet| {
@@ -155,8 +177,7 @@ fn choose<'a>(outlets: &'a [Outlet], message: &Message<'_>, attempt: i32) -> Opt
         point = point.saturating_sub(weight);
         hit
     })?;
-    let further = usize::try_from(attempt - 1).unwrap_or(0);
-    candidates.get((first + further) % candidates.len()).copied()
+    Some((first + usize::try_from(attempt - 1).unwrap_or(0)) % candidates.len())
 }
 
 #[cfg(test)]
@@ -167,7 +188,6 @@ mod tests {
     use super::*;
     use crate::address::{Address, DeviceToken, EmailAddress};
     use crate::provider::script::Script;
-    use crate::retry::Class;
     use crate::sequence::Sequence;
     use crate::template::Content;
 
@@ -216,7 +236,45 @@ mod tests {
             failures += usize::from(send(&outlets, Channel::Email, 1, order).await.is_err());
         }
         assert_eq!(failures, 10, "the breaker opens and the other carries everything");
-        assert!(!outlets.is_in_trouble(Channel::Email));
+        assert_eq!(outlets.standing(Channel::Email), Standing::Closed);
+    }
+
+    #[tokio::test]
+    async fn while_none_works_none_is_called_but_one_probe_each() {
+        let clock = Clock::manual(Timestamp(0));
+        let (outlets, scripts) = outlets(&clock);
+        scripts.iter().for_each(|script| script.refuse(&["451"; 40]));
+        let calls = || [scripts[0].calls().len(), scripts[1].calls().len()];
+        for order in 0..200 {
+            send(&outlets, Channel::Email, 1, order).await.expect_err("refused");
+        }
+        assert_eq!(
+            (calls(), outlets.standing(Channel::Email)),
+            ([10, 10], Standing::Open(Duration::from_secs(2)))
+        );
+        let left_alone = send(&outlets, Channel::Email, 1, 1).await.expect_err("refused");
+        assert_eq!(left_alone, "provider_left_alone");
+        clock.advance(Duration::from_secs(2));
+        assert_eq!(outlets.standing(Channel::Email), Standing::Due);
+        for order in 0..200 {
+            send(&outlets, Channel::Email, 1, order).await.expect_err("refused");
+        }
+        assert_eq!(calls(), [11, 11]);
+    }
+
+    #[tokio::test]
+    async fn a_probe_is_not_spent_on_one_that_another_provider_carries() {
+        let clock = Clock::manual(Timestamp(0));
+        let (outlets, scripts) = outlets(&clock);
+        scripts[0].refuse(&["451"; 60]);
+        for round in 0..30 {
+            let before = scripts[0].calls().len();
+            for order in 0..100 {
+                let _ = send(&outlets, Channel::Email, 1, order).await;
+            }
+            assert_eq!(scripts[0].calls().len(), before + if round == 0 { 10 } else { 1 }, "round {round}");
+            clock.advance(Duration::from_secs(60));
+        }
     }
 
     #[tokio::test]

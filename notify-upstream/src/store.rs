@@ -36,6 +36,7 @@ pub use row::{
 pub(crate) use schema::MIGRATIONS;
 pub use snapshot::{Snapshot, Trail, WaitingRow};
 
+use crate::address::AddressHash;
 use crate::notification::{Lane, NotificationId, Order};
 use postgres::Postgres;
 use sqlite::Sqlite;
@@ -123,7 +124,7 @@ delegate! {
     register_worker(worker: i64, now: Timestamp) -> ();
     /// Says that a worker is alive; `false` if it was already dead at `dead_before`, and stays so.
     renew_worker(worker: i64, now: Timestamp, dead_before: Timestamp) -> bool;
-    /// Takes a worker off the list (`gone`: it holds nothing any more), or declares it dead.
+    /// Declares a worker dead; with `gone` it is taken off the list, unless it holds a row all the same.
     retire_worker(worker: i64, gone: bool) -> ();
     /// Workers that have not been heard of since this instant.
     dead_workers(dead_before: Timestamp) -> Vec<i64>;
@@ -141,6 +142,8 @@ delegate! {
     drop_dead(filter: &DeadFilter) -> u64;
     /// Puts addresses on a list: its kind, SHA-256 of the address, why. One that is there stays as it is.
     suppress(rows: &[(i16, Vec<u8>, String)], now: Timestamp) -> u64;
+    /// Whether an address is on a list.
+    is_suppressed(kind: i16, address: &AddressHash) -> bool;
     /// Addresses that were put on a list at or after an instant, the oldest first, at most `page`.
     suppressed_since(at: Timestamp, page: i64) -> Vec<(i16, Vec<u8>, i64)>;
     /// Addresses that were taken off a list at or after an instant, and are not back on it; the same.

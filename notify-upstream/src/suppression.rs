@@ -2,6 +2,7 @@
 //! is sent that can be unsubscribed from.
 
 use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock};
 
 use postern_common::Clock;
@@ -18,6 +19,10 @@ pub struct Suppression {
     store: Store,
     clock: Clock,
     known: RwLock<HashSet<(i16, [u8; 32])>>,
+    /// Most entries that are known here.
+    room: usize,
+    /// There was no room for all: the store is asked about what is not known here.
+    overflows: AtomicBool,
     seen_to: Mutex<SeenTo>,
     noted: Mutex<Vec<(i16, Vec<u8>, String)>>,
 }
@@ -40,9 +45,9 @@ pub enum List {
 
 /// Kinds of entry: the channel's index for an address that is dead, and this much more for one that was unsubscribed.
 const UNSUBSCRIBED: i16 = 8;
-/// Most addresses in memory, 64 MB; beyond that the oldest stay and new ones are found by their bounces alone.
-const MAX: usize = 1_000_000;
-/// Most rows of one look.
+/// Most addresses in memory, 64 MB; beyond that the store is asked about each that is not among them.
+const ROOM: usize = 1_000_000;
+/// Most rows of one answer, unless more have one and the same instant.
 const PAGE: i64 = 100_000;
 /// Most addresses that an operator takes off at once, in one instant: whatever their number, a page goes beyond them.
 pub const LIFT: i64 = 50_000;
@@ -50,10 +55,16 @@ pub const LIFT: i64 = 50_000;
 // === impl Suppression ===
 
 impl Suppression {
-    /// An empty list until the first [`Suppression::step`].
+    /// An empty list until the first [`Suppression::step`]: nothing is to be sent before.
     #[must_use]
     pub fn new(store: Store, clock: Clock) -> Self {
+        Self::with_room(store, clock, ROOM)
+    }
+
+    fn with_room(store: Store, clock: Clock, room: usize) -> Self {
         Self {
+            room,
+            overflows: AtomicBool::new(false),
             store,
             clock,
             known: RwLock::default(),
@@ -63,9 +74,18 @@ impl Suppression {
     }
 
     /// Whether nothing is to be sent there.
-    #[must_use]
-    pub fn holds(&self, channel: Channel, address: &Address) -> bool {
-        self.knows(List::Suppressed.kind(channel), address)
+    ///
+    /// # Errors
+    /// There are too many for memory, and the store does not answer.
+    pub async fn holds(&self, channel: Channel, address: &Address) -> Result<bool, StoreError> {
+        self.is_on(List::Suppressed.kind(channel), address).await
+    }
+
+    async fn is_on(&self, kind: i16, address: &Address) -> Result<bool, StoreError> {
+        if self.knows(kind, address) {
+            return Ok(true);
+        }
+        Ok(self.overflows.load(Ordering::Relaxed) && self.store.is_suppressed(kind, &address.hash()).await?)
     }
 
     fn knows(&self, kind: i16, address: &Address) -> bool {
@@ -89,9 +109,11 @@ impl Suppression {
     }
 
     /// Whether whoever holds the address wants no more of what can be unsubscribed from.
-    #[must_use]
-    pub fn is_unsubscribed(&self, channel: Channel, address: &Address) -> bool {
-        self.knows(List::Unsubscribed.kind(channel), address)
+    ///
+    /// # Errors
+    /// There are too many for memory, and the store does not answer.
+    pub async fn is_unsubscribed(&self, channel: Channel, address: &Address) -> Result<bool, StoreError> {
+        self.is_on(List::Unsubscribed.kind(channel), address).await
     }
 
     /// Mail of templates that offer it is not wanted at these addresses any more. Returns when that is durable.
@@ -148,32 +170,57 @@ impl Suppression {
         Ok(())
     }
 
-    /// Writes what was noted and reads what others noted.
+    /// Writes what was noted and reads all that others noted.
     ///
     /// # Errors
     /// The store's.
     pub async fn step(&self) -> Result<(), StoreError> {
         self.write().await?;
-        let since = *self.seen_to.lock().unwrap_or_else(PoisonError::into_inner);
         // In this order: what is put back on the list between the two stays on it.
-        let lifted = self.store.lifted_since(since.lifted, PAGE).await?;
-        let suppressed = self.store.suppressed_since(since.suppressed, PAGE).await?;
-        *self.seen_to.lock().unwrap_or_else(PoisonError::into_inner) = SeenTo {
-            lifted: since.lifted.max(read_to(&lifted, PAGE)),
-            suppressed: since.suppressed.max(read_to(&suppressed, PAGE)),
-        };
+        let mut page = PAGE;
+        while self.forget_lifted(page).await? {
+            page = page.saturating_mul(2);
+        }
+        page = PAGE;
+        while self.learn(page).await? {
+            page = page.saturating_mul(2);
+        }
+        Ok(())
+    }
+
+    /// Reads what others have taken off. Whether there may be more.
+    async fn forget_lifted(&self, page: i64) -> Result<bool, StoreError> {
+        let since = self.seen_to.lock().unwrap_or_else(PoisonError::into_inner).lifted;
+        let rows = self.store.lifted_since(since, page).await?;
+        let read_to = since.max(read_to(&rows, page));
+        self.seen_to.lock().unwrap_or_else(PoisonError::into_inner).lifted = read_to;
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
-        for (kind, address, _) in lifted {
+        let is_full = is_full(&rows, page);
+        for (kind, address, _) in rows {
             if let Ok(hash) = <[u8; 32]>::try_from(address) {
                 known.remove(&(kind, hash));
             }
         }
-        for (kind, address, _) in suppressed {
-            if let (Ok(hash), true) = (<[u8; 32]>::try_from(address), known.len() < MAX) {
+        Ok(is_full)
+    }
+
+    /// Reads what others have noted. Whether there may be more.
+    async fn learn(&self, page: i64) -> Result<bool, StoreError> {
+        let since = self.seen_to.lock().unwrap_or_else(PoisonError::into_inner).suppressed;
+        let rows = self.store.suppressed_since(since, page).await?;
+        let read_to = since.max(read_to(&rows, page));
+        self.seen_to.lock().unwrap_or_else(PoisonError::into_inner).suppressed = read_to;
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        let is_full = is_full(&rows, page);
+        for (kind, address, _) in rows {
+            let Ok(hash) = <[u8; 32]>::try_from(address) else { continue };
+            if known.len() < self.room {
                 known.insert((kind, hash));
+            } else if !known.contains(&(kind, hash)) {
+                self.overflows.store(true, Ordering::Relaxed);
             }
         }
-        Ok(())
+        Ok(is_full)
     }
 }
 
@@ -181,8 +228,11 @@ impl Suppression {
 /// that is behind.
 pub(crate) fn read_to(rows: &[(i16, Vec<u8>, i64)], page: i64) -> Timestamp {
     let last = rows.last().map_or(0, |(_, _, at)| *at);
-    let all = i64::try_from(rows.len()).unwrap_or(page) < page;
-    Timestamp(if all { last - 60_000 } else { last })
+    Timestamp(if is_full(rows, page) { last } else { last - 60_000 })
+}
+
+fn is_full(rows: &[(i16, Vec<u8>, i64)], page: i64) -> bool {
+    i64::try_from(rows.len()).unwrap_or(page) >= page
 }
 
 // === impl List ===
@@ -221,4 +271,40 @@ impl List {
 
 fn code(channel: Channel) -> i16 {
     i16::try_from(channel.index()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use postern_common::database::Database;
+
+    use super::*;
+    use crate::address::EmailAddress;
+    use crate::testing::{START, execute, stores};
+
+    #[tokio::test]
+    async fn one_look_sees_the_whole_list_however_many_were_noted_in_one_instant() {
+        let ada = Address::Email(EmailAddress::parse("ada@example.com").expect("address"));
+        for (store, test) in stores().await {
+            let many = match &test.database {
+                Database::Postgres(_) => {
+                    "SELECT 0, sha256(n::text::bytea), 'r', 5 FROM generate_series(1, 100001) n"
+                }
+                Database::Sqlite(_) => {
+                    "WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < 100001)
+                    SELECT 0, randomblob(32), 'r', 5 FROM s"
+                }
+            };
+            let sql = format!("INSERT INTO notify_suppression (channel, address, reason, at) {many}");
+            execute(&test.database, &sql).await;
+            let last = [(code(Channel::Push), ada.hash().to_vec(), "r".to_owned())];
+            store.suppress(&last, Timestamp(5)).await.expect("notes");
+            // The second has room for a part of the list, and asks about the rest.
+            for room in [ROOM, 10] {
+                let list = Suppression::with_room(store.clone(), Clock::manual(START), room);
+                list.step().await.expect("looks");
+                assert!(list.holds(Channel::Push, &ada).await.expect("known"), "room for {room}");
+                assert!(!list.holds(Channel::Email, &ada).await.expect("known"));
+            }
+        }
+    }
 }

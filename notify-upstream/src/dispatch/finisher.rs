@@ -4,7 +4,7 @@ use std::time::Duration;
 use postern_common::Clock;
 use tokio::sync::mpsc;
 
-use super::{Board, Job, Means};
+use super::{Board, Job, Means, Worker, Workers};
 use crate::metrics::Metrics;
 use crate::notification::Channel;
 use crate::read::Recent;
@@ -28,6 +28,9 @@ pub enum Ending {
     HandBack,
 }
 
+/// How often rows are tried to be handed back before their worker is given up.
+const HAND_BACKS: u32 = 3;
+
 /// Writes results in batches: what ends while one batch is being written makes up the next.
 #[derive(Debug)]
 pub struct Finisher {
@@ -36,6 +39,7 @@ pub struct Finisher {
     board: Arc<Board>,
     metrics: Metrics,
     recent: Arc<Recent>,
+    workers: Arc<Workers>,
     ended: mpsc::UnboundedReceiver<Ended>,
 }
 
@@ -43,6 +47,8 @@ pub struct Finisher {
 const BATCH: usize = 256;
 /// Bytes of a provider's words that are kept.
 const DETAIL: usize = 500;
+/// Before the store is asked again after it did not answer.
+const FIRST_WAIT: Duration = Duration::from_millis(50);
 
 // === impl Finisher ===
 
@@ -50,8 +56,8 @@ impl Finisher {
     /// Takes what the runner says has ended.
     #[must_use]
     pub fn new(means: &Means, ended: mpsc::UnboundedReceiver<Ended>) -> Self {
-        let Means { store, clock, board, metrics, recent, .. } = means.clone();
-        Self { store, clock, board, metrics, recent, ended }
+        let Means { store, clock, board, metrics, recent, workers, .. } = means.clone();
+        Self { store, clock, board, metrics, recent, workers, ended }
     }
 
     /// Writes until the last runner is gone.
@@ -86,21 +92,13 @@ impl Finisher {
     }
 
     async fn flush(&self, batch: Vec<Ended>) {
-        let rows: Vec<Finished> = batch.iter().filter_map(finished).collect();
-        let back: Vec<_> = batch
-            .iter()
-            .filter(|ended| matches!(ended.ending, Ending::HandBack))
-            .map(|ended| (ended.job.claimed.id, ended.job.claimed.fence))
-            .collect();
+        let (rows, writers): (Vec<Finished>, Vec<&Worker>) =
+            batch.iter().filter_map(|ended| Some((finished(ended)?, &*ended.job.worker))).unzip();
         if !rows.is_empty() {
-            self.write(&rows).await;
+            self.write(&rows, &writers).await;
             self.count(&batch);
         }
-        if !back.is_empty()
-            && let Err(error) = self.store.release(&back).await
-        {
-            tracing::warn!(%error, rows = back.len(), "cannot hand back; the rows are rescued when the lease ends");
-        }
+        self.hand_back(&batch).await;
         self.recent.forget(batch.iter().map(|ended| ended.job.claimed.id));
         let touched = Channel::ALL
             .map(|channel| batch.iter().any(|ended| ended.job.claimed.record.lane.channel == channel));
@@ -111,10 +109,36 @@ impl Finisher {
         }
     }
 
+    /// Gives back what was not begun. What the store does not take back is rescued like a dead worker's.
+    async fn hand_back(&self, batch: &[Ended]) {
+        let back =
+            || batch.iter().filter(|ended| matches!(ended.ending, Ending::HandBack)).map(|ended| &ended.job);
+        let rows: Vec<_> = back().map(|job| (job.claimed.id, job.claimed.fence)).collect();
+        if rows.is_empty() {
+            return;
+        }
+        let mut wait = FIRST_WAIT;
+        for left in (0..HAND_BACKS).rev() {
+            match self.store.release(&rows).await {
+                Ok(_) => return,
+                Err(StoreError::Unavailable(error)) if left > 0 => {
+                    tracing::warn!(%error, rows = rows.len(), "cannot hand back; trying again");
+                    tokio::time::sleep(wait).await;
+                    wait *= 2;
+                }
+                Err(error) => {
+                    tracing::warn!(%error, rows = rows.len(), "cannot hand back; others take the rows over");
+                    break;
+                }
+            }
+        }
+        back().for_each(|job| self.workers.doubt(&job.worker));
+    }
+
     /// Writes a batch, however long the store is away. If others have taken the rows over meanwhile, their fences have
     /// moved on and the rows are left alone.
-    async fn write(&self, rows: &[Finished]) {
-        let mut wait = Duration::from_millis(50);
+    async fn write(&self, rows: &[Finished], workers: &[&Worker]) {
+        let mut wait = FIRST_WAIT;
         loop {
             match self.store.finish(rows).await {
                 Ok(taken) => {
@@ -127,12 +151,13 @@ impl Finisher {
                     wait = (wait * 2).min(Duration::from_secs(2));
                 }
                 Err(StoreError::Refused(error)) if rows.len() == 1 => {
-                    tracing::error!(%error, id = %rows[0].id, "a result cannot be written");
+                    tracing::error!(%error, id = %rows[0].id, "a result cannot be written; the row is taken over");
+                    workers.iter().for_each(|worker| self.workers.doubt(worker));
                     return;
                 }
                 Err(StoreError::Refused(_)) => {
-                    for row in rows {
-                        Box::pin(self.write(std::slice::from_ref(row))).await;
+                    for (row, worker) in rows.iter().zip(workers) {
+                        Box::pin(self.write(std::slice::from_ref(row), &[*worker])).await;
                     }
                     return;
                 }

@@ -3,6 +3,8 @@ use std::time::Duration;
 use postern_common::Clock;
 use postern_common::clock::Timestamp;
 
+use crate::outlet::Standing;
+
 /// Whether LOW flows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum GateState {
@@ -94,12 +96,13 @@ impl Gate {
         self.slowest_claim = self.slowest_claim.max(took);
     }
 
-    /// Looks at the load: how long the oldest above LOW has waited, and whether the providers are in trouble.
-    pub fn look(&mut self, oldest: Duration, trouble: bool) -> GateState {
+    /// Looks at the load: how long the oldest above LOW has waited, and how the providers stand. While they wait for one to
+    /// see whether they work again, that may be a LOW: there may be nothing else.
+    pub fn look(&mut self, oldest: Duration, providers: Standing) -> GateState {
         let claim = std::mem::take(&mut self.slowest_claim);
-        let wanted = if trouble || oldest > AGE.1 || claim > CLAIM_TIME.1 {
+        let wanted = if matches!(providers, Standing::Open(_)) || oldest > AGE.1 || claim > CLAIM_TIME.1 {
             GateState::Paused
-        } else if oldest > AGE.0 || claim > CLAIM_TIME.0 {
+        } else if providers == Standing::Due || oldest > AGE.0 || claim > CLAIM_TIME.0 {
             GateState::Throttled
         } else {
             GateState::Open
@@ -127,11 +130,11 @@ mod tests {
     fn it_closes_at_once_and_opens_step_by_step_after_calm() {
         let clock = Clock::manual(Timestamp(1));
         let mut gate = Gate::new(clock.clone());
-        assert_eq!(gate.look(Duration::from_secs(2), false), GateState::Throttled);
-        assert_eq!(gate.look(Duration::ZERO, true), GateState::Paused);
+        assert_eq!(gate.look(Duration::from_secs(2), Standing::Closed), GateState::Throttled);
+        assert_eq!(gate.look(Duration::ZERO, Standing::Open(CALM)), GateState::Paused);
         let mut seen = Vec::new();
         for _ in 0..12 {
-            seen.push(gate.look(Duration::ZERO, false));
+            seen.push(gate.look(Duration::ZERO, Standing::Closed));
             clock.advance(Duration::from_secs(1));
         }
         let expected = [[GateState::Paused; 5], [GateState::Throttled; 5]].concat();
@@ -143,12 +146,24 @@ mod tests {
     fn a_new_load_starts_the_calm_again() {
         let clock = Clock::manual(Timestamp(1));
         let mut gate = Gate::new(clock.clone());
-        gate.look(Duration::from_secs(9), false);
-        gate.look(Duration::ZERO, false);
+        gate.look(Duration::from_secs(9), Standing::Closed);
+        gate.look(Duration::ZERO, Standing::Closed);
         clock.advance(Duration::from_secs(4));
-        gate.look(Duration::from_secs(9), false);
+        gate.look(Duration::from_secs(9), Standing::Closed);
         clock.advance(Duration::from_secs(4));
         gate.note_claim(Duration::from_secs(2));
-        assert_eq!(gate.look(Duration::ZERO, false), GateState::Paused);
+        assert_eq!(gate.look(Duration::ZERO, Standing::Closed), GateState::Paused);
+    }
+
+    #[test]
+    fn providers_that_wait_for_a_probe_are_given_one_after_calm() {
+        let clock = Clock::manual(Timestamp(1));
+        let mut gate = Gate::new(clock.clone());
+        gate.look(Duration::ZERO, Standing::Open(CALM));
+        assert_eq!(gate.look(Duration::ZERO, Standing::Due), GateState::Paused);
+        for _ in 0..3 {
+            clock.advance(CALM);
+            assert_eq!(gate.look(Duration::ZERO, Standing::Due), GateState::Throttled);
+        }
     }
 }

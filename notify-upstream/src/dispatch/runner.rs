@@ -10,6 +10,7 @@ use uuid::Uuid;
 use super::{Ended, Ending, Permit, Worker, Workers};
 use crate::deliver::{Attempt, Courier, Verdict};
 use crate::notification::Channel;
+use crate::outlet::Standing;
 use crate::retry::{Policy, Times};
 use crate::store::{Claimed, Next, ResultKind, ResultRow};
 
@@ -54,7 +55,7 @@ impl Runner {
     pub fn start(self: &Arc<Self>, job: Job) {
         let runner = Arc::clone(self);
         self.tasks.spawn(async move {
-            let ending = AssertUnwindSafe(runner.attempt(&job.claimed)).catch_unwind().await;
+            let ending = AssertUnwindSafe(runner.attempt(&job)).catch_unwind().await;
             let ending = ending.unwrap_or_else(|_| {
                 tracing::error!(id = %job.claimed.id, "an attempt panicked");
                 let verdict = Verdict::Failed(crate::deliver::Failure::internal());
@@ -72,21 +73,23 @@ impl Runner {
         self.tasks.reopen();
     }
 
-    /// Whether a channel has no provider that works.
+    /// The best that is known of a channel's providers.
     #[must_use]
-    pub fn is_in_trouble(&self, channel: Channel) -> bool {
-        self.courier.is_in_trouble(channel)
+    pub fn standing(&self, channel: Channel) -> Standing {
+        self.courier.standing(channel)
     }
 
-    async fn attempt(&self, claimed: &Claimed) -> Ending {
-        if self.stop.has_begun() || !self.workers.is_alive() {
+    async fn attempt(&self, job: &Job) -> Ending {
+        let Job { claimed, worker, .. } = job;
+        if self.stop.has_begun() || !self.workers.holds(worker) {
             return Ending::HandBack;
         }
         let began = self.clock.now();
         if claimed.record.expires_at.is_some_and(|end| end <= began) {
             return self.ending(claimed, None, Verdict::Expired);
         }
-        let attempt = Attempt { claimed, clock: &self.clock, stop: &self.stop };
+        let attempt =
+            Attempt { claimed, worker, workers: &self.workers, clock: &self.clock, stop: &self.stop };
         let verdict = self.courier.deliver(&attempt).await;
         self.ending(claimed, Some(began), verdict)
     }
@@ -99,7 +102,7 @@ impl Runner {
     ) -> Ending {
         let row = self.row(claimed, began);
         match verdict {
-            Verdict::Stopped => Ending::HandBack,
+            Verdict::NotBegun => Ending::HandBack,
             Verdict::Expired => {
                 let result = ResultRow { kind: ResultKind::Expired, began_at: None, ..row };
                 Ending::Result(result, Next::Done)
@@ -117,10 +120,7 @@ impl Runner {
             Verdict::Failed(failure) => {
                 let times = Times {
                     now: self.clock.now(),
-                    began: claimed
-                        .record
-                        .created_at
-                        .max(crate::notification::order_time(claimed.order).min(row.at)),
+                    began: claimed.wanted_at,
                     expires_at: claimed.record.expires_at,
                     at_least: failure.retry_after,
                 };

@@ -1,8 +1,10 @@
 //! What dispatch promises, over both stores.
 
 mod doubt;
+mod faults;
 mod others;
 mod pinned;
+mod trouble;
 mod turns;
 
 use std::time::Duration;

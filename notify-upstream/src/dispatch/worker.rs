@@ -27,6 +27,7 @@ const FORGET_AFTER: Duration = Duration::from_secs(3600);
 pub struct Worker {
     id: i64,
     doubted: AtomicBool,
+    lost: AtomicBool,
 }
 
 /// The identities of this process: one for new leases, and older ones that still hold rows.
@@ -50,7 +51,8 @@ pub struct Workers {
 impl Worker {
     fn new() -> Arc<Self> {
         let bytes = Uuid::new_v4().as_u64_pair().0 >> 1;
-        Arc::new(Self { id: i64::try_from(bytes).unwrap_or(i64::MAX), doubted: AtomicBool::new(false) })
+        let id = i64::try_from(bytes).unwrap_or(i64::MAX);
+        Arc::new(Self { id, doubted: AtomicBool::new(false), lost: AtomicBool::new(false) })
     }
 
     /// Its number in the store.
@@ -101,10 +103,16 @@ impl Workers {
         self.clock.now().since(Timestamp(self.seen_at.load(Ordering::Relaxed))) < CAUTIOUS_AFTER
     }
 
-    /// The answer to a claim or accept under this identity was lost.
+    /// The answer to a claim or accept under this identity was lost, or a row of it could not be given back.
     pub fn doubt(&self, worker: &Worker) {
         worker.doubted.store(true, Ordering::Relaxed);
         self.hurry.notify_one();
+    }
+
+    /// Whether what is leased under this identity is still ours to begin.
+    #[must_use]
+    pub fn holds(&self, worker: &Worker) -> bool {
+        self.is_alive() && !worker.lost.load(Ordering::Relaxed)
     }
 
     /// Renews every identity, replaces the one in doubt, and looks who is dead.
@@ -125,6 +133,7 @@ impl Workers {
                 self.all.lock().unwrap_or_else(PoisonError::into_inner).retain(|known| known.id != worker.id);
             } else if !self.store.renew_worker(worker.id, now, dead_before(now)).await? {
                 tracing::warn!(worker = worker.id, "lease lost: others have taken over");
+                worker.lost.store(true, Ordering::Relaxed);
                 if worker.id == current {
                     self.replace(now).await?;
                 }

@@ -11,6 +11,9 @@ pub(super) fn unknown(what: &str) -> super::StoreError {
 pub(super) const RECORD: &str = "r.lane, r.creator, r.addressee, r.template, r.template_version, r.locale, r.recipient, r.variables, r.created_at, \
      r.expires_at";
 
+/// From when the time for attempts counts.
+pub(super) const WANTED_AT: &str = "coalesce(r.send_at, r.created_at)";
+
 /// Defines, for one row type, the functions that take a row apart; each says by position what it expects.
 macro_rules! row_readers {
     ($row:ty) => {

@@ -88,6 +88,8 @@ pub struct Claimed {
     pub attempt: i32,
     /// Whether a dead worker held it: what became of the attempt before is not known.
     pub lost: bool,
+    /// From when the time for its attempts counts: its acceptance, or the instant that it was scheduled for.
+    pub wanted_at: Timestamp,
     /// What was asked for.
     pub record: Record,
 }

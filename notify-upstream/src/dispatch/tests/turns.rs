@@ -77,3 +77,21 @@ async fn a_stop_hands_back_what_has_had_no_turn() {
         assert_eq!((&second["attempts"], rig.script.calls().len()), (&0.into(), 1));
     }
 }
+
+#[tokio::test]
+async fn what_waits_for_its_turn_is_not_sent_by_a_worker_that_may_be_dead() {
+    for (store, _database) in stores().await {
+        // Longer than a worker begins anything without a word; and so long that others have taken over, and it is back.
+        for (silent_s, is_back) in [(8, false), (11, true)] {
+            let clock = clock();
+            let (mut rig, gate, ids) = behind_one(&store, &clock, vec![draft(Priority::Low)]).await;
+            clock.advance(Duration::from_secs(silent_s));
+            if is_back {
+                rig.workers.step().await.expect("renews");
+                assert!(rig.workers.is_alive());
+            }
+            end(&mut rig, gate).await;
+            assert_eq!(rig.script.calls(), ids[..1], "silent for {silent_s} s");
+        }
+    }
+}

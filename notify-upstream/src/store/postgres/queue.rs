@@ -7,7 +7,7 @@ use sqlx::{AssertSqlSafe, Row};
 use super::{Postgres, rows};
 use crate::notification::{Lane, NotificationId, ORDER_COUNTER_BITS, Order};
 use crate::store::Outcome;
-use crate::store::read::RECORD;
+use crate::store::read::{RECORD, WANTED_AT};
 use crate::store::row::{
     Cancelled, Claim, Claimed, Finished, LaneMark, NewNotification, Next, ResultKind, Survey,
 };
@@ -153,7 +153,7 @@ impl Postgres {
 
     pub(in crate::store) async fn claim(&self, claim: &Claim<'_>) -> Outcome<Vec<Claimed>> {
         let sql = format!(
-            "{CLAIM}{RECORD} FROM claimed c CROSS JOIN LATERAL (SELECT * FROM notify_record WHERE id = c.id OFFSET 0) r"
+            "{CLAIM}{WANTED_AT}, {RECORD} FROM claimed c CROSS JOIN LATERAL (SELECT * FROM notify_record WHERE id = c.id OFFSET 0) r"
         );
         let rows = sqlx::query(AssertSqlSafe(sql))
             .bind(claim.lane.code())
@@ -172,7 +172,8 @@ impl Postgres {
                 fence: row.try_get(2)?,
                 attempt: row.try_get(3)?,
                 lost: row.try_get(4)?,
-                record: rows::record(row, 5)?,
+                wanted_at: Timestamp(row.try_get(5)?),
+                record: rows::record(row, 6)?,
             })
         });
         let mut claimed = claimed.collect::<Outcome<Vec<_>>>()?;

@@ -4,6 +4,7 @@ use postern_common::clock::Timestamp;
 use sqlx::AssertSqlSafe;
 
 use super::Postgres;
+use crate::address::AddressHash;
 use crate::store::Outcome;
 use crate::store::row::{Suppressed, SuppressedFilter};
 
@@ -40,6 +41,11 @@ impl Postgres {
             .execute(&self.history)
             .await?;
         Ok(done.rows_affected())
+    }
+
+    pub(in crate::store) async fn is_suppressed(&self, kind: i16, address: &AddressHash) -> Outcome<bool> {
+        let sql = "SELECT EXISTS (SELECT 1 FROM notify_suppression WHERE channel = $1 AND address = $2)";
+        Ok(sqlx::query_scalar(sql).bind(kind).bind(address.as_slice()).fetch_one(&self.history).await?)
     }
 
     pub(in crate::store) async fn suppressed_since(

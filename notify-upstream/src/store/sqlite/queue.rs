@@ -7,7 +7,7 @@ use super::{Sqlite, id_list, json, rows};
 use crate::address::hex;
 use crate::notification::{Channel, Lane, NotificationId, ORDER_COUNTER_BITS, Order};
 use crate::store::Outcome;
-use crate::store::read::RECORD;
+use crate::store::read::{RECORD, WANTED_AT};
 use crate::store::row::{
     Cancelled, Claim, Claimed, Finished, LaneMark, NewNotification, Next, ResultKind, Survey,
 };
@@ -131,16 +131,18 @@ impl Sqlite {
         }
         sqlx::query(LEASE).bind(&ids).bind(claim.worker).bind(claim.now.0).execute(&mut *transaction).await?;
         let sql = format!(
-            "SELECT r.id, {RECORD} FROM notify_record r WHERE r.id IN (SELECT value FROM json_each(?1))"
+            "SELECT r.id, {WANTED_AT}, {RECORD} FROM notify_record r WHERE r.id IN (SELECT value FROM json_each(?1))"
         );
         let rows = sqlx::query(AssertSqlSafe(sql)).bind(&ids).fetch_all(&mut *transaction).await?;
         transaction.commit().await?;
         let mut records = std::collections::HashMap::with_capacity(rows.len());
         for row in &rows {
-            records.insert(row.try_get::<NotificationId, _>(0)?, rows::record(row, 1)?);
+            let known = (Timestamp(row.try_get(1)?), rows::record(row, 2)?);
+            records.insert(row.try_get::<NotificationId, _>(0)?, known);
         }
         let claimed = picked.into_iter().filter_map(|(id, order, fence, attempt, lost)| {
-            Some(Claimed { id, order, fence, attempt, lost, record: records.remove(&id)? })
+            let (wanted_at, record) = records.remove(&id)?;
+            Some(Claimed { id, order, fence, attempt, lost, wanted_at, record })
         });
         Ok(claimed.collect())
     }

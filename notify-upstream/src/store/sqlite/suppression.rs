@@ -4,6 +4,7 @@ use postern_common::clock::Timestamp;
 use sqlx::AssertSqlSafe;
 
 use super::{Sqlite, json};
+use crate::address::AddressHash;
 use crate::store::Outcome;
 use crate::store::row::{Suppressed, SuppressedFilter};
 
@@ -37,6 +38,11 @@ impl Sqlite {
             added += insert.execute(&self.pools.writer).await?.rows_affected();
         }
         Ok(added)
+    }
+
+    pub(in crate::store) async fn is_suppressed(&self, kind: i16, address: &AddressHash) -> Outcome<bool> {
+        let sql = "SELECT EXISTS (SELECT 1 FROM notify_suppression WHERE channel = ?1 AND address = ?2)";
+        Ok(sqlx::query_scalar(sql).bind(kind).bind(address.as_slice()).fetch_one(&self.pools.readers).await?)
     }
 
     pub(in crate::store) async fn suppressed_since(
