@@ -16,9 +16,9 @@ use crate::store::{Claimed, NewNotification, Record, Store, StoreError};
 /// How long an idempotency key is good for.
 pub const KEY_LIFE: Duration = Duration::from_secs(24 * 3600);
 /// Most rows of one commit.
-const BATCH: usize = 512;
+pub(crate) const BATCH: usize = 512;
 /// Most requests that wait for a commit; beyond that the answer is 503.
-const BACKLOG: usize = 8192;
+pub(crate) const BACKLOG: usize = 8192;
 
 /// The door: hands requests to the writer.
 #[derive(Clone, Debug)]

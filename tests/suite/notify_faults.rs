@@ -7,6 +7,7 @@ use futures_util::future::join_all;
 use postern_common::database::testing::postgres;
 
 use crate::notify_kills::RESCUE;
+use crate::notify_postgres::OwnPostgres;
 use crate::notify_stage::Stage;
 
 const SETTINGS: &str = "[queue]\nsms_permits = 16";
@@ -24,6 +25,32 @@ async fn without_its_cache_everything_goes_on() {
         stage.settled(&replica, &id, "SENT").await;
     }
     assert_eq!(replica.running.stop("TERM").await.status, Some(0));
+}
+
+#[tokio::test]
+async fn without_its_database_nothing_is_accepted_and_the_client_is_told_when_to_come_back() {
+    let mut database = OwnPostgres::start().await;
+    let stage = Stage::over(database.url(), SETTINGS).await;
+    let replica = stage.replica().await;
+    let id = stage.try_post(&replica.url, "k0", "Ada", "NORMAL").await.expect("accepted");
+    stage.settled(&replica, &id, "SENT").await;
+    database.kill().await;
+    let answer = stage.post(&replica.url, "k1", "Ada", "NORMAL").await.expect("it answers");
+    assert_eq!(answer.status(), 503);
+    assert!(answer.headers().contains_key("retry-after"), "{:?}", answer.headers());
+    assert!(stage.not_ready(&replica).await.contains("database"), "a balancer is told, too");
+    database.again().await;
+    let accepted = tokio::time::timeout(PATIENCE, async {
+        loop {
+            if let Some(id) = stage.try_post(&replica.url, "k1", "Ada", "NORMAL").await {
+                return id;
+            }
+        }
+    });
+    let id = accepted.await.expect("it is accepted again");
+    stage.settled(&replica, &id, "SENT").await;
+    assert_eq!(replica.running.stop("TERM").await.status, Some(0));
+    database.stop().await;
 }
 
 #[tokio::test]

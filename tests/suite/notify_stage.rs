@@ -172,13 +172,24 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
 
     /// One attempt to have a notification accepted: its id, or nothing.
     pub(crate) async fn try_post(&self, url: &str, key: &str, name: &str, priority: &str) -> Option<String> {
-        let body = json!({"channel": "sms", "recipient": {"phone": "+491701234567"}, "template": "welcome",
-            "variables": {"name": name}, "priority": priority});
-        let request = self.http.post(format!("{url}/notifications")).bearer_auth(&self.token);
-        let answer = request.header("idempotency-key", key).json(&body).send().await.ok()?;
+        let answer = self.post(url, key, name, priority).await.ok()?;
         let created = answer.status() == StatusCode::CREATED;
         let answer: Value = answer.json().await.ok()?;
         created.then(|| answer["notificationId"].as_str().map(str::to_owned)).flatten()
+    }
+
+    /// The answer to one attempt.
+    pub(crate) async fn post(
+        &self,
+        url: &str,
+        key: &str,
+        name: &str,
+        priority: &str,
+    ) -> reqwest::Result<reqwest::Response> {
+        let body = json!({"channel": "sms", "recipient": {"phone": "+491701234567"}, "template": "welcome",
+            "variables": {"name": name}, "priority": priority});
+        let request = self.http.post(format!("{url}/notifications")).bearer_auth(&self.token);
+        request.header("idempotency-key", key).json(&body).send().await
     }
 
     /// A notification by e-mail: its id.

@@ -1,5 +1,6 @@
 //! What dispatch promises, over both stores.
 
+mod door;
 mod doubt;
 mod faults;
 mod others;

@@ -1,0 +1,43 @@
+//! What acceptance says when it can take no more.
+
+use tokio::task::JoinSet;
+
+use super::*;
+use crate::accept::{BACKLOG, BATCH};
+use crate::request::Principal;
+
+#[tokio::test]
+async fn a_full_backlog_is_told_to_come_back_and_every_yes_is_a_row() {
+    for (store, _database) in stores().await {
+        let mut rig = Rig::new(&store, &clock(), 1).await;
+        let ask = |door: crate::accept::Door| async move {
+            let principal = Principal { creator: "service:test".into(), subject: None };
+            door.accept(&principal, draft(Priority::Low), None).await
+        };
+        let mut asked = JoinSet::new();
+        for _ in 0..BACKLOG {
+            asked.spawn(ask(rig.door.clone()));
+        }
+        // Until each has had its turn, on the one thread of a test: they wait for a commit.
+        for _ in 0..BACKLOG {
+            tokio::task::yield_now().await;
+        }
+        let refused = ask(rig.door.clone()).await.expect_err("there is no room");
+        let refused = refused.render("x");
+        assert_eq!(
+            (refused.status.as_u16(), &refused.headers["retry-after"]),
+            (503, &"1".parse().expect("a value"))
+        );
+        for _ in 0..BACKLOG.div_ceil(BATCH) {
+            rig.writer.step().await;
+        }
+        for answer in asked.join_all().await {
+            answer.expect("what waited is taken");
+        }
+        let depths = store.depths(i64::MAX).await.expect("counts");
+        assert_eq!(
+            depths.iter().map(|(_, rows)| rows).sum::<i64>(),
+            i64::try_from(BACKLOG).expect("some thousands")
+        );
+    }
+}
