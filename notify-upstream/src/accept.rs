@@ -259,7 +259,7 @@ impl Clerk {
         let first = first_answer(&self.0.store, now, creator, key, fingerprint).await?;
         if first.is_none() {
             let life = i64::try_from(KEY_LIFE.as_millis()).unwrap_or(i64::MAX);
-            self.0.store.forget_keys(Timestamp(now.0 - life + 1)).await.map_err(away)?;
+            self.0.store.forget_keys(Timestamp(now.0 - life + 1)).await.map_err(|error| away(&error))?;
         }
         Ok(first)
     }
@@ -276,7 +276,7 @@ pub async fn first_answer(
     key: &str,
     fingerprint: &[u8; 32],
 ) -> Result<Option<Accepted>, Problem> {
-    match store.existing(creator, key).await.map_err(away)? {
+    match store.existing(creator, key).await.map_err(|error| away(&error))? {
         Some(existing) if now.since(existing.created_at) < KEY_LIFE => {
             if existing.fingerprint == fingerprint {
                 Ok(Some(Accepted { id: existing.id, created_at: existing.created_at }))
@@ -288,7 +288,7 @@ pub async fn first_answer(
     }
 }
 
-fn away(error: StoreError) -> Problem {
+fn away(error: &StoreError) -> Problem {
     tracing::warn!(%error, "cannot look up an idempotency key");
     Problem::new(Code::Unavailable)
 }

@@ -99,8 +99,8 @@ impl Answer {
     }
 
     /// The provider's no, by its own code where it has one, else by the status.
-    pub(super) fn refusal(&self, codes: &Codes, provider: &'static str, code: Option<String>) -> Refusal {
-        let refusal = codes.judge_http(provider, self.status, code.as_deref());
+    pub(super) fn refusal(&self, codes: &Codes, provider: &'static str, code: Option<&str>) -> Refusal {
+        let refusal = codes.judge_http(provider, self.status, code);
         Refusal { retry_after: retry_after(&self.headers), ..refusal }
     }
 }

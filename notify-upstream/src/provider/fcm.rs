@@ -74,7 +74,7 @@ impl Fcm {
             // A token that was revoked; the next attempt asks for a new one.
             let _best_effort = self.cache.delete(&self.cache_key()).await;
         }
-        Err(answer.refusal(&self.codes, "fcm", error_code(&said)))
+        Err(answer.refusal(&self.codes, "fcm", error_code(&said).as_deref()))
     }
 
     fn body(&self, message: &Message<'_>, device: &str, title: &str, body: &str) -> Value {

@@ -85,7 +85,7 @@ impl Twilio {
             .replace(to.as_str(), "<recipient>");
         let known = code.clone().unwrap_or_default();
         Err(answer
-            .refusal(&self.codes, "twilio", code)
+            .refusal(&self.codes, "twilio", code.as_deref())
             .with_detail(format!("{known} {words}").trim().to_owned()))
     }
 
