@@ -163,7 +163,7 @@ async fn drip(mut stream: impl Stream, pause: Duration) {
         }
     }
     // It stays, so that nothing but the length ends the body.
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 async fn tunnel(mut stream: impl Stream, stays: bool) {
