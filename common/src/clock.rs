@@ -8,11 +8,6 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, UNIX_EPOCH};
 
 use time::OffsetDateTime;
-use time::format_description::BorrowedFormatItem;
-use time::macros::format_description;
-
-const RFC3339_MILLIS: &[BorrowedFormatItem<'_>] =
-    format_description!("[year]-[month]-[day]T[hour]:[minute]:[second].[subsecond digits:3]Z");
 
 /// The system's clock, or one that a test turns.
 #[derive(Clone, Debug, Default)]
@@ -110,10 +105,28 @@ impl Timestamp {
 
 impl std::fmt::Display for Timestamp {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let at = OffsetDateTime::from_unix_timestamp_nanos(i128::from(self.0) * 1_000_000)
-            .ok()
-            .and_then(|at| at.format(RFC3339_MILLIS).ok());
-        f.write_str(at.as_deref().unwrap_or("out of range"))
+        let at = OffsetDateTime::from_unix_timestamp(self.unix_seconds()).ok();
+        // RFC 3339 knows years of four digits.
+        let Some((year, at)) = at.and_then(|at| Some((u32::try_from(at.year()).ok()?, at))) else {
+            return f.write_str("out of range");
+        };
+        let mut text = *b"0000-00-00T00:00:00.000Z";
+        write_digits(&mut text[0..4], year);
+        write_digits(&mut text[5..7], u8::from(at.month()).into());
+        write_digits(&mut text[8..10], at.day().into());
+        write_digits(&mut text[11..13], at.hour().into());
+        write_digits(&mut text[14..16], at.minute().into());
+        write_digits(&mut text[17..19], at.second().into());
+        write_digits(&mut text[20..23], u32::try_from(self.0.rem_euclid(1000)).unwrap_or(0));
+        f.write_str(std::str::from_utf8(&text).unwrap_or_default())
+    }
+}
+
+/// With leading zeros. By hand, for every answer has some instants and the library's way costs an allocation each.
+fn write_digits(text: &mut [u8], mut number: u32) {
+    for digit in text.iter_mut().rev() {
+        *digit = b'0' + u8::try_from(number % 10).unwrap_or(0);
+        number /= 10;
     }
 }
 
@@ -132,6 +145,11 @@ mod tests {
         let at = Timestamp::parse("2026-11-20T09:30:00+02:00").expect("valid");
         assert_eq!(at.to_string(), "2026-11-20T07:30:00.000Z");
         assert_eq!(Timestamp::parse("2026-11-20"), None);
+        for text in ["0000-01-01T00:00:00.000Z", "1969-12-31T23:59:59.999Z", "2024-02-29T12:34:56.789Z"] {
+            assert_eq!(Timestamp::parse(text).expect("valid").to_string(), text);
+        }
+        assert_eq!(Timestamp(i64::MAX).to_string(), "out of range");
+        assert_eq!(Timestamp(-62_167_219_200_001).to_string(), "out of range");
     }
 
     #[test]

@@ -1,3 +1,4 @@
+use std::collections::HashSet;
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
@@ -42,6 +43,25 @@ pub(super) fn push_segment(pointer: &mut String, segment: &str) {
             '/' => pointer.push_str("~1"),
             other => pointer.push(other),
         }
+    }
+}
+
+/// The names of one object: compared one by one, and by hash where there are many.
+#[derive(Default)]
+struct Names(HashSet<String>);
+
+const MANY: usize = 16;
+
+impl Names {
+    /// Whether a name stands in none of the entries so far.
+    fn is_new(&mut self, name: &str, entries: &[(String, Node)]) -> bool {
+        if entries.len() < MANY {
+            return entries.iter().all(|(known, _)| known != name);
+        }
+        if self.0.is_empty() {
+            self.0.extend(entries.iter().map(|(known, _)| known.clone()));
+        }
+        self.0.insert(name.to_owned())
     }
 }
 
@@ -108,12 +128,12 @@ impl<'de> Visitor<'de> for Tree<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Node, A::Error> {
         let mut object: Vec<(String, Node)> = Vec::new();
-        let mut names = std::collections::HashSet::new();
+        let mut names = Names::default();
         let here = self.pointer.len();
         while let Some(name) = entries.next_key::<String>()? {
             push_segment(self.pointer, &name);
             let value = entries.next_value_seed(Tree { pointer: self.pointer, mistakes: self.mistakes })?;
-            if names.insert(name.clone()) {
+            if names.is_new(&name, &object) {
                 object.push((name, value));
             } else if !self.mistakes.is_full() {
                 self.mistakes.note(Mistake {

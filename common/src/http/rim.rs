@@ -1,27 +1,35 @@
 //! The outermost layer: request id, panics, problems, one event a request.
 
 use std::any::Any;
+use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
+use std::task::{Context, Poll};
 use std::time::Instant;
 
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{MatchedPath, Request};
-use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
-use http::header::HeaderValue;
+use futures_util::future::{self, Join, Map, Ready};
+use http::header::{ALLOW, CONTENT_LENGTH, HeaderValue};
 use http::{Method, StatusCode};
+use hyper::body::Incoming;
+use tower::Service;
 
-use super::{CODE, Limits, REQUEST_ID, RequestId};
+use super::{CODE, Limits, Peer, REQUEST_ID, RequestId};
 use crate::problem::{Code, Problem};
 
 /// The router with the rim around it. Unknown paths and methods become problems here.
-pub(super) fn wrap(router: Router, limits: Limits) -> Router {
-    let noted =
-        router.layer(middleware::from_fn(note_route)).fallback(|| async { Code::NotFound.into_response() });
-    noted.layer(middleware::from_fn(move |request, next| handle(limits, request, next)))
+#[derive(Clone)]
+pub(super) struct Rim {
+    router: Router,
+    limits: Limits,
 }
+
+/// Notes on an answer the route that gave it. A type of its own, for a middleware that is a function costs boxes.
+#[derive(Clone)]
+struct NoteRoute<S>(S);
 
 impl IntoResponse for Code {
     fn into_response(self) -> Response {
@@ -33,26 +41,58 @@ impl IntoResponse for Code {
 #[derive(Clone)]
 struct Route(MatchedPath);
 
-async fn note_route(request: Request, next: Next) -> Response {
-    let route = request.extensions().get::<MatchedPath>().cloned();
-    let mut response = next.run(request).await;
-    if let Some(route) = route {
-        response.extensions_mut().insert(Route(route));
+// === impl Rim ===
+
+impl Rim {
+    pub(super) fn new(router: Router, limits: Limits) -> Self {
+        let noted = router.layer(tower::layer::layer_fn(NoteRoute));
+        Self { router: noted.fallback(|| async { Code::NotFound.into_response() }), limits }
     }
-    response
+
+    pub(super) async fn answer(mut self, peer: Peer, mut request: http::Request<Incoming>) -> Response {
+        let began = Instant::now();
+        let id = RequestId::of(request.headers());
+        let method = request.method().clone();
+        let extensions = request.extensions_mut();
+        extensions.insert(peer);
+        extensions.insert(id.clone());
+        extensions.insert(self.limits);
+        let answered = AssertUnwindSafe(self.router.call(request)).catch_unwind().await;
+        let response = match answered {
+            Ok(Ok(response)) => response,
+            Ok(Err(never)) => match never {},
+            Err(panic) => from_panic(&id, panic.as_ref()),
+        };
+        let response = finish(response, &id);
+        log(&method, &response, &id, began);
+        response
+    }
 }
 
-async fn handle(limits: Limits, mut request: Request, next: Next) -> Response {
-    let began = Instant::now();
-    let id = RequestId::of(request.headers());
-    let method = request.method().clone();
-    request.extensions_mut().insert(id.clone());
-    request.extensions_mut().insert(limits);
-    let answered = AssertUnwindSafe(next.run(request)).catch_unwind().await;
-    let response = answered.unwrap_or_else(|panic| from_panic(&id, panic.as_ref()));
-    let response = finish(response, &id);
-    log(&method, &response, &id, began);
-    response
+// === impl NoteRoute ===
+
+type Answered = Result<Response, Infallible>;
+
+impl<S: Service<Request, Response = Response, Error = Infallible>> Service<Request> for NoteRoute<S> {
+    type Response = Response;
+    type Error = Infallible;
+    type Future =
+        Map<Join<S::Future, Ready<Option<MatchedPath>>>, fn((Answered, Option<MatchedPath>)) -> Answered>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.0.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request) -> Self::Future {
+        let route = future::ready(request.extensions().get::<MatchedPath>().cloned());
+        future::join(self.0.call(request), route).map(|(answered, route)| {
+            let mut response = answered?;
+            if let Some(route) = route {
+                response.extensions_mut().insert(Route(route));
+            }
+            Ok(response)
+        })
+    }
 }
 
 fn from_panic(id: &RequestId, panic: &(dyn Any + Send)) -> Response {
@@ -66,12 +106,15 @@ fn from_panic(id: &RequestId, panic: &(dyn Any + Send)) -> Response {
 fn finish(mut response: Response, id: &RequestId) -> Response {
     if response.status() == StatusCode::METHOD_NOT_ALLOWED && response.extensions().get::<Problem>().is_none()
     {
-        // The router adds `Allow` behind us, where it is missing.
+        let allow = response.headers_mut().remove(ALLOW);
         response = Code::MethodNotAllowed.into_response();
+        response.headers_mut().extend(allow.map(|allow| (ALLOW, allow)));
     }
     if let Some(problem) = response.extensions().get::<Problem>().cloned() {
         let rendered = problem.render(&id.0);
         *response.status_mut() = rendered.status;
+        // The router's, of the empty body that the problem came with.
+        response.headers_mut().remove(CONTENT_LENGTH);
         response.headers_mut().extend(rendered.headers);
         *response.body_mut() = Body::from(rendered.body);
         response.headers_mut().insert(CODE, HeaderValue::from_static(problem.code().as_str()));

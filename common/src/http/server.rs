@@ -5,18 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::response::Response;
-use http::Request;
-use hyper::body::Incoming;
+use futures_util::FutureExt;
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SetOnce};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
-use tower::{Service, ServiceExt};
 
-use super::{Limits, Peer, rim};
+use super::rim::Rim;
+use super::{Limits, Peer};
 use crate::exit::Exit;
 use crate::shutdown::Shutdown;
 
@@ -44,7 +42,7 @@ pub async fn bind(address: SocketAddr) -> Result<TcpListener, Exit> {
 /// Serves HTTP/1.1 until the stop begins, then lets the requests in flight finish, for at most
 /// `limits.drain`. The caller owns the socket and the stop.
 pub async fn serve(listener: TcpListener, router: Router, limits: Limits, shutdown: Shutdown) {
-    let router = rim::wrap(router, limits);
+    let rim = Rim::new(router, limits);
     let permits = Arc::new(Semaphore::new(limits.connections));
     let rules = Rules { limits, shutdown, tasks: TaskTracker::new() };
     loop {
@@ -53,16 +51,7 @@ pub async fn serve(listener: TcpListener, router: Router, limits: Limits, shutdo
             accepted = accept(&listener, &permits) => accepted,
         };
         if let Some((stream, peer, permit)) = accepted {
-            let asked = Arc::new(SetOnce::new());
-            let first = Arc::clone(&asked);
-            let router = router.clone().map_request(move |mut request: Request<Incoming>| {
-                if !first.initialized() {
-                    let _another_was_first = first.set(());
-                }
-                request.extensions_mut().insert(peer);
-                request
-            });
-            spawn_connection(stream, permit, router, &rules, asked);
+            spawn_connection(stream, permit, (rim.clone(), peer), &rules);
         }
     }
     drop(listener);
@@ -88,20 +77,24 @@ async fn accept(
     }
 }
 
-fn spawn_connection<S>(
+fn spawn_connection(
     stream: TcpStream,
     permit: OwnedSemaphorePermit,
-    router: S,
+    (rim, peer): (Rim, Peer),
     rules: &Rules,
-    asked: Arc<SetOnce<()>>,
-) where
-    S: Service<Request<Incoming>, Response = Response, Error = Infallible> + Clone + Send + 'static,
-    S::Future: Send + 'static,
-{
+) {
+    let asked = Arc::new(SetOnce::new());
+    let first = Arc::clone(&asked);
+    let service = service_fn(move |request| {
+        if !first.initialized() {
+            let _another_was_first = first.set(());
+        }
+        rim.clone().answer(peer, request).map(Ok::<_, Infallible>)
+    });
     let _best_effort = stream.set_nodelay(true);
     let mut http = hyper::server::conn::http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(rules.limits.head_timeout).max_buf_size(64 << 10);
-    let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    let connection = http.serve_connection(TokioIo::new(stream), service);
     let (shutdown, young) = (rules.shutdown.clone(), Instant::now() + YOUNG);
     rules.tasks.spawn(async move {
         let mut connection = pin!(connection);

@@ -106,8 +106,8 @@ impl Document {
     fn of(view: &View) -> Result<Self, Problem> {
         let body = serde_json::to_vec(view).map_err(|_| Problem::new(Code::Internal))?;
         let digest = Sha256::digest(&body);
-        let tag: String = digest.iter().take(12).map(|byte| format!("{byte:02x}")).collect();
-        Ok(Self { body, tag: format!("\"{tag}\"") })
+        let half = u128::from_be_bytes(*digest.first_chunk().ok_or(Code::Internal)?);
+        Ok(Self { body, tag: format!("\"{half:032x}\"") })
     }
 
     /// Whether the client has it (RFC 9110 section 13.1.2).

@@ -27,6 +27,22 @@ fn every_mistake_is_told_at_once() {
 }
 
 #[test]
+fn a_name_that_stands_twice_is_found_among_few_and_among_many() {
+    for names in [1, 2, 15, 16, 17, 18, 40] {
+        for first in [0, names / 2, names - 1] {
+            let mut text: String = (0..names).map(|at| format!("\"{at}\":0,")).collect();
+            text.push_str(&format!("\"{first}\":0,\"last\":0"));
+            let mistakes = Mistakes::default();
+            json(format!("{{{text}}}").as_bytes(), &mistakes).expect("JSON");
+            let found = mistakes.finish(Some(())).expect_err("a mistake");
+            let found: Vec<_> =
+                found.iter().map(|mistake| (mistake.pointer.as_str(), mistake.code)).collect();
+            assert_eq!(found, [(format!("/{first}").as_str(), "duplicate_field")], "{names} names");
+        }
+    }
+}
+
+#[test]
 fn toml_mistakes_know_their_offset() {
     let mistakes = Mistakes::default();
     let root = toml("a = 1\n[b]\nc = 'x'\n", &mistakes).expect("TOML");
