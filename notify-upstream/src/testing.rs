@@ -197,7 +197,8 @@ impl Rig {
 
     pub(crate) async fn view(&self, id: NotificationId) -> serde_json::Value {
         let snapshot = self.store.read(&[id]).await.expect("reads").pop().expect("there");
-        let view = View::of(&snapshot, self.clock.now(), |channel| self.board.desk(channel).gate());
+        let gate = |channel| self.board.desk(channel).gate();
+        let view = View::of(&snapshot, self.clock.now(), gate, |_| false);
         serde_json::to_value(view).expect("JSON")
     }
 }

@@ -70,11 +70,16 @@ const RECEIPT_MISSED_AFTER_MS: i64 = 72 * 3600 * 1000;
 // === impl View ===
 
 impl View {
-    /// Derives the document.
+    /// Derives the document. `reports` says whether a channel's providers report what becomes of what they took.
     #[must_use]
-    pub fn of(snapshot: &Snapshot, now: Timestamp, gate: impl Fn(Channel) -> GateState) -> Self {
+    pub fn of(
+        snapshot: &Snapshot,
+        now: Timestamp,
+        gate: impl Fn(Channel) -> GateState,
+        reports: impl Fn(Channel) -> bool,
+    ) -> Self {
         let record = &snapshot.record;
-        let story = Story::read(snapshot, now);
+        let story = Story::read(snapshot, now, reports(record.lane.channel));
         let wait_reason = match story.waiting {
             Some(WaitingRow { since: Some(_), .. }) | None => None,
             Some(WaitingRow { due: Some(_), attempt: 0, .. }) => Some("SCHEDULED"),
@@ -120,7 +125,7 @@ struct Story {
 }
 
 impl Story {
-    fn read(snapshot: &Snapshot, now: Timestamp) -> Self {
+    fn read(snapshot: &Snapshot, now: Timestamp, reports: bool) -> Self {
         let record = &snapshot.record;
         let first =
             Event::new(if snapshot.send_at.is_some() { "SCHEDULED" } else { "QUEUED" }, record.created_at);
@@ -145,7 +150,7 @@ impl Story {
             }
         }
         story.come_due(snapshot, now);
-        story.miss_receipt(snapshot, now);
+        story.miss_receipt(snapshot, now, reports);
         story.events.sort_by_key(|event| event.at);
         story
     }
@@ -233,14 +238,14 @@ impl Story {
         }
     }
 
-    /// A receipt that never comes is an event, too, where this notification's provider is known to send receipts.
-    fn miss_receipt(&mut self, snapshot: &Snapshot, now: Timestamp) {
+    /// A receipt that never comes is an event, too, where providers of its channel send receipts, or have sent a first one.
+    fn miss_receipt(&mut self, snapshot: &Snapshot, now: Timestamp, reports: bool) {
         let sent_at = snapshot.trail.iter().rev().find_map(|trail| match trail {
             Trail::Result(result) if result.kind == ResultKind::Sent => Some(result.at),
             Trail::Result(_) | Trail::Receipt(..) | Trail::Waiting(_) => None,
         });
-        let silent = self.own == Some(Status::Sent) && self.heard == Some(ReceiptKind::Sent);
-        if let (Some(sent_at), true) = (sent_at, silent) {
+        let silent = self.heard == Some(ReceiptKind::Sent) || (self.heard.is_none() && reports);
+        if let (Some(sent_at), true) = (sent_at, silent && self.own == Some(Status::Sent)) {
             let missed_at = Timestamp(sent_at.0.saturating_add(RECEIPT_MISSED_AFTER_MS));
             if missed_at <= now {
                 self.events.push(Event::new("RECEIPT_MISSED", missed_at));

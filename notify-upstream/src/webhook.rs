@@ -20,7 +20,7 @@ use serde_json::Value;
 
 pub use sns::{Certificates, Sns};
 
-use crate::notification::NotificationId;
+use crate::notification::{Channel, NotificationId};
 use crate::store::row::ReceiptKind;
 use crate::store::{Receipt, WebhookToken};
 
@@ -100,6 +100,18 @@ impl Webhooks {
             "mailgun" => self.mailgun.as_ref().ok_or(Unheard::Signature)?.read(incoming),
             "standard" => self.standard.as_ref().ok_or(Unheard::Signature)?.read(incoming),
             _ => Err(Unheard::Signature),
+        }
+    }
+
+    /// Whether a provider of this channel is to report what becomes of what it took. FCM has no receipts, and of Standard
+    /// Webhooks nobody knows which channel they are about.
+    #[must_use]
+    pub fn report(&self, channel: Channel) -> bool {
+        let Self { twilio, sns, sendgrid, mailgun, standard: _ } = self;
+        match channel {
+            Channel::Email => sns.is_some() || sendgrid.is_some() || mailgun.is_some(),
+            Channel::Sms => twilio.is_some(),
+            Channel::Push => false,
         }
     }
 

@@ -83,7 +83,8 @@ fn may_read(principal: &Principal, snapshot: &Snapshot) -> bool {
 }
 
 fn view(service: &Service, snapshot: &Snapshot) -> View {
-    View::of(snapshot, service.clock.now(), |channel| service.board.desk(channel).gate())
+    let gate = |channel| service.board.desk(channel).gate();
+    View::of(snapshot, service.clock.now(), gate, |channel| service.webhooks.report(channel))
 }
 
 pub(super) fn unavailable(error: &StoreError) -> Problem {

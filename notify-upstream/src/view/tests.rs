@@ -46,7 +46,7 @@ fn receipt(kind: ReceiptKind, seconds: i64) -> Trail {
 }
 
 fn view(trail: Vec<Trail>, seconds: i64) -> View {
-    View::of(&snapshot(trail), at(seconds), |_| GateState::Paused)
+    View::of(&snapshot(trail), at(seconds), |_| GateState::Paused, |_| false)
 }
 
 fn view_of(waiting: WaitingRow) -> View {
@@ -100,6 +100,20 @@ fn a_receipt_that_never_comes_is_an_event() {
     let types = |seconds| view(trail(), seconds).events.iter().map(|event| event.r#type).collect::<Vec<_>>();
     assert!(!types(3600).contains(&"RECEIPT_MISSED"));
     assert!(types(80 * 3600).contains(&"RECEIPT_MISSED"));
+}
+
+#[test]
+fn where_receipts_are_sent_none_at_all_is_missed_as_well() {
+    let types = |trail: Vec<Trail>, reports: bool| {
+        let view = View::of(&snapshot(trail), at(80 * 3600), |_| GateState::Open, |_| reports);
+        view.events.iter().map(|event| event.r#type).collect::<Vec<_>>()
+    };
+    let sent = || vec![result(ResultKind::Sent, 1, 1)];
+    assert_eq!(types(sent(), true), ["QUEUED", "ATTEMPTED", "SENT", "RECEIPT_MISSED"]);
+    assert_eq!(types(sent(), false), ["QUEUED", "ATTEMPTED", "SENT"]);
+    let delivered = [sent(), vec![receipt(ReceiptKind::Delivered, 9)]].concat();
+    assert!(!types(delivered, true).contains(&"RECEIPT_MISSED"));
+    assert!(!types(vec![result(ResultKind::Failed, 1, 1)], true).contains(&"RECEIPT_MISSED"));
 }
 
 proptest! {
