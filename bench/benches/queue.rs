@@ -90,6 +90,7 @@ impl Queue {
                 next_at: None,
                 provider: Some("null".to_owned()),
                 address: None,
+                template_version: None,
                 code: None,
                 detail: None,
             },

@@ -91,12 +91,14 @@ pub struct Failure {
 // === impl Courier ===
 
 impl Courier {
-    /// Delivers, or says why not.
-    pub async fn deliver(&self, attempt: &Attempt<'_>) -> Verdict {
-        match self.try_deliver(attempt).await {
-            Ok(verdict) => verdict,
-            Err(failure) => Verdict::Failed(failure),
-        }
+    /// Delivers, or says why not; and the version of the template that was used.
+    pub async fn deliver(&self, attempt: &Attempt<'_>) -> (Verdict, Option<u32>) {
+        let (version, words) = self.render(&attempt.claimed.record);
+        let outcome = match words {
+            Ok(words) => self.try_deliver(attempt, words).await,
+            Err(failure) => Err(failure),
+        };
+        (outcome.unwrap_or_else(Verdict::Failed), version)
     }
 
     /// The best that is known of a channel's providers.
@@ -105,10 +107,13 @@ impl Courier {
         self.outlets.standing(channel)
     }
 
-    async fn try_deliver(&self, attempt: &Attempt<'_>) -> Result<Verdict, Failure> {
+    async fn try_deliver(
+        &self,
+        attempt: &Attempt<'_>,
+        (content, settings): (Content, Settings),
+    ) -> Result<Verdict, Failure> {
         let record = &attempt.claimed.record;
         let channel = record.lane.channel;
-        let (content, settings) = self.render(attempt)?;
         let address = self.address(record, channel).await?;
         let unknown = |_| Failure::of(Class::Transient, "suppression_unavailable");
         if self.suppression.holds(channel, &address).await.map_err(unknown)? {
@@ -146,8 +151,8 @@ impl Courier {
         if record.expires_at.is_some_and(|end| end <= attempt.clock.now()) {
             return Ok(Verdict::Expired);
         }
-        // While it waited others may have taken it over, and called.
-        if !attempt.workers.holds(attempt.worker) {
+        // While it waited the provider may have been given up, or others may have taken it over, and called.
+        if pass.is_vain() || !attempt.workers.holds(attempt.worker) {
             return Ok(Verdict::NotBegun);
         }
         let outcome = pass.send(&message).await;
@@ -192,27 +197,25 @@ impl Courier {
 
     /// A template that is gone or fails is the operator's to mend: while its files change all over a fleet, what was
     /// accepted with one version may meet another.
-    fn render(&self, attempt: &Attempt<'_>) -> Result<(Content, Settings), Failure> {
-        let record = &attempt.claimed.record;
+    fn render(&self, record: &Record) -> (Option<u32>, Result<(Content, Settings), Failure>) {
         let templates = self.templates.load();
         let name = TemplateName::parse(&record.template);
-        let found = name
-            .as_ref()
-            .and_then(|name| {
-                templates.find(name, record.lane.channel, Locale::parse(&record.locale).as_ref()).ok()
-            })
-            .ok_or_else(|| Failure::of(Class::Configuration, "template_gone"))?;
-        let variables: serde_json::Map<_, _> = serde_json::from_str(&record.variables)
-            .map_err(|_| Failure::permanent("variables_unreadable"))?;
+        let found = name.as_ref().and_then(|name| {
+            templates.find(name, record.lane.channel, Locale::parse(&record.locale).as_ref()).ok()
+        });
+        let Some(found) = found else {
+            return (None, Err(Failure::of(Class::Configuration, "template_gone")));
+        };
         let settings =
             Settings { ambiguous: found.settings().ambiguous, unsubscribe: found.settings().unsubscribe };
-        match found.render(&variables) {
-            Ok(content) => Ok((content, settings)),
-            Err(error) => Err(Failure {
+        let words = match serde_json::from_str(&record.variables) {
+            Ok(variables) => found.render(&variables).map_err(|error| Failure {
                 detail: Some(error.to_string()),
                 ..Failure::of(Class::Configuration, "template_failed")
             }),
-        }
+            Err(_) => Err(Failure::permanent("variables_unreadable")),
+        };
+        (Some(found.version()), words.map(|content| (content, settings)))
     }
 
     async fn address(&self, record: &Record, channel: Channel) -> Result<Address, Failure> {

@@ -43,6 +43,8 @@ pub struct Outlet {
 pub struct Pass<'a> {
     outlet: &'a Outlet,
     codes: &'a Codes,
+    /// It goes to see whether the provider works again.
+    is_probe: bool,
     _slot: Slot,
 }
 
@@ -70,8 +72,8 @@ impl Outlets {
         attempt: i32,
         priority: Priority,
     ) -> Result<Pass<'_>, Refusal> {
-        let outlet = choose(&self.channels[channel.index()], message, attempt)?;
-        Ok(Pass { outlet, codes: &self.codes, _slot: outlet.turnstile.pass(priority).await })
+        let (outlet, is_probe) = choose(&self.channels[channel.index()], message, attempt)?;
+        Ok(Pass { outlet, codes: &self.codes, is_probe, _slot: outlet.turnstile.pass(priority).await })
     }
 
     /// Asks the channel's providers, by our id, for a message that may have been handed over.
@@ -110,6 +112,12 @@ impl Outlets {
 }
 
 impl Pass<'_> {
+    /// Whether the provider was found to fail every call while this one waited for its turn.
+    #[must_use]
+    pub fn is_vain(&self) -> bool {
+        !self.is_probe && self.outlet.breaker.standing() != Standing::Closed
+    }
+
     /// Sends.
     ///
     /// # Errors
@@ -144,8 +152,12 @@ fn best<'a>(outlets: impl IntoIterator<Item = &'a Outlet>) -> Standing {
 }
 
 /// Among those that carry such an address and may be called, by weight: the id's random bits spread notifications over
-/// them; each further attempt goes one provider on.
-fn choose<'a>(outlets: &'a [Outlet], message: &Message<'_>, attempt: i32) -> Result<&'a Outlet, Refusal> {
+/// them; each further attempt goes one provider on. With it, whether the call is a probe.
+fn choose<'a>(
+    outlets: &'a [Outlet],
+    message: &Message<'_>,
+    attempt: i32,
+) -> Result<(&'a Outlet, bool), Refusal> {
     let refusal = |class, code: &str| Refusal { class, code: code.to_owned(), ..Refusal::unfit() };
     let carry: Vec<&Outlet> = outlets.iter().filter(|outlet| outlet.provider.carries(message.to)).collect();
     if carry.is_empty() {
@@ -155,9 +167,10 @@ fn choose<'a>(outlets: &'a [Outlet], message: &Message<'_>, attempt: i32) -> Res
     let mut candidates: Vec<&Outlet> = carry.iter().copied().filter(may).collect();
     while let Some(at) = by_weight(&candidates, message, attempt) {
         let outlet = candidates.swap_remove(at);
+        let is_probe = outlet.breaker.standing() != Standing::Closed;
         // Another may have taken the one call that was due.
         if outlet.breaker.lets_through() {
-            return Ok(outlet);
+            return Ok((outlet, is_probe));
         }
     }
     let retry_after = match best(carry) {

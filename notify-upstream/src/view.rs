@@ -18,6 +18,7 @@ pub struct View {
     channel: &'static str,
     priority: &'static str,
     template: String,
+    /// Of the last attempt that got so far; before the first, of the acceptance.
     template_version: i32,
     created_at: Timestamp,
     updated_at: Timestamp,
@@ -96,7 +97,7 @@ impl View {
             channel: record.lane.channel.as_str(),
             priority: record.lane.priority.as_str(),
             template: record.template.clone(),
-            template_version: record.template_version,
+            template_version: story.template_version.unwrap_or(record.template_version),
             created_at: record.created_at,
             updated_at: story.events.iter().map(|event| event.at).max().unwrap_or(record.created_at),
             attempts: story.attempts,
@@ -112,6 +113,7 @@ impl View {
 struct Story {
     events: Vec<Event>,
     attempts: i32,
+    template_version: Option<i32>,
     waiting: Option<WaitingRow>,
     /// The last word of our own.
     own: Option<Status>,
@@ -132,6 +134,7 @@ impl Story {
         let mut story = Self {
             events: vec![first],
             attempts: 0,
+            template_version: None,
             waiting: None,
             own: None,
             heard: None,
@@ -157,6 +160,7 @@ impl Story {
 
     fn result(&mut self, result: &ResultRow) {
         self.attempts = self.attempts.max(result.attempt);
+        self.template_version = result.template_version.or(self.template_version);
         if let Some(began_at) = result.began_at {
             self.events.push(Event {
                 attempt: Some(result.attempt),

@@ -59,7 +59,7 @@ impl Runner {
             let ending = ending.unwrap_or_else(|_| {
                 tracing::error!(id = %job.claimed.id, "an attempt panicked");
                 let verdict = Verdict::Failed(crate::deliver::Failure::internal());
-                runner.ending(&job.claimed, None, verdict)
+                runner.ending(&job.claimed, runner.row(&job.claimed, None), verdict)
             });
             // Nobody listens any more only when the process ends; then the lease ends by itself.
             let _ = runner.ended.send(Ended { job, ending });
@@ -86,21 +86,17 @@ impl Runner {
         }
         let began = self.clock.now();
         if claimed.record.expires_at.is_some_and(|end| end <= began) {
-            return self.ending(claimed, None, Verdict::Expired);
+            return self.ending(claimed, self.row(claimed, None), Verdict::Expired);
         }
         let attempt =
             Attempt { claimed, worker, workers: &self.workers, clock: &self.clock, stop: &self.stop };
-        let verdict = self.courier.deliver(&attempt).await;
-        self.ending(claimed, Some(began), verdict)
+        let (verdict, version) = self.courier.deliver(&attempt).await;
+        let template_version = version.map(|version| i32::try_from(version).unwrap_or(i32::MAX));
+        let row = ResultRow { template_version, ..self.row(claimed, Some(began)) };
+        self.ending(claimed, row, verdict)
     }
 
-    fn ending(
-        &self,
-        claimed: &Claimed,
-        began: Option<postern_common::clock::Timestamp>,
-        verdict: Verdict,
-    ) -> Ending {
-        let row = self.row(claimed, began);
+    fn ending(&self, claimed: &Claimed, row: ResultRow, verdict: Verdict) -> Ending {
         match verdict {
             Verdict::NotBegun => Ending::HandBack,
             Verdict::Expired => {
@@ -155,6 +151,7 @@ impl Runner {
             code: None,
             detail: None,
             address: None,
+            template_version: None,
         }
     }
 }

@@ -55,7 +55,7 @@ macro_rules! row_readers {
             Ok(Snapshot { id, record: record(row, 2)?, send_at, trail: Vec::new() })
         }
 
-        /// Id, part, attempt, kind, `began_at`, `at`, `next_at` or `due`, provider, code, detail, address.
+        /// Id, part, attempt, kind, `began_at`, `at`, `next_at` or `due`, provider, code, detail, address, template version.
         pub(super) fn trail(row: &$row) -> Outcome<Trail> {
             let kind: i16 = row.try_get(3)?;
             Ok(match row.try_get::<i16, _>(1)? {
@@ -69,6 +69,7 @@ macro_rules! row_readers {
                     code: row.try_get(8)?,
                     detail: row.try_get(9)?,
                     address: row.try_get::<Option<Vec<u8>>, _>(10)?.and_then(|hash| hash.try_into().ok()),
+                    template_version: row.try_get(11)?,
                 }),
                 1 => Trail::Receipt(
                     ReceiptKind::from_code(kind).ok_or_else(|| unknown("kind of receipt"))?,

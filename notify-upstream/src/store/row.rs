@@ -143,6 +143,8 @@ pub struct ResultRow {
     pub detail: Option<String>,
     /// The address that a provider was given, hashed.
     pub address: Option<AddressHash>,
+    /// The version of the template that the attempt was made with.
+    pub template_version: Option<i32>,
 }
 
 /// What happened.

@@ -9,10 +9,12 @@ pub(crate) const MIGRATIONS: Migrations = Migrations {
         (1, include_str!("schema/postgres_1.sql")),
         (2, include_str!("schema/postgres_2.sql")),
         (3, include_str!("schema/postgres_3.sql")),
+        (4, include_str!("schema/postgres_4.sql")),
     ],
     sqlite: &[
         (1, include_str!("schema/sqlite_1.sql")),
         (2, include_str!("schema/sqlite_2.sql")),
         (3, include_str!("schema/sqlite_3.sql")),
+        (4, include_str!("schema/sqlite_4.sql")),
     ],
 };

@@ -77,6 +77,7 @@ fn ended(claimed: &Claimed, worker: i64, kind: ResultKind, next: Next) -> Finish
             code: Some("why".to_owned()),
             detail: None,
             address: None,
+            template_version: Some(2),
         },
         next,
     }

@@ -38,6 +38,7 @@ fn result(kind: ResultKind, attempt: i32, seconds: i64) -> Trail {
         code: None,
         detail: None,
         address: None,
+        template_version: Some(3 + attempt),
     })
 }
 

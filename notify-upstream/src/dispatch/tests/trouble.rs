@@ -109,11 +109,17 @@ async fn a_template_that_is_not_there_yet_or_fails_is_tried_again() {
             let view = rig.view(id).await;
             let last = view["events"].as_array().and_then(|events| events.last()).expect("an event");
             assert_eq!((&last["type"], &last["code"]), (&"RETRYING".into(), &code.into()));
+            let version = if code == "template_failed" { 7 } else { 1 };
+            assert_eq!(
+                view["templateVersion"], version,
+                "the one that failed, else the one of the acceptance"
+            );
             rig.templates.store(Arc::clone(&sound));
             pass_time(&rig, 61).await;
             rig.mover.step().await.expect("moves");
             rig.step().await;
-            assert_eq!(rig.view(id).await["status"], "SENT");
+            let view = rig.view(id).await;
+            assert_eq!((&view["status"], &view["templateVersion"]), (&"SENT".into(), &1.into()));
         }
     }
 }

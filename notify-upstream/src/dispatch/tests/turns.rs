@@ -95,3 +95,17 @@ async fn what_waits_for_its_turn_is_not_sent_by_a_worker_that_may_be_dead() {
         }
     }
 }
+
+#[tokio::test]
+async fn what_waits_for_its_turn_when_the_provider_is_given_up_goes_back() {
+    for (store, _database) in stores().await {
+        let (mut rig, gate, ids) = behind_one(&store, &clock(), vec![draft(Priority::Low); 12]).await;
+        rig.script.refuse(&["451"; 13]);
+        end(&mut rig, gate).await;
+        assert_eq!(rig.script.calls(), ids[..10]);
+        for id in &ids[10..] {
+            let view = rig.view(*id).await;
+            assert_eq!((&view["status"], &view["attempts"]), (&"QUEUED".into(), &0.into()));
+        }
+    }
+}

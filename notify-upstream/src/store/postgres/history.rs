@@ -20,14 +20,14 @@ const LOCKED: &str = "55P03";
 
 /// History, inbox and the live row in one snapshot: a row that moves from one to the other is seen once.
 const TRAIL: &str = "
-SELECT id, 0::int2 AS part, attempt, kind, began_at, at, next_at, provider, code, detail, address
+SELECT id, 0::int2 AS part, attempt, kind, began_at, at, next_at, provider, code, detail, address, template_version
 FROM notify_result WHERE id = ANY($1)
 UNION ALL
-SELECT id, 1::int2, 0, kind, NULL, at, NULL, provider, code, detail, NULL FROM notify_receipt WHERE id = ANY($1)
+SELECT id, 1::int2, 0, kind, NULL, at, NULL, provider, code, detail, NULL, NULL FROM notify_receipt WHERE id = ANY($1)
 UNION ALL
-SELECT id, 2::int2, attempt, 0::int2, since, 0, NULL, NULL, NULL, NULL, NULL FROM notify_queue WHERE id = ANY($1)
+SELECT id, 2::int2, attempt, 0::int2, since, 0, NULL, NULL, NULL, NULL, NULL, NULL FROM notify_queue WHERE id = ANY($1)
 UNION ALL
-SELECT id, 2::int2, attempt, 0::int2, NULL, 0, due, NULL, NULL, NULL, NULL FROM notify_delayed WHERE id = ANY($1)
+SELECT id, 2::int2, attempt, 0::int2, NULL, 0, due, NULL, NULL, NULL, NULL, NULL FROM notify_delayed WHERE id = ANY($1)
 ORDER BY 6, 3";
 
 const DEAD: &str = "

@@ -61,14 +61,14 @@ SELECT c.id, c.ord, c.fence, c.attempt, c.lost, ";
 const FINISH: &str = "
 WITH input AS MATERIALIZED (
     SELECT * FROM unnest($1::uuid[], $2::int4[], $3::int8[], $4::int2[], $5::int4[], $6::int2[], $7::int8[], $8::int8[],
-        $9::int8[], $10::text[], $11::text[], $12::text[], $13::bool[], $14::bytea[])
-    AS t(id, fence, worker, lane, attempt, kind, began_at, at, next_at, provider, code, detail, dead, address)
+        $9::int8[], $10::text[], $11::text[], $12::text[], $13::bool[], $14::bytea[], $15::int4[])
+    AS t(id, fence, worker, lane, attempt, kind, began_at, at, next_at, provider, code, detail, dead, address, template_version)
 ), taken AS (
     DELETE FROM notify_queue q USING input i WHERE q.id = i.id AND q.fence = i.fence AND q.worker = i.worker
     RETURNING i.*
 ), results AS (
-    INSERT INTO notify_result (id, attempt, kind, began_at, at, next_at, provider, code, detail, address)
-    SELECT id, attempt, kind, began_at, at, next_at, provider, code, detail, address FROM taken
+    INSERT INTO notify_result (id, attempt, kind, began_at, at, next_at, provider, code, detail, address, template_version)
+    SELECT id, attempt, kind, began_at, at, next_at, provider, code, detail, address, template_version FROM taken
 ), delayed AS (
     INSERT INTO notify_delayed (id, due, lane, fence, attempt)
     SELECT id, next_at, lane, fence, attempt FROM taken WHERE next_at IS NOT NULL
@@ -203,6 +203,7 @@ impl Postgres {
             .bind(column!(row => row.result.detail.as_deref()))
             .bind(column!(row => row.next == Next::Dead))
             .bind(column!(row => row.result.address.as_ref().map(<[u8; 32]>::as_slice)))
+            .bind(column!(row => row.result.template_version))
             .fetch_one(&self.queue)
             .await?;
         Ok(usize::try_from(taken).unwrap_or(0))

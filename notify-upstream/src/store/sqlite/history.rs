@@ -13,14 +13,14 @@ use crate::store::{Outcome, Snapshot};
 
 /// History, inbox and the live row in one snapshot: a row that moves from one to the other is seen once.
 const TRAIL: &str = "
-SELECT id, 0 AS part, attempt, kind, began_at, at, next_at, provider, code, detail, address
+SELECT id, 0 AS part, attempt, kind, began_at, at, next_at, provider, code, detail, address, template_version
 FROM notify_result WHERE id IN (SELECT value FROM json_each(?1))
 UNION ALL
-SELECT id, 1, 0, kind, NULL, at, NULL, provider, code, detail, NULL FROM notify_receipt WHERE id IN (SELECT value FROM json_each(?1))
+SELECT id, 1, 0, kind, NULL, at, NULL, provider, code, detail, NULL, NULL FROM notify_receipt WHERE id IN (SELECT value FROM json_each(?1))
 UNION ALL
-SELECT id, 2, attempt, 0, since, 0, NULL, NULL, NULL, NULL, NULL FROM notify_queue WHERE id IN (SELECT value FROM json_each(?1))
+SELECT id, 2, attempt, 0, since, 0, NULL, NULL, NULL, NULL, NULL, NULL FROM notify_queue WHERE id IN (SELECT value FROM json_each(?1))
 UNION ALL
-SELECT id, 2, attempt, 0, NULL, 0, due, NULL, NULL, NULL, NULL FROM notify_delayed WHERE id IN (SELECT value FROM json_each(?1))
+SELECT id, 2, attempt, 0, NULL, 0, due, NULL, NULL, NULL, NULL, NULL FROM notify_delayed WHERE id IN (SELECT value FROM json_each(?1))
 ORDER BY 6, 3";
 
 const DEAD: &str = "

@@ -52,9 +52,9 @@ DELETE FROM notify_queue WHERE (id, fence, worker) IN
     (SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(?1)) RETURNING id";
 
 const RESULTS: &str = "
-INSERT INTO notify_result (id, attempt, kind, began_at, at, next_at, provider, code, detail, address)
+INSERT INTO notify_result (id, attempt, kind, began_at, at, next_at, provider, code, detail, address, template_version)
 SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7, value ->> 8,
-    unhex(value ->> 9) FROM json_each(?1)";
+    unhex(value ->> 9), value ->> 10 FROM json_each(?1)";
 
 const DEAD: &str = "
 INSERT INTO notify_dead (id, lane, fence, attempt, at, code)
@@ -294,5 +294,6 @@ fn result_columns(row: &Finished) -> impl serde::Serialize + '_ {
         &result.code,
         &result.detail,
         result.address.as_ref().map(|hash| hex(hash)),
+        result.template_version,
     )
 }

@@ -1,0 +1,1 @@
+ALTER TABLE notify_result ADD COLUMN template_version INTEGER;
