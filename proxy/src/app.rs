@@ -1,10 +1,9 @@
 //! The gateway as a whole: built from a configuration, run on sockets that the caller bound.
 
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use ahash::RandomState;
 use arc_swap::ArcSwap;
@@ -25,7 +24,7 @@ use crate::admin;
 use crate::config::{Config, Stop};
 use crate::connection::Connections;
 use crate::gateway::Gateway;
-use crate::handover::{Heir, Inheritance};
+use crate::handover::{Heir, Predecessor};
 use crate::ids::Ids;
 use crate::keep::{self, Keepers};
 use crate::limit::Limiter;
@@ -63,9 +62,6 @@ pub struct App {
 
 /// Pingora's own bound on attempts; the upstream's `retries` is what counts.
 const MOST_ATTEMPTS: usize = 8;
-
-/// How long a successor may take to be ready; its predecessor waits for longer.
-const READY: Duration = Duration::from_secs(20);
 
 /// Idle connections that are kept to all upstreams together, for each worker.
 const KEPT_CONNECTIONS: usize = 512;
@@ -157,21 +153,12 @@ impl App {
     /// The same in the place of a predecessor, once this process is ready: until then the predecessor serves alone.
     ///
     /// # Errors
-    /// Status 69 if it is not ready within 20 s, or told to stop before; the predecessor then serves on.
+    /// Status 69 if it is not ready within 20 s, or told to stop before, or if the predecessor no longer waits for it;
+    /// the predecessor then serves on.
     pub async fn take_over(
-        self,
-        listeners: Listeners,
-        predecessor: UnixStream,
-        shutdown: Shutdown,
-    ) -> Result<(), Exit> {
-        self.take_over_within(READY, listeners, predecessor, shutdown).await
-    }
-
-    pub(crate) async fn take_over_within(
         mut self,
-        most: Duration,
         listeners: Listeners,
-        predecessor: UnixStream,
+        predecessor: Predecessor,
         shutdown: Shutdown,
     ) -> Result<(), Exit> {
         let background = Shutdown::new();
@@ -181,17 +168,24 @@ impl App {
         let ready = parts.wait_for(|parts| parts.values().all(Option::is_none));
         let is_ready = tokio::select! {
             () = shutdown.begun() => false,
-            ready = tokio::time::timeout(most, ready) => ready.is_ok_and(|ready| ready.is_ok()),
+            ready = tokio::time::timeout_at(predecessor.until.into(), ready) => ready.is_ok_and(|ready| ready.is_ok()),
         };
         if !is_ready {
             background.begin();
             return Err(Exit::unavailable(format!("does not take over: {}", self.health)));
         }
-        // The manager must know its new main process before the old one ends.
-        if let Some(supervisor) = &self.supervisor {
-            supervisor.announce();
+        // The manager must know its new main process before the old one ends, and only if it ends.
+        let relieved = predecessor.relieve(|| {
+            if let Some(supervisor) = &self.supervisor {
+                supervisor.announce();
+            }
+        });
+        if let Err(error) = relieved.await {
+            background.begin();
+            return Err(Exit::unavailable(format!(
+                "does not take over: the old process does not wait: {error}"
+            )));
         }
-        Inheritance::announce(predecessor);
         self.serve(listeners, keepers, background, shutdown).await;
         Ok(())
     }
@@ -238,9 +232,9 @@ impl App {
             doors.spawn(acceptor.clone().run(listener, tls, accepting.clone()));
         }
         self.running.set_ok();
-        if let Some(supervisor) = self.supervisor {
-            tokio::spawn(supervisor.follow(self.health.clone(), shutdown.clone()));
-        }
+        let following = self
+            .supervisor
+            .map(|supervisor| tokio::spawn(supervisor.follow(self.health.clone(), shutdown.clone())));
         tokio::select! {
             () = shutdown.begun() => {
                 self.running.set_failed("stopping");
@@ -254,6 +248,10 @@ impl App {
         if taken_over.has_begun() {
             // The successor answers operators on the same socket: no probe may hear from us that we stop.
             answering.begin();
+            // Nor is the manager told anything of a process that is not the main one of its unit any more.
+            if let Some(following) = following {
+                following.abort();
+            }
         }
         self.connections.stop_keeping();
         accepting.begin();

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use http::HeaderMap;
 use postern_common::Code;
 use postern_common::exit::Exit;
 use postern_common::token::{Caller, Claims, Service, User};
@@ -66,13 +65,12 @@ fn outcome(table: &Table, upstreams: &[Upstream], test: &RouteTest) -> Option<St
     let (route, code) = match target::Target::parse(test.target.as_bytes()) {
         Err(_) => (None, Code::InvalidTarget.as_str()),
         Ok(target) => {
-            let headers = HeaderMap::new();
             let request = Request {
                 host: &test.host,
                 path: target.path,
                 query: target.query,
                 method: &test.method,
-                headers: &headers,
+                headers: &test.headers,
             };
             let decision = decide(table, &request, caller_of(&test.token).as_ref());
             (decision.route, decision.outcome.err().map_or("allow", Code::as_str))
@@ -94,10 +92,10 @@ fn outcome(table: &Table, upstreams: &[Upstream], test: &RouteTest) -> Option<St
 
 /// The caller that a test's token stands for.
 pub(crate) fn caller_of(token: &TestToken) -> Option<Caller> {
-    let (issuer, claims) = (Arc::from("test"), Claims::from_map(&serde_json::Map::new()));
+    let issuer = Arc::from("test");
     match token {
         TestToken::None => None,
-        TestToken::User { groups, scopes } => Some(Caller::User(Arc::new(User {
+        TestToken::User { groups, scopes, claims } => Some(Caller::User(Arc::new(User {
             issuer,
             subject: "test".into(),
             username: "test".into(),
@@ -105,7 +103,7 @@ pub(crate) fn caller_of(token: &TestToken) -> Option<Caller> {
             scopes: scopes.as_slice().into(),
             groups: groups.as_slice().into(),
             expires_at: i64::MAX,
-            claims,
+            claims: Claims::from_map(&claims.iter().cloned().collect()),
         }))),
         TestToken::Service(name) => Some(Caller::Service(Arc::new(Service {
             issuer,
@@ -113,7 +111,7 @@ pub(crate) fn caller_of(token: &TestToken) -> Option<Caller> {
             service_id: name.as_str().into(),
             scopes: Arc::new([]),
             expires_at: i64::MAX,
-            claims,
+            claims: Claims::from_map(&serde_json::Map::new()),
         }))),
     }
 }

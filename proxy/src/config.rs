@@ -82,7 +82,8 @@ pub struct Stop {
     /// default 0.
     pub notice: Duration,
     /// How long an idle HTTP/1.1 connection may still bring a request after that, whose answer says
-    /// `Connection: close`; default 1 s, so that a busy client is told rather than cut off (RFC 9112 section 9.6).
+    /// `Connection: close`; less than `drain`, or 0; default 1 s, but at most half of `drain`, so that a busy client is told
+    /// rather than cut off (RFC 9112 section 9.6).
     pub linger: Duration,
     /// How long requests in flight may take, from the same moment on; default 30 s. The process ends as soon as no
     /// connection is left.
@@ -166,10 +167,14 @@ impl Traces {
 impl Stop {
     fn read(section: &Object<'_>) -> Option<Self> {
         let default = Self::default();
+        let drain = section.or("drain", default.drain, |field| field.duration());
         Some(Self {
             notice: section.or("notice", default.notice, |field| field.duration()),
-            linger: section.or("linger", default.linger, |field| field.duration()),
-            drain: section.or("drain", default.drain, |field| field.duration()),
+            linger: section.or("linger", default.linger.min(drain / 2), |field| match field.duration()? {
+                linger if linger.is_zero() || linger < drain => Some(linger),
+                _ => field.fail("out_of_range", "must be less than drain, or 0"),
+            }),
+            drain,
         })
     }
 }

@@ -86,8 +86,8 @@ impl Connections {
     /// Answers what never became a request, and closes.
     async fn refuse(&self, wire: &mut Wire, problem: Problem) {
         let id = self.state.ids.next(self.state.clock.now());
-        let problem = at_door(&self.state, &self.limits(), wire.client()).unwrap_or(problem);
-        let rendered = problem.render(&id.to_string());
+        let limits = self.limits();
+        let (code, rendered) = at_door((&self.state, &limits), wire.client(), &problem, &id.to_string());
         let mut answer = format!(
             "HTTP/1.1 {} {}\r\nConnection: close\r\nContent-Length: {}\r\nX-Request-Id: {id}\r\n",
             rendered.status.as_u16(),
@@ -104,10 +104,10 @@ impl Connections {
         answer.extend_from_slice(b"\r\n");
         answer.extend_from_slice(&rendered.body);
         wire.abandon();
-        wire.watch().set_deadline(self.limits().head_timeout, Instant::now());
+        wire.watch().set_deadline(limits.head_timeout, Instant::now());
         if wire.write_all(&answer).await.is_ok() {
             let _gone = wire.flush().await;
         }
-        self.state.note_at_door(id, problem.code(), "HTTP/1.1", wire.client());
+        self.state.note_at_door(id, code, "HTTP/1.1", wire.client());
     }
 }

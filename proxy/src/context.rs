@@ -125,6 +125,17 @@ impl Context {
     }
 }
 
+impl Quota {
+    /// The fields that tell it.
+    pub(crate) fn fields(self) -> [(&'static str, String); 2] {
+        let Self { name, most, window_s, remaining, reset_s, .. } = self;
+        [
+            ("RateLimit-Policy", format!("\"{name}\";q={most};w={window_s}")),
+            ("RateLimit", format!("\"{name}\";r={remaining};t={reset_s}")),
+        ]
+    }
+}
+
 impl Trace {
     /// Goes on with a `traceparent` that has been found well formed.
     pub(crate) fn follow(text: &str, span: u64) -> Self {

@@ -25,7 +25,7 @@ pub enum Sender {
 
 /// Says which route a request takes, why, what its policy decides and what would be forwarded.
 #[must_use]
-pub fn explain(config: &Config, method: &str, url: &str, sender: &Sender) -> String {
+pub fn explain(config: &Config, method: &str, url: &str, headers: &HeaderMap, sender: &Sender) -> String {
     let mut out = String::new();
     let (host, target) = split(url);
     let _memory_only = writeln!(out, "request    {method} {target} (Host: {host})");
@@ -37,8 +37,7 @@ pub fn explain(config: &Config, method: &str, url: &str, sender: &Sender) -> Str
         }
     };
     let table = Table::new(config.routes.clone());
-    let headers = HeaderMap::new();
-    let request = Request { host, path: target.path, query: target.query, method, headers: &headers };
+    let request = Request { host, path: target.path, query: target.query, method, headers };
     match table.find(&request) {
         Found::Route(index) => describe(&mut out, config, &table.routes[index], target.path),
         Found::Method { allow, .. } => {
@@ -174,8 +173,9 @@ mod tests {
         ]);
         let text = include_str!("../../conf/proxy.toml");
         let config = parse("proxy.toml", text, |root| Config::read(root, &env)).expect("reads");
-        let user = Sender::MadeUp(TestToken::User { groups: Vec::new(), scopes: Vec::new() });
-        let said = explain(&config, "GET", "http://gate/actors/42?a=b", &user);
+        let user = Sender::MadeUp(TestToken::user());
+        let explain = |method, url, sender| explain(&config, method, url, &HeaderMap::new(), sender);
+        let said = explain("GET", "http://gate/actors/42?a=b", &user);
         for line in [
             "route      actor: GET /actors/{id}",
             "why        the most specific match: \"actors\", {id} is 42",
@@ -186,11 +186,40 @@ mod tests {
         ] {
             assert!(said.contains(line), "{line} is missing:\n{said}");
         }
-        let said = explain(&config, "PUT", "/admin/features/x", &user);
+        let said = explain("PUT", "/admin/features/x", &user);
         assert!(said.contains("decision   403 insufficient_scope"), "{said}");
-        assert!(explain(&config, "GET", "/a/../b", &user).contains("400 invalid_target"));
+        assert!(explain("GET", "/a/../b", &user).contains("400 invalid_target"));
         let refused = Sender::Refused("token_expired");
-        assert!(explain(&config, "GET", "/auth/me", &refused).contains("401 token_expired"));
-        assert!(explain(&config, "POST", "/auth/login", &refused).contains("decision   allow"));
+        assert!(explain("GET", "/auth/me", &refused).contains("401 token_expired"));
+        assert!(explain("POST", "/auth/login", &refused).contains("decision   allow"));
+    }
+
+    #[test]
+    fn conditions_and_what_is_forwarded_are_explained() {
+        let env = Env::from([
+            ("IDP_ACTOR_POOL_ID", "us-west-2_a"),
+            ("IDP_ACTOR_CLIENT_ID", "b"),
+            ("IDP_SERVICE_POOL_ID", "us-west-2_c"),
+            ("IDP_SERVICE_CLIENT_ID", "d"),
+        ]);
+        let text = include_str!("tests/everything.toml");
+        let config = parse("everything.toml", text, |root| Config::read(root, &env)).expect("reads");
+        let url = "https://example.com/v1/42/rest/of/it?v=2&w=x";
+        let nobody = Sender::MadeUp(TestToken::None);
+        let mut headers = HeaderMap::new();
+        assert!(explain(&config, "GET", url, &headers, &nobody).contains("route      none: no path matches"));
+        headers.insert("x-beta", "1".parse().expect("a value"));
+        headers.insert("x-any", "whatever".parse().expect("a value"));
+        let said = explain(&config, "GET", url, &headers, &nobody);
+        for line in [
+            "route      all: ",
+            "           with x-beta\n",
+            "           with v\n",
+            "upstream   one (weight 9): 127.0.0.1:1, name.internal:2, ",
+            "forwarded  /api/42/rest/of/it\n",
+            "decision   401 authentication_required",
+        ] {
+            assert!(said.contains(line), "{line} is missing:\n{said}");
+        }
     }
 }

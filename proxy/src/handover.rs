@@ -1,15 +1,17 @@
 //! Zero-downtime upgrade: the listening sockets are handed from the old process to the new one.
 //!
-//! The old process listens on a Unix socket. A new one, started with `--take-over`, connects, receives the
-//! listening sockets (SCM_RIGHTS) and begins to accept beside the old one; then it says so, and the old process
-//! drains and ends. The queue of a socket belongs to both, so no connection is lost in between.
+//! The old process listens on a Unix socket. A new one, started with `--take-over`, connects and receives the
+//! listening sockets (SCM_RIGHTS). Once it is ready it says so; the old one, if it still waits, answers; then the new
+//! one says that it serves, and begins to accept at once, while the old one drains and ends. The queue of a socket
+//! belongs to both, so no connection is lost in between. Whoever gets no answer leaves the sockets to the old one:
+//! there are never two that serve, nor none.
 
-use std::io::{self, IoSlice, IoSliceMut, Write};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use postern_common::Shutdown;
 use postern_common::exit::Exit;
@@ -17,7 +19,7 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags,
 };
-use tokio::io::{AsyncReadExt, Interest};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::UnixListener;
 
 use crate::app::Listeners;
@@ -26,13 +28,25 @@ use crate::sockets::Sockets;
 /// Sockets that one hand-over can carry.
 const MOST: usize = 64;
 
-/// How long each side waits for the other.
+/// How long the old process waits for the new one, and the new one for the sockets.
 const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How long a successor may take to be ready, from the sockets on: its predecessor waits for longer.
+const READY_WITHIN: Duration = Duration::from_secs(20);
+
+/// How long the new process waits for an answer of the old one.
+const ANSWER: Duration = Duration::from_secs(5);
 
 /// How long to wait after one that did not.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What the new process says once it serves.
+/// What the new process says once it is ready.
+const READY: &[u8] = b"ready\n";
+
+/// What the old one says to that.
+const GO: &[u8] = b"go\n";
+
+/// What the new process says when nothing keeps it from serving any more.
 const SERVING: &[u8] = b"serving\n";
 
 /// Waits for the process that takes over.
@@ -42,11 +56,19 @@ pub(crate) struct Heir {
     sockets: Vec<OwnedFd>,
 }
 
-/// A taken-over set of sockets, and the way to tell that they are served.
+/// A taken-over set of sockets, and the process that they came from.
 #[derive(Debug)]
 pub struct Inheritance {
     sockets: Sockets,
-    old: UnixStream,
+    old: Predecessor,
+}
+
+/// The process that serves until its successor is ready.
+#[derive(Debug)]
+pub struct Predecessor {
+    stream: UnixStream,
+    /// When this process has to be ready.
+    pub(crate) until: Instant,
 }
 
 impl Heir {
@@ -89,9 +111,9 @@ impl Heir {
     async fn hand_to(&self, mut stream: tokio::net::UnixStream) -> io::Result<()> {
         stream.writable().await?;
         stream.try_io(Interest::WRITABLE, || self.send(&stream))?;
-        let mut answer = [0; SERVING.len()];
-        tokio::time::timeout(TIMEOUT, stream.read_exact(&mut answer)).await??;
-        if answer == SERVING { Ok(()) } else { Err(io::Error::other("an unknown answer")) }
+        hear(&mut stream, READY, TIMEOUT).await?;
+        stream.write_all(GO).await?;
+        hear(&mut stream, SERVING, TIMEOUT).await
     }
 
     fn send(&self, stream: &tokio::net::UnixStream) -> io::Result<()> {
@@ -133,19 +155,40 @@ impl Inheritance {
         if sockets.is_empty() {
             return Err(io::Error::other("it passed no socket"));
         }
+        let old = Predecessor::new(old, Instant::now() + READY_WITHIN);
         Ok(Self { sockets: Sockets(sockets), old })
-    }
-
-    /// Tells the old process that its sockets are served.
-    pub(crate) fn announce(mut old: UnixStream) {
-        if let Err(error) = old.write_all(SERVING) {
-            tracing::warn!(%error, "cannot tell the old process that it is done");
-        }
     }
 
     /// The sockets, and what [`crate::App::take_over`] takes.
     #[must_use]
-    pub fn into_parts(self) -> (Sockets, UnixStream) {
+    pub fn into_parts(self) -> (Sockets, Predecessor) {
         (self.sockets, self.old)
     }
+}
+
+impl Predecessor {
+    pub(crate) fn new(stream: UnixStream, until: Instant) -> Self {
+        Self { stream, until }
+    }
+
+    /// Tells the old process that its sockets are served from now on, and calls `committed` once it is known to
+    /// listen: between its answer and its end.
+    ///
+    /// # Errors
+    /// If it does not listen any more: then it serves, and this process must not.
+    pub(crate) async fn relieve(self, committed: impl FnOnce()) -> io::Result<()> {
+        self.stream.set_nonblocking(true)?;
+        let mut stream = tokio::net::UnixStream::from_std(self.stream)?;
+        stream.write_all(READY).await?;
+        hear(&mut stream, GO, ANSWER).await?;
+        committed();
+        stream.write_all(SERVING).await
+    }
+}
+
+/// Waits for these words.
+async fn hear(stream: &mut tokio::net::UnixStream, words: &[u8], most: Duration) -> io::Result<()> {
+    let mut heard = vec![0; words.len()];
+    tokio::time::timeout(most, stream.read_exact(&mut heard)).await??;
+    if heard == words { Ok(()) } else { Err(io::Error::other("an unknown answer")) }
 }

@@ -47,7 +47,7 @@ pub use check::check;
 pub use config::Config;
 pub use context::Trace;
 pub use explain::{Sender, explain};
-pub use handover::Inheritance;
+pub use handover::{Inheritance, Predecessor};
 pub use schema::SCHEMA;
 pub use sockets::Sockets;
 

@@ -1,6 +1,7 @@
 //! The accept loop: plain sockets that the caller bound, caps in all and by address, one task per connection.
 
 use std::collections::HashMap;
+use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -115,7 +116,15 @@ impl Acceptor {
         let Ok(listener) = listener.into_std() else { return };
         for _ in 0..BACKLOG {
             let Ok(place) = self.places.try_take() else { return };
-            let Ok((stream, peer)) = listener.accept() else { return };
+            let (stream, peer) = match listener.accept() {
+                Ok(accepted) => accepted,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                // Of this one alone (accept(2) hands on what befell it in the queue): others wait behind it.
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection");
+                    continue;
+                }
+            };
             if stream.set_nonblocking(true).is_ok()
                 && let Ok(stream) = TcpStream::from_std(stream)
             {

@@ -140,3 +140,57 @@ fn choose(targets: &[Target], turn: u64) -> usize {
     }
     targets.first().map_or(0, |target| target.upstream)
 }
+
+#[cfg(test)]
+mod tests {
+    use postern_common::config::{Env, parse};
+
+    use super::*;
+    use crate::ids::Ids;
+
+    #[test]
+    fn a_canary_gets_its_share() {
+        let targets = [(0, 90), (1, 10), (2, 0)].map(|(upstream, weight)| Target { upstream, weight });
+        let count = |turns: &mut dyn Iterator<Item = u64>| {
+            let mut count = [0_u32; 3];
+            turns.for_each(|turn| count[choose(&targets, turn)] += 1);
+            count
+        };
+        assert_eq!(count(&mut (0..1000)), [900, 100, 0]);
+        // As requests are spread: of 100,000, the deviation of a tenth is 95.
+        let ids = Ids::new();
+        let [most, canary, none] = count(&mut (0..100_000).map(|_| ids.number()));
+        assert!((9_300..10_700).contains(&canary), "{canary}");
+        assert_eq!((most + canary, none), (100_000, 0));
+    }
+
+    #[test]
+    fn a_reload_keeps_the_upstreams_that_did_not_change() {
+        let env = Env::from([
+            ("IDP_ACTOR_POOL_ID", "us-west-2_actors"),
+            ("IDP_ACTOR_CLIENT_ID", "web"),
+            ("IDP_SERVICE_POOL_ID", "us-west-2_services"),
+            ("IDP_SERVICE_CLIENT_ID", "machines"),
+        ]);
+        let (metrics, clock) = (Metrics::new().expect("metrics"), Clock::system());
+        let load = |retries: u32, before: Option<&Live>| {
+            let text = format!(
+                "[[listen]]\naddress = \"127.0.0.1:0\"\n[limits]\nmin_rate = {}\n\
+                 [upstream.changed]\naddresses = [\"127.0.0.1:1\"]\nretries = {retries}\n\
+                 [upstream.same]\naddresses = [\"127.0.0.1:2\"]\n",
+                retries + 1
+            );
+            let config = parse("test.toml", &text, |root| Config::read(root, &env)).expect("reads");
+            Live::new(config, before, &metrics, &clock).expect("ready")
+        };
+        let before = load(0, None);
+        let after = load(1, Some(&before));
+        let pool = |live: &Live, name| {
+            Arc::clone(live.pools.iter().find(|pool| pool.config.name == name).expect("a pool"))
+        };
+        let kept = |name| Arc::ptr_eq(&pool(&before, name), &pool(&after, name));
+        assert!(kept("same"), "with its addresses, their health and their latency");
+        assert!(!kept("changed"));
+        assert_eq!((pool(&after, "changed").config.retries, after.limits.min_rate), (1, 2));
+    }
+}

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use postern_common::config::{self, Env};
 use postern_common::exit::Exit;
 use postern_common::supervisor::Supervisor;
@@ -46,6 +47,9 @@ enum Command {
         /// none, user, service:NAME, or a real token, which is verified.
         #[arg(long, default_value = "none")]
         token: String,
+        /// A field that the request carries, such as `X-Beta: 1`; may be given again.
+        #[arg(long = "header", value_name = "NAME: VALUE", value_parser = header)]
+        headers: Vec<(HeaderName, HeaderValue)>,
     },
     /// Print the JSON schema of the configuration, for editors.
     Schema,
@@ -63,7 +67,10 @@ fn main() -> ExitCode {
     Exit::report(match arguments.command.unwrap_or(Command::Run { take_over: false }) {
         Command::Run { take_over } => run(&arguments.config, &env, take_over),
         Command::Check => check(&arguments.config, &env),
-        Command::Explain { method, url, token } => explain(&arguments.config, &env, &method, &url, &token),
+        Command::Explain { method, url, token, headers } => {
+            let headers = headers.into_iter().collect();
+            explain(&arguments.config, &env, (&method, &url, &headers), &token)
+        }
         Command::Schema => schema(),
     })
 }
@@ -115,16 +122,29 @@ fn check(path: &Path, env: &Env) -> Result<(), Exit> {
 }
 
 #[expect(clippy::print_stdout, reason = "the answer of a command")]
-fn explain(path: &Path, env: &Env, method: &str, url: &str, token: &str) -> Result<(), Exit> {
+fn explain(
+    path: &Path,
+    env: &Env,
+    (method, url, headers): (&str, &str, &HeaderMap),
+    token: &str,
+) -> Result<(), Exit> {
     let config = config::load(path, |root| Config::read(root, env))?;
     let sender = match (token, token.strip_prefix("service:")) {
         ("none", _) => Sender::MadeUp(TestToken::None),
-        ("user", _) => Sender::MadeUp(TestToken::User { groups: Vec::new(), scopes: Vec::new() }),
+        ("user", _) => Sender::MadeUp(TestToken::user()),
         (_, Some(name)) => Sender::MadeUp(TestToken::Service(name.to_owned())),
         (token, None) => verify(&config, token)?,
     };
-    print!("{}", postern_proxy::explain(&config, method, url, &sender));
+    print!("{}", postern_proxy::explain(&config, method, url, headers, &sender));
     Ok(())
+}
+
+/// `NAME: VALUE`, as in a request.
+fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
+    let field = text.split_once(':').and_then(|(name, value)| {
+        Some((HeaderName::try_from(name).ok()?, HeaderValue::try_from(value.trim()).ok()?))
+    });
+    field.ok_or_else(|| "must be a header such as X-Beta: 1".to_owned())
 }
 
 /// Verifies a real token with the keys of its issuer.

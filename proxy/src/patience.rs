@@ -50,7 +50,9 @@ pub(crate) enum Fault {
 pub(crate) struct Patience {
     pub(crate) alarm: Alarm,
     pub(crate) reading: Option<Stall>,
-    pub(crate) writing: Option<Stall>,
+    writing: Option<Stall>,
+    /// Since when the reader has not been waited for: it had taken all there was.
+    resting: Option<Instant>,
     /// Of a tunnel: both directions together.
     silence: Option<Stall>,
     /// Bytes that came from the client and went to it.
@@ -177,26 +179,46 @@ impl Patience {
         self.reading.get_or_insert_with(|| Stall { since: Instant::now(), moved });
     }
 
-    /// The client is waited for: it takes nothing.
+    /// The client is waited for: it takes nothing just now.
     pub(crate) fn wait_for_reader(&mut self) {
         let moved = self.sent;
-        self.writing.get_or_insert_with(|| Stall { since: Instant::now(), moved });
+        let stall = self.writing.get_or_insert_with(|| Stall { since: Instant::now(), moved });
+        if let Some(resting) = self.resting.take() {
+            stall.since += resting.elapsed();
+        }
+    }
+
+    /// The client has taken all there was. Whether it had been waited for: that time counts on when it is again, or
+    /// who takes a little now and then would be slower than the least rate for ever.
+    pub(crate) fn rest_from_reader(&mut self) -> bool {
+        let waited = self.writing.is_some() && self.resting.is_none();
+        if waited {
+            self.resting = Some(Instant::now());
+        }
+        waited
+    }
+
+    /// The next request owes nothing for the one before.
+    pub(crate) fn begin(&mut self) {
+        (self.reading, self.writing, self.resting) = (None, None, None);
     }
 
     /// Whether the client has kept us waiting for too long.
     pub(crate) fn poll(&mut self, watch: &Watch, limits: &Limits, cx: &mut Context<'_>) -> Poll<Fault> {
         let deadline = watch.deadline();
         let window = limits.stall_timeout;
-        let least = u64::from(limits.min_rate) * window.as_secs().max(1);
+        let least = limits.least_bytes();
         loop {
-            let stalls = [self.reading, self.writing].into_iter().flatten().map(|stall| stall.since + window);
+            let writing = self.writing.filter(|_| self.resting.is_none());
+            let stalls = [self.reading, writing].into_iter().flatten().map(|stall| stall.since + window);
             let Some(due) = stalls.chain(deadline).min() else { return Poll::Pending };
             ready!(self.alarm.poll(due, cx));
             if deadline.is_some_and(|deadline| deadline <= due) {
                 return Poll::Ready(Fault::Deadline);
             }
             let now = Instant::now();
-            for (stall, moved) in [(&mut self.reading, self.received), (&mut self.writing, self.sent)] {
+            let writing = self.writing.as_mut().filter(|_| self.resting.is_none());
+            for (stall, moved) in [(self.reading.as_mut(), self.received), (writing, self.sent)] {
                 match stall {
                     Some(stall) if stall.since + window <= now => {
                         if moved - stall.moved < least {

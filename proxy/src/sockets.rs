@@ -2,7 +2,7 @@
 //! by a service manager that holds them and passes them to each process that it starts (socket activation).
 //!
 //! The manager's protocol is that of [`sd_listen_fds(3)`](https://www.freedesktop.org/software/systemd/man/latest/sd_listen_fds.html):
-//! `LISTEN_FDS` sockets from descriptor 3 on, for the process that `LISTEN_PID` names. While no process runs, clients
+//! `LISTEN_FDS` sockets from descriptor 3 on, where `LISTEN_PID` names this process. While no process runs, clients
 //! wait in the queue of the socket, so that a restart refuses nobody. A socket is known by its address: it serves the
 //! listener of the configuration that has the same one.
 

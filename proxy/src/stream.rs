@@ -104,8 +104,9 @@ impl ClientStream {
 
     /// Writes in pieces of which each must be taken in the time that the least rate gives it.
     async fn write(&mut self, mut data: Bytes, end: bool) -> Result<()> {
-        let seconds = self.limits.stall_timeout.as_secs().max(1);
-        let piece = usize::try_from(u64::from(self.limits.min_rate) * seconds).unwrap_or(usize::MAX);
+        // None shorter than a second's worth, or an answer would become a flood of frames.
+        let piece = self.limits.least_bytes().max(self.limits.min_rate.into());
+        let piece = usize::try_from(piece).unwrap_or(usize::MAX);
         self.watch.note_progress();
         while data.len() > piece {
             let part = data.split_to(piece);
@@ -131,7 +132,7 @@ impl ClientStream {
         .await?;
         patience.sent += length;
         // While a slow reader took its time, the upstream was not waited for.
-        if patience.writing.take().is_some() {
+        if patience.rest_from_reader() {
             watch.note_progress();
         }
         Ok(())

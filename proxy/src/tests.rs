@@ -1,6 +1,7 @@
 //! The gateway over real sockets: what an origin gets to see, byte by byte, and what a client is told.
 
 mod breaks;
+mod decisions;
 mod door;
 mod encrypted;
 mod front;

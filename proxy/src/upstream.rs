@@ -203,15 +203,19 @@ impl Pool {
         mix(self.turn.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed)) >> 1
     }
 
-    /// A request reached its answer.
-    pub(crate) fn note_answer(&self, endpoint: &Endpoint, status: u16, micros: u64) {
+    /// A request reached its answer, `micros` after the choice of its address.
+    pub(crate) fn note_answer(&self, endpoint: &Endpoint, status: u16, micros: u64, now: Instant) {
         self.budget.note_request();
-        if (502..=504).contains(&status) { self.note_failure(endpoint) } else { endpoint.succeeded(micros) }
+        if (502..=504).contains(&status) {
+            self.note_failure(endpoint, now);
+        } else {
+            endpoint.succeeded(micros, self.ms_at(now));
+        }
     }
 
     /// An attempt failed at the upstream.
-    pub(crate) fn note_failure(&self, endpoint: &Endpoint) {
-        if endpoint.failed(&self.config.outlier, self.now_ms()) {
+    pub(crate) fn note_failure(&self, endpoint: &Endpoint, now: Instant) {
+        if endpoint.failed(&self.config.outlier, self.ms_at(now)) {
             self.ejections.inc();
             tracing::warn!(upstream = %self.config.name, address = %endpoint.address, "address ejected for failing");
         }

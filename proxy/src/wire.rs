@@ -241,7 +241,7 @@ impl Wire {
             }
         }
         // While a slow reader took its time, the upstream was not waited for.
-        if self.patience.writing.take().is_some() {
+        if self.patience.rest_from_reader() {
             self.watch.note_progress();
         }
         Poll::Ready(Ok(()))
@@ -261,7 +261,7 @@ impl Wire {
             return self.poll_slow_reader(cx);
         }
         if self.is_tls() {
-            self.patience.writing = None;
+            self.patience.rest_from_reader();
             self.note_backlog(false);
         }
         flushed
@@ -306,8 +306,11 @@ impl AsyncWrite for Wire {
         ready!(this.poll_drain(cx))?;
         match this.io()?.poll_write(cx, data) {
             Poll::Ready(written) => {
-                this.patience.writing = None;
-                this.patience.sent += *written.as_ref().unwrap_or(&0) as u64;
+                let length = *written.as_ref().unwrap_or(&0);
+                this.patience.sent += length as u64;
+                if length == data.len() {
+                    this.patience.rest_from_reader();
+                }
                 Poll::Ready(written)
             }
             Poll::Pending => this.poll_slow_reader(cx),

@@ -14,6 +14,8 @@ use postern_tests::{Client, Pools, ports, raw};
 use rustls::RootCertStore;
 use serde_json::Value;
 use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 /// How long something may take before the test fails rather than hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -205,6 +207,52 @@ async fn twenty_processes_take_over_from_one_another_and_no_request_fails() {
     let ended = running.stop("TERM").await;
     assert_eq!(ended.status, Some(0));
     assert!(ended.told.concat().contains("STOPPING=1"), "this one does: {:?}", ended.told);
+}
+
+#[tokio::test]
+async fn a_predecessor_that_drains_tells_the_service_manager_nothing_any_more() {
+    let site = Site::new().await;
+    site.write(&format!("{}[stop]\nlinger = \"20s\"\n", site.text));
+    let old = ready(&site.program()).await;
+    let mut busy = TcpStream::connect(site.plain).await.expect("connected");
+    let idle = TcpStream::connect(site.plain).await.expect("connected");
+    let new = ready(&site.program().arg("--take-over")).await;
+    // Who is told to go is told so by a process that knows it has been relieved.
+    let mut told = String::new();
+    while !told.contains("onnection: close") {
+        busy.write_all(b"GET /open HTTP/1.1\r\nHost: gate\r\n\r\n").await.expect("written");
+        let mut answer = [0; 4096];
+        let length = tokio::time::timeout(PATIENCE, busy.read(&mut answer)).await.expect("an answer in time");
+        told = String::from_utf8_lossy(&answer[..length.expect("an answer")]).into_owned();
+        assert!(told.starts_with("HTTP/1.1 200 "), "{told:?}");
+    }
+    old.signal("TERM").await;
+    drop(idle);
+    let ended = old.wait().await;
+    assert_eq!(ended.status, Some(0), "{}", ended.stderr);
+    assert!(ended.told.is_empty(), "it is not the main process any more: {:?}", ended.told);
+    assert_eq!(new.stop("TERM").await.status, Some(0));
+}
+
+#[tokio::test]
+async fn a_successor_that_waits_for_keys_ends_at_once_when_it_is_told_to() {
+    let site = Site::new().await;
+    let old = ready(&site.program()).await;
+    let nowhere = site
+        .program()
+        .arg("--take-over")
+        .env("AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER", "http://127.0.0.1:1");
+    let new = nowhere.start();
+    let waiting = async {
+        while !new.log().contains("the keys could not be refreshed") {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, waiting).await.expect("the successor looks for keys");
+    let ended = new.stop("TERM").await;
+    assert!(ended.status == Some(69) && ended.told.is_empty(), "{ended:?}");
+    let _ = raw::send(site.plain, b"GET /open HTTP/1.1\r\nHost: gate\r\n\r\n").await.expect(200);
+    assert_eq!(old.stop("TERM").await.status, Some(0), "the old one has served on");
 }
 
 /// Asks for readiness again and again, as a load balancer does; ends when it is red.

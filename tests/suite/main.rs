@@ -16,6 +16,7 @@ mod contract;
 mod document;
 mod endurance;
 mod gateway_changes;
+mod gateway_commands;
 mod gateway_deploy;
 mod guard;
 mod hostile;

@@ -81,6 +81,12 @@ impl Limits {
         Self { store: env.get("POSTERN_LIMITS_STORE").map(str::to_owned), ..Self::default() }
     }
 
+    /// What has to move of a body within `stall_timeout`, at the least rate.
+    pub(crate) fn least_bytes(&self) -> u64 {
+        let window_ms = u64::try_from(self.stall_timeout.as_millis()).unwrap_or(u64::MAX);
+        (u64::from(self.min_rate).saturating_mul(window_ms) / 1000).max(1)
+    }
+
     pub(super) fn read(section: &Object<'_>, env: &Env) -> Option<Self> {
         let default = Self::from_env(env);
         let head = HeadLimits {

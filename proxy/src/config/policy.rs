@@ -41,7 +41,7 @@ fn read_users(field: Field<'_>) -> Option<UserRule> {
     })
 }
 
-fn read_claims(section: &Object<'_>) -> Option<Vec<(String, serde_json::Value)>> {
+pub(super) fn read_claims(section: &Object<'_>) -> Option<Vec<(String, serde_json::Value)>> {
     Some(section.entries(|name, field| Some((name.to_owned(), field.node().to_json()))))
 }
 

@@ -1,6 +1,7 @@
-use postern_common::decode::{Field, Value};
+use http::{HeaderMap, HeaderName, HeaderValue};
+use postern_common::decode::{Field, Object, Value};
 
-use super::{Route, Upstream, texts};
+use super::{Route, Upstream, policy, texts};
 
 /// `[[test]]`: a request and what must become of it.
 #[derive(Clone, Debug, PartialEq)]
@@ -11,6 +12,8 @@ pub struct RouteTest {
     pub target: String,
     /// The host; default `localhost`.
     pub host: String,
+    /// The fields, as far as routes look at them; default none.
+    pub headers: HeaderMap,
     /// Who sends it; default nobody.
     pub token: TestToken,
     /// The name of the route that it must take; not looked at without.
@@ -26,12 +29,14 @@ pub struct RouteTest {
 pub enum TestToken {
     /// No token.
     None,
-    /// A user in these groups with these scopes.
+    /// A user in these groups with these scopes and claims.
     User {
         /// Groups.
         groups: Vec<String>,
         /// Scopes.
         scopes: Vec<String>,
+        /// Further claims.
+        claims: Vec<(String, serde_json::Value)>,
     },
     /// The service of this name.
     Service(String),
@@ -47,6 +52,7 @@ pub(super) fn read(field: Field<'_>, routes: &[Route], upstreams: &[Upstream]) -
                 .or_else(|| field.fail("invalid_format", "must be a method and a target, such as GET /a?b=c"))
         });
         let host = test.or("host", "localhost".to_owned(), |field| field.text(1..=253));
+        let headers = test.section("headers", |section| Some(read_headers(section))).unwrap_or_default();
         let token = test.or("token", TestToken::None, TestToken::read);
         let route = test.optional("route", |field| {
             let name = field.text(1..=100)?;
@@ -77,17 +83,35 @@ pub(super) fn read(field: Field<'_>, routes: &[Route], upstreams: &[Upstream]) -
             }
         });
         let (method, target) = request?;
-        Some(RouteTest { method, target, host, token, route, upstream, decision: decision? })
+        Some(RouteTest { method, target, host, headers, token, route, upstream, decision: decision? })
     })
 }
 
+/// `{ X-Beta = "1" }`.
+fn read_headers(section: &Object<'_>) -> HeaderMap {
+    let fields = section.entries(|name, field| {
+        let value = field.text(0..=4096)?;
+        match (HeaderName::try_from(name), HeaderValue::try_from(value)) {
+            (Ok(name), Ok(value)) => Some((name, value)),
+            (Err(_), _) | (_, Err(_)) => field.fail("invalid_format", "is not a header"),
+        }
+    });
+    fields.into_iter().collect()
+}
+
 impl TestToken {
-    /// `"none"`, `"user"`, `"service:NAME"` or `{ groups = […], scopes = […] }` for a user.
+    /// A user of whom nothing more is known.
+    #[must_use]
+    pub const fn user() -> Self {
+        Self::User { groups: Vec::new(), scopes: Vec::new(), claims: Vec::new() }
+    }
+
+    /// `"none"`, `"user"`, `"service:NAME"` or `{ groups = […], scopes = […], claims = { … } }` for a user.
     fn read(field: Field<'_>) -> Option<Self> {
         if let Value::String(text) = field.value() {
             return match (text.as_str(), text.strip_prefix("service:")) {
                 ("none", _) => Some(Self::None),
-                ("user", _) => Some(Self::User { groups: Vec::new(), scopes: Vec::new() }),
+                ("user", _) => Some(Self::user()),
                 (_, Some(name)) if !name.is_empty() => Some(Self::Service(name.to_owned())),
                 _ => field.fail("invalid_choice", "must be none, user, service:NAME or a table"),
             };
@@ -96,6 +120,7 @@ impl TestToken {
             Some(Self::User {
                 groups: user.or("groups", Vec::new(), texts),
                 scopes: user.or("scopes", Vec::new(), texts),
+                claims: user.section("claims", policy::read_claims).unwrap_or_default(),
             })
         })
     }

@@ -133,10 +133,10 @@ impl Carrier {
     /// Answers what is no request of ours; the other streams of its connection go on.
     async fn refuse(&self, mut session: HttpSession, fault: HeadFault) {
         let id = self.state.ids.next(self.state.clock.now());
-        let problem = at_door(&self.state, &self.limits, client(&session))
-            .unwrap_or_else(|| Problem::new(fault.code()).detail(fault.detail()));
-        let rendered = problem.render(&id.to_string());
-        self.state.note_at_door(id, problem.code(), "HTTP/2", client(&session));
+        let problem = Problem::new(fault.code()).detail(fault.detail());
+        let limits = (&*self.state, &*self.limits);
+        let (code, rendered) = at_door(limits, client(&session), &problem, &id.to_string());
+        self.state.note_at_door(id, code, "HTTP/2", client(&session));
         let Ok(mut head) = ResponseHeader::build(rendered.status, Some(4)) else { return };
         for (name, value) in &rendered.headers {
             let _always_fits = head.insert_header(name, value);

@@ -1,5 +1,7 @@
 //! What becomes of a request that an upstream or a client let down.
 
+use std::time::Instant;
+
 use pingora_core::{Error, ErrorSource, ErrorType};
 use pingora_proxy::{FailToProxy, Session};
 use postern_common::{Code, Problem};
@@ -11,7 +13,7 @@ use crate::patience::Fault;
 /// No connection: nothing was sent, so that any method may be tried at another address.
 pub(super) fn to_connect(ctx: &Context, mut error: Box<Error>) -> Box<Error> {
     let Some(attempt) = &ctx.attempt else { return error };
-    attempt.pool.note_failure(&attempt.ticket.endpoint);
+    attempt.pool.note_failure(&attempt.ticket.endpoint, Instant::now());
     error.set_retry(ctx.may_retry(&attempt.pool));
     error
 }
@@ -38,7 +40,7 @@ pub(super) fn while_proxying(
         if error.retry() {
             error.set_retry(ctx.may_retry(&attempt.pool));
         } else {
-            attempt.pool.note_failure(&attempt.ticket.endpoint);
+            attempt.pool.note_failure(&attempt.ticket.endpoint, Instant::now());
         }
     }
     error
@@ -53,7 +55,7 @@ pub(super) async fn answer(session: &mut Session, error: &Error, ctx: &mut Conte
     if let (Some(Code::UpstreamTimeout), None, Some(attempt)) = (code, ctx.refused, &ctx.attempt)
         && !matches!(error.esource(), ErrorSource::Upstream)
     {
-        attempt.pool.note_failure(&attempt.ticket.endpoint);
+        attempt.pool.note_failure(&attempt.ticket.endpoint, Instant::now());
     }
     ctx.refused = code;
     ctx.is_abandoned = code.is_none();

@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use super::{cors, watch, wire};
 use crate::access::Event;
-use crate::context::{Context, Quota};
+use crate::context::Context;
 use crate::injection::REQUEST_ID;
 use crate::live::NO_ROUTE;
 use crate::metrics::OK;
@@ -34,7 +34,7 @@ pub(super) fn note_response(session: &Session, response: &ResponseHeader, ctx: &
     if let Some(attempt) = &ctx.attempt {
         let now = Instant::now();
         let micros = u64::try_from((now - attempt.began).as_micros()).unwrap_or(u64::MAX);
-        attempt.pool.note_answer(&attempt.ticket.endpoint, status.as_u16(), micros);
+        attempt.pool.note_answer(&attempt.ticket.endpoint, status.as_u16(), micros, now);
         if let Some(watch) = watch(session) {
             watch.note_answer(ctx.read_timeout(&attempt.pool), now);
         }
@@ -96,11 +96,12 @@ pub(super) fn dress_common(session: &Session, response: &mut ResponseHeader, ctx
             response.insert_header(name, value)?;
         }
     }
-    if let Some(Quota { name, most, window_s, remaining, reset_s, is_of_route }) = ctx.quota
-        && (is_of_route || ctx.refused == Some(Code::RateLimited))
+    if let Some(quota) = ctx.quota
+        && (quota.is_of_route || ctx.refused == Some(Code::RateLimited))
     {
-        response.insert_header("RateLimit-Policy", format!("\"{name}\";q={most};w={window_s}"))?;
-        response.insert_header("RateLimit", format!("\"{name}\";r={remaining};t={reset_s}"))?;
+        for (name, value) in quota.fields() {
+            response.insert_header(name, value)?;
+        }
     }
     Ok(())
 }

@@ -4,8 +4,10 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
+use http::{HeaderName, HeaderValue};
 use pingora_proxy::Session;
 use postern_common::cache::Cache;
+use postern_common::problem::Rendered;
 use postern_common::{Code, Problem};
 
 use super::wire;
@@ -43,28 +45,42 @@ pub(super) fn by_address(state: &State, ctx: &mut Context) -> Result<(), Problem
     let Some(address) = ctx.client else { return Ok(()) };
     ctx.client_key = state.address_key(address, BY_ADDRESS);
     match ctx.live.limits.address {
-        Some(rate) => take(state, ctx, ("address", false), rate, ctx.client_key),
+        Some(rate) => take(state, ctx, ("address", false), rate, (ctx.client_key, ctx.started)),
         None => Ok(()),
     }
 }
 
-/// What goes before the refusal of a head that never became a request: it counts as one of its sender's all the same.
-/// Behind a trusted proxy the sender is not known, because such a head is not believed.
-pub(crate) fn at_door(state: &State, limits: &Limits, sender: Option<IpAddr>) -> Option<Problem> {
-    let (rate, sender) = (limits.address?, sender?);
-    if limits.trusted_proxies.iter().any(|network| network.contains(sender)) {
-        return None;
+/// The refusal of a head that never became a request, with its code: it counts as one of its sender's all the same,
+/// and who sends too many hears that instead. Behind a trusted proxy the sender is not known, because such a head is
+/// not believed.
+pub(crate) fn at_door(
+    (state, limits): (&State, &Limits),
+    sender: Option<IpAddr>,
+    problem: &Problem,
+    request_id: &str,
+) -> (Code, Rendered) {
+    let trusted = |address: &IpAddr| limits.trusted_proxies.iter().any(|network| network.contains(*address));
+    if let (Some(rate), Some(sender)) = (limits.address, sender.filter(|sender| !trusted(sender))) {
+        let key = state.address_key(sender, BY_ADDRESS);
+        let verdict = state.limiter.take(rate, key, state.nanos(Instant::now()));
+        if let Verdict::Refused { retry_after } = verdict {
+            let mut rendered = refused(retry_after).render(request_id);
+            for (name, value) in quota(rate, verdict, ("address", false)).fields() {
+                if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
+                    rendered.headers.insert(name, value);
+                }
+            }
+            return (Code::RateLimited, rendered);
+        }
     }
-    match state.limiter.take(rate, state.address_key(sender, BY_ADDRESS), state.nanos(Instant::now())) {
-        Verdict::Allowed { .. } => None,
-        Verdict::Refused { retry_after } => Some(refused(retry_after)),
-    }
+    (problem.code(), problem.render(request_id))
 }
 
 /// The limit of `limits.principal`.
 pub(super) fn by_principal(state: &State, ctx: &mut Context) -> Result<(), Problem> {
     match (ctx.live.limits.principal, principal_key(state, ctx, BY_PRINCIPAL)) {
-        (Some(rate), Some(key)) => take(state, ctx, ("principal", false), rate, key),
+        // The check of the token may have waited for keys, so that the clock is read anew.
+        (Some(rate), Some(key)) => take(state, ctx, ("principal", false), rate, (key, Instant::now())),
         _ => Ok(()),
     }
 }
@@ -86,7 +102,7 @@ pub(super) async fn by_route(state: &State, route: &Route, ctx: &mut Context) ->
             RateBy::Route => Some(salt),
         };
         if let Some(key) = key {
-            take(state, ctx, (name(limit.by), true), limit.rate, key)?;
+            take(state, ctx, (name(limit.by), true), limit.rate, (key, Instant::now()))?;
         }
     }
     Ok(())
@@ -115,7 +131,7 @@ async fn count(
     let key = format!("limit:{:016x}:{}", hasher.finish(), now_ms / window_ms);
     let left_ms = u64::try_from(window_ms - now_ms % window_ms).unwrap_or(0);
     let most = u64::from(limit.requests);
-    let (used_up, now) = (state.keys.hash_one((USED_UP, &key, most)), state.nanos(ctx.started));
+    let (used_up, now) = (state.keys.hash_one((USED_UP, &key, most)), state.nanos(Instant::now()));
     let counted = if state.limiter.exhausted(used_up, now) {
         most + 1
     } else {
@@ -153,21 +169,26 @@ fn take(
     ctx: &mut Context,
     (name, is_of_route): (&'static str, bool),
     rate: Rate,
-    key: u64,
+    (key, now): (u64, Instant),
 ) -> Result<(), Problem> {
-    let verdict = state.limiter.take(rate, key, state.nanos(ctx.started));
-    let (remaining, reset) = match verdict {
-        Verdict::Allowed { remaining } => (remaining, Duration::from_nanos(rate.interval_ns)),
-        Verdict::Refused { retry_after } => (0, retry_after),
-    };
-    if ctx.quota.is_none_or(|known| remaining <= known.remaining) {
-        let (most, window_s) = (rate.burst, rate.window().as_secs().max(1));
-        ctx.quota = Some(Quota { name, most, window_s, remaining, reset_s: seconds(reset), is_of_route });
+    let verdict = state.limiter.take(rate, key, state.nanos(now));
+    let quota = quota(rate, verdict, (name, is_of_route));
+    if ctx.quota.is_none_or(|known| quota.remaining <= known.remaining) {
+        ctx.quota = Some(quota);
     }
     match verdict {
         Verdict::Allowed { .. } => Ok(()),
         Verdict::Refused { retry_after } => Err(refused(retry_after)),
     }
+}
+
+fn quota(rate: Rate, verdict: Verdict, (name, is_of_route): (&'static str, bool)) -> Quota {
+    let (remaining, reset) = match verdict {
+        Verdict::Allowed { remaining } => (remaining, Duration::from_nanos(rate.interval_ns)),
+        Verdict::Refused { retry_after } => (0, retry_after),
+    };
+    let (most, window_s) = (rate.burst, rate.window().as_secs().max(1));
+    Quota { name, most, window_s, remaining, reset_s: seconds(reset), is_of_route }
 }
 
 fn refused(retry_after: Duration) -> Problem {

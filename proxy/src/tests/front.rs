@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use h2::client::SendRequest;
 use h2::{RecvStream, SendStream};
-use http::{Request, Response};
+use http::{HeaderMap, Request, Response};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use serde_json::Value;
@@ -28,6 +28,7 @@ pub(super) struct Front {
 #[derive(Debug)]
 pub(super) struct Reply {
     pub(super) status: u16,
+    pub(super) headers: HeaderMap,
     pub(super) body: Bytes,
 }
 
@@ -120,7 +121,7 @@ pub(super) async fn reply(answer: h2::client::ResponseFuture) -> Result<Reply, h
             body.flow_control().release_capacity(part.len())?;
             whole.extend_from_slice(&part);
         }
-        Ok(Reply { status: head.status.as_u16(), body: whole.into() })
+        Ok(Reply { status: head.status.as_u16(), headers: head.headers, body: whole.into() })
     };
     tokio::time::timeout(PATIENCE, reading).await.expect("an answer in time")
 }

@@ -1,16 +1,17 @@
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair};
 use postern_common::config::{Env, parse};
 use postern_common::{Clock, Shutdown};
 use tokio::net::TcpListener;
 
-use super::harness::{Gateway, PATIENCE};
+use super::harness::{Gateway, PATIENCE, serve_keys};
 use super::origin::{Manner, Origin};
-use crate::{App, Config, Inheritance, Listeners};
+use crate::{App, Config, Inheritance, Listeners, Predecessor};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_process_takes_the_sockets_over_and_no_request_fails() {
@@ -66,11 +67,10 @@ async fn a_new_process_takes_the_sockets_over_and_no_request_fails() {
     assert!(!new.origin.seen().is_empty(), "the new process serves");
 }
 
-#[tokio::test]
-async fn who_is_not_ready_does_not_take_over() {
-    // Nothing listens there: no keys are found.
+/// A gateway whose keys are at `pool`.
+fn app(pool: &str) -> App {
     let env = Env::from([
-        ("AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER", "http://127.0.0.1:1"),
+        ("AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER", pool),
         ("IDP_ACTOR_POOL_ID", "actors"),
         ("IDP_ACTOR_CLIENT_ID", "web"),
         ("IDP_SERVICE_POOL_ID", "services"),
@@ -78,13 +78,79 @@ async fn who_is_not_ready_does_not_take_over() {
     ]);
     let text = "[[listen]]\naddress = \"127.0.0.1:0\"\n[access_log]\nto = \"off\"\n";
     let config = parse("test.toml", text, |root| Config::read(root, &env)).expect("a good configuration");
-    let app = App::build(config, Clock::system()).expect("builds");
-    let (mut old, new) = UnixStream::pair().expect("a pair");
-    let listeners = Listeners { public: Vec::new(), admin: None };
-    let soon = Duration::from_millis(50);
-    let refused = app.take_over_within(soon, listeners, new, Shutdown::new()).await.expect_err("not ready");
-    assert!(refused.status() == 69 && refused.message().contains("keys"), "{refused}");
+    App::build(config, Clock::system()).expect("builds")
+}
+
+/// A successor has so much time in these tests.
+fn predecessor(most: Duration) -> (UnixStream, Predecessor) {
+    let (old, new) = UnixStream::pair().expect("a pair");
+    (old, Predecessor::new(new, Instant::now() + most))
+}
+
+const NO_LISTENERS: Listeners = Listeners { public: Vec::new(), admin: None };
+
+/// Nothing listens there: no keys are found.
+const NOWHERE: &str = "http://127.0.0.1:1";
+
+#[track_caller]
+fn told(mut old: UnixStream) -> String {
     let mut told = String::new();
     old.read_to_string(&mut told).expect("an end");
-    assert_eq!(told, "", "the old one serves on");
+    told
+}
+
+#[tokio::test]
+async fn who_is_not_ready_does_not_take_over() {
+    let (old, predecessor) = predecessor(Duration::from_millis(50));
+    let refused = app(NOWHERE).take_over(NO_LISTENERS, predecessor, Shutdown::new()).await;
+    let refused = refused.expect_err("not ready");
+    assert!(refused.status() == 69 && refused.message().contains("keys"), "{refused}");
+    assert_eq!(told(old), "", "the old one serves on");
+}
+
+#[tokio::test]
+async fn who_is_told_to_stop_before_it_is_ready_ends_at_once() {
+    let (old, predecessor) = predecessor(Duration::from_secs(3600));
+    let shutdown = Shutdown::new();
+    let running = tokio::spawn(app(NOWHERE).take_over(NO_LISTENERS, predecessor, shutdown.clone()));
+    shutdown.begin();
+    let ended = tokio::time::timeout(PATIENCE, running).await.expect("an end in time");
+    assert_eq!(ended.expect("does not panic").expect_err("stopped").status(), 69);
+    assert_eq!(told(old), "", "the old one serves on");
+}
+
+#[tokio::test]
+async fn who_is_ready_when_nobody_waits_any_more_does_not_serve() {
+    let key = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).expect("a key");
+    let pool = format!("http://{}", serve_keys(&key).await);
+    let (old, predecessor) = predecessor(PATIENCE);
+    drop(old);
+    let running = app(&pool).take_over(NO_LISTENERS, predecessor, Shutdown::new());
+    let refused = tokio::time::timeout(PATIENCE, running).await.expect("an end in time");
+    let refused = refused.expect_err("two would serve");
+    assert!(refused.status() == 69 && refused.message().contains("does not wait"), "{refused}");
+}
+
+#[tokio::test]
+async fn the_old_process_is_known_to_listen_before_it_is_relieved() {
+    for answer in ["", "no\n"] {
+        let (mut old, predecessor) = predecessor(PATIENCE);
+        old.write_all(answer.as_bytes()).expect("a pair");
+        old.shutdown(std::net::Shutdown::Write).expect("a pair");
+        let relieved = predecessor.relieve(|| panic!("the manager is told of nobody")).await;
+        assert!(relieved.is_err(), "{answer:?}");
+        assert_eq!(told(old), "ready\n");
+    }
+    let (mut old, predecessor) = predecessor(PATIENCE);
+    old.write_all(b"go\n").expect("a pair");
+    let before = old.try_clone().expect("a descriptor");
+    let committed = move || {
+        before.set_nonblocking(true).expect("a pair");
+        let mut heard = [0; 64];
+        let length = (&before).read(&mut heard).expect("words");
+        assert_eq!(heard[..length], *b"ready\n", "the old one must not end before");
+        before.set_nonblocking(false).expect("a pair");
+    };
+    predecessor.relieve(committed).await.expect("relieved");
+    assert_eq!(told(old), "serving\n");
 }

@@ -16,7 +16,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::JoinHandle;
 
 use super::origin::{Manner, Origin};
-use crate::{App, Config, Listeners};
+use crate::{App, Config, Listeners, Predecessor};
 
 /// Nothing in these tests takes longer, unless it hangs.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
@@ -89,7 +89,7 @@ impl Gateway {
     /// On sockets that another gateway handed over.
     pub(super) async fn on(
         listeners: Listeners,
-        predecessor: std::os::unix::net::UnixStream,
+        predecessor: Predecessor,
         origin: Origin,
         upstream: &str,
     ) -> Self {
@@ -103,7 +103,7 @@ impl Gateway {
 
     async fn run(
         listeners: Listeners,
-        predecessor: Option<std::os::unix::net::UnixStream>,
+        predecessor: Option<Predecessor>,
         origin: Origin,
         (listen, upstream, limits, routes): (&str, &str, &str, &str),
     ) -> Self {
@@ -346,7 +346,7 @@ pub(super) fn has_field(request: &str, field: &str) -> bool {
 }
 
 /// Answers everything with the key set.
-async fn serve_keys(key: &EcdsaKeyPair) -> SocketAddr {
+pub(super) async fn serve_keys(key: &EcdsaKeyPair) -> SocketAddr {
     let point = key.public_key().as_ref();
     let jwks = json!({"keys": [{
         "kty": "EC", "crv": "P-256", "kid": "k1", "alg": "ES256", "use": "sig",

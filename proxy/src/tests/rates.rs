@@ -5,7 +5,7 @@ use tokio::task::JoinSet;
 use uuid::Uuid;
 
 use super::front::{Front, get};
-use super::harness::{Gateway, has_field};
+use super::harness::{Answer, Gateway, has_field};
 use super::origin::{Manner, Origin};
 
 async fn gateway(limits: &str, route: &str) -> Gateway {
@@ -28,11 +28,15 @@ async fn rates_are_limited_by_address() {
     assert_eq!((answer.status, answer.code().as_str()), (429, "rate_limited"));
     let wait: u32 = answer.header("retry-after").expect("a time").parse().expect("seconds");
     assert!((3500..=3600).contains(&wait), "{wait}");
+    told_what_is_left(&answer);
+}
+
+/// Two at once and one an hour are used up.
+fn told_what_is_left(answer: &Answer) {
+    assert!(answer.header("retry-after").is_some(), "{answer:?}");
     assert_eq!(answer.header("ratelimit-policy"), Some("\"address\";q=2;w=7200"));
-    assert!(
-        answer.header("ratelimit").is_some_and(|left| left.starts_with("\"address\";r=0;t=")),
-        "{answer:?}"
-    );
+    let left = answer.header("ratelimit");
+    assert!(left.is_some_and(|left| left.starts_with("\"address\";r=0;t=")), "{answer:?}");
 }
 
 #[tokio::test]
@@ -88,13 +92,17 @@ async fn heads_that_are_refused_count_for_their_address() {
     assert_eq!(gateway.get("/open", "").await.status, 200);
     let refused = gateway.send(broken).await;
     assert_eq!((refused.code().as_str(), refused.header("connection")), ("rate_limited", Some("close")));
-    assert!(refused.header("retry-after").is_some(), "{refused:?}");
+    told_what_is_left(&refused);
 
     let front = Front::start(Manner::Answer, limits, "").await;
     let mut client = front.client().await;
     for code in ["invalid_target", "invalid_target", "rate_limited"] {
         assert_eq!(get(&mut client, "/open//twice", &[]).await.code(), code);
     }
+    let refused = get(&mut client, "/open//twice", &[]).await;
+    let field = |name| refused.headers.get(name).and_then(|value| value.to_str().ok());
+    assert_eq!(field("ratelimit-policy"), Some("\"address\";q=2;w=7200"));
+    assert!(field("ratelimit").is_some_and(|left| left.starts_with("\"address\";r=0;t=")), "{refused:?}");
     assert_eq!(get(&mut client, "/open", &[]).await.code(), "rate_limited");
 }
 

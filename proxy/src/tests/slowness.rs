@@ -1,5 +1,8 @@
 use std::time::Duration;
 
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpSocket;
+
 use super::harness::{Gateway, PATIENCE, ROUTES};
 use super::origin::{Manner, Origin};
 
@@ -99,4 +102,67 @@ async fn an_upstream_that_drips_is_not_silent() {
     let gateway = Gateway::with(drip, "", "read_timeout = \"400ms\"").await;
     let answer = gateway.get("/open", "").await;
     assert_eq!((answer.status, answer.body.as_str()), (200, ".........."));
+}
+
+/// The pace of the slow clients below.
+const TICK: Duration = Duration::from_millis(20);
+
+/// Sends a body of 3,000 bytes, so many each tick; what is answered.
+async fn trickle(bytes: usize) -> String {
+    let limits = "min_rate = 1000\nstall_timeout = \"500ms\"";
+    let gateway = Gateway::with(Manner::Answer, limits, "").await;
+    let (mut near, mut far) = gateway.connect().await.stream.into_split();
+    let sending = tokio::spawn(async move {
+        let head = b"POST /open HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: 3000\r\n\r\n";
+        let mut written = far.write_all(head).await;
+        let (mut pace, mut left) = (tokio::time::interval(TICK), 3000);
+        while left > 0 && written.is_ok() {
+            pace.tick().await;
+            written = far.write_all(&vec![b'x'; bytes.min(left)]).await;
+            left = left.saturating_sub(bytes);
+        }
+        far
+    });
+    let mut answer = String::new();
+    let read =
+        tokio::time::timeout(PATIENCE, near.read_to_string(&mut answer)).await.expect("an end in time");
+    read.expect("an answer and an end");
+    drop(sending);
+    answer
+}
+
+#[tokio::test]
+async fn a_body_may_come_at_the_least_rate_and_no_slower() {
+    let above = trickle(30).await;
+    assert!(above.starts_with("HTTP/1.1 200 "), "1,500 bytes a second: {above}");
+    let below = trickle(10).await;
+    assert!(below.starts_with("HTTP/1.1 400 ") && below.contains("request_timeout"), "500 a second: {below}");
+}
+
+/// Reads so many bytes each tick for as many ticks as there are; how many it got.
+async fn sip(bytes: usize, ticks: usize) -> usize {
+    let limits = "min_rate = 200000\nstall_timeout = \"500ms\"";
+    let gateway = Gateway::with(Manner::Flood, limits, "").await;
+    let socket = TcpSocket::new_v4().expect("a socket");
+    // Little waits in the system, so that the pace of the client is the pace of the connection.
+    socket.set_recv_buffer_size(8 << 10).expect("a size");
+    let mut stream = socket.connect(gateway.address).await.expect("connects");
+    stream.write_all(b"GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await.expect("writes");
+    let (mut pace, mut got, mut space) = (tokio::time::interval(TICK), 0, vec![0; bytes]);
+    for _ in 0..ticks {
+        pace.tick().await;
+        let read = tokio::time::timeout(PATIENCE, stream.read_exact(&mut space)).await.expect("in time");
+        match read {
+            Ok(read) => got += read,
+            Err(_) => break,
+        }
+    }
+    got
+}
+
+#[tokio::test]
+async fn an_answer_may_be_read_at_the_least_rate_and_no_slower() {
+    assert_eq!(sip(8_000, 100).await, 800_000, "400,000 bytes a second");
+    let got = sip(2_000, 400).await;
+    assert!(got < 400_000, "100,000 a second are cut off, and not after {got} bytes");
 }

@@ -2,7 +2,7 @@ use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
 use super::front::{Front, get};
-use super::harness::{Gateway, PATIENCE};
+use super::harness::{Gateway, PATIENCE, fetch};
 use super::origin::Manner;
 
 const ASK: &str = "GET /open HTTP/1.1\r\nHost: h\r\n\r\n";
@@ -107,11 +107,46 @@ async fn a_client_of_http2_is_told_to_go_but_not_before_it_could_ask() {
 }
 
 #[tokio::test]
+async fn readiness_is_red_first_while_requests_are_still_served() {
+    let gateway = Gateway::with(Manner::Answer, "", "[stop]\nnotice = \"1h\"").await;
+    let ready = async |wanted: u16| {
+        let turning = async {
+            while fetch(gateway.admin, "/readyz").await.status != wanted {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, turning).await.expect("readiness in time");
+    };
+    ready(200).await;
+    gateway.shutdown.begin();
+    ready(503).await;
+    let mut client = gateway.connect().await;
+    for _ in 0..3 {
+        client.write(ASK).await;
+        let answer = client.answer().await.expect("an answer");
+        assert_eq!((answer.status, answer.header("connection")), (200, Some("keep-alive")));
+    }
+    assert!(!gateway.running.is_finished(), "the load balancer has an hour to notice");
+    gateway.running.abort();
+}
+
+#[tokio::test]
 async fn operators_are_told() {
     let gateway = Gateway::start(Manner::Answer).await;
     gateway.get("/any/1", &format!("Authorization: Bearer {}\r\n", gateway.user())).await;
     let metrics = gateway.ask("/metrics").await;
     assert!(metrics.contains(r#"postern_requests_total{class="2xx",code="ok",route="any"} 1"#), "{metrics}");
+    for sampled in ["postern_overhead_seconds", "postern_upstream_seconds"] {
+        let line = |part: &str, label: &str| {
+            let start = format!("{sampled}_{part}{label} ");
+            let value = metrics.lines().find_map(|line| line.strip_prefix(start.as_str()));
+            value.expect(sampled).parse::<f64>().expect("a number")
+        };
+        let label = if sampled.contains("upstream") { "{upstream=\"origin\"}" } else { "" };
+        assert_eq!(line("count", label), 1.0, "{metrics}");
+        let seconds = line("sum", label);
+        assert!(seconds > 0.0 && seconds < PATIENCE.as_secs_f64(), "{sampled}: {seconds}");
+    }
     assert!(gateway.ask("/upstreams").await.contains("\"healthy\":true"));
     assert!(gateway.ask("/jwks/status").await.contains("services"));
     assert!(gateway.ask("/livez").await.contains("ok"));

@@ -94,3 +94,44 @@ async fn an_address_that_fails_its_checks_is_left_out() {
         assert_eq!(probed, asked, "a TCP check asks nothing");
     }
 }
+
+/// What one counter of the upstream says.
+async fn counted(gateway: &Gateway, name: &str) -> u32 {
+    let start = format!("postern_{name}_total{{upstream=\"origin\"}} ");
+    let metrics = gateway.ask("/metrics").await;
+    let value = metrics.lines().find_map(|line| line.strip_prefix(start.as_str()));
+    value.expect("a counter").parse().expect("a number")
+}
+
+#[tokio::test]
+async fn a_retry_over_the_budget_is_denied_and_counted() {
+    for (budget, status, counts) in [(0, 503, (0, 1)), (100, 200, (1, 0))] {
+        let origin = Origin::start(Manner::Answer).await;
+        let addresses = format!(
+            "addresses = [\"127.0.0.1:1\", \"{}\"]\nbalance = \"round-robin\"\nretry_budget = {budget}",
+            origin.address
+        );
+        let gateway = Gateway::before(origin, &addresses, "", ROUTE).await;
+        assert_eq!(gateway.get("/open", "").await.status, status, "the first address is the dead one");
+        let (retries, denied) =
+            (counted(&gateway, "retries").await, counted(&gateway, "retries_denied").await);
+        assert_eq!((retries, denied), counts, "budget {budget}");
+    }
+}
+
+#[tokio::test]
+async fn an_ejection_is_counted_once() {
+    let origin = Origin::start(Manner::Answer).await;
+    let addresses = format!(
+        "addresses = [\"127.0.0.1:1\", \"{}\"]\nbalance = \"round-robin\"\nretries = 0\n\
+         [upstream.origin.outlier]\nfailures = 1\nejection = \"1h\"",
+        origin.address
+    );
+    let gateway = Gateway::before(origin, &addresses, "", ROUTE).await;
+    assert_eq!(counted(&gateway, "ejections").await, 0);
+    assert_eq!(gateway.get("/open", "").await.status, 503);
+    for _ in 0..5 {
+        assert_eq!(gateway.get("/open", "").await.status, 200);
+    }
+    assert_eq!(counted(&gateway, "ejections").await, 1);
+}

@@ -22,6 +22,7 @@ pub(crate) struct Endpoint {
     /// Microseconds to the head of a response: rises at once, falls slowly.
     latency_us: AtomicU64,
     failures: AtomicU32,
+    /// In a row: without an answer in between.
     ejections: AtomicU32,
     /// Milliseconds of the pool's clock.
     ejected_until: AtomicU64,
@@ -83,12 +84,16 @@ impl Endpoint {
         queue.saturating_mul(latency).saturating_mul(1000) / u64::from(self.weight_in(config).max(1))
     }
 
-    pub(super) fn succeeded(&self, micros: u64) {
+    /// An answer that comes while it is ejected was asked for before, and proves nothing of what is to come.
+    pub(super) fn succeeded(&self, micros: u64, now_ms: u64) {
         let known = self.latency_us.load(Ordering::Relaxed);
         let next = if micros >= known { micros } else { known - (known - micros) / DECAY };
         self.latency_us.store(next, Ordering::Relaxed);
         if self.failures.load(Ordering::Relaxed) != 0 {
             self.failures.store(0, Ordering::Relaxed);
+        }
+        if self.ejections.load(Ordering::Relaxed) != 0 && self.ejected_until.load(Ordering::Relaxed) <= now_ms
+        {
             self.ejections.store(0, Ordering::Relaxed);
         }
     }

@@ -64,14 +64,52 @@ fn requests_in_flight_are_capped() {
 fn an_address_that_fails_is_ejected_unless_too_many_are() {
     let pool = pool(Balance::RoundRobin, &[1, 1, 1]);
     let all = pool.endpoints();
-    (0..5).for_each(|_| pool.note_failure(&all[0]));
+    (0..5).for_each(|_| pool.note_failure(&all[0], Instant::now()));
     let count = ports(&pool, 100);
     assert_eq!((count[1], count[2]), (0, 50));
-    (0..5).for_each(|_| pool.note_failure(&all[1]));
+    (0..5).for_each(|_| pool.note_failure(&all[1], Instant::now()));
     assert!(
         ports(&pool, 99).iter().skip(1).all(|count| *count == 33),
         "two of three out is panic: all are used"
     );
+}
+
+#[test]
+fn an_address_that_has_recovered_is_ejected_anew_for_no_longer_than_before() {
+    let pool = pool(Balance::RoundRobin, &[1, 1]);
+    let bad = Arc::clone(&pool.endpoints()[0]);
+    let at = |millis: u64| pool.born + Duration::from_millis(millis);
+    let fail = |millis| (0..5).for_each(|_| pool.note_failure(&bad, at(millis)));
+    fail(0);
+    assert!(bad.status(9_999).ejected && !bad.status(10_000).ejected, "10 s");
+    pool.note_answer(&bad, 200, 1_000, at(11_000));
+    fail(12_000);
+    assert!(bad.status(21_999).ejected && !bad.status(22_000).ejected, "10 s again, for it had recovered");
+    // Asked before it was ejected.
+    pool.note_answer(&bad, 200, 1_000, at(13_000));
+    fail(23_000);
+    assert!(bad.status(42_999).ejected && !bad.status(43_000).ejected, "20 s: twice in a row");
+    assert_eq!(pool.ejections.get(), 3);
+}
+
+#[test]
+fn an_address_that_answers_slowly_is_chosen_less() {
+    let pool = pool(Balance::LeastLoaded, &[1, 1]);
+    let (slow, fast) = (Arc::clone(&pool.endpoints()[0]), Arc::clone(&pool.endpoints()[1]));
+    let now = Instant::now();
+    pool.note_answer(&slow, 200, 5_000, now);
+    pool.note_answer(&fast, 200, 2_000, now);
+    assert_eq!(ports(&pool, 100), [0, 0, 100], "nothing is in flight: the faster one is free each time");
+    let held = pool.pick(0, None, now).expect("an address");
+    assert_eq!(held.endpoint.address, fast.address);
+    assert_eq!(ports(&pool, 100), [0, 0, 100], "two at the faster one take less time than one at the other");
+    drop(held);
+    pool.note_answer(&fast, 200, 50_000, now);
+    assert_eq!(ports(&pool, 100), [0, 100, 0], "a peak counts at once");
+    for _ in 0..30 {
+        pool.note_answer(&fast, 200, 1_000, now);
+    }
+    assert_eq!(ports(&pool, 100), [0, 0, 100], "and is forgotten by and by");
 }
 
 #[test]
@@ -102,7 +140,7 @@ fn a_client_stays_and_only_those_of_a_lost_address_move() {
     let share = before.iter().filter(|port| **port == 3).count();
     assert!((1800..2200).contains(&share), "half of the weight: {share}");
     let all = pool.endpoints();
-    (0..5).for_each(|_| pool.note_failure(&all[0]));
+    (0..5).for_each(|_| pool.note_failure(&all[0], Instant::now()));
     for (client, before) in clients.iter().zip(before) {
         assert!(before == 1 || of(client) == before);
         assert_ne!(of(client), 1);
@@ -124,7 +162,7 @@ fn a_name_that_no_longer_resolves_keeps_its_addresses() {
     };
     assert!(pool.adopt(vec![found(&[11, 12]), found(&[21])]));
     assert_eq!(now(), [11, 12, 21]);
-    pool.endpoints()[0].succeeded(777);
+    pool.endpoints()[0].succeeded(777, 0);
     assert!(!pool.adopt(vec![None, found(&[22])]), "not all were found");
     assert_eq!(now(), [11, 12, 22], "the one keeps its addresses, the other has a new one");
     assert!(!pool.adopt(vec![found(&[]), found(&[22])]), "an empty answer is none");

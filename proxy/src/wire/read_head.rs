@@ -78,8 +78,7 @@ impl Wire {
     }
 
     fn turn_idle(&mut self) {
-        self.patience.reading = None;
-        self.patience.writing = None;
+        self.patience.begin();
         for buffer in [&mut self.inbound, &mut self.outbound] {
             if buffer.is_empty() && buffer.capacity() > KEEP {
                 *buffer = BytesMut::new();
