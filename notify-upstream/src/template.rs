@@ -4,6 +4,7 @@
 //! file each: `{channel}.{locale}.{part}`, such as `email.en.subject`, `email.en.html`, `email.en.txt`, `sms.de.txt`,
 //! `push.en.title`, `push.en.txt`.
 
+mod links;
 mod load;
 mod name;
 mod render;

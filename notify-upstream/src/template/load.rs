@@ -138,13 +138,11 @@ impl Loader {
                 return None;
             }
         };
-        if file_name.ends_with(".html")
-            && let Some(line) = super::render::unchecked_link(&source)
-        {
-            self.mistakes.push(format!(
-                "{}:{line}: a link that comes from a variable needs the filter `url`: {{{{ address | url }}}}",
-                path.display()
-            ));
+        if file_name.ends_with(".html") {
+            let mistakes = super::links::unchecked(&source);
+            self.mistakes.extend(
+                mistakes.into_iter().map(|(line, what)| format!("{}:{line}: {what}", path.display())),
+            );
         }
         let key = format!("{}/{file_name}", name.as_str());
         if let Err(error) = self.environment.add_template_owned(key.clone(), source) {

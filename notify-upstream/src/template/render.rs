@@ -178,15 +178,3 @@ pub(super) fn url_filter(text: &str) -> Result<String, Error> {
         }
     }
 }
-
-/// The line of the first `href` or `src` that begins with a variable which does not pass the filter `url`.
-pub(super) fn unchecked_link(html: &str) -> Option<usize> {
-    let lower = html.to_ascii_lowercase();
-    ["href", "src", "action"].into_iter().flat_map(|name| lower.match_indices(name)).find_map(|(at, name)| {
-        let value = lower[at + name.len()..].trim_start().strip_prefix('=')?.trim_start();
-        let value = value.trim_start_matches(['"', '\'']).trim_start();
-        let expression = value.strip_prefix("{{")?.split("}}").next()?;
-        let checked = expression.split('|').skip(1).any(|filter| filter.trim_matches([' ', '-']) == "url");
-        (!checked).then(|| 1 + html[..at].matches('\n').count())
-    })
-}

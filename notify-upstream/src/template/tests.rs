@@ -129,7 +129,7 @@ fn a_bad_set_is_refused_as_a_whole_with_every_mistake() {
     ])
     .expect_err("refused");
     for part in [
-        "email.en.html:1: a link",
+        "email.en.html:1: href",
         "email.en.html:2:",
         "sms.xx_.txt: is not named",
         "fax.en.txt",
@@ -152,4 +152,58 @@ fn a_link_from_a_variable_has_a_harmless_scheme() {
     for bad in ["javascript:alert(1)", "JaVaScRiPt:alert(1)", "data:text/html,x", "x"] {
         assert!(found.render(&variables(&serde_json::json!({"link": bad}))).is_err(), "{bad}");
     }
+}
+
+#[test]
+fn an_expression_in_a_url_is_whole_and_filtered_or_the_set_is_refused() {
+    let load_html = |html: &str| {
+        load(&[("template.toml", "version = 1"), ("email.en.subject", "s"), ("email.en.html", html)])
+    };
+    for good in [
+        "<a href='{{ l | url }}'>{{ x }}</a>",
+        "<A HREF = \"{{- (a or b) | url -}}\">x</A>",
+        "<a {% if x %}class=\"{{ y }}\"{% endif %} href=\"https://a.example/\">x</a>",
+        "<img alt=\"{{ a }} > {{ b }}\" src=\"{{ (\"https://x.example/)\" ~ a) | url }}\">",
+        "<td background=\"{{ order.image | url }}\" style=\"color: {{ c }}; background: url(a.png)\">href={{ x }}</td>",
+    ] {
+        assert_eq!(load_html(good).err(), None, "{good}");
+    }
+    for bad in [
+        "<a href=\"{{ l }}\">",
+        "<a href=\"{% if x %}{{ l }}{% endif %}\">",
+        "<a href=\"{{ a or b | url }}\">",
+        "<a href=\"{{ (a) or (b) | url }}\">",
+        "<a href=\"{{ l | url | upper }}\">",
+        "<a href=\"{{ l | url }}{{ m | url }}\">",
+        "<a href=\"https://x.example/{{ l }}\">",
+        "<a href={{ l | url }}>",
+        "<a href{# #}=\"{{ l }}\">",
+        "<a {{ l }}>",
+        "<a {% if x > 1 %}href=\"{{ l }}\"{% endif %}>",
+        "<a title='{{ \"'\" }}>' href='{{ l }}'>",
+        "<!--[if mso]><v:rect src=\"{{ l }}\"><![endif]-->",
+        "<form action='{{ l }}'>",
+        "<button formaction='{{ l }}'>",
+        "<img srcset=\"{{ a | url }} 1x, {{ b | url }} 2x\">",
+        "<video poster='{{ l }}'>",
+        "<td background='{{ l }}'>",
+        "<use xlink:href='{{ l }}'/>",
+        "<td style=\"background: URL( '{{ l | url }}' )\">",
+        "<style>p { background: url({% if x %}{{ l }}{% endif %}) }</style>",
+    ] {
+        let refused = load_html(&format!("<p>\n{bad}")).expect_err(bad);
+        assert!(refused.contains("email.en.html:2: "), "{bad}: {refused}");
+    }
+}
+
+#[test]
+fn text_made_from_html_keeps_where_links_lead() {
+    let text = |html: &str| text::from_html(html);
+    assert_eq!(
+        text("<p>Please <a class=x HREF='https://x.example/?a=1&amp;b=2'>confirm </a>now.</p>"),
+        "Please confirm (https://x.example/?a=1&b=2) now.\n"
+    );
+    assert_eq!(text("<a href=\"https:&#x2f;&#x2f;x.example\">https://x.example</a>"), "https://x.example\n");
+    assert_eq!(text("<a href=\"https://x.example\"><img src=\"y\"></a>"), "https://x.example\n");
+    assert_eq!(text("<a href=\"mailto:a@b.c\">write</a> <a name=x>here</a>"), "write here\n");
 }

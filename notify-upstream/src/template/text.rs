@@ -1,9 +1,11 @@
 //! Plain text out of HTML that we rendered ourselves.
 
-/// What stands between the tags: blocks become lines, list items get a dash, scripts and styles are left out.
+/// What stands between the tags: blocks become lines, list items get a dash, links keep their targets, scripts and
+/// styles are left out.
 pub(super) fn from_html(html: &str) -> String {
     let mut text = String::with_capacity(html.len() / 2);
     let mut rest = html;
+    let mut link = None;
     while let Some(open) = rest.find('<') {
         push_words(&mut text, &rest[..open]);
         let Some(close) = rest[open..].find('>') else {
@@ -13,6 +15,10 @@ pub(super) fn from_html(html: &str) -> String {
         let tag = rest[open + 1..open + close].trim();
         rest = &rest[open + close + 1..];
         rest = skip_element(&name_of(tag), tag, rest);
+        if name_of(tag) == "a" {
+            push_target(&mut text, link.take());
+            link = target(tag).map(|target| (text.len(), target));
+        }
         push_break(&mut text, &name_of(tag), tag.starts_with('/'));
     }
     push_words(&mut text, rest);
@@ -22,6 +28,35 @@ pub(super) fn from_html(html: &str) -> String {
 fn name_of(tag: &str) -> String {
     let name = tag.trim_start_matches('/');
     name.chars().take_while(char::is_ascii_alphanumeric).collect::<String>().to_ascii_lowercase()
+}
+
+/// Where a web link leads, of its opening tag.
+fn target(tag: &str) -> Option<String> {
+    let lower = tag.to_ascii_lowercase();
+    let (at, name) =
+        lower.match_indices("href").find(|(at, _)| lower[..*at].ends_with(char::is_whitespace))?;
+    let value = tag[at + name.len()..].trim_start().strip_prefix('=')?.trim_start();
+    let value = match value.chars().next()? {
+        quote @ ('"' | '\'') => value[1..].split(quote).next()?,
+        _ => value.split_whitespace().next()?,
+    };
+    let value = unescape(value.trim());
+    (value.starts_with("https://") || value.starts_with("http://")).then_some(value)
+}
+
+/// The target behind its label, which begins at a place of the text; alone where the label says the same or nothing.
+fn push_target(text: &mut String, link: Option<(usize, String)>) {
+    let Some((begin, target)) = link else { return };
+    let spaced = text.ends_with(' ');
+    let label = text.get(begin..).unwrap_or_default().trim().to_owned();
+    if label == target {
+        return;
+    }
+    text.truncate(text.trim_end_matches(' ').len().max(begin));
+    text.push_str(&if label.is_empty() { target } else { format!(" ({target})") });
+    if spaced {
+        text.push(' ');
+    }
 }
 
 /// Passes over what a reader never sees.
@@ -46,7 +81,7 @@ fn push_break(text: &mut String, name: &str, closing: bool) {
 fn push_words(text: &mut String, source: &str) {
     let plain = source.split_whitespace().collect::<Vec<_>>().join(" ");
     let glued = source.starts_with(char::is_whitespace) && !text.ends_with(['\n', ' ']) && !text.is_empty();
-    if glued && !plain.is_empty() {
+    if glued {
         text.push(' ');
     }
     text.push_str(&unescape(&plain));
