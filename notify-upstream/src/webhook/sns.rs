@@ -1,6 +1,8 @@
 //! Mail events of Amazon SES, by Amazon SNS (docs.aws.amazon.com/sns, "Verifying the signatures of Amazon SNS messages").
 
 mod certificate;
+#[cfg(test)]
+pub(super) mod script;
 
 use std::time::Duration;
 
@@ -15,7 +17,7 @@ use url::Url;
 
 pub use certificate::Certificates;
 #[cfg(test)]
-pub(super) use certificate::public_key;
+pub(super) use certificate::{Absent, public_key};
 
 use super::{Incoming, Report, Unheard, id_in_message_id, json, text, within_window, without_address};
 use crate::store::row::ReceiptKind;
@@ -50,17 +52,18 @@ impl Sns {
         let url = certificate_url(part("SigningCertURL")?, topic).ok_or(Unheard::Signature)?;
         let signature = STANDARD.decode(part("Signature")?).map_err(|_| Unheard::Signature)?;
         let signed = signed_text(&body).ok_or(Unheard::Signature)?;
-        let key = self.certificates.public_key(&url).await?;
         let algorithm = match part("SignatureVersion")? {
             "1" => &RSA_PKCS1_2048_8192_SHA1_FOR_LEGACY_USE_ONLY,
             "2" => &RSA_PKCS1_2048_8192_SHA256,
             _ => return Err(Unheard::Signature),
         };
+        let sent_at = Timestamp::parse(part("Timestamp")?).ok_or(Unheard::Signature)?;
+        within_window(sent_at.unix_seconds(), incoming.now, WINDOW)?;
+        // Last of all, for it may cost a call.
+        let key = self.certificates.public_key(&url, incoming.now).await?;
         UnparsedPublicKey::new(algorithm, &*key)
             .verify(signed.as_bytes(), &signature)
             .map_err(|_| Unheard::Signature)?;
-        let sent_at = Timestamp::parse(part("Timestamp")?).ok_or(Unheard::Signature)?;
-        within_window(sent_at.unix_seconds(), incoming.now, WINDOW)?;
         match part("Type")? {
             "Notification" => {
                 let event: Value = serde_json::from_str(part("Message")?).map_err(|_| Unheard::Unreadable)?;
@@ -68,7 +71,7 @@ impl Sns {
             }
             "SubscriptionConfirmation" => {
                 let url = subscribe_url(part("SubscribeURL")?, topic).ok_or(Unheard::Unreadable)?;
-                self.certificates.visit(&url).await?;
+                self.certificates.visit(&url).await.map_err(|_| Unheard::Unavailable)?;
                 tracing::info!(topic, "subscription confirmed");
                 Ok(Vec::new())
             }

@@ -4,65 +4,154 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use http::StatusCode;
+use postern_common::clock::Timestamp;
 use url::Url;
 
 use crate::webhook::Unheard;
 
 /// Signing certificates, by URL. A URL names one certificate for ever: SNS publishes a new one under a new name.
+///
+/// Anyone may send a message that names a certificate which is not there, so what did not come is remembered too, one
+/// request at a time asks for a URL, and so many a minute are asked for in all.
 #[derive(Debug)]
 pub struct Certificates {
-    http: reqwest::Client,
-    known: Mutex<HashMap<String, Arc<[u8]>>>,
+    web: Web,
+    known: Mutex<HashMap<String, Arc<Entry>>>,
+    /// The minute, and how many certificates were asked for in it.
+    asked: Mutex<(i64, u32)>,
+}
+
+/// Held while it is asked for.
+type Entry = tokio::sync::Mutex<Option<(Timestamp, Result<Arc<[u8]>, Unheard>)>>;
+
+#[derive(Debug)]
+enum Web {
+    Client(reqwest::Client),
+    /// What a test tells it.
+    #[cfg(test)]
+    Script(super::script::Script),
+}
+
+/// Why there is no text at a URL of Amazon's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::webhook) enum Absent {
+    /// Amazon says that there is none.
+    Missing,
+    /// Amazon does not say.
+    Away,
 }
 
 const DEADLINE: Duration = Duration::from_secs(5);
 const MAX_BYTES: usize = 64 << 10;
 /// There is one a region and a year.
 const MAX_KNOWN: usize = 100;
+/// How long one that is not there, or is no certificate, is not asked for again.
+const MISSING_FOR: Duration = Duration::from_secs(300);
+/// The same where Amazon did not answer: shorter than the 20 seconds after which SNS repeats a delivery.
+const AWAY_FOR: Duration = Duration::from_secs(10);
+/// How many certificates are asked for in a minute, whatever their names.
+const A_MINUTE: u32 = 30;
 
 impl Certificates {
     /// None known yet. `http` follows no redirect.
     #[must_use]
     pub fn new(http: reqwest::Client) -> Self {
-        Self { http, known: Mutex::default() }
+        Self { web: Web::Client(http), known: Mutex::default(), asked: Mutex::default() }
+    }
+
+    /// Ones that a test tells.
+    #[cfg(test)]
+    pub(in crate::webhook) fn scripted(script: super::script::Script) -> Self {
+        Self { web: Web::Script(script), known: Mutex::default(), asked: Mutex::default() }
     }
 
     /// The public key in a certificate, as `SubjectPublicKeyInfo`.
-    pub(super) async fn public_key(&self, url: &Url) -> Result<Arc<[u8]>, Unheard> {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).get(url.as_str()).cloned();
-        if let Some(key) = known {
-            return Ok(key);
+    pub(super) async fn public_key(&self, url: &Url, now: Timestamp) -> Result<Arc<[u8]>, Unheard> {
+        let entry = self.entry(url);
+        let mut entry = entry.lock().await;
+        match &*entry {
+            Some((_, Ok(key))) => return Ok(Arc::clone(key)),
+            Some((at, Err(Unheard::Unavailable))) if now.since(*at) < AWAY_FOR => {
+                return Err(Unheard::Unavailable);
+            }
+            Some((at, Err(unheard))) if *unheard != Unheard::Unavailable && now.since(*at) < MISSING_FOR => {
+                return Err(*unheard);
+            }
+            _ => {}
         }
-        let pem = self.visit(url).await?;
-        let key: Arc<[u8]> = public_key(&pem).ok_or(Unheard::Signature)?.into();
-        self.learn(url, &key);
-        Ok(key)
+        if !self.may_ask(now) {
+            return Err(Unheard::Unavailable);
+        }
+        let key = match self.visit(url).await {
+            Ok(pem) => public_key(&pem).map(Arc::from).ok_or(Unheard::Signature),
+            Err(Absent::Missing) => Err(Unheard::Signature),
+            Err(Absent::Away) => Err(Unheard::Unavailable),
+        };
+        *entry = Some((now, key.clone()));
+        key
     }
 
+    #[cfg(test)]
     pub(in crate::webhook) fn learn(&self, url: &Url, key: &Arc<[u8]>) {
+        let entry = Entry::new(Some((Timestamp(0), Ok(Arc::clone(key)))));
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).insert(url.to_string(), Arc::new(entry));
+    }
+
+    /// What is known of a URL. When there is no room, what did not come is forgotten first.
+    fn entry(&self, url: &Url) -> Arc<Entry> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= MAX_KNOWN {
-            known.clear();
+        if known.len() >= MAX_KNOWN && !known.contains_key(url.as_str()) {
+            known.retain(|_, entry| entry.try_lock().is_ok_and(|entry| matches!(&*entry, Some((_, Ok(_))))));
+            if known.len() >= MAX_KNOWN {
+                known.clear();
+            }
         }
-        known.insert(url.to_string(), Arc::clone(key));
+        Arc::clone(known.entry(url.to_string()).or_default())
+    }
+
+    fn may_ask(&self, now: Timestamp) -> bool {
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let minute = now.unix_seconds().div_euclid(60);
+        if asked.0 != minute {
+            *asked = (minute, 0);
+        }
+        asked.1 += 1;
+        asked.1 <= A_MINUTE
     }
 
     /// The text at a URL of Amazon's.
-    pub(super) async fn visit(&self, url: &Url) -> Result<String, Unheard> {
-        let fetched = async {
-            let mut response = self.http.get(url.clone()).send().await.ok()?;
-            let mut body = Vec::new();
-            while let Some(chunk) = response.chunk().await.ok()? {
-                body.extend_from_slice(&chunk);
-                if body.len() > MAX_BYTES {
-                    return None;
-                }
+    pub(super) async fn visit(&self, url: &Url) -> Result<String, Absent> {
+        match &self.web {
+            Web::Client(http) => {
+                tokio::time::timeout(DEADLINE, fetch(http, url)).await.unwrap_or(Err(Absent::Away))
             }
-            response.status().is_success().then_some(body)
-        };
-        let body =
-            tokio::time::timeout(DEADLINE, fetched).await.ok().flatten().ok_or(Unheard::Unavailable)?;
-        String::from_utf8(body).map_err(|_| Unheard::Unavailable)
+            #[cfg(test)]
+            Web::Script(script) => script.visit(url).await,
+        }
+    }
+}
+
+async fn fetch(http: &reqwest::Client, url: &Url) -> Result<String, Absent> {
+    let mut response = http.get(url.clone()).send().await.map_err(|_| Absent::Away)?;
+    judge(response.status())?;
+    let mut body = Vec::new();
+    while let Some(chunk) = response.chunk().await.map_err(|_| Absent::Away)? {
+        body.extend_from_slice(&chunk);
+        if body.len() > MAX_BYTES {
+            return Err(Absent::Missing);
+        }
+    }
+    String::from_utf8(body).map_err(|_| Absent::Missing)
+}
+
+/// A refusal stands (RFC 9110 section 15.5), but for those that ask to come again.
+fn judge(status: StatusCode) -> Result<(), Absent> {
+    let later = [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_MANY_REQUESTS];
+    match status {
+        _ if status.is_success() => Ok(()),
+        _ if status.is_client_error() && !later.contains(&status) => Err(Absent::Missing),
+        _ => Err(Absent::Away),
     }
 }
 
@@ -99,4 +188,24 @@ fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
         _ => return None,
     };
     Some((tag, rest.get(..length)?, rest.get(length..)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_refusal_that_stands_counts_as_missing() {
+        for (status, told) in [
+            (200, Ok(())),
+            (404, Err(Absent::Missing)),
+            (403, Err(Absent::Missing)),
+            (408, Err(Absent::Away)),
+            (429, Err(Absent::Away)),
+            (302, Err(Absent::Away)),
+            (503, Err(Absent::Away)),
+        ] {
+            assert_eq!(judge(StatusCode::from_u16(status).expect("status")), told, "{status}");
+        }
+    }
 }

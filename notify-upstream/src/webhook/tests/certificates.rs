@@ -1,0 +1,69 @@
+//! What a message costs us at Amazon, and what it is answered.
+
+use futures_util::FutureExt;
+use futures_util::future::join_all;
+
+use super::*;
+
+/// The message of the vectors, naming another certificate.
+fn naming(name: &str) -> Sent {
+    let known = sent("sns", &[]);
+    let body = known.body.replace("/cert.pem", &format!("/{name}.pem"));
+    assert_ne!(body, known.body);
+    Sent { body, ..known }
+}
+
+fn amazon(answer: Result<String, Absent>, open: usize) -> (Script, Webhooks) {
+    let script = Script::new(answer, open);
+    (script.clone(), webhooks_of(Certificates::scripted(script)))
+}
+
+#[tokio::test]
+async fn a_certificate_that_is_not_there_is_a_bad_signature_and_asked_for_once_in_five_minutes() {
+    let (script, webhooks) = amazon(Err(Absent::Missing), 9);
+    for (after_s, visits) in [(0, 1), (1, 1), (299, 1), (300, 2)] {
+        let now = NOW.plus(Duration::from_secs(after_s));
+        assert_eq!(read(&webhooks, &naming("other"), now).await, Err(Unheard::Signature), "{after_s}");
+        assert_eq!(script.visits().len(), visits, "{after_s}");
+    }
+    script.say(Ok("no certificate".to_owned()));
+    assert_eq!(read(&webhooks, &naming("text"), NOW).await, Err(Unheard::Signature));
+}
+
+#[tokio::test]
+async fn what_amazon_does_not_answer_is_asked_again_before_sns_repeats_it() {
+    let (script, webhooks) = amazon(Err(Absent::Away), 9);
+    for (after_s, visits) in [(0, 1), (9, 1), (10, 2)] {
+        let now = NOW.plus(Duration::from_secs(after_s));
+        assert_eq!(read(&webhooks, &naming("new"), now).await, Err(Unheard::Unavailable), "{after_s}");
+        assert_eq!(script.visits().len(), visits, "{after_s}");
+    }
+    script.say(Ok(at(&vectors(), "/sns/cert")));
+    let now = NOW.plus(Duration::from_secs(20));
+    assert_eq!(read(&webhooks, &naming("new"), now).await.map(|reports| reports.len()), Ok(1));
+    let forged = Sent { body: naming("new").body.replace("m1", "m2"), ..naming("new") };
+    assert_eq!(read(&webhooks, &forged, now).await, Err(Unheard::Signature));
+    assert_eq!(script.visits().len(), 3, "and it is known from then on");
+}
+
+#[tokio::test]
+async fn many_at_once_ask_once_and_names_without_end_are_bounded() {
+    let (script, webhooks) = amazon(Err(Absent::Missing), 0);
+    let message = naming("other");
+    let mut all = Box::pin(join_all((0..20).map(|_| read(&webhooks, &message, NOW))));
+    assert!((&mut all).now_or_never().is_none(), "all wait");
+    assert_eq!(script.visits().len(), 1);
+    script.open(100);
+    assert!(all.await.iter().all(|outcome| *outcome == Err(Unheard::Signature)));
+    let mut answers = Vec::new();
+    for number in 0..200 {
+        answers.push(read(&webhooks, &naming(&format!("x{number}")), NOW).await);
+    }
+    assert_eq!(script.visits().len(), 30);
+    assert_eq!(answers.last(), Some(&Err(Unheard::Unavailable)), "one that is real comes again");
+    let next_minute = NOW.plus(Duration::from_secs(60));
+    assert_eq!(read(&webhooks, &naming("y"), next_minute).await, Err(Unheard::Signature));
+    let old = NOW.plus(Duration::from_secs(3 * 3600));
+    assert_eq!(read(&webhooks, &naming("z"), old).await, Err(Unheard::Signature));
+    assert_eq!(script.visits().len(), 31, "what is too old is not asked about");
+}
