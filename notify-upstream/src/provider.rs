@@ -6,7 +6,10 @@ mod fcm;
 mod file;
 mod generic;
 #[cfg(test)]
+mod injection;
+#[cfg(test)]
 pub mod script;
+mod segments;
 mod smtp;
 mod twilio;
 mod web_push;

@@ -1,18 +1,14 @@
 //! Text messages by Twilio's API.
 
-mod segments;
-
 use postern_common::Secret;
 use serde_json::Value;
 use url::Url;
 
 use super::call::{call, client};
+use super::segments::Segments;
 use super::{Codes, Message, Refusal, Taken};
 use crate::address::{Address, E164};
-use crate::retry::Class;
 use crate::template::Content;
-
-use segments::segments;
 
 /// An account.
 #[derive(Clone, Debug)]
@@ -46,9 +42,6 @@ pub struct Twilio {
     codes: Codes,
 }
 
-/// Twilio's own limit; more is a template that ran wild, and costs as many messages.
-const MAX_SEGMENTS: usize = 10;
-
 impl Twilio {
     /// An account; no connection is made yet.
     ///
@@ -62,19 +55,12 @@ impl Twilio {
         let (Address::Phone(to), Content::Sms { text }) = (message.to, message.content) else {
             return Err(Refusal::unfit());
         };
-        let (encoding, count) = segments(text);
-        if count > MAX_SEGMENTS {
-            return Err(Refusal {
-                class: Class::Permanent,
-                code: "message_too_long".to_owned(),
-                ..Refusal::unfit()
-            });
-        }
+        let segments = Segments::of(message.content)?.ok_or_else(Refusal::unfit)?;
         let answer = call(&self.codes, "twilio", self.request(message, to, text)).await?;
         let body = answer.json();
         if answer.is_success() {
             let sid = body.get("sid").and_then(Value::as_str).unwrap_or_default();
-            let words = format!("{sid} in {count} {} segment(s)", encoding.as_str());
+            let words = format!("{sid} in {segments}");
             return Ok(Taken { detail: Some(words) });
         }
         let code = body.get("code").and_then(Value::as_i64).map(|code| code.to_string());

@@ -100,9 +100,7 @@ impl WebPush {
     ) -> Option<reqwest::RequestBuilder> {
         // Checked when it came in; what lies in a store for days is checked again.
         let endpoint = Url::parse(&to.endpoint).ok().filter(is_public_https)?;
-        let payload =
-            json!({"title": title, "body": body, "notificationId": message.id.to_string()}).to_string();
-        let sealed = seal::seal(payload.as_bytes(), &to.keys.p256dh, &to.keys.auth)?;
+        let sealed = seal::seal(payload(message, title, body).as_bytes(), &to.keys.p256dh, &to.keys.auth)?;
         let now = self.clock.now();
         let ttl = message.expires_at.map_or(MAX_TTL_S, |end| end.since(now).as_secs().min(MAX_TTL_S));
         let authorization = self.key.authorization(&endpoint, now.unix_seconds())?;
@@ -120,6 +118,11 @@ impl WebPush {
     }
 }
 
+/// What the browser's worker reads.
+fn payload(message: &Message<'_>, title: &str, body: &str) -> String {
+    json!({"title": title, "body": body, "notificationId": message.id.to_string()}).to_string()
+}
+
 impl std::fmt::Debug for VapidKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("VapidKey").field("public", &self.public).finish_non_exhaustive()
@@ -130,6 +133,7 @@ impl std::fmt::Debug for VapidKey {
 mod tests {
     use super::*;
     use crate::address::SubscriptionKeys;
+    use crate::provider::injection::naughty;
     use crate::sequence::Sequence;
     use postern_common::clock::Timestamp;
 
@@ -216,5 +220,27 @@ mod tests {
         );
         assert!(push.request(&message, &subscription("https://127.0.0.1/x"), "t", "b").is_none());
         assert!(VapidKey::new(&Secret::from("AAAA"), String::new()).is_err());
+    }
+
+    #[test]
+    fn no_string_is_more_than_text() {
+        let keys = SubscriptionKeys { p256dh: BROWSER[1].to_owned(), auth: BROWSER[2].to_owned() };
+        let to = Address::Subscription(Subscription { endpoint: "https://push.example/x".to_owned(), keys });
+        for text in naughty() {
+            let content = Content::Push { title: text.clone(), body: text.clone() };
+            let message = Message {
+                id: Sequence::id(1 << 40),
+                to: &to,
+                content: &content,
+                created_at: Timestamp(0),
+                expires_at: None,
+                urgent: false,
+                unsubscribe: false,
+            };
+            let read: serde_json::Value =
+                serde_json::from_str(&payload(&message, &text, &text)).expect("JSON");
+            let expected = json!({"title": text, "body": text, "notificationId": message.id.to_string()});
+            assert_eq!(read, expected);
+        }
     }
 }

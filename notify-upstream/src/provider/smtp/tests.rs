@@ -10,6 +10,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Mutex;
 
 use super::*;
+use crate::provider::injection::naughty;
 use crate::retry::Class;
 use crate::sequence::Sequence;
 
@@ -219,39 +220,6 @@ async fn a_server_that_is_away_or_without_starttls_gets_no_message() {
     let refusal = send(&strict, &content("x")).await.expect_err("not protected");
     assert_eq!((refusal.class, refusal.code.as_str()), (Class::Configuration, "provider_tls_failed"));
     assert!(server.caught.lock().await.is_empty());
-}
-
-/// The big list of naughty strings, and what ends a message for one server and not for another.
-fn naughty() -> Vec<String> {
-    let env = postern_common::config::Env::of_process();
-    let folder = env.get("POSTERN_VECTORS").map(str::to_owned);
-    let folder =
-        folder.unwrap_or_else(|| concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/vectors").to_owned());
-    let mut strings: Vec<String> = [
-        "\r\n.\r\n",
-        "\n.\n",
-        "\r.\r",
-        "\n.\r\n",
-        "\r\n.\n",
-        "\r\n.\r",
-        "\r\n\0.\r\n",
-        ".",
-        "..",
-        "\r\n..\r\n",
-        "x\r\nBcc: evil@example.net",
-        "x\nRCPT TO:<evil@example.net>",
-        "\r\n.\r\nMAIL FROM:<evil@example.net>\r\n",
-        "{{ 7 * 7 }}",
-        "{% include '/etc/passwd' %}",
-        "=?utf-8?q?=0D=0ABcc:_evil@example.net?=",
-    ]
-    .map(str::to_owned)
-    .into();
-    match std::fs::read_to_string(format!("{folder}/blns.json")) {
-        Ok(text) => strings.extend(serde_json::from_str::<Vec<String>>(&text).expect("a list of strings")),
-        Err(error) => println!("skipped blns.json: {error}"),
-    }
-    strings
 }
 
 #[tokio::test]

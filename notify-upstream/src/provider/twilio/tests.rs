@@ -6,6 +6,8 @@ use postern_common::clock::Timestamp;
 use tokio::sync::mpsc;
 
 use super::*;
+use crate::provider::injection::naughty;
+use crate::retry::Class;
 use crate::sequence::Sequence;
 
 /// What the stand-in heard: path, authorization, form.
@@ -33,7 +35,7 @@ async fn axum_serve(listener: tokio::net::TcpListener, router: Router) {
     postern_common::http::serve(listener, router, limits, postern_common::Shutdown::new()).await;
 }
 
-async fn send(base: Url) -> Result<Taken, Refusal> {
+fn twilio(base: Url) -> Twilio {
     let config = TwilioConfig {
         base,
         account: "AC1".to_owned(),
@@ -41,6 +43,10 @@ async fn send(base: Url) -> Result<Taken, Refusal> {
         sender: Sender::Number(E164::parse("+15005550006").expect("number")),
         callback: Some("https://gw.example/webhooks/twilio".parse().expect("URL")),
     };
+    Twilio::new(config, Codes::shipped()).expect("client")
+}
+
+async fn send(base: Url) -> Result<Taken, Refusal> {
     let to = Address::Phone(E164::parse("+491701234567").expect("number"));
     let content = Content::Sms { text: "Hello & welcome".to_owned() };
     let message = Message {
@@ -52,7 +58,7 @@ async fn send(base: Url) -> Result<Taken, Refusal> {
         urgent: false,
         unsubscribe: false,
     };
-    Twilio::new(config, Codes::shipped()).expect("client").send(&message).await
+    twilio(base).send(&message).await
 }
 
 #[tokio::test]
@@ -96,5 +102,36 @@ async fn refusals_are_judged_by_twilios_own_code() {
     ] {
         let (base, _heard) = stand_in(status, answer).await;
         assert_eq!(send(base).await.expect_err("refused").class, class, "{status} {answer}");
+    }
+}
+
+#[test]
+fn no_string_is_more_than_the_text_of_one_message() {
+    let twilio = twilio("https://api.twilio.example".parse().expect("URL"));
+    let number = E164::parse("+491701234567").expect("number");
+    let to = Address::Phone(number.clone());
+    for text in naughty() {
+        let content = Content::Sms { text: text.clone() };
+        let message = Message {
+            id: Sequence::id(1 << 40),
+            to: &to,
+            content: &content,
+            created_at: Timestamp(0),
+            expires_at: None,
+            urgent: false,
+            unsubscribe: false,
+        };
+        let request = twilio.request(&message, &number, &text).build().expect("a request");
+        let body = request.body().and_then(reqwest::Body::as_bytes).expect("a body");
+        let form: Vec<(String, String)> = url::form_urlencoded::parse(body).into_owned().collect();
+        let callback = format!("https://gw.example/webhooks/twilio?id={}", message.id);
+        let expected = [
+            ("To", "+491701234567"),
+            ("Body", text.as_str()),
+            ("From", "+15005550006"),
+            ("StatusCallback", &callback),
+        ];
+        let found: Vec<_> = form.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        assert_eq!(found, expected, "{text:?}");
     }
 }

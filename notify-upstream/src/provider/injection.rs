@@ -1,0 +1,37 @@
+//! Strings that were made to be more than text.
+
+/// The big list of naughty strings, and what ends a message for one server and not for another.
+pub(super) fn naughty() -> Vec<String> {
+    let env = postern_common::config::Env::of_process();
+    let folder = env.get("POSTERN_VECTORS").map(str::to_owned);
+    let folder =
+        folder.unwrap_or_else(|| concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/vectors").to_owned());
+    let mut strings: Vec<String> = [
+        "\r\n.\r\n",
+        "\n.\n",
+        "\r.\r",
+        "\n.\r\n",
+        "\r\n.\n",
+        "\r\n.\r",
+        "\r\n\0.\r\n",
+        ".",
+        "..",
+        "\r\n..\r\n",
+        "x\r\nBcc: evil@example.net",
+        "x\nRCPT TO:<evil@example.net>",
+        "\r\n.\r\nMAIL FROM:<evil@example.net>\r\n",
+        "{{ 7 * 7 }}",
+        "{% include '/etc/passwd' %}",
+        "\"}, \"to\": \"+15005550009\", \"x\": {\"",
+        "x&To=%2B15005550009&MediaUrl=https://evil.example",
+        "\u{2028}\u{2029}\u{feff}\u{0}\\",
+        "=?utf-8?q?=0D=0ABcc:_evil@example.net?=",
+    ]
+    .map(str::to_owned)
+    .into();
+    match std::fs::read_to_string(format!("{folder}/blns.json")) {
+        Ok(text) => strings.extend(serde_json::from_str::<Vec<String>>(&text).expect("a list of strings")),
+        Err(error) => println!("skipped blns.json: {error}"),
+    }
+    strings
+}
