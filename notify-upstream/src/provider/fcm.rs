@@ -1,9 +1,11 @@
 //! Push messages to apps by Firebase Cloud Messaging, HTTP v1.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use postern_common::cache::Cache;
+use postern_common::clock::Timestamp;
 use postern_common::{Clock, Secret};
 use serde_json::{Value, json};
 use url::Url;
@@ -34,13 +36,24 @@ pub struct Fcm {
     key: EncodingKey,
     http: reqwest::Client,
     cache: Cache,
+    /// The token, which the cache is not needed for.
+    held: Mutex<Option<Token>>,
     clock: Clock,
     codes: Codes,
 }
 
+/// An access token, and until when it is used.
+#[derive(Clone)]
+struct Token {
+    words: Secret,
+    until: Timestamp,
+}
+
 const SCOPE: &str = "https://www.googleapis.com/auth/firebase.messaging";
-/// Google's tokens live an hour.
-const TOKEN_LIFE: Duration = Duration::from_secs(50 * 60);
+/// Google's tokens live an hour, unless the answer says otherwise.
+const TOKEN_LIFE_S: u64 = 3600;
+/// How long before its end a token is used no more: a call that has begun comes to its end.
+const MARGIN: Duration = Duration::from_secs(300);
 /// FCM keeps a message at most four weeks.
 const MAX_TTL_S: u64 = 28 * 86_400;
 
@@ -52,7 +65,7 @@ impl Fcm {
     pub fn new(account: FcmAccount, cache: Cache, clock: Clock, codes: Codes) -> Result<Self, String> {
         let key = EncodingKey::from_rsa_pem(account.key.expose().as_bytes())
             .map_err(|_| "the service account's private_key is not an RSA key in PEM".to_owned())?;
-        Ok(Self { account, key, http: client()?, cache, clock, codes })
+        Ok(Self { account, key, http: client()?, cache, held: Mutex::default(), clock, codes })
     }
 
     pub(super) async fn send(&self, message: &Message<'_>) -> Result<Taken, Refusal> {
@@ -72,6 +85,7 @@ impl Fcm {
         }
         if answer.status == 401 {
             // A token that was revoked; the next attempt asks for a new one.
+            self.hold(None);
             let _best_effort = self.cache.delete(&self.cache_key()).await;
         }
         Err(answer.refusal(&self.codes, "fcm", error_code(&said).as_deref()))
@@ -95,16 +109,37 @@ impl Fcm {
     }
 
     fn cache_key(&self) -> String {
-        format!("notify:fcm:{}", self.account.project)
+        format!("notify:fcm-token:{}", self.account.project)
     }
 
-    /// From the shared cache, else by a signed assertion (RFC 7523).
+    /// Our own copy, else the one of the shared cache, else a new one.
     async fn token(&self) -> Result<Secret, Refusal> {
-        if let Ok(Some(token)) = self.cache.get(&self.cache_key()).await
-            && let Ok(token) = String::from_utf8(token)
-        {
-            return Ok(Secret::new(token));
-        }
+        let now = self.clock.now();
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let token = match held.filter(|held| held.until > now) {
+            Some(held) => return Ok(held.words),
+            None => match self.shared().await.filter(|shared| shared.until > now) {
+                Some(shared) => shared,
+                None => self.ask().await?,
+            },
+        };
+        self.hold(Some(token.clone()));
+        Ok(token.words)
+    }
+
+    fn hold(&self, token: Option<Token>) {
+        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = token;
+    }
+
+    /// What another replica has asked for: the milliseconds of its end, and the token.
+    async fn shared(&self) -> Option<Token> {
+        let kept = String::from_utf8(self.cache.get(&self.cache_key()).await.ok()??).ok()?;
+        let (until, words) = kept.split_once(' ')?;
+        Some(Token { words: Secret::from(words), until: Timestamp(until.parse().ok()?) })
+    }
+
+    /// By a signed assertion (RFC 7523).
+    async fn ask(&self) -> Result<Token, Refusal> {
         let now = self.clock.now().unix_seconds();
         let claims = json!({
             "iss": self.account.email, "scope": SCOPE, "aud": self.account.token_uri.as_str(), "iat": now, "exp": now + 3600
@@ -118,18 +153,24 @@ impl Fcm {
             class: crate::retry::Class::Transient,
             ..refusal
         })?;
-        let token = token_of(&answer).ok_or_else(|| match answer.status {
+        let (words, life) = token_of(&answer).ok_or_else(|| match answer.status {
             400..=404 => self.codes.judge("fcm", "THIRD_PARTY_AUTH_ERROR").with_detail("no access token"),
             _ => self.codes.judge("fcm", "UNAVAILABLE").with_detail("no access token"),
         })?;
-        let _best_effort = self.cache.set(&self.cache_key(), token.expose().as_bytes(), TOKEN_LIFE).await;
+        let token = Token { until: Timestamp::from_unix_seconds(now).plus(life), words };
+        let kept = format!("{} {}", token.until.0, token.words.expose());
+        let _best_effort = self.cache.set(&self.cache_key(), kept.as_bytes(), life).await;
         Ok(token)
     }
 }
 
-fn token_of(answer: &Answer) -> Option<Secret> {
+/// The token of an answer, and how long it is used.
+fn token_of(answer: &Answer) -> Option<(Secret, Duration)> {
     let body = answer.json();
-    answer.is_success().then(|| body.get("access_token")?.as_str().map(Secret::from)).flatten()
+    let words =
+        answer.is_success().then(|| body.get("access_token")?.as_str().map(Secret::from)).flatten()?;
+    let life_s = body.get("expires_in").and_then(Value::as_u64).unwrap_or(TOKEN_LIFE_S).min(TOKEN_LIFE_S);
+    Some((words, Duration::from_secs(life_s).saturating_sub(MARGIN)))
 }
 
 /// `error.details[].errorCode`, else `error.status`.

@@ -14,6 +14,7 @@ use postern_common::clock::Timestamp;
 
 use super::*;
 use crate::address::DeviceToken;
+use crate::provider::injection::naughty;
 use crate::retry::Class;
 use crate::sequence::Sequence;
 use crate::testing::judge;
@@ -71,6 +72,10 @@ fn pem(label: &str, der: &[u8]) -> String {
 
 /// An account, and the public key that belongs to it.
 fn fcm(stand_in: &StandIn, clock: &Clock) -> (Fcm, String) {
+    fcm_with(stand_in, clock, Cache::memory(clock.clone()))
+}
+
+fn fcm_with(stand_in: &StandIn, clock: &Clock, cache: Cache) -> (Fcm, String) {
     let pair = KeyPair::generate(KeySize::Rsa2048).expect("a key");
     let private: Pkcs8V1Der<'_> = pair.as_der().expect("DER");
     let public: PublicKeyX509Der<'_> = pair.public_key().as_der().expect("DER");
@@ -81,18 +86,20 @@ fn fcm(stand_in: &StandIn, clock: &Clock) -> (Fcm, String) {
         token_uri: stand_in.base.join("token").expect("URL"),
         base: stand_in.base.clone(),
     };
-    let fcm =
-        Fcm::new(account, Cache::memory(clock.clone()), clock.clone(), Codes::shipped()).expect("an account");
+    let fcm = Fcm::new(account, cache, clock.clone(), Codes::shipped()).expect("an account");
     (fcm, pem("PUBLIC KEY", public.as_ref()))
 }
 
 async fn send(fcm: &Fcm) -> Result<Taken, Refusal> {
+    send_content(fcm, &Content::Push { title: "Hello".to_owned(), body: "Ada".to_owned() }).await
+}
+
+async fn send_content(fcm: &Fcm, content: &Content) -> Result<Taken, Refusal> {
     let to = Address::DeviceToken(DeviceToken::parse("device-1").expect("token"));
-    let content = Content::Push { title: "Hello".to_owned(), body: "Ada".to_owned() };
     let message = Message {
         id: Sequence::id(1 << 40),
         to: &to,
-        content: &content,
+        content,
         created_at: Timestamp(0),
         expires_at: Some(Timestamp(60_000)),
         urgent: true,
@@ -163,4 +170,64 @@ async fn refusals_are_judged_and_a_dead_device_is_reported() {
     let tokens = heard.iter().filter(|(path, ..)| path == "/token").count();
     assert_eq!(tokens, 2, "a token that was refused is asked for anew");
     assert_eq!(heard.last().expect("calls").1, "Bearer ya29.2");
+}
+
+#[tokio::test]
+async fn while_the_cache_is_away_a_token_serves_until_shortly_before_its_end() {
+    let (stand_in, clock) = (stand_in().await, Clock::manual(Timestamp(0)));
+    let away = Cache::open("redis://127.0.0.1:1/").await.expect("a URL");
+    let (fcm, _) = fcm_with(&stand_in, &clock, away);
+    let tokens = || {
+        let heard = stand_in.heard.lock().expect("no panic");
+        heard.iter().filter(|(path, ..)| path == "/token").count()
+    };
+    // Its life is 3599 seconds.
+    for (second, asked) in [(0, 1), (1, 1), (3298, 1), (3299, 2), (3300, 2)] {
+        clock.advance(Duration::from_secs(second).saturating_sub(clock.now().since(Timestamp(0))));
+        send(&fcm).await.expect("taken");
+        assert_eq!(tokens(), asked, "at {second}");
+    }
+}
+
+#[tokio::test]
+async fn replicas_share_a_token_and_its_end() {
+    let (stand_in, clock) = (stand_in().await, Clock::manual(Timestamp(0)));
+    let cache = Cache::memory(clock.clone());
+    let ((one, _), (other, _)) =
+        (fcm_with(&stand_in, &clock, cache.clone()), fcm_with(&stand_in, &clock, cache));
+    for fcm in [&one, &other] {
+        send(fcm).await.expect("taken");
+        clock.advance(Duration::from_secs(3298));
+    }
+    send(&other).await.expect("taken");
+    let heard = stand_in.heard.lock().expect("no panic");
+    let used: Vec<&str> = heard.iter().map(|(_, authorization, _)| authorization.as_str()).collect();
+    assert_eq!(used, ["", "Bearer ya29.1", "Bearer ya29.1", "", "Bearer ya29.2"]);
+}
+
+#[tokio::test]
+async fn no_string_is_more_than_text_to_one_device() {
+    let (stand_in, clock) = (stand_in().await, Clock::manual(Timestamp(0)));
+    let (fcm, _) = fcm(&stand_in, &clock);
+    let strings = naughty();
+    for text in &strings {
+        let content = Content::Push { title: text.clone(), body: text.clone() };
+        send_content(&fcm, &content).await.expect("taken");
+    }
+    let heard = stand_in.heard.lock().expect("no panic");
+    let messages: Vec<&String> =
+        heard.iter().filter(|(path, ..)| path != "/token").map(|(_, _, body)| body).collect();
+    assert_eq!(messages.len(), strings.len(), "one message each");
+    for (body, text) in messages.into_iter().zip(&strings) {
+        let message: Value = serde_json::from_str(body).expect("JSON");
+        let id = &message["message"]["data"]["notificationId"];
+        let expected = json!({"message": {
+            "token": "device-1",
+            "notification": {"title": text, "body": text},
+            "data": {"notificationId": id},
+            "android": {"priority": "HIGH", "collapse_key": id, "ttl": "60s"},
+            "apns": {"headers": {"apns-priority": "10", "apns-collapse-id": id, "apns-expiration": "60"}},
+        }});
+        assert_eq!(message, expected, "{text:?}");
+    }
 }
