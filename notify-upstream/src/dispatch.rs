@@ -234,7 +234,8 @@ impl Dispatcher {
         let (count, wanted) = (rows.len(), permits.len());
         let state = &mut self.lanes[lane.index()];
         if let Some(last) = rows.last() {
-            state.cursor = last.order;
+            // Others may share the last one's place, which the next claim then begins at.
+            state.cursor = if count < wanted { last.order } else { last.order - 1 };
             state.head = Some(last.order);
         }
         if count < wanted {

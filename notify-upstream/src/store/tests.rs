@@ -342,3 +342,25 @@ async fn receipts_count_once_and_may_come_early() {
         assert_eq!(trail.iter().filter(|trail| matches!(trail, Trail::Receipt(..))).count(), 2);
     }
 }
+
+#[tokio::test]
+async fn what_is_due_at_one_instant_keeps_its_order_over_several_moves() {
+    for (store, _database) in both().await {
+        let due = NOW.plus(std::time::Duration::from_secs(60));
+        let delayed = |row| NewNotification { send_at: Some(due), ..row };
+        let mut rows: Vec<_> = orders(0, 60).into_iter().map(delayed).collect();
+        let mut ids: Vec<_> = rows.iter().map(|row| row.id).collect();
+        ids.sort_unstable();
+        rows.reverse();
+        store.accept(&rows).await.expect("accepts");
+        let mut places = Vec::new();
+        for _ in 0..3 {
+            places.extend(store.move_due(due, 20).await.expect("moves"));
+        }
+        places.sort_unstable_by_key(|(_, order)| *order);
+        places.dedup();
+        assert_eq!(places.len(), 60, "a place each");
+        let claimed = claim(&store, 0, 100, ME, &[]).await;
+        assert_eq!(claimed.iter().map(|row| row.id).collect::<Vec<_>>(), ids);
+    }
+}

@@ -1,6 +1,8 @@
 //! What becomes of a row when the store does not write how its attempt ended.
 
+use futures_util::FutureExt;
 use postern_common::database::Database;
+use sqlx::{Executor, Postgres, Sqlite, Transaction};
 
 use super::*;
 use crate::testing::execute;
@@ -57,5 +59,85 @@ async fn a_row_whose_result_is_refused_is_taken_over() {
         rig.step().await;
         let view = rig.view(id).await;
         assert_eq!((&view["status"], rig.script.calls()), (&"SENT".into(), vec![id]), "{view}");
+    }
+}
+
+/// While it lives no result is written.
+enum Held {
+    Postgres(Transaction<'static, Postgres>),
+    Sqlite(Transaction<'static, Sqlite>),
+}
+
+async fn hold_results(database: &Database) -> Held {
+    match database {
+        Database::Postgres(pool) => {
+            let mut held = pool.begin().await.expect("begins");
+            held.execute("LOCK TABLE notify_result IN EXCLUSIVE MODE").await.expect("locks");
+            Held::Postgres(held)
+        }
+        Database::Sqlite(sqlite) => Held::Sqlite(sqlite.begin().await.expect("begins")),
+    }
+}
+
+impl Held {
+    /// Whether a write stands before it. SQLite's only writer is in our hands, so whoever writes waits.
+    async fn is_felt(&self, database: &Database) -> bool {
+        let Database::Postgres(pool) = database else { return true };
+        let sql =
+            "SELECT EXISTS (SELECT 1 FROM pg_locks WHERE NOT granted AND relation = 'notify_result'::regclass
+            AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))";
+        sqlx::query_scalar(sql).fetch_one(pool).await.expect("tells")
+    }
+
+    async fn end(self) {
+        match self {
+            Self::Postgres(held) => held.rollback().await,
+            Self::Sqlite(held) => held.rollback().await,
+        }
+        .expect("ends");
+    }
+}
+
+#[tokio::test]
+async fn a_permit_is_free_only_when_the_result_is_durable() {
+    for (store, test) in stores().await {
+        let mut rig = Rig::new(&store, &clock(), 1).await;
+        let ids = [rig.accept(Priority::Normal).await, rig.accept(Priority::Normal).await];
+        rig.dispatcher.survey().await.expect("looks");
+        rig.dispatcher.pass().await.expect("claims");
+        rig.runner.idle().await;
+        let permits = rig.board.desk(Channel::Email).permits().clone();
+        let held = hold_results(&test.database).await;
+        let mut write = Box::pin(rig.finisher.drain());
+        loop {
+            assert!((&mut write).now_or_never().is_none(), "the write is in flight");
+            assert_eq!(permits.in_use(), 1);
+            if held.is_felt(&test.database).await {
+                break;
+            }
+        }
+        assert_eq!(rig.dispatcher.pass().await.expect("claims"), 0, "nothing takes its place");
+        assert_eq!((permits.in_use(), rig.script.calls()), (1, vec![ids[0]]));
+        held.end().await;
+        assert_eq!((write.await, permits.in_use()), (1, 0));
+        rig.step().await;
+        assert_eq!(rig.script.calls(), ids);
+    }
+}
+
+#[tokio::test]
+async fn rows_that_share_a_place_are_claimed_one_after_another() {
+    for (store, test) in stores().await {
+        let mut rig = Rig::new(&store, &clock(), 2).await;
+        for _ in 0..5 {
+            rig.accept(Priority::Normal).await;
+        }
+        execute(&test.database, "UPDATE notify_queue SET ord = 5").await;
+        rig.dispatcher.survey().await.expect("looks");
+        for sent in [2, 4, 5] {
+            rig.dispatcher.pass().await.expect("claims");
+            rig.settle().await;
+            assert_eq!(rig.script.calls().len(), sent, "without another look");
+        }
     }
 }

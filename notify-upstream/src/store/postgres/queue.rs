@@ -92,16 +92,20 @@ SELECT m.lane,
         ORDER BY q.lane, q.ord LIMIT 1)
 FROM unnest($1::int2[], $2::int8[], $3::int8[]) AS m(lane, low, cursor)";
 
-/// A moved row's order is its due time, as if it had been accepted then; a counter keeps rows of one instant apart.
+/// A moved row's order is its due time, as if it had been accepted then; a counter keeps rows of one instant apart, and goes
+/// on behind those that were moved before. Past its end places repeat, and what shares one is claimed all the same.
 const MOVE_DUE: &str = "
 WITH due AS MATERIALIZED (
     SELECT id, due, lane, fence, attempt FROM notify_delayed WHERE due <= $1
-    ORDER BY due LIMIT $2 FOR UPDATE SKIP LOCKED
+    ORDER BY due, id LIMIT $2 FOR UPDATE SKIP LOCKED
 ), gone AS (
     DELETE FROM notify_delayed d USING due WHERE d.id = due.id
 )
 INSERT INTO notify_queue (id, lane, ord, fence, attempt)
-SELECT id, lane, (due << $3) + row_number() OVER (PARTITION BY due ORDER BY id) % (1 << $3), fence, attempt FROM due
+SELECT id, lane, least(row_number() OVER (PARTITION BY lane, due ORDER BY id) + coalesce(
+        (SELECT max(ord) FROM notify_queue q WHERE q.lane = due.lane AND q.ord >= due.due << $3 AND q.ord < (due.due + 1) << $3),
+        due << $3
+    ), ((due + 1) << $3) - 1), fence, attempt FROM due
 RETURNING lane, ord";
 
 /// What is claimed can no longer be cancelled: its fence decides, row by row.

@@ -74,11 +74,15 @@ SELECT m.value ->> 0,
         ORDER BY q.lane, q.ord LIMIT 1)
 FROM json_each(?1) m";
 
-/// A moved row's order is its due time, as if it had been accepted then; a counter keeps rows of one instant apart.
+/// A moved row's order is its due time, as if it had been accepted then; a counter keeps rows of one instant apart, and goes
+/// on behind those that were moved before. Past its end places repeat, and what shares one is claimed all the same.
 const MOVE: &str = "
 INSERT INTO notify_queue (id, lane, ord, fence, attempt)
-SELECT id, lane, (due << ?3) + row_number() OVER (PARTITION BY due ORDER BY id) % (1 << ?3), fence, attempt FROM
-    (SELECT * FROM notify_delayed WHERE due <= ?1 ORDER BY due LIMIT ?2)
+SELECT id, lane, min(row_number() OVER (PARTITION BY lane, due ORDER BY id) + coalesce(
+        (SELECT max(ord) FROM notify_queue q WHERE q.lane = d.lane AND q.ord >= d.due << ?3 AND q.ord < (d.due + 1) << ?3),
+        due << ?3
+    ), ((due + 1) << ?3) - 1), fence, attempt FROM
+    (SELECT * FROM notify_delayed WHERE due <= ?1 ORDER BY due, id LIMIT ?2) d
 RETURNING lane, ord";
 
 const MOVED: &str = "DELETE FROM notify_delayed WHERE due <= ?1 AND id IN (SELECT id FROM notify_queue)";
