@@ -21,7 +21,7 @@ use crate::accept::{self, Door};
 use crate::actor::{Actors, OwnAddresses};
 use crate::config::Config;
 use crate::deliver::Courier;
-use crate::dispatch::{Board, Dispatcher, Ended, Finisher, Means, Runner, Voice, Workers};
+use crate::dispatch::{Board, Dispatcher, Ended, Finisher, LeaseTime, Means, Runner, Voice, Workers};
 use crate::housekeeping::{Housekeeper, Mover, Reloader};
 use crate::http::Service;
 use crate::metrics::Metrics;
@@ -101,7 +101,8 @@ impl App {
             suppression: Arc::clone(&suppression),
         };
         let quota = Quota::new(cache, clock.clone(), config.user_quota, config.service_quota);
-        let workers = Workers::start(store.clone(), clock.clone()).await.map_err(unavailable)?;
+        let workers =
+            Workers::start(store.clone(), clock.clone(), LeaseTime::Store).await.map_err(unavailable)?;
         let stop_delivery = Shutdown::new();
         let (ended, over) = mpsc::unbounded_channel();
         let runner = Runner::new(courier, clock.clone(), Arc::clone(&workers), ended, stop_delivery.clone());

@@ -25,7 +25,7 @@ pub use permit::{Permit, Permits};
 pub use plan::{Sight, Turn, plan};
 pub use runner::{Job, Runner};
 pub use signal::{Ear, Voice};
-pub use worker::{Worker, Workers};
+pub use worker::{LeaseTime, Worker, Workers};
 
 use crate::metrics::Metrics;
 use crate::notification::{Channel, Lane, Order, Priority, order_at, order_time};

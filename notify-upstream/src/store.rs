@@ -10,7 +10,7 @@
 //! | `notify_webhook_token` | which body a webhook's token came with first | insert only, for some hours |
 //! | `notify_suppression` | addresses that get nothing, or nothing that can be unsubscribed from | an operator takes off |
 //! | `notify_suppression_lifted` | what was taken off | so that every replica forgets it |
-//! | `notify_worker` | who is alive | a row a process, renewed every 3 s |
+//! | `notify_worker` | who is alive | a row a process, renewed every 3 s by the database's time |
 //!
 //! An attempt is written before its call: the claim raises `attempt` and `fence` and is committed before any provider
 //! hears of it. A result counts only while the queue row still carries the fence of its claim.
@@ -173,6 +173,17 @@ impl Store {
         match self {
             Self::Postgres(_) => true,
             Self::Sqlite(_) => false,
+        }
+    }
+
+    /// What time it is for every process that works on it; `None` over a store of one process.
+    ///
+    /// # Errors
+    /// The store is away or refuses.
+    pub async fn shared_now(&self) -> Result<Option<Timestamp>, StoreError> {
+        match self {
+            Self::Postgres(store) => store.now().await.map(Some),
+            Self::Sqlite(_) => Ok(None),
         }
     }
 

@@ -21,7 +21,7 @@ use crate::accept::{Accepted, Door, Writer};
 use crate::actor::{Actors, OwnAddresses};
 use crate::address::{Address, EmailAddress};
 use crate::deliver::Courier;
-use crate::dispatch::{Board, Dispatcher, Finisher, Means, Runner, Workers};
+use crate::dispatch::{Board, Dispatcher, Finisher, LeaseTime, Means, Runner, Workers};
 use crate::housekeeping::Mover;
 use crate::metrics::Metrics;
 use crate::notification::{Channel, NotificationId, Priority};
@@ -129,7 +129,7 @@ impl Rig {
     /// A replica whose provider takes so many calls at once.
     pub(crate) async fn calling(store: &Store, clock: &Clock, permits: usize, at_once: usize) -> Self {
         let (store, clock, script) = (store.clone(), clock.clone(), Script::default());
-        let workers = Workers::start(store.clone(), clock.clone()).await.expect("registers");
+        let workers = Workers::start(store.clone(), clock.clone(), LeaseTime::Own).await.expect("registers");
         let (board, metrics, stop) = (Arc::new(Board::new([permits; 3])), Metrics::new(), Shutdown::new());
         let (ended, over) = mpsc::unbounded_channel();
         let suppression = Arc::new(Suppression::new(store.clone(), clock.clone()));

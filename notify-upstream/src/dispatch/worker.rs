@@ -30,6 +30,16 @@ pub struct Worker {
     lost: AtomicBool,
 }
 
+/// Whose time leases go by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeaseTime {
+    /// The store's, where several processes share it: their own clocks may differ by more than a lease is long.
+    Store,
+    /// Our own clock's, which a test moves by hand.
+    #[cfg(test)]
+    Own,
+}
+
 /// The identities of this process: one for new leases, and older ones that still hold rows.
 ///
 /// When the answer to a claim or an accept is lost, rows may be leased to us that we do not know of. Then the identity
@@ -39,8 +49,10 @@ pub struct Worker {
 pub struct Workers {
     store: Store,
     clock: Clock,
+    time: LeaseTime,
     all: Mutex<Vec<Arc<Worker>>>,
     dead: Mutex<Arc<[i64]>>,
+    /// Our last word by our own clock.
     seen_at: AtomicI64,
     /// There is more to do than to renew.
     hurry: Notify,
@@ -69,19 +81,29 @@ impl Workers {
     ///
     /// # Errors
     /// The store's.
-    pub async fn start(store: Store, clock: Clock) -> Result<Arc<Self>, StoreError> {
-        let worker = Worker::new();
-        let now = clock.now();
-        store.register_worker(worker.id, now).await?;
-        let dead = store.dead_workers(dead_before(now)).await?;
-        Ok(Arc::new(Self {
+    pub async fn start(store: Store, clock: Clock, time: LeaseTime) -> Result<Arc<Self>, StoreError> {
+        let began = clock.now();
+        let workers = Self {
             store,
             clock,
-            all: Mutex::new(vec![worker]),
-            dead: Mutex::new(dead.into()),
-            seen_at: AtomicI64::new(now.0),
+            time,
+            all: Mutex::default(),
+            dead: Mutex::new(Arc::default()),
+            seen_at: AtomicI64::new(began.0),
             hurry: Notify::new(),
-        }))
+        };
+        workers.replace(workers.lease_now().await?).await?;
+        workers.look().await?;
+        Ok(Arc::new(workers))
+    }
+
+    /// What time it is for leases.
+    async fn lease_now(&self) -> Result<Timestamp, StoreError> {
+        match self.time {
+            LeaseTime::Store => Ok(self.store.shared_now().await?.unwrap_or_else(|| self.clock.now())),
+            #[cfg(test)]
+            LeaseTime::Own => Ok(self.clock.now()),
+        }
     }
 
     /// The identity for new leases.
@@ -120,7 +142,7 @@ impl Workers {
     /// # Errors
     /// The store's; the next step tries again.
     pub async fn step(&self) -> Result<(), StoreError> {
-        let now = self.clock.now();
+        let (began, now) = (self.clock.now(), self.lease_now().await?);
         if self.current().doubted.load(Ordering::Relaxed) {
             self.replace(now).await?;
         }
@@ -140,13 +162,13 @@ impl Workers {
             }
         }
         self.look().await?;
-        self.seen_at.store(now.0, Ordering::Relaxed);
+        self.seen_at.store(began.0, Ordering::Relaxed);
         Ok(())
     }
 
     /// Looks who is dead.
     async fn look(&self) -> Result<(), StoreError> {
-        let dead = self.store.dead_workers(dead_before(self.clock.now())).await?;
+        let dead = self.store.dead_workers(dead_before(self.lease_now().await?)).await?;
         *self.dead.lock().unwrap_or_else(PoisonError::into_inner) = dead.into();
         Ok(())
     }
@@ -194,7 +216,8 @@ impl Workers {
     /// # Errors
     /// The store's.
     pub async fn forget_the_dead(&self) -> Result<u64, StoreError> {
-        let long_ago = Timestamp(self.clock.now().0 - i64::try_from(FORGET_AFTER.as_millis()).unwrap_or(0));
+        let now = self.lease_now().await?;
+        let long_ago = Timestamp(now.0 - i64::try_from(FORGET_AFTER.as_millis()).unwrap_or(0));
         self.store.forget_workers(long_ago).await
     }
 

@@ -3,6 +3,7 @@
 use postern_common::database::testing;
 
 use super::*;
+use crate::testing::execute;
 
 #[tokio::test]
 async fn another_replica_hears_of_what_was_left_waiting_and_claims_it_without_looking() {
@@ -43,4 +44,26 @@ async fn a_store_of_one_process_has_nobody_to_tell() {
     let store = Store::open(&test.database, 4).await.expect("opens");
     let rig = Rig::new(&store, &clock(), 1).await;
     assert!(Voice::new(store, rig.board).is_none());
+}
+
+#[tokio::test]
+async fn hosts_whose_clocks_differ_take_nobody_for_dead_that_lives() {
+    let test = testing::postgres().await;
+    let store = Store::open(&test.database, 4).await.expect("opens");
+    store.keep_house(START, Timestamp(0)).await.expect("partitions");
+    let (slow, fast) = (clock(), Clock::manual(after(3600)));
+    let start = |clock: &Clock| Workers::start(store.clone(), clock.clone(), LeaseTime::Store);
+    let (behind, ahead) = (start(&slow).await.expect("registers"), start(&fast).await.expect("registers"));
+    for workers in [&behind, &ahead, &behind] {
+        workers.step().await.expect("renews");
+        assert!(workers.dead().is_empty());
+        assert!(workers.is_alive());
+    }
+    let (dead, holder) = (behind.current().id(), behind.current());
+    execute(&test.database, &format!("UPDATE notify_worker SET seen_at = seen_at - 11000 WHERE id = {dead}"))
+        .await;
+    ahead.step().await.expect("renews");
+    assert_eq!(*ahead.dead(), [dead], "ten seconds of the store's time");
+    behind.step().await.expect("renews");
+    assert!(!behind.holds(&holder), "and it hears of it");
 }

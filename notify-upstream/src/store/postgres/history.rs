@@ -96,6 +96,11 @@ impl Postgres {
         Ok(done.rows_affected())
     }
 
+    pub(in crate::store) async fn now(&self) -> Outcome<Timestamp> {
+        let sql = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::int8";
+        Ok(Timestamp(sqlx::query_scalar(sql).fetch_one(&self.history).await?))
+    }
+
     pub(in crate::store) async fn register_worker(&self, worker: i64, now: Timestamp) -> Outcome<()> {
         let sql = "INSERT INTO notify_worker (id, seen_at) VALUES ($1, $2)";
         sqlx::query(sql).bind(worker).bind(now.0).execute(&self.history).await?;
