@@ -116,7 +116,10 @@ async fn a_request_is_explained_with_a_real_token_or_a_made_up_one() {
     let (body, signature) = member.rsplit_once('.').expect("a token");
     let forged = if signature.starts_with('A') { "B" } else { "A" };
     let said = desk.explain(&["--token", &format!("{body}.{forged}{}", &signature[1..])]).await;
-    assert!(said.contains("caller     the token is refused\ndecision   401 token_signature_invalid"), "{said}");
+    assert!(
+        said.contains("caller     the token is refused\ndecision   401 token_signature_invalid"),
+        "{said}"
+    );
     let wrong = desk.run(&["explain", "GET", "/", "--header", "no header"]).await;
     assert!(
         wrong.status == Some(64) && wrong.stderr.contains("must be a header such as"),
