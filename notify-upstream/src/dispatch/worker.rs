@@ -180,8 +180,8 @@ impl Workers {
         Ok(())
     }
 
-    /// Renews, and looks who is dead, until the stop. An identity in doubt is replaced, and one that a step has left over is given up, without
-    /// waiting for the next renewal: what they hold without our knowing it waits for that.
+    /// Renews, and looks who is dead, until the stop. An identity in doubt is replaced, and one that a step has left
+    /// over is given up, without waiting for the next renewal: what they hold without our knowing it waits for that.
     pub async fn run(self: Arc<Self>, shutdown: Shutdown) {
         let mut tick = tokio::time::interval(RENEW);
         let mut look = tokio::time::interval(LOOK);
