@@ -220,7 +220,7 @@ async fn a_pool_outlives_the_loss_of_its_connections() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(std::time::Duration::from_secs(10), alone).await.expect("the new one alone is kept");
+    tokio::time::timeout(Duration::from_secs(10), alone).await.expect("the new one alone is kept");
 }
 
 #[tokio::test]
