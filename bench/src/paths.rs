@@ -100,6 +100,7 @@ impl Tokens {
             kind: IssuerKind::User,
             client_ids: vec![CLIENT_ID.to_owned()],
             rules: IssuerRules::default(),
+            claims: Vec::new(),
         };
         let cache_bytes = if remembered { 1 << 20 } else { 0 };
         let options = VerifierOptions { cache_bytes, ..VerifierOptions::default() };

@@ -100,6 +100,7 @@ impl IdentityConfig {
             kind,
             client_ids: vec![pool.client_id.clone()],
             rules: token::IssuerRules::default(),
+            claims: Vec::new(),
         };
         let pools =
             [issuer(&self.actor, token::IssuerKind::User), issuer(&self.service, token::IssuerKind::Service)];

@@ -11,6 +11,7 @@ mod caller;
 mod jwk;
 mod jwks;
 mod jws;
+mod mark;
 pub mod oidc;
 mod refusal;
 mod roca;

@@ -81,7 +81,7 @@ impl App {
             jwks_dir: config.tokens.jwks_dir.clone(),
             ..VerifierOptions::default()
         };
-        let verifier = Verifier::new(config.identity.issuers(), options);
+        let verifier = Verifier::new(config.issuers(&[]), options);
         let tls = config
             .listen
             .iter()

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use postern_common::Code;
 use postern_common::exit::Exit;
-use postern_common::token::{Caller, Claims, Service, User};
+use postern_common::token::{Caller, Service, User};
 
 use crate::config::{Config, RouteTest, TestToken, Upstream};
 use crate::live::{Found, Table};
@@ -103,7 +103,7 @@ pub(crate) fn caller_of(token: &TestToken) -> Option<Caller> {
             scopes: scopes.as_slice().into(),
             groups: groups.as_slice().into(),
             expires_at: i64::MAX,
-            claims: Claims::from_map(&claims.iter().cloned().collect()),
+            claims: claims.iter().map(|(name, value)| (name.as_str().into(), value.clone())).collect(),
         }))),
         TestToken::Service(name) => Some(Caller::Service(Arc::new(Service {
             issuer,
@@ -111,7 +111,6 @@ pub(crate) fn caller_of(token: &TestToken) -> Option<Caller> {
             service_id: name.as_str().into(),
             scopes: Arc::new([]),
             expires_at: i64::MAX,
-            claims: Claims::from_map(&serde_json::Map::new()),
         }))),
     }
 }

@@ -17,6 +17,7 @@ use std::time::Duration;
 use postern_common::config::Env;
 use postern_common::decode::{Field, Object};
 use postern_common::identity::IdentityConfig;
+use postern_common::token::Issuer;
 use url::Url;
 
 pub use limits::{Limits, RateBy, RateLimit};
@@ -59,7 +60,8 @@ pub struct Config {
 /// `[tokens]`: how tokens are remembered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tokens {
-    /// Bytes that verified tokens may take; default 116 MiB, 100,000 tokens of 850 bytes.
+    /// Bytes that verified tokens may take; default 40 MiB, some 100,000 tokens, which are not
+    /// kept: who sent each one is.
     pub cache_bytes: usize,
     /// Folder where the last good keys of each issuer are kept across restarts; default none.
     pub jwks_dir: Option<PathBuf>,
@@ -132,6 +134,21 @@ impl Config {
 }
 
 impl Config {
+    /// Whose tokens are accepted. Of what they say is kept what the policies of these routes ask for, and those of
+    /// `before`, under which requests may be that go on.
+    #[must_use]
+    pub fn issuers(&self, before: &[Route]) -> Vec<Issuer> {
+        let routes = self.routes.iter().chain(before);
+        let mut claims: Vec<&str> = routes.flat_map(|route| route.policy.claims()).collect();
+        claims.sort_unstable();
+        claims.dedup();
+        let asked = |issuer: Issuer| Issuer {
+            claims: claims.iter().map(|name| (*name).to_owned()).collect(),
+            ..issuer
+        };
+        self.identity.issuers().into_iter().map(asked).collect()
+    }
+
     /// Whether an upstream's certificate is checked with the authorities of the machine.
     pub(crate) fn needs_roots(&self) -> bool {
         self.upstreams.iter().filter_map(|upstream| upstream.tls.as_ref()).any(|tls| tls.ca.is_none())
@@ -150,7 +167,7 @@ impl Tokens {
 
 impl Default for Tokens {
     fn default() -> Self {
-        Self { cache_bytes: 116 << 20, jwks_dir: None }
+        Self { cache_bytes: 40 << 20, jwks_dir: None }
     }
 }
 

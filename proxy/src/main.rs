@@ -151,7 +151,7 @@ fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
 fn verify(config: &Config, token: &str) -> Result<Sender, Exit> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Exit::unavailable(format!("no runtime: {error}")))?;
-    let verifier = Verifier::new(config.identity.issuers(), VerifierOptions::default());
+    let verifier = Verifier::new(config.issuers(&[]), VerifierOptions::default());
     Ok(match runtime.block_on(verifier.verify(token)) {
         Ok(caller) => Sender::Verified(caller),
         Err(refusal) => Sender::Refused(refusal.code().as_str()),

@@ -60,6 +60,9 @@ pub(crate) struct Reloader {
     first: Fixed,
     /// The text that was tried last.
     tried: Mutex<Option<u64>>,
+    /// What was live and is still held by requests. Whoever lets go last takes it down, and ten thousand routes take
+    /// milliseconds: that is no thread that serves.
+    retired: Mutex<Vec<Arc<Live>>>,
 }
 
 /// What is read at the start only.
@@ -131,7 +134,7 @@ impl Reloader {
         let tried = Mutex::new(source.first);
         let hash = source.first.map(|hash| format!("{hash:016x}"));
         state.config.lock().unwrap_or_else(PoisonError::into_inner).hash = hash;
-        Self { source, state, pools, tls, first, tried }
+        Self { source, state, pools, tls, first, tried, retired: Mutex::default() }
     }
 
     /// Follows the file, SIGHUP (configuration and certificates) and SIGUSR1 (access log) until the stop.
@@ -166,6 +169,10 @@ impl Reloader {
         self.reload_certificates(forced);
         let renewed = self.state.live.load().pools.iter().any(|pool| pool.has_new_files());
         self.reload(forced || renewed);
+        self.retired
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .retain(|live| Arc::strong_count(live) > 1);
     }
 
     /// Loads the file if it has changed since it was tried last, or in any case.
@@ -193,15 +200,17 @@ impl Reloader {
         let name = self.source.path.display().to_string();
         let config = config::parse(&name, text, |root| Config::read(root, &self.source.env))?;
         let restart_needed = self.first.differences(&Fixed::of(&config));
-        let issuers = config.identity.issuers();
+        let issuers = config.issuers(&self.state.live.load().table.routes);
         let live = Live::new(config, Some(&self.state.live.load()), &self.state.metrics, &self.state.clock)?;
         // This thread may wait: none serves on it.
         let trust = Handle::current().block_on(self.state.verifier.prepare(issuers));
         self.pools.sync(&live.pools);
         self.state.limiter.set_keys(live.limits.keys);
         self.state.places.set(live.limits.connections);
-        self.state.live.store(Arc::new(live));
+        // First who is trusted: a request that begins under the new policies finds what they ask for.
         self.state.verifier.adopt(trust);
+        let before = self.state.live.swap(Arc::new(live));
+        self.retired.lock().unwrap_or_else(PoisonError::into_inner).push(before);
         Ok(restart_needed)
     }
 

@@ -34,7 +34,7 @@ pub(super) fn read(field: Field<'_>) -> Option<Issuer> {
         if jwks_url.is_none() {
             entry.fail("missing_field", "needs jwks_url: its issuer is not a URL");
         }
-        Some(Issuer { issuer, jwks_url: jwks_url?, kind: kind?, client_ids, rules })
+        Some(Issuer { issuer, jwks_url: jwks_url?, kind: kind?, client_ids, rules, claims: Vec::new() })
     })
 }
 

@@ -335,14 +335,14 @@ fn a_services_token_is_not_passed_on() {
 
 fn caller(is_user: bool) -> Caller {
     use crate::token::{Claims, Service, User};
-    let claims = Claims::from_map(&serde_json::Map::new());
     let (issuer, subject): (Arc<str>, Arc<str>) = ("i".into(), "s".into());
     if is_user {
         let (username, client_id) = (subject.clone(), "c".into());
         let (scopes, groups) = (Arc::default(), Arc::default());
+        let claims = Claims::default();
         let user = User { issuer, subject, username, client_id, scopes, groups, expires_at: 0, claims };
         return Caller::User(Arc::new(user));
     }
     let (service_id, scopes) = ("auth".into(), Arc::default());
-    Caller::Service(Arc::new(Service { issuer, subject, service_id, scopes, expires_at: 0, claims }))
+    Caller::Service(Arc::new(Service { issuer, subject, service_id, scopes, expires_at: 0 }))
 }

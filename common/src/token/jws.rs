@@ -1,9 +1,9 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jsonwebtoken::Algorithm;
-use serde_json::{Map, Value};
 
-use super::{MAX_TOKEN_BYTES, Refusal, strict};
+use super::strict::{Json, Object};
+use super::{MAX_TOKEN_BYTES, Refusal};
 
 /// Parameters that would let a token choose its own key, change what is signed, or be understood otherwise than
 /// read here (RFC 7515 sections 4.1.2 to 4.1.6 and 4.1.11, RFC 7797, RFC 7516 section 4.1.3).
@@ -22,8 +22,8 @@ pub(super) struct Jws<'a> {
     pub(super) signing_input: &'a str,
     /// The payload, decoded.
     pub(super) payload: Vec<u8>,
-    /// The signature, in base64url.
-    pub(super) signature: &'a str,
+    /// The signature, decoded.
+    pub(super) signature: Vec<u8>,
 }
 
 impl<'a> Jws<'a> {
@@ -36,14 +36,13 @@ impl<'a> Jws<'a> {
         let (header, payload, signature) = parts(token)?;
         let (algorithm, key_id) = read_header(&decode(header)?)?;
         let payload = decode(payload)?;
-        decode(signature)?;
         let signing_input = &token[..token.len() - signature.len() - 1];
-        Ok(Self { algorithm, key_id, signing_input, payload, signature })
+        Ok(Self { algorithm, key_id, signing_input, payload, signature: decode(signature)? })
     }
 
     /// The claims, strictly read.
-    pub(super) fn claims(&self) -> Result<Map<String, Value>, Refusal> {
-        strict::object(&self.payload)
+    pub(super) fn claims(&self) -> Result<Object<'_>, Refusal> {
+        Object::read(&self.payload)
     }
 }
 
@@ -63,24 +62,20 @@ fn decode(part: &str) -> Result<Vec<u8>, Refusal> {
 }
 
 fn read_header(text: &[u8]) -> Result<(Algorithm, String), Refusal> {
-    let mut header = strict::object(text)?;
-    if REFUSED_PARAMETERS.iter().any(|name| header.contains_key(*name)) {
+    let header = Object::read(text)?;
+    if REFUSED_PARAMETERS.iter().any(|name| header.has(name)) {
         return Err(Refusal::HeaderParameter);
     }
-    if ["typ", "cty"].iter().any(|name| header.get(*name).is_some_and(|value| !value.is_string())) {
+    if ["typ", "cty"].iter().any(|name| header.get(name).is_some_and(|value| !value.is_text())) {
         return Err(Refusal::HeaderType);
     }
-    let algorithm = match header.get("alg") {
-        Some(Value::String(name)) => algorithm(name).ok_or(Refusal::Algorithm)?,
-        Some(Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_)) | None => {
-            return Err(Refusal::HeaderType);
+    let name = header.get("alg").and_then(Json::as_text).ok_or(Refusal::HeaderType)?;
+    let algorithm = algorithm(name).ok_or(Refusal::Algorithm)?;
+    match header.get("kid").and_then(Json::as_text) {
+        Some(key_id) if !key_id.is_empty() && key_id.len() <= MAX_KEY_ID_BYTES => {
+            Ok((algorithm, key_id.to_owned()))
         }
-    };
-    match header.remove("kid") {
-        Some(Value::String(key_id)) if !key_id.is_empty() && key_id.len() <= MAX_KEY_ID_BYTES => {
-            Ok((algorithm, key_id))
-        }
-        _ => Err(Refusal::KeyIdMissing),
+        Some(_) | None => Err(Refusal::KeyIdMissing),
     }
 }
 

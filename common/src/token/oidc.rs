@@ -8,6 +8,7 @@ use url::Url;
 
 use super::jwks::{JwksStatus, Source};
 use super::jws::Jws;
+use super::strict::{Json, Object};
 use super::trust::{Times, check_types, text};
 use super::{Refusal, VerifierOptions};
 use crate::clock::Clock;
@@ -71,7 +72,7 @@ impl OidcVerifier {
             return Err(Refusal::Issuer);
         }
         self.source.refresh_if_due().await;
-        self.source.obtain(&jws.key_id).await?.verify(&jws)?;
+        self.source.obtain(&jws.key_id).await?.check(&jws)?;
         check_types(&claims)?;
         Times::read(&claims)?.check(self.clock.now().unix_seconds(), LEEWAY_S)?;
         instant_is_there(&claims, "iat")?;
@@ -79,20 +80,20 @@ impl OidcVerifier {
         if text(&claims, "nonce")? != nonce {
             return Err(Refusal::Nonce);
         }
-        IdToken::read(claims)
+        IdToken::read(&claims)
     }
 
     /// We must be an audience; where there are others too, or `azp` is there, `azp` must name us.
-    fn check_audience(&self, claims: &Map<String, Value>) -> Result<(), Refusal> {
+    fn check_audience(&self, claims: &Object<'_>) -> Result<(), Refusal> {
         let (ours, several) = match claims.get("aud") {
-            Some(Value::Array(all)) => {
-                (all.iter().any(|one| one.as_str() == Some(&self.client_id)), all.len() > 1)
+            Some(Json::List(all)) => {
+                (all.iter().any(|one| one.as_text() == Some(&self.client_id)), all.len() > 1)
             }
             Some(_) => (text(claims, "aud")? == self.client_id, false),
             None => return Err(Refusal::ClaimMissing),
         };
         let authorized = match claims.get("azp") {
-            Some(party) => party.as_str() == Some(&self.client_id),
+            Some(party) => party.as_text() == Some(&self.client_id),
             None => !several,
         };
         if ours && authorized { Ok(()) } else { Err(Refusal::Client) }
@@ -105,8 +106,8 @@ impl OidcVerifier {
     }
 }
 
-fn instant_is_there(claims: &Map<String, Value>, name: &str) -> Result<(), Refusal> {
-    if claims.contains_key(name) { Ok(()) } else { Err(Refusal::ClaimMissing) }
+fn instant_is_there(claims: &Object<'_>, name: &str) -> Result<(), Refusal> {
+    if claims.has(name) { Ok(()) } else { Err(Refusal::ClaimMissing) }
 }
 
 impl std::fmt::Debug for OidcVerifier {
@@ -118,22 +119,22 @@ impl std::fmt::Debug for OidcVerifier {
 // === impl IdToken ===
 
 impl IdToken {
-    fn read(claims: Map<String, Value>) -> Result<Self, Refusal> {
-        let optional = |name: &str| claims.get(name).and_then(Value::as_str).map(str::to_owned);
+    fn read(claims: &Object<'_>) -> Result<Self, Refusal> {
+        let optional = |name: &str| claims.get(name).and_then(Json::as_text).map(str::to_owned);
         // Some providers send the flag as text.
         let email_verified = match claims.get("email_verified") {
-            Some(Value::Bool(flag)) => *flag,
-            Some(Value::String(flag)) => flag == "true",
-            Some(Value::Null | Value::Number(_) | Value::Array(_) | Value::Object(_)) | None => false,
+            Some(Json::Bool(flag)) => *flag,
+            Some(Json::Text(flag)) => flag == "true",
+            Some(Json::Null | Json::Number(_) | Json::List(_) | Json::Object(_)) | None => false,
         };
         Ok(Self {
-            issuer: text(&claims, "iss")?.to_owned(),
-            subject: text(&claims, "sub")?.to_owned(),
+            issuer: text(claims, "iss")?.to_owned(),
+            subject: text(claims, "sub")?.to_owned(),
             email: optional("email"),
             email_verified,
             name: optional("name"),
             picture: optional("picture"),
-            claims,
+            claims: claims.to_map(),
         })
     }
 }

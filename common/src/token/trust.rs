@@ -1,9 +1,9 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use serde_json::{Map, Value};
 use url::Url;
 
+use super::strict::{Json, Object};
 use super::{Caller, Claims, Refusal, Service, User};
 
 /// A pool whose tokens are trusted.
@@ -19,6 +19,8 @@ pub struct Issuer {
     pub client_ids: Vec<String>,
     /// What else its tokens must say.
     pub rules: IssuerRules,
+    /// The claims of users that policies look at: identities hold these and no other.
+    pub claims: Vec<String>,
 }
 
 /// What the tokens of one issuer must say besides. The default is what the pools of the interface write.
@@ -53,6 +55,7 @@ pub(super) struct Trust {
     token_uses: Option<Vec<String>>,
     audiences: Vec<String>,
     client_claim: String,
+    claims: Vec<Arc<str>>,
     lists: Lists,
 }
 
@@ -80,7 +83,7 @@ const CLIENT_ID: &str = "client_id";
 
 impl Times {
     /// Reads `exp`, `nbf` and `iat`: integers all (stricter than NumericDate of RFC 7519 section 2).
-    pub(super) fn read(claims: &Map<String, Value>) -> Result<Self, Refusal> {
+    pub(super) fn read(claims: &Object<'_>) -> Result<Self, Refusal> {
         let expires_at = instant(claims, "exp")?.ok_or(Refusal::ClaimMissing)?;
         let not_before = instant(claims, "nbf")?.unwrap_or(i64::MIN);
         let issued_at = instant(claims, "iat")?.unwrap_or(i64::MIN);
@@ -100,29 +103,27 @@ impl Times {
     }
 }
 
-fn instant(claims: &Map<String, Value>, name: &str) -> Result<Option<i64>, Refusal> {
-    claims.get(name).map(|value| value.as_i64().ok_or(Refusal::ClaimType)).transpose()
+fn instant(claims: &Object<'_>, name: &str) -> Result<Option<i64>, Refusal> {
+    claims.get(name).map(|value| value.as_integer().ok_or(Refusal::ClaimType)).transpose()
 }
 
 /// Registered claims that are not looked at have their types all the same (RFC 7519 sections 4.1.3 and 4.1.7):
 /// other readers refuse what has not, and a token means the same to all or nothing.
-pub(super) fn check_types(claims: &Map<String, Value>) -> Result<(), Refusal> {
-    let audience = |value: &Value| match value {
-        Value::Array(all) => all.iter().all(Value::is_string),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Object(_) => {
-            value.is_string()
-        }
+pub(super) fn check_types(claims: &Object<'_>) -> Result<(), Refusal> {
+    let audience = |value: &Json<'_>| match value {
+        Json::List(all) => all.iter().all(Json::is_text),
+        Json::Null | Json::Bool(_) | Json::Number(_) | Json::Text(_) | Json::Object(_) => value.is_text(),
     };
-    let sound = claims.get("aud").is_none_or(audience) && claims.get("jti").is_none_or(Value::is_string);
+    let sound = claims.get("aud").is_none_or(audience) && claims.get("jti").is_none_or(Json::is_text);
     if sound { Ok(()) } else { Err(Refusal::ClaimType) }
 }
 
 /// A claim that must be there and be text.
-pub(super) fn text<'a>(claims: &'a Map<String, Value>, name: &str) -> Result<&'a str, Refusal> {
+pub(super) fn text<'a>(claims: &'a Object<'_>, name: &str) -> Result<&'a str, Refusal> {
     match claims.get(name) {
-        Some(Value::String(text)) if text.is_empty() => Err(Refusal::ClaimMissing),
-        Some(Value::String(text)) => Ok(text),
-        Some(Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_)) => {
+        Some(Json::Text(text)) if text.is_empty() => Err(Refusal::ClaimMissing),
+        Some(Json::Text(text)) => Ok(text),
+        Some(Json::Null | Json::Bool(_) | Json::Number(_) | Json::List(_) | Json::Object(_)) => {
             Err(Refusal::ClaimType)
         }
         None => Err(Refusal::ClaimMissing),
@@ -149,7 +150,7 @@ impl Lists {
 
 impl Trust {
     pub(super) fn new(issuer: &Issuer) -> Self {
-        let Issuer { issuer, kind, client_ids, rules, jwks_url: _ } = issuer;
+        let Issuer { issuer, kind, client_ids, rules, claims, jwks_url: _ } = issuer;
         let of_pools: &[&str] = match kind {
             IssuerKind::User => &["access"],
             IssuerKind::Service => &["id", "access"],
@@ -165,17 +166,13 @@ impl Trust {
             token_uses,
             audiences: rules.audiences.clone(),
             client_claim: rules.client_claim.clone().unwrap_or_else(|| CLIENT_ID.to_owned()),
+            claims: claims.iter().map(|name| name.as_str().into()).collect(),
             lists: Lists::default(),
         }
     }
 
     /// The truth table of the contract, from `token_use` on; the issuer has selected this row already.
-    pub(super) fn decide(
-        &self,
-        claims: &Map<String, Value>,
-        times: Times,
-        kept: &str,
-    ) -> Result<Caller, Refusal> {
+    pub(super) fn decide(&self, claims: &Object<'_>, times: Times) -> Result<Caller, Refusal> {
         let token_use = self.token_uses.as_ref().map(|_| text(claims, "token_use")).transpose()?;
         let subject: Arc<str> = text(claims, "sub")?.into();
         match self.kind {
@@ -186,7 +183,7 @@ impl Trust {
                 }
                 let client_id = self.client(claims, token_use)?;
                 self.check_use(token_use)?;
-                if claims.contains_key(SERVICE_ID) {
+                if claims.has(SERVICE_ID) {
                     return Err(Refusal::Kind);
                 }
                 let username = username(claims, &subject)?;
@@ -198,7 +195,7 @@ impl Trust {
                     scopes: self.lists.shared(scopes(claims)?),
                     groups: self.lists.shared(groups(claims)?),
                     expires_at: times.expires_at,
-                    claims: Claims::of_token(kept),
+                    claims: self.kept(claims),
                 })))
             }
             // Whatever its use: what does not name a service is no service's token.
@@ -212,10 +209,14 @@ impl Trust {
                     service_id: service_id.into(),
                     scopes: self.lists.shared(scopes(claims)?),
                     expires_at: times.expires_at,
-                    claims: Claims::of_token(kept),
                 })))
             }
         }
+    }
+
+    fn kept(&self, claims: &Object<'_>) -> Claims {
+        let kept = |name: &Arc<str>| Some((Arc::clone(name), claims.get(name)?.to_value()));
+        self.claims.iter().filter_map(kept).collect()
     }
 
     fn check_use(&self, token_use: Option<&str>) -> Result<(), Refusal> {
@@ -227,11 +228,11 @@ impl Trust {
     }
 
     /// The client that the token is for: the audience of an ID token, a claim of any other.
-    fn client(&self, claims: &Map<String, Value>, token_use: Option<&str>) -> Result<Arc<str>, Refusal> {
+    fn client(&self, claims: &Object<'_>, token_use: Option<&str>) -> Result<Arc<str>, Refusal> {
         if !self.audiences.is_empty() && !self.audiences.iter().any(|ours| is_audience(claims, ours)) {
             return Err(Refusal::Client);
         }
-        let has_claim = claims.contains_key(&self.client_claim);
+        let has_claim = claims.has(&self.client_claim);
         if self.clients.is_empty() {
             return Ok(if has_claim { text(claims, &self.client_claim)?.into() } else { "".into() });
         }
@@ -246,19 +247,19 @@ impl Trust {
 }
 
 /// Whether `aud` is or holds this one.
-fn is_audience(claims: &Map<String, Value>, ours: &str) -> bool {
+fn is_audience(claims: &Object<'_>, ours: &str) -> bool {
     match claims.get("aud") {
-        Some(Value::String(one)) => one == ours,
-        Some(Value::Array(all)) => all.iter().any(|one| one == ours),
-        Some(Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_)) | None => false,
+        Some(Json::Text(one)) => one == ours,
+        Some(Json::List(all)) => all.iter().any(|one| one.as_text() == Some(ours)),
+        Some(Json::Null | Json::Bool(_) | Json::Number(_) | Json::Object(_)) | None => false,
     }
 }
 
 /// `aud` of a pool's ID token: one audience, bare or as a list of one (RFC 7519 section 4.1.3).
-fn audience(claims: &Map<String, Value>) -> Result<&str, Refusal> {
+fn audience<'a>(claims: &'a Object<'_>) -> Result<&'a str, Refusal> {
     match claims.get("aud") {
-        Some(Value::Array(all)) => match all.as_slice() {
-            [Value::String(one)] => Ok(one),
+        Some(Json::List(all)) => match all.as_slice() {
+            [Json::Text(one)] => Ok(one),
             [] => Err(Refusal::ClaimMissing),
             _ => Err(Refusal::Client),
         },
@@ -266,30 +267,30 @@ fn audience(claims: &Map<String, Value>) -> Result<&str, Refusal> {
     }
 }
 
-fn service_id(claims: &Map<String, Value>) -> Result<&str, Refusal> {
-    claims.get(SERVICE_ID).and_then(Value::as_str).filter(|id| !id.trim().is_empty()).ok_or(Refusal::Kind)
+fn service_id<'a>(claims: &'a Object<'_>) -> Result<&'a str, Refusal> {
+    claims.get(SERVICE_ID).and_then(Json::as_text).filter(|id| !id.trim().is_empty()).ok_or(Refusal::Kind)
 }
 
-fn username(claims: &Map<String, Value>, subject: &Arc<str>) -> Result<Arc<str>, Refusal> {
+fn username(claims: &Object<'_>, subject: &Arc<str>) -> Result<Arc<str>, Refusal> {
     match claims.get("username") {
-        Some(Value::String(name)) if **name != **subject => Ok(name.as_str().into()),
-        Some(Value::String(_)) | None => Ok(Arc::clone(subject)),
+        Some(Json::Text(name)) if **name != **subject => Ok((**name).into()),
+        Some(Json::Text(_)) | None => Ok(Arc::clone(subject)),
         Some(_) => Err(Refusal::ClaimType),
     }
 }
 
-fn scopes(claims: &Map<String, Value>) -> Result<Vec<String>, Refusal> {
+fn scopes(claims: &Object<'_>) -> Result<Vec<String>, Refusal> {
     match claims.get("scope") {
-        Some(Value::String(all)) => Ok(all.split_ascii_whitespace().map(str::to_owned).collect()),
+        Some(Json::Text(all)) => Ok(all.split_ascii_whitespace().map(str::to_owned).collect()),
         Some(_) => Err(Refusal::ClaimType),
         None => Ok(Vec::new()),
     }
 }
 
-fn groups(claims: &Map<String, Value>) -> Result<Vec<String>, Refusal> {
+fn groups(claims: &Object<'_>) -> Result<Vec<String>, Refusal> {
     match claims.get("cognito:groups") {
-        Some(Value::Array(all)) => {
-            all.iter().map(|group| group.as_str().map(str::to_owned).ok_or(Refusal::ClaimType)).collect()
+        Some(Json::List(all)) => {
+            all.iter().map(|group| group.as_text().map(str::to_owned).ok_or(Refusal::ClaimType)).collect()
         }
         Some(_) => Err(Refusal::ClaimType),
         None => Ok(Vec::new()),

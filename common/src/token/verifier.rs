@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use futures_util::future::join_all;
-use serde_json::{Map, Value};
 
-use super::cache::{Cache, Outcome, Refused};
+use super::cache::{Cache, Outcome};
 use super::jwk::Key;
 use super::jwks::{JwksStatus, Settings, Source};
 use super::jws::Jws;
+use super::mark::Marker;
+use super::strict::Object;
 use super::trust::{self, Times, Trust};
 use super::{Caller, Issuer, MAX_TOKEN_BYTES, Refusal};
 use crate::Shutdown;
@@ -25,6 +26,7 @@ pub struct Verifier {
     trusted: ArcSwap<Trusted>,
     /// Counts the changes of the trust; what was remembered under an earlier one is not used.
     generation: AtomicU32,
+    marker: Marker,
     accepted: Cache,
     refused: Cache,
 }
@@ -34,7 +36,7 @@ pub struct Verifier {
 pub struct VerifierOptions {
     /// The time.
     pub clock: Clock,
-    /// Bytes that remembered tokens may take; default 128 MiB, some 100,000 tokens. 0 remembers none.
+    /// Bytes that remembered tokens may take; default 40 MiB, some 100,000 tokens. 0 remembers none.
     pub cache_bytes: usize,
     /// Where the last good keys are kept across restarts; default none.
     pub jwks_dir: Option<PathBuf>,
@@ -70,6 +72,7 @@ pub struct Prepared(Pools);
 
 #[derive(Clone)]
 struct Pool {
+    issuer: Issuer,
     trust: Arc<Trust>,
     source: Arc<Source>,
 }
@@ -87,7 +90,7 @@ impl Default for VerifierOptions {
     fn default() -> Self {
         Self {
             clock: Clock::system(),
-            cache_bytes: 128 * 1024 * 1024,
+            cache_bytes: 40 * 1024 * 1024,
             jwks_dir: None,
             leeway_s: MAX_LEEWAY_S,
             refresh: Duration::from_secs(5 * 60),
@@ -121,13 +124,19 @@ impl VerifierOptions {
 impl Verifier {
     /// A verifier that knows whom to trust and has no keys yet: they come with [`Verifier::run`],
     /// [`Verifier::refresh_now`], or the first token.
+    ///
+    /// # Panics
+    /// If the system has no random bytes: nothing that is remembered would be safe.
     #[must_use]
     pub fn new(issuers: Vec<Issuer>, options: VerifierOptions) -> Arc<Self> {
+        let mut secret = [0; 16];
+        getrandom::fill(&mut secret).expect("a system that serves has random bytes");
         let verifier = Self {
             leeway_s: options.leeway_s.min(MAX_LEEWAY_S).into(),
             negative_ttl: options.negative_ttl,
             trusted: ArcSwap::default(),
             generation: AtomicU32::new(0),
+            marker: Marker::new(&secret),
             accepted: Cache::new(options.cache_bytes),
             refused: Cache::new((options.cache_bytes / 8).min(MAX_REFUSED_BYTES)),
             settings: options.into_settings(),
@@ -136,8 +145,8 @@ impl Verifier {
         Arc::new(verifier)
     }
 
-    /// Changes whom to trust. Everything remembered is forgotten; the keys of an issuer that stays at its
-    /// address stay.
+    /// Changes whom to trust. Everything remembered is forgotten, unless nothing changes; the keys of an issuer that
+    /// stays at its address stay.
     pub fn replace_issuers(&self, issuers: Vec<Issuer>) {
         self.adopt(Prepared(self.pools(issuers)));
     }
@@ -153,7 +162,14 @@ impl Verifier {
 
     /// As [`Verifier::replace_issuers`].
     pub fn adopt(&self, Prepared(issuers): Prepared) {
-        let generation = self.trusted.load().generation.wrapping_add(1);
+        let before = self.trusted.load();
+        let stays = |pool: &Pool| {
+            before.issuers.get(pool.issuer.issuer.as_str()).is_some_and(|known| known.issuer == pool.issuer)
+        };
+        if issuers.len() == before.issuers.len() && issuers.values().all(stays) {
+            return;
+        }
+        let generation = before.generation.wrapping_add(1);
         self.trusted.store(Arc::new(Trusted { generation, issuers }));
         self.generation.store(generation, Ordering::Release);
     }
@@ -169,10 +185,11 @@ impl Verifier {
             let source = match known {
                 Some(pool) => Arc::clone(&pool.source),
                 None => {
-                    Arc::new(Source::new(Arc::clone(&trust.issuer), issuer.jwks_url, self.settings.clone()))
+                    let (name, url) = (Arc::clone(&trust.issuer), issuer.jwks_url.clone());
+                    Arc::new(Source::new(name, url, self.settings.clone()))
                 }
             };
-            (issuer.issuer.into_boxed_str(), Pool { trust, source })
+            (issuer.issuer.as_str().into(), Pool { issuer, trust, source })
         };
         issuers.into_iter().map(pool).collect()
     }
@@ -190,8 +207,8 @@ impl Verifier {
         if token.len() > MAX_TOKEN_BYTES {
             return Some(Err(Refusal::TooLong));
         }
-        let generation = self.generation.load(Ordering::Acquire);
-        self.accepted.get(token, now, generation).or_else(|| self.refused.get(token, now, generation))
+        let (mark, generation) = (self.marker.mark(token), self.generation.load(Ordering::Acquire));
+        self.accepted.get(mark, now, generation).or_else(|| self.refused.get(mark, now, generation))
     }
 
     /// Who is calling with this token. Waits only if the issuer's keys must be fetched for it.
@@ -201,11 +218,16 @@ impl Verifier {
     pub async fn verify(&self, token: &str) -> Result<Caller, Refusal> {
         match self.verify_cached(token) {
             Some(outcome) => outcome,
-            None => self.verify_anew(token).await,
+            None => self.verify_unseen(token).await,
         }
     }
 
-    async fn verify_anew(&self, token: &str) -> Result<Caller, Refusal> {
+    /// As [`Verifier::verify`], for a token that [`Verifier::verify_cached`] has just not found: it is not looked for
+    /// again.
+    ///
+    /// # Errors
+    /// As [`Verifier::verify`].
+    pub async fn verify_unseen(&self, token: &str) -> Result<Caller, Refusal> {
         let jws = Jws::read(token)?;
         let claims = jws.claims()?;
         let trusted = self.trusted.load_full();
@@ -214,23 +236,16 @@ impl Verifier {
             Some(key) => Ok(key),
             None => pool.source.obtain(&jws.key_id).await,
         };
-        let outcome = key.and_then(|key| Ok((self.judge(&jws, &claims, &key, &pool.trust, token)?, key)));
+        let outcome = key.and_then(|key| Ok((self.judge(&jws, &claims, &key, &pool.trust)?, key)));
         self.remember(token, outcome, trusted.generation)
     }
 
-    fn judge(
-        &self,
-        jws: &Jws<'_>,
-        claims: &Map<String, Value>,
-        key: &Key,
-        trust: &Trust,
-        token: &str,
-    ) -> Result<Caller, Refusal> {
-        key.verify(jws)?;
+    fn judge(&self, jws: &Jws<'_>, claims: &Object<'_>, key: &Key, trust: &Trust) -> Result<Caller, Refusal> {
+        key.check(jws)?;
         trust::check_types(claims)?;
         let times = Times::read(claims)?;
         times.check(self.settings.clock.now().unix_seconds(), self.leeway_s)?;
-        trust.decide(claims, times, key.without_header(token))
+        trust.decide(claims, times)
     }
 
     fn remember(
@@ -239,16 +254,16 @@ impl Verifier {
         outcome: Result<(Caller, Arc<Key>), Refusal>,
         generation: u32,
     ) -> Result<Caller, Refusal> {
+        let mark = self.marker.mark(token);
         match outcome {
             Ok((caller, key)) => {
-                self.accepted.insert(token, Outcome::Accepted { caller: caller.clone(), key }, generation);
+                self.accepted.insert(mark, Outcome::Accepted { caller: caller.clone(), key }, generation);
                 Ok(caller)
             }
             Err(refusal) => {
                 if refusal.lasts() {
                     let until = self.settings.clock.now().plus(self.negative_ttl);
-                    let refused = Refused { token: token.into(), refusal, until };
-                    self.refused.insert(token, Outcome::Refused(Box::new(refused)), generation);
+                    self.refused.insert(mark, Outcome::Refused { refusal, until }, generation);
                 }
                 Err(refusal)
             }

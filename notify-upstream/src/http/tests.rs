@@ -60,6 +60,7 @@ async fn served(store: &Store) -> Served {
         kind: IssuerKind::Service,
         client_ids: vec!["services".to_owned()],
         rules: IssuerRules::default(),
+        claims: Vec::new(),
     };
     let clock = Clock::manual(START);
     let options = VerifierOptions { clock: clock.clone(), ..VerifierOptions::default() };

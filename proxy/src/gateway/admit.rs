@@ -82,7 +82,7 @@ async fn authenticate(state: &State, headers: &HeaderMap, now: Timestamp) -> Res
     let token = bearer(headers)?;
     let verdict = match state.verifier.verify_cached_at(token, now) {
         Some(verdict) => verdict,
-        None => state.verifier.verify(token).await,
+        None => state.verifier.verify_unseen(token).await,
     };
     verdict.map_err(Problem::from)
 }

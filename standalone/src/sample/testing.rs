@@ -51,6 +51,7 @@ impl Pools {
             kind,
             client_ids: vec![format!("{name}-client")],
             rules: IssuerRules::default(),
+            claims: Vec::new(),
         };
         let issuers = vec![issuer("actors", IssuerKind::User), issuer("services", IssuerKind::Service)];
         let options = VerifierOptions { clock: clock.clone(), ..VerifierOptions::default() };

@@ -5,7 +5,7 @@ use serde_json::value::RawValue;
 
 use super::status::SkippedKey;
 use crate::token::jwk::NamedKey;
-use crate::token::strict;
+use crate::token::strict::Object;
 
 /// A JWKS (RFC 7517 section 5), each key for itself: one that cannot be used is skipped, with its reason.
 pub(super) struct Document {
@@ -39,7 +39,7 @@ impl Document {
     }
 
     fn add(&mut self, jwk: &RawValue) {
-        let Ok(members) = strict::object(jwk.get().as_bytes()) else {
+        let Ok(members) = Object::read(jwk.get().as_bytes()).map(|object| object.to_map()) else {
             self.skipped.push(SkippedKey { key_id: None, reason: "it is not an object with each name once" });
             return;
         };

@@ -19,6 +19,7 @@ async fn verdict(client_ids: &[&str], rules: &IssuerRules, claims: &Value) -> Re
         kind: IssuerKind::User,
         client_ids: client_ids.iter().map(|client| (*client).to_owned()).collect(),
         rules: rules.clone(),
+        claims: Vec::new(),
     };
     Verifier::new(vec![issuer], options(&clock())).verify(&RSA.token("k", claims)).await.map(|_| ())
 }

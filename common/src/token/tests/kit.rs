@@ -236,6 +236,7 @@ pub(super) fn issuers(users: &Url, services: &Url) -> Vec<Issuer> {
         kind,
         client_ids: vec![client.to_owned()],
         rules: IssuerRules::default(),
+        claims: vec!["tier".to_owned(), "origin_jti".to_owned()],
     };
     vec![
         pool(USERS, users, IssuerKind::User, USER_CLIENT),

@@ -28,8 +28,17 @@ async fn an_access_token_of_the_actor_pool_is_a_user() {
         (&user.scopes[..], &user.groups[..]),
         (&["openid".to_owned(), "profile".to_owned()][..], &["admin".to_owned()][..])
     );
-    assert_eq!(user.claims.text("username").as_deref(), Some("ada"));
     assert!(!format!("{caller:?}").contains("profile"), "claims stay out of logs");
+}
+
+#[tokio::test]
+async fn an_identity_holds_the_claims_that_policies_look_at() {
+    let tiers = json!(["gold", {"since": 2019}]);
+    let claims = with(with(user_claims(), "tier", tiers.clone()), "theme", json!("dark"));
+    let caller = user_pool(claims).await.expect("accepted");
+    let held = &caller.user().expect("a user").claims;
+    assert_eq!(held.get("tier"), Some(&tiers));
+    assert_eq!((held.get("theme"), held.get("origin_jti")), (None, None), "not looked at; not there");
 }
 
 #[tokio::test]
