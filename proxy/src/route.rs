@@ -13,6 +13,8 @@
 mod pattern;
 mod trie;
 
+use std::sync::Arc;
+
 use http::HeaderMap;
 
 pub use pattern::{Condition, HostPattern, Methods, PathPattern, Pattern, Segment};
@@ -39,7 +41,7 @@ pub struct Request<'a> {
 /// The routes, ready to be matched.
 #[derive(Debug)]
 pub struct Router {
-    patterns: Vec<Pattern>,
+    patterns: Vec<Arc<Pattern>>,
     hosts: Hosts,
 }
 
@@ -48,7 +50,8 @@ pub struct Router {
 impl Router {
     /// Builds the trie. The order of the patterns is the order of the file.
     #[must_use]
-    pub fn new(patterns: Vec<Pattern>) -> Self {
+    pub fn new(patterns: impl IntoIterator<Item = impl Into<Arc<Pattern>>>) -> Self {
+        let patterns: Vec<Arc<Pattern>> = patterns.into_iter().map(Into::into).collect();
         let mut hosts = Hosts::default();
         for (index, pattern) in patterns.iter().enumerate() {
             hosts.insert(index, pattern);

@@ -150,6 +150,9 @@ impl Object<'_> {
     }
 }
 
+/// Fields that most objects have no more of, so that the list of them seldom grows.
+const USUAL_FIELDS: usize = 20;
+
 /// Stands in `known` for "every name"; no field has this name.
 const ANY: &str = "\0any";
 
@@ -254,7 +257,7 @@ impl<'a> Field<'a> {
     /// A nested object; whatever `read` does not take is an unknown field.
     pub fn object<T>(&self, read: impl FnOnce(&Object<'_>) -> Option<T>) -> Option<T> {
         let Value::Object(entries) = &self.node.value else { return self.mistyped("an object") };
-        let known = RefCell::default();
+        let known = RefCell::new(Vec::with_capacity(USUAL_FIELDS));
         let object =
             Object { entries, offset: self.node.offset, at: self.at, mistakes: self.mistakes, known };
         let value = read(&object);

@@ -17,29 +17,33 @@ pub fn toml(text: &str, mistakes: &Mistakes) -> Option<Node> {
             detail: error.message().to_owned(),
         });
     }
-    errors.is_empty().then(|| Node { offset: 0, value: table(root.get_ref()) })
+    errors.is_empty().then(|| Node { offset: 0, value: table(root.into_inner()) })
 }
 
-fn table(entries: &DeTable<'_>) -> Value {
+/// Takes the parser's tree apart as it goes, so that both trees of a large file are never whole at once.
+fn table(entries: DeTable<'_>) -> Value {
     let mut object: Vec<(String, Node)> = entries
-        .iter()
-        .map(|(name, value)| (name.get_ref().to_string(), node(name.span().start, value)))
+        .into_iter()
+        .map(|(name, value)| {
+            let offset = name.span().start;
+            (name.into_inner().into_owned(), node(offset, value))
+        })
         .collect();
     object.sort_by_key(|(_, node)| node.offset);
     Value::Object(object)
 }
 
-fn node(offset: usize, value: &Spanned<DeValue<'_>>) -> Node {
-    let value = match value.get_ref() {
-        DeValue::String(text) => Value::String(text.to_string()),
+fn node(offset: usize, value: Spanned<DeValue<'_>>) -> Node {
+    let value = match value.into_inner() {
+        DeValue::String(text) => Value::String(text.into_owned()),
         DeValue::Integer(number) => {
             i128::from_str_radix(number.as_str(), number.radix()).map_or(Value::Null, Value::Integer)
         }
         DeValue::Float(number) => number.as_str().parse().map_or(Value::Null, Value::Float),
-        DeValue::Boolean(flag) => Value::Bool(*flag),
+        DeValue::Boolean(flag) => Value::Bool(flag),
         DeValue::Datetime(at) => Value::String(at.to_string()),
         DeValue::Array(items) => {
-            Value::Array(items.iter().map(|item| node(item.span().start, item)).collect())
+            Value::Array(items.into_iter().map(|item| node(item.span().start, item)).collect())
         }
         DeValue::Table(entries) => table(entries),
     };

@@ -1,6 +1,7 @@
-use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
+use ahash::{AHashMap, AHashSet};
 use http::{HeaderName, HeaderValue};
 use postern_common::decode::{Field, Object, Value};
 
@@ -15,7 +16,7 @@ pub struct Route {
     /// The name in tests, logs and metrics; default the methods and the path.
     pub name: String,
     /// What it matches.
-    pub pattern: Pattern,
+    pub pattern: Arc<Pattern>,
     /// Where it goes: positions in [`super::Config::upstreams`] with their shares.
     pub targets: Vec<Target>,
     /// Who may take it.
@@ -75,8 +76,8 @@ pub struct Cors {
 /// one shadows) is told at its line.
 pub(super) fn read_all(root: &Object<'_>, upstreams: &[Upstream], limits: &Limits) -> Vec<Route> {
     let mut earlier: Vec<Route> = Vec::new();
-    let mut names: HashSet<String> = HashSet::new();
-    let mut shapes: HashMap<String, Vec<usize>> = HashMap::new();
+    let mut names: AHashSet<String> = AHashSet::new();
+    let mut shapes: AHashMap<String, Vec<usize>> = AHashMap::new();
     let _count = root.list("route", |field| {
         let route = Route::read(field, upstreams, limits)?;
         if !names.insert(route.name.clone()) {
@@ -126,7 +127,7 @@ impl Route {
                 cookies: route.or("cookies", false, |field| field.boolean()),
                 response_headers: route.section("response_headers", read_fields).unwrap_or_default(),
                 cors: route.section("cors", Cors::read),
-                pattern,
+                pattern: Arc::new(pattern),
             })
         })
     }

@@ -213,6 +213,9 @@ impl Pattern {
             });
         }
         shape.push_str(if self.path.prefix { "/*" } else { "" });
+        if self.conditions() == 0 {
+            return shape;
+        }
         let mut conditions: Vec<_> = self.headers.iter().map(|condition| ('h', condition)).collect();
         conditions.extend(self.queries.iter().map(|condition| ('q', condition)));
         conditions.sort();
