@@ -19,6 +19,8 @@ const SCOPE: &str = "aws.cognito.signin.user.admin";
 pub(crate) struct SignIn<'a> {
     pub(crate) client: &'a Client,
     pub(crate) user: &'a User,
+    /// The names of its groups, the one with the lowest precedence number first.
+    pub(crate) groups: &'a [String],
     /// The family of refresh tokens that this sign-in began: the claim `origin_jti`.
     pub(crate) family: &'a str,
     /// When the password was given, in Unix seconds.
@@ -38,14 +40,12 @@ pub(crate) struct AccessToken {
 
 /// Signs an access and an ID token: the `AuthenticationResultType` without a refresh token.
 pub(crate) async fn issue(server: &Server, sign_in: &SignIn<'_>) -> Result<Value, Fault> {
-    let groups = server.store.groups_of(sign_in.user).await?;
-    let groups: Vec<String> = groups.into_iter().map(|group| group.name).collect();
     let now = server.clock.now();
     server.keys.wait().await?;
     let key = server.keys.current(&sign_in.client.pool_id, now)?;
     let settings = &sign_in.client.settings;
     let issuer = server.issuer(&sign_in.client.pool_id);
-    let common = common_claims(sign_in, &groups, &issuer, now);
+    let common = common_claims(sign_in, &issuer, now);
     let access = key.sign(&access_claims(sign_in, common.clone(), now))?;
     let id = key.sign(&id_claims(sign_in, common, now))?;
     Ok(json!({
@@ -56,16 +56,11 @@ pub(crate) async fn issue(server: &Server, sign_in: &SignIn<'_>) -> Result<Value
     }))
 }
 
-fn common_claims(
-    sign_in: &SignIn<'_>,
-    groups: &[String],
-    issuer: &str,
-    now: Timestamp,
-) -> Map<String, Value> {
+fn common_claims(sign_in: &SignIn<'_>, issuer: &str, now: Timestamp) -> Map<String, Value> {
     let mut claims = Map::new();
     claims.insert("sub".into(), sign_in.user.sub.as_str().into());
-    if !groups.is_empty() {
-        claims.insert("cognito:groups".into(), groups.into());
+    if !sign_in.groups.is_empty() {
+        claims.insert("cognito:groups".into(), sign_in.groups.into());
     }
     claims.insert("iss".into(), issuer.into());
     claims.insert("origin_jti".into(), sign_in.family.into());

@@ -12,9 +12,8 @@ use super::{Call, nothing};
 use crate::fault::{Fault, Kind};
 use crate::pool::Client;
 use crate::random;
-use crate::store::{Family, FamilyOfUser, Rotation, SessionWrite};
+use crate::store::{FamilyOfUser, Rotation, SessionWrite};
 use crate::tokens::{self, SignIn};
-use crate::user::User;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
@@ -43,10 +42,10 @@ pub(super) async fn without_rotation(
     }
     client.require_flow("REFRESH_TOKEN_AUTH")?;
     let token = parameter(parameters, "REFRESH_TOKEN")?;
-    let (family, user) = live(call, client, token).await?;
+    let found = live(call, client, token).await?;
     // The caller does not say whose token it is: the hash must be over the real username.
-    client.check_secret_hash(parameters.get("SECRET_HASH").map(String::as_str), &user.username)?;
-    let result = issue(call, client, &user, &family).await?;
+    client.check_secret_hash(parameters.get("SECRET_HASH").map(String::as_str), &found.user.username)?;
+    let result = issue(call, client, &found).await?;
     Ok(json!({"AuthenticationResult": result, "ChallengeParameters": {}}))
 }
 
@@ -56,9 +55,10 @@ pub(super) async fn rotate(call: &Call<'_>, request: Rotate) -> Result<Value, Fa
     let (client, _) = call.server.client(&request.client_id)?;
     call.note_client(&client);
     client.check_secret(request.client_secret.as_deref())?;
-    let (family, user) = live(call, &client, &request.refresh_token).await?;
+    let found = live(call, &client, &request.refresh_token).await?;
+    let FamilyOfUser { family, user, .. } = &found;
     let Some(grace_s) = client.settings.rotation_grace_s else {
-        let result = issue(call, &client, &user, &family).await?;
+        let result = issue(call, &client, &found).await?;
         return Ok(json!({"AuthenticationResult": result}));
     };
     let now = call.server.clock.now();
@@ -75,7 +75,7 @@ pub(super) async fn rotate(call: &Call<'_>, request: Rotate) -> Result<Value, Fa
     };
     match store.write_session(write).await? {
         Rotation::Done => {
-            let mut result = issue(call, &client, &user, &family).await?;
+            let mut result = issue(call, &client, &found).await?;
             result["RefreshToken"] = fresh.into();
             Ok(json!({"AuthenticationResult": result}))
         }
@@ -103,7 +103,7 @@ pub(super) async fn revoke(call: &Call<'_>, request: Revoke) -> Result<Value, Fa
         return Err(Fault::new(Kind::UnsupportedTokenType, "Only refresh tokens can be revoked"));
     }
     let store = &call.server.store;
-    if let Some(FamilyOfUser { family, user }) =
+    if let Some(FamilyOfUser { family, user, .. }) =
         store.refresh_token(&random::digest(&[&request.token])).await?
         && family.client_id == client.id
     {
@@ -114,22 +114,23 @@ pub(super) async fn revoke(call: &Call<'_>, request: Revoke) -> Result<Value, Fa
 }
 
 /// The sign-in of a refresh token and its user, if both stand and the sign-in is this client's.
-async fn live(call: &Call<'_>, client: &Client, token: &str) -> Result<(Family, User), Fault> {
+async fn live(call: &Call<'_>, client: &Client, token: &str) -> Result<FamilyOfUser, Fault> {
     let found = call.server.store.refresh_token(&random::digest(&[token])).await?;
-    let FamilyOfUser { family, user } = found
+    let found = found
         .filter(|found| found.family.client_id == client.id)
         .ok_or_else(|| Fault::not_authorized("Invalid Refresh Token"))?;
-    call.note_user(&user);
-    if family.revoked_at.is_some() {
+    call.note_user(&found.user);
+    if found.family.revoked_at.is_some() {
         return Err(Fault::not_authorized("Refresh Token has been revoked"));
     }
-    if family.expires_at <= call.server.clock.now().0 {
+    if found.family.expires_at <= call.server.clock.now().0 {
         return Err(Fault::not_authorized("Refresh Token has expired"));
     }
-    if user.is_enabled() { Ok((family, user)) } else { Err(Fault::user_disabled()) }
+    if found.user.is_enabled() { Ok(found) } else { Err(Fault::user_disabled()) }
 }
 
-async fn issue(call: &Call<'_>, client: &Client, user: &User, family: &Family) -> Result<Value, Fault> {
-    let sign_in = SignIn { client, user, family: &family.family, auth_time: family.auth_time };
+async fn issue(call: &Call<'_>, client: &Client, found: &FamilyOfUser) -> Result<Value, Fault> {
+    let FamilyOfUser { family, user, groups } = found;
+    let sign_in = SignIn { client, user, groups, family: &family.family, auth_time: family.auth_time };
     tokens::issue(call.server, &sign_in).await
 }

@@ -166,22 +166,22 @@ pub(super) async fn begin(server: &Server, client: &Client, user: &User) -> Resu
         hash: random::digest(&[&token]),
     };
     server.store.write_session(write).await?;
-    still_the_same(server, user, &family).await?;
-    let sign_in = SignIn { client, user, family: &family.family, auth_time: family.auth_time };
+    let groups = still_the_same(server, user, &family).await?;
+    let (family, auth_time) = (family.family.as_str(), family.auth_time);
+    let sign_in = SignIn { client, user, groups: &groups, family, auth_time };
     let mut result = tokens::issue(server, &sign_in).await?;
     result["RefreshToken"] = token.into();
     Ok(result)
 }
 
-/// Refuses when the password was reset, or the user disabled, since the password was compared: whoever did that
+/// The groups of the user. Refuses when the password was reset, or the user disabled, since it was compared: whoever did that
 /// ended the sign-ins that it saw, and this one came after.
-async fn still_the_same(server: &Server, user: &User, family: &Family) -> Result<(), Fault> {
-    let current = server.store.user(&user.pool_id, &user.username).await?;
-    if current
-        .is_some_and(|current| current.is_enabled() && current.password_version == user.password_version)
-    {
-        return Ok(());
+async fn still_the_same(server: &Server, user: &User, family: &Family) -> Result<Vec<String>, Fault> {
+    match server.store.standing(user).await? {
+        Some(now) if now.enabled != 0 && now.password_version == user.password_version => Ok(now.groups),
+        Some(_) | None => {
+            server.store.revoke_family(&family.family, server.clock.now()).await?;
+            Err(Fault::wrong_password())
+        }
     }
-    server.store.revoke_family(&family.family, server.clock.now()).await?;
-    Err(Fault::wrong_password())
 }

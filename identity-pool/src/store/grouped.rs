@@ -68,7 +68,7 @@ async fn commit(
     let mut transaction = sqlite.begin().await?;
     let mut outcomes = Vec::new();
     for write in writes {
-        outcomes.push(apply!(transaction, write)?);
+        outcomes.push(apply!(&mut *transaction, sessions::SQLITE, write)?);
     }
     transaction.commit().await?;
     Ok(outcomes)

@@ -3,8 +3,10 @@
 //! A family is one sign-in (`origin_jti`); its tokens are the first one and those that rotation made of it.
 
 use postern_common::clock::Timestamp;
+use postern_common::database::Database;
 
-use super::{Store, reading, sessions, transaction, writing};
+use super::groups::InGroup;
+use super::{Store, reading, writing};
 use crate::user::User;
 
 /// A sign-in.
@@ -26,6 +28,9 @@ pub(crate) struct FamilyOfUser {
     pub(crate) family: Family,
     #[sqlx(flatten)]
     pub(crate) user: User,
+    /// The names of its groups, the one with the lowest precedence number first.
+    #[sqlx(skip)]
+    pub(crate) groups: Vec<String>,
 }
 
 /// What came of a write.
@@ -55,29 +60,49 @@ pub(crate) struct ChallengeRow {
     pub(crate) expires_at: i64,
 }
 
-/// Applies a [`SessionWrite`] in an open transaction of either store.
+/// A write of a sign-in, whole in one execution: with SQLite each one is a wait for the thread that has the connection.
+pub(super) struct Statements {
+    pub(super) begin: &'static str,
+    pub(super) rotate: &'static str,
+}
+
+pub(super) const SQLITE: Statements = Statements {
+    begin: "INSERT INTO pool_family (id, pool_id, client_id, username, auth_time, expires_at)
+            VALUES ($1, $2, $3, $4, $5, $6);
+        INSERT INTO pool_refresh_token (hash, family) VALUES ($7, $1)",
+    rotate: "UPDATE pool_refresh_token SET rotated_at = COALESCE(rotated_at, $2)
+            WHERE hash = $1 AND (rotated_at IS NULL OR rotated_at > $3);
+        INSERT INTO pool_refresh_token (hash, family) SELECT $4, $5 WHERE changes() = 1",
+};
+
+const POSTGRES: Statements = Statements {
+    begin: "WITH begun AS (INSERT INTO pool_family (id, pool_id, client_id, username, auth_time, expires_at)
+            VALUES ($1, $2, $3, $4, $5, $6) RETURNING id)
+        INSERT INTO pool_refresh_token (hash, family) SELECT $7, id FROM begun",
+    rotate: "WITH marked AS (UPDATE pool_refresh_token SET rotated_at = COALESCE(rotated_at, $2)
+            WHERE hash = $1 AND (rotated_at IS NULL OR rotated_at > $3) RETURNING hash)
+        INSERT INTO pool_refresh_token (hash, family) SELECT $4, $5 FROM marked",
+};
+
+/// Applies a [`SessionWrite`] to either store.
 macro_rules! apply {
-    ($transaction:expr, $write:expr) => {
-        match $write {
+    ($connection:expr, $statements:expr, $write:expr) => {{
+        let query = match $write {
             SessionWrite::Begin { pool_id, username, family, hash } => {
-                let query = sqlx::query(sessions::BEGIN).bind(&family.family).bind(pool_id);
+                let query = sqlx::query($statements.begin).bind(&family.family).bind(pool_id);
                 let query = query.bind(&family.client_id).bind(username);
-                let query = query.bind(family.auth_time).bind(family.expires_at);
-                query.execute(&mut *$transaction).await?;
-                let query = sqlx::query(sessions::ADD_TOKEN).bind(hash).bind(&family.family);
-                query.execute(&mut *$transaction).await.map(|_| Rotation::Done)
+                query.bind(family.auth_time).bind(family.expires_at).bind(hash)
             }
-            SessionWrite::Rotate { old, new, family, now, grace_began } => {
-                let query = sqlx::query(sessions::MARK).bind(old).bind(now.0).bind(grace_began.0);
-                if query.execute(&mut *$transaction).await?.rows_affected() == 0 {
-                    Ok(Rotation::Reused)
-                } else {
-                    let query = sqlx::query(sessions::ADD_TOKEN).bind(new).bind(family);
-                    query.execute(&mut *$transaction).await.map(|_| Rotation::Done)
-                }
-            }
-        }
-    };
+            SessionWrite::Rotate { old, new, family, now, grace_began } => sqlx::query($statements.rotate)
+                .bind(old)
+                .bind(now.0)
+                .bind(grace_began.0)
+                .bind(new)
+                .bind(family),
+        };
+        let done = query.execute($connection).await;
+        done.map(|done| if done.rows_affected() == 0 { Rotation::Reused } else { Rotation::Done })
+    }};
 }
 
 pub(super) use apply;
@@ -85,19 +110,25 @@ pub(super) use apply;
 impl Store {
     /// What a refresh token stands for.
     pub(crate) async fn refresh_token(&self, hash: &str) -> Result<Option<FamilyOfUser>, sqlx::Error> {
-        const SQL: &str = "SELECT f.id AS family, f.client_id, f.auth_time, f.expires_at, f.revoked_at, u.*
+        const SQL: &str = "SELECT f.id AS family, f.client_id, f.auth_time, f.expires_at, f.revoked_at, u.*,
+                g.name AS group_name
             FROM pool_refresh_token t JOIN pool_family f ON f.id = t.family
-            JOIN pool_user u ON u.pool_id = f.pool_id AND u.username = f.username WHERE t.hash = $1";
-        reading!(self, db => sqlx::query_as(SQL).bind(hash).fetch_optional(db).await)
+            JOIN pool_user u ON u.pool_id = f.pool_id AND u.username = f.username
+            LEFT JOIN pool_membership m ON m.pool_id = u.pool_id AND m.username = u.username
+            LEFT JOIN pool_group g ON g.pool_id = m.pool_id AND g.name = m.group_name
+            WHERE t.hash = $1 ORDER BY COALESCE(g.precedence, 2147483648), g.name";
+        let rows: Vec<InGroup<FamilyOfUser>> =
+            reading!(self, db => sqlx::query_as(SQL).bind(hash).fetch_all(db).await)?;
+        Ok(InGroup::gather(rows).map(|(found, groups)| FamilyOfUser { groups, ..found }))
     }
 
     /// Begins or goes on with a sign-in. Returns after the commit.
     pub(crate) async fn write_session(&self, write: SessionWrite) -> Result<Rotation, sqlx::Error> {
-        if let Some(grouped) = &self.grouped {
-            return grouped.write(write).await;
+        match (&self.database, &self.grouped) {
+            (Database::Postgres(pool), _) => apply!(pool, POSTGRES, &write),
+            (Database::Sqlite(_), Some(grouped)) => grouped.write(write).await,
+            (Database::Sqlite(_), None) => Err(sqlx::Error::WorkerCrashed),
         }
-        let outcome = transaction!(self, tx => apply!(tx, &write)?);
-        Ok(outcome)
     }
 
     pub(crate) async fn revoke_family(&self, family: &str, now: Timestamp) -> Result<(), sqlx::Error> {
@@ -150,9 +181,3 @@ impl Store {
         })
     }
 }
-
-pub(super) const BEGIN: &str = "INSERT INTO pool_family
-    (id, pool_id, client_id, username, auth_time, expires_at) VALUES ($1, $2, $3, $4, $5, $6)";
-pub(super) const ADD_TOKEN: &str = "INSERT INTO pool_refresh_token (hash, family) VALUES ($1, $2)";
-pub(super) const MARK: &str = "UPDATE pool_refresh_token SET rotated_at = COALESCE(rotated_at, $2)
-    WHERE hash = $1 AND (rotated_at IS NULL OR rotated_at > $3)";
