@@ -99,7 +99,7 @@ impl Database {
     pub async fn still_fits(&self, migrations: &Migrations) -> Result<(), Exit> {
         match tokio::time::timeout(Duration::from_secs(2), migrations::still_fit(self, migrations)).await {
             Ok(Ok(judged)) => judged,
-            Ok(Err(_)) | Err(_) => Err(Exit::unavailable("the database does not answer")),
+            Ok(Err(_)) | Err(_) => Err(Exit::unavailable("the database does not answer").for_now()),
         }
     }
 

@@ -26,6 +26,12 @@ impl Exit {
         Self { status: 75, ..self }
     }
 
+    /// Whether it may be over soon, see [`Exit::for_now`].
+    #[must_use]
+    pub fn is_for_now(&self) -> bool {
+        self.status == 75
+    }
+
     /// What the person is told.
     #[must_use]
     pub fn message(&self) -> &str {

@@ -6,6 +6,7 @@
 
 mod body;
 mod rim;
+mod room;
 mod server;
 
 use std::convert::Infallible;
@@ -19,7 +20,8 @@ use http::header::{AUTHORIZATION, CACHE_CONTROL, HeaderValue};
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, StatusCode};
 
-pub use body::Json;
+pub use body::{Json, Raw};
+pub use room::Held;
 pub use server::{bind, serve};
 
 use crate::problem::{Code, Problem};
@@ -36,6 +38,8 @@ pub const CODE: HeaderName = HeaderName::from_static("x-postern-code");
 pub struct Limits {
     /// Bytes of a JSON body; beyond it the answer is 413.
     pub body: usize,
+    /// Bytes of bodies that are in memory at once, over all connections; beyond it the answer is 503.
+    pub bodies: usize,
     /// Connections at once; more wait to be accepted.
     pub connections: usize,
     /// How long a request's head may take.
@@ -63,6 +67,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             body: 1 << 20,
+            bodies: 16 << 20,
             connections: 10_000,
             head_timeout: Duration::from_secs(10),
             drain: Duration::from_secs(30),

@@ -26,7 +26,7 @@ use crate::housekeeping::{Housekeeper, Mover, Reloader};
 use crate::http::Service;
 use crate::metrics::Metrics;
 use crate::notification::Channel;
-use crate::outlet::Outlets;
+use crate::outlet::{LONGEST_CALL, Outlets};
 use crate::quota::Quota;
 use crate::read::{Library, Reader, Recent};
 use crate::sequence::Sequence;
@@ -62,8 +62,12 @@ pub struct App {
     opened: Database,
 }
 
-/// How long a stop waits for attempts that have begun.
-const DRAIN: Duration = Duration::from_secs(25);
+/// How long a stop takes at most: the longest call, and [`LAST_WRITES`] before and after it. Whoever stops the process
+/// by force waits longer.
+pub const LONGEST_STOP: Duration = Duration::from_secs(LONGEST_CALL.as_secs() + 2 * LAST_WRITES.as_secs());
+
+/// How long a stop waits for what was submitted, and again for the last results, to be written.
+const LAST_WRITES: Duration = Duration::from_secs(5);
 
 // === impl App ===
 
@@ -207,6 +211,8 @@ impl App {
         };
         background.spawn(keeper.run(late.clone()));
         background.spawn(self.reloader.run(late.clone()));
+        let serves = self.health.check("service");
+        serves.set_ok();
         let writer = tokio::spawn(self.writer.run());
         let finisher = tokio::spawn(self.finisher.run());
         background.spawn(self.library.run());
@@ -215,17 +221,23 @@ impl App {
             background.spawn(postern_common::http::serve(listener, router, Limits::default(), late.child()));
         }
         let router = crate::http::router(self.service);
-        postern_common::http::serve(listeners.public, router, Limits::default(), shutdown).await;
+        let limits = Limits { bodies: self.config.queue.bodies, ..Limits::default() };
+        let serving = postern_common::http::serve(listeners.public, router, limits, shutdown.clone());
+        // The last requests and the last calls end side by side; what is accepted meanwhile is left to others.
+        let giving_back = async {
+            shutdown.begun().await;
+            serves.set_failed("stopping");
+            self.stop_delivery.begin();
+        };
+        tokio::join!(serving, giving_back);
         // The last door is closed: what was submitted is committed, and the writer ends.
-        let _ = tokio::time::timeout(Duration::from_secs(5), writer).await;
-        self.stop_delivery.begin();
-        if tokio::time::timeout(DRAIN, runner.idle()).await.is_err() {
-            tracing::warn!(drain_s = DRAIN.as_secs(), "stopped with attempts in flight; they are rescued");
-        }
+        let _ = tokio::time::timeout(LAST_WRITES, writer).await;
+        // Leases are renewed until then. Each call has its deadline: there is no second one here that could cut it off.
+        runner.idle().await;
         drop(runner);
         late.begin();
         background.shutdown().await;
-        if tokio::time::timeout(Duration::from_secs(5), finisher).await.is_err() {
+        if tokio::time::timeout(LAST_WRITES, finisher).await.is_err() {
             tracing::warn!("stopped with results that could not be written");
         }
         workers.leave().await;
@@ -265,4 +277,28 @@ fn load_templates(config: &Config) -> Result<(Arc<ArcSwap<Templates>>, Reloader)
 
 fn keep_from(config: &Config, now: Timestamp) -> Timestamp {
     Timestamp(now.0 - i64::try_from(config.queue.retention.as_millis()).unwrap_or(i64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The seconds behind a key, from a place in a file on.
+    fn seconds(text: &str, from: &str, key: &str) -> u64 {
+        let (_, rest) = text.split_once(from).expect("the place is there");
+        let (_, value) = rest.split_once(key).expect("the key is there");
+        let digits: String = value.trim_start().chars().take_while(char::is_ascii_digit).collect();
+        digits.parse().expect("a number")
+    }
+
+    #[test]
+    fn whoever_ends_it_by_force_waits_longer_than_a_stop_takes() {
+        let unit = include_str!("../../conf/deploy/postern-notify.service");
+        let cluster = include_str!("../../conf/deploy/kubernetes.yaml");
+        let systemd = seconds(unit, "[Service]", "TimeoutStopSec=");
+        let kubernetes = seconds(cluster, "name: postern-notify", "terminationGracePeriodSeconds:");
+        for given in [systemd, kubernetes] {
+            assert!(given >= LONGEST_STOP.as_secs() + 10, "{given} s");
+        }
+    }
 }

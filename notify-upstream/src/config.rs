@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use postern_common::config::Env;
 use postern_common::decode::Object;
+use postern_common::http::Limits;
 use postern_common::identity::IdentityConfig;
 use postern_common::log::Log;
 use url::Url;
@@ -76,6 +77,10 @@ pub struct Queue {
     pub connections: u32,
     /// Notifications in hand at once, by [`Channel::index`]. Default 64 each: what the providers take at once.
     pub permits: [usize; 3],
+    /// Bytes of request bodies in hand at once: arriving, or waiting for their commit. Beyond it the answer is 503. Default
+    /// 16 MiB, at least 2 MiB, so that the largest body finds room: what was read in a body may take some ten times its
+    /// bytes, and no more requests fill a commit.
+    pub bodies: usize,
     /// How long records and results are kept. Default 90 days, at least 40: a notification can be scheduled 30 ahead.
     pub retention: Duration,
 }
@@ -153,7 +158,7 @@ fn read_templates(table: &Object<'_>) -> Option<Templates> {
 }
 
 fn read_queue(table: &Object<'_>) -> Option<Queue> {
-    let Queue { connections, permits, retention } = Queue::new();
+    let Queue { connections, permits, bodies, retention } = Queue::new();
     let mut read = permits;
     for channel in Channel::ALL {
         let name = match channel {
@@ -171,8 +176,15 @@ fn read_queue(table: &Object<'_>) -> Option<Queue> {
         }
         Some(wanted)
     });
+    let bodies = table.or("bodies", bodies, |field| {
+        let wanted = field.bytes()?;
+        match usize::try_from(wanted) {
+            Ok(wanted) if wanted >= 2 << 20 => Some(wanted),
+            Ok(_) | Err(_) => field.fail("out_of_range", "must be at least 2MiB: one body may be 1MiB"),
+        }
+    });
     let connections = table.or("connections", connections, |field| field.integer(3..=100));
-    Some(Queue { connections, permits: read, retention })
+    Some(Queue { connections, permits: read, bodies, retention })
 }
 
 impl Templates {
@@ -184,7 +196,8 @@ impl Templates {
 
 impl Queue {
     fn new() -> Self {
-        Self { connections: 6, permits: [64; 3], retention: Duration::from_secs(90 * 86_400) }
+        let retention = Duration::from_secs(90 * 86_400);
+        Self { connections: 6, permits: [64; 3], bodies: Limits::default().bodies, retention }
     }
 }
 

@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use postern_common::clock::Timestamp;
 use postern_common::{Clock, Shutdown};
 
 use crate::actor::{Actors, NoAddress};
 use crate::address::{Address, AddressHash, Recipient};
 use crate::dispatch::{Worker, Workers};
 use crate::notification::{Channel, NotificationId};
-use crate::outlet::{Outlets, Standing};
+use crate::outlet::{NoPass, Outlets, Pass, Standing};
 use crate::provider::{Message, Refusal};
 use crate::retry::Class;
 use crate::store::{Claimed, Record, Store};
@@ -58,6 +59,8 @@ pub enum Verdict {
     Expired,
     /// No provider works, the stop came before its turn, or its lease was no longer sure by then.
     NotBegun,
+    /// Others are carried, but each provider that carries such an address is left alone for so long.
+    LeftAlone(Duration),
 }
 
 /// The provider took it.
@@ -88,6 +91,19 @@ pub struct Failure {
     pub address: Option<Box<AddressHash>>,
 }
 
+// === impl Attempt ===
+
+impl Attempt<'_> {
+    /// `None` when the stop comes first.
+    async fn unless_stopped<T>(&self, step: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            biased;
+            () = self.stop.begun() => None,
+            done = step => Some(done),
+        }
+    }
+}
+
 // === impl Courier ===
 
 impl Courier {
@@ -101,18 +117,51 @@ impl Courier {
         (outcome.unwrap_or_else(Verdict::Failed), version)
     }
 
+    /// When an operator last queued it again, and after how many attempts; `None` also where that cannot be read now.
+    pub async fn replayed(&self, claimed: &Claimed) -> Option<(Timestamp, i32)> {
+        if claimed.attempt == 1 {
+            return None;
+        }
+        self.store.read(&[claimed.id]).await.ok()?.first()?.replayed()
+    }
+
     /// The best that is known of a channel's providers.
     #[must_use]
     pub fn standing(&self, channel: Channel) -> Standing {
         self.outlets.standing(channel)
     }
 
+    /// Whatever comes before the call ends with the stop; the call itself does not.
     async fn try_deliver(
         &self,
         attempt: &Attempt<'_>,
         (content, settings): (Content, Settings),
     ) -> Result<Verdict, Failure> {
         let record = &attempt.claimed.record;
+        let Some(address) = attempt.unless_stopped(self.destination(record, &settings)).await else {
+            return Ok(Verdict::NotBegun);
+        };
+        let address = address?;
+        let message = Message {
+            id: attempt.claimed.id,
+            to: &address,
+            content: &content,
+            created_at: record.created_at,
+            expires_at: record.expires_at,
+            urgent: record.lane.priority <= crate::notification::Priority::High,
+            unsubscribe: settings.unsubscribe,
+        };
+        let pass = match attempt.unless_stopped(self.turn(attempt, &message, &settings)).await {
+            None => return Ok(Verdict::NotBegun),
+            Some(Err(end)) => return end,
+            Some(Ok(pass)) => pass,
+        };
+        let refused = |(name, refusal)| self.judge(Some(name), refusal, record.lane.channel, &address);
+        pass.send(&message).await.map(Verdict::Sent).map_err(refused)
+    }
+
+    /// The address, unless it gets nothing.
+    async fn destination(&self, record: &Record, settings: &Settings) -> Result<Address, Failure> {
         let channel = record.lane.channel;
         let address = self.address(record, channel).await?;
         let unknown = |_| Failure::of(Class::Transient, "suppression_unavailable");
@@ -124,40 +173,40 @@ impl Courier {
         {
             return Err(Failure::permanent("recipient_unsubscribed"));
         }
-        let message = Message {
-            id: attempt.claimed.id,
-            to: &address,
-            content: &content,
-            created_at: record.created_at,
-            expires_at: record.expires_at,
-            urgent: record.lane.priority <= crate::notification::Priority::High,
-            unsubscribe: settings.unsubscribe,
-        };
-        if attempt.claimed.attempt > 1
-            && let Some(sent) = self.reconcile(channel, &message, settings.ambiguous).await?
+        Ok(address)
+    }
+
+    /// Waits for the right to call a provider; or how the attempt ends without a call.
+    async fn turn(
+        &self,
+        attempt: &Attempt<'_>,
+        message: &Message<'_>,
+        settings: &Settings,
+    ) -> Result<Pass<'_>, Result<Verdict, Failure>> {
+        let Claimed { attempt: number, record, .. } = attempt.claimed;
+        let (channel, priority) = (record.lane.channel, record.lane.priority);
+        if *number > 1
+            && let Some(sent) = self.reconcile(channel, message, settings.ambiguous).await.map_err(Err)?
         {
-            return Ok(Verdict::Sent(sent));
+            return Err(Ok(Verdict::Sent(sent)));
         }
         // Left to others, in its place and with its attempt, until one has gone to see.
         if matches!(self.outlets.standing(channel), Standing::Open(_)) {
-            return Ok(Verdict::NotBegun);
+            return Err(Ok(Verdict::NotBegun));
         }
-        let pass = tokio::select! {
-            biased;
-            pass = self.outlets.pass(channel, &message, attempt.claimed.attempt, record.lane.priority) => pass,
-            () = attempt.stop.begun() => return Ok(Verdict::NotBegun),
-        };
-        let pass = pass.map_err(|refusal| self.judge(None, refusal, channel, &address))?;
+        let pass = self.outlets.pass(channel, message, *number, priority).await;
+        let pass = pass.map_err(|none| match none {
+            NoPass::Refused(refusal) => Err(self.judge(None, refusal, channel, message.to)),
+            NoPass::LeftAlone(left) => Ok(Verdict::LeftAlone(left)),
+        })?;
         if record.expires_at.is_some_and(|end| end <= attempt.clock.now()) {
-            return Ok(Verdict::Expired);
+            return Err(Ok(Verdict::Expired));
         }
         // While it waited the provider may have been given up, or others may have taken it over, and called.
         if pass.is_vain() || !attempt.workers.holds(attempt.worker) {
-            return Ok(Verdict::NotBegun);
+            return Err(Ok(Verdict::NotBegun));
         }
-        let outcome = pass.send(&message).await;
-        let outcome = outcome.map_err(|(name, refusal)| self.judge(Some(name), refusal, channel, &address));
-        outcome.map(Verdict::Sent)
+        Ok(pass)
     }
 
     /// Whether an earlier attempt has reached a provider after all: by what a provider has reported under our id, else by
@@ -268,6 +317,18 @@ impl Failure {
     #[must_use]
     pub fn internal() -> Self {
         Self::of(Class::Ambiguous, crate::provider::INTERNAL_ERROR)
+    }
+
+    /// Every attempt was made, and no end of one could be written.
+    #[must_use]
+    pub fn spent() -> Self {
+        Self::permanent("attempts_spent")
+    }
+
+    /// Nobody could be called for it until its time was over.
+    #[must_use]
+    pub fn left_alone() -> Self {
+        Self::of(Class::Transient, "provider_left_alone")
     }
 
     fn permanent(code: &str) -> Self {

@@ -162,12 +162,23 @@ impl Housekeeper {
                 () = shutdown.begun() => return,
                 _ = tick.tick() => {}
             }
-            match self.opened.still_fits(&MIGRATIONS).await {
-                Ok(()) => self.database.set_ok(),
-                Err(exit) => self.database.set_failed(exit.message()),
-            }
+            self.look().await;
             if let Err(error) = self.step(round).await {
                 tracing::warn!(%error, "cannot keep house");
+            }
+        }
+    }
+
+    /// Whether the store is there, and one that this binary works on: while it is not, nothing is claimed.
+    pub async fn look(&self) {
+        match self.opened.still_fits(&MIGRATIONS).await {
+            Ok(()) => {
+                self.database.set_ok();
+                self.workers.set_fits(true);
+            }
+            Err(exit) => {
+                self.database.set_failed(exit.message());
+                self.workers.set_fits(exit.is_for_now());
             }
         }
     }

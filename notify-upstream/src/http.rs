@@ -8,7 +8,7 @@ mod webhook;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, FromRequestParts};
+use axum::extract::FromRequestParts;
 use axum::routing::{MethodFilter, get, post};
 use http::request::Parts;
 use postern_common::token::Verifier;
@@ -63,8 +63,8 @@ pub fn router(service: Service) -> Router {
         .route("/notifications/batch", post(create::batch).on(MethodFilter::GET, nothing))
         .route("/notifications/{id}", get(status::get))
         .route("/notifications/{id}/cancel", post(status::cancel))
-        .route("/webhooks/unsubscribe", post(unsubscribe::one_click).layer(DefaultBodyLimit::max(MAX_CLICK)))
-        .route("/webhooks/{provider}", post(webhook::receive).layer(DefaultBodyLimit::max(MAX_WEBHOOK)))
+        .route("/webhooks/unsubscribe", post(unsubscribe::one_click))
+        .route("/webhooks/{provider}", post(webhook::receive))
         .with_state(Arc::new(service))
 }
 
@@ -72,11 +72,6 @@ pub fn router(service: Service) -> Router {
 async fn nothing() -> Problem {
     Code::NotFound.into()
 }
-
-/// Most bytes of a click.
-const MAX_CLICK: usize = 4 << 10;
-/// Most bytes of a webhook: SendGrid collects some hundred events.
-const MAX_WEBHOOK: usize = 1 << 20;
 
 /// A verified caller.
 struct Authenticated(Principal);

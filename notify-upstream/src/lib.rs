@@ -32,5 +32,5 @@ mod testing;
 pub mod view;
 pub mod webhook;
 
-pub use app::{App, Listeners};
+pub use app::{App, LONGEST_STOP, Listeners};
 pub use config::Config;

@@ -48,8 +48,18 @@ pub struct Pass<'a> {
     _slot: Slot,
 }
 
-/// Deadline of one call, above every deadline within it.
-const CALL: Duration = Duration::from_secs(120);
+/// Why there is nobody to call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NoPass {
+    /// The channel has no provider for such an address.
+    Refused(Refusal),
+    /// All of those are known to fail, and one is asked again after so long.
+    LeftAlone(Duration),
+}
+
+/// How long one call takes at most, whatever the provider: each has deadlines of its own that end before. A stop waits for
+/// as long, see [`LONGEST_STOP`](crate::LONGEST_STOP).
+pub const LONGEST_CALL: Duration = Duration::from_secs(90);
 
 // === impl Outlets ===
 
@@ -71,7 +81,7 @@ impl Outlets {
         message: &Message<'_>,
         attempt: i32,
         priority: Priority,
-    ) -> Result<Pass<'_>, Refusal> {
+    ) -> Result<Pass<'_>, NoPass> {
         let (outlet, is_probe) = choose(&self.channels[channel.index()], message, attempt)?;
         Ok(Pass { outlet, codes: &self.codes, is_probe, _slot: outlet.turnstile.pass(priority).await })
     }
@@ -88,7 +98,7 @@ impl Outlets {
         for outlet in
             self.channels[channel.index()].iter().filter(|outlet| outlet.provider.carries(message.to))
         {
-            match tokio::time::timeout(CALL, outlet.provider.look(message)).await {
+            match tokio::time::timeout(LONGEST_CALL, outlet.provider.look(message)).await {
                 Ok(Ok(Sight::There(taken))) => return Ok(Some(outlet.sent(message, taken))),
                 Ok(Ok(Sight::NotThere | Sight::Blind)) => {}
                 Ok(Err(refusal)) => return Err((outlet.name.clone(), refusal)),
@@ -123,7 +133,7 @@ impl Pass<'_> {
     /// # Errors
     /// The name of the provider and what it said.
     pub async fn send(self, message: &Message<'_>) -> Result<Sent, (String, Refusal)> {
-        let outcome = match tokio::time::timeout(CALL, self.outlet.provider.send(message)).await {
+        let outcome = match tokio::time::timeout(LONGEST_CALL, self.outlet.provider.send(message)).await {
             Ok(outcome) => outcome,
             Err(_) => Err(self.codes.judge("*", "timeout")),
         };
@@ -157,11 +167,11 @@ fn choose<'a>(
     outlets: &'a [Outlet],
     message: &Message<'_>,
     attempt: i32,
-) -> Result<(&'a Outlet, bool), Refusal> {
-    let refusal = |class, code: &str| Refusal { class, code: code.to_owned(), ..Refusal::unfit() };
+) -> Result<(&'a Outlet, bool), NoPass> {
     let carry: Vec<&Outlet> = outlets.iter().filter(|outlet| outlet.provider.carries(message.to)).collect();
     if carry.is_empty() {
-        return Err(refusal(Class::Configuration, "no_provider"));
+        let (class, code) = (Class::Configuration, "no_provider".to_owned());
+        return Err(NoPass::Refused(Refusal { class, code, ..Refusal::unfit() }));
     }
     let may = |outlet: &&Outlet| !matches!(outlet.breaker.standing(), Standing::Open(_));
     let mut candidates: Vec<&Outlet> = carry.iter().copied().filter(may).collect();
@@ -173,11 +183,10 @@ fn choose<'a>(
             return Ok((outlet, is_probe));
         }
     }
-    let retry_after = match best(carry) {
-        Standing::Open(left) => Some(left),
-        Standing::Closed | Standing::Due => None,
-    };
-    Err(Refusal { retry_after, ..refusal(Class::Transient, "provider_left_alone") })
+    Err(NoPass::LeftAlone(match best(carry) {
+        Standing::Open(left) => left,
+        Standing::Closed | Standing::Due => Duration::ZERO,
+    }))
 }
 
 fn by_weight(candidates: &[&Outlet], message: &Message<'_>, attempt: i32) -> Option<usize> {
@@ -230,7 +239,11 @@ mod tests {
             unsubscribe: false,
         };
         let pass = outlets.pass(channel, &message, attempt, Priority::Normal).await;
-        let sent = pass.map_err(|refusal| refusal.code)?.send(&message).await;
+        let why = |none| match none {
+            NoPass::Refused(refusal) => refusal.code,
+            NoPass::LeftAlone(left) => format!("left alone for {} s", left.as_secs()),
+        };
+        let sent = pass.map_err(why)?.send(&message).await;
         sent.map(|sent| sent.provider).map_err(|(name, refusal)| format!("{name} {}", refusal.code))
     }
 
@@ -266,7 +279,7 @@ mod tests {
             ([10, 10], Standing::Open(Duration::from_secs(2)))
         );
         let left_alone = send(&outlets, Channel::Email, 1, 1).await.expect_err("refused");
-        assert_eq!(left_alone, "provider_left_alone");
+        assert_eq!(left_alone, "left alone for 2 s");
         clock.advance(Duration::from_secs(2));
         assert_eq!(outlets.standing(Channel::Email), Standing::Due);
         for order in 0..200 {

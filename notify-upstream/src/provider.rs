@@ -108,7 +108,7 @@ impl Provider {
             Self::Http(_) => !matches!(address, Address::Subscription(_)),
             Self::File(_) | Self::Null => true,
             #[cfg(test)]
-            Self::Script(_) => true,
+            Self::Script(script) => script.carries(address),
         }
     }
 
@@ -125,7 +125,7 @@ impl Provider {
                 Ok(Sight::Blind)
             }
             #[cfg(test)]
-            Self::Script(script) => Ok(script.look(message)),
+            Self::Script(script) => Ok(script.look(message).await),
         }
     }
 

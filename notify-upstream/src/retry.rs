@@ -30,7 +30,7 @@ pub struct Policy {
     pub cap: Duration,
     /// Most attempts.
     pub attempts: i32,
-    /// No attempt begins later than this after acceptance (or after the time it was scheduled for).
+    /// No attempt begins later than this after acceptance (or after the time it was scheduled for, or was queued again).
     pub window: Duration,
 }
 
@@ -70,17 +70,34 @@ impl Policy {
             Class::Permanent | Class::Transient | Class::Ambiguous => Duration::from_millis(100),
         };
         let wait = ceiling.mul_f64(roll.clamp(0.0, 1.0)).max(floor).max(times.at_least.unwrap_or_default());
+        self.within(times, wait)
+    }
+
+    /// When one is looked at again that nobody was called for, because those who carry it are left alone for `left`: later
+    /// the longer it has waited, so that many that wait for long cost little. It is no attempt, and only time ends it.
+    #[must_use]
+    pub fn later(&self, left: Duration, times: Times, roll: f64) -> Option<Timestamp> {
+        let waited = times.now.since(times.began);
+        let wait = (waited / 2).min(LATEST_LOOK).mul_f64(roll.clamp(0.0, 1.0));
+        self.within(times, left.max(FIRST_LOOK) + wait)
+    }
+
+    fn within(&self, times: Times, wait: Duration) -> Option<Timestamp> {
         let due = times.now.plus(wait);
         (due <= times.began.plus(self.window) && times.expires_at.is_none_or(|end| due < end)).then_some(due)
     }
 }
+
+/// How long one that nobody was called for waits at least, and how much longer at most than its providers are left alone.
+const FIRST_LOOK: Duration = Duration::from_secs(1);
+const LATEST_LOOK: Duration = Duration::from_secs(300);
 
 /// The instants that bear on a repeat.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
     /// Now.
     pub now: Timestamp,
-    /// When the notification was accepted.
+    /// When the notification was accepted, or last queued again by an operator.
     pub began: Timestamp,
     /// When it is of no interest any more.
     pub expires_at: Option<Timestamp>,

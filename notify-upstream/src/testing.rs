@@ -11,6 +11,7 @@ use postern_common::cache::Cache;
 use postern_common::clock::Timestamp;
 use postern_common::database::Database;
 use postern_common::database::testing::{self, TestDatabase};
+use postern_common::http::Held;
 use postern_common::identity::{IdentityConfig, Pool};
 use postern_common::service::{ServiceClient, ServiceTokens};
 use postern_common::{Clock, Problem, Shutdown};
@@ -128,14 +129,32 @@ impl Rig {
 
     /// A replica whose provider takes so many calls at once.
     pub(crate) async fn calling(store: &Store, clock: &Clock, permits: usize, at_once: usize) -> Self {
-        let (store, clock, script) = (store.clone(), clock.clone(), Script::default());
+        let script = Script::default();
+        Self::with(store, clock, permits, (&script, vec![outlet(&script, clock, at_once)])).await
+    }
+
+    /// A replica with a provider for everybody but `@other.example`, and one for those alone.
+    pub(crate) async fn beside_another(store: &Store, clock: &Clock, permits: usize) -> (Self, Script) {
+        let (script, other) = (Script::default(), Script::default());
+        script.carries_all_but("@other.example");
+        other.carries_only("@other.example");
+        let outlets = [&script, &other].map(|script| outlet(script, clock, 1000)).into();
+        (Self::with(store, clock, permits, (&script, outlets)).await, other)
+    }
+
+    async fn with(
+        store: &Store,
+        clock: &Clock,
+        permits: usize,
+        (script, outlets): (&Script, Vec<Outlet>),
+    ) -> Self {
+        let (store, clock, script) = (store.clone(), clock.clone(), script.clone());
         let workers = Workers::start(store.clone(), clock.clone(), LeaseTime::Own).await.expect("registers");
         let (board, metrics, stop) = (Arc::new(Board::new([permits; 3])), Metrics::new(), Shutdown::new());
         let (ended, over) = mpsc::unbounded_channel();
         let suppression = Arc::new(Suppression::new(store.clone(), clock.clone()));
         let templates = Arc::new(ArcSwap::from_pointee(templates()));
-        let courier =
-            courier(&store, &clock, Turnstile::new(at_once, None), &script, &suppression, &templates);
+        let courier = courier(&store, &clock, outlets, &suppression, &templates);
         let runner = Runner::new(courier, clock.clone(), Arc::clone(&workers), ended, stop.clone());
         let recent = Recent::new(clock.clone());
         let means = Means {
@@ -177,7 +196,7 @@ impl Rig {
     pub(crate) async fn submit(&mut self, draft: Draft, key: Option<&str>) -> Result<Accepted, Problem> {
         let (door, key) = (self.door.clone(), key.and_then(IdempotencyKey::parse));
         let principal = Principal { creator: "service:test".into(), subject: None };
-        let answer = tokio::spawn(async move { door.accept(&principal, draft, key).await });
+        let answer = tokio::spawn(async move { door.accept(&principal, draft, key, Held::default()).await });
         self.writer.step().await;
         answer.await.expect("no panic")
     }
@@ -203,23 +222,25 @@ impl Rig {
     }
 }
 
+fn outlet(script: &Script, clock: &Clock, at_once: usize) -> Outlet {
+    Outlet {
+        name: "script".to_owned(),
+        provider: Provider::Script(script.clone()),
+        weight: 1,
+        turnstile: Turnstile::new(at_once, None),
+        breaker: Breaker::new(clock.clone()),
+    }
+}
+
 fn courier(
     store: &Store,
     clock: &Clock,
-    turnstile: Turnstile,
-    script: &Script,
+    outlets: Vec<Outlet>,
     suppression: &Arc<Suppression>,
     templates: &Arc<ArcSwap<Templates>>,
 ) -> Courier {
     let tokens = ServiceTokens::new(&identity(), Cache::memory(clock.clone()), clock.clone());
     let calls = ServiceClient::new(tokens, postern_common::service::http_client());
-    let outlet = Outlet {
-        name: "script".to_owned(),
-        provider: Provider::Script(script.clone()),
-        weight: 1,
-        turnstile,
-        breaker: Breaker::new(clock.clone()),
-    };
     Courier {
         templates: Arc::clone(templates),
         actors: Actors::new(
@@ -228,7 +249,7 @@ fn courier(
             OwnAddresses { anyone: false, unverified: [false; 3] },
         ),
         store: store.clone(),
-        outlets: Outlets::new([vec![outlet], Vec::new(), Vec::new()], Codes::shipped()),
+        outlets: Outlets::new([outlets, Vec::new(), Vec::new()], Codes::shipped()),
         suppression: Arc::clone(suppression),
     }
 }

@@ -83,7 +83,7 @@ impl View {
         let story = Story::read(snapshot, now, reports(record.lane.channel));
         let wait_reason = match story.waiting {
             Some(WaitingRow { since: Some(_), .. }) | None => None,
-            Some(WaitingRow { due: Some(_), attempt: 0, .. }) => Some("SCHEDULED"),
+            Some(_) if story.scheduled => Some("SCHEDULED"),
             Some(WaitingRow { due: Some(_), .. }) => Some("RETRY"),
             Some(_) if record.lane.priority == Priority::Low => gate(record.lane.channel).wait_reason(),
             Some(_) => None,
@@ -193,7 +193,7 @@ impl Story {
     fn wait(&mut self, waiting: WaitingRow, snapshot: &Snapshot, now: Timestamp) {
         self.attempts = self.attempts.max(waiting.attempt);
         self.waiting = Some(waiting);
-        self.scheduled = waiting.due.is_some() && waiting.attempt == 0;
+        self.scheduled = waiting.due.is_some() && waiting.due == snapshot.send_at && waiting.attempt == 0;
         // Whoever claims it next will find it expired; that is already certain now.
         self.expired = waiting.since.is_none() && snapshot.record.expires_at.is_some_and(|end| end <= now);
         if let Some(since) = waiting.since {

@@ -32,6 +32,7 @@ const CODES: usize = 256;
 
 /// What the development parts accept.
 const LIMITS: Limits = Limits {
+    bodies: 16 << 20,
     body: 256 << 10,
     connections: 1024,
     head_timeout: Duration::from_secs(10),

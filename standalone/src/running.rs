@@ -14,15 +14,16 @@ use crate::folder::Folder;
 use crate::mail::Mailbox;
 use crate::sockets::Addresses;
 
-/// How long the parts of one stage may take to end. Three stages make less than two seconds. What is cut off
-/// then was not acknowledged, and what was acknowledged is on disk.
+/// How long the parts of one stage may take to end, unless the stage says otherwise. What is cut off then was not
+/// acknowledged, and what was acknowledged is on disk.
 const PATIENCE: Duration = Duration::from_millis(600);
 
 /// Parts that stop together.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Stage {
     stop: Shutdown,
     parts: JoinSet<&'static str>,
+    patience: Duration,
 }
 
 /// A running installation. Dropping it begins the stop of every part at once and waits for none; [`Running::stop`]
@@ -43,6 +44,11 @@ impl Stage {
     /// The stop of this stage.
     pub(crate) fn shutdown(&self) -> Shutdown {
         self.stop.clone()
+    }
+
+    /// Waits for its parts for so long, if that is longer than it would.
+    pub(crate) fn wait_for(&mut self, patience: Duration) {
+        self.patience = self.patience.max(patience);
     }
 
     /// Starts a part. It should end only when the stage stops.
@@ -66,10 +72,16 @@ impl Stage {
     async fn stop(&mut self) {
         self.stop.begin();
         let all = async { while self.parts.join_next().await.is_some() {} };
-        if tokio::time::timeout(PATIENCE, all).await.is_err() {
+        if tokio::time::timeout(self.patience, all).await.is_err() {
             tracing::warn!(parts = self.parts.len(), "cut off while stopping");
             self.parts.abort_all();
         }
+    }
+}
+
+impl Default for Stage {
+    fn default() -> Self {
+        Self { stop: Shutdown::default(), parts: JoinSet::default(), patience: PATIENCE }
     }
 }
 
@@ -148,7 +160,8 @@ impl Running {
         }
     }
 
-    /// Stops every part, within two seconds.
+    /// Stops every part, within two seconds unless a provider has a call in hand and does not answer: what was begun is
+    /// finished, so that it need not be sent again.
     pub async fn stop(mut self) {
         for stage in &mut self.stages {
             stage.stop().await;

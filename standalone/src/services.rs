@@ -74,6 +74,7 @@ impl Services {
         let ServiceSockets { proxy, auth, notify, proxy_admin, auth_admin, notify_admin } = sockets;
         let auth = postern_auth::Listeners { public: auth, admin: auth_admin };
         middle.spawn("authentication upstream", self.auth.run(auth, middle.shutdown()));
+        middle.wait_for(postern_notify::LONGEST_STOP);
         let notify = postern_notify::Listeners { public: notify, admin: notify_admin };
         middle.spawn("notification upstream", self.notify.run(notify, middle.shutdown()));
         let proxy = postern_proxy::Listeners { public: proxy, admin: proxy_admin };

@@ -33,6 +33,7 @@ mod notify_order;
 mod notify_postgres;
 mod notify_schema;
 mod notify_stage;
+mod notify_stop;
 mod notify_users;
 mod refusals;
 mod start;

@@ -1,17 +1,32 @@
+use std::pin::pin;
+use std::time::Duration;
+
 use axum::body::Body;
 use axum::extract::{FromRequest, Request};
+use bytes::{Bytes, BytesMut};
+use futures_util::FutureExt;
+use http::Extensions;
 use http::header::CONTENT_TYPE;
-use http_body_util::{BodyExt, Limited};
+use http_body_util::BodyExt;
+use hyper::body::Body as _;
 
-use super::Limits;
+use super::room::Room;
+use super::{Held, Limits};
 use crate::decode::{self, Mistakes, Node, Object};
 use crate::problem::{Code, Problem};
 
+/// How long a body may take to arrive.
+const ARRIVAL: Duration = Duration::from_secs(30);
+
 /// A request body that is JSON: the content type is right, the size within the limit, every name stands once.
 ///
-/// The refusals are 415, 413 and 400 `invalid_request`.
+/// The refusals are 415, 413, 400 `invalid_request`, and 503 where the bodies in hand have taken all the room.
 #[derive(Debug)]
-pub struct Json(Node, Mistakes);
+pub struct Json(Node, Mistakes, Held);
+
+/// A request body as it came, within the limit. The refusals are 413, 400 `invalid_request`, and 503 as for [`Json`].
+#[derive(Debug)]
+pub struct Raw(pub Bytes, pub Held);
 
 impl Json {
     /// Reads the body as an object; whatever `read` does not take is an unknown field.
@@ -19,7 +34,7 @@ impl Json {
     /// # Errors
     /// 400 or 422 with every mistake.
     pub fn read<T>(self, read: impl FnOnce(&Object<'_>) -> Option<T>) -> Result<T, Problem> {
-        let Self(root, mistakes) = self;
+        let Self(root, mistakes, _held) = self;
         let value = mistakes.object(&root, read);
         mistakes.finish(value).map_err(Problem::from_mistakes)
     }
@@ -29,39 +44,84 @@ impl Json {
     /// # Errors
     /// 400 when a name stands twice.
     pub fn into_node(self) -> Result<Node, Problem> {
-        let Self(root, mistakes) = self;
+        let Self(root, mistakes, _held) = self;
         mistakes.finish(Some(root)).map_err(Problem::from_mistakes)
+    }
+
+    /// The room that the body has taken, for whoever keeps what was read in it while others are waited for.
+    #[must_use]
+    pub fn held(&self) -> Held {
+        self.2.clone()
     }
 }
 
 impl<S: Send + Sync> FromRequest<S> for Json {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, _state: &S) -> Result<Self, Problem> {
-        let (parts, body) = request.into_parts();
-        if !is_json(&parts.headers) {
+    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+        if !is_json(request.headers()) {
             return Err(
                 Problem::new(Code::UnsupportedMediaType).detail("Content-Type must be application/json")
             );
         }
-        let limit = parts.extensions.get::<Limits>().copied().unwrap_or_default().body;
-        let bytes = collect(body, limit).await?;
+        let Raw(bytes, held) = Raw::from_request(request, state).await?;
         let mistakes = Mistakes::default();
         match decode::json(&bytes, &mistakes) {
-            Some(root) => Ok(Self(root, mistakes)),
+            Some(root) => Ok(Self(root, mistakes, held)),
             None => Err(Problem::from_mistakes(mistakes.finish::<()>(None).err().unwrap_or_default())),
         }
     }
 }
 
-async fn collect(body: Body, limit: usize) -> Result<bytes::Bytes, Problem> {
-    match Limited::new(body, limit).collect().await {
-        Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) if error.is::<http_body_util::LengthLimitError>() => {
-            Err(Problem::new(Code::BodyTooLarge).detail(format!("the limit is {limit} bytes")))
+impl<S: Send + Sync> FromRequest<S> for Raw {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, _state: &S) -> Result<Self, Problem> {
+        let (parts, body) = request.into_parts();
+        let mut reading = pin!(arrive(body, &parts.extensions));
+        // Mostly it is there already.
+        if let Some(arrived) = reading.as_mut().now_or_never() {
+            return arrived;
         }
-        Err(_) => Err(Problem::new(Code::InvalidRequest).detail("the body did not arrive whole")),
+        tokio::time::timeout(ARRIVAL, reading).await.unwrap_or_else(|_| Err(broken()))
     }
+}
+
+/// Room is taken for what has come, and for nothing before.
+async fn arrive(mut body: Body, extensions: &Extensions) -> Result<Raw, Problem> {
+    let limit = extensions.get::<Limits>().copied().unwrap_or_default().body;
+    // Where no server stands around it, as in a unit test, the room is its own.
+    let room = extensions.get::<Room>().cloned().unwrap_or_else(|| Room::new(limit));
+    let announced = body.size_hint().lower();
+    if announced > limit as u64 {
+        return Err(too_large(limit));
+    }
+    room.expect(announced)?;
+    let (mut taken, mut first, mut grown) = (None, Bytes::new(), BytesMut::new());
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame.map_err(|_| broken())?.into_data() else { continue };
+        if first.len().max(grown.len()) + data.len() > limit {
+            return Err(too_large(limit));
+        }
+        room.take(&mut taken, data.len())?;
+        if first.is_empty() && grown.is_empty() {
+            first = data;
+        } else {
+            // One piece, for each of many small ones would cost more than what is in it.
+            grown.extend_from_slice(&std::mem::take(&mut first));
+            grown.extend_from_slice(&data);
+        }
+    }
+    let bytes = if grown.is_empty() { first } else { grown.freeze() };
+    Ok(Raw(bytes, taken.into()))
+}
+
+fn too_large(limit: usize) -> Problem {
+    Problem::new(Code::BodyTooLarge).detail(format!("the limit is {limit} bytes"))
+}
+
+fn broken() -> Problem {
+    Problem::new(Code::InvalidRequest).detail("the body did not arrive whole")
 }
 
 /// `application/json` or `application/*+json`; a charset, if given, is UTF-8 (RFC 8259 section 8.1).
@@ -83,6 +143,8 @@ fn is_json(headers: &http::HeaderMap) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+
     use super::*;
 
     async fn refusal(content_type: &str, body: &'static str) -> Code {
@@ -100,5 +162,47 @@ mod tests {
         assert_eq!(refusal("application/json; charset=latin1", "{}").await, Code::UnsupportedMediaType);
         assert_eq!(refusal("application/json", "{\"a\":\"0123456789\"}").await, Code::BodyTooLarge);
         assert_eq!(refusal("application/json", "{\"a\":").await, Code::InvalidRequest);
+    }
+
+    /// A body of these pieces, announced with so many bytes where that is known.
+    async fn arrives(room: &Room, pieces: &'static [&'static str], announced: bool) -> Result<Raw, Problem> {
+        let stream = futures_util::stream::iter(pieces.iter().map(|piece| Ok::<_, Infallible>(*piece)));
+        let body = if announced { Body::from(pieces.concat()) } else { Body::from_stream(stream) };
+        let limits = Limits { body: 64, ..Limits::default() };
+        let request = Request::builder().extension(limits).extension(room.clone()).body(body);
+        Raw::from_request(request.expect("request"), &()).await
+    }
+
+    #[tokio::test]
+    async fn bodies_in_hand_are_bounded_together_and_the_rest_is_told_to_come_back() {
+        for announced in [true, false] {
+            let room = Room::new(20);
+            let Raw(bytes, held) =
+                arrives(&room, &["0123", "4567", "89"], announced).await.expect("room for it");
+            assert_eq!(bytes, "0123456789");
+            let refused = arrives(&room, &["0123456", "7890"], announced)
+                .await
+                .expect_err("11 and 10 are more than 20");
+            assert_eq!(refused.code(), Code::Unavailable);
+            assert!(refused.render("x").headers.contains_key("retry-after"));
+            let Raw(_, other) =
+                arrives(&room, &["0123456789"], announced).await.expect("what was refused left nothing");
+            let kept = held.clone();
+            drop((held, other));
+            arrives(&room, &["0123456", "7890"], announced).await.expect_err("a clone keeps the room");
+            drop(kept);
+            arrives(&room, &["01234567890123456789"], announced).await.expect("all of it is free again");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_announced_and_does_not_come_takes_no_room() {
+        let room = Room::new(20);
+        let silence = futures_util::stream::pending::<Result<Bytes, Infallible>>();
+        let request =
+            Request::builder().extension(room.clone()).body(Body::from_stream(silence)).expect("request");
+        let mut waiting = Box::pin(Raw::from_request(request, &()));
+        assert!((&mut waiting).now_or_never().is_none());
+        arrives(&room, &["01234567890123456789"], true).await.expect("nothing is taken");
     }
 }

@@ -17,6 +17,7 @@ use http::{Method, StatusCode};
 use hyper::body::Incoming;
 use tower::Service;
 
+use super::room::Room;
 use super::{CODE, Limits, Peer, REQUEST_ID, RequestId};
 use crate::problem::{Code, Problem};
 
@@ -25,6 +26,7 @@ use crate::problem::{Code, Problem};
 pub(super) struct Rim {
     router: Router,
     limits: Limits,
+    room: Room,
 }
 
 /// Notes on an answer the route that gave it. A type of its own, for a middleware that is a function costs boxes.
@@ -46,7 +48,8 @@ struct Route(MatchedPath);
 impl Rim {
     pub(super) fn new(router: Router, limits: Limits) -> Self {
         let noted = router.layer(tower::layer::layer_fn(NoteRoute));
-        Self { router: noted.fallback(|| async { Code::NotFound.into_response() }), limits }
+        let router = noted.fallback(|| async { Code::NotFound.into_response() });
+        Self { router, limits, room: Room::new(limits.bodies) }
     }
 
     pub(super) async fn answer(mut self, peer: Peer, mut request: http::Request<Incoming>) -> Response {
@@ -57,6 +60,7 @@ impl Rim {
         extensions.insert(peer);
         extensions.insert(id.clone());
         extensions.insert(self.limits);
+        extensions.insert(self.room);
         let answered = AssertUnwindSafe(self.router.call(request)).catch_unwind().await;
         let response = match answered {
             Ok(Ok(response)) => response,

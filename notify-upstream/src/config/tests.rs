@@ -37,16 +37,17 @@ fn an_empty_file_has_every_default() {
 #[test]
 fn every_mistake_is_told_with_its_line() {
     let refused = read(
-        "listne = '127.0.0.1:1'\n[queue]\nretention = '1d'\n[[provider]]\nname = 'smtp'\nchannel = 'email'\nkind = 'smtp'\n\
+        "listne = '127.0.0.1:1'\n[queue]\nretention = '1d'\nbodies = '1MiB'\n[[provider]]\nname = 'smtp'\nchannel = 'email'\nkind = 'smtp'\n\
          host = 'mail.example'\ntls = 'none'\nfrom = 'nobody'\nusername = 'u'\npassword_env = 'NOT_THERE'\n",
     )
     .expect_err("refused");
     for part in [
         "notify.toml:1: listne: is not a known field; did you mean `listen`?",
         "notify.toml:3: queue.retention: must be at least 40d",
-        "notify.toml:9: provider.0.tls: `none` is allowed only",
-        "notify.toml:10: provider.0.from: must be an e-mail address",
-        "notify.toml:12: provider.0.password_env: the environment has no NOT_THERE",
+        "notify.toml:4: queue.bodies: must be at least 2MiB",
+        "notify.toml:10: provider.0.tls: `none` is allowed only",
+        "notify.toml:11: provider.0.from: must be an e-mail address",
+        "notify.toml:13: provider.0.password_env: the environment has no NOT_THERE",
     ] {
         assert!(refused.contains(part), "{part} in\n{refused}");
     }

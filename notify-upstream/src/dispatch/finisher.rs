@@ -168,9 +168,9 @@ impl Finisher {
     fn count(&self, batch: &[Ended]) {
         let now = self.clock.now();
         self.metrics.ended(batch.iter().filter_map(|ended| {
-            let Ending::Result(result, _) = &ended.ending else { return None };
+            let Ending::Result(result, next) = &ended.ending else { return None };
             let record = &ended.job.claimed.record;
-            Some((record.lane, result, now.since(record.created_at)))
+            next.is_told().then(|| (record.lane, result, now.since(record.created_at)))
         }));
     }
 }
@@ -179,7 +179,7 @@ fn finished(ended: &Ended) -> Option<Finished> {
     let Ending::Result(result, next) = &ended.ending else { return None };
     let claimed = &ended.job.claimed;
     let lane = claimed.record.lane;
-    let lane = if matches!(next, Next::Retry(_)) { lane.repeats() } else { lane };
+    let lane = if next.due().is_some() { lane.repeats() } else { lane };
     let mut result = result.clone();
     result.detail = result.detail.map(|detail| sanitised(&detail));
     Some(Finished {

@@ -1,17 +1,19 @@
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::FutureExt;
+use postern_common::clock::Timestamp;
 use postern_common::{Clock, Shutdown};
 use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use super::{Ended, Ending, Permit, Worker, Workers};
-use crate::deliver::{Attempt, Courier, Verdict};
+use crate::deliver::{Attempt, Courier, Failure, Verdict};
 use crate::notification::Channel;
 use crate::outlet::Standing;
-use crate::retry::{Policy, Times};
+use crate::retry::{Class, Policy, Times};
 use crate::store::{Claimed, Next, ResultKind, ResultRow};
 
 /// A row in hand.
@@ -56,11 +58,14 @@ impl Runner {
         let runner = Arc::clone(self);
         self.tasks.spawn(async move {
             let ending = AssertUnwindSafe(runner.attempt(&job)).catch_unwind().await;
-            let ending = ending.unwrap_or_else(|_| {
-                tracing::error!(id = %job.claimed.id, "an attempt panicked");
-                let verdict = Verdict::Failed(crate::deliver::Failure::internal());
-                runner.ending(&job.claimed, runner.row(&job.claimed, None), verdict)
-            });
+            let ending = match ending {
+                Ok(ending) => ending,
+                Err(_) => {
+                    tracing::error!(id = %job.claimed.id, "an attempt panicked");
+                    let verdict = Verdict::Failed(Failure::internal());
+                    runner.ending(&job.claimed, runner.row(&job.claimed, None), verdict).await
+                }
+            };
             // Nobody listens any more only when the process ends; then the lease ends by itself.
             let _ = runner.ended.send(Ended { job, ending });
         });
@@ -86,17 +91,55 @@ impl Runner {
         }
         let began = self.clock.now();
         if claimed.record.expires_at.is_some_and(|end| end <= began) {
-            return self.ending(claimed, self.row(claimed, None), Verdict::Expired);
+            return self.ending(claimed, self.row(claimed, None), Verdict::Expired).await;
+        }
+        if self.is_spent(claimed).await {
+            return self.ending(claimed, self.row(claimed, None), Verdict::Failed(Failure::spent())).await;
         }
         let attempt =
             Attempt { claimed, worker, workers: &self.workers, clock: &self.clock, stop: &self.stop };
         let (verdict, version) = self.courier.deliver(&attempt).await;
         let template_version = version.map(|version| i32::try_from(version).unwrap_or(i32::MAX));
         let row = ResultRow { template_version, ..self.row(claimed, Some(began)) };
-        self.ending(claimed, row, verdict)
+        self.ending(claimed, row, verdict).await
     }
 
-    fn ending(&self, claimed: &Claimed, row: ResultRow, verdict: Verdict) -> Ending {
+    /// Whether every attempt was made, though none came to an end that could be written: else what ends its process, or has
+    /// a result that the store refuses, would be sent for ever.
+    async fn is_spent(&self, claimed: &Claimed) -> bool {
+        let most = Policy::of(claimed.record.lane.priority).attempts;
+        claimed.attempt > most
+            && self.courier.replayed(claimed).await.is_none_or(|(_, before)| claimed.attempt - before > most)
+    }
+
+    /// When the next attempt is due. One that an operator has queued again begins anew, in count and time.
+    async fn next(&self, claimed: &Claimed, failure: &Failure) -> Option<Timestamp> {
+        let policy = Policy::of(claimed.record.lane.priority);
+        let times = Times { at_least: failure.retry_after, ..self.times(claimed) };
+        let due = policy.next(claimed.attempt, failure.class, times, roll());
+        if due.is_some() || failure.class == Class::Permanent {
+            return due;
+        }
+        let (began, before) = self.courier.replayed(claimed).await?;
+        policy.next(claimed.attempt - before, failure.class, Times { began, ..times }, roll())
+    }
+
+    /// When one is looked at again whose providers are left alone for so long.
+    async fn later(&self, claimed: &Claimed, left: Duration) -> Option<Timestamp> {
+        let (policy, times) = (Policy::of(claimed.record.lane.priority), self.times(claimed));
+        if let Some(due) = policy.later(left, times, roll()) {
+            return Some(due);
+        }
+        let (began, _) = self.courier.replayed(claimed).await?;
+        policy.later(left, Times { began, ..times }, roll())
+    }
+
+    fn times(&self, claimed: &Claimed) -> Times {
+        let (began, expires_at) = (claimed.wanted_at, claimed.record.expires_at);
+        Times { now: self.clock.now(), began, expires_at, at_least: None }
+    }
+
+    async fn ending(&self, claimed: &Claimed, row: ResultRow, verdict: Verdict) -> Ending {
         match verdict {
             Verdict::NotBegun => Ending::HandBack,
             Verdict::Expired => {
@@ -113,34 +156,21 @@ impl Runner {
                 };
                 Ending::Result(result, Next::Done)
             }
+            Verdict::LeftAlone(left) => match self.later(claimed, left).await {
+                Some(due) => {
+                    let attempt = claimed.attempt - 1;
+                    Ending::Result(ResultRow { attempt, began_at: None, ..row }, Next::Later(due))
+                }
+                None => failed(&row, Failure::left_alone(), None),
+            },
             Verdict::Failed(failure) => {
-                let times = Times {
-                    now: self.clock.now(),
-                    began: claimed.wanted_at,
-                    expires_at: claimed.record.expires_at,
-                    at_least: failure.retry_after,
-                };
-                let policy = Policy::of(claimed.record.lane.priority);
-                let due = policy.next(claimed.attempt, failure.class, times, roll());
-                let (kind, next) = match due {
-                    Some(due) => (ResultKind::Retrying, Next::Retry(due)),
-                    None => (ResultKind::Failed, Next::Dead),
-                };
-                let result = ResultRow {
-                    kind,
-                    next_at: due,
-                    provider: failure.provider,
-                    code: Some(failure.code),
-                    detail: failure.detail,
-                    address: failure.address.map(|hash| *hash),
-                    ..row
-                };
-                Ending::Result(result, next)
+                let due = self.next(claimed, &failure).await;
+                failed(&row, failure, due)
             }
         }
     }
 
-    fn row(&self, claimed: &Claimed, began_at: Option<postern_common::clock::Timestamp>) -> ResultRow {
+    fn row(&self, claimed: &Claimed, began_at: Option<Timestamp>) -> ResultRow {
         ResultRow {
             attempt: claimed.attempt,
             kind: ResultKind::Failed,
@@ -154,6 +184,23 @@ impl Runner {
             template_version: None,
         }
     }
+}
+
+fn failed(row: &ResultRow, failure: Failure, due: Option<Timestamp>) -> Ending {
+    let (kind, next) = match due {
+        Some(due) => (ResultKind::Retrying, Next::Retry(due)),
+        None => (ResultKind::Failed, Next::Dead),
+    };
+    let result = ResultRow {
+        kind,
+        next_at: due,
+        provider: failure.provider,
+        code: Some(failure.code),
+        detail: failure.detail,
+        address: failure.address.map(|hash| *hash),
+        ..*row
+    };
+    Ending::Result(result, next)
 }
 
 /// A random number in 0..1.

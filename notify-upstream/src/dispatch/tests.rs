@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use postern_common::Code;
 use postern_common::clock::Timestamp;
+use postern_common::http::Held;
 
 use super::*;
 use crate::notification::NotificationId;
@@ -239,12 +240,17 @@ async fn more_than_the_store_can_take_is_refused_and_not_kept() {
         let rig = Rig::new(&store, &clock(), 8).await;
         let principal = crate::request::Principal { creator: "service:test".into(), subject: None };
         // Nobody writes: what is asked for piles up to its bound.
-        let mut asked: Vec<_> =
-            (0..8192).map(|_| Box::pin(rig.door.accept(&principal, draft(Priority::Low), None))).collect();
+        let mut asked: Vec<_> = (0..8192)
+            .map(|_| Box::pin(rig.door.accept(&principal, draft(Priority::Low), None, Held::default())))
+            .collect();
         for one in &mut asked {
             assert!(futures_util::FutureExt::now_or_never(one).is_none());
         }
-        let refused = rig.door.accept(&principal, draft(Priority::Critical), None).await.expect_err("full");
+        let refused = rig
+            .door
+            .accept(&principal, draft(Priority::Critical), None, Held::default())
+            .await
+            .expect_err("full");
         assert_eq!(refused.code(), Code::Unavailable);
         assert!(refused.render("x").headers.contains_key("retry-after"));
     }

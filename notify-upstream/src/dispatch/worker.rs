@@ -1,6 +1,6 @@
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use postern_common::clock::Timestamp;
 use postern_common::{Clock, Shutdown};
@@ -52,8 +52,10 @@ pub struct Workers {
     time: LeaseTime,
     all: Mutex<Vec<Arc<Worker>>>,
     dead: Mutex<Arc<[i64]>>,
-    /// Our last word by our own clock.
-    seen_at: AtomicI64,
+    /// Our last word: by our own clock, which counts the time that the machine sleeps, and by one that nobody can set back.
+    seen: Mutex<(Timestamp, Instant)>,
+    /// Whether the store's tables are ones that this binary works on.
+    fits: AtomicBool,
     /// There is more to do than to renew.
     hurry: Notify,
 }
@@ -89,7 +91,8 @@ impl Workers {
             time,
             all: Mutex::default(),
             dead: Mutex::new(Arc::default()),
-            seen_at: AtomicI64::new(began.0),
+            seen: Mutex::new((began, Instant::now())),
+            fits: AtomicBool::new(true),
             hurry: Notify::new(),
         };
         workers.replace(workers.lease_now().await?).await?;
@@ -119,10 +122,17 @@ impl Workers {
         Arc::clone(&self.dead.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Whether our last word is fresh enough to begin something.
+    /// Whether our last word is fresh enough to begin something, on tables that we know.
     #[must_use]
     pub fn is_alive(&self) -> bool {
-        self.clock.now().since(Timestamp(self.seen_at.load(Ordering::Relaxed))) < CAUTIOUS_AFTER
+        let (at, instant) = *self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let silent = self.clock.now().since(at).max(instant.elapsed());
+        silent < CAUTIOUS_AFTER && self.fits.load(Ordering::Relaxed)
+    }
+
+    /// Whether the store's tables are ones that this binary works on. While they are not, nothing is begun.
+    pub fn set_fits(&self, fits: bool) {
+        self.fits.store(fits, Ordering::Relaxed);
     }
 
     /// The answer to a claim or accept under this identity was lost, or a row of it could not be given back.
@@ -142,7 +152,8 @@ impl Workers {
     /// # Errors
     /// The store's; the next step tries again.
     pub async fn step(&self) -> Result<(), StoreError> {
-        let (began, now) = (self.clock.now(), self.lease_now().await?);
+        let began = (self.clock.now(), Instant::now());
+        let now = self.lease_now().await?;
         if self.current().doubted.load(Ordering::Relaxed) {
             self.replace(now).await?;
         }
@@ -162,7 +173,7 @@ impl Workers {
             }
         }
         self.look().await?;
-        self.seen_at.store(began.0, Ordering::Relaxed);
+        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = began;
         Ok(())
     }
 
@@ -232,10 +243,33 @@ impl Workers {
         }
         // Whoever asks after this gets an identity that is not registered, and leases nothing.
         self.all.lock().unwrap_or_else(PoisonError::into_inner).push(Worker::new());
-        self.seen_at.store(0, Ordering::Relaxed);
+        self.set_fits(false);
     }
 }
 
 fn dead_before(now: Timestamp) -> Timestamp {
     Timestamp(now.0 - i64::try_from(DEAD_AFTER.as_millis()).unwrap_or(i64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{START, stores};
+
+    #[tokio::test]
+    async fn a_clock_that_is_set_back_keeps_nobody_alive() {
+        for (store, _database) in stores().await {
+            let clock = Clock::manual(START);
+            let workers = Workers::start(store, clock.clone(), LeaseTime::Own).await.expect("registers");
+            assert!(workers.is_alive());
+            let silent = CAUTIOUS_AFTER + Duration::from_secs(1);
+            let long_ago = Instant::now().checked_sub(silent).expect("the machine runs for longer");
+            *workers.seen.lock().expect("no panic") = (clock.now(), long_ago);
+            assert!(!workers.is_alive(), "no time went by on the clock");
+            workers.step().await.expect("renews");
+            assert!(workers.is_alive());
+            clock.advance(silent);
+            assert!(!workers.is_alive(), "the machine has slept");
+        }
+    }
 }

@@ -1,9 +1,9 @@
 use std::sync::Arc;
 
-use axum::body::Bytes;
 use axum::extract::{RawQuery, State};
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
+use postern_common::http::Raw;
 use postern_common::{Code, Problem};
 
 use super::Service;
@@ -16,7 +16,7 @@ use crate::notification::{Channel, NotificationId};
 pub(super) async fn one_click(
     State(service): State<Arc<Service>>,
     RawQuery(query): RawQuery,
-    body: Bytes,
+    Raw(body, _held): Raw,
 ) -> Result<Response, Problem> {
     if !is_click(&body) {
         return Err(Problem::new(Code::InvalidRequest).detail("the body must be List-Unsubscribe=One-Click"));

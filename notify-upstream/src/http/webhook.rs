@@ -1,9 +1,9 @@
 use std::sync::Arc;
 
-use axum::body::Bytes;
 use axum::extract::{Path, RawQuery, State};
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, StatusCode};
+use postern_common::http::Raw;
 use postern_common::{Code, Problem};
 
 use super::Service;
@@ -16,7 +16,7 @@ pub(super) async fn receive(
     Path(provider): Path<String>,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
-    body: Bytes,
+    Raw(body, _held): Raw,
 ) -> Result<Response, Problem> {
     let now = service.clock.now();
     let incoming = Incoming { headers: &headers, query: query.as_deref(), body: &body, now };

@@ -17,7 +17,8 @@ pub(super) struct Answer {
     pub(super) body: Vec<u8>,
 }
 
-const CALL: Duration = Duration::from_secs(30);
+/// How long one call takes at most.
+pub(super) const CALL: Duration = Duration::from_secs(30);
 const CONNECT: Duration = Duration::from_secs(5);
 const MAX_ANSWER: usize = 64 << 10;
 /// A provider does not park our notifications for ever.

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::Notify;
 
 use super::{Codes, Message, Refusal, Sight, Taken};
+use crate::address::Address;
 use crate::notification::NotificationId;
 
 /// Clones share the record and the orders.
@@ -14,6 +15,8 @@ pub struct Script {
     refusals: Arc<Mutex<Vec<&'static str>>>,
     hold: Arc<Mutex<Option<Arc<Notify>>>>,
     sighted: Arc<Mutex<bool>>,
+    /// What an address ends with, and whether those are carried or all others.
+    carried: Arc<Mutex<Option<(&'static str, bool)>>>,
 }
 
 impl Script {
@@ -25,6 +28,11 @@ impl Script {
     /// The next calls are refused with these codes of SMTP, the first first.
     pub fn refuse(&self, codes: &[&'static str]) {
         self.refusals.lock().expect("no panic").extend(codes);
+    }
+
+    /// Nothing is refused any more.
+    pub fn recover(&self) {
+        self.refusals.lock().expect("no panic").clear();
     }
 
     /// Calls do not come back until the given gate is told.
@@ -44,7 +52,27 @@ impl Script {
         *self.sighted.lock().expect("no panic") = true;
     }
 
-    pub(super) fn look(&self, message: &Message<'_>) -> Sight {
+    /// It carries what is for addresses that end so, and nothing else.
+    pub fn carries_only(&self, end: &'static str) {
+        *self.carried.lock().expect("no panic") = Some((end, true));
+    }
+
+    /// It carries nothing for addresses that end so.
+    pub fn carries_all_but(&self, end: &'static str) {
+        *self.carried.lock().expect("no panic") = Some((end, false));
+    }
+
+    pub(super) fn carries(&self, address: &Address) -> bool {
+        let carried = *self.carried.lock().expect("no panic");
+        let ends = |end| matches!(address, Address::Email(address) if address.as_str().ends_with(end));
+        carried.is_none_or(|(end, wanted)| ends(end) == wanted)
+    }
+
+    pub(super) async fn look(&self, message: &Message<'_>) -> Sight {
+        let gate = self.hold.lock().expect("no panic").clone();
+        if let Some(gate) = gate {
+            gate.notified().await;
+        }
         match (*self.sighted.lock().expect("no panic"), self.calls().contains(&message.id)) {
             (false, _) => Sight::Blind,
             (true, true) => Sight::There(Taken::default()),

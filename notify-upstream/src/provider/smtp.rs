@@ -56,10 +56,10 @@ pub struct SmtpConfig {
 pub struct Patience {
     /// To accept a connection. Default 10 s.
     pub connect: Duration,
-    /// To answer one command. Default 30 s: RFC 5321 section 4.5.3.2 allows minutes, but a queue with repeats need not wait
-    /// for them.
-    pub command: Duration,
-    /// To answer the final dot. Default 60 s: the server may be checking the message.
+    /// For everything up to the message, the connection included. Default 29 s: RFC 5321 section 4.5.3.2 allows minutes a
+    /// command, but a queue with repeats need not wait for them.
+    pub prelude: Duration,
+    /// To take the message and answer the final dot. Default 60 s: the server may be checking the message.
     pub dot: Duration,
 }
 
@@ -87,7 +87,8 @@ struct Line {
     connection: AsyncSmtpConnection,
     /// Whether it reports what becomes of a message (RFC 3461).
     dsn: bool,
-    patience: Patience,
+    /// When everything up to the message is to be over.
+    until: tokio::time::Instant,
 }
 
 struct Idle(Mutex<VecDeque<(Line, Instant)>>);
@@ -109,7 +110,7 @@ impl Default for Patience {
     fn default() -> Self {
         Self {
             connect: Duration::from_secs(10),
-            command: Duration::from_secs(30),
+            prelude: Duration::from_secs(29),
             dot: Duration::from_secs(60),
         }
     }
@@ -147,18 +148,16 @@ impl Smtp {
             Refusal { code: "message_not_buildable".to_owned(), ..Refusal::unfit() }.with_detail(error)
         })?;
         let bytes = mail.formatted();
-        let mut line = self.line().await?;
-        match converse(&mut line, message.id, &mail, &bytes).await {
+        let Patience { prelude, dot, .. } = self.config.patience;
+        let mut line = self.line(tokio::time::Instant::now() + prelude).await?;
+        match converse(&mut line, message.id, (&mail, &bytes), dot).await {
             Ok(response) => {
                 self.keep(line);
                 Ok(Taken { detail: Some(words_of(&response)) })
             }
             Err(Broken::Refused(error)) => {
-                let refusal = self.refused(&error, to);
-                if line.command("RSET\r\n").await.is_ok() {
-                    self.keep(line);
-                }
-                Err(refusal)
+                self.keep(line);
+                Err(self.refused(&error, to))
             }
             // The connection is dropped: whatever the server says now is not heard by the next message.
             Err(Broken::Before) => {
@@ -170,20 +169,23 @@ impl Smtp {
         }
     }
 
-    async fn line(&self) -> Result<Line, Refusal> {
-        while let Some(mut line) = self.idle.take() {
-            if line.command("RSET\r\n").await.is_ok() {
-                return Ok(line);
+    async fn line(&self, until: tokio::time::Instant) -> Result<Line, Refusal> {
+        while let Some(line) = self.idle.take() {
+            let mut line = Line { until, ..line };
+            match tokio::time::timeout(self.config.patience.connect, line.command("RSET\r\n")).await {
+                Ok(Ok(Ok(_))) => return Ok(line),
+                Ok(_) => {}
+                // The others may be as silent: there is time for a new one.
+                Err(_) => break,
             }
         }
-        let Patience { connect, command, .. } = self.config.patience;
-        match tokio::time::timeout(connect + command, self.connect()).await {
+        match tokio::time::timeout_at(until, self.connect(until)).await {
             Ok(connected) => connected,
             Err(_) => Err(self.codes.judge("smtp", "connect").with_detail("no connection in time")),
         }
     }
 
-    async fn connect(&self) -> Result<Line, Refusal> {
+    async fn connect(&self, until: tokio::time::Instant) -> Result<Line, Refusal> {
         let patience = self.config.patience;
         let hello = ClientId::Domain(self.config.hello.clone());
         let server = (self.config.host.as_str(), self.config.port);
@@ -207,7 +209,7 @@ impl Smtp {
             connection.auth(DEFAULT_MECHANISMS, &credentials).await.map_err(|error| refused(&error))?;
         }
         // lettre reads the server's extensions and keeps those that it knows; DSN is none of them, so we ask again.
-        let mut line = Line { connection, dsn: false, patience };
+        let mut line = Line { connection, dsn: false, until };
         let offered = line.command(Ehlo::new(hello)).await;
         let offers = |response: &Response| response.message().any(|line| line.eq_ignore_ascii_case("DSN"));
         line.dsn = offered.ok().and_then(Result::ok).is_some_and(|response| offers(&response));
@@ -255,8 +257,8 @@ impl Smtp {
 async fn converse(
     line: &mut Line,
     id: NotificationId,
-    mail: &lettre::Message,
-    bytes: &[u8],
+    (mail, bytes): (&lettre::Message, &[u8]),
+    dot: Duration,
 ) -> Result<Response, Broken> {
     let envelope = mail.envelope();
     let sender = envelope.from().cloned();
@@ -267,7 +269,7 @@ async fn converse(
         step(line.command(Rcpt::new(to.clone(), about_recipient)).await)?;
     }
     step(line.command(Data).await)?;
-    match tokio::time::timeout(line.patience.dot, line.connection.message(bytes)).await {
+    match tokio::time::timeout(dot, line.connection.message(bytes)).await {
         Ok(Ok(response)) => Ok(response),
         Ok(Err(error)) if error.status().is_some() => Err(Broken::Refused(error)),
         Ok(Err(_)) => Err(Broken::After("broken")),
@@ -305,7 +307,7 @@ fn step(answer: Answer) -> Result<(), Broken> {
 
 impl Line {
     async fn command(&mut self, verb: impl std::fmt::Display) -> Answer {
-        tokio::time::timeout(self.patience.command, self.connection.command(verb)).await
+        tokio::time::timeout_at(self.until, self.connection.command(verb)).await
     }
 }
 

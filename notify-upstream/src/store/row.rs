@@ -120,6 +120,8 @@ pub enum Next {
     Dead,
     /// Another attempt at this instant.
     Retry(Timestamp),
+    /// The same attempt at this instant: none was made, and nothing is put down.
+    Later(Timestamp),
 }
 
 /// One line of a notification's history.
@@ -369,11 +371,17 @@ impl Suppressed {
 // === impl Next ===
 
 impl Next {
+    /// Whether an end is put down in the history.
+    #[must_use]
+    pub fn is_told(self) -> bool {
+        !matches!(self, Self::Later(_))
+    }
+
     /// When the next attempt is due.
     #[must_use]
     pub fn due(self) -> Option<Timestamp> {
         match self {
-            Self::Retry(at) => Some(at),
+            Self::Retry(at) | Self::Later(at) => Some(at),
             Self::Done | Self::Dead => None,
         }
     }

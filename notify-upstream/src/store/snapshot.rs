@@ -70,6 +70,15 @@ impl Snapshot {
         })
     }
 
+    /// When an operator last queued it again, and after how many attempts.
+    #[must_use]
+    pub fn replayed(&self) -> Option<(Timestamp, i32)> {
+        self.trail.iter().rev().find_map(|trail| match trail {
+            Trail::Result(result) if result.kind == ResultKind::Replayed => Some((result.at, result.attempt)),
+            Trail::Result(_) | Trail::Receipt(..) | Trail::Waiting(_) => None,
+        })
+    }
+
     /// What a provider has reported of it: proof that the provider has it, whatever we know ourselves.
     #[must_use]
     pub fn reported_by(&self) -> Option<&str> {

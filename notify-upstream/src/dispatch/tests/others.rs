@@ -1,8 +1,10 @@
 //! What replicas tell one another.
 
-use postern_common::database::testing;
+use postern_common::admin::Health;
+use postern_common::database::{Migrations, testing};
 
 use super::*;
+use crate::housekeeping::Housekeeper;
 use crate::testing::execute;
 
 #[tokio::test]
@@ -66,4 +68,42 @@ async fn hosts_whose_clocks_differ_take_nobody_for_dead_that_lives() {
     assert_eq!(*ahead.dead(), [dead], "ten seconds of the store's time");
     behind.step().await.expect("renews");
     assert!(!behind.holds(&holder), "and it hears of it");
+}
+
+/// What the release after the next takes away.
+const CONTRACTED: Migrations = Migrations {
+    owner: "postern_notify",
+    postgres: &[(1000, "-- oldest-binary: 1000\nALTER TABLE notify_result ADD COLUMN cost BIGINT")],
+    sqlite: &[(1000, "-- oldest-binary: 1000\nALTER TABLE notify_result ADD COLUMN cost INTEGER")],
+};
+
+#[tokio::test]
+async fn nothing_is_begun_on_tables_that_are_for_a_newer_release() {
+    for (store, test) in stores().await {
+        let clock = clock();
+        let mut rig = Rig::new(&store, &clock, 8).await;
+        let health = Health::new();
+        let keeper = Housekeeper {
+            store: store.clone(),
+            clock: clock.clone(),
+            workers: Arc::clone(&rig.workers),
+            suppression: Arc::clone(&rig.suppression),
+            metrics: Metrics::new(),
+            database: health.check("database"),
+            opened: test.database.clone(),
+            retention: Duration::from_secs(90 * 86_400),
+        };
+        keeper.look().await;
+        let before = rig.accept(Priority::Normal).await;
+        rig.step().await;
+        assert_eq!(rig.script.calls(), [before]);
+        test.database.migrate(&CONTRACTED).await.expect("the release after the next");
+        keeper.look().await;
+        assert!(!health.is_ready());
+        let after = rig.accept(Priority::Critical).await;
+        rig.workers.step().await.expect("renews");
+        rig.step().await;
+        assert_eq!(rig.script.calls(), [before], "neither claimed nor born leased");
+        assert_eq!(rig.view(after).await["status"], "QUEUED");
+    }
 }

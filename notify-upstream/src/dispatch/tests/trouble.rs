@@ -1,7 +1,9 @@
 //! What becomes of the work while a provider, a template or an account is in trouble.
 
 use super::*;
-use crate::testing::templates_of;
+use crate::address::{Address, EmailAddress};
+use crate::store::DeadFilter;
+use crate::testing::{execute, templates_of};
 
 /// Lets so much time pass; the worker is heard of again at its end.
 async fn pass_time(rig: &Rig, seconds: u64) {
@@ -121,5 +123,87 @@ async fn a_template_that_is_not_there_yet_or_fails_is_tried_again() {
             let view = rig.view(id).await;
             assert_eq!((&view["status"], &view["templateVersion"]), (&"SENT".into(), &1.into()));
         }
+    }
+}
+
+async fn replay(rig: &Rig, id: NotificationId) {
+    let one = DeadFilter { id: Some(id), limit: 1, ..DeadFilter::default() };
+    let now = rig.clock.now();
+    assert_eq!(rig.store.replay(&one, order_at(now), now).await.expect("replays"), 1);
+}
+
+#[tokio::test]
+async fn what_an_operator_queues_again_has_all_its_time_and_attempts_again() {
+    for (store, test) in stores().await {
+        for made in [2, 30] {
+            let mut rig = Rig::new(&store, &clock(), 8).await;
+            rig.script.refuse(&["451"; 3]);
+            let id = rig.accept(Priority::Critical).await;
+            rig.step().await;
+            pass_time(&rig, 7 * 3600).await;
+            rig.mover.step().await.expect("moves");
+            rig.step().await;
+            assert_eq!(rig.view(id).await["status"], "FAILED", "its time is over");
+            execute(&test.database, &format!("UPDATE notify_dead SET attempt = {made}")).await;
+            replay(&rig, id).await;
+            rig.step().await;
+            let view = rig.view(id).await;
+            assert_eq!((&view["status"], &view["waitReason"]), (&"QUEUED".into(), &"RETRY".into()), "{view}");
+            pass_time(&rig, 3600).await;
+            rig.mover.step().await.expect("moves");
+            rig.step().await;
+            assert_eq!((&rig.view(id).await["status"], rig.script.calls()), (&"SENT".into(), vec![id; 4]));
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_no_attempt_of_which_could_be_written_is_given_up_after_as_many_as_any_other() {
+    for (store, test) in stores().await {
+        let mut rig = Rig::new(&store, &clock(), 8).await;
+        let ids = [rig.accept(Priority::Critical).await, rig.accept(Priority::Normal).await];
+        execute(&test.database, "UPDATE notify_queue SET attempt = 20").await;
+        rig.step().await;
+        assert_eq!(rig.script.calls(), ids[..1]);
+        let view = rig.view(ids[1]).await;
+        assert_eq!((&view["status"], &view["reason"]), (&"FAILED".into(), &"ATTEMPTS_SPENT".into()));
+    }
+}
+
+#[tokio::test]
+async fn what_only_a_provider_that_is_left_alone_carries_waits_and_keeps_its_attempts() {
+    for (store, _database) in stores().await {
+        let (mut rig, other) = Rig::beside_another(&store, &clock(), 16).await;
+        rig.script.refuse(&["451"; 200]);
+        for _ in 0..10 {
+            rig.accept(Priority::Critical).await;
+        }
+        rig.step().await;
+        let id = rig.accept(Priority::Normal).await;
+        let mut elsewhere = draft(Priority::Normal);
+        let address = EmailAddress::parse("ada@other.example").expect("address");
+        elsewhere.request.recipient = Address::Email(address).into();
+        let elsewhere = rig.submit(elsewhere, None).await.expect("accepted").id;
+        rig.step().await;
+        assert_eq!(other.calls(), [elsewhere], "nobody waits for what cannot be carried");
+        // Far more looks than it has attempts: an hour of them.
+        for _ in 0..60 {
+            pass_time(&rig, 60).await;
+            rig.mover.step().await.expect("moves");
+            rig.step().await;
+        }
+        let view = rig.view(id).await;
+        let attempts = view["attempts"].as_u64().expect("a number");
+        let calls = rig.script.calls().iter().filter(|called| **called == id).count();
+        assert_eq!((view["status"].as_str(), attempts), (Some("QUEUED"), calls as u64), "{view}");
+        assert_eq!(kinds(&view).len(), 1 + 2 * calls, "what was not attempted is not told: {view}");
+        assert!(view["nextAttemptAt"].is_string() && view["waitReason"] == "RETRY", "{view}");
+        rig.script.recover();
+        for _ in 0..20 {
+            pass_time(&rig, 60).await;
+            rig.mover.step().await.expect("moves");
+            rig.step().await;
+        }
+        assert_eq!(rig.view(id).await["status"], "SENT");
     }
 }

@@ -79,6 +79,27 @@ async fn a_stop_hands_back_what_has_had_no_turn() {
 }
 
 #[tokio::test]
+async fn a_stop_hands_back_what_asks_the_provider_for_an_earlier_attempt() {
+    for (store, _database) in stores().await {
+        let clock = clock();
+        let mut rig = Rig::new(&store, &clock, 8).await;
+        rig.script.can_be_asked();
+        rig.script.refuse(&["broken"]);
+        let id = rig.accept(Priority::Critical).await;
+        rig.step().await;
+        clock.advance(Duration::from_secs(2));
+        rig.mover.step().await.expect("moves");
+        let _forever = rig.script.hold();
+        rig.dispatcher.survey().await.expect("looks");
+        assert_eq!(rig.dispatcher.pass().await.expect("claims"), 1);
+        rig.stop.begin();
+        rig.settle().await;
+        let view = rig.view(id).await;
+        assert_eq!((&view["status"], &view["attempts"]), (&"QUEUED".into(), &1.into()));
+    }
+}
+
+#[tokio::test]
 async fn what_waits_for_its_turn_is_not_sent_by_a_worker_that_may_be_dead() {
     for (store, _database) in stores().await {
         // Longer than a worker begins anything without a word; and so long that others have taken over, and it is back.

@@ -10,6 +10,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Mutex;
 
 use super::*;
+use crate::outlet::LONGEST_CALL;
+use crate::provider::call::CALL;
 use crate::provider::injection::naughty;
 use crate::retry::Class;
 use crate::sequence::Sequence;
@@ -220,6 +222,14 @@ async fn a_server_that_is_away_or_without_starttls_gets_no_message() {
     let refusal = send(&strict, &content("x")).await.expect_err("not protected");
     assert_eq!((refusal.class, refusal.code.as_str()), (Class::Configuration, "provider_tls_failed"));
     assert!(server.caught.lock().await.is_empty());
+}
+
+#[test]
+fn a_call_of_any_kind_ends_before_the_longest() {
+    let Patience { connect: _, prelude, dot } = Patience::default();
+    assert!(prelude + dot < LONGEST_CALL);
+    // FCM asks for a token before it sends.
+    assert!(2 * CALL < LONGEST_CALL);
 }
 
 #[tokio::test]

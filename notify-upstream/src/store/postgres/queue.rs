@@ -69,6 +69,7 @@ WITH input AS MATERIALIZED (
 ), results AS (
     INSERT INTO notify_result (id, attempt, kind, began_at, at, next_at, provider, code, detail, address, template_version)
     SELECT id, attempt, kind, began_at, at, next_at, provider, code, detail, address, template_version FROM taken
+    WHERE kind IS NOT NULL
 ), delayed AS (
     INSERT INTO notify_delayed (id, due, lane, fence, attempt)
     SELECT id, next_at, lane, fence, attempt FROM taken WHERE next_at IS NOT NULL
@@ -198,7 +199,7 @@ impl Postgres {
             .bind(column!(row => row.worker))
             .bind(column!(row => row.lane.code()))
             .bind(column!(row => row.result.attempt))
-            .bind(column!(row => row.result.kind.code()))
+            .bind(column!(row => row.next.is_told().then(|| row.result.kind.code())))
             .bind(column!(row => row.result.began_at.map(|at| at.0)))
             .bind(column!(row => row.result.at.0))
             .bind(column!(row => row.next.due().map(|at| at.0)))

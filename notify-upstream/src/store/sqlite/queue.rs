@@ -161,8 +161,11 @@ impl Sqlite {
         }
         let taken: std::collections::HashSet<_> = taken.into_iter().collect();
         let ours: Vec<_> = batch.iter().filter(|row| taken.contains(&row.id)).collect();
-        let results: Vec<_> = ours.iter().map(|row| result_columns(row)).collect();
-        sqlx::query(RESULTS).bind(json(&results)).execute(&mut *transaction).await?;
+        let told = ours.iter().filter(|row| row.next.is_told());
+        let results: Vec<_> = told.map(|row| result_columns(row)).collect();
+        if !results.is_empty() {
+            sqlx::query(RESULTS).bind(json(&results)).execute(&mut *transaction).await?;
+        }
         let delayed = ours.iter().filter_map(|row| {
             Some((row.id.to_string(), row.next.due()?.0, row.lane.code(), row.fence, row.result.attempt))
         });

@@ -37,7 +37,7 @@ impl Peer {
 /// Deadlines that a test can wait for, and that a loaded machine keeps where nothing hangs.
 const PATIENCE: Patience = Patience {
     connect: Duration::from_secs(20),
-    command: Duration::from_secs(4),
+    prelude: Duration::from_secs(10),
     dot: Duration::from_secs(4),
 };
 

@@ -1,0 +1,112 @@
+//! A stop while a provider takes its time: what was begun is finished, by the process that began it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use postern_common::database::testing::postgres;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+
+use crate::notify_kills::RESCUE;
+use crate::notify_stage::Stage;
+
+/// A mail server that takes messages and says so only when it is told to.
+struct SlowMail {
+    port: u16,
+    taken: Arc<watch::Sender<usize>>,
+    answers: Arc<watch::Sender<bool>>,
+}
+
+impl SlowMail {
+    async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("the loopback has a free port");
+        let port = listener.local_addr().expect("a bound socket has an address").port();
+        let mail = Self { port, taken: Arc::default(), answers: Arc::default() };
+        let (taken, answers) = (Arc::clone(&mail.taken), Arc::clone(&mail.answers));
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(converse(stream, Arc::clone(&taken), answers.subscribe()));
+            }
+        });
+        mail
+    }
+
+    fn settings(&self) -> String {
+        format!(
+            "[[provider]]\nname = 'slow'\nchannel = 'email'\nkind = 'smtp'\nhost = '127.0.0.1'\nport = {}\ntls = 'none'\n\
+             from = 'postern@example.org'",
+            self.port
+        )
+    }
+
+    async fn has(&self, messages: usize) {
+        let mut taken = self.taken.subscribe();
+        let waited =
+            tokio::time::timeout(Duration::from_secs(60), taken.wait_for(|taken| *taken == messages));
+        waited.await.expect("it is sent").expect("the server runs");
+    }
+}
+
+async fn converse(
+    stream: TcpStream,
+    taken: Arc<watch::Sender<usize>>,
+    mut answers: watch::Receiver<bool>,
+) -> std::io::Result<()> {
+    let mut stream = BufReader::new(stream);
+    stream.write_all(b"220 slow\r\n").await?;
+    let (mut line, mut in_message) = (String::new(), false);
+    while stream.read_line(&mut line).await? > 0 {
+        let answer: &[u8] = match (in_message, line.trim_end()) {
+            (true, ".") => {
+                taken.send_modify(|taken| *taken += 1);
+                let _ = answers.wait_for(|go| *go).await;
+                in_message = false;
+                b"250 2.0.0 Ok\r\n"
+            }
+            (true, _) => b"",
+            (false, "DATA") => {
+                in_message = true;
+                b"354 go on\r\n"
+            }
+            (false, _) => b"250 Ok\r\n",
+        };
+        stream.write_all(answer).await?;
+        line.clear();
+    }
+    Ok(())
+}
+
+/// Half a minute goes by in rescues: a worker dies with a text message in hand, and the next relieves it some ten seconds
+/// later. All the while the one that stops has its mail in hand, and its lease.
+#[tokio::test]
+async fn a_stop_waits_for_the_slowest_call_and_nobody_repeats_it() {
+    let database = postgres().await;
+    let mail = SlowMail::start().await;
+    let stage = Stage::over(&database.url, &mail.settings()).await;
+    let stopping = stage.replica().await;
+    let id = stage.post_mail(&stopping, "ada@example.com").await;
+    mail.has(1).await;
+    stopping.running.signal("TERM").await;
+    let began = Instant::now();
+    stage.provider.hold();
+    let mut other = stage.replica().await;
+    stage.try_post(&other.url, "k", "Ada", "HIGH").await.expect("accepted");
+    stage.provider.until(RESCUE, |calls| calls.len() == 1).await;
+    for calls in 2.. {
+        if began.elapsed() > Duration::from_secs(28) {
+            break;
+        }
+        other.running.kill().await;
+        other = stage.replica().await;
+        stage.provider.until(RESCUE, |known| known.len() == calls).await;
+    }
+    assert_eq!(stage.status(&other.url, &id).await["status"], "QUEUED");
+    mail.answers.send_replace(true);
+    assert_eq!(stopping.running.wait().await.status, Some(0));
+    stage.settled(&other, &id, "SENT").await;
+    let view = stage.status(&other.url, &id).await;
+    assert_eq!((&view["attempts"], *mail.taken.borrow()), (&1.into(), 1), "{view}");
+    stage.provider.let_go();
+    assert_eq!(other.running.stop("TERM").await.status, Some(0));
+}
