@@ -123,6 +123,12 @@ fn record(principal: &Principal, draft: Draft) -> Record {
 // === impl Writer ===
 
 impl Writer {
+    /// How many requests wait.
+    #[cfg(test)]
+    pub(crate) fn waiting(&self) -> usize {
+        self.queue.len()
+    }
+
     /// Writes until the last door is closed.
     pub async fn run(mut self) {
         while self.step().await {}

@@ -6,7 +6,7 @@ mod fcm;
 mod file;
 mod generic;
 #[cfg(test)]
-mod injection;
+pub(crate) mod injection;
 #[cfg(test)]
 pub mod script;
 mod segments;

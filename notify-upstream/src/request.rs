@@ -11,10 +11,12 @@ use sha2::{Digest, Sha256};
 
 use crate::address::{ActorId, Recipient};
 use crate::notification::{Channel, Priority};
-use crate::template::{Locale, TemplateName, Templates, Unfit};
+use crate::template::{Locale, RenderError, TemplateName, Templates, Unfit};
 
 /// Bytes of the variables of one notification, as JSON.
 const MAX_VARIABLES: usize = 64 << 10;
+/// Bytes of text in variables that no part of a message is too short for.
+const PLAIN: usize = 128;
 /// How far ahead something can be scheduled, and how long it may stay of interest. Records are kept for longer.
 pub const MAX_AHEAD: Duration = Duration::from_secs(30 * 86_400);
 
@@ -170,12 +172,16 @@ impl Request {
     /// Checks the template and the variables against the templates that are loaded.
     ///
     /// # Errors
-    /// 422 `unknown_template`, or 422 with every variable that is missing.
+    /// 422 `unknown_template`, 422 with every variable that is missing, or 422 for variables that the template does not
+    /// render with.
     pub fn check(self, templates: &Templates) -> Result<Draft, Problem> {
         match templates.find(&self.template, self.channel, self.locale.as_ref()) {
             Ok(found) => {
                 let missing = found.missing(&self.variables);
                 if missing.is_empty() {
+                    if !are_plain(&self.variables) {
+                        found.render(&self.variables).map_err(|error| does_not_render(&error))?;
+                    }
                     let (template_version, locale) = (found.version(), found.locale().clone());
                     return Ok(Draft { request: self, template_version, locale });
                 }
@@ -226,6 +232,25 @@ impl Request {
         ]);
         Sha256::digest(canonical.to_string()).into()
     }
+}
+
+/// Whether no template can be expected to fail with these: some words and numbers. What is longer, or no single value, is
+/// tried at the door.
+fn are_plain(variables: &serde_json::Map<String, serde_json::Value>) -> bool {
+    let length = |value: &serde_json::Value| match value {
+        serde_json::Value::String(text) => Some(text.len()),
+        serde_json::Value::Bool(_) | serde_json::Value::Number(_) => Some(0),
+        serde_json::Value::Null | serde_json::Value::Array(_) | serde_json::Value::Object(_) => None,
+    };
+    variables.values().map(length).sum::<Option<usize>>().is_some_and(|bytes| bytes <= PLAIN)
+}
+
+fn does_not_render(error: &RenderError) -> Problem {
+    let detail = match error {
+        RenderError::Template(_) => "the template does not render with these variables".to_owned(),
+        RenderError::TooLong { .. } => error.to_string(),
+    };
+    Problem::new(Code::ValidationFailed).error("/variables", "does_not_render", detail)
 }
 
 fn variables(field: Field<'_>) -> Option<serde_json::Map<String, serde_json::Value>> {

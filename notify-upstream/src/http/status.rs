@@ -32,12 +32,14 @@ pub(super) async fn get(
     Path(id): Path<String>,
     Head(headers): Head,
 ) -> Result<Response, Problem> {
-    // A client that has seen another status than the one remembered here may have seen a newer one, of another replica:
-    // it is read again, so that for whoever sends back the tag no status ever goes backwards.
+    // A client that has seen another status than the one remembered here, or does not say what it has seen, may have seen a
+    // newer one, of another replica: it is read again, so that no status ever goes backwards. Where there is one process,
+    // what is remembered is what is stored.
     let recent = NotificationId::parse(&id).and_then(|id| service.reader.recent(id));
     if let Some(snapshot) = recent.filter(|snapshot| may_read(&principal, snapshot)) {
         let document = Document::of(&view(&service, &snapshot))?;
-        if !headers.contains_key(IF_NONE_MATCH) || document.is_known(&headers) {
+        if document.is_known(&headers) || (!service.store.is_shared() && !headers.contains_key(IF_NONE_MATCH))
+        {
             return Ok(document.answer(&headers));
         }
     }

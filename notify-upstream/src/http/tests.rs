@@ -1,5 +1,7 @@
 //! The contract over real sockets, with tokens of a pool of the test's own, over both stores.
 
+mod bodies;
+mod injection;
 mod repeats;
 mod reports;
 mod status;
@@ -20,6 +22,8 @@ use postern_common::{Secret, Shutdown};
 use serde_json::{Value, json};
 
 use super::*;
+use crate::accept::Writer;
+use crate::provider::script::Script;
 use crate::testing::{Rig, START, stores};
 use crate::webhook::{Mailgun, Standard, Webhooks};
 
@@ -35,16 +39,24 @@ struct Served {
     templates: Arc<ArcSwap<Templates>>,
     clock: Clock,
     shutdown: Shutdown,
+    script: Script,
 }
 
-async fn listen(router: Router, shutdown: &Shutdown) -> String {
+async fn listen(router: Router, limits: Limits, shutdown: &Shutdown) -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("port");
     let url = format!("http://{}", listener.local_addr().expect("address"));
-    tokio::spawn(postern_common::http::serve(listener, router, Limits::default(), shutdown.clone()));
+    tokio::spawn(postern_common::http::serve(listener, router, limits, shutdown.clone()));
     url
 }
 
 async fn served(store: &Store) -> Served {
+    let (served, writer) = served_within(store, Limits::default()).await;
+    tokio::spawn(writer.run());
+    served
+}
+
+/// One that accepts nothing until the test has its writer write.
+async fn served_within(store: &Store, limits: Limits) -> (Served, Writer) {
     let pair = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).expect("a key");
     let public = pair.public_key().as_ref().to_vec();
     let private: EcPrivateKeyRfc5915Der<'_> = pair.private_key().as_der().expect("DER");
@@ -53,7 +65,7 @@ async fn served(store: &Store) -> Served {
     let keys = json!({"keys": [{"kty": "EC", "crv": "P-256", "alg": "ES256", "use": "sig", "kid": "k", "x": x, "y": y}]});
     let shutdown = Shutdown::new();
     let router = Router::new().route("/keys", get(move || async move { axum::Json(keys.clone()) }));
-    let issuer = listen(router, &shutdown).await;
+    let issuer = listen(router, Limits::default(), &shutdown).await;
     let trusted = Issuer {
         issuer: format!("{issuer}/services"),
         jwks_url: format!("{issuer}/keys").parse().expect("URL"),
@@ -68,7 +80,6 @@ async fn served(store: &Store) -> Served {
     let rig = Rig::new(store, &clock, 8).await;
     let (reader, library) = Reader::open(store.clone(), Arc::clone(&rig.recent));
     tokio::spawn(library.run());
-    tokio::spawn(rig.writer.run());
     let webhooks = Webhooks {
         standard: Standard::new(&Secret::from("whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3")),
         mailgun: Some(Mailgun { signing_key: Secret::from("mg-key") }),
@@ -89,8 +100,8 @@ async fn served(store: &Store) -> Served {
         metrics: Metrics::new(),
         users_may_address_anyone: false,
     };
-    let url = listen(super::router(service), &shutdown).await;
-    Served {
+    let url = listen(super::router(service), limits, &shutdown).await;
+    let served = Served {
         url,
         client: reqwest::Client::new(),
         issuer,
@@ -101,7 +112,9 @@ async fn served(store: &Store) -> Served {
         templates: rig.templates,
         clock,
         shutdown,
-    }
+        script: rig.script,
+    };
+    (served, rig.writer)
 }
 
 /// PKCS#8 around an EC key (RFC 5958), which is what `jsonwebtoken` reads.
@@ -207,6 +220,18 @@ async fn every_refusal_has_its_code() {
         let cases = [
             (with(&|body| body["template"] = "nope".into()), 422, "unknown_template", "/template"),
             (with(&|body| body["variables"] = json!({})), 422, "validation_failed", "/variables/name"),
+            (
+                with(&|body| body["variables"]["name"] = json!(["Ada"])),
+                422,
+                "validation_failed",
+                "/variables",
+            ),
+            (
+                with(&|body| body["variables"]["name"] = "A".repeat(600).into()),
+                422,
+                "validation_failed",
+                "/variables",
+            ),
             (with(&|body| body["priority"] = "URGENT".into()), 400, "invalid_request", "/priority"),
             (with(&|body| body["colour"] = 1.into()), 400, "invalid_request", "/colour"),
             (

@@ -1,7 +1,7 @@
 //! Strings that were made to be more than text.
 
 /// The big list of naughty strings, and what ends a message for one server and not for another.
-pub(super) fn naughty() -> Vec<String> {
+pub(crate) fn naughty() -> Vec<String> {
     let env = postern_common::config::Env::of_process();
     let folder = env.get("POSTERN_VECTORS").map(str::to_owned);
     let folder =

@@ -7,11 +7,24 @@ use tokio::sync::Notify;
 use super::{Codes, Message, Refusal, Sight, Taken};
 use crate::address::Address;
 use crate::notification::NotificationId;
+use crate::template::Content;
+
+/// A mail as it would be sent.
+#[derive(Clone, Debug)]
+pub struct Mail {
+    /// The notification.
+    pub id: NotificationId,
+    /// Where to.
+    pub to: String,
+    /// Its subject and its text.
+    pub words: [String; 2],
+}
 
 /// Clones share the record and the orders.
 #[derive(Clone, Debug, Default)]
 pub struct Script {
     calls: Arc<Mutex<Vec<NotificationId>>>,
+    mails: Arc<Mutex<Vec<Mail>>>,
     refusals: Arc<Mutex<Vec<&'static str>>>,
     hold: Arc<Mutex<Option<Arc<Notify>>>>,
     sighted: Arc<Mutex<bool>>,
@@ -23,6 +36,11 @@ impl Script {
     /// Every call so far.
     pub fn calls(&self) -> Vec<NotificationId> {
         self.calls.lock().expect("no panic").clone()
+    }
+
+    /// Every mail so far.
+    pub fn mails(&self) -> Vec<Mail> {
+        self.mails.lock().expect("no panic").clone()
     }
 
     /// The next calls are refused with these codes of SMTP, the first first.
@@ -82,6 +100,10 @@ impl Script {
 
     pub(super) async fn send(&self, message: &Message<'_>) -> Result<Taken, Refusal> {
         self.calls.lock().expect("no panic").push(message.id);
+        if let (Address::Email(to), Content::Email { subject, text, .. }) = (message.to, message.content) {
+            let (to, words) = (to.as_str().to_owned(), [subject.clone(), text.clone()]);
+            self.mails.lock().expect("no panic").push(Mail { id: message.id, to, words });
+        }
         let hold = self.hold.lock().expect("no panic").clone();
         if let Some(gate) = hold {
             gate.notified().await;

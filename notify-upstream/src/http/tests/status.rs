@@ -1,7 +1,5 @@
 //! Polling the status.
 
-use std::time::Duration;
-
 use super::*;
 
 #[tokio::test]
@@ -25,21 +23,26 @@ async fn a_status_that_was_read_is_remembered_and_forgotten_with_the_next_write(
 }
 
 #[tokio::test]
-async fn who_polls_two_replicas_with_the_tag_never_sees_the_status_go_back() {
+async fn who_polls_two_replicas_never_sees_the_status_go_back() {
     for (store, _database) in stores().await {
+        // Over SQLite there is one process.
+        if !store.is_shared() {
+            continue;
+        }
         let (mut first, second) = (served(&store).await, served(&store).await);
         let (_, created) = first.post("/notifications", &[], &welcome()).await;
         let id = created["notificationId"].as_str().expect("an id").to_owned();
-        let (status, _, view) = second.get(&id, "auth", None).await;
+        let (status, queued, view) = second.get(&id, "auth", None).await;
         // The two have issuers of their own; the same service is the same creator at both.
         assert_eq!((status, &view["status"]), (StatusCode::OK, &"QUEUED".into()));
         first.deliver().await;
         let (_, tag, view) = first.get(&id, "auth", None).await;
         assert_eq!(view["status"], "SENT");
-        // The second still remembers QUEUED; the tag says that the client knows better.
+        // The second still remembers QUEUED, which is good for whoever has seen nothing newer.
+        assert_eq!(second.get(&id, "auth", queued.as_deref()).await.0, StatusCode::NOT_MODIFIED);
         assert_eq!(second.get(&id, "auth", tag.as_deref()).await.0, StatusCode::NOT_MODIFIED);
-        second.clock.advance(Duration::from_secs(1));
-        assert_eq!(second.get(&id, "auth", None).await.2["status"], "SENT");
+        let (_, _, view) = second.get(&id, "auth", None).await;
+        assert_eq!(view["status"], "SENT", "whoever does not say what it has seen may have seen SENT");
         for served in [first, second] {
             served.shutdown.begin();
         }
