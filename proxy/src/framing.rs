@@ -102,7 +102,7 @@ impl Framing {
 
 impl Chunk {
     /// The state after one byte; `None` after the last of the message.
-    fn step(self, byte: u8) -> Result<Option<Self>, FramingFault> {
+    pub(crate) fn step(self, byte: u8) -> Result<Option<Self>, FramingFault> {
         let next = match (self, byte) {
             (Self::Size(size, digits), byte) if byte.is_ascii_hexdigit() => {
                 if digits == 15 {

@@ -2,6 +2,7 @@
 
 mod admit;
 mod cors;
+mod direct;
 mod failure;
 mod forward;
 mod outcome;
@@ -21,10 +22,9 @@ use pingora_proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
 use postern_common::Code;
 
 pub(crate) use self::throttle::at_door;
-use crate::context::{Attempt, Context};
+use crate::context::Context;
 use crate::patience::Watch;
 use crate::state::State;
-use crate::upstream::NoEndpoint;
 use crate::wire::Wire;
 
 /// The gateway, as Pingora sees it.
@@ -80,37 +80,21 @@ impl ProxyHttp for Gateway {
         }
     }
 
+    /// What can be forwarded whole is; the rest is Pingora's.
+    async fn proxy_upstream_filter(&self, session: &mut Session, ctx: &mut Context) -> Result<bool> {
+        if !direct::is_for(session, ctx) {
+            return Ok(true);
+        }
+        direct::carry(&self.state, session, ctx).await?;
+        Ok(false)
+    }
+
     async fn upstream_peer(&self, session: &mut Session, ctx: &mut Context) -> Result<Box<HttpPeer>> {
-        let live = Arc::clone(&ctx.live);
-        let Some(route) = ctx.route.map(|index| &live.table.routes[index]) else {
-            return Err(forward::refuse(ctx, Code::Internal));
-        };
-        let before = ctx.attempt.take();
-        let pool = match &before {
-            Some(attempt) => &attempt.pool,
-            None => live.pool(route, self.state.ids.number()),
-        };
-        ctx.attempts += 1;
-        ctx.body_bytes = 0;
-        let avoid = before.as_ref().map(|attempt| &*attempt.ticket.endpoint);
-        let began = Instant::now();
-        let ticket = pool.pick(ctx.client_key, avoid, began).map_err(|reason| {
-            forward::refuse(
-                ctx,
-                match reason {
-                    NoEndpoint::Away | NoEndpoint::Full => Code::UpstreamUnavailable,
-                },
-            )
-        })?;
-        let peer = forward::peer(&ticket.endpoint.peer, route, session);
-        if before.is_none() {
-            self.state.metrics.overhead.observe((began - ctx.started).as_secs_f64());
+        forward::choose(&self.state, session, ctx)?;
+        match (&ctx.attempt, ctx.route()) {
+            (Some(attempt), Some(route)) => Ok(forward::peer(&attempt.ticket.endpoint.peer, route, session)),
+            _ => Err(forward::refuse(ctx, Code::Internal)),
         }
-        if let Some(watch) = watch(session) {
-            watch.expect_upstream(pool.config.connect_timeout + ctx.read_timeout(pool), began);
-        }
-        ctx.attempt = Some(Attempt { pool: Arc::clone(pool), ticket, began });
-        Ok(peer)
     }
 
     async fn upstream_request_filter(

@@ -17,6 +17,25 @@ const RESERVED: [&[u8]; 9] = [
     b"x-rewrite-url",
 ];
 
+/// Whether a field speaks of one connection alone, and ends there (RFC 9110 section 7.6.1). What a `Connection` field
+/// names beside these has been refused.
+#[must_use]
+pub fn is_of_connection(name: &str) -> bool {
+    matches!(
+        name,
+        "connection"
+            | "http2-settings"
+            | "keep-alive"
+            | "proxy-authenticate"
+            | "proxy-authorization"
+            | "proxy-connection"
+            | "te"
+            | "trailer"
+            | "transfer-encoding"
+            | "upgrade"
+    )
+}
+
 /// How such names begin, folded.
 const RESERVED_PREFIXES: [&[u8]; 2] = [b"x-postern-", b"x-forwarded-"];
 

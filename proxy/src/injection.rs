@@ -5,6 +5,7 @@
 
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr};
+use std::ops::Range;
 
 use bytes::{Bytes, BytesMut};
 use http::header::{HOST, InvalidHeaderValue};
@@ -36,6 +37,15 @@ struct Values {
     ends: [usize; 6],
 }
 
+/// Where the value of a field is found.
+#[derive(Clone, Copy)]
+enum Said {
+    /// Among the values of this request.
+    Now(usize),
+    /// The same for all.
+    Always(&'static str),
+}
+
 pub(crate) static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 static TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 static FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -60,24 +70,74 @@ impl Injection<'_> {
         if let Some(host) = headers.get(HOST).cloned() {
             headers.insert(&FORWARDED_HOST, host);
         }
-        headers.insert(&REQUEST_ID, values.get(Values::ID)?);
-        headers.insert(&TRACEPARENT, values.get(Values::TRACE)?);
-        headers.insert(&FORWARDED_FOR, values.get(Values::CLIENT)?);
-        let scheme = if self.is_tls { "https" } else { "http" };
-        headers.insert(&FORWARDED_PROTO, HeaderValue::from_static(scheme));
-        if let Some(caller) = self.caller {
-            let (kind, is_service) = match caller {
-                Caller::User(_) => ("user", false),
-                Caller::Service(_) => ("service", true),
+        for (name, at) in self.fields() {
+            let value = match at {
+                Said::Now(at) => values.get(at)?,
+                Said::Always(text) => HeaderValue::from_static(text),
             };
-            headers.insert(&KIND, HeaderValue::from_static(kind));
-            headers.insert(&SUBJECT, values.get(Values::SUBJECT)?);
-            headers.insert(&SCOPES, values.get(Values::SCOPES)?);
-            if is_service {
-                headers.insert(&SERVICE, values.get(Values::SERVICE)?);
+            headers.insert(name, value);
+        }
+        Ok(())
+    }
+
+    /// The same for a head that is being written: `headers` without what a client may not say and without what is said
+    /// of a connection alone, then what the gateway says.
+    ///
+    /// # Errors
+    /// An identity that no header can hold.
+    pub fn append(&self, headers: &HeaderMap, head: &mut BytesMut) -> Result<(), InvalidHeaderValue> {
+        let values = Values::build(self);
+        // Checked as a whole, once.
+        HeaderValue::from_maybe_shared(values.bytes.clone())?;
+        for (name, value) in headers {
+            let name = name.as_str();
+            if !headers::is_of_connection(name) && !headers::is_reserved(name) {
+                line(head, name, value.as_bytes());
+            }
+        }
+        if let Some(host) = headers.get(HOST) {
+            line(head, FORWARDED_HOST.as_str(), host.as_bytes());
+        }
+        for (name, at) in self.fields() {
+            match at {
+                Said::Now(at) => line(head, name.as_str(), &values.bytes[values.range(at)]),
+                Said::Always(text) => line(head, name.as_str(), text.as_bytes()),
             }
         }
         Ok(())
+    }
+
+    /// Everything that is said but the host.
+    fn fields(&self) -> impl Iterator<Item = (&'static HeaderName, Said)> {
+        let scheme = if self.is_tls { "https" } else { "http" };
+        let (kind, is_service) = match self.caller {
+            Some(Caller::Service(_)) => ("service", true),
+            Some(Caller::User(_)) | None => ("user", false),
+        };
+        let always = [
+            (&REQUEST_ID, Said::Now(Values::ID)),
+            (&TRACEPARENT, Said::Now(Values::TRACE)),
+            (&FORWARDED_FOR, Said::Now(Values::CLIENT)),
+            (&FORWARDED_PROTO, Said::Always(scheme)),
+        ];
+        let of_caller = [
+            (&KIND, Said::Always(kind)),
+            (&SUBJECT, Said::Now(Values::SUBJECT)),
+            (&SCOPES, Said::Now(Values::SCOPES)),
+        ];
+        let of_service = [(&SERVICE, Said::Now(Values::SERVICE))];
+        let is_known = self.caller.is_some();
+        always
+            .into_iter()
+            .chain(of_caller.into_iter().filter(move |_| is_known))
+            .chain(of_service.into_iter().filter(move |_| is_service))
+    }
+}
+
+/// A line of a head.
+fn line(head: &mut BytesMut, name: &str, value: &[u8]) {
+    for part in [name.as_bytes(), b": ", value, b"\r\n"] {
+        head.extend_from_slice(part);
     }
 }
 
@@ -154,8 +214,11 @@ impl Values {
     }
 
     fn get(&self, at: usize) -> Result<HeaderValue, InvalidHeaderValue> {
-        let begin = at.checked_sub(1).map_or(0, |before| self.ends[before]);
-        HeaderValue::from_maybe_shared(self.bytes.slice(begin..self.ends[at]))
+        HeaderValue::from_maybe_shared(self.bytes.slice(self.range(at)))
+    }
+
+    fn range(&self, at: usize) -> Range<usize> {
+        at.checked_sub(1).map_or(0, |before| self.ends[before])..self.ends[at]
     }
 }
 

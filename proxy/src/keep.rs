@@ -108,6 +108,7 @@ fn look(state: &State) {
         }
     }
     for pool in &state.live.load().pools {
+        pool.sweep();
         let now = pool.now_ms();
         let all: Vec<_> = pool.endpoints().iter().map(|endpoint| endpoint.status(now)).collect();
         let count = |state: &str, is: &dyn Fn(&EndpointStatus) -> bool| {

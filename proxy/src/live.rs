@@ -122,6 +122,11 @@ impl Live {
     pub(crate) fn pool(&self, route: &Route, turn: u64) -> &Arc<Pool> {
         &self.pools[choose(&route.targets, turn)]
     }
+
+    /// Whether all upstreams of a route are spoken to in plain HTTP/1.1.
+    pub(crate) fn is_plain(&self, route: &Route) -> bool {
+        route.targets.iter().all(|target| self.pools[target.upstream].is_plain())
+    }
 }
 
 fn store_options(clock: &Clock) -> cache::Options {

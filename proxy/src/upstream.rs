@@ -1,8 +1,10 @@
 //! The services behind the gateway: where they are, which of several addresses is next, which ones are out.
 
+mod answer;
 mod budget;
 mod endpoint;
 mod health;
+mod link;
 mod resolve;
 mod tls;
 pub(crate) mod tunnel;
@@ -21,7 +23,9 @@ use prometheus::{Histogram, IntCounter};
 use crate::config::{Balance, Upstream};
 use crate::metrics::Metrics;
 use budget::Budget;
+pub(crate) use answer::Body;
 pub(crate) use endpoint::{Endpoint, EndpointStatus, Ticket};
+pub(crate) use link::Link;
 use tls::TlsParts;
 
 /// One upstream with its addresses. Kept over a reload that does not change it.
@@ -100,6 +104,18 @@ impl Pool {
     /// The addresses as they are now.
     pub(crate) fn endpoints(&self) -> Arc<Vec<Arc<Endpoint>>> {
         self.endpoints.load_full()
+    }
+
+    /// Whether its addresses are spoken to in plain HTTP/1.1.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.config.tls.is_none() && !self.config.http2
+    }
+
+    /// Closes connections that are not needed any more.
+    pub(crate) fn sweep(&self) {
+        for endpoint in &*self.endpoints() {
+            endpoint.kept.sweep(self.config.idle_timeout);
+        }
     }
 
     /// Milliseconds of this pool's own clock.

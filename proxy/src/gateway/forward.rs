@@ -1,5 +1,9 @@
 //! What an upstream is sent: the client's request, without what only the gateway may say, and with what it says.
 
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::BytesMut;
 use http::HeaderValue;
 use http::header::HOST;
 use pingora::http::RequestHeader;
@@ -10,14 +14,48 @@ use postern_common::Code;
 
 use super::{REFUSED, watch};
 use crate::config::{Rewrite, Route};
-use crate::context::Context;
+use crate::context::{Attempt, Context};
 use crate::injection::Injection;
-use crate::upstream::tunnel;
+use crate::state::State;
+use crate::upstream::{NoEndpoint, tunnel};
 
 /// Ends the request with this code.
 pub(super) fn refuse(ctx: &mut Context, code: Code) -> Box<Error> {
     ctx.refused = Some(code);
     Error::explain(REFUSED, code.as_str())
+}
+
+/// Chooses the address of the next attempt.
+pub(super) fn choose(state: &State, session: &Session, ctx: &mut Context) -> Result<()> {
+    let live = Arc::clone(&ctx.live);
+    let Some(route) = ctx.route.map(|index| &live.table.routes[index]) else {
+        return Err(refuse(ctx, Code::Internal));
+    };
+    let before = ctx.attempt.take();
+    let pool = match &before {
+        Some(attempt) => &attempt.pool,
+        None => live.pool(route, state.ids.number()),
+    };
+    ctx.attempts += 1;
+    ctx.body_bytes = 0;
+    let avoid = before.as_ref().map(|attempt| &*attempt.ticket.endpoint);
+    let began = Instant::now();
+    let ticket = pool.pick(ctx.client_key, avoid, began).map_err(|reason| {
+        refuse(
+            ctx,
+            match reason {
+                NoEndpoint::Away | NoEndpoint::Full => Code::UpstreamUnavailable,
+            },
+        )
+    })?;
+    if before.is_none() {
+        state.metrics.overhead.observe((began - ctx.started).as_secs_f64());
+    }
+    if let Some(watch) = watch(session) {
+        watch.expect_upstream(pool.config.connect_timeout + ctx.read_timeout(pool), began);
+    }
+    ctx.attempt = Some(Attempt { pool: Arc::clone(pool), ticket, began });
+    Ok(())
 }
 
 /// How the address is spoken to for this route.
@@ -47,28 +85,49 @@ pub(super) fn prepare(request: &mut RequestHeader, ctx: &Context) -> Result<()> 
         let authority = HeaderValue::from_str(authority.as_str()).or_err(REFUSED, "an authority")?;
         parts.headers.insert(HOST, authority);
     }
-    let said = Injection {
+    said(ctx).write(&mut parts.headers).or_err(REFUSED, "an identity that no header can hold")?;
+    *request = RequestHeader::from(parts);
+    match ctx.route().and_then(|route| route.rewrite.as_ref()) {
+        Some(rewrite) => {
+            let target = rewritten(rewrite, request.raw_path());
+            request.set_raw_path(&target)
+        }
+        None => Ok(()),
+    }
+}
+
+/// The whole request as plain HTTP/1.1, with a body that is at hand.
+pub(super) fn message(request: &RequestHeader, body: &[u8], ctx: &Context) -> Result<BytesMut> {
+    let mut message = BytesMut::with_capacity(2 << 10);
+    message.extend_from_slice(request.method.as_str().as_bytes());
+    message.extend_from_slice(b" ");
+    match ctx.route().and_then(|route| route.rewrite.as_ref()) {
+        Some(rewrite) => message.extend_from_slice(&rewritten(rewrite, request.raw_path())),
+        None => message.extend_from_slice(request.raw_path()),
+    }
+    message.extend_from_slice(b" HTTP/1.1\r\n");
+    said(ctx).append(&request.headers, &mut message).or_err(REFUSED, "an identity that no header can hold")?;
+    message.extend_from_slice(b"\r\n");
+    message.extend_from_slice(body);
+    Ok(message)
+}
+
+fn said(ctx: &Context) -> Injection<'_> {
+    Injection {
         id: ctx.id,
         trace: ctx.trace,
         client: ctx.client,
         is_tls: ctx.is_tls,
         caller: ctx.caller.as_ref(),
-    };
-    said.write(&mut parts.headers).or_err(REFUSED, "an identity that no header can hold")?;
-    *request = RequestHeader::from(parts);
-    match ctx.route().and_then(|route| route.rewrite.as_ref()) {
-        Some(rewrite) => apply(rewrite, request),
-        None => Ok(()),
     }
 }
 
-fn apply(rewrite: &Rewrite, request: &mut RequestHeader) -> Result<()> {
-    let target = request.raw_path();
+fn rewritten(rewrite: &Rewrite, target: &[u8]) -> Vec<u8> {
     let rest = target.strip_prefix(rewrite.strip.as_bytes()).unwrap_or(target);
     let mut path = rewrite.add.clone().into_bytes();
     if !rest.starts_with(b"/") {
         path.push(b'/');
     }
     path.extend_from_slice(rest);
-    request.set_raw_path(&path)
+    path
 }

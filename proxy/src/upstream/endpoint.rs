@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use pingora_core::upstreams::peer::HttpPeer;
 use serde::Serialize;
 
+use super::link::Kept;
 use crate::config::{Outlier, Upstream};
 
 /// One address of an upstream and what is known about it.
@@ -28,6 +29,8 @@ pub(crate) struct Endpoint {
     ejected_until: AtomicU64,
     /// What active checks say.
     pub(crate) healthy: AtomicBool,
+    /// Connections of requests that were forwarded whole.
+    pub(crate) kept: Kept,
 }
 
 /// An endpoint as `/upstreams` shows it.
@@ -65,6 +68,7 @@ impl Endpoint {
             ejections: AtomicU32::new(0),
             ejected_until: AtomicU64::new(0),
             healthy: AtomicBool::new(true),
+            kept: Kept::default(),
         }
     }
 

@@ -1,0 +1,277 @@
+//! The answer of an upstream over plain HTTP/1.1: where its head ends, and where its body does (RFC 9112
+//! sections 4, 6 and 7).
+//!
+//! What an origin gets wrong and everybody takes (folded lines, a space before a colon, trailers) is taken here as
+//! well; what leaves open where a message ends is not.
+
+use bytes::{Buf, Bytes, BytesMut};
+use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Version};
+use pingora::http::ResponseHeader;
+
+use crate::framing::Chunk;
+
+/// Fields that the head of an answer may have.
+const MOST_FIELDS: usize = 128;
+
+/// Bytes of the trailers of a body, which are passed over.
+const MOST_TRAILERS: usize = 8 << 10;
+
+/// An answer that cannot be understood, or may be understood in two ways.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AnswerFault;
+
+/// The head of an answer.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) head: ResponseHeader,
+    pub(crate) body: Body,
+    /// Whether the connection may carry another request after the body.
+    pub(crate) keep: bool,
+}
+
+/// How much of a body is still to come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Body {
+    Done,
+    Length(u64),
+    Chunked(Chunk),
+    /// After the last chunk: bytes of this line, and of all such lines.
+    Trailers(usize, usize),
+    UntilClose,
+}
+
+// === impl Answer ===
+
+impl Answer {
+    /// Takes a whole head out of `buffer`; `None` asks for more. `to_head` says that HEAD was asked.
+    pub(crate) fn take(buffer: &mut BytesMut, to_head: bool) -> Result<Option<Self>, AnswerFault> {
+        let mut fields = [const { std::mem::MaybeUninit::uninit() }; MOST_FIELDS];
+        let mut parsed = httparse::Response::new(&mut []);
+        let mut parser = httparse::ParserConfig::default();
+        parser.allow_spaces_after_header_name_in_responses(true);
+        parser.allow_obsolete_multiline_headers_in_responses(true);
+        let end = match parser.parse_response_with_uninit_headers(&mut parsed, buffer, &mut fields) {
+            Ok(httparse::Status::Complete(end)) => end,
+            Ok(httparse::Status::Partial) => return Ok(None),
+            Err(_) => return Err(AnswerFault),
+        };
+        let (status, minor) = (parsed.code.ok_or(AnswerFault)?, parsed.version.ok_or(AnswerFault)?);
+        let mut parts = http::Response::new(()).into_parts().0;
+        parts.status = StatusCode::from_u16(status).map_err(|_| AnswerFault)?;
+        // The gateway's own fields find room without a second table.
+        parts.headers.reserve(parsed.headers.len() + 6);
+        for field in &*parsed.headers {
+            let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| AnswerFault)?;
+            let value = HeaderValue::from_bytes(field.value).map_err(|_| AnswerFault)?;
+            parts.headers.append(name, value);
+        }
+        buffer.advance(end);
+        let body = Body::of(parts.status, minor, &mut parts.headers, to_head)?;
+        let keep = body != Body::UntilClose && is_kept(minor, &parts.headers);
+        if body == Body::UntilClose {
+            parts.headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+        }
+        parts.version = Version::HTTP_11;
+        Ok(Some(Self { head: ResponseHeader::from(parts), body, keep }))
+    }
+}
+
+/// Whether the connection outlives the message (RFC 9112 section 9.3).
+fn is_kept(minor: u8, headers: &HeaderMap) -> bool {
+    let says = |wanted: &str| {
+        headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok()).any(|value| {
+            value.split(',').any(|option| option.trim_ascii().eq_ignore_ascii_case(wanted))
+        })
+    };
+    !says("close") && (minor == 1 || says("keep-alive"))
+}
+
+// === impl Body ===
+
+impl Body {
+    /// RFC 9112 section 6.3. What the client is told of the length is what is gone by here.
+    fn of(
+        status: StatusCode,
+        minor: u8,
+        headers: &mut HeaderMap,
+        to_head: bool,
+    ) -> Result<Self, AnswerFault> {
+        let is_empty = to_head || status.is_informational() || matches!(status.as_u16(), 204 | 304);
+        if headers.contains_key(TRANSFER_ENCODING) {
+            headers.remove(CONTENT_LENGTH);
+            let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
+            let is_chunked = codings.next().is_some_and(|one| one.as_bytes().eq_ignore_ascii_case(b"chunked"));
+            if is_empty {
+                return Ok(Self::Done);
+            }
+            let is_plain = is_chunked && codings.next().is_none() && minor == 1;
+            return if is_plain { Ok(Self::Chunked(Chunk::Size(0, 0))) } else { Err(AnswerFault) };
+        }
+        let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
+        let length = lengths.next().map(length).transpose()?;
+        if lengths.next().is_some() {
+            return Err(AnswerFault);
+        }
+        Ok(match length {
+            _ if is_empty => Self::Done,
+            Some(0) => Self::Done,
+            Some(length) => Self::Length(length),
+            None => Self::UntilClose,
+        })
+    }
+
+    /// The next bytes of the body that are in `buffer`; `None` when there are none.
+    pub(crate) fn take(&mut self, buffer: &mut BytesMut) -> Result<Option<Bytes>, AnswerFault> {
+        loop {
+            let most = match self {
+                Self::Done => return Ok(None),
+                Self::Length(left) | Self::Chunked(Chunk::Data(left)) => *left,
+                Self::UntilClose => u64::MAX,
+                Self::Chunked(_) | Self::Trailers(..) => {
+                    if !self.step(buffer)? {
+                        return Ok(None);
+                    }
+                    continue;
+                }
+            };
+            if buffer.is_empty() {
+                return Ok(None);
+            }
+            let taken = usize::try_from(most).unwrap_or(usize::MAX).min(buffer.len());
+            let data = buffer.split_to(taken).freeze();
+            self.advance(taken as u64);
+            // What ends a body is seen together with its last bytes.
+            while matches!(self, Self::Chunked(chunk) if !matches!(chunk, Chunk::Data(_)))
+                || matches!(self, Self::Trailers(..))
+            {
+                if !self.step(buffer)? {
+                    break;
+                }
+            }
+            return Ok(Some(data));
+        }
+    }
+
+    fn advance(&mut self, taken: u64) {
+        *self = match *self {
+            Self::Length(left) if left == taken => Self::Done,
+            Self::Length(left) => Self::Length(left - taken),
+            Self::Chunked(Chunk::Data(left)) if left == taken => Self::Chunked(Chunk::DataCr),
+            Self::Chunked(Chunk::Data(left)) => Self::Chunked(Chunk::Data(left - taken)),
+            other => other,
+        };
+    }
+
+    /// Takes one byte between the data of two chunks, or after the last. Whether there was one.
+    fn step(&mut self, buffer: &mut BytesMut) -> Result<bool, AnswerFault> {
+        let Some(&byte) = buffer.first() else { return Ok(false) };
+        *self = match (*self, byte) {
+            (Self::Chunked(Chunk::LastCr), byte) if byte != b'\r' => Self::Trailers(1, 1),
+            // Some origins pad a size with spaces.
+            (Self::Chunked(Chunk::Size(size, 1..)), b' ' | b'\t') => {
+                Self::Chunked(Chunk::Extension(size, 0))
+            }
+            (Self::Chunked(chunk), byte) => {
+                chunk.step(byte).map_err(|_| AnswerFault)?.map_or(Self::Done, Self::Chunked)
+            }
+            (Self::Trailers(0, _), b'\n') => Self::Done,
+            (Self::Trailers(_, all), b'\n') => Self::Trailers(0, all),
+            (Self::Trailers(line, all), b'\r') => Self::Trailers(line, all),
+            (Self::Trailers(_, MOST_TRAILERS..), _) => return Err(AnswerFault),
+            (Self::Trailers(line, all), _) => Self::Trailers(line + 1, all + 1),
+            (other, _) => other,
+        };
+        buffer.advance(1);
+        Ok(true)
+    }
+}
+
+fn length(value: &HeaderValue) -> Result<u64, AnswerFault> {
+    let text = value.to_str().ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+    text.and_then(|text| text.parse().ok()).ok_or(AnswerFault)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(wire: &str, to_head: bool) -> Result<(u16, String, bool, usize), AnswerFault> {
+        let mut buffer = BytesMut::from(wire);
+        let answer = Answer::take(&mut buffer, to_head)?.expect("a whole head");
+        let (mut body, mut text) = (answer.body, Vec::new());
+        while let Some(data) = body.take(&mut buffer)? {
+            text.extend_from_slice(&data);
+        }
+        let is_whole = matches!(body, Body::Done);
+        let text = String::from_utf8(text).expect("text");
+        Ok((answer.head.status.as_u16(), text, answer.keep && is_whole, buffer.len()))
+    }
+
+    #[test]
+    fn an_answer_ends_where_its_head_says() {
+        let ok = |text: &str, keep, rest| Ok((200, text.to_owned(), keep, rest));
+        for (wire, to_head, want) in [
+            ("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabcHTTP", false, ok("abc", true, 4)),
+            ("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nabc", false, ok("abc", false, 0)),
+            ("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n", true, ok("", true, 0)),
+            ("HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: x, Close\r\n\r\n", false, ok("", false, 0)),
+            ("HTTP/1.1 200\r\n\r\nabc", false, ok("abc", false, 0)),
+            ("HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\na", false, ok("a", false, 0)),
+            ("HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 1\r\n\r\na", false, ok("a", true, 0)),
+            (
+                "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2 ;x\r\nde\r\n0\r\n\r\nH",
+                false,
+                ok("abcde", true, 1),
+            ),
+            (
+                "HTTP/1.1 200 OK\r\nTransfer-Encoding: Chunked\r\nContent-Length: 1\r\n\r\n1\r\na\r\n0\r\nX: y\r\nZ: 1\r\n\r\nH",
+                false,
+                ok("a", true, 1),
+            ),
+            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nab", false, ok("ab", false, 0)),
+        ] {
+            assert_eq!(read(wire, to_head), want, "{wire:?}");
+        }
+        let empty = read("HTTP/1.1 304 Not Modified\r\nContent-Length: 9\r\n\r\n", false);
+        assert_eq!(empty, Ok((304, String::new(), true, 0)));
+    }
+
+    #[test]
+    fn what_leaves_the_end_open_is_refused() {
+        for wire in [
+            "HTTP/1.1 200 OK\r\nContent-Length: 3\r\nContent-Length: 3\r\n\r\nabc",
+            "HTTP/1.1 200 OK\r\nContent-Length: +3\r\n\r\nabc",
+            "HTTP/1.1 200 OK\r\nContent-Length: 3, 3\r\n\r\nabc",
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n",
+            "HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nx\r\n",
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nabc",
+            "SSH-2.0-OpenSSH\r\n\r\n",
+        ] {
+            assert_eq!(read(wire, false), Err(AnswerFault), "{wire:?}");
+        }
+        let endless = format!(
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: {}\r\n\r\n",
+            "y".repeat(MOST_TRAILERS)
+        );
+        assert_eq!(read(&endless, false), Err(AnswerFault));
+    }
+
+    #[test]
+    fn a_body_may_come_in_any_pieces() {
+        let whole = b"5;x=y\r\nhello\r\n1\r\n!\r\n0\r\nTrailer: 1\r\n\r\n";
+        for piece in 1..whole.len() {
+            let (mut body, mut text, mut buffer) =
+                (Body::Chunked(Chunk::Size(0, 0)), Vec::new(), BytesMut::new());
+            for part in whole.chunks(piece) {
+                buffer.extend_from_slice(part);
+                while let Some(data) = body.take(&mut buffer).expect("well formed") {
+                    text.extend_from_slice(&data);
+                }
+            }
+            assert_eq!((body, text.as_slice(), buffer.len()), (Body::Done, &b"hello!"[..], 0), "{piece}");
+        }
+    }
+}

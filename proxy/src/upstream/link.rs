@@ -1,0 +1,197 @@
+//! A connection to one address of an upstream that speaks plain HTTP/1.1, and those that wait for their next request.
+
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use bytes::{Buf, Bytes, BytesMut};
+use pingora_core::{Error, ErrorType, OrErr, Result, RetryType};
+use tokio::io::{AsyncReadExt, AsyncWrite};
+use tokio::net::TcpStream;
+
+use super::answer::{Answer, AnswerFault, Body};
+
+/// Bytes of the head of an answer.
+const MOST_HEAD: usize = 64 << 10;
+
+/// Room for one read while a head is waited for.
+const HEAD_READ: usize = 4 << 10;
+
+/// Room for one read of a body.
+const BODY_READ: usize = 32 << 10;
+
+/// A connection that waits keeps no larger a buffer than this.
+const KEPT_BUFFER: usize = 8 << 10;
+
+/// So many connections to one address wait at most.
+const MOST_KEPT: usize = 512;
+
+/// One connection. Errors are Pingora's, as of an upstream.
+#[derive(Debug)]
+pub(crate) struct Link {
+    stream: TcpStream,
+    inbound: BytesMut,
+}
+
+/// Connections to one address that wait, each since when: the last one first, so that those which are not needed age.
+#[derive(Debug, Default)]
+pub(crate) struct Kept(Mutex<Vec<(Link, Instant)>>);
+
+// === impl Link ===
+
+impl Link {
+    pub(crate) async fn connect(address: SocketAddr, within: Duration) -> Result<Self> {
+        let connecting = tokio::time::timeout(within, TcpStream::connect(address)).await;
+        let stream = connecting
+            .or_err(ErrorType::ConnectTimedout, "while connecting")
+            .and_then(|connected| {
+                connected.map_err(|error| Error::because(connect_error(&error), "while connecting", error))
+            })
+            .map_err(|error| error.into_up())?;
+        let _best_effort = stream.set_nodelay(true);
+        Ok(Self { stream, inbound: BytesMut::new() })
+    }
+
+    /// Sends all of `data`.
+    pub(crate) fn poll_send(&mut self, cx: &mut Context<'_>, data: &mut BytesMut) -> Poll<Result<()>> {
+        while !data.is_empty() {
+            let error = match ready!(Pin::new(&mut self.stream).poll_write(cx, data)) {
+                Ok(0) => io::ErrorKind::WriteZero.into(),
+                Ok(written) => {
+                    data.advance(written);
+                    continue;
+                }
+                Err(error) => error,
+            };
+            return Poll::Ready(Err(self.broken(ErrorType::WriteError, error)));
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// The next head of an answer.
+    pub(crate) fn poll_answer(&mut self, cx: &mut Context<'_>, to_head: bool) -> Poll<Result<Answer>> {
+        loop {
+            if !self.inbound.is_empty()
+                && let Some(answer) = Answer::take(&mut self.inbound, to_head).map_err(unclear)?
+            {
+                return Poll::Ready(Ok(answer));
+            }
+            if self.inbound.len() > MOST_HEAD {
+                return Poll::Ready(Err(unclear(AnswerFault)));
+            }
+            if ready!(self.poll_fill(cx, HEAD_READ))? == 0 {
+                let gone = io::ErrorKind::UnexpectedEof.into();
+                return Poll::Ready(Err(self.broken(ErrorType::ConnectionClosed, gone)));
+            }
+        }
+    }
+
+    /// The next part of a body; `None` when it is over.
+    pub(crate) fn poll_data(&mut self, cx: &mut Context<'_>, body: &mut Body) -> Poll<Result<Option<Bytes>>> {
+        loop {
+            if let Some(data) = body.take(&mut self.inbound).map_err(unclear)? {
+                return Poll::Ready(Ok(Some(data)));
+            }
+            if *body == Body::Done {
+                return Poll::Ready(Ok(None));
+            }
+            // The client has had the head by now.
+            let read = ready!(self.poll_fill(cx, BODY_READ)).map_err(|mut error| {
+                error.set_retry(false);
+                error
+            });
+            if read? == 0 {
+                if *body == Body::UntilClose {
+                    *body = Body::Done;
+                    return Poll::Ready(Ok(None));
+                }
+                return Poll::Ready(Err(cut()));
+            }
+        }
+    }
+
+    fn poll_fill(&mut self, cx: &mut Context<'_>, room: usize) -> Poll<Result<usize>> {
+        self.inbound.reserve(room);
+        let read = ready!(pin!(self.stream.read_buf(&mut self.inbound)).poll(cx));
+        Poll::Ready(read.map_err(|error| self.broken(ErrorType::ReadError, error)))
+    }
+
+    /// A connection that had waited may be closed by the origin at any time; nothing has been answered then.
+    fn broken(&self, kind: ErrorType, error: io::Error) -> Box<Error> {
+        let mut error = Error::because(kind, "on a connection to an upstream", error).into_up();
+        if self.inbound.is_empty() {
+            error.retry = RetryType::ReusedOnly;
+        }
+        error
+    }
+
+    /// Whether nothing has come that nobody asked for, the end included.
+    fn is_quiet(&self) -> bool {
+        let mut space = [0; 1];
+        let nothing = self.stream.try_read(&mut space).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
+        nothing && self.inbound.is_empty()
+    }
+}
+
+fn connect_error(error: &io::Error) -> ErrorType {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => ErrorType::ConnectRefused,
+        io::ErrorKind::NetworkUnreachable | io::ErrorKind::HostUnreachable => ErrorType::ConnectNoRoute,
+        _ => ErrorType::ConnectError,
+    }
+}
+
+fn unclear(_fault: AnswerFault) -> Box<Error> {
+    Error::explain(ErrorType::InvalidHTTPHeader, "an answer that cannot be understood").into_up()
+}
+
+fn cut() -> Box<Error> {
+    Error::explain(ErrorType::ConnectionClosed, "before the end of the answer").into_up()
+}
+
+// === impl Kept ===
+
+impl Kept {
+    /// A connection that can carry a request now.
+    pub(crate) fn take(&self, idle: Duration) -> Option<Link> {
+        loop {
+            let (link, since) = self.lock().pop()?;
+            if since.elapsed() < idle && link.is_quiet() {
+                return Some(link);
+            }
+        }
+    }
+
+    /// Keeps a connection whose answer has been read whole.
+    pub(crate) fn keep(&self, mut link: Link, now: Instant) {
+        if !link.inbound.is_empty() {
+            return;
+        }
+        if link.inbound.capacity() > KEPT_BUFFER {
+            link.inbound = BytesMut::new();
+        }
+        let mut kept = self.lock();
+        if kept.len() < MOST_KEPT {
+            kept.push((link, now));
+        }
+    }
+
+    /// Closes those that have waited for too long, and those that their origin has closed.
+    pub(crate) fn sweep(&self, idle: Duration) {
+        let (kept, gone): (Vec<_>, Vec<_>) = std::mem::take(&mut *self.lock())
+            .into_iter()
+            .partition(|(link, since)| since.elapsed() < idle && link.is_quiet());
+        let mut now = self.lock();
+        let newer = std::mem::replace(&mut *now, kept);
+        now.extend(newer);
+        drop((now, gone));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<(Link, Instant)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
