@@ -22,8 +22,8 @@ use prometheus::{Histogram, IntCounter};
 
 use crate::config::{Balance, Upstream};
 use crate::metrics::Metrics;
-use budget::Budget;
 pub(crate) use answer::Body;
+use budget::Budget;
 pub(crate) use endpoint::{Endpoint, EndpointStatus, Ticket};
 pub(crate) use link::Link;
 use tls::TlsParts;

@@ -29,11 +29,17 @@ const WHOLE: u64 = 16 << 10;
 pub(super) fn is_for(session: &Session, ctx: &Context) -> bool {
     let head = session.req_header();
     let is_whole = match head.headers.get(CONTENT_LENGTH) {
-        Some(length) => length.to_str().ok().and_then(|text| text.parse().ok()).is_some_and(|length: u64| length <= WHOLE),
+        Some(length) => {
+            length.to_str().ok().and_then(|text| text.parse().ok()).is_some_and(|length: u64| length <= WHOLE)
+        }
         None => true,
     };
-    let is_simple = is_whole && ![TRANSFER_ENCODING, UPGRADE, EXPECT].iter().any(|name| head.headers.contains_key(name));
-    is_simple && head.version == Version::HTTP_11 && wire(session).is_some() && ctx.route().is_some_and(|route| ctx.live.is_plain(route))
+    let is_simple =
+        is_whole && ![TRANSFER_ENCODING, UPGRADE, EXPECT].iter().any(|name| head.headers.contains_key(name));
+    is_simple
+        && head.version == Version::HTTP_11
+        && wire(session).is_some()
+        && ctx.route().is_some_and(|route| ctx.live.is_plain(route))
 }
 
 /// Forwards the request, again where that may help, and passes the answer on.
@@ -95,7 +101,9 @@ async fn exchange(
         })?;
     }
     if answer.head.status == StatusCode::SWITCHING_PROTOCOLS {
-        return Err(Error::explain(ErrorType::InvalidHTTPHeader, "an upgrade that nobody asked for").into_up());
+        return Err(
+            Error::explain(ErrorType::InvalidHTTPHeader, "an upgrade that nobody asked for").into_up()
+        );
     }
     let mut rest = answer.body;
     let mut is_written = false;

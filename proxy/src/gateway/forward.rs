@@ -106,7 +106,9 @@ pub(super) fn message(request: &RequestHeader, body: &[u8], ctx: &Context) -> Re
         None => message.extend_from_slice(request.raw_path()),
     }
     message.extend_from_slice(b" HTTP/1.1\r\n");
-    said(ctx).append(&request.headers, &mut message).or_err(REFUSED, "an identity that no header can hold")?;
+    said(ctx)
+        .append(&request.headers, &mut message)
+        .or_err(REFUSED, "an identity that no header can hold")?;
     message.extend_from_slice(b"\r\n");
     message.extend_from_slice(body);
     Ok(message)

@@ -80,9 +80,11 @@ impl Answer {
 /// Whether the connection outlives the message (RFC 9112 section 9.3).
 fn is_kept(minor: u8, headers: &HeaderMap) -> bool {
     let says = |wanted: &str| {
-        headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok()).any(|value| {
-            value.split(',').any(|option| option.trim_ascii().eq_ignore_ascii_case(wanted))
-        })
+        headers
+            .get_all(CONNECTION)
+            .iter()
+            .filter_map(|value| value.to_str().ok())
+            .any(|value| value.split(',').any(|option| option.trim_ascii().eq_ignore_ascii_case(wanted)))
     };
     !says("close") && (minor == 1 || says("keep-alive"))
 }
@@ -101,7 +103,8 @@ impl Body {
         if headers.contains_key(TRANSFER_ENCODING) {
             headers.remove(CONTENT_LENGTH);
             let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
-            let is_chunked = codings.next().is_some_and(|one| one.as_bytes().eq_ignore_ascii_case(b"chunked"));
+            let is_chunked =
+                codings.next().is_some_and(|one| one.as_bytes().eq_ignore_ascii_case(b"chunked"));
             if is_empty {
                 return Ok(Self::Done);
             }
@@ -159,7 +162,7 @@ impl Body {
             Self::Length(left) => Self::Length(left - taken),
             Self::Chunked(Chunk::Data(left)) if left == taken => Self::Chunked(Chunk::DataCr),
             Self::Chunked(Chunk::Data(left)) => Self::Chunked(Chunk::Data(left - taken)),
-            other => other,
+            Self::Chunked(_) | Self::Trailers(..) | Self::UntilClose | Self::Done => return,
         };
     }
 
@@ -169,9 +172,7 @@ impl Body {
         *self = match (*self, byte) {
             (Self::Chunked(Chunk::LastCr), byte) if byte != b'\r' => Self::Trailers(1, 1),
             // Some origins pad a size with spaces.
-            (Self::Chunked(Chunk::Size(size, 1..)), b' ' | b'\t') => {
-                Self::Chunked(Chunk::Extension(size, 0))
-            }
+            (Self::Chunked(Chunk::Size(size, 1..)), b' ' | b'\t') => Self::Chunked(Chunk::Extension(size, 0)),
             (Self::Chunked(chunk), byte) => {
                 chunk.step(byte).map_err(|_| AnswerFault)?.map_or(Self::Done, Self::Chunked)
             }
@@ -180,7 +181,7 @@ impl Body {
             (Self::Trailers(line, all), b'\r') => Self::Trailers(line, all),
             (Self::Trailers(_, MOST_TRAILERS..), _) => return Err(AnswerFault),
             (Self::Trailers(line, all), _) => Self::Trailers(line + 1, all + 1),
-            (other, _) => other,
+            (Self::Done | Self::Length(_) | Self::UntilClose, _) => return Ok(false),
         };
         buffer.advance(1);
         Ok(true)
@@ -218,7 +219,11 @@ mod tests {
             ("HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: x, Close\r\n\r\n", false, ok("", false, 0)),
             ("HTTP/1.1 200\r\n\r\nabc", false, ok("abc", false, 0)),
             ("HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\na", false, ok("a", false, 0)),
-            ("HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 1\r\n\r\na", false, ok("a", true, 0)),
+            (
+                "HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 1\r\n\r\na",
+                false,
+                ok("a", true, 0),
+            ),
             (
                 "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2 ;x\r\nde\r\n0\r\n\r\nH",
                 false,

@@ -45,13 +45,7 @@ pub(crate) struct Kept(Mutex<Vec<(Link, Instant)>>);
 
 impl Link {
     pub(crate) async fn connect(address: SocketAddr, within: Duration) -> Result<Self> {
-        let connecting = tokio::time::timeout(within, TcpStream::connect(address)).await;
-        let stream = connecting
-            .or_err(ErrorType::ConnectTimedout, "while connecting")
-            .and_then(|connected| {
-                connected.map_err(|error| Error::because(connect_error(&error), "while connecting", error))
-            })
-            .map_err(|error| error.into_up())?;
+        let stream = connect(address, within).await.map_err(Error::into_up)?;
         let _best_effort = stream.set_nodelay(true);
         Ok(Self { stream, inbound: BytesMut::new() })
     }
@@ -132,17 +126,24 @@ impl Link {
     /// Whether nothing has come that nobody asked for, the end included.
     fn is_quiet(&self) -> bool {
         let mut space = [0; 1];
-        let nothing = self.stream.try_read(&mut space).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
+        let nothing =
+            self.stream.try_read(&mut space).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
         nothing && self.inbound.is_empty()
     }
 }
 
-fn connect_error(error: &io::Error) -> ErrorType {
-    match error.kind() {
-        io::ErrorKind::ConnectionRefused => ErrorType::ConnectRefused,
-        io::ErrorKind::NetworkUnreachable | io::ErrorKind::HostUnreachable => ErrorType::ConnectNoRoute,
-        _ => ErrorType::ConnectError,
-    }
+/// A connection, within the time for it.
+pub(super) async fn connect(address: SocketAddr, within: Duration) -> Result<TcpStream> {
+    tokio::time::timeout(within, TcpStream::connect(address))
+        .await
+        .or_err(ErrorType::ConnectTimedout, "while connecting")?
+        .map_err(|error| {
+            let kind = match error.kind() == io::ErrorKind::ConnectionRefused {
+                true => ErrorType::ConnectRefused,
+                false => ErrorType::ConnectError,
+            };
+            Error::because(kind, "while connecting", error)
+        })
 }
 
 fn unclear(_fault: AnswerFault) -> Box<Error> {

@@ -17,9 +17,11 @@ use pingora_core::protocols::l4::socket::SocketAddr;
 use pingora_core::protocols::l4::stream::Stream;
 use pingora_core::protocols::l4::virt::{VirtualSockOpt, VirtualSocket, VirtualSocketStream};
 use pingora_core::upstreams::peer::HttpPeer;
-use pingora_core::{Error, ErrorType, OrErr, Result};
+use pingora_core::{Error, ErrorType, Result};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+
+use super::link::connect;
 
 /// Turns without anything to read after a write. One is enough unless the turn ends early, as the runtime does
 /// with a task that has done much.
@@ -58,19 +60,8 @@ impl Connect for Connector {
         let Some(address) = address.as_inet() else {
             return Error::e_explain(ErrorType::SocketError, "not an IP address");
         };
-        let connecting = tokio::time::timeout(self.timeout, TcpStream::connect(address)).await;
-        let stream = connecting
-            .or_err(ErrorType::ConnectTimedout, "while connecting for a tunnel")?
-            .map_err(|error| Error::because(kind(&error), "while connecting for a tunnel", error))?;
+        let stream = connect(*address, self.timeout).await?;
         Ok(VirtualSocketStream::new(Box::new(Patient { stream, turns: 0, was_read: true })).into())
-    }
-}
-
-fn kind(error: &io::Error) -> ErrorType {
-    if error.kind() == io::ErrorKind::ConnectionRefused {
-        ErrorType::ConnectRefused
-    } else {
-        ErrorType::ConnectError
     }
 }
 
