@@ -16,12 +16,12 @@ use tokio::io::AsyncWriteExt;
 use tokio::sync::watch;
 
 use crate::config::Limits;
-use crate::gateway::{Gateway, at_door};
+use crate::gateway::{self, Carried, Gateway, at_door};
 use crate::metrics::Metrics;
 use crate::state::State;
 use crate::wire::{HeadEvent, Wire};
 
-/// Serves connections: reads and checks each head, then lets Pingora carry the request.
+/// Serves connections: reads and checks each head, and carries the request or lets Pingora do so.
 pub(crate) struct Connections {
     proxy: Arc<HttpProxy<Gateway>>,
     state: Arc<State>,
@@ -71,6 +71,12 @@ impl Connections {
                 }
             }
             first = false;
+            // In a box, so that a connection that waits has no room for it.
+            match Box::pin(gateway::serve(&self.state, &mut wire)).await {
+                Carried::Kept => continue,
+                Carried::Closed => return,
+                Carried::NotHere => {}
+            }
             let mut session = ServerSession::new_http1(wire as Stream);
             // The head is there, and the deadlines of a body are the wire's.
             session.set_read_timeout(None);

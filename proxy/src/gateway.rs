@@ -1,10 +1,12 @@
 //! Pingora's hooks, as a table of contents: each one delegates.
 
 mod admit;
+mod client;
 mod cors;
 mod direct;
 mod failure;
 mod forward;
+mod front;
 mod outcome;
 mod refuse;
 mod throttle;
@@ -21,11 +23,11 @@ use pingora_core::{Error, ErrorType, Result};
 use pingora_proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
 use postern_common::Code;
 
+use self::client::Client;
+pub(crate) use self::direct::{Carried, serve};
 pub(crate) use self::throttle::at_door;
 use crate::context::Context;
-use crate::patience::Watch;
 use crate::state::State;
-use crate::wire::Wire;
 
 /// The gateway, as Pingora sees it.
 pub(crate) struct Gateway {
@@ -38,16 +40,21 @@ impl Gateway {
     }
 }
 
-/// The connection under an HTTP/1 session; HTTP/2 streams have none of their own.
-fn wire(session: &Session) -> Option<&Wire> {
-    session.stream().and_then(|stream| (**stream).as_any().downcast_ref::<Wire>())
-}
-
-/// The time of a request: its connection's over HTTP/1, its stream's own over HTTP/2.
-fn watch(session: &Session) -> Option<&Watch> {
-    match wire(session) {
-        Some(wire) => Some(wire.watch()),
-        None => session.req_header().extensions.get::<Arc<Watch>>().map(|watch| &**watch),
+/// From the head of a request to the decision that it may go on. Whether it was answered instead.
+async fn receive(state: &State, client: &mut impl Client, ctx: &mut Context) -> Result<bool> {
+    if let Some(wire) = client.wire() {
+        wire.note_heard();
+    }
+    throttle::recognise(client, ctx);
+    if cors::preflight(client, ctx).await? {
+        return Ok(true);
+    }
+    match admit::admit(state, client, ctx).await {
+        Ok(()) => Ok(false),
+        Err(problem) => {
+            refuse::write(client, ctx, &problem).await?;
+            Ok(true)
+        }
     }
 }
 
@@ -56,37 +63,14 @@ impl ProxyHttp for Gateway {
     type CTX = Context;
 
     fn new_ctx(&self) -> Context {
-        let now = self.state.clock.now();
-        Context::new(self.state.live.load_full(), self.state.ids.next(now), now)
+        self.state.begin()
     }
 
     /// None: Pingora's default adds compression, which no route asks for.
     fn init_downstream_modules(&self, _modules: &mut HttpModules) {}
 
     async fn request_filter(&self, session: &mut Session, ctx: &mut Context) -> Result<bool> {
-        if let Some(wire) = wire(session) {
-            wire.note_heard();
-        }
-        throttle::recognise(session, ctx);
-        if cors::preflight(session, ctx).await? {
-            return Ok(true);
-        }
-        match admit::admit(&self.state, session, ctx).await {
-            Ok(()) => Ok(false),
-            Err(problem) => {
-                refuse::write(session, ctx, &problem).await?;
-                Ok(true)
-            }
-        }
-    }
-
-    /// What can be forwarded whole is; the rest is Pingora's.
-    async fn proxy_upstream_filter(&self, session: &mut Session, ctx: &mut Context) -> Result<bool> {
-        if !direct::is_for(session, ctx) {
-            return Ok(true);
-        }
-        direct::carry(&self.state, session, ctx).await?;
-        Ok(false)
+        receive(&self.state, session, ctx).await
     }
 
     async fn upstream_peer(&self, session: &mut Session, ctx: &mut Context) -> Result<Box<HttpPeer>> {
@@ -104,7 +88,7 @@ impl ProxyHttp for Gateway {
         ctx: &mut Context,
     ) -> Result<()> {
         // There is a connection now: what remains is the time of the answer.
-        if let (Some(watch), Some(attempt)) = (watch(session), &ctx.attempt) {
+        if let (Some(watch), Some(attempt)) = (session.watch(), &ctx.attempt) {
             watch.expect_upstream(ctx.read_timeout(&attempt.pool), Instant::now());
         }
         forward::prepare(upstream_request, ctx)

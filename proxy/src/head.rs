@@ -8,7 +8,9 @@ pub mod http2;
 use std::net::Ipv6Addr;
 use std::ops::Range;
 
+use http::{HeaderName, HeaderValue, Version};
 use memchr::{memchr, memchr2};
+use pingora::http::RequestHeader;
 use postern_common::Code;
 
 use crate::headers;
@@ -180,6 +182,26 @@ impl Head {
         }
         Ok(Self { len: bytes.len(), authority, body })
     }
+}
+
+/// A head that has passed, as the hooks read it.
+#[must_use]
+pub(crate) fn to_request(bytes: &[u8]) -> Option<RequestHeader> {
+    let mut lines = Lines(&bytes[..bytes.len().saturating_sub(2)]);
+    let mut words = content(lines.next()?).ok()?.split(|byte| *byte == b' ');
+    let (method, target) = (words.next()?, words.next()?);
+    let request = RequestHeader::build_no_case(method, target, Some(0)).ok()?;
+    let mut parts = http::request::Parts::from(request);
+    parts.version = if words.next()? == b"HTTP/1.1" { Version::HTTP_11 } else { Version::HTTP_10 };
+    parts.headers.reserve(12);
+    for line in lines {
+        let line = content(line).ok()?;
+        let colon = memchr(b':', line)?;
+        let name = HeaderName::from_bytes(&line[..colon]).ok()?;
+        let value = HeaderValue::from_bytes(line[colon + 1..].trim_ascii()).ok()?;
+        parts.headers.append(name, value);
+    }
+    Some(RequestHeader::from(parts))
 }
 
 /// A line without its CRLF, free of CR and NUL.

@@ -3,6 +3,8 @@
 //! A name counts as reserved in every spelling: upstreams differ in whether they fold `_` and `.` into `-`
 //! (CGI, WSGI and PHP do), so all of these are one name here.
 
+use bytes::BytesMut;
+
 /// Names, folded, that no client may send through: who is calling, from where, and for what, in the words of this
 /// gateway and of those that upstreams have learned to believe from others.
 const RESERVED: [&[u8]; 9] = [
@@ -96,6 +98,13 @@ fn folds_to(name: &[u8], wanted: &[u8]) -> bool {
             b'_' | b'.' => *wanted == b'-',
             byte => byte.to_ascii_lowercase() == *wanted,
         })
+}
+
+/// Writes one field of a head.
+pub(crate) fn append(head: &mut BytesMut, name: &str, value: &[u8]) {
+    for part in [name.as_bytes(), b": ", value, b"\r\n"] {
+        head.extend_from_slice(part);
+    }
 }
 
 /// Whether a `Connection` value nominates nothing but keep-alive, close and upgrade: a nominated field would be

@@ -92,16 +92,16 @@ impl Injection<'_> {
         for (name, value) in headers {
             let name = name.as_str();
             if !headers::is_of_connection(name) && !headers::is_reserved(name) {
-                line(head, name, value.as_bytes());
+                headers::append(head, name, value.as_bytes());
             }
         }
         if let Some(host) = headers.get(HOST) {
-            line(head, FORWARDED_HOST.as_str(), host.as_bytes());
+            headers::append(head, FORWARDED_HOST.as_str(), host.as_bytes());
         }
         for (name, at) in self.fields() {
             match at {
-                Said::Now(at) => line(head, name.as_str(), &values.bytes[values.range(at)]),
-                Said::Always(text) => line(head, name.as_str(), text.as_bytes()),
+                Said::Now(at) => headers::append(head, name.as_str(), &values.bytes[values.range(at)]),
+                Said::Always(text) => headers::append(head, name.as_str(), text.as_bytes()),
             }
         }
         Ok(())
@@ -131,13 +131,6 @@ impl Injection<'_> {
             .into_iter()
             .chain(of_caller.into_iter().filter(move |_| is_known))
             .chain(of_service.into_iter().filter(move |_| is_service))
-    }
-}
-
-/// A line of a head.
-fn line(head: &mut BytesMut, name: &str, value: &[u8]) {
-    for part in [name.as_bytes(), b": ", value, b"\r\n"] {
-        head.extend_from_slice(part);
     }
 }
 

@@ -24,6 +24,8 @@ pub(crate) struct Live {
     pub(crate) table: Table,
     pub(crate) metrics: Vec<RouteMetrics>,
     pub(crate) pools: Vec<Arc<Pool>>,
+    /// Whether all of them are spoken to in plain HTTP/1.1.
+    pub(crate) is_all_plain: bool,
     pub(crate) limits: Arc<Limits>,
     /// The issuers without which this gateway is not ready: the two pools of the interface.
     pub(crate) issuers: [String; 2],
@@ -105,7 +107,8 @@ impl Live {
             Some(pool) => Ok(pool),
             None => Pool::new(upstream, metrics).map(Arc::new),
         };
-        let pools = config.upstreams.into_iter().map(pool).collect::<Result<_, _>>()?;
+        let pools = config.upstreams.into_iter().map(pool).collect::<Result<Vec<_>, _>>()?;
+        let is_all_plain = pools.iter().all(|pool| pool.is_plain());
         let by_route = table.routes.iter().map(|_| RouteMetrics::default()).collect();
         let same = before.filter(|before| before.limits.store == config.limits.store);
         let store = match (same, &config.limits.store) {
@@ -115,7 +118,7 @@ impl Live {
         };
         let (limits, stop) = (Arc::new(config.limits), config.stop);
         let issuers = [config.identity.actor.issuer, config.identity.service.issuer];
-        Ok(Self { table, metrics: by_route, pools, limits, issuers, stop, store })
+        Ok(Self { table, metrics: by_route, pools, is_all_plain, limits, issuers, stop, store })
     }
 
     /// The upstream of a route for one request; `turn` spreads requests over several.

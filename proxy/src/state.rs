@@ -12,6 +12,7 @@ use postern_common::{Clock, Code};
 use uuid::Uuid;
 
 use crate::access::{AccessLog, Event};
+use crate::context::Context;
 use crate::ids::Ids;
 use crate::limit::Limiter;
 use crate::live::Live;
@@ -41,6 +42,12 @@ pub(crate) struct State {
 }
 
 impl State {
+    /// A request that begins now.
+    pub(crate) fn begin(&self) -> Context {
+        let now = self.clock.now();
+        Context::new(self.live.load_full(), self.ids.next(now), now)
+    }
+
     /// Nanoseconds of a clock that only goes forward.
     pub(crate) fn nanos(&self, now: Instant) -> u64 {
         u64::try_from(now.saturating_duration_since(self.born).as_nanos()).unwrap_or(u64::MAX)

@@ -106,6 +106,31 @@ impl Wire {
         self.digest.peer_addr()?.as_inet().map(SocketAddr::ip)
     }
 
+    /// The head that was checked, and is not read yet.
+    pub(crate) fn head(&self) -> &[u8] {
+        &self.inbound[..self.head_left]
+    }
+
+    /// The head has been read.
+    pub(crate) fn take_head(&mut self) {
+        self.inbound.advance(self.head_left);
+        self.head_left = 0;
+    }
+
+    /// How many bytes of a body with a length are still to come; `None` where it is in chunks.
+    pub(crate) fn body_left(&self) -> Option<u64> {
+        match self.framing {
+            Framing::Done => Some(0),
+            Framing::Length(left) => Some(left),
+            Framing::Chunked(_) | Framing::Tunnel => None,
+        }
+    }
+
+    /// Whether something was written that has not been sent.
+    pub(crate) fn has_unsent(&self) -> bool {
+        !self.outbound.is_empty()
+    }
+
     /// The time of the request that is on its way.
     pub(crate) fn watch(&self) -> &Watch {
         &self.watch

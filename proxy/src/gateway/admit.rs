@@ -5,13 +5,13 @@ use std::sync::Arc;
 use http::HeaderMap;
 use http::header::CONTENT_LENGTH;
 use pingora::http::RequestHeader;
-use pingora_proxy::Session;
 use postern_common::clock::Timestamp;
 use postern_common::http::bearer;
 use postern_common::token::Caller;
 use postern_common::{Code, Problem};
 
-use super::{throttle, watch};
+use super::client::Client;
+use super::throttle;
 use crate::context::{Context, Trace};
 use crate::headers;
 use crate::live::Found;
@@ -20,9 +20,9 @@ use crate::state::State;
 use crate::target::Target;
 
 /// Target, route, address limit, token, policy, principal limit, size: in this order.
-pub(super) async fn admit(state: &State, session: &Session, ctx: &mut Context) -> Result<(), Problem> {
+pub(super) async fn admit(state: &State, client: &impl Client, ctx: &mut Context) -> Result<(), Problem> {
     let live = Arc::clone(&ctx.live);
-    let head = session.req_header();
+    let head = client.request();
     follow_trace(state, &head.headers, ctx);
     let target = Target::parse(head.raw_path())
         .map_err(|fault| Problem::new(Code::InvalidTarget).detail(fault.detail()))?;
@@ -63,7 +63,7 @@ pub(super) async fn admit(state: &State, session: &Session, ctx: &mut Context) -
     throttle::by_principal(state, ctx)?;
     throttle::by_route(state, route, ctx).await?;
     check_size(&head.headers, route.body_bytes)?;
-    if let Some(watch) = watch(session) {
+    if let Some(watch) = client.watch() {
         watch.set_deadline(route.deadline, ctx.started);
     }
     Ok(())

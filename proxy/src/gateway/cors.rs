@@ -4,9 +4,9 @@ use http::header::{ACCESS_CONTROL_REQUEST_METHOD, ORIGIN};
 use http::{HeaderMap, Method, StatusCode};
 use pingora::http::ResponseHeader;
 use pingora_core::Result;
-use pingora_proxy::Session;
 
 use super::admit;
+use super::client::Client;
 use crate::config::{Cors, Route};
 use crate::context::Context;
 use crate::live::Found;
@@ -14,18 +14,18 @@ use crate::route::Request;
 use crate::target::Target;
 
 /// Answers a preflight for a route that has rules: browsers send no token with it. Whether it did.
-pub(super) async fn preflight(session: &mut Session, ctx: &mut Context) -> Result<bool> {
-    if session.req_header().method != Method::OPTIONS {
+pub(super) async fn preflight(client: &mut impl Client, ctx: &mut Context) -> Result<bool> {
+    if client.request().method != Method::OPTIONS {
         return Ok(false);
     }
-    let Some(response) = permission(session, ctx)? else { return Ok(false) };
-    session.write_response_header(Box::new(response), true).await?;
-    session.write_response_body(None, true).await?;
+    let Some(response) = permission(client, ctx)? else { return Ok(false) };
+    client.write_head(response, true).await?;
+    client.write_body(None, true).await?;
     Ok(true)
 }
 
-fn permission(session: &Session, ctx: &mut Context) -> Result<Option<ResponseHeader>> {
-    let head = session.req_header();
+fn permission(client: &impl Client, ctx: &mut Context) -> Result<Option<ResponseHeader>> {
+    let head = client.request();
     let wanted = head.headers.get(ACCESS_CONTROL_REQUEST_METHOD).and_then(|method| method.to_str().ok());
     let (Ok(target), Some(method)) = (Target::parse(head.raw_path()), wanted) else { return Ok(None) };
     let request = Request {

@@ -1,67 +1,108 @@
-//! Requests that are forwarded whole, to upstreams that speak plain HTTP/1.1: nearly all there are.
+//! Requests that are carried without Pingora: those that are whole when they are forwarded, over HTTP/1.1, to upstreams
+//! that speak plain HTTP/1.1. Nearly all are.
 //!
 //! Pingora carries both directions at once, over two channels, because either may go on while the other does. A
 //! request whose body is short has nothing left to go on with: it is read whole, leaves in one write, and its answer is
-//! passed on as it comes, by one task. Everything else (long and chunked bodies, upgrades, TLS, HTTP/2 on either side)
-//! goes through Pingora. The rules are the same on both ways, and so are the functions that hold them.
+//! passed on as it comes, by one task. Everything else (long and chunked bodies, upgrades, TLS or HTTP/2 to the
+//! upstream, HTTP/2 from the client) is Pingora's. The rules are the same on both ways, and so are the functions that
+//! hold them: they see a [`Client`].
 
-use std::future::{Future, poll_fn};
-use std::pin::pin;
-use std::task::{Context as Task, Poll};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use bytes::BytesMut;
-use http::header::{CONTENT_LENGTH, EXPECT, TRANSFER_ENCODING, UPGRADE};
+use http::header::{EXPECT, UPGRADE};
 use http::{Method, StatusCode, Version};
-use pingora::http::ResponseHeader;
+use pingora::http::{RequestHeader, ResponseHeader};
 use pingora_core::{Error, ErrorType, Result};
-use pingora_proxy::Session;
 
-use super::{failure, forward, outcome, watch, wire};
+use super::client::Client;
+use super::front::Front;
+use super::{admit, failure, forward, outcome, receive};
 use crate::context::Context;
+use crate::head;
+use crate::live::{Found, Live};
+use crate::route::Request;
 use crate::state::State;
+use crate::target::Target;
 use crate::upstream::{Body, Link};
+use crate::wire::Wire;
 
 /// Bytes of a body that is read before its request is forwarded.
 const WHOLE: u64 = 16 << 10;
 
-/// Whether the request can go this way.
-pub(super) fn is_for(session: &Session, ctx: &Context) -> bool {
-    let head = session.req_header();
-    let is_whole = match head.headers.get(CONTENT_LENGTH) {
-        Some(length) => {
-            length.to_str().ok().and_then(|text| text.parse().ok()).is_some_and(|length: u64| length <= WHOLE)
-        }
-        None => true,
-    };
-    let is_simple =
-        is_whole && ![TRANSFER_ENCODING, UPGRADE, EXPECT].iter().any(|name| head.headers.contains_key(name));
-    is_simple
-        && head.version == Version::HTTP_11
-        && wire(session).is_some()
-        && ctx.route().is_some_and(|route| ctx.live.is_plain(route))
+/// What became of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Carried {
+    /// It has been answered, and its connection is there for the next one.
+    Kept,
+    /// It is over, and so is its connection.
+    Closed,
+    /// It is Pingora's; nothing of it has been read.
+    NotHere,
 }
 
-/// Forwards the request, again where that may help, and passes the answer on.
-pub(super) async fn carry(state: &State, session: &mut Session, ctx: &mut Context) -> Result<()> {
-    let mut body = BytesMut::new();
-    if session.req_header().headers.contains_key(CONTENT_LENGTH) {
-        while let Some(part) = session.as_mut().read_request_body().await.map_err(Error::into_down)? {
-            body.extend_from_slice(&part);
-        }
+/// Carries the request whose head has just passed, if it can go this way.
+pub(crate) async fn serve(state: &State, wire: &mut Wire) -> Carried {
+    if wire.body_left().is_none_or(|left| left > WHOLE) {
+        return Carried::NotHere;
     }
+    let mut ctx = state.begin();
+    let Some(request) = head::to_request(wire.head()).filter(|request| is_for(request, &ctx.live)) else {
+        return Carried::NotHere;
+    };
+    let mut front = Front::new(wire, request);
+    if state.stopping.load(Ordering::Relaxed) {
+        front.close();
+    }
+    let carried = carry(state, &mut front, &mut ctx).await;
+    if let Err(error) = &carried {
+        let _told = failure::answer(&mut front, error, &mut ctx).await;
+    }
+    outcome::tell(state, &front, carried.as_ref().err().map(|error| &**error), &ctx);
+    drop(ctx);
+    if carried.is_ok() && front.finish().await { Carried::Kept } else { Carried::Closed }
+}
+
+fn is_for(request: &RequestHeader, live: &Live) -> bool {
+    let is_simple = ![EXPECT, UPGRADE].iter().any(|name| request.headers.contains_key(name));
+    request.version == Version::HTTP_11 && is_simple && (live.is_all_plain || goes_to_plain(request, live))
+}
+
+/// Looks the route up before it is admitted, where some upstreams are Pingora's.
+fn goes_to_plain(request: &RequestHeader, live: &Live) -> bool {
+    let Ok(target) = Target::parse(request.raw_path()) else { return true };
+    let wanted = Request {
+        host: admit::host(request),
+        path: target.path,
+        query: target.query,
+        method: request.method.as_str(),
+        headers: &request.headers,
+    };
+    match live.table.find(&wanted) {
+        Found::Route(route) => live.is_plain(&live.table.routes[route]),
+        Found::Method { .. } | Found::Nothing => true,
+    }
+}
+
+/// Forwards the request if it may go on, again where that may help, and passes the answer on.
+async fn carry(state: &State, front: &mut Front<'_>, ctx: &mut Context) -> Result<()> {
+    if receive(state, front, ctx).await? {
+        return Ok(());
+    }
+    let body = front.read_body().await?;
     loop {
-        forward::choose(state, session, ctx)?;
-        match attempt(state, session, &body, ctx).await {
+        forward::choose(state, front, ctx)?;
+        match attempt(state, front, &body, ctx).await {
             Err(error) if error.retry() => {}
             done => return done,
         }
     }
 }
 
-async fn attempt(state: &State, session: &mut Session, body: &[u8], ctx: &mut Context) -> Result<()> {
+async fn attempt(state: &State, front: &mut Front<'_>, body: &[u8], ctx: &mut Context) -> Result<()> {
     let Some(chosen) = &ctx.attempt else { return Err(Error::new_in(ErrorType::InternalError)) };
-    let (pool, endpoint) = (chosen.pool.clone(), chosen.ticket.endpoint.clone());
+    let (pool, endpoint) = (Arc::clone(&chosen.pool), Arc::clone(&chosen.ticket.endpoint));
     let kept = endpoint.kept.take(pool.config.idle_timeout);
     let was_kept = kept.is_some();
     let mut link = match kept {
@@ -70,10 +111,10 @@ async fn attempt(state: &State, session: &mut Session, body: &[u8], ctx: &mut Co
             .await
             .map_err(|error| failure::to_connect(ctx, error))?,
     };
-    match exchange(state, session, &mut link, body, ctx).await {
+    match exchange(state, front, &mut link, body, ctx).await {
         Ok(true) => endpoint.kept.keep(link, Instant::now()),
         Ok(false) => {}
-        Err(error) => return Err(failure::while_proxying(session, error, ctx, was_kept)),
+        Err(error) => return Err(failure::while_proxying(front, error, ctx, was_kept)),
     }
     Ok(())
 }
@@ -81,21 +122,21 @@ async fn attempt(state: &State, session: &mut Session, body: &[u8], ctx: &mut Co
 /// Whether the connection can carry another request.
 async fn exchange(
     state: &State,
-    session: &mut Session,
+    front: &mut Front<'_>,
     link: &mut Link,
     body: &[u8],
     ctx: &mut Context,
 ) -> Result<bool> {
-    let mut message = forward::message(session.req_header(), body, ctx)?;
-    let to_head = session.req_header().method == Method::HEAD;
-    if let (Some(watch), Some(attempt)) = (watch(session), &ctx.attempt) {
+    let mut message = forward::message(front.request(), body, ctx)?;
+    let to_head = front.request().method == Method::HEAD;
+    if let (Some(watch), Some(attempt)) = (front.watch(), &ctx.attempt) {
         watch.expect_upstream(ctx.read_timeout(&attempt.pool), Instant::now());
     }
-    beside(session, |cx| link.poll_send(cx, &mut message)).await?;
-    let mut answer = beside(session, |cx| link.poll_answer(cx, to_head)).await?;
+    front.beside(|cx| link.poll_send(cx, &mut message)).await?;
+    let mut answer = front.beside(|cx| link.poll_answer(cx, to_head)).await?;
     while answer.head.status.is_informational() && answer.head.status != StatusCode::SWITCHING_PROTOCOLS {
-        pass_head(state, session, answer.head, false, ctx).await?;
-        answer = beside(session, |cx| link.poll_answer(cx, to_head)).await.map_err(|mut error| {
+        pass_head(state, front, answer.head, false, ctx).await?;
+        answer = front.beside(|cx| link.poll_answer(cx, to_head)).await.map_err(|mut error| {
             error.set_retry(false);
             error
         })?;
@@ -106,42 +147,26 @@ async fn exchange(
         );
     }
     let mut rest = answer.body;
-    let mut is_written = false;
-    pass_head(state, session, answer.head, rest == Body::Done, ctx).await?;
-    while let Some(data) = beside(session, |cx| link.poll_data(cx, &mut rest)).await? {
+    let mut is_written = rest == Body::Done;
+    pass_head(state, front, answer.head, is_written, ctx).await?;
+    while let Some(data) = front.beside(|cx| link.poll_data(cx, &mut rest)).await? {
         is_written = rest == Body::Done;
-        session.write_response_body(Some(data), is_written).await.map_err(Error::into_down)?;
+        front.write_body(Some(data), is_written).await?;
     }
     if !is_written {
-        session.write_response_body(None, true).await.map_err(Error::into_down)?;
+        front.write_body(None, true).await?;
     }
     Ok(answer.keep)
 }
 
 async fn pass_head(
     state: &State,
-    session: &mut Session,
+    front: &mut Front<'_>,
     mut head: ResponseHeader,
     is_all: bool,
     ctx: &mut Context,
 ) -> Result<()> {
-    outcome::note_response(session, &head, ctx);
-    outcome::dress(state, session, &mut head, ctx)?;
-    session.write_response_header(Box::new(head), is_all).await.map_err(Error::into_down)
-}
-
-/// Waits for the upstream, unless the client leaves before, or the time is over.
-async fn beside<T>(
-    session: &mut Session,
-    mut upstream: impl FnMut(&mut Task<'_>) -> Poll<Result<T>>,
-) -> Result<T> {
-    let mut client = pin!(session.as_mut().read_body_or_idle(true));
-    poll_fn(|cx| match upstream(cx) {
-        Poll::Ready(done) => Poll::Ready(done),
-        Poll::Pending => client.as_mut().poll(cx).map(|left| match left {
-            Ok(_) => Err(Error::new_down(ErrorType::ConnectionClosed)),
-            Err(error) => Err(error.into_down()),
-        }),
-    })
-    .await
+    outcome::note_response(front, &head, ctx);
+    outcome::dress(state, front, &mut head, ctx)?;
+    front.write_head(head, is_all).await
 }

@@ -3,10 +3,11 @@
 use std::time::Instant;
 
 use pingora_core::{Error, ErrorSource, ErrorType};
-use pingora_proxy::{FailToProxy, Session};
+use pingora_proxy::FailToProxy;
 use postern_common::{Code, Problem};
 
-use super::{refuse, watch};
+use super::client::Client;
+use super::refuse;
 use crate::context::Context;
 use crate::patience::Fault;
 
@@ -21,14 +22,13 @@ pub(super) fn to_connect(ctx: &Context, mut error: Box<Error>) -> Box<Error> {
 /// A connection that broke: tried again only if it had been idle and the origin closed it, for a method that may
 /// be repeated, with a body that is still at hand.
 pub(super) fn while_proxying(
-    session: &Session,
+    client: &impl Client,
     mut error: Box<Error>,
     ctx: &Context,
     client_reused: bool,
 ) -> Box<Error> {
     let at_upstream = matches!(error.esource(), ErrorSource::Upstream);
-    let can_repeat =
-        session.req_header().method.is_idempotent() && !session.as_ref().retry_buffer_truncated();
+    let can_repeat = client.request().method.is_idempotent() && client.has_body_at_hand();
     if can_repeat {
         error.retry.decide_reuse(client_reused);
     } else {
@@ -47,11 +47,10 @@ pub(super) fn while_proxying(
 }
 
 /// Writes the answer, where there is still someone to read it and nothing was written yet.
-pub(super) async fn answer(session: &mut Session, error: &Error, ctx: &mut Context) -> FailToProxy {
+pub(super) async fn answer(client: &mut impl Client, error: &Error, ctx: &mut Context) -> FailToProxy {
     // In a tunnel an answer would be taken for what the other side says.
-    let already = session.was_upgraded()
-        || session.response_written().is_some_and(|response| !response.status.is_informational());
-    let code = ctx.refused.or_else(|| code(session, error, already));
+    let already = client.is_tunnel() || client.written().is_some_and(|status| !status.is_informational());
+    let code = ctx.refused.or_else(|| code(client, error, already));
     if let (Some(Code::UpstreamTimeout), None, Some(attempt)) = (code, ctx.refused, &ctx.attempt)
         && !matches!(error.esource(), ErrorSource::Upstream)
     {
@@ -61,8 +60,8 @@ pub(super) async fn answer(session: &mut Session, error: &Error, ctx: &mut Conte
     ctx.is_abandoned = code.is_none();
     let status = code.map_or(0, |code| code.status().as_u16());
     if let (Some(code), false) = (code, already) {
-        session.set_keepalive(None);
-        if refuse::write(session, ctx, &Problem::new(code)).await.is_err() {
+        client.close();
+        if refuse::write(client, ctx, &Problem::new(code)).await.is_err() {
             ctx.is_abandoned = true;
         }
     }
@@ -71,8 +70,8 @@ pub(super) async fn answer(session: &mut Session, error: &Error, ctx: &mut Conte
 
 /// `None` when the client has left. Until the end of the request, and from the beginning of the answer, the time that
 /// a route has is the client's: an upstream that is silent is found out before.
-fn code(session: &Session, error: &Error, is_answered: bool) -> Option<Code> {
-    let fault = watch(session).and_then(|watch| Some((watch.fault()?, watch.is_complete() && !is_answered)));
+fn code(client: &impl Client, error: &Error, is_answered: bool) -> Option<Code> {
+    let fault = client.watch().and_then(|watch| Some((watch.fault()?, watch.is_complete() && !is_answered)));
     match fault {
         Some((Fault::Framing, _)) => return Some(Code::InvalidRequest),
         Some((Fault::Stalled, _) | (Fault::Deadline, false)) => return Some(Code::RequestTimeout),

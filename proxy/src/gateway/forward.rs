@@ -12,7 +12,8 @@ use pingora_core::{Error, OrErr, Result};
 use pingora_proxy::Session;
 use postern_common::Code;
 
-use super::{REFUSED, watch};
+use super::REFUSED;
+use super::client::Client;
 use crate::config::{Rewrite, Route};
 use crate::context::{Attempt, Context};
 use crate::injection::Injection;
@@ -26,7 +27,7 @@ pub(super) fn refuse(ctx: &mut Context, code: Code) -> Box<Error> {
 }
 
 /// Chooses the address of the next attempt.
-pub(super) fn choose(state: &State, session: &Session, ctx: &mut Context) -> Result<()> {
+pub(super) fn choose(state: &State, client: &impl Client, ctx: &mut Context) -> Result<()> {
     let live = Arc::clone(&ctx.live);
     let Some(route) = ctx.route.map(|index| &live.table.routes[index]) else {
         return Err(refuse(ctx, Code::Internal));
@@ -51,7 +52,7 @@ pub(super) fn choose(state: &State, session: &Session, ctx: &mut Context) -> Res
     if before.is_none() {
         state.metrics.overhead.observe((began - ctx.started).as_secs_f64());
     }
-    if let Some(watch) = watch(session) {
+    if let Some(watch) = client.watch() {
         watch.expect_upstream(pool.config.connect_timeout + ctx.read_timeout(pool), began);
     }
     ctx.attempt = Some(Attempt { pool: Arc::clone(pool), ticket, began });
@@ -61,7 +62,7 @@ pub(super) fn choose(state: &State, session: &Session, ctx: &mut Context) -> Res
 /// How the address is spoken to for this route.
 pub(super) fn peer(template: &HttpPeer, route: &Route, session: &Session) -> Box<HttpPeer> {
     let mut peer = Box::new(template.clone());
-    if watch(session).is_some() {
+    if session.watch().is_some() {
         // The client's side watches over it, without a timer for each read, and from the end of the request on:
         // Pingora's own would run while the client is still sending.
         peer.options.read_timeout = None;

@@ -7,13 +7,13 @@ use http::header::SET_COOKIE;
 use http::{HeaderValue, StatusCode, Version};
 use pingora::http::ResponseHeader;
 use pingora_core::{Error, Result};
-use pingora_proxy::Session;
 use postern_common::Code;
 use postern_common::http::CODE;
 use postern_common::token::Caller;
 use uuid::Uuid;
 
-use super::{cors, watch, wire};
+use super::client::Client;
+use super::cors;
 use crate::access::Event;
 use crate::context::Context;
 use crate::injection::REQUEST_ID;
@@ -26,7 +26,7 @@ use crate::traces::Span;
 const ABANDONED: &str = "client_closed";
 
 /// The head of a response has arrived.
-pub(super) fn note_response(session: &Session, response: &ResponseHeader, ctx: &mut Context) {
+pub(super) fn note_response(client: &impl Client, response: &ResponseHeader, ctx: &mut Context) {
     let status = response.status;
     if status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS {
         return;
@@ -35,7 +35,7 @@ pub(super) fn note_response(session: &Session, response: &ResponseHeader, ctx: &
         let now = Instant::now();
         let micros = u64::try_from((now - attempt.began).as_micros()).unwrap_or(u64::MAX);
         attempt.pool.note_answer(&attempt.ticket.endpoint, status.as_u16(), micros, now);
-        if let Some(watch) = watch(session) {
+        if let Some(watch) = client.watch() {
             watch.note_answer(ctx.read_timeout(&attempt.pool), now);
         }
         ctx.upstream_us = Some(micros);
@@ -45,7 +45,7 @@ pub(super) fn note_response(session: &Session, response: &ResponseHeader, ctx: &
         ctx.refused_behind = code.and_then(Code::named);
     }
     if status == StatusCode::SWITCHING_PROTOCOLS
-        && let Some(wire) = wire(session)
+        && let Some(wire) = client.wire()
     {
         wire.open_tunnel();
     }
@@ -58,7 +58,7 @@ fn is_refusal(status: StatusCode) -> bool {
 /// Adds what every answer carries.
 pub(super) fn dress(
     state: &State,
-    session: &mut Session,
+    client: &mut impl Client,
     response: &mut ResponseHeader,
     ctx: &Context,
 ) -> Result<()> {
@@ -72,9 +72,9 @@ pub(super) fn dress(
         response.remove_header(&CODE);
     }
     if state.stopping.load(Ordering::Relaxed) {
-        session.set_keepalive(None);
+        client.close();
     }
-    dress_common(session, response, ctx)?;
+    dress_common(client, response, ctx)?;
     // Into the bare map, as on the way there.
     let empty = http::Response::new(()).into_parts().0;
     let mut parts = http::response::Parts::from(std::mem::replace(response, ResponseHeader::from(empty)));
@@ -89,9 +89,9 @@ pub(super) fn dress(
 }
 
 /// What refusals carry as well: the route's own fields, cross-origin permission, what is left of a rate.
-pub(super) fn dress_common(session: &Session, response: &mut ResponseHeader, ctx: &Context) -> Result<()> {
+pub(super) fn dress_common(client: &impl Client, response: &mut ResponseHeader, ctx: &Context) -> Result<()> {
     if let Some(route) = ctx.route() {
-        cors::dress(route, &session.req_header().headers, response)?;
+        cors::dress(route, &client.request().headers, response)?;
         for (name, value) in &route.response_headers {
             response.insert_header(name, value)?;
         }
@@ -107,8 +107,8 @@ pub(super) fn dress_common(session: &Session, response: &mut ResponseHeader, ctx
 }
 
 /// One access event, and the metrics.
-pub(super) fn tell(state: &State, session: &Session, error: Option<&Error>, ctx: &Context) {
-    let written = session.response_written().map(|response| response.status.as_u16());
+pub(super) fn tell(state: &State, client: &impl Client, error: Option<&Error>, ctx: &Context) {
+    let written = client.written().map(|status| status.as_u16());
     let abandoned = ctx.is_abandoned || (error.is_some() && ctx.refused.is_none());
     let (status, code) = match (ctx.refused, written) {
         (Some(code), written) => (written.unwrap_or(0), code.as_str()),
@@ -134,10 +134,10 @@ pub(super) fn tell(state: &State, session: &Session, error: Option<&Error>, ctx:
         attempt.pool.latency.observe(upstream_s);
     }
     if let Some(traces) = state.traces.as_ref().filter(|_| ctx.trace.is_sampled()) {
-        traces.send(span(state, session, ctx, (status, code), elapsed));
+        traces.send(span(state, client, ctx, (status, code), elapsed));
     }
     if state.access.is_on() {
-        write_event(state, session, ctx, (status, code), elapsed);
+        write_event(state, client, ctx, (status, code), elapsed);
     }
 }
 
@@ -147,7 +147,7 @@ fn since(began: Instant) -> f64 {
 
 fn span(
     state: &State,
-    session: &Session,
+    client: &impl Client,
     ctx: &Context,
     (status, code): (u16, &'static str),
     elapsed: std::time::Duration,
@@ -157,7 +157,7 @@ fn span(
         trace: ctx.trace.id,
         id: ctx.trace.span,
         parent: ctx.trace.parent,
-        method: session.req_header().method.as_str().chars().take(16).collect(),
+        method: client.request().method.as_str().chars().take(16).collect(),
         route: ctx.route().map_or(NO_ROUTE, |route| &route.pattern.path.template).to_owned(),
         status,
         code,
@@ -169,16 +169,17 @@ fn span(
 
 fn write_event(
     state: &State,
-    session: &Session,
+    client: &impl Client,
     ctx: &Context,
     (status, code): (u16, &str),
     elapsed: std::time::Duration,
 ) {
     let (mut id, mut trace) = (Uuid::encode_buffer(), Uuid::encode_buffer());
-    let head = session.req_header();
+    let head = client.request();
     let path = head.raw_path();
     let path = path.split(|byte| *byte == b'?').next().filter(|_| ctx.is_canonical);
     let service = ctx.caller.as_ref().and_then(Caller::service).map(|service| &*service.service_id);
+    let (request_bytes, response_bytes) = client.bytes();
     let event = Event {
         request_id: ctx.id.hyphenated().encode_lower(&mut id),
         method: Some(head.method.as_str()).filter(|method| method.len() <= 16),
@@ -197,8 +198,8 @@ fn write_event(
         attempts: ctx.attempts,
         duration_us: u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX),
         upstream_us: ctx.upstream_us,
-        request_bytes: session.body_bytes_read() as u64,
-        response_bytes: session.body_bytes_sent() as u64,
+        request_bytes,
+        response_bytes,
         protocol: protocol(head.version),
         trace_id: Some(Uuid::from_u128(ctx.trace.id).simple().encode_lower(&mut trace)),
         client: ctx.client,

@@ -3,15 +3,15 @@
 use bytes::Bytes;
 use pingora::http::ResponseHeader;
 use pingora_core::Result;
-use pingora_proxy::Session;
 use postern_common::Problem;
 use uuid::Uuid;
 
+use super::client::Client;
 use super::outcome;
 use crate::context::Context;
 
 /// Writes the problem as the answer.
-pub(super) async fn write(session: &mut Session, ctx: &mut Context, problem: &Problem) -> Result<()> {
+pub(super) async fn write(client: &mut impl Client, ctx: &mut Context, problem: &Problem) -> Result<()> {
     ctx.refused = Some(problem.code());
     let mut text = Uuid::encode_buffer();
     let id: &str = ctx.id.hyphenated().encode_lower(&mut text);
@@ -22,7 +22,7 @@ pub(super) async fn write(session: &mut Session, ctx: &mut Context, problem: &Pr
     }
     response.insert_header("Content-Length", rendered.body.len())?;
     response.insert_header("X-Request-Id", id)?;
-    outcome::dress_common(session, &mut response, ctx)?;
-    session.write_response_header(Box::new(response), false).await?;
-    session.write_response_body(Some(Bytes::from(rendered.body)), true).await
+    outcome::dress_common(client, &mut response, ctx)?;
+    client.write_head(response, false).await?;
+    client.write_body(Some(Bytes::from(rendered.body)), true).await
 }

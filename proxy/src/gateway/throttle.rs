@@ -1,16 +1,15 @@
 //! Rate limits on the way of a request.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use http::{HeaderName, HeaderValue};
-use pingora_proxy::Session;
 use postern_common::cache::Cache;
 use postern_common::problem::Rendered;
 use postern_common::{Code, Problem};
 
-use super::wire;
+use super::client::Client;
 use crate::client;
 use crate::config::{Limits, RateBy, RateLimit, Route};
 use crate::context::{Context, Quota};
@@ -25,15 +24,15 @@ const BY_ROUTE: u64 = 16;
 const USED_UP: u64 = 32;
 
 /// Finds out who the client is, and how it came.
-pub(super) fn recognise(session: &Session, ctx: &mut Context) {
-    ctx.is_tls = wire(session).is_none_or(Wire::is_tls);
-    let peer = session.client_addr().and_then(|address| address.as_inet()).map(SocketAddr::ip);
+pub(super) fn recognise(client: &impl Client, ctx: &mut Context) {
+    ctx.is_tls = client.wire().is_none_or(Wire::is_tls);
+    let peer = client.address();
     ctx.client = peer;
     let trusted = &ctx.live.limits.trusted_proxies;
     let Some(peer) = peer.filter(|peer| trusted.iter().any(|network| network.contains(*peer))) else {
         return;
     };
-    let headers = &session.req_header().headers;
+    let headers = &client.request().headers;
     let forwarded: Vec<&str> =
         headers.get_all("x-forwarded-for").iter().filter_map(|value| value.to_str().ok()).collect();
     ctx.client = Some(client::address(peer, forwarded.into_iter(), trusted));
