@@ -21,3 +21,4 @@ mod stop;
 mod traced;
 mod upgrade;
 mod upstreams;
+mod ways;

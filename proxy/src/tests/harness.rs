@@ -18,6 +18,9 @@ use tokio::task::JoinHandle;
 use super::origin::{Manner, Origin};
 use crate::{App, Config, Listeners, Predecessor};
 
+/// Fields that make no difference, but for who carries the request: the gateway itself, or Pingora.
+pub(super) const WAYS: [&str; 2] = ["", "Upgrade: other\r\n"];
+
 /// Nothing in these tests takes longer, unless it hangs.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 

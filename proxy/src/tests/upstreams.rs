@@ -1,20 +1,21 @@
-use super::harness::Gateway;
+use super::harness::{Gateway, WAYS};
 use super::origin::{Manner, Origin};
 
 #[tokio::test]
 async fn an_upstream_that_lets_down_is_a_problem() {
     let hang = Gateway::with(Manner::Hang, "", "read_timeout = \"150ms\"").await;
-    assert_eq!(hang.get("/open", "").await.code(), "upstream_timeout");
     let close = Gateway::start(Manner::Close).await;
-    assert_eq!(close.get("/open", "").await.code(), "upstream_failed");
     let garbage = Gateway::start(Manner::Garbage).await;
-    assert_eq!(garbage.get("/open", "").await.code(), "upstream_failed");
-    let away =
-        Gateway::before(Origin::start(Manner::Answer).await, "addresses = [\"127.0.0.1:1\"]", "", ROUTE)
-            .await;
-    let answer = away.get("/open", "").await;
-    assert_eq!((answer.status, answer.code().as_str()), (503, "upstream_unavailable"));
-    assert!(answer.header("retry-after").is_some());
+    let unused = Origin::start(Manner::Answer).await;
+    let away = Gateway::before(unused, "addresses = [\"127.0.0.1:1\"]", "", ROUTE).await;
+    for way in WAYS {
+        assert_eq!(hang.get("/open", way).await.code(), "upstream_timeout");
+        assert_eq!(close.get("/open", way).await.code(), "upstream_failed");
+        assert_eq!(garbage.get("/open", way).await.code(), "upstream_failed");
+        let answer = away.get("/open", way).await;
+        assert_eq!((answer.status, answer.code().as_str()), (503, "upstream_unavailable"));
+        assert!(answer.header("retry-after").is_some());
+    }
 }
 
 const ROUTE: &str = "[[route]]\npath = \"/open\"\nmethods = [\"GET\", \"POST\"]\nupstream = \"origin\"\n\
@@ -38,15 +39,17 @@ async fn a_dead_address_costs_no_request() {
 
 #[tokio::test]
 async fn a_kept_connection_that_breaks_is_tried_again_only_for_what_may_be_repeated() {
-    let asked = |method: &str| format!("{method} /open HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc");
     for (method, status, reached) in [("GET", 200, 3), ("POST", 502, 2)] {
-        let gateway = Gateway::start(Manner::AnswerOnce).await;
-        let mut client = gateway.connect().await;
-        client.write(&asked(method)).await;
-        assert_eq!(client.answer().await.expect("an answer").status, 200);
-        client.write(&asked(method)).await;
-        assert_eq!(client.answer().await.expect("an answer").status, status, "{method}");
-        assert_eq!(gateway.origin.seen().len(), reached, "{method}");
+        for way in WAYS {
+            let asked = format!("{method} /open HTTP/1.1\r\nHost: h\r\n{way}Content-Length: 3\r\n\r\nabc");
+            let gateway = Gateway::start(Manner::AnswerOnce).await;
+            let mut client = gateway.connect().await;
+            client.write(&asked).await;
+            assert_eq!(client.answer().await.expect("an answer").status, 200);
+            client.write(&asked).await;
+            assert_eq!(client.answer().await.expect("an answer").status, status, "{method} {way}");
+            assert_eq!(gateway.origin.seen().len(), reached, "{method} {way}");
+        }
     }
 }
 
