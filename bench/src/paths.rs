@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ahash::RandomState;
+use bytes::BytesMut;
 use futures_util::FutureExt as _;
 use http::header::{AUTHORIZATION, HOST, HeaderMap, HeaderValue};
 use postern_common::Clock;
@@ -17,7 +18,7 @@ use postern_proxy::Trace;
 use postern_proxy::access::Event;
 use postern_proxy::config::ClientAddress;
 use postern_proxy::framing::Framing;
-use postern_proxy::head::{Head, HeadLimits, Progress};
+use postern_proxy::head::{Head, HeadLimits, Progress, to_request};
 use postern_proxy::injection::Injection;
 use postern_proxy::limit::{Limiter, Rate, Verdict};
 use postern_proxy::policy::{Policy, Protected, UserRule};
@@ -203,13 +204,15 @@ impl Journey {
         self.event(&caller, route);
     }
 
-    /// Finds the end of the head, checks it, and says how its body is framed.
+    /// Finds the end of the head, checks it, reads it, and says how its body is framed.
     ///
     /// # Panics
     /// If it is refused.
     pub fn head(&self) -> Framing {
         let end = Progress::default().find_end(&self.head, &LIMITS).expect("lines end in CRLF");
-        let head = Head::check(&self.head[..end.expect("complete")], &LIMITS).expect("well formed");
+        let bytes = &self.head[..end.expect("complete")];
+        let head = Head::check(bytes, &LIMITS).expect("well formed");
+        black_box(to_request(bytes).expect("passed"));
         Framing::begin(head.body)
     }
 
@@ -248,8 +251,8 @@ impl Journey {
     /// # Panics
     /// If the identity cannot be written.
     #[must_use]
-    pub fn inject(&self, caller: &Caller) -> HeaderMap {
-        let mut headers = self.headers.clone();
+    pub fn inject(&self, caller: &Caller) -> BytesMut {
+        let mut head = BytesMut::with_capacity(2 << 10);
         let said = Injection {
             id: Uuid::from_u128(7),
             trace: Trace { id: 1, span: 2, parent: None, flags: 0 },
@@ -257,8 +260,8 @@ impl Journey {
             is_tls: false,
             caller: Some(caller),
         };
-        said.write(&mut headers).expect("an identity of visible ASCII");
-        headers
+        said.append(&self.headers, &mut head).expect("an identity of visible ASCII");
+        head
     }
 
     /// The line of the access log; how long it is.

@@ -184,9 +184,9 @@ impl Head {
     }
 }
 
-/// A head that has passed, as the hooks read it.
+/// A head that has passed, as the hooks read it; `None` for one that has not.
 #[must_use]
-pub(crate) fn to_request(bytes: &[u8]) -> Option<RequestHeader> {
+pub fn to_request(bytes: &[u8]) -> Option<RequestHeader> {
     let mut lines = Lines(&bytes[..bytes.len().saturating_sub(2)]);
     let mut words = content(lines.next()?).ok()?.split(|byte| *byte == b' ');
     let (method, target) = (words.next()?, words.next()?);

@@ -1,10 +1,10 @@
-//! One client connection, as Pingora sees it.
+//! One client connection, as who carries its requests sees it.
 //!
-//! Pingora reads requests from a [`Wire`] and gets exactly one checked message at a time: the head only after
+//! Requests are read from a [`Wire`], which gives exactly one checked message at a time: the head only after
 //! [`crate::head`] has passed it, the body only as far as [`crate::framing`] says that it goes. What comes after
 //! waits here, so that an idle connection holds no more than this struct. Deadlines live here too, because
-//! Pingora has no hook for them: while it waits for its upstream it keeps asking the client's side whether the
-//! client is still there, and that question is answered with an error when the time is over.
+//! Pingora has no hook for them: whoever waits for an upstream keeps asking the client's side whether the client is
+//! still there, and that question is answered with an error when the time is over.
 
 mod backlog;
 mod frames;
