@@ -238,6 +238,18 @@ impl Running {
         self.child.kill().await.expect("a child can be killed");
     }
 
+    /// The most memory that it has had resident so far, in KiB: `VmHWM` of `proc(5)`.
+    ///
+    /// # Panics
+    /// If it has ended by itself.
+    #[must_use]
+    pub fn peak_memory_kib(&self) -> u64 {
+        let pid = self.child.id().expect("a running program has an id");
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it is listed");
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("it has a peak");
+        peak.trim().trim_end_matches(" kB").parse().expect("a number")
+    }
+
     /// Asks it to stop with a signal (`INT`, `TERM`), and waits until it is gone.
     ///
     /// # Panics

@@ -25,6 +25,7 @@ mod identity_headers;
 mod interface;
 mod main_job;
 mod notify_addresses;
+mod notify_bodies;
 mod notify_cli;
 mod notify_faults;
 mod notify_kills;

@@ -258,6 +258,12 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
         results.map(|result| result["notificationId"].as_str().expect("accepted").to_owned()).collect()
     }
 
+    /// Posts a batch as it is; the status of the answer, `None` where the connection was closed before all was sent.
+    pub(crate) async fn post_body(&self, replica: &Replica, body: &Value) -> Option<StatusCode> {
+        let request = self.http.post(format!("{}/notifications/batch", replica.url)).bearer_auth(&self.token);
+        request.json(body).send().await.ok().map(|answer| answer.status())
+    }
+
     /// The status document.
     pub(crate) async fn status(&self, url: &str, id: &str) -> Value {
         let request = self.http.get(format!("{url}/notifications/{id}")).bearer_auth(&self.token);

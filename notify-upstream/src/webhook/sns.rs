@@ -4,6 +4,7 @@ mod certificate;
 #[cfg(test)]
 pub(super) mod script;
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use aws_lc_rs::signature::{
@@ -60,7 +61,7 @@ impl Sns {
         let sent_at = Timestamp::parse(part("Timestamp")?).ok_or(Unheard::Signature)?;
         within_window(sent_at.unix_seconds(), incoming.now, WINDOW)?;
         // Last of all, for it may cost a call.
-        let key = self.certificates.public_key(&url, incoming.now).await?;
+        let key = self.certificates.public_key(&url, source(incoming), incoming.now).await?;
         UnparsedPublicKey::new(algorithm, &*key)
             .verify(signed.as_bytes(), &signature)
             .map_err(|_| Unheard::Signature)?;
@@ -78,6 +79,11 @@ impl Sns {
             _ => Ok(Vec::new()),
         }
     }
+}
+
+/// Who sent it, as the gateway says.
+fn source(incoming: &Incoming<'_>) -> Option<IpAddr> {
+    incoming.headers.get("x-forwarded-for")?.to_str().ok()?.trim().parse().ok()
 }
 
 /// The one host that signs for a topic: SNS of the region that the ARN names (`arn:{partition}:sns:{region}:…`). Whoever

@@ -1,4 +1,5 @@
 use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -13,13 +14,14 @@ use crate::webhook::Unheard;
 /// Signing certificates, by URL. A URL names one certificate for ever: SNS publishes a new one under a new name.
 ///
 /// Anyone may send a message that names a certificate which is not there, so what did not come is remembered too, one
-/// request at a time asks for a URL, and so many a minute are asked for in all.
+/// request at a time asks for a URL, and so many a minute are asked for in all, and because of one network: whoever floods
+/// us from there leaves the rest to Amazon's own.
 #[derive(Debug)]
 pub struct Certificates {
     web: Web,
     known: Mutex<HashMap<String, Arc<Entry>>>,
-    /// The minute, and how many certificates were asked for in it.
-    asked: Mutex<(i64, u32)>,
+    /// The minute, and how many certificates were asked for in it because of each network.
+    asked: Mutex<(i64, HashMap<Option<IpAddr>, u32>)>,
 }
 
 /// Held while it is asked for.
@@ -52,6 +54,8 @@ const MISSING_FOR: Duration = Duration::from_secs(300);
 const AWAY_FOR: Duration = Duration::from_secs(10);
 /// How many certificates are asked for in a minute, whatever their names.
 const A_MINUTE: u32 = 30;
+/// How many of them because of one network, which is an address of IPv4 or 64 bits of IPv6.
+const A_NETWORK: u32 = 5;
 
 impl Certificates {
     /// None known yet. `http` follows no redirect.
@@ -67,7 +71,13 @@ impl Certificates {
     }
 
     /// The public key in a certificate, as `SubjectPublicKeyInfo`.
-    pub(super) async fn public_key(&self, url: &Url, now: Timestamp) -> Result<Arc<[u8]>, Unheard> {
+    /// `source` is who names it.
+    pub(super) async fn public_key(
+        &self,
+        url: &Url,
+        source: Option<IpAddr>,
+        now: Timestamp,
+    ) -> Result<Arc<[u8]>, Unheard> {
         let entry = self.entry(url);
         let mut entry = entry.lock().await;
         match &*entry {
@@ -80,7 +90,7 @@ impl Certificates {
             }
             _ => {}
         }
-        if !self.may_ask(now) {
+        if !self.may_ask(source.map(network), now) {
             return Err(Unheard::Unavailable);
         }
         let key = match self.visit(url).await {
@@ -110,14 +120,20 @@ impl Certificates {
         Arc::clone(known.entry(url.to_string()).or_default())
     }
 
-    fn may_ask(&self, now: Timestamp) -> bool {
+    fn may_ask(&self, network: Option<IpAddr>, now: Timestamp) -> bool {
         let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         let minute = now.unix_seconds().div_euclid(60);
         if asked.0 != minute {
-            *asked = (minute, 0);
+            *asked = (minute, HashMap::new());
         }
-        asked.1 += 1;
-        asked.1 <= A_MINUTE
+        let in_all: u32 = asked.1.values().sum();
+        let by_it = asked.1.get(&network).copied().unwrap_or(0);
+        // Who is not known by address, as behind no gateway, is held to the whole alone.
+        let may = in_all < A_MINUTE && (network.is_none() || by_it < A_NETWORK);
+        if may {
+            asked.1.insert(network, by_it + 1);
+        }
+        may
     }
 
     /// The text at a URL of Amazon's.
@@ -129,6 +145,14 @@ impl Certificates {
             #[cfg(test)]
             Web::Script(script) => script.visit(url).await,
         }
+    }
+}
+
+/// What one holder has many addresses of.
+fn network(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(_) => address,
+        IpAddr::V6(long) => IpAddr::V6(Ipv6Addr::from_bits(long.to_bits() >> 64 << 64)),
     }
 }
 

@@ -67,3 +67,24 @@ async fn many_at_once_ask_once_and_names_without_end_are_bounded() {
     assert_eq!(read(&webhooks, &naming("z"), old).await, Err(Unheard::Signature));
     assert_eq!(script.visits().len(), 31, "what is too old is not asked about");
 }
+
+#[tokio::test]
+async fn who_floods_us_with_names_leaves_room_for_amazons_own() {
+    let (script, webhooks) = amazon(Err(Absent::Missing), 1000);
+    let from = |name: &str, address: String| {
+        let mut message = naming(name);
+        message.headers.insert("x-forwarded-for", HeaderValue::from_str(&address).expect("value"));
+        message
+    };
+    for number in 0..100 {
+        let one = from(&format!("a{number}"), "203.0.113.9".to_owned());
+        let many = from(&format!("b{number}"), format!("2001:db8:0:1::{number:x}"));
+        for forged in [one, many] {
+            read(&webhooks, &forged, NOW).await.expect_err("forged");
+        }
+    }
+    assert_eq!(script.visits().len(), 10, "five because of each network");
+    script.say(Ok(at(&vectors(), "/sns/cert")));
+    let own = from("new", "198.51.100.7".to_owned());
+    assert_eq!(read(&webhooks, &own, NOW).await.map(|reports| reports.len()), Ok(1));
+}
