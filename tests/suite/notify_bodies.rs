@@ -13,7 +13,7 @@ use sqlx::{Connection, Executor, PgConnection};
 use crate::notify_stage::{SOON, Stage};
 
 /// How many send at once.
-const CLIENTS: usize = 64;
+const CLIENTS: usize = 24;
 
 /// A batch of nearly a mebibyte, as large as may be: fifteen times almost all the variables that one may have.
 fn batch(blob: &Value) -> Value {

@@ -28,6 +28,7 @@ pub struct Script {
     refusals: Arc<Mutex<Vec<&'static str>>>,
     hold: Arc<Mutex<Option<Arc<Notify>>>>,
     sighted: Arc<Mutex<bool>>,
+    looks: Arc<Mutex<usize>>,
     /// What an address ends with, and whether those are carried or all others.
     carried: Arc<Mutex<Option<(&'static str, bool)>>>,
 }
@@ -70,6 +71,11 @@ impl Script {
         *self.sighted.lock().expect("no panic") = true;
     }
 
+    /// How often it was asked.
+    pub fn looks(&self) -> usize {
+        *self.looks.lock().expect("no panic")
+    }
+
     /// It carries what is for addresses that end so, and nothing else.
     pub fn carries_only(&self, end: &'static str) {
         *self.carried.lock().expect("no panic") = Some((end, true));
@@ -87,6 +93,7 @@ impl Script {
     }
 
     pub(super) async fn look(&self, message: &Message<'_>) -> Sight {
+        *self.looks.lock().expect("no panic") += 1;
         let gate = self.hold.lock().expect("no panic").clone();
         if let Some(gate) = gate {
             gate.notified().await;

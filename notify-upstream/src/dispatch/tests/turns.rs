@@ -92,6 +92,9 @@ async fn a_stop_hands_back_what_asks_the_provider_for_an_earlier_attempt() {
         let _forever = rig.script.hold();
         rig.dispatcher.survey().await.expect("looks");
         assert_eq!(rig.dispatcher.pass().await.expect("claims"), 1);
+        while rig.script.looks() == 0 {
+            tokio::task::yield_now().await;
+        }
         rig.stop.begin();
         rig.settle().await;
         let view = rig.view(id).await;

@@ -1,6 +1,11 @@
 //! Memory is bounded by bytes, not by how many ask.
 
+use std::time::Duration;
+
 use super::*;
+
+/// For an answer that does not wait for anything.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A notification of some sixty thousand bytes.
 fn large() -> Value {
@@ -30,7 +35,8 @@ async fn accepts_that_wait_hold_their_bodies_room_even_when_nobody_waits_for_the
         until_waiting(&served, 2, &writer).await;
         for _ in 0..2 {
             let request = served.client.post(format!("{}/notifications", served.url)).json(&large());
-            let refused = request.bearer_auth(served.service_token("auth")).send().await.expect("answers");
+            let asked = request.bearer_auth(served.service_token("auth")).send();
+            let refused = tokio::time::timeout(PATIENCE, asked).await.expect("at once").expect("answers");
             assert_eq!(
                 (refused.status().as_u16(), refused.headers().contains_key("retry-after")),
                 (503, true)
