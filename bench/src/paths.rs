@@ -53,7 +53,7 @@ impl Routes {
             headers: Vec::new(),
             queries: Vec::new(),
         };
-        let router = Router::new((0..size).map(pattern));
+        let router = Router::new((0..size).map(pattern).collect());
         // Spread over the table, and as many whatever its size, so that the caches of the processor see the same.
         let paths =
             (0..10).map(|at| at * size / 10).map(|number| format!("/collection-{number}/42/part-{number}"));

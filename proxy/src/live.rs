@@ -64,7 +64,7 @@ pub(crate) enum Found {
 
 impl Table {
     pub(crate) fn new(routes: Vec<Route>) -> Self {
-        let router = Router::new(routes.iter().map(|route| Arc::clone(&route.pattern)));
+        let router = Router::new(routes.iter().map(|route| route.pattern.clone()).collect());
         Self { routes, router }
     }
 

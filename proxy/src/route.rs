@@ -13,8 +13,6 @@
 mod pattern;
 mod trie;
 
-use std::sync::Arc;
-
 use http::HeaderMap;
 
 pub use pattern::{Condition, HostPattern, Methods, PathPattern, Pattern, Segment};
@@ -41,7 +39,7 @@ pub struct Request<'a> {
 /// The routes, ready to be matched.
 #[derive(Debug)]
 pub struct Router {
-    patterns: Vec<Arc<Pattern>>,
+    patterns: Vec<Pattern>,
     hosts: Hosts,
 }
 
@@ -50,8 +48,7 @@ pub struct Router {
 impl Router {
     /// Builds the trie. The order of the patterns is the order of the file.
     #[must_use]
-    pub fn new(patterns: impl IntoIterator<Item = impl Into<Arc<Pattern>>>) -> Self {
-        let patterns: Vec<Arc<Pattern>> = patterns.into_iter().map(Into::into).collect();
+    pub fn new(patterns: Vec<Pattern>) -> Self {
         let mut hosts = Hosts::default();
         for (index, pattern) in patterns.iter().enumerate() {
             hosts.insert(index, pattern);

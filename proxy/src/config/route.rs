@@ -1,4 +1,3 @@
-use std::sync::Arc;
 use std::time::Duration;
 
 use ahash::{AHashMap, AHashSet};
@@ -16,7 +15,7 @@ pub struct Route {
     /// The name in tests, logs and metrics; default the methods and the path.
     pub name: String,
     /// What it matches.
-    pub pattern: Arc<Pattern>,
+    pub pattern: Pattern,
     /// Where it goes: positions in [`super::Config::upstreams`] with their shares.
     pub targets: Vec<Target>,
     /// Who may take it.
@@ -127,7 +126,7 @@ impl Route {
                 cookies: route.or("cookies", false, |field| field.boolean()),
                 response_headers: route.section("response_headers", read_fields).unwrap_or_default(),
                 cors: route.section("cors", Cors::read),
-                pattern: Arc::new(pattern),
+                pattern,
             })
         })
     }

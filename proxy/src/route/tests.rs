@@ -25,7 +25,7 @@ fn pattern(text: &str) -> Pattern {
 }
 
 fn find(routes: &[&str], method: &str, host: &str, target: &str) -> Option<usize> {
-    let router = Router::new(routes.iter().map(|text| pattern(text)));
+    let router = Router::new(routes.iter().map(|text| pattern(text)).collect());
     let (path, query) = target.split_once('?').map_or((target, None), |(path, query)| (path, Some(query)));
     let headers = HeaderMap::from_iter([(
         http::HeaderName::from_static("x-beta"),
@@ -60,7 +60,7 @@ fn the_method_is_part_of_the_match() {
     assert_eq!(find(&routes, "POST", "h", "/a/b"), Some(1));
     assert_eq!(find(&routes, "DELETE", "h", "/a/b"), None);
     assert_eq!(find(&routes, "get", "h", "/a/b"), None);
-    let router = Router::new(routes.iter().map(|text| pattern(text)));
+    let router = Router::new(routes.iter().map(|text| pattern(text)).collect());
     let headers = HeaderMap::new();
     let request = Request { host: "h", path: "/a/b", query: None, method: "DELETE", headers: &headers };
     let found = router.but_for_method(&request);

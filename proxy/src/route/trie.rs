@@ -1,5 +1,3 @@
-use std::sync::Arc;
-
 use ahash::AHashMap;
 
 use super::pattern::{HostPattern, Pattern, Segment};
@@ -55,7 +53,7 @@ impl Hosts {
     }
 
     /// Puts the routes of each leaf in the order of precedence.
-    pub(super) fn sort_leaves(&mut self, patterns: &[Arc<Pattern>]) {
+    pub(super) fn sort_leaves(&mut self, patterns: &[Pattern]) {
         let tries = self.exact.values_mut().chain(self.below.values_mut()).chain([&mut self.any]);
         for node in tries.flat_map(|trie| &mut trie.0) {
             for leaf in [&mut node.exact, &mut node.prefix] {
