@@ -45,6 +45,8 @@ pub(crate) struct Context {
     pub(crate) quota: Option<Quota>,
     pub(crate) attempt: Option<Attempt>,
     pub(crate) attempts: u32,
+    /// How long the client took to send a body that was read before an address was chosen.
+    pub(crate) upload: Duration,
     pub(crate) upstream_us: Option<u64>,
     pub(crate) body_bytes: u64,
 }
@@ -103,6 +105,7 @@ impl Context {
             quota: None,
             attempt: None,
             attempts: 0,
+            upload: Duration::ZERO,
             upstream_us: None,
             body_bytes: 0,
         }

@@ -126,9 +126,13 @@ impl Wire {
         }
     }
 
-    /// Whether something was written that has not been sent.
+    /// Whether something was written that has not been sent: here, or within the encryption.
     pub(crate) fn has_unsent(&self) -> bool {
-        !self.outbound.is_empty()
+        let is_waiting = |transport: &Transport| match transport {
+            Transport::Tcp(_) => false,
+            Transport::Tls(stream) => stream.get_ref().1.wants_write(),
+        };
+        !self.outbound.is_empty() || self.transport.as_ref().is_some_and(is_waiting)
     }
 
     /// The time of the request that is on its way.

@@ -210,8 +210,10 @@ fn read_targets(field: Field<'_>, upstreams: &[Upstream]) -> Option<Vec<Target>>
 fn read_fields(section: &Object<'_>) -> Option<Vec<(HeaderName, HeaderValue)>> {
     Some(section.entries(|name, field| {
         let value = field.text(0..=4096)?;
-        let name =
-            HeaderName::from_bytes(name.as_bytes()).ok().filter(|name| !headers::is_reserved(name.as_str()));
+        let may = |name: &str| {
+            !headers::is_reserved(name) && !headers::is_of_connection(name) && name != "content-length"
+        };
+        let name = HeaderName::from_bytes(name.as_bytes()).ok().filter(|name| may(name.as_str()));
         match (name, HeaderValue::from_str(&value)) {
             (Some(name), Ok(value)) => Some((name, value)),
             _ => field.fail("invalid_format", "is not a header that a route may set"),

@@ -90,7 +90,7 @@ async fn carry(state: &State, front: &mut Front<'_>, ctx: &mut Context) -> Resul
     if receive(state, front, ctx).await? {
         return Ok(());
     }
-    let body = front.read_body().await?;
+    let body = front.read_body(ctx).await?;
     loop {
         forward::choose(state, front, ctx)?;
         match attempt(state, front, &body, ctx).await {
@@ -112,21 +112,21 @@ async fn attempt(state: &State, front: &mut Front<'_>, body: &[u8], ctx: &mut Co
             .map_err(|error| failure::to_connect(ctx, error))?,
     };
     match exchange(state, front, &mut link, body, ctx).await {
-        Ok(true) => endpoint.kept.keep(link, Instant::now()),
-        Ok(false) => {}
+        Ok(Some(since)) => endpoint.kept.keep(link, since),
+        Ok(None) => {}
         Err(error) => return Err(failure::while_proxying(front, error, ctx, was_kept)),
     }
     Ok(())
 }
 
-/// Whether the connection can carry another request.
+/// Since when the connection can carry another request, if it can.
 async fn exchange(
     state: &State,
     front: &mut Front<'_>,
     link: &mut Link,
     body: &[u8],
     ctx: &mut Context,
-) -> Result<bool> {
+) -> Result<Option<Instant>> {
     let mut message = forward::message(front.request(), body, ctx)?;
     let to_head = front.request().method == Method::HEAD;
     if let (Some(watch), Some(attempt)) = (front.watch(), &ctx.attempt) {
@@ -148,15 +148,19 @@ async fn exchange(
     }
     let mut rest = answer.body;
     let mut is_written = rest == Body::Done;
+    let mut since = Instant::now();
     pass_head(state, front, answer.head, is_written, ctx).await?;
     while let Some(data) = front.beside(|cx| link.poll_data(cx, &mut rest)).await? {
         is_written = rest == Body::Done;
+        if is_written {
+            since = Instant::now();
+        }
         front.write_body(Some(data), is_written).await?;
     }
     if !is_written {
         front.write_body(None, true).await?;
     }
-    Ok(answer.keep)
+    Ok(answer.keep.then_some(since))
 }
 
 async fn pass_head(

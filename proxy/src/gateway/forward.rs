@@ -50,7 +50,8 @@ pub(super) fn choose(state: &State, client: &impl Client, ctx: &mut Context) -> 
         )
     })?;
     if before.is_none() {
-        state.metrics.overhead.observe((began - ctx.started).as_secs_f64());
+        let own = (began - ctx.started).saturating_sub(ctx.upload);
+        state.metrics.overhead.observe(own.as_secs_f64());
     }
     if let Some(watch) = client.watch() {
         watch.expect_upstream(pool.config.connect_timeout + ctx.read_timeout(pool), began);

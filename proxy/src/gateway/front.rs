@@ -5,6 +5,7 @@ use std::io::Write;
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::task::{Context as Task, Poll, ready};
+use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
 use http::header::{CONNECTION, CONTENT_LENGTH, DATE, TRANSFER_ENCODING};
@@ -15,6 +16,7 @@ use pingora_core::{Error, ErrorType, OrErr, Result};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 
 use super::client::Client;
+use crate::context::Context;
 use crate::headers;
 use crate::patience::Watch;
 use crate::wire::Wire;
@@ -50,8 +52,18 @@ impl<'w> Front<'w> {
         Self { wire, request, written: None, framing: Framing::Nothing, keep, received: 0, sent: 0 }
     }
 
-    /// Reads the whole body.
-    pub(super) async fn read_body(&mut self) -> Result<BytesMut> {
+    /// Reads the whole body, for as long as the client takes.
+    pub(super) async fn read_body(&mut self, ctx: &mut Context) -> Result<BytesMut> {
+        if self.wire.body_left() == Some(0) {
+            return Ok(BytesMut::new());
+        }
+        let began = Instant::now();
+        let body = self.read_rest().await;
+        ctx.upload = began.elapsed();
+        body
+    }
+
+    async fn read_rest(&mut self) -> Result<BytesMut> {
         let mut body = BytesMut::new();
         while let Some(left @ 1..) = self.wire.body_left() {
             body.reserve(usize::try_from(left).unwrap_or(0).min(WHOLE_READ));
@@ -100,7 +112,7 @@ impl<'w> Front<'w> {
             return false;
         }
         // What nobody wanted of the request stands in front of the next one.
-        self.read_body().await.is_ok()
+        self.read_rest().await.is_ok()
     }
 
     async fn write(&mut self, data: &[u8]) -> Result<()> {
@@ -214,6 +226,10 @@ impl Client for Front<'_> {
         self.sent += data.len() as u64;
         if !is_all {
             return Ok(());
+        }
+        // The next answer would be taken for what is missing of this one.
+        if matches!(self.framing, Framing::Length(1..)) {
+            return Err(Error::new_in(ErrorType::InternalError));
         }
         if self.framing == Framing::Chunked {
             self.write(b"0\r\n\r\n").await?;

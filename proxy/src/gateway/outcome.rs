@@ -3,8 +3,8 @@
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use http::header::SET_COOKIE;
-use http::{HeaderValue, StatusCode, Version};
+use http::header::{CONTENT_LENGTH, SET_COOKIE, TRANSFER_ENCODING};
+use http::{HeaderName, HeaderValue, StatusCode, Version};
 use pingora::http::ResponseHeader;
 use pingora_core::{Error, Result};
 use postern_common::Code;
@@ -16,6 +16,7 @@ use super::client::Client;
 use super::cors;
 use crate::access::Event;
 use crate::context::Context;
+use crate::headers;
 use crate::injection::REQUEST_ID;
 use crate::live::NO_ROUTE;
 use crate::metrics::OK;
@@ -65,6 +66,9 @@ pub(super) fn dress(
     if response.headers.contains_key(SET_COOKIE) && !ctx.route().is_some_and(|route| route.cookies) {
         response.remove_header(&SET_COOKIE);
     }
+    if response.status != StatusCode::SWITCHING_PROTOCOLS {
+        strip(response);
+    }
     if response.status.is_informational() {
         return Ok(());
     }
@@ -86,6 +90,18 @@ pub(super) fn dress(
     }
     *response = ResponseHeader::from(parts);
     Ok(())
+}
+
+/// Takes out what an upstream says of its connection alone; how a body is framed stays, where there is one.
+fn strip(response: &mut ResponseHeader) {
+    let has_body = !response.status.is_informational() && response.status != StatusCode::NO_CONTENT;
+    let goes = |name: &HeaderName| match *name {
+        TRANSFER_ENCODING | CONTENT_LENGTH => !has_body,
+        _ => headers::is_of_connection(name.as_str()),
+    };
+    while let Some(name) = response.headers.keys().find(|name| goes(name)).cloned() {
+        response.remove_header(&name);
+    }
 }
 
 /// What refusals carry as well: the route's own fields, cross-origin permission, what is left of a rate.

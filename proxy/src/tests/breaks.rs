@@ -57,10 +57,11 @@ async fn origin(script: Script) -> SocketAddr {
     address
 }
 
-async fn gateway(script: &Script) -> Gateway {
+/// `silence` is how long the origin may say nothing.
+async fn gateway(script: &Script, silence: &str) -> Gateway {
     let address = origin(Arc::clone(script)).await;
     let upstream = format!(
-        "addresses = [\"{address}\"]\nread_timeout = \"100ms\"\n[upstream.origin.outlier]\nfailures = 0"
+        "addresses = [\"{address}\"]\nread_timeout = \"{silence}\"\n[upstream.origin.outlier]\nfailures = 0"
     );
     Gateway::before(Origin::start(Manner::Answer).await, &upstream, "", ROUTES).await
 }
@@ -130,7 +131,7 @@ const UNTIL_CLOSED: &str = "HTTP/1.0 200 OK\r\n\r\nhello world";
 #[tokio::test]
 async fn an_answer_cut_at_any_byte_is_never_passed_off_as_whole() {
     let script = Script::new(Mutex::new((Vec::new(), Break::Close)));
-    let gateway = gateway(&script).await;
+    let gateway = gateway(&script, "5s").await;
     for answer in [LENGTH, CHUNKS, INTERIM] {
         let head =
             answer.rfind("\r\n\r\nh").map_or_else(|| answer.find("\r\n\r\n6"), Some).expect("a body") + 4;
@@ -152,7 +153,7 @@ async fn an_answer_cut_at_any_byte_is_never_passed_off_as_whole() {
 #[tokio::test]
 async fn a_body_that_ends_with_the_connection_is_whole_only_if_it_was_closed_well() {
     let script = Script::new(Mutex::new((Vec::new(), Break::Close)));
-    let gateway = gateway(&script).await;
+    let gateway = gateway(&script, "5s").await;
     let whole = ask(&gateway, &script, UNTIL_CLOSED.as_bytes(), Break::Close).await;
     assert_eq!(whole, Got::Whole("hello world".to_owned()));
     let head = UNTIL_CLOSED.find("hello").expect("a body");
@@ -165,7 +166,7 @@ async fn a_body_that_ends_with_the_connection_is_whole_only_if_it_was_closed_wel
 #[tokio::test]
 async fn an_answer_that_stands_still_is_not_waited_for() {
     let script = Script::new(Mutex::new((Vec::new(), Break::Close)));
-    let gateway = gateway(&script).await;
+    let gateway = gateway(&script, "100ms").await;
     for (at, expected) in [
         (0, Got::Problem("upstream_timeout".to_owned())),
         (20, Got::Problem("upstream_timeout".to_owned())),
@@ -181,7 +182,7 @@ async fn an_answer_that_stands_still_is_not_waited_for() {
 #[tokio::test]
 async fn what_is_not_http_is_a_failure_of_the_upstream() {
     let script = Script::new(Mutex::new((Vec::new(), Break::Close)));
-    let gateway = gateway(&script).await;
+    let gateway = gateway(&script, "5s").await;
     let long = format!("HTTP/1.1 200 OK\r\nX: {}\r\nContent-Length: 0\r\n\r\n", "x".repeat(2 << 20));
     let many = format!("HTTP/1.1 200 OK\r\n{}Content-Length: 0\r\n\r\n", "X: y\r\n".repeat(1000));
     for garbage in [

@@ -41,7 +41,11 @@ impl Authority {
 }
 
 async fn gateway(folder: &Path, extra: &str) -> Gateway {
-    let origin = Origin::start(Manner::Answer).await;
+    gateway_before(Manner::Answer, folder, extra).await
+}
+
+async fn gateway_before(manner: Manner, folder: &Path, extra: &str) -> Gateway {
+    let origin = Origin::start(manner).await;
     let tls = format!(
         "[listen.tls]\ncertificate = \"{0}/server.pem\"\nkey = \"{0}/server.key\"\n{extra}",
         folder.display()
@@ -189,4 +193,17 @@ async fn a_new_authority_of_an_upstream_is_used_without_a_restart() {
     std::fs::write(&ours, authority.pem()).expect("writes");
     gateway.configured(|status| status["version"] == 2).await;
     assert_eq!(gateway.get("/open", "").await.status, 200);
+}
+
+#[tokio::test]
+async fn what_was_written_is_sent_while_the_upstream_says_nothing_more() {
+    let (folder, authority) = (tempfile::tempdir().expect("a folder"), Authority::new());
+    authority.write(folder.path());
+    let gateway = gateway_before(Manner::LargeEvent, folder.path(), "http2 = false").await;
+    let asking = client(&gateway, &authority, None).get(url(&gateway, "/open")).send();
+    let mut answer = asking.await.expect("an answer");
+    let mut read = 0;
+    while read < 256 << 10 {
+        read += answer.chunk().await.expect("not cut").expect("not over").len();
+    }
 }

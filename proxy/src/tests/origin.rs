@@ -30,6 +30,10 @@ pub(super) enum Manner {
     Text(&'static str),
     /// The head and a first event, and the second one after another request has come.
     Events,
+    /// The head and one event of 256 KiB, and nothing more.
+    LargeEvent,
+    /// An answer, and then one more that nobody asked for.
+    Surplus,
     /// A body of 64 MiB.
     Flood,
     /// Ten bytes of known length, each long after the one before.
@@ -115,6 +119,8 @@ async fn serve(mut stream: impl Stream, manner: Manner, record: Arc<Mutex<Vec<Ve
             Manner::Garbage => "this is not HTTP at all\r\n\r\n",
             Manner::Text(text) => text,
             Manner::Events => return events(stream, &record).await,
+            Manner::LargeEvent => return large_event(stream).await,
+            Manner::Surplus => return surplus(stream, &record).await,
             Manner::Flood => return flood(stream).await,
             Manner::Drip(pause) => return drip(stream, pause).await,
             Manner::Upgrade if method == "GET " => return tunnel(stream, true).await,
@@ -139,6 +145,24 @@ async fn events(mut stream: impl Stream, record: &Mutex<Vec<Vec<u8>>>) {
             tokio::task::yield_now().await;
         }
         let _gone = stream.write_all(b"8\r\nsecond.\n\r\n0\r\n\r\n").await;
+    }
+}
+
+async fn large_event(mut stream: impl Stream) {
+    let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n40000\r\n";
+    let event = [head.as_bytes(), &vec![b'x'; 256 << 10], b"\r\n"].concat();
+    if stream.write_all(&event).await.is_ok() {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// What is surplus is there before the next request is; on another connection that one gets the same.
+async fn surplus(mut stream: impl Stream, record: &Mutex<Vec<Vec<u8>>>) {
+    let head = "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n";
+    if stream.write_all(format!("{head}own").as_bytes()).await.is_ok() {
+        let _gone = stream.write_all(format!("{head}EVE").as_bytes()).await;
+        record.lock().expect("not poisoned").push(b"surplus".to_vec());
+        std::future::pending::<()>().await;
     }
 }
 

@@ -107,11 +107,18 @@ async fn a_client_gets_the_same_answer() {
             "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nx",
         ),
         ("GET", "HTTP/1.1 101 Switching Protocols\r\nUpgrade: other\r\nConnection: upgrade\r\n\r\n"),
+        (
+            "GET",
+            "HTTP/1.1 200 OK\r\nX-Folded: a\r\n b\r\nKeep-Alive: timeout=600\r\nUpgrade: h2c\r\nTrailer: X\r\nContent-Length: 0\r\n\r\n",
+        ),
+        ("GET", "HTTP/1.1 204 No Content\r\nTransfer-Encoding: chunked\r\n\r\n"),
         ("GET", "HTTP/1.1 999 Odd\r\nContent-Length: 0\r\n\r\n"),
     ] {
         let request = format!("{method} /open HTTP/1.1\r\nHost: gate\r\nConnection: close\r\nWAY\r\n");
         let [one, other] = WAYS.map(|way| carried(Manner::Text(answer), &request, way));
         let (one, other) = tokio::join!(one, other);
         assert_same(&one, &other, answer);
+        let of_connection = ["keep-alive:", "trailer:", "proxy-"];
+        assert!(!one.1.iter().any(|line| of_connection.iter().any(|name| line.starts_with(name))), "{one:?}");
     }
 }

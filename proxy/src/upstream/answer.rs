@@ -11,8 +11,8 @@ use pingora::http::ResponseHeader;
 
 use crate::framing::Chunk;
 
-/// Fields that the head of an answer may have.
-const MOST_FIELDS: usize = 128;
+/// Fields that the head of an answer may have, as Pingora has it.
+const MOST_FIELDS: usize = 256;
 
 /// Bytes of the trailers of a body, which are passed over.
 const MOST_TRAILERS: usize = 8 << 10;
@@ -63,7 +63,7 @@ impl Answer {
         parts.headers.reserve(parsed.headers.len() + 6);
         for field in &*parsed.headers {
             let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| AnswerFault)?;
-            let value = HeaderValue::from_bytes(field.value).map_err(|_| AnswerFault)?;
+            let value = HeaderValue::from_bytes(field.value).or_else(|_| unfold(field.value))?;
             parts.headers.append(name, value);
         }
         buffer.advance(end);
@@ -178,14 +178,21 @@ impl Body {
             }
             (Self::Trailers(0, _), b'\n') => Self::Done,
             (Self::Trailers(_, all), b'\n') => Self::Trailers(0, all),
-            (Self::Trailers(line, all), b'\r') => Self::Trailers(line, all),
             (Self::Trailers(_, MOST_TRAILERS..), _) => return Err(AnswerFault),
+            (Self::Trailers(line, all), b'\r') => Self::Trailers(line, all + 1),
             (Self::Trailers(line, all), _) => Self::Trailers(line + 1, all + 1),
             (Self::Done | Self::Length(_) | Self::UntilClose, _) => return Ok(false),
         };
         buffer.advance(1);
         Ok(true)
     }
+}
+
+/// A value on several lines as one on one (RFC 9112 section 5.2).
+fn unfold(value: &[u8]) -> Result<HeaderValue, AnswerFault> {
+    let lines: Vec<&[u8]> = value.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii).collect();
+    let flat = lines.join(&b' ');
+    HeaderValue::from_bytes(&flat).map_err(|_| AnswerFault)
 }
 
 fn length(value: &HeaderValue) -> Result<u64, AnswerFault> {
@@ -259,9 +266,11 @@ mod tests {
         }
         let endless = format!(
             "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: {}\r\n\r\n",
-            "y".repeat(MOST_TRAILERS)
+            "y\r".repeat(MOST_TRAILERS / 2)
         );
         assert_eq!(read(&endless, false), Err(AnswerFault));
+        let folded = "HTTP/1.1 200 OK\r\nX-A: a\r\n b\r\nContent-Length: 1\r\n\r\na";
+        assert_eq!(read(folded, false), Ok((200, "a".to_owned(), true, 0)));
     }
 
     #[test]

@@ -9,23 +9,23 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes, BytesMut};
+use memchr::memchr_iter;
 use pingora_core::{Error, ErrorType, OrErr, Result, RetryType};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
 use tokio::io::{AsyncReadExt, AsyncWrite};
 use tokio::net::TcpStream;
 
 use super::answer::{Answer, AnswerFault, Body};
 
-/// Bytes of the head of an answer.
-const MOST_HEAD: usize = 64 << 10;
+/// Bytes of the head of an answer, as Pingora has it.
+const MOST_HEAD: usize = 1 << 20;
 
 /// Room for one read while a head is waited for.
 const HEAD_READ: usize = 4 << 10;
 
 /// Room for one read of a body.
 const BODY_READ: usize = 32 << 10;
-
-/// A connection that waits keeps no larger a buffer than this.
-const KEPT_BUFFER: usize = 8 << 10;
 
 /// So many connections to one address wait at most.
 const MOST_KEPT: usize = 512;
@@ -35,6 +35,10 @@ const MOST_KEPT: usize = 512;
 pub(crate) struct Link {
     stream: TcpStream,
     inbound: BytesMut,
+    /// How much of `inbound` has been searched for the end of a head.
+    searched: usize,
+    /// Whether `inbound` has grown to take a body.
+    is_grown: bool,
 }
 
 /// Connections to one address that wait, each since when: the last one first, so that those which are not needed age.
@@ -47,7 +51,7 @@ impl Link {
     pub(crate) async fn connect(address: SocketAddr, within: Duration) -> Result<Self> {
         let stream = connect(address, within).await.map_err(Error::into_up)?;
         let _best_effort = stream.set_nodelay(true);
-        Ok(Self { stream, inbound: BytesMut::new() })
+        Ok(Self { stream, inbound: BytesMut::new(), searched: 0, is_grown: false })
     }
 
     /// Sends all of `data`.
@@ -69,9 +73,10 @@ impl Link {
     /// The next head of an answer.
     pub(crate) fn poll_answer(&mut self, cx: &mut Context<'_>, to_head: bool) -> Poll<Result<Answer>> {
         loop {
-            if !self.inbound.is_empty()
+            if self.has_head()
                 && let Some(answer) = Answer::take(&mut self.inbound, to_head).map_err(unclear)?
             {
+                self.searched = 0;
                 return Poll::Ready(Ok(answer));
             }
             if self.inbound.len() > MOST_HEAD {
@@ -84,6 +89,21 @@ impl Link {
         }
     }
 
+    /// Whether there may be a whole head: an empty line, or what cannot be the beginning of one. Each byte is looked at
+    /// once, however small the pieces are in which it comes.
+    fn has_head(&mut self) -> bool {
+        let from = self.searched.saturating_sub(2);
+        let fresh = &self.inbound[from..];
+        let is_end = |at: usize| {
+            let rest = &fresh[at + 1..];
+            rest.starts_with(b"\n") || rest.starts_with(b"\r\n")
+        };
+        let found = memchr_iter(b'\n', fresh).any(is_end);
+        let is_other = !self.inbound.starts_with(&b"HTTP/"[..self.inbound.len().min(5)]);
+        self.searched = self.inbound.len();
+        found || is_other
+    }
+
     /// The next part of a body; `None` when it is over.
     pub(crate) fn poll_data(&mut self, cx: &mut Context<'_>, body: &mut Body) -> Poll<Result<Option<Bytes>>> {
         loop {
@@ -93,6 +113,7 @@ impl Link {
             if *body == Body::Done {
                 return Poll::Ready(Ok(None));
             }
+            self.is_grown = true;
             // The client has had the head by now.
             let read = ready!(self.poll_fill(cx, BODY_READ)).map_err(|mut error| {
                 error.set_retry(false);
@@ -123,12 +144,13 @@ impl Link {
         error
     }
 
-    /// Whether nothing has come that nobody asked for, the end included.
+    /// Whether nothing has come that nobody asked for, the end included. The kernel is asked: what the runtime knows is
+    /// as old as its last look.
     fn is_quiet(&self) -> bool {
         let mut space = [0; 1];
-        let nothing =
-            self.stream.try_read(&mut space).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
-        nothing && self.inbound.is_empty()
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        self.inbound.is_empty()
+            && recv(&self.stream, &mut space, flags).is_err_and(|error| error == Errno::WOULDBLOCK)
     }
 }
 
@@ -167,12 +189,12 @@ impl Kept {
         }
     }
 
-    /// Keeps a connection whose answer has been read whole.
+    /// Keeps a connection whose answer had been read whole `now`.
     pub(crate) fn keep(&self, mut link: Link, now: Instant) {
         if !link.inbound.is_empty() {
             return;
         }
-        if link.inbound.capacity() > KEPT_BUFFER {
+        if std::mem::take(&mut link.is_grown) {
             link.inbound = BytesMut::new();
         }
         let mut kept = self.lock();
