@@ -253,3 +253,32 @@ impl Cors {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use postern_common::config::{Env, parse};
+
+    use crate::config::Config;
+
+    #[test]
+    fn a_route_says_neither_how_long_an_answer_is_nor_what_only_the_gateway_says() {
+        let env = Env::from([
+            ("IDP_ACTOR_POOL_ID", "us-west-2_actors"),
+            ("IDP_ACTOR_CLIENT_ID", "web"),
+            ("IDP_SERVICE_POOL_ID", "us-west-2_services"),
+            ("IDP_SERVICE_CLIENT_ID", "machines"),
+        ]);
+        let reads = |name: &str| {
+            let text = format!(
+                "[[listen]]\naddress = \"127.0.0.1:0\"\n[upstream.origin]\naddresses = [\"127.0.0.1:1\"]\n\
+                 [[route]]\npath = \"/x\"\nmethods = [\"GET\"]\nupstream = \"origin\"\npolicy = \"public\"\n\
+                 response_headers = {{ {name} = \"5\" }}\n"
+            );
+            parse("test.toml", &text, |root| Config::read(root, &env)).is_ok()
+        };
+        assert!(reads("X-Frame-Options"));
+        for name in ["Content-Length", "transfer-encoding", "Connection", "Keep-Alive", "X-Postern-Kind"] {
+            assert!(!reads(name), "{name}");
+        }
+    }
+}
