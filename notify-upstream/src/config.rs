@@ -78,7 +78,7 @@ pub struct Queue {
     /// Notifications in hand at once, by [`Channel::index`]. Default 64 each: what the providers take at once.
     pub permits: [usize; 3],
     /// Bytes of request bodies in hand at once: arriving, or waiting for their commit. Beyond it the answer is 503. Default
-    /// 16 MiB, at least 2 MiB, so that the largest body finds room: what was read in a body may take some ten times its
+    /// 16 MiB, at least 2 MiB, so that the largest body finds room: what was read in a body may take twenty-five times its
     /// bytes, and no more requests fill a commit.
     pub bodies: usize,
     /// How long records and results are kept. Default 90 days, at least 40: a notification can be scheduled 30 ahead.
