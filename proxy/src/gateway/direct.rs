@@ -29,7 +29,7 @@ use crate::upstream::{Body, Link};
 use crate::wire::Wire;
 
 /// Bytes of a body that is read before its request is forwarded.
-const WHOLE: u64 = 16 << 10;
+pub(super) const WHOLE: u64 = 16 << 10;
 
 /// What became of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,6 +16,7 @@ use pingora_core::{Error, ErrorType, OrErr, Result};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 
 use super::client::Client;
+use super::direct::WHOLE;
 use crate::context::Context;
 use crate::headers;
 use crate::patience::Watch;
@@ -66,7 +67,7 @@ impl<'w> Front<'w> {
     async fn read_rest(&mut self) -> Result<BytesMut> {
         let mut body = BytesMut::new();
         while let Some(left @ 1..) = self.wire.body_left() {
-            body.reserve(usize::try_from(left).unwrap_or(0).min(WHOLE_READ));
+            body.reserve(usize::try_from(left.min(WHOLE)).unwrap_or(0));
             let read =
                 self.wire.read_buf(&mut body).await.or_err(ErrorType::ReadError, "while reading a body");
             let read = read.map_err(Error::into_down)?;
@@ -136,9 +137,6 @@ impl<'w> Front<'w> {
         }
     }
 }
-
-/// Room for one read of a body.
-const WHOLE_READ: usize = 16 << 10;
 
 impl Client for Front<'_> {
     fn request(&self) -> &RequestHeader {
