@@ -184,18 +184,19 @@ impl Head {
     }
 }
 
-/// A head that has passed, as the hooks read it; `None` for one that has not.
+/// A head that has passed, as the hooks read it: what the check has found is not looked for again. `None` where there is
+/// nothing to read.
 #[must_use]
 pub fn to_request(bytes: &[u8]) -> Option<RequestHeader> {
     let mut lines = Lines(&bytes[..bytes.len().saturating_sub(2)]);
-    let mut words = content(lines.next()?).ok()?.split(|byte| *byte == b' ');
+    let mut words = lines.next()?.strip_suffix(b"\r\n")?.split(|byte| *byte == b' ');
     let (method, target) = (words.next()?, words.next()?);
     let request = RequestHeader::build_no_case(method, target, Some(0)).ok()?;
     let mut parts = http::request::Parts::from(request);
     parts.version = if words.next()? == b"HTTP/1.1" { Version::HTTP_11 } else { Version::HTTP_10 };
     parts.headers.reserve(12);
     for line in lines {
-        let line = content(line).ok()?;
+        let line = line.strip_suffix(b"\r\n")?;
         let colon = memchr(b':', line)?;
         let name = HeaderName::from_bytes(&line[..colon]).ok()?;
         let value = HeaderValue::from_bytes(line[colon + 1..].trim_ascii()).ok()?;
