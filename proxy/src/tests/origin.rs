@@ -122,7 +122,10 @@ async fn serve(mut stream: impl Stream, manner: Manner, record: Arc<Mutex<Vec<Ve
             Manner::LargeEvent => return large_event(stream).await,
             Manner::Surplus => return surplus(stream, &record).await,
             Manner::Flood => return flood(stream).await,
-            Manner::Drip(pause) => return drip(stream, pause).await,
+            Manner::Drip(pause) => {
+                drip(&mut stream, pause).await;
+                continue;
+            }
             Manner::Upgrade if method == "GET " => return tunnel(stream, true).await,
             Manner::UpgradeAndLeave if method == "GET " => return tunnel(stream, false).await,
             Manner::Upgrade | Manner::UpgradeAndLeave => {
@@ -177,7 +180,8 @@ async fn flood(mut stream: impl Stream) {
     }
 }
 
-async fn drip(mut stream: impl Stream, pause: Duration) {
+/// The connection stays, so that nothing but the length ends the body.
+async fn drip(stream: &mut impl Stream, pause: Duration) {
     let mut written = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n").await;
     let mut pace = tokio::time::interval(pause);
     for _ in 0..10 {
@@ -186,8 +190,6 @@ async fn drip(mut stream: impl Stream, pause: Duration) {
             written = stream.write_all(b".").await;
         }
     }
-    // It stays, so that nothing but the length ends the body.
-    std::future::pending::<()>().await;
 }
 
 async fn tunnel(mut stream: impl Stream, stays: bool) {
