@@ -1,3 +1,5 @@
+use std::time::{Duration, Instant};
+
 use super::harness::Gateway;
 use super::origin::Manner;
 
@@ -95,4 +97,66 @@ async fn a_chunk_that_is_not_well_formed_ends_the_request() {
         assert!(client.is_closed().await, "{body:?}");
     }
     assert!(gateway.origin.seen().iter().all(|request| !request.contains("evil")));
+}
+
+/// A request by the looks of it. Where it is the body of another one, nobody may take it for more.
+const HIDDEN: &str = "GET /open?hidden HTTP/1.1\r\nHost: h\r\n\r\n";
+
+/// Requests that are refused before their body is read, which spells so many more: the status, the head, and the body.
+fn refused(gateway: &Gateway, times: usize) -> [(u16, String, String); 3] {
+    let bearer = format!("Authorization: Bearer {}\r\n", gateway.user());
+    let body = HIDDEN.repeat(times);
+    let rest = format!("HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\n", body.len());
+    [
+        (401, format!("POST /any/1 {rest}\r\n"), body.clone()),
+        (404, format!("POST /nowhere {rest}{bearer}\r\n"), body.clone()),
+        (405, format!("BREW /any/1 {rest}{bearer}\r\n"), body),
+    ]
+}
+
+/// A long body is Pingora's to carry, which closes the connection rather than read it.
+#[tokio::test]
+async fn the_late_body_of_a_refused_request_is_not_the_next_request() {
+    let gateway = Gateway::start(Manner::Answer).await;
+    for (times, connection) in [(1, "keep-alive"), (500, "close")] {
+        for (status, head, body) in refused(&gateway, times) {
+            for cut in [0, 1, HIDDEN.len() - 1, body.len()] {
+                let before = gateway.origin.seen().len();
+                let (early, late) = body.split_at(cut);
+                let mut client = gateway.connect().await;
+                client.write(&format!("{head}{early}")).await;
+                let answer = client.answer().await.expect("an answer before the body is there");
+                assert_eq!(answer.status, status, "{head}");
+                assert_eq!(answer.header("connection"), Some(connection), "{head}");
+                client.write(&format!("{late}GET /open?next HTTP/1.1\r\nHost: h\r\n\r\n")).await;
+                match connection {
+                    "close" => assert!(client.is_closed().await, "{head}"),
+                    _ => assert_eq!(client.answer().await.expect("an answer").status, 200, "{head}"),
+                }
+                let reached = gateway.origin.seen().split_off(before);
+                assert_eq!(reached.len(), usize::from(connection != "close"), "{head} {reached:?}");
+                assert!(reached.iter().all(|request| request.starts_with("GET /open?next ")), "{reached:?}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_body_of_a_refused_request_is_waited_for_as_any_other() {
+    for limits in ["stall_timeout = \"150ms\"", "deadline = \"150ms\""] {
+        let gateway = Gateway::with(Manner::Answer, limits, "").await;
+        let requests = refused(&gateway, 1);
+        for (status, head, body) in &requests {
+            let began = Instant::now();
+            let mut client = gateway.connect().await;
+            client.write(head).await;
+            assert_eq!(client.answer().await.expect("an answer").status, *status, "{head}");
+            assert!(client.is_closed().await, "{limits} {head}");
+            let taken = began.elapsed();
+            assert!(taken > Duration::from_millis(100) && taken < Duration::from_secs(2), "{taken:?} {head}");
+            // Nobody reads it any more.
+            client.write(body).await;
+        }
+        assert_eq!(gateway.finish().await.len(), requests.len(), "{limits}");
+    }
 }
