@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use bytes::BytesMut;
 use http::header::{EXPECT, UPGRADE};
 use http::{Method, StatusCode, Version};
 use pingora::http::{RequestHeader, ResponseHeader};
@@ -19,7 +20,7 @@ use pingora_core::{Error, ErrorType, Result};
 use super::client::Client;
 use super::front::Front;
 use super::{admit, failure, forward, outcome, receive};
-use crate::context::Context;
+use crate::context::{Attempt, Context};
 use crate::head;
 use crate::live::{Found, Live};
 use crate::route::Request;
@@ -127,12 +128,9 @@ async fn exchange(
     body: &[u8],
     ctx: &mut Context,
 ) -> Result<Option<Instant>> {
-    let mut message = forward::message(front.request(), body, ctx)?;
+    let message = forward::message(front.request(), body, ctx)?;
     let to_head = front.request().method == Method::HEAD;
-    if let (Some(watch), Some(attempt)) = (front.watch(), &ctx.attempt) {
-        watch.expect_upstream(ctx.read_timeout(&attempt.pool), Instant::now());
-    }
-    front.beside(|cx| link.poll_send(cx, &mut message)).await?;
+    send(front, link, message, ctx).await?;
     let mut answer = front.beside(|cx| link.poll_answer(cx, to_head)).await?;
     while answer.head.status.is_informational() && answer.head.status != StatusCode::SWITCHING_PROTOCOLS {
         pass_head(state, front, answer.head, false, ctx).await?;
@@ -161,6 +159,27 @@ async fn exchange(
         front.write_body(None, true).await?;
     }
     Ok(answer.keep.then_some(since))
+}
+
+/// Writes the request within the upstream's time for that; then its time to answer begins.
+async fn send(front: &mut Front<'_>, link: &mut Link, mut message: BytesMut, ctx: &Context) -> Result<()> {
+    let Some(Attempt { pool, .. }) = &ctx.attempt else {
+        return Err(Error::new_in(ErrorType::InternalError));
+    };
+    let began = Instant::now();
+    front.expect_upstream(pool.config.write_timeout, began);
+    let mut has_waited = false;
+    front
+        .beside(|cx| {
+            let sent = link.poll_send(cx, &mut message);
+            has_waited |= sent.is_pending();
+            sent
+        })
+        .await?;
+    // Nearly every request is taken at once, and its end is its beginning: the clock is not read again.
+    let sent_at = if has_waited { Instant::now() } else { began };
+    front.expect_upstream(ctx.read_timeout(pool), sent_at);
+    Ok(())
 }
 
 async fn pass_head(

@@ -63,10 +63,11 @@ pub(super) fn choose(state: &State, client: &impl Client, ctx: &mut Context) -> 
 /// How the address is spoken to for this route.
 pub(super) fn peer(template: &HttpPeer, route: &Route, session: &Session) -> Box<HttpPeer> {
     let mut peer = Box::new(template.clone());
-    if session.watch().is_some() {
+    if let Some(watch) = session.watch() {
         // The client's side watches over it, without a timer for each read, and from the end of the request on:
-        // Pingora's own would run while the client is still sending.
-        peer.options.read_timeout = None;
+        // Pingora's own would run while the client is still sending. But the client's side is not asked while an
+        // upstream takes nothing of a body, not even after `write_timeout`: then the deadline is all that ends it.
+        peer.options.read_timeout = (!watch.is_complete()).then_some(route.deadline);
     }
     if route.websocket && session.is_upgrade_req() {
         tunnel::prepare(&mut peer);

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::task::{Context as Task, Poll, ready};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use http::header::{CONNECTION, CONTENT_LENGTH, DATE, TRANSFER_ENCODING};
@@ -77,6 +77,11 @@ impl<'w> Front<'w> {
             self.received += read as u64;
         }
         Ok(body)
+    }
+
+    /// The upstream is waited for so long, from `now` on.
+    pub(super) fn expect_upstream(&self, within: Duration, now: Instant) {
+        self.wire.watch().expect_upstream(within, now);
     }
 
     /// Waits for the upstream, unless the client leaves before, or the time is over. What has been written for the

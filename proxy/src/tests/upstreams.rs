@@ -1,4 +1,10 @@
-use super::harness::{Gateway, WAYS};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::harness::{Gateway, PATIENCE, ROUTES, WAYS};
 use super::origin::{Manner, Origin};
 
 #[tokio::test]
@@ -89,7 +95,7 @@ async fn an_address_that_fails_its_checks_is_left_out() {
                 tokio::task::yield_now().await;
             }
         };
-        tokio::time::timeout(super::harness::PATIENCE, found).await.expect("found out in time");
+        tokio::time::timeout(PATIENCE, found).await.expect("found out in time");
         for _ in 0..10 {
             assert_eq!(gateway.get("/open", "").await.status, 200, "{probe}");
         }
@@ -151,4 +157,70 @@ async fn what_nobody_asked_for_answers_nobody() {
             }
         }
     }
+}
+
+/// More than the system takes in for an upstream that does not read.
+const MUCH: usize = 8 << 20;
+
+/// Accepts a connection, and reads nothing for so long; then a head, and answers.
+async fn reluctant(pause: Duration) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
+    let address = listener.local_addr().expect("bound");
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.expect("a connection");
+        tokio::time::sleep(pause).await;
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            assert_ne!(stream.read_buf(&mut head).await.expect("a head"), 0, "the head ends");
+        }
+        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").await.expect("writes");
+        std::future::pending::<()>().await;
+    });
+    address
+}
+
+/// What is answered to a large request, which may not have been taken whole by then.
+async fn ask_much(upstream: &str, limits: &str, request: String) -> String {
+    let unused = Origin::start(Manner::Answer).await;
+    let limits = format!("head_bytes = \"9MiB\"\nbody_bytes = \"9MiB\"\n{limits}");
+    let gateway = Gateway::before(unused, upstream, &limits, ROUTES).await;
+    let (mut near, mut far) = TcpStream::connect(gateway.address).await.expect("connects").into_split();
+    let sending = tokio::spawn(async move {
+        let _refused_already = far.write_all(request.as_bytes()).await;
+        far
+    });
+    let mut answer = Vec::new();
+    let read = tokio::time::timeout(PATIENCE, near.read_to_end(&mut answer)).await;
+    let _closed_or_reset = read.expect("an end in time");
+    sending.abort();
+    String::from_utf8(answer).expect("text")
+}
+
+/// Large in its head: the gateway carries it itself.
+fn large_head() -> String {
+    format!("GET /open HTTP/1.1\r\nHost: h\r\nConnection: close\r\nX-Much: {}\r\n\r\n", "x".repeat(MUCH))
+}
+
+/// Large in its body: Pingora carries it, and says that a write took too long only once it reads no answer either.
+fn large_body() -> String {
+    let head = "POST /open HTTP/1.1\r\nHost: h\r\nConnection: close\r\n";
+    format!("{head}Content-Length: {MUCH}\r\n\r\n{}", "x".repeat(MUCH))
+}
+
+#[tokio::test]
+async fn an_upstream_that_takes_nothing_is_not_waited_for() {
+    for (request, limits) in [(large_head(), ""), (large_body(), "deadline = \"2s\"")] {
+        let deaf = reluctant(PATIENCE * 2).await;
+        let upstream = format!("addresses = [\"{deaf}\"]\nwrite_timeout = \"150ms\"\nread_timeout = \"20s\"");
+        let answer = ask_much(&upstream, limits, request).await;
+        assert!(answer.starts_with("HTTP/1.1 504 ") && answer.contains("upstream_timeout"), "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn an_upstream_that_is_slow_to_take_a_request_has_all_its_time_to_answer() {
+    let slow = reluctant(Duration::from_millis(500)).await;
+    let upstream = format!("addresses = [\"{slow}\"]\nwrite_timeout = \"20s\"\nread_timeout = \"200ms\"");
+    let answer = ask_much(&upstream, "", large_head()).await;
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
 }

@@ -35,6 +35,8 @@ pub(crate) fn prepare(peer: &mut HttpPeer) {
     let timeout = peer.options.connection_timeout.unwrap_or_default();
     peer.options.custom_l4 = Some(Arc::new(Connector { timeout }));
     peer.options.alpn = ALPN::H1;
+    // How long it may be silent is the client's side to say.
+    peer.options.read_timeout = None;
     peer.options.idle_timeout = Some(Duration::from_millis(1));
     peer.group_key = GROUP;
 }
