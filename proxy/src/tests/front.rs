@@ -52,17 +52,17 @@ impl Front {
 
     /// An encrypted connection on which nothing has been said yet but that it is HTTP/2's.
     pub(super) async fn connect(&self) -> TlsStream<TcpStream> {
-        self.encrypt(TcpStream::connect(self.gateway.address).await.expect("connects")).await
+        self.encrypt(TcpStream::connect(self.gateway.address).await.expect("connects"), "h2").await
     }
 
-    /// The same, of a client whose system takes in little before it is read.
-    pub(super) async fn connect_narrow(&self) -> TlsStream<TcpStream> {
+    /// The same in another protocol, of a client whose system takes in little before it is read.
+    pub(super) async fn connect_narrow(&self, protocol: &str) -> TlsStream<TcpStream> {
         let socket = TcpSocket::new_v4().expect("a socket");
         socket.set_recv_buffer_size(4 << 10).expect("a size");
-        self.encrypt(socket.connect(self.gateway.address).await.expect("connects")).await
+        self.encrypt(socket.connect(self.gateway.address).await.expect("connects"), protocol).await
     }
 
-    async fn encrypt(&self, stream: TcpStream) -> TlsStream<TcpStream> {
+    async fn encrypt(&self, stream: TcpStream, protocol: &str) -> TlsStream<TcpStream> {
         let mut roots = rustls::RootCertStore::empty();
         let pem = self.authority.pem();
         roots
@@ -74,7 +74,7 @@ impl Front {
             .expect("versions")
             .with_root_certificates(roots)
             .with_no_client_auth();
-        config.alpn_protocols = vec![b"h2".to_vec()];
+        config.alpn_protocols = vec![protocol.into()];
         let name = ServerName::try_from("localhost").expect("a name");
         TlsConnector::from(Arc::new(config)).connect(name, stream).await.expect("a handshake")
     }

@@ -224,7 +224,7 @@ fn answer(body: usize) -> Manner {
 #[tokio::test]
 async fn the_last_bytes_must_be_taken_as_well() {
     let front = Front::start(answer(24 << 10), "stall_timeout = \"150ms\"", "").await;
-    let mut stream = front.connect_narrow().await;
+    let mut stream = front.connect_narrow("h2").await;
     let ask = frame(HEADERS, END_STREAM | END_HEADERS, 1, &request("/open"));
     stream.write_all(&[PREFACE, &frame(SETTINGS, 0, 0, &[]), &ask].concat()).await.expect("writes");
     let gone = async {
@@ -247,7 +247,7 @@ async fn a_stop_waits_for_those_who_read_slowly() {
     let settings =
         [PREFACE, &frame(SETTINGS, 0, 0, &wide), &frame(WINDOW_UPDATE, 0, 0, &[0, 16, 0, 0])].concat();
     let ask = frame(HEADERS, END_STREAM | END_HEADERS, 1, &request("/open"));
-    let (mut slow, mut quick) = (front.connect_narrow().await, front.connect().await);
+    let (mut slow, mut quick) = (front.connect_narrow("h2").await, front.connect().await);
     slow.write_all(&[&settings[..], &ask].concat()).await.expect("writes");
     let over = async {
         while !front.gateway.ask("/metrics").await.contains("code=\"ok\",route=\"open\"} 1") {

@@ -30,10 +30,10 @@ pub(super) enum Manner {
     Text(&'static str),
     /// The head and a first event, and the second one after another request has come.
     Events,
-    /// The head and one event of 256 KiB, and nothing more.
+    /// The head and one event of 64 KiB, and nothing more.
     LargeEvent,
-    /// An answer, and then one more that nobody asked for.
-    Surplus,
+    /// An answer, and so much later one more that nobody asked for.
+    Surplus(Duration),
     /// A body of 64 MiB.
     Flood,
     /// Ten bytes of known length, each long after the one before.
@@ -120,7 +120,7 @@ async fn serve(mut stream: impl Stream, manner: Manner, record: Arc<Mutex<Vec<Ve
             Manner::Text(text) => text,
             Manner::Events => return events(stream, &record).await,
             Manner::LargeEvent => return large_event(stream).await,
-            Manner::Surplus => return surplus(stream, &record).await,
+            Manner::Surplus(pause) => return surplus(stream, pause, &record).await,
             Manner::Flood => return flood(stream).await,
             Manner::Drip(pause) => {
                 drip(&mut stream, pause).await;
@@ -152,18 +152,21 @@ async fn events(mut stream: impl Stream, record: &Mutex<Vec<Vec<u8>>>) {
 }
 
 async fn large_event(mut stream: impl Stream) {
-    let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n40000\r\n";
-    let event = [head.as_bytes(), &vec![b'x'; 256 << 10], b"\r\n"].concat();
+    let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n10000\r\n";
+    let event = [head.as_bytes(), &vec![b'x'; 64 << 10], b"\r\n"].concat();
     if stream.write_all(&event).await.is_ok() {
         std::future::pending::<()>().await;
     }
 }
 
 /// What is surplus is there before the next request is; on another connection that one gets the same.
-async fn surplus(mut stream: impl Stream, record: &Mutex<Vec<Vec<u8>>>) {
-    let head = "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n";
-    if stream.write_all(format!("{head}own").as_bytes()).await.is_ok() {
-        let _gone = stream.write_all(format!("{head}EVE").as_bytes()).await;
+async fn surplus(mut stream: impl Stream, pause: Duration, record: &Mutex<Vec<Vec<u8>>>) {
+    let [own, other] =
+        ["own", "EVE"].map(|body| format!("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n{body}"));
+    let (first, later) = if pause.is_zero() { (own + &other, String::new()) } else { (own, other) };
+    if stream.write_all(first.as_bytes()).await.is_ok() {
+        tokio::time::sleep(pause).await;
+        let _gone = stream.write_all(later.as_bytes()).await;
         record.lock().expect("not poisoned").push(b"surplus".to_vec());
         std::future::pending::<()>().await;
     }

@@ -145,15 +145,18 @@ async fn an_ejection_is_counted_once() {
     assert_eq!(counted(&gateway, "ejections").await, 1);
 }
 
+/// Together with the answer, and when its connection waits for the next request.
 #[tokio::test]
 async fn what_nobody_asked_for_answers_nobody() {
-    let gateway = Gateway::start(Manner::Surplus).await;
-    for way in WAYS {
-        for turn in 1..=3 {
-            let before = gateway.origin.seen().len();
-            assert_eq!(gateway.get("/open", way).await.body, "own", "{turn} {way}");
-            while gateway.origin.seen().len() < before + 2 {
-                tokio::task::yield_now().await;
+    for pause in [Duration::ZERO, Duration::from_millis(20)] {
+        let gateway = Gateway::start(Manner::Surplus(pause)).await;
+        for way in WAYS {
+            for turn in 1..=3 {
+                let before = gateway.origin.seen().len();
+                assert_eq!(gateway.get("/open", way).await.body, "own", "{turn} {way} {pause:?}");
+                while gateway.origin.seen().len() < before + 2 {
+                    tokio::task::yield_now().await;
+                }
             }
         }
     }
