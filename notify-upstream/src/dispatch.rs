@@ -16,7 +16,9 @@ mod worker;
 use std::sync::Arc;
 use std::time::Duration;
 
+use postern_common::clock::Timestamp;
 use postern_common::{Clock, Shutdown};
+use tokio::task::JoinSet;
 
 pub use board::{Board, Desk};
 pub use finisher::{Ended, Ending, Finisher};
@@ -32,7 +34,7 @@ use crate::notification::{Channel, Lane, Order, Priority, order_at, order_time};
 use crate::outlet::Standing;
 use crate::read::Recent;
 use crate::sequence::Sequence;
-use crate::store::{Claim, LaneMark, Store, StoreError};
+use crate::store::{Claim, LaneMark, Store, StoreError, Survey};
 
 /// Most rows of one claim: beyond 200 nothing is gained, and the next claim may find something more urgent.
 const CLAIM: usize = 200;
@@ -41,8 +43,11 @@ const CLAIMS_PER_PASS: usize = 64;
 /// A transaction of another replica that commits this long after it took its orders is seen with the next look; one that
 /// commits later, with the next look from the beginning.
 const LATE_COMMIT: Duration = Duration::from_secs(2);
-/// Every so many looks one goes back to the beginning of each lane. Over millions of dead rows that costs half a second.
-const LOOKS_FROM_THE_BEGINNING: u32 = 15;
+/// How long after one look from the beginning of the lanes the next begins; over millions of dead rows one takes more than a
+/// second, and then it waits for so many times as long as the last one took.
+const WHOLE_LOOK: (Duration, u32) = (Duration::from_secs(15), 20);
+/// After so many looks the store is told where the lanes begin.
+const LOOKS_PER_MARK: u32 = 15;
 
 /// The claimer of one channel's lanes.
 #[derive(Debug)]
@@ -57,7 +62,18 @@ pub struct Dispatcher {
     gate: Gate,
     lanes: [LaneState; Lane::PER_CHANNEL],
     surveys: u32,
+    /// What the store was last told of where each lane begins.
+    kept: [Order; Lane::PER_CHANNEL],
+    whole: WholeLook,
     recent: Arc<Recent>,
+}
+
+/// The look at the lanes from their beginning: beside the claims, for it steps over every dead row.
+#[derive(Debug, Default)]
+struct WholeLook {
+    /// At most one, and when it began.
+    running: JoinSet<(Timestamp, Result<Vec<Survey>, StoreError>)>,
+    due: Option<Timestamp>,
 }
 
 /// What is known about one lane.
@@ -109,6 +125,8 @@ impl Dispatcher {
             gate: Gate::new(means.clock.clone()),
             lanes: [LaneState::default(); Lane::PER_CHANNEL],
             surveys: 0,
+            kept: [0; Lane::PER_CHANNEL],
+            whole: WholeLook::default(),
             recent: Arc::clone(&means.recent),
         }
     }
@@ -122,10 +140,15 @@ impl Dispatcher {
                 () = shutdown.begun() => return,
                 () = self.desk.woken() => false,
                 _ = survey.tick() => true,
+                Some(Ok((began, found))) = self.whole.running.join_next() => {
+                    self.note_whole_look(began, found);
+                    false
+                }
             };
             let outcome = async {
                 if look {
                     self.survey().await?;
+                    self.begin_whole_look();
                 }
                 self.pass().await
             };
@@ -137,24 +160,20 @@ impl Dispatcher {
     }
 
     /// Looks at every lane: what waits, and what was overlooked below the cursor: committed late by another replica, given
-    /// back, or leased by a worker that has died since.
+    /// back, or leased by a worker that has died since. The first look begins where the store says that the lanes do.
     ///
     /// # Errors
     /// The store's.
     pub async fn survey(&mut self) -> Result<(), StoreError> {
-        let deepest = if self.surveys.is_multiple_of(LOOKS_FROM_THE_BEGINNING) { 0 } else { Order::MAX };
+        if self.surveys == 0 {
+            self.begin_at_the_marks().await?;
+        }
+        let found = self.store.survey(&self.marks(None), &self.workers.dead()).await?;
         self.surveys = self.surveys.wrapping_add(1);
-        let marks = Lane::of(self.channel).map(|lane| {
-            let state = self.lanes[lane.index()];
-            LaneMark { lane, low: state.low.min(deepest), cursor: state.cursor }
-        });
-        let found = self.store.survey(&marks, &self.workers.dead()).await?;
-        let recent = order_at(self.clock.now()) - order_at_duration(LATE_COMMIT);
+        let recent = self.recent_place();
         for survey in found {
             let state = &mut self.lanes[survey.lane.index()];
-            if let Some(overlooked) = survey.overlooked {
-                state.cursor = overlooked - 1;
-            }
+            state.step_back(survey.overlooked);
             state.low = survey.lowest.unwrap_or(Order::MAX).min(recent).min(state.cursor);
             state.head = survey.overlooked.or(survey.head);
             let age = state.head.map(|head| self.clock.now().since(order_time(head)));
@@ -164,7 +183,74 @@ impl Dispatcher {
             }
         }
         self.look_at_the_gate();
+        if self.surveys.is_multiple_of(LOOKS_PER_MARK) {
+            self.keep_marks().await?;
+        }
         Ok(())
+    }
+
+    /// Where each lane is looked at, from what is known to be its lowest place or from another one.
+    fn marks(&self, low: Option<Order>) -> [LaneMark; Lane::PER_CHANNEL] {
+        Lane::of(self.channel).map(|lane| {
+            let state = self.lanes[lane.index()];
+            LaneMark { lane, low: low.unwrap_or(state.low), cursor: state.cursor }
+        })
+    }
+
+    /// A process that starts does not step over all that was claimed before it.
+    async fn begin_at_the_marks(&mut self) -> Result<(), StoreError> {
+        for (lane, low) in self.store.lane_marks(self.channel).await? {
+            let low = low.min(self.recent_place());
+            let state = &mut self.lanes[lane.index()];
+            (state.low, state.cursor) = (low, low - 1);
+        }
+        Ok(())
+    }
+
+    /// Up to here others may still commit what they were given a place for.
+    fn recent_place(&self) -> Order {
+        order_at(self.clock.now()) - order_at_duration(LATE_COMMIT)
+    }
+
+    async fn keep_marks(&mut self) -> Result<(), StoreError> {
+        let cursors = self.lanes.map(|state| state.cursor);
+        if cursors != self.kept {
+            self.store.keep_lane_marks(&self.marks(None)).await?;
+            self.kept = cursors;
+        }
+        Ok(())
+    }
+
+    /// Begins a look from the beginning, when it is time and none is on its way.
+    fn begin_whole_look(&mut self) {
+        let now = self.clock.now();
+        if !self.whole.running.is_empty() || self.whole.due.is_some_and(|due| now < due) {
+            return;
+        }
+        let (store, marks, dead) = (self.store.clone(), self.marks(Some(0)), self.workers.dead());
+        self.whole.running.spawn(async move { (now, store.survey(&marks, &dead).await) });
+    }
+
+    /// What stands below where the lanes are looked at otherwise is looked at from now on.
+    fn note_whole_look(&mut self, began: Timestamp, found: Result<Vec<Survey>, StoreError>) {
+        let now = self.clock.now();
+        let (least, times) = WHOLE_LOOK;
+        self.whole.due = Some(now.plus(least.max(now.since(began) * times)));
+        match found {
+            Ok(found) => {
+                for survey in found {
+                    let state = &mut self.lanes[survey.lane.index()];
+                    state.step_back(survey.overlooked);
+                    state.low = state.low.min(survey.lowest.unwrap_or(Order::MAX));
+                    if survey.overlooked.is_some() {
+                        self.desk.mark_waiting(survey.lane);
+                    }
+                }
+            }
+            Err(error) => {
+                tracing::warn!(channel = self.channel.as_str(), %error, "cannot look at the queue from its beginning");
+            }
+        }
     }
 
     /// Claims, in strict order, as much as there are permits for. How many rows were claimed.
@@ -252,10 +338,7 @@ impl Dispatcher {
     /// What came from the delayed rows may stand below the cursor.
     fn step_back_for_moved(&mut self) {
         for (state, moved) in self.lanes.iter_mut().zip(self.desk.take_moved()) {
-            if let Some(order) = moved {
-                state.cursor = state.cursor.min(order - 1);
-                state.head = Some(state.head.map_or(order, |head| head.min(order)));
-            }
+            state.step_back(moved);
         }
     }
 
@@ -275,8 +358,21 @@ impl Dispatcher {
     }
 }
 
+// === impl LaneState ===
+
+impl LaneState {
+    /// A row that can be claimed stands here, maybe below what was claimed already.
+    fn step_back(&mut self, found: Option<Order>) {
+        if let Some(order) = found {
+            self.cursor = self.cursor.min(order - 1);
+            self.low = self.low.min(order);
+            self.head = Some(self.head.map_or(order, |head| head.min(order)));
+        }
+    }
+}
+
 fn order_at_duration(duration: Duration) -> Order {
-    order_at(postern_common::clock::Timestamp(0).plus(duration))
+    order_at(Timestamp(0).plus(duration))
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | `notify_record` | what was asked for | insert only, partitioned by id, that is by time |
 //! | `notify_queue` | what is waiting or being sent | small and hot; deleted from on completion |
+//! | `notify_mark` | where each lane of the queue begins | a row a lane, kept every 15 s; a start begins there |
 //! | `notify_delayed` | repeats and scheduled ones, by due time | moved to the queue when due |
 //! | `notify_result` | how each attempt ended | insert only, partitioned like the records |
 //! | `notify_receipt` | what providers reported later | insert only, unique per provider event |
@@ -37,7 +38,7 @@ pub(crate) use schema::MIGRATIONS;
 pub use snapshot::{Snapshot, Trail, WaitingRow};
 
 use crate::address::AddressHash;
-use crate::notification::{Lane, NotificationId, Order};
+use crate::notification::{Channel, Lane, NotificationId, Order};
 use postgres::Postgres;
 use sqlite::Sqlite;
 
@@ -106,6 +107,11 @@ delegate! {
     release(rows: &[(NotificationId, i32)]) -> usize;
     /// Looks at lanes: what waits beyond the cursor, and what was overlooked below it.
     survey(marks: &[LaneMark], dead: &[i64]) -> Vec<Survey>;
+    /// Where the lanes of a channel begin, as it was last kept: nothing that waits or is being sent stands below, but for what
+    /// a look from the beginning finds.
+    lane_marks(channel: Channel) -> Vec<(Lane, Order)>;
+    /// Keeps where lanes begin.
+    keep_lane_marks(marks: &[LaneMark]) -> ();
     /// Moves what is due from the delayed rows to the queue, in order of due time; the lanes and orders moved to.
     move_due(now: Timestamp, limit: i64) -> Vec<(Lane, Order)>;
     /// When the next delayed row is due.

@@ -10,11 +10,13 @@ pub(crate) const MIGRATIONS: Migrations = Migrations {
         (2, include_str!("schema/postgres_2.sql")),
         (3, include_str!("schema/postgres_3.sql")),
         (4, include_str!("schema/postgres_4.sql")),
+        (5, include_str!("schema/postgres_5.sql")),
     ],
     sqlite: &[
         (1, include_str!("schema/sqlite_1.sql")),
         (2, include_str!("schema/sqlite_2.sql")),
         (3, include_str!("schema/sqlite_3.sql")),
         (4, include_str!("schema/sqlite_4.sql")),
+        (5, include_str!("schema/sqlite_5.sql")),
     ],
 };

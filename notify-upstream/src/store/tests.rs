@@ -278,6 +278,20 @@ async fn a_survey_finds_what_lies_below_the_cursor() {
 }
 
 #[tokio::test]
+async fn where_a_lane_begins_is_kept_for_the_next_start() {
+    for (store, _database) in both().await {
+        let marks = |low| Lane::of(Channel::Sms).map(|lane| LaneMark { lane, low, cursor: 9 });
+        for low in [5, 7, 6] {
+            store.keep_lane_marks(&marks(low)).await.expect("kept");
+        }
+        let mut kept = store.lane_marks(Channel::Sms).await.expect("read");
+        kept.sort_by_key(|(lane, _)| lane.index());
+        assert_eq!(kept, Lane::of(Channel::Sms).map(|lane| (lane, 6)));
+        assert!(store.lane_marks(Channel::Push).await.expect("read").is_empty());
+    }
+}
+
+#[tokio::test]
 async fn workers_renew_until_they_are_dead() {
     for (store, _database) in both().await {
         let later = |s| NOW.plus(std::time::Duration::from_secs(s));

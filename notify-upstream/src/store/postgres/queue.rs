@@ -5,7 +5,7 @@ use sqlx::postgres::PgListener;
 use sqlx::{AssertSqlSafe, Row};
 
 use super::{Postgres, rows};
-use crate::notification::{Lane, NotificationId, ORDER_COUNTER_BITS, Order};
+use crate::notification::{Channel, Lane, NotificationId, ORDER_COUNTER_BITS, Order};
 use crate::store::Outcome;
 use crate::store::read::{RECORD, WANTED_AT};
 use crate::store::row::{
@@ -92,6 +92,10 @@ SELECT m.lane,
     (SELECT ord FROM notify_queue q WHERE q.lane = m.lane AND q.ord BETWEEN m.low AND m.cursor
         ORDER BY q.lane, q.ord LIMIT 1)
 FROM unnest($1::int2[], $2::int8[], $3::int8[]) AS m(lane, low, cursor)";
+
+const KEEP_MARKS: &str = "
+INSERT INTO notify_mark (lane, low) SELECT * FROM unnest($1::int2[], $2::int8[])
+ON CONFLICT (lane) DO UPDATE SET low = excluded.low";
 
 /// A moved row's order is its due time, as if it had been accepted then; a counter keeps rows of one instant apart, and goes
 /// on behind those that were moved before. Past its end places repeat, and what shares one is claimed all the same.
@@ -231,6 +235,22 @@ impl Postgres {
         rows.iter().map(rows::survey).collect()
     }
 
+    pub(in crate::store) async fn lane_marks(&self, channel: Channel) -> Outcome<Vec<(Lane, Order)>> {
+        let lanes = Lane::of(channel).map(Lane::code);
+        let sql = "SELECT lane, low FROM notify_mark WHERE lane = ANY($1)";
+        let rows = sqlx::query(sql).bind(&lanes[..]).fetch_all(&self.queue).await?;
+        rows.iter().map(|row| Ok((rows::lane(row, 0)?, row.try_get(1)?))).collect()
+    }
+
+    pub(in crate::store) async fn keep_lane_marks(&self, marks: &[LaneMark]) -> Outcome<()> {
+        sqlx::query(KEEP_MARKS)
+            .bind(marks.iter().map(|mark| mark.lane.code()).collect::<Vec<_>>())
+            .bind(marks.iter().map(|mark| mark.low).collect::<Vec<_>>())
+            .execute(&self.queue)
+            .await?;
+        Ok(())
+    }
+
     pub(in crate::store) async fn move_due(&self, now: Timestamp, limit: i64) -> Outcome<Vec<(Lane, Order)>> {
         let bits = i32::try_from(ORDER_COUNTER_BITS).unwrap_or(0);
         let rows = sqlx::query(MOVE_DUE).bind(now.0).bind(limit).bind(bits).fetch_all(&self.queue).await?;
@@ -267,7 +287,6 @@ impl Postgres {
     }
 
     pub(in crate::store) async fn depths(&self, cap: i64) -> Outcome<Vec<(Lane, i64)>> {
-        use crate::notification::Channel;
         let lanes: Vec<i16> = Channel::ALL.into_iter().flat_map(Lane::of).map(Lane::code).collect();
         let rows = sqlx::query(DEPTHS).bind(lanes).bind(cap).fetch_all(&self.queue).await?;
         rows.iter().map(|row| Ok((rows::lane(row, 0)?, row.try_get(1)?))).collect()

@@ -198,6 +198,20 @@ impl Sqlite {
         rows.iter().map(rows::survey).collect()
     }
 
+    pub(in crate::store) async fn lane_marks(&self, channel: Channel) -> Outcome<Vec<(Lane, Order)>> {
+        let lanes = Lane::of(channel).map(Lane::code);
+        let sql = "SELECT lane, low FROM notify_mark WHERE lane IN (SELECT value FROM json_each(?1))";
+        let rows = sqlx::query(sql).bind(json(&lanes)).fetch_all(&self.pools.readers).await?;
+        rows.iter().map(|row| Ok((rows::lane(row, 0)?, row.try_get(1)?))).collect()
+    }
+
+    pub(in crate::store) async fn keep_lane_marks(&self, marks: &[LaneMark]) -> Outcome<()> {
+        let sql = "INSERT OR REPLACE INTO notify_mark (lane, low) SELECT value ->> 0, value ->> 1 FROM json_each(?1)";
+        let marks: Vec<_> = marks.iter().map(|mark| (mark.lane.code(), mark.low)).collect();
+        sqlx::query(sql).bind(json(&marks)).execute(&self.pools.writer).await?;
+        Ok(())
+    }
+
     pub(in crate::store) async fn move_due(&self, now: Timestamp, limit: i64) -> Outcome<Vec<(Lane, Order)>> {
         if self.next_due().await?.is_none_or(|due| due > now) {
             return Ok(Vec::new());

@@ -1,0 +1,4 @@
+CREATE TABLE notify_mark (
+    lane INTEGER PRIMARY KEY,
+    low  INTEGER NOT NULL
+) STRICT;
