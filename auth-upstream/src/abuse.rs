@@ -12,7 +12,7 @@
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all, join4};
 use postern_common::Clock;
 use postern_common::cache::{Cache, CacheError};
 use sha2::{Digest, Sha256};
@@ -116,8 +116,8 @@ impl Abuse {
     /// `None` when an attempt must wait: the client reads what a wrong guess reads. The account's count goes up
     /// before the guess is looked at, so that guesses at the same time are no way around it.
     pub(crate) async fn admit(&self, door: Door, visitor: &Visitor, who: &str) -> Option<Attempt> {
-        let attempt = self.attempt(door, visitor, who).await;
-        if self.must_wait(&attempt).await {
+        let (attempt, must_wait) = self.attempt(door, visitor, who).await;
+        if must_wait {
             return None;
         }
         let Some(account) = &attempt.account else { return Some(attempt) };
@@ -132,8 +132,9 @@ impl Abuse {
 
     /// The same for somebody who names no account.
     pub(crate) async fn admit_stranger(&self, door: Door, visitor: &Visitor) -> Option<Attempt> {
-        let attempt = Attempt { door, account: None, places: self.places(door, visitor), known: None };
-        (!self.must_wait(&attempt).await).then_some(attempt)
+        let places = self.places(door, visitor);
+        let must_wait = self.is_any_held(&places).await;
+        (!must_wait).then_some(Attempt { door, account: None, places, known: None })
     }
 
     /// The guess was wrong.
@@ -155,40 +156,51 @@ impl Abuse {
     /// The guess was right: the account's failures are forgiven. Those of the address are not, because an attacker
     /// has an account, too.
     pub(crate) async fn succeeded(&self, attempt: Attempt) {
-        for key in attempt.account.into_iter().flat_map(|account| [wait_key(&account), account]) {
+        let keys = attempt.account.into_iter().flat_map(|account| [wait_key(&account), account]);
+        let forgiven = join_all(keys.map(async |key| {
             if self.shared.delete(&key).await.is_err() {
                 let _ = self.local.delete(&key).await;
             }
-        }
-        if let Some(known) = attempt.known {
-            // Best effort: without the cache a user is a stranger next time.
-            let _ = self.shared.set(&known, b"1", KNOWN).await;
-        }
+        }));
+        let remembered = async {
+            if let Some(known) = attempt.known {
+                // Best effort: without the cache a user is a stranger next time.
+                let _ = self.shared.set(&known, b"1", KNOWN).await;
+            }
+        };
+        join(forgiven, remembered).await;
     }
 
     /// Somebody who proved to be the account's holder by other means: the network is known from now on.
     pub(crate) async fn welcome(&self, visitor: &Visitor, who: &str) {
-        let attempt = self.attempt(Door::Password, visitor, who).await;
+        let (attempt, _) = self.attempt(Door::Password, visitor, who).await;
         self.succeeded(attempt).await;
     }
 
-    /// Whom this attempt counts against.
-    async fn attempt(&self, door: Door, visitor: &Visitor, who: &str) -> Attempt {
+    /// Whom this attempt counts against, and whether it must wait. What that may depend on is asked for at once: one round
+    /// trip.
+    async fn attempt(&self, door: Door, visitor: &Visitor, who: &str) -> (Attempt, bool) {
         let digest = account(who);
         let account = format!("{PREFIX}:{}:{digest}", door.name());
         let Some(address) = address(visitor) else {
-            return Attempt { door, account: Some(account), places: Vec::new(), known: None };
+            let must_wait = self.is_held(&account).await;
+            return (Attempt { door, account: Some(account), places: Vec::new(), known: None }, must_wait);
         };
         let network = network(address);
         let known = format!("{PREFIX}:known:{digest}:{network}");
+        let apart = format!("{account}:{network}");
+        let places = self.places(door, visitor);
+        let (found, apart_waits, account_waits, place_waits) =
+            join4(self.get(&known), self.is_held(&apart), self.is_held(&account), self.is_any_held(&places))
+                .await;
         // Whoever knows the password and not the code may be anybody, from wherever they signed in.
         let counts_alone = !matches!(door, Door::Confirm | Door::Factor);
-        if counts_alone && self.get(&known).await.is_some() {
-            let account = Some(format!("{account}:{network}"));
-            return Attempt { door, account, places: Vec::new(), known: Some(known) };
+        if counts_alone && found.is_some() {
+            let attempt = Attempt { door, account: Some(apart), places: Vec::new(), known: Some(known) };
+            return (attempt, apart_waits);
         }
-        let places = self.places(door, visitor);
-        Attempt { door, account: Some(account), places, known: Some(known) }
+        let attempt = Attempt { door, account: Some(account), places, known: Some(known) };
+        (attempt, account_waits || place_waits)
     }
 
     /// The keys of the visitor's address and network, with what each has free; none for this machine's own.
@@ -200,10 +212,8 @@ impl Abuse {
         vec![(key(&address.to_string()), self.limits.address), (key(&network(address)), self.limits.network)]
     }
 
-    async fn must_wait(&self, attempt: &Attempt) -> bool {
-        let places = attempt.places.iter().map(|(key, _)| key);
-        let waits = attempt.account.iter().chain(places).map(|key| self.is_held(key));
-        join_all(waits).await.contains(&true)
+    async fn is_any_held(&self, places: &[(String, u64)]) -> bool {
+        join_all(places.iter().map(|(key, _)| self.is_held(key))).await.contains(&true)
     }
 
     async fn count(&self, key: &str, window: Duration) -> u64 {

@@ -12,6 +12,7 @@ use postern_common::clock::Timestamp;
 use crate::fault::Fault;
 use crate::random;
 use crate::store::Store;
+use crate::user::User;
 
 /// How long a name must be quiet for its failures to be forgotten, in milliseconds.
 const QUIET_MS: i64 = 15 * 60 * 1000;
@@ -19,35 +20,55 @@ const QUIET_MS: i64 = 15 * 60 * 1000;
 /// The failures of one name in one pool.
 pub(crate) struct Lockout<'a> {
     store: &'a Store,
-    pool_id: &'a str,
+    pool_id: String,
     name: String,
 }
 
 impl<'a> Lockout<'a> {
-    /// `name` is the real username, or what was typed when no user has it.
-    pub(crate) fn of(store: &'a Store, pool_id: &'a str, name: &str) -> Self {
-        Self { store, pool_id, name: random::digest(&[&name.to_lowercase()]) }
+    /// Of a user.
+    pub(crate) fn of(store: &'a Store, user: &User) -> Self {
+        Self { store, pool_id: user.pool_id.clone(), name: user.username.clone() }
+    }
+
+    /// Of a name that nobody has.
+    pub(crate) fn of_nobody(store: &'a Store, pool_id: &str, typed: &str) -> Self {
+        Self { store, pool_id: pool_id.to_owned(), name: Self::nobody(typed) }
+    }
+
+    /// The name in the list of attempts where nobody has the one that was typed: it may be anything, even a password.
+    pub(crate) fn nobody(typed: &str) -> String {
+        random::digest(&[&typed.to_lowercase()])
+    }
+
+    /// The name in the list of attempts.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
     }
 
     /// Refuses while the name is locked, before anything is hashed.
     pub(crate) async fn admit(&self, now: Timestamp) -> Result<(), Fault> {
-        refuse_unless(self.store.locked_until(self.pool_id, &self.name).await? <= now.0)
+        Self::admit_after(self.store.locked_until(&self.pool_id, &self.name).await?, now)
+    }
+
+    /// Refuses until this instant, in Unix milliseconds.
+    pub(crate) fn admit_after(locked_until: i64, now: Timestamp) -> Result<(), Fault> {
+        refuse_unless(locked_until <= now.0)
     }
 
     /// Counts a wrong password. Refuses to say that it was wrong if the name was locked meanwhile.
     pub(crate) async fn failed(&self, now: Timestamp) -> Result<(), Fault> {
         let quiet_since = Timestamp(now.0 - QUIET_MS);
-        refuse_unless(self.store.count_failure((self.pool_id, &self.name), now, quiet_since).await?)
+        refuse_unless(self.store.count_failure((&self.pool_id, &self.name), now, quiet_since).await?)
     }
 
     /// Accepts a right password and forgets the failures. Refuses if the name was locked meanwhile.
     pub(crate) async fn succeeded(&self, now: Timestamp) -> Result<(), Fault> {
-        refuse_unless(self.store.forget_failures(self.pool_id, &self.name, now).await?)
+        refuse_unless(self.store.forget_failures(&self.pool_id, &self.name, now).await?)
     }
 
     /// Forgets the failures of a user who proved itself in another way.
     pub(crate) async fn forget(&self) -> Result<(), Fault> {
-        Ok(self.store.forget_attempts(self.pool_id, &self.name).await?)
+        Ok(self.store.forget_attempts(&self.pool_id, &self.name).await?)
     }
 }
 

@@ -4,7 +4,9 @@ use aws_config::default_provider::credentials::DefaultCredentialsChain;
 use aws_sdk_cognitoidentityprovider::Client;
 use aws_sdk_cognitoidentityprovider::config::retry::RetryConfig;
 use aws_sdk_cognitoidentityprovider::config::timeout::TimeoutConfig;
-use aws_sdk_cognitoidentityprovider::config::{Builder, Credentials, Region};
+use aws_sdk_cognitoidentityprovider::config::{
+    Builder, Credentials, IdentityCache, Region, StalledStreamProtectionConfig,
+};
 
 use super::IdentityConfig;
 use crate::Secret;
@@ -34,7 +36,7 @@ impl IdentityConfig {
     pub async fn client(&self, credentials: Option<AwsCredentials>) -> Client {
         let config = self.client_config();
         let config = match credentials {
-            None => config,
+            None => config.identity_cache(IdentityCache::no_cache()),
             Some(AwsCredentials::Static { access_key_id, secret_access_key, session_token }) => {
                 let session_token = session_token.map(|token| token.expose().to_owned());
                 let secret = secret_access_key.expose();
@@ -53,7 +55,7 @@ impl IdentityConfig {
     /// The same without credentials: for sign-in, refresh and registration.
     #[must_use]
     pub fn unsigned_client(&self) -> Client {
-        Client::from_conf(self.client_config().build())
+        Client::from_conf(self.client_config().identity_cache(IdentityCache::no_cache()).build())
     }
 
     fn client_config(&self) -> Builder {
@@ -65,6 +67,8 @@ impl IdentityConfig {
         let config = Builder::new()
             .region(Region::new(self.region.clone()))
             .timeout_config(timeouts)
+            // Answers are a few kilobytes, and the deadlines above bound a slow one.
+            .stalled_stream_protection(StalledStreamProtectionConfig::disabled())
             .retry_config(RetryConfig::standard().with_max_attempts(2));
         match &self.endpoint {
             Some(endpoint) => config.endpoint_url(endpoint.as_str()),

@@ -99,7 +99,7 @@ pub(super) async fn confirm_forgot(call: &Call<'_>, request: ConfirmForgot) -> R
     user.attributes.0.insert("email_verified".into(), "true".into());
     server.store.set_attributes(&user, now).await?;
     server.store.revoke_user(&user.pool_id, &user.username, now).await?;
-    Lockout::of(&server.store, &pool.id, &user.username).forget().await?;
+    Lockout::of(&server.store, &user).forget().await?;
     Ok(nothing())
 }
 
@@ -109,7 +109,7 @@ pub(super) async fn change(call: &Call<'_>, request: Change) -> Result<Value, Fa
     let pool = server.directory.pool(&pool_id)?;
     let mut user = server.known_user(&pool_id, &token.username).await?;
     call.note_user(&user);
-    let lockout = Lockout::of(&server.store, &pool_id, &user.username);
+    let lockout = Lockout::of(&server.store, &user);
     lockout.admit(server.clock.now()).await?;
     let previous = Secret::new(request.previous_password);
     let verified = server.hasher.verify(&previous, user.password.as_deref()).await?;

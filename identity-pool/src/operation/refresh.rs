@@ -12,7 +12,7 @@ use super::{Call, nothing};
 use crate::fault::{Fault, Kind};
 use crate::pool::Client;
 use crate::random;
-use crate::store::{FamilyOfUser, Rotation, SessionWrite};
+use crate::store::{FamilyOfUser, SessionWrite, Written};
 use crate::tokens::{self, SignIn};
 
 #[derive(Deserialize)]
@@ -74,12 +74,12 @@ pub(super) async fn rotate(call: &Call<'_>, request: Rotate) -> Result<Value, Fa
         grace_began,
     };
     match store.write_session(write).await? {
-        Rotation::Done => {
+        Written::Done => {
             let mut result = issue(call, &client, &found).await?;
             result["RefreshToken"] = fresh.into();
             Ok(json!({"AuthenticationResult": result}))
         }
-        Rotation::Reused => {
+        Written::Refused => {
             store.revoke_family(&family.family, now).await?;
             tracing::warn!(target: "audit", sub = user.sub, family = family.family, "refresh token reused");
             Err(Fault::new(Kind::RefreshTokenReuse, "Refresh Token has been reused"))

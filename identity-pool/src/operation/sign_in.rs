@@ -9,12 +9,12 @@ use uuid::Uuid;
 
 use super::{Call, challenge, refresh};
 use crate::fault::{Fault, Kind};
-use crate::hasher::Answer;
+use crate::hasher::{Answer, Verified};
 use crate::lockout::Lockout;
 use crate::pool::{Client, Pool};
 use crate::random;
 use crate::server::Server;
-use crate::store::{Family, SessionWrite};
+use crate::store::{Family, SessionWrite, Written};
 use crate::tokens::{self, SignIn};
 use crate::user::{Status, User};
 
@@ -84,104 +84,100 @@ async fn with_password(
     let password = Secret::from(parameter(parameters, "PASSWORD")?);
     // At sign-in the hash is over what was typed; everywhere else over the real username.
     client.check_secret_hash(parameters.get("SECRET_HASH").map(String::as_str), typed)?;
-    let found = call.server.typed_user(pool, typed).await?;
-    if let Some(user) = &found {
+    let attempted = call.server.store.attempted(pool, typed, &Lockout::nobody(typed)).await?;
+    if let Some(user) = &attempted.user {
         call.note_user(user);
     }
-    let user = prove_password(call.server, (client, pool), typed, found, &password).await?;
-    admit(call, client, &user).await
+    Lockout::admit_after(attempted.locked_until, call.server.clock.now())?;
+    let kept = attempted.user.as_ref().and_then(|user| user.password.as_deref());
+    let verified = call.server.hasher.verify(&password, kept).await?;
+    match (verified, attempted.user) {
+        (Verified { answer: Answer::Right, rehashed }, Some(user)) => {
+            if let Some(hash) = rehashed {
+                call.server.store.rehash(&user, &hash).await?;
+            }
+            admit(call, client, &user, &attempted.groups).await
+        }
+        (Verified { answer: Answer::Right | Answer::Wrong, .. }, found) => {
+            Err(refused(call.server, (client, pool), typed, found.as_ref()).await?)
+        }
+    }
 }
 
-/// Compares the password under the lockout. Known and unknown names do the same work.
-async fn prove_password(
+/// Counts a wrong password. Known and unknown names do the same work.
+async fn refused(
     server: &Server,
     (client, pool): (&Client, &Pool),
     typed: &str,
-    found: Option<User>,
-    password: &Secret,
-) -> Result<User, Fault> {
-    let name = found.as_ref().map_or(typed, |user| user.username.as_str());
-    let lockout = Lockout::of(&server.store, &pool.id, name);
-    lockout.admit(server.clock.now()).await?;
-    let kept = found.as_ref().and_then(|user| user.password.as_deref());
-    let verified = server.hasher.verify(password, kept).await?;
-    match (verified.answer, found) {
-        (Answer::Right, Some(user)) => {
-            lockout.succeeded(server.clock.now()).await?;
-            if let Some(hash) = verified.rehashed {
-                server.store.rehash(&user, &hash).await?;
-            }
-            Ok(user)
-        }
-        (Answer::Right | Answer::Wrong, found) => {
-            lockout.failed(server.clock.now()).await?;
-            if found.is_none() && !client.settings.prevent_user_existence_errors {
-                return Err(Fault::user_not_found());
-            }
-            Err(Fault::wrong_password())
-        }
-    }
+    found: Option<&User>,
+) -> Result<Fault, Fault> {
+    let lockout = match found {
+        Some(user) => Lockout::of(&server.store, user),
+        None => Lockout::of_nobody(&server.store, &pool.id, typed),
+    };
+    lockout.failed(server.clock.now()).await?;
+    let tells = found.is_none() && !client.settings.prevent_user_existence_errors;
+    Ok(if tells { Fault::user_not_found() } else { Fault::wrong_password() })
 }
 
 /// What a user who knows the password gets: tokens, a challenge, or the reason why neither.
-async fn admit(call: &Call<'_>, client: &Client, user: &User) -> Result<Value, Fault> {
-    if !user.is_enabled() {
-        return Err(Fault::user_disabled());
-    }
-    match user.status {
-        Status::Unconfirmed => Err(Fault::new(Kind::UserNotConfirmed, "User is not confirmed.")),
-        Status::ResetRequired => {
-            Err(Fault::new(Kind::PasswordResetRequired, "Password reset required for the user"))
+async fn admit(call: &Call<'_>, client: &Client, user: &User, groups: &[String]) -> Result<Value, Fault> {
+    let (lockout, now) = (Lockout::of(&call.server.store, user), call.server.clock.now());
+    let reason = match user.status {
+        _ if !user.is_enabled() => Fault::user_disabled(),
+        Status::Confirmed => {
+            let result = begin(call.server, client, user, groups).await?;
+            return Ok(json!({"AuthenticationResult": result, "ChallengeParameters": {}}));
+        }
+        Status::ForceChangePassword if user.temporary_until.is_none_or(|until| until >= now.0) => {
+            lockout.succeeded(now).await?;
+            return challenge::ask_new_password(call.server, client, user).await;
         }
         Status::ForceChangePassword => {
-            if user.temporary_until.is_some_and(|until| until < call.server.clock.now().0) {
-                return Err(Fault::not_authorized(
-                    "Temporary password has expired and must be reset by an administrator.",
-                ));
-            }
-            challenge::ask_new_password(call.server, client, user).await
+            Fault::not_authorized("Temporary password has expired and must be reset by an administrator.")
         }
-        Status::Confirmed => {
-            let result = begin(call.server, client, user).await?;
-            Ok(json!({"AuthenticationResult": result, "ChallengeParameters": {}}))
+        Status::Unconfirmed => Fault::new(Kind::UserNotConfirmed, "User is not confirmed."),
+        Status::ResetRequired => {
+            Fault::new(Kind::PasswordResetRequired, "Password reset required for the user")
         }
-    }
+    };
+    lockout.succeeded(now).await?;
+    Err(reason)
 }
 
-/// Begins a sign-in: a family with its first refresh token, an access and an ID token.
-pub(super) async fn begin(server: &Server, client: &Client, user: &User) -> Result<Value, Fault> {
+/// Begins a sign-in: a family with its first refresh token, an access and an ID token. Refuses when the password was reset, the
+/// user disabled or the name locked since the password was compared.
+pub(super) async fn begin(
+    server: &Server,
+    client: &Client,
+    user: &User,
+    groups: &[String],
+) -> Result<Value, Fault> {
     let now = server.clock.now();
     let token = random::token()?;
-    let family = Family {
-        family: Uuid::new_v4().to_string(),
-        client_id: client.id.clone(),
-        auth_time: now.unix_seconds(),
-        expires_at: now.plus(client.refresh_lifetime()).0,
-        revoked_at: None,
-    };
+    let lockout = Lockout::of(&server.store, user);
+    let (family, auth_time) = (Uuid::new_v4().to_string(), now.unix_seconds());
     let write = SessionWrite::Begin {
         pool_id: user.pool_id.clone(),
         username: user.username.clone(),
-        family: family.clone(),
+        password_version: user.password_version,
+        attempts: lockout.name().to_owned(),
+        now,
+        family: Family {
+            family: family.clone(),
+            client_id: client.id.clone(),
+            auth_time,
+            expires_at: now.plus(client.refresh_lifetime()).0,
+            revoked_at: None,
+        },
         hash: random::digest(&[&token]),
     };
-    server.store.write_session(write).await?;
-    let groups = still_the_same(server, user, &family).await?;
-    let (family, auth_time) = (family.family.as_str(), family.auth_time);
-    let sign_in = SignIn { client, user, groups: &groups, family, auth_time };
-    let mut result = tokens::issue(server, &sign_in).await?;
+    if server.store.write_session(write).await? == Written::Refused {
+        lockout.admit(now).await?;
+        return Err(Fault::wrong_password());
+    }
+    let mut result =
+        tokens::issue(server, &SignIn { client, user, groups, family: &family, auth_time }).await?;
     result["RefreshToken"] = token.into();
     Ok(result)
-}
-
-/// The groups of the user. Refuses when the password was reset, or the user disabled, since it was compared: whoever did that
-/// ended the sign-ins that it saw, and this one came after.
-async fn still_the_same(server: &Server, user: &User, family: &Family) -> Result<Vec<String>, Fault> {
-    match server.store.standing(user).await? {
-        Some(now) if now.enabled != 0 && now.password_version == user.password_version => Ok(now.groups),
-        Some(_) | None => {
-            server.store.revoke_family(&family.family, server.clock.now()).await?;
-            Err(Fault::wrong_password())
-        }
-    }
 }

@@ -16,16 +16,6 @@ pub(crate) struct GroupRow {
     pub(crate) updated_at: i64,
 }
 
-/// What may have changed of a user while its password was hashed.
-#[derive(Clone, Debug, sqlx::FromRow)]
-pub(crate) struct Standing {
-    pub(crate) enabled: i64,
-    pub(crate) password_version: i64,
-    /// The names of its groups, the one with the lowest precedence number first.
-    #[sqlx(skip)]
-    pub(crate) groups: Vec<String>,
-}
-
 /// A row that stands there once for each group of a user, or once if it is in none.
 #[derive(Debug, sqlx::FromRow)]
 pub(super) struct InGroup<T> {
@@ -82,18 +72,6 @@ impl Store {
             let done = sqlx::query(SQL).bind(pool_id).bind(name).execute(db).await;
             done.map(|done| done.rows_affected() == 1)
         })
-    }
-
-    /// Whether the user is enabled, the version of its password and its groups as they are now; `None` if it is gone.
-    pub(crate) async fn standing(&self, user: &User) -> Result<Option<Standing>, sqlx::Error> {
-        const SQL: &str = "SELECT u.enabled, u.password_version, g.name AS group_name FROM pool_user u
-            LEFT JOIN pool_membership m ON m.pool_id = u.pool_id AND m.username = u.username
-            LEFT JOIN pool_group g ON g.pool_id = m.pool_id AND g.name = m.group_name
-            WHERE u.pool_id = $1 AND u.username = $2 ORDER BY COALESCE(g.precedence, 2147483648), g.name";
-        let rows: Vec<InGroup<Standing>> = reading!(self, db => {
-            sqlx::query_as(SQL).bind(&user.pool_id).bind(&user.username).fetch_all(db).await
-        })?;
-        Ok(InGroup::gather(rows).map(|(standing, groups)| Standing { groups, ..standing }))
     }
 
     /// The user's groups, the one with the lowest precedence number first.

@@ -35,18 +35,29 @@ pub(crate) struct FamilyOfUser {
 
 /// What came of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Rotation {
+pub(crate) enum Written {
     Done,
-    /// The token was rotated before the grace began: someone uses a token that should be gone.
-    Reused,
+    /// What it rests on stands no longer; nothing was written.
+    Refused,
 }
 
 /// What a sign-in or a refresh writes.
 #[derive(Clone, Debug)]
 pub(crate) enum SessionWrite {
-    /// A new sign-in with its first refresh token.
-    Begin { pool_id: String, username: String, family: Family, hash: String },
-    /// A refresh token is marked as rotated and a new one added, if the old one is unused or within its grace.
+    /// A new sign-in with its first refresh token, and the name's failures forgotten: if the user is enabled, its
+    /// password still the one that was compared, and the name not locked.
+    Begin {
+        pool_id: String,
+        username: String,
+        password_version: i64,
+        /// The name in the list of attempts.
+        attempts: String,
+        now: Timestamp,
+        family: Family,
+        hash: String,
+    },
+    /// A refresh token is marked as rotated and a new one added, if the old one is unused or within its grace: else someone
+    /// uses a token that should be gone.
     Rotate { old: String, new: String, family: String, now: Timestamp, grace_began: Timestamp },
 }
 
@@ -60,48 +71,79 @@ pub(crate) struct ChallengeRow {
     pub(crate) expires_at: i64,
 }
 
-/// A write of a sign-in, whole in one execution: with SQLite each one is a wait for the thread that has the connection.
+/// A write of a sign-in, whole in one execution, which answers a row if it was done. With SQLite each execution is a wait for
+/// the thread that has the connection.
 pub(super) struct Statements {
-    pub(super) begin: &'static str,
-    pub(super) rotate: &'static str,
+    begin: &'static str,
+    rotate: &'static str,
 }
 
-pub(super) const SQLITE: Statements = Statements {
-    begin: "INSERT INTO pool_family (id, pool_id, client_id, username, auth_time, expires_at)
-            VALUES ($1, $2, $3, $4, $5, $6);
-        INSERT INTO pool_refresh_token (hash, family) VALUES ($7, $1)",
-    rotate: "UPDATE pool_refresh_token SET rotated_at = COALESCE(rotated_at, $2)
+macro_rules! sqlite {
+    (begin) => {
+        "INSERT INTO pool_family (id, pool_id, client_id, username, auth_time, expires_at)
+            SELECT $1, pool_id, $3, username, $5, $6 FROM pool_user
+            WHERE pool_id = $2 AND username = $4 AND enabled <> 0 AND password_version = $8 AND NOT EXISTS
+                (SELECT 1 FROM pool_attempt WHERE pool_id = $2 AND name = $9 AND locked_until > $10);
+        INSERT INTO pool_refresh_token (hash, family) SELECT $7, $1 WHERE changes() = 1 RETURNING hash;
+        DELETE FROM pool_attempt WHERE pool_id = $2 AND name = $9 AND EXISTS
+            (SELECT 1 FROM pool_family WHERE id = $1)"
+    };
+    (rotate) => {
+        "UPDATE pool_refresh_token SET rotated_at = COALESCE(rotated_at, $2)
             WHERE hash = $1 AND (rotated_at IS NULL OR rotated_at > $3);
-        INSERT INTO pool_refresh_token (hash, family) SELECT $4, $5 WHERE changes() = 1",
+        INSERT INTO pool_refresh_token (hash, family) SELECT $4, $5 WHERE changes() = 1 RETURNING hash"
+    };
+}
+
+/// Within a transaction.
+pub(super) const SQLITE: Statements = Statements { begin: sqlite!(begin), rotate: sqlite!(rotate) };
+
+/// The same with the transaction around it.
+pub(super) const SQLITE_ALONE: Statements = Statements {
+    begin: concat!("BEGIN IMMEDIATE; ", sqlite!(begin), "; COMMIT"),
+    rotate: concat!("BEGIN IMMEDIATE; ", sqlite!(rotate), "; COMMIT"),
 };
 
+/// The user is locked, so that whoever changes the password meanwhile finds the sign-in, or is found by it.
 const POSTGRES: Statements = Statements {
-    begin: "WITH begun AS (INSERT INTO pool_family (id, pool_id, client_id, username, auth_time, expires_at)
-            VALUES ($1, $2, $3, $4, $5, $6) RETURNING id)
-        INSERT INTO pool_refresh_token (hash, family) SELECT $7, id FROM begun",
+    begin: "WITH sound AS (SELECT pool_id, username FROM pool_user
+            WHERE pool_id = $2 AND username = $4 AND enabled <> 0 AND password_version = $8 FOR SHARE
+        ), begun AS (INSERT INTO pool_family (id, pool_id, client_id, username, auth_time, expires_at)
+            SELECT $1, pool_id, $3, username, $5, $6 FROM sound WHERE NOT EXISTS
+                (SELECT 1 FROM pool_attempt WHERE pool_id = $2 AND name = $9 AND locked_until > $10) RETURNING id
+        ), forgotten AS (DELETE FROM pool_attempt WHERE pool_id = $2 AND name = $9 AND EXISTS (SELECT 1 FROM begun))
+        INSERT INTO pool_refresh_token (hash, family) SELECT $7, id FROM begun RETURNING hash",
     rotate: "WITH marked AS (UPDATE pool_refresh_token SET rotated_at = COALESCE(rotated_at, $2)
             WHERE hash = $1 AND (rotated_at IS NULL OR rotated_at > $3) RETURNING hash)
-        INSERT INTO pool_refresh_token (hash, family) SELECT $4, $5 FROM marked",
+        INSERT INTO pool_refresh_token (hash, family) SELECT $4, $5 FROM marked RETURNING hash",
 };
+
+impl Statements {
+    /// The statement of a write, whose parameters are those of [`apply`].
+    pub(super) fn of(&self, write: &SessionWrite) -> &'static str {
+        match write {
+            SessionWrite::Begin { .. } => self.begin,
+            SessionWrite::Rotate { .. } => self.rotate,
+        }
+    }
+}
 
 /// Applies a [`SessionWrite`] to either store.
 macro_rules! apply {
     ($connection:expr, $statements:expr, $write:expr) => {{
+        let query = sqlx::query($statements.of($write));
         let query = match $write {
-            SessionWrite::Begin { pool_id, username, family, hash } => {
-                let query = sqlx::query($statements.begin).bind(&family.family).bind(pool_id);
-                let query = query.bind(&family.client_id).bind(username);
-                query.bind(family.auth_time).bind(family.expires_at).bind(hash)
+            SessionWrite::Begin { pool_id, username, password_version, attempts, now, family, hash } => {
+                let query = query.bind(&family.family).bind(pool_id).bind(&family.client_id).bind(username);
+                let query = query.bind(family.auth_time).bind(family.expires_at).bind(hash);
+                query.bind(password_version).bind(attempts).bind(now.0)
             }
-            SessionWrite::Rotate { old, new, family, now, grace_began } => sqlx::query($statements.rotate)
-                .bind(old)
-                .bind(now.0)
-                .bind(grace_began.0)
-                .bind(new)
-                .bind(family),
+            SessionWrite::Rotate { old, new, family, now, grace_began } => {
+                query.bind(old).bind(now.0).bind(grace_began.0).bind(new).bind(family)
+            }
         };
-        let done = query.execute($connection).await;
-        done.map(|done| if done.rows_affected() == 0 { Rotation::Reused } else { Rotation::Done })
+        let rows = query.fetch_all($connection).await;
+        rows.map(|rows| if rows.is_empty() { Written::Refused } else { Written::Done })
     }};
 }
 
@@ -123,7 +165,7 @@ impl Store {
     }
 
     /// Begins or goes on with a sign-in. Returns after the commit.
-    pub(crate) async fn write_session(&self, write: SessionWrite) -> Result<Rotation, sqlx::Error> {
+    pub(crate) async fn write_session(&self, write: SessionWrite) -> Result<Written, sqlx::Error> {
         match (&self.database, &self.grouped) {
             (Database::Postgres(pool), _) => apply!(pool, POSTGRES, &write),
             (Database::Sqlite(_), Some(grouped)) => grouped.write(write).await,

@@ -1,8 +1,11 @@
 //! Users.
 
 use postern_common::clock::Timestamp;
+use sqlx::{ColumnIndex, Decode, FromRow, Row, Type};
 
+use super::groups::InGroup;
 use super::{Store, reading, to_text, transaction, writing};
+use crate::pool::Pool;
 use crate::user::User;
 
 /// Where a listing goes on.
@@ -11,6 +14,17 @@ pub(crate) struct Page<'a> {
     /// The last username of the page before; empty for the first page.
     pub(crate) after: &'a str,
     pub(crate) limit: i64,
+}
+
+/// Whose password is tried.
+#[derive(Debug)]
+pub(crate) struct Attempted {
+    /// `None` where nobody has the name.
+    pub(crate) user: Option<User>,
+    /// The names of its groups, the one with the lowest precedence number first.
+    pub(crate) groups: Vec<String>,
+    /// When the name may be tried again, in Unix milliseconds; 0 when it was never locked.
+    pub(crate) locked_until: i64,
 }
 
 /// Which users a listing shows: those whose column is, or begins with, a value.
@@ -31,6 +45,25 @@ pub(crate) enum Column {
     Status,
 }
 
+// === impl Attempted ===
+
+impl<'r, R: Row> FromRow<'r, R> for Attempted
+where
+    User: FromRow<'r, R>,
+    &'static str: ColumnIndex<R>,
+    Option<String>: Decode<'r, R::Database> + Type<R::Database>,
+    Option<i64>: Decode<'r, R::Database> + Type<R::Database>,
+{
+    fn from_row(row: &'r R) -> Result<Self, sqlx::Error> {
+        let exists = row.try_get::<Option<String>, _>("username")?.is_some();
+        Ok(Self {
+            user: exists.then(|| User::from_row(row)).transpose()?,
+            groups: Vec::new(),
+            locked_until: row.try_get::<Option<i64>, _>("locked_until")?.unwrap_or(0),
+        })
+    }
+}
+
 impl Store {
     /// By real username, by `sub`, or by the address that the pool's users sign in with.
     pub(crate) async fn user(&self, pool_id: &str, name: &str) -> Result<Option<User>, sqlx::Error> {
@@ -40,6 +73,30 @@ impl Store {
         reading!(self, db => {
             sqlx::query_as(SQL).bind(pool_id).bind(name).bind(alias).fetch_optional(db).await
         })
+    }
+
+    /// Whose password is tried under what was typed, and until when that is locked: one question, whether the user exists or
+    /// not. `unknown` is the name in the list of attempts where nobody has the one that was typed.
+    pub(crate) async fn attempted(
+        &self,
+        pool: &Pool,
+        typed: &str,
+        unknown: &str,
+    ) -> Result<Attempted, sqlx::Error> {
+        const SQL: &str = "SELECT a.locked_until, g.name AS group_name, u.* FROM (SELECT 1) AS asked
+            LEFT JOIN (SELECT * FROM pool_user WHERE pool_id = $1 AND (username = $2 OR sub = $2 OR alias = $3)
+                ORDER BY username = $2 DESC LIMIT 1) u ON u.username = $2 OR $5 <> 0
+            LEFT JOIN pool_attempt a ON a.pool_id = $1 AND a.name = COALESCE(u.username, $4)
+            LEFT JOIN pool_membership m ON m.pool_id = u.pool_id AND m.username = u.username
+            LEFT JOIN pool_group g ON g.pool_id = m.pool_id AND g.name = m.group_name
+            ORDER BY COALESCE(g.precedence, 2147483648), g.name";
+        let (alias, by_address) = (typed.to_lowercase(), i64::from(pool.settings.email_usernames));
+        let rows: Vec<InGroup<Attempted>> = reading!(self, db => {
+            let query = sqlx::query_as(SQL).bind(&pool.id).bind(typed).bind(alias).bind(unknown);
+            query.bind(by_address).fetch_all(db).await
+        })?;
+        let (attempted, groups) = InGroup::gather(rows).ok_or(sqlx::Error::RowNotFound)?;
+        Ok(Attempted { groups, ..attempted })
     }
 
     pub(crate) async fn add_user(&self, user: &User) -> Result<(), sqlx::Error> {
