@@ -45,6 +45,30 @@ pub(crate) enum Column {
     Status,
 }
 
+/// A user by real username, `sub` or address. Three questions, each for a row of an index: one with `OR` reads every user of the
+/// pool in SQLite.
+macro_rules! named {
+    () => {
+        "SELECT * FROM (SELECT * FROM pool_user WHERE pool_id = $1 AND username = $2
+            UNION ALL SELECT * FROM pool_user WHERE pool_id = $1 AND sub = $2
+            UNION ALL SELECT * FROM pool_user WHERE pool_id = $1 AND alias = $3) AS named
+        ORDER BY username = $2 DESC LIMIT 1"
+    };
+}
+
+const NAMED: &str = named!();
+
+/// One row a group, or one if there is none; and one if there is no user.
+const ATTEMPTED: &str = concat!(
+    "SELECT a.locked_until, g.name AS group_name, u.* FROM (SELECT 1) AS asked LEFT JOIN (",
+    named!(),
+    ") u ON u.username = $2 OR $5 <> 0
+    LEFT JOIN pool_attempt a ON a.pool_id = $1 AND a.name = COALESCE(u.username, $4)
+    LEFT JOIN pool_membership m ON m.pool_id = u.pool_id AND m.username = u.username
+    LEFT JOIN pool_group g ON g.pool_id = m.pool_id AND g.name = m.group_name
+    ORDER BY COALESCE(g.precedence, 2147483648), g.name"
+);
+
 // === impl Attempted ===
 
 impl<'r, R: Row> FromRow<'r, R> for Attempted
@@ -67,11 +91,9 @@ where
 impl Store {
     /// By real username, by `sub`, or by the address that the pool's users sign in with.
     pub(crate) async fn user(&self, pool_id: &str, name: &str) -> Result<Option<User>, sqlx::Error> {
-        const SQL: &str = "SELECT * FROM pool_user WHERE pool_id = $1
-            AND (username = $2 OR sub = $2 OR alias = $3) ORDER BY username = $2 DESC LIMIT 1";
         let alias = name.to_lowercase();
         reading!(self, db => {
-            sqlx::query_as(SQL).bind(pool_id).bind(name).bind(alias).fetch_optional(db).await
+            sqlx::query_as(NAMED).bind(pool_id).bind(name).bind(alias).fetch_optional(db).await
         })
     }
 
@@ -83,16 +105,9 @@ impl Store {
         typed: &str,
         unknown: &str,
     ) -> Result<Attempted, sqlx::Error> {
-        const SQL: &str = "SELECT a.locked_until, g.name AS group_name, u.* FROM (SELECT 1) AS asked
-            LEFT JOIN (SELECT * FROM pool_user WHERE pool_id = $1 AND (username = $2 OR sub = $2 OR alias = $3)
-                ORDER BY username = $2 DESC LIMIT 1) u ON u.username = $2 OR $5 <> 0
-            LEFT JOIN pool_attempt a ON a.pool_id = $1 AND a.name = COALESCE(u.username, $4)
-            LEFT JOIN pool_membership m ON m.pool_id = u.pool_id AND m.username = u.username
-            LEFT JOIN pool_group g ON g.pool_id = m.pool_id AND g.name = m.group_name
-            ORDER BY COALESCE(g.precedence, 2147483648), g.name";
         let (alias, by_address) = (typed.to_lowercase(), i64::from(pool.settings.email_usernames));
         let rows: Vec<InGroup<Attempted>> = reading!(self, db => {
-            let query = sqlx::query_as(SQL).bind(&pool.id).bind(typed).bind(alias).bind(unknown);
+            let query = sqlx::query_as(ATTEMPTED).bind(&pool.id).bind(typed).bind(alias).bind(unknown);
             query.bind(by_address).fetch_all(db).await
         })?;
         let (attempted, groups) = InGroup::gather(rows).ok_or(sqlx::Error::RowNotFound)?;
@@ -218,5 +233,30 @@ impl Store {
             let query = sqlx::query_as(sql).bind(pool_id).bind(page.after).bind(page.limit).bind(value);
             query.fetch_all(db).await
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use postern_common::database::{Database, testing};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn finding_one_user_reads_no_other() {
+        let test = testing::sqlite().await;
+        let _store = Store::open(test.database.clone()).await.expect("tables");
+        let Database::Sqlite(sqlite) = &test.database else { panic!("SQLite") };
+        for sql in [NAMED, ATTEMPTED] {
+            let plan = format!("EXPLAIN QUERY PLAN {sql}");
+            let plan =
+                sqlx::query(sqlx::AssertSqlSafe(plan)).fetch_all(&sqlite.readers).await.expect("a plan");
+            let steps = plan.iter().map(|row| row.get::<String, _>("detail")).collect::<Vec<_>>();
+            let reads: Vec<_> = steps.iter().filter(|step| step.contains(" pool_")).collect();
+            assert!(reads.len() >= 3, "{steps:?}");
+            for read in reads {
+                assert!(read.starts_with("SEARCH") && read.contains("=? AND "), "{read}");
+            }
+        }
     }
 }
