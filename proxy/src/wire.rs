@@ -51,8 +51,6 @@ pub(crate) struct Wire {
     patience: Patience,
     watch: Watch,
     tunnel: AtomicBool,
-    /// Whether the client has ended its sending side.
-    has_ended: bool,
     /// Whether the stop has begun.
     stopping: bool,
     /// Whether a head was handed over that no hook has seen yet.
@@ -85,7 +83,6 @@ impl Wire {
             patience: Patience::default(),
             watch: Watch::new(),
             tunnel: AtomicBool::new(false),
-            has_ended: false,
             stopping: false,
             unheard: AtomicBool::new(false),
             frames: None,
@@ -236,15 +233,16 @@ impl Wire {
     }
 
     /// Nothing more belongs to this request: only whether the client is still there. What it sends already now
-    /// is the next request, and waits. One that has said all it has to say waits for its answer as well, and looks like
-    /// one that has left until it is written to.
+    /// is the next request, and waits.
     fn poll_presence(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.inbound.is_empty() && !self.has_ended {
+        if self.inbound.is_empty() {
             let mut space = [0; 512];
             let mut buf = ReadBuf::new(&mut space);
             if let Poll::Ready(done) = self.io()?.poll_read(cx, &mut buf) {
                 done?;
-                self.has_ended = buf.filled().is_empty();
+                if buf.filled().is_empty() {
+                    return Poll::Ready(Ok(()));
+                }
                 self.inbound.extend_from_slice(buf.filled());
             }
         }

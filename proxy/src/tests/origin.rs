@@ -122,10 +122,7 @@ async fn serve(mut stream: impl Stream, manner: Manner, record: Arc<Mutex<Vec<Ve
             Manner::LargeEvent => return large_event(stream).await,
             Manner::Surplus(pause) => return surplus(stream, pause, &record).await,
             Manner::Flood => return flood(stream).await,
-            Manner::Drip(pause) => {
-                drip(&mut stream, pause).await;
-                continue;
-            }
+            Manner::Drip(pause) => return drip(stream, pause).await,
             Manner::Upgrade if method == "GET " => return tunnel(stream, true).await,
             Manner::UpgradeAndLeave if method == "GET " => return tunnel(stream, false).await,
             Manner::Upgrade | Manner::UpgradeAndLeave => {
@@ -183,8 +180,7 @@ async fn flood(mut stream: impl Stream) {
     }
 }
 
-/// The connection stays, so that nothing but the length ends the body.
-async fn drip(stream: &mut impl Stream, pause: Duration) {
+async fn drip(mut stream: impl Stream, pause: Duration) {
     let mut written = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n").await;
     let mut pace = tokio::time::interval(pause);
     for _ in 0..10 {
@@ -193,6 +189,8 @@ async fn drip(stream: &mut impl Stream, pause: Duration) {
             written = stream.write_all(b".").await;
         }
     }
+    // It stays, so that nothing but the length ends the body.
+    std::future::pending::<()>().await;
 }
 
 async fn tunnel(mut stream: impl Stream, stays: bool) {

@@ -1,8 +1,4 @@
-use std::time::Duration;
-
-use tokio::io::AsyncWriteExt;
-
-use super::harness::{Gateway, WAYS, has_field};
+use super::harness::{Gateway, has_field};
 use super::origin::Manner;
 
 #[tokio::test]
@@ -104,32 +100,6 @@ async fn a_connection_carries_many_requests_pipelined_or_not() {
     let seen = gateway.origin.seen();
     assert_eq!(seen.len(), 4);
     assert!(seen[1].ends_with("3\r\nxyz\r\n0\r\n\r\n"), "{}", seen[1]);
-}
-
-/// The end of what it sends is no sign that a client has left: it may have nothing more to ask.
-#[tokio::test]
-async fn a_client_that_has_said_all_gets_its_answers() {
-    let drip = Gateway::start(Manner::Drip(Duration::from_millis(10))).await;
-    let hang = Gateway::with(Manner::Hang, "", "read_timeout = \"150ms\"").await;
-    for way in WAYS {
-        let get = format!("GET /open HTTP/1.1\r\nHost: h\r\n{way}\r\n");
-        let post = format!("POST /open HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n{way}\r\nabc");
-        for (asked, answers) in [(&get, 1), (&post, 1), (&format!("{get}{post}{get}"), 3)] {
-            let mut client = drip.connect().await;
-            client.write(asked).await;
-            client.stream.shutdown().await.expect("connected");
-            for _ in 0..answers {
-                let answer = client.answer().await.expect("an answer");
-                assert_eq!((answer.status, answer.body.as_str()), (200, ".........."), "{asked}");
-            }
-            assert!(client.is_closed().await, "{asked}");
-        }
-        let mut client = hang.connect().await;
-        client.write(&get).await;
-        client.stream.shutdown().await.expect("connected");
-        assert_eq!(client.answer().await.expect("an answer").code(), "upstream_timeout", "{way}");
-        assert!(client.is_closed().await, "{way}");
-    }
 }
 
 #[tokio::test]
