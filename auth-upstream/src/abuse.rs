@@ -116,7 +116,7 @@ impl Abuse {
     /// `None` when an attempt must wait: the client reads what a wrong guess reads. The account's count goes up
     /// before the guess is looked at, so that guesses at the same time are no way around it.
     pub(crate) async fn admit(&self, door: Door, visitor: &Visitor, who: &str) -> Option<Attempt> {
-        let (attempt, must_wait) = self.attempt(door, visitor, who).await;
+        let (attempt, must_wait) = Box::pin(self.attempt(door, visitor, who)).await;
         if must_wait {
             return None;
         }
@@ -173,7 +173,7 @@ impl Abuse {
 
     /// Somebody who proved to be the account's holder by other means: the network is known from now on.
     pub(crate) async fn welcome(&self, visitor: &Visitor, who: &str) {
-        let (attempt, _) = self.attempt(Door::Password, visitor, who).await;
+        let (attempt, _) = Box::pin(self.attempt(Door::Password, visitor, who)).await;
         self.succeeded(attempt).await;
     }
 

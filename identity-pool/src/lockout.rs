@@ -10,6 +10,7 @@
 use postern_common::clock::Timestamp;
 
 use crate::fault::Fault;
+use crate::pool::Pool;
 use crate::random;
 use crate::store::Store;
 use crate::user::User;
@@ -31,13 +32,19 @@ impl<'a> Lockout<'a> {
     }
 
     /// Of a name that nobody has.
-    pub(crate) fn of_nobody(store: &'a Store, pool_id: &str, typed: &str) -> Self {
-        Self { store, pool_id: pool_id.to_owned(), name: Self::nobody(typed) }
+    pub(crate) fn of_nobody(store: &'a Store, pool: &Pool, typed: &str) -> Self {
+        Self { store, pool_id: pool.id.clone(), name: Self::nobody(pool, typed) }
     }
 
-    /// The name in the list of attempts where nobody has the one that was typed: it may be anything, even a password.
-    pub(crate) fn nobody(typed: &str) -> String {
-        random::digest(&[&typed.to_lowercase()])
+    /// The name in the list of attempts where nobody has the one that was typed: a digest, for that may be anything, even a
+    /// password. Two spellings are one name where they would mean one user, and only there: whoever locks one learns
+    /// nothing from the other.
+    pub(crate) fn nobody(pool: &Pool, typed: &str) -> String {
+        if pool.settings.email_usernames && typed.contains('@') {
+            random::digest(&[&typed.to_lowercase()])
+        } else {
+            random::digest(&[typed])
+        }
     }
 
     /// The name in the list of attempts.

@@ -11,6 +11,7 @@ mod permit;
 mod plan;
 mod runner;
 mod signal;
+mod whole_look;
 mod worker;
 
 use std::sync::Arc;
@@ -18,7 +19,6 @@ use std::time::Duration;
 
 use postern_common::clock::Timestamp;
 use postern_common::{Clock, Shutdown};
-use tokio::task::JoinSet;
 
 pub use board::{Board, Desk};
 pub use finisher::{Ended, Ending, Finisher};
@@ -35,6 +35,7 @@ use crate::outlet::Standing;
 use crate::read::Recent;
 use crate::sequence::Sequence;
 use crate::store::{Claim, LaneMark, Store, StoreError, Survey};
+use whole_look::WholeLook;
 
 /// Most rows of one claim: beyond 200 nothing is gained, and the next claim may find something more urgent.
 const CLAIM: usize = 200;
@@ -43,9 +44,6 @@ const CLAIMS_PER_PASS: usize = 64;
 /// A transaction of another replica that commits this long after it took its orders is seen with the next look; one that
 /// commits later, with the next look from the beginning.
 const LATE_COMMIT: Duration = Duration::from_secs(2);
-/// How long after one look from the beginning of the lanes the next begins; over millions of dead rows one takes more than a
-/// second, and then it waits for so many times as long as the last one took.
-const WHOLE_LOOK: (Duration, u32) = (Duration::from_secs(15), 20);
 /// After so many looks the store is told where the lanes begin.
 const LOOKS_PER_MARK: u32 = 15;
 
@@ -64,16 +62,8 @@ pub struct Dispatcher {
     surveys: u32,
     /// What the store was last told of where each lane begins.
     kept: [Order; Lane::PER_CHANNEL],
-    whole: WholeLook,
+    whole_look: WholeLook,
     recent: Arc<Recent>,
-}
-
-/// The look at the lanes from their beginning: beside the claims, for it steps over every dead row.
-#[derive(Debug, Default)]
-struct WholeLook {
-    /// At most one, and when it began.
-    running: JoinSet<(Timestamp, Result<Vec<Survey>, StoreError>)>,
-    due: Option<Timestamp>,
 }
 
 /// What is known about one lane.
@@ -126,7 +116,7 @@ impl Dispatcher {
             lanes: [LaneState::default(); Lane::PER_CHANNEL],
             surveys: 0,
             kept: [0; Lane::PER_CHANNEL],
-            whole: WholeLook::default(),
+            whole_look: WholeLook::new(&means.store, &means.board),
             recent: Arc::clone(&means.recent),
         }
     }
@@ -140,15 +130,15 @@ impl Dispatcher {
                 () = shutdown.begun() => return,
                 () = self.desk.woken() => false,
                 _ = survey.tick() => true,
-                Some(Ok((began, found))) = self.whole.running.join_next() => {
-                    self.note_whole_look(began, found);
+                found = self.whole_look.found() => {
+                    self.note_found_below(&found);
                     false
                 }
             };
             let outcome = async {
-                if look {
+                if look || self.surveys == 0 {
                     self.survey().await?;
-                    self.begin_whole_look();
+                    self.whole_look.begin(self.marks(Some(0)), self.workers.dead());
                 }
                 self.pass().await
             };
@@ -166,7 +156,7 @@ impl Dispatcher {
     /// The store's.
     pub async fn survey(&mut self) -> Result<(), StoreError> {
         if self.surveys == 0 {
-            self.begin_at_the_marks().await?;
+            self.begin_at_the_marks().await;
         }
         let found = self.store.survey(&self.marks(None), &self.workers.dead()).await?;
         self.surveys = self.surveys.wrapping_add(1);
@@ -184,7 +174,7 @@ impl Dispatcher {
         }
         self.look_at_the_gate();
         if self.surveys.is_multiple_of(LOOKS_PER_MARK) {
-            self.keep_marks().await?;
+            self.keep_marks().await;
         }
         Ok(())
     }
@@ -197,14 +187,20 @@ impl Dispatcher {
         })
     }
 
-    /// A process that starts does not step over all that was claimed before it.
-    async fn begin_at_the_marks(&mut self) -> Result<(), StoreError> {
-        for (lane, low) in self.store.lane_marks(self.channel).await? {
+    /// A process that starts does not step over all that was claimed before it, where it is known; a place that was found
+    /// meanwhile stays.
+    async fn begin_at_the_marks(&mut self) {
+        let marks = self.store.lane_marks(self.channel).await.unwrap_or_else(|error| {
+            tracing::warn!(channel = self.channel.as_str(), %error, "cannot read where the lanes begin");
+            Vec::new()
+        });
+        for (lane, low) in marks {
             let low = low.min(self.recent_place());
             let state = &mut self.lanes[lane.index()];
-            (state.low, state.cursor) = (low, low - 1);
+            if state.cursor == 0 && state.head.is_none() {
+                (state.low, state.cursor) = (low, low - 1);
+            }
         }
-        Ok(())
     }
 
     /// Up to here others may still commit what they were given a place for.
@@ -212,43 +208,27 @@ impl Dispatcher {
         order_at(self.clock.now()) - order_at_duration(LATE_COMMIT)
     }
 
-    async fn keep_marks(&mut self) -> Result<(), StoreError> {
-        let cursors = self.lanes.map(|state| state.cursor);
-        if cursors != self.kept {
-            self.store.keep_lane_marks(&self.marks(None)).await?;
-            self.kept = cursors;
-        }
-        Ok(())
-    }
-
-    /// Begins a look from the beginning, when it is time and none is on its way.
-    fn begin_whole_look(&mut self) {
-        let now = self.clock.now();
-        if !self.whole.running.is_empty() || self.whole.due.is_some_and(|due| now < due) {
+    async fn keep_marks(&mut self) {
+        let lows = self.lanes.map(|state| state.low);
+        if lows == self.kept {
             return;
         }
-        let (store, marks, dead) = (self.store.clone(), self.marks(Some(0)), self.workers.dead());
-        self.whole.running.spawn(async move { (now, store.survey(&marks, &dead).await) });
+        match self.store.keep_lane_marks(&self.marks(None)).await {
+            Ok(()) => self.kept = lows,
+            Err(error) => {
+                tracing::warn!(channel = self.channel.as_str(), %error, "cannot keep where the lanes begin");
+            }
+        }
     }
 
-    /// What stands below where the lanes are looked at otherwise is looked at from now on.
-    fn note_whole_look(&mut self, began: Timestamp, found: Result<Vec<Survey>, StoreError>) {
-        let now = self.clock.now();
-        let (least, times) = WHOLE_LOOK;
-        self.whole.due = Some(now.plus(least.max(now.since(began) * times)));
-        match found {
-            Ok(found) => {
-                for survey in found {
-                    let state = &mut self.lanes[survey.lane.index()];
-                    state.step_back(survey.overlooked);
-                    state.low = state.low.min(survey.lowest.unwrap_or(Order::MAX));
-                    if survey.overlooked.is_some() {
-                        self.desk.mark_waiting(survey.lane);
-                    }
-                }
-            }
-            Err(error) => {
-                tracing::warn!(channel = self.channel.as_str(), %error, "cannot look at the queue from its beginning");
+    /// What a look from the beginning found is looked at from now on.
+    fn note_found_below(&mut self, found: &[Survey]) {
+        for survey in found {
+            let state = &mut self.lanes[survey.lane.index()];
+            state.step_back(survey.overlooked);
+            state.low = state.low.min(survey.lowest.unwrap_or(Order::MAX));
+            if survey.overlooked.is_some() {
+                self.desk.mark_waiting(survey.lane);
             }
         }
     }

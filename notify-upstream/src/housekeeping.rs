@@ -124,7 +124,7 @@ impl Mover {
         loop {
             let moved = self.store.move_due(self.clock.now(), MOVE).await?;
             for (lane, order) in &moved {
-                self.board.desk(lane.channel).note_moved(*lane, *order);
+                self.board.note_moved(*lane, *order);
             }
             total += moved.len();
             if moved.len() < usize::try_from(MOVE).unwrap_or(usize::MAX) {

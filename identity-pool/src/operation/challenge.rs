@@ -97,8 +97,7 @@ pub(super) async fn respond(call: &Call<'_>, request: Respond) -> Result<Value, 
         attributes::apply(&pool, &mut user, &written);
         call.server.store.set_attributes(&user, now).await?;
     }
-    let groups = call.server.store.groups_of(&user).await?.into_iter().map(|group| group.name);
-    let result = sign_in::begin(call.server, &client, &user, &groups.collect::<Vec<_>>()).await?;
+    let result = sign_in::begin(call.server, &client, &user, None).await?;
     Ok(json!({"AuthenticationResult": result, "ChallengeParameters": {}}))
 }
 

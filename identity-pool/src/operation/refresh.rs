@@ -74,7 +74,7 @@ pub(super) async fn rotate(call: &Call<'_>, request: Rotate) -> Result<Value, Fa
         grace_began,
     };
     match store.write_session(write).await? {
-        Written::Done => {
+        Written::Done { .. } => {
             let mut result = issue(call, &client, &found).await?;
             result["RefreshToken"] = fresh.into();
             Ok(json!({"AuthenticationResult": result}))

@@ -84,7 +84,7 @@ async fn with_password(
     let password = Secret::from(parameter(parameters, "PASSWORD")?);
     // At sign-in the hash is over what was typed; everywhere else over the real username.
     client.check_secret_hash(parameters.get("SECRET_HASH").map(String::as_str), typed)?;
-    let attempted = call.server.store.attempted(pool, typed, &Lockout::nobody(typed)).await?;
+    let attempted = call.server.store.attempted(pool, typed, &Lockout::nobody(pool, typed)).await?;
     if let Some(user) = &attempted.user {
         call.note_user(user);
     }
@@ -96,7 +96,7 @@ async fn with_password(
             if let Some(hash) = rehashed {
                 call.server.store.rehash(&user, &hash).await?;
             }
-            admit(call, client, &user, &attempted.groups).await
+            admit(call, client, &user).await
         }
         (Verified { answer: Answer::Right | Answer::Wrong, .. }, found) => {
             Err(refused(call.server, (client, pool), typed, found.as_ref()).await?)
@@ -113,7 +113,7 @@ async fn refused(
 ) -> Result<Fault, Fault> {
     let lockout = match found {
         Some(user) => Lockout::of(&server.store, user),
-        None => Lockout::of_nobody(&server.store, &pool.id, typed),
+        None => Lockout::of_nobody(&server.store, pool, typed),
     };
     lockout.failed(server.clock.now()).await?;
     let tells = found.is_none() && !client.settings.prevent_user_existence_errors;
@@ -121,12 +121,12 @@ async fn refused(
 }
 
 /// What a user who knows the password gets: tokens, a challenge, or the reason why neither.
-async fn admit(call: &Call<'_>, client: &Client, user: &User, groups: &[String]) -> Result<Value, Fault> {
+async fn admit(call: &Call<'_>, client: &Client, user: &User) -> Result<Value, Fault> {
     let (lockout, now) = (Lockout::of(&call.server.store, user), call.server.clock.now());
     let reason = match user.status {
         _ if !user.is_enabled() => Fault::user_disabled(),
         Status::Confirmed => {
-            let result = begin(call.server, client, user, groups).await?;
+            let result = begin(call.server, client, user, Some(&lockout)).await?;
             return Ok(json!({"AuthenticationResult": result, "ChallengeParameters": {}}));
         }
         Status::ForceChangePassword if user.temporary_until.is_none_or(|until| until >= now.0) => {
@@ -145,23 +145,22 @@ async fn admit(call: &Call<'_>, client: &Client, user: &User, groups: &[String])
     Err(reason)
 }
 
-/// Begins a sign-in: a family with its first refresh token, an access and an ID token. Refuses when the password was reset, the
-/// user disabled or the name locked since the password was compared.
+/// Begins a sign-in: a family with its first refresh token, an access and an ID token. Refuses when the password was reset or
+/// the user disabled since it was read, or the name is locked; where that counts, its failures are forgiven.
 pub(super) async fn begin(
     server: &Server,
     client: &Client,
     user: &User,
-    groups: &[String],
+    lockout: Option<&Lockout<'_>>,
 ) -> Result<Value, Fault> {
     let now = server.clock.now();
     let token = random::token()?;
-    let lockout = Lockout::of(&server.store, user);
     let (family, auth_time) = (Uuid::new_v4().to_string(), now.unix_seconds());
     let write = SessionWrite::Begin {
         pool_id: user.pool_id.clone(),
         username: user.username.clone(),
         password_version: user.password_version,
-        attempts: lockout.name().to_owned(),
+        attempts: lockout.map(|lockout| lockout.name().to_owned()),
         now,
         family: Family {
             family: family.clone(),
@@ -172,12 +171,14 @@ pub(super) async fn begin(
         },
         hash: random::digest(&[&token]),
     };
-    if server.store.write_session(write).await? == Written::Refused {
-        lockout.admit(now).await?;
+    let Written::Done { groups } = server.store.write_session(write).await? else {
+        if let Some(lockout) = lockout {
+            lockout.admit(now).await?;
+        }
         return Err(Fault::wrong_password());
-    }
-    let mut result =
-        tokens::issue(server, &SignIn { client, user, groups, family: &family, auth_time }).await?;
+    };
+    let sign_in = SignIn { client, user, groups: &groups, family: &family, auth_time };
+    let mut result = tokens::issue(server, &sign_in).await?;
     result["RefreshToken"] = token.into();
     Ok(result)
 }

@@ -57,7 +57,7 @@ async fn serve(sqlite: Sqlite, mut jobs: mpsc::Receiver<Job>) {
 async fn one_by_one(sqlite: &Sqlite, batch: &mut Vec<Job>) {
     for job in batch.drain(..) {
         let outcome = commit(sqlite, std::slice::from_ref(&job)).await;
-        let _ = job.done.send(outcome.map(|outcomes| outcomes.first().copied().unwrap_or(Written::Refused)));
+        let _ = job.done.send(outcome.map(|mut outcomes| outcomes.pop().unwrap_or(Written::Refused)));
     }
 }
 
@@ -88,14 +88,16 @@ async fn alone(sqlite: &Sqlite, write: &SessionWrite) -> Result<Written, sqlx::E
 #[cfg(test)]
 mod tests {
     use postern_common::clock::Timestamp;
-    use postern_common::database::testing;
+    use postern_common::database::{Database, testing};
+    use sqlx::Executor;
 
-    use super::super::{Family, Store, Stored};
+    use super::super::{Family, GroupRow, Store, Stored};
     use super::*;
     use crate::pool::{Client, ClientSettings, Pool, PoolSettings};
     use crate::user::{Status, User};
 
     const NOW: Timestamp = Timestamp(1_000_000);
+    const DONE: Written = Written::Done { groups: Vec::new() };
 
     async fn store_with_ada(database: &testing::TestDatabase) -> Store {
         let store = Store::open(database.database.clone()).await.expect("tables");
@@ -140,7 +142,7 @@ mod tests {
             pool_id: "p".into(),
             username: "ada".into(),
             password_version,
-            attempts: "ada".into(),
+            attempts: Some("ada".into()),
             now: NOW,
             family: Family {
                 family: format!("f{number}"),
@@ -161,7 +163,7 @@ mod tests {
             store.count_failure(("p", "ada"), NOW, quiet_since).await.expect("counted");
             // Each alone, then all of them in one transaction.
             let alone = store.write_session(begin(0, "c", 0)).await.expect("written");
-            assert_eq!(alone, Written::Done);
+            assert_eq!(alone, DONE);
             assert_eq!(store.locked_until("p", "ada").await.expect("read"), 0, "forgiven");
             assert_eq!(store.write_session(begin(1, "c", 1)).await.expect("answered"), Written::Refused);
             for _ in 0..5 {
@@ -175,6 +177,21 @@ mod tests {
             }
             store.forget_attempts("p", "ada").await.expect("forgotten");
             let ada = store.user("p", "ada").await.expect("read").expect("there");
+            for (name, precedence) in [("last", None), ("second", Some(2)), ("first", Some(1))] {
+                let group = GroupRow {
+                    pool_id: "p".into(),
+                    name: name.into(),
+                    description: None,
+                    precedence,
+                    created_at: 0,
+                    updated_at: 0,
+                };
+                store.add_group(&group).await.expect("a group");
+                store.join_group(&ada, name).await.expect("in it");
+            }
+            let in_groups = store.write_session(begin(21, "c", 0)).await.expect("written");
+            let groups = ["first", "second", "last"].map(str::to_owned).to_vec();
+            assert_eq!(in_groups, Written::Done { groups });
             store.set_enabled(&ada, false, NOW).await.expect("disabled");
             assert_eq!(store.write_session(begin(20, "c", 0)).await.expect("answered"), Written::Refused);
             for number in 1..=20 {
@@ -184,6 +201,30 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[tokio::test]
+    async fn a_lock_that_comes_while_a_sign_in_waits_stands() {
+        let test = testing::postgres().await;
+        let (store, Database::Postgres(pool)) = (store_with_ada(&test).await, &test.database) else {
+            panic!("PostgreSQL")
+        };
+        for _ in 0..4 {
+            store.count_failure(("p", "ada"), NOW, Timestamp(0)).await.expect("counted");
+        }
+        let mut other = pool.begin().await.expect("begins");
+        other.execute("UPDATE pool_user SET updated_at = 1").await.expect("holds the user");
+        let waiting = store.clone();
+        let sign_in = tokio::spawn(async move { waiting.write_session(begin(0, "c", 0)).await });
+        const WAITS: &str = "SELECT count(*) FROM pg_stat_activity
+            WHERE datname = current_database() AND wait_event_type = 'Lock'";
+        while sqlx::query_scalar::<_, i64>(WAITS).fetch_one(pool).await.expect("asks") == 0 {
+            tokio::task::yield_now().await;
+        }
+        store.count_failure(("p", "ada"), NOW, Timestamp(0)).await.expect("the fifth locks");
+        other.commit().await.expect("lets go");
+        assert_eq!(sign_in.await.expect("no panic").expect("answered"), Written::Refused);
+        assert_eq!(store.locked_until("p", "ada").await.expect("read"), NOW.0 + 1000, "still locked");
     }
 
     #[tokio::test]
@@ -208,7 +249,7 @@ mod tests {
                 now: Timestamp(10),
                 grace_began: Timestamp(10),
             };
-            assert_eq!(store.write_session(rotate.clone()).await.expect("written"), Written::Done);
+            assert_eq!(store.write_session(rotate.clone()).await.expect("written"), DONE);
             assert_eq!(store.write_session(rotate).await.expect("refused"), Written::Refused);
         }
     }

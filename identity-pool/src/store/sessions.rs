@@ -34,9 +34,10 @@ pub(crate) struct FamilyOfUser {
 }
 
 /// What came of a write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Written {
-    Done,
+    /// A new sign-in's user is in these groups now, the one with the lowest precedence number first.
+    Done { groups: Vec<String> },
     /// What it rests on stands no longer; nothing was written.
     Refused,
 }
@@ -44,14 +45,13 @@ pub(crate) enum Written {
 /// What a sign-in or a refresh writes.
 #[derive(Clone, Debug)]
 pub(crate) enum SessionWrite {
-    /// A new sign-in with its first refresh token, and the name's failures forgotten: if the user is enabled, its
-    /// password still the one that was compared, and the name not locked.
+    /// A new sign-in with its first refresh token: if the user is enabled, and its password still the one that was read.
     Begin {
         pool_id: String,
         username: String,
         password_version: i64,
-        /// The name in the list of attempts.
-        attempts: String,
+        /// The name in the list of attempts, whose failures are forgotten, if it is not locked: then nothing is written.
+        attempts: Option<String>,
         now: Timestamp,
         family: Family,
         hash: String,
@@ -71,7 +71,7 @@ pub(crate) struct ChallengeRow {
     pub(crate) expires_at: i64,
 }
 
-/// A write of a sign-in, whole in one execution, which answers a row if it was done. With SQLite each execution is a wait for
+/// A write of a sign-in, whole in one execution, which answers a row a group, and one at least, if it was done. With SQLite each execution is a wait for
 /// the thread that has the connection.
 pub(super) struct Statements {
     begin: &'static str,
@@ -84,14 +84,18 @@ macro_rules! sqlite {
             SELECT $1, pool_id, $3, username, $5, $6 FROM pool_user
             WHERE pool_id = $2 AND username = $4 AND enabled <> 0 AND password_version = $8 AND NOT EXISTS
                 (SELECT 1 FROM pool_attempt WHERE pool_id = $2 AND name = $9 AND locked_until > $10);
-        INSERT INTO pool_refresh_token (hash, family) SELECT $7, $1 WHERE changes() = 1 RETURNING hash;
+        INSERT INTO pool_refresh_token (hash, family) SELECT $7, $1 WHERE changes() = 1;
         DELETE FROM pool_attempt WHERE pool_id = $2 AND name = $9 AND EXISTS
-            (SELECT 1 FROM pool_family WHERE id = $1)"
+            (SELECT 1 FROM pool_family WHERE id = $1);
+        SELECT g.name FROM pool_family f
+            LEFT JOIN pool_membership m ON m.pool_id = f.pool_id AND m.username = f.username
+            LEFT JOIN pool_group g ON g.pool_id = m.pool_id AND g.name = m.group_name
+            WHERE f.id = $1 ORDER BY COALESCE(g.precedence, 2147483648), g.name"
     };
     (rotate) => {
         "UPDATE pool_refresh_token SET rotated_at = COALESCE(rotated_at, $2)
             WHERE hash = $1 AND (rotated_at IS NULL OR rotated_at > $3);
-        INSERT INTO pool_refresh_token (hash, family) SELECT $4, $5 WHERE changes() = 1 RETURNING hash"
+        INSERT INTO pool_refresh_token (hash, family) SELECT $4, $5 WHERE changes() = 1 RETURNING NULL"
     };
 }
 
@@ -104,19 +108,37 @@ pub(super) const SQLITE_ALONE: Statements = Statements {
     rotate: concat!("BEGIN IMMEDIATE; ", sqlite!(rotate), "; COMMIT"),
 };
 
-/// The user is locked, so that whoever changes the password meanwhile finds the sign-in, or is found by it.
+/// The user is locked, so that whoever changes the password meanwhile finds the sign-in, or is found by it. Failures are
+/// forgotten as they are when their row is locked, which may be later than what the statement sees: where there were some and
+/// none could be forgotten, the name has been locked.
 const POSTGRES: Statements = Statements {
     begin: "WITH sound AS (SELECT pool_id, username FROM pool_user
             WHERE pool_id = $2 AND username = $4 AND enabled <> 0 AND password_version = $8 FOR SHARE
+        ), forgotten AS (DELETE FROM pool_attempt a USING sound
+            WHERE a.pool_id = $2 AND a.name = $9 AND a.locked_until <= $10 RETURNING 1
         ), begun AS (INSERT INTO pool_family (id, pool_id, client_id, username, auth_time, expires_at)
-            SELECT $1, pool_id, $3, username, $5, $6 FROM sound WHERE NOT EXISTS
-                (SELECT 1 FROM pool_attempt WHERE pool_id = $2 AND name = $9 AND locked_until > $10) RETURNING id
-        ), forgotten AS (DELETE FROM pool_attempt WHERE pool_id = $2 AND name = $9 AND EXISTS (SELECT 1 FROM begun))
-        INSERT INTO pool_refresh_token (hash, family) SELECT $7, id FROM begun RETURNING hash",
+            SELECT $1, pool_id, $3, username, $5, $6 FROM sound WHERE EXISTS (SELECT 1 FROM forgotten)
+                OR NOT EXISTS (SELECT 1 FROM pool_attempt WHERE pool_id = $2 AND name = $9) RETURNING id
+        ), kept AS (INSERT INTO pool_refresh_token (hash, family) SELECT $7, id FROM begun)
+        SELECT g.name FROM begun
+            LEFT JOIN pool_membership m ON m.pool_id = $2 AND m.username = $4
+            LEFT JOIN pool_group g ON g.pool_id = m.pool_id AND g.name = m.group_name
+            ORDER BY COALESCE(g.precedence, 2147483648), g.name",
     rotate: "WITH marked AS (UPDATE pool_refresh_token SET rotated_at = COALESCE(rotated_at, $2)
             WHERE hash = $1 AND (rotated_at IS NULL OR rotated_at > $3) RETURNING hash)
-        INSERT INTO pool_refresh_token (hash, family) SELECT $4, $5 FROM marked RETURNING hash",
+        INSERT INTO pool_refresh_token (hash, family) SELECT $4, $5 FROM marked RETURNING NULL::text",
 };
+
+impl Written {
+    /// By what the statement answered.
+    pub(super) fn of(rows: Vec<Option<String>>) -> Self {
+        if rows.is_empty() {
+            Self::Refused
+        } else {
+            Self::Done { groups: rows.into_iter().flatten().collect() }
+        }
+    }
+}
 
 impl Statements {
     /// The statement of a write, whose parameters are those of [`apply`].
@@ -131,7 +153,7 @@ impl Statements {
 /// Applies a [`SessionWrite`] to either store.
 macro_rules! apply {
     ($connection:expr, $statements:expr, $write:expr) => {{
-        let query = sqlx::query($statements.of($write));
+        let query = sqlx::query_scalar::<_, Option<String>>($statements.of($write));
         let query = match $write {
             SessionWrite::Begin { pool_id, username, password_version, attempts, now, family, hash } => {
                 let query = query.bind(&family.family).bind(pool_id).bind(&family.client_id).bind(username);
@@ -142,8 +164,7 @@ macro_rules! apply {
                 query.bind(old).bind(now.0).bind(grace_began.0).bind(new).bind(family)
             }
         };
-        let rows = query.fetch_all($connection).await;
-        rows.map(|rows| if rows.is_empty() { Written::Refused } else { Written::Done })
+        query.fetch_all($connection).await.map(Written::of)
     }};
 }
 

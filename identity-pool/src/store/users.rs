@@ -3,7 +3,6 @@
 use postern_common::clock::Timestamp;
 use sqlx::{ColumnIndex, Decode, FromRow, Row, Type};
 
-use super::groups::InGroup;
 use super::{Store, reading, to_text, transaction, writing};
 use crate::pool::Pool;
 use crate::user::User;
@@ -21,8 +20,6 @@ pub(crate) struct Page<'a> {
 pub(crate) struct Attempted {
     /// `None` where nobody has the name.
     pub(crate) user: Option<User>,
-    /// The names of its groups, the one with the lowest precedence number first.
-    pub(crate) groups: Vec<String>,
     /// When the name may be tried again, in Unix milliseconds; 0 when it was never locked.
     pub(crate) locked_until: i64,
 }
@@ -58,15 +55,12 @@ macro_rules! named {
 
 const NAMED: &str = named!();
 
-/// One row a group, or one if there is none; and one if there is no user.
+/// One row, whether there is a user or not.
 const ATTEMPTED: &str = concat!(
-    "SELECT a.locked_until, g.name AS group_name, u.* FROM (SELECT 1) AS asked LEFT JOIN (",
+    "SELECT a.locked_until, u.* FROM (SELECT 1) AS asked LEFT JOIN (",
     named!(),
     ") u ON u.username = $2 OR $5 <> 0
-    LEFT JOIN pool_attempt a ON a.pool_id = $1 AND a.name = COALESCE(u.username, $4)
-    LEFT JOIN pool_membership m ON m.pool_id = u.pool_id AND m.username = u.username
-    LEFT JOIN pool_group g ON g.pool_id = m.pool_id AND g.name = m.group_name
-    ORDER BY COALESCE(g.precedence, 2147483648), g.name"
+    LEFT JOIN pool_attempt a ON a.pool_id = $1 AND a.name = COALESCE(u.username, $4)"
 );
 
 // === impl Attempted ===
@@ -82,7 +76,6 @@ where
         let exists = row.try_get::<Option<String>, _>("username")?.is_some();
         Ok(Self {
             user: exists.then(|| User::from_row(row)).transpose()?,
-            groups: Vec::new(),
             locked_until: row.try_get::<Option<i64>, _>("locked_until")?.unwrap_or(0),
         })
     }
@@ -106,12 +99,10 @@ impl Store {
         unknown: &str,
     ) -> Result<Attempted, sqlx::Error> {
         let (alias, by_address) = (typed.to_lowercase(), i64::from(pool.settings.email_usernames));
-        let rows: Vec<InGroup<Attempted>> = reading!(self, db => {
+        reading!(self, db => {
             let query = sqlx::query_as(ATTEMPTED).bind(&pool.id).bind(typed).bind(alias).bind(unknown);
-            query.bind(by_address).fetch_all(db).await
-        })?;
-        let (attempted, groups) = InGroup::gather(rows).ok_or(sqlx::Error::RowNotFound)?;
-        Ok(Attempted { groups, ..attempted })
+            query.bind(by_address).fetch_one(db).await
+        })
     }
 
     pub(crate) async fn add_user(&self, user: &User) -> Result<(), sqlx::Error> {
@@ -252,11 +243,12 @@ mod tests {
             let plan =
                 sqlx::query(sqlx::AssertSqlSafe(plan)).fetch_all(&sqlite.readers).await.expect("a plan");
             let steps = plan.iter().map(|row| row.get::<String, _>("detail")).collect::<Vec<_>>();
-            let reads: Vec<_> = steps.iter().filter(|step| step.contains(" pool_")).collect();
-            assert!(reads.len() >= 3, "{steps:?}");
-            for read in reads {
-                assert!(read.starts_with("SEARCH") && read.contains("=? AND "), "{read}");
-            }
+            let reads: Vec<_> = steps.iter().filter(|step| step.starts_with("SEARCH")).collect();
+            assert!(reads.len() >= 3 && reads.iter().all(|read| read.contains("=? AND ")), "{steps:?}");
+            // What the question itself has made.
+            let made = ["CONSTANT ROW", "asked", "named", "u LEFT-JOIN"];
+            let mut scans = steps.iter().filter_map(|step| step.strip_prefix("SCAN "));
+            assert!(scans.all(|scanned| made.contains(&scanned)), "{steps:?}");
         }
     }
 }

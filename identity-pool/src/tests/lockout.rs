@@ -88,3 +88,21 @@ async fn more_sign_ins_than_fit_the_queue_are_refused_before_hashing() {
     }
     assert!(refused >= 10, "{refused} of 20 refused");
 }
+
+#[tokio::test]
+async fn a_lock_tells_nobody_whether_the_name_is_a_users() {
+    over_both(|pool| async move {
+        let mut answers = Vec::new();
+        for (name, in_capitals) in [("notify", "NOTIFY"), ("nobody", "NOBODY")] {
+            for _ in 0..5 {
+                pool.initiate(pool.service(), name, "Wrong-Horse-9").await.expect_err("wrong");
+            }
+            let again = pool.initiate(pool.service(), name, "Wrong-Horse-9").await.expect_err("locked");
+            assert_eq!(again, LOCKED);
+            answers
+                .push(pool.initiate(pool.service(), in_capitals, "Wrong-Horse-9").await.expect_err("wrong"));
+        }
+        assert_eq!(answers[0], answers[1], "another name, whether a user has the first or not");
+    })
+    .await;
+}

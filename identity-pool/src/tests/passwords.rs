@@ -106,10 +106,16 @@ async fn a_password_that_an_administrator_gave_must_be_replaced() {
         assert!(alias.contains("Unable to verify secret hash"), "{alias}");
         let weak = respond(&sub, &sub, "weak").await.expect_err("weak");
         assert!(weak.starts_with("InvalidPasswordException"), "{weak}");
+        for _ in 0..5 {
+            pool.sign_in(EMAIL, "Wrong-Horse-9")
+                .await
+                .expect_err("a stranger guesses, and the name is locked");
+        }
         let done = respond(&sub, &sub, NEW_PASSWORD).await.expect("replaced");
         assert!(done.authentication_result().is_some());
         let again = respond(&sub, &sub, PASSWORD).await.expect_err("used");
         assert!(again.contains("Invalid session"), "{again}");
+        pool.clock.advance(Duration::from_millis(1001));
         assert!(pool.sign_in(EMAIL, NEW_PASSWORD).await.is_ok());
     })
     .await;

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 
 use super::{GateState, Permit, Permits};
 use crate::notification::{Channel, Lane, Order, Priority};
@@ -13,6 +13,9 @@ pub struct Board {
     desks: [Arc<Desk>; 3],
     /// What the other replicas are to be told: lanes and the lowest place in each.
     pub(super) news: watch::Sender<BTreeMap<i16, Order>>,
+    /// Whose turn it is to look at its lanes from their beginning: one channel at a time, so that the queue's connections
+    /// are left to claims.
+    pub(super) whole_looks: Arc<Semaphore>,
 }
 
 /// One channel's desk.
@@ -40,7 +43,7 @@ impl Board {
     #[must_use]
     pub fn new(permits: [usize; 3]) -> Self {
         let desks = permits.map(|permits| Arc::new(Desk::new(permits)));
-        Self { desks, news: watch::Sender::new(BTreeMap::new()) }
+        Self { desks, news: watch::Sender::new(BTreeMap::new()), whole_looks: Arc::new(Semaphore::new(1)) }
     }
 
     /// The desk of a channel.

@@ -114,6 +114,16 @@ impl Board {
     /// Rows were left waiting in a lane from this place on: this replica looks, and the others are told.
     pub fn leave_waiting(&self, lane: Lane, order: Order) {
         self.desk(lane.channel).mark_waiting(lane);
+        self.tell(lane, order);
+    }
+
+    /// A row was moved to this place, maybe below what any replica has claimed already: all are told.
+    pub fn note_moved(&self, lane: Lane, order: Order) {
+        self.desk(lane.channel).note_moved(lane, order);
+        self.tell(lane, order);
+    }
+
+    fn tell(&self, lane: Lane, order: Order) {
         self.news.send_modify(|news: &mut News| {
             news.entry(lane.code()).and_modify(|lowest| *lowest = order.min(*lowest)).or_insert(order);
         });

@@ -41,6 +41,30 @@ async fn another_replica_hears_of_what_was_left_waiting_and_claims_it_without_lo
 }
 
 #[tokio::test]
+async fn another_replica_hears_of_what_was_moved_below_what_it_has_claimed() {
+    let test = testing::postgres().await;
+    let store = Store::open(&test.database, 4).await.expect("opens");
+    store.keep_house(START, Timestamp(0)).await.expect("partitions");
+    let clock = clock();
+    let (mut mover, mut other) = (Rig::new(&store, &clock, 1).await, Rig::new(&store, &clock, 8).await);
+    let voice = Voice::new(store.clone(), Arc::clone(&mover.board)).expect("shared");
+    let others_voice = Voice::new(store.clone(), Arc::clone(&other.board)).expect("shared");
+    let mut ear = others_voice.ear().await.expect("listens").expect("shared");
+    let mut later = draft(Priority::Normal);
+    later.request.send_at = Some(after(1));
+    mover.submit(later, None).await.expect("accepted");
+    clock.advance(Duration::from_secs(5));
+    mover.accept(Priority::Normal).await;
+    assert_eq!(other.step().await, 1, "what came after it was due has been claimed");
+    mover.mover.step().await.expect("moves");
+    assert_eq!(other.dispatcher.pass().await.expect("claims"), 0);
+    voice.step().await.expect("tells");
+    ear.step().await.expect("hears");
+    assert_eq!(other.dispatcher.pass().await.expect("claims"), 1);
+    other.settle().await;
+}
+
+#[tokio::test]
 async fn a_store_of_one_process_has_nobody_to_tell() {
     let test = testing::sqlite().await;
     let store = Store::open(&test.database, 4).await.expect("opens");
