@@ -22,6 +22,9 @@ pub(crate) struct Settings {
     /// Only this part of the table, such as `cost`; the results then hold nothing else.
     #[arg(long)]
     only: Option<String>,
+    /// Everything but this part, such as `held`, which takes half an hour.
+    #[arg(long, conflicts_with = "only")]
+    without: Option<String>,
     /// Folder with the programs that are measured.
     #[arg(long)]
     binaries: PathBuf,
@@ -56,6 +59,7 @@ pub(crate) struct Bench {
     /// The address of the Redis server of the run.
     pub(crate) redis: Option<String>,
     only: Option<String>,
+    without: Option<String>,
     folder: PathBuf,
 }
 
@@ -79,6 +83,7 @@ impl Bench {
             postgres: settings.postgres.clone().zip(settings.postgres_pid),
             redis: settings.redis.clone(),
             only: settings.only.clone(),
+            without: settings.without.clone(),
             folder,
         })
     }
@@ -90,7 +95,7 @@ impl Bench {
 
     /// Whether a part of the table is to be measured.
     pub(crate) fn wants(&self, part: &str) -> bool {
-        self.only.as_ref().is_none_or(|only| only == part)
+        self.only.as_ref().is_none_or(|only| only == part) && self.without.as_deref() != Some(part)
     }
 
     /// One of two by how long the run may take.

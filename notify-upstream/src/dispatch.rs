@@ -44,6 +44,8 @@ const CLAIMS_PER_PASS: usize = 64;
 /// A transaction of another replica that commits this long after it took its orders is seen with the next look; one that
 /// commits later, with the next look from the beginning.
 const LATE_COMMIT: Duration = Duration::from_secs(2);
+/// What was accepted longer ago has been committed, or never will be: the server ends a statement after 10 s.
+const SETTLED: Duration = Duration::from_secs(15);
 /// After so many looks the store is told where the lanes begin.
 const LOOKS_PER_MARK: u32 = 15;
 
@@ -69,7 +71,7 @@ pub struct Dispatcher {
 /// What is known about one lane.
 #[derive(Clone, Copy, Debug, Default)]
 struct LaneState {
-    /// Everything up to here has been claimed once.
+    /// Everything up to here has been claimed once, or was born leased.
     cursor: Order,
     /// Nothing that can be claimed stands below.
     low: Order,
@@ -160,12 +162,16 @@ impl Dispatcher {
         }
         let found = self.store.survey(&self.marks(None), &self.workers.dead()).await?;
         self.surveys = self.surveys.wrapping_add(1);
-        let recent = self.recent_place();
+        let (recent, settled) = (self.place_before(LATE_COMMIT), self.place_before(SETTLED));
         for survey in found {
             let state = &mut self.lanes[survey.lane.index()];
             state.step_back(survey.overlooked);
             state.low = survey.lowest.unwrap_or(Order::MAX).min(recent).min(state.cursor);
             state.head = survey.overlooked.or(survey.head);
+            if state.head.is_none() {
+                // What was born leased is nobody's to claim, and is not stepped over for ever.
+                state.cursor = state.cursor.max(settled);
+            }
             let age = state.head.map(|head| self.clock.now().since(order_time(head)));
             self.metrics.oldest(survey.lane, age.unwrap_or_default());
             if age.is_some() {
@@ -195,7 +201,7 @@ impl Dispatcher {
             Vec::new()
         });
         for (lane, low) in marks {
-            let low = low.min(self.recent_place());
+            let low = low.min(self.place_before(LATE_COMMIT));
             let state = &mut self.lanes[lane.index()];
             if state.cursor == 0 && state.head.is_none() {
                 (state.low, state.cursor) = (low, low - 1);
@@ -203,9 +209,9 @@ impl Dispatcher {
         }
     }
 
-    /// Up to here others may still commit what they were given a place for.
-    fn recent_place(&self) -> Order {
-        order_at(self.clock.now()) - order_at_duration(LATE_COMMIT)
+    /// The place of what was accepted so long ago.
+    fn place_before(&self, ago: Duration) -> Order {
+        order_at(self.clock.now()) - order_at_duration(ago)
     }
 
     async fn keep_marks(&mut self) {

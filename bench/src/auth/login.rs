@@ -18,54 +18,89 @@ fn body(email: &str, password: &str) -> String {
     format!("{{\"email\":\"{email}\",\"password\":\"{password}\"}}")
 }
 
+/// CPU in milliseconds: of the upstream, of the pool's threads that hash, and of its others.
+#[derive(Clone, Copy)]
+struct Cost {
+    upstream: f64,
+    hash: f64,
+    pool: f64,
+}
+
+/// What was spent until now, the hashing apart.
+fn spent(service: &Service) -> io::Result<Cost> {
+    let hashing = |name: &str| name.starts_with("argon2");
+    let pool = service.standalone.id();
+    Ok(Cost {
+        upstream: service.process.cpu_ns()? as f64 / 1e6,
+        hash: process::threads_cpu_ns(pool, hashing)? as f64 / 1e6,
+        pool: process::threads_cpu_ns(pool, |name| !hashing(name))? as f64 / 1e6,
+    })
+}
+
+/// What each of so many costs beyond what the same time costs when nothing happens.
+fn each(before: Cost, after: Cost, idle_a_second: Cost, took: Duration, count: f64) -> Cost {
+    let of = |before: f64, after: f64, idle: f64| (after - before - idle * took.as_secs_f64()) / count;
+    Cost {
+        upstream: of(before.upstream, after.upstream, idle_a_second.upstream),
+        hash: of(before.hash, after.hash, 0.0),
+        pool: of(before.pool, after.pool, idle_a_second.pool),
+    }
+}
+
 /// CPU of a password login beside that of the threads that hash, and beside what both processes take in the same
-/// time when nobody signs in: the one that is the pool is a standalone, with a gateway and a queue of its own.
+/// time when nobody signs in: the one that is the pool is a standalone, with a gateway and a queue of its own. One login after
+/// the other, and four at a time, so that every core hashes.
 pub(super) fn overhead(bench: &Bench, service: &Service, report: &mut Report) -> io::Result<()> {
-    let logins = bench.pick(20, 100);
+    let logins: u32 = bench.pick(20, 100);
     let email = "login@example.com";
     service.register(email)?;
-    let mut client = Client::connect(service.address)?;
     let body = body(email, PASSWORD);
-    client.ask("POST", "/auth/login", &[], &body)?.expect(200)?;
-    let hashing = |name: &str| name.starts_with("argon2");
-    let pool_id = service.standalone.id();
-    let costs = || -> io::Result<(u64, u64, u64)> {
-        Ok((
-            service.process.cpu_ns()?,
-            process::threads_cpu_ns(pool_id, |name| !hashing(name))?,
-            process::threads_cpu_ns(pool_id, hashing)?,
-        ))
-    };
-    let idle_s = bench.pick(3, 10);
-    progress(&format!("login: {idle_s} s of nothing"));
-    let before = costs()?;
-    std::thread::sleep(Duration::from_secs(idle_s));
-    let after = costs()?;
-    let idle = |after: u64, before: u64| after.saturating_sub(before) as f64 / 1e6 / idle_s as f64;
-    let (upstream_idle, pool_idle) = (idle(after.0, before.0), idle(after.1, before.1));
-    let (before, began) = (costs()?, Instant::now());
-    for login in 1..=logins {
-        progress(&format!("login: {login} of {logins}"));
-        client.ask("POST", "/auth/login", &[], &body)?.expect(200)?;
+    let one = |client: &mut Client| client.ask("POST", "/auth/login", &[], &body)?.expect(200).map(drop);
+    one(&mut Client::connect(service.address)?)?;
+    let quiet = Duration::from_secs(bench.pick(3, 10));
+    progress(&format!("login: {} s of nothing", quiet.as_secs()));
+    let before = spent(service)?;
+    std::thread::sleep(quiet);
+    let nothing = Cost { upstream: 0.0, hash: 0.0, pool: 0.0 };
+    let idle = each(before, spent(service)?, nothing, quiet, quiet.as_secs_f64());
+    let mut rows = Vec::new();
+    let mut costs = Vec::new();
+    for at_once in [1, 4] {
+        progress(&format!("login: {logins} times {at_once}"));
+        let (before, began) = (spent(service)?, Instant::now());
+        std::thread::scope(|scope| {
+            let people = (0..at_once).map(|_| {
+                scope.spawn(|| {
+                    let mut client = Client::connect(service.address)?;
+                    (0..logins).try_for_each(|_| one(&mut client))
+                })
+            });
+            let people: Vec<_> = people.collect();
+            people.into_iter().try_for_each(|person| person.join().expect("no panic"))
+        })?;
+        let cost = each(before, spent(service)?, idle, began.elapsed(), f64::from(at_once * logins));
+        rows.push(vec![
+            at_once.to_string(),
+            format!("{:.1}", cost.hash),
+            format!("{:.2}", cost.pool),
+            format!("{:.2}", cost.upstream),
+        ]);
+        costs.push(cost);
     }
     progress("");
-    let after = costs()?;
-    let each_s = began.elapsed().as_secs_f64() / f64::from(logins);
-    let each = |after: u64, before: u64| after.saturating_sub(before) as f64 / 1e6 / f64::from(logins);
-    let upstream = each(after.0, before.0) - upstream_idle * each_s;
-    let pool = each(after.1, before.1) - pool_idle * each_s;
-    let hash = each(after.2, before.2);
     report.sheets.push(Sheet {
-        title: format!("Password login, {logins} in a row"),
-        columns: vec!["argon2id, ms of CPU", "rest of the pool, ms", "upstream, ms"],
-        rows: vec![vec![format!("{hash:.1}"), format!("{pool:.2}"), format!("{upstream:.2}")]],
+        title: "Password login".to_owned(),
+        columns: vec!["at a time", "argon2id, ms of CPU", "rest of the pool, ms", "upstream, ms"],
+        rows,
     });
+    let cost = costs[0];
     let what = "password login: CPU of everything but argon2id";
-    let figure = Figure::number(what, Bound::AtMost(1.0), upstream + pool, " ms");
+    let figure = Figure::number(what, Bound::AtMost(1.0), cost.upstream + cost.pool, " ms");
     report.figures.push(figure.noting(&format!(
-        "argon2id {hash:.1} ms; idle, {upstream_idle:.1} and {pool_idle:.1} ms a second are taken off"
+        "argon2id {:.1} ms; idle, {:.1} and {:.1} ms a second are taken off",
+        cost.hash, idle.upstream, idle.pool
     )));
-    report.rounds["login"] = json!({"upstreamMs": upstream, "poolMs": pool, "argon2Ms": hash});
+    report.rounds["login"] = json!({"upstreamMs": cost.upstream, "poolMs": cost.pool, "argon2Ms": cost.hash});
     Ok(())
 }
 

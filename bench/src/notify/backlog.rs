@@ -18,12 +18,18 @@ pub(super) const HIGH: u8 = 2;
 pub(super) const NORMAL: u8 = 4;
 pub(super) const LOW: u8 = 6;
 
-/// Puts notifications into the queue, as if they had been accepted long ago.
-pub(super) fn fill(postgres: &Postgres, database: &str, lane: u8, rows: u32) -> io::Result<()> {
+/// Puts notifications into the queue, as if they had been accepted so many seconds ago.
+pub(super) fn fill(
+    postgres: &Postgres,
+    database: &str,
+    lane: u8,
+    rows: u32,
+    seconds_ago: u32,
+) -> io::Result<()> {
     // An id is a UUIDv7 whose time is the order's, as the service makes them.
     let sql = format!(
         "WITH made AS MATERIALIZED (
-           SELECT (extract(epoch FROM now()) * 1000)::int8 - 60000 + n / 4096 AS ms, n % 4096 AS counter
+           SELECT (extract(epoch FROM now()) * 1000)::int8 - {seconds_ago} * 1000 + n / 4096 AS ms, n % 4096 AS counter
            FROM generate_series(0, {rows} - 1) AS n
          ), ids AS MATERIALIZED (
            SELECT ms, (ms << 12) + counter AS ord,
@@ -96,7 +102,7 @@ pub(super) fn drained(run: &Run<'_>, report: &mut Report) -> io::Result<()> {
 /// Works off so many; how many a second, and CPU microseconds of service and PostgreSQL each.
 fn drain(bench: &Bench, postgres: &Postgres, origin: &Origin, rows: u32) -> io::Result<(f64, f64)> {
     let database = prepare(bench, postgres, origin, "bench_backlog")?;
-    fill(postgres, "bench_backlog", NORMAL, rows)?;
+    fill(postgres, "bench_backlog", NORMAL, rows, 60)?;
     let server = postgres.cpu_ns()?;
     let service = Service::start(bench, origin, &database, Carrier::NULL)?;
     let began = Instant::now();

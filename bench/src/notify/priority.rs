@@ -82,7 +82,7 @@ fn measure(
     progress(&format!("priority: {name}"));
     let database = prepare(bench, postgres, origin, DATABASE)?;
     if rows > 0 {
-        fill(postgres, DATABASE, LOW, rows)?;
+        fill(postgres, DATABASE, LOW, rows, 60)?;
     }
     let strangers = Strangers::watch()?;
     let service = Service::start(bench, origin, &database, carrier)?;

@@ -65,7 +65,8 @@ pub(super) fn held_session(run: &Run<'_>, report: &mut Report) -> io::Result<()>
     let holder = hold(postgres)?;
     let ratios = side_by_side(run, &service, &beside, Duration::from_secs_f64(minutes * 60.0))?;
     drop((service, beside));
-    fill(postgres, "bench_held", NORMAL, 1_000)?;
+    // What another replica accepts between the stop and the start.
+    fill(postgres, "bench_held", NORMAL, 1_000, 0)?;
     let ended = "SELECT count(*) FROM notify_result";
     let (before, restart) = (postgres.number("bench_held", ended)?, Instant::now());
     let service = Service::start(bench, origin, &url, Carrier::NULL)?;

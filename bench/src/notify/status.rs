@@ -20,7 +20,7 @@ const IDS: u32 = 20_000;
 pub(super) fn read(run: &Run<'_>, report: &mut Report) -> io::Result<()> {
     let Run { bench, postgres, origin, .. } = *run;
     let database = prepare(bench, postgres, origin, DATABASE)?;
-    fill(postgres, DATABASE, NORMAL, IDS)?;
+    fill(postgres, DATABASE, NORMAL, IDS, 60)?;
     let service = Service::start(bench, origin, &database, Carrier::Never { permits: 1 })?;
     let ids = postgres.ask(
         DATABASE,

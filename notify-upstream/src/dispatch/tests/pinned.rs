@@ -37,10 +37,11 @@ fn row(order: Order) -> NewNotification {
     NewNotification { id: Sequence::id(order), order, record, send_at: None, worker: None, key: None }
 }
 
-/// One database, and how many orders it has given out.
+/// One database, how many orders it has given out, and how many processes have worked on it, a minute each.
 struct Queue {
     test: TestDatabase,
     given: i64,
+    processes: u64,
 }
 
 impl Queue {
@@ -48,7 +49,7 @@ impl Queue {
         let test = testing::postgres().await;
         let store = Store::open(&test.database, 4).await.expect("opens");
         store.keep_house(START, Timestamp(0)).await.expect("partitions");
-        Self { test, given: 0 }
+        Self { test, given: 0, processes: 0 }
     }
 
     /// A process that starts, delivers so many, and ends: how many blocks of the queue it has visited.
@@ -56,9 +57,10 @@ impl Queue {
         let before = self.visited().await;
         let database = Database::open(&self.test.url, postern_common::database::Options::new("process"));
         let store = Store::open(&database.await.expect("opens"), 4).await.expect("opens");
-        // Long after what it is given was accepted.
-        let mut rig = Rig::new(&store, &Clock::manual(after(3600)), 230).await;
-        let first = order_at(START) + self.given;
+        self.processes += 1;
+        let clock = Clock::manual(after(60 * self.processes));
+        let mut rig = Rig::new(&store, &clock, 230).await;
+        let first = order_at(clock.now());
         self.given += i64::try_from(count).expect("some thousands");
         let rows: Vec<_> = (first..).take(count).map(row).collect();
         for batch in rows.chunks(500) {
@@ -69,6 +71,7 @@ impl Queue {
             rig.dispatcher.pass().await.expect("claims");
             rig.settle().await;
         }
+        clock.advance(Duration::from_secs(30));
         for _ in 0..LOOKS_PER_MARK {
             rig.dispatcher.survey().await.expect("looks");
         }
@@ -112,6 +115,51 @@ async fn a_session_that_sits_in_its_transaction_makes_no_delivery_dearer_the_lon
         (start - fresh_start) * 10 <= lying,
         "{start} blocks for one of {lying} rows, {fresh_start} in a fresh queue"
     );
+}
+
+#[tokio::test]
+async fn looks_step_over_what_was_born_leased_once() {
+    let test = testing::postgres().await;
+    let store = Store::open(&test.database, 4).await.expect("opens");
+    store.keep_house(START, Timestamp(0)).await.expect("partitions");
+    let mut idle = PgConnection::connect(&test.url).await.expect("connects");
+    idle.execute("BEGIN ISOLATION LEVEL REPEATABLE READ").await.expect("begins");
+    idle.execute("SELECT count(*) FROM notify_queue").await.expect("has a snapshot");
+    let clock = clock();
+    let mut rig = Rig::new(&store, &clock, 1).await;
+    rig.step().await;
+    for _ in 0..200 {
+        rig.accept(Priority::Normal).await;
+        rig.settle().await;
+    }
+    assert_eq!(rig.script.calls().len(), 200, "each at once");
+    let lane = Lane::first(Channel::Email, Priority::Normal);
+    assert!(rig.dispatcher.lanes[lane.index()].cursor < order_at(START), "none was claimed");
+    clock.advance(Duration::from_secs(5));
+    rig.dispatcher.survey().await.expect("looks");
+    assert!(rig.dispatcher.lanes[lane.index()].cursor < order_at(START), "others may be late");
+    clock.advance(Duration::from_secs(60));
+    rig.workers.step().await.expect("renews");
+    for _ in 0..2 {
+        rig.dispatcher.survey().await.expect("looks");
+    }
+    let state = rig.dispatcher.lanes[lane.index()];
+    assert!(state.cursor > order_at(after(1)) && state.low > order_at(after(1)), "{state:?}");
+    let gate = rig.script.hold();
+    let held = rig.accept(Priority::Normal).await;
+    clock.advance(Duration::from_secs(5));
+    rig.workers.step().await.expect("renews");
+    for _ in 0..12 {
+        clock.advance(Duration::from_secs(5));
+        rig.workers.step().await.expect("renews");
+        rig.dispatcher.survey().await.expect("looks");
+    }
+    let state = rig.dispatcher.lanes[lane.index()];
+    assert!(state.cursor > order_at(after(100)) && state.low <= order_at(after(66)), "one is out: {state:?}");
+    gate.notify_one();
+    rig.settle().await;
+    assert_eq!(rig.script.calls().last(), Some(&held));
+    idle.execute("ROLLBACK").await.expect("it was held all the time");
 }
 
 #[tokio::test]
