@@ -22,8 +22,8 @@ const RESTORE: &str = "local n = 0; for _, k in ipairs(redis.call('keys', 'kept:
 
 const FORGET: &str = "local n = 0; for _, k in ipairs(redis.call('keys', 'kept:*')) do redis.call('del', k); n = n + 1 end; return n";
 
-/// Sign-ins at once: each makes the pool hash twice.
-const BROWSERS: usize = 2;
+/// Who signs in, each in a browser of its own: two sign-ins of one person wait for each other. Each makes the pool hash twice.
+const PEOPLE: [&str; 2] = ["ada", "grace"];
 
 /// Temporary tokens of real social sign-ins, each exchanged once a round.
 pub(super) fn once_each(bench: &Bench, service: &Service, report: &mut Report) -> io::Result<()> {
@@ -31,7 +31,8 @@ pub(super) fn once_each(bench: &Bench, service: &Service, report: &mut Report) -
     let patience = Duration::from_secs(bench.pick(30, 120));
     progress(&format!("temporary tokens: {} s of sign-ins", patience.as_secs()));
     let bodies: io::Result<Vec<Vec<String>>> = std::thread::scope(|scope| {
-        let browsers: Vec<_> = (0..BROWSERS).map(|_| scope.spawn(|| sign_ins(service, patience))).collect();
+        let browsers: Vec<_> =
+            PEOPLE.map(|person| scope.spawn(move || sign_ins(service, person, patience))).into();
         let joined = browsers.into_iter().map(std::thread::ScopedJoinHandle::join);
         joined.map(|end| end.map_err(|_| io::Error::other("a browser panicked"))?).collect()
     });
@@ -74,10 +75,10 @@ pub(super) fn once_each(bench: &Bench, service: &Service, report: &mut Report) -
 }
 
 /// Signs in again and again for so long; the bodies of the exchanges.
-fn sign_ins(service: &Service, patience: Duration) -> io::Result<Vec<String>> {
+fn sign_ins(service: &Service, person: &str, patience: Duration) -> io::Result<Vec<String>> {
     let (began, mut bodies) = (Instant::now(), Vec::new());
     while began.elapsed() < patience {
-        bodies.push(format!("{{\"temporaryToken\":\"{}\"}}", sign_in(service)?));
+        bodies.push(format!("{{\"temporaryToken\":\"{}\"}}", sign_in(service, person)?));
     }
     Ok(bodies)
 }
@@ -113,7 +114,7 @@ fn once(file: &Path) -> String {
 }
 
 /// One social sign-in, as a browser does it; the temporary token.
-fn sign_in(service: &Service) -> io::Result<String> {
+fn sign_in(service: &Service, person: &str) -> io::Result<String> {
     let provider = service.address_of("POSTERN_SOCIAL_URL")?;
     let to = |answer: http::Answer| -> io::Result<String> {
         let location = answer.header("location").map(str::to_owned);
@@ -123,7 +124,7 @@ fn sign_in(service: &Service) -> io::Result<String> {
     };
     let begin = to(http::once(service.address, "GET", "/auth/social/login", &[], "")?)?;
     let (path, query) = path_of(&begin).split_once('?').unwrap_or_default();
-    let form = format!("{query}&person=grace");
+    let form = format!("{query}&person={person}");
     let length = form.len().to_string();
     let headers =
         [("Content-Type", "application/x-www-form-urlencoded"), ("Content-Length", length.as_str())];
