@@ -71,8 +71,8 @@ pub(crate) struct ChallengeRow {
     pub(crate) expires_at: i64,
 }
 
-/// A write of a sign-in, whole in one execution, which answers a row a group, and one at least, if it was done. With SQLite each execution is a wait for
-/// the thread that has the connection.
+/// A write of a sign-in, whole in one execution, which answers a row a group, and one at least, if it was done. With SQLite
+/// each execution is a wait for the thread that has the connection.
 pub(super) struct Statements {
     begin: &'static str,
     rotate: &'static str,

@@ -162,12 +162,16 @@ async fn looks_step_over_what_was_born_leased_once() {
     idle.execute("ROLLBACK").await.expect("it was held all the time");
 }
 
+async fn begins_after_3000_s(store: &Store) {
+    let low = order_at(after(3000));
+    let marks = Lane::of(Channel::Email).map(|lane| LaneMark { lane, low, cursor: 0 });
+    store.keep_lane_marks(&marks).await.expect("kept");
+}
+
 #[tokio::test]
 async fn what_stands_below_the_mark_is_found_by_a_look_from_the_beginning() {
     for (store, _database) in stores().await {
-        let low = order_at(after(3000));
-        let marks = Lane::of(Channel::Email).map(|lane| LaneMark { lane, low, cursor: 0 });
-        store.keep_lane_marks(&marks).await.expect("kept");
+        begins_after_3000_s(&store).await;
         store.accept(&[row(order_at(after(1000)))]).await.expect("committed late");
         let mut rig = Rig::new(&store, &Clock::manual(after(3600)), 1).await;
         assert_eq!(rig.step().await, 0, "it stands below");
@@ -188,9 +192,7 @@ async fn what_stands_below_the_mark_is_found_by_a_look_from_the_beginning() {
 #[tokio::test]
 async fn a_clock_that_was_set_back_hides_nothing_below_the_mark() {
     for (store, _database) in stores().await {
-        let low = order_at(after(3000));
-        let marks = Lane::of(Channel::Email).map(|lane| LaneMark { lane, low, cursor: 0 });
-        store.keep_lane_marks(&marks).await.expect("kept");
+        begins_after_3000_s(&store).await;
         let mut rig = Rig::new(&store, &Clock::manual(after(1000)), 1).await;
         store.accept(&[row(order_at(after(1000)))]).await.expect("accepted");
         assert_eq!(rig.step().await, 1);
