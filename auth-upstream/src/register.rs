@@ -30,8 +30,8 @@ use crate::token_set::{PoolTokens, TokenSet};
 pub(crate) const GIVEN_UP_AFTER: Duration = Duration::from_secs(60);
 /// How long registrations of one address keep others of it waiting.
 const LOCK: Duration = Duration::from_secs(45);
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
-const LOOKS: u32 = 100;
+/// How long those wait.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What a person sends to register.
 #[derive(Clone, Debug)]
@@ -127,13 +127,8 @@ impl Auth {
     pub(crate) async fn lock_address(&self, email: &Email) -> Result<Guard, Problem> {
         let digest = hex(&Sha256::digest(email.as_str().to_ascii_lowercase()));
         let key = format!("postern:auth:register-lock:{digest}");
-        for _ in 0..LOOKS {
-            if let Some(guard) = self.cache.lock(&key, LOCK).await.map_err(cache_away)? {
-                return Ok(guard);
-            }
-            tokio::time::sleep(LOOK_AGAIN).await;
-        }
-        Err(Code::Unavailable.into())
+        let guard = self.cache.wait_for_lock(&key, LOCK, PATIENCE).await.map_err(cache_away)?;
+        guard.ok_or_else(|| Code::Unavailable.into())
     }
 
     async fn register_locked(

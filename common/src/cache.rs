@@ -210,6 +210,20 @@ impl Cache {
         lock::take(self, key, ttl).await
     }
 
+    /// Takes a lock as [`Cache::lock`] does, and waits for it while another holds it; `None` when it was not to be had
+    /// in time. Those who wait have no order.
+    ///
+    /// # Errors
+    /// As [`Cache::set`].
+    pub async fn wait_for_lock(
+        &self,
+        key: &str,
+        ttl: Duration,
+        patience: Duration,
+    ) -> Result<Option<Guard>, CacheError> {
+        lock::wait(self, key, ttl, patience).await
+    }
+
     /// Names the run of the store that holds `key`: another one after every restart or fail-over. A value that was
     /// stored in one run and is found in another is not honoured by whoever promises "once". Empty where the server
     /// does not tell.

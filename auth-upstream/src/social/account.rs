@@ -32,8 +32,8 @@ use crate::store::SocialIdentity;
 
 /// How long one sign-in of a user keeps others of the same user waiting.
 const LOCK: Duration = Duration::from_secs(45);
-const LOOK_AGAIN: Duration = Duration::from_millis(25);
-const LOOKS: u32 = 200;
+/// How long those wait.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// How often somebody else may be faster at the same address, past the lock, before we give up.
 const TRIES: u32 = 3;
 
@@ -226,13 +226,8 @@ impl Auth {
         whom: &str,
     ) -> Result<postern_common::cache::Guard, SocialFault> {
         let key = format!("postern:auth:social-{what}-lock:{}", hex(&Sha256::digest(whom)));
-        for _ in 0..LOOKS {
-            if let Some(guard) = self.cache.lock(&key, LOCK).await.map_err(cache_away)? {
-                return Ok(guard);
-            }
-            tokio::time::sleep(LOOK_AGAIN).await;
-        }
-        Err(Problem::new(Code::Unavailable).into())
+        let guard = self.cache.wait_for_lock(&key, LOCK, PATIENCE).await.map_err(cache_away)?;
+        guard.ok_or_else(|| Problem::new(Code::Unavailable).into())
     }
 }
 

@@ -1,8 +1,12 @@
 use std::time::Duration;
 
+use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::{Cache, CacheError};
+
+/// The longest time between two looks at a lock that another holds.
+const LOOK_AGAIN: Duration = Duration::from_millis(25);
 
 /// A lock that is held until it is released, dropped, or its time is over.
 #[derive(Debug)]
@@ -16,8 +20,33 @@ pub struct Guard {
 
 pub(super) async fn take(cache: &Cache, key: &str, ttl: Duration) -> Result<Option<Guard>, CacheError> {
     let token = Uuid::new_v4();
-    let won = cache.set_if_absent(key, token.as_bytes(), ttl).await?;
-    Ok(won.then(|| Guard { cache: cache.clone(), key: key.to_owned(), token, held: true }))
+    // Held before it is known to be: whoever goes while the store answers leaves no lock behind.
+    let mut guard = Guard { cache: cache.clone(), key: key.to_owned(), token, held: true };
+    guard.held = cache.set_if_absent(key, token.as_bytes(), ttl).await?;
+    Ok(guard.held.then_some(guard))
+}
+
+pub(super) async fn wait(
+    cache: &Cache,
+    key: &str,
+    ttl: Duration,
+    patience: Duration,
+) -> Result<Option<Guard>, CacheError> {
+    let until = Instant::now() + patience;
+    loop {
+        let taken = take(cache, key, ttl).await?;
+        if taken.is_some() || Instant::now() >= until {
+            return Ok(taken);
+        }
+        tokio::time::sleep(irregular(LOOK_AGAIN)).await;
+    }
+}
+
+/// Between a fifth of it and all of it. Whoever looks at regular moments never finds a lock that another takes at regular
+/// moments too.
+fn irregular(duration: Duration) -> Duration {
+    let fraction = getrandom::u32().map_or(1.0, |random| f64::from(random) / f64::from(u32::MAX));
+    duration.mul_f64(0.2 + 0.8 * fraction)
 }
 
 // === impl Guard ===
@@ -37,5 +66,18 @@ impl Drop for Guard {
             let (cache, key, token) = (self.cache.clone(), std::mem::take(&mut self.key), self.token);
             runtime.spawn(async move { cache.delete_if_equal(&key, token.as_bytes()).await });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looks_are_irregular_and_never_later_than_they_should_be() {
+        let times: Vec<_> = std::iter::repeat_with(|| irregular(LOOK_AGAIN)).take(1_000).collect();
+        assert!(times.iter().all(|time| (LOOK_AGAIN / 5..=LOOK_AGAIN).contains(time)));
+        let early = times.iter().filter(|time| **time < LOOK_AGAIN.mul_f64(0.6)).count();
+        assert!((300..700).contains(&early), "{early} of 1000 in the first half");
     }
 }

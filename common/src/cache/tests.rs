@@ -115,6 +115,35 @@ async fn a_dropped_lock_is_released() {
 }
 
 #[tokio::test]
+async fn who_goes_while_a_lock_is_taken_leaves_none_behind() {
+    for TestCache { cache, url } in testing::both().await {
+        let mut taking = Box::pin(cache.lock("l", MINUTE));
+        // Until Redis has it, and before whoever asked hears of it.
+        while futures_util::poll!(taking.as_mut()).is_pending()
+            && cache.get("l").await.expect("answers").is_none()
+        {}
+        drop(taking);
+        let taken = cache.wait_for_lock("l", MINUTE, Duration::from_secs(5)).await.expect("answers");
+        assert!(taken.is_some(), "{url}");
+    }
+}
+
+#[tokio::test]
+async fn who_waits_for_a_lock_has_it_once_it_is_free() {
+    for TestCache { cache, url } in testing::both().await {
+        let held = cache.lock("l", MINUTE).await.expect("answers").expect("free");
+        let none = cache.wait_for_lock("l", MINUTE, Duration::from_millis(60)).await.expect("answers");
+        assert!(none.is_none(), "{url}");
+        let free = async {
+            tokio::time::sleep(Duration::from_millis(60)).await;
+            held.release().await;
+        };
+        let (taken, ()) = tokio::join!(cache.wait_for_lock("l", MINUTE, MINUTE), free);
+        assert!(taken.expect("answers").is_some(), "{url}");
+    }
+}
+
+#[tokio::test]
 async fn memory_forgets_by_the_clock_that_it_was_given() {
     let clock = Clock::manual(crate::clock::Timestamp(0));
     let cache = Cache::memory(clock.clone());
