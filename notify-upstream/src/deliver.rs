@@ -122,7 +122,7 @@ impl Courier {
         if claimed.attempt == 1 {
             return None;
         }
-        self.store.read(&[claimed.id]).await.ok()?.first()?.replayed()
+        Box::pin(self.store.read(&[claimed.id])).await.ok()?.first()?.replayed()
     }
 
     /// The best that is known of a channel's providers.
@@ -186,7 +186,8 @@ impl Courier {
         let Claimed { attempt: number, record, .. } = attempt.claimed;
         let (channel, priority) = (record.lane.channel, record.lane.priority);
         if *number > 1
-            && let Some(sent) = self.reconcile(channel, message, settings.ambiguous).await.map_err(Err)?
+            && let Some(sent) =
+                Box::pin(self.reconcile(channel, message, settings.ambiguous)).await.map_err(Err)?
         {
             return Err(Ok(Verdict::Sent(sent)));
         }
@@ -273,7 +274,7 @@ impl Courier {
             Ok(Recipient::ActorId(actor)) => actor,
             Err(_) => return Err(Failure::permanent("recipient_unreadable")),
         };
-        self.actors.address(&actor, channel, &record.creator).await.map_err(|reason| match reason {
+        Box::pin(self.actors.address(&actor, channel, &record.creator)).await.map_err(|reason| match reason {
             NoAddress::Unknown => Failure::permanent("actor_unknown"),
             NoAddress::NotThere => Failure::permanent("actor_has_no_address"),
             NoAddress::NotVerified => Failure::permanent("address_not_verified"),

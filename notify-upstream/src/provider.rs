@@ -134,13 +134,14 @@ impl Provider {
     /// # Errors
     /// The provider's no, judged by the table of codes.
     pub async fn send(&self, message: &Message<'_>) -> Result<Taken, Refusal> {
+        // Each in a box of its own: an attempt is moved about, and is as large as the largest call that stands in it.
         match self {
-            Self::Smtp(smtp) => smtp.send(message).await,
-            Self::Twilio(twilio) => twilio.send(message).await,
-            Self::Http(http) => http.send(message).await,
-            Self::Fcm(fcm) => fcm.send(message).await,
-            Self::WebPush(push) => push.send(message).await,
-            Self::File(file) => file.send(message).await,
+            Self::Smtp(smtp) => Box::pin(smtp.send(message)).await,
+            Self::Twilio(twilio) => Box::pin(twilio.send(message)).await,
+            Self::Http(http) => Box::pin(http.send(message)).await,
+            Self::Fcm(fcm) => Box::pin(fcm.send(message)).await,
+            Self::WebPush(push) => Box::pin(push.send(message)).await,
+            Self::File(file) => Box::pin(file.send(message)).await,
             Self::Null => Ok(Taken::default()),
             #[cfg(test)]
             Self::Script(script) => script.send(message).await,

@@ -85,7 +85,8 @@ impl Suppression {
         if self.knows(kind, address) {
             return Ok(true);
         }
-        Ok(self.overflows.load(Ordering::Relaxed) && self.store.is_suppressed(kind, &address.hash()).await?)
+        Ok(self.overflows.load(Ordering::Relaxed)
+            && Box::pin(self.store.is_suppressed(kind, &address.hash())).await?)
     }
 
     fn knows(&self, kind: i16, address: &Address) -> bool {

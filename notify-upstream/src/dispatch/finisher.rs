@@ -1,6 +1,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use postern_common::Clock;
 use tokio::sync::mpsc;
 
@@ -44,7 +46,9 @@ pub struct Finisher {
 }
 
 /// Most rows of one batch.
-const BATCH: usize = 256;
+const BATCH: usize = 512;
+/// Batches that are written at once.
+const AT_ONCE: usize = 2;
 /// Bytes of a provider's words that are kept.
 const DETAIL: usize = 500;
 /// Before the store is asked again after it did not answer.
@@ -60,19 +64,22 @@ impl Finisher {
         Self { store, clock, board, metrics, recent, workers, ended }
     }
 
-    /// Writes until the last runner is gone.
+    /// Writes until the last runner is gone: while one batch waits for the disk the next is on its way.
     pub async fn run(mut self) {
-        while self.step().await {}
-    }
-
-    /// Waits for ends and writes them. `false` when there will be none any more.
-    pub async fn step(&mut self) -> bool {
-        let mut batch = Vec::with_capacity(BATCH);
-        if self.ended.recv_many(&mut batch, BATCH).await == 0 {
-            return false;
+        let mut ended = std::mem::replace(&mut self.ended, mpsc::unbounded_channel().1);
+        let (mut batch, mut writing) = (Vec::with_capacity(BATCH), FuturesUnordered::new());
+        loop {
+            tokio::select! {
+                count = ended.recv_many(&mut batch, BATCH), if writing.len() < AT_ONCE => {
+                    if count == 0 {
+                        break;
+                    }
+                    writing.push(self.flush(std::mem::replace(&mut batch, Vec::with_capacity(BATCH))));
+                }
+                Some(()) = writing.next(), if !writing.is_empty() => {}
+            }
         }
-        self.flush(batch).await;
-        true
+        while writing.next().await.is_some() {}
     }
 
     /// Writes what has ended by now. How many rows.
