@@ -1,5 +1,7 @@
 //! The gateway as a process under load, while its configuration and the process itself are exchanged: no request
-//! fails, whether its client opens a connection for each request, keeps one, or speaks HTTP/2.
+//! fails, whether its client opens a connection for each request, keeps one, or speaks HTTP/2. `POSTERN_TEST_RELOADS`
+//! (default 200), `POSTERN_TEST_TAKEOVERS` and `POSTERN_TEST_RESTARTS` (20 each) say how often: the same tests are the
+//! long runs.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
@@ -155,7 +157,7 @@ async fn two_hundred_reloads_good_and_bad_fail_no_request_and_end_no_connection(
     let site = Site::new().await;
     let running = ready(&site.program()).await;
     let mut load = site.load().await;
-    let reloads = times("POSTERN_RELOADS", 200);
+    let reloads = times("POSTERN_TEST_RELOADS", 200);
     let bad = [
         "[[route]]\n",
         "no TOML at all [",
@@ -189,7 +191,7 @@ async fn twenty_processes_take_over_from_one_another_and_no_request_fails() {
     let site = Site::new().await;
     let mut running = ready(&site.program()).await;
     let mut load = site.load().await;
-    let takeovers = times("POSTERN_TAKEOVERS", 20);
+    let takeovers = times("POSTERN_TEST_TAKEOVERS", 20);
     let probing = probe(site.admin.address());
     for _ in 0..takeovers {
         load.goes_on(10).await;
@@ -273,7 +275,7 @@ async fn twenty_restarts_behind_sockets_that_the_service_manager_holds_fail_no_r
     let program = site.program().passing(&sockets);
     let mut running = ready(&program).await;
     let mut load = site.load().await;
-    let restarts = times("POSTERN_RESTARTS", 20);
+    let restarts = times("POSTERN_TEST_RESTARTS", 20);
     for _ in 0..restarts {
         load.goes_on(10).await;
         let ended = running.stop("TERM").await;

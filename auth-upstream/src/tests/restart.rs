@@ -1,4 +1,5 @@
 //! A temporary token is exchanged at most once, whatever races and whatever becomes of Redis meanwhile.
+//! `POSTERN_TEST_TOKENS` says how many are raced for (default 20000): the same test is the long run.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,6 +8,7 @@ use futures_util::future::join_all;
 use postern_common::Code;
 use postern_common::cache::Cache;
 use postern_common::cache::testing::RedisServer;
+use postern_common::config::Env;
 use serde_json::json;
 use tokio::sync::watch;
 
@@ -19,12 +21,15 @@ const SNAPSHOTS: &[&str] = &["--save", "3600 1", "--appendonly", "no"];
 const APPEND_ONLY: &[&str] = &["--save", "", "--appendonly", "yes", "--appendfsync", "everysec"];
 const NOTHING_KEPT: &[&str] = &["--save", "", "--appendonly", "no"];
 
-/// Tokens, callers that race for each, and tokens between two kills of Redis.
-const TOKENS: usize = 20_000;
+/// Callers that race for each token, and tokens between two kills of Redis.
 const CALLERS: usize = 16;
 const BETWEEN_KILLS: usize = 2_500;
 /// Tokens that are raced for at the same time.
 const LANES: usize = 8;
+
+fn tokens() -> usize {
+    Env::of_process().get("POSTERN_TEST_TOKENS").map_or(20_000, |tokens| tokens.parse().expect("a number"))
+}
 
 async fn over(redis: &RedisServer) -> Fixture {
     // The deadline is for a machine that does other things, too.
@@ -69,14 +74,14 @@ async fn what_a_snapshot_brings_back_is_not_exchanged_again() {
 }
 
 #[tokio::test]
-async fn sixteen_race_for_each_of_twenty_thousand_while_redis_is_killed() {
+async fn sixteen_race_for_each_token_while_redis_is_killed() {
     for options in [SNAPSHOTS, APPEND_ONLY, NOTHING_KEPT] {
         let mut redis = RedisServer::start(options).await;
         let fixture = over(&redis).await;
         let replicas = [Arc::clone(&fixture.auth), fixture.replica().await];
         let (mut exchanged, mut raced) = (0, 0);
         // A third of the tokens over each way of keeping.
-        while raced < TOKENS / 3 {
+        while raced < tokens().div_ceil(3) {
             let (up, is_up) = watch::channel(true);
             let done = Arc::new(AtomicUsize::new(0));
             let lanes = (0..LANES).map(|_| {
