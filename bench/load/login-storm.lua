@@ -7,7 +7,7 @@ local people, at = lines('people'), 0
 request = function()
   at = at + 1
   local email, password = string.match(people[at % #people + 1], '^(%S+) (.+)$')
-  if at % 20 == 0 then password = 'Wrong horse battery 9' end
+  if math.random(20) == 1 then password = 'Wrong horse battery 9' end
   return post('/auth/login', string.format('{"email":"%s","password":"%s"}', email, password))
 end
 

@@ -1,5 +1,6 @@
 // graphile-worker: node graphile-worker.mjs add|run DATABASE_URL SECONDS
 // `add` adds single jobs from 32 callers; `run` works off no-op jobs that were added before.
+// The table is vacuumed before they are timed, as every queue's is.
 // Tuned as its documentation says for throughput: 24 jobs at once, a local queue of 500, batched completion.
 import { Logger, makeWorkerUtils, run } from 'graphile-worker'
 
@@ -27,6 +28,7 @@ async function work() {
   const jobs = 200_000
   await utils.withPgClient(client => client.query(
     `select graphile_worker.add_jobs(array(select row('noop', '{}'::json, null, null, null, null, null, null)::graphile_worker.job_spec from generate_series(1, $1::int)))`, [jobs]))
+  await utils.withPgClient(client => client.query('vacuum analyze graphile_worker._private_jobs'))
   let done = 0
   let began
   let finish
@@ -44,10 +46,13 @@ async function work() {
     preset: { worker: { concurrentJobs: 24, maxPoolSize: 10, localQueue: { size: 500 }, completeJobBatchDelay: 0, failJobBatchDelay: 0 } },
   })
   await finished
+  // A job is done when its row is gone, not when its task has run.
+  const { rows } = await utils.withPgClient(client => client.query('select count(*)::int as waiting from graphile_worker._private_jobs'))
+  const completed = jobs - rows[0].waiting
   const took = (performance.now() - began) / 1000
   clearTimeout(timer)
   await runner.stop()
-  return { count: done, seconds: took }
+  return { count: completed, seconds: took }
 }
 
 const told = what === 'add' ? await add() : await work()

@@ -25,8 +25,7 @@ pub(crate) fn measure(bench: &Bench) -> io::Result<Report> {
         host::line("wrk", &["-v"])
     ));
     if bench.wants("start") {
-        let outcome = start::cold(bench, &mut report);
-        report.settle("start", outcome);
+        report.part("start", |report| start::cold(bench, report));
     }
     let service = Service::start(bench)?;
     let parts: [(&str, Part); 4] = [
@@ -37,8 +36,7 @@ pub(crate) fn measure(bench: &Bench) -> io::Result<Report> {
     ];
     for (name, part) in parts {
         if bench.wants(name) {
-            let outcome = part(bench, &service, &mut report);
-            report.settle(name, outcome);
+            report.part(name, |report| part(bench, &service, report));
         }
     }
     Ok(report)

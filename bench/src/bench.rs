@@ -19,7 +19,7 @@ pub(crate) struct Settings {
     /// Fewer and shorter rounds: to see that it works, not to quote.
     #[arg(long)]
     quick: bool,
-    /// Only this part of the table, such as `cost`; the results then hold nothing else.
+    /// Only this part of the table, such as `cost`; the results are then files of its own, `gateway-cost`.
     #[arg(long)]
     only: Option<String>,
     /// Everything but this part, such as `held`, which takes half an hour.
@@ -58,7 +58,8 @@ pub(crate) struct Bench {
     pub(crate) postgres: Option<(String, u32)>,
     /// The address of the Redis server of the run.
     pub(crate) redis: Option<String>,
-    only: Option<String>,
+    /// The part that alone is measured.
+    pub(crate) only: Option<String>,
     without: Option<String>,
     folder: PathBuf,
 }

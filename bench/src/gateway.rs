@@ -35,8 +35,7 @@ pub(crate) fn measure(bench: &Bench) -> io::Result<Report> {
     ];
     for (name, part) in parts {
         if bench.wants(name) {
-            let outcome = part(bench, &origin, &mut report);
-            report.settle(name, outcome);
+            report.part(name, |report| part(bench, &origin, report));
         }
     }
     Ok(report)

@@ -32,7 +32,11 @@ impl Strangers {
 pub(crate) fn describe() -> String {
     let processor = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let processor = processor.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or("unknown");
-    let dirty = if line("git", &["status", "--porcelain"]).is_empty() { "" } else { " with changes" };
+    let dirty = if line("git", &["status", "--porcelain", "--", ".", ":!bench/results"]).is_empty() {
+        ""
+    } else {
+        " with changes"
+    };
     format!(
         "Commit {}{dirty}; {} cores, {}; {} GiB; Linux {}.",
         line("git", &["rev-parse", "--short", "HEAD"]),

@@ -23,13 +23,13 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// Counts every request as failed if the answers were not as long as the right one. Those that are under way
-    /// when the run ends are read in part, hence the allowance.
+    /// Counts every request as failed if the answers were not as long as the right one, and a run without any answer
+    /// as a failure. Those that are under way when the run ends are read in part, hence the allowance.
     pub(crate) fn hold_to(mut self, answer_bytes: usize, connections: u32) -> Self {
         let expected = answer_bytes as f64;
         let allowance = expected * f64::from(connections) / self.requests.max(1) as f64 + 0.5;
-        if (self.answer_bytes - expected).abs() > allowance {
-            self.failed = self.requests;
+        if self.requests == 0 || (self.answer_bytes - expected).abs() > allowance {
+            self.failed = self.requests.max(1);
         }
         self
     }

@@ -80,5 +80,6 @@ fn main() -> ExitCode {
 }
 
 fn run(settings: &Settings, measure: fn(&Bench) -> io::Result<Report>) -> io::Result<()> {
-    measure(&Bench::new(settings)?)?.write(&settings.results)
+    let bench = Bench::new(settings)?;
+    measure(&bench)?.write(&settings.results, bench.only.as_deref())
 }

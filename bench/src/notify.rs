@@ -53,8 +53,7 @@ pub(crate) fn measure(bench: &Bench) -> io::Result<Report> {
     ];
     for (name, part) in parts {
         if bench.wants(name) {
-            let outcome = part(&run, &mut report);
-            report.settle(name, outcome);
+            report.part(name, |report| part(&run, report));
         }
     }
     Ok(report)

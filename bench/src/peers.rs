@@ -64,37 +64,48 @@ fn nginx(
     Process::start(name, Command::new("nginx").arg("-c").arg(&file), address)
 }
 
-/// HAProxy; with a key it verifies RS256 on every request, its only way to check a token.
-pub(crate) fn haproxy(
+/// HAProxy, without any authentication.
+pub(crate) fn haproxy(folder: &Path, address: SocketAddr, origin: &Origin) -> io::Result<Process> {
+    start_haproxy("HAProxy, no auth", folder, address, origin, "")
+}
+
+/// HAProxy that verifies RS256, issuer and expiry on every request, its only way to check a token.
+pub(crate) fn haproxy_rs256(folder: &Path, address: SocketAddr, origin: &Origin) -> io::Result<Process> {
+    let key = folder.join("haproxy-key.pem");
+    fs::write(&key, &origin.signer.public_pem)?;
+    let rules = format!(
+        "  http-request set-var(txn.bearer) http_auth_bearer\n\
+         \x20 http-request set-var(txn.alg) var(txn.bearer),jwt_header_query('$.alg')\n\
+         \x20 http-request set-var(txn.iss) var(txn.bearer),jwt_payload_query('$.iss')\n\
+         \x20 http-request set-var(txn.exp) var(txn.bearer),jwt_payload_query('$.exp','int')\n\
+         \x20 http-request set-var(txn.now) date()\n\
+         \x20 http-request deny deny_status 401 unless {{ var(txn.alg) -m str RS256 }}\n\
+         \x20 http-request deny deny_status 401 unless {{ var(txn.iss) -m str \"{}\" }}\n\
+         \x20 http-request deny deny_status 401 unless {{ var(txn.exp),sub(txn.now) -m int gt 0 }}\n\
+         \x20 http-request deny deny_status 401 unless {{ var(txn.bearer),jwt_verify(txn.alg,\"{}\") -m int 1 }}\n",
+        origin.issuer,
+        key.display()
+    );
+    start_haproxy("HAProxy, RS256", folder, address, origin, &rules)
+}
+
+fn start_haproxy(
+    name: &'static str,
     folder: &Path,
     address: SocketAddr,
-    origin: SocketAddr,
-    public_pem: Option<&str>,
+    origin: &Origin,
+    rules: &str,
 ) -> io::Result<Process> {
-    let mut rules = String::new();
-    if let Some(pem) = public_pem {
-        let key = folder.join("haproxy-key.pem");
-        fs::write(&key, pem)?;
-        rules = format!(
-            "  http-request set-var(txn.bearer) http_auth_bearer\n\
-             \x20 http-request set-var(txn.alg) var(txn.bearer),jwt_header_query('$.alg')\n\
-             \x20 http-request set-var(txn.iss) var(txn.bearer),jwt_payload_query('$.iss')\n\
-             \x20 http-request set-var(txn.exp) var(txn.bearer),jwt_payload_query('$.exp','int')\n\
-             \x20 http-request deny deny_status 401 unless {{ var(txn.alg) -m str RS256 }}\n\
-             \x20 http-request deny deny_status 401 unless {{ var(txn.bearer),jwt_verify(txn.alg,\"{}\") -m int 1 }}\n",
-            key.display()
-        );
-    }
     let file = folder.join(format!("haproxy-{}.cfg", address.port()));
     fs::write(
         &file,
         format!(
             "global\n  nbthread 1\n  maxconn 8192\ndefaults\n  mode http\n  timeout connect 5s\n  timeout client 60s\n\
              \x20 timeout server 60s\n  http-reuse always\nfrontend edge\n  bind {address}\n{rules}\
-             \x20 default_backend origin\nbackend origin\n  server one {origin}\n"
+             \x20 default_backend origin\nbackend origin\n  server one {}\n",
+            origin.address
         ),
     )?;
-    let name = if public_pem.is_some() { "HAProxy, RS256" } else { "HAProxy, no auth" };
     Process::start(name, Command::new("haproxy").arg("-f").arg(&file), address)
 }
 

@@ -52,8 +52,7 @@ impl Postgres {
         answer.parse().map_err(|_| io::Error::other(format!("psql answered {answer:?} to: {sql}")))
     }
 
-    /// CPU time of the server and all its backends, in nanoseconds. Backends that have ended count no more, so that
-    /// connections must stay open while it is measured.
+    /// CPU time of the server and all its backends, in nanoseconds.
     pub(crate) fn cpu_ns(&self) -> io::Result<u64> {
         process::family_cpu_ns(self.pid)
     }

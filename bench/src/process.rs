@@ -3,6 +3,7 @@
 use std::fs;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::ops::Range;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -47,7 +48,8 @@ impl Process {
         self.child.id()
     }
 
-    /// CPU time of the process and its children, in nanoseconds, from `/proc/PID/task/*/schedstat`.
+    /// CPU time of the process and its children, in nanoseconds. It may step back by some ticks where a thread or a
+    /// child has ended since: subtract with `saturating_sub`.
     pub(crate) fn cpu_ns(&self) -> io::Result<u64> {
         family_cpu_ns(self.child.id())
     }
@@ -77,9 +79,10 @@ impl Drop for Process {
     }
 }
 
-/// CPU time of a process and its descendants, in nanoseconds.
+/// CPU time of a process and its descendants, in nanoseconds. Those that have ended and were waited for count as coarsely as
+/// the kernel's ticks: without them a vacuum that ends would take its seconds back.
 pub(crate) fn family_cpu_ns(pid: u32) -> io::Result<u64> {
-    family(pid)?.into_iter().map(cpu_ns).sum()
+    family(pid)?.into_iter().map(|pid| Ok(cpu_ns(pid)? + ticks(pid, CHILDREN) * NS_A_TICK)).sum()
 }
 
 /// Sends a signal to one process, which may be gone already.
@@ -90,7 +93,8 @@ pub(crate) fn signal(signal: &str, pid: u32) {
 /// CPU time of the run: of `bench/run`, which started this process and the servers, of what they started and of what
 /// has ended of that, in nanoseconds and as coarse as the kernel's ticks. The rest is a stranger's.
 pub(crate) fn own_cpu_ns() -> io::Result<u64> {
-    Ok(family(std::os::unix::process::parent_id())?.into_iter().map(ticks).sum::<u64>() * NS_A_TICK)
+    Ok(family(std::os::unix::process::parent_id())?.into_iter().map(|pid| ticks(pid, ALL)).sum::<u64>()
+        * NS_A_TICK)
 }
 
 /// CPU time that all processes of the machine, and its host, have taken, in nanoseconds.
@@ -105,11 +109,16 @@ pub(crate) fn all_cpu_ns() -> io::Result<u64> {
 /// Linux counts in hundredths of a second towards user space.
 const NS_A_TICK: u64 = 10_000_000;
 
-/// User and system time, with that of children that were waited for.
-fn ticks(pid: u32) -> u64 {
+/// Fields of `/proc/PID/stat`, counted from behind the name: user and system time, then those of children that were
+/// waited for.
+const ALL: Range<usize> = 11..15;
+const OWN: Range<usize> = 11..13;
+const CHILDREN: Range<usize> = 13..15;
+
+fn ticks(pid: u32, fields: Range<usize>) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let after_name = stat.rsplit(')').next().unwrap_or_default();
-    after_name.split_whitespace().skip(11).take(4).flat_map(str::parse::<u64>).sum()
+    after_name.split_whitespace().skip(fields.start).take(fields.len()).flat_map(str::parse::<u64>).sum()
 }
 
 /// A port that was free a moment ago.
@@ -131,8 +140,10 @@ fn family(root: u32) -> io::Result<Vec<u32>> {
     Ok(members)
 }
 
+/// The living threads to the nanosecond, or, where that is more, the process in ticks: only those know the threads
+/// that have ended.
 fn cpu_ns(pid: u32) -> io::Result<u64> {
-    threads_cpu_ns(pid, |_| true)
+    Ok(threads_cpu_ns(pid, |_| true)?.max(ticks(pid, OWN) * NS_A_TICK))
 }
 
 /// CPU time of the threads of one process whose names are wanted, in nanoseconds.

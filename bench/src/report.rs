@@ -6,8 +6,8 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::figure::Figure;
-use crate::host;
+use crate::figure::{Figure, short};
+use crate::host::{self, Strangers};
 use crate::plot::Plot;
 
 /// Everything that one table says.
@@ -22,6 +22,8 @@ pub(crate) struct Report {
     pub(crate) plots: Vec<Plot>,
     /// Every round, for whoever wants to count again.
     pub(crate) rounds: Value,
+    /// Parts that were measured, and the share of a core that strangers took meanwhile.
+    strangers: Vec<String>,
     /// Parts that could not be measured, and why.
     broken: Vec<String>,
 }
@@ -47,31 +49,38 @@ impl Report {
             figures: Vec::new(),
             plots: Vec::new(),
             rounds: json!({}),
+            strangers: Vec::new(),
             broken: Vec::new(),
         }
     }
 
-    /// Notes that a part could not be measured: the others still are.
-    pub(crate) fn settle(&mut self, part: &str, outcome: io::Result<()>) {
-        if let Err(error) = outcome {
-            progress("");
-            self.broken.push(format!("{part}: {error}"));
+    /// Measures a part, and who else was at work meanwhile. If it cannot be measured the others still are.
+    pub(crate) fn part(&mut self, name: &str, measure: impl FnOnce(&mut Self) -> io::Result<()>) {
+        let watched = Strangers::watch().and_then(|strangers| {
+            measure(self)?;
+            strangers.percent()
+        });
+        progress("");
+        match watched {
+            Ok(percent) => self.strangers.push(format!("{name} {percent:.0} %")),
+            Err(error) => self.broken.push(format!("{name}: {error}")),
         }
     }
 
-    /// Writes it to the terminal and into the folder.
+    /// Writes it to the terminal and into the folder. What was measured alone does not take the place of the whole.
     ///
     /// # Errors
     /// The folder cannot be written, or a part could not be measured.
-    pub(crate) fn write(&self, results: &Path) -> io::Result<()> {
+    pub(crate) fn write(&self, results: &Path, only: Option<&str>) -> io::Result<()> {
         fs::create_dir_all(results)?;
+        let name = [Some(self.name), only].into_iter().flatten().collect::<Vec<_>>().join("-");
         let mut text = self.text();
         for plot in &self.plots {
-            let file = format!("{}-{}.svg", self.name, plot.name);
+            let file = format!("{name}-{}.svg", plot.name);
             fs::write(results.join(&file), plot.svg())?;
             text.push_str(&format!("\n![{}]({file})\n", plot.title));
         }
-        fs::write(results.join(format!("{}.md", self.name)), &text)?;
+        fs::write(results.join(format!("{name}.md")), &text)?;
         let figures: Vec<_> = self
             .figures
             .iter()
@@ -81,8 +90,9 @@ impl Report {
             .collect();
         let data = json!({
             "title": self.title, "notes": self.notes, "figures": figures, "rounds": self.rounds,
+            "strangers": self.strangers,
         });
-        fs::write(results.join(format!("{}.json", self.name)), serde_json::to_vec_pretty(&data)?)?;
+        fs::write(results.join(format!("{name}.json")), serde_json::to_vec_pretty(&data)?)?;
         io::stdout().write_all(text.as_bytes())?;
         if self.broken.is_empty() { Ok(()) } else { Err(io::Error::other(self.broken.join("; "))) }
     }
@@ -103,6 +113,9 @@ impl Report {
             .collect();
         text.push_str("\n## Figures\n\n");
         text.push_str(&table(&["figure", "reach", "measured", "reached"], &rows));
+        if !self.strangers.is_empty() {
+            text.push_str(&format!("\nCPU of strangers, of one core: {}.\n", self.strangers.join(", ")));
+        }
         for broken in &self.broken {
             text.push_str(&format!("\nNot measured: {broken}\n"));
         }
@@ -137,7 +150,17 @@ pub(crate) fn spread(values: &[f64]) -> (f64, f64, f64) {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let at = |index: usize| sorted.get(index).copied().unwrap_or(f64::NAN);
-    (at(0), at(sorted.len() / 2), at(sorted.len().saturating_sub(1)))
+    let (low, high) = (sorted.len().saturating_sub(1) / 2, sorted.len() / 2);
+    (at(0), f64::midpoint(at(low), at(high)), at(sorted.len().saturating_sub(1)))
+}
+
+/// `median (min to max)`; a number alone stands alone.
+pub(crate) fn ranged(values: &[f64]) -> String {
+    let (least, middle, most) = spread(values);
+    match values {
+        [_, _, ..] => format!("{} ({} to {})", short(middle), short(least), short(most)),
+        [_] | [] => short(middle),
+    }
 }
 
 /// The median.

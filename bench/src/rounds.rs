@@ -6,12 +6,12 @@ use std::net::SocketAddr;
 use serde_json::{Value, json};
 
 use crate::bench::Bench;
-use crate::figure::short;
+use crate::figure::{Bound, Figure, short};
 use crate::host::Strangers;
 use crate::http;
 use crate::load::Wrk;
 use crate::process::Process;
-use crate::report::{Sheet, median, progress, spread};
+use crate::report::{Sheet, median, progress, ranged, spread};
 
 /// One server under test.
 pub(crate) struct Peer {
@@ -42,12 +42,11 @@ pub(crate) struct Question<'a> {
 
 impl Question<'_> {
     /// Asks once, looks whether the answer is right, and tells how long it is.
-    pub(crate) fn answer_bytes(&self, peer: &Peer) -> io::Result<usize> {
+    pub(crate) fn answer_bytes(&self, name: &str, address: SocketAddr) -> io::Result<usize> {
         let bearer = format!("Bearer {}", self.token);
-        let answer =
-            http::once(peer.address, "GET", self.path, &[("Authorization", &bearer)], "")?.expect(200)?;
+        let answer = http::once(address, "GET", self.path, &[("Authorization", &bearer)], "")?.expect(200)?;
         if answer.body != self.body.as_bytes() {
-            return Err(io::Error::other(format!("{}: the answer is wrong", peer.name)));
+            return Err(io::Error::other(format!("{name}: the answer is wrong")));
         }
         Ok(answer.bytes)
     }
@@ -66,14 +65,14 @@ pub(crate) fn measure(
     for round in 1..=rounds {
         for (peer, row) in peers.iter().zip(&mut rows) {
             progress(&format!("{title}: round {round} of {rounds}: {}", peer.name));
-            let answer_bytes = question.answer_bytes(peer)?;
+            let answer_bytes = question.answer_bytes(peer.name, peer.address)?;
             load.lasting(1).run(bench.folder(), peer.address, question.path)?;
             let (strangers, before) = (Strangers::watch()?, peer.process.cpu_ns()?);
             let seen = load.run(bench.folder(), peer.address, question.path)?;
-            let spent = peer.process.cpu_ns()? - before;
+            let spent = peer.process.cpu_ns()?.saturating_sub(before);
             row.strangers.push(strangers.percent()?);
             let seen = seen.hold_to(answer_bytes, load.connections);
-            row.cpu_us.push(spent as f64 / 1000.0 / seen.requests as f64);
+            row.cpu_us.push(spent as f64 / 1000.0 / seen.requests.max(1) as f64);
             row.per_second.push(seen.per_second);
             row.p99_ms.push(seen.p99_us / 1000.0);
             row.failed += seen.failed;
@@ -111,6 +110,25 @@ impl Row {
     }
 }
 
+/// What one thing took over what another did, round by round.
+pub(crate) fn paired(of: &[f64], over: &[f64]) -> Vec<f64> {
+    of.iter().zip(over).map(|(of, over)| of / over).collect()
+}
+
+/// From the least to the most: what stands beside a median.
+pub(crate) fn range(values: &[f64]) -> String {
+    let (least, _, most) = spread(values);
+    format!("{} to {}", short(least), short(most))
+}
+
+/// A number against its bound. If requests failed in the runs behind it, it was not measured.
+pub(crate) fn figure(what: &str, bound: Bound, value: f64, unit: &str, failed: u64) -> Figure {
+    if failed == 0 {
+        return Figure::number(what, bound, value, unit);
+    }
+    Figure::number(what, bound, f64::NAN, unit).noting(&format!("{failed} requests failed"))
+}
+
 /// Every round, as JSON.
 pub(crate) fn json(rows: &[Row]) -> Value {
     rows.iter().map(Row::json).collect()
@@ -125,8 +143,8 @@ pub(crate) fn sheet(title: &str, rows: &[Row]) -> Sheet {
             row.name.to_owned(),
             format!("**{middle:.1}** ({least:.1} to {most:.1})"),
             format!("{:.2}", middle / base),
-            short(median(&row.per_second)),
-            format!("{:.2}", median(&row.p99_ms)),
+            ranged(&row.per_second),
+            ranged(&row.p99_ms),
             row.failed.to_string(),
             format!("{:.1} MiB", row.resident_kib as f64 / 1024.0),
             format!("{:.0} %", median(&row.strangers)),

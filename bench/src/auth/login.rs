@@ -8,7 +8,7 @@ use crate::bench::Bench;
 use crate::figure::{Bound, Figure};
 use crate::http::Client;
 use crate::process;
-use crate::report::{Report, Sheet, median, progress};
+use crate::report::{Report, Sheet, median, progress, ranged, spread};
 use crate::statistics::mann_whitney;
 
 /// Wrong passwords of one person before the pool slows it down.
@@ -51,57 +51,76 @@ fn each(before: Cost, after: Cost, idle_a_second: Cost, took: Duration, count: f
 /// time when nobody signs in: the one that is the pool is a standalone, with a gateway and a queue of its own. One login after
 /// the other, and four at a time, so that every core hashes.
 pub(super) fn overhead(bench: &Bench, service: &Service, report: &mut Report) -> io::Result<()> {
-    let logins: u32 = bench.pick(20, 100);
     let email = "login@example.com";
     service.register(email)?;
     let body = body(email, PASSWORD);
-    let one = |client: &mut Client| client.ask("POST", "/auth/login", &[], &body)?.expect(200).map(drop);
-    one(&mut Client::connect(service.address)?)?;
-    let quiet = Duration::from_secs(bench.pick(3, 10));
+    let quiet = Duration::from_secs(bench.pick(3, 30));
     progress(&format!("login: {} s of nothing", quiet.as_secs()));
     let before = spent(service)?;
     std::thread::sleep(quiet);
     let nothing = Cost { upstream: 0.0, hash: 0.0, pool: 0.0 };
     let idle = each(before, spent(service)?, nothing, quiet, quiet.as_secs_f64());
-    let mut rows = Vec::new();
-    let mut costs = Vec::new();
+    let (mut rows, mut one_at_a_time) = (Vec::new(), Vec::new());
     for at_once in [1, 4] {
-        progress(&format!("login: {logins} times {at_once}"));
-        let (before, began) = (spent(service)?, Instant::now());
-        std::thread::scope(|scope| {
-            let people = (0..at_once).map(|_| {
-                scope.spawn(|| {
-                    let mut client = Client::connect(service.address)?;
-                    (0..logins).try_for_each(|_| one(&mut client))
-                })
-            });
-            let people: Vec<_> = people.collect();
-            people.into_iter().try_for_each(|person| person.join().expect("no panic"))
-        })?;
-        let cost = each(before, spent(service)?, idle, began.elapsed(), f64::from(at_once * logins));
+        progress(&format!("login: {at_once} at a time"));
+        let costs = sign_ins(bench, service, &body, at_once, idle)?;
+        let column = |of: fn(&Cost) -> f64| ranged(&costs.iter().map(of).collect::<Vec<_>>());
         rows.push(vec![
             at_once.to_string(),
-            format!("{:.1}", cost.hash),
-            format!("{:.2}", cost.pool),
-            format!("{:.2}", cost.upstream),
+            column(|cost| cost.hash),
+            column(|cost| cost.pool),
+            column(|cost| cost.upstream),
         ]);
-        costs.push(cost);
+        report.rounds[format!("login{at_once}")] = costs
+            .iter()
+            .map(|cost| json!({"upstreamMs": cost.upstream, "poolMs": cost.pool, "argon2Ms": cost.hash}))
+            .collect();
+        if at_once == 1 {
+            one_at_a_time = costs;
+        }
     }
     progress("");
     report.sheets.push(Sheet {
         title: "Password login".to_owned(),
-        columns: vec!["at a time", "argon2id, ms of CPU", "rest of the pool, ms", "upstream, ms"],
+        columns: vec![
+            "at a time",
+            "argon2id, ms of CPU: median (min to max)",
+            "rest of the pool, ms",
+            "upstream, ms",
+        ],
         rows,
     });
-    let cost = costs[0];
+    let rest: Vec<f64> = one_at_a_time.iter().map(|cost| cost.upstream + cost.pool).collect();
     let what = "password login: CPU of everything but argon2id";
-    let figure = Figure::number(what, Bound::AtMost(1.0), cost.upstream + cost.pool, " ms");
+    let figure = Figure::number(what, Bound::AtMost(1.0), median(&rest), " ms");
+    let (least, _, most) = spread(&rest);
     report.figures.push(figure.noting(&format!(
-        "argon2id {:.1} ms; idle, {:.1} and {:.1} ms a second are taken off",
-        cost.hash, idle.upstream, idle.pool
+        "{least:.2} to {most:.2}; idle, {:.1} and {:.1} ms a second are taken off",
+        idle.upstream, idle.pool
     )));
-    report.rounds["login"] = json!({"upstreamMs": cost.upstream, "poolMs": cost.pool, "argon2Ms": cost.hash});
     Ok(())
+}
+
+/// What a login costs in each of some rounds, after a round that warms up.
+fn sign_ins(bench: &Bench, service: &Service, body: &str, at_once: u32, idle: Cost) -> io::Result<Vec<Cost>> {
+    let logins: u32 = bench.pick(20, 100);
+    let person = || {
+        let mut client = Client::connect(service.address)?;
+        let mut one = || client.ask("POST", "/auth/login", &[], body)?.expect(200).map(drop);
+        (0..logins / at_once).try_for_each(|_| one())
+    };
+    let mut costs = Vec::new();
+    for round in 0..=bench.pick(2, 5) {
+        let (before, began) = (spent(service)?, Instant::now());
+        std::thread::scope(|scope| {
+            let people: Vec<_> = (0..at_once).map(|_| scope.spawn(person)).collect();
+            people.into_iter().try_for_each(|person| person.join().expect("no panic"))
+        })?;
+        if round > 0 {
+            costs.push(each(before, spent(service)?, idle, began.elapsed(), f64::from(logins)));
+        }
+    }
+    Ok(costs)
 }
 
 /// Whether the time of a refusal tells if the person is known.

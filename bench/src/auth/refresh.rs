@@ -6,9 +6,9 @@ use serde_json::json;
 
 use super::service::Service;
 use crate::bench::Bench;
-use crate::figure::{Bound, Figure, short};
+use crate::figure::{Bound, Figure};
 use crate::load::Wrk;
-use crate::report::{Report, Sheet, median, progress};
+use crate::report::{Report, Sheet, median, progress, ranged};
 
 const PATH: &str = "/auth/tokens/refresh";
 
@@ -18,7 +18,8 @@ const CONNECTIONS: u32 = 32;
 
 /// Refreshes whose refresh token is replaced by each answer, against the local pool.
 pub(super) fn rotating(bench: &Bench, service: &Service, report: &mut Report) -> io::Result<()> {
-    let (mut rates, mut costs, mut pool_costs, mut failed) = (Vec::new(), Vec::new(), Vec::new(), 0);
+    let (mut rates, mut costs, mut pool_costs, mut p99_ms, mut failed) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new(), 0);
     let rounds = bench.pick(3, 5);
     for round in 1..=rounds {
         let mut tokens = Vec::new();
@@ -31,26 +32,36 @@ pub(super) fn rotating(bench: &Bench, service: &Service, report: &mut Report) ->
         let load = Wrk { connections: CONNECTIONS, seconds: bench.pick(3, 8), script: script(&file) };
         let (before, pool) = (service.process.cpu_ns()?, service.standalone.cpu_ns()?);
         let seen = load.run(bench.folder(), service.address, PATH)?;
-        costs.push((service.process.cpu_ns()? - before) as f64 / 1e3 / seen.requests as f64);
-        pool_costs.push((service.standalone.cpu_ns()? - pool) as f64 / 1e3 / seen.requests as f64);
+        costs.push(service.process.cpu_ns()?.saturating_sub(before) as f64 / 1e3 / seen.requests as f64);
+        pool_costs
+            .push(service.standalone.cpu_ns()?.saturating_sub(pool) as f64 / 1e3 / seen.requests as f64);
         rates.push(seen.per_second);
+        p99_ms.push(seen.p99_us / 1e3);
         failed += seen.failed;
     }
     progress("");
     report.sheets.push(Sheet {
         title: "Refresh, rotating, against the local pool".to_owned(),
-        columns: vec!["refreshes/s", "CPU service, µs", "CPU pool, µs", "failed"],
+        columns: vec![
+            "refreshes/s: median (min to max)",
+            "p99, ms",
+            "CPU service, µs",
+            "CPU pool, µs",
+            "failed",
+        ],
         rows: vec![vec![
-            short(median(&rates)),
-            format!("{:.0}", median(&costs)),
-            format!("{:.0}", median(&pool_costs)),
+            ranged(&rates),
+            ranged(&p99_ms),
+            ranged(&costs),
+            ranged(&pool_costs),
             failed.to_string(),
         ]],
     });
     let what = "refresh against the local pool";
     report.figures.push(Figure::number(what, Bound::AtLeast(2_000.0), median(&rates), "/s"));
     report.figures.push(Figure::number(&format!("{what}: refused"), Bound::AtMost(0.0), failed as f64, ""));
-    report.rounds["refresh"] = json!({"perSecond": rates, "cpuUs": costs, "poolCpuUs": pool_costs});
+    report.rounds["refresh"] =
+        json!({"perSecond": rates, "p99Ms": p99_ms, "cpuUs": costs, "poolCpuUs": pool_costs});
     Ok(())
 }
 

@@ -1,16 +1,16 @@
 use std::io;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::bench::{Bench, Origin};
 use crate::figure::{Bound, Figure};
 use crate::host::Strangers;
 use crate::load::{Paced, Wrk, headers_script, oha};
-use crate::peers::{self, PATH, Postern};
+use crate::peers::{self, ANSWER, PATH, Postern};
 use crate::plot::{Axis, Line, Plot};
 use crate::process::free_address;
-use crate::report::{Report, Sheet, median, progress};
-use crate::rounds::Peer;
+use crate::report::{Report, Sheet, median, progress, ranged};
+use crate::rounds::{self, Peer, Question};
 
 /// Shares of the saturation rate at which cost is taken.
 const SHARES: [f64; 4] = [0.1, 0.25, 0.5, 0.75];
@@ -18,14 +18,20 @@ const SHARES: [f64; 4] = [0.1, 0.25, 0.5, 0.75];
 /// The share at which latency is judged.
 const JUDGED: f64 = 0.5;
 
+/// Runs of which the saturation rate is the median.
+const FLOODS: usize = 3;
+
 const FIGURE: &str = "p99.9 at half of the saturation rate, open loop, corrected: over nginx";
 
-/// One peer at one rate.
+/// One peer at one rate, once.
 struct Point {
     per_second: u32,
     cpu_us: f64,
     seen: Paced,
 }
+
+/// All rounds of one peer at one rate.
+type Rounds = Vec<Point>;
 
 /// Cost and latency by load, open loop. The rates are the same for all: shares of what the gateway can do at most.
 pub(super) fn paced(bench: &Bench, origin: &Origin, report: &mut Report) -> io::Result<()> {
@@ -49,89 +55,171 @@ pub(super) fn paced(bench: &Bench, origin: &Origin, report: &mut Report) -> io::
         Peer { name: "Postern, all on", address: gateway.address, process: gateway.process },
     ];
     let token = origin.signer.token(&origin.issuer, 1)?;
-    let bearer = format!("Bearer {token}");
-    let script = headers_script("GET", &[("Authorization", &bearer)], "");
-    let flood = Wrk { connections: 64, seconds: 2, script };
-    let saturated = flood.run(bench.folder(), gateway.address, PATH)?.per_second;
-    let mut points: Vec<Vec<Vec<Point>>> =
+    let question = Question { path: PATH, token: &token, body: ANSWER };
+    let floods = saturate(bench, &peers[2], &question)?;
+    let mut points: Vec<Vec<Rounds>> =
         peers.iter().map(|_| SHARES.iter().map(|_| Vec::new()).collect()).collect();
     let (rounds, seconds) = bench.pick((3, 3), (5, 10));
     let strangers = Strangers::watch()?;
     for round in 1..=rounds {
         for (at, share) in SHARES.iter().enumerate() {
-            let rate = (saturated * share) as u32;
+            let rate = (median(&floods) * share) as u32;
             for (peer, points) in peers.iter().zip(&mut points) {
                 progress(&format!("latency: round {round} of {rounds}: {} at {rate}/s", peer.name));
-                let before = peer.process.cpu_ns()?;
-                let seen = oha(&bench.oha(), peer.address, PATH, &token, (rate, seconds))?;
-                let spent = (peer.process.cpu_ns()? - before) as f64 / 1e3;
-                points[at].push(Point {
-                    per_second: rate,
-                    cpu_us: spent / seen.requests.max(1) as f64,
-                    seen,
-                });
+                points[at].push(point(bench, peer, &question, (rate, seconds))?);
             }
         }
     }
     progress("");
-    tell(&peers, &points, strangers.percent()?, report);
+    report.sheets.push(sheet(&peers, &points, strangers.percent()?));
+    report.rounds["paced"] = json!({"saturationPerSecond": floods, "peers": rounds_json(&peers, &points)});
+    plots(&peers, &points, report);
+    if let [nginx, _, postern] = points.as_slice() {
+        report.figures.push(tail(&postern[judged()], &nginx[judged()]));
+    }
     Ok(())
 }
 
-/// The median over the rounds of a percentile.
-fn percentile(rounds: &[Point], percentile: f64) -> f64 {
-    median(&rounds.iter().map(|point| point.seen.at(percentile)).collect::<Vec<_>>())
+/// What a peer can do at most, run by run.
+fn saturate(bench: &Bench, peer: &Peer, question: &Question<'_>) -> io::Result<Vec<f64>> {
+    let answer_bytes = question.answer_bytes(peer.name, peer.address)?;
+    let bearer = format!("Bearer {}", question.token);
+    let script = headers_script("GET", &[("Authorization", &bearer)], "");
+    let flood = Wrk { connections: 64, seconds: 2, script };
+    let mut rates = Vec::new();
+    for run in 1..=FLOODS {
+        progress(&format!("latency: saturation, run {run} of {FLOODS}"));
+        let seen = flood.run(bench.folder(), peer.address, question.path)?;
+        let seen = seen.hold_to(answer_bytes, flood.connections);
+        if seen.failed > 0 {
+            return Err(io::Error::other(format!("{} requests failed at saturation", seen.failed)));
+        }
+        rates.push(seen.per_second);
+    }
+    Ok(rates)
 }
 
-fn tell(peers: &[Peer], points: &[Vec<Vec<Point>>], strangers: f64, report: &mut Report) {
-    let judged = SHARES.iter().position(|share| (share - JUDGED).abs() < 1e-9).unwrap_or(0);
-    let mut sheet = Sheet {
-        title: format!("Cost and latency by load, open loop (strangers took {strangers:.0} % of a core)"),
+fn point(bench: &Bench, peer: &Peer, question: &Question<'_>, pace: (u32, u32)) -> io::Result<Point> {
+    let before = peer.process.cpu_ns()?;
+    let asked = (question.path, question.token);
+    let seen = oha(&bench.oha(), peer.address, asked, question.body, pace)?;
+    let spent = peer.process.cpu_ns()?.saturating_sub(before) as f64 / 1e3;
+    Ok(Point { per_second: pace.0, cpu_us: spent / seen.requests.max(1) as f64, seen })
+}
+
+/// Where the share that is judged stands.
+fn judged() -> usize {
+    SHARES.iter().position(|share| (share - JUDGED).abs() < 1e-9).unwrap_or(0)
+}
+
+fn costs(rounds: &[Point]) -> Vec<f64> {
+    rounds.iter().map(|point| point.cpu_us).collect()
+}
+
+/// A percentile, round by round.
+fn percentiles(rounds: &[Point], percentile: f64) -> Vec<f64> {
+    rounds.iter().map(|point| point.seen.at(percentile)).collect()
+}
+
+/// Percentiles stand only where the rate was kept in every round.
+fn is_in_time(rounds: &[Point]) -> bool {
+    rounds.iter().all(|point| point.seen.is_in_time())
+}
+
+/// The least share of the asked rate that was achieved.
+fn achieved(rounds: &[Point]) -> f64 {
+    rounds.iter().map(|point| point.seen.achieved()).fold(f64::INFINITY, f64::min)
+}
+
+fn failed(rounds: &[Point]) -> u64 {
+    rounds.iter().map(|point| point.seen.failed).sum()
+}
+
+fn rounds_json(peers: &[Peer], points: &[Vec<Rounds>]) -> Value {
+    let round = |point: &Point| json!({"cpuUs": point.cpu_us, "seen": point.seen.json()});
+    let rate = |rounds: &Rounds| {
+        let per_second = rounds.first().map_or(0, |point| point.per_second);
+        json!({"perSecond": per_second, "rounds": rounds.iter().map(round).collect::<Value>()})
+    };
+    let rates = points.iter().map(|shares| shares.iter().map(rate).collect::<Value>());
+    peers.iter().zip(rates).map(|(peer, rates)| json!({"name": peer.name, "rates": rates})).collect()
+}
+
+fn sheet(peers: &[Peer], points: &[Vec<Rounds>], strangers: f64) -> Sheet {
+    let line = |peer: &Peer, rounds: &Rounds| {
+        let in_time = is_in_time(rounds);
+        let mut row = vec![
+            peer.name.to_owned(),
+            rounds.first().map_or(0, |point| point.per_second).to_string(),
+            format!("{:.2} %{}", achieved(rounds) * 100.0, if in_time { "" } else { ": not kept" }),
+            ranged(&costs(rounds)),
+        ];
+        let cell = |at| if in_time { ranged(&percentiles(rounds, at)) } else { "–".to_owned() };
+        row.extend([50.0, 99.0, 99.9].map(cell));
+        row.push(failed(rounds).to_string());
+        row
+    };
+    let rows =
+        peers.iter().zip(points).flat_map(|(peer, shares)| shares.iter().map(move |at| line(peer, at)));
+    Sheet {
+        title: format!(
+            "Cost and latency by load, open loop: median (min to max) (strangers took {strangers:.0} % of a core)"
+        ),
         columns: vec![
             "peer",
             "requests/s",
+            "achieved at least",
             "CPU per request, µs",
             "p50, ms",
             "p99, ms",
             "p99.9, ms",
             "failed",
         ],
-        rows: Vec::new(),
-    };
-    let (mut costs, mut latencies) = (Vec::new(), Vec::new());
-    for (peer, shares) in peers.iter().zip(points) {
-        let cost = |rounds: &[Point]| median(&rounds.iter().map(|point| point.cpu_us).collect::<Vec<_>>());
-        let rate = |rounds: &[Point]| rounds.first().map_or(0, |point| point.per_second);
-        for rounds in shares {
-            let failed: u64 = rounds.iter().map(|point| point.seen.failed).sum();
-            let mut row =
-                vec![peer.name.to_owned(), rate(rounds).to_string(), format!("{:.1}", cost(rounds))];
-            row.extend([50.0, 99.0, 99.9].map(|at| format!("{:.2}", percentile(rounds, at))));
-            row.push(failed.to_string());
-            sheet.rows.push(row);
-        }
-        let by_rate = shares.iter().map(|rounds| (f64::from(rate(rounds)), cost(rounds))).collect();
-        costs.push(Line { name: peer.name.to_owned(), points: by_rate });
-        let nines = |at: f64| -(1.0 - at / 100.0).log10();
-        let spread = [50.0, 75.0, 90.0, 95.0, 99.0, 99.9];
-        let by_share = spread.map(|at| (nines(at), percentile(&shares[judged], at))).to_vec();
-        latencies.push(Line { name: peer.name.to_owned(), points: by_share });
-    }
-    report.sheets.push(sheet);
-    report.rounds["paced"] =
-        costs.iter().map(|line| json!({"name": line.name, "costByRate": line.points})).collect();
-    plots(costs, latencies, report);
-    if let [nginx, _, postern] = points {
-        let p999 = |shares: &[Vec<Point>]| percentile(&shares[judged], 99.9);
-        let (ours, base) = (p999(postern), p999(nginx));
-        let figure = Figure::number(FIGURE, Bound::AtMost(1.2), ours / base, " ×");
-        report
-            .figures
-            .push(figure.noting(&format!("{ours:.2} ms against {base:.2} ms, medians of the rounds")));
+        rows: rows.collect(),
     }
 }
 
-fn plots(costs: Vec<Line>, latencies: Vec<Line>, report: &mut Report) {
+/// The tail of the gateway over that of nginx; not measured where one of them, or oha, did not keep the rate.
+fn tail(postern: &[Point], nginx: &[Point]) -> Figure {
+    let (ours, base) = (percentiles(postern, 99.9), percentiles(nginx, 99.9));
+    let bound = Bound::AtMost(1.2);
+    if !(is_in_time(postern) && is_in_time(nginx)) {
+        let least = achieved(postern).min(achieved(nginx)) * 100.0;
+        let figure = Figure::number(FIGURE, bound, f64::NAN, " ×");
+        return figure.noting(&format!("a run achieved only {least:.1} % of its rate"));
+    }
+    let ratio = median(&ours) / median(&base);
+    rounds::figure(FIGURE, bound, ratio, " ×", failed(postern) + failed(nginx)).noting(&format!(
+        "{} ms against {} ms",
+        ranged(&ours),
+        ranged(&base)
+    ))
+}
+
+fn plots(peers: &[Peer], points: &[Vec<Rounds>], report: &mut Report) {
+    let (mut by_rate, mut by_share) = (Vec::new(), Vec::new());
+    for (peer, shares) in peers.iter().zip(points) {
+        let line = |points| Line { name: peer.name.to_owned(), points };
+        let rate = |rounds: &Rounds| {
+            let rates = rounds.iter().map(|point| f64::from(point.per_second) * point.seen.achieved());
+            median(&rates.collect::<Vec<_>>())
+        };
+        by_rate.push(line(shares.iter().map(|rounds| (rate(rounds), median(&costs(rounds)))).collect()));
+        let rounds = &shares[judged()];
+        if is_in_time(rounds) {
+            let told = [50.0, 75.0, 90.0, 95.0, 99.0, 99.9];
+            by_share.push(line(told.map(|at| (nines(at), median(&percentiles(rounds, at)))).to_vec()));
+        }
+    }
+    charts(by_rate, by_share, report);
+}
+
+/// Percentiles as far apart as their nines.
+fn nines(percentile: f64) -> f64 {
+    -(1.0 - percentile / 100.0).log10()
+}
+
+fn charts(costs: Vec<Line>, latencies: Vec<Line>, report: &mut Report) {
     report.plots.push(Plot {
         name: "cost-by-load",
         title: "CPU per request by load",
@@ -140,7 +228,7 @@ fn plots(costs: Vec<Line>, latencies: Vec<Line>, report: &mut Report) {
         lines: costs,
     });
     let marks = [(50.0, "50 %"), (90.0, "90 %"), (99.0, "99 %"), (99.9, "99.9 %")];
-    let marks = marks.map(|(at, text): (f64, &str)| (-(1.0 - at / 100.0).log10(), text.to_owned()));
+    let marks = marks.map(|(at, text)| (nines(at), text.to_owned()));
     report.plots.push(Plot {
         name: "latency",
         title: "Latency at half of the saturation rate, corrected for coordinated omission",

@@ -10,7 +10,9 @@ use super::service::{Carrier, Service};
 use crate::bench::{Bench, Origin};
 use crate::figure::{Bound, Figure, short};
 use crate::postgres::Postgres;
-use crate::report::{Report, Sheet, median, progress};
+use crate::report::{Report, Sheet, median, progress, ranged};
+
+const DATABASE: &str = "bench_backlog";
 
 /// Lanes of e-mail, as the store numbers them.
 pub(super) const CRITICAL: u8 = 0;
@@ -79,15 +81,13 @@ pub(super) fn drained(run: &Run<'_>, report: &mut Report) -> io::Result<()> {
         "graphile-worker: no-ops, 24 at once, local queue 500, batched completion",
         "pg-boss: fetched and completed, batches of 500",
     ];
-    let lines = names
-        .iter()
-        .zip(&taken)
-        .map(|(name, taken)| vec![(*name).to_owned(), short(median(taken))])
-        .collect();
+    let none = || "–".to_owned();
+    let lines = names.iter().zip(&taken).zip([ranged(&cost), none(), none()]);
+    let rows = lines.map(|((name, taken), cost)| vec![(*name).to_owned(), ranged(taken), cost]).collect();
     report.sheets.push(Sheet {
         title: "A backlog worked off".to_owned(),
-        columns: vec!["what", "per second"],
-        rows: lines,
+        columns: vec!["what", "per second", "CPU service and PostgreSQL, µs"],
+        rows,
     });
     report.rounds["backlog"] =
         json!({"postern": taken[0], "graphileWorker": taken[1], "pgBoss": taken[2], "cpuUs": cost});
@@ -101,14 +101,14 @@ pub(super) fn drained(run: &Run<'_>, report: &mut Report) -> io::Result<()> {
 
 /// Works off so many; how many a second, and CPU microseconds of service and PostgreSQL each.
 fn drain(bench: &Bench, postgres: &Postgres, origin: &Origin, rows: u32) -> io::Result<(f64, f64)> {
-    let database = prepare(bench, postgres, origin, "bench_backlog")?;
-    fill(postgres, "bench_backlog", NORMAL, rows, 60)?;
+    let database = prepare(bench, postgres, origin, DATABASE)?;
+    fill(postgres, DATABASE, NORMAL, rows, 60)?;
     let server = postgres.cpu_ns()?;
     let service = Service::start(bench, origin, &database, Carrier::NULL)?;
     let began = Instant::now();
     let (mut first, all) = (None, f64::from(rows));
     loop {
-        let done = service.attempts()?;
+        let done = service.sent()?;
         let now = began.elapsed().as_secs_f64();
         // The first tenth warms up.
         if first.is_none() && done >= all * 0.1 {
@@ -118,10 +118,11 @@ fn drain(bench: &Bench, postgres: &Postgres, origin: &Origin, rows: u32) -> io::
             && let Some((since, before)) = first
         {
             let cpu = service.process.cpu_ns()? + postgres.cpu_ns()?.saturating_sub(server);
+            service.drained(postgres, DATABASE)?;
             return Ok(((done - before) / (now - since), cpu as f64 / 1e3 / done));
         }
         if now > 120.0 {
-            return Err(io::Error::other(format!("only {done} of {rows} were delivered in two minutes")));
+            return Err(io::Error::other(format!("only {done} of {rows} were sent in two minutes")));
         }
         thread::sleep(Duration::from_millis(50));
     }

@@ -1,75 +1,95 @@
 use std::fs;
 use std::io;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use serde_json::json;
-
 use crate::bench::Bench;
-use crate::figure::short;
 use crate::postgres::Postgres;
-use crate::report::{Report, Sheet, median, progress};
+use crate::report::{Report, Sheet, progress, ranged};
 
-/// What the peers did a second.
-#[derive(Clone, Copy, Debug)]
+/// Where the peers work.
+#[derive(Debug)]
 pub(super) struct Peers {
-    /// pgbench, single rows.
-    pub(super) rows: f64,
-    pub(super) graphile_adds: f64,
-    pub(super) boss_adds: f64,
+    /// What pgbench is to do.
+    script: PathBuf,
+    rows: String,
+    graphile: String,
+    boss: String,
 }
 
-/// Three rows in one statement, as one notification has them: what PostgreSQL does without a queue around it.
+/// How many single rows and single adds a second, round by round.
+#[derive(Debug, Default)]
+pub(super) struct Singles {
+    /// pgbench.
+    pub(super) rows: Vec<f64>,
+    pub(super) graphile: Vec<f64>,
+    pub(super) boss: Vec<f64>,
+}
+
+/// Three rows in one statement, as one notification has them: what PostgreSQL does without a queue around it. The ids
+/// ascend, as the service's do.
 const ROWS: &str = "\
-WITH id AS (SELECT gen_random_uuid() AS id),
+WITH id AS MATERIALIZED (SELECT nextval('ord') AS ord),
+made AS MATERIALIZED (SELECT ord, lpad(to_hex(ord), 32, '0')::uuid AS id FROM id),
 r AS (INSERT INTO notify_record (id, lane, creator, template, template_version, locale, recipient, variables, created_at)
-  SELECT id, 4, 'bench', 'welcome', 1, 'en', '{\"email\":\"ada@example.com\"}', '{\"name\":\"Ada\"}', 1763600000000 FROM id),
-q AS (INSERT INTO notify_queue (id, lane, ord, fence, attempt) SELECT id, 4, nextval('ord'), 0, 0 FROM id)
-INSERT INTO notify_result (id, attempt, kind, at) SELECT id, 0, 1, 1763600000000 FROM id;
+  SELECT id, 4, 'bench', 'welcome', 1, 'en', '{\"email\":\"ada@example.com\"}', '{\"name\":\"Ada\"}', 1763600000000 FROM made),
+q AS (INSERT INTO notify_queue (id, lane, ord, fence, attempt) SELECT id, 4, ord, 0, 0 FROM made)
+INSERT INTO notify_result (id, attempt, kind, at) SELECT id, 0, 1, 1763600000000 FROM made;
 ";
 
 /// The tables of the notification upstream.
 const SCHEMA: &str = include_str!("../../../notify-upstream/src/store/schema/postgres_1.sql");
 
-/// Single adds of the peers, in interleaved rounds.
+/// Prepares the single rows and the single adds, which are timed in the same rounds as what they are compared with.
 pub(super) fn single_rows(bench: &Bench, postgres: &Postgres, report: &mut Report) -> io::Result<Peers> {
-    postgres.database("bench_rows")?;
+    let rows = postgres.database("bench_rows")?;
     postgres.ask("bench_rows", SCHEMA)?;
     postgres.ask("bench_rows", "CREATE SEQUENCE ord CACHE 100")?;
-    let (graphile, boss) = (postgres.database("bench_graphile")?, postgres.database("bench_boss")?);
-    let (rounds, seconds) = bench.pick((2, 4), (5, 10));
-    let mut taken: [Vec<f64>; 3] = Default::default();
-    for round in 1..=rounds {
-        progress(&format!("single adds: round {round} of {rounds}: pgbench"));
-        taken[0].push(pgbench(bench, &postgres.url("bench_rows"), seconds)?);
-        progress(&format!("single adds: round {round} of {rounds}: graphile-worker"));
-        taken[1].push(node(bench, "graphile-worker.mjs", "add", &graphile, seconds)?);
-        progress(&format!("single adds: round {round} of {rounds}: pg-boss"));
-        taken[2].push(node(bench, "pg-boss.mjs", "add", &boss, seconds)?);
-    }
-    progress("");
-    let names =
-        ["pgbench, 32 clients, the same three rows", "graphile-worker, 32 callers", "pg-boss, 32 callers"];
-    let rows = names
-        .iter()
-        .zip(&taken)
-        .map(|(name, taken)| vec![(*name).to_owned(), short(median(taken))])
-        .collect();
-    report.sheets.push(Sheet {
-        title: "Peers: single adds".to_owned(),
-        columns: vec!["peer", "adds/s"],
-        rows,
-    });
-    report.rounds["singleAdds"] =
-        json!({"pgbench": taken[0], "graphileWorker": taken[1], "pgBoss": taken[2]});
-    Ok(Peers { rows: median(&taken[0]), graphile_adds: median(&taken[1]), boss_adds: median(&taken[2]) })
-}
-
-fn pgbench(bench: &Bench, url: &str, seconds: u32) -> io::Result<f64> {
     let script = bench.folder().join("rows.sql");
     fs::write(&script, ROWS.replace('\n', " "))?;
+    let (graphile, boss) = (postgres.database("bench_graphile")?, postgres.database("bench_boss")?);
+    report.notes.push("Cells with rounds behind them: median (minimum to maximum).".to_owned());
+    Ok(Peers { script, rows, graphile, boss })
+}
+
+impl Peers {
+    /// A round of pgbench.
+    pub(super) fn rows(&self, seconds: u32, singles: &mut Singles) -> io::Result<()> {
+        progress("pgbench: single rows");
+        singles.rows.push(pgbench(&self.script, &self.rows, seconds)?);
+        Ok(())
+    }
+
+    /// A round of the adds of graphile-worker and of pg-boss.
+    pub(super) fn adds(&self, bench: &Bench, seconds: u32, singles: &mut Singles) -> io::Result<()> {
+        progress("graphile-worker: single adds");
+        singles.graphile.push(node(bench, "graphile-worker.mjs", "add", &self.graphile, seconds)?);
+        progress("pg-boss: single adds");
+        singles.boss.push(node(bench, "pg-boss.mjs", "add", &self.boss, seconds)?);
+        Ok(())
+    }
+}
+
+impl Singles {
+    pub(super) fn sheet(&self, title: &str) -> Sheet {
+        let peers = [
+            ("pgbench, 32 clients, the same three rows", &self.rows),
+            ("graphile-worker, 32 callers", &self.graphile),
+            ("pg-boss, 32 callers", &self.boss),
+        ];
+        let measured = peers.into_iter().filter(|(_, taken)| !taken.is_empty());
+        Sheet {
+            title: title.to_owned(),
+            columns: vec!["peer", "adds/s"],
+            rows: measured.map(|(name, taken)| vec![name.to_owned(), ranged(taken)]).collect(),
+        }
+    }
+}
+
+fn pgbench(script: &Path, url: &str, seconds: u32) -> io::Result<f64> {
     let output = Command::new("pgbench")
         .args(["-n", "-M", "prepared", "-c", "32", "-j", "1", "-T", &seconds.to_string(), "-f"])
-        .arg(&script)
+        .arg(script)
         .arg(url)
         .output()?;
     let said = String::from_utf8_lossy(&output.stdout);

@@ -2,7 +2,7 @@ use std::io;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::Run;
 use super::backlog::{CRITICAL, HIGH, LOW, fill, prepare};
@@ -11,9 +11,12 @@ use crate::figure::{Bound, Figure, short};
 use crate::host::Strangers;
 use crate::http::Client;
 use crate::postgres::Postgres;
-use crate::report::{Report, Sheet, progress};
+use crate::report::{Report, Sheet, median, progress, ranged};
+use crate::rounds::{paired, range};
 
-const DATABASE: &str = "bench_priority";
+/// One queue holds nothing but what is asked for, the other very many LOW besides.
+const EMPTY: &str = "bench_priority_empty";
+const BACKLOG: &str = "bench_priority";
 
 /// How often each of CRITICAL and HIGH is asked for: fifty times a second.
 const PERIOD: Duration = Duration::from_millis(20);
@@ -22,17 +25,26 @@ const PERIOD: Duration = Duration::from_millis(20);
 const PACE: u32 = 2_000;
 
 /// From acceptance to the provider's answer, in milliseconds. The null provider answers at once, so that this is the
-/// time to its call and a little more.
+/// time to its call and a little more. Only what was accepted while LOW waited counts; what has not come is as late as it
+/// is old.
 #[derive(Clone, Copy, Debug)]
 struct Delay {
     p50: f64,
+    /// Not a number if there are too few to tell.
     p99: f64,
     count: f64,
 }
 
-/// What came of one case.
+/// Fewer have no p99.
+const FEWEST: usize = 100;
+
+/// What came of one case, turn by turn.
 struct Case {
     name: &'static str,
+    turns: Vec<Turn>,
+}
+
+struct Turn {
     critical: Delay,
     high: Delay,
     /// LOW delivered a second, and left at the end.
@@ -40,77 +52,123 @@ struct Case {
     strangers: f64,
 }
 
+/// A queue, and how fast its rows may go to the provider.
+#[derive(Clone, Copy)]
+struct Queue<'a> {
+    database: &'static str,
+    url: &'a str,
+    carrier: Carrier,
+}
+
 /// CRITICAL and HIGH while very many LOW wait.
 pub(super) fn in_front_of_a_backlog(run: &Run<'_>, report: &mut Report) -> io::Result<()> {
-    let (rows, seconds) = run.bench.pick((200_000, 5), (1_000_000, 20));
+    let Run { bench, postgres, origin, .. } = *run;
+    let (rows, seconds, turns) = bench.pick((200_000, 5, 1), (1_000_000, 20, 5));
     let long = Duration::from_secs(seconds);
+    progress("priority: filling the queue");
+    let (empty, backlog) =
+        (prepare(bench, postgres, origin, EMPTY)?, prepare(bench, postgres, origin, BACKLOG)?);
+    fill(postgres, BACKLOG, LOW, rows, 60)?;
     let paced = Carrier::Null { permits: 64, rate: Some(PACE) };
-    let cases = [
-        measure(run, "empty queue", 0, paced, long)?,
-        measure(run, "LOW waiting and paced", rows, paced, long)?,
-        measure(run, "LOW waiting, both cores saturated", rows, Carrier::NULL, long)?,
+    let queues = [
+        Queue { database: EMPTY, url: &empty, carrier: paced },
+        Queue { database: BACKLOG, url: &backlog, carrier: paced },
     ];
+    let mut cases = ["empty queue", "LOW waiting and paced", "LOW waiting, both cores saturated"].map(Case::new);
+    for turn in 1..=turns {
+        for (queue, case) in queues.iter().zip(&mut cases) {
+            progress(&format!("priority: turn {turn} of {turns}: {}", case.name));
+            case.turns.push(measure(run, *queue, long)?);
+        }
+    }
+    progress(&format!("priority: {}", cases[2].name));
+    let unhurried = Queue { carrier: Carrier::NULL, ..queues[1] };
+    cases[2].turns.push(measure(run, unhurried, long)?);
     progress("");
     report.sheets.push(sheet(rows, &cases));
     let what =
         |name: &str| format!("{name}, accept to provider call, with {} LOW waiting", short(f64::from(rows)));
+    report.rounds["priority"] = cases.iter().map(Case::data).collect();
     let [empty, paced, saturated] = &cases;
-    let both = "p99, both cores saturated";
     let figures = &mut report.figures;
-    let name = format!("{}: {both}", what("CRITICAL"));
-    figures.push(Figure::number(&name, Bound::AtMost(10.0), saturated.critical.p99, " ms"));
-    let ratio = paced.critical.p99.max(1.0) / empty.critical.p99.max(1.0);
-    let note =
-        format!("{:.0} ms against {:.0} ms, in whole milliseconds", paced.critical.p99, empty.critical.p99);
+    let mut at_most = |name: &str, most: f64, delay: fn(&Turn) -> Delay| {
+        let seen = saturated.turns.iter().map(delay);
+        let (p99, count): (Vec<_>, Vec<_>) = seen.map(|delay| (delay.p99, delay.count)).unzip();
+        let name = format!("{}: p99, both cores saturated", what(name));
+        let note = format!("{:.0} accepted while LOW waited", count.iter().sum::<f64>());
+        figures.push(Figure::number(&name, Bound::AtMost(most), median(&p99), " ms").noting(&note));
+    };
+    at_most("CRITICAL", 10.0, |turn| turn.critical);
+    at_most("HIGH", 50.0, |turn| turn.high);
+    let p99 = |case: &Case| case.turns.iter().map(|turn| turn.critical.p99).collect::<Vec<_>>();
+    let (paced, empty) = (p99(paced), p99(empty));
+    let ratios = paired(&paced, &empty);
+    let note = format!("by pairs, {}; {} ms against {} ms", range(&ratios), ranged(&paced), ranged(&empty));
     let name = format!("{}: p99 over an empty queue, LOW paced", what("CRITICAL"));
-    figures.push(Figure::number(&name, Bound::AtMost(1.2), ratio, " ×").noting(&note));
-    let name = format!("{}: {both}", what("HIGH"));
-    figures.push(Figure::number(&name, Bound::AtMost(50.0), saturated.high.p99, " ms"));
-    let counts = cases.iter().map(|case| json!([case.name, case.critical.count, case.high.count]));
-    report.rounds["priority"] = counts.collect();
+    figures.push(Figure::number(&name, Bound::AtMost(1.2), median(&ratios), " ×").noting(&note));
     Ok(())
 }
 
-fn measure(
-    run: &Run<'_>,
-    name: &'static str,
-    rows: u32,
-    carrier: Carrier,
-    long: Duration,
-) -> io::Result<Case> {
-    let Run { bench, postgres, origin, .. } = *run;
-    progress(&format!("priority: {name}"));
-    let database = prepare(bench, postgres, origin, DATABASE)?;
-    if rows > 0 {
-        fill(postgres, DATABASE, LOW, rows, 60)?;
+impl Case {
+    fn new(name: &'static str) -> Self {
+        Self { name, turns: Vec::new() }
     }
+
+    fn data(&self) -> Value {
+        let delay = |delay: Delay| json!({"p50Ms": delay.p50, "p99Ms": delay.p99, "count": delay.count});
+        let turn = |turn: &Turn| {
+            json!({
+                "critical": delay(turn.critical), "high": delay(turn.high),
+                "lowPerSecond": turn.low.0, "lowLeft": turn.low.1, "strangersPercent": turn.strangers,
+            })
+        };
+        json!({"case": self.name, "turns": self.turns.iter().map(turn).collect::<Value>()})
+    }
+}
+
+fn measure(run: &Run<'_>, queue: Queue<'_>, long: Duration) -> io::Result<Turn> {
+    let Run { bench, postgres, origin, .. } = *run;
+    let low = || {
+        postgres.number(queue.database, &format!("SELECT count(*) FROM notify_queue WHERE lane = {LOW}"))
+    };
+    let before = low()?;
     let strangers = Strangers::watch()?;
-    let service = Service::start(bench, origin, &database, carrier)?;
+    let service = Service::start(bench, origin, queue.url, queue.carrier)?;
+    let since = postgres.number(queue.database, "SELECT extract(epoch FROM clock_timestamp()) * 1000")?;
     let began = Instant::now();
     trickle(&service, long)?;
-    let left = postgres.number(DATABASE, &format!("SELECT count(*) FROM notify_queue WHERE lane = {LOW}"))?;
-    let taken = (f64::from(rows) - left) / began.elapsed().as_secs_f64();
-    let (critical, high) = (delay(postgres, CRITICAL)?, delay(postgres, HIGH)?);
-    Ok(Case { name, critical, high, low: (taken, left), strangers: strangers.percent()? })
+    let took = began.elapsed().as_secs_f64();
+    let left = low()?;
+    let until = if before > 0.0 && left < 0.5 { last_low(postgres)? } else { f64::INFINITY };
+    let delay = |lane| delay(postgres, queue.database, lane, (since, until));
+    let (critical, high) = (delay(CRITICAL)?, delay(HIGH)?);
+    Ok(Turn { critical, high, low: ((before - left) / took, left), strangers: strangers.percent()? })
 }
 
 fn sheet(rows: u32, cases: &[Case]) -> Sheet {
     let line = |case: &Case| {
+        let of = |seen: fn(&Turn) -> f64| case.turns.iter().map(seen).collect::<Vec<_>>();
         vec![
             case.name.to_owned(),
-            format!("{:.0} / {:.0}", case.critical.p50, case.critical.p99),
-            format!("{:.0} / {:.0}", case.high.p50, case.high.p99),
-            short(case.low.0),
-            short(case.low.1),
-            format!("{:.0} %", case.strangers),
+            short(median(&of(|turn| turn.critical.p50))),
+            ranged(&of(|turn| turn.critical.p99)),
+            short(median(&of(|turn| turn.high.p50))),
+            ranged(&of(|turn| turn.high.p99)),
+            short(of(|turn| turn.critical.count).iter().sum()),
+            short(median(&of(|turn| turn.low.0))),
+            short(case.turns.last().map_or(f64::NAN, |turn| turn.low.1)),
+            format!("{:.0} %", median(&of(|turn| turn.strangers))),
         ]
     };
     Sheet {
         title: format!("CRITICAL and HIGH, 50/s each, in front of {} LOW", short(f64::from(rows))),
         columns: vec![
             "case",
-            "CRITICAL p50 / p99, ms",
-            "HIGH p50 / p99, ms",
+            "CRITICAL p50, ms",
+            "CRITICAL p99, ms",
+            "HIGH p50, ms",
+            "HIGH p99, ms",
+            "CRITICAL accepted",
             "LOW delivered/s",
             "LOW left",
             "strangers' CPU",
@@ -140,16 +198,53 @@ fn trickle(service: &Service, long: Duration) -> io::Result<()> {
     Ok(())
 }
 
-fn delay(postgres: &Postgres, lane: u8) -> io::Result<Delay> {
+/// When the last LOW left the queue for a provider.
+fn last_low(postgres: &Postgres) -> io::Result<f64> {
     let sql = format!(
-        "SELECT percentile_disc(0.5) WITHIN GROUP (ORDER BY s.at - r.created_at),
-                percentile_disc(0.99) WITHIN GROUP (ORDER BY s.at - r.created_at), count(*)
-         FROM notify_record r JOIN notify_result s USING (id) WHERE r.lane = {lane}"
+        "SELECT max(s.began_at) FROM notify_record r JOIN notify_result s USING (id) WHERE r.lane = {LOW}"
     );
-    let answer = postgres.ask(DATABASE, &sql)?;
-    let numbers: Vec<f64> = answer.split('|').map(|text| text.parse().unwrap_or(f64::NAN)).collect();
-    match numbers.as_slice() {
-        [p50, p99, count] => Ok(Delay { p50: *p50, p99: *p99, count: *count }),
-        _ => Err(io::Error::other(format!("psql answered {answer:?}"))),
+    postgres.number(BACKLOG, &sql)
+}
+
+/// Of those that were accepted in this time, in milliseconds of the epoch.
+fn delay(
+    postgres: &Postgres,
+    database: &str,
+    lane: u8,
+    (since, until): (f64, f64),
+) -> io::Result<Delay> {
+    let sql = format!(
+        "SELECT coalesce(s.at, (extract(epoch FROM clock_timestamp()) * 1000)::int8) - r.created_at
+         FROM notify_record r LEFT JOIN notify_result s ON s.id = r.id AND s.kind = 2
+         WHERE r.lane = {lane} AND r.created_at >= '{since}'::float8 AND r.created_at < '{until}'::float8"
+    );
+    let answer = postgres.ask(database, &sql)?;
+    let mut took: Vec<f64> = answer.lines().map(|text| text.parse().unwrap_or(f64::NAN)).collect();
+    took.sort_by(f64::total_cmp);
+    let p99 = if took.len() < FEWEST { f64::NAN } else { within(&took, 0.99) };
+    Ok(Delay { p50: within(&took, 0.5), p99, count: took.len() as f64 })
+}
+
+/// A percentile of whole milliseconds, which are what the store keeps: those of one millisecond are taken as spread over
+/// it evenly, as is usual for values in classes.
+fn within(sorted: &[f64], share: f64) -> f64 {
+    let rank = share * sorted.len() as f64;
+    let Some(class) = sorted.get((rank as usize).min(sorted.len().saturating_sub(1))) else { return f64::NAN };
+    let below = sorted.partition_point(|value| value < class);
+    let inside = sorted.partition_point(|value| value <= class) - below;
+    (class - 0.5 + (rank - below as f64) / inside as f64).max(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_percentile_lies_within_its_millisecond() {
+        let hundred = [vec![1.0; 50], vec![2.0; 50]].concat();
+        assert!((within(&hundred, 0.25) - 1.0).abs() < 1e-9);
+        assert!((within(&hundred, 0.5) - 1.5).abs() < 1e-9);
+        assert!((within(&hundred, 0.99) - 2.48).abs() < 1e-9);
+        assert!(within(&[], 0.5).is_nan());
     }
 }

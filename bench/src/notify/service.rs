@@ -1,13 +1,15 @@
 use std::fs;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use postern_bench::token::{CLIENT_ID, SERVICE_CLIENT_ID};
 
 use crate::bench::{Bench, Origin, ready};
 use crate::http;
-use crate::load::{Wrk, headers_script};
+use crate::load::{Seen, Wrk, headers_script};
+use crate::postgres::Postgres;
 use crate::process::{Process, free_address};
 
 /// What every request asks for.
@@ -39,7 +41,7 @@ pub(super) struct Service {
 
 impl Carrier {
     /// The null provider, unhurried.
-    pub(super) const NULL: Self = Self::Null { permits: 1_000, rate: None };
+    pub(super) const NULL: Self = Self::Null { permits: 3_000, rate: None };
 
     fn toml(self, silent: Option<&TcpListener>) -> io::Result<(u32, String)> {
         let head = "[[provider]]\nname = \"carrier\"\nchannel = \"email\"\n";
@@ -106,17 +108,33 @@ impl Service {
         Ok(answer.json()["notificationId"].as_str().unwrap_or_default().to_owned())
     }
 
-    /// How many attempts have ended.
-    pub(super) fn attempts(&self) -> io::Result<f64> {
-        self.metric("postern_notify_attempts_total")
-    }
-
-    /// The sum of a family of counters.
-    pub(super) fn metric(&self, name: &str) -> io::Result<f64> {
+    /// How many a provider has taken, by the service's own count.
+    pub(super) fn sent(&self) -> io::Result<f64> {
         let answer = http::once(self.admin, "GET", "/metrics", &[], "")?.expect(200)?;
         let text = String::from_utf8_lossy(&answer.body).into_owned();
-        let values = text.lines().filter(|line| line.starts_with(name) && !line.starts_with('#'));
-        Ok(values.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum())
+        let sent = text.lines().filter(|line| {
+            line.starts_with("postern_notify_attempts_total{") && line.contains("outcome=\"sent\"")
+        });
+        Ok(sent.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum())
+    }
+
+    /// Waits until all that was accepted is sent, once each, and its count of that is what the database says.
+    pub(super) fn drained(&self, postgres: &Postgres, database: &str) -> io::Result<()> {
+        let began = Instant::now();
+        loop {
+            let accepted = postgres.number(database, "SELECT count(*) FROM notify_record")?;
+            let stored = postgres.number(database, "SELECT count(*) FROM notify_result WHERE kind = 2")?;
+            let counted = self.sent()?;
+            if (accepted - stored).abs() < 0.5 && (stored - counted).abs() < 0.5 {
+                return Ok(());
+            }
+            if began.elapsed() > Duration::from_secs(120) {
+                return Err(io::Error::other(format!(
+                    "of {accepted} accepted {stored} are stored as sent and {counted} are counted after two minutes"
+                )));
+            }
+            thread::sleep(Duration::from_millis(100));
+        }
     }
 
     /// A load of requests for notifications.
@@ -125,4 +143,15 @@ impl Service {
         let headers = [("Authorization", bearer.as_str()), ("Content-Type", "application/json")];
         Wrk { connections: CONNECTIONS, seconds, script: headers_script("POST", &headers, BODY) }
     }
+}
+
+/// A load whose answers failed is no measurement: a fast wrong answer is not a notification.
+pub(super) fn all_answered(seen: impl IntoIterator<Item = Seen>) -> io::Result<()> {
+    let (failed, requests) = seen
+        .into_iter()
+        .fold((0, 0), |(failed, requests), seen| (failed + seen.failed, requests + seen.requests));
+    if failed > 0 || requests == 0 {
+        return Err(io::Error::other(format!("{failed} of {requests} answers failed")));
+    }
+    Ok(())
 }
