@@ -52,7 +52,7 @@ pub struct Config {
     pub abuse: AbuseLimits,
     /// Whose `X-Forwarded-For` is believed. Default the machine's own addresses: a gateway beside us.
     pub trusted_proxies: Vec<Network>,
-    /// How long one call to the actor pool may take. Default 3 s.
+    /// How long one call to the actor pool may take: one that is busy, for one that hangs is found out sooner. Default 8 s.
     pub pool_deadline: Duration,
     /// Social sign-in; none where `SOCIAL_OAUTH2_CLIENT_ID` is not set.
     pub social: Option<SocialConfig>,
@@ -114,7 +114,7 @@ impl Config {
             refresh: root.section("refresh", read_refresh).unwrap_or_default(),
             abuse: root.section("abuse", read_abuse).unwrap_or_default(),
             trusted_proxies: read_trusted(root),
-            pool_deadline: root.or("pool_deadline", Duration::from_secs(3), |field| field.duration()),
+            pool_deadline: root.or("pool_deadline", Duration::from_secs(8), |field| field.duration()),
             identity: identity?,
             aws,
             confirm,

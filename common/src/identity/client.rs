@@ -61,7 +61,7 @@ impl IdentityConfig {
     fn client_config(&self) -> Builder {
         let timeouts = TimeoutConfig::builder()
             .connect_timeout(Duration::from_secs(1))
-            .operation_attempt_timeout(Duration::from_secs(3))
+            // For all attempts together: one that a busy pool is late with is not made again, at the price of another hash.
             .operation_timeout(Duration::from_secs(5))
             .build();
         let config = Builder::new()
