@@ -11,6 +11,7 @@ pub(crate) const MIGRATIONS: Migrations = Migrations {
         (3, include_str!("schema/postgres_3.sql")),
         (4, include_str!("schema/postgres_4.sql")),
         (5, include_str!("schema/postgres_5.sql")),
+        (6, include_str!("schema/postgres_6.sql")),
     ],
     sqlite: &[
         (1, include_str!("schema/sqlite_1.sql")),

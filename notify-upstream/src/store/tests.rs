@@ -103,6 +103,20 @@ async fn rows_are_claimed_once_in_order_and_whole() {
 }
 
 #[tokio::test]
+async fn a_claim_leaves_every_row_in_its_page_and_adds_nothing_to_the_indexes() {
+    let test = testing::postgres().await;
+    let store = Store::open(&test.database, 4).await.expect("opens");
+    store.keep_house(NOW, Timestamp(0)).await.expect("partitions");
+    let Database::Postgres(pool) = &test.database else { panic!("PostgreSQL") };
+    let pages = "SELECT array_agg((ctid::text::point)[0]::int8 ORDER BY ord) FROM notify_queue";
+    let pages = async || sqlx::query_scalar::<_, Vec<i64>>(pages).fetch_one(pool).await.expect("reads");
+    store.accept(&orders(0, 1_000)).await.expect("accepted");
+    let before = pages().await;
+    assert_eq!(claim(&store, 0, 1_000, ME, &[]).await.len(), 1_000);
+    assert_eq!(pages().await, before);
+}
+
+#[tokio::test]
 async fn a_key_is_good_once_per_caller_whatever_races() {
     for (store, _database) in both().await {
         let keyed = |order, creator: &str, key: &str| {
