@@ -4,8 +4,10 @@
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread;
 use std::time::Duration;
 
 use postern_common::Shutdown;
@@ -15,6 +17,7 @@ use postern_common::exit::Exit;
 use serde::Serialize;
 use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
 
 use crate::config::Config;
 use crate::keep::PoolKeepers;
@@ -24,6 +27,9 @@ use crate::tls::TlsFiles;
 
 /// How often the file is looked at.
 const INTERVAL: Duration = Duration::from_secs(1);
+/// How far the thread that looks stands back behind those that serve, as nice(2) counts: ten thousand routes are a tenth
+/// of a second of work, and a request that comes meanwhile goes first.
+const NICE: i32 = 10;
 
 /// Where the configuration comes from.
 #[derive(Clone, Debug)]
@@ -63,6 +69,12 @@ pub(crate) struct Reloader {
     /// What was live and is still held by requests. Whoever lets go last takes it down, and ten thousand routes take
     /// milliseconds: that is no thread that serves.
     retired: Mutex<Vec<Arc<Live>>>,
+}
+
+/// A look at the file, maybe at one that has not changed.
+struct Look {
+    forced: bool,
+    done: oneshot::Sender<()>,
 }
 
 /// What is read at the start only.
@@ -123,6 +135,13 @@ impl Fixed {
     }
 }
 
+impl Look {
+    fn new(forced: bool) -> (Self, oneshot::Receiver<()>) {
+        let (done, looked) = oneshot::channel();
+        (Self { forced, done }, looked)
+    }
+}
+
 impl Reloader {
     pub(crate) fn new(
         source: Source,
@@ -145,23 +164,48 @@ impl Reloader {
             tracing::error!("cannot listen to SIGHUP and SIGUSR1");
             return;
         };
-        let this = Arc::new(self);
+        let state = Arc::clone(&self.state);
+        let looks = match self.watch() {
+            Ok(looks) => looks,
+            Err(error) => {
+                tracing::error!(%error, "no thread for reloads: the configuration stays as it is");
+                return;
+            }
+        };
         loop {
             let forced = tokio::select! {
                 () = stop.begun() => return,
                 _ = user.recv() => {
-                    this.state.access.reopen();
+                    state.access.reopen();
                     continue;
                 }
                 _ = hangup.recv() => true,
                 () = tokio::time::sleep(INTERVAL) => false,
             };
-            let reloader = Arc::clone(&this);
-            // Ten thousand routes take a tenth of a second to read: no request waits for that.
-            if tokio::task::spawn_blocking(move || reloader.look(forced)).await.is_err() {
+            let (look, looked) = Look::new(forced);
+            if looks.send(look).is_err() || looked.await.is_err() {
                 tracing::error!("a reload panicked; what was live stays live");
             }
         }
+    }
+
+    /// A thread that looks whenever it is asked to, until nobody can ask any more.
+    fn watch(self) -> std::io::Result<mpsc::Sender<Look>> {
+        let (looks, asked) = mpsc::channel::<Look>();
+        let runtime = Handle::current();
+        thread::Builder::new().name("reload".to_owned()).spawn(move || {
+            let _runtime = runtime.enter();
+            if let Err(error) = rustix::process::nice(NICE) {
+                tracing::warn!(%error, "reloads do not stand back behind requests");
+            }
+            for Look { forced, done } in asked {
+                // Whoever asked is told by `done`, which is dropped unsent.
+                if catch_unwind(AssertUnwindSafe(|| self.look(forced))).is_ok() {
+                    let _ = done.send(());
+                }
+            }
+        })?;
+        Ok(looks)
     }
 
     /// Certificates, and the file if it, or a file that it names, has changed.
