@@ -1,5 +1,6 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::Turn;
 use crate::notification::{Lane, Priority};
 
 /// How many notifications of a channel are in hand at once: memory is bounded by these, and by nothing that a client
@@ -33,14 +34,25 @@ impl Permits {
     /// Up to `want` permits for a lane whose share of all is `share` (0 to 1); fewer when fewer are free.
     #[must_use]
     pub fn take(&self, lane: Lane, share: f64, want: usize) -> Vec<Permit> {
+        self.take_for(&[Turn { lane, share }], want).map(|(_, permits)| permits).unwrap_or_default()
+    }
+
+    /// The first of these whose lane can have a permit, with up to `want` of them. Those that come back while one lane after
+    /// another is looked at go to none of them: they would go to a lane behind the one that has just found none.
+    #[must_use]
+    pub fn take_for(&self, turns: &[Turn], want: usize) -> Option<(Turn, Vec<Permit>)> {
         let mut used = self.0.used.lock().unwrap_or_else(PoisonError::into_inner);
-        let index = lane.index();
-        let free = self.0.total.saturating_sub(used.iter().sum::<usize>() + self.reserved(lane.priority));
-        let most = self.share_of(share).saturating_sub(used[index]);
-        let count = free.min(most).min(want);
-        used[index] += count;
+        let in_use: usize = used.iter().sum();
+        let (turn, count) = turns.iter().find_map(|turn| {
+            let free = self.0.total.saturating_sub(in_use + self.reserved(turn.lane.priority));
+            let most = self.share_of(turn.share).saturating_sub(used[turn.lane.index()]);
+            let count = free.min(most).min(want);
+            (count > 0).then_some((*turn, count))
+        })?;
+        let lane = turn.lane.index();
+        used[lane] += count;
         drop(used);
-        (0..count).map(|_| Permit { inner: Arc::clone(&self.0), lane: index }).collect()
+        Some((turn, (0..count).map(|_| Permit { inner: Arc::clone(&self.0), lane }).collect()))
     }
 
     /// How many are in use.
@@ -99,5 +111,24 @@ mod tests {
         let repeats = permits.take(lane(Priority::Normal).repeats(), 0.25, 100);
         assert_eq!(repeats.len(), 16);
         assert_eq!(permits.take(lane(Priority::Normal), 1.0, 100).len(), 40);
+    }
+    #[test]
+    fn what_comes_back_meanwhile_does_not_go_to_who_is_behind() {
+        let permits = Permits::new(1);
+        let turns = [Priority::Critical, Priority::High]
+            .map(|priority| Turn { lane: Lane::first(Channel::Email, priority), share: 1.0 });
+        let (back, coming) = std::sync::mpsc::channel::<Vec<Permit>>();
+        let returning = std::thread::spawn(move || coming.into_iter().for_each(drop));
+        for _ in 0..20_000 {
+            let (turn, taken) = loop {
+                if let Some(taken) = permits.take_for(&turns, 1) {
+                    break taken;
+                }
+            };
+            assert_eq!(turn, turns[0]);
+            back.send(taken).expect("the other goes on");
+        }
+        drop(back);
+        returning.join().expect("no panic");
     }
 }
