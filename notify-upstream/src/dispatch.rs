@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use postern_common::clock::Timestamp;
 use postern_common::{Clock, Shutdown};
+use tokio::task::JoinHandle;
 
 pub use board::{Board, Desk};
 pub use finisher::{Ended, Ending, Finisher};
@@ -37,8 +38,10 @@ use crate::sequence::Sequence;
 use crate::store::{Claim, LaneMark, Store, StoreError, Survey};
 use whole_look::WholeLook;
 
-/// Most rows of one claim: beyond 200 nothing is gained, and the next claim may find something more urgent.
-const CLAIM: usize = 200;
+/// Most rows of one claim. Each claim waits for the disk, and for the answer.
+const CLAIM: usize = 500;
+/// Most while CRITICAL and HIGH come: what a claim has brought is in their way.
+const CLAIM_BESIDE_URGENT: usize = 200;
 /// Most claims of one pass, so that a pass ends.
 const CLAIMS_PER_PASS: usize = 64;
 /// A transaction of another replica that commits this long after it took its orders is seen with the next look; one that
@@ -61,7 +64,11 @@ pub struct Dispatcher {
     metrics: Metrics,
     gate: Gate,
     lanes: [LaneState; Lane::PER_CHANNEL],
+    /// The attempts of the last claim, until all have begun.
+    starting: Option<JoinHandle<()>>,
     surveys: u32,
+    /// How many CRITICAL and HIGH had come at the last survey, and at the one before.
+    urgent: [u64; 2],
     /// What the store was last told of where each lane begins.
     kept: [Order; Lane::PER_CHANNEL],
     whole_look: WholeLook,
@@ -116,7 +123,9 @@ impl Dispatcher {
             metrics: means.metrics.clone(),
             gate: Gate::new(means.clock.clone()),
             lanes: [LaneState::default(); Lane::PER_CHANNEL],
+            starting: None,
             surveys: 0,
+            urgent: [0; 2],
             kept: [0; Lane::PER_CHANNEL],
             whole_look: WholeLook::new(&means.store, &means.board),
             recent: Arc::clone(&means.recent),
@@ -162,6 +171,7 @@ impl Dispatcher {
         }
         let found = self.store.survey(&self.marks(None), &self.workers.dead()).await?;
         self.surveys = self.surveys.wrapping_add(1);
+        self.urgent = [self.desk.urgent(), self.urgent[0]];
         let (recent, settled) = (self.place_before(LATE_COMMIT), self.place_before(SETTLED));
         for survey in found {
             let state = &mut self.lanes[survey.lane.index()];
@@ -252,7 +262,7 @@ impl Dispatcher {
             self.step_back_for_moved();
             // What nobody can carry stays where it is, in order and with its attempts; one goes to see.
             let most = match self.runner.standing(self.channel) {
-                Standing::Closed => CLAIM,
+                Standing::Closed => self.most_of_a_claim(),
                 Standing::Due => 1,
                 Standing::Open(_) => return Ok(claimed),
             };
@@ -267,6 +277,11 @@ impl Dispatcher {
         Ok(claimed)
     }
 
+    /// Whether something urgent came since the survey before the last: for one second at least, for two at most.
+    fn most_of_a_claim(&self) -> usize {
+        if self.desk.urgent() == self.urgent[1] { CLAIM } else { CLAIM_BESIDE_URGENT }
+    }
+
     /// The lane whose turn it is, with at most so many permits for it.
     fn next_turn(&self, most: usize) -> Option<(Turn, Vec<Permit>)> {
         let waiting = self.desk.waiting();
@@ -276,10 +291,7 @@ impl Dispatcher {
             waiting: waiting[lane.index()],
             age: self.lanes[lane.index()].head.map(|head| now.since(order_time(head))),
         });
-        plan(&sights, self.gate.state()).into_iter().find_map(|turn| {
-            let permits = self.desk.permits().take(turn.lane, turn.share, most);
-            (!permits.is_empty()).then_some((turn, permits))
-        })
+        self.desk.permits().take_for(&plan(&sights, self.gate.state()), most)
     }
 
     async fn claim(&mut self, lane: Lane, permits: Vec<Permit>) -> Result<usize, StoreError> {
@@ -315,9 +327,11 @@ impl Dispatcher {
             self.desk.seen_to_the_end(lane, signals);
         }
         self.recent.forget(rows.iter().map(|row| row.id));
-        for (claimed, permit) in rows.into_iter().zip(permits) {
-            self.runner.start(Job { claimed, worker: Arc::clone(&worker), permit });
-        }
+        // Permits that found no row are free at once.
+        let jobs = rows.into_iter().zip(permits);
+        let jobs: Vec<Job> =
+            jobs.map(|(claimed, permit)| Job { claimed, worker: Arc::clone(&worker), permit }).collect();
+        self.starting = Some(self.runner.start_all(jobs, self.starting.take()));
         Ok(count)
     }
 

@@ -1,5 +1,5 @@
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{Notify, Semaphore, watch};
@@ -26,6 +26,8 @@ pub struct Desk {
     waiting: Mutex<[Waiting; Lane::PER_CHANNEL]>,
     moved: Mutex<[Option<Order>; Lane::PER_CHANNEL]>,
     gate: AtomicU8,
+    /// How many CRITICAL and HIGH have come.
+    urgent: AtomicU64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -63,6 +65,7 @@ impl Desk {
             waiting: Mutex::new([Waiting { some: true, signals: 0 }; Lane::PER_CHANNEL]),
             moved: Mutex::default(),
             gate: AtomicU8::new(0),
+            urgent: AtomicU64::new(0),
         }
     }
 
@@ -70,6 +73,7 @@ impl Desk {
     /// goes first is waiting, or no permit is free.
     #[must_use]
     pub fn lease(&self, lane: Lane) -> Option<Permit> {
+        self.note_urgent(lane);
         let blocked = lane.priority == Priority::Low && self.gate() != GateState::Open;
         let somebody_waits = {
             let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
@@ -89,11 +93,23 @@ impl Desk {
 
     /// Rows were left waiting in a lane.
     pub fn mark_waiting(&self, lane: Lane) {
+        self.note_urgent(lane);
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         waiting[lane.index()].some = true;
         waiting[lane.index()].signals += 1;
         drop(waiting);
         self.wake();
+    }
+
+    fn note_urgent(&self, lane: Lane) {
+        if matches!(lane.priority, Priority::Critical | Priority::High) {
+            self.urgent.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// How many CRITICAL and HIGH have come; whoever did not get a permit counts twice.
+    pub(super) fn urgent(&self) -> u64 {
+        self.urgent.load(Ordering::Relaxed)
     }
 
     /// A row was moved to this place, maybe below what the dispatcher has claimed already.

@@ -53,7 +53,9 @@ fn a_step_only_adds() {
                     .iter()
                     .any(|word| statement.contains(word));
             let waits_not = statement.starts_with("SET LOCAL LOCK_TIMEOUT");
-            assert!(adds || may_be_empty || waits_not, "step {version}: {statement}");
+            // A table's storage parameters: rows and columns stay as they are, and nobody waits for its lock.
+            let stores = statement.starts_with("ALTER TABLE ") && statement.contains(" SET (FILLFACTOR = ");
+            assert!(adds || may_be_empty || waits_not || stores, "step {version}: {statement}");
         }
     }
 }
