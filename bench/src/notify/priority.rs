@@ -74,7 +74,8 @@ pub(super) fn in_front_of_a_backlog(run: &Run<'_>, report: &mut Report) -> io::R
         Queue { database: EMPTY, url: &empty, carrier: paced },
         Queue { database: BACKLOG, url: &backlog, carrier: paced },
     ];
-    let mut cases = ["empty queue", "LOW waiting and paced", "LOW waiting, both cores saturated"].map(Case::new);
+    let mut cases =
+        ["empty queue", "LOW waiting and paced", "LOW waiting, both cores saturated"].map(Case::new);
     for turn in 1..=turns {
         for (queue, case) in queues.iter().zip(&mut cases) {
             progress(&format!("priority: turn {turn} of {turns}: {}", case.name));
@@ -128,9 +129,8 @@ impl Case {
 
 fn measure(run: &Run<'_>, queue: Queue<'_>, long: Duration) -> io::Result<Turn> {
     let Run { bench, postgres, origin, .. } = *run;
-    let low = || {
-        postgres.number(queue.database, &format!("SELECT count(*) FROM notify_queue WHERE lane = {LOW}"))
-    };
+    let low =
+        || postgres.number(queue.database, &format!("SELECT count(*) FROM notify_queue WHERE lane = {LOW}"));
     let before = low()?;
     let strangers = Strangers::watch()?;
     let service = Service::start(bench, origin, queue.url, queue.carrier)?;
@@ -207,12 +207,7 @@ fn last_low(postgres: &Postgres) -> io::Result<f64> {
 }
 
 /// Of those that were accepted in this time, in milliseconds of the epoch.
-fn delay(
-    postgres: &Postgres,
-    database: &str,
-    lane: u8,
-    (since, until): (f64, f64),
-) -> io::Result<Delay> {
+fn delay(postgres: &Postgres, database: &str, lane: u8, (since, until): (f64, f64)) -> io::Result<Delay> {
     let sql = format!(
         "SELECT coalesce(s.at, (extract(epoch FROM clock_timestamp()) * 1000)::int8) - r.created_at
          FROM notify_record r LEFT JOIN notify_result s ON s.id = r.id AND s.kind = 2
@@ -229,7 +224,9 @@ fn delay(
 /// it evenly, as is usual for values in classes.
 fn within(sorted: &[f64], share: f64) -> f64 {
     let rank = share * sorted.len() as f64;
-    let Some(class) = sorted.get((rank as usize).min(sorted.len().saturating_sub(1))) else { return f64::NAN };
+    let Some(class) = sorted.get((rank as usize).min(sorted.len().saturating_sub(1))) else {
+        return f64::NAN;
+    };
     let below = sorted.partition_point(|value| value < class);
     let inside = sorted.partition_point(|value| value <= class) - below;
     (class - 0.5 + (rank - below as f64) / inside as f64).max(0.0)
