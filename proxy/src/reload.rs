@@ -28,8 +28,8 @@ use crate::tls::TlsFiles;
 /// How often the file is looked at.
 const INTERVAL: Duration = Duration::from_secs(1);
 /// How far the thread that looks stands back behind those that serve, as nice(2) counts: ten thousand routes are a tenth
-/// of a second of work, and a request that comes meanwhile goes first.
-const NICE: i32 = 10;
+/// of a second of work, and a request that comes meanwhile goes first. Where no core is ever idle such a file takes seconds.
+const NICE: i32 = 19;
 
 /// Where the configuration comes from.
 #[derive(Clone, Debug)]
