@@ -114,7 +114,7 @@ impl Config {
             refresh: root.section("refresh", read_refresh).unwrap_or_default(),
             abuse: root.section("abuse", read_abuse).unwrap_or_default(),
             trusted_proxies: read_trusted(root),
-            pool_deadline: root.or("pool_deadline", Duration::from_secs(8), |field| field.duration()),
+            pool_deadline: root.or("pool_deadline", POOL_DEADLINE, read_pool_deadline),
             identity: identity?,
             aws,
             confirm,
@@ -127,6 +127,18 @@ impl Config {
 
 fn default_actor_service() -> Url {
     Url::parse("http://127.0.0.1:8504").expect("a constant that is a URL")
+}
+
+/// The longest, too: the calls of a registration together are shorter than the lock of its address.
+const POOL_DEADLINE: Duration = Duration::from_secs(8);
+
+fn read_pool_deadline(field: Field<'_>) -> Option<Duration> {
+    let wanted = field.duration()?;
+    if wanted > POOL_DEADLINE {
+        return field
+            .fail("out_of_range", "must be at most 8s: a registration makes several calls under one lock");
+    }
+    Some(wanted)
 }
 
 fn url_text(field: Field<'_>) -> Option<String> {

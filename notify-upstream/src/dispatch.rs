@@ -19,7 +19,6 @@ use std::time::Duration;
 
 use postern_common::clock::Timestamp;
 use postern_common::{Clock, Shutdown};
-use tokio::task::JoinHandle;
 
 pub use board::{Board, Desk};
 pub use finisher::{Ended, Ending, Finisher};
@@ -42,6 +41,9 @@ use whole_look::WholeLook;
 const CLAIM: usize = 500;
 /// Most while CRITICAL and HIGH come: what a claim has brought is in their way.
 const CLAIM_BESIDE_URGENT: usize = 200;
+/// Attempts that begin one right behind the other: the runtime keeps the order of some hundreds of tasks, and whatever comes
+/// meanwhile does not wait for all of a claim.
+const AT_A_TIME: usize = 64;
 /// Most claims of one pass, so that a pass ends.
 const CLAIMS_PER_PASS: usize = 64;
 /// A transaction of another replica that commits this long after it took its orders is seen with the next look; one that
@@ -64,8 +66,6 @@ pub struct Dispatcher {
     metrics: Metrics,
     gate: Gate,
     lanes: [LaneState; Lane::PER_CHANNEL],
-    /// The attempts of the last claim, until all have begun.
-    starting: Option<JoinHandle<()>>,
     surveys: u32,
     /// How many CRITICAL and HIGH had come at the last survey, and at the one before.
     urgent: [u64; 2],
@@ -123,7 +123,6 @@ impl Dispatcher {
             metrics: means.metrics.clone(),
             gate: Gate::new(means.clock.clone()),
             lanes: [LaneState::default(); Lane::PER_CHANNEL],
-            starting: None,
             surveys: 0,
             urgent: [0; 2],
             kept: [0; Lane::PER_CHANNEL],
@@ -277,7 +276,7 @@ impl Dispatcher {
         Ok(claimed)
     }
 
-    /// Whether something urgent came since the survey before the last: for one second at least, for two at most.
+    /// Fewer while something urgent has come since the survey before the last, which was a second or two ago.
     fn most_of_a_claim(&self) -> usize {
         if self.desk.urgent() == self.urgent[1] { CLAIM } else { CLAIM_BESIDE_URGENT }
     }
@@ -324,14 +323,20 @@ impl Dispatcher {
         }
         if count < wanted {
             state.head = None;
-            self.desk.seen_to_the_end(lane, signals);
         }
         self.recent.forget(rows.iter().map(|row| row.id));
         // Permits that found no row are free at once.
-        let jobs = rows.into_iter().zip(permits);
-        let jobs: Vec<Job> =
-            jobs.map(|(claimed, permit)| Job { claimed, worker: Arc::clone(&worker), permit }).collect();
-        self.starting = Some(self.runner.start_all(jobs, self.starting.take()));
+        let jobs: Vec<_> = rows.into_iter().zip(permits).collect();
+        for (begun, (claimed, permit)) in jobs.into_iter().enumerate() {
+            if begun > 0 && begun.is_multiple_of(AT_A_TIME) {
+                tokio::task::yield_now().await;
+            }
+            self.runner.start(Job { claimed, worker: Arc::clone(&worker), permit });
+        }
+        if count < wanted {
+            // Only now: nobody who comes after them is born leased before they have begun.
+            self.desk.seen_to_the_end(lane, signals);
+        }
         Ok(count)
     }
 

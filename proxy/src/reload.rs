@@ -165,16 +165,16 @@ impl Reloader {
             return;
         };
         let state = Arc::clone(&self.state);
-        let looks = match self.watch() {
-            Ok(looks) => looks,
+        let (looks, ended) = match self.watch() {
+            Ok(watching) => watching,
             Err(error) => {
-                tracing::error!(%error, "no thread for reloads: the configuration stays as it is");
+                tracing::error!(%error, "no thread for reloads: configuration and access log stay as they are");
                 return;
             }
         };
         loop {
             let forced = tokio::select! {
-                () = stop.begun() => return,
+                () = stop.begun() => break,
                 _ = user.recv() => {
                     state.access.reopen();
                     continue;
@@ -187,11 +187,15 @@ impl Reloader {
                 tracing::error!("a reload panicked; what was live stays live");
             }
         }
+        drop(looks);
+        // It holds the access log too, whose last lines are written when nobody does any more.
+        let _ = ended.await;
     }
 
-    /// A thread that looks whenever it is asked to, until nobody can ask any more.
-    fn watch(self) -> std::io::Result<mpsc::Sender<Look>> {
+    /// A thread that looks whenever it is asked to, until nobody can ask any more; the receiver hears when it has ended.
+    fn watch(self) -> std::io::Result<(mpsc::Sender<Look>, oneshot::Receiver<()>)> {
         let (looks, asked) = mpsc::channel::<Look>();
+        let (end, ended) = oneshot::channel();
         let runtime = Handle::current();
         thread::Builder::new().name("reload".to_owned()).spawn(move || {
             let _runtime = runtime.enter();
@@ -204,8 +208,10 @@ impl Reloader {
                     let _ = done.send(());
                 }
             }
+            drop(self);
+            let _ = end.send(());
         })?;
-        Ok(looks)
+        Ok((looks, ended))
     }
 
     /// Certificates, and the file if it, or a file that it names, has changed.
@@ -246,8 +252,12 @@ impl Reloader {
         let restart_needed = self.first.differences(&Fixed::of(&config));
         let issuers = config.issuers(&self.state.live.load().table.routes);
         let live = Live::new(config, Some(&self.state.live.load()), &self.state.metrics, &self.state.clock)?;
-        // This thread may wait: none serves on it.
-        let trust = Handle::current().block_on(self.state.verifier.prepare(issuers));
+        // This thread may wait: none serves on it. What it waits for is done by those of the runtime, which start others, and a
+        // thread stands back as far as the one that has started it.
+        let (runtime, verifier) = (Handle::current(), Arc::clone(&self.state.verifier));
+        let prepared = runtime.block_on(runtime.spawn(async move { verifier.prepare(issuers).await }));
+        let trust =
+            prepared.map_err(|error| Exit::unavailable(format!("the keys were not made ready: {error}")))?;
         self.pools.sync(&live.pools);
         self.state.limiter.set_keys(live.limits.keys);
         self.state.places.set(live.limits.connections);
@@ -261,14 +271,15 @@ impl Reloader {
     fn accept(&self, hash: u64, restart_needed: Vec<&'static str>) {
         self.state.metrics.config_bad.set(0);
         self.state.metrics.config_version.inc();
-        self.status(|status| {
+        let version = self.status(|status| {
             status.version += 1;
             status.hash = Some(format!("{hash:016x}"));
             status.loaded_at = Some(self.state.clock.now());
             status.last_error = None;
-            status.restart_needed = restart_needed;
-            tracing::info!(version = status.version, restart_needed = ?status.restart_needed, "configuration live");
+            status.restart_needed.clone_from(&restart_needed);
+            status.version
         });
+        tracing::info!(version, ?restart_needed, "configuration live");
     }
 
     fn refuse(&self, why: &str) {

@@ -59,12 +59,13 @@ fn the_environment_places_the_stores() {
 
 #[test]
 fn every_mistake_is_told_at_once() {
-    let text = "listen = 8501\nconfirm = 'admin'\nflwo = 'x'\n";
+    let text = "listen = 8501\nconfirm = 'admin'\nflwo = 'x'\npool_deadline = '9s'\n";
     let social = [("SOCIAL_OAUTH2_CLIENT_ID", "c"), ("SOCIAL_REFRESH_TOKEN_ENCRYPTION_KEY", "c2hvcnQ=")];
     let exit = read(text, &social).expect_err("mistakes");
     for part in [
         "listen: must be a string",
         "confirm: needs AWS credentials",
+        "pool_deadline: must be at most 8s",
         "flwo: is not a known field",
         "SOCIAL_OAUTH2_CLIENT_SECRET is required",
         "SOCIAL_REFRESH_TOKEN_ENCRYPTION_KEY must be 32 bytes",

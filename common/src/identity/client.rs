@@ -31,8 +31,8 @@ pub enum AwsCredentials {
 
 impl IdentityConfig {
     /// A client of the pools' protocol. It reads nothing from the environment unless
-    /// [`AwsCredentials::DefaultChain`] asks for that. It connects within 1 s; an attempt takes at most 3 s, a
-    /// call with its one repetition at most 5 s.
+    /// [`AwsCredentials::DefaultChain`] asks for that. It connects within 1 s; a call with its one
+    /// repetition takes at most 5 s.
     pub async fn client(&self, credentials: Option<AwsCredentials>) -> Client {
         let config = self.client_config();
         let config = match credentials {

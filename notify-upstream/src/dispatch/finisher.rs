@@ -33,7 +33,7 @@ pub enum Ending {
 /// How often rows are tried to be handed back before their worker is given up.
 const HAND_BACKS: u32 = 3;
 
-/// Writes results in batches: what ends while one batch is being written makes up the next.
+/// Writes results in batches: what ends while two are being written makes up the next.
 #[derive(Debug)]
 pub struct Finisher {
     store: Store,

@@ -6,7 +6,6 @@ use futures_util::FutureExt;
 use postern_common::clock::Timestamp;
 use postern_common::{Clock, Shutdown};
 use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
@@ -27,9 +26,6 @@ pub struct Job {
     /// The right to have it in hand.
     pub permit: Permit,
 }
-
-/// Attempts that begin one right behind the other.
-const AT_A_TIME: usize = 64;
 
 /// Makes the attempts, each a task of its own, and says how they ended.
 #[derive(Debug)]
@@ -55,24 +51,6 @@ impl Runner {
         stop: Shutdown,
     ) -> Arc<Self> {
         Arc::new(Self { courier, clock, workers, ended, tasks: TaskTracker::new(), stop })
-    }
-
-    /// Begins attempts in this order, behind those of `before`, some at a time: the runtime keeps the order of a few hundred
-    /// tasks, and whatever comes meanwhile does not wait for all of them. The caller claims the next ones while they begin.
-    pub fn start_all(self: &Arc<Self>, jobs: Vec<Job>, before: Option<JoinHandle<()>>) -> JoinHandle<()> {
-        let runner = Arc::clone(self);
-        self.tasks.spawn(async move {
-            if let Some(before) = before {
-                // It has ended, however it did.
-                let _ = before.await;
-            }
-            for (count, job) in jobs.into_iter().enumerate() {
-                if count > 0 && count.is_multiple_of(AT_A_TIME) {
-                    tokio::task::yield_now().await;
-                }
-                runner.start(job);
-            }
-        })
     }
 
     /// Begins an attempt.

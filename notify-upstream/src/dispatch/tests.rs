@@ -44,6 +44,23 @@ async fn an_accepted_notification_is_queued_attempted_and_sent() {
 }
 
 #[tokio::test]
+async fn a_claim_brings_less_while_something_urgent_comes() {
+    for (store, _database) in stores().await {
+        let mut rig = Rig::new(&store, &clock(), 8).await;
+        assert_eq!(rig.dispatcher.most_of_a_claim(), CLAIM);
+        rig.accept(Priority::Normal).await;
+        assert_eq!(rig.dispatcher.most_of_a_claim(), CLAIM);
+        rig.accept(Priority::High).await;
+        assert_eq!(rig.step().await, 2);
+        assert_eq!(rig.dispatcher.most_of_a_claim(), CLAIM_BESIDE_URGENT);
+        for expected in [CLAIM_BESIDE_URGENT, CLAIM] {
+            rig.dispatcher.survey().await.expect("looks");
+            assert_eq!(rig.dispatcher.most_of_a_claim(), expected);
+        }
+    }
+}
+
+#[tokio::test]
 async fn the_order_is_strict_and_first_in_first_out_within_a_priority() {
     for (store, _database) in stores().await {
         let mut rig = Rig::new(&store, &clock(), 1).await;

@@ -1,6 +1,7 @@
 use postern_common::database::Migrations;
 
-/// The tables of this service, in both dialects. A step after the first only adds: a column that may be empty, a table.
+/// The tables of this service, in both dialects. A step after the first only adds, a column that
+/// may be empty or a table, or says how much room pages keep.
 /// Processes of the releases before go on working on the new tables, and may be started on them, until they are
 /// replaced; a test holds that. A step that takes something away says `-- oldest-binary: `, see [`Migrations`].
 pub(crate) const MIGRATIONS: Migrations = Migrations {
