@@ -41,9 +41,6 @@ use whole_look::WholeLook;
 const CLAIM: usize = 500;
 /// Most while CRITICAL and HIGH come: what a claim has brought is in their way.
 const CLAIM_BESIDE_URGENT: usize = 200;
-/// Attempts that begin one right behind the other: the runtime keeps the order of some hundreds of tasks, and whatever comes
-/// meanwhile does not wait for all of a claim.
-const AT_A_TIME: usize = 64;
 /// Most claims of one pass, so that a pass ends.
 const CLAIMS_PER_PASS: usize = 64;
 /// A transaction of another replica that commits this long after it took its orders is seen with the next look; one that
@@ -253,6 +250,14 @@ impl Dispatcher {
     /// # Errors
     /// The store's. What a claim took that we did not hear of is rescued like a dead worker's.
     pub async fn pass(&mut self) -> Result<usize, StoreError> {
+        // Claimed and not begun: they begin while the next claim is under way.
+        let mut hand = Vec::new();
+        let outcome = self.claims(&mut hand).await;
+        self.runner.start_all(hand).await;
+        outcome
+    }
+
+    async fn claims(&mut self, hand: &mut Vec<Job>) -> Result<usize, StoreError> {
         let mut claimed = 0;
         for _ in 0..CLAIMS_PER_PASS {
             if !self.workers.is_alive() {
@@ -266,8 +271,18 @@ impl Dispatcher {
                 Standing::Open(_) => return Ok(claimed),
             };
             let Some((turn, permits)) = self.next_turn(most) else { return Ok(claimed) };
-            let count = self.claim(turn.lane, permits).await?;
+            let runner = Arc::clone(&self.runner);
+            let begun = runner.start_all(std::mem::take(hand));
+            let (outcome, ()) = tokio::join!(self.claim(turn.lane, permits), begun);
+            let (jobs, end) = outcome?;
+            let count = jobs.len();
             claimed += count;
+            *hand = jobs;
+            if let Some(signals) = end {
+                // Nobody who comes after them is born leased before they have begun.
+                runner.start_all(std::mem::take(hand)).await;
+                self.desk.seen_to_the_end(turn.lane, signals);
+            }
             if most == 1 && count == 1 {
                 return Ok(claimed);
             }
@@ -293,7 +308,12 @@ impl Dispatcher {
         self.desk.permits().take_for(&plan(&sights, self.gate.state()), most)
     }
 
-    async fn claim(&mut self, lane: Lane, permits: Vec<Permit>) -> Result<usize, StoreError> {
+    /// Rows for these permits, in order; and, where the lane ends with them, the signals that had been given before.
+    async fn claim(
+        &mut self,
+        lane: Lane,
+        permits: Vec<Permit>,
+    ) -> Result<(Vec<Job>, Option<u64>), StoreError> {
         let began = self.clock.now();
         let signals = self.desk.signals(lane);
         let worker = self.workers.current();
@@ -326,18 +346,9 @@ impl Dispatcher {
         }
         self.recent.forget(rows.iter().map(|row| row.id));
         // Permits that found no row are free at once.
-        let jobs: Vec<_> = rows.into_iter().zip(permits).collect();
-        for (begun, (claimed, permit)) in jobs.into_iter().enumerate() {
-            if begun > 0 && begun.is_multiple_of(AT_A_TIME) {
-                tokio::task::yield_now().await;
-            }
-            self.runner.start(Job { claimed, worker: Arc::clone(&worker), permit });
-        }
-        if count < wanted {
-            // Only now: nobody who comes after them is born leased before they have begun.
-            self.desk.seen_to_the_end(lane, signals);
-        }
-        Ok(count)
+        let jobs = rows.into_iter().zip(permits);
+        let jobs = jobs.map(|(claimed, permit)| Job { claimed, worker: Arc::clone(&worker), permit });
+        Ok((jobs.collect(), (count < wanted).then_some(signals)))
     }
 
     /// What came from the delayed rows may stand below the cursor.

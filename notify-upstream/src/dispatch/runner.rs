@@ -27,6 +27,10 @@ pub struct Job {
     pub permit: Permit,
 }
 
+/// Attempts that begin one right behind the other: the runtime keeps the order of some hundreds of tasks, and whatever comes
+/// meanwhile does not wait for all of a claim.
+const AT_A_TIME: usize = 64;
+
 /// Makes the attempts, each a task of its own, and says how they ended.
 #[derive(Debug)]
 pub struct Runner {
@@ -51,6 +55,16 @@ impl Runner {
         stop: Shutdown,
     ) -> Arc<Self> {
         Arc::new(Self { courier, clock, workers, ended, tasks: TaskTracker::new(), stop })
+    }
+
+    /// Begins attempts in this order.
+    pub async fn start_all(self: &Arc<Self>, jobs: Vec<Job>) {
+        for (begun, job) in jobs.into_iter().enumerate() {
+            if begun > 0 && begun.is_multiple_of(AT_A_TIME) {
+                tokio::task::yield_now().await;
+            }
+            self.start(job);
+        }
     }
 
     /// Begins an attempt.
