@@ -241,7 +241,7 @@ impl Reloader {
             return;
         }
         match self.load(&text) {
-            Ok(restart_needed) => self.accept(hash, restart_needed),
+            Ok(restart_needed) => self.accept(hash, &restart_needed),
             Err(exit) => self.refuse(exit.message()),
         }
     }
@@ -268,7 +268,7 @@ impl Reloader {
         Ok(restart_needed)
     }
 
-    fn accept(&self, hash: u64, restart_needed: Vec<&'static str>) {
+    fn accept(&self, hash: u64, restart_needed: &[&'static str]) {
         self.state.metrics.config_bad.set(0);
         self.state.metrics.config_version.inc();
         let version = self.status(|status| {
@@ -276,7 +276,7 @@ impl Reloader {
             status.hash = Some(format!("{hash:016x}"));
             status.loaded_at = Some(self.state.clock.now());
             status.last_error = None;
-            status.restart_needed.clone_from(&restart_needed);
+            status.restart_needed = restart_needed.to_vec();
             status.version
         });
         tracing::info!(version, ?restart_needed, "configuration live");
