@@ -1,4 +1,9 @@
 //! All SQL of the queue. Every statement is one transaction and one round trip, and is prepared once a connection.
+//!
+//! A table whose statistics were taken while it was empty seems to have no rows, however many it has since: a join by key
+//! is then planned as a walk over the whole index for every batch, whatever [`super::QUEUE_SETTINGS`] forbid. Many rows are
+//! therefore found by key in a lateral that cannot be turned around (`OFFSET 0`), and changed by their place (`ctid`), for
+//! which there is no other plan. A row that somebody changes in between is not changed here: it has another place then.
 
 use postern_common::clock::Timestamp;
 use sqlx::postgres::PgListener;
@@ -41,19 +46,20 @@ WITH input AS MATERIALIZED (
 )
 SELECT id FROM keyed";
 
-/// A row of a dead worker is taken over, and its attempt is put down as lost in the same transaction.
+/// A row of a dead worker is taken over, and its attempt is put down as lost in the same transaction. What was picked is
+/// found again by its place: the module tells why.
 const CLAIM: &str = "
 WITH picked AS MATERIALIZED (
-    SELECT id, worker, attempt, since FROM notify_queue
+    SELECT ctid AS place, worker, since FROM notify_queue
     WHERE lane = $1 AND ord > $2 AND (worker IS NULL OR worker = ANY($3))
     ORDER BY ord LIMIT $4 FOR UPDATE SKIP LOCKED
 ), claimed AS (
     UPDATE notify_queue q SET worker = $5, fence = q.fence + 1, attempt = q.attempt + 1, since = $6
-    FROM picked p WHERE q.id = p.id
-    RETURNING q.id, q.ord, q.fence, q.attempt, p.worker IS NOT NULL AS lost
+    FROM picked p WHERE q.ctid = p.place
+    RETURNING q.id, q.ord, q.fence, q.attempt, p.worker IS NOT NULL AS lost, p.since AS lost_since
 ), lost AS (
     INSERT INTO notify_result (id, attempt, kind, began_at, at)
-    SELECT id, attempt, $7, since, $6 FROM picked WHERE worker IS NOT NULL
+    SELECT id, attempt - 1, $7, lost_since, $6 FROM claimed WHERE lost
 )
 SELECT c.id, c.ord, c.fence, c.attempt, c.lost, ";
 
@@ -64,8 +70,10 @@ WITH input AS MATERIALIZED (
         $9::int8[], $10::text[], $11::text[], $12::text[], $13::bool[], $14::bytea[], $15::int4[])
     AS t(id, fence, worker, lane, attempt, kind, began_at, at, next_at, provider, code, detail, dead, address, template_version)
 ), taken AS (
-    DELETE FROM notify_queue q USING input i WHERE q.id = i.id AND q.fence = i.fence AND q.worker = i.worker
-    RETURNING i.*
+    DELETE FROM notify_queue q USING input i CROSS JOIN LATERAL (
+        SELECT ctid AS place FROM notify_queue h WHERE h.id = i.id AND h.fence = i.fence AND h.worker = i.worker OFFSET 0
+    ) held
+    WHERE q.ctid = held.place RETURNING i.*
 ), results AS (
     INSERT INTO notify_result (id, attempt, kind, began_at, at, next_at, provider, code, detail, address, template_version)
     SELECT id, attempt, kind, began_at, at, next_at, provider, code, detail, address, template_version FROM taken
@@ -81,7 +89,10 @@ SELECT count(*) FROM taken";
 
 const RELEASE: &str = "
 UPDATE notify_queue q SET worker = NULL, since = NULL, attempt = q.attempt - 1
-FROM unnest($1::uuid[], $2::int4[]) AS i(id, fence) WHERE q.id = i.id AND q.fence = i.fence";
+FROM unnest($1::uuid[], $2::int4[]) AS i(id, fence) CROSS JOIN LATERAL (
+    SELECT ctid AS place FROM notify_queue h WHERE h.id = i.id AND h.fence = i.fence OFFSET 0
+) held
+WHERE q.ctid = held.place";
 
 const SURVEY: &str = "
 SELECT m.lane,
@@ -101,10 +112,10 @@ ON CONFLICT (lane) DO UPDATE SET low = excluded.low";
 /// on behind those that were moved before. Past its end places repeat, and what shares one is claimed all the same.
 const MOVE_DUE: &str = "
 WITH due AS MATERIALIZED (
-    SELECT id, due, lane, fence, attempt FROM notify_delayed WHERE due <= $1
+    SELECT ctid AS place, id, due, lane, fence, attempt FROM notify_delayed WHERE due <= $1
     ORDER BY due, id LIMIT $2 FOR UPDATE SKIP LOCKED
 ), gone AS (
-    DELETE FROM notify_delayed d USING due WHERE d.id = due.id
+    DELETE FROM notify_delayed d USING due WHERE d.ctid = due.place
 )
 INSERT INTO notify_queue (id, lane, ord, fence, attempt)
 SELECT id, lane, least(row_number() OVER (PARTITION BY lane, due ORDER BY id) + coalesce(
@@ -129,6 +140,12 @@ const WAITING: &str = "postern_notify_waiting";
 const DEPTHS: &str = "
 SELECT lane, (SELECT count(*) FROM (SELECT 1 FROM notify_queue q WHERE q.lane = l.lane LIMIT $2) AS counted)
 FROM unnest($1::int2[]) AS l(lane)";
+
+fn claim_sql() -> String {
+    format!(
+        "{CLAIM}{WANTED_AT}, {RECORD} FROM claimed c CROSS JOIN LATERAL (SELECT * FROM notify_record WHERE id = c.id OFFSET 0) r"
+    )
+}
 
 impl Postgres {
     pub(in crate::store) async fn accept(&self, batch: &[NewNotification]) -> Outcome<Vec<NotificationId>> {
@@ -161,10 +178,7 @@ impl Postgres {
     }
 
     pub(in crate::store) async fn claim(&self, claim: &Claim<'_>) -> Outcome<Vec<Claimed>> {
-        let sql = format!(
-            "{CLAIM}{WANTED_AT}, {RECORD} FROM claimed c CROSS JOIN LATERAL (SELECT * FROM notify_record WHERE id = c.id OFFSET 0) r"
-        );
-        let rows = sqlx::query(AssertSqlSafe(sql))
+        let rows = sqlx::query(AssertSqlSafe(claim_sql()))
             .bind(claim.lane.code())
             .bind(claim.after)
             .bind(claim.dead)
@@ -290,5 +304,62 @@ impl Postgres {
         let lanes: Vec<i16> = Channel::ALL.into_iter().flat_map(Lane::of).map(Lane::code).collect();
         let rows = sqlx::query(DEPTHS).bind(lanes).bind(cap).fetch_all(&self.queue).await?;
         rows.iter().map(|row| Ok((rows::lane(row, 0)?, row.try_get(1)?))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use postern_common::database::{Database, testing};
+    use sqlx::Executor;
+
+    use super::*;
+    use crate::store::Store;
+
+    /// How a statement is planned on a connection of the queue.
+    async fn plan(postgres: &Postgres, name: &str, sql: &str, parameters: usize) -> String {
+        let mut queue = postgres.queue.acquire().await.expect("a connection");
+        queue.execute(AssertSqlSafe(format!("PREPARE {name} AS {sql}"))).await.expect("prepared");
+        let nothing = vec!["NULL"; parameters].join(", ");
+        let explain = format!("EXPLAIN EXECUTE {name} ({nothing})");
+        let lines: Vec<String> =
+            sqlx::query_scalar(AssertSqlSafe(explain)).fetch_all(&mut *queue).await.expect("explained");
+        lines.join("\n")
+    }
+
+    #[tokio::test]
+    async fn a_table_whose_statistics_say_that_it_is_empty_is_not_walked_over() {
+        let test = testing::postgres().await;
+        Store::open(&test.database, 4).await.expect("opens");
+        let Database::Postgres(pool) = &test.database else { panic!("PostgreSQL") };
+        let postgres = Postgres::new(pool.clone(), 2);
+        for sql in [
+            "INSERT INTO notify_queue SELECT gen_random_uuid(), 1, n, 0, 0 FROM generate_series(1, 1000) n",
+            "INSERT INTO notify_delayed SELECT gen_random_uuid(), n, 1, 0, 0 FROM generate_series(1, 1000) n",
+            "DELETE FROM notify_queue",
+            "DELETE FROM notify_delayed",
+            "ANALYZE notify_queue, notify_delayed",
+        ] {
+            postgres.history.execute(sql).await.expect("done");
+        }
+        let sizes = "SELECT relpages > 0 AND reltuples = 0 FROM pg_class WHERE relname = ANY($1)";
+        let sizes = sqlx::query_scalar::<_, bool>(sizes).bind(vec!["notify_queue", "notify_delayed"]);
+        assert_eq!(sizes.fetch_all(&postgres.history).await.expect("told"), [true, true]);
+        let claim = claim_sql();
+        for (name, sql, parameters) in [
+            ("claim", &*claim, 7),
+            ("finish", FINISH, 15),
+            ("release", RELEASE, 2),
+            ("move_due", MOVE_DUE, 3),
+        ] {
+            let plan = plan(&postgres, name, sql, parameters).await;
+            let count = |what: &str| plan.matches(what).count();
+            assert_eq!(count("Join Filter") + count("Seq Scan"), 0, "{name}: {plan}");
+            assert_eq!(
+                count("Scan using") + count("Scan Backward using"),
+                count("Index Cond"),
+                "{name}: {plan}"
+            );
+            assert!(count("Tid Scan") > 0, "{name}: {plan}");
+        }
     }
 }
