@@ -22,9 +22,9 @@ use crate::vault::Drawer;
 
 /// How long one caller may take to rotate a token while the others wait for its answer.
 const ROTATION: Duration = Duration::from_secs(10);
-/// How often and how long the others look. 5 s in all: longer than a call to the pool may take.
+/// How often and how long the others look. 9 s in all: longer than a call to the pool may take.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
-const LOOKS: u32 = 250;
+const LOOKS: u32 = 450;
 
 /// What is remembered of a family.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,6 +37,21 @@ pub(crate) enum Family {
     },
     /// Nothing of it works any more.
     Revoked,
+}
+
+/// What is remembered when a token is shown.
+struct Remembered {
+    /// The answer that this token got already, within the grace.
+    replay: Option<TokenSet>,
+    family: Option<Family>,
+}
+
+// === impl Family ===
+
+impl Family {
+    fn to_bytes(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("an enum of texts is JSON")
+    }
 }
 
 // === impl Auth ===
@@ -58,42 +73,58 @@ impl Auth {
             return Err(Code::InvalidRefreshToken.into());
         }
         for _ in 0..LOOKS {
-            if let Some(guard) = self.lock_rotation(token).await? {
-                let set = self.rotate_locked(visitor, token, &grant).await;
-                guard.release().await;
-                return set.map(|set| (grant.subject, set));
-            }
-            tokio::time::sleep(LOOK_AGAIN).await;
-            if let Some(set) = self.replay(token).await? {
+            let (guard, found) = self.lock_rotation(token, &grant).await?;
+            // Whoever had the lock before may have answered already.
+            if let Some(set) = found.replay {
+                if let Some(guard) = guard {
+                    guard.release().await;
+                }
                 return Ok((grant.subject, set));
             }
+            if let Some(guard) = guard {
+                return match self.rotate_locked(visitor, &grant, found.family).await {
+                    Ok((set, family)) => {
+                        self.remember(guard, token, &grant, &set, &family).await;
+                        Ok((grant.subject, set))
+                    }
+                    Err(problem) => {
+                        guard.release().await;
+                        Err(problem)
+                    }
+                };
+            }
+            tokio::time::sleep(LOOK_AGAIN).await;
         }
         Err(Code::Unavailable.into())
     }
 
-    async fn lock_rotation(&self, token: &str) -> Result<Option<Guard>, Problem> {
-        let key = format!("postern:auth:refresh-lock:{}", hex(&Sha256::digest(token)));
-        self.cache.lock(&key, ROTATION).await.map_err(cache_away)
+    /// Takes the lock of this token, unless another rotates it, and tells what is remembered.
+    async fn lock_rotation(
+        &self,
+        token: &str,
+        grant: &Grant,
+    ) -> Result<(Option<Guard>, Remembered), Problem> {
+        let drawer = Drawer::RefreshReplay;
+        let lock = format!("postern:auth:refresh-lock:{}", hex(&Sha256::digest(token)));
+        let wanted = [&*drawer.entry(token), &*family_key(&grant.family)];
+        let (guard, [replay, family]) =
+            self.cache.lock_and_get(&lock, ROTATION, wanted).await.map_err(cache_away)?;
+        let replay = replay.and_then(|sealed| drawer.open(token, &sealed));
+        let found = Remembered {
+            replay: replay.and_then(|plain| serde_json::from_slice(&plain).ok()),
+            family: family.and_then(|plain| serde_json::from_slice(&plain).ok()),
+        };
+        Ok((guard, found))
     }
 
-    /// The answer that this token got already, within the grace.
-    async fn replay(&self, token: &str) -> Result<Option<TokenSet>, Problem> {
-        let found = self.vault.get(Drawer::RefreshReplay, token).await.map_err(cache_away)?;
-        Ok(found.and_then(|plain| serde_json::from_slice(&plain).ok()))
-    }
-
-    /// Under the lock: whoever had it before may have answered already.
+    /// Under the lock: new tokens, and what is to be remembered of their family.
     async fn rotate_locked(
         &self,
         visitor: &Visitor,
-        token: &str,
         grant: &Grant,
-    ) -> Result<TokenSet, Problem> {
-        let (replay, family) = tokio::join!(self.replay(token), self.family(&grant.family));
-        if let Some(set) = replay? {
-            return Ok(set);
-        }
-        match family? {
+        family: Option<Family>,
+    ) -> Result<(TokenSet, Family), Problem> {
+        match family {
             Some(Family::Revoked) => return Err(Code::InvalidRefreshToken.into()),
             Some(Family::Alive { generation, newest }) if generation > grant.generation => {
                 self.revoke_family(visitor, grant, &newest).await?;
@@ -104,21 +135,19 @@ impl Auth {
         let tokens = self.pool.refresh(&grant.username, &grant.token).await;
         let tokens = tokens.map_err(|fault| fault.problem(Operation::Refresh))?;
         let next = grant.next(tokens.refresh_token.clone());
-        let sealed = next.seal(&self.ring);
-        let set = tokens.into_set(sealed.clone());
-        self.remember(token, &next, sealed, &set).await;
-        Ok(set)
+        let newest = next.seal(&self.ring);
+        let set = tokens.into_set(newest.clone());
+        Ok((set, Family::Alive { generation: next.generation, newest }))
     }
 
     /// The pool has rotated already: a cache that fails now costs the replay, not the answer.
-    async fn remember(&self, token: &str, next: &Grant, newest: String, set: &TokenSet) {
-        let plain = serde_json::to_vec(set).expect("a struct of texts is JSON");
-        let family = Family::Alive { generation: next.generation, newest };
-        let (replay, family) = tokio::join!(
-            self.vault.put(Drawer::RefreshReplay, token, &plain, self.refresh.grace),
-            self.set_family(&next.family, &family),
-        );
-        if let Err(error) = replay.and(family) {
+    async fn remember(&self, guard: Guard, token: &str, grant: &Grant, set: &TokenSet, family: &Family) {
+        let drawer = Drawer::RefreshReplay;
+        let replay = drawer.seal(token, &serde_json::to_vec(set).expect("a struct of texts is JSON"));
+        let (entry, key, family) = (drawer.entry(token), family_key(&grant.family), family.to_bytes());
+        let kept =
+            [(&*entry, replay.as_bytes(), self.refresh.grace), (&*key, &*family, self.refresh.lifetime)];
+        if let Err(error) = guard.release_after(&kept).await {
             tracing::warn!(%error, "a refreshed token cannot be remembered");
         }
     }
@@ -168,8 +197,7 @@ impl Auth {
         family: &str,
         state: &Family,
     ) -> Result<(), postern_common::cache::CacheError> {
-        let plain = serde_json::to_vec(state).expect("an enum of texts is JSON");
-        self.cache.set(&family_key(family), &plain, self.refresh.lifetime).await
+        self.cache.set(&family_key(family), &state.to_bytes(), self.refresh.lifetime).await
     }
 }
 

@@ -30,8 +30,8 @@ use crate::token_set::{PoolTokens, TokenSet};
 pub(crate) const GIVEN_UP_AFTER: Duration = Duration::from_secs(60);
 /// How long registrations of one address keep others of it waiting.
 const LOCK: Duration = Duration::from_secs(45);
-/// How long those wait.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long those wait: longer than one call to a busy pool.
+const PATIENCE: Duration = Duration::from_secs(9);
 
 /// What a person sends to register.
 #[derive(Clone, Debug)]

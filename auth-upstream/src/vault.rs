@@ -39,8 +39,19 @@ impl Drawer {
         }
     }
 
-    fn entry(self, token: &str) -> String {
+    /// The key of a token's entry.
+    pub(crate) fn entry(self, token: &str) -> String {
         format!("postern:auth:{}:{}", self.name(), hex(&Sha256::digest(token)))
+    }
+
+    /// A value for the entry of a token that the caller chose, to be read any number of times.
+    pub(crate) fn seal(self, token: &str, plain: &[u8]) -> String {
+        self.ring(token).seal(&[self.name()], plain)
+    }
+
+    /// What [`Drawer::seal`] sealed for this token.
+    pub(crate) fn open(self, token: &str, sealed: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
+        open(self, token, &[self.name()], sealed)
     }
 
     fn ring(self, token: &str) -> KeyRing {
@@ -71,18 +82,6 @@ impl Vault {
         Ok(token)
     }
 
-    /// Stores a value under a token that the caller chose.
-    pub(crate) async fn put(
-        &self,
-        drawer: Drawer,
-        token: &str,
-        plain: &[u8],
-        ttl: Duration,
-    ) -> Result<(), CacheError> {
-        let sealed = drawer.ring(token).seal(&[drawer.name()], plain);
-        self.cache.set(&drawer.entry(token), sealed.as_bytes(), ttl).await
-    }
-
     /// Takes out what was issued: of all callers at once, at most one gets it. What was issued before a restart of
     /// the cache is lost, whatever the cache still has: it may have been taken.
     pub(crate) async fn take(
@@ -100,16 +99,6 @@ impl Vault {
     #[cfg(test)]
     pub(crate) async fn holds(&self, token: &str) -> bool {
         self.cache.get(&Drawer::Temporary.entry(token)).await.expect("cache").is_some()
-    }
-
-    /// Reads what was put there and leaves it.
-    pub(crate) async fn get(
-        &self,
-        drawer: Drawer,
-        token: &str,
-    ) -> Result<Option<Zeroizing<Vec<u8>>>, CacheError> {
-        let found = self.cache.get(&drawer.entry(token)).await?;
-        Ok(found.and_then(|sealed| open(drawer, token, &[drawer.name()], &sealed)))
     }
 }
 

@@ -210,6 +210,20 @@ impl Cache {
         lock::take(self, key, ttl).await
     }
 
+    /// Takes a lock as [`Cache::lock`] does, and tells what is kept under some keys, in one round trip (two, over a cluster):
+    /// read after the lock was taken, where it was.
+    ///
+    /// # Errors
+    /// As [`Cache::set`].
+    pub async fn lock_and_get<const N: usize>(
+        &self,
+        key: &str,
+        ttl: Duration,
+        wanted: [&str; N],
+    ) -> Result<(Option<Guard>, [Option<Vec<u8>>; N]), CacheError> {
+        lock::take_and_get(self, key, ttl, wanted).await
+    }
+
     /// Takes a lock as [`Cache::lock`] does, and waits for it while another holds it; `None` when it was not to be had
     /// in time. Those who wait have no order.
     ///
@@ -260,6 +274,41 @@ impl Cache {
         match &self.0.store {
             Store::Memory(memory) => Ok(memory.delete_if_equal(&key, value)),
             Store::Redis(redis) => redis.delete_if_equal(&key, value).await,
+        }
+    }
+
+    async fn set_if_absent_and_get<const N: usize>(
+        &self,
+        key: &str,
+        value: &[u8],
+        ttl: Duration,
+        wanted: [&str; N],
+    ) -> Result<(bool, [Option<Vec<u8>>; N]), CacheError> {
+        let (key, wanted) = (self.key(key), wanted.map(|key| self.key(key)));
+        match &self.0.store {
+            Store::Memory(memory) => {
+                Ok((memory.set_if_absent(&key, value, ttl)?, wanted.map(|key| memory.get(&key))))
+            }
+            Store::Redis(redis) => redis.set_if_absent_and_get(&key, value, ttl, &wanted).await,
+        }
+    }
+
+    /// Keeps all of it, and then deletes the key if it still holds `value`.
+    async fn set_and_delete_if_equal(
+        &self,
+        kept: &[(&str, &[u8], Duration)],
+        key: &str,
+        value: &[u8],
+    ) -> Result<(), CacheError> {
+        let key = self.key(key);
+        let kept: Vec<_> = kept.iter().map(|(key, value, ttl)| (self.key(key), *value, *ttl)).collect();
+        match &self.0.store {
+            Store::Memory(memory) => {
+                kept.iter().try_for_each(|(key, value, ttl)| memory.set(key, value, *ttl))?;
+                memory.delete_if_equal(&key, value);
+                Ok(())
+            }
+            Store::Redis(redis) => redis.set_and_delete_if_equal(&kept, &key, value).await,
         }
     }
 

@@ -32,8 +32,8 @@ use crate::store::SocialIdentity;
 
 /// How long one sign-in of a user keeps others of the same user waiting.
 const LOCK: Duration = Duration::from_secs(45);
-/// How long those wait.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long those wait: longer than one call to a busy pool.
+const PATIENCE: Duration = Duration::from_secs(9);
 /// How often somebody else may be faster at the same address, past the lock, before we give up.
 const TRIES: u32 = 3;
 

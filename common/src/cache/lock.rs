@@ -19,11 +19,21 @@ pub struct Guard {
 }
 
 pub(super) async fn take(cache: &Cache, key: &str, ttl: Duration) -> Result<Option<Guard>, CacheError> {
-    let token = Uuid::new_v4();
-    // Held before it is known to be: whoever goes while the store answers leaves no lock behind.
-    let mut guard = Guard { cache: cache.clone(), key: key.to_owned(), token, held: true };
-    guard.held = cache.set_if_absent(key, token.as_bytes(), ttl).await?;
+    let mut guard = Guard::presumed(cache, key);
+    guard.held = cache.set_if_absent(key, guard.token.as_bytes(), ttl).await?;
     Ok(guard.held.then_some(guard))
+}
+
+pub(super) async fn take_and_get<const N: usize>(
+    cache: &Cache,
+    key: &str,
+    ttl: Duration,
+    wanted: [&str; N],
+) -> Result<(Option<Guard>, [Option<Vec<u8>>; N]), CacheError> {
+    let mut guard = Guard::presumed(cache, key);
+    let (held, found) = cache.set_if_absent_and_get(key, guard.token.as_bytes(), ttl, wanted).await?;
+    guard.held = held;
+    Ok((guard.held.then_some(guard), found))
 }
 
 pub(super) async fn wait(
@@ -52,6 +62,22 @@ fn irregular(duration: Duration) -> Duration {
 // === impl Guard ===
 
 impl Guard {
+    /// Held before it is known to be: whoever goes while the store answers leaves no lock behind.
+    fn presumed(cache: &Cache, key: &str) -> Self {
+        Self { cache: cache.clone(), key: key.to_owned(), token: Uuid::new_v4(), held: true }
+    }
+
+    /// Keeps values as [`Cache::set`] does, each for its time, and gives the lock back after them, in one round trip (two,
+    /// over a cluster): whoever takes the lock next finds them.
+    ///
+    /// # Errors
+    /// As [`Cache::set`]; some of it may have been kept.
+    pub async fn release_after(mut self, kept: &[(&str, &[u8], Duration)]) -> Result<(), CacheError> {
+        self.cache.set_and_delete_if_equal(kept, &self.key, self.token.as_bytes()).await?;
+        self.held = false;
+        Ok(())
+    }
+
     /// Gives the lock back. A failure is of no consequence beyond its `ttl`.
     pub async fn release(mut self) {
         self.held = false;

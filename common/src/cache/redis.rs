@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use futures_util::future::{BoxFuture, Shared};
+use futures_util::future::{BoxFuture, Shared, try_join_all};
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::cluster::ClusterClient;
 use redis::cluster_async::ClusterConnection;
@@ -75,7 +75,7 @@ impl Redis {
     }
 
     pub(super) async fn set(&self, key: &str, value: &[u8], ttl: Duration) -> Result<(), CacheError> {
-        self.command(redis::cmd("SET").arg(key).arg(value).arg("PX").arg(millis(ttl))).await
+        self.command(&set(key, value, ttl)).await
     }
 
     pub(super) async fn set_if_absent(
@@ -84,10 +84,42 @@ impl Redis {
         value: &[u8],
         ttl: Duration,
     ) -> Result<bool, CacheError> {
-        let mut command = redis::cmd("SET");
-        let kept: Option<String> =
-            self.command(command.arg(key).arg(value).arg("NX").arg("PX").arg(millis(ttl))).await?;
+        let kept: Option<String> = self.command(&set_if_absent(key, value, ttl)).await?;
         Ok(kept.is_some())
+    }
+
+    /// The nodes of a cluster know no order among themselves: it is asked twice.
+    pub(super) async fn set_if_absent_and_get<const N: usize>(
+        &self,
+        key: &str,
+        value: &[u8],
+        ttl: Duration,
+        wanted: &[String; N],
+    ) -> Result<(bool, [Option<Vec<u8>>; N]), CacheError> {
+        let get = redis::cmd("MGET").arg(wanted).take();
+        let (kept, found): (Option<String>, Vec<Option<Vec<u8>>>) = if self.is_cluster() {
+            (self.command(&set_if_absent(key, value, ttl)).await?, self.command(&get).await?)
+        } else {
+            self.pipeline(&[set_if_absent(key, value, ttl), get]).await?
+        };
+        // As many answers as questions: MGET answers each.
+        Ok((kept.is_some(), found.try_into().map_err(|_| CacheError::Unavailable)?))
+    }
+
+    pub(super) async fn set_and_delete_if_equal(
+        &self,
+        kept: &[(String, &[u8], Duration)],
+        key: &str,
+        value: &[u8],
+    ) -> Result<(), CacheError> {
+        if self.is_cluster() {
+            try_join_all(kept.iter().map(|(key, value, ttl)| self.set(key, value, *ttl))).await?;
+            return self.delete_if_equal(key, value).await.map(drop);
+        }
+        let sets = kept.iter().map(|(key, value, ttl)| set(key, value, *ttl));
+        // With its text: in a pipeline nobody could send that after the server has said that it does not know the digest.
+        let delete = redis::cmd("EVAL").arg(DELETE_IF_EQUAL).arg(1).arg(key).arg(value).take();
+        self.pipeline::<Vec<Value>>(&sets.chain([delete]).collect::<Vec<_>>()).await.map(drop)
     }
 
     pub(super) async fn get(&self, key: &str) -> Result<Option<Vec<u8>>, CacheError> {
@@ -134,6 +166,19 @@ impl Redis {
 
     async fn command<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, CacheError> {
         self.call(async |mut link| command.query_async(&mut link).await).await
+    }
+
+    /// Each after the one before, in one round trip.
+    async fn pipeline<T: FromRedisValue>(&self, commands: &[Cmd]) -> Result<T, CacheError> {
+        let mut pipeline = redis::pipe();
+        for command in commands {
+            pipeline.add_command(command.clone());
+        }
+        self.call(async |mut link| pipeline.query_async(&mut link).await).await
+    }
+
+    fn is_cluster(&self) -> bool {
+        matches!(self.server, Server::Cluster(..))
     }
 
     /// One call under the deadline and the breaker.
@@ -239,6 +284,14 @@ async fn plain(mut link: MultiplexedConnection) -> Result<Link, RedisError> {
         Err(error) => return Err(error),
     };
     Ok(Link::Plain(link, run_id(&told).into()))
+}
+
+fn set(key: &str, value: &[u8], ttl: Duration) -> Cmd {
+    redis::cmd("SET").arg(key).arg(value).arg("PX").arg(millis(ttl)).take()
+}
+
+fn set_if_absent(key: &str, value: &[u8], ttl: Duration) -> Cmd {
+    set(key, value, ttl).arg("NX").take()
 }
 
 fn info() -> Cmd {

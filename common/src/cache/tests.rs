@@ -144,6 +144,29 @@ async fn who_waits_for_a_lock_has_it_once_it_is_free() {
 }
 
 #[tokio::test]
+async fn a_lock_is_taken_and_given_back_together_with_what_is_kept_beside_it() {
+    for TestCache { cache, url } in testing::both().await {
+        let take = async || cache.lock_and_get("l", MINUTE, ["a", "b"]).await.expect("answers");
+        cache.set("a", b"1", MINUTE).await.expect("set");
+        let (held, found) = take().await;
+        assert_eq!(found, [Some(b"1".to_vec()), None], "{url}");
+        let (none, found) = take().await;
+        assert!(none.is_none() && found[0].is_some(), "{url}: what is kept is told to those who wait, too");
+        let held = held.expect("free");
+        held.release_after(&[("a", b"2", MINUTE), ("b", b"3", MINUTE)]).await.expect("kept");
+        let (late, found) = take().await;
+        assert_eq!(found, [Some(b"2".to_vec()), Some(b"3".to_vec())], "{url}");
+        let late = late.expect("given back");
+        cache.delete("l").await.expect("its time is over");
+        let _others = cache.lock("l", MINUTE).await.expect("answers").expect("free");
+        late.release_after(&[("a", b"4", MINUTE)]).await.expect("kept");
+        let (none, found) = take().await;
+        assert!(none.is_none(), "{url}: not ours to release");
+        assert_eq!(found[0], Some(b"4".to_vec()), "{url}");
+    }
+}
+
+#[tokio::test]
 async fn memory_forgets_by_the_clock_that_it_was_given() {
     let clock = Clock::manual(crate::clock::Timestamp(0));
     let cache = Cache::memory(clock.clone());

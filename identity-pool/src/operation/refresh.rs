@@ -55,9 +55,8 @@ pub(super) async fn rotate(call: &Call<'_>, request: Rotate) -> Result<Value, Fa
     let (client, _) = call.server.client(&request.client_id)?;
     call.note_client(&client);
     client.check_secret(request.client_secret.as_deref())?;
-    let found = live(call, &client, &request.refresh_token).await?;
-    let FamilyOfUser { family, user, .. } = &found;
     let Some(grace_s) = client.settings.rotation_grace_s else {
+        let found = live(call, &client, &request.refresh_token).await?;
         let result = issue(call, &client, &found).await?;
         return Ok(json!({"AuthenticationResult": result}));
     };
@@ -65,26 +64,37 @@ pub(super) async fn rotate(call: &Call<'_>, request: Rotate) -> Result<Value, Fa
     let grace = Duration::from_secs(grace_s);
     let grace_began = Timestamp(now.0 - i64::try_from(grace.as_millis()).unwrap_or(0));
     let fresh = random::token()?;
-    let store = &call.server.store;
     let write = SessionWrite::Rotate {
         old: random::digest(&[&request.refresh_token]),
         new: random::digest(&[&fresh]),
-        family: family.family.clone(),
+        client_id: client.id.clone(),
         now,
         grace_began,
     };
-    match store.write_session(write).await? {
-        Written::Done { .. } => {
-            let mut result = issue(call, &client, &found).await?;
-            result["RefreshToken"] = fresh.into();
-            Ok(json!({"AuthenticationResult": result}))
-        }
-        Written::Refused => {
-            store.revoke_family(&family.family, now).await?;
-            tracing::warn!(target: "audit", sub = user.sub, family = family.family, "refresh token reused");
-            Err(Fault::new(Kind::RefreshTokenReuse, "Refresh Token has been reused"))
-        }
+    let Written::Rotated(found) = call.server.store.write_session(write).await? else {
+        return Err(refused(call, &client, &request.refresh_token, grace_began).await?);
+    };
+    call.note_user(&found.user);
+    let mut result = issue(call, &client, &found).await?;
+    result["RefreshToken"] = fresh.into();
+    Ok(json!({"AuthenticationResult": result}))
+}
+
+/// Why a token was not rotated. One that should be gone, and is used, ends its sign-in.
+async fn refused(
+    call: &Call<'_>,
+    client: &Client,
+    token: &str,
+    grace_began: Timestamp,
+) -> Result<Fault, Fault> {
+    let FamilyOfUser { family, user, rotated_at, .. } = live(call, client, token).await?;
+    if rotated_at.is_none_or(|at| at > grace_began.0) {
+        // It did not stand a moment ago, and does now.
+        return Ok(Fault::not_authorized("Invalid Refresh Token"));
     }
+    call.server.store.revoke_family(&family.family, call.server.clock.now()).await?;
+    tracing::warn!(target: "audit", sub = user.sub, family = family.family, "refresh token reused");
+    Ok(Fault::new(Kind::RefreshTokenReuse, "Refresh Token has been reused"))
 }
 
 /// RevokeToken: ends the sign-in that the token belongs to. A token that is not known is no error (RFC 7009
@@ -130,7 +140,7 @@ async fn live(call: &Call<'_>, client: &Client, token: &str) -> Result<FamilyOfU
 }
 
 async fn issue(call: &Call<'_>, client: &Client, found: &FamilyOfUser) -> Result<Value, Fault> {
-    let FamilyOfUser { family, user, groups } = found;
+    let FamilyOfUser { family, user, groups, .. } = found;
     let sign_in = SignIn { client, user, groups, family: &family.family, auth_time: family.auth_time };
     tokens::issue(call.server, &sign_in).await
 }

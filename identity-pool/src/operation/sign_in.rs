@@ -171,7 +171,7 @@ pub(super) async fn begin(
         },
         hash: random::digest(&[&token]),
     };
-    let Written::Done { groups } = server.store.write_session(write).await? else {
+    let Written::Begun { groups } = server.store.write_session(write).await? else {
         if let Some(lockout) = lockout {
             lockout.admit(now).await?;
         }

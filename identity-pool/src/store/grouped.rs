@@ -97,7 +97,14 @@ mod tests {
     use crate::user::{Status, User};
 
     const NOW: Timestamp = Timestamp(1_000_000);
-    const DONE: Written = Written::Done { groups: Vec::new() };
+
+    fn has_begun(written: &Written) -> bool {
+        matches!(written, Written::Begun { groups } if groups.is_empty())
+    }
+
+    fn is_refused(written: &Written) -> bool {
+        matches!(written, Written::Refused)
+    }
 
     async fn store_with_ada(database: &testing::TestDatabase) -> Store {
         let store = Store::open(database.database.clone()).await.expect("tables");
@@ -163,17 +170,17 @@ mod tests {
             store.count_failure(("p", "ada"), NOW, quiet_since).await.expect("counted");
             // Each alone, then all of them in one transaction.
             let alone = store.write_session(begin(0, "c", 0)).await.expect("written");
-            assert_eq!(alone, DONE);
+            assert!(has_begun(&alone), "{alone:?}");
             assert_eq!(store.locked_until("p", "ada").await.expect("read"), 0, "forgiven");
-            assert_eq!(store.write_session(begin(1, "c", 1)).await.expect("answered"), Written::Refused);
+            assert!(is_refused(&store.write_session(begin(1, "c", 1)).await.expect("answered")));
             for _ in 0..5 {
                 store.count_failure(("p", "ada"), NOW, quiet_since).await.expect("counted");
             }
-            assert_eq!(store.write_session(begin(2, "c", 0)).await.expect("answered"), Written::Refused);
+            assert!(is_refused(&store.write_session(begin(2, "c", 0)).await.expect("answered")));
             assert_eq!(store.locked_until("p", "ada").await.expect("read"), NOW.0 + 1000, "still locked");
             let together = (3..20).map(|number| store.write_session(begin(number, "c", 0)));
             for outcome in futures_util::future::join_all(together).await {
-                assert_eq!(outcome.expect("answered"), Written::Refused);
+                assert!(is_refused(&outcome.expect("answered")));
             }
             store.forget_attempts("p", "ada").await.expect("forgotten");
             let ada = store.user("p", "ada").await.expect("read").expect("there");
@@ -191,9 +198,9 @@ mod tests {
             }
             let in_groups = store.write_session(begin(21, "c", 0)).await.expect("written");
             let groups = ["first", "second", "last"].map(str::to_owned).to_vec();
-            assert_eq!(in_groups, Written::Done { groups });
+            assert!(matches!(in_groups, Written::Begun { groups: now } if now == groups));
             store.set_enabled(&ada, false, NOW).await.expect("disabled");
-            assert_eq!(store.write_session(begin(20, "c", 0)).await.expect("answered"), Written::Refused);
+            assert!(is_refused(&store.write_session(begin(20, "c", 0)).await.expect("answered")));
             for number in 1..=20 {
                 assert!(
                     store.refresh_token(&format!("h{number}")).await.expect("read").is_none(),
@@ -223,7 +230,7 @@ mod tests {
         }
         store.count_failure(("p", "ada"), NOW, Timestamp(0)).await.expect("the fifth locks");
         other.commit().await.expect("lets go");
-        assert_eq!(sign_in.await.expect("no panic").expect("answered"), Written::Refused);
+        assert!(is_refused(&sign_in.await.expect("no panic").expect("answered")));
         assert_eq!(store.locked_until("p", "ada").await.expect("read"), NOW.0 + 1000, "still locked");
     }
 
@@ -242,15 +249,35 @@ mod tests {
                 let kept = store.refresh_token(&format!("h{number}")).await.expect("read");
                 assert_eq!(kept.is_some(), outcome.is_ok(), "{number}");
             }
-            let rotate = SessionWrite::Rotate {
-                old: "h1".into(),
-                new: "n1".into(),
-                family: "f1".into(),
-                now: Timestamp(10),
-                grace_began: Timestamp(10),
+            // A sign-in that stands until the millisecond 1.
+            let rotate = |client: &str, old: &str, new: &str, now: i64| SessionWrite::Rotate {
+                old: old.into(),
+                new: new.into(),
+                client_id: client.into(),
+                now: Timestamp(now),
+                grace_began: Timestamp(now),
             };
-            assert_eq!(store.write_session(rotate.clone()).await.expect("written"), DONE);
-            assert_eq!(store.write_session(rotate).await.expect("refused"), Written::Refused);
+            let write = async |write| store.write_session(write).await.expect("answered");
+            assert!(is_refused(&write(rotate("c", "h1", "n0", 1)).await), "its sign-in has ended");
+            assert!(is_refused(&write(rotate("another", "h1", "n0", 0)).await), "another client's");
+            let rotated = write(rotate("c", "h1", "n1", 0)).await;
+            assert!(
+                matches!(&rotated, Written::Rotated(found) if found.family.family == "f1" && found.user.username == "ada"
+                    && found.rotated_at.is_none()),
+                "{rotated:?}"
+            );
+            assert!(is_refused(&write(rotate("c", "h1", "n2", 0)).await), "used before its grace began");
+            let shown = async |hash| store.refresh_token(hash).await.expect("read");
+            assert_eq!(shown("h1").await.expect("kept").rotated_at, Some(0));
+            assert!(
+                shown("n1").await.is_some() && shown("n0").await.is_none() && shown("n2").await.is_none()
+            );
+            let ada = store.user("p", "ada").await.expect("read").expect("there");
+            store.set_enabled(&ada, false, NOW).await.expect("disabled");
+            assert!(is_refused(&write(rotate("c", "n1", "n3", 0)).await), "its user is disabled");
+            store.set_enabled(&ada, true, NOW).await.expect("enabled");
+            store.revoke_family("f1", NOW).await.expect("revoked");
+            assert!(is_refused(&write(rotate("c", "n1", "n3", 0)).await), "its sign-in was revoked");
         }
     }
 }

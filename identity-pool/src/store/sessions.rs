@@ -31,13 +31,17 @@ pub(crate) struct FamilyOfUser {
     /// The names of its groups, the one with the lowest precedence number first.
     #[sqlx(skip)]
     pub(crate) groups: Vec<String>,
+    /// When the token was used first; it rotates, where the client's tokens do.
+    pub(crate) rotated_at: Option<i64>,
 }
 
 /// What came of a write.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) enum Written {
-    /// A new sign-in's user is in these groups now, the one with the lowest precedence number first.
-    Done { groups: Vec<String> },
+    /// A new sign-in, whose user is in these groups now, the one with the lowest precedence number first.
+    Begun { groups: Vec<String> },
+    /// A sign-in that goes on.
+    Rotated(Box<FamilyOfUser>),
     /// What it rests on stands no longer; nothing was written.
     Refused,
 }
@@ -56,9 +60,9 @@ pub(crate) enum SessionWrite {
         family: Family,
         hash: String,
     },
-    /// A refresh token is marked as rotated and a new one added, if the old one is unused or within its grace: else someone
-    /// uses a token that should be gone.
-    Rotate { old: String, new: String, family: String, now: Timestamp, grace_began: Timestamp },
+    /// A refresh token is marked as rotated and a new one added, if its sign-in is this client's and stands, its user is
+    /// enabled, and the old one is unused or within its grace.
+    Rotate { old: String, new: String, client_id: String, now: Timestamp, grace_began: Timestamp },
 }
 
 /// A challenge that waits for its answer.
@@ -73,9 +77,30 @@ pub(crate) struct ChallengeRow {
 
 /// A write of a sign-in, whole in one execution, which answers a row a group, and one at least, if it was done. With SQLite
 /// each execution is a wait for the thread that has the connection.
+///
+/// `rotate` tells what [`Store::refresh_token`] would tell of the new token.
 pub(super) struct Statements {
     begin: &'static str,
     rotate: &'static str,
+}
+
+/// A sign-in and its user, once for each of its groups.
+macro_rules! sign_in_of {
+    ($from:literal) => {
+        concat!(
+            "f.id AS family, f.client_id, f.auth_time, f.expires_at, f.revoked_at, u.*, g.name AS group_name FROM ",
+            $from,
+            " LEFT JOIN pool_membership m ON m.pool_id = u.pool_id AND m.username = u.username
+            LEFT JOIN pool_group g ON g.pool_id = m.pool_id AND g.name = m.group_name"
+        )
+    };
+}
+
+/// The group with the lowest precedence number first.
+macro_rules! by_precedence {
+    () => {
+        "ORDER BY COALESCE(g.precedence, 2147483648), g.name"
+    };
 }
 
 macro_rules! sqlite {
@@ -93,9 +118,23 @@ macro_rules! sqlite {
             WHERE f.id = $1 ORDER BY COALESCE(g.precedence, 2147483648), g.name"
     };
     (rotate) => {
-        "UPDATE pool_refresh_token SET rotated_at = COALESCE(rotated_at, $2)
-            WHERE hash = $1 AND (rotated_at IS NULL OR rotated_at > $3);
-        INSERT INTO pool_refresh_token (hash, family) SELECT $4, $5 WHERE changes() = 1 RETURNING NULL"
+        concat!(
+            "UPDATE pool_refresh_token SET rotated_at = COALESCE(rotated_at, $2)
+                WHERE hash = $1 AND (rotated_at IS NULL OR rotated_at > $3) AND EXISTS
+                    (SELECT 1 FROM pool_family f
+                        JOIN pool_user u ON u.pool_id = f.pool_id AND u.username = f.username
+                        WHERE f.id = pool_refresh_token.family AND f.client_id = $5 AND f.revoked_at IS NULL
+                            AND f.expires_at > $2 AND u.enabled <> 0);
+            INSERT INTO pool_refresh_token (hash, family)
+                SELECT $4, family FROM pool_refresh_token WHERE hash = $1 AND changes() = 1;
+            SELECT t.rotated_at, ",
+            sign_in_of!(
+                "pool_refresh_token t JOIN pool_family f ON f.id = t.family
+                JOIN pool_user u ON u.pool_id = f.pool_id AND u.username = f.username"
+            ),
+            " WHERE t.hash = $4 ",
+            by_precedence!()
+        )
     };
 }
 
@@ -124,19 +163,42 @@ const POSTGRES: Statements = Statements {
             LEFT JOIN pool_membership m ON m.pool_id = $2 AND m.username = $4
             LEFT JOIN pool_group g ON g.pool_id = m.pool_id AND g.name = m.group_name
             ORDER BY COALESCE(g.precedence, 2147483648), g.name",
-    rotate: "WITH marked AS (UPDATE pool_refresh_token SET rotated_at = COALESCE(rotated_at, $2)
-            WHERE hash = $1 AND (rotated_at IS NULL OR rotated_at > $3) RETURNING hash)
-        INSERT INTO pool_refresh_token (hash, family) SELECT $4, $5 FROM marked RETURNING NULL::text",
+    rotate: concat!(
+        "WITH marked AS (UPDATE pool_refresh_token t SET rotated_at = COALESCE(t.rotated_at, $2)
+            FROM pool_family f JOIN pool_user u ON u.pool_id = f.pool_id AND u.username = f.username
+            WHERE t.hash = $1 AND (t.rotated_at IS NULL OR t.rotated_at > $3) AND f.id = t.family
+                AND f.client_id = $5 AND f.revoked_at IS NULL AND f.expires_at > $2 AND u.enabled <> 0
+            RETURNING t.family
+        ), added AS (INSERT INTO pool_refresh_token (hash, family) SELECT $4, family FROM marked)
+        SELECT NULL::bigint AS rotated_at, ",
+        sign_in_of!(
+            "marked t JOIN pool_family f ON f.id = t.family
+            JOIN pool_user u ON u.pool_id = f.pool_id AND u.username = f.username"
+        ),
+        " ",
+        by_precedence!()
+    ),
 };
 
 impl Written {
-    /// By what the statement answered.
-    pub(super) fn of(rows: Vec<Option<String>>) -> Self {
+    /// By what a statement that begins a sign-in answered.
+    pub(super) fn begun(rows: Vec<Option<String>>) -> Self {
         if rows.is_empty() {
             Self::Refused
         } else {
-            Self::Done { groups: rows.into_iter().flatten().collect() }
+            Self::Begun { groups: rows.into_iter().flatten().collect() }
         }
+    }
+
+    /// By what a statement that goes on with one answered.
+    pub(super) fn rotated(rows: Vec<InGroup<FamilyOfUser>>) -> Self {
+        FamilyOfUser::gather(rows).map_or(Self::Refused, |found| Self::Rotated(Box::new(found)))
+    }
+}
+
+impl FamilyOfUser {
+    fn gather(rows: Vec<InGroup<Self>>) -> Option<Self> {
+        InGroup::gather(rows).map(|(found, groups)| Self { groups, ..found })
     }
 }
 
@@ -153,18 +215,20 @@ impl Statements {
 /// Applies a [`SessionWrite`] to either store.
 macro_rules! apply {
     ($connection:expr, $statements:expr, $write:expr) => {{
-        let query = sqlx::query_scalar::<_, Option<String>>($statements.of($write));
-        let query = match $write {
+        let sql = $statements.of($write);
+        match $write {
             SessionWrite::Begin { pool_id, username, password_version, attempts, now, family, hash } => {
+                let query = sqlx::query_scalar(sql);
                 let query = query.bind(&family.family).bind(pool_id).bind(&family.client_id).bind(username);
                 let query = query.bind(family.auth_time).bind(family.expires_at).bind(hash);
-                query.bind(password_version).bind(attempts).bind(now.0)
+                let query = query.bind(password_version).bind(attempts).bind(now.0);
+                query.fetch_all($connection).await.map(Written::begun)
             }
-            SessionWrite::Rotate { old, new, family, now, grace_began } => {
-                query.bind(old).bind(now.0).bind(grace_began.0).bind(new).bind(family)
+            SessionWrite::Rotate { old, new, client_id, now, grace_began } => {
+                let query = sqlx::query_as(sql).bind(old).bind(now.0).bind(grace_began.0).bind(new);
+                query.bind(client_id).fetch_all($connection).await.map(Written::rotated)
             }
-        };
-        query.fetch_all($connection).await.map(Written::of)
+        }
     }};
 }
 
@@ -173,16 +237,17 @@ pub(super) use apply;
 impl Store {
     /// What a refresh token stands for.
     pub(crate) async fn refresh_token(&self, hash: &str) -> Result<Option<FamilyOfUser>, sqlx::Error> {
-        const SQL: &str = "SELECT f.id AS family, f.client_id, f.auth_time, f.expires_at, f.revoked_at, u.*,
-                g.name AS group_name
-            FROM pool_refresh_token t JOIN pool_family f ON f.id = t.family
-            JOIN pool_user u ON u.pool_id = f.pool_id AND u.username = f.username
-            LEFT JOIN pool_membership m ON m.pool_id = u.pool_id AND m.username = u.username
-            LEFT JOIN pool_group g ON g.pool_id = m.pool_id AND g.name = m.group_name
-            WHERE t.hash = $1 ORDER BY COALESCE(g.precedence, 2147483648), g.name";
-        let rows: Vec<InGroup<FamilyOfUser>> =
-            reading!(self, db => sqlx::query_as(SQL).bind(hash).fetch_all(db).await)?;
-        Ok(InGroup::gather(rows).map(|(found, groups)| FamilyOfUser { groups, ..found }))
+        const SQL: &str = concat!(
+            "SELECT t.rotated_at, ",
+            sign_in_of!(
+                "pool_refresh_token t JOIN pool_family f ON f.id = t.family
+                JOIN pool_user u ON u.pool_id = f.pool_id AND u.username = f.username"
+            ),
+            " WHERE t.hash = $1 ",
+            by_precedence!()
+        );
+        let rows = reading!(self, db => sqlx::query_as(SQL).bind(hash).fetch_all(db).await)?;
+        Ok(FamilyOfUser::gather(rows))
     }
 
     /// Begins or goes on with a sign-in. Returns after the commit.

@@ -103,6 +103,13 @@ async fn works(cache: &Cache) -> Result<(), CacheError> {
         let lock = cache.lock(&key, MINUTE).await?.expect("free");
         assert!(cache.lock(&key, MINUTE).await?.is_none());
         lock.release().await;
+        let (lock, kept) = cache.lock_and_get(&format!("lock-{key}"), MINUTE, [&key, "nothing"]).await?;
+        assert_eq!(kept, [None, None]);
+        lock.expect("free").release_after(&[(&key, &[n], MINUTE), ("another", &[n], MINUTE)]).await?;
+        let (lock, kept) = cache.lock_and_get(&format!("lock-{key}"), MINUTE, [&key, "another"]).await?;
+        assert_eq!(kept, [Some(vec![n]), Some(vec![n])]);
+        lock.expect("given back").release().await;
+        assert!(cache.delete(&key).await?);
         assert!(cache.delete(&format!("count-{key}")).await?);
     }
     assert_eq!(cache.run_id("key-1").await?.len(), 40);
