@@ -192,6 +192,33 @@ async fn a_result_counts_only_under_its_fence() {
 }
 
 #[tokio::test]
+async fn what_waits_for_the_one_that_takes_a_row_over_changes_it_no_more() {
+    let test = testing::postgres().await;
+    let store = Store::open(&test.database, 4).await.expect("opens");
+    store.keep_house(NOW, Timestamp(0)).await.expect("partitions");
+    let Database::Postgres(pool) = &test.database else { panic!("PostgreSQL") };
+    store.accept(&orders(0, 1)).await.expect("accepted");
+    let mine = claim(&store, 0, 1, ME, &[]).await.pop().expect("there");
+    const WAIT: &str = "SELECT count(*) FROM pg_stat_activity
+        WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    let mut other = pool.begin().await.expect("begins");
+    let takes = format!("UPDATE notify_queue SET worker = {OTHER}, fence = fence + 1");
+    sqlx::query(sqlx::AssertSqlSafe(takes)).execute(&mut *other).await.expect("takes it over");
+    let result = ended(&mine, ME, ResultKind::Sent, Next::Done);
+    let (finishing, releasing) = (store.clone(), store.clone());
+    let finish = tokio::spawn(async move { finishing.finish(&[result]).await });
+    let release = tokio::spawn(async move { releasing.release(&[(mine.id, mine.fence)]).await });
+    while sqlx::query_scalar::<_, i64>(WAIT).fetch_one(pool).await.expect("asks") < 2 {
+        tokio::task::yield_now().await;
+    }
+    other.commit().await.expect("has it");
+    assert_eq!(finish.await.expect("no panic").expect("answered"), 0);
+    assert_eq!(release.await.expect("no panic").expect("answered"), 0);
+    let row = sqlx::query_as::<_, (i64, i32)>("SELECT worker, fence FROM notify_queue");
+    assert_eq!(row.fetch_one(pool).await.expect("still there"), (OTHER, 2));
+}
+
+#[tokio::test]
 async fn a_retry_waits_until_it_is_due_and_keeps_its_count() {
     for (store, _database) in both().await {
         store.accept(&orders(0, 2)).await.expect("accepted");
@@ -263,6 +290,8 @@ async fn what_is_handed_back_keeps_its_place_and_counts_no_attempt() {
         let stale = (claimed[1].id, claimed[1].fence - 1);
         let released = store.release(&[(claimed[0].id, claimed[0].fence), stale]).await.expect("releases");
         assert_eq!(released, 1);
+        let twice = store.release(&[(claimed[0].id, claimed[0].fence)]).await.expect("answers");
+        assert_eq!(twice, 0, "twice is once");
         let again = claim(&store, 0, 2, OTHER, &[]).await;
         assert_eq!(
             (again.len(), again[0].order, again[0].attempt, again[0].fence),

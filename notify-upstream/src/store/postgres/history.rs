@@ -232,8 +232,8 @@ impl Postgres {
         now: Timestamp,
     ) -> Outcome<u64> {
         let sql = format!(
-            "WITH picked AS (SELECT id, at FROM notify_dead WHERE {DEAD}),
-            gone AS (DELETE FROM notify_dead d USING picked p WHERE d.id = p.id RETURNING d.*),
+            "WITH gone AS (DELETE FROM notify_dead
+                WHERE id = ANY(ARRAY(SELECT id FROM notify_dead WHERE {DEAD})) RETURNING *),
             history AS (INSERT INTO notify_result (id, attempt, kind, at) SELECT id, attempt, $6, $7 FROM gone)
             INSERT INTO notify_queue (id, lane, ord, fence, attempt)
             SELECT id, lane, $8 + row_number() OVER (ORDER BY at, id) - 1, fence, attempt FROM gone"
@@ -244,7 +244,8 @@ impl Postgres {
     }
 
     pub(in crate::store) async fn drop_dead(&self, filter: &DeadFilter) -> Outcome<u64> {
-        let sql = format!("DELETE FROM notify_dead WHERE id IN (SELECT id FROM notify_dead WHERE {DEAD})");
+        let sql =
+            format!("DELETE FROM notify_dead WHERE id = ANY(ARRAY(SELECT id FROM notify_dead WHERE {DEAD}))");
         Ok(bind_dead!(sqlx::query(AssertSqlSafe(sql)), filter).execute(&self.history).await?.rows_affected())
     }
 

@@ -62,7 +62,7 @@ SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->
 
 const RELEASE: &str = "
 UPDATE notify_queue SET worker = NULL, since = NULL, attempt = attempt - 1
-WHERE (id, fence) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?1))";
+WHERE (id, fence) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?1)) AND worker IS NOT NULL";
 
 const SURVEY: &str = "
 SELECT m.value ->> 0,
@@ -85,7 +85,8 @@ SELECT id, lane, min(row_number() OVER (PARTITION BY lane, due ORDER BY id) + co
     (SELECT * FROM notify_delayed WHERE due <= ?1 ORDER BY due, id LIMIT ?2) d
 RETURNING lane, ord";
 
-const MOVED: &str = "DELETE FROM notify_delayed WHERE due <= ?1 AND id IN (SELECT id FROM notify_queue)";
+const MOVED: &str = "
+DELETE FROM notify_delayed WHERE id IN (SELECT id FROM notify_delayed WHERE due <= ?1 ORDER BY due, id LIMIT ?2)";
 
 impl Sqlite {
     pub(in crate::store) async fn accept(&self, batch: &[NewNotification]) -> Outcome<Vec<NotificationId>> {
@@ -219,7 +220,7 @@ impl Sqlite {
         let mut transaction = self.pools.begin().await?;
         let move_rows = sqlx::query(MOVE).bind(now.0).bind(limit).bind(ORDER_COUNTER_BITS);
         let rows = move_rows.fetch_all(&mut *transaction).await?;
-        sqlx::query(MOVED).bind(now.0).execute(&mut *transaction).await?;
+        sqlx::query(MOVED).bind(now.0).bind(limit).execute(&mut *transaction).await?;
         transaction.commit().await?;
         rows.iter().map(|row| Ok((rows::lane(row, 0)?, row.try_get(1)?))).collect()
     }
