@@ -304,9 +304,9 @@ impl Cache {
         let kept: Vec<_> = kept.iter().map(|(key, value, ttl)| (self.key(key), *value, *ttl)).collect();
         match &self.0.store {
             Store::Memory(memory) => {
-                kept.iter().try_for_each(|(key, value, ttl)| memory.set(key, value, *ttl))?;
+                let set: Vec<_> = kept.iter().map(|(key, value, ttl)| memory.set(key, value, *ttl)).collect();
                 memory.delete_if_equal(&key, value);
-                Ok(())
+                set.into_iter().collect()
             }
             Store::Redis(redis) => redis.set_and_delete_if_equal(&kept, &key, value).await,
         }

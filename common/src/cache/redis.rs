@@ -5,15 +5,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use futures_util::future::{BoxFuture, Shared, try_join_all};
+use futures_util::future::{BoxFuture, Shared, join_all, try_join_all};
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::cluster::ClusterClient;
 use redis::cluster_async::ClusterConnection;
 use redis::cluster_routing::{Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr};
 use redis::sentinel::SentinelClient;
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, FromRedisValue, Pipeline, RedisError, RedisFuture,
-    Script, TlsCertificates, Value,
+    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, ErrorKind, FromRedisValue, Pipeline, RedisError,
+    RedisFuture, Script, ServerErrorKind, TlsCertificates, Value,
 };
 use tokio::time::Instant;
 
@@ -88,7 +88,7 @@ impl Redis {
         Ok(kept.is_some())
     }
 
-    /// The nodes of a cluster know no order among themselves: it is asked twice.
+    /// The nodes of a cluster know no order among themselves: they are asked twice.
     pub(super) async fn set_if_absent_and_get<const N: usize>(
         &self,
         key: &str,
@@ -96,16 +96,24 @@ impl Redis {
         ttl: Duration,
         wanted: &[String; N],
     ) -> Result<(bool, [Option<Vec<u8>>; N]), CacheError> {
-        let get = redis::cmd("MGET").arg(wanted).take();
-        let (kept, found): (Option<String>, Vec<Option<Vec<u8>>>) = if self.is_cluster() {
-            (self.command(&set_if_absent(key, value, ttl)).await?, self.command(&get).await?)
+        let lock = set_if_absent(key, value, ttl);
+        let gets = wanted.each_ref().map(|key| redis::cmd("GET").arg(key).take());
+        let answers: Vec<Value> = if self.is_cluster() {
+            let kept = self.command(&lock).await?;
+            let found = try_join_all(gets.iter().map(|get| self.command(get))).await?;
+            std::iter::once(kept).chain(found).collect()
         } else {
-            self.pipeline(&[set_if_absent(key, value, ttl), get]).await?
+            let pipeline = in_order(std::iter::once(lock).chain(gets));
+            self.call(async |mut link| pipeline.query_async(&mut link).await).await?
         };
-        // As many answers as questions: MGET answers each.
-        Ok((kept.is_some(), found.try_into().map_err(|_| CacheError::Unavailable)?))
+        let mut answers = answers.into_iter();
+        let kept = answers.next() == Some(Value::Okay);
+        let found = answers.map(Option::from_redis_value).collect::<Result<Vec<_>, _>>();
+        let found = found.ok().and_then(|found| found.try_into().ok());
+        Ok((kept, found.ok_or(CacheError::Unavailable)?))
     }
 
+    /// All of it is tried, and the key deleted, whatever became of the rest.
     pub(super) async fn set_and_delete_if_equal(
         &self,
         kept: &[(String, &[u8], Duration)],
@@ -113,13 +121,22 @@ impl Redis {
         value: &[u8],
     ) -> Result<(), CacheError> {
         if self.is_cluster() {
-            try_join_all(kept.iter().map(|(key, value, ttl)| self.set(key, value, *ttl))).await?;
-            return self.delete_if_equal(key, value).await.map(drop);
+            let set = join_all(kept.iter().map(|(key, value, ttl)| self.set(key, value, *ttl))).await;
+            self.delete_if_equal(key, value).await?;
+            return set.into_iter().collect();
         }
-        let sets = kept.iter().map(|(key, value, ttl)| set(key, value, *ttl));
-        // With its text: in a pipeline nobody could send that after the server has said that it does not know the digest.
-        let delete = redis::cmd("EVAL").arg(DELETE_IF_EQUAL).arg(1).arg(key).arg(value).take();
-        self.pipeline::<Vec<Value>>(&sets.chain([delete]).collect::<Vec<_>>()).await.map(drop)
+        let mut pipeline = in_order(kept.iter().map(|(key, value, ttl)| set(key, value, *ttl)));
+        pipeline.cmd("EVALSHA").arg(self.delete_if_equal.get_hash()).arg(1).arg(key).arg(value);
+        let mut delete = self.delete_if_equal.key(key);
+        delete.arg(value);
+        self.call(async |mut link| match pipeline.query_async::<Vec<Value>>(&mut link).await {
+            // The values are kept, and the server has not seen the script yet.
+            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
+                delete.invoke_async(&mut link).await
+            }
+            answer => answer.map(drop),
+        })
+        .await
     }
 
     pub(super) async fn get(&self, key: &str) -> Result<Option<Vec<u8>>, CacheError> {
@@ -166,15 +183,6 @@ impl Redis {
 
     async fn command<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, CacheError> {
         self.call(async |mut link| command.query_async(&mut link).await).await
-    }
-
-    /// Each after the one before, in one round trip.
-    async fn pipeline<T: FromRedisValue>(&self, commands: &[Cmd]) -> Result<T, CacheError> {
-        let mut pipeline = redis::pipe();
-        for command in commands {
-            pipeline.add_command(command.clone());
-        }
-        self.call(async |mut link| pipeline.query_async(&mut link).await).await
     }
 
     fn is_cluster(&self) -> bool {
@@ -286,6 +294,15 @@ async fn plain(mut link: MultiplexedConnection) -> Result<Link, RedisError> {
     Ok(Link::Plain(link, run_id(&told).into()))
 }
 
+/// Each after the one before, in one round trip.
+fn in_order(commands: impl IntoIterator<Item = Cmd>) -> Pipeline {
+    let mut pipeline = redis::pipe();
+    for command in commands {
+        pipeline.add_command(command);
+    }
+    pipeline
+}
+
 fn set(key: &str, value: &[u8], ttl: Duration) -> Cmd {
     redis::cmd("SET").arg(key).arg(value).arg("PX").arg(millis(ttl)).take()
 }
@@ -306,7 +323,7 @@ fn run_id(told: &str) -> &str {
 /// Whether the server answered, so that the connection is sound: a wrong type, an unknown command, no memory
 /// left. A replica that was a master (READONLY), a server that loads or a cluster that is down is none of these.
 fn is_answer(error: &RedisError) -> bool {
-    use redis::{ErrorKind, ServerErrorKind as Kind};
+    use ServerErrorKind as Kind;
     if let ErrorKind::Server(kind) = error.kind() {
         return !matches!(
             kind,
