@@ -82,8 +82,29 @@ impl Drop for Process {
 /// CPU time of a process and its descendants, in nanoseconds. Those that have ended and were waited for count as coarsely as
 /// the kernel's ticks: without them a vacuum that ends would take its seconds back.
 pub(crate) fn family_cpu_ns(pid: u32) -> io::Result<u64> {
-    family(pid)?.into_iter().map(|pid| Ok(cpu_ns(pid)? + ticks(pid, CHILDREN) * NS_A_TICK)).sum()
+    let of = |pid| Ok(cpu_ns(pid)? + ticks(pid, CHILDREN) * NS_A_TICK);
+    // Parents last: what ends meanwhile counts with them.
+    family(pid)?
+        .into_iter()
+        .rev()
+        .map(|member| if member == pid { of(pid) } else { or_gone(of(member)) })
+        .sum()
 }
+
+/// Of a process that may have ended since it was seen.
+fn or_gone<T: Default>(read: io::Result<T>) -> io::Result<T> {
+    match read {
+        Err(error)
+            if error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(NO_SUCH_PROCESS) =>
+        {
+            Ok(T::default())
+        }
+        read => read,
+    }
+}
+
+/// ESRCH: what `/proc` says of a process that goes while it is read.
+const NO_SUCH_PROCESS: i32 = 3;
 
 /// Sends a signal to one process, which may be gone already.
 pub(crate) fn signal(signal: &str, pid: u32) {
@@ -132,8 +153,9 @@ fn family(root: u32) -> io::Result<Vec<u32>> {
     let mut next = 0;
     while let Some(pid) = members.get(next).copied() {
         next += 1;
-        for task in fs::read_dir(format!("/proc/{pid}/task"))? {
-            let children = fs::read_to_string(task?.path().join("children")).unwrap_or_default();
+        let tasks = fs::read_dir(format!("/proc/{pid}/task")).map(Some);
+        for task in if pid == root { tasks? } else { or_gone(tasks)? }.into_iter().flatten().flatten() {
+            let children = fs::read_to_string(task.path().join("children")).unwrap_or_default();
             members.extend(children.split_whitespace().filter_map(|child| child.parse::<u32>().ok()));
         }
     }
