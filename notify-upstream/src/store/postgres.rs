@@ -25,11 +25,12 @@ pub struct Postgres {
 
 /// Statistics of a table that is empty one moment and holds a million rows the next mislead the planner either way:
 /// these leave it only the index path. A statement that has not ended by then has lost its caller.
-const QUEUE_SETTINGS: [(&str, &str); 8] = [
+const QUEUE_SETTINGS: [(&str, &str); 9] = [
     ("enable_seqscan", "off"),
     ("enable_bitmapscan", "off"),
     ("enable_hashjoin", "off"),
     ("enable_mergejoin", "off"),
+    ("enable_memoize", "off"),
     ("plan_cache_mode", "force_generic_plan"),
     ("jit", "off"),
     ("statement_timeout", "10s"),
