@@ -30,20 +30,13 @@ fn patience(rows: usize) -> Duration {
     Duration::from_secs(90 + rows as u64 / 200)
 }
 
-/// How many places each call but [`HELD_UP`] is away from its own, at most; calls that were out before the rest was accepted are left out.
+/// How many places each call is away from its own, at most; calls that were out before the rest was accepted are left out.
 fn displaced(expected: &[String], calls: &[Call]) -> usize {
-    let mut places: HashMap<&str, usize> =
+    let places: HashMap<&str, usize> =
         expected.iter().enumerate().map(|(place, id)| (id.as_str(), place)).collect();
-    // The first call of each: what was in hand at a kill may be called again.
-    let heard = calls.iter().filter_map(|call| places.remove(call.id.as_str()));
-    let mut off: Vec<usize> = heard.enumerate().map(|(place, own)| place.abs_diff(own)).collect();
-    off.sort_unstable();
-    off.iter().rev().nth(HELD_UP).copied().unwrap_or(0)
+    let heard = calls.iter().filter_map(|call| places.get(call.id.as_str()));
+    heard.enumerate().map(|(place, own)| place.abs_diff(*own)).max().unwrap_or(0)
 }
-
-/// Calls that may be held up on their way to the provider while others pass them, in hand all the time: a crowded machine is
-/// slow to make a connection.
-const HELD_UP: usize = 2;
 
 /// Accepts so many of all four priorities, mixed; their ids by priority, each in the order of acceptance.
 async fn accept_mixed(stage: &Stage, replica: &Replica, count: usize) -> [Vec<String>; 4] {
