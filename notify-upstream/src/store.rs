@@ -103,8 +103,8 @@ delegate! {
     /// Takes rows out of the queue and writes how their attempts ended; a row whose fence has moved on is left alone.
     /// How many were taken.
     finish(batch: &[Finished]) -> usize;
-    /// Gives back rows whose attempt was never begun.
-    release(rows: &[(NotificationId, i32)]) -> usize;
+    /// Gives back rows whose attempt was never begun; the lanes and orders given back to.
+    release(rows: &[(NotificationId, i32)]) -> Vec<(Lane, Order)>;
     /// Looks at lanes: what waits beyond the cursor, and what was overlooked below it.
     survey(marks: &[LaneMark], dead: &[i64]) -> Vec<Survey>;
     /// Where the lanes of a channel begin, as it was last kept: nothing that waits or is being sent stands below, but for what

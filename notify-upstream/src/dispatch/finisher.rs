@@ -116,7 +116,8 @@ impl Finisher {
         }
     }
 
-    /// Gives back what was not begun. What the store does not take back is rescued like a dead worker's.
+    /// Gives back what was not begun, to places that were claimed beyond already. What the store does not take back is
+    /// rescued like a dead worker's.
     async fn hand_back(&self, batch: &[Ended]) {
         let back =
             || batch.iter().filter(|ended| matches!(ended.ending, Ending::HandBack)).map(|ended| &ended.job);
@@ -127,7 +128,10 @@ impl Finisher {
         let mut wait = FIRST_WAIT;
         for left in (0..HAND_BACKS).rev() {
             match self.store.release(&rows).await {
-                Ok(_) => return,
+                Ok(places) => {
+                    places.into_iter().for_each(|(lane, order)| self.board.note_moved(lane, order));
+                    return;
+                }
                 Err(StoreError::Unavailable(error)) if left > 0 => {
                     tracing::warn!(%error, rows = rows.len(), "cannot hand back; trying again");
                     tokio::time::sleep(wait).await;

@@ -20,7 +20,7 @@ macro_rules! row_readers {
         use postern_common::clock::Timestamp;
         use sqlx::Row;
 
-        use crate::notification::Lane;
+        use crate::notification::{Lane, Order};
         use crate::store::read::unknown;
         use crate::store::row::{DeadLetter, Existing, ReceiptKind, Record, ResultKind, ResultRow, Survey};
         use crate::store::{Outcome, Snapshot, Trail, WaitingRow};
@@ -31,6 +31,11 @@ macro_rules! row_readers {
 
         pub(super) fn lane(row: &$row, column: usize) -> Outcome<Lane> {
             Lane::from_code(row.try_get(column)?).ok_or_else(|| unknown("lane"))
+        }
+
+        /// A lane and a place in it.
+        pub(super) fn place(row: &$row) -> Outcome<(Lane, Order)> {
+            Ok((lane(row, 0)?, row.try_get(1)?))
         }
 
         /// The columns of `RECORD`, from the position `first` on.

@@ -133,3 +133,26 @@ async fn what_waits_for_its_turn_when_the_provider_is_given_up_goes_back() {
         }
     }
 }
+
+#[tokio::test]
+async fn what_was_handed_back_goes_before_what_came_after_it() {
+    for (store, _database) in stores().await {
+        let mut rig = Rig::new(&store, &clock(), 2).await;
+        let mut ids = [rig.accept(Priority::Normal).await, rig.accept(Priority::Normal).await].to_vec();
+        rig.dispatcher.survey().await.expect("looks");
+        assert_eq!(rig.dispatcher.pass().await.expect("claims"), 2);
+        // Our last word is too old by now to begin anything.
+        rig.clock.advance(Duration::from_secs(8));
+        rig.settle().await;
+        assert_eq!(rig.script.calls(), []);
+        rig.workers.step().await.expect("renews");
+        ids.push(rig.accept(Priority::Normal).await);
+        // Nobody looks below what was claimed.
+        for _ in 0..2 {
+            rig.dispatcher.pass().await.expect("claims");
+            rig.settle().await;
+        }
+        assert_eq!(rig.script.calls(), ids);
+        assert_eq!(rig.view(ids[0]).await["attempts"], 1);
+    }
+}

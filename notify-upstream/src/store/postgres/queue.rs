@@ -95,7 +95,7 @@ UPDATE notify_queue q SET worker = NULL, since = NULL, attempt = q.attempt - 1
 FROM unnest($1::uuid[], $2::int4[]) AS i(id, fence) CROSS JOIN LATERAL (
     SELECT ctid AS place, fence FROM notify_queue h WHERE h.id = i.id AND h.fence = i.fence OFFSET 0
 ) held
-WHERE q.ctid = held.place AND q.fence = held.fence AND q.worker IS NOT NULL";
+WHERE q.ctid = held.place AND q.fence = held.fence AND q.worker IS NOT NULL RETURNING q.lane, q.ord";
 
 const SURVEY: &str = "
 SELECT m.lane,
@@ -235,10 +235,13 @@ impl Postgres {
         Ok(usize::try_from(taken).unwrap_or(0))
     }
 
-    pub(in crate::store) async fn release(&self, rows: &[(NotificationId, i32)]) -> Outcome<usize> {
+    pub(in crate::store) async fn release(
+        &self,
+        rows: &[(NotificationId, i32)],
+    ) -> Outcome<Vec<(Lane, Order)>> {
         let (ids, fences): (Vec<_>, Vec<_>) = rows.iter().copied().unzip();
-        let done = sqlx::query(RELEASE).bind(ids).bind(fences).execute(&self.queue).await?;
-        Ok(usize::try_from(done.rows_affected()).unwrap_or(0))
+        let rows = sqlx::query(RELEASE).bind(ids).bind(fences).fetch_all(&self.queue).await?;
+        rows.iter().map(rows::place).collect()
     }
 
     pub(in crate::store) async fn survey(&self, marks: &[LaneMark], dead: &[i64]) -> Outcome<Vec<Survey>> {
@@ -256,7 +259,7 @@ impl Postgres {
         let lanes = Lane::of(channel).map(Lane::code);
         let sql = "SELECT lane, low FROM notify_mark WHERE lane = ANY($1)";
         let rows = sqlx::query(sql).bind(&lanes[..]).fetch_all(&self.queue).await?;
-        rows.iter().map(|row| Ok((rows::lane(row, 0)?, row.try_get(1)?))).collect()
+        rows.iter().map(rows::place).collect()
     }
 
     pub(in crate::store) async fn keep_lane_marks(&self, marks: &[LaneMark]) -> Outcome<()> {
@@ -271,7 +274,7 @@ impl Postgres {
     pub(in crate::store) async fn move_due(&self, now: Timestamp, limit: i64) -> Outcome<Vec<(Lane, Order)>> {
         let bits = i32::try_from(ORDER_COUNTER_BITS).unwrap_or(0);
         let rows = sqlx::query(MOVE_DUE).bind(now.0).bind(limit).bind(bits).fetch_all(&self.queue).await?;
-        rows.iter().map(|row| Ok((rows::lane(row, 0)?, row.try_get(1)?))).collect()
+        rows.iter().map(rows::place).collect()
     }
 
     pub(in crate::store) async fn next_due(&self) -> Outcome<Option<Timestamp>> {
@@ -306,7 +309,7 @@ impl Postgres {
     pub(in crate::store) async fn depths(&self, cap: i64) -> Outcome<Vec<(Lane, i64)>> {
         let lanes: Vec<i16> = Channel::ALL.into_iter().flat_map(Lane::of).map(Lane::code).collect();
         let rows = sqlx::query(DEPTHS).bind(lanes).bind(cap).fetch_all(&self.queue).await?;
-        rows.iter().map(|row| Ok((rows::lane(row, 0)?, row.try_get(1)?))).collect()
+        rows.iter().map(rows::place).collect()
     }
 }
 

@@ -62,7 +62,8 @@ SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->
 
 const RELEASE: &str = "
 UPDATE notify_queue SET worker = NULL, since = NULL, attempt = attempt - 1
-WHERE (id, fence) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?1)) AND worker IS NOT NULL";
+WHERE (id, fence) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?1)) AND worker IS NOT NULL
+RETURNING lane, ord";
 
 const SURVEY: &str = "
 SELECT m.value ->> 0,
@@ -186,10 +187,13 @@ impl Sqlite {
         Ok(ours.len())
     }
 
-    pub(in crate::store) async fn release(&self, rows: &[(NotificationId, i32)]) -> Outcome<usize> {
+    pub(in crate::store) async fn release(
+        &self,
+        rows: &[(NotificationId, i32)],
+    ) -> Outcome<Vec<(Lane, Order)>> {
         let rows: Vec<_> = rows.iter().map(|(id, fence)| (id.to_string(), fence)).collect();
-        let done = sqlx::query(RELEASE).bind(json(&rows)).execute(&self.pools.writer).await?;
-        Ok(usize::try_from(done.rows_affected()).unwrap_or(0))
+        let rows = sqlx::query(RELEASE).bind(json(&rows)).fetch_all(&self.pools.writer).await?;
+        rows.iter().map(rows::place).collect()
     }
 
     pub(in crate::store) async fn survey(&self, marks: &[LaneMark], dead: &[i64]) -> Outcome<Vec<Survey>> {
@@ -203,7 +207,7 @@ impl Sqlite {
         let lanes = Lane::of(channel).map(Lane::code);
         let sql = "SELECT lane, low FROM notify_mark WHERE lane IN (SELECT value FROM json_each(?1))";
         let rows = sqlx::query(sql).bind(json(&lanes)).fetch_all(&self.pools.readers).await?;
-        rows.iter().map(|row| Ok((rows::lane(row, 0)?, row.try_get(1)?))).collect()
+        rows.iter().map(rows::place).collect()
     }
 
     pub(in crate::store) async fn keep_lane_marks(&self, marks: &[LaneMark]) -> Outcome<()> {
@@ -222,7 +226,7 @@ impl Sqlite {
         let rows = move_rows.fetch_all(&mut *transaction).await?;
         sqlx::query(MOVED).bind(now.0).bind(limit).execute(&mut *transaction).await?;
         transaction.commit().await?;
-        rows.iter().map(|row| Ok((rows::lane(row, 0)?, row.try_get(1)?))).collect()
+        rows.iter().map(rows::place).collect()
     }
 
     pub(in crate::store) async fn next_due(&self) -> Outcome<Option<Timestamp>> {
@@ -260,7 +264,7 @@ impl Sqlite {
             (SELECT 1 FROM notify_queue q WHERE q.lane = l.value LIMIT ?2)) FROM json_each(?1) l";
         let lanes: Vec<i16> = Channel::ALL.into_iter().flat_map(Lane::of).map(Lane::code).collect();
         let rows = sqlx::query(sql).bind(json(&lanes)).bind(cap).fetch_all(&self.pools.readers).await?;
-        rows.iter().map(|row| Ok((rows::lane(row, 0)?, row.try_get(1)?))).collect()
+        rows.iter().map(rows::place).collect()
     }
 }
 

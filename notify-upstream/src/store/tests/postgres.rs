@@ -38,7 +38,7 @@ async fn what_waits_for_the_one_that_takes_a_row_over_changes_it_no_more() {
     }
     other.commit().await.expect("has it");
     assert_eq!(finish.await.expect("no panic").expect("answered"), 0);
-    assert_eq!(release.await.expect("no panic").expect("answered"), 0);
+    assert_eq!(release.await.expect("no panic").expect("answered"), []);
     let row = sqlx::query_as::<_, (i64, i32)>("SELECT worker, fence FROM notify_queue");
     assert_eq!(row.fetch_one(pool).await.expect("still there"), (OTHER, 2));
 }
