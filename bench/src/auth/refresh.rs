@@ -13,8 +13,8 @@ use crate::report::{Report, Sheet, median, progress, ranged};
 const PATH: &str = "/auth/tokens/refresh";
 
 /// Families of refresh tokens: more than connections, so that each request finds one that is not being refreshed.
-const FAMILIES: u32 = 48;
-const CONNECTIONS: u32 = 32;
+const FAMILIES: u32 = 96;
+const CONNECTIONS: u32 = 64;
 
 /// Refreshes whose refresh token is replaced by each answer, against the local pool.
 pub(super) fn rotating(bench: &Bench, service: &Service, report: &mut Report) -> io::Result<()> {
