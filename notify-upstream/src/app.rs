@@ -15,7 +15,7 @@ use postern_common::token::{Verifier, VerifierOptions};
 use postern_common::{Clock, Shutdown};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 
 use crate::accept::{self, Door};
 use crate::actor::{Actors, OwnAddresses};
@@ -66,7 +66,8 @@ pub struct App {
 /// by force waits longer.
 pub const LONGEST_STOP: Duration = Duration::from_secs(LONGEST_CALL.as_secs() + 2 * LAST_WRITES.as_secs());
 
-/// How long a stop waits for what was submitted, and again for the last results, to be written.
+/// How long a stop waits for what was submitted to be written and the last claims to be heard of, and again for the last
+/// results to be written.
 const LAST_WRITES: Duration = Duration::from_secs(5);
 
 // === impl App ===
@@ -190,12 +191,14 @@ impl App {
         let (calls, end) = (self.calls, shutdown.clone());
         background.spawn(async move { calls.run(end).await });
         background.spawn(Arc::clone(&workers).run(late.clone()));
+        let mut claiming = JoinSet::new();
         for dispatcher in self.dispatchers {
-            background.spawn(dispatcher.run(self.stop_delivery.clone()));
+            claiming.spawn(dispatcher.run(self.stop_delivery.clone()));
         }
-        if let Some(voice) = Voice::new(store.clone(), Arc::clone(&board)).map(Arc::new) {
-            background.spawn(Arc::clone(&voice).hear());
-            background.spawn(voice.run());
+        let voice = Voice::new(store.clone(), Arc::clone(&board)).map(Arc::new);
+        if let Some(voice) = &voice {
+            background.spawn(Arc::clone(voice).hear());
+            background.spawn(Arc::clone(voice).run());
         }
         let mover = Mover { store: store.clone(), clock: clock.clone(), board };
         background.spawn(mover.run(self.stop_delivery.clone()));
@@ -230,18 +233,50 @@ impl App {
             self.stop_delivery.begin();
         };
         tokio::join!(serving, giving_back);
-        // The last door is closed: what was submitted is committed, and the writer ends.
-        let _ = tokio::time::timeout(LAST_WRITES, writer).await;
-        // Leases are renewed until then. Each call has its deadline: there is no second one here that could cut it off.
-        runner.idle().await;
-        drop(runner);
+        Delivery { workers: Arc::clone(&workers), claiming, writer, runner, finisher, voice }.end().await;
         late.begin();
         background.shutdown().await;
-        if tokio::time::timeout(LAST_WRITES, finisher).await.is_err() {
-            tracing::warn!("stopped with results that could not be written");
-        }
         workers.leave().await;
         self.opened.close().await;
+    }
+}
+
+/// What a stop waits for.
+struct Delivery {
+    workers: Arc<Workers>,
+    writer: JoinHandle<()>,
+    claiming: JoinSet<()>,
+    runner: Arc<Runner>,
+    finisher: JoinHandle<()>,
+    voice: Option<Arc<Voice>>,
+}
+
+impl Delivery {
+    /// Once nothing is begun any more: returns when the last result is written and the others know what is left to them.
+    async fn end(mut self) {
+        // The last door is closed: what was submitted is committed, and the writer ends. A claim that is under way is heard
+        // of, and what it took is handed back; else it is rescued.
+        let heard_of = async { while self.claiming.join_next().await.is_some() {} };
+        let written = tokio::time::timeout(LAST_WRITES, self.writer);
+        if let (_, Err(_)) = tokio::join!(written, tokio::time::timeout(LAST_WRITES, heard_of)) {
+            self.workers.doubt(&self.workers.current());
+            self.claiming.shutdown().await;
+        }
+        // Leases are renewed until then. Each call has its deadline: there is no second one here that could cut it off.
+        self.runner.idle().await;
+        drop(self.runner);
+        let last_words = async {
+            let _ = self.finisher.await;
+            match self.voice {
+                Some(voice) => voice.last_word().await,
+                None => Ok(()),
+            }
+        };
+        if !matches!(tokio::time::timeout(LAST_WRITES, last_words).await, Ok(Ok(()))) {
+            tracing::warn!(
+                "stopped with results that could not be written, or with nobody told of what was handed back"
+            );
+        }
     }
 }
 

@@ -134,13 +134,15 @@ impl Dispatcher {
         survey.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             let look = tokio::select! {
+                // Rarest first: where much comes, somebody always calls.
+                biased;
                 () = shutdown.begun() => return,
-                () = self.desk.woken() => false,
                 _ = survey.tick() => true,
                 found = self.whole_look.found() => {
                     self.note_found_below(&found);
                     false
                 }
+                () = self.desk.woken() => false,
             };
             let outcome = async {
                 if look || self.surveys == 0 {
@@ -260,10 +262,9 @@ impl Dispatcher {
     async fn claims(&mut self, hand: &mut Vec<Job>) -> Result<usize, StoreError> {
         let mut claimed = 0;
         for _ in 0..CLAIMS_PER_PASS {
-            if !self.workers.is_alive() {
+            if self.runner.is_stopping() || !self.workers.holds(&self.workers.current()) {
                 return Ok(claimed);
             }
-            self.step_back_for_moved();
             // What nobody can carry stays where it is, in order and with its attempts; one goes to see.
             let most = match self.runner.standing(self.channel) {
                 Standing::Closed => self.most_of_a_claim(),
@@ -315,6 +316,8 @@ impl Dispatcher {
         permits: Vec<Permit>,
     ) -> Result<(Vec<Job>, Option<u64>), StoreError> {
         let began = self.clock.now();
+        // After the permits were taken: those of what was handed back are free only when its place is noted.
+        self.step_back_for_moved();
         let signals = self.desk.signals(lane);
         let worker = self.workers.current();
         let dead = self.workers.dead();

@@ -30,6 +30,8 @@ pub(crate) struct Stage {
     pub(crate) older: Option<PathBuf>,
     /// Calls a second at most, counted in the cache.
     pub(crate) rate: Option<u64>,
+    /// Threads of each replica. Default one for each core.
+    pub(crate) threads: Option<usize>,
     folder: TempDir,
     token: String,
     http: reqwest::Client,
@@ -85,6 +87,7 @@ impl Stage {
             can_be_asked: false,
             older: None,
             rate: None,
+            threads: None,
             folder,
             token,
             http: reqwest::Client::new(),
@@ -123,6 +126,10 @@ impl Stage {
         let program = match &self.older {
             Some(older) => Program::at(older.clone(), self.folder.path()),
             None => Program::of_workspace("postern-notify", self.folder.path()),
+        };
+        let program = match self.threads {
+            Some(threads) => program.env("TOKIO_WORKER_THREADS", threads.to_string()),
+            None => program,
         };
         let env = self.pools.env();
         let names = [

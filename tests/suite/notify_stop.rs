@@ -4,12 +4,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use postern_common::database::testing::postgres;
+use sqlx::{Connection, Executor, PgConnection};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
 use crate::notify_kills::RESCUE;
-use crate::notify_stage::Stage;
+use crate::notify_order::{CRITICAL_LANE, fill};
+use crate::notify_stage::{SOON, Stage};
 
 /// A mail server that takes messages and says so only when it is told to.
 struct SlowMail {
@@ -109,4 +111,40 @@ async fn a_stop_waits_for_the_slowest_call_and_nobody_repeats_it() {
     assert_eq!((&view["attempts"], *mail.taken.borrow()), (&1.into(), 1), "{view}");
     stage.provider.let_go();
     assert_eq!(other.running.stop("TERM").await.status, Some(0));
+}
+
+/// Claims wait until the session that executes this gives up its lock.
+const HELD_CLAIMS: &str = "CREATE FUNCTION waits() RETURNS trigger LANGUAGE plpgsql AS
+        $$ BEGIN PERFORM pg_advisory_xact_lock(1); RETURN NEW; END $$;
+    CREATE TRIGGER waits BEFORE UPDATE ON notify_queue FOR EACH ROW WHEN (NEW.worker IS NOT NULL) EXECUTE FUNCTION waits();
+    SELECT pg_advisory_lock(1)";
+
+/// Waits for how many claims are under way.
+async fn until_claims(asks: &mut PgConnection, fits: impl Fn(i64) -> bool) {
+    const CLAIMS: &str = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
+        AND pid <> pg_backend_pid() AND state = 'active' AND query LIKE '%picked%'";
+    while !fits(sqlx::query_scalar(CLAIMS).fetch_one(&mut *asks).await.expect("asks")) {
+        tokio::time::sleep(SOON).await;
+    }
+}
+
+#[tokio::test]
+async fn what_a_claim_takes_that_was_under_way_at_the_stop_is_handed_back() {
+    let database = postgres().await;
+    let stage = Stage::over(&database.url, "").await;
+    drop(stage.replica().await);
+    fill(&database.url, CRITICAL_LANE, 5).await;
+    let mut other = PgConnection::connect(&database.url).await.expect("connects");
+    other.execute(HELD_CLAIMS).await.expect("whoever claims waits for us");
+    let replica = stage.replica().await;
+    until_claims(&mut other, |claims| claims > 0).await;
+    replica.running.signal("TERM").await;
+    // Long enough for a stop that waits for nothing.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    other.execute("SELECT pg_advisory_unlock(1)").await.expect("lets go");
+    assert_eq!(replica.running.wait().await.status, Some(0));
+    until_claims(&mut other, |claims| claims == 0).await;
+    const UNTOUCHED: &str = "SELECT count(*) FROM notify_queue WHERE worker IS NULL AND attempt = 0";
+    let untouched: i64 = sqlx::query_scalar(UNTOUCHED).fetch_one(&mut other).await.expect("asks");
+    assert_eq!((untouched, stage.provider.calls().len()), (5, 0));
 }

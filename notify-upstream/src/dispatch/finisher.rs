@@ -116,8 +116,8 @@ impl Finisher {
         }
     }
 
-    /// Gives back what was not begun, to places that were claimed beyond already. What the store does not take back is
-    /// rescued like a dead worker's.
+    /// Gives back what was not begun, to places that were claimed beyond already: they are looked at at once, or, where
+    /// the answer was lost, with the next survey. What the store does not take back is rescued like a dead worker's.
     async fn hand_back(&self, batch: &[Ended]) {
         let back =
             || batch.iter().filter(|ended| matches!(ended.ending, Ending::HandBack)).map(|ended| &ended.job);

@@ -92,6 +92,12 @@ impl Runner {
         self.tasks.reopen();
     }
 
+    /// Whether nothing is begun any more, and what is claimed would only be handed back.
+    #[must_use]
+    pub fn is_stopping(&self) -> bool {
+        self.stop.has_begun()
+    }
+
     /// The best that is known of a channel's providers.
     #[must_use]
     pub fn standing(&self, channel: Channel) -> Standing {

@@ -59,7 +59,19 @@ impl Voice {
     /// # Errors
     /// The store's; nobody is told, and the others find it by themselves.
     pub async fn step(&self) -> Result<(), StoreError> {
-        let news = self.board.left_waiting().await;
+        self.tell(self.board.left_waiting().await).await
+    }
+
+    /// Tells what has not been told yet, before the process ends.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn last_word(&self) -> Result<(), StoreError> {
+        let news = self.board.news.send_replace(News::new());
+        if news.is_empty() { Ok(()) } else { self.tell(news).await }
+    }
+
+    async fn tell(&self, news: News) -> Result<(), StoreError> {
         let text = serde_json::to_string(&(self.name, news)).unwrap_or_default();
         self.store.tell(&text).await
     }

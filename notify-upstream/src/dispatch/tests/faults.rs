@@ -46,6 +46,40 @@ async fn what_cannot_be_handed_back_at_the_stop_is_rescued() {
 }
 
 #[tokio::test]
+async fn what_is_handed_back_at_the_stop_is_left_to_others() {
+    for (store, _database) in stores().await {
+        let mut rig = Rig::new(&store, &clock(), 2).await;
+        for _ in 0..3 {
+            rig.accept(Priority::Normal).await;
+        }
+        rig.dispatcher.survey().await.expect("looks");
+        assert_eq!(rig.dispatcher.pass().await.expect("claims"), 2);
+        rig.stop.begin();
+        rig.settle().await;
+        assert_eq!(rig.dispatcher.pass().await.expect("claims"), 0);
+        assert_eq!(rig.script.calls(), []);
+        let mut next = Rig::new(&store, &clock(), 8).await;
+        assert_eq!(next.step().await, 3);
+    }
+}
+
+#[tokio::test]
+async fn an_identity_that_was_lost_claims_nothing_until_there_is_another() {
+    for (store, test) in stores().await {
+        let mut rig = Rig::new(&store, &clock(), 8).await;
+        let id = rig.accept(Priority::Normal).await;
+        execute(&test.database, "UPDATE notify_worker SET seen_at = 0").await;
+        let end = refuse(&test.database, "INSERT", "notify_worker", "NEW.id > 0").await;
+        rig.workers.step().await.expect_err("lost, and no other is to be had");
+        rig.dispatcher.survey().await.expect("looks");
+        assert_eq!(rig.dispatcher.pass().await.expect("claims"), 0);
+        execute(&test.database, &end).await;
+        rig.workers.step().await.expect("another");
+        assert_eq!((rig.step().await, rig.script.calls()), (1, vec![id]));
+    }
+}
+
+#[tokio::test]
 async fn a_row_whose_result_is_refused_is_taken_over() {
     for (store, test) in stores().await {
         let mut rig = Rig::new(&store, &clock(), 8).await;
