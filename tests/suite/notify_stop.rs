@@ -1,5 +1,6 @@
 //! A stop while a provider takes its time: what was begun is finished, by the process that began it.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ use tokio::sync::watch;
 
 use crate::notify_kills::RESCUE;
 use crate::notify_order::{CRITICAL_LANE, fill};
-use crate::notify_stage::{SOON, Stage};
+use crate::notify_stage::Stage;
 
 /// A mail server that takes messages and says so only when it is told to.
 struct SlowMail {
@@ -124,7 +125,7 @@ async fn until_claims(asks: &mut PgConnection, fits: impl Fn(i64) -> bool) {
     const CLAIMS: &str = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
         AND pid <> pg_backend_pid() AND state = 'active' AND query LIKE '%picked%'";
     while !fits(sqlx::query_scalar(CLAIMS).fetch_one(&mut *asks).await.expect("asks")) {
-        tokio::time::sleep(SOON).await;
+        tokio::task::yield_now().await;
     }
 }
 
@@ -139,10 +140,11 @@ async fn what_a_claim_takes_that_was_under_way_at_the_stop_is_handed_back() {
     let replica = stage.replica().await;
     until_claims(&mut other, |claims| claims > 0).await;
     replica.running.signal("TERM").await;
-    // Long enough for a stop that waits for nothing.
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    let mut stopped = pin!(replica.running.wait());
+    let too_early = tokio::time::timeout(Duration::from_secs(1), &mut stopped).await;
+    assert!(too_early.is_err(), "it waits for the claim");
     other.execute("SELECT pg_advisory_unlock(1)").await.expect("lets go");
-    assert_eq!(replica.running.wait().await.status, Some(0));
+    assert_eq!(stopped.await.status, Some(0));
     until_claims(&mut other, |claims| claims == 0).await;
     const UNTOUCHED: &str = "SELECT count(*) FROM notify_queue WHERE worker IS NULL AND attempt = 0";
     let untouched: i64 = sqlx::query_scalar(UNTOUCHED).fetch_one(&mut other).await.expect("asks");
