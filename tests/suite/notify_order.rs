@@ -224,7 +224,7 @@ pub(crate) async fn fill(url: &str, lane: i16, rows: usize) {
 async fn critical_ones_flow_while_low_ones_wait() {
     let low = figure("POSTERN_TEST_LOW", 20_000);
     let database = postgres().await;
-    let stage = Stage::over(&database.url, SETTINGS).await;
+    let stage = in_one_thread(&database.url).await;
     let replica = stage.replica().await;
     fill(&database.url, LOW_LANE, low).await;
     let mut tick = tokio::time::interval(Duration::from_millis(1000 / PER_SECOND));
