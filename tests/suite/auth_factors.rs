@@ -4,9 +4,11 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Stdio;
+use std::time::Duration;
 
 use aws_lc_rs::hmac;
 use aws_sdk_cognitoidentityprovider::Client as Admin;
+use aws_sdk_cognitoidentityprovider::config::timeout::TimeoutConfig;
 use aws_sdk_cognitoidentityprovider::types::{
     AuthFlowType, ExplicitAuthFlowsType, SmsMfaSettingsType, SoftwareTokenMfaSettingsType,
 };
@@ -44,7 +46,7 @@ impl Foreign {
         let (moto, endpoint) = start_moto().await;
         let mut env = variables(&endpoint);
         let identity = identity_of(&env);
-        let admin = Box::pin(identity.client(Some(keys()))).await;
+        let admin = patient(&Box::pin(identity.client(Some(keys()))).await);
         let pool = Box::pin(admin.create_user_pool().pool_name("actors").send()).await.expect("a pool");
         let pool = pool.user_pool().and_then(|pool| pool.id()).expect("an id").to_owned();
         let made = admin.create_user_pool_client().user_pool_id(&pool).client_name("c").generate_secret(true);
@@ -138,6 +140,13 @@ async fn start_moto() -> (Child, String) {
         }
     }
     panic!("moto ended before it listened");
+}
+
+/// The same, but for one who prepares the pool: moto loads half of itself at the first call, on a busy machine for longer
+/// than a sign-in may take.
+fn patient(client: &Admin) -> Admin {
+    let timeouts = TimeoutConfig::builder().operation_timeout(Duration::from_secs(60)).build();
+    Admin::from_conf(client.config().to_builder().timeout_config(timeouts).build())
 }
 
 fn keys() -> AwsCredentials {
