@@ -14,6 +14,7 @@ use crate::notify_postgres::OwnPostgres;
 use crate::notify_stage::{Call, Replica, Stage};
 
 const PERMITS: usize = 16;
+const ONE: Option<usize> = Some(1);
 const SETTINGS: &str = "[queue]\nsms_permits = 16";
 const PRIORITIES: [&str; 4] = ["CRITICAL", "HIGH", "NORMAL", "LOW"];
 /// When NORMAL ones, having waited so long, are promoted.
@@ -98,13 +99,20 @@ async fn once_called(stage: &Stage, ids: &[&[String]]) -> Vec<Call> {
 }
 
 /// Within a priority in the order of acceptance, and over all CRITICAL, HIGH, NORMAL, LOW, but for what is in hand at
-/// once; says how far off, within a priority and over all.
+/// once; says how far off, within a priority and over all. In one thread none is far from its place: on several, a call
+/// that the machine holds up in hand is passed by any number of younger ones, a handful at a time.
 #[track_caller]
-fn hold_to_the_order(expected: &[Vec<String>; 4], calls: &[Call], age: Duration) -> (usize, usize) {
+fn hold_to_the_order(
+    expected: &[Vec<String>; 4],
+    calls: &[Call],
+    age: Duration,
+    threads: Option<usize>,
+) -> (usize, usize) {
     let all = expected.concat();
     let within = |class: &[String]| {
         let found = disorder(class, calls);
-        assert!(found.passed < PERMITS && found.far.is_empty(), "{found:?}");
+        assert!(found.passed < PERMITS, "{found:?}");
+        assert!(threads != ONE || found.far.is_empty(), "{found:?}");
         found.most
     };
     let over_all = disorder(&all, calls);
@@ -117,16 +125,15 @@ fn hold_to_the_order(expected: &[Vec<String>; 4], calls: &[Call], age: Duration)
     (expected.iter().map(|class| within(class)).max().unwrap_or(0), over_all.most)
 }
 
-/// A stage whose replicas have one thread: on several, a call that the machine holds up is passed by more than are in hand,
-/// one after the other.
-async fn in_one_thread(database: &str) -> Stage {
+/// A stage whose replicas have so many threads; none: one for each core, as delivered.
+async fn with_threads(database: &str, threads: Option<usize>) -> Stage {
     let mut stage = Stage::over(database, SETTINGS).await;
-    stage.threads = Some(1);
+    stage.threads = threads;
     stage
 }
 
-async fn order_of_many(database: &str, store: &str) {
-    let stage = in_one_thread(database).await;
+async fn order_of_many(database: &str, store: &str, threads: Option<usize>) {
+    let stage = with_threads(database, threads).await;
     let replica = stage.replica().await;
     let first = fill_the_hands(&stage, &replica).await;
     let accepted = Instant::now();
@@ -135,11 +142,12 @@ async fn order_of_many(database: &str, store: &str) {
     stage.provider.let_go();
     let calls = once_called(&stage, &[&first, &all]).await;
     let took = began.elapsed();
-    let (within, over_all) = hold_to_the_order(&expected, &calls, accepted.elapsed());
+    let (within, over_all) = hold_to_the_order(&expected, &calls, accepted.elapsed(), threads);
     note(&format!(
         "notify: {} waiting of four priorities over {store}: at most {within} places off within a priority and {over_all} \
-         over all, with {PERMITS} in hand; {} delivered/s (LOW waits for calm at the end)",
+         over all, with {PERMITS} in hand{}; {} delivered/s (LOW waits for calm at the end)",
         all.len(),
+        if threads == ONE { ", in one thread" } else { "" },
         all.len() as u128 * 1000 / took.as_millis().max(1)
     ));
     assert_eq!(replica.running.stop("TERM").await.status, Some(0));
@@ -154,13 +162,15 @@ async fn the_order_is_strict_and_fair_with_thousands_waiting_and_a_session_that_
     let mut idle = PgConnection::connect(&database.url).await.expect("connects");
     idle.execute("BEGIN ISOLATION LEVEL REPEATABLE READ").await.expect("begins");
     idle.execute("SELECT count(*) FROM notify_queue").await.expect("has a snapshot");
-    order_of_many(&database.url, "PostgreSQL with an idle transaction").await;
+    order_of_many(&database.url, "PostgreSQL with an idle transaction", ONE).await;
+    order_of_many(&database.url, "PostgreSQL with an idle transaction", None).await;
     idle.execute("ROLLBACK").await.expect("it was held all the time");
 }
 
 #[tokio::test]
 async fn the_order_is_strict_and_fair_over_sqlite() {
-    order_of_many(&sqlite().await.url, "SQLite").await;
+    order_of_many(&sqlite().await.url, "SQLite", ONE).await;
+    order_of_many(&sqlite().await.url, "SQLite", None).await;
 }
 
 /// What waits when everything is killed.
@@ -169,7 +179,7 @@ const BACKLOG: usize = 600;
 #[tokio::test]
 async fn what_waits_keeps_its_order_when_the_process_and_postgresql_are_killed() {
     let mut database = OwnPostgres::start().await;
-    let stage = in_one_thread(database.url()).await;
+    let stage = with_threads(database.url(), ONE).await;
     let (accepted, replica) = (Instant::now(), stage.replica().await);
     let first = fill_the_hands(&stage, &replica).await;
     let expected = accept_mixed(&stage, &replica, BACKLOG).await;
@@ -179,7 +189,7 @@ async fn what_waits_keeps_its_order_when_the_process_and_postgresql_are_killed()
     let replica = stage.replica().await;
     stage.provider.let_go();
     let calls = once_called(&stage, &[&first, &expected.concat()]).await;
-    hold_to_the_order(&expected, &calls, accepted.elapsed());
+    hold_to_the_order(&expected, &calls, accepted.elapsed(), ONE);
     assert_eq!(replica.running.stop("TERM").await.status, Some(0));
     database.stop().await;
 }
@@ -187,7 +197,7 @@ async fn what_waits_keeps_its_order_when_the_process_and_postgresql_are_killed()
 #[tokio::test]
 async fn what_waits_keeps_its_order_when_the_one_process_over_sqlite_is_killed() {
     let database = sqlite().await;
-    let stage = in_one_thread(&database.url).await;
+    let stage = with_threads(&database.url, ONE).await;
     let (accepted, replica) = (Instant::now(), stage.replica().await);
     let first = fill_the_hands(&stage, &replica).await;
     let expected = accept_mixed(&stage, &replica, BACKLOG).await;
@@ -195,7 +205,7 @@ async fn what_waits_keeps_its_order_when_the_one_process_over_sqlite_is_killed()
     let replica = stage.replica().await;
     stage.provider.let_go();
     let calls = once_called(&stage, &[&first, &expected.concat()]).await;
-    hold_to_the_order(&expected, &calls, accepted.elapsed());
+    hold_to_the_order(&expected, &calls, accepted.elapsed(), ONE);
     assert_eq!(replica.running.stop("TERM").await.status, Some(0));
 }
 
@@ -222,9 +232,18 @@ pub(crate) async fn fill(url: &str, lane: i16, rows: usize) {
 
 #[tokio::test]
 async fn critical_ones_flow_while_low_ones_wait() {
+    let alone = critical_beside_low(ONE).await;
+    assert!(alone[CRITICAL - 1] <= PERMITS, "{alone:?}: more LOW ones than were in hand already");
+    // On several threads the machine may hold one up in hand, while others go; it holds up few.
+    let shared = critical_beside_low(None).await;
+    assert!(shared[CRITICAL * 95 / 100] <= PERMITS, "{shared:?}");
+}
+
+/// How many LOW ones were called between the answer to a CRITICAL one and its own call, for each of them, the least first.
+async fn critical_beside_low(threads: Option<usize>) -> Vec<usize> {
     let low = figure("POSTERN_TEST_LOW", 20_000);
     let database = postgres().await;
-    let stage = in_one_thread(&database.url).await;
+    let stage = with_threads(&database.url, threads).await;
     let replica = stage.replica().await;
     fill(&database.url, LOW_LANE, low).await;
     let mut tick = tokio::time::interval(Duration::from_millis(1000 / PER_SECOND));
@@ -237,6 +256,7 @@ async fn critical_ones_flow_while_low_ones_wait() {
     }
     let heard = |calls: &[Call]| calls.iter().filter(|call| posted.contains_key(&call.id)).count();
     let calls = stage.provider.until(Duration::from_secs(60), |calls| heard(calls) == CRITICAL).await;
+    assert!(calls.len() - CRITICAL < low, "LOW ones were still waiting");
     let urgent = || calls.iter().filter_map(|call| Some((call.at, *posted.get(&call.id)?)));
     let mut waits: Vec<Duration> =
         urgent().map(|(called, (began, _))| called.saturating_duration_since(began)).collect();
@@ -245,17 +265,18 @@ async fn critical_ones_flow_while_low_ones_wait() {
         let low = calls.iter().filter(|call| !posted.contains_key(&call.id));
         low.filter(|call| call.at > accepted && call.at < called).count()
     };
-    let overtaken = urgent().map(between).max().unwrap_or(0);
-    let (median, p99) = (waits[CRITICAL / 2], waits[CRITICAL * 99 / 100]);
+    let mut overtaken: Vec<usize> = urgent().map(between).collect();
+    overtaken.sort_unstable();
     note(&format!(
         "notify: CRITICAL from POST to the provider's call, {PER_SECOND}/s for {} s with {low} LOW waiting ({} of them went \
-         meanwhile, at most {overtaken} between the answer to one and its call): median {} ms, p99 {} ms",
+         meanwhile, at most {} between the answer to one and its call){}: median {} ms, p99 {} ms",
         CRITICAL as u64 / PER_SECOND,
         calls.len() - CRITICAL,
-        median.as_millis(),
-        p99.as_millis()
+        overtaken[CRITICAL - 1],
+        if threads == ONE { ", in one thread" } else { "" },
+        waits[CRITICAL / 2].as_millis(),
+        waits[CRITICAL * 99 / 100].as_millis()
     ));
-    assert!(calls.len() - CRITICAL < low, "LOW ones were still waiting");
-    assert!(overtaken <= PERMITS, "{overtaken} LOW ones: more than were in hand already");
     drop(replica.running);
+    overtaken
 }
