@@ -1,5 +1,6 @@
 //! What replicas tell one another.
 
+use futures_util::FutureExt;
 use postern_common::admin::Health;
 use postern_common::database::{Migrations, testing};
 
@@ -62,6 +63,32 @@ async fn another_replica_hears_of_what_was_moved_below_what_it_has_claimed() {
     ear.step().await.expect("hears");
     assert_eq!(other.dispatcher.pass().await.expect("claims"), 1);
     other.settle().await;
+}
+
+#[tokio::test]
+async fn the_last_word_says_what_was_handed_back() {
+    let test = testing::postgres().await;
+    let store = Store::open(&test.database, 4).await.expect("opens");
+    store.keep_house(START, Timestamp(0)).await.expect("partitions");
+    let clock = clock();
+    let (mut leaving, mut other) = (Rig::new(&store, &clock, 1).await, Rig::new(&store, &clock, 8).await);
+    let voice = Voice::new(store.clone(), Arc::clone(&leaving.board)).expect("shared");
+    let others_voice = Voice::new(store.clone(), Arc::clone(&other.board)).expect("shared");
+    let mut ear = others_voice.ear().await.expect("listens").expect("shared");
+    let id = leaving.accept(Priority::Normal).await;
+    leaving.dispatcher.survey().await.expect("looks");
+    assert_eq!(leaving.dispatcher.pass().await.expect("claims"), 1);
+    leaving.stop.begin();
+    assert_eq!(other.step().await, 0, "it is in hand");
+    leaving.settle().await;
+    assert_eq!(other.dispatcher.pass().await.expect("claims"), 0, "nobody has told");
+    voice.last_word().await.expect("tells");
+    ear.step().await.expect("hears");
+    assert_eq!(other.dispatcher.pass().await.expect("claims"), 1);
+    other.settle().await;
+    assert_eq!(other.script.calls(), [id]);
+    voice.last_word().await.expect("has nothing more to tell");
+    assert!(ear.step().now_or_never().is_none());
 }
 
 #[tokio::test]
