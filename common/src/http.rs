@@ -25,6 +25,7 @@ pub use room::Held;
 pub use server::{bind, serve};
 
 use crate::problem::{Code, Problem};
+use rim::Known;
 
 /// `X-Request-Id`, as the gateway sets it and every answer repeats it.
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -93,7 +94,8 @@ impl<S: Send + Sync> FromRequestParts<S> for RequestId {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Infallible> {
-        Ok(parts.extensions.get::<Self>().cloned().unwrap_or_else(|| Self::of(&parts.headers)))
+        let known = Known::of(&parts.extensions).map(|known| known.id.clone());
+        Ok(known.unwrap_or_else(|| Self::of(&parts.headers)))
     }
 }
 
@@ -101,7 +103,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Peer {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Infallible> {
-        Ok(parts.extensions.get::<Self>().copied().unwrap_or_default())
+        Ok(Known::of(&parts.extensions).map(|known| known.peer).unwrap_or_default())
     }
 }
 

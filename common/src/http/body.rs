@@ -10,8 +10,9 @@ use http::header::CONTENT_TYPE;
 use http_body_util::BodyExt;
 use hyper::body::Body as _;
 
+use super::Held;
+use super::rim::Known;
 use super::room::Room;
-use super::{Held, Limits};
 use crate::decode::{self, Mistakes, Node, Object};
 use crate::problem::{Code, Problem};
 
@@ -89,9 +90,10 @@ impl<S: Send + Sync> FromRequest<S> for Raw {
 
 /// Room is taken for what has come, and for nothing before.
 async fn arrive(mut body: Body, extensions: &Extensions) -> Result<Raw, Problem> {
-    let limit = extensions.get::<Limits>().copied().unwrap_or_default().body;
+    let known = Known::of(extensions);
+    let limit = known.map(|known| known.limits).unwrap_or_default().body;
     // Where no server stands around it, as in a unit test, the room is its own.
-    let room = extensions.get::<Room>().cloned().unwrap_or_else(|| Room::new(limit));
+    let room = known.map_or_else(|| Room::new(limit), |known| known.room.clone());
     let announced = body.size_hint().lower();
     if announced > limit as u64 {
         return Err(too_large(limit));
@@ -144,13 +146,20 @@ fn is_json(headers: &http::HeaderMap) -> bool {
 #[cfg(test)]
 mod tests {
     use std::convert::Infallible;
+    use std::sync::Arc;
 
+    use super::super::{Limits, Peer, RequestId};
     use super::*;
+
+    /// What a server with this room for bodies, and this limit for each, would know of a request.
+    fn known(body: usize, room: &Room) -> Arc<Known> {
+        Known::new(Peer::default(), RequestId("r".into()), Limits { body, ..Limits::default() }, room.clone())
+    }
 
     async fn refusal(content_type: &str, body: &'static str) -> Code {
         let request = Request::builder()
             .header(CONTENT_TYPE, content_type)
-            .extension(Limits { body: 16, ..Limits::default() })
+            .extension(known(16, &Room::new(16)))
             .body(Body::from(body))
             .expect("request");
         Json::from_request(request, &()).await.expect_err("refused").code()
@@ -168,8 +177,7 @@ mod tests {
     async fn arrives(room: &Room, pieces: &'static [&'static str], announced: bool) -> Result<Raw, Problem> {
         let stream = futures_util::stream::iter(pieces.iter().map(|piece| Ok::<_, Infallible>(*piece)));
         let body = if announced { Body::from(pieces.concat()) } else { Body::from_stream(stream) };
-        let limits = Limits { body: 64, ..Limits::default() };
-        let request = Request::builder().extension(limits).extension(room.clone()).body(body);
+        let request = Request::builder().extension(known(64, room)).body(body);
         Raw::from_request(request.expect("request"), &()).await
     }
 
@@ -199,8 +207,8 @@ mod tests {
     async fn what_is_announced_and_does_not_come_takes_no_room() {
         let room = Room::new(20);
         let silence = futures_util::stream::pending::<Result<Bytes, Infallible>>();
-        let request =
-            Request::builder().extension(room.clone()).body(Body::from_stream(silence)).expect("request");
+        let request = Request::builder().extension(known(64, &room)).body(Body::from_stream(silence));
+        let request = request.expect("request");
         let mut waiting = Box::pin(Raw::from_request(request, &()));
         assert!((&mut waiting).now_or_never().is_none());
         arrives(&room, &["01234567890123456789"], true).await.expect("nothing is taken");

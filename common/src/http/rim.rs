@@ -1,8 +1,8 @@
 //! The outermost layer: request id, panics, problems, one event a request.
 
 use std::any::Any;
-use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Instant;
 
@@ -11,9 +11,8 @@ use axum::body::Body;
 use axum::extract::{MatchedPath, Request};
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
-use futures_util::future::{self, Join, Map, Ready};
 use http::header::{ALLOW, CONTENT_LENGTH, HeaderValue};
-use http::{Method, StatusCode};
+use http::{Extensions, Method, StatusCode};
 use hyper::body::Incoming;
 use tower::Service;
 
@@ -29,7 +28,18 @@ pub(super) struct Rim {
     room: Room,
 }
 
-/// Notes on an answer the route that gave it. A type of its own, for a middleware that is a function costs boxes.
+/// What the rim knows of a request: one extension for all its extractors, for each is an allocation or two.
+#[derive(Debug)]
+pub(super) struct Known {
+    pub(super) peer: Peer,
+    pub(super) id: RequestId,
+    pub(super) limits: Limits,
+    pub(super) room: Room,
+    /// The route that answers, for the event: the template, never the path as it was sent.
+    route: OnceLock<MatchedPath>,
+}
+
+/// Notes the route that a request has found. A type of its own, for a middleware that is a function costs boxes.
 #[derive(Clone)]
 struct NoteRoute<S>(S);
 
@@ -39,9 +49,18 @@ impl IntoResponse for Code {
     }
 }
 
-/// The route that answered, for the event: the template, never the path as it was sent.
-#[derive(Clone)]
-struct Route(MatchedPath);
+// === impl Known ===
+
+impl Known {
+    pub(super) fn new(peer: Peer, id: RequestId, limits: Limits, room: Room) -> Arc<Self> {
+        Arc::new(Self { peer, id, limits, room, route: OnceLock::new() })
+    }
+
+    /// `None` where no server stands around it, as in a unit test.
+    pub(super) fn of(extensions: &Extensions) -> Option<&Self> {
+        extensions.get::<Arc<Self>>().map(Arc::as_ref)
+    }
+}
 
 // === impl Rim ===
 
@@ -56,46 +75,37 @@ impl Rim {
         let began = Instant::now();
         let id = RequestId::of(request.headers());
         let method = request.method().clone();
-        let extensions = request.extensions_mut();
-        extensions.insert(peer);
-        extensions.insert(id.clone());
-        extensions.insert(self.limits);
-        extensions.insert(self.room);
+        let known = Known::new(peer, id, self.limits, self.room);
+        request.extensions_mut().insert(Arc::clone(&known));
         let answered = AssertUnwindSafe(self.router.call(request)).catch_unwind().await;
         let response = match answered {
             Ok(Ok(response)) => response,
             Ok(Err(never)) => match never {},
-            Err(panic) => from_panic(&id, panic.as_ref()),
+            Err(panic) => from_panic(&known.id, panic.as_ref()),
         };
-        let response = finish(response, &id);
-        log(&method, &response, &id, began);
+        let response = finish(response, &known.id);
+        log(&method, &response, &known, began);
         response
     }
 }
 
 // === impl NoteRoute ===
 
-type Answered = Result<Response, Infallible>;
+impl<S: Service<Request>> Service<Request> for NoteRoute<S> {
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = S::Future;
 
-impl<S: Service<Request, Response = Response, Error = Infallible>> Service<Request> for NoteRoute<S> {
-    type Response = Response;
-    type Error = Infallible;
-    type Future =
-        Map<Join<S::Future, Ready<Option<MatchedPath>>>, fn((Answered, Option<MatchedPath>)) -> Answered>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.0.poll_ready(context)
     }
 
-    fn call(&mut self, request: Request) -> Self::Future {
-        let route = future::ready(request.extensions().get::<MatchedPath>().cloned());
-        future::join(self.0.call(request), route).map(|(answered, route)| {
-            let mut response = answered?;
-            if let Some(route) = route {
-                response.extensions_mut().insert(Route(route));
-            }
-            Ok(response)
-        })
+    fn call(&mut self, request: Request) -> S::Future {
+        let extensions = request.extensions();
+        if let (Some(known), Some(route)) = (Known::of(extensions), extensions.get::<MatchedPath>()) {
+            let _only_once = known.route.set(route.clone());
+        }
+        self.0.call(request)
     }
 }
 
@@ -129,13 +139,12 @@ fn finish(mut response: Response, id: &RequestId) -> Response {
     response
 }
 
-fn log(method: &Method, response: &Response, id: &RequestId, began: Instant) {
-    let route = response.extensions().get::<Route>();
-    let route = route.map_or("none", |Route(path)| path.as_str());
+fn log(method: &Method, response: &Response, known: &Known, began: Instant) {
+    let route = known.route.get().map_or("none", MatchedPath::as_str);
     let code = response.extensions().get::<Problem>().map_or("ok", |problem| problem.code().as_str());
     let elapsed_us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
     let status = response.status().as_u16();
-    let request_id = &*id.0;
+    let request_id = &*known.id.0;
     if status >= 500 {
         tracing::warn!(%method, route, status, code, request_id, elapsed_us, "request");
     } else {
