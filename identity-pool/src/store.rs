@@ -16,7 +16,7 @@ mod users;
 pub(crate) use self::codes::{Checked, CodeKey};
 pub(crate) use self::groups::GroupRow;
 pub(crate) use self::keys::KeyRow;
-pub(crate) use self::sessions::{ChallengeRow, Family, FamilyOfUser, SessionWrite, Written};
+pub(crate) use self::sessions::{Begin, ChallengeRow, Family, FamilyOfUser, Rotate, SessionWrite, Written};
 pub(crate) use self::users::{Column, Page, UserFilter};
 
 use self::grouped::Grouped;

@@ -12,7 +12,7 @@ use super::{Call, nothing};
 use crate::fault::{Fault, Kind};
 use crate::pool::Client;
 use crate::random;
-use crate::store::{FamilyOfUser, SessionWrite, Written};
+use crate::store::{FamilyOfUser, Rotate as Rotation, SessionWrite, Written};
 use crate::tokens::{self, SignIn};
 
 #[derive(Deserialize)]
@@ -64,13 +64,13 @@ pub(super) async fn rotate(call: &Call<'_>, request: Rotate) -> Result<Value, Fa
     let grace = Duration::from_secs(grace_s);
     let grace_began = Timestamp(now.0 - i64::try_from(grace.as_millis()).unwrap_or(0));
     let fresh = random::token()?;
-    let write = SessionWrite::Rotate {
+    let write = SessionWrite::Rotate(Rotation {
         old: random::digest(&[&request.refresh_token]),
         new: random::digest(&[&fresh]),
         client_id: client.id.clone(),
         now,
         grace_began,
-    };
+    });
     let Written::Rotated(found) = call.server.store.write_session(write).await? else {
         return Err(refused(call, &client, &request.refresh_token, grace_began).await?);
     };

@@ -14,7 +14,7 @@ use crate::lockout::Lockout;
 use crate::pool::{Client, Pool};
 use crate::random;
 use crate::server::Server;
-use crate::store::{Family, SessionWrite, Written};
+use crate::store::{Begin, Family, SessionWrite, Written};
 use crate::tokens::{self, SignIn};
 use crate::user::{Status, User};
 
@@ -156,7 +156,7 @@ pub(super) async fn begin(
     let now = server.clock.now();
     let token = random::token()?;
     let (family, auth_time) = (Uuid::new_v4().to_string(), now.unix_seconds());
-    let write = SessionWrite::Begin {
+    let write = SessionWrite::Begin(Begin {
         pool_id: user.pool_id.clone(),
         username: user.username.clone(),
         password_version: user.password_version,
@@ -170,7 +170,7 @@ pub(super) async fn begin(
             revoked_at: None,
         },
         hash: random::digest(&[&token]),
-    };
+    });
     let Written::Begun { groups } = server.store.write_session(write).await? else {
         if let Some(lockout) = lockout {
             lockout.admit(now).await?;

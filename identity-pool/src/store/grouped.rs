@@ -3,10 +3,14 @@
 //! SQLite has one writer and waits for the disk at each commit. What arrives while a commit is in flight shares the
 //! next one; nobody waits on purpose. PostgreSQL does the same on its own.
 
+use std::collections::HashSet;
+
 use postern_common::database::Sqlite;
+use sqlx::SqliteConnection;
 use tokio::sync::{mpsc, oneshot};
 
-use super::sessions::{self, SessionWrite, Written, apply};
+use super::groups::InGroup;
+use super::sessions::{self, Begin, FamilyOfUser, Rotate, SessionWrite, Written, begin};
 
 /// Writes that wait for a commit; more wait to be queued.
 const QUEUE: usize = 1024;
@@ -38,49 +42,107 @@ impl Grouped {
     }
 }
 
+/// Writes of one kind, each with whom it is for.
+type Asked<W> = Vec<(W, oneshot::Sender<Result<Written, sqlx::Error>>)>;
+
+/// A rotation that was done.
+#[derive(sqlx::FromRow)]
+struct Done {
+    place: i64,
+    #[sqlx(flatten)]
+    found: InGroup<FamilyOfUser>,
+}
+
 async fn serve(sqlite: Sqlite, mut jobs: mpsc::Receiver<Job>) {
     let mut batch = Vec::with_capacity(BATCH);
     while jobs.recv_many(&mut batch, BATCH).await > 0 {
-        match commit(&sqlite, &batch).await {
-            Ok(outcomes) => {
-                for (job, outcome) in batch.drain(..).zip(outcomes) {
-                    // Whoever asked may have gone; what was asked for is done all the same.
-                    let _ = job.done.send(Ok(outcome));
-                }
+        let (mut begins, mut rotations) = (Vec::new(), Vec::new());
+        for Job { write, done } in batch.drain(..) {
+            match write {
+                SessionWrite::Begin(begin) => begins.push((begin, done)),
+                SessionWrite::Rotate(rotate) => rotations.push((rotate, done)),
             }
-            // One that cannot be written must not take the others with it.
-            Err(_) => one_by_one(&sqlite, &mut batch).await,
+        }
+        if !begins.is_empty() {
+            settle(&sqlite, begins, begin_all).await;
+        }
+        while !rotations.is_empty() {
+            // Of several who show the same token each finds what the one before has done.
+            let mut shown = HashSet::new();
+            let (now, later) =
+                rotations.into_iter().partition(|(rotate, _)| shown.insert(rotate.old.clone()));
+            settle(&sqlite, now, rotate_all).await;
+            rotations = later;
         }
     }
 }
 
-async fn one_by_one(sqlite: &Sqlite, batch: &mut Vec<Job>) {
-    for job in batch.drain(..) {
-        let outcome = commit(sqlite, std::slice::from_ref(&job)).await;
-        let _ = job.done.send(outcome.map(|mut outcomes| outcomes.pop().unwrap_or(Written::Refused)));
+/// Writes all of these, or if that fails each alone: one that cannot be written must not take the others with it.
+async fn settle<W>(
+    sqlite: &Sqlite,
+    asked: Asked<W>,
+    commit: impl AsyncFn(&Sqlite, &[W]) -> Result<Vec<Written>, sqlx::Error>,
+) {
+    let (writes, done): (Vec<W>, Vec<_>) = asked.into_iter().unzip();
+    // Whoever asked may have gone; what was asked for is done all the same.
+    match commit(sqlite, &writes).await {
+        Ok(outcomes) => {
+            for (done, outcome) in done.into_iter().zip(outcomes) {
+                let _ = done.send(Ok(outcome));
+            }
+        }
+        Err(_) => {
+            for (done, write) in done.into_iter().zip(&writes) {
+                let outcome = commit(sqlite, std::slice::from_ref(write)).await;
+                let _ = done.send(outcome.map(|mut outcomes| outcomes.pop().unwrap_or(Written::Refused)));
+            }
+        }
     }
 }
 
-async fn commit(sqlite: &Sqlite, jobs: &[Job]) -> Result<Vec<Written>, sqlx::Error> {
-    if let [job] = jobs {
-        return alone(sqlite, &job.write).await.map(|outcome| vec![outcome]);
+async fn begin_all(sqlite: &Sqlite, begins: &[Begin]) -> Result<Vec<Written>, sqlx::Error> {
+    if let [begin] = begins {
+        // The transaction in the same execution: three waits for the writer's thread less.
+        let mut connection = sqlite.writer.acquire().await?;
+        let outcome = begin!(&mut *connection, sessions::BEGIN_ALONE_IN_SQLITE, begin);
+        return sound(&mut connection, outcome).await.map(|written| vec![written]);
     }
     let mut transaction = sqlite.begin().await?;
-    let mut outcomes = Vec::with_capacity(jobs.len());
-    for job in jobs {
-        outcomes.push(apply!(&mut *transaction, sessions::SQLITE, &job.write)?);
+    let mut outcomes = Vec::with_capacity(begins.len());
+    for begin in begins {
+        outcomes.push(begin!(&mut *transaction, sessions::BEGIN_IN_SQLITE, begin)?);
     }
     transaction.commit().await?;
     Ok(outcomes)
 }
 
-/// The transaction in the same execution: three waits for the writer's thread less.
-async fn alone(sqlite: &Sqlite, write: &SessionWrite) -> Result<Written, sqlx::Error> {
+/// All of them in one execution: each is a wait for the writer's thread.
+async fn rotate_all(sqlite: &Sqlite, rotations: &[Rotate]) -> Result<Vec<Written>, sqlx::Error> {
+    let fields = |rotate: &Rotate| {
+        let Rotate { old, new, client_id, now, grace_began } = rotate;
+        serde_json::json!([old, new, client_id, now.0, grace_began.0])
+    };
+    let array = serde_json::Value::Array(rotations.iter().map(fields).collect()).to_string();
     let mut connection = sqlite.writer.acquire().await?;
-    let outcome = apply!(&mut *connection, sessions::SQLITE_ALONE, write);
+    let query = sqlx::query_as(sessions::ROTATE_IN_SQLITE).bind(array);
+    let rows = query.fetch_all(&mut *connection).await;
+    let rows: Vec<Done> = sound(&mut connection, rows).await?;
+    let mut found: Vec<Vec<InGroup<FamilyOfUser>>> = rotations.iter().map(|_| Vec::new()).collect();
+    for row in rows {
+        if let Some(found) = usize::try_from(row.place).ok().and_then(|place| found.get_mut(place)) {
+            found.push(row.found);
+        }
+    }
+    Ok(found.into_iter().map(Written::rotated).collect())
+}
+
+/// Ends the transaction of an execution that has failed. Where it had not even begun, there is nothing to roll back.
+async fn sound<T>(
+    connection: &mut SqliteConnection,
+    outcome: Result<T, sqlx::Error>,
+) -> Result<T, sqlx::Error> {
     if outcome.is_err() {
-        // Where it had not even begun, there is nothing to roll back.
-        let _ = sqlx::query("ROLLBACK").execute(&mut *connection).await;
+        let _ = sqlx::query("ROLLBACK").execute(connection).await;
     }
     outcome
 }
@@ -145,7 +207,7 @@ mod tests {
     }
 
     fn begin(number: usize, client: &str, password_version: i64) -> SessionWrite {
-        SessionWrite::Begin {
+        SessionWrite::Begin(Begin {
             pool_id: "p".into(),
             username: "ada".into(),
             password_version,
@@ -159,7 +221,18 @@ mod tests {
                 revoked_at: None,
             },
             hash: format!("h{number}"),
-        }
+        })
+    }
+
+    /// With no grace.
+    fn rotate(client: &str, old: &str, new: &str, now: i64) -> SessionWrite {
+        SessionWrite::Rotate(Rotate {
+            old: old.into(),
+            new: new.into(),
+            client_id: client.into(),
+            now: Timestamp(now),
+            grace_began: Timestamp(now),
+        })
     }
 
     #[tokio::test]
@@ -250,13 +323,6 @@ mod tests {
                 assert_eq!(kept.is_some(), outcome.is_ok(), "{number}");
             }
             // A sign-in that stands until the millisecond 1.
-            let rotate = |client: &str, old: &str, new: &str, now: i64| SessionWrite::Rotate {
-                old: old.into(),
-                new: new.into(),
-                client_id: client.into(),
-                now: Timestamp(now),
-                grace_began: Timestamp(now),
-            };
             let write = async |write| store.write_session(write).await.expect("answered");
             assert!(is_refused(&write(rotate("c", "h1", "n0", 1)).await), "its sign-in has ended");
             assert!(is_refused(&write(rotate("another", "h1", "n0", 0)).await), "another client's");
@@ -278,6 +344,38 @@ mod tests {
             store.set_enabled(&ada, true, NOW).await.expect("enabled");
             store.revoke_family("f1", NOW).await.expect("revoked");
             assert!(is_refused(&write(rotate("c", "n1", "n3", 0)).await), "its sign-in was revoked");
+        }
+    }
+
+    #[tokio::test]
+    async fn rotations_that_come_together_are_each_judged_alone() {
+        for test in testing::both().await {
+            let store = store_with_ada(&test).await;
+            for number in 0..20 {
+                store.write_session(begin(number, "c", 0)).await.expect("written");
+            }
+            // Each token is shown twice, and there is no grace: whoever is later is refused. Some are shown by another client.
+            let client = |number: usize| if number % 5 == 0 { "another" } else { "c" };
+            let shows = (0..40).map(|turn| {
+                let number = turn % 20;
+                rotate(client(number), &format!("h{number}"), &format!("n{turn}"), 0)
+            });
+            let written = shows.map(|write| store.write_session(write));
+            let outcomes = futures_util::future::join_all(written).await;
+            for (turn, outcome) in outcomes.iter().enumerate() {
+                let (number, outcome) = (turn % 20, outcome.as_ref().expect("answered"));
+                let other = outcomes[(turn + 20) % 40].as_ref().expect("answered");
+                let kept = store.refresh_token(&format!("n{turn}")).await.expect("read");
+                match outcome {
+                    Written::Rotated(found) => {
+                        assert!(is_refused(other) && client(number) == "c", "{number}");
+                        let kept = kept.expect("there is a new one");
+                        let family = format!("f{number}");
+                        assert_eq!((&found.family.family, &kept.family.family), (&family, &family));
+                    }
+                    _ => assert!(kept.is_none() && (is_refused(other) == (client(number) != "c"))),
+                }
+            }
         }
     }
 }

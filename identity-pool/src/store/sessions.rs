@@ -49,20 +49,32 @@ pub(crate) enum Written {
 /// What a sign-in or a refresh writes.
 #[derive(Clone, Debug)]
 pub(crate) enum SessionWrite {
-    /// A new sign-in with its first refresh token: if the user is enabled, and its password still the one that was read.
-    Begin {
-        pool_id: String,
-        username: String,
-        password_version: i64,
-        /// The name in the list of attempts, whose failures are forgotten, if it is not locked: then nothing is written.
-        attempts: Option<String>,
-        now: Timestamp,
-        family: Family,
-        hash: String,
-    },
-    /// A refresh token is marked as rotated and a new one added, if its sign-in is this client's and stands, its user is
-    /// enabled, and the old one is unused or within its grace.
-    Rotate { old: String, new: String, client_id: String, now: Timestamp, grace_began: Timestamp },
+    Begin(Begin),
+    Rotate(Rotate),
+}
+
+/// A new sign-in with its first refresh token: if the user is enabled, and its password still the one that was read.
+#[derive(Clone, Debug)]
+pub(crate) struct Begin {
+    pub(crate) pool_id: String,
+    pub(crate) username: String,
+    pub(crate) password_version: i64,
+    /// The name in the list of attempts, whose failures are forgotten, if it is not locked: then nothing is written.
+    pub(crate) attempts: Option<String>,
+    pub(crate) now: Timestamp,
+    pub(crate) family: Family,
+    pub(crate) hash: String,
+}
+
+/// A refresh token is marked as rotated and a new one added, if its sign-in is this client's and stands, its user is
+/// enabled, and the old one is unused or within its grace.
+#[derive(Clone, Debug)]
+pub(crate) struct Rotate {
+    pub(crate) old: String,
+    pub(crate) new: String,
+    pub(crate) client_id: String,
+    pub(crate) now: Timestamp,
+    pub(crate) grace_began: Timestamp,
 }
 
 /// A challenge that waits for its answer.
@@ -73,15 +85,6 @@ pub(crate) struct ChallengeRow {
     pub(crate) client_id: String,
     pub(crate) username: String,
     pub(crate) expires_at: i64,
-}
-
-/// A write of a sign-in, whole in one execution, which answers a row a group, and one at least, if it was done. With SQLite
-/// each execution is a wait for the thread that has the connection.
-///
-/// `rotate` tells what [`Store::refresh_token`] would tell of the new token.
-pub(super) struct Statements {
-    begin: &'static str,
-    rotate: &'static str,
 }
 
 /// A sign-in and its user, once for each of its groups.
@@ -103,8 +106,9 @@ macro_rules! by_precedence {
     };
 }
 
-macro_rules! sqlite {
-    (begin) => {
+/// Begins a sign-in within a transaction: a row a group, and one at least, if it was done.
+macro_rules! begin_in_sqlite {
+    () => {
         "INSERT INTO pool_family (id, pool_id, client_id, username, auth_time, expires_at)
             SELECT $1, pool_id, $3, username, $5, $6 FROM pool_user
             WHERE pool_id = $2 AND username = $4 AND enabled <> 0 AND password_version = $8 AND NOT EXISTS
@@ -117,68 +121,67 @@ macro_rules! sqlite {
             LEFT JOIN pool_group g ON g.pool_id = m.pool_id AND g.name = m.group_name
             WHERE f.id = $1 ORDER BY COALESCE(g.precedence, 2147483648), g.name"
     };
-    (rotate) => {
-        concat!(
-            "UPDATE pool_refresh_token SET rotated_at = COALESCE(rotated_at, $2)
-                WHERE hash = $1 AND (rotated_at IS NULL OR rotated_at > $3) AND EXISTS
-                    (SELECT 1 FROM pool_family f
-                        JOIN pool_user u ON u.pool_id = f.pool_id AND u.username = f.username
-                        WHERE f.id = pool_refresh_token.family AND f.client_id = $5 AND f.revoked_at IS NULL
-                            AND f.expires_at > $2 AND u.enabled <> 0);
-            INSERT INTO pool_refresh_token (hash, family)
-                SELECT $4, family FROM pool_refresh_token WHERE hash = $1 AND changes() = 1;
-            SELECT t.rotated_at, ",
-            sign_in_of!(
-                "pool_refresh_token t JOIN pool_family f ON f.id = t.family
-                JOIN pool_user u ON u.pool_id = f.pool_id AND u.username = f.username"
-            ),
-            " WHERE t.hash = $4 ",
-            by_precedence!()
-        )
-    };
 }
 
-/// Within a transaction.
-pub(super) const SQLITE: Statements = Statements { begin: sqlite!(begin), rotate: sqlite!(rotate) };
-
+pub(super) const BEGIN_IN_SQLITE: &str = begin_in_sqlite!();
 /// The same with the transaction around it.
-pub(super) const SQLITE_ALONE: Statements = Statements {
-    begin: concat!("BEGIN IMMEDIATE; ", sqlite!(begin), "; COMMIT"),
-    rotate: concat!("BEGIN IMMEDIATE; ", sqlite!(rotate), "; COMMIT"),
-};
+pub(super) const BEGIN_ALONE_IN_SQLITE: &str = concat!("BEGIN IMMEDIATE; ", begin_in_sqlite!(), "; COMMIT");
+
+/// Any number of rotations, as an array of `[old, new, client, now, grace began]` in which no old token stands twice: what
+/// [`Store::refresh_token`] would tell of each new token, with the place of its rotation, for those that were done.
+pub(super) const ROTATE_IN_SQLITE: &str = concat!(
+    "BEGIN IMMEDIATE;
+    INSERT INTO pool_refresh_token (hash, family) SELECT j.value ->> 1, t.family FROM json_each($1) j
+        CROSS JOIN pool_refresh_token t ON t.hash = j.value ->> 0 JOIN pool_family f ON f.id = t.family
+        JOIN pool_user u ON u.pool_id = f.pool_id AND u.username = f.username
+        WHERE (t.rotated_at IS NULL OR t.rotated_at > j.value ->> 4) AND f.client_id = j.value ->> 2
+            AND f.revoked_at IS NULL AND f.expires_at > j.value ->> 3 AND u.enabled <> 0;
+    UPDATE pool_refresh_token SET rotated_at = j.value ->> 3 FROM json_each($1) j
+        CROSS JOIN pool_refresh_token n ON n.hash = j.value ->> 1
+        WHERE pool_refresh_token.hash = j.value ->> 0 AND pool_refresh_token.rotated_at IS NULL;
+    SELECT j.key AS place, t.rotated_at, ",
+    sign_in_of!(
+        "json_each($1) j CROSS JOIN pool_refresh_token t ON t.hash = j.value ->> 1
+        JOIN pool_family f ON f.id = t.family
+        JOIN pool_user u ON u.pool_id = f.pool_id AND u.username = f.username"
+    ),
+    " ",
+    by_precedence!(),
+    "; COMMIT"
+);
 
 /// The user is locked, so that whoever changes the password meanwhile finds the sign-in, or is found by it. Failures are
 /// forgotten as they are when their row is locked, which may be later than what the statement sees: where there were some and
 /// none could be forgotten, the name has been locked.
-const POSTGRES: Statements = Statements {
-    begin: "WITH sound AS (SELECT pool_id, username FROM pool_user
-            WHERE pool_id = $2 AND username = $4 AND enabled <> 0 AND password_version = $8 FOR SHARE
-        ), forgotten AS (DELETE FROM pool_attempt a USING sound
-            WHERE a.pool_id = $2 AND a.name = $9 AND a.locked_until <= $10 RETURNING 1
-        ), begun AS (INSERT INTO pool_family (id, pool_id, client_id, username, auth_time, expires_at)
-            SELECT $1, pool_id, $3, username, $5, $6 FROM sound WHERE EXISTS (SELECT 1 FROM forgotten)
-                OR NOT EXISTS (SELECT 1 FROM pool_attempt WHERE pool_id = $2 AND name = $9) RETURNING id
-        ), kept AS (INSERT INTO pool_refresh_token (hash, family) SELECT $7, id FROM begun)
-        SELECT g.name FROM begun
-            LEFT JOIN pool_membership m ON m.pool_id = $2 AND m.username = $4
-            LEFT JOIN pool_group g ON g.pool_id = m.pool_id AND g.name = m.group_name
-            ORDER BY COALESCE(g.precedence, 2147483648), g.name",
-    rotate: concat!(
-        "WITH marked AS (UPDATE pool_refresh_token t SET rotated_at = COALESCE(t.rotated_at, $2)
-            FROM pool_family f JOIN pool_user u ON u.pool_id = f.pool_id AND u.username = f.username
-            WHERE t.hash = $1 AND (t.rotated_at IS NULL OR t.rotated_at > $3) AND f.id = t.family
-                AND f.client_id = $5 AND f.revoked_at IS NULL AND f.expires_at > $2 AND u.enabled <> 0
-            RETURNING t.family
-        ), added AS (INSERT INTO pool_refresh_token (hash, family) SELECT $4, family FROM marked)
-        SELECT NULL::bigint AS rotated_at, ",
-        sign_in_of!(
-            "marked t JOIN pool_family f ON f.id = t.family
-            JOIN pool_user u ON u.pool_id = f.pool_id AND u.username = f.username"
-        ),
-        " ",
-        by_precedence!()
+const BEGIN_IN_POSTGRES: &str = "WITH sound AS (SELECT pool_id, username FROM pool_user
+        WHERE pool_id = $2 AND username = $4 AND enabled <> 0 AND password_version = $8 FOR SHARE
+    ), forgotten AS (DELETE FROM pool_attempt a USING sound
+        WHERE a.pool_id = $2 AND a.name = $9 AND a.locked_until <= $10 RETURNING 1
+    ), begun AS (INSERT INTO pool_family (id, pool_id, client_id, username, auth_time, expires_at)
+        SELECT $1, pool_id, $3, username, $5, $6 FROM sound WHERE EXISTS (SELECT 1 FROM forgotten)
+            OR NOT EXISTS (SELECT 1 FROM pool_attempt WHERE pool_id = $2 AND name = $9) RETURNING id
+    ), kept AS (INSERT INTO pool_refresh_token (hash, family) SELECT $7, id FROM begun)
+    SELECT g.name FROM begun
+        LEFT JOIN pool_membership m ON m.pool_id = $2 AND m.username = $4
+        LEFT JOIN pool_group g ON g.pool_id = m.pool_id AND g.name = m.group_name
+        ORDER BY COALESCE(g.precedence, 2147483648), g.name";
+
+/// What [`Store::refresh_token`] would tell of the new token.
+const ROTATE_IN_POSTGRES: &str = concat!(
+    "WITH marked AS (UPDATE pool_refresh_token t SET rotated_at = COALESCE(t.rotated_at, $2)
+        FROM pool_family f JOIN pool_user u ON u.pool_id = f.pool_id AND u.username = f.username
+        WHERE t.hash = $1 AND (t.rotated_at IS NULL OR t.rotated_at > $3) AND f.id = t.family
+            AND f.client_id = $5 AND f.revoked_at IS NULL AND f.expires_at > $2 AND u.enabled <> 0
+        RETURNING t.family
+    ), added AS (INSERT INTO pool_refresh_token (hash, family) SELECT $4, family FROM marked)
+    SELECT NULL::bigint AS rotated_at, ",
+    sign_in_of!(
+        "marked t JOIN pool_family f ON f.id = t.family
+        JOIN pool_user u ON u.pool_id = f.pool_id AND u.username = f.username"
     ),
-};
+    " ",
+    by_precedence!()
+);
 
 impl Written {
     /// By what a statement that begins a sign-in answered.
@@ -202,37 +205,19 @@ impl FamilyOfUser {
     }
 }
 
-impl Statements {
-    /// The statement of a write, whose parameters are those of [`apply`].
-    pub(super) fn of(&self, write: &SessionWrite) -> &'static str {
-        match write {
-            SessionWrite::Begin { .. } => self.begin,
-            SessionWrite::Rotate { .. } => self.rotate,
-        }
-    }
-}
-
-/// Applies a [`SessionWrite`] to either store.
-macro_rules! apply {
-    ($connection:expr, $statements:expr, $write:expr) => {{
-        let sql = $statements.of($write);
-        match $write {
-            SessionWrite::Begin { pool_id, username, password_version, attempts, now, family, hash } => {
-                let query = sqlx::query_scalar(sql);
-                let query = query.bind(&family.family).bind(pool_id).bind(&family.client_id).bind(username);
-                let query = query.bind(family.auth_time).bind(family.expires_at).bind(hash);
-                let query = query.bind(password_version).bind(attempts).bind(now.0);
-                query.fetch_all($connection).await.map(Written::begun)
-            }
-            SessionWrite::Rotate { old, new, client_id, now, grace_began } => {
-                let query = sqlx::query_as(sql).bind(old).bind(now.0).bind(grace_began.0).bind(new);
-                query.bind(client_id).fetch_all($connection).await.map(Written::rotated)
-            }
-        }
+/// Begins a sign-in in either store.
+macro_rules! begin {
+    ($connection:expr, $sql:expr, $begin:expr) => {{
+        let Begin { pool_id, username, password_version, attempts, now, family, hash } = $begin;
+        let query = sqlx::query_scalar($sql);
+        let query = query.bind(&family.family).bind(pool_id).bind(&family.client_id).bind(username);
+        let query = query.bind(family.auth_time).bind(family.expires_at).bind(hash);
+        let query = query.bind(password_version).bind(attempts).bind(now.0);
+        query.fetch_all($connection).await.map(Written::begun)
     }};
 }
 
-pub(super) use apply;
+pub(super) use begin;
 
 impl Store {
     /// What a refresh token stands for.
@@ -253,7 +238,14 @@ impl Store {
     /// Begins or goes on with a sign-in. Returns after the commit.
     pub(crate) async fn write_session(&self, write: SessionWrite) -> Result<Written, sqlx::Error> {
         match (&self.database, &self.grouped) {
-            (Database::Postgres(pool), _) => apply!(pool, POSTGRES, &write),
+            (Database::Postgres(pool), _) => match write {
+                SessionWrite::Begin(begin) => begin!(pool, BEGIN_IN_POSTGRES, &begin),
+                SessionWrite::Rotate(Rotate { old, new, client_id, now, grace_began }) => {
+                    let query = sqlx::query_as(ROTATE_IN_POSTGRES).bind(old).bind(now.0);
+                    let query = query.bind(grace_began.0).bind(new).bind(client_id);
+                    query.fetch_all(pool).await.map(Written::rotated)
+                }
+            },
             (Database::Sqlite(_), Some(grouped)) => grouped.write(write).await,
             (Database::Sqlite(_), None) => Err(sqlx::Error::WorkerCrashed),
         }
