@@ -42,6 +42,8 @@ pub(super) async fn open(url: &str, options: &Options) -> Result<Sqlite, Exit> {
         .map_err(|error| Exit::usage(format!("database `{url}`: not a SQLite URL: {error}")))?
         .foreign_keys(true)
         .busy_timeout(BUSY_TIMEOUT)
+        // What a statement would undo, and what it sorts, else goes through a file that is made and deleted for it.
+        .pragma("temp_store", "memory")
         .statement_cache_capacity(options.statement_cache)
         .disable_statement_logging();
     if url.contains(":memory:") || url.contains("mode=memory") {

@@ -176,6 +176,7 @@ async fn the_file_is_for_its_owner_alone_and_durable() {
     let pragma = |name: &'static str| sqlx::query_scalar::<_, i64>(name).fetch_one(&sqlite.writer);
     assert_eq!(pragma("PRAGMA synchronous").await.expect("answers"), 2, "FULL");
     assert_eq!(pragma("PRAGMA foreign_keys").await.expect("answers"), 1);
+    assert_eq!(pragma("PRAGMA temp_store").await.expect("answers"), 2, "memory");
     assert_eq!(pragma("PRAGMA busy_timeout").await.expect("answers"), 5000);
     let journal: String =
         sqlx::query_scalar("PRAGMA journal_mode").fetch_one(&sqlite.writer).await.expect("answers");
