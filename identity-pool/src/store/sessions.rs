@@ -127,23 +127,27 @@ pub(super) const BEGIN_IN_SQLITE: &str = begin_in_sqlite!();
 /// The same with the transaction around it.
 pub(super) const BEGIN_ALONE_IN_SQLITE: &str = concat!("BEGIN IMMEDIATE; ", begin_in_sqlite!(), "; COMMIT");
 
-/// Any number of rotations, as an array of `[old, new, client, now, grace began]` in which no old token stands twice: what
-/// [`Store::refresh_token`] would tell of each new token, with the place of its rotation, for those that were done.
+/// Any number of rotations, as an array of `[old, new, client, now, grace began]`: what [`Store::refresh_token`] would tell
+/// of each new token, with the place of its rotation, for those that were done. The array leads in every join: however the
+/// tables are, each is asked by its key.
+///
+/// An old token may stand in it twice where both are within its grace.
 pub(super) const ROTATE_IN_SQLITE: &str = concat!(
     "BEGIN IMMEDIATE;
     INSERT INTO pool_refresh_token (hash, family) SELECT j.value ->> 1, t.family FROM json_each($1) j
-        CROSS JOIN pool_refresh_token t ON t.hash = j.value ->> 0 JOIN pool_family f ON f.id = t.family
-        JOIN pool_user u ON u.pool_id = f.pool_id AND u.username = f.username
+        CROSS JOIN pool_refresh_token t ON t.hash = j.value ->> 0 CROSS JOIN pool_family f ON f.id = t.family
+        CROSS JOIN pool_user u ON u.pool_id = f.pool_id AND u.username = f.username
         WHERE (t.rotated_at IS NULL OR t.rotated_at > j.value ->> 4) AND f.client_id = j.value ->> 2
             AND f.revoked_at IS NULL AND f.expires_at > j.value ->> 3 AND u.enabled <> 0;
-    UPDATE pool_refresh_token SET rotated_at = j.value ->> 3 FROM json_each($1) j
-        CROSS JOIN pool_refresh_token n ON n.hash = j.value ->> 1
-        WHERE pool_refresh_token.hash = j.value ->> 0 AND pool_refresh_token.rotated_at IS NULL;
+    UPDATE pool_refresh_token INDEXED BY sqlite_autoindex_pool_refresh_token_1
+        SET rotated_at = (SELECT max(value ->> 3) FROM json_each($1))
+        WHERE rotated_at IS NULL AND hash IN (SELECT j.value ->> 0 FROM json_each($1) j
+            CROSS JOIN pool_refresh_token n ON n.hash = j.value ->> 1);
     SELECT j.key AS place, t.rotated_at, ",
     sign_in_of!(
         "json_each($1) j CROSS JOIN pool_refresh_token t ON t.hash = j.value ->> 1
-        JOIN pool_family f ON f.id = t.family
-        JOIN pool_user u ON u.pool_id = f.pool_id AND u.username = f.username"
+        CROSS JOIN pool_family f ON f.id = t.family
+        CROSS JOIN pool_user u ON u.pool_id = f.pool_id AND u.username = f.username"
     ),
     " ",
     by_precedence!(),

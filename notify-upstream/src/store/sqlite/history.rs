@@ -140,8 +140,10 @@ impl Sqlite {
     pub(in crate::store) async fn keep_house(&self, _now: Timestamp, keep_from: Timestamp) -> Outcome<()> {
         let floor = NotificationId::floor(keep_from).to_string();
         for sql in [
-            "DELETE FROM notify_result WHERE id < ?1 AND id NOT IN (SELECT id FROM notify_queue UNION ALL SELECT id FROM notify_delayed)",
-            "DELETE FROM notify_record WHERE id < ?1 AND id NOT IN (SELECT id FROM notify_queue UNION ALL SELECT id FROM notify_delayed)",
+            "DELETE FROM notify_result AS o WHERE id < ?1 AND NOT EXISTS (SELECT 1 FROM notify_queue q WHERE q.id = o.id)
+                AND NOT EXISTS (SELECT 1 FROM notify_delayed d WHERE d.id = o.id)",
+            "DELETE FROM notify_record AS o WHERE id < ?1 AND NOT EXISTS (SELECT 1 FROM notify_queue q WHERE q.id = o.id)
+                AND NOT EXISTS (SELECT 1 FROM notify_delayed d WHERE d.id = o.id)",
         ] {
             sqlx::query(sql).bind(&floor).execute(&self.pools.writer).await?;
         }
