@@ -14,7 +14,7 @@ use postern_common::exit::Exit;
 #[derive(Debug)]
 pub(crate) struct Folder {
     path: PathBuf,
-    _lock: File,
+    lock: File,
 }
 
 // === impl Folder ===
@@ -34,7 +34,7 @@ impl Folder {
         options.write(true).create(true).truncate(false).mode(0o600);
         let lock = options.open(path.join("lock")).map_err(unusable)?;
         match lock.try_lock() {
-            Ok(()) => Ok(Self { path, _lock: lock }),
+            Ok(()) => Ok(Self { path, lock }),
             Err(TryLockError::WouldBlock) => Err(Exit::unavailable(format!(
                 "{}: another postern is running with this folder; stop it, or give this one --data-dir",
                 path.display()
@@ -73,6 +73,13 @@ impl Folder {
         let secret = encode(&random()?);
         write_private(&path, secret.as_bytes())?;
         Ok(Secret::new(secret))
+    }
+}
+
+impl Drop for Folder {
+    /// Unlocks by name: closing alone leaves the lock to a child of this process until that child begins its program.
+    fn drop(&mut self) {
+        let _ = self.lock.unlock();
     }
 }
 
@@ -134,8 +141,10 @@ mod tests {
         let second = Folder::take(&path).expect_err("refused");
         assert_eq!(second.status(), 69);
         assert!(second.message().contains("another postern"), "{second}");
+        let as_a_child_has_it = folder.lock.try_clone().expect("a second descriptor");
         drop(folder);
         Folder::take(&path).expect("free again");
+        drop(as_a_child_has_it);
     }
 
     #[test]
