@@ -41,11 +41,6 @@ impl Figure {
         self
     }
 
-    /// One that this run does not measure.
-    pub(crate) fn open(what: &str, reach: &str, why: &str) -> Self {
-        Self { what: what.to_owned(), reach: reach.to_owned(), value: why.to_owned(), reached: None }
-    }
-
     pub(crate) fn verdict(&self) -> &'static str {
         match self.reached {
             Some(true) => "yes",

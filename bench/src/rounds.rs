@@ -41,6 +41,12 @@ pub(crate) struct Question<'a> {
 }
 
 impl Question<'_> {
+    /// The request, as it goes over the wire.
+    pub(crate) fn request(&self, address: SocketAddr) -> String {
+        let Self { path, token, .. } = self;
+        format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {token}\r\n\r\n")
+    }
+
     /// Asks once, looks whether the answer is right, and tells how long it is.
     pub(crate) fn answer_bytes(&self, name: &str, address: SocketAddr) -> io::Result<usize> {
         let bearer = format!("Bearer {}", self.token);

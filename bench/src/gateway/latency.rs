@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::bench::{Bench, Origin};
 use crate::figure::{Bound, Figure};
 use crate::host::Strangers;
-use crate::load::{Paced, Wrk, headers_script, oha};
+use crate::load::{Paced, Wrk, headers_script};
 use crate::peers::{self, ANSWER, PATH, Postern};
 use crate::plot::{Axis, Line, Plot};
 use crate::process::free_address;
@@ -17,6 +17,9 @@ const SHARES: [f64; 4] = [0.1, 0.25, 0.5, 0.75];
 
 /// The share at which latency is judged.
 const JUDGED: f64 = 0.5;
+
+/// So often each peer takes its turn at that share in a round. A tail is what is rare: it moves more than all else.
+const TURNS: usize = 3;
 
 /// Runs of which the saturation rate is the median.
 const FLOODS: usize = 3;
@@ -35,14 +38,6 @@ type Rounds = Vec<Point>;
 
 /// Cost and latency by load, open loop. The rates are the same for all: shares of what the gateway can do at most.
 pub(super) fn paced(bench: &Bench, origin: &Origin, report: &mut Report) -> io::Result<()> {
-    if !bench.oha().exists() {
-        report.figures.push(Figure::open(
-            FIGURE,
-            "at most 1.2 ×",
-            "oha is not installed: bench/run does that",
-        ));
-        return Ok(());
-    }
     let (nginx, empty) = (free_address()?, free_address()?);
     let gateway = Postern::default().start(bench, origin)?;
     let peers = [
@@ -64,9 +59,11 @@ pub(super) fn paced(bench: &Bench, origin: &Origin, report: &mut Report) -> io::
     for round in 1..=rounds {
         for (at, share) in SHARES.iter().enumerate() {
             let rate = (median(&floods) * share) as u32;
-            for (peer, points) in peers.iter().zip(&mut points) {
-                progress(&format!("latency: round {round} of {rounds}: {} at {rate}/s", peer.name));
-                points[at].push(point(bench, peer, &question, (rate, seconds))?);
+            for _ in 0..if at == judged() { TURNS } else { 1 } {
+                for (peer, points) in peers.iter().zip(&mut points) {
+                    progress(&format!("latency: round {round} of {rounds}: {} at {rate}/s", peer.name));
+                    points[at].push(point(peer, &question, (rate, seconds))?);
+                }
             }
         }
     }
@@ -99,10 +96,9 @@ fn saturate(bench: &Bench, peer: &Peer, question: &Question<'_>) -> io::Result<V
     Ok(rates)
 }
 
-fn point(bench: &Bench, peer: &Peer, question: &Question<'_>, pace: (u32, u32)) -> io::Result<Point> {
+fn point(peer: &Peer, question: &Question<'_>, pace: (u32, u32)) -> io::Result<Point> {
     let before = peer.process.cpu_ns()?;
-    let asked = (question.path, question.token);
-    let seen = oha(&bench.oha(), peer.address, asked, question.body, pace)?;
+    let seen = Paced::run(peer.name, peer.address, question, pace)?;
     let spent = peer.process.cpu_ns()?.saturating_sub(before) as f64 / 1e3;
     Ok(Point { per_second: pace.0, cpu_us: spent / seen.requests.max(1) as f64, seen })
 }
@@ -179,7 +175,7 @@ fn sheet(peers: &[Peer], points: &[Vec<Rounds>], strangers: f64) -> Sheet {
     }
 }
 
-/// The tail of the gateway over that of nginx; not measured where one of them, or oha, did not keep the rate.
+/// The tail of the gateway over that of nginx; not measured where one of them, or the generator, did not keep the rate.
 fn tail(postern: &[Point], nginx: &[Point]) -> Figure {
     let (ours, base) = (percentiles(postern, 99.9), percentiles(nginx, 99.9));
     let bound = Bound::AtMost(1.2);

@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 use crate::bench::{Bench, Origin};
 use crate::figure::{Bound, Figure};
 use crate::http;
-use crate::load::{Paced, oha};
+use crate::load::Paced;
 use crate::peers::{ANSWER, Gateway, PATH, Postern};
 use crate::process::signal;
 use crate::report::{Report, median, progress, ranged};
-use crate::rounds::{self, paired, range};
+use crate::rounds::{self, Question, paired, range};
 
 /// So often a file goes live while the load runs: a stall of 10 ms is then one request in a hundred. Latencies are watched by the
 /// second, and each second has one reload.
@@ -32,18 +32,11 @@ struct Runs {
 
 /// A file of ten thousand routes goes live under load, again and again.
 pub(super) fn ten_thousand_routes(bench: &Bench, origin: &Origin, report: &mut Report) -> io::Result<()> {
-    if !bench.oha().exists() {
-        let why = "oha is not installed: bench/run does that";
-        report.figures.push(Figure::open(&loaded("to live"), "at most 100 ms", why));
-        return Ok(());
-    }
     let large = Postern { routes: 10_000, ..Postern::default() };
     let gateway = large.start(bench, origin)?;
     let token = origin.signer.token(&origin.issuer, 1)?;
-    let load = || {
-        let pace = (RATE, bench.pick(3, 6));
-        oha(&bench.oha(), gateway.address, (PATH, token.as_str()), ANSWER, pace)
-    };
+    let question = Question { path: PATH, token: &token, body: ANSWER };
+    let load = || Paced::run("Postern", gateway.address, &question, (RATE, bench.pick(3, 6)));
     let rounds = bench.pick(3, 7);
     let text = fs::read_to_string(&gateway.file)?;
     let (mut runs, mut version) = (Runs::default(), version(&gateway)?);
