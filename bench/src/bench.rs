@@ -28,7 +28,7 @@ pub(crate) struct Settings {
     /// Folder with the programs that are measured.
     #[arg(long)]
     binaries: PathBuf,
-    /// Folder with the queues from npm.
+    /// Folder with oha and the queues from npm.
     #[arg(long)]
     tools: PathBuf,
     /// Folder that the results go to.
@@ -50,7 +50,7 @@ pub(crate) struct Bench {
     pub(crate) quick: bool,
     /// The folder of the built programs.
     pub(crate) binaries: PathBuf,
-    /// The folder of the queues from npm.
+    /// The folder of oha and of the queues from npm.
     pub(crate) tools: PathBuf,
     /// The repository.
     pub(crate) root: PathBuf,
@@ -102,6 +102,10 @@ impl Bench {
     /// One of two by how long the run may take.
     pub(crate) fn pick<T>(&self, quick: T, full: T) -> T {
         if self.quick { quick } else { full }
+    }
+
+    pub(crate) fn oha(&self) -> PathBuf {
+        self.tools.join("bin/oha")
     }
 
     /// One of the programs that are measured; what it says goes to a file of the run.

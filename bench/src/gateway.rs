@@ -17,10 +17,11 @@ type Part = fn(&Bench, &Origin, &mut Report) -> io::Result<()>;
 pub(crate) fn measure(bench: &Bench) -> io::Result<Report> {
     let mut report = Report::new("gateway", "Gateway", bench.quick);
     report.notes.push(format!(
-        "{}; {}; {}.",
+        "{}; {}; {}; {}.",
         host::line("nginx", &["-v"]),
         host::line("haproxy", &["-v"]),
         host::line("wrk", &["-v"]),
+        host::line(&bench.oha().display().to_string(), &["--version"]),
     ));
     let origin = bench.origin()?;
     let parts: [(&str, Part); 7] = [

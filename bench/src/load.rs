@@ -1,10 +1,14 @@
-//! The load: `wrk` as fast as the server answers, a generator of our own at a fixed rate.
+//! The load: `wrk` as fast as the server answers; at a fixed rate a generator of our own, and `oha` beside it.
 
+mod oha;
 mod paced;
 mod wrk;
 
+pub(crate) use oha::oha;
 pub(crate) use paced::Paced;
 pub(crate) use wrk::{Wrk, headers_script, tokens_script};
+
+use std::io;
 
 /// What one run saw.
 #[derive(Clone, Copy, Debug, Default)]
@@ -31,4 +35,14 @@ impl Seen {
         }
         self
     }
+}
+
+/// The JSON in the last line of a tool's output that holds any.
+fn last_json(output: &std::process::Output) -> io::Result<serde_json::Value> {
+    let text = String::from_utf8_lossy(&output.stdout);
+    let line = text.lines().rev().find(|line| line.starts_with('{')).unwrap_or_default();
+    serde_json::from_str(line).map_err(|_| {
+        let said = String::from_utf8_lossy(&output.stderr);
+        io::Error::other(format!("the load generator said no figures: {}", said.trim()))
+    })
 }

@@ -3,9 +3,9 @@ use std::io;
 use serde_json::{Value, json};
 
 use crate::bench::{Bench, Origin};
-use crate::figure::{Bound, Figure};
+use crate::figure::{Bound, Figure, short};
 use crate::host::Strangers;
-use crate::load::{Paced, Wrk, headers_script};
+use crate::load::{Paced, Wrk, headers_script, oha};
 use crate::peers::{self, ANSWER, PATH, Postern};
 use crate::plot::{Axis, Line, Plot};
 use crate::process::free_address;
@@ -52,27 +52,57 @@ pub(super) fn paced(bench: &Bench, origin: &Origin, report: &mut Report) -> io::
     let token = origin.signer.token(&origin.issuer, 1)?;
     let question = Question { path: PATH, token: &token, body: ANSWER };
     let floods = saturate(bench, &peers[2], &question)?;
+    let pace = |share: f64| ((median(&floods) * share) as u32, bench.pick(3, 10));
+    let ours = |peer: &Peer, pace| Paced::run(peer.name, peer.address, &question, pace);
+    let theirs = |peer: &Peer, pace| oha(&bench.oha(), peer.address, &question, pace);
     let mut points: Vec<Vec<Rounds>> =
         peers.iter().map(|_| SHARES.iter().map(|_| Vec::new()).collect()).collect();
-    let (rounds, seconds) = bench.pick((3, 3), (5, 10));
-    let strangers = Strangers::watch()?;
+    let mut by_oha: Vec<Vec<Rounds>> = peers.iter().map(|_| vec![Vec::new()]).collect();
+    let (rounds, strangers) = (bench.pick(3, 5), Strangers::watch()?);
     for round in 1..=rounds {
         for (at, share) in SHARES.iter().enumerate() {
-            let rate = (median(&floods) * share) as u32;
             for _ in 0..if at == judged() { TURNS } else { 1 } {
-                for (peer, points) in peers.iter().zip(&mut points) {
-                    progress(&format!("latency: round {round} of {rounds}: {} at {rate}/s", peer.name));
-                    points[at].push(point(peer, &question, (rate, seconds))?);
-                }
+                progress(&format!("latency: round {round} of {rounds}: {}/s", pace(*share).0));
+                turn(&peers, &mut points, at, pace(*share), ours)?;
             }
+        }
+        if bench.oha().exists() {
+            progress(&format!("latency: round {round} of {rounds}: oha"));
+            turn(&peers, &mut by_oha, 0, pace(JUDGED), theirs)?;
         }
     }
     progress("");
-    report.sheets.push(sheet(&peers, &points, strangers.percent()?));
-    report.rounds["paced"] = json!({"saturationPerSecond": floods, "peers": rounds_json(&peers, &points)});
+    let title = format!(
+        "Cost and latency by load, open loop: median (min to max) (strangers took {:.0} % of a core)",
+        strangers.percent()?
+    );
+    report.sheets.push(sheet(title, &peers, &points));
+    if bench.oha().exists() {
+        report.sheets.push(sheet("Half of the saturation rate, asked by oha".to_owned(), &peers, &by_oha));
+    }
+    report.rounds["paced"] = json!({
+        "saturationPerSecond": floods, "peers": rounds_json(&peers, &points), "byOha": rounds_json(&peers, &by_oha),
+    });
     plots(&peers, &points, report);
-    if let [nginx, _, postern] = points.as_slice() {
-        report.figures.push(tail(&postern[judged()], &nginx[judged()]));
+    let [nginx, _, postern] = [0, 1, 2].map(|peer| (&points[peer][judged()], &by_oha[peer][0]));
+    report.figures.push(tail(postern, nginx));
+    Ok(())
+}
+
+/// One run of each peer.
+fn turn(
+    peers: &[Peer],
+    points: &mut [Vec<Rounds>],
+    at: usize,
+    pace: (u32, u32),
+    load: impl Fn(&Peer, (u32, u32)) -> io::Result<Paced>,
+) -> io::Result<()> {
+    for (peer, points) in peers.iter().zip(points) {
+        let before = peer.process.cpu_ns()?;
+        let seen = load(peer, pace)?;
+        let spent = peer.process.cpu_ns()?.saturating_sub(before) as f64 / 1e3;
+        let cpu_us = spent / seen.requests.max(1) as f64;
+        points[at].push(Point { per_second: pace.0, cpu_us, seen });
     }
     Ok(())
 }
@@ -94,13 +124,6 @@ fn saturate(bench: &Bench, peer: &Peer, question: &Question<'_>) -> io::Result<V
         rates.push(seen.per_second);
     }
     Ok(rates)
-}
-
-fn point(peer: &Peer, question: &Question<'_>, pace: (u32, u32)) -> io::Result<Point> {
-    let before = peer.process.cpu_ns()?;
-    let seen = Paced::run(peer.name, peer.address, question, pace)?;
-    let spent = peer.process.cpu_ns()?.saturating_sub(before) as f64 / 1e3;
-    Ok(Point { per_second: pace.0, cpu_us: spent / seen.requests.max(1) as f64, seen })
 }
 
 /// Where the share that is judged stands.
@@ -141,7 +164,7 @@ fn rounds_json(peers: &[Peer], points: &[Vec<Rounds>]) -> Value {
     peers.iter().zip(rates).map(|(peer, rates)| json!({"name": peer.name, "rates": rates})).collect()
 }
 
-fn sheet(peers: &[Peer], points: &[Vec<Rounds>], strangers: f64) -> Sheet {
+fn sheet(title: String, peers: &[Peer], points: &[Vec<Rounds>]) -> Sheet {
     let line = |peer: &Peer, rounds: &Rounds| {
         let in_time = is_in_time(rounds);
         let mut row = vec![
@@ -158,9 +181,7 @@ fn sheet(peers: &[Peer], points: &[Vec<Rounds>], strangers: f64) -> Sheet {
     let rows =
         peers.iter().zip(points).flat_map(|(peer, shares)| shares.iter().map(move |at| line(peer, at)));
     Sheet {
-        title: format!(
-            "Cost and latency by load, open loop: median (min to max) (strangers took {strangers:.0} % of a core)"
-        ),
+        title,
         columns: vec![
             "peer",
             "requests/s",
@@ -175,21 +196,25 @@ fn sheet(peers: &[Peer], points: &[Vec<Rounds>], strangers: f64) -> Sheet {
     }
 }
 
-/// The tail of the gateway over that of nginx; not measured where one of them, or the generator, did not keep the rate.
-fn tail(postern: &[Point], nginx: &[Point]) -> Figure {
-    let (ours, base) = (percentiles(postern, 99.9), percentiles(nginx, 99.9));
+/// The tail of the gateway over that of nginx, and what oha says of it; not measured where one of them, or the
+/// generator, did not keep the rate.
+fn tail((postern, by_oha): (&Rounds, &Rounds), (nginx, nginx_by_oha): (&Rounds, &Rounds)) -> Figure {
     let bound = Bound::AtMost(1.2);
     if !(is_in_time(postern) && is_in_time(nginx)) {
         let least = achieved(postern).min(achieved(nginx)) * 100.0;
         let figure = Figure::number(FIGURE, bound, f64::NAN, " ×");
         return figure.noting(&format!("a run achieved only {least:.1} % of its rate"));
     }
-    let ratio = median(&ours) / median(&base);
-    rounds::figure(FIGURE, bound, ratio, " ×", failed(postern) + failed(nginx)).noting(&format!(
-        "{} ms against {} ms",
-        ranged(&ours),
-        ranged(&base)
-    ))
+    let ratio = |one: &Rounds, other: &Rounds| {
+        let (ours, base) = (percentiles(one, 99.9), percentiles(other, 99.9));
+        (median(&ours) / median(&base), format!("{} ms against {} ms", ranged(&ours), ranged(&base)))
+    };
+    let (over, mut note) = ratio(postern, nginx);
+    if !by_oha.is_empty() {
+        let (by_oha, seen) = ratio(by_oha, nginx_by_oha);
+        note.push_str(&format!("; asked by oha {} ×, {seen}", short(by_oha)));
+    }
+    rounds::figure(FIGURE, bound, over, " ×", failed(postern) + failed(nginx)).noting(&note)
 }
 
 fn plots(peers: &[Peer], points: &[Vec<Rounds>], report: &mut Report) {

@@ -36,7 +36,7 @@ pub(crate) struct Paced {
     /// for all connections were busy, is what remains of `asked`.
     pub(crate) failed: u64,
     /// Percentile and milliseconds, ascending.
-    percentiles: Vec<(f64, f64)>,
+    pub(super) percentiles: Vec<(f64, f64)>,
 }
 
 // === impl Paced ===

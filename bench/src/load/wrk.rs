@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 
-use super::Seen;
+use super::{Seen, last_json};
 
 /// Tells what was seen; every script ends with it.
 const REPORT: &str = include_str!("../../lua/report.lua");
@@ -70,14 +70,4 @@ pub(crate) fn tokens_script(file: &Path, path: &str) -> String {
          request = function() at = at % #made + 1; return made[at] end\n",
         file.display().to_string()
     )
-}
-
-/// The JSON in the last line of a tool's output that holds any.
-fn last_json(output: &std::process::Output) -> io::Result<serde_json::Value> {
-    let text = String::from_utf8_lossy(&output.stdout);
-    let line = text.lines().rev().find(|line| line.starts_with('{')).unwrap_or_default();
-    serde_json::from_str(line).map_err(|_| {
-        let said = String::from_utf8_lossy(&output.stderr);
-        io::Error::other(format!("the load generator said no figures: {}", said.trim()))
-    })
 }
