@@ -7,87 +7,94 @@ use super::*;
 use crate::housekeeping::Housekeeper;
 use crate::testing::execute;
 
+/// A replica with room for one call that speaks, and another with room for eight that hears it.
+struct Two {
+    one: Rig,
+    other: Rig,
+    voice: Voice,
+    ear: Ear,
+    clock: Clock,
+    _database: testing::TestDatabase,
+}
+
+impl Two {
+    async fn new() -> Self {
+        let test = testing::postgres().await;
+        let store = Store::open(&test.database, 4).await.expect("opens");
+        store.keep_house(START, Timestamp(0)).await.expect("partitions");
+        let clock = clock();
+        let (one, other) = (Rig::new(&store, &clock, 1).await, Rig::new(&store, &clock, 8).await);
+        let voice = Voice::new(store.clone(), Arc::clone(&one.board)).expect("shared");
+        let others_voice = Voice::new(store, Arc::clone(&other.board)).expect("shared");
+        let ear = others_voice.ear().await.expect("listens").expect("shared");
+        Self { one, other, voice, ear, clock, _database: test }
+    }
+
+    /// What the one has to say reaches the other.
+    async fn tell(&mut self) {
+        self.voice.step().await.expect("tells");
+        self.ear.step().await.expect("hears");
+    }
+
+    /// What the other claims now, without looking at what it has not heard of.
+    async fn claimed_by_the_other(&mut self) -> usize {
+        self.other.dispatcher.pass().await.expect("claims")
+    }
+}
+
 #[tokio::test]
 async fn another_replica_hears_of_what_was_left_waiting_and_claims_it_without_looking() {
-    let test = testing::postgres().await;
-    let store = Store::open(&test.database, 4).await.expect("opens");
-    store.keep_house(START, Timestamp(0)).await.expect("partitions");
-    let clock = clock();
-    let (mut full, mut idle) = (Rig::new(&store, &clock, 1).await, Rig::new(&store, &clock, 8).await);
-    idle.step().await;
-    let voice = Voice::new(store.clone(), Arc::clone(&full.board)).expect("shared");
-    let mut ear = Voice::new(store.clone(), Arc::clone(&idle.board))
-        .expect("shared")
-        .ear()
-        .await
-        .expect("listens")
-        .expect("shared");
-    let mut own_ear = voice.ear().await.expect("listens").expect("shared");
-    let _held = full.script.hold();
-    full.step().await;
-    full.accept(Priority::High).await;
-    let left = [full.accept(Priority::High).await, full.accept(Priority::Normal).await];
-    // Nothing is known here yet: the lanes were seen to their end.
-    assert_eq!(idle.dispatcher.pass().await.expect("claims"), 0);
-    voice.step().await.expect("tells");
-    ear.step().await.expect("hears");
-    assert_eq!(idle.dispatcher.pass().await.expect("claims"), 2);
-    idle.settle().await;
-    assert_eq!(idle.script.calls(), left);
-    let before = full.board.desk(Channel::Email).signals(Lane::first(Channel::Email, Priority::High));
+    let mut two = Two::new().await;
+    two.other.step().await;
+    let mut own_ear = two.voice.ear().await.expect("listens").expect("shared");
+    let _held = two.one.script.hold();
+    two.one.step().await;
+    two.one.accept(Priority::High).await;
+    let left = [two.one.accept(Priority::High).await, two.one.accept(Priority::Normal).await];
+    assert_eq!(two.claimed_by_the_other().await, 0, "nothing is known here: the lanes were seen to their end");
+    two.tell().await;
+    assert_eq!(two.claimed_by_the_other().await, 2);
+    two.other.settle().await;
+    assert_eq!(two.other.script.calls(), left);
+    let signals =
+        || two.one.board.desk(Channel::Email).signals(Lane::first(Channel::Email, Priority::High));
+    let before = signals();
     own_ear.step().await.expect("hears");
-    let after = full.board.desk(Channel::Email).signals(Lane::first(Channel::Email, Priority::High));
-    assert_eq!(before, after, "nobody is woken by its own voice");
+    assert_eq!(before, signals(), "nobody is woken by its own voice");
 }
 
 #[tokio::test]
 async fn another_replica_hears_of_what_was_moved_below_what_it_has_claimed() {
-    let test = testing::postgres().await;
-    let store = Store::open(&test.database, 4).await.expect("opens");
-    store.keep_house(START, Timestamp(0)).await.expect("partitions");
-    let clock = clock();
-    let (mut mover, mut other) = (Rig::new(&store, &clock, 1).await, Rig::new(&store, &clock, 8).await);
-    let voice = Voice::new(store.clone(), Arc::clone(&mover.board)).expect("shared");
-    let others_voice = Voice::new(store.clone(), Arc::clone(&other.board)).expect("shared");
-    let mut ear = others_voice.ear().await.expect("listens").expect("shared");
+    let mut two = Two::new().await;
     let mut later = draft(Priority::Normal);
     later.request.send_at = Some(after(1));
-    mover.submit(later, None).await.expect("accepted");
-    clock.advance(Duration::from_secs(5));
-    mover.accept(Priority::Normal).await;
-    assert_eq!(other.step().await, 1, "what came after it was due has been claimed");
-    mover.mover.step().await.expect("moves");
-    assert_eq!(other.dispatcher.pass().await.expect("claims"), 0);
-    voice.step().await.expect("tells");
-    ear.step().await.expect("hears");
-    assert_eq!(other.dispatcher.pass().await.expect("claims"), 1);
-    other.settle().await;
+    two.one.submit(later, None).await.expect("accepted");
+    two.clock.advance(Duration::from_secs(5));
+    two.one.accept(Priority::Normal).await;
+    assert_eq!(two.other.step().await, 1, "what came after it was due has been claimed");
+    two.one.mover.step().await.expect("moves");
+    assert_eq!(two.claimed_by_the_other().await, 0);
+    two.tell().await;
+    assert_eq!(two.claimed_by_the_other().await, 1);
+    two.other.settle().await;
 }
 
 #[tokio::test]
 async fn the_last_word_says_what_was_handed_back() {
-    let test = testing::postgres().await;
-    let store = Store::open(&test.database, 4).await.expect("opens");
-    store.keep_house(START, Timestamp(0)).await.expect("partitions");
-    let clock = clock();
-    let (mut leaving, mut other) = (Rig::new(&store, &clock, 1).await, Rig::new(&store, &clock, 8).await);
-    let voice = Voice::new(store.clone(), Arc::clone(&leaving.board)).expect("shared");
-    let others_voice = Voice::new(store.clone(), Arc::clone(&other.board)).expect("shared");
-    let mut ear = others_voice.ear().await.expect("listens").expect("shared");
-    let id = leaving.accept(Priority::Normal).await;
-    voice.step().await.expect("tells what has come");
-    ear.step().await.expect("hears");
-    leaving.dispatcher.survey().await.expect("looks");
-    assert_eq!(leaving.dispatcher.pass().await.expect("claims"), 1);
-    leaving.stop.begin();
-    assert_eq!(other.step().await, 0, "it is in hand");
-    leaving.settle().await;
-    assert_eq!(other.dispatcher.pass().await.expect("claims"), 0, "nobody has told");
-    voice.last_word().await.expect("tells");
-    ear.step().await.expect("hears");
-    assert_eq!(other.dispatcher.pass().await.expect("claims"), 1);
-    other.settle().await;
-    assert_eq!(other.script.calls(), [id]);
+    let mut two = Two::new().await;
+    let id = two.one.accept(Priority::Normal).await;
+    two.tell().await;
+    two.one.dispatcher.survey().await.expect("looks");
+    assert_eq!(two.one.dispatcher.pass().await.expect("claims"), 1);
+    two.one.stop.begin();
+    assert_eq!(two.other.step().await, 0, "it is in hand");
+    two.one.settle().await;
+    assert_eq!(two.claimed_by_the_other().await, 0, "nobody has told");
+    two.voice.last_word().await.expect("tells");
+    two.ear.step().await.expect("hears");
+    assert_eq!(two.claimed_by_the_other().await, 1);
+    two.other.settle().await;
+    assert_eq!(two.other.script.calls(), [id]);
 }
 
 #[tokio::test]
