@@ -51,13 +51,16 @@ async fn another_replica_hears_of_what_was_left_waiting_and_claims_it_without_lo
     two.one.step().await;
     two.one.accept(Priority::High).await;
     let left = [two.one.accept(Priority::High).await, two.one.accept(Priority::Normal).await];
-    assert_eq!(two.claimed_by_the_other().await, 0, "nothing is known here: the lanes were seen to their end");
+    assert_eq!(
+        two.claimed_by_the_other().await,
+        0,
+        "nothing is known here: the lanes were seen to their end"
+    );
     two.tell().await;
     assert_eq!(two.claimed_by_the_other().await, 2);
     two.other.settle().await;
     assert_eq!(two.other.script.calls(), left);
-    let signals =
-        || two.one.board.desk(Channel::Email).signals(Lane::first(Channel::Email, Priority::High));
+    let signals = || two.one.board.desk(Channel::Email).signals(Lane::first(Channel::Email, Priority::High));
     let before = signals();
     own_ear.step().await.expect("hears");
     assert_eq!(before, signals(), "nobody is woken by its own voice");
