@@ -129,6 +129,7 @@ impl Generator<'_> {
     }
 
     fn run(mut self, asked: u64, per_second: f64) -> io::Result<Paced> {
+        // Written to once: a page that is touched for the first time is a pause too.
         self.latencies_us = vec![1; asked as usize];
         self.latencies_us.clear();
         let mut events = Vec::with_capacity(CONNECTIONS);
