@@ -8,6 +8,8 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
+
 /// A child process that is stopped when this goes out of scope.
 pub(crate) struct Process {
     child: Child,
@@ -64,13 +66,13 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         let members = family(self.child.id()).unwrap_or_default();
-        signal("-INT", self.child.id());
+        signal(Signal::INT, self.child.id());
         let deadline = Instant::now() + Duration::from_secs(5);
         while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < deadline {
             sleep(Duration::from_millis(20));
         }
         for pid in members.into_iter().rev().filter(|pid| *pid != self.child.id()) {
-            signal("-TERM", pid);
+            signal(Signal::TERM, pid);
         }
         let _already_gone = self.child.kill();
         if self.child.wait().is_err() {
@@ -107,8 +109,9 @@ fn or_gone<T: Default>(read: io::Result<T>) -> io::Result<T> {
 const NO_SUCH_PROCESS: i32 = 3;
 
 /// Sends a signal to one process, which may be gone already.
-pub(crate) fn signal(signal: &str, pid: u32) {
-    let _already_gone = Command::new("kill").args([signal, &pid.to_string()]).stderr(Stdio::null()).status();
+pub(crate) fn signal(signal: Signal, pid: u32) {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    let _already_gone = pid.map(|pid| kill_process(pid, signal));
 }
 
 /// CPU time of the run: of `bench/run`, which started this process and the servers, of what they started and of what

@@ -3,6 +3,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::Run;
@@ -26,7 +27,7 @@ pub(super) fn after_a_kill(run: &Run<'_>, report: &mut Report) -> io::Result<()>
     let heir = Service::start(bench, origin, &database, Carrier::NULL)?;
     let killed =
         postgres.number("bench_recovery", "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::int8")?;
-    signal("-KILL", victim.process.id());
+    signal(Signal::KILL, victim.process.id());
     let began = Instant::now();
     let sent = "SELECT count(DISTINCT id) FROM notify_result WHERE kind = 2";
     let expected = f64::from(HELD);
