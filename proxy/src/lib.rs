@@ -34,6 +34,7 @@ mod reload;
 pub mod route;
 mod schema;
 mod sockets;
+mod spare;
 mod state;
 mod stream;
 pub mod target;

@@ -6,14 +6,15 @@ use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use postern_common::Shutdown;
 use postern_common::clock::Timestamp;
 use postern_common::config::{self, Env};
 use postern_common::exit::Exit;
+use postern_common::token::Issuer;
+use postern_common::{Clock, Shutdown};
 use serde::Serialize;
 use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
@@ -22,14 +23,18 @@ use tokio::sync::oneshot;
 use crate::config::Config;
 use crate::keep::PoolKeepers;
 use crate::live::Live;
+use crate::metrics::Metrics;
+use crate::spare::Spare;
 use crate::state::State;
 use crate::tls::TlsFiles;
 
 /// How often the file is looked at.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// How far the thread that looks stands back behind those that serve, as nice(2) counts: ten thousand routes are a tenth
-/// of a second of work, and a request that comes meanwhile goes first. Where no core is ever idle such a file takes seconds.
-const NICE: i32 = 19;
+/// How far the thread that looks stands back behind those that serve, as nice(2) counts: a tenth of what is theirs.
+const NICE: i32 = 10;
+/// How long a file is left to [`Spare`]: several times what ten thousand routes take there while cores are idle. Where none
+/// ever is, the thread that looks reads the file.
+const PATIENCE: Duration = Duration::from_millis(250);
 
 /// Where the configuration comes from.
 #[derive(Clone, Debug)]
@@ -58,7 +63,7 @@ pub(crate) struct ConfigStatus {
 
 /// Swaps configurations.
 pub(crate) struct Reloader {
-    source: Source,
+    source: Arc<Source>,
     state: Arc<State>,
     pools: Arc<PoolKeepers>,
     tls: Vec<Arc<TlsFiles>>,
@@ -75,6 +80,25 @@ pub(crate) struct Reloader {
 struct Look {
     forced: bool,
     done: oneshot::Sender<()>,
+}
+
+/// What there is to do about a file.
+enum Found {
+    /// It is as it was when it was tried last.
+    Same,
+    /// It cannot be read.
+    Nothing(Exit),
+    /// It is not good; the hash of its text.
+    Bad(u64, Exit),
+    /// It can go live.
+    Good(u64, Box<Draft>),
+}
+
+/// A configuration that is made ready, and not live yet.
+struct Draft {
+    fixed: Fixed,
+    issuers: Vec<Issuer>,
+    live: Live,
 }
 
 /// What is read at the start only.
@@ -101,6 +125,33 @@ impl Source {
     fn text(&self) -> Result<String, Exit> {
         std::fs::read_to_string(&self.path)
             .map_err(|error| Exit::usage(format!("{}: cannot read: {error}", self.path.display())))
+    }
+
+    /// Reads the file, and makes it ready if it is not `tried`. Changes nothing.
+    fn find(&self, tried: Option<u64>, before: &Live, metrics: &Metrics, clock: &Clock) -> Found {
+        let text = match self.text() {
+            Ok(text) => text,
+            Err(exit) => return Found::Nothing(exit),
+        };
+        let hash = hash(&text);
+        if tried == Some(hash) {
+            return Found::Same;
+        }
+        // A text that no reader survives is bad, and not tried every second.
+        match catch_unwind(AssertUnwindSafe(|| self.draft(&text, before, metrics, clock))) {
+            Ok(Ok(draft)) => Found::Good(hash, Box::new(draft)),
+            Ok(Err(exit)) => Found::Bad(hash, exit),
+            Err(_) => Found::Bad(hash, Exit::usage("reading it panicked, which is a defect of the gateway")),
+        }
+    }
+
+    fn draft(&self, text: &str, before: &Live, metrics: &Metrics, clock: &Clock) -> Result<Draft, Exit> {
+        let name = self.path.display().to_string();
+        let config = config::parse(&name, text, |root| Config::read(root, &self.env))?;
+        let fixed = Fixed::of(&config);
+        let issuers = config.issuers(&before.table.routes);
+        let live = Live::new(config, Some(before), metrics, clock)?;
+        Ok(Draft { fixed, issuers, live })
     }
 }
 
@@ -153,7 +204,7 @@ impl Reloader {
         let tried = Mutex::new(source.first);
         let hash = source.first.map(|hash| format!("{hash:016x}"));
         state.config.lock().unwrap_or_else(PoisonError::into_inner).hash = hash;
-        Self { source, state, pools, tls, first, tried, retired: Mutex::default() }
+        Self { source: Arc::new(source), state, pools, tls, first, tried, retired: Mutex::default() }
     }
 
     /// Follows the file, SIGHUP (configuration and certificates) and SIGUSR1 (access log) until the stop.
@@ -196,7 +247,7 @@ impl Reloader {
     fn watch(self) -> std::io::Result<(mpsc::Sender<Look>, oneshot::Receiver<()>)> {
         let (looks, asked) = mpsc::channel::<Look>();
         let (end, ended) = oneshot::channel();
-        let runtime = Handle::current();
+        let (runtime, spare) = (Handle::current(), Spare::start()?);
         thread::Builder::new().name("reload".to_owned()).spawn(move || {
             let _runtime = runtime.enter();
             if let Err(error) = rustix::process::nice(NICE) {
@@ -204,7 +255,7 @@ impl Reloader {
             }
             for Look { forced, done } in asked {
                 // Whoever asked is told by `done`, which is dropped unsent.
-                if catch_unwind(AssertUnwindSafe(|| self.look(forced))).is_ok() {
+                if catch_unwind(AssertUnwindSafe(|| self.look(forced, &spare))).is_ok() {
                     let _ = done.send(());
                 }
             }
@@ -215,43 +266,44 @@ impl Reloader {
     }
 
     /// Certificates, and the file if it, or a file that it names, has changed.
-    fn look(&self, forced: bool) {
+    fn look(&self, forced: bool, spare: &Spare) {
         self.reload_certificates(forced);
         let renewed = self.state.live.load().pools.iter().any(|pool| pool.has_new_files());
-        self.reload(forced || renewed);
-        self.retired
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .retain(|live| Arc::strong_count(live) > 1);
+        self.reload(forced || renewed, spare);
+        let mut retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
+        for unused in retired.extract_if(.., |live| Arc::strong_count(live) == 1) {
+            spare.leave(move || drop(unused));
+        }
     }
 
     /// Loads the file if it has changed since it was tried last, or in any case.
-    pub(crate) fn reload(&self, forced: bool) {
-        let text = match self.source.text() {
-            Ok(text) => text,
-            Err(exit) => {
+    fn reload(&self, forced: bool, spare: &Spare) {
+        let tried = if forced { None } else { *self.tried() };
+        let (source, before) = (Arc::clone(&self.source), self.state.live.load_full());
+        let (metrics, clock) = (Arc::clone(&self.state.metrics), self.state.clock.clone());
+        match spare.run(PATIENCE, move || source.find(tried, &before, &metrics, &clock)) {
+            Found::Same => {}
+            Found::Nothing(exit) => {
                 // Once it can be read again it is good again, changed or not.
-                *self.tried.lock().unwrap_or_else(PoisonError::into_inner) = None;
-                return self.refuse(exit.message());
+                *self.tried() = None;
+                self.refuse(exit.message());
             }
-        };
-        let hash = hash(&text);
-        let before = self.tried.lock().unwrap_or_else(PoisonError::into_inner).replace(hash);
-        if before == Some(hash) && !forced {
-            return;
-        }
-        match self.load(&text) {
-            Ok(restart_needed) => self.accept(hash, &restart_needed),
-            Err(exit) => self.refuse(exit.message()),
+            Found::Bad(hash, exit) => {
+                *self.tried() = Some(hash);
+                self.refuse(exit.message());
+            }
+            Found::Good(hash, draft) => {
+                *self.tried() = Some(hash);
+                match self.adopt(*draft) {
+                    Ok(restart_needed) => self.accept(hash, &restart_needed),
+                    Err(exit) => self.refuse(exit.message()),
+                }
+            }
         }
     }
 
-    fn load(&self, text: &str) -> Result<Vec<&'static str>, Exit> {
-        let name = self.source.path.display().to_string();
-        let config = config::parse(&name, text, |root| Config::read(root, &self.source.env))?;
-        let restart_needed = self.first.differences(&Fixed::of(&config));
-        let issuers = config.issuers(&self.state.live.load().table.routes);
-        let live = Live::new(config, Some(&self.state.live.load()), &self.state.metrics, &self.state.clock)?;
+    fn adopt(&self, draft: Draft) -> Result<Vec<&'static str>, Exit> {
+        let Draft { fixed, issuers, live } = draft;
         // This thread may wait: none serves on it. What it waits for is done by those of the runtime, which start others, and a
         // thread stands back as far as the one that has started it.
         let (runtime, verifier) = (Handle::current(), Arc::clone(&self.state.verifier));
@@ -265,7 +317,7 @@ impl Reloader {
         self.state.verifier.adopt(trust);
         let before = self.state.live.swap(Arc::new(live));
         self.retired.lock().unwrap_or_else(PoisonError::into_inner).push(before);
-        Ok(restart_needed)
+        Ok(self.first.differences(&fixed))
     }
 
     fn accept(&self, hash: u64, restart_needed: &[&'static str]) {
@@ -301,6 +353,10 @@ impl Reloader {
                 tracing::error!(reason = exit.message(), "certificate refused; what was live stays live");
             }
         }
+    }
+
+    fn tried(&self) -> MutexGuard<'_, Option<u64>> {
+        self.tried.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn status<T>(&self, change: impl FnOnce(&mut ConfigStatus) -> T) -> T {

@@ -1,0 +1,128 @@
+//! Work that no request waits for, on time that no request wants.
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use thread_priority::{NormalThreadSchedulePolicy, ThreadPriority, ThreadSchedulePolicy};
+use tokio::runtime::Handle;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// A thread that works while a core would be idle, and gives it up at once to whoever wakes (`SCHED_IDLE`, sched(7)).
+///
+/// The lowest priority of nice(2) is not enough: since Linux 6.6 such a thread keeps its core until its slice is over, and a
+/// request that wakes there waits for milliseconds.
+pub(crate) struct Spare {
+    jobs: mpsc::Sender<Job>,
+}
+
+impl Spare {
+    /// Starts it, in the runtime of the caller.
+    ///
+    /// # Errors
+    /// When the machine has no thread left.
+    pub(crate) fn start() -> io::Result<Self> {
+        let (jobs, all) = mpsc::channel::<Job>();
+        let runtime = Handle::current();
+        thread::Builder::new().name("spare".to_owned()).spawn(move || {
+            let _runtime = runtime.enter();
+            let idle = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle);
+            let native = thread_priority::thread_native_id();
+            if let Err(error) =
+                thread_priority::set_thread_priority_and_policy(native, ThreadPriority::Min, idle)
+            {
+                tracing::warn!(%error, "reloads do not stand back behind requests");
+            }
+            for job in all {
+                // Whoever waits for it hears that its channel is gone.
+                let _panicked = catch_unwind(AssertUnwindSafe(job));
+            }
+        })?;
+        Ok(Self { jobs })
+    }
+
+    /// What `work` gives. Where it is not there within `patience`, for no core is ever idle, it is done once more by the
+    /// thread that asks, as it is if it panics.
+    pub(crate) fn run<T, W>(&self, patience: Duration, work: W) -> T
+    where
+        T: Send + 'static,
+        W: Fn() -> T + Send + Sync + 'static,
+    {
+        let work = Arc::new(work);
+        let (done, made) = mpsc::channel();
+        // What has not begun by then is not wanted any more.
+        let wanted = Arc::downgrade(&work);
+        self.leave(move || {
+            if let Some(work) = wanted.upgrade() {
+                let _too_late = done.send(work());
+            }
+        });
+        made.recv_timeout(patience).unwrap_or_else(|_| work())
+    }
+
+    /// Leaves it something to do that nobody waits for.
+    pub(crate) fn leave(&self, work: impl FnOnce() + Send + 'static) {
+        // It ends after all who could ask: what is not taken is dropped.
+        let _taken = self.jobs.send(Box::new(work));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn name() -> String {
+        thread::current().name().unwrap_or_default().to_owned()
+    }
+
+    #[tokio::test]
+    async fn it_works_only_while_a_core_would_be_idle() {
+        let spare = Spare::start().expect("a thread");
+        let policy = || (name(), thread_priority::thread_schedule_policy().expect("a policy"));
+        let (name, policy) = spare.run(LONG, policy);
+        assert_eq!(name, "spare");
+        assert_eq!(policy, ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle));
+    }
+
+    #[tokio::test]
+    async fn whoever_has_waited_long_enough_does_it_and_what_had_not_begun_is_not_done_again() {
+        let spare = Spare::start().expect("a thread");
+        let (release, held) = mpsc::channel::<()>();
+        spare.leave(move || {
+            let _ = held.recv();
+        });
+        let count = Arc::new(AtomicU32::new(0));
+        let counted = Arc::clone(&count);
+        let by = spare.run(Duration::from_millis(1), move || {
+            counted.fetch_add(1, Ordering::Relaxed);
+            name()
+        });
+        assert_ne!(by, "spare");
+        drop(release);
+        assert_eq!(spare.run(LONG, name), "spare", "it goes on");
+        assert_eq!(count.load(Ordering::Relaxed), 1);
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_the_panic_of_whoever_asked() {
+        let spare = Spare::start().expect("a thread");
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let noted = Arc::clone(&seen);
+        let panics = move || -> String {
+            noted.lock().expect("no panic holds it").push(name());
+            panic!("as a test wants it")
+        };
+        let own = name();
+        catch_unwind(AssertUnwindSafe(|| spare.run(LONG, panics))).expect_err("a panic");
+        assert_eq!(*seen.lock().expect("no panic holds it"), ["spare".to_owned(), own]);
+        assert_eq!(spare.run(LONG, name), "spare", "it goes on");
+    }
+}
