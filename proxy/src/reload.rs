@@ -115,6 +115,17 @@ pub(crate) struct Fixed {
     roots: bool,
 }
 
+impl Found {
+    /// What has become of a text. One that no reader survives is bad, and not tried every second.
+    fn of(hash: u64, read: impl FnOnce() -> Result<Draft, Exit>) -> Self {
+        match catch_unwind(AssertUnwindSafe(read)) {
+            Ok(Ok(draft)) => Self::Good(hash, Box::new(draft)),
+            Ok(Err(exit)) => Self::Bad(hash, exit),
+            Err(_) => Self::Bad(hash, Exit::usage("reading it panicked, which is a defect of the gateway")),
+        }
+    }
+}
+
 impl Source {
     pub(crate) fn new(path: PathBuf, env: Env) -> Self {
         let mut source = Self { path, env, first: None };
@@ -137,12 +148,7 @@ impl Source {
         if tried == Some(hash) {
             return Found::Same;
         }
-        // A text that no reader survives is bad, and not tried every second.
-        match catch_unwind(AssertUnwindSafe(|| self.draft(&text, before, metrics, clock))) {
-            Ok(Ok(draft)) => Found::Good(hash, Box::new(draft)),
-            Ok(Err(exit)) => Found::Bad(hash, exit),
-            Err(_) => Found::Bad(hash, Exit::usage("reading it panicked, which is a defect of the gateway")),
-        }
+        Found::of(hash, || self.draft(&text, before, metrics, clock))
     }
 
     fn draft(&self, text: &str, before: &Live, metrics: &Metrics, clock: &Clock) -> Result<Draft, Exit> {
@@ -368,4 +374,17 @@ fn hash(text: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     text.hash(&mut hasher);
     hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_that_no_reader_survives_is_bad_and_remembered() {
+        let Found::Bad(7, exit) = Found::of(7, || panic!("as a test wants it")) else {
+            panic!("it is not bad");
+        };
+        assert!(exit.message().contains("defect of the gateway"), "{}", exit.message());
+    }
 }

@@ -11,6 +11,9 @@ use tokio::runtime::Handle;
 
 type Job = Box<dyn FnOnce() + Send>;
 
+/// As nice(2) counts.
+const LOWEST: i32 = 19;
+
 /// A thread that works while a core would be idle, and gives it up at once to whoever wakes (`SCHED_IDLE`, sched(7)).
 ///
 /// The lowest priority of nice(2) is not enough: since Linux 6.6 such a thread keeps its core until its slice is over, and a
@@ -31,11 +34,7 @@ impl Spare {
             let _runtime = runtime.enter();
             let idle = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle);
             let native = thread_priority::thread_native_id();
-            if let Err(error) =
-                thread_priority::set_thread_priority_and_policy(native, ThreadPriority::Min, idle)
-            {
-                tracing::warn!(%error, "reloads do not stand back behind requests");
-            }
+            stand_back(thread_priority::set_thread_priority_and_policy(native, ThreadPriority::Min, idle));
             for job in all {
                 // Whoever waits for it hears that its channel is gone.
                 let _panicked = catch_unwind(AssertUnwindSafe(job));
@@ -70,6 +69,15 @@ impl Spare {
     }
 }
 
+/// Where the policy is refused, by a seccomp filter say, the lowest priority is the next best.
+fn stand_back(policy: Result<(), thread_priority::Error>) {
+    let Err(refused) = policy else { return };
+    match rustix::process::nice(LOWEST) {
+        Ok(_) => tracing::warn!(%refused, "reloads stand back behind requests by niceness alone"),
+        Err(error) => tracing::warn!(%refused, %error, "reloads do not stand back behind requests"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Mutex;
@@ -90,6 +98,12 @@ mod tests {
         let (name, policy) = spare.run(LONG, policy);
         assert_eq!(name, "spare");
         assert_eq!(policy, ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle));
+    }
+
+    #[test]
+    fn a_policy_that_is_refused_leaves_the_lowest_priority() {
+        stand_back(Err(thread_priority::Error::OS(1)));
+        assert_eq!(rustix::process::getpriority_process(None), Ok(LOWEST));
     }
 
     #[tokio::test]

@@ -18,8 +18,10 @@ const SHARES: [f64; 4] = [0.1, 0.25, 0.5, 0.75];
 /// The share at which latency is judged.
 const JUDGED: f64 = 0.5;
 
-/// So often each peer takes its turn at that share in a round. A tail is what is rare: it moves more than all else.
-const TURNS: usize = 3;
+/// So often each peer takes its turn at that share in a round, and so many seconds. A tail is what is rare, and moves more
+/// than all else: a pause of the machine's own every few seconds is the tail of every long turn, but of few short ones.
+const TURNS: usize = 15;
+const TURN: u32 = 2;
 
 /// Runs of which the saturation rate is the median.
 const FLOODS: usize = 3;
@@ -61,9 +63,11 @@ pub(super) fn paced(bench: &Bench, origin: &Origin, report: &mut Report) -> io::
     let (rounds, strangers) = (bench.pick(3, 5), Strangers::watch()?);
     for round in 1..=rounds {
         for (at, share) in SHARES.iter().enumerate() {
-            for _ in 0..if at == judged() { TURNS } else { 1 } {
-                progress(&format!("latency: round {round} of {rounds}: {}/s", pace(*share).0));
-                turn(&peers, &mut points, at, pace(*share), ours)?;
+            let (per_second, seconds) = pace(*share);
+            progress(&format!("latency: round {round} of {rounds}: {per_second}/s"));
+            let (turns, seconds) = if at == judged() { (bench.pick(5, TURNS), TURN) } else { (1, seconds) };
+            for _ in 0..turns {
+                turn(&peers, &mut points, at, (per_second, seconds), ours)?;
             }
         }
         if bench.oha().exists() {

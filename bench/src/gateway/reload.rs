@@ -52,8 +52,8 @@ pub(super) fn ten_thousand_routes(bench: &Bench, origin: &Origin, report: &mut R
     let gateway = large.start(bench, origin)?;
     let token = origin.signer.token(&origin.issuer, 1)?;
     let question = Question { path: PATH, token: &token, body: ANSWER };
-    let load = || Paced::run("Postern", gateway.address, &question, (RATE, bench.pick(3, 6)));
-    let rounds = bench.pick(3, 15);
+    let load = || Paced::run("Postern", gateway.address, &question, (RATE, 3));
+    let rounds = bench.pick(5, 30);
     let (mut runs, mut operator) = (Runs::default(), Operator::new(&gateway)?);
     for round in 1..=rounds {
         progress(&format!("reload: round {round} of {rounds}"));
