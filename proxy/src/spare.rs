@@ -102,8 +102,11 @@ mod tests {
 
     #[test]
     fn a_policy_that_is_refused_leaves_the_lowest_priority() {
-        stand_back(Err(thread_priority::Error::OS(1)));
-        assert_eq!(rustix::process::getpriority_process(None), Ok(LOWEST));
+        let refused = || {
+            stand_back(Err(thread_priority::Error::OS(1)));
+            rustix::process::getpriority_process(None)
+        };
+        assert_eq!(thread::spawn(refused).join().expect("no panic"), Ok(LOWEST));
     }
 
     #[tokio::test]
