@@ -24,9 +24,7 @@ pub(crate) fn measure(bench: &Bench) -> io::Result<Report> {
         redis.split(" sha").next().unwrap_or_default(),
         host::line("wrk", &["-v"])
     ));
-    if bench.wants("start") {
-        report.part("start", |report| start::cold(bench, report));
-    }
+    report.part(bench, "start", |report| start::cold(bench, report));
     let service = Service::start(bench)?;
     let parts: [(&str, Part); 4] = [
         ("exchange", exchange::once_each),
@@ -35,9 +33,7 @@ pub(crate) fn measure(bench: &Bench) -> io::Result<Report> {
         ("timing", login::known_and_unknown),
     ];
     for (name, part) in parts {
-        if bench.wants(name) {
-            report.part(name, |report| part(bench, &service, report));
-        }
+        report.part(bench, name, |report| part(bench, &service, report));
     }
     Ok(report)
 }

@@ -117,6 +117,36 @@ impl Bench {
         Ok(command)
     }
 
+    /// What the programs that are measured have said last, where they said anything: why answers failed stands there.
+    pub(crate) fn last_words(&self) -> String {
+        let mut logs: Vec<_> = fs::read_dir(&self.folder).into_iter().flatten().flatten().collect();
+        logs.sort_by_key(fs::DirEntry::file_name);
+        let words = logs.iter().filter_map(|log| {
+            let name = log.file_name().into_string().ok()?;
+            let program = name.strip_suffix(".log")?;
+            let text = fs::read(log.path()).ok()?;
+            let text = String::from_utf8_lossy(&text);
+            let line = text.lines().rev().find(|line| !line.trim().is_empty())?;
+            Some(format!("\n  {program} said last: {}", line.trim()))
+        });
+        words.collect()
+    }
+
+    /// Whether the disk of the run has room for so many bytes.
+    ///
+    /// # Errors
+    /// It has not, or does not say.
+    pub(crate) fn needs_room(&self, bytes: u64) -> io::Result<()> {
+        let disk = rustix::fs::statvfs(&self.folder)?;
+        let free = disk.f_bavail * disk.f_frsize;
+        if free < bytes {
+            let [bytes, free] = [bytes, free].map(|bytes| bytes.div_ceil(1 << 30));
+            let folder = self.folder.display();
+            return Err(io::Error::other(format!("needs {bytes} GiB free at {folder}, which has {free}")));
+        }
+        Ok(())
+    }
+
     pub(crate) fn origin(&self) -> io::Result<Origin> {
         let (signer, address) = (Signer::generate()?, free_address()?);
         let process = peers::origin(&self.folder, address, &signer)?;
@@ -135,4 +165,36 @@ pub(crate) fn ready(process: Process, admin: SocketAddr, pause: std::time::Durat
     process.until(pause, || {
         http::once(admin, "GET", "/readyz", &[], "").is_ok_and(|answer| answer.status == 200)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_program_said_last_stands_beside_a_failure() {
+        let folder = std::env::temp_dir().join(format!("postern-bench-words-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let bench = Bench {
+            quick: true,
+            binaries: folder.clone(),
+            tools: folder.clone(),
+            root: folder.clone(),
+            postgres: None,
+            redis: None,
+            only: None,
+            without: None,
+            folder: folder.clone(),
+        };
+        fs::write(folder.join("postern-notify.log"), "cannot bind\ncannot accept: no space left\n\n")
+            .unwrap();
+        fs::write(folder.join("postern-auth.log"), "").unwrap();
+        fs::write(folder.join("load.lua"), "done()\n").unwrap();
+        assert_eq!(bench.last_words(), "\n  postern-notify said last: cannot accept: no space left");
+        bench.needs_room(1).unwrap();
+        let refused = bench.needs_room(u64::MAX).unwrap_err().to_string();
+        assert!(refused.contains(&format!("free at {}", folder.display())), "{refused}");
+        drop(bench);
+        assert!(!folder.exists(), "the folder of a run goes with it");
+    }
 }

@@ -34,9 +34,7 @@ pub(crate) fn measure(bench: &Bench) -> io::Result<Report> {
         ("reload", reload::ten_thousand_routes),
     ];
     for (name, part) in parts {
-        if bench.wants(name) {
-            report.part(name, |report| part(bench, &origin, report));
-        }
+        report.part(bench, name, |report| part(bench, &origin, report));
     }
     Ok(report)
 }

@@ -52,9 +52,7 @@ pub(crate) fn measure(bench: &Bench) -> io::Result<Report> {
         ("sqlite", sqlite::over_http),
     ];
     for (name, part) in parts {
-        if bench.wants(name) {
-            report.part(name, |report| part(&run, report));
-        }
+        report.part(bench, name, |report| part(&run, report));
     }
     Ok(report)
 }

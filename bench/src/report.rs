@@ -6,6 +6,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
+use crate::bench::Bench;
 use crate::figure::{Figure, short};
 use crate::host::{self, Strangers};
 use crate::plot::Plot;
@@ -54,8 +55,17 @@ impl Report {
         }
     }
 
-    /// Measures a part, and who else was at work meanwhile. If it cannot be measured the others still are.
-    pub(crate) fn part(&mut self, name: &str, measure: impl FnOnce(&mut Self) -> io::Result<()>) {
+    /// Measures a part that is wanted, and who else was at work meanwhile. If it cannot be measured the others still
+    /// are.
+    pub(crate) fn part(
+        &mut self,
+        bench: &Bench,
+        name: &str,
+        measure: impl FnOnce(&mut Self) -> io::Result<()>,
+    ) {
+        if !bench.wants(name) {
+            return;
+        }
         let watched = Strangers::watch().and_then(|strangers| {
             measure(self)?;
             strangers.percent()
@@ -63,7 +73,7 @@ impl Report {
         progress("");
         match watched {
             Ok(percent) => self.strangers.push(format!("{name} {percent:.0} %")),
-            Err(error) => self.broken.push(format!("{name}: {error}")),
+            Err(error) => self.broken.push(format!("{name}: {error}{}", bench.last_words())),
         }
     }
 

@@ -70,14 +70,16 @@ pub(super) fn after_a_kill(run: &Run<'_>, report: &mut Report) -> io::Result<()>
 pub(super) fn held_session(run: &Run<'_>, report: &mut Report) -> io::Result<()> {
     let Run { bench, postgres, origin, .. } = *run;
     let minutes = bench.pick(0.75, 30.0);
-    let url = postgres.database("bench_held")?;
-    let beside = Service::start(bench, origin, &postgres.database("bench_beside")?, Carrier::NULL)?;
+    // Some 600 bytes a notification and a few GB of log; where the disk is full answers fail.
+    bench.needs_room(bench.pick(3, 20) << 30)?;
+    let [url, other] = [postgres.database(DATABASES[0])?, postgres.database(DATABASES[1])?];
+    let beside = Service::start(bench, origin, &other, Carrier::NULL)?;
     let service = Service::start(bench, origin, &url, Carrier::NULL)?;
-    let holder = Holder::start(postgres, "bench_held")?;
+    let holder = Holder::start(postgres, DATABASES[0])?;
     let turns = side_by_side(run, &service, &beside, Duration::from_secs_f64(minutes * 60.0))?;
     drop((service, beside));
     // What another replica accepts between the stop and the start.
-    fill(postgres, "bench_held", NORMAL, 1_000, 0)?;
+    fill(postgres, DATABASES[0], NORMAL, 1_000, 0)?;
     let restart = Instant::now();
     let service = Service::start(bench, origin, &url, Carrier::NULL)?;
     let ready = restart.elapsed();
@@ -91,7 +93,8 @@ pub(super) fn held_session(run: &Run<'_>, report: &mut Report) -> io::Result<()>
         return Err(io::Error::other("the session that was to be idle in a transaction has ended"));
     }
     let what = format!("idle-in-transaction session held {minutes} min: ");
-    judge(&what, &turns, report);
+    let size = |database| postgres.number(database, "SELECT pg_database_size(current_database())");
+    judge(&what, &turns, [size(DATABASES[0])?, size(DATABASES[1])?], report);
     report.figures.push(Figure::number(
         &format!("{what}ready to first claims after a restart"),
         Bound::AtMost(1.0),
@@ -106,18 +109,18 @@ pub(super) fn held_session(run: &Run<'_>, report: &mut Report) -> io::Result<()>
     Ok(())
 }
 
-fn judge(what: &str, turns: &[[Work; 2]], report: &mut Report) {
+fn judge(what: &str, turns: &[[Work; 2]], bytes: [f64; 2], report: &mut Report) {
     let last = &turns[turns.len().saturating_sub(LAST)..];
     let each = |side: usize| last.iter().map(|turn| turn[side].a_cpu_second()).collect::<Vec<_>>();
     let ratios: Vec<f64> =
         last.iter().map(|[held, beside]| held.a_cpu_second() / beside.a_cpu_second()).collect();
     report.sheets.push(Sheet {
         title: format!("A session idle in a transaction, the last {} turns", last.len()),
-        columns: vec!["database", "delivered per CPU second"],
+        columns: vec!["database", "delivered per CPU second", "size in the end, GB"],
         rows: vec![
-            vec!["with it".to_owned(), ranged(&each(0))],
-            vec!["without".to_owned(), ranged(&each(1))],
-            vec!["with it over without, ×".to_owned(), ranged(&ratios)],
+            vec!["with it".to_owned(), ranged(&each(0)), short(bytes[0] / 1e9)],
+            vec!["without".to_owned(), ranged(&each(1)), short(bytes[1] / 1e9)],
+            vec!["with it over without, ×".to_owned(), ranged(&ratios), short(bytes[0] / bytes[1])],
         ],
     });
     let [held, beside] =
@@ -149,6 +152,9 @@ impl Work {
         self.delivered / self.cpu_s
     }
 }
+
+/// The databases with the held session and without.
+const DATABASES: [&str; 2] = ["bench_held", "bench_beside"];
 
 /// Turns that are quoted, at the end of the half hour.
 const LAST: usize = 10;
