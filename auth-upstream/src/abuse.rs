@@ -3,7 +3,7 @@
 //! is guessed (registering, beginning at a social provider), address and network count alone, and the answer is 429.
 //!
 //! Beyond the free failures of a scope, one attempt is looked at after a wait that doubles with each further
-//! failure, up to 15 minutes. When failures in all pass their limit, every address has one free failure only.
+//! failure, up to 15 minutes. An attempt at which nobody could look, because the pool is away, is none. When failures in all pass their limit, every address has one free failure only.
 //!
 //! An honest user is not locked out by a stranger: who has signed in from a network before is counted there apart
 //! from everybody else, and refreshing a token asks none of this. The machine's own addresses count as accounts
@@ -70,6 +70,8 @@ pub(crate) struct Attempt {
     door: Door,
     /// The key under which the account's failures are counted; none where no account is named.
     account: Option<String>,
+    /// The attempt is the one that is looked at after a wait, and has begun the next one.
+    began_wait: bool,
     /// The keys of address and network, with what each has free.
     places: Vec<(String, u64)>,
     /// Remembers that this account was here.
@@ -116,7 +118,7 @@ impl Abuse {
     /// `None` when an attempt must wait: the client reads what a wrong guess reads. The account's count goes up
     /// before the guess is looked at, so that guesses at the same time are no way around it.
     pub(crate) async fn admit(&self, door: Door, visitor: &Visitor, who: &str) -> Option<Attempt> {
-        let (attempt, must_wait) = Box::pin(self.attempt(door, visitor, who)).await;
+        let (mut attempt, must_wait) = Box::pin(self.attempt(door, visitor, who)).await;
         if must_wait {
             return None;
         }
@@ -125,7 +127,8 @@ impl Abuse {
         if tries > self.limits.account {
             let wait = wait_after(tries - self.limits.account);
             // Of those who come at once when a wait ends, one is looked at.
-            return self.set_if_absent(&wait_key(account), wait).await.then_some(attempt);
+            attempt.began_wait = self.set_if_absent(&wait_key(account), wait).await;
+            return attempt.began_wait.then_some(attempt);
         }
         Some(attempt)
     }
@@ -134,21 +137,32 @@ impl Abuse {
     pub(crate) async fn admit_stranger(&self, door: Door, visitor: &Visitor) -> Option<Attempt> {
         let places = self.places(door, visitor);
         let must_wait = self.is_any_held(&places).await;
-        (!must_wait).then_some(Attempt { door, account: None, places, known: None })
+        (!must_wait).then_some(Attempt { door, account: None, began_wait: false, places, known: None })
+    }
+
+    /// Nobody could look at the guess: whoever is refused for that is not held back for it when the pool is there again.
+    pub(crate) async fn unseen(&self, attempt: Attempt) {
+        let Some(account) = attempt.account else { return };
+        if self.shared.decrement(&account).await.is_err() {
+            let _ = self.local.decrement(&account).await;
+        }
+        if attempt.began_wait {
+            self.delete(&wait_key(&account)).await;
+        }
     }
 
     /// The guess was wrong.
-    pub(crate) async fn failed(&self, attempt: Attempt) {
+    pub(crate) async fn failed(&self, attempt: &Attempt) {
         if attempt.places.is_empty() {
             return;
         }
         let all = format!("{PREFIX}:{}:all", attempt.door.name());
         let is_flood = self.count(&all, MINUTE).await > self.limits.all;
-        for (key, free) in attempt.places {
-            let free = if is_flood { free.min(1) } else { free };
-            let failures = self.count(&key, self.limits.window).await;
+        for (key, free) in &attempt.places {
+            let free = if is_flood { *free.min(&1) } else { *free };
+            let failures = self.count(key, self.limits.window).await;
             if failures >= free {
-                self.set_if_absent(&wait_key(&key), wait_after(failures - free)).await;
+                self.set_if_absent(&wait_key(key), wait_after(failures - free)).await;
             }
         }
     }
@@ -157,11 +171,7 @@ impl Abuse {
     /// has an account, too.
     pub(crate) async fn succeeded(&self, attempt: Attempt) {
         let keys = attempt.account.into_iter().flat_map(|account| [wait_key(&account), account]);
-        let forgiven = join_all(keys.map(async |key| {
-            if self.shared.delete(&key).await.is_err() {
-                let _ = self.local.delete(&key).await;
-            }
-        }));
+        let forgiven = join_all(keys.map(async |key| self.delete(&key).await));
         let remembered = async {
             if let Some(known) = attempt.known {
                 // Best effort: without the cache a user is a stranger next time.
@@ -184,7 +194,9 @@ impl Abuse {
         let account = format!("{PREFIX}:{}:{digest}", door.name());
         let Some(address) = address(visitor) else {
             let must_wait = self.is_held(&account).await;
-            return (Attempt { door, account: Some(account), places: Vec::new(), known: None }, must_wait);
+            let attempt =
+                Attempt { door, account: Some(account), began_wait: false, places: Vec::new(), known: None };
+            return (attempt, must_wait);
         };
         let network = network(address);
         let known = format!("{PREFIX}:known:{digest}:{network}");
@@ -196,10 +208,16 @@ impl Abuse {
         // Whoever knows the password and not the code may be anybody, from wherever they signed in.
         let counts_alone = !matches!(door, Door::Confirm | Door::Factor);
         if counts_alone && found.is_some() {
-            let attempt = Attempt { door, account: Some(apart), places: Vec::new(), known: Some(known) };
+            let attempt = Attempt {
+                door,
+                account: Some(apart),
+                began_wait: false,
+                places: Vec::new(),
+                known: Some(known),
+            };
             return (attempt, apart_waits);
         }
-        let attempt = Attempt { door, account: Some(account), places, known: Some(known) };
+        let attempt = Attempt { door, account: Some(account), began_wait: false, places, known: Some(known) };
         (attempt, account_waits || place_waits)
     }
 
@@ -220,6 +238,12 @@ impl Abuse {
         match self.shared.increment(key, window).await {
             Ok(count) => count,
             Err(CacheError::Unavailable) => self.local.increment(key, window).await.unwrap_or(0),
+        }
+    }
+
+    async fn delete(&self, key: &str) {
+        if self.shared.delete(key).await.is_err() {
+            let _ = self.local.delete(key).await;
         }
     }
 

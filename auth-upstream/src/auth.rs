@@ -78,9 +78,10 @@ impl Auth {
         match outcome.as_ref().map_err(Problem::code) {
             Ok(_) | Err(Code::ChallengeRequired) => self.abuse.succeeded(attempt).await,
             Err(code) if code == silent => {
-                self.abuse.failed(attempt).await;
+                self.abuse.failed(&attempt).await;
                 self.pace.note(door, began.elapsed());
             }
+            Err(code) if code.status().is_server_error() => self.abuse.unseen(attempt).await,
             Err(_) => {}
         }
         outcome

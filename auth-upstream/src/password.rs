@@ -46,10 +46,13 @@ impl Auth {
             return;
         };
         // Every mail counts, wanted or not.
-        self.abuse.failed(attempt).await;
+        self.abuse.failed(&attempt).await;
         if let Err(fault) = self.pool.forgot_password(email).await {
             // Logs what concerns every address alike; that there is no such user is nobody's business.
-            let _ = fault.problem(Operation::ForgotPassword);
+            let problem = fault.problem(Operation::ForgotPassword);
+            if problem.code().status().is_server_error() {
+                self.abuse.unseen(attempt).await;
+            }
         }
     }
 

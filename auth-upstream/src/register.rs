@@ -77,7 +77,7 @@ impl Auth {
     ) -> Result<SignedIn, Problem> {
         let attempt = self.admit_stranger(Door::Register, visitor).await?;
         // Every registration counts, whatever becomes of it: each costs a hash, a mail and a profile.
-        self.abuse.failed(attempt).await;
+        self.abuse.failed(&attempt).await;
         let guard = self.lock_address(&registration.email).await?;
         let outcome = self.register_locked(visitor, registration).await;
         guard.release().await;

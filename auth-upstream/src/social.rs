@@ -155,7 +155,7 @@ impl Auth {
         let attempt = self.admit_stranger(Door::Social, visitor).await?;
         let outcome = self.social_token(visitor, social, callback).await;
         if outcome.is_err() {
-            self.abuse.failed(attempt).await;
+            self.abuse.failed(&attempt).await;
         }
         outcome
     }

@@ -201,6 +201,18 @@ impl Cache {
         }
     }
 
+    /// Counts one less, within the window that the first one began; a count that is forgotten stays so.
+    ///
+    /// # Errors
+    /// As [`Cache::increment`].
+    pub async fn decrement(&self, key: &str) -> Result<(), CacheError> {
+        let key = self.key(key);
+        match &self.0.store {
+            Store::Memory(memory) => memory.decrement(&key),
+            Store::Redis(redis) => redis.decrement(&key).await,
+        }
+    }
+
     /// Takes a lock that ends by itself after `ttl`; `None` if another holds it. It saves work and is no proof:
     /// who outlives its `ttl` holds it no longer, so what must happen once is decided in the database.
     ///

@@ -14,7 +14,7 @@ fn from(address: &str) -> Visitor {
 /// One wrong guess; whether it was looked at.
 async fn guess(abuse: &Abuse, address: &str, who: &str) -> bool {
     let Some(attempt) = abuse.admit(Door::Password, &from(address), who).await else { return false };
-    abuse.failed(attempt).await;
+    abuse.failed(&attempt).await;
     true
 }
 
@@ -86,6 +86,30 @@ async fn a_flood_leaves_those_alone_who_never_failed() {
     }
     assert!(!guess(&abuse, "10.3.0.1", "new@example.com").await);
     assert!(guess(&abuse, "10.77.0.1", "new@example.com").await);
+}
+
+#[tokio::test]
+async fn what_nobody_could_look_at_does_not_count() {
+    let (abuse, clock) = at_the_door(AbuseLimits::default());
+    let who = "ada@example.com";
+    let unseen = async || {
+        let attempt = abuse.admit(Door::Password, &from("10.0.0.1"), who).await.expect("not held back");
+        abuse.unseen(attempt).await;
+    };
+    for _ in 0..20 {
+        unseen().await;
+    }
+    for _ in 0..5 {
+        assert!(guess(&abuse, "10.0.0.1", who).await, "all that are free still are");
+    }
+    for _ in 0..20 {
+        unseen().await;
+    }
+    for seconds in [1, 2] {
+        assert!(guess(&abuse, "10.0.0.1", who).await, "after the wait, which is as long as it was");
+        assert!(!guess(&abuse, "10.0.0.1", who).await, "within {seconds} s");
+        clock.advance(Duration::from_secs(seconds));
+    }
 }
 
 #[tokio::test]

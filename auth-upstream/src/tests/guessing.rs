@@ -8,7 +8,7 @@ use crate::challenge::Answer;
 use crate::pool::PoolChallenge;
 use crate::register::Confirmation;
 use crate::testing::social::{begin, callback, land};
-use crate::testing::{Fixture, Wish, registration};
+use crate::testing::{Failure, Fixture, Wish, email, login, registration};
 
 const ADA: &str = "ada@example.com";
 
@@ -127,4 +127,48 @@ async fn a_second_factor_is_guessed_at_a_few_times_however_often_the_sign_in_beg
         bodies.insert(refused.render("id").body);
     }
     assert_eq!((bodies.len(), fixture.pool.count("RespondToAuthChallenge")), (1, 6));
+}
+
+#[tokio::test]
+async fn an_outage_of_the_pool_is_not_held_against_those_who_tried() {
+    let fixture = Fixture::new().await;
+    fixture.pool.add_user(ADA, "Password-1", true);
+    let login = login(ADA, "Password-1");
+    for _ in 0..3 {
+        fixture
+            .pool
+            .script
+            .add("InitiateAuth", Failure { status: 500, name: "InternalErrorException", message: "x" });
+    }
+    for _ in 0..12 {
+        let refused = fixture.auth.login(&from("192.0.2.1"), &login).await.expect_err("away");
+        assert_eq!(refused.code(), Code::Unavailable, "and not that the password is wrong");
+    }
+    fixture.clock.advance(std::time::Duration::from_secs(1));
+    fixture.auth.login(&from("192.0.2.1"), &login).await.expect("as soon as the pool is there again");
+}
+
+#[tokio::test]
+async fn a_code_that_could_not_be_sent_does_not_count() {
+    let fixture = Fixture::new().await;
+    fixture.pool.add_user(ADA, "Password-1", true);
+    let ask = async || {
+        let asked = fixture.auth.forgot_password(from("192.0.2.1"), email(ADA));
+        asked.expect("there is room").await.expect("no panic");
+    };
+    for _ in 0..3 {
+        fixture
+            .pool
+            .script
+            .add("ForgotPassword", Failure { status: 500, name: "InternalErrorException", message: "x" });
+    }
+    for _ in 0..12 {
+        ask().await;
+    }
+    fixture.clock.advance(std::time::Duration::from_secs(1));
+    let before = fixture.pool.count("ForgotPassword");
+    for _ in 0..8 {
+        ask().await;
+    }
+    assert_eq!(fixture.pool.count("ForgotPassword"), before + 6, "five are free, one opens the wait");
 }

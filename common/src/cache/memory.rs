@@ -82,18 +82,16 @@ impl Memory {
         state.entries.get(key).is_some_and(|entry| *entry.value == *value) && state.remove(key).is_some()
     }
 
-    /// Counts are kept as decimal text, as Redis keeps them.
     pub(super) fn increment(&self, key: &str, ttl: Duration) -> Result<u64, CacheError> {
         let (mut state, now) = self.fresh();
-        let (count, due) = match state.entries.get(key) {
-            None => (0, now.plus(ttl)),
-            Some(entry) => {
-                let text = std::str::from_utf8(&entry.value).ok();
-                (text.and_then(|text| text.parse().ok()).ok_or(CacheError::Unavailable)?, entry.due.0)
-            }
-        };
-        let count: u64 = count + 1;
-        self.put(&mut state, key, count.to_string().as_bytes(), due).map(|()| count)
+        let (count, due) = state.count(key)?.unwrap_or_else(|| (0, now.plus(ttl)));
+        self.put(&mut state, key, (count + 1).to_string().as_bytes(), due).map(|()| count + 1)
+    }
+
+    pub(super) fn decrement(&self, key: &str) -> Result<(), CacheError> {
+        let (mut state, _) = self.fresh();
+        let Some((count, due)) = state.count(key)? else { return Ok(()) };
+        self.put(&mut state, key, count.saturating_sub(1).to_string().as_bytes(), due)
     }
 
     /// The state without what is due by now.
@@ -132,6 +130,13 @@ fn cost(key: &str, value: &[u8]) -> usize {
 // === impl State ===
 
 impl State {
+    /// What is counted, as decimal text as Redis keeps it, and when it is due.
+    fn count(&self, key: &str) -> Result<Option<(u64, Timestamp)>, CacheError> {
+        let Some(entry) = self.entries.get(key) else { return Ok(None) };
+        let count = std::str::from_utf8(&entry.value).ok().and_then(|text| text.parse().ok());
+        count.map(|count| Some((count, entry.due.0))).ok_or(CacheError::Unavailable)
+    }
+
     fn remove(&mut self, key: &str) -> Option<Entry> {
         let entry = self.entries.remove(key)?;
         self.due.remove(&entry.due);

@@ -27,6 +27,10 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(1);
 const INCREMENT: &str = "local n = redis.call('INCR', KEYS[1]) \
                          if n == 1 then redis.call('PEXPIRE', KEYS[1], ARGV[1]) end return n";
 
+/// A count that is forgotten would come back without an end, and none is below zero.
+const DECREMENT: &str = "local n = redis.call('GET', KEYS[1]) \
+                         if n and n ~= '0' then return redis.call('DECR', KEYS[1]) end return 0";
+
 const DELETE_IF_EQUAL: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] \
                                then return redis.call('DEL', KEYS[1]) end return 0";
 
@@ -44,6 +48,7 @@ pub(super) struct Redis {
     breaker: Breaker,
     link: Mutex<Option<Connecting>>,
     increment: Script,
+    decrement: Script,
     delete_if_equal: Script,
 }
 
@@ -70,6 +75,7 @@ impl Redis {
             breaker: Breaker::default(),
             link: Mutex::default(),
             increment: Script::new(INCREMENT),
+            decrement: Script::new(DECREMENT),
             delete_if_equal: Script::new(DELETE_IF_EQUAL),
         }
     }
@@ -159,6 +165,11 @@ impl Redis {
         let mut script = self.increment.key(key);
         script.arg(millis(ttl));
         self.call(async |mut link| script.invoke_async(&mut link).await).await
+    }
+
+    pub(super) async fn decrement(&self, key: &str) -> Result<(), CacheError> {
+        let script = self.decrement.key(key);
+        self.call(async |mut link| script.invoke_async::<i64>(&mut link).await).await.map(drop)
     }
 
     pub(super) async fn delete_if_equal(&self, key: &str, value: &[u8]) -> Result<bool, CacheError> {

@@ -71,8 +71,18 @@ async fn counts_miss_none_and_the_window_does_not_move() {
         let mut counts: Vec<u64> = counts.into_iter().map(|count| count.expect("no panic")).collect();
         counts.sort_unstable();
         assert_eq!(counts, (1..=32).collect::<Vec<u64>>(), "{url}");
+        cache.decrement("n").await.expect("counted");
+        assert_eq!(cache.increment("n", MINUTE).await, Ok(32), "{url}: one less and one more");
+        cache.increment("few", MINUTE).await.expect("counted");
+        for _ in 0..3 {
+            cache.decrement("few").await.expect("counted");
+        }
+        assert_eq!(cache.increment("few", MINUTE).await, Ok(1), "{url}: none is below zero");
+        cache.decrement("nothing").await.expect("counted");
+        assert_eq!(cache.get("nothing").await, Ok(None), "{url}: it would have no end");
         cache.set("text", b"not a number", MINUTE).await.expect("set");
         assert_eq!(cache.increment("text", MINUTE).await, Err(CacheError::Unavailable), "{url}");
+        assert_eq!(cache.decrement("text").await, Err(CacheError::Unavailable), "{url}");
         cache.ping().await.expect("a refused command does not break the cache");
     }
 }
@@ -86,6 +96,7 @@ async fn everything_is_forgotten_in_time() {
         assert!(cache.set_if_absent("b", b"1", short).await.expect("set"));
         cache.increment("n", short).await.expect("counted");
         cache.increment("n", MINUTE).await.expect("counted");
+        cache.decrement("n").await.expect("counted");
         let lock = cache.lock("l", short).await.expect("answers").expect("free");
         let start = Instant::now();
         while cache.get("a").await != Ok(None) || start.elapsed() < short * 2 {

@@ -97,18 +97,20 @@ fn spawn(folder: &Path, arguments: &[String]) -> Child {
 async fn works(cache: &Cache) -> Result<(), CacheError> {
     for n in 0..20_u8 {
         let key = format!("key-{n}");
-        cache.set(&key, &[n], MINUTE).await?;
-        assert_eq!(cache.take(&key).await?, Some(vec![n]));
-        assert_eq!(cache.increment(&format!("count-{key}"), MINUTE).await? % 1000, 1);
-        let lock = cache.lock(&key, MINUTE).await?.expect("free");
-        assert!(cache.lock(&key, MINUTE).await?.is_none());
-        lock.release().await;
+        // Before any other script: a server that has been restarted has not seen it.
         let (lock, kept) = cache.lock_and_get(&format!("lock-{key}"), MINUTE, [&key, "nothing"]).await?;
         assert_eq!(kept, [None, None]);
         lock.expect("free").release_after(&[(&key, &[n], MINUTE), ("another", &[n], MINUTE)]).await?;
         let (lock, kept) = cache.lock_and_get(&format!("lock-{key}"), MINUTE, [&key, "another"]).await?;
         assert_eq!(kept, [Some(vec![n]), Some(vec![n])]);
         lock.expect("given back").release().await;
+        assert_eq!(cache.take(&key).await?, Some(vec![n]));
+        assert_eq!(cache.increment(&format!("count-{key}"), MINUTE).await? % 1000, 1);
+        cache.decrement(&format!("count-{key}")).await?;
+        let lock = cache.lock(&key, MINUTE).await?.expect("free");
+        assert!(cache.lock(&key, MINUTE).await?.is_none());
+        lock.release().await;
+        cache.set(&key, &[n], MINUTE).await?;
         assert!(cache.delete(&key).await?);
         assert!(cache.delete(&format!("count-{key}")).await?);
     }
