@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
-use sqlx::{ConnectOptions, SqlitePool, Transaction};
+use sqlx::{ConnectOptions, Connection as _, SqliteConnection, SqlitePool, Transaction};
 
 use super::{Options, label, postgres};
 use crate::exit::Exit;
@@ -73,6 +73,14 @@ fn pool(connections: u32, acquire_timeout: Duration) -> SqlitePoolOptions {
         .idle_timeout(None)
         .max_lifetime(None)
         .test_before_acquire(false)
+        .before_acquire(|connection, _| Box::pin(async move { Ok(!is_astray(connection)) }))
+}
+
+/// Whether the driver still counts a transaction on a connection that nobody holds. SQLite has ended it by itself, as it
+/// does where the disk is full or fails (sqlite.org/lang_transaction.html, 3.1); the driver's own end of it has failed,
+/// and every later one would be refused, after there is room again too.
+fn is_astray(connection: &SqliteConnection) -> bool {
+    connection.is_in_transaction()
 }
 
 /// Makes the file, readable by its owner alone, and the folder it stands in. SQLite gives its log the same mode.

@@ -201,6 +201,32 @@ async fn readers_see_what_is_committed_and_cannot_write() {
 }
 
 #[tokio::test]
+async fn what_a_full_disk_has_ended_is_begun_anew_once_there_is_room() {
+    let test = testing::sqlite().await;
+    test.database.migrate(&FIRST).await.expect("migrated");
+    let Database::Sqlite(sqlite) = &test.database else { panic!("SQLite") };
+    // As many pages as there are: SQLite answers as it does where the disk has no more. A new connection knows no limit.
+    sqlx::query("PRAGMA max_page_count = 1").execute(&sqlite.writer).await.expect("limited");
+    let insert = "INSERT INTO first_note (id, text) VALUES (?1, hex(zeroblob(4096)))";
+    let mut transaction = sqlite.begin().await.expect("begins");
+    let mut id = 0;
+    let error = loop {
+        id += 1;
+        match sqlx::query(insert).bind(id).execute(&mut *transaction).await {
+            Ok(_) => assert!(id < 1_000, "the file grows"),
+            Err(error) => break error,
+        }
+    };
+    assert!(is_unavailable(&error), "{error}");
+    drop(transaction);
+    let mut transaction = sqlite.begin().await.expect("begins");
+    sqlx::query(insert).bind(1).execute(&mut *transaction).await.expect("there is room");
+    transaction.commit().await.expect("committed");
+    let count = sqlx::query_scalar::<_, i64>("SELECT count(*) FROM first_note").fetch_one(&sqlite.readers);
+    assert_eq!(count.await.expect("reads"), 1, "what was under way is undone, and what came later is there");
+}
+
+#[tokio::test]
 async fn a_pool_outlives_the_loss_of_its_connections() {
     let test = testing::postgres().await;
     let Database::Postgres(pool) = &test.database else { panic!("PostgreSQL") };

@@ -96,6 +96,47 @@ async fn a_row_whose_result_is_refused_is_taken_over() {
     }
 }
 
+/// From now on the store has no room for more, until what is returned is executed.
+async fn fill(database: &Database) -> &'static str {
+    match database {
+        Database::Postgres(_) => {
+            let sql = "CREATE FUNCTION no_room() RETURNS trigger LANGUAGE plpgsql AS
+                    $$ BEGIN RAISE 'no room' USING ERRCODE = 'disk_full'; END $$;
+                CREATE TRIGGER fills BEFORE INSERT ON notify_record FOR EACH ROW EXECUTE FUNCTION no_room()";
+            execute(database, sql).await;
+            "DROP TRIGGER fills ON notify_record"
+        }
+        Database::Sqlite(_) => {
+            execute(database, "PRAGMA max_page_count = 1").await;
+            "PRAGMA max_page_count = 1000000"
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_full_disk_refuses_and_loses_nothing_and_is_forgotten_once_there_is_room() {
+    for (store, test) in stores().await {
+        let mut rig = Rig::new(&store, &clock(), 500).await;
+        let end = fill(&test.database).await;
+        // What room is left in the pages that there are is still given.
+        let mut accepted = Vec::new();
+        let refused = loop {
+            match rig.submit(draft(Priority::Normal), None).await {
+                Ok(answer) => accepted.push(answer.id),
+                Err(problem) => break problem,
+            }
+        };
+        assert_eq!((refused.code(), accepted.len() < 500), (Code::Unavailable, true));
+        execute(&test.database, end).await;
+        rig.workers.step().await.expect("renews");
+        accepted.push(rig.accept(Priority::Normal).await);
+        while rig.step().await > 0 {}
+        for id in &accepted {
+            assert_eq!(rig.view(*id).await["status"], "SENT", "{}", test.url);
+        }
+    }
+}
+
 /// While it lives no result is written.
 enum Held {
     Postgres(Transaction<'static, Postgres>),
