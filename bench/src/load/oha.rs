@@ -59,3 +59,36 @@ fn read(said: &Value, asked: u64, body: &str) -> Paced {
     }
     Paced { asked, requests, failed, percentiles }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// What oha 1.16 tells of a load with answers of two bytes, as far as it is read.
+    fn told(statuses: &Value, errors: &Value, bytes: u64) -> Paced {
+        let said = json!({
+            "summary": {"totalData": bytes},
+            "latencyPercentiles": {"p99.9": 0.016, "p50": 0.000_5, "p99.99": null},
+            "statusCodeDistribution": statuses,
+            "errorDistribution": errors,
+        });
+        read(&said, 12, "ok")
+    }
+
+    #[test]
+    fn what_was_under_way_in_the_end_has_not_failed() {
+        let seen = told(&json!({"200": 10}), &json!({"aborted due to deadline": 2}), 20);
+        assert_eq!((seen.asked, seen.requests, seen.failed), (12, 10, 0));
+        assert_eq!(seen.percentiles, [(50.0, 0.5), (99.9, 16.0)], "milliseconds, the lowest first");
+    }
+
+    #[test]
+    fn what_is_wrong_or_has_no_answer_has_failed() {
+        let failed = |statuses, errors, bytes| told(&statuses, &errors, bytes).failed;
+        assert_eq!(failed(json!({"200": 9, "503": 2}), json!({"connection refused": 1}), 30), 3);
+        assert_eq!(failed(json!({"200": 10}), json!({}), 30), 10, "the bodies are not the right one");
+        assert_eq!(failed(json!({}), json!({}), 0), 1, "nothing was answered");
+    }
+}
