@@ -3,7 +3,8 @@
 //! is guessed (registering, beginning at a social provider), address and network count alone, and the answer is 429.
 //!
 //! Beyond the free failures of a scope, one attempt is looked at after a wait that doubles with each further
-//! failure, up to 15 minutes. An attempt at which nobody could look, because the pool is away, is none. When failures in all pass their limit, every address has one free failure only.
+//! failure, up to 15 minutes. When failures in all pass their limit, every address has one free failure only. An
+//! attempt at which nobody could look, because the pool is away or asks for fewer calls, is none of the account's.
 //!
 //! An honest user is not locked out by a stranger: who has signed in from a network before is counted there apart
 //! from everybody else, and refreshing a token asks none of this. The machine's own addresses count as accounts

@@ -81,7 +81,7 @@ impl Auth {
                 self.abuse.failed(&attempt).await;
                 self.pace.note(door, began.elapsed());
             }
-            Err(code) if code.status().is_server_error() => self.abuse.unseen(attempt).await,
+            Err(code) if is_unseen(code) => self.abuse.unseen(attempt).await,
             Err(_) => {}
         }
         outcome
@@ -95,6 +95,11 @@ impl Auth {
             Problem::new(Code::RateLimited).retry_after(HELD_S)
         })
     }
+}
+
+/// Whether nobody looked at a guess that ended so: the pool is away, or asks for fewer calls.
+pub(crate) fn is_unseen(code: Code) -> bool {
+    code == Code::RateLimited || code.status().is_server_error()
 }
 
 /// The cache is away: what needs it says so, within its deadline.

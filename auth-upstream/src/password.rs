@@ -7,7 +7,7 @@ use tokio::task::JoinHandle;
 
 use crate::abuse::Door;
 use crate::audit::Act;
-use crate::auth::{Auth, Visitor};
+use crate::auth::{Auth, Visitor, is_unseen};
 use crate::email::Email;
 use crate::pool::fault::Operation;
 
@@ -50,7 +50,7 @@ impl Auth {
         if let Err(fault) = self.pool.forgot_password(email).await {
             // Logs what concerns every address alike; that there is no such user is nobody's business.
             let problem = fault.problem(Operation::ForgotPassword);
-            if problem.code().status().is_server_error() {
+            if is_unseen(problem.code()) {
                 self.abuse.unseen(attempt).await;
             }
         }

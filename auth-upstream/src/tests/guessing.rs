@@ -130,22 +130,26 @@ async fn a_second_factor_is_guessed_at_a_few_times_however_often_the_sign_in_beg
 }
 
 #[tokio::test]
-async fn an_outage_of_the_pool_is_not_held_against_those_who_tried() {
-    let fixture = Fixture::new().await;
-    fixture.pool.add_user(ADA, "Password-1", true);
-    let login = login(ADA, "Password-1");
-    for _ in 0..3 {
-        fixture
-            .pool
-            .script
-            .add("InitiateAuth", Failure { status: 500, name: "InternalErrorException", message: "x" });
+async fn a_pool_that_did_not_look_is_not_held_against_those_who_tried() {
+    // One that is away is asked three times and then left alone.
+    let rows = [
+        (503, "ServiceUnavailableException", 3, Code::Unavailable),
+        (400, "TooManyRequestsException", 12, Code::RateLimited),
+    ];
+    for (status, name, times, expected) in rows {
+        let fixture = Fixture::new().await;
+        fixture.pool.add_user(ADA, "Password-1", true);
+        let login = login(ADA, "Password-1");
+        for _ in 0..times {
+            fixture.pool.script.add("InitiateAuth", Failure { status, name, message: "x" });
+        }
+        for _ in 0..12 {
+            let refused = fixture.auth.login(&from("192.0.2.1"), &login).await.expect_err(name);
+            assert_eq!(refused.code(), expected, "and not that the password is wrong");
+        }
+        fixture.clock.advance(std::time::Duration::from_secs(1));
+        fixture.auth.login(&from("192.0.2.1"), &login).await.expect("as soon as the pool looks again");
     }
-    for _ in 0..12 {
-        let refused = fixture.auth.login(&from("192.0.2.1"), &login).await.expect_err("away");
-        assert_eq!(refused.code(), Code::Unavailable, "and not that the password is wrong");
-    }
-    fixture.clock.advance(std::time::Duration::from_secs(1));
-    fixture.auth.login(&from("192.0.2.1"), &login).await.expect("as soon as the pool is there again");
 }
 
 #[tokio::test]
