@@ -159,10 +159,14 @@ impl Submission {
 impl Clerk {
     async fn write(self: &Arc<Self>, batch: Vec<Submission>) {
         let worker = self.0.workers.current();
+        let precedence = self.0.board.precedence();
+        let entering = precedence.enter(batch.iter().map(|submission| submission.record.lane.priority));
         let placed = self.place(batch, &worker);
         let count = placed.rows.len();
         self.0.metrics.batch(count);
-        match self.0.store.accept(&placed.rows).await {
+        let outcome = self.0.store.accept(&placed.rows).await;
+        drop(entering);
+        match outcome {
             Ok(refused) => self.committed(placed, &refused, &worker),
             Err(StoreError::Refused(error)) if count > 1 => {
                 tracing::warn!(%error, rows = count, "a batch was refused; writing its rows one by one");

@@ -114,7 +114,7 @@ impl App {
         let means = Means {
             recent: Recent::new(clock.clone()),
             sequence: Arc::new(Sequence::new(clock.clone())),
-            board: Arc::new(Board::new(config.queue.permits)),
+            board: Arc::new(Board::new(config.queue.permits, clock.clone())),
             metrics: Metrics::new(),
             store,
             clock,

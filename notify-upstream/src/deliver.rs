@@ -148,7 +148,7 @@ impl Courier {
             content: &content,
             created_at: record.created_at,
             expires_at: record.expires_at,
-            urgent: record.lane.priority <= crate::notification::Priority::High,
+            urgent: record.lane.priority.is_urgent(),
             unsubscribe: settings.unsubscribe,
         };
         let pass = match attempt.unless_stopped(self.turn(attempt, &message, &settings)).await {

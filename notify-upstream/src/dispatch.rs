@@ -9,6 +9,7 @@ mod finisher;
 mod gate;
 mod permit;
 mod plan;
+mod precedence;
 mod runner;
 mod signal;
 mod whole_look;
@@ -25,6 +26,7 @@ pub use finisher::{Ended, Ending, Finisher};
 pub use gate::{Gate, GateState};
 pub use permit::{Permit, Permits};
 pub use plan::{Sight, Turn, plan};
+pub use precedence::{Entering, Precedence};
 pub use runner::{Job, Runner};
 pub use signal::{Ear, Voice};
 pub use worker::{LeaseTime, Worker, Workers};
@@ -39,8 +41,8 @@ use whole_look::WholeLook;
 
 /// Most rows of one claim. Each claim waits for the disk, and for the answer.
 const CLAIM: usize = 500;
-/// Most while CRITICAL and HIGH come: what a claim has brought is in their way.
-const CLAIM_BESIDE_URGENT: usize = 200;
+/// Most rows of one statement while CRITICAL and HIGH come: it is in their way, and so is what it has brought.
+const BESIDE_URGENT: usize = 128;
 /// Most claims of one pass, so that a pass ends.
 const CLAIMS_PER_PASS: usize = 64;
 /// A transaction of another replica that commits this long after it took its orders is seen with the next look; one that
@@ -59,13 +61,12 @@ pub struct Dispatcher {
     clock: Clock,
     workers: Arc<Workers>,
     desk: Arc<Desk>,
+    precedence: Arc<Precedence>,
     runner: Arc<Runner>,
     metrics: Metrics,
     gate: Gate,
     lanes: [LaneState; Lane::PER_CHANNEL],
     surveys: u32,
-    /// How many CRITICAL and HIGH had come at the last survey, and at the one before.
-    urgent: [u64; 2],
     /// What the store was last told of where each lane begins.
     kept: [Order; Lane::PER_CHANNEL],
     whole_look: WholeLook,
@@ -116,12 +117,12 @@ impl Dispatcher {
             clock: means.clock.clone(),
             workers: Arc::clone(&means.workers),
             desk: Arc::clone(means.board.desk(channel)),
+            precedence: Arc::clone(means.board.precedence()),
             runner: Arc::clone(&means.runner),
             metrics: means.metrics.clone(),
             gate: Gate::new(means.clock.clone()),
             lanes: [LaneState::default(); Lane::PER_CHANNEL],
             surveys: 0,
-            urgent: [0; 2],
             kept: [0; Lane::PER_CHANNEL],
             whole_look: WholeLook::new(&means.store, &means.board),
             recent: Arc::clone(&means.recent),
@@ -169,7 +170,6 @@ impl Dispatcher {
         }
         let found = self.store.survey(&self.marks(None), &self.workers.dead()).await?;
         self.surveys = self.surveys.wrapping_add(1);
-        self.urgent = [self.desk.urgent(), self.urgent[0]];
         let (recent, settled) = (self.place_before(LATE_COMMIT), self.place_before(SETTLED));
         for survey in found {
             let state = &mut self.lanes[survey.lane.index()];
@@ -292,9 +292,8 @@ impl Dispatcher {
         Ok(claimed)
     }
 
-    /// Fewer while something urgent has come since the survey before the last, which was a second or two ago.
     fn most_of_a_claim(&self) -> usize {
-        if self.desk.urgent() == self.urgent[1] { CLAIM } else { CLAIM_BESIDE_URGENT }
+        if self.precedence.is_reckoned_with() { BESIDE_URGENT } else { CLAIM }
     }
 
     /// The lane whose turn it is, with at most so many permits for it.
@@ -315,6 +314,7 @@ impl Dispatcher {
         lane: Lane,
         permits: Vec<Permit>,
     ) -> Result<(Vec<Job>, Option<u64>), StoreError> {
+        self.precedence.make_way(lane.priority).await;
         let began = self.clock.now();
         // After the permits were taken: those of what was handed back are free only when its place is noted.
         self.step_back_for_moved();
@@ -338,6 +338,7 @@ impl Dispatcher {
         };
         self.gate.note_claim(self.clock.now().since(began));
         let (count, wanted) = (rows.len(), permits.len());
+        self.precedence.note(lane.priority, count);
         let state = &mut self.lanes[lane.index()];
         if let Some(last) = rows.last() {
             // Others may share the last one's place, which the next claim then begins at.

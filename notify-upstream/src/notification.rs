@@ -103,6 +103,12 @@ impl Priority {
         }
     }
 
+    /// Whether somebody waits for it: everything else makes way.
+    #[must_use]
+    pub const fn is_urgent(self) -> bool {
+        matches!(self, Self::Critical | Self::High)
+    }
+
     /// Position in [`Priority::ALL`].
     #[must_use]
     pub const fn index(self) -> usize {

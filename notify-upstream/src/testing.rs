@@ -150,7 +150,8 @@ impl Rig {
     ) -> Self {
         let (store, clock, script) = (store.clone(), clock.clone(), script.clone());
         let workers = Workers::start(store.clone(), clock.clone(), LeaseTime::Own).await.expect("registers");
-        let (board, metrics, stop) = (Arc::new(Board::new([permits; 3])), Metrics::new(), Shutdown::new());
+        let board = Arc::new(Board::new([permits; 3], clock.clone()));
+        let (metrics, stop) = (Metrics::new(), Shutdown::new());
         let (ended, over) = mpsc::unbounded_channel();
         let suppression = Arc::new(Suppression::new(store.clone(), clock.clone()));
         let templates = Arc::new(ArcSwap::from_pointee(templates()));

@@ -1,16 +1,19 @@
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{Notify, Semaphore, watch};
 
-use super::{GateState, Permit, Permits};
+use postern_common::Clock;
+
+use super::{GateState, Permit, Permits, Precedence};
 use crate::notification::{Channel, Lane, Order, Priority};
 
 /// What acceptance and dispatch of this process know of each other: one desk a channel.
 #[derive(Debug)]
 pub struct Board {
     desks: [Arc<Desk>; 3],
+    precedence: Arc<Precedence>,
     /// What the other replicas are to be told: lanes and the lowest place in each.
     pub(super) news: watch::Sender<BTreeMap<i16, Order>>,
     /// Whose turn it is to look at its lanes from their beginning: one channel at a time, so that the queue's connections
@@ -26,8 +29,6 @@ pub struct Desk {
     waiting: Mutex<[Waiting; Lane::PER_CHANNEL]>,
     moved: Mutex<[Option<Order>; Lane::PER_CHANNEL]>,
     gate: AtomicU8,
-    /// How many CRITICAL and HIGH have come.
-    urgent: AtomicU64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -43,15 +44,25 @@ struct Waiting {
 impl Board {
     /// Desks with so many permits each.
     #[must_use]
-    pub fn new(permits: [usize; 3]) -> Self {
-        let desks = permits.map(|permits| Arc::new(Desk::new(permits)));
-        Self { desks, news: watch::Sender::new(BTreeMap::new()), whole_looks: Arc::new(Semaphore::new(1)) }
+    pub fn new(permits: [usize; 3], clock: Clock) -> Self {
+        Self {
+            desks: permits.map(|permits| Arc::new(Desk::new(permits))),
+            precedence: Arc::new(Precedence::new(clock)),
+            news: watch::Sender::new(BTreeMap::new()),
+            whole_looks: Arc::new(Semaphore::new(1)),
+        }
     }
 
     /// The desk of a channel.
     #[must_use]
     pub fn desk(&self, channel: Channel) -> &Arc<Desk> {
         &self.desks[channel.index()]
+    }
+
+    /// What is urgent, in any channel.
+    #[must_use]
+    pub fn precedence(&self) -> &Arc<Precedence> {
+        &self.precedence
     }
 }
 
@@ -65,7 +76,6 @@ impl Desk {
             waiting: Mutex::new([Waiting { some: true, signals: 0 }; Lane::PER_CHANNEL]),
             moved: Mutex::default(),
             gate: AtomicU8::new(0),
-            urgent: AtomicU64::new(0),
         }
     }
 
@@ -73,7 +83,6 @@ impl Desk {
     /// goes first is waiting, or no permit is free.
     #[must_use]
     pub fn lease(&self, lane: Lane) -> Option<Permit> {
-        self.note_urgent(lane);
         let blocked = lane.priority == Priority::Low && self.gate() != GateState::Open;
         let somebody_waits = {
             let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
@@ -93,23 +102,11 @@ impl Desk {
 
     /// Rows were left waiting in a lane.
     pub fn mark_waiting(&self, lane: Lane) {
-        self.note_urgent(lane);
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         waiting[lane.index()].some = true;
         waiting[lane.index()].signals += 1;
         drop(waiting);
         self.wake();
-    }
-
-    fn note_urgent(&self, lane: Lane) {
-        if matches!(lane.priority, Priority::Critical | Priority::High) {
-            self.urgent.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    /// How many CRITICAL and HIGH have come; whoever did not get a permit counts twice.
-    pub(super) fn urgent(&self) -> u64 {
-        self.urgent.load(Ordering::Relaxed)
     }
 
     /// A row was moved to this place, maybe below what the dispatcher has claimed already.
