@@ -41,8 +41,6 @@ use whole_look::WholeLook;
 
 /// Most rows of one claim. Each claim waits for the disk, and for the answer.
 const CLAIM: usize = 500;
-/// Most rows of one statement while CRITICAL and HIGH come: it is in their way, and so is what it has brought.
-const BESIDE_URGENT: usize = 128;
 /// Most claims of one pass, so that a pass ends.
 const CLAIMS_PER_PASS: usize = 64;
 /// A transaction of another replica that commits this long after it took its orders is seen with the next look; one that
@@ -267,7 +265,7 @@ impl Dispatcher {
             }
             // What nobody can carry stays where it is, in order and with its attempts; one goes to see.
             let most = match self.runner.standing(self.channel) {
-                Standing::Closed => self.most_of_a_claim(),
+                Standing::Closed => self.precedence.most(CLAIM),
                 Standing::Due => 1,
                 Standing::Open(_) => return Ok(claimed),
             };
@@ -290,10 +288,6 @@ impl Dispatcher {
         }
         self.desk.wake();
         Ok(claimed)
-    }
-
-    fn most_of_a_claim(&self) -> usize {
-        if self.precedence.is_reckoned_with() { BESIDE_URGENT } else { CLAIM }
     }
 
     /// The lane whose turn it is, with at most so many permits for it.

@@ -6,7 +6,7 @@ use futures_util::stream::FuturesUnordered;
 use postern_common::Clock;
 use tokio::sync::mpsc;
 
-use super::{BESIDE_URGENT, Board, Job, Means, Worker, Workers};
+use super::{Board, Job, Means, Worker, Workers};
 use crate::metrics::Metrics;
 use crate::notification::Channel;
 use crate::read::Recent;
@@ -70,7 +70,7 @@ impl Finisher {
         let (mut batch, mut writing) = (Vec::with_capacity(BATCH), FuturesUnordered::new());
         loop {
             tokio::select! {
-                count = ended.recv_many(&mut batch, self.most_of_a_batch()), if writing.len() < AT_ONCE => {
+                count = ended.recv_many(&mut batch, self.board.precedence().most(BATCH)), if writing.len() < AT_ONCE => {
                     if count == 0 {
                         break;
                     }
@@ -87,7 +87,7 @@ impl Finisher {
         let mut written = 0;
         loop {
             let mut batch = Vec::new();
-            let most = self.most_of_a_batch();
+            let most = self.board.precedence().most(BATCH);
             while let Some(ended) = (batch.len() < most).then(|| self.ended.try_recv().ok()).flatten() {
                 batch.push(ended);
             }
@@ -97,10 +97,6 @@ impl Finisher {
             written += batch.len();
             self.flush(batch).await;
         }
-    }
-
-    fn most_of_a_batch(&self) -> usize {
-        if self.board.precedence().is_reckoned_with() { BESIDE_URGENT } else { BATCH }
     }
 
     async fn flush(&self, batch: Vec<Ended>) {

@@ -29,6 +29,8 @@ pub struct Entering<'a> {
 
 /// How long after the last urgent one the next is reckoned with.
 const RECKONED_WITH: Duration = Duration::from_secs(2);
+/// Most rows of one statement meanwhile.
+pub(super) const BESIDE_URGENT: usize = 128;
 /// Longest that one statement makes way: some commits. A flood of urgent ones does not stop the rest.
 const LONGEST_WAY: Duration = Duration::from_millis(5);
 
@@ -59,17 +61,24 @@ impl Precedence {
         Entering { precedence: self, count }
     }
 
-    /// Whether something urgent comes, or came in the last seconds: what is begun meanwhile is in the way of the next one,
-    /// and is kept small.
+    /// Most rows of one statement, of which there may be so many otherwise: fewer while something urgent comes, or came in
+    /// the last seconds, for the statement is in the way of the next one, and so is what it has brought.
     #[must_use]
-    pub fn is_reckoned_with(&self) -> bool {
-        self.clock.now().since(Timestamp(self.last.load(Ordering::Relaxed))) < RECKONED_WITH
+    pub fn most(&self, otherwise: usize) -> usize {
+        let last = Timestamp(self.last.load(Ordering::Relaxed));
+        if self.clock.now().since(last) < RECKONED_WITH { otherwise.min(BESIDE_URGENT) } else { otherwise }
     }
 
     /// Whether urgent ones are on their way into the store just now.
     #[must_use]
     pub fn is_entering(&self) -> bool {
         *self.entering.borrow() > 0
+    }
+
+    /// How many statements make way just now.
+    #[cfg(test)]
+    pub(super) fn making_way(&self) -> usize {
+        self.entering.receiver_count()
     }
 
     /// Waits, with what is not urgent itself, until nothing urgent is on its way into the store; but not for long.
@@ -129,20 +138,19 @@ mod tests {
         assert!(began.elapsed() >= LONGEST_WAY);
     }
 
-    #[tokio::test]
-    async fn the_next_one_is_reckoned_with_for_two_seconds() {
+    #[test]
+    fn the_next_one_is_reckoned_with_for_two_seconds() {
         let clock = Clock::manual(Timestamp(1));
         let precedence = Precedence::new(clock.clone());
-        assert!(!precedence.is_reckoned_with());
+        assert_eq!(precedence.most(500), 500);
         drop(precedence.enter([Priority::Low, Priority::High].into_iter()));
         clock.advance(Duration::from_millis(1999));
-        assert!(precedence.is_reckoned_with());
+        assert_eq!([500, 1].map(|otherwise| precedence.most(otherwise)), [BESIDE_URGENT, 1]);
         clock.advance(Duration::from_millis(1));
-        assert!(!precedence.is_reckoned_with());
         precedence.note(Priority::Low, 1);
         precedence.note(Priority::High, 0);
-        assert!(!precedence.is_reckoned_with());
+        assert_eq!(precedence.most(500), 500);
         precedence.note(Priority::Critical, 1);
-        assert!(precedence.is_reckoned_with());
+        assert_eq!(precedence.most(500), BESIDE_URGENT);
     }
 }

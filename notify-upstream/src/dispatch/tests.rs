@@ -5,6 +5,7 @@ mod doubt;
 mod faults;
 mod others;
 mod pinned;
+mod precedence;
 mod trouble;
 mod turns;
 
@@ -40,21 +41,6 @@ async fn an_accepted_notification_is_queued_attempted_and_sent() {
         assert_eq!(view["events"][2]["provider"], "script");
         assert_eq!(rig.script.calls(), [id]);
         assert_eq!(rig.board.desk(Channel::Email).permits().in_use(), 0);
-    }
-}
-
-#[tokio::test]
-async fn a_claim_brings_less_while_something_urgent_comes() {
-    for (store, _database) in stores().await {
-        let mut rig = Rig::new(&store, &clock(), 8).await;
-        assert_eq!(rig.dispatcher.most_of_a_claim(), CLAIM);
-        rig.accept(Priority::Normal).await;
-        assert_eq!(rig.dispatcher.most_of_a_claim(), CLAIM);
-        rig.accept(Priority::High).await;
-        assert_eq!(rig.step().await, 2);
-        assert_eq!(rig.dispatcher.most_of_a_claim(), BESIDE_URGENT);
-        rig.clock.advance(Duration::from_secs(2));
-        assert_eq!(rig.dispatcher.most_of_a_claim(), CLAIM);
     }
 }
 
