@@ -1,6 +1,8 @@
 //! What is urgent goes first in the store as well: its commit has the same processors and the same disk as the claims and
 //! results of everything else.
 
+#[cfg(test)]
+use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
@@ -18,6 +20,9 @@ pub struct Precedence {
     last: AtomicI64,
     /// How many are on their way into the store.
     entering: watch::Sender<usize>,
+    /// How many statements have made way.
+    #[cfg(test)]
+    ways: AtomicUsize,
 }
 
 /// Urgent ones on their way into the store, until it is dropped.
@@ -40,14 +45,24 @@ impl Precedence {
     /// Nothing urgent has come yet.
     #[must_use]
     pub fn new(clock: Clock) -> Self {
-        Self { clock, last: AtomicI64::new(i64::MIN), entering: watch::Sender::new(0) }
+        Self {
+            clock,
+            last: AtomicI64::new(i64::MIN),
+            entering: watch::Sender::new(0),
+            #[cfg(test)]
+            ways: AtomicUsize::new(0),
+        }
     }
 
     /// So many of a priority have come.
     pub fn note(&self, priority: Priority, count: usize) {
         if priority.is_urgent() && count > 0 {
-            self.last.store(self.clock.now().0, Ordering::Relaxed);
+            self.note_urgent();
         }
+    }
+
+    fn note_urgent(&self) {
+        self.last.store(self.clock.now().0, Ordering::Relaxed);
     }
 
     /// These are on their way into the store.
@@ -55,7 +70,7 @@ impl Precedence {
     pub fn enter(&self, priorities: impl Iterator<Item = Priority>) -> Entering<'_> {
         let count = priorities.filter(|priority| priority.is_urgent()).count();
         if count > 0 {
-            self.note(Priority::High, count);
+            self.note_urgent();
             self.entering.send_modify(|entering| *entering += count);
         }
         Entering { precedence: self, count }
@@ -75,10 +90,10 @@ impl Precedence {
         *self.entering.borrow() > 0
     }
 
-    /// How many statements make way just now.
+    /// How many statements have made way.
     #[cfg(test)]
-    pub(super) fn making_way(&self) -> usize {
-        self.entering.receiver_count()
+    pub(super) fn ways(&self) -> usize {
+        self.ways.load(Ordering::Relaxed)
     }
 
     /// Waits, with what is not urgent itself, until nothing urgent is on its way into the store; but not for long.
@@ -86,6 +101,8 @@ impl Precedence {
         if priority.is_urgent() || !self.is_entering() {
             return;
         }
+        #[cfg(test)]
+        self.ways.fetch_add(1, Ordering::Relaxed);
         let mut entering = self.entering.subscribe();
         // However it ended: it is the other's turn.
         let _ = tokio::time::timeout(LONGEST_WAY, entering.wait_for(|entering| *entering == 0)).await;
