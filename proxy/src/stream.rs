@@ -56,29 +56,43 @@ impl ClientStream {
         Arc::clone(&self.watch)
     }
 
-    /// The next part of the body, unless the client keeps us waiting for too long.
+    /// Returns the next part of the body, which is never empty, and `None` once when the body is over. Pingora writes
+    /// an empty part to an HTTP/1 upstream as the last chunk, and then the last chunk that ends the body.
+    ///
+    /// # Errors
+    /// The client reset the stream, or kept it waiting for too long.
     async fn read(&mut self) -> Result<Option<Bytes>> {
-        let Self { session, limits, patience, watch } = self;
-        let read = {
-            let mut reading = pin!(session.read_body_bytes());
-            poll_fn(|cx| match reading.as_mut().poll(cx) {
-                Poll::Ready(read) => {
-                    watch.note_gone(read.is_err());
-                    Poll::Ready(read)
-                }
-                Poll::Pending => {
-                    patience.wait_for_body();
-                    patience.poll(watch, limits, cx).map(|fault| Err(ended(watch, fault)))
-                }
-            })
-            .await?
-        };
-        patience.received += read.as_ref().map_or(0, Bytes::len) as u64;
-        // Where fields follow the body (RFC 9113 section 8.1) it is over, and the stream is not.
-        if read.is_none() || session.is_body_done() {
-            patience.reading = None;
-            watch.note_complete();
+        loop {
+            let frame = self.read_frame().await?;
+            // Where trailers follow the body (RFC 9113 section 8.1) it is over, and the stream is not.
+            let is_over = frame.is_none() || self.session.is_body_done();
+            if is_over {
+                self.patience.reading = None;
+                self.watch.note_complete();
+            }
+            match frame.filter(|data| !data.is_empty()) {
+                None if !is_over => {}
+                part => return Ok(part),
+            }
         }
+    }
+
+    /// Returns the payload of the next DATA frame, which may be empty, unless the client keeps us waiting for too long.
+    async fn read_frame(&mut self) -> Result<Option<Bytes>> {
+        let Self { session, limits, patience, watch } = self;
+        let mut reading = pin!(session.read_body_bytes());
+        let read = poll_fn(|cx| match reading.as_mut().poll(cx) {
+            Poll::Ready(read) => {
+                watch.note_gone(read.is_err());
+                Poll::Ready(read)
+            }
+            Poll::Pending => {
+                patience.wait_for_body();
+                patience.poll(watch, limits, cx).map(|fault| Err(ended(watch, fault)))
+            }
+        })
+        .await?;
+        patience.received += read.as_ref().map_or(0, Bytes::len) as u64;
         Ok(read)
     }
 

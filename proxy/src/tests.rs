@@ -1,5 +1,6 @@
 //! The gateway over real sockets: what an origin gets to see, byte by byte, and what a client is told.
 
+mod bodies;
 mod breaks;
 mod decisions;
 mod door;

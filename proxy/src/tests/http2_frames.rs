@@ -8,21 +8,21 @@ use super::front::{Front, get};
 use super::harness::PATIENCE;
 use super::origin::Manner;
 
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
+pub(super) const DATA: u8 = 0;
+pub(super) const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
-const SETTINGS: u8 = 4;
+pub(super) const SETTINGS: u8 = 4;
 const PING: u8 = 6;
 const GOAWAY: u8 = 7;
 const WINDOW_UPDATE: u8 = 8;
 const CONTINUATION: u8 = 9;
 
-const END_STREAM: u8 = 1;
-const END_HEADERS: u8 = 4;
+pub(super) const END_STREAM: u8 = 1;
+pub(super) const END_HEADERS: u8 = 4;
 
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+pub(super) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).expect("short").to_be_bytes();
     let head = [&length[1..], &[kind, flags], &stream.to_be_bytes()].concat();
     [&head, payload].concat()
@@ -34,7 +34,7 @@ fn request(path: &str) -> Vec<u8> {
     [&[0x82, 0x87, 0x04, length], path.as_bytes(), &[0x01, 4], b"gate"].concat()
 }
 
-async fn open(front: &Front) -> TlsStream<TcpStream> {
+pub(super) async fn open(front: &Front) -> TlsStream<TcpStream> {
     let mut stream = front.connect().await;
     stream.write_all(&[PREFACE, &frame(SETTINGS, 0, 0, &[])].concat()).await.expect("writes");
     stream
@@ -133,7 +133,7 @@ async fn streams_that_are_reset_as_they_come_end_the_connection() {
 }
 
 /// Whether the connection lives on after everything sent so far has been dealt with: the answer to a PING says so.
-async fn settled(stream: &mut TlsStream<TcpStream>) -> bool {
+pub(super) async fn settled(stream: &mut TlsStream<TcpStream>) -> bool {
     let settling = async {
         if stream.write_all(&frame(PING, 0, 0, &[7; 8])).await.is_err() {
             return false;

@@ -219,7 +219,7 @@ async fn read_request(stream: &mut impl Stream, buffer: &mut Vec<u8>) -> Option<
     }
 }
 
-fn request_length(buffer: &[u8]) -> Option<usize> {
+pub(super) fn request_length(buffer: &[u8]) -> Option<usize> {
     let head = buffer.windows(4).position(|window| window == b"\r\n\r\n")? + 4;
     let text = String::from_utf8_lossy(&buffer[..head]).to_ascii_lowercase();
     let body = if text.contains("transfer-encoding: chunked") {

@@ -1,0 +1,174 @@
+//! Every shape of a request body, and the bytes of it that reach an origin: one body, that ends once.
+
+use std::net::SocketAddr;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+use super::front::Front;
+use super::harness::{Gateway, PATIENCE, ROUTES, WAYS};
+use super::http2_frames::{DATA, END_HEADERS, END_STREAM, HEADERS, frame, open, settled};
+use super::origin::{Manner, Origin, request_length};
+use crate::framing::Framing;
+use crate::head::BodyKind;
+
+const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
+
+/// An origin that answers one request on each connection, and reports every byte that came on it until its end.
+async fn origin() -> (SocketAddr, UnboundedReceiver<Vec<u8>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
+    let address = listener.local_addr().expect("bound");
+    let (report, reports) = unbounded_channel();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let report = report.clone();
+            tokio::spawn(async move {
+                let (mut bytes, mut is_answered) = (Vec::new(), false);
+                while stream.read_buf(&mut bytes).await.is_ok_and(|read| read > 0) {
+                    if !is_answered && request_length(&bytes).is_some() {
+                        is_answered = stream.write_all(ANSWER).await.is_ok();
+                    }
+                }
+                let _test_is_over = report.send(bytes);
+            });
+        }
+    });
+    (address, reports)
+}
+
+/// The body in the bytes of one connection, after which nothing may come.
+async fn body(reports: &mut UnboundedReceiver<Vec<u8>>, case: &str) -> String {
+    let bytes = tokio::time::timeout(PATIENCE, reports.recv()).await.expect("a report in time").expect("one");
+    let text = String::from_utf8(bytes).expect("text");
+    let (head, rest) = text.split_once("\r\n\r\n").expect("a head");
+    let head = head.to_ascii_lowercase();
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+    let is_chunked = head.contains("\r\ntransfer-encoding: chunked");
+    assert!(!is_chunked || length.is_none(), "{case}: {text}");
+    if !is_chunked {
+        assert_eq!(length.unwrap_or("0"), rest.len().to_string(), "{case}: {text}");
+        return rest.to_owned();
+    }
+    let mut framing = Framing::begin(BodyKind::Chunked);
+    assert_eq!(
+        framing.advance(rest.as_bytes()),
+        Ok(rest.len()),
+        "{case}: something follows the body: {text}"
+    );
+    assert_eq!(framing, Framing::Done, "{case}: {text}");
+    unchunked(rest)
+}
+
+fn unchunked(mut rest: &str) -> String {
+    let mut body = String::new();
+    while let Some((size, after)) = rest.split_once("\r\n") {
+        let size = usize::from_str_radix(size.split(';').next().expect("a size"), 16).expect("a number");
+        body.push_str(&after[..size]);
+        rest = &after[size + 2..];
+    }
+    body
+}
+
+/// `POST /open` in HPACK, with a `content-length` if there is one to be sent.
+fn post(length: Option<usize>) -> Vec<u8> {
+    let mut block = [&[0x83, 0x87, 0x04, 5][..], b"/open", &[0x01, 4], b"gate"].concat();
+    if let Some(length) = length {
+        let digits = length.to_string();
+        block.extend([0x0f, 0x0d, u8::try_from(digits.len()).expect("short")]);
+        block.extend(digits.as_bytes());
+    }
+    block
+}
+
+/// One request as HTTP/2 frames: its DATA frames, of which the last ends the stream, unless trailers do.
+fn frames(parts: &[&str], has_length: bool, has_trailers: bool) -> Vec<Vec<u8>> {
+    let length = has_length.then(|| parts.iter().map(|part| part.len()).sum());
+    let ends_with_head = parts.is_empty() && !has_trailers;
+    let flags = if ends_with_head { END_HEADERS | END_STREAM } else { END_HEADERS };
+    let mut frames = vec![frame(HEADERS, flags, 1, &post(length))];
+    for (at, part) in parts.iter().enumerate() {
+        let is_last = at + 1 == parts.len() && !has_trailers;
+        frames.push(frame(DATA, if is_last { END_STREAM } else { 0 }, 1, part.as_bytes()));
+    }
+    if has_trailers {
+        let trailer = [&[0x00, 5][..], b"x-sum", &[1], b"1"].concat();
+        frames.push(frame(HEADERS, END_HEADERS | END_STREAM, 1, &trailer));
+    }
+    frames
+}
+
+#[tokio::test]
+async fn http2_body_of_any_shape_ends_once_at_the_origin() {
+    let (address, mut reports) = origin().await;
+    let unused = Origin::start(Manner::Answer).await;
+    let front = Front::before(unused, &format!("addresses = [\"{address}\"]"), "").await;
+    for parts in [
+        &[][..],
+        &[""],
+        &["", ""],
+        &["hello"],
+        &["hello", ""],
+        &["", "hello"],
+        &["he", "", "llo"],
+        &["h", "e", "l", "l", "o"],
+        &["", "he", "", "", "llo", "", ""],
+    ] {
+        for (has_length, has_trailers, is_burst) in
+            (0..8).map(|bits| (bits & 1 == 1, bits & 2 == 2, bits & 4 == 4))
+        {
+            let case = format!("{parts:?}, length {has_length}, trailers {has_trailers}, burst {is_burst}");
+            let mut stream = open(&front).await;
+            let frames = frames(parts, has_length, has_trailers);
+            if is_burst {
+                stream.write_all(&frames.concat()).await.expect("writes");
+            } else {
+                for frame in frames {
+                    stream.write_all(&frame).await.expect("writes");
+                    assert!(settled(&mut stream).await, "{case}");
+                }
+            }
+            assert_eq!(body(&mut reports, &case).await, parts.concat(), "{case}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn http1_body_of_any_shape_ends_once_at_the_origin() {
+    let (address, mut reports) = origin().await;
+    let unused = Origin::start(Manner::Answer).await;
+    let gateway = Gateway::before(unused, &format!("addresses = [\"{address}\"]"), "", ROUTES).await;
+    let long = "x".repeat(40 << 10);
+    let long_length = format!("Content-Length: {}\r\n", long.len());
+    let chunked = "Transfer-Encoding: chunked\r\n";
+    for (version, framing, sent, expected) in [
+        ("1.1", "", "", ""),
+        ("1.1", "Content-Length: 0\r\n", "", ""),
+        ("1.1", "Content-Length: 5\r\n", "hello", "hello"),
+        ("1.1", &long_length, &long, &long),
+        ("1.1", chunked, "0\r\n\r\n", ""),
+        ("1.1", chunked, "5\r\nhello\r\n0\r\n\r\n", "hello"),
+        ("1.1", chunked, "1\r\nh\r\n1;x=y\r\ne\r\n3\r\nllo\r\n000\r\n\r\n", "hello"),
+        ("1.0", "", "", ""),
+        ("1.0", "Content-Length: 0\r\n", "", ""),
+        ("1.0", "Content-Length: 5\r\n", "hello", "hello"),
+        ("1.0", &long_length, &long, &long),
+    ] {
+        for way in WAYS {
+            for piece in [1, 7, usize::MAX] {
+                let shown = &sent[..sent.len().min(60)];
+                let case = format!("HTTP/{version} {framing:?} {shown:?} {way:?} in pieces of {piece}");
+                let mut stream = TcpStream::connect(gateway.address).await.expect("connects");
+                stream.set_nodelay(true).expect("a socket");
+                let head = format!("POST /open HTTP/{version}\r\nHost: gate\r\n{framing}{way}\r\n");
+                stream.write_all(head.as_bytes()).await.expect("writes");
+                // The long one in pieces that are larger.
+                for part in sent.as_bytes().chunks(if sent.len() > 100 { piece.max(999) } else { piece }) {
+                    stream.write_all(part).await.expect("writes");
+                    tokio::task::yield_now().await;
+                }
+                assert_eq!(body(&mut reports, &case).await, expected, "{case}");
+            }
+        }
+    }
+}
