@@ -15,6 +15,7 @@ pub mod http;
 pub mod identity;
 pub mod log;
 pub mod problem;
+pub mod seal;
 pub mod secret;
 pub mod service;
 pub mod shutdown;

@@ -18,7 +18,6 @@
 
 mod held;
 mod pool;
-mod seal;
 mod tokens;
 
 use std::time::Duration;

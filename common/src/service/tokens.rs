@@ -8,11 +8,11 @@ use sha2::{Digest, Sha256};
 use tokio::sync::OwnedMutexGuard;
 
 use super::held::Held;
-use super::seal::Seal;
 use super::{ServiceTokenError, pool};
 use crate::cache::Cache;
 use crate::clock::{Clock, Timestamp};
 use crate::identity::{IdentityConfig, Pool, ServiceAccount};
+use crate::seal::Seal;
 use crate::{Secret, Shutdown, cache};
 
 /// How long a caller waits for a new token; the attempt itself goes on.
@@ -74,7 +74,7 @@ impl ServiceTokens {
         let name = name(&pool, &account);
         Self(Some(Arc::new(Inner {
             client: identity.unsigned_client(),
-            seal: Seal::new(&pool, &account, &name),
+            seal: seal(&pool, &account, &name),
             pool,
             account,
             cache,
@@ -124,6 +124,14 @@ impl ServiceTokens {
             Err(_) => Err(ServiceTokenError::Unavailable(format!("no token within {} s", WAIT.as_secs()))),
         }
     }
+}
+
+/// What the shared copy is sealed with: the service account's password and the client's secret.
+fn seal(pool: &Pool, account: &ServiceAccount, name: &str) -> Seal {
+    let password = account.password.expose();
+    let secret = pool.client_secret.as_ref().map_or("", |secret| secret.expose());
+    let material = zeroize::Zeroizing::new(format!("{}:{password}{secret}", password.len()));
+    Seal::new("postern service token v1", material.as_bytes(), name)
 }
 
 #[cfg(test)]

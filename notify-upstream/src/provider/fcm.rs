@@ -6,12 +6,13 @@ use std::time::Duration;
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use postern_common::cache::Cache;
 use postern_common::clock::Timestamp;
+use postern_common::seal::Seal;
 use postern_common::{Clock, Secret};
 use serde_json::{Value, json};
 use url::Url;
 
 use super::call::{Answer, call, client};
-use super::{Codes, Message, Refusal, Taken};
+use super::{Codes, FaultScope, Message, Refusal, Taken};
 use crate::address::Address;
 use crate::template::Content;
 
@@ -36,6 +37,8 @@ pub struct Fcm {
     key: EncodingKey,
     http: reqwest::Client,
     cache: Cache,
+    /// Of the copy in the cache, by the account's private key.
+    seal: Seal,
     /// The token, which the cache is not needed for.
     held: Mutex<Option<Token>>,
     clock: Clock,
@@ -65,7 +68,9 @@ impl Fcm {
     pub fn new(account: FcmAccount, cache: Cache, clock: Clock, codes: Codes) -> Result<Self, String> {
         let key = EncodingKey::from_rsa_pem(account.key.expose().as_bytes())
             .map_err(|_| "the service account's private_key is not an RSA key in PEM".to_owned())?;
-        Ok(Self { account, key, http: client()?, cache, held: Mutex::default(), clock, codes })
+        let seal =
+            Seal::new("postern FCM token v1", account.key.expose().as_bytes(), &cache_key(&account.project));
+        Ok(Self { account, key, http: client()?, cache, seal, held: Mutex::default(), clock, codes })
     }
 
     pub(super) async fn send(&self, message: &Message<'_>) -> Result<Taken, Refusal> {
@@ -86,7 +91,7 @@ impl Fcm {
         if answer.status == 401 {
             // A token that was revoked; the next attempt asks for a new one.
             self.hold(None);
-            let _best_effort = self.cache.delete(&self.cache_key()).await;
+            let _best_effort = self.cache.delete(&cache_key(&self.account.project)).await;
         }
         Err(answer.refusal(&self.codes, "fcm", error_code(&said).as_deref()))
     }
@@ -106,10 +111,6 @@ impl Fcm {
                 "apns-priority": apns, "apns-collapse-id": id, "apns-expiration": expiration.to_string()
             }},
         }})
-    }
-
-    fn cache_key(&self) -> String {
-        format!("notify:fcm-token:{}", self.account.project)
     }
 
     /// Our own copy, else the one of the shared cache, else a new one.
@@ -133,7 +134,8 @@ impl Fcm {
 
     /// What another replica has asked for: the milliseconds of its end, and the token.
     async fn shared(&self) -> Option<Token> {
-        let kept = String::from_utf8(self.cache.get(&self.cache_key()).await.ok()??).ok()?;
+        let sealed = self.cache.get(&cache_key(&self.account.project)).await.ok()??;
+        let kept = self.seal.open(&sealed)?;
         let (until, words) = kept.split_once(' ')?;
         Some(Token { words: Secret::from(words), until: Timestamp(until.parse().ok()?) })
     }
@@ -145,23 +147,30 @@ impl Fcm {
             "iss": self.account.email, "scope": SCOPE, "aud": self.account.token_uri.as_str(), "iat": now, "exp": now + 3600
         });
         let assertion = jsonwebtoken::encode(&Header::new(Algorithm::RS256), &claims, &self.key)
-            .map_err(|_| self.codes.judge("fcm", "THIRD_PARTY_AUTH_ERROR"))?;
+            .map_err(|_| self.codes.judge("fcm", "UNAUTHENTICATED"))?;
         let form = [("grant_type", "urn:ietf:params:oauth:grant-type:jwt-bearer"), ("assertion", &assertion)];
         let request = self.http.post(self.account.token_uri.clone()).form(&form);
         let answer = call(&self.codes, "fcm", request).await.map_err(|refusal| Refusal {
             // No message was handed over yet.
             class: crate::retry::Class::Transient,
+            scope: FaultScope::Provider,
             ..refusal
         })?;
         let (words, life) = token_of(&answer).ok_or_else(|| match answer.status {
-            400..=404 => self.codes.judge("fcm", "THIRD_PARTY_AUTH_ERROR").with_detail("no access token"),
+            400..=404 => self.codes.judge("fcm", "UNAUTHENTICATED").with_detail("no access token"),
             _ => self.codes.judge("fcm", "UNAVAILABLE").with_detail("no access token"),
         })?;
         let token = Token { until: Timestamp::from_unix_seconds(now).plus(life), words };
         let kept = format!("{} {}", token.until.0, token.words.expose());
-        let _best_effort = self.cache.set(&self.cache_key(), kept.as_bytes(), life).await;
+        if let Some(sealed) = self.seal.close(&kept) {
+            let _best_effort = self.cache.set(&cache_key(&self.account.project), &sealed, life).await;
+        }
         Ok(token)
     }
+}
+
+fn cache_key(project: &str) -> String {
+    format!("notify:fcm-token:{project}")
 }
 
 /// The token of an answer, and how long it is used.

@@ -76,6 +76,15 @@ fn fcm(stand_in: &StandIn, clock: &Clock) -> (Fcm, String) {
 }
 
 fn fcm_with(stand_in: &StandIn, clock: &Clock, cache: Cache) -> (Fcm, String) {
+    let (account, public) = account(stand_in);
+    (fcm_of(account, clock, cache), public)
+}
+
+fn fcm_of(account: FcmAccount, clock: &Clock, cache: Cache) -> Fcm {
+    Fcm::new(account, cache, clock.clone(), Codes::shipped()).expect("an account")
+}
+
+fn account(stand_in: &StandIn) -> (FcmAccount, String) {
     let pair = KeyPair::generate(KeySize::Rsa2048).expect("a key");
     let private: Pkcs8V1Der<'_> = pair.as_der().expect("DER");
     let public: PublicKeyX509Der<'_> = pair.public_key().as_der().expect("DER");
@@ -86,8 +95,7 @@ fn fcm_with(stand_in: &StandIn, clock: &Clock, cache: Cache) -> (Fcm, String) {
         token_uri: stand_in.base.join("token").expect("URL"),
         base: stand_in.base.clone(),
     };
-    let fcm = Fcm::new(account, cache, clock.clone(), Codes::shipped()).expect("an account");
-    (fcm, pem("PUBLIC KEY", public.as_ref()))
+    (account, pem("PUBLIC KEY", public.as_ref()))
 }
 
 async fn send(fcm: &Fcm) -> Result<Taken, Refusal> {
@@ -193,8 +201,8 @@ async fn while_the_cache_is_away_a_token_serves_until_shortly_before_its_end() {
 async fn replicas_share_a_token_and_its_end() {
     let (stand_in, clock) = (stand_in().await, Clock::manual(Timestamp(0)));
     let cache = Cache::memory(clock.clone());
-    let ((one, _), (other, _)) =
-        (fcm_with(&stand_in, &clock, cache.clone()), fcm_with(&stand_in, &clock, cache));
+    let (account, _) = account(&stand_in);
+    let [one, other] = [&account, &account].map(|account| fcm_of(account.clone(), &clock, cache.clone()));
     for fcm in [&one, &other] {
         send(fcm).await.expect("taken");
         clock.advance(Duration::from_secs(3298));
@@ -203,6 +211,29 @@ async fn replicas_share_a_token_and_its_end() {
     let heard = stand_in.heard.lock().expect("no panic");
     let used: Vec<&str> = heard.iter().map(|(_, authorization, _)| authorization.as_str()).collect();
     assert_eq!(used, ["", "Bearer ya29.1", "Bearer ya29.1", "", "Bearer ya29.2"]);
+}
+
+#[tokio::test]
+async fn token_in_the_shared_cache_is_sealed() {
+    let (stand_in, clock) = (stand_in().await, Clock::manual(Timestamp(0)));
+    let cache = Cache::memory(clock.clone());
+    let (one, _) = fcm_with(&stand_in, &clock, cache.clone());
+    send(&one).await.expect("taken");
+    let kept = cache.get("notify:fcm-token:p").await.expect("answers").expect("a copy");
+    assert!(!String::from_utf8_lossy(&kept).contains("ya29"), "{kept:?}");
+    // Another account's copy is not opened, and neither is one that was written by somebody else.
+    let (other, _) = fcm_with(&stand_in, &clock, cache.clone());
+    send(&other).await.expect("taken");
+    cache
+        .set("notify:fcm-token:p", b"9999999999999 ya29.stolen", Duration::from_secs(60))
+        .await
+        .expect("set");
+    let (third, _) = fcm_with(&stand_in, &clock, cache);
+    send(&third).await.expect("taken");
+    let heard = stand_in.heard.lock().expect("no panic");
+    let used: Vec<&str> =
+        heard.iter().filter(|(path, ..)| path != "/token").map(|(_, used, _)| used.as_str()).collect();
+    assert_eq!(used, ["Bearer ya29.1", "Bearer ya29.2", "Bearer ya29.3"]);
 }
 
 #[tokio::test]

@@ -1,18 +1,14 @@
+//! Sealing of what lies in the shared cache.
+
 use aws_lc_rs::aead::{AES_256_GCM, Aad, Nonce, RandomizedNonceKey};
 use aws_lc_rs::hkdf::{HKDF_SHA256, Salt};
 
-use crate::identity::{Pool, ServiceAccount};
-
-/// Version of the sealed form; part of the key's derivation.
-const PURPOSE: &[u8] = b"postern service token v1";
-
-/// Seals the copy in the shared cache: a service token is a key to other services, and whoever reads Redis, its
+/// Seals the copy of an access token in the shared cache: it is a key to other services, and whoever reads Redis, its
 /// dumps or its replication stream must not have it.
 ///
-/// AES-256-GCM with a random nonce. The key is derived (HKDF-SHA256) from the service account's password and the
-/// client's secret, which every replica of the service has and the cache does not. A password that people chose
-/// could be guessed from a sealed copy; a service account's should be generated.
-pub(super) struct Seal {
+/// AES-256-GCM with a random nonce. The key is derived (HKDF-SHA256) from a secret that every replica of the service has
+/// and the cache does not. A secret that people chose could be guessed from a sealed copy; it should be generated.
+pub struct Seal {
     key: RandomizedNonceKey,
     /// The cache key: a copy does not open under another name.
     name: String,
@@ -21,11 +17,13 @@ pub(super) struct Seal {
 // === impl Seal ===
 
 impl Seal {
-    pub(super) fn new(pool: &Pool, account: &ServiceAccount, name: &str) -> Self {
-        let password = account.password.expose();
-        let secret = pool.client_secret.as_ref().map_or("", |secret| secret.expose());
-        let material = zeroize::Zeroizing::new(format!("{}:{password}{secret}", password.len()));
-        let prk = Salt::new(HKDF_SHA256, PURPOSE).extract(material.as_bytes());
+    /// A seal for one purpose, which names the version of the sealed form too, under one cache key.
+    ///
+    /// # Panics
+    /// Never: HKDF-SHA256 gives the 32 bytes that an AES-256 key has.
+    #[must_use]
+    pub fn new(purpose: &str, secret: &[u8], name: &str) -> Self {
+        let prk = Salt::new(HKDF_SHA256, purpose.as_bytes()).extract(secret);
         let mut key = zeroize::Zeroizing::new([0; 32]);
         prk.expand(&[name.as_bytes()], HKDF_SHA256)
             .and_then(|okm| okm.fill(key.as_mut()))
@@ -34,8 +32,9 @@ impl Seal {
         Self { key, name: name.to_owned() }
     }
 
-    /// Nonce, ciphertext and tag.
-    pub(super) fn close(&self, token: &str) -> Option<Vec<u8>> {
+    /// Nonce, ciphertext and tag; `None` only where the system has no randomness.
+    #[must_use]
+    pub fn close(&self, token: &str) -> Option<Vec<u8>> {
         let mut text = token.as_bytes().to_vec();
         let nonce = self.key.seal_in_place_append_tag(Aad::from(self.name.as_bytes()), &mut text).ok()?;
         let mut sealed = nonce.as_ref().to_vec();
@@ -43,8 +42,9 @@ impl Seal {
         Some(sealed)
     }
 
-    /// `None` if it was sealed under another password, or by no one of us.
-    pub(super) fn open(&self, sealed: &[u8]) -> Option<String> {
+    /// `None` if it was sealed under another secret or name, or not sealed at all.
+    #[must_use]
+    pub fn open(&self, sealed: &[u8]) -> Option<String> {
         let (nonce, text) = sealed.split_at_checked(aws_lc_rs::aead::NONCE_LEN)?;
         let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
         let mut text = text.to_vec();
