@@ -74,10 +74,20 @@ pub(super) struct Folder {
 pub(super) enum DeadCommand {
     /// Lists them, the oldest first.
     List(Filter),
-    /// Queues them again: their attempts go on counting.
-    Replay(Filter),
+    /// Queues them again: they have all their attempts and all their time once more.
+    Replay(Selection),
     /// Forgets them; their history stays.
-    Drop(Filter),
+    Drop(Selection),
+}
+
+/// Which ones a command changes: never all of them by an oversight.
+#[derive(Debug, Args)]
+pub(super) struct Selection {
+    /// All of them, as far as --limit goes.
+    #[arg(long, conflicts_with_all = ["id", "code", "since", "until"])]
+    all: bool,
+    #[command(flatten)]
+    filter: Filter,
 }
 
 #[derive(Debug, Args)]
@@ -185,18 +195,28 @@ impl DeadCommand {
                 }
                 Ok(())
             }
-            Self::Replay(filter) => {
-                let filter = filter.parse()?;
+            Self::Replay(selection) => {
+                let filter = selection.parse()?;
                 let count = usize::try_from(filter.limit).unwrap_or(usize::MAX);
                 let first = Sequence::new(clock.clone()).orders(count);
                 let replayed = store.replay(&filter, first, clock.now()).await.map_err(failed)?;
                 say(&format!("{replayed} queued again"))
             }
-            Self::Drop(filter) => {
-                let dropped = store.drop_dead(&filter.parse()?).await.map_err(failed)?;
+            Self::Drop(selection) => {
+                let dropped = store.drop_dead(&selection.parse()?).await.map_err(failed)?;
                 say(&format!("{dropped} dropped"))
             }
         }
+    }
+}
+
+impl Selection {
+    fn parse(self) -> Result<DeadFilter, Exit> {
+        let Filter { id, code, since, until, limit: _ } = &self.filter;
+        if !self.all && [id, code, since, until].iter().all(|selector| selector.is_none()) {
+            return Err(Exit::usage("say which: --id, --code, --since or --until, or --all"));
+        }
+        self.filter.parse()
     }
 }
 

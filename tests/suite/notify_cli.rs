@@ -94,9 +94,13 @@ async fn dead_letters_are_listed_replayed_and_dropped_by_filter() {
     stage.settled(&replica, &ids[1], "SENT").await;
     let sent = stage.provider.until(Duration::from_secs(60), |calls| calls.len() == 4).await;
     assert_eq!(sent[3].id, ids[1], "under the same id as before");
+    for everything in [&["dead", "drop"][..], &["dead", "replay"], &["dead", "drop", "--limit", "10"]] {
+        let refused = stage.tool(everything).await;
+        assert!(refused.expect(64, 1)[0].contains("--all"), "{everything:?}");
+    }
     let dropped = stage.tool(&["dead", "drop", "--until", "2020-01-01T00:00:00Z"]).await;
     assert_eq!(dropped.stdout, "0 dropped\n", "{}", dropped.stderr);
-    let dropped = stage.tool(&["dead", "drop", "--since", "2020-01-01T00:00:00Z"]).await;
+    let dropped = stage.tool(&["dead", "drop", "--all"]).await;
     assert_eq!(dropped.stdout, "2 dropped\n", "{}", dropped.stderr);
     assert_eq!(stage.tool(&["dead", "list"]).await.stdout, "");
     assert_eq!(stage.status(&replica.url, &ids[0]).await["status"], "FAILED", "its history stays");
