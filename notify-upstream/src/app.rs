@@ -84,7 +84,8 @@ impl App {
         let unavailable = |error: crate::store::StoreError| Exit::unavailable(error.to_string());
         store.keep_house(clock.now(), keep_from(&config, clock.now())).await.map_err(unavailable)?;
         let cache = Cache::open(&config.cache).await?;
-        let outlets = Outlets::build(std::mem::take(&mut config.outlets), &cache, &clock)?;
+        let outlets =
+            Outlets::build(std::mem::take(&mut config.outlets), config.queue.permits, &cache, &clock)?;
         let verifier = Verifier::new(
             config.identity.issuers(),
             VerifierOptions { clock: clock.clone(), ..VerifierOptions::default() },
@@ -156,6 +157,7 @@ impl App {
             suppression: Arc::clone(&parts.suppression),
             metrics: means.metrics.clone(),
             users_may_address_anyone: parts.config.users_may_address_anyone,
+            users_may_send_urgent: parts.config.users_may_send_urgent,
         };
         Self {
             finisher: Finisher::new(&means, parts.over),

@@ -45,6 +45,8 @@ pub struct Config {
     /// Whether a user may address others than itself. Default false: else anyone who registers could send mail to
     /// the world.
     pub users_may_address_anyone: bool,
+    /// Whether a user may send CRITICAL and HIGH, before the NORMAL of everybody else. Default false.
+    pub users_may_send_urgent: bool,
     /// Channels on which a user may have something sent to an address of its own although the actor service does not say
     /// (`emailVerified`, `phoneVerified`) whether it is verified. Default e-mail and push: the authentication upstream
     /// writes the e-mail address when it registers somebody, and it is the pool's; a device gives out its own token. A
@@ -112,6 +114,7 @@ impl Config {
         let public_url = root.optional("public_url", |field| field.url());
         let webhooks = webhooks::read(root, env, public_url.as_ref());
         let users_may_address_anyone = root.or("users_may_address_anyone", false, |field| field.boolean());
+        let users_may_send_urgent = root.or("users_may_send_urgent", false, |field| field.boolean());
         let unverified_addresses = read_channels(root, "unverified_addresses", [true, false, true]);
         let outlets = root.list("provider", |field| {
             field.object(|object| OutletConfig::read(object, env, public_url.as_ref()))
@@ -128,6 +131,7 @@ impl Config {
             templates,
             queue,
             users_may_address_anyone,
+            users_may_send_urgent,
             unverified_addresses,
             user_quota,
             service_quota,

@@ -195,7 +195,8 @@ impl Courier {
         if matches!(self.outlets.standing(channel), Standing::Open(_)) {
             return Err(Ok(Verdict::NotBegun));
         }
-        let pass = self.outlets.pass(channel, message, *number, priority).await;
+        let caller = (record.creator.as_str(), priority);
+        let pass = self.outlets.pass(channel, message, *number, caller).await;
         let pass = pass.map_err(|none| match none {
             NoPass::Refused(refusal) => Err(self.judge(None, refusal, channel, message.to)),
             NoPass::LeftAlone(left) => Ok(Verdict::LeftAlone(left)),

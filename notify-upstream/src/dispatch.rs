@@ -21,7 +21,7 @@ use std::time::Duration;
 use postern_common::clock::Timestamp;
 use postern_common::{Clock, Shutdown};
 
-pub use board::{Board, Desk};
+pub use board::{Board, Desk, Flow};
 pub use finisher::{Ended, Ending, Finisher};
 pub use gate::{Gate, GateState};
 pub use permit::{Permit, Permits};
@@ -366,6 +366,11 @@ impl Dispatcher {
             .map(|head| now.since(order_time(head)))
             .max();
         let trouble = self.runner.standing(self.channel);
+        self.desk.set_next_probe(match trouble {
+            Standing::Closed => None,
+            Standing::Due => Some(now),
+            Standing::Open(left) => Some(now.plus(left)),
+        });
         let state = self.gate.look(oldest.unwrap_or_default(), trouble);
         self.desk.set_gate(state);
         self.metrics.gate(self.channel, state);

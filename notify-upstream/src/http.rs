@@ -54,6 +54,8 @@ pub struct Service {
     pub metrics: Metrics,
     /// Whether a user may address others than itself. Default: no.
     pub users_may_address_anyone: bool,
+    /// Whether a user may send CRITICAL and HIGH.
+    pub users_may_send_urgent: bool,
 }
 
 /// The routes of this service.

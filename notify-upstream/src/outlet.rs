@@ -1,7 +1,11 @@
 //! The providers of each channel, and which one carries the next message.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use url::{Host, Url};
+
+use crate::address::Address;
 use crate::deliver::Sent;
 use crate::notification::{Channel, Priority};
 use crate::provider::{Codes, Message, Provider, Refusal, Sight, Taken};
@@ -10,10 +14,12 @@ use crate::retry::Class;
 mod breaker;
 mod build;
 mod rate;
+mod share;
 mod turnstile;
 
-pub use breaker::{Breaker, Standing};
+pub use breaker::{Breaker, CallOutcome, Change, Source, Standing};
 pub use rate::Rate;
+pub use share::{Share, Shares};
 pub use turnstile::{Slot, Turnstile};
 
 /// The providers of each channel.
@@ -34,6 +40,8 @@ pub struct Outlet {
     pub weight: u32,
     /// Calls at once and a second at most.
     pub turnstile: Turnstile,
+    /// Calls in hand of one caller or one push service at most.
+    pub shares: Arc<Shares>,
     /// Whether it works.
     pub breaker: Breaker,
 }
@@ -45,6 +53,8 @@ pub struct Pass<'a> {
     codes: &'a Codes,
     /// It goes to see whether the provider works again.
     is_probe: bool,
+    source: Source,
+    _share: Share,
     _slot: Slot,
 }
 
@@ -53,7 +63,8 @@ pub struct Pass<'a> {
 pub enum NoPass {
     /// The channel has no provider for such an address.
     Refused(Refusal),
-    /// All of those are known to fail, and one is asked again after so long.
+    /// All of those are known to fail, and one is asked again after so long; or the caller or the push service has as many
+    /// slow calls in hand as it may.
     LeftAlone(Duration),
 }
 
@@ -80,10 +91,19 @@ impl Outlets {
         channel: Channel,
         message: &Message<'_>,
         attempt: i32,
-        priority: Priority,
+        (caller, priority): (&str, Priority),
     ) -> Result<Pass<'_>, NoPass> {
-        let (outlet, is_probe) = choose(&self.channels[channel.index()], message, attempt)?;
-        Ok(Pass { outlet, codes: &self.codes, is_probe, _slot: outlet.turnstile.pass(priority).await })
+        let (outlet, is_probe) = choose(&self.channels[channel.index()], message, (attempt, caller))?;
+        let share = outlet.shares.enter(&outlet.provider, message.to, caller, priority).await;
+        let Some(share) = share else {
+            if is_probe {
+                outlet.breaker.return_probe();
+            }
+            return Err(NoPass::LeftAlone(Duration::ZERO));
+        };
+        let slot = outlet.turnstile.pass(priority).await;
+        let source = Source { caller: caller.to_owned(), domain: domain_of(message.to) };
+        Ok(Pass { outlet, codes: &self.codes, is_probe, source, _share: share, _slot: slot })
     }
 
     /// Asks the channel's providers, by our id, for a message that may have been handed over.
@@ -137,7 +157,10 @@ impl Pass<'_> {
             Ok(outcome) => outcome,
             Err(_) => Err(self.codes.judge("*", "timeout")),
         };
-        self.outlet.breaker.note(outcome.as_ref().err().map(|refusal| refusal.class));
+        let refusal = outcome.as_ref().err();
+        if let Some(change) = self.outlet.breaker.record(CallOutcome::of(refusal), &self.source) {
+            self.outlet.log(change, refusal);
+        }
         match outcome {
             Ok(taken) => Ok(self.outlet.sent(message, taken)),
             Err(refusal) => Err((self.outlet.name.clone(), refusal)),
@@ -148,6 +171,45 @@ impl Pass<'_> {
 impl Outlet {
     fn sent(&self, message: &Message<'_>, taken: Taken) -> Sent {
         Sent { provider: self.name.clone(), detail: taken.detail, address: Some(message.to.hash()) }
+    }
+
+    fn log(&self, change: Change, refusal: Option<&Refusal>) {
+        let provider = &*self.name;
+        let code = refusal.map_or("", |refusal| &refusal.code);
+        let detail = refusal.and_then(|refusal| refusal.detail.as_deref()).unwrap_or_default();
+        match change {
+            Change::FirstFailure => tracing::warn!(provider, code, detail, "provider call failed"),
+            Change::Opened(wait) => tracing::warn!(
+                provider,
+                code,
+                detail,
+                next_probe_seconds = wait.as_secs(),
+                "circuit breaker open: no calls to the provider until a probe succeeds"
+            ),
+            Change::Closed => tracing::info!(provider, "circuit breaker closed: the provider answers again"),
+        }
+    }
+}
+
+/// What two recipients share that are refused together: the last two labels of a domain or of a push service's host, so
+/// that subdomains of one owner count once; else the whole number or token.
+#[must_use]
+pub fn domain_of(address: &Address) -> String {
+    let labels = |domain: &str| {
+        let start = domain.rmatch_indices('.').nth(1).map_or(0, |(at, _)| at + 1);
+        domain[start..].to_ascii_lowercase()
+    };
+    match address {
+        Address::Email(email) => labels(email.parts().1),
+        Address::Phone(_) | Address::DeviceToken(_) => address.key().to_owned(),
+        Address::Subscription(subscription) => {
+            let url = Url::parse(&subscription.endpoint).ok();
+            match url.as_ref().and_then(Url::host) {
+                Some(Host::Domain(domain)) => labels(domain.trim_end_matches('.')),
+                Some(host) => host.to_string(),
+                None => String::new(),
+            }
+        }
     }
 }
 
@@ -166,7 +228,7 @@ fn best<'a>(outlets: impl IntoIterator<Item = &'a Outlet>) -> Standing {
 fn choose<'a>(
     outlets: &'a [Outlet],
     message: &Message<'_>,
-    attempt: i32,
+    (attempt, caller): (i32, &str),
 ) -> Result<(&'a Outlet, bool), NoPass> {
     let carry: Vec<&Outlet> = outlets.iter().filter(|outlet| outlet.provider.carries(message.to)).collect();
     if carry.is_empty() {
@@ -178,8 +240,8 @@ fn choose<'a>(
     while let Some(at) = by_weight(&candidates, message, attempt) {
         let outlet = candidates.swap_remove(at);
         let is_probe = outlet.breaker.standing() != Standing::Closed;
-        // Another may have taken the one call that was due.
-        if outlet.breaker.lets_through() {
+        // Another may have taken the one call that was due, or it is another caller's turn.
+        if outlet.breaker.lets_through(caller) {
             return Ok((outlet, is_probe));
         }
     }
@@ -203,127 +265,4 @@ fn by_weight(candidates: &[&Outlet], message: &Message<'_>, attempt: i32) -> Opt
 }
 
 #[cfg(test)]
-mod tests {
-    use postern_common::Clock;
-    use postern_common::clock::Timestamp;
-
-    use super::*;
-    use crate::address::{Address, DeviceToken, EmailAddress};
-    use crate::provider::script::Script;
-    use crate::sequence::Sequence;
-    use crate::template::Content;
-
-    fn outlets(clock: &Clock) -> (Outlets, [Script; 2]) {
-        let scripts = [Script::default(), Script::default()];
-        let outlet = |name: &str, script: &Script, weight| Outlet {
-            name: name.to_owned(),
-            provider: Provider::Script(script.clone()),
-            weight,
-            turnstile: Turnstile::new(8, None),
-            breaker: Breaker::new(clock.clone()),
-        };
-        let email = vec![outlet("a", &scripts[0], 3), outlet("b", &scripts[1], 1)];
-        (Outlets::new([email, Vec::new(), Vec::new()], Codes::shipped()), scripts)
-    }
-
-    async fn send(outlets: &Outlets, channel: Channel, attempt: i32, order: i64) -> Result<String, String> {
-        let to = Address::Email(EmailAddress::parse("ada@example.com").expect("address"));
-        let content = Content::Sms { text: String::new() };
-        let message = Message {
-            id: Sequence::id(order),
-            to: &to,
-            content: &content,
-            created_at: Timestamp(0),
-            expires_at: None,
-            urgent: false,
-            unsubscribe: false,
-        };
-        let pass = outlets.pass(channel, &message, attempt, Priority::Normal).await;
-        let why = |none| match none {
-            NoPass::Refused(refusal) => refusal.code,
-            NoPass::LeftAlone(left) => format!("left alone for {} s", left.as_secs()),
-        };
-        let sent = pass.map_err(why)?.send(&message).await;
-        sent.map(|sent| sent.provider).map_err(|(name, refusal)| format!("{name} {}", refusal.code))
-    }
-
-    #[tokio::test]
-    async fn the_work_is_shared_by_weight_and_the_other_stands_in() {
-        let clock = Clock::manual(Timestamp(0));
-        let (outlets, scripts) = outlets(&clock);
-        for order in 0..400 {
-            send(&outlets, Channel::Email, 1, order).await.expect("sent");
-        }
-        let share = scripts[0].calls().len();
-        assert!((240..=360).contains(&share), "{share} of 400 by weight 3 of 4");
-        scripts[0].refuse(&["451"; 10]);
-        let mut failures = 0;
-        for order in 0..400 {
-            failures += usize::from(send(&outlets, Channel::Email, 1, order).await.is_err());
-        }
-        assert_eq!(failures, 10, "the breaker opens and the other carries everything");
-        assert_eq!(outlets.standing(Channel::Email), Standing::Closed);
-    }
-
-    #[tokio::test]
-    async fn while_none_works_none_is_called_but_one_probe_each() {
-        let clock = Clock::manual(Timestamp(0));
-        let (outlets, scripts) = outlets(&clock);
-        scripts.iter().for_each(|script| script.refuse(&["451"; 40]));
-        let calls = || [scripts[0].calls().len(), scripts[1].calls().len()];
-        for order in 0..200 {
-            send(&outlets, Channel::Email, 1, order).await.expect_err("refused");
-        }
-        assert_eq!(
-            (calls(), outlets.standing(Channel::Email)),
-            ([10, 10], Standing::Open(Duration::from_secs(2)))
-        );
-        let left_alone = send(&outlets, Channel::Email, 1, 1).await.expect_err("refused");
-        assert_eq!(left_alone, "left alone for 2 s");
-        clock.advance(Duration::from_secs(2));
-        assert_eq!(outlets.standing(Channel::Email), Standing::Due);
-        for order in 0..200 {
-            send(&outlets, Channel::Email, 1, order).await.expect_err("refused");
-        }
-        assert_eq!(calls(), [11, 11]);
-    }
-
-    #[tokio::test]
-    async fn a_probe_is_not_spent_on_one_that_another_provider_carries() {
-        let clock = Clock::manual(Timestamp(0));
-        let (outlets, scripts) = outlets(&clock);
-        scripts[0].refuse(&["451"; 60]);
-        for round in 0..30 {
-            let before = scripts[0].calls().len();
-            for order in 0..100 {
-                let _ = send(&outlets, Channel::Email, 1, order).await;
-            }
-            assert_eq!(scripts[0].calls().len(), before + if round == 0 { 10 } else { 1 }, "round {round}");
-            clock.advance(Duration::from_secs(60));
-        }
-    }
-
-    #[tokio::test]
-    async fn a_repeat_goes_to_the_other_and_no_provider_is_a_matter_of_configuration() {
-        let clock = Clock::manual(Timestamp(0));
-        let (outlets, scripts) = outlets(&clock);
-        let to = Address::DeviceToken(DeviceToken::parse("t").expect("token"));
-        let content = Content::Sms { text: String::new() };
-        let message = Message {
-            id: Sequence::id(1),
-            to: &to,
-            content: &content,
-            created_at: Timestamp(0),
-            expires_at: None,
-            urgent: false,
-            unsubscribe: false,
-        };
-        for attempt in 1..=4 {
-            let pass = outlets.pass(Channel::Email, &message, attempt, Priority::Normal).await;
-            pass.expect("a provider").send(&message).await.expect("sent");
-        }
-        assert_eq!([scripts[0].calls().len(), scripts[1].calls().len()], [2, 2]);
-        assert_eq!(send(&outlets, Channel::Sms, 1, 1).await, Err("no_provider".to_owned()));
-        assert_eq!(Codes::shipped().judge("smtp", "451").class, Class::Transient);
-    }
-}
+mod tests;

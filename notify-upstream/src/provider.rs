@@ -92,6 +92,17 @@ pub struct Refusal {
     pub retry_after: Option<Duration>,
     /// Whether it proves that the address does not exist.
     pub suppress: bool,
+    /// What failed: the circuit breaker counts only what says something about the provider.
+    pub scope: FaultScope,
+}
+
+/// What a refusal is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultScope {
+    /// The provider or our account with it: no message would have been taken.
+    Provider,
+    /// One recipient or one message: others may have been taken.
+    Recipient,
 }
 
 // === impl Provider ===
@@ -109,6 +120,19 @@ impl Provider {
             Self::File(_) | Self::Null => true,
             #[cfg(test)]
             Self::Script(script) => script.carries(address),
+        }
+    }
+
+    /// Whether it calls the push service that a subscription names, and no server of the operator's choice.
+    #[must_use]
+    pub fn calls_endpoint(&self) -> bool {
+        match self {
+            Self::WebPush(_) => true,
+            Self::Smtp(_) | Self::Twilio(_) | Self::Http(_) | Self::Fcm(_) | Self::File(_) | Self::Null => {
+                false
+            }
+            #[cfg(test)]
+            Self::Script(_) => true,
         }
     }
 
@@ -172,7 +196,14 @@ impl Refusal {
             detail: None,
             retry_after: None,
             suppress: false,
+            scope: FaultScope::Recipient,
         }
+    }
+
+    /// About the provider, or about one recipient, whatever the table of codes says.
+    #[must_use]
+    pub fn with_scope(self, scope: FaultScope) -> Self {
+        Self { scope, ..self }
     }
 
     /// With the provider's words.

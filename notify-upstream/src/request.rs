@@ -15,8 +15,6 @@ use crate::template::{Locale, RenderError, TemplateName, Templates, Unfit};
 
 /// Bytes of the variables of one notification, as JSON.
 const MAX_VARIABLES: usize = 64 << 10;
-/// Bytes of text in variables that no part of a message is too short for.
-const PLAIN: usize = 128;
 /// How far ahead something can be scheduled, and how long it may stay of interest. Records are kept for longer.
 pub const MAX_AHEAD: Duration = Duration::from_secs(30 * 86_400);
 
@@ -106,6 +104,18 @@ impl Principal {
         }
     }
 
+    /// A user's notifications are NORMAL or LOW, unless the configuration widens it: what is urgent goes before the
+    /// notifications of everybody else.
+    ///
+    /// # Errors
+    /// 403 `priority_not_allowed`.
+    pub fn may_send(&self, priority: Priority, users_may_send_urgent: bool) -> Result<(), Problem> {
+        if self.subject.is_none() || users_may_send_urgent || !priority.is_urgent() {
+            return Ok(());
+        }
+        Err(Problem::new(Code::PriorityNotAllowed).detail("a user may send NORMAL and LOW"))
+    }
+
     /// Whether the status of a notification may be read.
     #[must_use]
     pub fn may_read(&self, creator: &str, addressee: Option<&str>) -> bool {
@@ -179,9 +189,8 @@ impl Request {
             Ok(found) => {
                 let missing = found.missing(&self.variables);
                 if missing.is_empty() {
-                    if !are_plain(&self.variables) {
-                        found.render(&self.variables).map_err(|error| does_not_render(&error))?;
-                    }
+                    // What a template does not render with, such as a number where it wants a text, fails every attempt.
+                    found.render(&self.variables).map_err(|error| does_not_render(&error))?;
                     let (template_version, locale) = (found.version(), found.locale().clone());
                     return Ok(Draft { request: self, template_version, locale });
                 }
@@ -232,17 +241,6 @@ impl Request {
         ]);
         Sha256::digest(canonical.to_string()).into()
     }
-}
-
-/// Whether no template can be expected to fail with these: some words and numbers. What is longer, or no single value, is
-/// tried at the door.
-fn are_plain(variables: &serde_json::Map<String, serde_json::Value>) -> bool {
-    let length = |value: &serde_json::Value| match value {
-        serde_json::Value::String(text) => Some(text.len()),
-        serde_json::Value::Bool(_) | serde_json::Value::Number(_) => Some(0),
-        serde_json::Value::Null | serde_json::Value::Array(_) | serde_json::Value::Object(_) => None,
-    };
-    variables.values().map(length).sum::<Option<usize>>().is_some_and(|bytes| bytes <= PLAIN)
 }
 
 fn does_not_render(error: &RenderError) -> Problem {

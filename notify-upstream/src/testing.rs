@@ -26,7 +26,7 @@ use crate::dispatch::{Board, Dispatcher, Finisher, LeaseTime, Means, Runner, Wor
 use crate::housekeeping::Mover;
 use crate::metrics::Metrics;
 use crate::notification::{Channel, NotificationId, Priority};
-use crate::outlet::{Breaker, Outlet, Outlets, Turnstile};
+use crate::outlet::{Breaker, Outlet, Outlets, Shares, Turnstile};
 use crate::provider::script::Script;
 use crate::provider::{Codes, Provider};
 use crate::read::Recent;
@@ -217,8 +217,8 @@ impl Rig {
 
     pub(crate) async fn view(&self, id: NotificationId) -> serde_json::Value {
         let snapshot = self.store.read(&[id]).await.expect("reads").pop().expect("there");
-        let gate = |channel| self.board.desk(channel).gate();
-        let view = View::of(&snapshot, self.clock.now(), gate, |_| false);
+        let flow = |channel| self.board.desk(channel).flow();
+        let view = View::of(&snapshot, self.clock.now(), flow, |_| false);
         serde_json::to_value(view).expect("JSON")
     }
 }
@@ -229,6 +229,7 @@ fn outlet(script: &Script, clock: &Clock, at_once: usize) -> Outlet {
         provider: Provider::Script(script.clone()),
         weight: 1,
         turnstile: Turnstile::new(at_once, None),
+        shares: Shares::new(at_once),
         breaker: Breaker::new(clock.clone()),
     }
 }

@@ -3,7 +3,7 @@
 use postern_common::clock::Timestamp;
 use serde::Serialize;
 
-use crate::dispatch::GateState;
+use crate::dispatch::Flow;
 use crate::notification::{Channel, Priority};
 use crate::store::row::ReceiptKind;
 use crate::store::{ResultKind, ResultRow, Snapshot, Trail, WaitingRow};
@@ -71,26 +71,27 @@ const RECEIPT_MISSED_AFTER_MS: i64 = 72 * 3600 * 1000;
 // === impl View ===
 
 impl View {
-    /// Derives the document. `reports` says whether a channel's providers report what becomes of what they took.
+    /// Derives the document. `flow` says what holds back a channel's queue, `reports` says whether a channel's providers report what becomes of what they took.
     #[must_use]
     pub fn of(
         snapshot: &Snapshot,
         now: Timestamp,
-        gate: impl Fn(Channel) -> GateState,
+        flow: impl Fn(Channel) -> Flow,
         reports: impl Fn(Channel) -> bool,
     ) -> Self {
         let record = &snapshot.record;
         let story = Story::read(snapshot, now, reports(record.lane.channel));
-        let wait_reason = match story.waiting {
-            Some(WaitingRow { since: Some(_), .. }) | None => None,
-            Some(_) if story.scheduled => Some("SCHEDULED"),
-            Some(WaitingRow { due: Some(_), .. }) => Some("RETRY"),
-            Some(_) if record.lane.priority == Priority::Low => gate(record.lane.channel).wait_reason(),
-            Some(_) => None,
+        let Flow { gate, next_probe_at } = flow(record.lane.channel);
+        let (wait_reason, next) = match story.waiting {
+            Some(WaitingRow { since: Some(_), .. }) | None => (None, None),
+            Some(WaitingRow { due, .. }) if story.scheduled => (Some("SCHEDULED"), due),
+            Some(WaitingRow { due: Some(due), .. }) => (Some("RETRY"), Some(due)),
+            Some(_) if next_probe_at.is_some() => (Some("PROVIDER_UNAVAILABLE"), next_probe_at),
+            Some(_) if record.lane.priority == Priority::Low => (gate.wait_reason(), None),
+            Some(_) => (None, None),
         };
         let status = story.status();
         let waits = matches!(status, Status::Queued | Status::Scheduled);
-        let next = story.waiting.and_then(|waiting| waiting.due).filter(|_| waits);
         Self {
             notification_id: snapshot.id.to_string(),
             status,
@@ -101,7 +102,7 @@ impl View {
             created_at: record.created_at,
             updated_at: story.events.iter().map(|event| event.at).max().unwrap_or(record.created_at),
             attempts: story.attempts,
-            next_attempt_at: next,
+            next_attempt_at: next.filter(|_| waits),
             wait_reason: wait_reason.filter(|_| waits),
             reason: story.heard_reason.or(story.reason).filter(|_| status == Status::Failed),
             events: story.events,
@@ -112,6 +113,8 @@ impl View {
 /// What the trail tells.
 struct Story {
     events: Vec<Event>,
+    /// What the provider reported.
+    reports: Vec<Event>,
     attempts: i32,
     template_version: Option<i32>,
     waiting: Option<WaitingRow>,
@@ -133,6 +136,7 @@ impl Story {
             Event::new(if snapshot.send_at.is_some() { "SCHEDULED" } else { "QUEUED" }, record.created_at);
         let mut story = Self {
             events: vec![first],
+            reports: Vec::new(),
             attempts: 0,
             template_version: None,
             waiting: None,
@@ -154,6 +158,8 @@ impl Story {
         }
         story.come_due(snapshot, now);
         story.miss_receipt(snapshot, now, reports);
+        story.place_reports();
+        // Stable: of one instant, our own word comes before the report that followed from it.
         story.events.sort_by_key(|event| event.at);
         story
     }
@@ -226,12 +232,32 @@ impl Story {
                 ReceiptKind::Sent | ReceiptKind::Deferred | ReceiptKind::Delivered => None,
             };
         }
-        self.events.push(Event {
+        self.reports.push(Event {
             provider: Some(provider.to_owned()),
             code: code.cloned(),
             detail: detail.cloned(),
             ..Event::new(name, at)
         });
+    }
+
+    /// Puts the reports among the events. A report tells what followed from an attempt: one of a provider whose clock is
+    /// behind is placed at the first attempt, and one whose instant has whole seconds, within which it may lie anywhere, after
+    /// what we know of that second.
+    fn place_reports(&mut self) {
+        let instants = |name: &'static str| {
+            self.events.iter().filter(move |event| event.r#type == name).map(|event| event.at)
+        };
+        let first = instants("ATTEMPTED").min().or_else(|| instants("QUEUED").min());
+        let sent: Vec<Timestamp> = instants("SENT").collect();
+        for mut report in std::mem::take(&mut self.reports) {
+            let told = report.at;
+            report.at = first.map_or(told, |first| told.max(first));
+            if told.0.rem_euclid(1000) == 0 {
+                let same_second = sent.iter().filter(|sent| (told.0..told.0 + 1000).contains(&sent.0));
+                report.at = same_second.copied().fold(report.at, Timestamp::max);
+            }
+            self.events.push(report);
+        }
     }
 
     /// A scheduled one is queued when its time comes, unless it was over by then.

@@ -181,6 +181,9 @@ async fn notifications(surface: &Surface, ada: &Person) {
     let other = json!({"channel": "email", "recipient": {"actorId": "another"}, "template": "welcome",
         "variables": {"name": "Ada"}});
     refuses(client, "/notifications", &other, 403, "recipient_not_allowed").await;
+    let mut urgent = welcome(&ada.id);
+    urgent["priority"] = json!("HIGH");
+    refuses(client, "/notifications", &urgent, 403, "priority_not_allowed").await;
     let nameless = json!({"channel": "email", "recipient": {"actorId": ada.id}, "template": "welcome"});
     refuses(client, "/notifications", &nameless, 422, "validation_failed").await;
     refuses(client, "/notifications/batch", &json!({"notifications": []}), 422, "validation_failed").await;

@@ -57,6 +57,7 @@ codes! {
     InvalidWebhookSignature = "invalid_webhook_signature", 401, "The signature of the webhook is not valid";
     InsufficientScope = "insufficient_scope", 403, "The access token does not grant what this needs";
     RecipientNotAllowed = "recipient_not_allowed", 403, "The caller may not address this recipient";
+    PriorityNotAllowed = "priority_not_allowed", 403, "The caller may not send notifications of this priority";
     NotFound = "not_found", 404, "There is nothing here";
     MethodNotAllowed = "method_not_allowed", 405, "The method is not allowed here";
     IdempotencyKeyReused = "idempotency_key_reused", 409, "The idempotency key was used with another body";

@@ -1,10 +1,11 @@
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{Notify, Semaphore, watch};
 
 use postern_common::Clock;
+use postern_common::clock::Timestamp;
 
 use super::{GateState, Permit, Permits, Precedence};
 use crate::notification::{Channel, Lane, Order, Priority};
@@ -29,6 +30,17 @@ pub struct Desk {
     waiting: Mutex<[Waiting; Lane::PER_CHANNEL]>,
     moved: Mutex<[Option<Order>; Lane::PER_CHANNEL]>,
     gate: AtomicU8,
+    /// When a provider is probed next, in milliseconds; 0 while one can be called.
+    next_probe: AtomicI64,
+}
+
+/// What holds back a channel's queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flow {
+    /// Whether LOW flows.
+    pub gate: GateState,
+    /// When a provider is probed next; `None` while one can be called.
+    pub next_probe_at: Option<Timestamp>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -76,6 +88,7 @@ impl Desk {
             waiting: Mutex::new([Waiting { some: true, signals: 0 }; Lane::PER_CHANNEL]),
             moved: Mutex::default(),
             gate: AtomicU8::new(0),
+            next_probe: AtomicI64::new(0),
         }
     }
 
@@ -146,6 +159,17 @@ impl Desk {
     #[must_use]
     pub fn gate(&self) -> GateState {
         GateState::from_code(self.gate.load(Ordering::Relaxed))
+    }
+
+    /// What holds back the queue, as of the last look.
+    #[must_use]
+    pub fn flow(&self) -> Flow {
+        let next_probe = self.next_probe.load(Ordering::Relaxed);
+        Flow { gate: self.gate(), next_probe_at: (next_probe > 0).then_some(Timestamp(next_probe)) }
+    }
+
+    pub(super) fn set_next_probe(&self, at: Option<Timestamp>) {
+        self.next_probe.store(at.map_or(0, |at| at.0), Ordering::Relaxed);
     }
 
     pub(super) fn set_gate(&self, state: GateState) {

@@ -122,6 +122,7 @@ async fn accept(
 
 fn check(service: &Service, principal: &Principal, request: Request) -> Result<Draft, Problem> {
     principal.may_address(&request.recipient, service.users_may_address_anyone)?;
+    principal.may_send(request.priority, service.users_may_send_urgent)?;
     request.check(&service.templates.load())
 }
 

@@ -85,8 +85,8 @@ fn may_read(principal: &Principal, snapshot: &Snapshot) -> bool {
 }
 
 fn view(service: &Service, snapshot: &Snapshot) -> View {
-    let gate = |channel| service.board.desk(channel).gate();
-    View::of(snapshot, service.clock.now(), gate, |channel| service.webhooks.report(channel))
+    let flow = |channel| service.board.desk(channel).flow();
+    View::of(snapshot, service.clock.now(), flow, |channel| service.webhooks.report(channel))
 }
 
 pub(super) fn unavailable(error: &StoreError) -> Problem {

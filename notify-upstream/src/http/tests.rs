@@ -99,6 +99,7 @@ async fn served_within(store: &Store, limits: Limits) -> (Served, Writer) {
         suppression: rig.suppression,
         metrics: Metrics::new(),
         users_may_address_anyone: false,
+        users_may_send_urgent: false,
     };
     let url = listen(super::router(service), limits, &shutdown).await;
     let served = Served {

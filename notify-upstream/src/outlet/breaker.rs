@@ -1,32 +1,61 @@
+use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use postern_common::Clock;
 use postern_common::clock::Timestamp;
 
+use crate::provider::{FaultScope, Refusal};
 use crate::retry::Class;
 
-/// Keeps calls from a provider that fails them all: opens after ten failures in a row that are the provider's own, lets
-/// one through after a while, and closes with the first that works.
+/// A circuit breaker. Open, it keeps calls from a provider that fails them all: it opens after ten failures in a row that are
+/// the provider's own, or ten refusals in a row of recipients each of another domain and another caller; lets one probe
+/// through after a while; and closes with the first call that works.
 #[derive(Debug)]
 pub struct Breaker {
     clock: Clock,
     state: Mutex<State>,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 struct State {
+    /// Failures of the provider in a row.
     failures: u32,
+    /// Recipients refused since a call last worked, no two of one caller or one domain.
+    refused: Vec<Source>,
     open: Option<Open>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Open {
     until: Timestamp,
     /// From one probe to the next.
     wait: Duration,
     /// One was let through, and has not ended.
     probing: bool,
+    cause: FaultScope,
+    /// Callers whose recipients were refused: another caller has the next probe.
+    tried: VecDeque<String>,
+}
+
+/// Who asked for a message, and where it goes: what two refusals must not share to be independent of each other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// The creator of the notification.
+    pub caller: String,
+    /// The domain, number or token of the recipient, see [`domain_of`](super::domain_of).
+    pub domain: String,
+}
+
+/// How a call ended, as far as it says something about the provider.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallOutcome {
+    /// The provider answered: it took the message, or refused that one for good.
+    Answered,
+    /// The provider failed.
+    ProviderFailed,
+    /// It refused for now what may be the recipient's fault.
+    RecipientRefused,
 }
 
 /// Whether a call may be made.
@@ -40,9 +69,37 @@ pub enum Standing {
     Open(Duration),
 }
 
+/// What a call has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// The first failure of the provider after a call that worked.
+    FirstFailure,
+    /// It has opened for so long, or stays open after a probe.
+    Opened(Duration),
+    /// It has closed.
+    Closed,
+}
+
 const FAILURES: u32 = 10;
+const REFUSALS: usize = 10;
 const FIRST_WAIT: Duration = Duration::from_secs(2);
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
+/// Most callers that let another one have the next probe.
+const MAX_TRIED: usize = 64;
+
+// === impl CallOutcome ===
+
+impl CallOutcome {
+    /// Of a call that was taken, or refused so.
+    #[must_use]
+    pub fn of(refusal: Option<&Refusal>) -> Self {
+        match refusal {
+            None | Some(Refusal { class: Class::Permanent, .. }) => Self::Answered,
+            Some(Refusal { scope: FaultScope::Provider, .. }) => Self::ProviderFailed,
+            Some(Refusal { scope: FaultScope::Recipient, .. }) => Self::RecipientRefused,
+        }
+    }
+}
 
 // === impl Breaker ===
 
@@ -53,38 +110,29 @@ impl Breaker {
         Self { clock, state: Mutex::default() }
     }
 
-    /// How a call ended: `None` if it worked. A permanent failure is the message's fault and says that the provider works.
-    /// The wait grows with each probe that fails, not with each call that was in flight when it opened.
-    pub fn note(&self, failure: Option<Class>) {
+    /// Records how a call ended. The wait grows with each probe that the provider fails, not with each call that was in
+    /// flight when it opened.
+    pub fn record(&self, outcome: CallOutcome, source: &Source) -> Option<Change> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.clock.now();
-        match failure {
-            None | Some(Class::Permanent) => *state = State::default(),
-            Some(Class::Transient | Class::Throttled | Class::Configuration | Class::Ambiguous) => {
-                match &mut state.open {
-                    Some(Open { probing: false, .. }) => {}
-                    Some(open) => {
-                        let wait = (open.wait * 2).min(LONGEST_WAIT);
-                        *open = Open { until: now.plus(wait), wait, probing: false };
-                    }
-                    None => {
-                        state.failures += 1;
-                        let open = Open { until: now.plus(FIRST_WAIT), wait: FIRST_WAIT, probing: false };
-                        state.open = (state.failures >= FAILURES).then_some(open);
-                    }
-                }
+        match outcome {
+            CallOutcome::Answered => {
+                let was_open = std::mem::take(&mut *state).open.is_some();
+                was_open.then_some(Change::Closed)
             }
+            CallOutcome::ProviderFailed => state.provider_failed(now),
+            CallOutcome::RecipientRefused => state.recipient_refused(now, source),
         }
     }
 
-    /// Takes the right to a call. While it is open, one has it at the end of each wait.
+    /// Takes the right to a call for this caller. While it is open, one has it at the end of each wait.
     #[must_use]
-    pub fn lets_through(&self) -> bool {
+    pub fn lets_through(&self, caller: &str) -> bool {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.clock.now();
         match &mut state.open {
             None => true,
-            Some(open) if now < open.until => false,
+            Some(open) if !open.may_probe(caller, now) => false,
             Some(open) => {
                 // If nothing is heard of this one, there is another after the same wait.
                 (open.until, open.probing) = (now.plus(open.wait), true);
@@ -93,11 +141,19 @@ impl Breaker {
         }
     }
 
+    /// Gives back the right to a probe that was not made: the next may be made at once.
+    pub fn return_probe(&self) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(open) = state.open.as_mut().filter(|open| open.probing) {
+            (open.until, open.probing) = (self.clock.now(), false);
+        }
+    }
+
     /// Whether a call may be made; nothing is taken.
     #[must_use]
     pub fn standing(&self) -> Standing {
-        let open = self.state.lock().unwrap_or_else(PoisonError::into_inner).open;
-        match open.map(|open| open.until.since(self.clock.now())) {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        match state.open.as_ref().map(|open| open.until.since(self.clock.now())) {
             None => Standing::Closed,
             Some(Duration::ZERO) => Standing::Due,
             Some(left) => Standing::Open(left),
@@ -105,42 +161,75 @@ impl Breaker {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+// === impl State ===
 
-    fn failed(breaker: &Breaker, times: u32) {
-        for _ in 0..times {
-            breaker.note(Some(Class::Transient));
+impl State {
+    fn provider_failed(&mut self, now: Timestamp) -> Option<Change> {
+        match &mut self.open {
+            Some(Open { probing: false, .. }) => None,
+            Some(open) => {
+                open.cause = FaultScope::Provider;
+                open.wait = (open.wait * 2).min(LONGEST_WAIT);
+                (open.until, open.probing) = (now.plus(open.wait), false);
+                Some(Change::Opened(open.wait))
+            }
+            None => {
+                self.failures += 1;
+                if self.failures < FAILURES {
+                    return (self.failures == 1).then_some(Change::FirstFailure);
+                }
+                Some(self.open(now, FaultScope::Provider))
+            }
         }
     }
 
-    #[test]
-    fn it_opens_after_failures_in_a_row_and_probes() {
-        let clock = Clock::manual(Timestamp(0));
-        let breaker = Breaker::new(clock.clone());
-        failed(&breaker, 9);
-        breaker.note(Some(Class::Permanent));
-        assert!(breaker.lets_through());
-        failed(&breaker, 10);
-        assert_eq!((breaker.lets_through(), breaker.standing()), (false, Standing::Open(FIRST_WAIT)));
-        clock.advance(Duration::from_secs(2));
-        assert_eq!((breaker.standing(), breaker.standing()), (Standing::Due, Standing::Due));
-        assert_eq!((breaker.lets_through(), breaker.lets_through()), (true, false));
-        breaker.note(None);
-        assert!(breaker.lets_through() && breaker.standing() == Standing::Closed);
+    fn recipient_refused(&mut self, now: Timestamp, source: &Source) -> Option<Change> {
+        match &mut self.open {
+            Some(Open { probing: false, .. }) => None,
+            // What kept the provider from answering is over.
+            Some(Open { cause: FaultScope::Provider, .. }) => {
+                *self = Self { refused: vec![source.clone()], ..Self::default() };
+                Some(Change::Closed)
+            }
+            Some(open) => {
+                (open.until, open.probing) = (now.plus(open.wait), false);
+                open.tried.push_back(source.caller.clone());
+                if open.tried.len() > MAX_TRIED {
+                    open.tried.pop_front();
+                }
+                Some(Change::Opened(open.wait))
+            }
+            None => {
+                // It answers, after all.
+                self.failures = 0;
+                let shares = |known: &Source| known.caller == source.caller || known.domain == source.domain;
+                if !self.refused.iter().any(shares) {
+                    self.refused.push(source.clone());
+                }
+                (self.refused.len() >= REFUSALS).then(|| self.open(now, FaultScope::Recipient))
+            }
+        }
     }
 
-    #[test]
-    fn the_wait_grows_with_each_probe_and_not_with_what_was_in_flight() {
-        let clock = Clock::manual(Timestamp(0));
-        let breaker = Breaker::new(clock.clone());
-        failed(&breaker, 25);
-        for wait_s in [2, 4, 8, 16, 32, 60, 60] {
-            assert_eq!(breaker.standing(), Standing::Open(Duration::from_secs(wait_s)));
-            clock.advance(Duration::from_secs(wait_s));
-            assert!(breaker.lets_through());
-            failed(&breaker, 3);
-        }
+    fn open(&mut self, now: Timestamp, cause: FaultScope) -> Change {
+        let tried = std::mem::take(&mut self.refused).into_iter().map(|source| source.caller).collect();
+        self.open =
+            Some(Open { until: now.plus(FIRST_WAIT), wait: FIRST_WAIT, probing: false, cause, tried });
+        Change::Opened(FIRST_WAIT)
     }
 }
+
+// === impl Open ===
+
+impl Open {
+    /// One whose recipients were refused lets others go first, for one wait.
+    fn may_probe(&self, caller: &str, now: Timestamp) -> bool {
+        let is_turn = self.cause == FaultScope::Provider
+            || !self.tried.iter().any(|tried| tried == caller)
+            || now >= self.until.plus(self.wait);
+        now >= self.until && is_turn
+    }
+}
+
+#[cfg(test)]
+mod tests;

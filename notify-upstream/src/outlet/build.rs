@@ -2,16 +2,21 @@ use postern_common::Clock;
 use postern_common::cache::Cache;
 use postern_common::exit::Exit;
 
-use super::{Breaker, Outlet, Outlets, Rate, Turnstile};
+use super::{Breaker, Outlet, Outlets, Rate, Shares, Turnstile};
 use crate::config::{OutletConfig, ProviderConfig};
 use crate::provider::{Codes, Fcm, File, Http, Provider, Smtp, Twilio, WebPush};
 
 impl Outlets {
-    /// Builds the providers of the configuration. None is called yet.
+    /// Builds the providers of the configuration, for channels with so many permits. None is called yet.
     ///
     /// # Errors
     /// Status 64 for what only building shows: a certificate, key or template that is not one.
-    pub fn build(configured: Vec<OutletConfig>, cache: &Cache, clock: &Clock) -> Result<Self, Exit> {
+    pub fn build(
+        configured: Vec<OutletConfig>,
+        permits: [usize; 3],
+        cache: &Cache,
+        clock: &Clock,
+    ) -> Result<Self, Exit> {
         let codes = Codes::shipped();
         let mut channels: [Vec<Outlet>; 3] = Default::default();
         for OutletConfig { name, channel, weight, concurrency, rate, provider } in configured {
@@ -23,6 +28,7 @@ impl Outlets {
                 provider,
                 weight,
                 turnstile: Turnstile::new(concurrency, rate),
+                shares: Shares::new(concurrency.min(permits[channel.index()])),
                 breaker: Breaker::new(clock.clone()),
             });
         }

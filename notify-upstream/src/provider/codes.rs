@@ -4,7 +4,7 @@ use postern_common::config;
 use postern_common::decode::{Field, Object};
 use postern_common::exit::Exit;
 
-use super::Refusal;
+use super::{FaultScope, Refusal};
 use crate::retry::Class;
 
 /// The table of provider codes: data, not code.
@@ -18,6 +18,7 @@ struct Rule {
     class: Class,
     code: String,
     suppress: bool,
+    scope: FaultScope,
 }
 
 /// Our word for a fault of our own in the middle of an attempt.
@@ -67,6 +68,7 @@ impl Codes {
             detail: Some(code.to_owned()),
             retry_after: None,
             suppress: best.is_some_and(|rule| rule.suppress),
+            scope: best.map_or(FaultScope::Recipient, |rule| rule.scope),
         }
     }
 
@@ -116,7 +118,9 @@ impl Rule {
         let class = object.required("class", |field| field.one_of(&classes));
         let code = object.required("code", text);
         let suppress = object.or("suppress", false, |field| field.boolean());
-        Some(Self { provider: provider?, pattern: pattern?, class: class?, code: code?, suppress })
+        let scopes = [("provider", FaultScope::Provider), ("recipient", FaultScope::Recipient)];
+        let scope = object.or("scope", FaultScope::Recipient, |field| field.one_of(&scopes));
+        Some(Self { provider: provider?, pattern: pattern?, class: class?, code: code?, suppress, scope })
     }
 }
 

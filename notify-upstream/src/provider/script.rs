@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use tokio::sync::Notify;
 
-use super::{Codes, Message, Refusal, Sight, Taken};
+use super::{Codes, FaultScope, Message, Refusal, Sight, Taken};
 use crate::address::Address;
 use crate::notification::NotificationId;
 use crate::template::Content;
@@ -31,6 +31,8 @@ pub struct Script {
     looks: Arc<Mutex<usize>>,
     /// What an address ends with, and whether those are carried or all others.
     carried: Arc<Mutex<Option<(&'static str, bool)>>>,
+    /// What the addresses end with that are refused for now.
+    refused: Arc<Mutex<Option<&'static str>>>,
 }
 
 impl Script {
@@ -86,6 +88,11 @@ impl Script {
         *self.carried.lock().expect("no panic") = Some((end, false));
     }
 
+    /// From now on recipients whose addresses end so are refused with a 451.
+    pub fn refuse_recipients(&self, end: &'static str) {
+        *self.refused.lock().expect("no panic") = Some(end);
+    }
+
     pub(super) fn carries(&self, address: &Address) -> bool {
         let carried = *self.carried.lock().expect("no panic");
         let ends = |end| matches!(address, Address::Email(address) if address.as_str().ends_with(end));
@@ -115,11 +122,17 @@ impl Script {
         if let Some(gate) = hold {
             gate.notified().await;
         }
+        let refused = *self.refused.lock().expect("no panic");
+        if let (Address::Email(to), Some(end)) = (message.to, refused)
+            && to.as_str().ends_with(end)
+        {
+            return Err(Codes::shipped().judge("smtp", "451"));
+        }
         let mut refusals = self.refusals.lock().expect("no panic");
         if refusals.is_empty() {
             Ok(Taken::default())
         } else {
-            Err(Codes::shipped().judge("smtp", refusals.remove(0)))
+            Err(Codes::shipped().judge("smtp", refusals.remove(0)).with_scope(FaultScope::Provider))
         }
     }
 }

@@ -17,7 +17,7 @@ use lettre::transport::smtp::extension::{ClientId, MailParameter, RcptParameter}
 use lettre::transport::smtp::response::Response;
 use postern_common::Secret;
 
-use super::{Codes, Message, Refusal, Taken};
+use super::{Codes, FaultScope, Message, Refusal, Taken};
 use crate::address::{Address, EmailAddress};
 use crate::notification::NotificationId;
 use crate::retry::Class;
@@ -99,8 +99,10 @@ const MAX_IDLE: Duration = Duration::from_secs(30);
 /// Where a conversation broke.
 enum Broken {
     /// Before the final dot: nothing was handed over.
-    Before,
-    /// The server said no; the conversation can go on.
+    Before(FaultScope),
+    /// The server said no to the sender, before it knew the recipient; the conversation can go on.
+    SenderRefused(lettre::transport::smtp::Error),
+    /// The server said no to the recipient or the message; the conversation can go on.
     Refused(lettre::transport::smtp::Error),
     /// After the final dot: the server may have taken it.
     After(&'static str),
@@ -155,16 +157,23 @@ impl Smtp {
                 self.keep(line);
                 Ok(Taken { detail: Some(words_of(&response)) })
             }
+            Err(Broken::SenderRefused(error)) => {
+                self.keep(line);
+                Err(self.turned_away(&error, "sender_refused"))
+            }
+            // From the recipient on, what a server says or how long it is silent may be the recipient's doing.
             Err(Broken::Refused(error)) => {
                 self.keep(line);
-                Err(self.refused(&error, to))
+                Err(self.refused(&error, to).with_scope(FaultScope::Recipient))
             }
             // The connection is dropped: whatever the server says now is not heard by the next message.
-            Err(Broken::Before) => {
-                Err(self.codes.judge("smtp", "connect").with_detail("broken off before the message"))
+            Err(Broken::Before(scope)) => {
+                let refusal = self.codes.judge("smtp", "connect").with_scope(scope);
+                Err(refusal.with_detail("broken off before the message"))
             }
             Err(Broken::After(word)) => {
-                Err(self.codes.judge("smtp", word).with_detail("no answer after the message"))
+                let refusal = self.codes.judge("smtp", word).with_scope(FaultScope::Recipient);
+                Err(refusal.with_detail("no answer after the message"))
             }
         }
     }
@@ -222,15 +231,18 @@ impl Smtp {
         }
     }
 
-    /// No message was begun: whatever the server says for good, it says of us and not of the message.
+    /// No recipient was named yet: what the server refuses for good, it refuses to us and not to the message.
+    fn turned_away(&self, error: &lettre::transport::smtp::Error, code: &str) -> Refusal {
+        let mut refusal = self.codes.judge("smtp", &code_of(error));
+        if refusal.class == Class::Permanent {
+            refusal = self.codes.judge("smtp", code);
+        }
+        refusal.with_scope(FaultScope::Provider).with_detail(text_of(error))
+    }
+
     fn unreachable(&self, error: &lettre::transport::smtp::Error) -> Refusal {
         match error.status() {
-            Some(_) => match self.codes.judge("smtp", &code_of(error)).with_detail(code_of(error)) {
-                Refusal { class: Class::Permanent, detail, .. } => {
-                    Refusal { detail, ..self.codes.judge("smtp", "turned_away") }
-                }
-                refusal => refusal,
-            },
+            Some(_) => self.turned_away(error, "turned_away"),
             None if error.is_tls() || is_no_trust(error) => {
                 self.codes.judge("smtp", "tls").with_detail("TLS failed")
             }
@@ -246,10 +258,8 @@ impl Smtp {
         if error.status().is_none() {
             return self.codes.judge("smtp", "broken").with_detail("the answer is not SMTP");
         }
-        let words = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
-        let number = error.status().map(|code| code.to_string()).unwrap_or_default();
         // The address stands in many servers' words; it does not go into the history.
-        let detail = format!("{number} {words}").replace(to.as_str(), "<recipient>");
+        let detail = text_of(error).replace(to.as_str(), "<recipient>");
         self.codes.judge("smtp", &code_of(error)).with_detail(detail)
     }
 }
@@ -263,7 +273,11 @@ async fn converse(
     let envelope = mail.envelope();
     let sender = envelope.from().cloned();
     let about_mail = if line.dsn { report_under(id) } else { Vec::new() };
-    step(line.command(Mail::new(sender, about_mail)).await)?;
+    step(line.command(Mail::new(sender, about_mail)).await).map_err(|broken| match broken {
+        Broken::Refused(error) => Broken::SenderRefused(error),
+        Broken::Before(_) => Broken::Before(FaultScope::Provider),
+        Broken::SenderRefused(_) | Broken::After(_) => broken,
+    })?;
     for to in envelope.to() {
         let about_recipient = if line.dsn { report_trouble(to) } else { Vec::new() };
         step(line.command(Rcpt::new(to.clone(), about_recipient)).await)?;
@@ -301,7 +315,7 @@ fn step(answer: Answer) -> Result<(), Broken> {
     match answer {
         Ok(Ok(_)) => Ok(()),
         Ok(Err(error)) if error.status().is_some() => Err(Broken::Refused(error)),
-        Ok(Err(_)) | Err(_) => Err(Broken::Before),
+        Ok(Err(_)) | Err(_) => Err(Broken::Before(FaultScope::Recipient)),
     }
 }
 
@@ -317,6 +331,13 @@ fn is_no_trust(error: &lettre::transport::smtp::Error) -> bool {
     std::iter::successors(std::error::Error::source(error), |&cause| cause.source())
         .filter_map(|cause| cause.downcast_ref::<std::io::Error>())
         .any(|cause| cause.kind() == std::io::ErrorKind::InvalidData)
+}
+
+/// Reply code and the server's words.
+fn text_of(error: &lettre::transport::smtp::Error) -> String {
+    let number = error.status().map(|code| code.to_string()).unwrap_or_default();
+    let words = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
+    format!("{number} {words}").trim().to_owned()
 }
 
 /// Reply code and, where the server gives one, enhanced status code: `550 5.1.1`.

@@ -12,7 +12,7 @@ use serde_json::json;
 use url::Url;
 
 use super::call::{call, guarded_client};
-use super::{Codes, Message, Refusal, Taken};
+use super::{Codes, FaultScope, Message, Refusal, Taken};
 use crate::address::{Address, Subscription, is_public_https};
 use crate::template::Content;
 
@@ -84,11 +84,13 @@ impl WebPush {
         let request = self
             .request(message, subscription, title, body)
             .ok_or_else(|| Refusal { code: "subscription_not_usable".to_owned(), ..Refusal::unfit() })?;
-        let answer = call(&self.codes, "webpush", request).await?;
+        // The recipient has chosen the push service: whatever it does, it says nothing of the others.
+        let of_recipient = |refusal: Refusal| refusal.with_scope(FaultScope::Recipient);
+        let answer = call(&self.codes, "webpush", request).await.map_err(of_recipient)?;
         if answer.is_success() {
             return Ok(Taken { detail: Some(format!("http {}", answer.status)) });
         }
-        Err(answer.refusal(&self.codes, "webpush", None))
+        Err(of_recipient(answer.refusal(&self.codes, "webpush", None)))
     }
 
     fn request(

@@ -73,3 +73,36 @@ fn a_user_addresses_only_itself() {
     assert!(user.may_read("service:auth", Some("a")) && user.may_read("user:i|a", None));
     assert!(!user.may_read("service:auth", Some("b")) && !service.may_read("user:i|a", None));
 }
+
+#[test]
+fn user_sends_nothing_urgent_unless_the_configuration_widens_it() {
+    let user = Principal { creator: "user:i|a".into(), subject: Some("a".to_owned()) };
+    let service = Principal { creator: "service:auth".into(), subject: None };
+    for priority in Priority::ALL {
+        let allowed = user.may_send(priority, false).map_err(|problem| problem.code());
+        let expected = if priority.is_urgent() { Err(Code::PriorityNotAllowed) } else { Ok(()) };
+        assert_eq!(allowed, expected, "{priority:?}");
+        assert!(user.may_send(priority, true).is_ok() && service.may_send(priority, false).is_ok());
+    }
+}
+
+#[test]
+fn short_variable_that_a_template_does_not_render_with_is_refused() {
+    let templates = crate::testing::templates_of(
+        "welcome",
+        &[
+            ("template.toml", "version = 1"),
+            ("email.en.subject", "Hi"),
+            ("email.en.txt", "{{ 10 // name }} {% for x in range(name) %}{{ x }}{% endfor %}"),
+        ],
+    );
+    let check = |name: serde_json::Value| {
+        let mut request = crate::testing::draft(Priority::Normal).request;
+        request.variables.insert("name".to_owned(), name);
+        request.check(&templates).map(|_| ()).map_err(|problem| problem.code())
+    };
+    assert_eq!(check(serde_json::json!(2)), Ok(()));
+    for wrong in [serde_json::json!("Ada"), serde_json::json!(0)] {
+        assert_eq!(check(wrong.clone()), Err(Code::ValidationFailed), "{wrong}");
+    }
+}

@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::dispatch::GateState;
 use crate::notification::{Lane, order_at};
 use crate::sequence::Sequence;
 use crate::store::Record;
@@ -47,7 +48,12 @@ fn receipt(kind: ReceiptKind, seconds: i64) -> Trail {
 }
 
 fn view(trail: Vec<Trail>, seconds: i64) -> View {
-    View::of(&snapshot(trail), at(seconds), |_| GateState::Paused, |_| false)
+    View::of(
+        &snapshot(trail),
+        at(seconds),
+        |_| Flow { gate: GateState::Paused, next_probe_at: None },
+        |_| false,
+    )
 }
 
 fn view_of(waiting: WaitingRow) -> View {
@@ -62,6 +68,44 @@ fn a_low_one_that_waits_says_why() {
     let running = WaitingRow { attempt: 1, since: Some(at(5)), due: None };
     let begun = view_of(running);
     assert_eq!((begun.status, begun.wait_reason, begun.events.len()), (Status::Queued, None, 2));
+}
+
+#[test]
+fn one_that_waits_for_its_provider_says_so_and_until_when() {
+    let flow = |_| Flow { gate: GateState::Paused, next_probe_at: Some(at(12)) };
+    let view = |waiting| View::of(&snapshot(vec![Trail::Waiting(waiting)]), at(10), flow, |_| false);
+    let waiting = view(WaitingRow { attempt: 0, since: None, due: None });
+    assert_eq!((waiting.wait_reason, waiting.next_attempt_at), (Some("PROVIDER_UNAVAILABLE"), Some(at(12))));
+    let repeated = view(WaitingRow { attempt: 1, since: None, due: Some(at(20)) });
+    assert_eq!((repeated.wait_reason, repeated.next_attempt_at), (Some("RETRY"), Some(at(20))));
+    let begun = view(WaitingRow { attempt: 1, since: Some(at(9)), due: None });
+    assert_eq!((begun.wait_reason, begun.next_attempt_at), (None, None));
+}
+
+#[test]
+fn report_of_whole_seconds_or_a_slow_clock_follows_its_attempt() {
+    let mut snapshot = snapshot(Vec::new());
+    snapshot.record.created_at = Timestamp(NOW.0 + 400);
+    let Trail::Result(sent) = result(ResultKind::Sent, 1, 0) else { panic!("a result") };
+    let sent = ResultRow { began_at: Some(Timestamp(NOW.0 + 410)), at: Timestamp(NOW.0 + 600), ..sent };
+    for told in [0, -5000] {
+        let delivered = Timestamp(NOW.0 + told);
+        let report = Trail::Receipt(ReceiptKind::Delivered, delivered, "sns".to_owned(), None, None);
+        for trail in
+            [vec![report.clone(), Trail::Result(sent.clone())], vec![Trail::Result(sent.clone()), report]]
+        {
+            let view =
+                View::of(&Snapshot { trail, ..snapshot.clone() }, at(20), |_| Flow::default(), |_| false);
+            let types: Vec<_> = view.events.iter().map(|event| event.r#type).collect();
+            let expected: &[&str] = if told == 0 {
+                &["QUEUED", "ATTEMPTED", "SENT", "DELIVERED"]
+            } else {
+                &["QUEUED", "ATTEMPTED", "DELIVERED", "SENT"]
+            };
+            assert_eq!(types, expected, "{told}");
+            assert!(view.events.is_sorted_by_key(|event| event.at));
+        }
+    }
 }
 
 #[test]
@@ -106,7 +150,7 @@ fn a_receipt_that_never_comes_is_an_event() {
 #[test]
 fn where_receipts_are_sent_none_at_all_is_missed_as_well() {
     let types = |trail: Vec<Trail>, reports: bool| {
-        let view = View::of(&snapshot(trail), at(80 * 3600), |_| GateState::Open, |_| reports);
+        let view = View::of(&snapshot(trail), at(80 * 3600), |_| Flow::default(), |_| reports);
         view.events.iter().map(|event| event.r#type).collect::<Vec<_>>()
     };
     let sent = || vec![result(ResultKind::Sent, 1, 1)];

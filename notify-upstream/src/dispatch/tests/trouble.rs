@@ -25,9 +25,47 @@ async fn a_channel_with_nothing_but_low_recovers_by_itself() {
         pass_time(&rig, 1).await;
         rig.step().await;
         assert_eq!(rig.board.desk(Channel::Email).gate(), GateState::Paused);
-        assert_eq!(rig.view(id).await["waitReason"], "LOW_PAUSED");
+        let view = rig.view(id).await;
+        assert_eq!(view["waitReason"], "PROVIDER_UNAVAILABLE", "{view}");
+        assert!(view["nextAttemptAt"].is_string(), "{view}");
         for _ in 0..12 {
             pass_time(&rig, 1).await;
+            rig.step().await;
+        }
+        assert_eq!(rig.view(id).await["status"], "SENT");
+    }
+}
+
+#[tokio::test]
+async fn refused_recipients_of_one_caller_stop_nobody_else() {
+    for (store, _database) in stores().await {
+        let mut rig = Rig::new(&store, &clock(), 64).await;
+        rig.script.refuse_recipients(".evil.example");
+        let evil = |n: usize, priority| {
+            let mut draft = draft(priority);
+            let address = EmailAddress::parse(&format!("a{n}@x{n}.evil.example")).expect("address");
+            draft.request.recipient = Address::Email(address).into();
+            draft
+        };
+        for n in 0..40 {
+            rig.submit(evil(n, Priority::Critical), None).await.expect("accepted");
+        }
+        rig.step().await;
+        let id = rig.accept(Priority::Normal).await;
+        rig.step().await;
+        assert_eq!(rig.view(id).await["status"], "SENT");
+        // A probe that is refused for its recipient shows that the provider is back.
+        rig.script.refuse(&["451"; 10]);
+        for _ in 0..10 {
+            rig.accept(Priority::High).await;
+        }
+        rig.step().await;
+        rig.submit(evil(0, Priority::Critical), None).await.expect("accepted");
+        let id = rig.accept(Priority::Normal).await;
+        rig.step().await;
+        assert_eq!(rig.view(id).await["status"], "QUEUED", "the provider is left alone");
+        pass_time(&rig, 2).await;
+        for _ in 0..3 {
             rig.step().await;
         }
         assert_eq!(rig.view(id).await["status"], "SENT");

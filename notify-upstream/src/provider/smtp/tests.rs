@@ -181,29 +181,49 @@ async fn a_server_that_reports_is_asked_to_report_under_our_id() {
 
 #[tokio::test]
 async fn every_fault_is_judged_and_leaves_no_connection_in_doubt() {
+    use FaultScope::{Provider, Recipient};
     let cases = [
-        (Script::Say("RCPT", "550 5.1.1 no such user"), Class::Permanent, "mailbox_unknown"),
-        (Script::Say("RCPT", "450 4.2.1 slow down"), Class::Throttled, "provider_throttles"),
-        (Script::Say("MAIL", "451 4.3.0 later"), Class::Transient, "provider_busy"),
-        (Script::Say("DATA", "554 no"), Class::Permanent, "provider_refused"),
-        (Script::Say("DOT", "552 5.2.2 full"), Class::Transient, "mailbox_full"),
+        (Script::Say("RCPT", "550 5.1.1 no such user"), Class::Permanent, "mailbox_unknown", Recipient),
+        (Script::Say("RCPT", "450 4.2.1 slow down"), Class::Throttled, "provider_throttles", Recipient),
+        (
+            Script::Say("RCPT", "421 4.7.0 too many of these"),
+            Class::Throttled,
+            "provider_throttles",
+            Recipient,
+        ),
+        (Script::Say("RCPT", "452 4.2.2 over quota"), Class::Transient, "mailbox_full", Recipient),
+        (Script::Say("MAIL", "452 4.3.1 system full"), Class::Transient, "provider_busy", Provider),
+        (Script::Say("MAIL", "452 no room"), Class::Transient, "provider_busy", Provider),
+        (Script::Say("MAIL", "451 4.3.0 later"), Class::Transient, "provider_busy", Provider),
+        (Script::Say("MAIL", "550 5.7.1 not your domain"), Class::Configuration, "sender_refused", Provider),
+        (Script::Say("MAIL", "553 who?"), Class::Configuration, "sender_refused", Provider),
+        (Script::Say("DATA", "554 no"), Class::Permanent, "provider_refused", Recipient),
+        (Script::Say("DATA", "451 later"), Class::Transient, "provider_busy", Recipient),
+        (Script::Say("DOT", "552 5.2.2 full"), Class::Transient, "mailbox_full", Recipient),
         (
             Script::Say("DOT", "550 5.7.1 spam from ada@example.com"),
             Class::Permanent,
             "message_refused_by_policy",
+            Recipient,
         ),
-        (Script::Say("EHLO", "421 busy"), Class::Throttled, "provider_throttles"),
-        (Script::Say("EHLO", "554 5.7.1 go away"), Class::Configuration, "provider_turns_us_away"),
-        (Script::Drop("MAIL"), Class::Transient, "provider_unreachable"),
-        (Script::Drop("DATA"), Class::Transient, "provider_unreachable"),
-        (Script::Drop("DOT"), Class::Ambiguous, "connection_broken"),
+        (Script::Say("EHLO", "421 busy"), Class::Throttled, "provider_throttles", Provider),
+        (Script::Say("EHLO", "554 5.7.1 go away"), Class::Configuration, "provider_turns_us_away", Provider),
+        (Script::Drop("MAIL"), Class::Transient, "provider_unreachable", Provider),
+        (Script::Drop("RCPT"), Class::Transient, "provider_unreachable", Recipient),
+        (Script::Drop("DATA"), Class::Transient, "provider_unreachable", Recipient),
+        (Script::Drop("DOT"), Class::Ambiguous, "connection_broken", Recipient),
     ];
-    for (script, class, code) in cases {
+    for (script, class, code, scope) in cases {
         let server = server(script).await;
         let smtp = smtp(server.port);
         let refusal = send(&smtp, &content("x")).await.expect_err("refused");
-        assert_eq!((refusal.class, refusal.code.as_str()), (class, code), "{script:?}");
-        assert!(!refusal.detail.unwrap_or_default().contains("ada@"), "{script:?}");
+        assert_eq!((refusal.class, refusal.code.as_str(), refusal.scope), (class, code, scope), "{script:?}");
+        let detail = refusal.detail.unwrap_or_default();
+        assert!(!detail.contains("ada@"), "{script:?}");
+        if let Script::Say(_, words) = script {
+            let words = words.replace("ada@example.com", "<recipient>");
+            assert_eq!(detail, words, "the server's words are kept");
+        }
         if matches!(script, Script::Drop(_)) {
             assert!(smtp.idle.take().is_none(), "{script:?}");
         }
@@ -214,7 +234,7 @@ async fn every_fault_is_judged_and_leaves_no_connection_in_doubt() {
 async fn a_server_that_is_away_or_without_starttls_gets_no_message() {
     let closed = TcpListener::bind("127.0.0.1:0").await.expect("port").local_addr().expect("address").port();
     let refusal = send(&smtp(closed), &content("x")).await.expect_err("away");
-    assert_eq!(refusal.class, Class::Transient);
+    assert_eq!((refusal.class, refusal.scope), (Class::Transient, FaultScope::Provider));
     let server = server(Script::Yes).await;
     let config =
         SmtpConfig { tls: TlsMode::StartTls, host: "localhost".to_owned(), ..smtp(server.port).config };

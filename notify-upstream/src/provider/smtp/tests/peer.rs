@@ -76,6 +76,7 @@ fn expected(verb: &str, action: &str) -> (Class, &'static str) {
         (_, "hang" | "drop") => (Class::Transient, "provider_unreachable"),
         (_, "451") => (Class::Transient, "provider_busy"),
         (_, "554") if before => (Class::Configuration, "provider_turns_us_away"),
+        ("mail", _) => (Class::Configuration, "sender_refused"),
         _ => (Class::Permanent, "provider_refused"),
     }
 }
