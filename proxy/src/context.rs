@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use postern_common::Code;
@@ -69,6 +70,15 @@ pub(crate) struct Attempt {
     pub(crate) pool: Arc<Pool>,
     pub(crate) ticket: Ticket,
     pub(crate) began: Instant,
+    /// Whether Pingora got a connection that had been idle, where it gets them from the pool of the fast path.
+    pub(crate) is_reused: Option<Arc<AtomicBool>>,
+}
+
+impl Attempt {
+    /// Whether its connection had been idle, as far as Pingora does not know that itself.
+    pub(crate) fn was_idle(&self) -> bool {
+        self.is_reused.as_ref().is_some_and(|is_reused| is_reused.load(Ordering::Relaxed))
+    }
 }
 
 /// W3C trace context: the trace goes on, with this gateway as the parent of what follows.

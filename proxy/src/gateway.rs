@@ -7,6 +7,7 @@ mod direct;
 mod failure;
 mod forward;
 mod front;
+mod options;
 mod outcome;
 mod refuse;
 mod throttle;
@@ -16,6 +17,7 @@ use std::time::Instant;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use http::Version;
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora_core::modules::http::HttpModules;
 use pingora_core::upstreams::peer::HttpPeer;
@@ -46,7 +48,7 @@ async fn receive(state: &State, client: &mut impl Client, ctx: &mut Context) -> 
         wire.note_heard();
     }
     throttle::recognise(client, ctx);
-    if cors::preflight(client, ctx).await? {
+    if options::answer(state, client, ctx).await? || cors::preflight(client, ctx).await? {
         return Ok(true);
     }
     match admit::admit(state, client, ctx).await {
@@ -70,15 +72,16 @@ impl ProxyHttp for Gateway {
     fn init_downstream_modules(&self, _modules: &mut HttpModules) {}
 
     async fn request_filter(&self, session: &mut Session, ctx: &mut Context) -> Result<bool> {
+        // HTTP/1.0 knows no interim responses (RFC 9110 section 15.2).
+        if session.req_header().version == Version::HTTP_10 {
+            session.set_ignore_info_resp(true);
+        }
         receive(&self.state, session, ctx).await
     }
 
     async fn upstream_peer(&self, session: &mut Session, ctx: &mut Context) -> Result<Box<HttpPeer>> {
         forward::choose(&self.state, session, ctx)?;
-        match (&ctx.attempt, ctx.route()) {
-            (Some(attempt), Some(route)) => Ok(forward::peer(&attempt.ticket.endpoint.peer, route, session)),
-            _ => Err(forward::refuse(ctx, Code::Internal)),
-        }
+        forward::peer(session, ctx)
     }
 
     async fn upstream_request_filter(
@@ -115,6 +118,7 @@ impl ProxyHttp for Gateway {
         response: &mut ResponseHeader,
         ctx: &mut Context,
     ) -> Result<()> {
+        outcome::check_answer(session, response, ctx)?;
         outcome::note_response(session, response, ctx);
         Ok(())
     }

@@ -30,6 +30,10 @@ pub struct HeadLimits {
 /// Why a head is refused. The connection is closed after each of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeadFault {
+    /// A version of HTTP other than 1.0 and 1.1.
+    Version,
+    /// A `:scheme` other than http and https.
+    Scheme,
     /// A line that does not end in CRLF, a CR alone, or a NUL.
     LineEnding,
     /// A request line that is not exactly `method SP target SP HTTP/1.x`.
@@ -99,7 +103,8 @@ impl HeadFault {
             Self::LineEnding | Self::Field | Self::Host | Self::Framing | Self::Connection => {
                 Code::InvalidHeader
             }
-            Self::RequestLine | Self::Authority | Self::Target(_) => Code::InvalidTarget,
+            Self::RequestLine | Self::Authority | Self::Scheme | Self::Target(_) => Code::InvalidTarget,
+            Self::Version => Code::HttpVersionNotSupported,
             Self::TooLarge => Code::HeadTooLarge,
             Self::TargetTooLong => Code::TargetTooLong,
         }
@@ -113,6 +118,8 @@ impl HeadFault {
                 "Every line of the head must end in CRLF; a bare LF, CR or NUL is not accepted."
             }
             Self::RequestLine => "The request line must be a method, a target and HTTP/1.0 or HTTP/1.1.",
+            Self::Version => "The versions of HTTP/1 that are spoken here are 1.0 and 1.1.",
+            Self::Scheme => "The scheme of the target must be http or https.",
             Self::Field => "A header field has a malformed name or value, or is folded over two lines.",
             Self::Host => "Exactly one Host field with a host and an optional port is required.",
             Self::Authority => "The authority of an absolute target must be the same as Host.",
@@ -174,7 +181,9 @@ impl Head {
         }
         let host = fields.host.ok_or(HeadFault::Host)?;
         let authority = absolute_part(request_line, target.clone(), host)?;
-        Target::parse(&request_line[authority.end..target.end]).map_err(HeadFault::Target)?;
+        if !asks_server(request_line, &target) {
+            Target::parse(&request_line[authority.end..target.end]).map_err(HeadFault::Target)?;
+        }
         let body = fields.body()?;
         // A framing that HTTP/1.0 does not know (RFC 9112 section 6.1).
         if body == BodyKind::Chunked && request_line.ends_with(b"HTTP/1.0") {
@@ -203,6 +212,16 @@ pub fn to_request(bytes: &[u8]) -> Option<RequestHeader> {
         parts.headers.append(name, value);
     }
     Some(RequestHeader::from(parts))
+}
+
+/// Whether the request is `OPTIONS *`, which is about the server as a whole (RFC 9110 section 9.3.7).
+#[must_use]
+pub fn is_server_options(method: &[u8], target: &[u8]) -> bool {
+    method == b"OPTIONS" && target == b"*"
+}
+
+fn asks_server(line: &[u8], target: &Range<usize>) -> bool {
+    is_server_options(&line[..target.start - 1], &line[target.clone()])
 }
 
 /// A line without its CRLF, free of CR and NUL.
@@ -239,8 +258,13 @@ fn request_target(line: &[u8], limits: &HeadLimits) -> Result<Range<usize>, Head
     if method.len() > 32 || !headers::is_token(method) {
         return Err(HeadFault::RequestLine);
     }
-    if method == b"CONNECT" || first >= last || !matches!(version, b"HTTP/1.1" | b"HTTP/1.0") {
+    if method == b"CONNECT" || first >= last {
         return Err(HeadFault::RequestLine);
+    }
+    match version {
+        b"HTTP/1.1" | b"HTTP/1.0" => {}
+        [b'H', b'T', b'T', b'P', b'/', b'0'..=b'9', b'.', b'0'..=b'9'] => return Err(HeadFault::Version),
+        _ => return Err(HeadFault::RequestLine),
     }
     let target = first + 1..last;
     if target.len() > limits.target {
@@ -253,7 +277,7 @@ fn request_target(line: &[u8], limits: &HeadLimits) -> Result<Range<usize>, Head
 /// The part of an absolute target in front of its path; it must name the same authority as `Host`.
 fn absolute_part(line: &[u8], target: Range<usize>, host: &[u8]) -> Result<Range<usize>, HeadFault> {
     let bytes = &line[target.clone()];
-    if bytes.starts_with(b"/") {
+    if bytes.starts_with(b"/") || asks_server(line, &target) {
         return Ok(target.start..target.start);
     }
     let scheme = [&b"http://"[..], b"https://"]

@@ -4,6 +4,8 @@
 //! (CGI, WSGI and PHP do), so all of these are one name here.
 
 use bytes::BytesMut;
+use http::header::CONNECTION;
+use http::{HeaderMap, HeaderName};
 
 /// Names, folded, that no client may send through: who is calling, from where, and for what, in the words of this
 /// gateway and of those that upstreams have learned to believe from others.
@@ -36,6 +38,18 @@ pub fn is_of_connection(name: &str) -> bool {
             | "transfer-encoding"
             | "upgrade"
     )
+}
+
+/// The fields that `Connection` names: they speak of one connection, whatever they are.
+pub(crate) fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
+    let values = headers.get_all(CONNECTION).iter();
+    let options = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+    options.filter_map(|option| HeaderName::from_bytes(option.trim_ascii()).ok()).collect()
+}
+
+/// Whether a field is a statement of this gateway, which no upstream makes for it.
+pub(crate) fn is_own(name: &str) -> bool {
+    name.starts_with("x-postern-")
 }
 
 /// How such names begin, folded.

@@ -246,6 +246,10 @@ impl Session for ClientStream {
     async fn response_duplex_vec(&mut self, tasks: Vec<HttpTask>) -> Result<bool> {
         let mut end = false;
         for task in tasks {
+            // The upstream's failure is the upstream's, and all others are the client's.
+            if let HttpTask::Failed(error) = task {
+                return Err(error);
+            }
             end |= self.task(task).await.map_err(Error::into_down)?;
         }
         if end {

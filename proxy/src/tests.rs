@@ -1,5 +1,6 @@
 //! The gateway over real sockets: what an origin gets to see, byte by byte, and what a client is told.
 
+mod answers;
 mod bodies;
 mod breaks;
 mod decisions;
@@ -8,6 +9,7 @@ mod encrypted;
 mod front;
 mod handover;
 mod harness;
+mod http10;
 mod http2;
 mod http2_frames;
 mod http2_upstream;

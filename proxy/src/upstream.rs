@@ -3,6 +3,7 @@
 mod answer;
 mod budget;
 mod endpoint;
+pub(crate) mod guard;
 mod health;
 mod link;
 mod resolve;

@@ -55,6 +55,8 @@ pub(crate) struct Wire {
     stopping: bool,
     /// Whether a head was handed over that no hook has seen yet.
     unheard: AtomicBool,
+    /// Whether the connection ends with a reset, so that what was sent does not pass for a whole answer.
+    reset: AtomicBool,
     /// On an HTTP/2 connection: whether a frame that is no body is taking too long, and whether the client leaves
     /// bytes waiting.
     frames: Option<Box<(Frames, Backlog)>>,
@@ -85,6 +87,7 @@ impl Wire {
             tunnel: AtomicBool::new(false),
             stopping: false,
             unheard: AtomicBool::new(false),
+            reset: AtomicBool::new(false),
             frames: None,
             digest: Arc::new(digest),
             permit,
@@ -160,6 +163,11 @@ impl Wire {
         Arc::clone(&self.digest)
     }
 
+    /// Makes the connection end with a reset once it is dropped.
+    pub(crate) fn reset_on_drop(&self) {
+        self.reset.store(true, Ordering::Relaxed);
+    }
+
     /// A hook has been called for the request.
     pub(crate) fn note_heard(&self) {
         self.unheard.store(false, Ordering::Relaxed);
@@ -198,8 +206,10 @@ impl Wire {
             let Ok(taken) = self.framing.advance(&buf.filled()[before..]) else {
                 return self.fail(Fault::Framing);
             };
-            if let Some((frames, _)) = self.frames.as_deref_mut() {
-                frames.advance(&buf.filled()[before..]);
+            if let Some((frames, _)) = self.frames.as_deref_mut()
+                && frames.advance(&buf.filled()[before..]).is_err()
+            {
+                return self.fail(Fault::Framing);
             }
             self.inbound.extend_from_slice(&buf.filled()[before + taken..]);
             buf.set_filled(before + taken);
@@ -367,6 +377,9 @@ impl Drop for Wire {
         let (Some(transport), permit) = (self.transport.take(), self.permit.take()) else { return };
         if let (true, Some(permit)) = (self.unheard.load(Ordering::Relaxed), &permit) {
             permit.unheard.inc();
+        }
+        if self.reset.load(Ordering::Relaxed) {
+            return transport.reset();
         }
         if unread && self.patience.sent > 0 && tokio::runtime::Handle::try_current().is_ok() {
             tokio::spawn(async move {

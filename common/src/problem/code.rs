@@ -79,6 +79,7 @@ codes! {
     KeysUnavailable = "keys_unavailable", 503, "The keys that verify tokens are not available now";
     UpstreamUnavailable = "upstream_unavailable", 503, "The service behind the gateway is not available now";
     UpstreamTimeout = "upstream_timeout", 504, "The service behind the gateway did not answer in time";
+    HttpVersionNotSupported = "http_version_not_supported", 505, "The version of HTTP is not supported";
 }
 
 impl Code {

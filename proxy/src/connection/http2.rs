@@ -29,6 +29,10 @@ use standing::{End, Offence, Standing};
 /// over but not taken keep it as well, a hundred of them on each connection.
 const SEND_BUFFER: usize = 16 << 10;
 
+/// What the frames of bodies may take beside their bytes, until the bodies are read: each that is smaller than 256
+/// bytes counts for what it lacks to that. 1,024 frames of one byte fit in.
+const DATA_FRAME_BUDGET: usize = 256 << 10;
+
 /// What every stream of a connection needs.
 #[derive(Clone)]
 struct Carrier {
@@ -164,6 +168,7 @@ fn options(limits: &Limits) -> H2Options {
         .max_send_buffer_size(SEND_BUFFER)
         .initial_window_size(64 << 10)
         .max_concurrent_reset_streams(20)
-        .max_pending_accept_reset_streams(20);
+        .max_pending_accept_reset_streams(20)
+        .data_frame_budget(DATA_FRAME_BUDGET);
     options
 }

@@ -140,9 +140,7 @@ async fn exchange(
         })?;
     }
     if answer.head.status == StatusCode::SWITCHING_PROTOCOLS {
-        return Err(
-            Error::explain(ErrorType::InvalidHTTPHeader, "an upgrade that nobody asked for").into_up()
-        );
+        return Err(outcome::invalid_answer("an upgrade that the request did not ask for"));
     }
     let mut rest = answer.body;
     let mut is_written = rest == Body::Done;

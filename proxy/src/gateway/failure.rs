@@ -2,13 +2,14 @@
 
 use std::time::Instant;
 
+use http::Version;
 use pingora_core::{Error, ErrorSource, ErrorType};
 use pingora_proxy::FailToProxy;
 use postern_common::{Code, Problem};
 
 use super::client::Client;
 use super::refuse;
-use crate::context::Context;
+use crate::context::{Attempt, Context};
 use crate::patience::Fault;
 
 /// No connection: nothing was sent, so that any method may be tried at another address.
@@ -30,7 +31,7 @@ pub(super) fn while_proxying(
     let at_upstream = matches!(error.esource(), ErrorSource::Upstream);
     let can_repeat = client.request().method.is_idempotent() && client.has_body_at_hand();
     if can_repeat {
-        error.retry.decide_reuse(client_reused);
+        error.retry.decide_reuse(client_reused || ctx.attempt.as_ref().is_some_and(Attempt::was_idle));
     } else {
         error.set_retry(false);
     }
@@ -55,6 +56,10 @@ pub(super) async fn answer(client: &mut impl Client, error: &Error, ctx: &mut Co
         && !matches!(error.esource(), ErrorSource::Upstream)
     {
         attempt.pool.note_failure(&attempt.ticket.endpoint, Instant::now());
+    }
+    // To HTTP/1.0 the end of the connection may be the end of the body: a part would pass for the whole.
+    if let (true, Version::HTTP_10, Some(wire)) = (already, client.request().version, client.wire()) {
+        wire.reset_on_drop();
     }
     ctx.refused = code;
     ctx.is_abandoned = code.is_none();

@@ -14,11 +14,11 @@ use postern_common::Code;
 
 use super::REFUSED;
 use super::client::Client;
-use crate::config::{Rewrite, Route};
+use crate::config::Rewrite;
 use crate::context::{Attempt, Context};
 use crate::injection::Injection;
 use crate::state::State;
-use crate::upstream::{NoEndpoint, tunnel};
+use crate::upstream::{NoEndpoint, guard, tunnel};
 
 /// Ends the request with this code.
 pub(super) fn refuse(ctx: &mut Context, code: Code) -> Box<Error> {
@@ -56,13 +56,18 @@ pub(super) fn choose(state: &State, client: &impl Client, ctx: &mut Context) -> 
     if let Some(watch) = client.watch() {
         watch.expect_upstream(pool.config.connect_timeout + ctx.read_timeout(pool), began);
     }
-    ctx.attempt = Some(Attempt { pool: Arc::clone(pool), ticket, began });
+    ctx.attempt = Some(Attempt { pool: Arc::clone(pool), ticket, began, is_reused: None });
     Ok(())
 }
 
-/// How the address is spoken to for this route.
-pub(super) fn peer(template: &HttpPeer, route: &Route, session: &Session) -> Box<HttpPeer> {
-    let mut peer = Box::new(template.clone());
+/// How the address is spoken to for this request.
+pub(super) fn peer(session: &Session, ctx: &mut Context) -> Result<Box<HttpPeer>> {
+    let live = Arc::clone(&ctx.live);
+    let route = ctx.route.map(|index| &live.table.routes[index]);
+    let (Some(attempt), Some(route)) = (&mut ctx.attempt, route) else {
+        return Err(refuse(ctx, Code::Internal));
+    };
+    let mut peer = Box::new(attempt.ticket.endpoint.peer.clone());
     if let Some(watch) = session.watch() {
         // The client's side watches over it, without a timer for each read, and from the end of the request on:
         // Pingora's own would run while the client is still sending. But the client's side is not asked while an
@@ -73,8 +78,12 @@ pub(super) fn peer(template: &HttpPeer, route: &Route, session: &Session) -> Box
         tunnel::prepare(&mut peer);
     } else {
         peer.options.http_upstream_request_policy.h1_upgrade = H1UpgradePolicy::Deny;
+        if attempt.pool.is_plain() {
+            let endpoint = &attempt.ticket.endpoint;
+            attempt.is_reused = Some(guard::prepare(&mut peer, endpoint, &attempt.pool.config));
+        }
     }
-    peer
+    Ok(peer)
 }
 
 /// Takes out what only the gateway may say, in every spelling, and says it. This runs after Pingora's own

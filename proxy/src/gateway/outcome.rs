@@ -3,10 +3,11 @@
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use http::header::{CONTENT_LENGTH, SET_COOKIE, TRANSFER_ENCODING};
-use http::{HeaderName, HeaderValue, StatusCode, Version};
+use http::header::{CONNECTION, CONTENT_LENGTH, SET_COOKIE, TRANSFER_ENCODING, UPGRADE};
+use http::{HeaderName, HeaderValue, Method, StatusCode, Version};
 use pingora::http::ResponseHeader;
-use pingora_core::{Error, Result};
+use pingora_core::{Error, ErrorType, Result};
+use pingora_proxy::Session;
 use postern_common::Code;
 use postern_common::http::CODE;
 use postern_common::token::Caller;
@@ -22,9 +23,35 @@ use crate::live::NO_ROUTE;
 use crate::metrics::OK;
 use crate::state::State;
 use crate::traces::Span;
+use crate::upstream::Body;
 
 /// The code of a request whose client left.
 const ABANDONED: &str = "client_closed";
+
+/// Checks the head of an answer that Pingora has read, as the fast path checks those that it reads.
+///
+/// # Errors
+/// A failure of the upstream: the end of its answer is uncertain (RFC 9112 section 6.3), or it switches protocols
+/// although the request did not ask for that on a route that allows it (RFC 9110 section 15.2.2).
+pub(super) fn check_answer(session: &Session, response: &ResponseHeader, ctx: &Context) -> Result<()> {
+    let request = session.req_header();
+    let may_upgrade = session.is_upgrade_req()
+        && response.version == Version::HTTP_11
+        && ctx.route().is_some_and(|route| route.websocket);
+    if response.status == StatusCode::SWITCHING_PROTOCOLS && !may_upgrade {
+        return Err(invalid_answer("an upgrade that the request did not ask for"));
+    }
+    let minor = u8::from(response.version != Version::HTTP_10);
+    match Body::of(response.status, minor, &response.headers, request.method == Method::HEAD) {
+        Ok(_) => Ok(()),
+        Err(_) => Err(invalid_answer("an answer whose end is uncertain")),
+    }
+}
+
+/// The error of an answer that is not forwarded.
+pub(super) fn invalid_answer(reason: &'static str) -> Box<Error> {
+    Error::explain(ErrorType::InvalidHTTPHeader, reason).into_up()
+}
 
 /// The head of a response has arrived.
 pub(super) fn note_response(client: &impl Client, response: &ResponseHeader, ctx: &mut Context) {
@@ -66,14 +93,13 @@ pub(super) fn dress(
     if response.headers.contains_key(SET_COOKIE) && !ctx.route().is_some_and(|route| route.cookies) {
         response.remove_header(&SET_COOKIE);
     }
-    if response.status != StatusCode::SWITCHING_PROTOCOLS {
-        strip(response);
-    }
+    strip(response)?;
     if response.status.is_informational() {
         return Ok(());
     }
-    if is_refusal(response.status) {
-        response.remove_header(&CODE);
+    // HTTP/1.0 has no chunks (RFC 9112 section 6.1): the end of the connection ends the body.
+    if client.request().version == Version::HTTP_10 && response.remove_header(&TRANSFER_ENCODING).is_some() {
+        client.close();
     }
     if state.stopping.load(Ordering::Relaxed) {
         client.close();
@@ -92,16 +118,27 @@ pub(super) fn dress(
     Ok(())
 }
 
-/// Takes out what an upstream says of its connection alone; how a body is framed stays, where there is one.
-fn strip(response: &mut ResponseHeader) {
+/// Removes the fields of the upstream's connection, those that its `Connection` names included (RFC 9110 section
+/// 7.6.1), and those that only the gateway may write. How a body is framed stays, where there is one.
+fn strip(response: &mut ResponseHeader) -> Result<()> {
     let has_body = !response.status.is_informational() && response.status != StatusCode::NO_CONTENT;
+    let is_upgrade = response.status == StatusCode::SWITCHING_PROTOCOLS;
+    let named = headers::named_by_connection(&response.headers);
     let goes = |name: &HeaderName| match *name {
         TRANSFER_ENCODING | CONTENT_LENGTH => !has_body,
-        _ => headers::is_of_connection(name.as_str()),
+        CONNECTION | UPGRADE if is_upgrade => false,
+        _ => {
+            let text = name.as_str();
+            headers::is_of_connection(text) || headers::is_own(text) || named.contains(name)
+        }
     };
     while let Some(name) = response.headers.keys().find(|name| goes(name)).cloned() {
         response.remove_header(&name);
     }
+    if is_upgrade {
+        response.insert_header(CONNECTION, "Upgrade")?;
+    }
+    Ok(())
 }
 
 /// What refusals carry as well: the route's own fields, cross-origin permission, what is left of a rate.

@@ -4,7 +4,7 @@
 use http::header::{CONTENT_LENGTH, COOKIE, HOST};
 use http::request::Parts;
 
-use super::{HeadFault, HeadLimits, is_authority};
+use super::{HeadFault, HeadLimits, is_authority, is_server_options};
 use crate::headers;
 use crate::target::Target;
 
@@ -26,7 +26,10 @@ pub fn check(head: &Parts, limits: &HeadLimits) -> Result<(), HeadFault> {
     if target.len() > limits.target {
         return Err(HeadFault::TargetTooLong);
     }
-    Target::parse(target.as_bytes()).map_err(HeadFault::Target)?;
+    if !is_server_options(method, target.as_bytes()) {
+        Target::parse(target.as_bytes()).map_err(HeadFault::Target)?;
+    }
+    check_scheme(head)?;
     check_authority(head)?;
     check_fields(head)
 }
@@ -37,6 +40,12 @@ fn size(head: &Parts) -> usize {
     let host = head.uri.authority().map_or(0, |authority| "host: \r\n".len() + authority.as_str().len());
     let fields = head.headers.iter().map(|(name, value)| name.as_str().len() + ": \r\n".len() + value.len());
     head.method.as_str().len() + target + "  HTTP/1.1\r\n\r\n".len() + host + fields.sum::<usize>()
+}
+
+/// An `http` or `https` URI (section 8.3.1). The layer below drops the scheme of a head without `:authority`.
+fn check_scheme(head: &Parts) -> Result<(), HeadFault> {
+    let is_http = |scheme: &str| ["http", "https"].iter().any(|known| scheme.eq_ignore_ascii_case(known));
+    if head.uri.scheme_str().is_none_or(is_http) { Ok(()) } else { Err(HeadFault::Scheme) }
 }
 
 /// One authority, in `:authority` or in `Host`; where both are there, the same (section 8.3.1).
@@ -90,6 +99,9 @@ mod tests {
         assert_eq!(verdict("GET", "https://a/x", &[("host", "a"), ("host", "a")]), Err(HeadFault::Host));
         assert_eq!(verdict("GET", "https://a/x", &[("host", "b")]), Err(HeadFault::Authority));
         assert_eq!(verdict("CONNECT", "a:443", &[]), Err(HeadFault::RequestLine));
+        assert_eq!(verdict("GET", "ftp://a/x", &[]), Err(HeadFault::Scheme));
+        assert_eq!(verdict("OPTIONS", "*", &[("host", "a")]), Ok(()));
+        assert!(matches!(verdict("GET", "*", &[("host", "a")]), Err(HeadFault::Target(_))));
         for target in ["https://a/x//y", "https://a/%2e%2e/x", "https://a/x;y", "https://a/%6fpen"] {
             assert!(matches!(verdict("GET", target, &[]), Err(HeadFault::Target(_))), "{target}");
         }

@@ -34,7 +34,11 @@ fn an_absolute_target_must_name_the_host() {
     refused("GET http://b/x HTTP/1.1\r\nHost: a\r\n\r\n", HeadFault::Authority);
     refused("GET http://a@b/x HTTP/1.1\r\nHost: b\r\n\r\n", HeadFault::Authority);
     refused("GET ftp://a/x HTTP/1.1\r\nHost: a\r\n\r\n", HeadFault::RequestLine);
-    refused("OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n", HeadFault::RequestLine);
+    for request in ["GET *", "OPTIONS **", "OPTIONS *?x", "options *"] {
+        refused(&format!("{request} HTTP/1.1\r\nHost: a\r\n\r\n"), HeadFault::RequestLine);
+    }
+    let head = check("OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n").expect("about the server");
+    assert!(head.authority.is_empty());
     refused("CONNECT a:443 HTTP/1.1\r\nHost: a:443\r\n\r\n", HeadFault::RequestLine);
     refused("CONNECT /x HTTP/1.1\r\nHost: a\r\n\r\n", HeadFault::RequestLine);
 }
@@ -107,9 +111,9 @@ fn request_lines_are_exact() {
         "GET /  HTTP/1.1",
         "GET / HTTP/1.1 ",
         " GET / HTTP/1.1",
-        "GET / HTTP/2.0",
-        "GET / HTTP/1.2",
         "GET / http/1.1",
+        "GET / HTTP/1.10",
+        "GET / HTTP/1",
         "GET\t/\tHTTP/1.1",
         "G(T / HTTP/1.1",
         "GET /a b HTTP/1.1",
@@ -118,6 +122,14 @@ fn request_lines_are_exact() {
     ] {
         refused(&format!("{line}\r\nHost: a\r\n\r\n"), HeadFault::RequestLine);
     }
+}
+
+#[test]
+fn unsupported_version_is_refused_as_such() {
+    for version in ["0.9", "1.2", "1.9", "2.0", "3.0"] {
+        refused(&format!("GET / HTTP/{version}\r\nHost: a\r\n\r\n"), HeadFault::Version);
+    }
+    assert_eq!(HeadFault::Version.code().status(), 505);
 }
 
 #[test]

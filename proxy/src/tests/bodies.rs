@@ -149,6 +149,7 @@ async fn http1_body_of_any_shape_ends_once_at_the_origin() {
         ("1.1", chunked, "0\r\n\r\n", ""),
         ("1.1", chunked, "5\r\nhello\r\n0\r\n\r\n", "hello"),
         ("1.1", chunked, "1\r\nh\r\n1;x=y\r\ne\r\n3\r\nllo\r\n000\r\n\r\n", "hello"),
+        ("1.1", chunked, "5\r\nhello\r\n0\r\nX-Sum: 1\r\nX-Other: a\r\n\r\n", "hello"),
         ("1.0", "", "", ""),
         ("1.0", "Content-Length: 0\r\n", "", ""),
         ("1.0", "Content-Length: 5\r\n", "hello", "hello"),
@@ -171,4 +172,14 @@ async fn http1_body_of_any_shape_ends_once_at_the_origin() {
             }
         }
     }
+}
+
+#[tokio::test]
+async fn burst_of_small_data_frames_is_one_body() {
+    let (address, mut reports) = origin().await;
+    let unused = Origin::start(Manner::Answer).await;
+    let front = Front::before(unused, &format!("addresses = [\"{address}\"]"), "").await;
+    let mut stream = open(&front).await;
+    stream.write_all(&frames(&["x"; 1000], false, false).concat()).await.expect("writes");
+    assert_eq!(body(&mut reports, "1,000 frames").await, "x".repeat(1000));
 }

@@ -3,6 +3,7 @@
 use serde_json::Value;
 use tokio::io::AsyncReadExt;
 
+use super::front::{Front, reply, send};
 use super::harness::{Gateway, PATIENCE, ROUTES};
 use super::origin::{Manner, Origin};
 
@@ -151,4 +152,37 @@ async fn a_route_has_its_own_patience_and_its_own_attempts() {
     assert!(!gateway.ask("/metrics").await.contains("postern_retries_total{upstream=\"once\"} 1"));
     let events = gateway.finish().await;
     assert!(events[1]["attempts"].is_null(), "one attempt: {}", events[1]);
+}
+
+#[tokio::test]
+async fn options_about_the_server_are_answered() {
+    let gateway = Gateway::start(Manner::Answer).await;
+    let mut client = gateway.connect().await;
+    for _ in 0..2 {
+        client.write("OPTIONS * HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\nok").await;
+        let answer = client.answer().await.expect("an answer");
+        assert_eq!((answer.status, answer.body.as_str()), (204, ""));
+        assert!(answer.header("x-request-id").is_some());
+    }
+    assert_eq!(gateway.send("OPTIONS * HTTP/1.0\r\nHost: h\r\n\r\n").await.status, 204);
+    assert_eq!(gateway.send("GET * HTTP/1.1\r\nHost: h\r\n\r\n").await.status, 400);
+    let front = Front::start(Manner::Answer, "", "").await;
+    let star = http::Request::builder().method("OPTIONS").uri("*").header("host", "gate").body(());
+    let (answer, _) = send(&mut front.client().await, star.expect("a request"), true);
+    assert_eq!(reply(answer).await.expect("an answer").status, 204);
+    assert!(gateway.origin.seen().is_empty() && front.gateway.origin.seen().is_empty());
+    let limited =
+        Gateway::with(Manner::Answer, "address = { requests = 1, per = \"1h\", burst = 1 }", "").await;
+    let statuses = [limited.send("OPTIONS * HTTP/1.1\r\nHost: h\r\n\r\n").await.status, {
+        limited.send("OPTIONS * HTTP/1.1\r\nHost: h\r\n\r\n").await.status
+    }];
+    assert_eq!(statuses, [204, 429]);
+}
+
+#[tokio::test]
+async fn unsupported_version_is_answered_with_505() {
+    let gateway = Gateway::start(Manner::Answer).await;
+    let answer = gateway.send("GET /open HTTP/1.2\r\nHost: h\r\n\r\n").await;
+    assert_eq!((answer.status, answer.code().as_str()), (505, "http_version_not_supported"));
+    assert!(gateway.origin.seen().is_empty());
 }

@@ -283,6 +283,13 @@ impl Client {
             && self.buffer.is_empty()
     }
 
+    /// All that comes until the connection ends, unless it ends with a reset.
+    pub(super) async fn rest(&mut self) -> Option<String> {
+        let reading = self.stream.read_to_end(&mut self.buffer);
+        let read = tokio::time::timeout(PATIENCE, reading).await.expect("an end in time");
+        read.ok().map(|_| String::from_utf8_lossy(&std::mem::take(&mut self.buffer)).into_owned())
+    }
+
     /// The next bytes up to and with `end`.
     pub(super) async fn until(&mut self, end: &str) -> String {
         loop {

@@ -287,3 +287,29 @@ async fn what_is_malformed_ends_the_stream_or_the_connection() {
     }
     assert!(front.gateway.origin.seen().is_empty(), "{:?}", front.gateway.origin.seen());
 }
+
+#[tokio::test]
+async fn empty_scheme_is_refused() {
+    let front = Front::start(Manner::Answer, "", "").await;
+    let mut stream = open(&front).await;
+    // `:scheme` with its name indexed, and no value.
+    let block = [&[0x82, 0x06, 0, 0x04, 5][..], b"/open", &[0x01, 4], b"gate"].concat();
+    stream.write_all(&frame(HEADERS, END_STREAM | END_HEADERS, 1, &block)).await.expect("writes");
+    assert!(settled(&mut stream).await, "the stream is refused, and not the connection");
+    assert!(front.gateway.origin.seen().is_empty(), "{:?}", front.gateway.origin.seen());
+    let refused = front.gateway.ask("/metrics").await;
+    assert!(refused.contains("postern_refused_at_door_total{code=\"invalid_target\"} 1"), "{refused}");
+}
+
+#[tokio::test]
+async fn preface_without_settings_ends_the_connection() {
+    let front = Front::start(Manner::Answer, "", "").await;
+    let ask = frame(HEADERS, END_STREAM | END_HEADERS, 1, &request("/open"));
+    for first in [Vec::new(), frame(PING, 0, 0, &[7; 8]), frame(SETTINGS, 1, 0, &[])] {
+        let mut stream = front.connect().await;
+        let _cut_off = stream.write_all(&[PREFACE, &first, &ask].concat()).await;
+        let frames = until_closed(&mut stream).await;
+        assert!(frames.iter().all(|(kind, _)| *kind != HEADERS), "{frames:?}");
+    }
+    assert!(front.gateway.origin.seen().is_empty(), "{:?}", front.gateway.origin.seen());
+}

@@ -89,14 +89,24 @@ async fn heads_are_limited() {
 async fn a_chunk_that_is_not_well_formed_ends_the_request() {
     let gateway = Gateway::start(Manner::Answer).await;
     let head = "POST /open HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n";
-    for body in ["3\nabc\n0\n\n", "x\r\n", "3\r\nabcX0\r\n\r\n", "-1\r\n", "0\r\nHost: evil\r\n\r\n"] {
+    for body in
+        ["3\nabc\n0\n\n", "x\r\n", "3\r\nabcX0\r\n\r\n", "-1\r\n", "0\r\nHost : evil\r\n\r\n", "0;\r\n\r\n"]
+    {
         let mut client = gateway.connect().await;
         client.write(&format!("{head}{body}GET /open HTTP/1.1\r\nHost: h\r\n\r\n")).await;
         let answer = client.answer().await.expect("an answer");
         assert_eq!((answer.status, answer.code().as_str()), (400, "invalid_request"), "{body:?}");
         assert!(client.is_closed().await, "{body:?}");
     }
-    assert!(gateway.origin.seen().iter().all(|request| !request.contains("evil")));
+    let mut client = gateway.connect().await;
+    let next = "GET /open?next HTTP/1.1\r\nHost: h\r\n\r\n";
+    client.write(&format!("{head}0\r\nHost: evil\r\nX-Postern-Kind: evil\r\n\r\n{next}")).await;
+    for _ in 0..2 {
+        assert_eq!(client.answer().await.expect("an answer").status, 200, "trailers are dropped");
+    }
+    let seen = gateway.origin.seen();
+    assert!(seen.iter().all(|request| !request.contains("evil")), "{seen:?}");
+    assert!(seen.last().is_some_and(|request| request.starts_with("GET /open?next")), "{seen:?}");
 }
 
 /// A request by the looks of it. Where it is the body of another one, nobody may take it for more.

@@ -9,7 +9,7 @@ use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Version};
 use pingora::http::ResponseHeader;
 
-use crate::framing::Chunk;
+use crate::framing::{Chunk, Extension};
 
 /// Fields that the head of an answer may have, as Pingora has it.
 const MOST_FIELDS: usize = 256;
@@ -67,7 +67,11 @@ impl Answer {
             parts.headers.append(name, value);
         }
         buffer.advance(end);
-        let body = Body::of(parts.status, minor, &mut parts.headers, to_head)?;
+        let body = Body::of(parts.status, minor, &parts.headers, to_head)?;
+        // Chunks count, and not what is said of their length beside them.
+        if parts.headers.contains_key(TRANSFER_ENCODING) {
+            parts.headers.remove(CONTENT_LENGTH);
+        }
         let keep = body != Body::UntilClose && is_kept(minor, &parts.headers);
         if body == Body::UntilClose {
             parts.headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
@@ -92,35 +96,37 @@ fn is_kept(minor: u8, headers: &HeaderMap) -> bool {
 // === impl Body ===
 
 impl Body {
-    /// RFC 9112 section 6.3. What the client is told of the length is what is gone by here.
-    fn of(
+    /// Returns how the body after a head is framed (RFC 9112 section 6.3). `minor` is the minor version of HTTP/1, and
+    /// `to_head` says that HEAD was asked.
+    ///
+    /// # Errors
+    /// A framing that another recipient may read in another way, even where there is no body.
+    pub(crate) fn of(
         status: StatusCode,
         minor: u8,
-        headers: &mut HeaderMap,
+        headers: &HeaderMap,
         to_head: bool,
     ) -> Result<Self, AnswerFault> {
-        let is_empty = to_head || status.is_informational() || matches!(status.as_u16(), 204 | 304);
-        if headers.contains_key(TRANSFER_ENCODING) {
-            headers.remove(CONTENT_LENGTH);
-            let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
-            let is_chunked =
-                codings.next().is_some_and(|one| one.as_bytes().eq_ignore_ascii_case(b"chunked"));
-            if is_empty {
-                return Ok(Self::Done);
-            }
-            let is_plain = is_chunked && codings.next().is_none() && minor == 1;
-            return if is_plain { Ok(Self::Chunked(Chunk::Size(0, 0))) } else { Err(AnswerFault) };
-        }
-        let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
-        let length = lengths.next().map(length).transpose()?;
-        if lengths.next().is_some() {
+        let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
+        let coding = codings.next();
+        let is_chunked = coding.is_some_and(|one| one.as_bytes().eq_ignore_ascii_case(b"chunked"));
+        if coding.is_some() && !(is_chunked && codings.next().is_none() && minor == 1) {
             return Err(AnswerFault);
         }
+        let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
+        let (length, more) = (lengths.next(), lengths.next());
+        let is_empty = to_head || status.is_informational() || matches!(status.as_u16(), 204 | 304);
         Ok(match length {
-            _ if is_empty => Self::Done,
-            Some(0) => Self::Done,
-            Some(length) => Self::Length(length),
+            _ if is_chunked && is_empty => Self::Done,
+            _ if is_chunked => Self::Chunked(Chunk::Size(0, 0)),
+            _ if more.is_some() => return Err(AnswerFault),
+            None if is_empty => Self::Done,
             None => Self::UntilClose,
+            Some(value) => match length_of(value)? {
+                0 => Self::Done,
+                _ if is_empty => Self::Done,
+                length => Self::Length(length),
+            },
         })
     }
 
@@ -156,6 +162,30 @@ impl Body {
         }
     }
 
+    /// Passes over the bytes that belong to the body. Returns how many they are, and the fault that follows them, if any.
+    pub(super) fn skip(&mut self, bytes: &[u8]) -> (usize, Option<AnswerFault>) {
+        let mut at = 0;
+        while let Some(&byte) = bytes.get(at) {
+            match self {
+                Self::Done => break,
+                Self::UntilClose => return (bytes.len(), None),
+                Self::Length(left) | Self::Chunked(Chunk::Data(left)) => {
+                    let taken = usize::try_from(*left).unwrap_or(usize::MAX).min(bytes.len() - at);
+                    self.advance(taken as u64);
+                    at += taken;
+                }
+                Self::Chunked(_) | Self::Trailers(..) => match self.next(byte) {
+                    Ok(next) => {
+                        *self = next;
+                        at += 1;
+                    }
+                    Err(fault) => return (at, Some(fault)),
+                },
+            }
+        }
+        (at, None)
+    }
+
     fn advance(&mut self, taken: u64) {
         *self = match *self {
             Self::Length(left) if left == taken => Self::Done,
@@ -169,10 +199,19 @@ impl Body {
     /// Takes one byte between the data of two chunks, or after the last. Whether there was one.
     fn step(&mut self, buffer: &mut BytesMut) -> Result<bool, AnswerFault> {
         let Some(&byte) = buffer.first() else { return Ok(false) };
-        *self = match (*self, byte) {
+        *self = self.next(byte)?;
+        buffer.advance(1);
+        Ok(true)
+    }
+
+    /// What follows one byte of the framing.
+    fn next(self, byte: u8) -> Result<Self, AnswerFault> {
+        Ok(match (self, byte) {
             (Self::Chunked(Chunk::LastCr), byte) if byte != b'\r' => Self::Trailers(1, 1),
-            // Some origins pad a size with spaces.
-            (Self::Chunked(Chunk::Size(size, 1..)), b' ' | b'\t') => Self::Chunked(Chunk::Extension(size, 0)),
+            // Some origins pad a size with spaces, or put an extension of no form there.
+            (Self::Chunked(Chunk::Size(size, 1..)), b' ' | b'\t' | b';') => {
+                Self::Chunked(Chunk::Extension(size, 0, Extension::Any))
+            }
             (Self::Chunked(chunk), byte) => {
                 chunk.step(byte).map_err(|_| AnswerFault)?.map_or(Self::Done, Self::Chunked)
             }
@@ -181,10 +220,8 @@ impl Body {
             (Self::Trailers(_, MOST_TRAILERS..), _) => return Err(AnswerFault),
             (Self::Trailers(line, all), b'\r') => Self::Trailers(line, all + 1),
             (Self::Trailers(line, all), _) => Self::Trailers(line + 1, all + 1),
-            (Self::Done | Self::Length(_) | Self::UntilClose, _) => return Ok(false),
-        };
-        buffer.advance(1);
-        Ok(true)
+            (Self::Done | Self::Length(_) | Self::UntilClose, _) => self,
+        })
     }
 }
 
@@ -195,7 +232,7 @@ fn unfold(value: &[u8]) -> Result<HeaderValue, AnswerFault> {
     HeaderValue::from_bytes(&flat).map_err(|_| AnswerFault)
 }
 
-fn length(value: &HeaderValue) -> Result<u64, AnswerFault> {
+fn length_of(value: &HeaderValue) -> Result<u64, AnswerFault> {
     let text = value.to_str().ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
     text.and_then(|text| text.parse().ok()).ok_or(AnswerFault)
 }
@@ -286,6 +323,13 @@ mod tests {
                 }
             }
             assert_eq!((body, text.as_slice(), buffer.len()), (Body::Done, &b"hello!"[..], 0), "{piece}");
+            let mut body = Body::Chunked(Chunk::Size(0, 0));
+            for part in whole.chunks(piece) {
+                assert_eq!(body.skip(part), (part.len(), None), "{piece}");
+            }
+            assert_eq!(body, Body::Done, "{piece}");
         }
+        let mut body = Body::Chunked(Chunk::Size(0, 0));
+        assert_eq!(body.skip(b"2\r\nok\r\n\r\n"), (7, Some(AnswerFault)), "an empty size");
     }
 }

@@ -19,7 +19,7 @@ use tokio::net::TcpStream;
 use super::answer::{Answer, AnswerFault, Body};
 
 /// Bytes of the head of an answer, as Pingora has it.
-const MOST_HEAD: usize = 1 << 20;
+pub(super) const MOST_HEAD: usize = 1 << 20;
 
 /// Room for one read while a head is waited for.
 const HEAD_READ: usize = 4 << 10;
@@ -52,6 +52,10 @@ impl Link {
         let stream = connect(address, within).await.map_err(Error::into_up)?;
         let _best_effort = stream.set_nodelay(true);
         Ok(Self { stream, inbound: BytesMut::new(), searched: 0, is_grown: false })
+    }
+
+    pub(super) fn stream(&mut self) -> Pin<&mut TcpStream> {
+        Pin::new(&mut self.stream)
     }
 
     /// Sends all of `data`.

@@ -13,6 +13,8 @@ pub(super) struct Frames {
     filled: usize,
     /// Bytes of the payload that are still to come.
     payload: usize,
+    /// Whether the SETTINGS frame that ends the preface has begun.
+    settings: bool,
     /// Whether a header block is open: it goes on with the next frame.
     block: bool,
     /// Since when something other than a body has begun and not ended.
@@ -24,18 +26,35 @@ const PREFACE: usize = 24;
 
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
+const SETTINGS: u8 = 4;
 const CONTINUATION: u8 = 9;
 const END_HEADERS: u8 = 4;
+const ACK: u8 = 1;
+
+/// A preface that does not end in SETTINGS (RFC 9113 section 3.4); the connection is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PrefaceFault;
 
 impl Default for Frames {
     fn default() -> Self {
-        Self { preface: PREFACE, head: [0; HEAD], filled: 0, payload: 0, block: false, since: None }
+        Self {
+            preface: PREFACE,
+            head: [0; HEAD],
+            filled: 0,
+            payload: 0,
+            settings: false,
+            block: false,
+            since: None,
+        }
     }
 }
 
 impl Frames {
     /// Follows what has arrived.
-    pub(super) fn advance(&mut self, mut bytes: &[u8]) {
+    ///
+    /// # Errors
+    /// The first frame is not SETTINGS.
+    pub(super) fn advance(&mut self, mut bytes: &[u8]) -> Result<(), PrefaceFault> {
         let start = bytes.len().min(self.preface);
         self.preface -= start;
         bytes = &bytes[start..];
@@ -48,7 +67,11 @@ impl Frames {
                 if self.filled < HEAD {
                     break;
                 }
-                let [high, middle, low, ..] = self.head;
+                let [high, middle, low, kind, flags, ..] = self.head;
+                if !self.settings && (kind != SETTINGS || flags & ACK != 0) {
+                    return Err(PrefaceFault);
+                }
+                self.settings = true;
                 self.payload = usize::from(high) << 16 | usize::from(middle) << 8 | usize::from(low);
             }
             let taken = bytes.len().min(self.payload);
@@ -63,6 +86,7 @@ impl Frames {
         } else {
             self.since = None;
         }
+        Ok(())
     }
 
     fn end_frame(&mut self) {
@@ -100,21 +124,27 @@ mod tests {
         bytes
     }
 
+    #[track_caller]
+    fn follow(frames: &mut Frames, bytes: &[u8]) {
+        assert_eq!(frames.advance(bytes), Ok(()));
+    }
+
     fn open() -> Frames {
         let mut frames = Frames::default();
-        frames.advance(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+        follow(&mut frames, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+        follow(&mut frames, &frame(SETTINGS, 0, 0));
         frames
     }
 
     #[test]
     fn a_preface_and_a_frame_are_open_until_their_last_byte() {
         let mut frames = Frames::default();
-        frames.advance(b"PRI * HTTP/2.0");
+        follow(&mut frames, b"PRI * HTTP/2.0");
         assert!(frames.due(SOON).is_some());
-        frames.advance(b"\r\n\r\nSM\r\n\r\n");
+        follow(&mut frames, b"\r\n\r\nSM\r\n\r\n");
         assert_eq!(frames.due(SOON), None);
         for (at, byte) in frame(4, 0, 6).iter().enumerate() {
-            frames.advance(&[*byte]);
+            follow(&mut frames, &[*byte]);
             assert_eq!(frames.due(SOON).is_some(), at + 1 < HEAD + 6, "byte {at}");
         }
     }
@@ -123,11 +153,11 @@ mod tests {
     fn a_header_block_is_open_until_its_last_continuation() {
         let mut frames = open();
         let one = frame(HEADERS, 0, 3);
-        frames.advance(&one);
+        follow(&mut frames, &one);
         let since = frames.since.expect("open");
-        frames.advance(&frame(CONTINUATION, 0, 0));
+        follow(&mut frames, &frame(CONTINUATION, 0, 0));
         assert_eq!(frames.since, Some(since), "from its beginning");
-        frames.advance(&[frame(CONTINUATION, END_HEADERS, 5), frame(4, 0, 0)].concat());
+        follow(&mut frames, &[frame(CONTINUATION, END_HEADERS, 5), frame(4, 0, 0)].concat());
         assert_eq!(frames.due(SOON), None);
     }
 
@@ -135,9 +165,19 @@ mod tests {
     fn a_body_may_take_its_time() {
         let mut frames = open();
         let body = frame(DATA, 0, 1000);
-        frames.advance(&body[..500]);
+        follow(&mut frames, &body[..500]);
         assert_eq!(frames.due(SOON), None);
-        frames.advance(&[&body[500..], &frame(HEADERS, END_HEADERS, 4)[..7]].concat());
+        follow(&mut frames, &[&body[500..], &frame(HEADERS, END_HEADERS, 4)[..7]].concat());
         assert!(frames.due(SOON).is_some());
+    }
+
+    #[test]
+    fn preface_ends_in_settings() {
+        let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+        for first in [frame(HEADERS, END_HEADERS, 3), frame(6, 0, 8), frame(SETTINGS, ACK, 0)] {
+            let mut frames = Frames::default();
+            assert_eq!(frames.advance(&[&preface[..], &first].concat()), Err(PrefaceFault));
+        }
+        follow(&mut open(), &frame(HEADERS, END_HEADERS, 3));
     }
 }

@@ -28,6 +28,14 @@ impl Transport {
         }
     }
 
+    /// Ends the connection with a reset, and within TLS without a `close_notify`.
+    pub(super) fn reset(self) {
+        let _best_effort = match &self {
+            Self::Tcp(stream) => stream.set_zero_linger(),
+            Self::Tls(stream) => stream.get_ref().0.set_zero_linger(),
+        };
+    }
+
     /// Ends the sending side and reads on for a moment.
     pub(super) async fn linger(mut self) {
         let reading = async {

@@ -1,0 +1,171 @@
+//! Answers of an origin that are not forwarded, whoever carries the request.
+
+use super::encrypted::{Authority, origin_behind_tls};
+use super::front::{Front, get, head, reply, send};
+use super::harness::{Answer, Gateway, ROUTES, WAYS};
+use super::origin::{Manner, Origin};
+
+/// Several failures in a row are meant, and no address is ejected for them.
+const NO_EJECTION: &str = "[upstream.origin.outlier]\nfailures = 0\n";
+
+/// Requests that do not ask for an upgrade: on the fast path first, and then on Pingora's.
+fn requests() -> [String; 5] {
+    let long = "x".repeat(20 << 10);
+    [
+        "GET /open HTTP/1.1\r\nHost: gate\r\n\r\n".to_owned(),
+        "GET /open HTTP/1.0\r\nHost: gate\r\n\r\n".to_owned(),
+        "GET /open HTTP/1.1\r\nHost: gate\r\nExpect: 100-continue\r\n\r\n".to_owned(),
+        "POST /open HTTP/1.1\r\nHost: gate\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n"
+            .to_owned(),
+        format!("POST /open HTTP/1.1\r\nHost: gate\r\nContent-Length: {}\r\n\r\n{long}", long.len()),
+    ]
+}
+
+#[track_caller]
+fn assert_failed(answer: &Answer, case: &str) {
+    assert_eq!((answer.status, answer.code().as_str()), (502, "upstream_failed"), "{case}");
+}
+
+/// Sends every kind of request to an origin that gives this answer: each is refused, and logged so.
+async fn refused_for_every_request(answer: &'static str) {
+    let upstream = |origin: &Origin| format!("addresses = [\"{}\"]\n{NO_EJECTION}", origin.address);
+    let origin = Origin::start(Manner::Text(answer)).await;
+    let text = upstream(&origin);
+    let gateway = Gateway::before(origin, &text, "", ROUTES).await;
+    let mut sent = 0;
+    for request in requests() {
+        assert_failed(&gateway.send(&request).await, &format!("{answer:?} to {:?}", &request[..20]));
+        sent += 1;
+    }
+    let bearer = format!("Authorization: Bearer {}\r\n", gateway.user());
+    assert_failed(&gateway.get("/socket", &bearer).await, &format!("{answer:?} on a route with tunnels"));
+    let events = gateway.finish().await;
+    assert_eq!(events.len(), sent + 1);
+
+    let origin = Origin::start(Manner::Text(answer)).await;
+    let text = upstream(&origin);
+    let front = Front::before(origin, &text, "").await;
+    let reply = get(&mut front.client().await, "/open", &[]).await;
+    assert_eq!((reply.status, reply.code().as_str()), (502, "upstream_failed"), "{answer:?} to HTTP/2");
+
+    let (folder, authority) = (tempfile::tempdir().expect("a folder"), Authority::new());
+    authority.write(folder.path());
+    let origin = origin_behind_tls(&authority, folder.path(), Manner::Text(answer)).await;
+    let tls = format!(
+        "[upstream.origin.tls]\nname = \"localhost\"\nca = \"{0}/ca.pem\"\ncertificate = \"{0}/client.pem\"\n\
+         key = \"{0}/client.key\"",
+        folder.path().display()
+    );
+    let text = upstream(&origin) + &tls;
+    let gateway = Gateway::before(origin, &text, "", ROUTES).await;
+    assert_failed(&gateway.get("/open", "").await, &format!("{answer:?} over TLS"));
+
+    let mut events = [events, front.gateway.finish().await, gateway.finish().await].concat();
+    events.retain(|event| (&event["status"], &event["code"]) != (&502.into(), &"upstream_failed".into()));
+    assert_eq!(events, Vec::<serde_json::Value>::new(), "{answer:?}");
+}
+
+#[tokio::test]
+async fn unrequested_upgrade_is_refused() {
+    let head =
+        "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\nraw bytes";
+    refused_for_every_request(head).await;
+}
+
+#[tokio::test]
+async fn answer_with_an_uncertain_end_is_refused() {
+    for answer in [
+        "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 2\r\n\r\nok",
+        "HTTP/1.1 200 OK\r\nContent-Length: 2, 2\r\n\r\nok",
+        "HTTP/1.1 200 OK\r\nContent-Length: +2\r\n\r\nok",
+        "HTTP/1.1 200 OK\r\nContent-Length:\r\n\r\nok",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: xchunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: identity\r\nContent-Length: 2\r\n\r\nok",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding:\r\nContent-Length: 2\r\n\r\nok",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked, chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+        "HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+        "HTTP/1.1 204 No Content\r\nTransfer-Encoding: gzip\r\n\r\n",
+    ] {
+        refused_for_every_request(answer).await;
+    }
+}
+
+#[tokio::test]
+async fn upgrade_to_a_protocol_that_is_not_forwarded_is_refused() {
+    let gateway = Gateway::with(Manner::Upgrade, "", NO_EJECTION).await;
+    let bearer = format!("Authorization: Bearer {}\r\n", gateway.user());
+    for (version, upgrade) in [("1.1", "h2c"), ("1.1", "other"), ("1.0", "websocket")] {
+        let request = format!(
+            "GET /socket HTTP/{version}\r\nHost: gate\r\n{bearer}Connection: Upgrade\r\nUpgrade: {upgrade}\r\n\r\n"
+        );
+        assert_failed(&gateway.send(&request).await, &format!("HTTP/{version} {upgrade}"));
+    }
+}
+
+#[tokio::test]
+async fn fields_of_the_connection_and_of_the_gateway_are_not_forwarded() {
+    let answer = "HTTP/1.1 200 OK\r\nConnection: keep-alive, X-Hop\r\nConnection: x-other , Content-Length\r\nX-Hop: 1\r\n\
+                  X-Other: 2\r\nX-Kept: 3\r\nX-Postern-Code: rate_limited\r\nX-Postern-Subject: eve\r\nContent-Length: 2\r\n\r\nok";
+    let gateway = Gateway::start(Manner::Text(answer)).await;
+    for way in WAYS {
+        let got = gateway.get("/open", way).await;
+        assert_eq!((got.status, got.body.as_str(), got.header("x-kept")), (200, "ok", Some("3")), "{way:?}");
+        for name in ["x-hop", "x-other", "x-postern-code", "x-postern-subject"] {
+            assert_eq!(got.header(name), None, "{name} {way:?}");
+        }
+    }
+    let front = Front::start(Manner::Text(answer), "", "").await;
+    let got = get(&mut front.client().await, "/open", &[]).await;
+    let names: Vec<&str> = got.headers.keys().map(http::HeaderName::as_str).collect();
+    assert!(!names.iter().any(|name| ["x-hop", "x-other", "connection"].contains(name)), "{names:?}");
+    assert!(!names.iter().any(|name| name.starts_with("x-postern")), "{names:?}");
+    let upgraded = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade, X-Hop\r\nX-Hop: 1\r\n\r\n";
+    let gateway = Gateway::start(Manner::Text(upgraded)).await;
+    let fields =
+        format!("Authorization: Bearer {}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n", gateway.user());
+    let got = gateway.get("/socket", &fields).await;
+    assert_eq!((got.status, got.header("x-hop")), (101, None));
+    assert_eq!((got.header("connection"), got.header("upgrade")), (Some("Upgrade"), Some("websocket")));
+}
+
+#[tokio::test]
+async fn empty_chunk_size_does_not_end_an_answer() {
+    for rest in ["\r\n\r\n", "\r\n2\r\nok\r\n0\r\n\r\n", ";x\r\n\r\n"] {
+        let answer = format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n{rest}");
+        let answer: &'static str = answer.leak();
+        let origin = Origin::start(Manner::Text(answer)).await;
+        let upstream = format!("addresses = [\"{}\"]\n{NO_EJECTION}", origin.address);
+        let gateway = Gateway::before(origin, &upstream, "", ROUTES).await;
+        for request in requests() {
+            let mut client = gateway.connect().await;
+            client.write(&request).await;
+            let got = client.rest().await;
+            // A part is told from the whole by its last chunk, and to HTTP/1.0 by a reset.
+            let is_part = |got: &str| request.contains("HTTP/1.1") && !got.ends_with("0\r\n\r\n");
+            let is_refused = got.as_deref().is_none_or(|got| got.contains("upstream_failed") || is_part(got));
+            assert!(is_refused, "{rest:?} to {:?}: {got:?}", &request[..20]);
+        }
+        let origin = Origin::start(Manner::Text(answer)).await;
+        let upstream = format!("addresses = [\"{}\"]\n{NO_EJECTION}", origin.address);
+        let front = Front::before(origin, &upstream, "").await;
+        let (got, _) = send(&mut front.client().await, head("GET", "/open", &[]), true);
+        assert!(!reply(got).await.is_ok_and(|got| got.status == 200), "{rest:?} to HTTP/2");
+    }
+}
+
+#[tokio::test]
+async fn unreadable_answer_fails_the_upstream_over_http2() {
+    for answer in
+        ["this is not HTTP at all\r\n\r\n", "HTTP/1.1 abc\r\n\r\n", "HTTP/1.1 200 OK\r\nno colon\r\n\r\n"]
+    {
+        let origin = Origin::start(Manner::Text(answer)).await;
+        let upstream = format!("addresses = [\"{}\"]\n{NO_EJECTION}", origin.address);
+        let front = Front::before(origin, &upstream, "").await;
+        let got = get(&mut front.client().await, "/open", &[]).await;
+        assert_eq!((got.status, got.code().as_str()), (502, "upstream_failed"), "{answer:?}");
+        let events = front.gateway.finish().await;
+        assert_eq!((&events[0]["status"], &events[0]["code"]), (&502.into(), &"upstream_failed".into()));
+    }
+}

@@ -1,0 +1,57 @@
+//! Clients of HTTP/1.0, which knows neither chunks nor interim responses.
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::harness::{Gateway, PATIENCE, ROUTES};
+use super::origin::{Manner, Origin};
+
+/// All that a client gets, and how its connection ended.
+async fn ask(answer: &'static str, method: &str, fields: &str) -> (String, std::io::Result<usize>) {
+    let origin = Origin::start(Manner::Text(answer)).await;
+    let upstream = format!("addresses = [\"{}\"]", origin.address);
+    let routes = ROUTES.replace("\"POST\"", "\"HEAD\", \"POST\"");
+    let gateway = Gateway::before(origin, &upstream, "", &routes).await;
+    let mut stream = TcpStream::connect(gateway.address).await.expect("connects");
+    let request = format!("{method} /open HTTP/1.0\r\nHost: gate\r\n{fields}\r\n");
+    stream.write_all(request.as_bytes()).await.expect("writes");
+    let mut bytes = Vec::new();
+    let read = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut bytes)).await;
+    (String::from_utf8(bytes).expect("text"), read.expect("an end in time"))
+}
+
+#[tokio::test]
+async fn http10_client_gets_no_chunks() {
+    let keep = "Connection: keep-alive\r\n";
+    for (method, answer, body) in [
+        (
+            "GET",
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhe\r\n3\r\nllo\r\n0\r\n\r\n",
+            "hello",
+        ),
+        ("GET", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", ""),
+        ("GET", "HTTP/1.1 404 Not Found\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n!\r\n0\r\n\r\n", "!"),
+        ("GET", "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 5\r\n\r\nhello", "hello"),
+        ("HEAD", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", ""),
+        (
+            "GET",
+            "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n",
+            "x",
+        ),
+    ] {
+        let fields = if answer.contains("chunked") { keep } else { "" };
+        let (got, end) = ask(answer, method, fields).await;
+        let (head, rest) = got.split_once("\r\n\r\n").expect("a head");
+        assert!(!head.to_ascii_lowercase().contains("transfer-encoding"), "{answer:?}: {got}");
+        assert_eq!(rest, body, "{answer:?}: {got}");
+        assert!(end.is_ok(), "{answer:?}: closed in order: {end:?}");
+    }
+}
+
+#[tokio::test]
+async fn http10_client_gets_no_part_as_a_whole() {
+    // The origin breaks the framing in the middle.
+    let cut = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\nzz\r\n";
+    let (got, end) = ask(cut, "GET", "").await;
+    assert!(end.is_err() || got.contains("upstream_failed"), "{got}");
+}

@@ -1,0 +1,258 @@
+//! The connections over which Pingora speaks plain HTTP/1.1 to an upstream.
+//!
+//! Pingora reads answers more leniently than [`super::answer`]: an empty chunk size, for one, ends a body. So each byte
+//! that it reads has passed the parser of the fast path before. Both use the same idle connections: one goes back as
+//! soon as its answer has ended, and Pingora finds it closed.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use bytes::BytesMut;
+use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
+use http::{HeaderMap, Method, StatusCode};
+use memchr::{memchr, memmem};
+use pingora_core::Result;
+use pingora_core::connectors::l4::Connect;
+use pingora_core::protocols::l4::socket::SocketAddr;
+use pingora_core::protocols::l4::stream::Stream;
+use pingora_core::protocols::l4::virt::{VirtualSockOpt, VirtualSocket, VirtualSocketStream};
+use pingora_core::upstreams::peer::HttpPeer;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::answer::{Answer, Body};
+use super::endpoint::Endpoint;
+use super::link::{Link, MOST_HEAD};
+use crate::config::Upstream;
+use crate::framing::Framing;
+use crate::head::{self, BodyKind};
+
+/// Makes a peer use guarded connections to this address. Returns whether the one that it gets had been idle before.
+pub(crate) fn prepare(peer: &mut HttpPeer, endpoint: &Arc<Endpoint>, config: &Upstream) -> Arc<AtomicBool> {
+    let is_reused = Arc::new(AtomicBool::new(false));
+    peer.options.custom_l4 = Some(Arc::new(Connector {
+        endpoint: Arc::clone(endpoint),
+        connect_timeout: config.connect_timeout,
+        idle_timeout: config.idle_timeout,
+        is_reused: Arc::clone(&is_reused),
+    }));
+    is_reused
+}
+
+#[derive(Debug)]
+struct Connector {
+    endpoint: Arc<Endpoint>,
+    connect_timeout: Duration,
+    idle_timeout: Duration,
+    is_reused: Arc<AtomicBool>,
+}
+
+/// A connection for one request.
+#[derive(Debug)]
+struct Guarded {
+    /// `None` once it has gone back to the idle ones.
+    link: Option<Link>,
+    endpoint: Arc<Endpoint>,
+    sent: Sent,
+    received: Received,
+    /// Whether HEAD was asked.
+    to_head: bool,
+    /// Whether the connection may carry another request.
+    keep: bool,
+    is_faulty: bool,
+}
+
+/// How far the request has been sent.
+#[derive(Debug)]
+enum Sent {
+    Head(BytesMut),
+    Body(Framing),
+}
+
+/// How far the answer has been received.
+#[derive(Debug)]
+enum Received {
+    Head(BytesMut),
+    Body(Body),
+    Ended,
+}
+
+#[async_trait]
+impl Connect for Connector {
+    async fn connect(&self, _address: &SocketAddr) -> Result<Stream> {
+        let idle = self.endpoint.kept.take(self.idle_timeout);
+        self.is_reused.store(idle.is_some(), Ordering::Relaxed);
+        let link = match idle {
+            Some(link) => link,
+            None => Link::connect(self.endpoint.address, self.connect_timeout).await?,
+        };
+        let guarded = Guarded {
+            link: Some(link),
+            endpoint: Arc::clone(&self.endpoint),
+            sent: Sent::Head(BytesMut::new()),
+            received: Received::Head(BytesMut::new()),
+            to_head: false,
+            keep: true,
+            is_faulty: false,
+        };
+        Ok(VirtualSocketStream::new(Box::new(guarded)).into())
+    }
+}
+
+// === impl Guarded ===
+
+impl Guarded {
+    /// Follows what has been sent of the request.
+    fn follow_request(&mut self, mut bytes: &[u8]) {
+        if let Sent::Head(head) = &mut self.sent {
+            head.extend_from_slice(bytes);
+            let Some(end) = memmem::find(head, b"\r\n\r\n") else { return };
+            bytes = &bytes[bytes.len() - (head.len() - end - 4)..];
+            let Some(request) = head::to_request(&head[..end + 4]) else {
+                self.keep = false;
+                return;
+            };
+            self.to_head = request.method == Method::HEAD;
+            self.sent = Sent::Body(Framing::begin(body_kind(&request.headers)));
+        }
+        if let Sent::Body(framing) = &mut self.sent
+            && framing.advance(bytes) != Ok(bytes.len())
+        {
+            // What is too much would stand in front of the next request.
+            self.keep = false;
+        }
+    }
+
+    /// Follows what has been received of the answer.
+    ///
+    /// # Errors
+    /// How many of the bytes stand before the fault.
+    fn follow_answer(&mut self, bytes: &[u8]) -> std::result::Result<(), usize> {
+        let mut at = 0;
+        while at < bytes.len() {
+            match &mut self.received {
+                Received::Head(head) => {
+                    head.extend_from_slice(&bytes[at..]);
+                    let is_other = !head.starts_with(&b"HTTP/"[..head.len().min(5)]);
+                    if is_other || head.len() > MOST_HEAD {
+                        return Err(at);
+                    }
+                    if memchr(b'\n', &bytes[at..]).is_none() {
+                        return Ok(());
+                    }
+                    let Some(answer) = Answer::take(head, self.to_head).map_err(|_| at)? else {
+                        return Ok(());
+                    };
+                    if answer.head.status == StatusCode::SWITCHING_PROTOCOLS {
+                        return Err(at);
+                    }
+                    at = bytes.len() - head.len();
+                    if answer.head.status.is_informational() {
+                        head.clear();
+                        continue;
+                    }
+                    self.keep &= answer.keep;
+                    self.received = Received::Body(answer.body);
+                }
+                Received::Body(body) => {
+                    let (taken, fault) = body.skip(&bytes[at..]);
+                    at += taken;
+                    if fault.is_some() {
+                        return Err(at);
+                    }
+                }
+                Received::Ended => {
+                    self.keep = false;
+                    return Ok(());
+                }
+            }
+            if matches!(self.received, Received::Body(Body::Done)) {
+                self.received = Received::Ended;
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets the next request have the connection once this one is over.
+    fn give_back(&mut self) {
+        let is_over = matches!((&self.sent, &self.received), (Sent::Body(Framing::Done), Received::Ended));
+        if is_over
+            && self.keep
+            && let Some(link) = self.link.take()
+        {
+            self.endpoint.kept.keep(link, Instant::now());
+        }
+    }
+}
+
+/// How the body of a request is framed that has been checked before.
+fn body_kind(headers: &HeaderMap) -> BodyKind {
+    if headers.contains_key(TRANSFER_ENCODING) {
+        return BodyKind::Chunked;
+    }
+    let length = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+    BodyKind::Length(length.unwrap_or(0))
+}
+
+impl VirtualSocket for Guarded {
+    fn set_socket_option(&self, _option: VirtualSockOpt) -> io::Result<()> {
+        // The connection has what it needs.
+        Ok(())
+    }
+}
+
+impl AsyncRead for Guarded {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        if this.is_faulty {
+            return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
+        }
+        let Some(link) = &mut this.link else { return Poll::Ready(Ok(())) };
+        let before = buf.filled().len();
+        ready!(link.stream().poll_read(cx, buf))?;
+        if let Err(good) = this.follow_answer(&buf.filled()[before..]) {
+            this.is_faulty = true;
+            if good == 0 {
+                return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
+            }
+            buf.set_filled(before + good);
+        }
+        this.give_back();
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Guarded {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
+        let this = &mut *self;
+        let Some(link) = &mut this.link else {
+            return Poll::Ready(Err(io::ErrorKind::NotConnected.into()));
+        };
+        let written = ready!(link.stream().poll_write(cx, data))?;
+        this.follow_request(&data[..written]);
+        this.give_back();
+        Poll::Ready(Ok(written))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.link {
+            Some(link) => link.stream().poll_flush(cx),
+            None => Poll::Ready(Ok(())),
+        }
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.link {
+            Some(link) => link.stream().poll_shutdown(cx),
+            None => Poll::Ready(Ok(())),
+        }
+    }
+}
