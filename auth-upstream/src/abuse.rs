@@ -6,14 +6,16 @@
 //! failure, up to 15 minutes. When failures in all pass their limit, every address has one free failure only. An
 //! attempt at which nobody could look, because the pool is away or asks for fewer calls, is none of the account's.
 //!
-//! An honest user is not locked out by a stranger: who has signed in from a network before is counted there apart
-//! from everybody else, and refreshing a token asks none of this. The machine's own addresses count as accounts
+//! An honest user is not locked out by a stranger: who has completed a sign-in from a network before ([`trusted`]) is
+//! counted there apart from everybody else, and refreshing a token asks none of this. The machine's own addresses count as accounts
 //! only. Counts stand in the shared cache; while it is away, each process counts for itself.
+
+mod trusted;
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
-use futures_util::future::{join, join_all, join4};
+use futures_util::future::{join_all, join4};
 use postern_common::Clock;
 use postern_common::cache::{Cache, CacheError};
 use sha2::{Digest, Sha256};
@@ -61,6 +63,7 @@ pub(crate) struct Abuse {
     shared: Cache,
     /// Counts while the shared one is away.
     local: Cache,
+    clock: Clock,
     limits: AbuseLimits,
 }
 
@@ -75,15 +78,11 @@ pub(crate) struct Attempt {
     began_wait: bool,
     /// The keys of address and network, with what each has free.
     places: Vec<(String, u64)>,
-    /// Remembers that this account was here.
-    known: Option<String>,
 }
 
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(15 * 60);
 const MINUTE: Duration = Duration::from_secs(60);
-/// How long a network counts as the account's own after a sign-in there.
-const KNOWN: Duration = Duration::from_secs(90 * 86_400);
 const PREFIX: &str = "postern:auth:abuse";
 
 impl Default for AbuseLimits {
@@ -113,7 +112,7 @@ impl Door {
 
 impl Abuse {
     pub(crate) fn new(shared: Cache, clock: Clock, limits: AbuseLimits) -> Self {
-        Self { shared, local: Cache::memory(clock), limits }
+        Self { shared, local: Cache::memory(clock.clone()), clock, limits }
     }
 
     /// `None` when an attempt must wait: the client reads what a wrong guess reads. The account's count goes up
@@ -138,11 +137,11 @@ impl Abuse {
     pub(crate) async fn admit_stranger(&self, door: Door, visitor: &Visitor) -> Option<Attempt> {
         let places = self.places(door, visitor);
         let must_wait = self.is_any_held(&places).await;
-        (!must_wait).then_some(Attempt { door, account: None, began_wait: false, places, known: None })
+        (!must_wait).then_some(Attempt { door, account: None, began_wait: false, places })
     }
 
     /// Nobody could look at the guess: whoever is refused for that is not held back for it when the pool is there again.
-    pub(crate) async fn unseen(&self, attempt: Attempt) {
+    pub(crate) async fn refund(&self, attempt: Attempt) {
         let Some(account) = attempt.account else { return };
         if self.shared.decrement(&account).await.is_err() {
             let _ = self.local.decrement(&account).await;
@@ -172,53 +171,35 @@ impl Abuse {
     /// has an account, too.
     pub(crate) async fn succeeded(&self, attempt: Attempt) {
         let keys = attempt.account.into_iter().flat_map(|account| [wait_key(&account), account]);
-        let forgiven = join_all(keys.map(async |key| self.delete(&key).await));
-        let remembered = async {
-            if let Some(known) = attempt.known {
-                // Best effort: without the cache a user is a stranger next time.
-                let _ = self.shared.set(&known, b"1", KNOWN).await;
-            }
-        };
-        join(forgiven, remembered).await;
-    }
-
-    /// Somebody who proved to be the account's holder by other means: the network is known from now on.
-    pub(crate) async fn welcome(&self, visitor: &Visitor, who: &str) {
-        let (attempt, _) = Box::pin(self.attempt(Door::Password, visitor, who)).await;
-        self.succeeded(attempt).await;
+        join_all(keys.map(async |key| self.delete(&key).await)).await;
     }
 
     /// Whom this attempt counts against, and whether it must wait. What that may depend on is asked for at once: one round
     /// trip.
     async fn attempt(&self, door: Door, visitor: &Visitor, who: &str) -> (Attempt, bool) {
-        let digest = account(who);
-        let account = format!("{PREFIX}:{}:{digest}", door.name());
+        let account = format!("{PREFIX}:{}:{}", door.name(), account(who));
         let Some(address) = address(visitor) else {
             let must_wait = self.is_held(&account).await;
-            let attempt =
-                Attempt { door, account: Some(account), began_wait: false, places: Vec::new(), known: None };
+            let attempt = Attempt { door, account: Some(account), began_wait: false, places: Vec::new() };
             return (attempt, must_wait);
         };
         let network = network(address);
-        let known = format!("{PREFIX}:known:{digest}:{network}");
         let apart = format!("{account}:{network}");
         let places = self.places(door, visitor);
-        let (found, apart_waits, account_waits, place_waits) =
-            join4(self.get(&known), self.is_held(&apart), self.is_held(&account), self.is_any_held(&places))
-                .await;
         // Whoever knows the password and not the code may be anybody, from wherever they signed in.
-        let counts_alone = !matches!(door, Door::Confirm | Door::Factor);
-        if counts_alone && found.is_some() {
-            let attempt = Attempt {
-                door,
-                account: Some(apart),
-                began_wait: false,
-                places: Vec::new(),
-                known: Some(known),
-            };
+        let asks_trust = !matches!(door, Door::Confirm | Door::Factor);
+        let (is_trusted, apart_waits, account_waits, place_waits) = join4(
+            async { asks_trust && self.trusts(who, &network).await },
+            self.is_held(&apart),
+            self.is_held(&account),
+            self.is_any_held(&places),
+        )
+        .await;
+        if is_trusted {
+            let attempt = Attempt { door, account: Some(apart), began_wait: false, places: Vec::new() };
             return (attempt, apart_waits);
         }
-        let attempt = Attempt { door, account: Some(account), began_wait: false, places, known: Some(known) };
+        let attempt = Attempt { door, account: Some(account), began_wait: false, places };
         (attempt, account_waits || place_waits)
     }
 

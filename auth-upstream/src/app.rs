@@ -107,8 +107,8 @@ async fn background(auth: Arc<Auth>, health: Health, shutdown: Shutdown) {
 /// do the passwords that are hashed for it.
 async fn warn_of_faults(doctor: Doctor, auth: Arc<Auth>) {
     tokio::time::sleep(EXAMINE_AFTER).await;
-    for finding in Box::pin(doctor.examine(&auth)).await.iter().filter(|finding| finding.is_fault()) {
-        tracing::warn!(%finding, "something is not set up right; see `postern-auth check`");
+    for finding in Box::pin(doctor.examine(&auth)).await.iter().filter(|finding| finding.needs_attention()) {
+        tracing::warn!(%finding, "something is not set up right, or needs a look; see `postern-auth check`");
     }
 }
 

@@ -57,6 +57,14 @@ pub(crate) struct Visitor {
     pub(crate) address: Option<IpAddr>,
 }
 
+/// How a guess that was looked at was refused.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    pub(crate) problem: Problem,
+    /// The guess was right, and more is asked for.
+    is_proven: bool,
+}
+
 // === impl Auth ===
 
 impl Auth {
@@ -66,25 +74,30 @@ impl Auth {
         (door, silent): (Door, Code),
         visitor: &Visitor,
         who: &str,
-        guess: impl Future<Output = Result<T, Problem>>,
+        guess: impl Future<Output = Result<T, Refused>>,
     ) -> Result<T, Problem> {
         let began = Instant::now();
         let Some(attempt) = self.abuse.admit(door, visitor, who).await else {
             self.metrics.held(door);
-            self.pace.keep(door, began).await;
+            self.pace.pad(door, began).await;
             return Err(silent.into());
         };
         let outcome = Box::pin(guess).await;
-        match outcome.as_ref().map_err(Problem::code) {
-            Ok(_) | Err(Code::ChallengeRequired) => self.abuse.succeeded(attempt).await,
-            Err(code) if code == silent => {
+        match outcome.as_ref().map_err(|refused| (refused.is_proven, refused.problem.code())) {
+            Ok(_) => self.abuse.succeeded(attempt).await,
+            // A further step says nothing of the answer to the last one: a pool asks again after a wrong answer to a
+            // custom challenge, too. The attempt has been counted.
+            Err((true, _)) if door == Door::Factor => {}
+            Err((true, _)) => self.abuse.succeeded(attempt).await,
+            Err((false, code)) if code == silent => {
                 self.abuse.failed(&attempt).await;
-                self.pace.note(door, began.elapsed());
+                self.pace.finish(door, began).await;
             }
-            Err(code) if is_unseen(code) => self.abuse.unseen(attempt).await,
-            Err(_) => {}
+            Err((false, Code::ChallengeRequired)) => self.abuse.failed(&attempt).await,
+            Err((false, code)) if is_unseen(code) => self.abuse.refund(attempt).await,
+            Err((false, _)) => {}
         }
-        outcome
+        outcome.map_err(|refused| refused.problem)
     }
 
     /// Lets somebody in who names no account, unless the limits hold their address or network back.
@@ -94,6 +107,28 @@ impl Auth {
             self.metrics.held(door);
             Problem::new(Code::RateLimited).retry_after(HELD_S)
         })
+    }
+}
+
+// === impl Refused ===
+
+impl Refused {
+    /// What was guessed is right; something else is in the way.
+    pub(crate) fn after_proof(problem: Problem) -> Self {
+        Self { problem, is_proven: true }
+    }
+}
+
+/// Nothing says that the guess was right.
+impl From<Problem> for Refused {
+    fn from(problem: Problem) -> Self {
+        Self { problem, is_proven: false }
+    }
+}
+
+impl From<Code> for Refused {
+    fn from(code: Code) -> Self {
+        Problem::new(code).into()
     }
 }
 

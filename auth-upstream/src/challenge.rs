@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 use crate::abuse::Door;
 use crate::audit::Act;
-use crate::auth::{Auth, Visitor};
+use crate::auth::{Auth, Refused, Visitor};
 use crate::email::Email;
 use crate::grant::Session;
 use crate::pool::PoolChallenge;
@@ -57,25 +57,30 @@ impl Auth {
 
     async fn take_step(&self, visitor: &Visitor, answer: Answer) -> Result<(String, TokenSet), Problem> {
         let opened = Session::open(&self.ring, &answer.session, self.clock.now());
-        let Some(Session::Pool { name, session, username, .. }) = opened else {
+        let Some(Session::Pool { name, session, username, email, .. }) = opened else {
             return Err(Code::InvalidChallenge.into());
         };
+        let email = Email::parse(&email).ok_or(Code::InvalidChallenge)?;
         let answers = answer.under_names_of(&name)?;
         let step = async {
             let step = self.pool.answer(&name, &session, &username, answers).await;
-            let step = step.map_err(|fault| fault.problem(Operation::Challenge))?;
-            self.complete(step).map(|signed_in| (signed_in.subject, signed_in.set))
+            let step = step.map_err(|fault| Refused::from(fault.problem(Operation::Challenge)))?;
+            self.complete(step, &email)
         };
-        if name == NEW_PASSWORD {
-            return step.await;
-        }
-        // Everything else is a code, which can be guessed at by whoever has the password.
-        self.guarded((Door::Factor, Code::InvalidChallenge), visitor, &username, step).await
+        let outcome = if name == NEW_PASSWORD {
+            step.await.map_err(|refused| refused.problem)
+        } else {
+            // Everything else is a code, which can be guessed at by whoever has the password.
+            self.guarded((Door::Factor, Code::InvalidChallenge), visitor, &username, step).await
+        };
+        let signed_in = outcome?;
+        self.abuse.trust_network(visitor, email.as_str(), Some(&signed_in.subject)).await;
+        Ok((signed_in.subject, signed_in.set))
     }
 
     /// 401 with what the client must answer.
-    pub(crate) fn challenge_required(&self, challenge: &PoolChallenge) -> Problem {
-        let session = Session::of_pool(challenge, self.clock.now().plus(CHALLENGE_TTL));
+    pub(crate) fn challenge_required(&self, challenge: &PoolChallenge, email: &Email) -> Problem {
+        let session = Session::of_pool(challenge, email, self.clock.now().plus(CHALLENGE_TTL));
         let mut parameters = challenge.parameters.clone();
         parameters.retain(|name, _| !matches!(name.as_str(), "USER_ID_FOR_SRP" | "USERNAME" | "SECRET_HASH"));
         problem(&challenge.name, &session.seal(&self.ring), &json!(parameters))

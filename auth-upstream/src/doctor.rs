@@ -47,6 +47,8 @@ pub struct Finding {
 pub enum State {
     /// As it should be.
     Fine(String),
+    /// Works, and is dangerous or unusual: look whether it is meant.
+    Warning(String),
     /// Not as it should be, and what to do.
     Fault(String),
     /// Not looked at, and why.
@@ -66,12 +68,19 @@ impl Finding {
     pub fn is_fault(&self) -> bool {
         matches!(self.state, State::Fault(_))
     }
+
+    /// Whether somebody should look at it.
+    #[must_use]
+    pub fn needs_attention(&self) -> bool {
+        matches!(self.state, State::Fault(_) | State::Warning(_))
+    }
 }
 
 impl std::fmt::Display for Finding {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (word, text) = match &self.state {
             State::Fine(text) => ("ok     ", text),
+            State::Warning(text) => ("WARNING", text),
             State::Fault(text) => ("FAULT  ", text),
             State::Unknown(text) => ("unknown", text),
         };
@@ -89,6 +98,7 @@ impl Doctor {
     /// Looks at everything; a few calls to the pools, the stores and nothing else.
     pub(crate) async fn examine(&self, auth: &Auth) -> Vec<Finding> {
         let mut findings = self.regions();
+        findings.extend(social_trust(auth));
         findings.extend(stores(auth).await);
         findings.extend(self.keys().await);
         findings.push(self.clock_skew().await);
@@ -209,6 +219,15 @@ impl Doctor {
             Err(faults.join("; "))
         }
     }
+}
+
+/// Whose word about an address is final.
+fn social_trust(auth: &Auth) -> Vec<Finding> {
+    let warnings = auth.social.as_ref().map(|social| social.config.trust_warnings()).unwrap_or_default();
+    warnings
+        .into_iter()
+        .map(|warning| Finding { what: "social sign-in".to_owned(), state: State::Warning(warning) })
+        .collect()
 }
 
 async fn stores(auth: &Auth) -> [Finding; 2] {

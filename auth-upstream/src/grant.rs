@@ -39,6 +39,8 @@ pub(crate) enum Session {
         name: String,
         session: String,
         username: String,
+        /// What the person signed in with.
+        email: String,
         /// Parameters that belong into the answer again.
         parameters: HashMap<String, String>,
         expires_at: i64,
@@ -79,11 +81,12 @@ impl Grant {
 // === impl Session ===
 
 impl Session {
-    pub(crate) fn of_pool(challenge: &PoolChallenge, expires_at: Timestamp) -> Self {
+    pub(crate) fn of_pool(challenge: &PoolChallenge, email: &Email, expires_at: Timestamp) -> Self {
         Self::Pool {
             name: challenge.name.clone(),
             session: challenge.session.clone(),
             username: challenge.username.clone(),
+            email: email.as_str().to_owned(),
             parameters: HashMap::new(),
             expires_at: expires_at.0,
         }

@@ -5,7 +5,7 @@ use serde_json::Map;
 
 use crate::abuse::Door;
 use crate::audit::{self, Act};
-use crate::auth::{Auth, Visitor};
+use crate::auth::{Auth, Refused, Visitor};
 use crate::challenge;
 use crate::email::Email;
 use crate::grant::Grant;
@@ -39,23 +39,31 @@ impl Auth {
         let guess = self.check_password(login);
         let door = (Door::Password, Code::InvalidCredentials);
         let outcome = self.guarded(door, visitor, login.email.as_str(), guess).await;
+        if let Ok(signed_in) = &outcome {
+            self.abuse.trust_network(visitor, login.email.as_str(), Some(&signed_in.subject)).await;
+        }
         self.ended(visitor, Act::SignIn, outcome.map(|signed_in| (signed_in.subject, signed_in.set)))
     }
 
-    async fn check_password(&self, login: &Login) -> Result<SignedIn, Problem> {
+    async fn check_password(&self, login: &Login) -> Result<SignedIn, Refused> {
         match self.pool.sign_in(login.email.as_str(), &login.password).await {
-            Ok(step) => self.complete(step),
-            Err(Fault::UserNotConfirmed) => Err(self.confirmation_required(&login.email, Map::new())),
-            Err(Fault::PasswordResetRequired) => Err(challenge::reset_required()),
-            Err(fault) => Err(fault.problem(Operation::SignIn)),
+            Ok(step) => self.complete(step, &login.email),
+            Err(Fault::UserNotConfirmed) => {
+                Err(Refused::after_proof(self.confirmation_required(&login.email, Map::new())))
+            }
+            // The pool says so before it looks at the password.
+            Err(Fault::PasswordResetRequired) => Err(challenge::reset_required().into()),
+            Err(fault) => Err(fault.problem(Operation::SignIn).into()),
         }
     }
 
     /// What a sign-in step means for the client: tokens of a new family, or a challenge.
-    pub(crate) fn complete(&self, step: SignIn) -> Result<SignedIn, Problem> {
+    pub(crate) fn complete(&self, step: SignIn, email: &Email) -> Result<SignedIn, Refused> {
         match step {
-            SignIn::Tokens(tokens) => self.admit(tokens),
-            SignIn::Challenge(challenge) => Err(self.challenge_required(&challenge)),
+            SignIn::Tokens(tokens) => Ok(self.admit(tokens)?),
+            SignIn::Challenge(challenge) => {
+                Err(Refused::after_proof(self.challenge_required(&challenge, email)))
+            }
         }
     }
 

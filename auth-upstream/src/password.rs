@@ -7,7 +7,7 @@ use tokio::task::JoinHandle;
 
 use crate::abuse::Door;
 use crate::audit::Act;
-use crate::auth::{Auth, Visitor, is_unseen};
+use crate::auth::{Auth, Refused, Visitor, is_unseen};
 use crate::email::Email;
 use crate::pool::fault::Operation;
 
@@ -51,7 +51,7 @@ impl Auth {
             // Logs what concerns every address alike; that there is no such user is nobody's business.
             let problem = fault.problem(Operation::ForgotPassword);
             if is_unseen(problem.code()) {
-                self.abuse.unseen(attempt).await;
+                self.abuse.refund(attempt).await;
             }
         }
     }
@@ -60,29 +60,31 @@ impl Auth {
     pub(crate) async fn reset_password(&self, visitor: &Visitor, reset: &Reset) -> Result<(), Problem> {
         let door = (Door::Reset, Code::InvalidCode);
         let outcome = self.guarded(door, visitor, reset.email.as_str(), self.try_reset(reset)).await;
-        if outcome.is_ok() {
-            self.abuse.welcome(visitor, reset.email.as_str()).await;
+        if let Ok(subject) = &outcome {
+            // Whoever knew the password that was may have been trusted elsewhere.
+            self.abuse.forget_networks(reset.email.as_str()).await;
+            self.abuse.trust_network(visitor, reset.email.as_str(), subject.as_deref()).await;
         }
-        self.ended(visitor, Act::PasswordReset, outcome.map(|()| (String::new(), ())))
+        self.ended(visitor, Act::PasswordReset, outcome.map(|subject| (subject.unwrap_or_default(), ())))
     }
 
-    async fn try_reset(&self, reset: &Reset) -> Result<(), Problem> {
+    /// The subject whose password is new, where the pool tells it.
+    async fn try_reset(&self, reset: &Reset) -> Result<Option<String>, Refused> {
         let outcome = self.pool.reset_password(&reset.email, &reset.code, &reset.new_password).await;
         outcome.map_err(|fault| fault.problem(Operation::ResetPassword))?;
-        self.begin_anew(&reset.email).await;
-        Ok(())
+        Ok(self.begin_anew(&reset.email).await)
     }
 
     /// Whoever signed in before may be the one for whose sake the password was reset: Cognito lets them stay, so that
     /// we end it. And from now on the person has a password, which a social sign-in must not replace.
-    async fn begin_anew(&self, email: &Email) {
-        let Some(admin) = &self.pool.admin else { return };
+    async fn begin_anew(&self, email: &Email) -> Option<String> {
+        let admin = self.pool.admin.as_ref()?;
         let account = match admin.find(email.as_str()).await {
             Ok(Some(account)) => account,
-            Ok(None) => return,
+            Ok(None) => return None,
             Err(fault) => {
                 tracing::warn!(%fault, "a new password did not end earlier sign-ins");
-                return;
+                return None;
             }
         };
         if let Err(fault) = admin.sign_out_everywhere(&account.username).await {
@@ -91,5 +93,6 @@ impl Auth {
         if let Err(error) = self.store.mark_own_password(&account.username, self.clock.now()).await {
             tracing::warn!(%error, "a new password is not noted for social sign-in");
         }
+        Some(account.subject)
     }
 }

@@ -16,7 +16,7 @@ use uuid::Uuid;
 use crate::abuse::Door;
 use crate::actors::ActorFault;
 use crate::audit::Act;
-use crate::auth::{Auth, Visitor, cache_away};
+use crate::auth::{Auth, Refused, Visitor, cache_away};
 use crate::config::Confirm;
 use crate::email::Email;
 use crate::grant::Session;
@@ -64,8 +64,18 @@ impl Auth {
         registration: &Registration,
     ) -> Result<TokenSet, Problem> {
         let outcome = self.register_admitted(visitor, registration).await;
-        if outcome.is_ok() {
-            self.abuse.welcome(visitor, registration.email.as_str()).await;
+        self.register_ended(visitor, &registration.email, outcome).await
+    }
+
+    /// Whoever has registered is signed in, too.
+    async fn register_ended(
+        &self,
+        visitor: &Visitor,
+        email: &Email,
+        outcome: Result<SignedIn, Problem>,
+    ) -> Result<TokenSet, Problem> {
+        if let Ok(signed_in) = &outcome {
+            self.abuse.trust_network(visitor, email.as_str(), Some(&signed_in.subject)).await;
         }
         self.ended(visitor, Act::Register, outcome.map(|signed_in| (signed_in.subject, signed_in.set)))
     }
@@ -78,10 +88,12 @@ impl Auth {
         let attempt = self.admit_stranger(Door::Register, visitor).await?;
         // Every registration counts, whatever becomes of it: each costs a hash, a mail and a profile.
         self.abuse.failed(&attempt).await;
-        let guard = self.lock_address(&registration.email).await?;
-        let outcome = self.register_locked(visitor, registration).await;
-        guard.release().await;
-        outcome
+        let email = &registration.email;
+        if let Some(signed_in) = self.locked(email, self.register_new(registration)).await? {
+            return Ok(signed_in);
+        }
+        let door = (Door::Password, Code::EmailNotAvailable);
+        self.guarded(door, visitor, email.as_str(), self.locked(email, self.repeat(registration))).await
     }
 
     /// Confirms an address with the code that was sent there, saves the profile and signs the person in.
@@ -97,14 +109,12 @@ impl Auth {
         let email = Email::parse(&email).ok_or(Code::InvalidChallenge)?;
         let password = confirmation.password.clone();
         let registration = Registration { email, password, profile };
-        let guard = self.lock_address(&registration.email).await?;
-        let outcome = self.confirm_locked(visitor, &registration, &confirmation.code).await;
-        guard.release().await;
-        self.ended(visitor, Act::Register, outcome.map(|signed_in| (signed_in.subject, signed_in.set)))
+        let outcome = self.confirm_admitted(visitor, &registration, &confirmation.code).await;
+        self.register_ended(visitor, &registration.email, outcome).await
     }
 
-    /// Both the code and the password can be guessed at; each is a door of its own.
-    async fn confirm_locked(
+    /// Both the code and the password can be guessed at; each is a door of its own. Whoever is held back takes no lock.
+    async fn confirm_admitted(
         &self,
         visitor: &Visitor,
         registration: &Registration,
@@ -115,12 +125,26 @@ impl Auth {
             match self.pool.confirm(email, code).await {
                 // NotAuthorized: "Current status is CONFIRMED". The password decides then.
                 Ok(()) | Err(Fault::NotAuthorized) => Ok(()),
-                Err(fault) => Err(fault.problem(Operation::Confirm)),
+                Err(fault) => Err(Refused::from(fault.problem(Operation::Confirm))),
             }
         };
-        self.guarded((Door::Confirm, Code::InvalidCode), visitor, email.as_str(), guess).await?;
+        let door = (Door::Confirm, Code::InvalidCode);
+        self.guarded(door, visitor, email.as_str(), self.locked(email, guess)).await?;
         let door = (Door::Password, Code::InvalidCredentials);
-        self.guarded(door, visitor, email.as_str(), self.sign_in_and_save(registration)).await
+        let guess = self.locked(email, self.sign_in_and_save(registration));
+        self.guarded(door, visitor, email.as_str(), guess).await
+    }
+
+    /// Does something while nobody else registers the address.
+    async fn locked<T, E: From<Problem>>(
+        &self,
+        email: &Email,
+        journey: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
+        let guard = self.lock_address(email).await?;
+        let outcome = Box::pin(journey).await;
+        guard.release().await;
+        outcome
     }
 
     /// One registration of an address at a time, over all replicas; the compensation takes the same lock.
@@ -131,27 +155,20 @@ impl Auth {
         guard.ok_or_else(|| Code::Unavailable.into())
     }
 
-    async fn register_locked(
-        &self,
-        visitor: &Visitor,
-        registration: &Registration,
-    ) -> Result<SignedIn, Problem> {
+    /// `None` where the pool has a user of this address already.
+    async fn register_new(&self, registration: &Registration) -> Result<Option<SignedIn>, Problem> {
         let id = Uuid::new_v4().to_string();
         let now = self.clock.now();
         let email = &registration.email;
         self.store.begin_registration(&id, email.as_str(), now, now.plus(GIVEN_UP_AFTER)).await?;
         match self.pool.sign_up(email, &registration.password).await {
-            Ok(made) => self.finish_new(&id, registration, &made).await,
+            Ok(made) => self.finish_new(&id, registration, &made).await.map(Some),
             Err(fault) => {
                 // An answer that never came may have made a user: the row stays for the compensation.
                 if !matches!(fault, Fault::Unavailable(_)) {
                     self.store.end_registration(&id).await?;
                 }
-                if fault != Fault::UserExists {
-                    return Err(fault.problem(Operation::SignUp));
-                }
-                let door = (Door::Password, Code::EmailNotAvailable);
-                self.guarded(door, visitor, email.as_str(), self.repeat(registration)).await
+                if fault == Fault::UserExists { Ok(None) } else { Err(fault.problem(Operation::SignUp)) }
             }
         }
     }
@@ -177,7 +194,7 @@ impl Auth {
                 }
             }
         }
-        let tokens = self.first_tokens(registration).await?;
+        let tokens = self.first_tokens(registration).await.map_err(|refused| refused.problem)?;
         match self.actors.register(&made.subject, &registration.email, &registration.profile).await {
             Ok(()) => {
                 self.store.end_registration(id).await?;
@@ -187,11 +204,14 @@ impl Auth {
         }
     }
 
-    async fn first_tokens(&self, registration: &Registration) -> Result<PoolTokens, Problem> {
-        match self.pool.sign_in(registration.email.as_str(), &registration.password).await {
+    async fn first_tokens(&self, registration: &Registration) -> Result<PoolTokens, Refused> {
+        let email = &registration.email;
+        match self.pool.sign_in(email.as_str(), &registration.password).await {
             Ok(SignIn::Tokens(tokens)) => Ok(tokens),
-            Ok(SignIn::Challenge(challenge)) => Err(self.challenge_required(&challenge)),
-            Err(fault) => Err(fault.problem(Operation::SignIn)),
+            Ok(SignIn::Challenge(challenge)) => {
+                Err(Refused::after_proof(self.challenge_required(&challenge, email)))
+            }
+            Err(fault) => Err(fault.problem(Operation::SignIn).into()),
         }
     }
 
@@ -215,11 +235,13 @@ impl Auth {
     }
 
     /// The address is registered already: the same person, if the password fits.
-    async fn repeat(&self, registration: &Registration) -> Result<SignedIn, Problem> {
+    async fn repeat(&self, registration: &Registration) -> Result<SignedIn, Refused> {
         let email = &registration.email;
         match self.pool.sign_in(email.as_str(), &registration.password).await {
-            Ok(SignIn::Tokens(tokens)) => self.save_again(registration, tokens).await,
-            Ok(SignIn::Challenge(challenge)) => Err(self.challenge_required(&challenge)),
+            Ok(SignIn::Tokens(tokens)) => Ok(self.save_again(registration, tokens).await?),
+            Ok(SignIn::Challenge(challenge)) => {
+                Err(Refused::after_proof(self.challenge_required(&challenge, email)))
+            }
             Err(Fault::UserNotConfirmed) => match (self.confirm, &self.pool.admin) {
                 (Confirm::Admin, Some(admin)) => {
                     let confirmed = admin.confirm(email.as_str()).await;
@@ -229,20 +251,25 @@ impl Auth {
                 (Confirm::Admin | Confirm::Pool | Confirm::Code, _) => {
                     let sent = self.pool.resend_code(email).await;
                     sent.map_err(|fault| fault.problem(Operation::Confirm))?;
-                    Err(self.confirmation_required(email, registration.profile.clone()))
+                    let asked = self.confirmation_required(email, registration.profile.clone());
+                    Err(Refused::after_proof(asked))
                 }
             },
             Err(fault) => {
                 let code = fault.code(Operation::SignIn);
                 let is_taken = matches!(code, Code::InvalidCredentials | Code::ChallengeRequired);
-                Err(if is_taken { Code::EmailNotAvailable.into() } else { fault.problem(Operation::SignIn) })
+                Err(if is_taken {
+                    Code::EmailNotAvailable.into()
+                } else {
+                    fault.problem(Operation::SignIn).into()
+                })
             }
         }
     }
 
-    async fn sign_in_and_save(&self, registration: &Registration) -> Result<SignedIn, Problem> {
+    async fn sign_in_and_save(&self, registration: &Registration) -> Result<SignedIn, Refused> {
         let tokens = self.first_tokens(registration).await?;
-        self.save_again(registration, tokens).await
+        Ok(self.save_again(registration, tokens).await?)
     }
 
     /// The user was there before this request, so that nothing is undone if the profile cannot be saved.

@@ -44,10 +44,11 @@ pub struct SocialConfig {
     pub require_code_challenge: bool,
     /// How long one call to the provider may take. Default 5 s: it is on another network, and a person waits.
     pub deadline: Duration,
-    /// Domains whose addresses the provider itself hands out, so that its word about them is final.
-    /// Default `gmail.com`, `googlemail.com`.
+    /// Domains whose addresses the provider itself hands out, so that its word about them is final. Default for Google:
+    /// `gmail.com`, `googlemail.com`; for everybody else none.
     pub authoritative_domains: Vec<String>,
-    /// Whether a `hd` claim (a Google Workspace domain) makes the provider's word final. Default `true`.
+    /// Whether a `hd` claim (a Google Workspace domain) makes the provider's word final. Default `true` for Google, which
+    /// alone defines the claim; else `false`.
     pub trust_hosted_domain: bool,
     /// Seals the provider's refresh tokens: `SOCIAL_REFRESH_TOKEN_ENCRYPTION_KEY`, the newest first, older ones
     /// behind commas.
@@ -65,6 +66,8 @@ pub enum Delivery {
 }
 
 const GOOGLE: &str = "https://accounts.google.com";
+/// Whose addresses Google hands out itself.
+const GOOGLE_DOMAINS: [&str; 2] = ["gmail.com", "googlemail.com"];
 
 // === impl SocialConfig ===
 
@@ -108,11 +111,34 @@ impl SocialConfig {
             deadline: table.deadline.unwrap_or(Duration::from_secs(5)),
             authoritative_domains: table
                 .authoritative_domains
-                .unwrap_or_else(|| ["gmail.com", "googlemail.com"].map(str::to_owned).into()),
-            trust_hosted_domain: table.trust_hosted_domain.unwrap_or(true),
+                .unwrap_or_else(|| default_authoritative_domains(&issuer)),
+            trust_hosted_domain: table.trust_hosted_domain.unwrap_or(issuer == GOOGLE),
             issuer,
             ring: ring?,
         }))
+    }
+
+    /// What is unusual about whose word is final: such a word deletes accounts whose address was never verified.
+    pub(crate) fn trust_warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        if self.issuer == GOOGLE {
+            return warnings;
+        }
+        for domain in &self.authoritative_domains {
+            if GOOGLE_DOMAINS.iter().any(|google| google.eq_ignore_ascii_case(domain)) {
+                warnings.push(format!(
+                    "social.authoritative_domains has {domain}, whose addresses Google hands out, and not {}",
+                    self.issuer
+                ));
+            }
+        }
+        if self.trust_hosted_domain {
+            warnings.push(format!(
+                "social.trust_hosted_domain is on: {} can claim any domain with hd, which Google alone defines",
+                self.issuer
+            ));
+        }
+        warnings
     }
 }
 
@@ -180,6 +206,11 @@ fn secure_url(field: Field<'_>) -> Option<Url> {
 
 fn default_redirect() -> Url {
     Url::parse("http://127.0.0.1:8500/auth/social/login/callback").expect("a constant that is a URL")
+}
+
+fn default_authoritative_domains(issuer: &str) -> Vec<String> {
+    let domains = if issuer == GOOGLE { &GOOGLE_DOMAINS[..] } else { &[] };
+    domains.iter().map(|domain| (*domain).to_owned()).collect()
 }
 
 fn default_parameters(issuer: &str) -> BTreeMap<String, String> {

@@ -85,6 +85,32 @@ fn codes_and_tokens_travel_by_https() {
     assert!(!exit.message().contains("social.ui"));
 }
 
+fn social(text: &str) -> SocialConfig {
+    let key = STANDARD.encode(crate::random::bytes::<32>());
+    let variables = [
+        ("SOCIAL_OAUTH2_CLIENT_ID", "c"),
+        ("SOCIAL_OAUTH2_CLIENT_SECRET", "s"),
+        ("SOCIAL_REFRESH_TOKEN_ENCRYPTION_KEY", key.as_str()),
+    ];
+    let text = format!("[social]\nui = 'http://127.0.0.1:8500/'\n{text}");
+    read(&text, &variables).expect("a config").social.expect("on")
+}
+
+#[test]
+fn the_word_of_google_about_its_addresses_is_nobody_elses() {
+    let google = social("");
+    assert_eq!(google.authoritative_domains, ["gmail.com", "googlemail.com"]);
+    assert!(google.trust_hosted_domain && google.trust_warnings().is_empty());
+    let other = social("issuer = 'https://login.example'");
+    assert!(other.authoritative_domains.is_empty() && !other.trust_hosted_domain);
+    assert!(other.trust_warnings().is_empty());
+    let text = "issuer = 'https://login.example'\nauthoritative_domains = ['login.example', 'Gmail.com']\n\
+                trust_hosted_domain = true";
+    let warnings = social(text).trust_warnings();
+    assert_eq!(warnings.len(), 2, "{warnings:?}");
+    assert!(warnings[0].contains("Gmail.com") && warnings[1].contains("trust_hosted_domain"), "{warnings:?}");
+}
+
 #[test]
 fn a_sample_key_refuses_to_start() {
     let sample = STANDARD.encode([1; 32]);

@@ -215,17 +215,17 @@ fn wrong_code(operation: Operation) -> Code {
     }
 }
 
-/// Attempts are counted per user, so that saying so at sign-in would tell that the user exists.
+/// Attempts are counted per user: where no proof of anything came before, saying so would tell that the user exists.
 fn exhausted(operation: Operation) -> Code {
     match operation {
         Operation::SignIn => Code::InvalidCredentials,
+        Operation::ResetPassword => Code::InvalidCode,
         Operation::SignUp
         | Operation::Confirm
         | Operation::Challenge
         | Operation::Refresh
         | Operation::Revoke
         | Operation::ForgotPassword
-        | Operation::ResetPassword
         | Operation::Admin => Code::RateLimited,
     }
 }

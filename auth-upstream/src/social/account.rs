@@ -166,6 +166,7 @@ impl Auth {
                 Some(account) if account.is_verified => return Ok(Some(linked(account))),
                 Some(account) => {
                     admin.delete(&account.username).await.map_err(refused)?;
+                    self.abuse.forget_networks(email.as_str()).await;
                     audit::record(visitor, Act::SocialLink, &account.subject, "unverified_account_deleted");
                 }
             }

@@ -216,6 +216,19 @@ impl StubPool {
             return Err(("NotAuthorizedException", "Invalid session for the user."));
         }
         let (email, user) = self.find(&name).ok_or(WRONG)?;
+        let next = |name: &str| Ok(json!({ "ChallengeName": name, "Session": "pool-session" }));
+        match body["ChallengeName"].as_str().unwrap_or_default() {
+            "SELECT_MFA_TYPE" => return next("SOFTWARE_TOKEN_MFA"),
+            // As a pool whose trigger asks until the answer is right.
+            "CUSTOM_CHALLENGE" if answers["ANSWER"] != "right" => return next("CUSTOM_CHALLENGE"),
+            "SOFTWARE_TOKEN_MFA" if answers["SOFTWARE_TOKEN_MFA_CODE"] != "123456" => {
+                return Err(("CodeMismatchException", "Invalid code received for user"));
+            }
+            "CUSTOM_CHALLENGE" | "SOFTWARE_TOKEN_MFA" => {
+                return Ok(json!({ "AuthenticationResult": self.signed_in(&user.subject) }));
+            }
+            _ => {}
+        }
         let password = text(answers, "NEW_PASSWORD");
         self.state().users.entry(email).and_modify(|user| user.password = password);
         Ok(json!({ "AuthenticationResult": self.signed_in(&user.subject) }))

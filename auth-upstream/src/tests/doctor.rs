@@ -1,6 +1,6 @@
 use crate::doctor::{Doctor, State};
 use crate::pool::Flow;
-use crate::testing::Fixture;
+use crate::testing::{Fixture, Wish};
 
 #[tokio::test]
 async fn faults_are_named_in_words() {
@@ -21,6 +21,18 @@ async fn faults_are_named_in_words() {
     assert!(actor.contains("it can write custom:service_id"), "{actor}");
     let State::Fault(service) = state("service client") else { panic!("{findings:?}") };
     assert!(service.contains("not among its ReadAttributes"), "{service}");
+}
+
+#[tokio::test]
+async fn a_provider_whose_word_deletes_accounts_is_warned_of() {
+    let fixture = Fixture::with(Wish { social: "trust_hosted_domain = true", ..Wish::default() }).await;
+    let config = fixture.config.read();
+    let doctor = Doctor::new(config.identity.clone(), Flow::UserPassword, fixture.clock.clone());
+    let findings = doctor.examine(&fixture.auth).await;
+    let told: Vec<_> = findings.iter().filter(|finding| finding.what == "social sign-in").collect();
+    assert_eq!(told.len(), 1, "{findings:?}");
+    assert!(told[0].needs_attention() && !told[0].is_fault());
+    assert!(told[0].to_string().starts_with("WARNING social sign-in: social.trust_hosted_domain is on"));
 }
 
 #[tokio::test]

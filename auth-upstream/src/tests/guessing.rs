@@ -5,6 +5,7 @@ use serde_json::json;
 
 use crate::auth::Visitor;
 use crate::challenge::Answer;
+use crate::password::Reset;
 use crate::pool::PoolChallenge;
 use crate::register::Confirmation;
 use crate::testing::social::{begin, callback, land};
@@ -19,7 +20,7 @@ fn from(address: &str) -> Visitor {
 /// The session of a registration that waits for its code.
 async fn waiting(fixture: &Fixture, visitor: &Visitor) -> String {
     let asked = fixture.auth.register(visitor, &registration(ADA, "Password-1")).await.expect_err("a code");
-    asked.to_json("id")["challenge"]["session"].as_str().expect("a session").to_owned()
+    session_of(&asked)
 }
 
 async fn confirm(fixture: &Fixture, visitor: &Visitor, session: &str, code: &str) -> Result<(), Problem> {
@@ -102,31 +103,172 @@ async fn ways_back_that_fail_are_counted_and_those_that_succeed_are_not() {
     assert_eq!(back(None).await.name, "temporaryToken", "after the wait");
 }
 
-/// A sealed challenge of the stub's, which takes no code for right.
-fn factor(fixture: &Fixture) -> String {
+/// A sealed challenge of the stub's.
+fn challenge(fixture: &Fixture, name: &str, username: &str) -> String {
     let challenge = PoolChallenge {
-        name: "SOFTWARE_TOKEN_MFA".to_owned(),
-        session: "another-session".to_owned(),
-        username: "u-1".to_owned(),
+        name: name.to_owned(),
+        session: "pool-session".to_owned(),
+        username: username.to_owned(),
         parameters: std::collections::HashMap::new(),
     };
-    let body = fixture.auth.challenge_required(&challenge).to_json("id");
-    body["challenge"]["session"].as_str().expect("a session").to_owned()
+    session_of(&fixture.auth.challenge_required(&challenge, &email(ADA)))
 }
+
+fn session_of(problem: &Problem) -> String {
+    problem.to_json("id")["challenge"]["session"].as_str().expect("a session").to_owned()
+}
+
+/// Answers a challenge from a network that is given by its number.
+async fn answer(
+    fixture: &Fixture,
+    network: usize,
+    session: String,
+    (name, value): (&str, &str),
+) -> Result<(), Problem> {
+    let responses = [(name.to_owned(), value.to_owned())].into_iter().collect();
+    let answer = Answer { session, new_password: None, code: None, responses };
+    fixture.auth.answer_challenge(&from(&format!("198.51.{network}.1")), answer).await.map(drop)
+}
+
+const CODE: &str = "SOFTWARE_TOKEN_MFA_CODE";
 
 #[tokio::test]
 async fn a_second_factor_is_guessed_at_a_few_times_however_often_the_sign_in_begins() {
     let fixture = Fixture::new().await;
+    let ada = fixture.pool.add_user(ADA, "Password-1", true).subject;
     let mut bodies = std::collections::BTreeSet::new();
     for number in 0..20 {
-        let (session, code) = (factor(&fixture), Some(format!("{number:06}")));
-        let answer = Answer { session, new_password: None, code, responses: Default::default() };
-        let visitor = from(&format!("198.51.{number}.1"));
-        let refused = fixture.auth.answer_challenge(&visitor, answer).await.expect_err("wrong");
+        let session = challenge(&fixture, "SOFTWARE_TOKEN_MFA", &ada);
+        let refused = answer(&fixture, number, session, (CODE, "000000")).await.expect_err("wrong");
         assert_eq!(refused.code(), Code::InvalidChallenge);
         bodies.insert(refused.render("id").body);
     }
     assert_eq!((bodies.len(), fixture.pool.count("RespondToAuthChallenge")), (1, 6));
+    fixture.clock.advance(std::time::Duration::from_secs(2));
+    let session = challenge(&fixture, "SOFTWARE_TOKEN_MFA", &ada);
+    answer(&fixture, 1, session, (CODE, "123456")).await.expect("after the wait");
+}
+
+#[tokio::test]
+async fn choosing_a_factor_forgives_no_wrong_code() {
+    let fixture = Fixture::new().await;
+    let ada = fixture.pool.add_user(ADA, "Password-1", true).subject;
+    let mut looked_at = 0;
+    for number in 0..20 {
+        let choice = challenge(&fixture, "SELECT_MFA_TYPE", &ada);
+        let chosen = answer(&fixture, number, choice, ("ANSWER", "SOFTWARE_TOKEN_MFA")).await;
+        let chosen = chosen.expect_err("a code is asked for, or the choice is held back");
+        if chosen.code() == Code::ChallengeRequired {
+            let refused = answer(&fixture, number, session_of(&chosen), (CODE, "000000")).await;
+            assert_eq!(refused.expect_err("wrong").code(), Code::InvalidChallenge);
+        }
+        looked_at = fixture.pool.count("RespondToAuthChallenge");
+    }
+    assert_eq!(looked_at, 6, "choices and codes count alike");
+}
+
+#[tokio::test]
+async fn custom_challenges_are_answered_a_few_times() {
+    let fixture = Fixture::new().await;
+    let ada = fixture.pool.add_user(ADA, "Password-1", true).subject;
+    let mut session = challenge(&fixture, "CUSTOM_CHALLENGE", &ada);
+    for number in 0..20 {
+        let refused =
+            answer(&fixture, number, session.clone(), ("ANSWER", "guess")).await.expect_err("wrong");
+        if refused.code() == Code::ChallengeRequired {
+            session = session_of(&refused);
+        }
+    }
+    assert_eq!(fixture.pool.count("RespondToAuthChallenge"), 6);
+    fixture.clock.advance(std::time::Duration::from_secs(2));
+    answer(&fixture, 1, session, ("ANSWER", "right")).await.expect("after the wait");
+}
+
+#[tokio::test]
+async fn a_required_reset_does_not_count_as_a_right_password() {
+    let fixture = Fixture::new().await;
+    let reset = Failure { status: 400, name: "PasswordResetRequiredException", message: "x" };
+    for _ in 0..12 {
+        fixture.pool.script.add("InitiateAuth", reset.clone());
+    }
+    let mut codes = Vec::new();
+    for number in 0..12 {
+        let visitor = from(&format!("198.51.{number}.1"));
+        codes.push(fixture.auth.login(&visitor, &login(ADA, "guess")).await.expect_err("refused").code());
+    }
+    assert_eq!(codes[5], Code::ChallengeRequired);
+    assert_eq!(codes[6..], [Code::InvalidCredentials; 6], "held back: nothing was proven");
+}
+
+/// How many of a few wrong passwords from a network are looked at while strangers' failures hold the account back.
+async fn looked_at(fixture: &Fixture, address: &str) -> usize {
+    for number in 0..8 {
+        let stranger = from(&format!("203.0.{number}.1"));
+        let _ = fixture.auth.login(&stranger, &login(ADA, "wrong")).await;
+    }
+    let before = fixture.pool.count("InitiateAuth");
+    for _ in 0..3 {
+        let _ = fixture.auth.login(&from(address), &login(ADA, "wrong")).await;
+    }
+    fixture.pool.count("InitiateAuth") - before
+}
+
+#[tokio::test]
+async fn a_network_is_trusted_only_after_a_complete_sign_in() {
+    let fixture = Fixture::new().await;
+    let ada = fixture.pool.add_user(ADA, "Temporary-1", true).subject;
+    let asked = fixture.auth.login(&from("192.0.2.1"), &login(ADA, "Temporary-1")).await.expect_err("more");
+    assert_eq!(asked.code(), Code::ChallengeRequired);
+    assert_eq!(looked_at(&fixture, "192.0.2.1").await, 0, "half a sign-in is no proof");
+    let session = challenge(&fixture, "SOFTWARE_TOKEN_MFA", &ada);
+    answer(&fixture, 7, session, (CODE, "123456")).await.expect("complete");
+    assert_eq!(looked_at(&fixture, "198.51.7.9").await, 3);
+}
+
+#[tokio::test]
+async fn trust_in_a_network_ends_with_the_password_and_with_the_account() {
+    let fixture = Fixture::new().await;
+    fixture.pool.add_user(ADA, "Password-1", true);
+    fixture.auth.login(&from("192.0.2.1"), &login(ADA, "Password-1")).await.expect("signed in");
+    let reset = Reset { email: email(ADA), code: "123456".into(), new_password: Secret::from("Password-2") };
+    fixture.auth.reset_password(&from("198.51.100.1"), &reset).await.expect("reset");
+    assert_eq!(looked_at(&fixture, "192.0.2.1").await, 0, "who knew the old password");
+    assert_eq!(looked_at(&fixture, "198.51.100.1").await, 3, "who proved to own the address");
+    // The address belongs to another account now.
+    fixture.pool.add_user(ADA, "Password-3", true);
+    fixture.clock.advance(std::time::Duration::from_secs(3600));
+    fixture.auth.login(&from("192.0.2.77"), &login(ADA, "Password-3")).await.expect("signed in");
+    assert_eq!(looked_at(&fixture, "198.51.100.1").await, 0);
+}
+
+#[tokio::test]
+async fn a_confirmation_that_is_held_back_takes_no_lock() {
+    let fixture = Fixture::with(Wish { config: "confirm = 'code'", ..Wish::default() }).await;
+    let session = waiting(&fixture, &from("192.0.2.1")).await;
+    for _ in 0..8 {
+        confirm(&fixture, &from("192.0.2.1"), &session, "000000").await.expect_err("wrong");
+    }
+    let guard = fixture.auth.lock_address(&email(ADA)).await.expect("free");
+    let visitor = from("192.0.2.1");
+    let held = confirm(&fixture, &visitor, &session, "123456");
+    let held = tokio::time::timeout(std::time::Duration::from_secs(5), held).await;
+    assert_eq!(held.expect("does not wait for the lock").expect_err("held back").code(), Code::InvalidCode);
+    guard.release().await;
+}
+
+#[tokio::test]
+async fn the_pools_own_limit_on_resets_reads_as_a_wrong_code() {
+    let fixture = Fixture::new().await;
+    fixture.pool.add_user(ADA, "Password-1", true);
+    let limit = Failure { status: 400, name: "LimitExceededException", message: "Attempt limit exceeded" };
+    fixture.pool.script.add("ConfirmForgotPassword", limit);
+    let new_password = Secret::from("Password-2");
+    let reset =
+        |address: &str| Reset { email: email(address), code: "0".into(), new_password: new_password.clone() };
+    let known = fixture.auth.reset_password(&from("192.0.2.1"), &reset(ADA)).await.expect_err("refused");
+    let unknown = reset("nobody@example.com");
+    let unknown = fixture.auth.reset_password(&from("192.0.2.1"), &unknown).await.expect_err("refused");
+    assert_eq!(known.render("id").body, unknown.render("id").body);
 }
 
 #[tokio::test]

@@ -127,7 +127,7 @@ const ROWS: &[(&str, &str, u16, Operation, Code)] = &[
         Code::ValidationFailed,
     ),
     ("UserLambdaValidationException", "PreSignUp failed", 400, Operation::SignUp, Code::ValidationFailed),
-    ("LimitExceededException", "Attempt limit exceeded", 400, Operation::ResetPassword, Code::RateLimited),
+    ("LimitExceededException", "Attempt limit exceeded", 400, Operation::ResetPassword, Code::InvalidCode),
     ("TooManyFailedAttemptsException", "x", 400, Operation::Confirm, Code::RateLimited),
     ("TooManyRequestsException", "Rate exceeded", 400, Operation::SignIn, Code::RateLimited),
     ("ThrottlingException", "Rate exceeded", 400, Operation::Refresh, Code::RateLimited),
