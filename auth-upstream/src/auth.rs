@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use postern_common::cache::{Cache, CacheError};
+use postern_common::http::TrustedProxies;
 use postern_common::token::Verifier;
 use postern_common::{Clock, Code, Problem};
 use tokio::sync::Semaphore;
@@ -11,7 +12,6 @@ use tokio::time::Instant;
 
 use crate::abuse::{Abuse, Attempt, Door};
 use crate::actors::ActorService;
-use crate::address::Network;
 use crate::config::{Confirm, Refresh};
 use crate::metrics::Metrics;
 use crate::pace::Pace;
@@ -42,7 +42,7 @@ pub(crate) struct Auth {
     pub(crate) abuse: Abuse,
     pub(crate) pace: Pace,
     /// Whose `X-Forwarded-For` is believed.
-    pub(crate) trusted_proxies: Vec<Network>,
+    pub(crate) trusted_proxies: TrustedProxies,
     pub(crate) metrics: Metrics,
     /// Bounds how many codes for a new password are being asked for.
     pub(crate) codes: Arc<Semaphore>,

@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use postern_common::config::Env;
 use postern_common::decode::{Field, Object};
+use postern_common::http::TrustedProxies;
 use postern_common::identity::{AwsCredentials, IdentityConfig};
 use postern_common::log::Log;
 use url::Url;
 
 pub use self::social::{Delivery, SocialConfig};
 use crate::abuse::AbuseLimits;
-use crate::address::Network;
 use crate::pool::Flow;
 use crate::seal::{Key, KeyRing};
 
@@ -51,7 +51,7 @@ pub struct Config {
     /// Limits on guessing.
     pub abuse: AbuseLimits,
     /// Whose `X-Forwarded-For` is believed. Default the machine's own addresses: a gateway beside us.
-    pub trusted_proxies: Vec<Network>,
+    pub trusted_proxies: TrustedProxies,
     /// How long one call to the actor pool may take: one that is busy, for one that hangs is found out sooner. Default 8 s.
     pub pool_deadline: Duration,
     /// Social sign-in; none where `SOCIAL_OAUTH2_CLIENT_ID` is not set.
@@ -113,7 +113,7 @@ impl Config {
             actor_service: actor_service.unwrap_or_else(default_actor_service),
             refresh: root.section("refresh", read_refresh).unwrap_or_default(),
             abuse: root.section("abuse", read_abuse).unwrap_or_default(),
-            trusted_proxies: read_trusted(root),
+            trusted_proxies: TrustedProxies::read(root),
             pool_deadline: root.or("pool_deadline", POOL_DEADLINE, read_pool_deadline),
             identity: identity?,
             aws,
@@ -164,11 +164,6 @@ fn read_abuse(table: &Object<'_>) -> Option<AbuseLimits> {
         all: count("all", default.all),
         window: table.or("window", default.window, |field| field.duration()),
     })
-}
-
-fn read_trusted(root: &Object<'_>) -> Vec<Network> {
-    let given = root.optional("trusted_proxies", |field| field.array(Network::read));
-    given.unwrap_or_else(|| ["127.0.0.0/8", "::1"].into_iter().filter_map(Network::parse).collect())
 }
 
 fn read_aws(root: &Object<'_>, env: &Env) -> Option<AwsCredentials> {

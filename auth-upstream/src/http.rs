@@ -13,10 +13,9 @@ use axum::routing::{get, post};
 use http::header::{HeaderName, HeaderValue, LINK, LOCATION};
 use http::request::Parts;
 use http::{HeaderMap, StatusCode};
-use postern_common::http::{Json, Peer, RequestId, bearer, json, no_store};
+use postern_common::http::{BodyOwner, Json, Peer, RequestId, bearer, json, no_store};
 use postern_common::{Code, Problem};
 
-use crate::address;
 use crate::auth::{Auth, Visitor};
 use crate::token_set::TokenSet;
 
@@ -135,7 +134,10 @@ impl FromRequestParts<Arc<Auth>> for Visitor {
     async fn from_request_parts(parts: &mut Parts, auth: &Arc<Auth>) -> Result<Self, Infallible> {
         let RequestId(request_id) = RequestId::from_request_parts(parts, auth).await?;
         let peer = Peer::from_request_parts(parts, auth).await?;
-        let address = address::of(peer, &parts.headers, &auth.trusted_proxies);
+        let address = auth.trusted_proxies.client_address(peer, &parts.headers);
+        // The gateway itself is no client: its address would be the share of everybody.
+        let client = address.filter(|address| !auth.trusted_proxies.contains(*address));
+        BodyOwner::Anonymous(client).set(parts);
         Ok(Self { request_id, address })
     }
 }

@@ -8,7 +8,6 @@
 
 mod abuse;
 mod actors;
-mod address;
 mod app;
 mod assemble;
 mod audit;
@@ -38,7 +37,6 @@ mod token_set;
 mod vault;
 
 pub use abuse::AbuseLimits;
-pub use address::Network;
 pub use app::{App, Listeners};
 pub use config::{Config, Confirm, Delivery, Refresh, SocialConfig};
 pub use doctor::{Finding, State};

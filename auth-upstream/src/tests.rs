@@ -12,3 +12,4 @@ mod restart;
 mod rim;
 mod social;
 mod state;
+mod unfinished;

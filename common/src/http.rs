@@ -5,8 +5,9 @@
 //! that drops nothing.
 
 mod body;
+mod budget;
+mod forwarded;
 mod rim;
-mod room;
 mod server;
 
 use std::convert::Infallible;
@@ -21,7 +22,8 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderName, StatusCode};
 
 pub use body::{Json, Raw};
-pub use room::Held;
+pub use budget::{BodyBudgets, BodyOwner, BudgetPermit};
+pub use forwarded::{Network, TrustedProxies};
 pub use server::{bind, serve};
 
 use crate::problem::{Code, Problem};
@@ -39,8 +41,8 @@ pub const CODE: HeaderName = HeaderName::from_static("x-postern-code");
 pub struct Limits {
     /// Bytes of a JSON body; beyond it the answer is 413.
     pub body: usize,
-    /// Bytes of bodies that are in memory at once, over all connections; beyond it the answer is 503.
-    pub bodies: usize,
+    /// Bytes of bodies that are in memory at once, over all connections; beyond them the answer is 503.
+    pub bodies: BodyBudgets,
     /// Connections at once; more wait to be accepted.
     pub connections: usize,
     /// How long a request's head may take.
@@ -68,10 +70,21 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             body: 1 << 20,
-            bodies: 16 << 20,
+            bodies: BodyBudgets::anonymous(16 << 20),
             connections: 10_000,
             head_timeout: Duration::from_secs(10),
             drain: Duration::from_secs(30),
+        }
+    }
+}
+
+// === impl BodyOwner ===
+
+impl BodyOwner {
+    /// Charges the body of this request to the caller. It counts before the body is read, and the first one counts.
+    pub fn set(self, parts: &Parts) {
+        if let Some(known) = Known::of(&parts.extensions) {
+            known.set_owner(self);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use postern_common::clock::Timestamp;
-use postern_common::http::Held;
+use postern_common::http::BudgetPermit;
 use postern_common::{Code, Problem};
 use tokio::sync::{mpsc, oneshot};
 
@@ -59,7 +59,7 @@ struct Caller {
     reply: oneshot::Sender<Result<Accepted, Problem>>,
     since: Instant,
     /// Of the request's body, until its commit, even if the client goes away.
-    _held: Held,
+    _permit: BudgetPermit,
 }
 
 /// Who places, commits and answers.
@@ -82,7 +82,7 @@ impl Door {
         (Self { queue: sender }, Writer { clerk: Arc::new(Clerk(means)), queue })
     }
 
-    /// Accepts a notification: returns after the commit. What its body holds of the room for bodies is held until then.
+    /// Accepts a notification: returns after the commit. The memory that its body has reserved is released then.
     ///
     /// # Errors
     /// 409 when the key was used with another body; 503 when the store is away or too many wait.
@@ -91,13 +91,13 @@ impl Door {
         principal: &Principal,
         draft: Draft,
         key: Option<IdempotencyKey>,
-        held: Held,
+        permit: BudgetPermit,
     ) -> Result<Accepted, Problem> {
         let (reply, answer) = oneshot::channel();
         let key = key.map(|key| (key.as_str().to_owned(), draft.request.fingerprint()));
         let send_at = draft.request.send_at;
         let record = record(principal, draft);
-        let caller = Caller { reply, since: Instant::now(), _held: held };
+        let caller = Caller { reply, since: Instant::now(), _permit: permit };
         let submission = Submission { record, send_at, key, caller };
         self.queue.try_send(submission).map_err(|_| Problem::new(Code::Unavailable).retry_after(1))?;
         answer.await.unwrap_or_else(|_| Err(Code::Unavailable.into()))

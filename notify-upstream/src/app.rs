@@ -156,6 +156,7 @@ impl App {
             webhooks: Arc::new(std::mem::take(&mut parts.config.webhooks)),
             suppression: Arc::clone(&parts.suppression),
             metrics: means.metrics.clone(),
+            trusted_proxies: parts.config.trusted_proxies.clone(),
             users_may_address_anyone: parts.config.users_may_address_anyone,
             users_may_send_urgent: parts.config.users_may_send_urgent,
         };

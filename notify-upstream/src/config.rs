@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use postern_common::config::Env;
 use postern_common::decode::Object;
-use postern_common::http::Limits;
+use postern_common::http::{BodyBudgets, TrustedProxies};
 use postern_common::identity::IdentityConfig;
 use postern_common::log::Log;
 use url::Url;
@@ -36,6 +36,8 @@ pub struct Config {
     pub cache: String,
     /// Base URL of the actor service, which knows addresses. Default `http://127.0.0.1:8504`.
     pub actor_service: Url,
+    /// Whose `X-Forwarded-For` is believed. Default this machine's own addresses: a gateway beside us.
+    pub trusted_proxies: TrustedProxies,
     /// The identity pools.
     pub identity: IdentityConfig,
     /// Where the templates are, and in which language when none is asked for.
@@ -79,10 +81,10 @@ pub struct Queue {
     pub connections: u32,
     /// Notifications in hand at once, by [`Channel::index`]. Default 64 each: what the providers take at once.
     pub permits: [usize; 3],
-    /// Bytes of request bodies in hand at once: arriving, or waiting for their commit. Beyond it the answer is 503. Default
-    /// 16 MiB, at least 2 MiB, so that the largest body finds room: what was read in a body may take twenty-five times its
-    /// bytes, and no more requests fill a commit.
-    pub bodies: usize,
+    /// Bytes of request bodies that wait for their commit; as many again may be arriving. Beyond it the answer is 503.
+    /// Default 16 MiB, at least 2 MiB, of which services have half, users a quarter, and callers without a token and
+    /// webhooks an eighth each, but at least one body: what was read in a body may take twenty-five times its bytes.
+    pub bodies: BodyBudgets,
     /// How long records and results are kept. Default 90 days, at least 40: a notification can be scheduled 30 ahead.
     pub retention: Duration,
 }
@@ -127,6 +129,7 @@ impl Config {
             database,
             cache,
             actor_service,
+            trusted_proxies: TrustedProxies::read(root),
             identity: identity?,
             templates,
             queue,
@@ -183,7 +186,7 @@ fn read_queue(table: &Object<'_>) -> Option<Queue> {
     let bodies = table.or("bodies", bodies, |field| {
         let wanted = field.bytes()?;
         match usize::try_from(wanted) {
-            Ok(wanted) if wanted >= 2 << 20 => Some(wanted),
+            Ok(wanted) if wanted >= 2 << 20 => Some(BodyBudgets::split(wanted)),
             Ok(_) | Err(_) => field.fail("out_of_range", "must be at least 2MiB: one body may be 1MiB"),
         }
     });
@@ -201,7 +204,7 @@ impl Templates {
 impl Queue {
     fn new() -> Self {
         let retention = Duration::from_secs(90 * 86_400);
-        Self { connections: 6, permits: [64; 3], bodies: Limits::default().bodies, retention }
+        Self { connections: 6, permits: [64; 3], bodies: BodyBudgets::split(16 << 20), retention }
     }
 }
 

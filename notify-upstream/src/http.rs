@@ -5,13 +5,16 @@ mod status;
 mod unsubscribe;
 mod webhook;
 
+use std::convert::Infallible;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::FromRequestParts;
 use axum::routing::{MethodFilter, get, post};
 use http::request::Parts;
-use postern_common::token::Verifier;
+use postern_common::http::{BodyOwner, Peer, TrustedProxies};
+use postern_common::token::{Caller, Verifier};
 use postern_common::{Clock, Code, Problem};
 
 use crate::accept::Door;
@@ -52,6 +55,8 @@ pub struct Service {
     pub suppression: Arc<Suppression>,
     /// What is counted.
     pub metrics: Metrics,
+    /// Whose `X-Forwarded-For` is believed.
+    pub trusted_proxies: TrustedProxies,
     /// Whether a user may address others than itself. Default: no.
     pub users_may_address_anyone: bool,
     /// Whether a user may send CRITICAL and HIGH.
@@ -87,7 +92,31 @@ impl FromRequestParts<Arc<Service>> for Authenticated {
             Some(verdict) => verdict?,
             None => service.verifier.verify_unseen(token).await?,
         };
+        let owner = match &caller {
+            Caller::Service(_) => BodyOwner::Service,
+            Caller::User(user) => BodyOwner::user(&user.issuer, &user.subject),
+        };
+        owner.set(parts);
         Ok(Self(Principal::of(&caller)))
+    }
+}
+
+/// A caller without a token: its body is charged to its address.
+struct Anonymous;
+
+/// The client's address; `None` where only the gateway's is known.
+async fn client_address(parts: &mut Parts, service: &Arc<Service>) -> Option<IpAddr> {
+    let Ok(peer) = Peer::from_request_parts(parts, service).await;
+    let proxies = &service.trusted_proxies;
+    proxies.client_address(peer, &parts.headers).filter(|address| !proxies.contains(*address))
+}
+
+impl FromRequestParts<Arc<Service>> for Anonymous {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, service: &Arc<Service>) -> Result<Self, Infallible> {
+        BodyOwner::Anonymous(client_address(parts, service).await).set(parts);
+        Ok(Self)
     }
 }
 

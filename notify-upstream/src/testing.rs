@@ -11,7 +11,7 @@ use postern_common::cache::Cache;
 use postern_common::clock::Timestamp;
 use postern_common::database::Database;
 use postern_common::database::testing::{self, TestDatabase};
-use postern_common::http::Held;
+use postern_common::http::BudgetPermit;
 use postern_common::identity::{IdentityConfig, Pool};
 use postern_common::service::{ServiceClient, ServiceTokens};
 use postern_common::{Clock, Problem, Shutdown};
@@ -197,7 +197,8 @@ impl Rig {
     pub(crate) async fn submit(&mut self, draft: Draft, key: Option<&str>) -> Result<Accepted, Problem> {
         let (door, key) = (self.door.clone(), key.and_then(IdempotencyKey::parse));
         let principal = Principal { creator: "service:test".into(), subject: None };
-        let answer = tokio::spawn(async move { door.accept(&principal, draft, key, Held::default()).await });
+        let answer =
+            tokio::spawn(async move { door.accept(&principal, draft, key, BudgetPermit::default()).await });
         self.writer.step().await;
         answer.await.expect("no panic")
     }

@@ -10,6 +10,7 @@ mod sns;
 mod standard;
 mod twilio;
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use aws_lc_rs::hmac;
@@ -48,6 +49,8 @@ pub struct Incoming<'a> {
     pub query: Option<&'a str>,
     /// Its body.
     pub body: &'a [u8],
+    /// The address that it came from, where it is known.
+    pub source: Option<IpAddr>,
     /// When it came.
     pub now: Timestamp,
 }
@@ -88,6 +91,23 @@ const WINDOW: Duration = Duration::from_secs(300);
 // === impl Webhooks ===
 
 impl Webhooks {
+    /// Checks what can be checked before the body is read: that the provider is configured, and that the headers have
+    /// the form of its signature scheme and the time of now. Mailgun and SNS sign within the body.
+    ///
+    /// # Errors
+    /// [`Unheard::Signature`].
+    pub fn check_headers(&self, provider: &str, headers: &HeaderMap, now: Timestamp) -> Result<(), Unheard> {
+        let configured = match provider {
+            "twilio" => self.twilio.as_ref().map(|_| twilio::signature(headers).map(|_| ())),
+            "sns" => self.sns.as_ref().map(|sns| sns.check_topic(headers)),
+            "sendgrid" => self.sendgrid.as_ref().map(|_| sendgrid::signature(headers, now).map(|_| ())),
+            "mailgun" => self.mailgun.as_ref().map(|_| Ok(())),
+            "standard" => self.standard.as_ref().map(|_| standard::signature(headers, now).map(|_| ())),
+            _ => None,
+        };
+        configured.unwrap_or(Err(Unheard::Signature))
+    }
+
     /// Checks and reads what a provider sent.
     ///
     /// # Errors

@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use postern_common::config::{self, Env};
 use postern_common::database::{Database, Sqlite};
 use postern_common::exit::Exit;
-use postern_common::http::{Limits, serve};
+use postern_common::http::{BodyBudgets, Limits, serve};
 use postern_common::identity::IdentityConfig;
 use postern_common::token::{Verifier, VerifierOptions};
 use postern_common::{Clock, Secret};
@@ -32,7 +32,7 @@ const CODES: usize = 256;
 
 /// What the development parts accept.
 const LIMITS: Limits = Limits {
-    bodies: 16 << 20,
+    bodies: BodyBudgets::anonymous(16 << 20),
     body: 256 << 10,
     connections: 1024,
     head_timeout: Duration::from_secs(10),

@@ -16,7 +16,7 @@ use http::{Extensions, Method, StatusCode};
 use hyper::body::Incoming;
 use tower::Service;
 
-use super::room::Room;
+use super::budget::{BodyMemoryBudget, BodyOwner};
 use super::{CODE, Limits, Peer, REQUEST_ID, RequestId};
 use crate::problem::{Code, Problem};
 
@@ -25,7 +25,7 @@ use crate::problem::{Code, Problem};
 pub(super) struct Rim {
     router: Router,
     limits: Limits,
-    room: Room,
+    budget: BodyMemoryBudget,
 }
 
 /// What the rim knows of a request: one extension for all its extractors, for each is an allocation or two.
@@ -34,7 +34,9 @@ pub(super) struct Known {
     pub(super) peer: Peer,
     pub(super) id: RequestId,
     pub(super) limits: Limits,
-    pub(super) room: Room,
+    pub(super) budget: BodyMemoryBudget,
+    /// Anonymous until the handler knows better.
+    owner: OnceLock<BodyOwner>,
     /// The route that answers, for the event: the template, never the path as it was sent.
     route: OnceLock<MatchedPath>,
 }
@@ -52,8 +54,17 @@ impl IntoResponse for Code {
 // === impl Known ===
 
 impl Known {
-    pub(super) fn new(peer: Peer, id: RequestId, limits: Limits, room: Room) -> Arc<Self> {
-        Arc::new(Self { peer, id, limits, room, route: OnceLock::new() })
+    pub(super) fn new(peer: Peer, id: RequestId, limits: Limits, budget: BodyMemoryBudget) -> Arc<Self> {
+        Arc::new(Self { peer, id, limits, budget, owner: OnceLock::new(), route: OnceLock::new() })
+    }
+
+    /// The caller to whom the body is charged.
+    pub(super) fn owner(&self) -> BodyOwner {
+        self.owner.get().copied().unwrap_or(BodyOwner::Anonymous(None))
+    }
+
+    pub(super) fn set_owner(&self, owner: BodyOwner) {
+        let _first_one_counts = self.owner.set(owner);
     }
 
     /// `None` where no server stands around it, as in a unit test.
@@ -68,14 +79,14 @@ impl Rim {
     pub(super) fn new(router: Router, limits: Limits) -> Self {
         let noted = router.layer(tower::layer::layer_fn(NoteRoute));
         let router = noted.fallback(|| async { Code::NotFound.into_response() });
-        Self { router, limits, room: Room::new(limits.bodies) }
+        Self { router, limits, budget: BodyMemoryBudget::new(limits.bodies, limits.body) }
     }
 
     pub(super) async fn answer(mut self, peer: Peer, mut request: http::Request<Incoming>) -> Response {
         let began = Instant::now();
         let id = RequestId::of(request.headers());
         let method = request.method().clone();
-        let known = Known::new(peer, id, self.limits, self.room);
+        let known = Known::new(peer, id, self.limits, self.budget);
         request.extensions_mut().insert(Arc::clone(&known));
         let answered = AssertUnwindSafe(self.router.call(request)).catch_unwind().await;
         let response = match answered {

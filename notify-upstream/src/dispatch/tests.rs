@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use postern_common::Code;
 use postern_common::clock::Timestamp;
-use postern_common::http::Held;
+use postern_common::http::BudgetPermit;
 
 use super::*;
 use crate::notification::NotificationId;
@@ -242,14 +242,16 @@ async fn more_than_the_store_can_take_is_refused_and_not_kept() {
         let principal = crate::request::Principal { creator: "service:test".into(), subject: None };
         // Nobody writes: what is asked for piles up to its bound.
         let mut asked: Vec<_> = (0..8192)
-            .map(|_| Box::pin(rig.door.accept(&principal, draft(Priority::Low), None, Held::default())))
+            .map(|_| {
+                Box::pin(rig.door.accept(&principal, draft(Priority::Low), None, BudgetPermit::default()))
+            })
             .collect();
         for one in &mut asked {
             assert!(futures_util::FutureExt::now_or_never(one).is_none());
         }
         let refused = rig
             .door
-            .accept(&principal, draft(Priority::Critical), None, Held::default())
+            .accept(&principal, draft(Priority::Critical), None, BudgetPermit::default())
             .await
             .expect_err("full");
         assert_eq!(refused.code(), Code::Unavailable);

@@ -8,7 +8,7 @@ use http::request::Parts;
 use http::{HeaderName, StatusCode};
 use postern_common::clock::Timestamp;
 use postern_common::decode::{Mistakes, Node, Value};
-use postern_common::http::{Held, Json, RequestId};
+use postern_common::http::{BudgetPermit, Json, RequestId};
 use postern_common::{Code, Problem};
 use serde::Serialize;
 
@@ -56,14 +56,14 @@ pub(super) async fn one(
     body: Json,
 ) -> Result<Response, Problem> {
     let now = service.clock.now();
-    let (mut asked, held) = (None, body.held());
+    let (mut asked, permit) = (None, body.permit());
     let request = body.read(|object| {
         let request = Request::read(object, now);
         asked = key.is_some().then(|| request.clone()).flatten();
         request
     });
     let answer = match request {
-        Ok(request) => accept(&service, &principal, request, (key.clone(), held)).await,
+        Ok(request) => accept(&service, &principal, request, (key.clone(), permit)).await,
         Err(problem) => Err(problem),
     };
     let (accepted, words) = match (answer, asked, key) {
@@ -112,12 +112,12 @@ async fn accept(
     service: &Service,
     principal: &Principal,
     request: Request,
-    (key, held): (Option<IdempotencyKey>, Held),
+    (key, permit): (Option<IdempotencyKey>, BudgetPermit),
 ) -> Result<(Accepted, Words), Problem> {
     let draft = check(service, principal, request)?;
     service.quota.take(principal).await?;
     let words = words(&draft.request);
-    Ok((service.door.accept(principal, draft, key, held).await?, words))
+    Ok((service.door.accept(principal, draft, key, permit).await?, words))
 }
 
 fn check(service: &Service, principal: &Principal, request: Request) -> Result<Draft, Problem> {
@@ -162,11 +162,11 @@ pub(super) async fn batch(
     if key.is_some() {
         return Err(Problem::new(Code::InvalidHeader).detail("Idempotency-Key is for single notifications"));
     }
-    let held = body.held();
+    let permit = body.permit();
     let requests = read_batch(body, service.clock.now())?;
-    let (service, principal, held) = (&service, &principal, &held);
+    let (service, principal, permit) = (&service, &principal, &permit);
     let results: Vec<serde_json::Value> = futures_util::stream::iter(requests)
-        .map(|request| async move { one_of_batch(service, principal, request?, held.clone()).await })
+        .map(|request| async move { one_of_batch(service, principal, request?, permit.clone()).await })
         .buffered(AT_ONCE)
         .map(|result| result.unwrap_or_else(|problem| problem.to_json(&request_id)))
         .collect()
@@ -203,9 +203,9 @@ async fn one_of_batch(
     service: &Service,
     principal: &Principal,
     request: Request,
-    held: Held,
+    permit: BudgetPermit,
 ) -> Result<serde_json::Value, Problem> {
-    let (accepted, words) = accept(service, principal, request, (None, held)).await?;
+    let (accepted, words) = accept(service, principal, request, (None, permit)).await?;
     let created = Members {
         notification_id: accepted.id.to_string(),
         channel: words.0,

@@ -5,6 +5,7 @@ mod injection;
 mod repeats;
 mod reports;
 mod status;
+mod unfinished;
 
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::StatusCode;
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use postern_common::cache::Cache;
-use postern_common::http::Limits;
+use postern_common::http::{BodyBudgets, Limits};
 use postern_common::token::{Issuer, IssuerKind, IssuerRules, VerifierOptions};
 use postern_common::{Secret, Shutdown};
 use serde_json::{Value, json};
@@ -98,6 +99,7 @@ async fn served_within(store: &Store, limits: Limits) -> (Served, Writer) {
         webhooks: Arc::new(webhooks),
         suppression: rig.suppression,
         metrics: Metrics::new(),
+        trusted_proxies: TrustedProxies::default(),
         users_may_address_anyone: false,
         users_may_send_urgent: false,
     };

@@ -6,8 +6,8 @@ use http::StatusCode;
 use postern_common::http::Raw;
 use postern_common::{Code, Problem};
 
-use super::Service;
 use super::status::unavailable;
+use super::{Anonymous, Service};
 use crate::address::AddressHash;
 use crate::notification::{Channel, NotificationId};
 
@@ -16,7 +16,8 @@ use crate::notification::{Channel, NotificationId};
 pub(super) async fn one_click(
     State(service): State<Arc<Service>>,
     RawQuery(query): RawQuery,
-    Raw(body, _held): Raw,
+    _: Anonymous,
+    Raw(body, _permit): Raw,
 ) -> Result<Response, Problem> {
     if !is_click(&body) {
         return Err(Problem::new(Code::InvalidRequest).detail("the body must be List-Unsubscribe=One-Click"));

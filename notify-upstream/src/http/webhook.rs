@@ -1,30 +1,28 @@
+use std::net::IpAddr;
 use std::sync::Arc;
 
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::{FromRequestParts, Path, RawQuery, State};
 use axum::response::{IntoResponse, Response};
+use http::request::Parts;
 use http::{HeaderMap, StatusCode};
-use postern_common::http::Raw;
+use postern_common::http::{BodyOwner, Raw};
 use postern_common::{Code, Problem};
 
-use super::Service;
 use super::status::unavailable;
+use super::{Service, client_address};
 use crate::webhook::{Incoming, Unheard};
 
 /// Kept, counted, and an address that is proven dead is noted; 204 once it is durable.
 pub(super) async fn receive(
     State(service): State<Arc<Service>>,
-    Path(provider): Path<String>,
+    Sender { provider, source }: Sender,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
-    Raw(body, _held): Raw,
+    Raw(body, _permit): Raw,
 ) -> Result<Response, Problem> {
     let now = service.clock.now();
-    let incoming = Incoming { headers: &headers, query: query.as_deref(), body: &body, now };
-    let reports = service.webhooks.read(&provider, &incoming).await.map_err(|unheard| match unheard {
-        Unheard::Signature => Problem::new(Code::InvalidWebhookSignature),
-        Unheard::Unreadable => Problem::new(Code::InvalidRequest).detail("the event cannot be read"),
-        Unheard::Unavailable => Problem::new(Code::Unavailable),
-    })?;
+    let incoming = Incoming { headers: &headers, query: query.as_deref(), body: &body, source, now };
+    let reports = service.webhooks.read(&provider, &incoming).await.map_err(refusal)?;
     if let Some(token) = service.webhooks.token(&provider, &incoming)
         && !service.store.bind_webhook(&token, now).await.map_err(|error| unavailable(&error))?
     {
@@ -43,4 +41,31 @@ pub(super) async fn receive(
         tracing::debug!(%error, "an address that a provider reports as dead is not noted");
     }
     Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// A provider that is configured and whose headers are those of its signature scheme: the body is worth reading.
+pub(super) struct Sender {
+    provider: String,
+    source: Option<IpAddr>,
+}
+
+impl FromRequestParts<Arc<Service>> for Sender {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, service: &Arc<Service>) -> Result<Self, Problem> {
+        let unknown = |_| Problem::new(Code::InvalidWebhookSignature);
+        let Path(provider): Path<String> = Path::from_request_parts(parts, service).await.map_err(unknown)?;
+        service.webhooks.check_headers(&provider, &parts.headers, service.clock.now()).map_err(refusal)?;
+        let source = client_address(parts, service).await;
+        BodyOwner::Webhook(source).set(parts);
+        Ok(Self { provider, source })
+    }
+}
+
+fn refusal(unheard: Unheard) -> Problem {
+    match unheard {
+        Unheard::Signature => Problem::new(Code::InvalidWebhookSignature),
+        Unheard::Unreadable => Problem::new(Code::InvalidRequest).detail("the event cannot be read"),
+        Unheard::Unavailable => Problem::new(Code::Unavailable),
+    }
 }

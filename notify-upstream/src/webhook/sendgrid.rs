@@ -3,6 +3,7 @@ use std::time::Duration;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1, UnparsedPublicKey};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use http::HeaderMap;
 use postern_common::clock::Timestamp;
 use serde_json::Value;
 
@@ -29,17 +30,23 @@ impl SendGrid {
     }
 
     pub(super) fn read(&self, incoming: &Incoming<'_>) -> Result<Vec<Report>, Unheard> {
-        let signature = header(incoming.headers, "x-twilio-email-event-webhook-signature")?;
-        let timestamp = header(incoming.headers, "x-twilio-email-event-webhook-timestamp")?;
-        let signature = STANDARD.decode(signature).map_err(|_| Unheard::Signature)?;
+        let (timestamp, signature) = signature(incoming.headers, incoming.now)?;
         let signed = [timestamp.as_bytes(), incoming.body].concat();
         UnparsedPublicKey::new(&ECDSA_P256_SHA256_ASN1, &self.key)
             .verify(&signed, &signature)
             .map_err(|_| Unheard::Signature)?;
-        within_window(timestamp.parse().map_err(|_| Unheard::Signature)?, incoming.now, WINDOW)?;
         let Value::Array(events) = json(incoming.body)? else { return Err(Unheard::Unreadable) };
         Ok(events.iter().filter_map(|event| report(incoming, event)).collect())
     }
+}
+
+/// Timestamp and signature of the headers; the timestamp is within the window.
+pub(super) fn signature(headers: &HeaderMap, now: Timestamp) -> Result<(&str, Vec<u8>), Unheard> {
+    let signature = header(headers, "x-twilio-email-event-webhook-signature")?;
+    let timestamp = header(headers, "x-twilio-email-event-webhook-timestamp")?;
+    let signature = STANDARD.decode(signature).map_err(|_| Unheard::Signature)?;
+    within_window(timestamp.parse().map_err(|_| Unheard::Signature)?, now, WINDOW)?;
+    Ok((timestamp, signature))
 }
 
 fn report(incoming: &Incoming<'_>, event: &Value) -> Option<Report> {

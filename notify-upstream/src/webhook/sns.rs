@@ -4,7 +4,6 @@ mod certificate;
 #[cfg(test)]
 pub(super) mod script;
 
-use std::net::IpAddr;
 use std::time::Duration;
 
 use aws_lc_rs::signature::{
@@ -12,6 +11,7 @@ use aws_lc_rs::signature::{
 };
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use http::HeaderMap;
 use postern_common::clock::Timestamp;
 use serde_json::Value;
 use url::Url;
@@ -43,6 +43,16 @@ impl Sns {
         host_of(text).is_some()
     }
 
+    /// SNS names the topic in a header, too, which is not signed: what names another one is not read.
+    pub(super) fn check_topic(&self, headers: &HeaderMap) -> Result<(), Unheard> {
+        match headers.get("x-amz-sns-topic-arn") {
+            Some(named) if !self.topics.iter().any(|topic| named == topic.as_str()) => {
+                Err(Unheard::Signature)
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
     pub(super) async fn read(&self, incoming: &Incoming<'_>) -> Result<Vec<Report>, Unheard> {
         let body = json(incoming.body).map_err(|_| Unheard::Signature)?;
         let part = |name: &str| text(&body, &format!("/{name}")).ok_or(Unheard::Signature);
@@ -61,7 +71,7 @@ impl Sns {
         let sent_at = Timestamp::parse(part("Timestamp")?).ok_or(Unheard::Signature)?;
         within_window(sent_at.unix_seconds(), incoming.now, WINDOW)?;
         // Last of all, for it may cost a call.
-        let key = self.certificates.public_key(&url, source(incoming), incoming.now).await?;
+        let key = self.certificates.public_key(&url, incoming.source, incoming.now).await?;
         UnparsedPublicKey::new(algorithm, &*key)
             .verify(signed.as_bytes(), &signature)
             .map_err(|_| Unheard::Signature)?;
@@ -79,11 +89,6 @@ impl Sns {
             _ => Ok(Vec::new()),
         }
     }
-}
-
-/// Who sent it, as the gateway says.
-fn source(incoming: &Incoming<'_>) -> Option<IpAddr> {
-    incoming.headers.get("x-forwarded-for")?.to_str().ok()?.trim().parse().ok()
 }
 
 /// The one host that signs for a topic: SNS of the region that the ARN names (`arn:{partition}:sns:{region}:…`). Whoever

@@ -1,5 +1,6 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use http::HeaderMap;
 use postern_common::Secret;
 use postern_common::clock::Timestamp;
 
@@ -26,23 +27,37 @@ impl Standard {
     }
 
     pub(super) fn read(&self, incoming: &Incoming<'_>) -> Result<Vec<Report>, Unheard> {
-        let id = header(incoming.headers, "webhook-id")?;
-        let timestamp = header(incoming.headers, "webhook-timestamp")?;
-        let signatures = header(incoming.headers, "webhook-signature")?;
-        let seconds: i64 = timestamp.parse().map_err(|_| Unheard::Signature)?;
-        within_window(seconds, incoming.now, WINDOW)?;
+        let Signature { id, timestamp, tags } = signature(incoming.headers, incoming.now)?;
         let key = STANDARD.decode(self.key.expose()).map_err(|_| Unheard::Signature)?;
         let parts: [&[u8]; 5] = [id.as_bytes(), b".", timestamp.as_bytes(), b".", incoming.body];
-        // Several while a secret is being changed; a handful is enough.
-        let good =
-            signatures.split(' ').take(8).filter_map(|one| one.strip_prefix("v1,")).any(|encoded| {
-                STANDARD.decode(encoded).is_ok_and(|tag| hmac_sha256(&key, &parts, &tag).is_ok())
-            });
-        if !good {
+        if !tags.iter().any(|tag| hmac_sha256(&key, &parts, tag).is_ok()) {
             return Err(Unheard::Signature);
         }
         report(incoming, id).map(|report| vec![report])
     }
+}
+
+/// What the headers say.
+pub(super) struct Signature<'a> {
+    id: &'a str,
+    timestamp: &'a str,
+    /// Several while a secret is being changed.
+    tags: Vec<Vec<u8>>,
+}
+
+/// At most so many tags are tried.
+const MAX_TAGS: usize = 8;
+
+/// The signature of the headers; the timestamp is within the window, and there is a tag of the right length.
+pub(super) fn signature(headers: &HeaderMap, now: Timestamp) -> Result<Signature<'_>, Unheard> {
+    let id = header(headers, "webhook-id")?;
+    let timestamp = header(headers, "webhook-timestamp")?;
+    let signatures = header(headers, "webhook-signature")?;
+    within_window(timestamp.parse().map_err(|_| Unheard::Signature)?, now, WINDOW)?;
+    let encoded = signatures.split(' ').take(MAX_TAGS).filter_map(|one| one.strip_prefix("v1,"));
+    let tags: Vec<Vec<u8>> =
+        encoded.filter_map(|one| STANDARD.decode(one).ok()).filter(|tag| tag.len() == 32).collect();
+    if tags.is_empty() { Err(Unheard::Signature) } else { Ok(Signature { id, timestamp, tags }) }
 }
 
 fn report(incoming: &Incoming<'_>, event_id: &str) -> Result<Report, Unheard> {

@@ -88,8 +88,9 @@ fn all() -> Vec<Sent> {
 }
 
 async fn read(webhooks: &Webhooks, sent: &Sent, now: Timestamp) -> Result<Vec<Report>, Unheard> {
-    let incoming =
-        Incoming { headers: &sent.headers, query: sent.query.as_deref(), body: sent.body.as_bytes(), now };
+    let source = sent.headers.get("x-forwarded-for").and_then(|text| text.to_str().ok()?.parse().ok());
+    let (query, body) = (sent.query.as_deref(), sent.body.as_bytes());
+    let incoming = Incoming { headers: &sent.headers, query, body, source, now };
     webhooks.read(sent.provider, &incoming).await
 }
 
@@ -104,6 +105,7 @@ async fn each_provider_is_understood() {
     ];
     let webhooks = webhooks();
     for (sent, (provider, event, kind, dead)) in all().iter().zip(expected) {
+        assert_eq!(webhooks.check_headers(sent.provider, &sent.headers, NOW), Ok(()), "{provider}");
         let reports = read(&webhooks, sent, NOW).await.expect("signed");
         assert_eq!(reports.len(), 1, "{provider}");
         let report = &reports[0];
@@ -128,8 +130,13 @@ async fn a_changed_byte_anywhere_is_refused() {
         for at in positions {
             let mut changed = sent.body.clone().into_bytes();
             changed[at] = if changed[at] == b'x' { b'y' } else { b'x' };
-            let incoming =
-                Incoming { headers: &sent.headers, query: sent.query.as_deref(), body: &changed, now: NOW };
+            let incoming = Incoming {
+                headers: &sent.headers,
+                query: sent.query.as_deref(),
+                body: &changed,
+                source: None,
+                now: NOW,
+            };
             let outcome = webhooks.read(sent.provider, &incoming).await;
             // Spaces between the fields are not signed at SNS; a changed one leaves no JSON behind.
             assert_eq!(outcome, Err(Unheard::Signature), "{} at {at}", sent.provider);

@@ -1,6 +1,7 @@
 use aws_lc_rs::hmac;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use http::HeaderMap;
 use postern_common::Secret;
 use url::Url;
 
@@ -19,8 +20,7 @@ pub struct Twilio {
 
 impl Twilio {
     pub(super) fn read(&self, incoming: &Incoming<'_>) -> Result<Vec<Report>, Unheard> {
-        let sent = header(incoming.headers, "x-twilio-signature")?;
-        let tag = STANDARD.decode(sent).map_err(|_| Unheard::Signature)?;
+        let tag = signature(incoming.headers)?;
         let mut form: Vec<(String, String)> =
             url::form_urlencoded::parse(incoming.body).into_owned().collect();
         form.sort();
@@ -37,6 +37,12 @@ impl Twilio {
         hmac::verify(&key, signed.as_bytes(), &tag).map_err(|_| Unheard::Signature)?;
         Ok(report(incoming, &form).into_iter().collect())
     }
+}
+
+/// The HMAC of the header, 20 bytes.
+pub(super) fn signature(headers: &HeaderMap) -> Result<Vec<u8>, Unheard> {
+    let sent = header(headers, "x-twilio-signature")?;
+    STANDARD.decode(sent).ok().filter(|tag| tag.len() == 20).ok_or(Unheard::Signature)
 }
 
 fn report(incoming: &Incoming<'_>, form: &[(String, String)]) -> Option<Report> {

@@ -22,9 +22,9 @@ async fn until_waiting(service: &Served, waiting: usize, writer: &Writer) {
 }
 
 #[tokio::test]
-async fn accepts_that_wait_hold_their_bodies_room_even_when_nobody_waits_for_them_any_more() {
+async fn bodies_stay_charged_until_their_commit_though_the_client_is_gone() {
     for (store, _database) in stores().await {
-        let limits = Limits { bodies: 150_000, ..Limits::default() };
+        let limits = Limits { body: 70_000, bodies: BodyBudgets::split(300_000), ..Limits::default() };
         let (served, mut writer) = served_within(&store, limits).await;
         let served = Arc::new(served);
         let ask = || {

@@ -1,10 +1,10 @@
-//! Which address a request comes from: the connection's own, or what a proxy that we trust says.
-
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use http::HeaderMap;
-use postern_common::decode::Field;
-use postern_common::http::Peer;
+
+use super::Peer;
+use crate::decode::{Field, Object};
 
 /// A network, such as `10.0.0.0/8` or `::1`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,6 +12,10 @@ pub struct Network {
     address: u128,
     prefix: u32,
 }
+
+/// The proxies whose `X-Forwarded-For` is believed.
+#[derive(Clone, Debug)]
+pub struct TrustedProxies(Arc<[Network]>);
 
 // === impl Network ===
 
@@ -30,7 +34,7 @@ impl Network {
     }
 
     /// Reads a field that holds one.
-    pub(crate) fn read(field: Field<'_>) -> Option<Self> {
+    pub fn read(field: Field<'_>) -> Option<Self> {
         Self::parse(field.string()?)
             .or_else(|| field.fail("invalid_format", "must be a network such as 10.0.0.0/8"))
     }
@@ -42,26 +46,54 @@ impl Network {
     }
 }
 
-/// The address of whoever sent the request. Every trusted proxy adds the address that it saw at the right of
-/// `X-Forwarded-For`; the first from the right that is no trusted proxy's is the client's. What stands further left
-/// was written by the client and counts for nothing.
-pub(crate) fn of(peer: Peer, headers: &HeaderMap, trusted: &[Network]) -> Option<IpAddr> {
-    let is_trusted = |address: IpAddr| trusted.iter().any(|network| network.contains(address));
-    let mut address = peer.0?.ip().to_canonical();
-    let values: Vec<&str> = headers
-        .get_all("x-forwarded-for")
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .collect();
-    for value in values.iter().rev() {
-        if !is_trusted(address) {
-            break;
-        }
-        let Ok(next) = value.trim().parse::<IpAddr>() else { break };
-        address = next.to_canonical();
+// === impl TrustedProxies ===
+
+impl TrustedProxies {
+    /// Reads the key `trusted_proxies`. Default: this machine's own addresses, for a gateway beside the service.
+    #[must_use]
+    pub fn read(root: &Object<'_>) -> Self {
+        root.optional("trusted_proxies", |field| field.array(Network::read))
+            .map_or_else(Self::default, Self::from)
     }
-    Some(address)
+
+    /// The address of the client. Every trusted proxy appends the address that it saw to `X-Forwarded-For`; the first
+    /// from the right that is no trusted proxy's is the client's. What precedes it was written by the client.
+    #[must_use]
+    pub fn client_address(&self, peer: Peer, headers: &HeaderMap) -> Option<IpAddr> {
+        let mut address = peer.0?.ip().to_canonical();
+        let values: Vec<&str> = headers
+            .get_all("x-forwarded-for")
+            .iter()
+            .filter_map(|value| value.to_str().ok())
+            .flat_map(|value| value.split(','))
+            .collect();
+        for value in values.iter().rev() {
+            if !self.contains(address) {
+                break;
+            }
+            let Ok(next) = value.trim().parse::<IpAddr>() else { break };
+            address = next.to_canonical();
+        }
+        Some(address)
+    }
+
+    /// Whether an address is a trusted proxy's.
+    #[must_use]
+    pub fn contains(&self, address: IpAddr) -> bool {
+        self.0.iter().any(|network| network.contains(address))
+    }
+}
+
+impl From<Vec<Network>> for TrustedProxies {
+    fn from(networks: Vec<Network>) -> Self {
+        Self(networks.into())
+    }
+}
+
+impl Default for TrustedProxies {
+    fn default() -> Self {
+        Self(["127.0.0.0/8", "::1"].into_iter().filter_map(Network::parse).collect())
+    }
 }
 
 /// IPv4 as IPv4-mapped IPv6, so that one comparison serves both.
@@ -83,7 +115,8 @@ mod tests {
             .iter()
             .map(|value| ("x-forwarded-for".parse().expect("a name"), value.parse().expect("a value")))
             .collect();
-        of(Peer(Some(peer.parse().expect("an address"))), &headers, &trusted).expect("a peer").to_string()
+        let peer = Peer(Some(peer.parse().expect("an address")));
+        TrustedProxies::from(trusted.to_vec()).client_address(peer, &headers).expect("a peer").to_string()
     }
 
     #[test]
