@@ -103,7 +103,7 @@ async fn session(State(auth): Shared, visitor: Visitor, body: Result<Json, Probl
     ([deprecation, successor], answer).into_response()
 }
 
-async fn older(auth: &Auth, visitor: Visitor, body: Result<Json, Problem>) -> Answer {
+async fn older(auth: &Arc<Auth>, visitor: Visitor, body: Result<Json, Problem>) -> Answer {
     let request = body?.read(read::session)?;
     Ok(tokens(StatusCode::OK, &auth.session(&visitor, &request).await?))
 }

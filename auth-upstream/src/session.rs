@@ -1,5 +1,7 @@
 //! `POST /api/session`, the older name of sign-in and refresh, and `GET /auth/me`.
 
+use std::sync::Arc;
+
 use postern_common::Problem;
 use postern_common::clock::Timestamp;
 use postern_common::token::Caller;
@@ -20,7 +22,11 @@ pub(crate) enum Older {
 
 impl Auth {
     /// Sign-in or refresh, by what was sent.
-    pub(crate) async fn session(&self, visitor: &Visitor, request: &Older) -> Result<TokenSet, Problem> {
+    pub(crate) async fn session(
+        self: &Arc<Self>,
+        visitor: &Visitor,
+        request: &Older,
+    ) -> Result<TokenSet, Problem> {
         match request {
             Older::Login(login) => self.login(visitor, login).await,
             Older::Refresh(token) => self.refresh(visitor, token).await,

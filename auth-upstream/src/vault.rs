@@ -2,8 +2,8 @@
 //!
 //! The cache never sees the token: the entry's key is the token's SHA-256, and the value is sealed with a key
 //! derived from the token. Whoever reads the cache learns neither; whoever takes a value with [`Vault::take`]
-//! is the only one who does: a value is sealed to the run of the cache that it was stored in, so that one that a
-//! snapshot or a replica brings back opens no more.
+//! is the only one who does: a value is sealed to the epoch of the cache that it was stored in, so that one that a
+//! snapshot, a replica or a fail-back brings back opens no more.
 
 use std::time::Duration;
 
@@ -76,23 +76,22 @@ impl Vault {
     ) -> Result<String, CacheError> {
         let token = random::token();
         let entry = drawer.entry(&token);
-        let run_id = self.cache.run_id(&entry).await?;
-        let sealed = drawer.ring(&token).seal(&[drawer.name(), &run_id], plain);
+        let epoch = self.cache.epoch(&entry).await?;
+        let sealed = drawer.ring(&token).seal(&[drawer.name(), &epoch], plain);
         self.cache.set(&entry, sealed.as_bytes(), ttl).await?;
         Ok(token)
     }
 
-    /// Takes out what was issued: of all callers at once, at most one gets it. What was issued before a restart of
-    /// the cache is lost, whatever the cache still has: it may have been taken.
+    /// Takes out what was issued: of all callers at once, at most one gets it. What was issued before a restart or a
+    /// fail-over of the cache is lost, whatever the cache still has: it may have been taken.
     pub(crate) async fn take(
         &self,
         drawer: Drawer,
         token: &str,
     ) -> Result<Option<Zeroizing<Vec<u8>>>, CacheError> {
         let entry = drawer.entry(token);
-        let Some(sealed) = self.cache.take(&entry).await? else { return Ok(None) };
-        let run_id = self.cache.run_id(&entry).await?;
-        Ok(open(drawer, token, &[drawer.name(), &run_id], &sealed))
+        let (sealed, epoch) = self.cache.take_with_epoch(&entry).await?;
+        Ok(sealed.and_then(|sealed| open(drawer, token, &[drawer.name(), &epoch], &sealed)))
     }
 
     /// Whether the cache has an entry for the token, whoever may open it.

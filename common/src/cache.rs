@@ -14,11 +14,13 @@
 //! A call that fails may have had its effect: a [`Cache::take`] whose answer is lost has taken. That is the safe
 //! side for a single-use value, and the reason why no call is repeated here.
 //!
-//! A server that restarts may have forgotten what it noted, and one that loads a snapshot, or a replica that takes
-//! over, brings back what was taken. Whoever promises "once" binds a value to [`Cache::run_id`].
+//! A server that restarts may have forgotten what it noted, and one that loads a snapshot, a replica that takes over, or
+//! a former master that is failed back to, brings back what was taken. Whoever promises "once" binds a value to
+//! [`Cache::epoch`].
 
 mod address;
 mod breaker;
+mod epoch;
 mod lock;
 mod memory;
 mod redis;
@@ -27,6 +29,7 @@ pub mod testing;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use self::epoch::{Change, Found};
 pub use self::lock::Guard;
 use self::memory::Memory;
 use self::redis::Redis;
@@ -232,7 +235,7 @@ impl Cache {
         key: &str,
         ttl: Duration,
         wanted: [&str; N],
-    ) -> Result<(Option<Guard>, [Option<Vec<u8>>; N]), CacheError> {
+    ) -> Result<(Option<Guard>, Found<N>), CacheError> {
         lock::take_and_get(self, key, ttl, wanted).await
     }
 
@@ -248,19 +251,6 @@ impl Cache {
         patience: Duration,
     ) -> Result<Option<Guard>, CacheError> {
         lock::wait(self, key, ttl, patience).await
-    }
-
-    /// Names the run of the store that holds `key`: another one after every restart or fail-over. A value that was
-    /// stored in one run and is found in another is not honoured by whoever promises "once". Empty where the server
-    /// does not tell.
-    ///
-    /// # Errors
-    /// As [`Cache::set`].
-    pub async fn run_id(&self, key: &str) -> Result<String, CacheError> {
-        match &self.0.store {
-            Store::Memory(memory) => Ok(memory.run_id().to_owned()),
-            Store::Redis(redis) => redis.run_id(&self.key(key)).await,
-        }
     }
 
     /// One round trip, for readiness checks.
@@ -286,41 +276,6 @@ impl Cache {
         match &self.0.store {
             Store::Memory(memory) => Ok(memory.delete_if_equal(&key, value)),
             Store::Redis(redis) => redis.delete_if_equal(&key, value).await,
-        }
-    }
-
-    async fn set_if_absent_and_get<const N: usize>(
-        &self,
-        key: &str,
-        value: &[u8],
-        ttl: Duration,
-        wanted: [&str; N],
-    ) -> Result<(bool, [Option<Vec<u8>>; N]), CacheError> {
-        let (key, wanted) = (self.key(key), wanted.map(|key| self.key(key)));
-        match &self.0.store {
-            Store::Memory(memory) => {
-                Ok((memory.set_if_absent(&key, value, ttl)?, wanted.map(|key| memory.get(&key))))
-            }
-            Store::Redis(redis) => redis.set_if_absent_and_get(&key, value, ttl, &wanted).await,
-        }
-    }
-
-    /// Keeps all of it, and then deletes the key if it still holds `value`.
-    async fn set_and_delete_if_equal(
-        &self,
-        kept: &[(&str, &[u8], Duration)],
-        key: &str,
-        value: &[u8],
-    ) -> Result<(), CacheError> {
-        let key = self.key(key);
-        let kept: Vec<_> = kept.iter().map(|(key, value, ttl)| (self.key(key), *value, *ttl)).collect();
-        match &self.0.store {
-            Store::Memory(memory) => {
-                let set: Vec<_> = kept.iter().map(|(key, value, ttl)| memory.set(key, value, *ttl)).collect();
-                memory.delete_if_equal(&key, value);
-                set.into_iter().collect()
-            }
-            Store::Redis(redis) => redis.set_and_delete_if_equal(&kept, &key, value).await,
         }
     }
 

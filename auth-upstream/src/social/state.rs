@@ -2,7 +2,7 @@
 //! beginning a sign-in stores nothing and nobody can fill a store with beginnings.
 //!
 //! A state is used once: whoever comes back first leaves a mark in the cache, and of callers that race one leaves it.
-//! It is bound to the run of the cache too, so that no mark that a restart has lost makes a used one new.
+//! It is bound to the epoch of the cache too, so that no mark that a restart or a fail-over has lost makes a used one new.
 
 use postern_common::Problem;
 use serde::{Deserialize, Serialize};
@@ -24,8 +24,8 @@ pub(super) struct Begun {
     /// Binds the temporary token to the browser that began, if that asked for it.
     pub(super) code_challenge: Option<String>,
     expires_at: i64,
-    /// The run of the cache that will hold the mark.
-    run_id: String,
+    /// The epoch of the cache that will hold the mark.
+    epoch: String,
 }
 
 // === impl Begun ===
@@ -46,9 +46,9 @@ impl Auth {
         code_challenge: Option<String>,
     ) -> Result<(String, Begun), Problem> {
         let nonce = random::token();
-        let run_id = self.cache.run_id(&mark_of(&nonce)).await.map_err(cache_away)?;
+        let epoch = self.cache.epoch(&mark_of(&nonce)).await.map_err(cache_away)?;
         let expires_at = self.clock.now().plus(STATE_TTL).0;
-        let begun = Begun { pkce_verifier: random::token(), nonce, code_challenge, expires_at, run_id };
+        let begun = Begun { pkce_verifier: random::token(), nonce, code_challenge, expires_at, epoch };
         let plain = serde_json::to_vec(&begun).expect("a struct of texts is JSON");
         Ok((self.ring.seal(&CONTEXT, &plain), begun))
     }
@@ -61,10 +61,8 @@ impl Auth {
         let begun = begun.filter(|begun| self.clock.now().0 < begun.expires_at);
         let begun = begun.ok_or(SocialFault::InvalidState)?;
         let mark = begun.mark();
-        let is_first = self.cache.set_if_absent(&mark, b"1", STATE_TTL).await.map_err(cache_away)?;
-        // Looked at last: a restart after it loses the mark, and changes the run for whoever comes with it again.
-        let run_id = self.cache.run_id(&mark).await.map_err(cache_away)?;
-        if is_first && run_id == begun.run_id { Ok(begun) } else { Err(SocialFault::InvalidState) }
+        let is_first = self.cache.set_if_absent_in(&begun.epoch, &mark, b"1", STATE_TTL).await;
+        if is_first.map_err(cache_away)? { Ok(begun) } else { Err(SocialFault::InvalidState) }
     }
 }
 

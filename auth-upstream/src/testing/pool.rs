@@ -118,6 +118,11 @@ impl StubPool {
         self.state().calls.iter().filter(|call| *call == operation).count()
     }
 
+    /// How many refresh tokens work.
+    pub(crate) fn live_refresh_tokens(&self) -> usize {
+        self.state().refresh.len()
+    }
+
     fn answer(&self, operation: &str, body: &Value) -> Result<Value, Refusal> {
         match operation {
             "InitiateAuth" | "AdminInitiateAuth" => self.initiate(body),

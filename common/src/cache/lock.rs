@@ -3,7 +3,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::{Cache, CacheError};
+use super::{Cache, CacheError, Change, Found};
 
 /// The longest time between two looks at a lock that another holds.
 const LOOK_AGAIN: Duration = Duration::from_millis(25);
@@ -29,7 +29,7 @@ pub(super) async fn take_and_get<const N: usize>(
     key: &str,
     ttl: Duration,
     wanted: [&str; N],
-) -> Result<(Option<Guard>, [Option<Vec<u8>>; N]), CacheError> {
+) -> Result<(Option<Guard>, Found<N>), CacheError> {
     let mut guard = Guard::presumed(cache, key);
     let (held, found) = cache.set_if_absent_and_get(key, guard.token.as_bytes(), ttl, wanted).await?;
     guard.held = held;
@@ -67,15 +67,20 @@ impl Guard {
         Self { cache: cache.clone(), key: key.to_owned(), token: Uuid::new_v4(), held: true }
     }
 
-    /// Keeps values as [`Cache::set`] does, each for its time, and gives the lock back after them, in one round trip (two,
-    /// over a cluster): whoever takes the lock next finds them.
+    /// Makes a change to a key that was read under the lock, keeps values beside it as [`Cache::set`] does, and gives the lock
+    /// back, all at once; over a cluster the change alone is atomic, and the rest follows it. False if somebody has changed
+    /// the key since, or if the store is in another epoch: then nothing is done, and the lock is still held.
     ///
     /// # Errors
-    /// As [`Cache::set`]; some of it may have been kept.
-    pub async fn release_after(mut self, kept: &[(&str, &[u8], Duration)]) -> Result<(), CacheError> {
-        self.cache.set_and_delete_if_equal(kept, &self.key, self.token.as_bytes()).await?;
-        self.held = false;
-        Ok(())
+    /// As [`Cache::set`]: then it is not known whether it was done. It may be repeated.
+    pub async fn commit(
+        &mut self,
+        change: &Change<'_>,
+        kept: &[(&str, &[u8], Duration)],
+    ) -> Result<bool, CacheError> {
+        let committed = self.cache.commit(change, kept, Some((&self.key, self.token.as_bytes()))).await?;
+        self.held &= !committed;
+        Ok(committed)
     }
 
     /// Gives the lock back. A failure is of no consequence beyond its `ttl`.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::{CacheError, Options};
+use super::{CacheError, Change, Options};
 use crate::clock::{Clock, Timestamp};
 
 /// Bookkeeping per entry in bytes, about: two map slots and two allocations.
@@ -19,7 +19,7 @@ const OVERHEAD: usize = 160;
 #[derive(Debug)]
 pub(super) struct Memory {
     clock: Clock,
-    run_id: String,
+    epoch: String,
     most_entries: usize,
     most_bytes: usize,
     state: Mutex<State>,
@@ -45,15 +45,15 @@ impl Memory {
     pub(super) fn new(options: &Options) -> Self {
         Self {
             clock: options.clock.clone(),
-            run_id: Uuid::new_v4().simple().to_string(),
+            epoch: Uuid::new_v4().simple().to_string(),
             most_entries: options.memory_entries,
             most_bytes: options.memory_bytes,
             state: Mutex::default(),
         }
     }
 
-    pub(super) fn run_id(&self) -> &str {
-        &self.run_id
+    pub(super) fn epoch(&self) -> &str {
+        &self.epoch
     }
 
     pub(super) fn set(&self, key: &str, value: &[u8], ttl: Duration) -> Result<(), CacheError> {
@@ -92,6 +92,31 @@ impl Memory {
         let (mut state, _) = self.fresh();
         let Some((count, due)) = state.count(key)? else { return Ok(()) };
         self.put(&mut state, key, count.saturating_sub(1).to_string().as_bytes(), due)
+    }
+
+    /// What is kept beside the change is left out where there is no room for it: the change is what counts.
+    pub(super) fn commit(
+        &self,
+        change: &Change<'_>,
+        kept: &[(String, &[u8], Duration)],
+        lock: Option<(&str, &[u8])>,
+    ) -> Result<bool, CacheError> {
+        let (mut state, now) = self.fresh();
+        let found = state.entries.get(change.key).map(|entry| &*entry.value);
+        let is_as_read = self.epoch == change.epoch && found == change.expected;
+        if !is_as_read && found != Some(change.value) {
+            return Ok(false);
+        }
+        self.put(&mut state, change.key, change.value, now.plus(change.ttl))?;
+        for (key, value, ttl) in kept {
+            let _ = self.put(&mut state, key, value, now.plus(*ttl));
+        }
+        if let Some((lock, token)) = lock
+            && state.entries.get(lock).is_some_and(|entry| *entry.value == *token)
+        {
+            state.remove(lock);
+        }
+        Ok(true)
     }
 
     /// The state without what is due by now.

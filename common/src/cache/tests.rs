@@ -154,26 +154,53 @@ async fn who_waits_for_a_lock_has_it_once_it_is_free() {
     }
 }
 
+async fn read_under_lock(cache: &Cache) -> (Option<Guard>, Found<2>) {
+    cache.lock_and_get("l", MINUTE, ["a", "b"]).await.expect("answers")
+}
+
+fn change<'a>(found: &'a Found<2>, value: &'a [u8]) -> Change<'a> {
+    let expected = found.values[0].as_deref();
+    Change { key: "a", epoch: &found.epoch, expected, value, ttl: MINUTE }
+}
+
 #[tokio::test]
-async fn a_lock_is_taken_and_given_back_together_with_what_is_kept_beside_it() {
+async fn commit_changes_what_was_read_and_releases_the_lock() {
     for TestCache { cache, url } in testing::both().await {
-        let take = async || cache.lock_and_get("l", MINUTE, ["a", "b"]).await.expect("answers");
-        cache.set("a", b"1", MINUTE).await.expect("set");
-        let (held, found) = take().await;
-        assert_eq!(found, [Some(b"1".to_vec()), None], "{url}");
-        let (none, found) = take().await;
-        assert!(none.is_none() && found[0].is_some(), "{url}: what is kept is told to those who wait, too");
-        let held = held.expect("free");
-        held.release_after(&[("a", b"2", MINUTE), ("b", b"3", MINUTE)]).await.expect("kept");
-        let (late, found) = take().await;
-        assert_eq!(found, [Some(b"2".to_vec()), Some(b"3".to_vec())], "{url}");
-        let late = late.expect("given back");
-        cache.delete("l").await.expect("its time is over");
-        let _others = cache.lock("l", MINUTE).await.expect("answers").expect("free");
-        late.release_after(&[("a", b"4", MINUTE)]).await.expect("kept");
-        let (none, found) = take().await;
-        assert!(none.is_none(), "{url}: not ours to release");
-        assert_eq!(found[0], Some(b"4".to_vec()), "{url}");
+        let (held, found) = read_under_lock(&cache).await;
+        assert_eq!(found.values, [None, None], "{url}");
+        let mut held = held.expect("free");
+        assert_eq!(held.commit(&change(&found, b"1"), &[("b", b"2", MINUTE)]).await, Ok(true), "{url}");
+        let (second, found) = read_under_lock(&cache).await;
+        assert_eq!(found.values, [Some(b"1".to_vec()), Some(b"2".to_vec())], "{url}");
+        let mut second = second.expect("released by the commit");
+        let (none, _) = read_under_lock(&cache).await;
+        assert!(none.is_none(), "{url}: the lock is held");
+        assert_eq!(second.commit(&change(&found, b"3"), &[]).await, Ok(true), "{url}");
+        // As after an answer that was lost.
+        assert_eq!(second.commit(&change(&found, b"3"), &[]).await, Ok(true), "{url}: a repeat");
+    }
+}
+
+#[tokio::test]
+async fn commit_over_a_changed_value_or_epoch_does_nothing() {
+    for TestCache { cache, url } in testing::both().await {
+        let (held, found) = read_under_lock(&cache).await;
+        let mut held = held.expect("free");
+        let read = cache.get_with_epoch("a").await.expect("answers");
+        let revoked = Change { key: "a", epoch: &read.epoch, expected: None, value: b"revoked", ttl: MINUTE };
+        assert_eq!(cache.compare_and_set(&revoked).await, Ok(true), "{url}");
+        assert_eq!(held.commit(&change(&found, b"1"), &[("b", b"2", MINUTE)]).await, Ok(false), "{url}");
+        let (none, read) = read_under_lock(&cache).await;
+        assert!(none.is_none(), "{url}: the lock is still held");
+        assert_eq!(read.values, [Some(b"revoked".to_vec()), None], "{url}");
+        let elsewhere = Found { epoch: "of another".to_owned(), ..read };
+        assert_eq!(held.commit(&change(&elsewhere, b"1"), &[]).await, Ok(false), "{url}");
+        assert!(!cache.set_if_absent_in("of another", "c", b"1", MINUTE).await.expect("answers"), "{url}");
+        let epoch = cache.epoch("c").await.expect("told");
+        assert!(cache.set_if_absent_in(&epoch, "c", b"1", MINUTE).await.expect("answers"), "{url}");
+        assert!(!cache.set_if_absent_in(&epoch, "c", b"1", MINUTE).await.expect("answers"), "{url}");
+        assert_eq!(cache.take_with_epoch("c").await, Ok((Some(b"1".to_vec()), epoch.clone())), "{url}");
+        assert_eq!(cache.take_with_epoch("c").await, Ok((None, epoch)), "{url}");
     }
 }
 
@@ -352,12 +379,12 @@ async fn namespaces_do_not_see_one_another() {
 #[tokio::test]
 async fn a_run_is_named_as_long_as_it_lasts() {
     for TestCache { cache, url } in testing::both().await {
-        let first = cache.run_id("k").await.expect("answers");
-        assert_eq!(cache.run_id("another").await.as_deref(), Ok(first.as_str()), "{url}");
+        let first = cache.epoch("k").await.expect("answers");
+        assert_eq!(cache.epoch("another").await.as_deref(), Ok(first.as_str()), "{url}");
         assert!(first.len() >= 32, "{url}: {first:?}");
     }
     assert_ne!(
-        Cache::memory(Clock::system()).run_id("k").await,
-        Cache::memory(Clock::system()).run_id("k").await
+        Cache::memory(Clock::system()).epoch("k").await,
+        Cache::memory(Clock::system()).epoch("k").await
     );
 }

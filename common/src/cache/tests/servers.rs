@@ -98,11 +98,12 @@ async fn works(cache: &Cache) -> Result<(), CacheError> {
     for n in 0..20_u8 {
         let key = format!("key-{n}");
         // Before any other script: a server that has been restarted has not seen it.
-        let (lock, kept) = cache.lock_and_get(&format!("lock-{key}"), MINUTE, [&key, "nothing"]).await?;
-        assert_eq!(kept, [None, None]);
-        lock.expect("free").release_after(&[(&key, &[n], MINUTE), ("another", &[n], MINUTE)]).await?;
-        let (lock, kept) = cache.lock_and_get(&format!("lock-{key}"), MINUTE, [&key, "another"]).await?;
-        assert_eq!(kept, [Some(vec![n]), Some(vec![n])]);
+        let (lock, found) = cache.lock_and_get(&format!("lock-{key}"), MINUTE, [&key, "nothing"]).await?;
+        assert_eq!(found.values, [None, None]);
+        let change = Change { key: &key, epoch: &found.epoch, expected: None, value: &[n], ttl: MINUTE };
+        assert!(lock.expect("free").commit(&change, &[("another", &[n], MINUTE)]).await?);
+        let (lock, found) = cache.lock_and_get(&format!("lock-{key}"), MINUTE, [&key, "another"]).await?;
+        assert_eq!(found.values, [Some(vec![n]), Some(vec![n])]);
         lock.expect("given back").release().await;
         assert_eq!(cache.take(&key).await?, Some(vec![n]));
         assert_eq!(cache.increment(&format!("count-{key}"), MINUTE).await? % 1000, 1);
@@ -114,7 +115,7 @@ async fn works(cache: &Cache) -> Result<(), CacheError> {
         assert!(cache.delete(&key).await?);
         assert!(cache.delete(&format!("count-{key}")).await?);
     }
-    assert_eq!(cache.run_id("key-1").await?.len(), 40);
+    assert_eq!(cache.epoch("key-1").await?.len(), 81);
     cache.ping().await
 }
 
@@ -137,13 +138,13 @@ async fn one_that_is_killed_and_restarted_is_found_again() {
     let mut server = Server::start(&[]).await;
     let cache = open(&format!("redis://127.0.0.1:{}", server.port)).await;
     works(&cache).await.expect("one server");
-    let run_id = cache.run_id("a").await;
+    let epoch = cache.epoch("a").await;
     server.kill();
     assert_eq!(cache.get("a").await, Err(CacheError::Unavailable));
     server.restart().await;
     recovers(&cache).await;
     works(&cache).await.expect("the scripts are loaded again");
-    assert_ne!(cache.run_id("a").await, run_id);
+    assert_ne!(cache.epoch("a").await, epoch);
 }
 
 #[tokio::test]
@@ -189,12 +190,12 @@ async fn a_cluster_serves_every_call() {
     recovers(&cache).await;
     works(&cache).await.expect("a cluster");
     // Its connection heals itself without telling: the node is asked who it is, each time.
-    let run_id = cache.run_id("a").await;
+    let epoch = cache.epoch("a").await;
     server.kill();
     server.restart().await;
     recovers(&cache).await;
     let start = Instant::now();
-    while cache.run_id("a").await.ok().is_none_or(|another| Ok(another) == run_id) {
+    while cache.epoch("a").await.ok().is_none_or(|another| Ok(another) == epoch) {
         assert!(start.elapsed() < MINUTE, "the node that was restarted is not known as another");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -209,7 +210,7 @@ async fn a_sentinel_names_the_master_and_the_next_one() {
     let cache = open(&format!("redis-sentinel://127.0.0.1:1,127.0.0.1:{}/mymaster", sentinel.port)).await;
     recovers(&cache).await;
     works(&cache).await.expect("the first master");
-    let run_id = cache.run_id("moved").await;
+    let epoch = cache.epoch("moved").await;
     // The sentinel needs to have seen the replica, and the replica to be in step.
     let start = Instant::now();
     while sentinel.command::<String>(&["SENTINEL", "FAILOVER", "mymaster"]).await.is_err() {
@@ -227,7 +228,7 @@ async fn a_sentinel_names_the_master_and_the_next_one() {
     }
     let moved: i64 = second.command(&["EXISTS", "postern:moved"]).await.expect("answers");
     assert_eq!(moved, 1);
-    assert_ne!(cache.run_id("moved").await, run_id, "what was taken may be back");
+    assert_ne!(cache.epoch("moved").await, epoch, "what was taken may be back");
 }
 
 /// A certificate for 127.0.0.1 that signs itself, so that it is its own authority.
