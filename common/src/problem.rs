@@ -149,6 +149,12 @@ impl Problem {
         self.0.code
     }
 
+    /// One sentence for people: the detail, or else the title of the code.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        self.0.detail.as_deref().unwrap_or_else(|| self.0.code.title())
+    }
+
     /// The problem as a JSON value, for batch results.
     #[must_use]
     pub fn to_json(&self, request_id: &str) -> serde_json::Value {

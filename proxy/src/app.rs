@@ -28,13 +28,12 @@ use crate::handover::{Heir, Predecessor};
 use crate::ids::Ids;
 use crate::keep::{self, Keepers};
 use crate::limit::Limiter;
-use crate::listener::Acceptor;
+use crate::listener::{Acceptor, Protocol};
 use crate::live::Live;
 use crate::metrics::Metrics;
 use crate::places::Places;
 use crate::reload::{ConfigStatus, Fixed, Reloader, Source};
 use crate::state::State;
-use crate::tls::TlsFiles;
 use crate::traces::{self, Exporter};
 
 /// Bound sockets, one for each `[[listen]]` in the order of the configuration, and one for operators.
@@ -50,7 +49,7 @@ pub struct Listeners {
 pub struct App {
     state: Arc<State>,
     connections: Arc<Connections>,
-    tls: Vec<Option<Arc<TlsFiles>>>,
+    protocols: Vec<Protocol>,
     health: Health,
     running: Check,
     fixed: Fixed,
@@ -82,11 +81,7 @@ impl App {
             ..VerifierOptions::default()
         };
         let verifier = Verifier::new(config.issuers(&[]), options);
-        let tls = config
-            .listen
-            .iter()
-            .map(|listen| listen.tls.clone().map(TlsFiles::load).transpose().map(|files| files.map(Arc::new)))
-            .collect::<Result<_, _>>()?;
+        let protocols = config.listen.iter().map(Protocol::load).collect::<Result<_, _>>()?;
         let (traces, exporter) = traces::open(config.traces.as_ref(), &metrics.spans_dropped);
         let access = AccessLog::open(&config.access_log, metrics.events_dropped.clone())?;
         let (fixed, handover) = (Fixed::of(&config), config.handover.clone());
@@ -117,7 +112,7 @@ impl App {
         Ok(Self {
             state,
             connections,
-            tls,
+            protocols,
             health,
             running,
             fixed,
@@ -199,7 +194,7 @@ impl App {
             keepers.spawn(exporter.run(background.clone()));
         }
         if let Some(source) = self.source.take() {
-            let tls = self.tls.iter().flatten().cloned().collect();
+            let tls = self.protocols.iter().filter_map(|protocol| protocol.tls.clone()).collect();
             let (state, pools) = (Arc::clone(&self.state), Arc::clone(&keepers.pools));
             let reloader = Reloader::new(source, state, pools, tls, self.fixed.clone());
             keepers.spawn(reloader.run(background.clone()));
@@ -228,8 +223,8 @@ impl App {
             leaving: leaving.clone(),
         };
         let mut doors = JoinSet::new();
-        for (listener, tls) in listeners.public.into_iter().zip(self.tls) {
-            doors.spawn(acceptor.clone().run(listener, tls, accepting.clone()));
+        for (listener, protocol) in listeners.public.into_iter().zip(self.protocols) {
+            doors.spawn(acceptor.clone().run(listener, protocol, accepting.clone()));
         }
         self.running.set_ok();
         let following = self

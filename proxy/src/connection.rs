@@ -19,7 +19,7 @@ use crate::config::Limits;
 use crate::gateway::{self, Carried, Gateway, at_door};
 use crate::metrics::Metrics;
 use crate::state::State;
-use crate::wire::{HeadEvent, Wire};
+use crate::wire::{HeadEvent, Opening, Wire};
 
 /// Serves connections: reads and checks each head, and carries the request or lets Pingora do so.
 pub(crate) struct Connections {
@@ -51,10 +51,20 @@ impl Connections {
     }
 
     /// Serves requests until the client leaves, a head is refused, or the connection is idle and has to leave.
-    pub(crate) async fn serve(&self, mut wire: Box<Wire>, leaving: Shutdown) {
-        if wire.is_http2() {
-            return Box::pin(self.serve_http2(wire, leaving)).await;
+    pub(crate) async fn serve(&self, mut wire: Box<Wire>, h2c: bool, leaving: Shutdown) {
+        let opening = match wire.is_http2() {
+            true => Opening::Http2,
+            false if h2c => wire.opening(pin!(leaving.begun())).await,
+            false => Opening::Http1,
+        };
+        match opening {
+            Opening::Http1 => self.serve_http1(wire, leaving).await,
+            Opening::Http2 => Box::pin(self.serve_http2(wire, leaving)).await,
+            Opening::Late => self.refuse_late(&mut wire).await,
         }
+    }
+
+    async fn serve_http1(&self, mut wire: Box<Wire>, leaving: Shutdown) {
         let stopping = self.stopping.subscribe();
         let mut leaving = pin!(leaving.begun());
         let mut first = true;
@@ -62,10 +72,7 @@ impl Connections {
             match wire.read_head(first, leaving.as_mut()).await {
                 HeadEvent::Ready => {}
                 HeadEvent::Closed => return,
-                HeadEvent::Late => {
-                    let detail = "The head of the request did not arrive in time.";
-                    return self.refuse(&mut wire, Problem::new(Code::RequestTimeout).detail(detail)).await;
-                }
+                HeadEvent::Late => return self.refuse_late(&mut wire).await,
                 HeadEvent::Refused(fault) => {
                     return self.refuse(&mut wire, Problem::new(fault.code()).detail(fault.detail())).await;
                 }
@@ -87,6 +94,11 @@ impl Connections {
                 Err(_) => return,
             }
         }
+    }
+
+    async fn refuse_late(&self, wire: &mut Wire) {
+        let detail = "The head of the request did not arrive in time.";
+        self.refuse(wire, Problem::new(Code::RequestTimeout).detail(detail)).await;
     }
 
     /// Answers what never became a request, and closes.

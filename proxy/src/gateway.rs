@@ -17,7 +17,7 @@ use std::time::Instant;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::Version;
+use http::{HeaderMap, Version};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora_core::modules::http::HttpModules;
 use pingora_core::upstreams::peer::HttpPeer;
@@ -94,7 +94,7 @@ impl ProxyHttp for Gateway {
         if let (Some(watch), Some(attempt)) = (session.watch(), &ctx.attempt) {
             watch.expect_upstream(ctx.read_timeout(&attempt.pool), Instant::now());
         }
-        forward::prepare(upstream_request, ctx)
+        forward::prepare(session.req_header(), upstream_request, ctx)
     }
 
     async fn request_body_filter(
@@ -130,6 +130,16 @@ impl ProxyHttp for Gateway {
         ctx: &mut Context,
     ) -> Result<()> {
         outcome::dress(&self.state, session, response, ctx)
+    }
+
+    async fn response_trailer_filter(
+        &self,
+        _session: &mut Session,
+        trailers: &mut HeaderMap,
+        _ctx: &mut Context,
+    ) -> Result<Option<Bytes>> {
+        outcome::strip_trailers(trailers);
+        Ok(None)
     }
 
     fn fail_to_connect(

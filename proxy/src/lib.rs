@@ -17,6 +17,7 @@ mod context;
 mod explain;
 pub mod framing;
 mod gateway;
+mod grpc;
 mod handover;
 pub mod head;
 pub mod headers;

@@ -7,11 +7,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use postern_common::Shutdown;
+use postern_common::exit::Exit;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::task::TaskTracker;
 
 use crate::client::counted;
+use crate::config::Listen;
 use crate::connection::Connections;
 use crate::places::Places;
 use crate::tls::TlsFiles;
@@ -22,6 +24,14 @@ const BREATH: Duration = Duration::from_millis(20);
 
 /// What a socket's queue holds at most, as it is bound here (tokio's own number).
 const BACKLOG: usize = 1024;
+
+/// How a listener speaks to its clients.
+#[derive(Clone)]
+pub(crate) struct Protocol {
+    pub(crate) tls: Option<Arc<TlsFiles>>,
+    /// Whether HTTP/2 is spoken without TLS, to clients that begin with it.
+    pub(crate) h2c: bool,
+}
 
 /// A place among the open connections; given back when it is dropped.
 #[derive(Debug)]
@@ -47,6 +57,17 @@ pub(crate) struct Acceptor {
     pub(crate) tasks: TaskTracker,
     /// Begins when idle connections have to leave.
     pub(crate) leaving: Shutdown,
+}
+
+// === impl Protocol ===
+
+impl Protocol {
+    /// # Errors
+    /// Status 64 with the file that is not good.
+    pub(crate) fn load(listen: &Listen) -> Result<Self, Exit> {
+        let tls = listen.tls.clone().map(TlsFiles::load).transpose()?.map(Arc::new);
+        Ok(Self { tls, h2c: listen.h2c })
+    }
 }
 
 // === impl ByAddress ===
@@ -85,13 +106,13 @@ impl Drop for Permit {
 
 impl Acceptor {
     /// Accepts until the stop begins.
-    pub(crate) async fn run(self, listener: TcpListener, tls: Option<Arc<TlsFiles>>, stop: Shutdown) {
+    pub(crate) async fn run(self, listener: TcpListener, protocol: Protocol, stop: Shutdown) {
         loop {
             tokio::select! {
-                () = stop.begun() => return self.empty(listener, tls.as_ref()),
+                () = stop.begun() => return self.empty(listener, &protocol),
                 accepted = self.accept(&listener) => {
                     if let Some((stream, peer, place)) = accepted {
-                        self.take_in(stream, peer, place, tls.as_ref());
+                        self.take_in(stream, peer, place, &protocol);
                     }
                 }
             }
@@ -112,7 +133,7 @@ impl Acceptor {
     }
 
     /// Takes in what waits in the queue of a socket before it is closed: the system would reset it.
-    fn empty(&self, listener: TcpListener, tls: Option<&Arc<TlsFiles>>) {
+    fn empty(&self, listener: TcpListener, protocol: &Protocol) {
         let Ok(listener) = listener.into_std() else { return };
         for _ in 0..BACKLOG {
             let Ok(place) = self.places.try_take() else { return };
@@ -128,23 +149,17 @@ impl Acceptor {
             if stream.set_nonblocking(true).is_ok()
                 && let Ok(stream) = TcpStream::from_std(stream)
             {
-                self.take_in(stream, peer, place, tls);
+                self.take_in(stream, peer, place, protocol);
             }
         }
     }
 
     /// Serves a connection, unless its client has too many.
-    fn take_in(
-        &self,
-        stream: TcpStream,
-        peer: SocketAddr,
-        place: OwnedSemaphorePermit,
-        tls: Option<&Arc<TlsFiles>>,
-    ) {
+    fn take_in(&self, stream: TcpStream, peer: SocketAddr, place: OwnedSemaphorePermit, protocol: &Protocol) {
         let Some(permit) = self.admit(peer, place) else { return };
         let _best_effort = stream.set_nodelay(true);
-        let (connections, tls) = (Arc::clone(&self.connections), tls.cloned());
-        self.tasks.spawn(serve(connections, stream, peer, permit, tls, self.leaving.clone()));
+        let (connections, protocol) = (Arc::clone(&self.connections), protocol.clone());
+        self.tasks.spawn(serve(connections, stream, peer, permit, protocol, self.leaving.clone()));
     }
 
     /// `None` when the cap on one address refuses.
@@ -172,11 +187,11 @@ async fn serve(
     stream: TcpStream,
     peer: SocketAddr,
     permit: Permit,
-    tls: Option<Arc<TlsFiles>>,
+    protocol: Protocol,
     leaving: Shutdown,
 ) {
     let limits = connections.limits();
-    let transport = match tls {
+    let transport = match protocol.tls {
         None => Transport::Tcp(stream),
         Some(tls) => match tokio::time::timeout(limits.head_timeout, tls.accept(stream)).await {
             Ok(Ok(stream)) => Transport::Tls(Box::new(stream)),
@@ -188,5 +203,5 @@ async fn serve(
     };
     let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
     let wire = Wire::new(transport, peer, limits, Some(permit));
-    connections.serve(Box::new(wire), leaving).await;
+    connections.serve(Box::new(wire), protocol.h2c, leaving).await;
 }

@@ -130,6 +130,11 @@ impl Live {
     pub(crate) fn is_plain(&self, route: &Route) -> bool {
         route.targets.iter().all(|target| self.pools[target.upstream].is_plain())
     }
+
+    /// Whether all upstreams of a route are spoken to in HTTP/2: then it carries gRPC.
+    pub(crate) fn is_http2(&self, route: &Route) -> bool {
+        route.targets.iter().all(|target| self.pools[target.upstream].config.http2)
+    }
 }
 
 fn store_options(clock: &Clock) -> cache::Options {

@@ -29,6 +29,10 @@ pub(crate) struct Watch {
     complete: AtomicBool,
     /// Whether the client gave the request up.
     gone: AtomicBool,
+    /// Whether it is a gRPC call.
+    call: AtomicBool,
+    /// Whether the whole response has been written.
+    answered: AtomicBool,
     fault: AtomicU8,
 }
 
@@ -72,8 +76,15 @@ impl Watch {
             fresh: AtomicBool::new(false),
             complete: AtomicBool::new(false),
             gone: AtomicBool::new(false),
+            call: AtomicBool::new(false),
+            answered: AtomicBool::new(false),
             fault: AtomicU8::new(0),
         }
+    }
+
+    /// When the connection, or the stream, began.
+    pub(crate) fn born(&self) -> Instant {
+        self.born
     }
 
     /// The next request of a connection: it must be over `after` from now on.
@@ -126,9 +137,32 @@ impl Watch {
         self.complete.load(Ordering::Relaxed)
     }
 
+    /// It is a gRPC call: a client that streams may pause for as long as the deadline lets it, and the end of the
+    /// response is the end of the call.
+    pub(crate) fn mark_call(&self) {
+        self.call.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it is a gRPC call.
+    pub(crate) fn is_call(&self) -> bool {
+        self.call.load(Ordering::Relaxed)
+    }
+
+    /// The whole response of a stream has been written, if it has.
+    pub(crate) fn note_answered(&self, answered: bool) {
+        if answered {
+            self.answered.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the whole response of a stream has been written: a client that resets it then gives nothing up.
+    pub(crate) fn is_answered(&self) -> bool {
+        self.answered.load(Ordering::Relaxed)
+    }
+
     /// The client has given the request up, if it has.
     pub(crate) fn note_gone(&self, gone: bool) {
-        if gone {
+        if gone && !self.is_answered() {
             self.gone.store(true, Ordering::Relaxed);
         }
     }
@@ -196,6 +230,11 @@ impl Patience {
             self.resting = Some(Instant::now());
         }
         waited
+    }
+
+    /// Whether the client is waited for to take what was written.
+    pub(crate) fn waits_for_reader(&self) -> bool {
+        self.writing.is_some() && self.resting.is_none()
     }
 
     /// The next request owes nothing for the one before.

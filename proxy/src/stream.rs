@@ -26,6 +26,10 @@ use pingora_core::{Error, ErrorType, Result};
 use crate::config::Limits;
 use crate::patience::{Fault, Patience, Watch};
 
+/// Whether the connection of a stream is encrypted, among the extensions of its request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct IsTls(pub(crate) bool);
+
 /// A stream with its deadlines.
 pub(crate) struct ClientStream {
     session: HttpSession,
@@ -39,13 +43,14 @@ type Messages = Box<dyn futures_util::Stream<Item = Result<Bytes>> + Unpin + Sen
 
 impl ClientStream {
     /// A stream whose time runs from now on. The hooks find its [`Watch`] among the extensions of the request.
-    pub(crate) fn new(mut session: HttpSession, limits: Arc<Limits>) -> Self {
+    pub(crate) fn new(mut session: HttpSession, limits: Arc<Limits>, is_tls: bool) -> Self {
         let watch = Arc::new(Watch::new());
         watch.begin(limits.deadline, session.is_body_done());
         let empty = http::Request::new(()).into_parts().0;
         let header = std::mem::replace(session.req_header_mut(), RequestHeader::from(empty));
         let mut parts = http::request::Parts::from(header);
         parts.extensions.insert(Arc::clone(&watch));
+        parts.extensions.insert(IsTls(is_tls));
         join_cookies(&mut parts.headers);
         *session.req_header_mut() = RequestHeader::from(parts);
         Self { session, limits, patience: Patience::default(), watch }
@@ -62,6 +67,9 @@ impl ClientStream {
     /// # Errors
     /// The client reset the stream, or kept it waiting for too long.
     async fn read(&mut self) -> Result<Option<Bytes>> {
+        if self.watch.is_call() && self.watch.is_answered() {
+            return Err(Error::explain(ErrorType::ConnectionClosed, "the call has been answered").into_down());
+        }
         loop {
             let frame = self.read_frame().await?;
             // Where trailers follow the body (RFC 9113 section 8.1) it is over, and the stream is not.
@@ -87,7 +95,9 @@ impl ClientStream {
                 Poll::Ready(read)
             }
             Poll::Pending => {
-                patience.wait_for_body();
+                if !watch.is_call() {
+                    patience.wait_for_body();
+                }
                 patience.poll(watch, limits, cx).map(|fault| Err(ended(watch, fault)))
             }
         })
@@ -145,6 +155,7 @@ impl ClientStream {
         })
         .await?;
         patience.sent += length;
+        watch.note_answered(end);
         // While a slow reader took its time, the upstream was not waited for.
         if patience.rest_from_reader() {
             watch.note_progress();
@@ -152,10 +163,12 @@ impl ClientStream {
         Ok(())
     }
 
-    /// Says something that needs no window: it fails only when the client has given the stream up.
-    fn say(&mut self, what: impl FnOnce(&mut HttpSession) -> Result<()>) -> Result<()> {
+    /// Says something that needs no window, maybe the last of the response: it fails only when the client has given
+    /// the stream up.
+    fn say(&mut self, last: bool, what: impl FnOnce(&mut HttpSession) -> Result<()>) -> Result<()> {
         let said = what(&mut self.session);
         self.watch.note_gone(said.is_err());
+        self.watch.note_answered(last && said.is_ok() && self.session.response_written().is_some());
         said
     }
 
@@ -164,7 +177,7 @@ impl ClientStream {
         match task {
             HttpTask::Header(header, end) => {
                 self.watch.note_progress();
-                self.say(|session| session.write_response_header(header, end))?;
+                self.say(end, |session| session.write_response_header(header, end))?;
                 Ok(end)
             }
             HttpTask::Body(Some(data), end) if !data.is_empty() => {
@@ -176,7 +189,7 @@ impl ClientStream {
                 Error::e_explain(ErrorType::InternalError, "a tunnel over an HTTP/2 stream")
             }
             HttpTask::Trailer(Some(trailers)) => {
-                self.say(|session| session.write_trailers(*trailers))?;
+                self.say(true, |session| session.write_trailers(*trailers))?;
                 Ok(true)
             }
             HttpTask::Trailer(None) | HttpTask::Done => Ok(true),
@@ -228,19 +241,26 @@ impl Session for ClientStream {
     }
 
     async fn write_response_header(&mut self, response: Box<ResponseHeader>, end: bool) -> Result<()> {
-        self.say(|session| session.write_response_header(response, end))
+        self.say(end, |session| session.write_response_header(response, end))
     }
 
     async fn write_response_header_ref(&mut self, response: &ResponseHeader, end: bool) -> Result<()> {
-        self.say(|session| session.write_response_header_ref(response, end))
+        self.say(end, |session| session.write_response_header_ref(response, end))
     }
 
     async fn write_body(&mut self, data: Bytes, end: bool) -> Result<()> {
+        if self.watch.is_answered() {
+            return Ok(());
+        }
         self.write(data, end).await
     }
 
     async fn write_trailers(&mut self, trailers: HeaderMap) -> Result<()> {
-        self.say(|session| session.write_trailers(trailers))
+        // They would wait behind what a slow reader has not taken, when nothing watches over it any more.
+        if self.patience.waits_for_reader() {
+            return Err(Error::explain(ErrorType::WriteTimedout, "trailers of a slow reader").into_down());
+        }
+        self.say(true, |session| session.write_trailers(trailers))
     }
 
     async fn response_duplex_vec(&mut self, tasks: Vec<HttpTask>) -> Result<bool> {
@@ -253,13 +273,13 @@ impl Session for ClientStream {
             end |= self.task(task).await.map_err(Error::into_down)?;
         }
         if end {
-            self.say(HttpSession::finish).map_err(Error::into_down)?;
+            self.say(true, HttpSession::finish).map_err(Error::into_down)?;
         }
         Ok(end)
     }
 
     async fn finish(&mut self) -> Result<()> {
-        self.say(HttpSession::finish)
+        self.say(true, HttpSession::finish)
     }
 
     async fn finish_custom(&mut self) -> Result<()> {

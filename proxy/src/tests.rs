@@ -7,6 +7,8 @@ mod decisions;
 mod door;
 mod encrypted;
 mod front;
+mod grpc;
+mod grpc_peer;
 mod handover;
 mod harness;
 mod http10;

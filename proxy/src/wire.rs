@@ -9,6 +9,7 @@
 mod backlog;
 mod frames;
 mod pingora_io;
+mod preface;
 mod read_head;
 mod transport;
 
@@ -29,6 +30,7 @@ use crate::listener::Permit;
 use crate::patience::{Fault, Patience, Watch};
 pub(crate) use backlog::Backlog;
 use frames::Frames;
+pub(crate) use preface::Opening;
 pub(crate) use read_head::{HeadEvent, YOUNG};
 pub(crate) use transport::Transport;
 
@@ -193,6 +195,11 @@ impl Wire {
             let Ok(taken) = self.framing.advance(&self.inbound[..available]) else {
                 return self.fail(Fault::Framing);
             };
+            if let Some((frames, _)) = self.frames.as_deref_mut()
+                && frames.advance(&self.inbound[..taken]).is_err()
+            {
+                return self.fail(Fault::Framing);
+            }
             buf.put_slice(&self.inbound[..taken]);
             self.inbound.advance(taken);
             self.note_body();
@@ -387,11 +394,5 @@ impl Drop for Wire {
                 drop(permit);
             });
         }
-    }
-}
-
-impl std::fmt::Debug for Wire {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Wire").field("framing", &self.framing).finish_non_exhaustive()
     }
 }

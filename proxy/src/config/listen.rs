@@ -10,6 +10,8 @@ pub struct Listen {
     pub address: SocketAddr,
     /// TLS; plain HTTP without.
     pub tls: Option<Tls>,
+    /// Whether clients without TLS may begin with HTTP/2 (prior knowledge, RFC 9113 section 3.3); default false.
+    pub h2c: bool,
 }
 
 /// `[listen.tls]`: files in PEM, read again when they change.
@@ -69,7 +71,13 @@ impl Listen {
     pub(super) fn read(section: &Object<'_>) -> Option<Self> {
         let address = section.required("address", |field| field.socket_addr());
         let tls = section.section("tls", Tls::read);
-        Some(Self { address: address?, tls })
+        let h2c = section.or("h2c", false, |field| match field.boolean()? {
+            true if tls.is_some() => {
+                field.fail("invalid_choice", "is for listeners without TLS: with it, HTTP/2 is tls.http2")
+            }
+            h2c => Some(h2c),
+        });
+        Some(Self { address: address?, tls, h2c })
     }
 }
 

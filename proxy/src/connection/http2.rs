@@ -19,6 +19,7 @@ use tokio::task::JoinSet;
 use super::Connections;
 use crate::config::Limits;
 use crate::gateway::{Gateway, at_door};
+use crate::grpc::{self, Status};
 use crate::head::{HeadFault, http2};
 use crate::state::State;
 use crate::stream::ClientStream;
@@ -40,12 +41,13 @@ struct Carrier {
     state: Arc<State>,
     limits: Arc<Limits>,
     stopping: watch::Receiver<bool>,
+    is_tls: bool,
 }
 
 impl Connections {
     /// Serves streams until the client leaves, is idle for too long, or the stop has let the last one end.
     pub(super) async fn serve_http2(&self, mut wire: Box<Wire>, leaving: Shutdown) {
-        let limits = self.limits();
+        let (limits, is_tls) = (self.limits(), wire.is_tls());
         let socket_digest = Some(wire.socket());
         let digest =
             Digest { ssl_digest: None, timing_digest: Vec::new(), proxy_digest: None, socket_digest };
@@ -54,7 +56,7 @@ impl Connections {
         let shaking = handshake(wire as Stream, Some(options(&limits)));
         let Ok(Ok(mut connection)) = tokio::time::timeout(limits.head_timeout, shaking).await else { return };
         let mut standing = Standing::new(&limits, Instant::now());
-        let carrier = self.carrier(&limits);
+        let carrier = self.carrier(&limits, is_tls);
         let mut streams = JoinSet::new();
         loop {
             tokio::select! {
@@ -111,12 +113,13 @@ impl Connections {
         }
     }
 
-    fn carrier(&self, limits: &Arc<Limits>) -> Carrier {
+    fn carrier(&self, limits: &Arc<Limits>, is_tls: bool) -> Carrier {
         Carrier {
             proxy: Arc::clone(&self.proxy),
             state: Arc::clone(&self.state),
             limits: Arc::clone(limits),
             stopping: self.stopping.subscribe(),
+            is_tls,
         }
     }
 }
@@ -127,7 +130,7 @@ impl Carrier {
             self.refuse(session, fault).await;
             return End::Malformed;
         }
-        let stream = ClientStream::new(session, self.limits);
+        let stream = ClientStream::new(session, self.limits, self.is_tls);
         let watch = stream.watch();
         let session = ServerSession::new_custom(Box::new(stream));
         self.proxy.process_new_http(session, &self.stopping).await;
@@ -141,11 +144,20 @@ impl Carrier {
         let limits = (&*self.state, &*self.limits);
         let (code, rendered) = at_door(limits, client(&session), &problem, &id.to_string());
         self.state.note_at_door(id, code, "HTTP/2", client(&session));
+        let id = id.to_string();
+        if grpc::is_call(session.req_header()) {
+            let message = if code == problem.code() { problem.message() } else { code.title() };
+            if let Ok(mut head) = Status::of(code).head(message, &rendered.headers) {
+                let _always_fits = head.insert_header("X-Request-Id", id);
+                let _gone = session.write_response_header(Box::new(head), true);
+            }
+            return;
+        }
         let Ok(mut head) = ResponseHeader::build(rendered.status, Some(4)) else { return };
         for (name, value) in &rendered.headers {
             let _always_fits = head.insert_header(name, value);
         }
-        let _always_fits = head.insert_header("X-Request-Id", id.to_string());
+        let _always_fits = head.insert_header("X-Request-Id", id);
         if session.write_response_header(Box::new(head), false).is_ok() {
             let body = session.write_body(Bytes::from(rendered.body), true);
             let _gone_or_slow = tokio::time::timeout(self.limits.head_timeout, body).await;

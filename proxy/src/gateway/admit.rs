@@ -13,6 +13,7 @@ use postern_common::{Code, Problem};
 use super::client::Client;
 use super::throttle;
 use crate::context::{Context, Trace};
+use crate::grpc;
 use crate::headers;
 use crate::live::Found;
 use crate::route::Request;
@@ -64,7 +65,10 @@ pub(super) async fn admit(state: &State, client: &impl Client, ctx: &mut Context
     throttle::by_route(state, route, ctx).await?;
     check_size(&head.headers, route.body_bytes)?;
     if let Some(watch) = client.watch() {
-        watch.set_deadline(route.deadline, ctx.started);
+        watch.set_deadline(grpc::deadline(head, route.deadline)?, ctx.started);
+        if grpc::is_call(head) && live.is_http2(route) {
+            watch.mark_call();
+        }
     }
     Ok(())
 }

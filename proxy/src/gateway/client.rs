@@ -5,12 +5,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::StatusCode;
+use http::{HeaderMap, StatusCode};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora_core::Result;
 use pingora_proxy::Session;
 
 use crate::patience::Watch;
+use crate::stream::IsTls;
 use crate::wire::Wire;
 
 /// What is asked of a client, and said to it.
@@ -19,6 +20,8 @@ pub(super) trait Client: Send + Sync {
     fn address(&self) -> Option<IpAddr>;
     /// The connection under an HTTP/1 request; HTTP/2 streams have none of their own.
     fn wire(&self) -> Option<&Wire>;
+    /// Whether the connection is encrypted.
+    fn is_tls(&self) -> bool;
     /// The time of the request: its connection's over HTTP/1, its stream's own over HTTP/2.
     fn watch(&self) -> Option<&Watch>;
     /// The head that was written last.
@@ -33,6 +36,8 @@ pub(super) trait Client: Send + Sync {
     fn close(&mut self);
     fn write_head(&mut self, head: ResponseHeader, is_all: bool) -> impl Future<Output = Result<()>> + Send;
     fn write_body(&mut self, data: Option<Bytes>, is_all: bool) -> impl Future<Output = Result<()>> + Send;
+    /// Ends the answer with these fields, where the protocol has trailers.
+    fn write_trailers(&mut self, trailers: HeaderMap) -> impl Future<Output = Result<()>> + Send;
 }
 
 impl Client for Session {
@@ -46,6 +51,13 @@ impl Client for Session {
 
     fn wire(&self) -> Option<&Wire> {
         self.stream().and_then(|stream| (**stream).as_any().downcast_ref::<Wire>())
+    }
+
+    fn is_tls(&self) -> bool {
+        match self.wire() {
+            Some(wire) => wire.is_tls(),
+            None => self.req_header().extensions.get::<IsTls>().is_some_and(|is_tls| is_tls.0),
+        }
     }
 
     fn watch(&self) -> Option<&Watch> {
@@ -76,10 +88,18 @@ impl Client for Session {
     }
 
     async fn write_head(&mut self, head: ResponseHeader, is_all: bool) -> Result<()> {
+        // Pingora's own way leaves the end of a stream to an empty frame that follows, and Trailers-Only is one frame.
+        if is_all && let Some(stream) = self.as_mut().as_custom_mut() {
+            return stream.write_response_header(Box::new(head), true).await;
+        }
         self.write_response_header(Box::new(head), is_all).await
     }
 
     async fn write_body(&mut self, data: Option<Bytes>, is_all: bool) -> Result<()> {
         self.write_response_body(data, is_all).await
+    }
+
+    async fn write_trailers(&mut self, trailers: HeaderMap) -> Result<()> {
+        self.as_mut().write_response_trailers(trailers).await
     }
 }

@@ -10,7 +10,8 @@ use postern_common::{Code, Problem};
 use super::client::Client;
 use super::refuse;
 use crate::context::{Attempt, Context};
-use crate::patience::Fault;
+use crate::grpc;
+use crate::patience::{Fault, Watch};
 
 /// No connection: nothing was sent, so that any method may be tried at another address.
 pub(super) fn to_connect(ctx: &Context, mut error: Box<Error>) -> Box<Error> {
@@ -49,6 +50,10 @@ pub(super) fn while_proxying(
 
 /// Writes the answer, where there is still someone to read it and nothing was written yet.
 pub(super) async fn answer(client: &mut impl Client, error: &Error, ctx: &mut Context) -> FailToProxy {
+    // A reset that follows the whole response takes nothing from it.
+    if client.watch().is_some_and(Watch::is_answered) {
+        return FailToProxy { error_code: 0, can_reuse_downstream: false };
+    }
     // In a tunnel an answer would be taken for what the other side says.
     let already = client.is_tunnel() || client.written().is_some_and(|status| !status.is_informational());
     let code = ctx.refused.or_else(|| code(client, error, already));
@@ -69,6 +74,12 @@ pub(super) async fn answer(client: &mut impl Client, error: &Error, ctx: &mut Co
         if refuse::write(client, ctx, &Problem::new(code)).await.is_err() {
             ctx.is_abandoned = true;
         }
+    }
+    if let (Some(code), true) = (code, already)
+        && grpc::is_call(client.request())
+    {
+        // Without it the reset of the stream says what happened, as for every other request.
+        let _gone_or_slow = refuse::end_call(client, code).await;
     }
     FailToProxy { error_code: status, can_reuse_downstream: false }
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::BytesMut;
-use http::HeaderValue;
-use http::header::HOST;
+use http::header::{HOST, TE};
+use http::{HeaderValue, Version};
 use pingora::http::RequestHeader;
 use pingora_core::upstreams::peer::{H1UpgradePolicy, HttpPeer};
 use pingora_core::{Error, OrErr, Result};
@@ -16,6 +16,7 @@ use super::REFUSED;
 use super::client::Client;
 use crate::config::Rewrite;
 use crate::context::{Attempt, Context};
+use crate::grpc;
 use crate::injection::Injection;
 use crate::state::State;
 use crate::upstream::{NoEndpoint, guard, tunnel};
@@ -88,7 +89,7 @@ pub(super) fn peer(session: &Session, ctx: &mut Context) -> Result<Box<HttpPeer>
 
 /// Takes out what only the gateway may say, in every spelling, and says it. This runs after Pingora's own
 /// removal of hop-by-hop fields, so that nothing a client sends can take it out again.
-pub(super) fn prepare(request: &mut RequestHeader, ctx: &Context) -> Result<()> {
+pub(super) fn prepare(client: &RequestHeader, request: &mut RequestHeader, ctx: &Context) -> Result<()> {
     let empty = http::Request::new(()).into_parts().0;
     let mut parts = http::request::Parts::from(std::mem::replace(request, RequestHeader::from(empty)));
     // Towards HTTP/2 Pingora leaves a stream's authority in the target alone, where a rewrite would lose it; from
@@ -98,6 +99,10 @@ pub(super) fn prepare(request: &mut RequestHeader, ctx: &Context) -> Result<()> 
         parts.headers.insert(HOST, authority);
     }
     said(ctx).write(&mut parts.headers).or_err(REFUSED, "an identity that no header can hold")?;
+    // Of this hop alone, so that Pingora has removed it; gRPC servers refuse a call without it.
+    if parts.version == Version::HTTP_2 && grpc::takes_trailers(client) {
+        parts.headers.insert(TE, HeaderValue::from_static("trailers"));
+    }
     *request = RequestHeader::from(parts);
     match ctx.route().and_then(|route| route.rewrite.as_ref()) {
         Some(rewrite) => {

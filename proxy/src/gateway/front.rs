@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use http::header::{CONNECTION, CONTENT_LENGTH, DATE, TRANSFER_ENCODING};
-use http::{Method, StatusCode};
+use http::{HeaderMap, Method, StatusCode};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora_core::protocols::http::date::get_cached_date;
 use pingora_core::{Error, ErrorType, OrErr, Result};
@@ -156,6 +156,10 @@ impl Client for Front<'_> {
         Some(self.wire)
     }
 
+    fn is_tls(&self) -> bool {
+        self.wire.is_tls()
+    }
+
     fn watch(&self) -> Option<&Watch> {
         Some(self.wire.watch())
     }
@@ -238,5 +242,10 @@ impl Client for Front<'_> {
             self.write(b"0\r\n\r\n").await?;
         }
         self.flush().await
+    }
+
+    /// Trailers of an HTTP/1.1 origin are dropped, as RFC 9110 section 6.5.1 allows.
+    async fn write_trailers(&mut self, _trailers: HeaderMap) -> Result<()> {
+        self.write_body(None, true).await
     }
 }

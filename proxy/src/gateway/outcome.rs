@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use http::header::{CONNECTION, CONTENT_LENGTH, SET_COOKIE, TRANSFER_ENCODING, UPGRADE};
-use http::{HeaderName, HeaderValue, Method, StatusCode, Version};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version};
 use pingora::http::ResponseHeader;
 use pingora_core::{Error, ErrorType, Result};
 use pingora_proxy::Session;
@@ -21,6 +21,7 @@ use crate::headers;
 use crate::injection::REQUEST_ID;
 use crate::live::NO_ROUTE;
 use crate::metrics::OK;
+use crate::patience::Watch;
 use crate::state::State;
 use crate::traces::Span;
 use crate::upstream::Body;
@@ -141,6 +142,16 @@ fn strip(response: &mut ResponseHeader) -> Result<()> {
     Ok(())
 }
 
+/// Takes out of trailers what no head of a response may say either.
+pub(super) fn strip_trailers(trailers: &mut HeaderMap) {
+    let goes = |name: &HeaderName| {
+        *name == SET_COOKIE || headers::is_own(name.as_str()) || headers::is_of_connection(name.as_str())
+    };
+    while let Some(name) = trailers.keys().find(|name| goes(name)).cloned() {
+        trailers.remove(&name);
+    }
+}
+
 /// What refusals carry as well: the route's own fields, cross-origin permission, what is left of a rate.
 pub(super) fn dress_common(client: &impl Client, response: &mut ResponseHeader, ctx: &Context) -> Result<()> {
     if let Some(route) = ctx.route() {
@@ -162,7 +173,8 @@ pub(super) fn dress_common(client: &impl Client, response: &mut ResponseHeader, 
 /// One access event, and the metrics.
 pub(super) fn tell(state: &State, client: &impl Client, error: Option<&Error>, ctx: &Context) {
     let written = client.written().map(|status| status.as_u16());
-    let abandoned = ctx.is_abandoned || (error.is_some() && ctx.refused.is_none());
+    let abandoned = ctx.is_abandoned
+        || (error.is_some() && ctx.refused.is_none() && !client.watch().is_some_and(Watch::is_answered));
     let (status, code) = match (ctx.refused, written) {
         (Some(code), written) => (written.unwrap_or(0), code.as_str()),
         (None, written) if abandoned => (written.unwrap_or(499), ABANDONED),

@@ -3,12 +3,14 @@
 use bytes::Bytes;
 use pingora::http::ResponseHeader;
 use pingora_core::Result;
-use postern_common::Problem;
+use postern_common::{Code, Problem};
 use uuid::Uuid;
 
 use super::client::Client;
 use super::outcome;
 use crate::context::Context;
+use crate::grpc::{self, Status};
+use crate::patience::{Fault, Watch};
 
 /// Writes the problem as the answer.
 pub(super) async fn write(client: &mut impl Client, ctx: &mut Context, problem: &Problem) -> Result<()> {
@@ -16,6 +18,13 @@ pub(super) async fn write(client: &mut impl Client, ctx: &mut Context, problem: 
     let mut text = Uuid::encode_buffer();
     let id: &str = ctx.id.hyphenated().encode_lower(&mut text);
     let rendered = problem.render(id);
+    if grpc::is_call(client.request()) {
+        let status = status(client, problem.code());
+        let mut response = status.head(problem.message(), &rendered.headers)?;
+        response.insert_header("X-Request-Id", id)?;
+        outcome::dress_common(client, &mut response, ctx)?;
+        return client.write_head(response, true).await;
+    }
     let mut response = ResponseHeader::build(rendered.status, Some(8))?;
     for (name, value) in &rendered.headers {
         response.insert_header(name, value)?;
@@ -25,4 +34,18 @@ pub(super) async fn write(client: &mut impl Client, ctx: &mut Context, problem: 
     outcome::dress_common(client, &mut response, ctx)?;
     client.write_head(response, false).await?;
     client.write_body(Some(Bytes::from(rendered.body)), true).await
+}
+
+/// Ends a call whose response has begun: its trailers say why, where a reset would not.
+pub(super) async fn end_call(client: &mut impl Client, code: Code) -> Result<()> {
+    let trailers = status(client, code).trailers(code.title());
+    client.write_trailers(trailers).await
+}
+
+/// The status of a call that is ended with this code. Its own deadline has a status of its own.
+fn status(client: &impl Client, code: Code) -> Status {
+    match client.watch().and_then(Watch::fault) {
+        Some(Fault::Deadline) => Status::DeadlineExceeded,
+        Some(Fault::Framing | Fault::Stalled | Fault::Upstream) | None => Status::of(code),
+    }
 }

@@ -15,7 +15,6 @@ use crate::config::{Limits, RateBy, RateLimit, Route};
 use crate::context::{Context, Quota};
 use crate::limit::{Rate, Verdict};
 use crate::state::State;
-use crate::wire::Wire;
 
 /// Different limits never share a key.
 const BY_ADDRESS: u64 = 1;
@@ -25,7 +24,7 @@ const USED_UP: u64 = 32;
 
 /// Finds out who the client is, and how it came.
 pub(super) fn recognise(client: &impl Client, ctx: &mut Context) {
-    ctx.is_tls = client.wire().is_none_or(Wire::is_tls);
+    ctx.is_tls = client.is_tls();
     let peer = client.address();
     ctx.client = peer;
     let trusted = &ctx.live.limits.trusted_proxies;

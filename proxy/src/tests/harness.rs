@@ -89,6 +89,11 @@ impl Gateway {
         Self::launch(origin, (tls, upstream, limits, ROUTES)).await
     }
 
+    /// Without TLS, for clients of both HTTP/1.1 and HTTP/2.
+    pub(super) async fn h2c(origin: Origin, upstream: &str, limits: &str, routes: &str) -> Self {
+        Self::launch(origin, ("h2c = true", upstream, limits, routes)).await
+    }
+
     /// On sockets that another gateway handed over.
     pub(super) async fn on(
         listeners: Listeners,
@@ -234,6 +239,10 @@ pub(super) struct Answer {
 }
 
 impl Client {
+    pub(super) fn of(stream: TcpStream) -> Self {
+        Self { stream, buffer: Vec::new() }
+    }
+
     pub(super) async fn write(&mut self, raw: &str) {
         self.stream.write_all(raw.as_bytes()).await.expect("writes");
     }

@@ -64,3 +64,9 @@ impl GetSocketDigest for Wire {
 }
 
 impl Peek for Wire {}
+
+impl std::fmt::Debug for Wire {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Wire").field("framing", &self.framing).finish_non_exhaustive()
+    }
+}

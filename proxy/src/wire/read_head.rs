@@ -39,7 +39,7 @@ impl Wire {
         mut stop: Pin<&mut F>,
     ) -> HeadEvent {
         self.turn_idle();
-        let waiting_since = Instant::now();
+        let waiting_since = if first { self.watch.born() } else { Instant::now() };
         let mut head_since = first.then_some(waiting_since);
         let mut progress = Progress::default();
         poll_fn(|cx| {
@@ -86,7 +86,7 @@ impl Wire {
         }
     }
 
-    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+    pub(super) fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let mut space = [std::mem::MaybeUninit::uninit(); READ];
         let mut buf = ReadBuf::uninit(&mut space);
         std::task::ready!(self.io()?.poll_read(cx, &mut buf))?;

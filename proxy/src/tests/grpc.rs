@@ -1,0 +1,294 @@
+//! gRPC as it goes over the wire, and HTTP/2 without TLS.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use h2::client::SendRequest;
+use h2::server::SendResponse;
+use http::{HeaderMap, HeaderValue, Request, Response};
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpListener, TcpStream};
+
+use super::front;
+use super::harness::{Gateway, PATIENCE};
+use super::origin::{Manner, Origin};
+
+const ROUTES: &str = r#"
+[[route]]
+path = "/s/*"
+methods = ["POST", "GET"]
+upstream = "origin"
+policy = "public"
+
+[[route]]
+path = "/locked/*"
+methods = ["POST"]
+upstream = "origin"
+policy = { services = ["auth"] }
+
+[[route]]
+path = "/brief/*"
+methods = ["POST"]
+upstream = "origin"
+policy = "public"
+deadline = "300ms"
+"#;
+
+/// An origin that acts as the last segment of the path says, and answers `te` with what it got of it.
+async fn origin() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
+    let address = listener.local_addr().expect("bound");
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let Ok(mut connection) = h2::server::handshake(stream).await else { return };
+                while let Some(Ok((request, respond))) = connection.accept().await {
+                    tokio::spawn(act(request, respond));
+                }
+            });
+        }
+    });
+    address
+}
+
+async fn act(request: Request<h2::RecvStream>, mut respond: SendResponse<Bytes>) {
+    let te = request.headers().get("te").cloned().unwrap_or(HeaderValue::from_static("none"));
+    let head = Response::builder().header("content-type", "application/grpc").header("x-te", te);
+    match request.uri().path().rsplit('/').next().unwrap_or_default() {
+        "only" => {
+            let head = head.header("grpc-status", "5").header("grpc-message", "no such thing");
+            let _gone = respond.send_response(head.body(()).expect("a head"), true);
+        }
+        "silent" => std::future::pending().await,
+        "begins" => {
+            let mut stream = respond.send_response(head.body(()).expect("a head"), false).expect("sends");
+            stream.send_data(Bytes::from_static(b"part"), false).expect("sends");
+            std::future::pending::<()>().await;
+        }
+        "breaks" => {
+            let mut stream = respond.send_response(head.body(()).expect("a head"), false).expect("sends");
+            stream.send_data(Bytes::from_static(b"part"), false).expect("sends");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            stream.send_reset(h2::Reason::INTERNAL_ERROR);
+        }
+        _ => {
+            let mut stream = respond.send_response(head.body(()).expect("a head"), false).expect("sends");
+            stream.send_data(Bytes::from_static(b"reply"), false).expect("sends");
+            stream
+                .send_trailers(HeaderMap::from_iter([
+                    (http::HeaderName::from_static("grpc-status"), HeaderValue::from_static("0")),
+                    (http::header::SET_COOKIE, HeaderValue::from_static("a=b")),
+                    (http::HeaderName::from_static("x-postern-code"), HeaderValue::from_static("internal")),
+                ]))
+                .expect("sends");
+        }
+    }
+}
+
+async fn gateway(upstream: &str, limits: &str) -> Gateway {
+    Gateway::h2c(Origin::start(Manner::Answer).await, upstream, limits, ROUTES).await
+}
+
+async fn before_origin() -> Gateway {
+    gateway(&format!("addresses = [\"{}\"]\nhttp2 = true", origin().await), "").await
+}
+
+async fn connect(gateway: &Gateway) -> SendRequest<Bytes> {
+    let stream = TcpStream::connect(gateway.address).await.expect("connects");
+    let (client, connection) = h2::client::handshake(stream).await.expect("a handshake");
+    tokio::spawn(connection);
+    client.ready().await.expect("ready")
+}
+
+/// What came back of a call: status, fields, body, and the trailers.
+struct Outcome {
+    status: u16,
+    fields: HeaderMap,
+    body: Vec<u8>,
+    trailers: Option<HeaderMap>,
+}
+
+impl Outcome {
+    /// The status in the head, of a response that has neither body nor trailers.
+    fn trailers_only(&self) -> &str {
+        assert_eq!((self.status, self.body.len(), &self.trailers), (200, 0, &None));
+        assert_eq!(self.fields["content-type"], "application/grpc");
+        assert!(self.fields.contains_key("x-request-id"));
+        self.fields["grpc-status"].to_str().expect("text")
+    }
+}
+
+async fn call(client: &mut SendRequest<Bytes>, path: &str, fields: &[(&str, &str)]) -> Outcome {
+    let mut request = Request::post(format!("http://gate{path}"))
+        .header("content-type", "application/grpc+proto")
+        .header("te", "trailers");
+    for (name, value) in fields {
+        request = request.header(*name, *value);
+    }
+    let (response, mut body) =
+        client.send_request(request.body(()).expect("a request"), false).expect("a stream");
+    body.send_data(Bytes::from_static(b"\0\0\0\0\0"), true).expect("sends");
+    let reading = async {
+        let (head, mut body) = response.await.expect("a response").into_parts();
+        let mut whole = Vec::new();
+        while let Some(part) = body.data().await {
+            whole.extend_from_slice(&part.expect("whole"));
+        }
+        let trailers = body.trailers().await.expect("whole");
+        Outcome { status: head.status.as_u16(), fields: head.headers, body: whole, trailers }
+    };
+    tokio::time::timeout(PATIENCE, reading).await.expect("in time")
+}
+
+#[tokio::test]
+async fn te_goes_on_and_trailers_come_back() {
+    let gateway = before_origin().await;
+    let mut client = connect(&gateway).await;
+    let outcome = call(&mut client, "/s/reply", &[]).await;
+    assert_eq!((outcome.status, &*outcome.body), (200, &b"reply"[..]));
+    assert_eq!(outcome.fields["x-te"], "trailers");
+    let trailers = outcome.trailers.expect("trailers");
+    assert_eq!(trailers["grpc-status"], "0");
+    assert_eq!(trailers.len(), 1, "neither cookies nor codes: {trailers:?}");
+    let only = call(&mut client, "/s/only", &[]).await;
+    assert_eq!(only.fields["grpc-status"], "5");
+    assert_eq!(only.fields["grpc-message"], "no such thing");
+    assert_eq!((only.body.len(), only.trailers), (0, None));
+    // One that takes no trailers is not said to.
+    let plain = front::get(&mut client, "/s/reply", &[]).await;
+    assert_eq!(plain.headers["x-te"], "none");
+}
+
+#[tokio::test]
+async fn call_ends_at_the_smaller_deadline() {
+    let gateway = before_origin().await;
+    let mut client = connect(&gateway).await;
+    for (path, fields) in [
+        ("/s/silent", &[("grpc-timeout", "200m")][..]),
+        ("/brief/silent", &[("grpc-timeout", "1H")]),
+        ("/brief/silent", &[]),
+        ("/s/silent", &[("grpc-timeout", "0n")]),
+    ] {
+        assert_eq!(call(&mut client, path, fields).await.trailers_only(), "4", "{path} {fields:?}");
+    }
+    let begun = call(&mut client, "/s/begins", &[("grpc-timeout", "300m")]).await;
+    assert_eq!((begun.status, &*begun.body), (200, &b"part"[..]));
+    assert_eq!(begun.trailers.expect("trailers")["grpc-status"], "4");
+    let malformed = call(&mut client, "/s/reply", &[("grpc-timeout", "5 s")]).await;
+    assert_eq!(malformed.trailers_only(), "13");
+    let broken = call(&mut client, "/s/breaks", &[]).await;
+    assert_eq!(broken.trailers.expect("trailers")["grpc-status"], "14");
+}
+
+#[tokio::test]
+async fn refusals_are_trailers_only() {
+    let gateway = before_origin().await;
+    let token = format!("Bearer {}", gateway.user());
+    let mut client = connect(&gateway).await;
+    for (path, fields, status) in [
+        ("/locked/x", &[][..], "16"),
+        ("/locked/x", &[("authorization", token.as_str())], "16"),
+        ("/nowhere/x", &[("authorization", token.as_str())], "12"),
+        ("/s/%2e", &[], "13"),
+        ("/s//x", &[], "13"),
+    ] {
+        let outcome = call(&mut client, path, fields).await;
+        assert_eq!(outcome.trailers_only(), status, "{path} {fields:?}");
+    }
+    // Others get what they got before.
+    let (answer, _) = front::send(&mut client, front::head("POST", "/locked/x", &[]), true);
+    let plain = front::reply(answer).await.expect("an answer");
+    assert_eq!((plain.status, plain.code().as_str()), (401, "authentication_required"));
+    let events = gateway.finish().await;
+    assert!(events.iter().all(|event| event["code"] != "ok"), "{events:#?}");
+}
+
+#[tokio::test]
+async fn rates_and_silent_upstreams_are_unavailable() {
+    let limits = "[limits.address]\nrequests = 2\nper = \"1h\"\n";
+    let dead = TcpListener::bind("127.0.0.1:0").await.expect("binds").local_addr().expect("bound");
+    let closed = gateway(&format!("addresses = [\"{dead}\"]\nhttp2 = true"), limits).await;
+    let mut client = connect(&closed).await;
+    let away = call(&mut client, "/s/reply", &[]).await;
+    assert_eq!(away.trailers_only(), "14");
+    call(&mut client, "/s/reply", &[]).await;
+    for path in ["/s/reply", "/s/%2e"] {
+        let limited = call(&mut client, path, &[]).await;
+        assert_eq!(limited.trailers_only(), "14");
+        assert_eq!(limited.fields["grpc-message"], "Too many requests");
+        assert!(limited.fields.contains_key("retry-after") && limited.fields.contains_key("ratelimit"));
+    }
+    let upstream = format!("addresses = [\"{}\"]\nhttp2 = true\nread_timeout = \"200ms\"", origin().await);
+    let slow = gateway(&upstream, "").await;
+    let mut client = connect(&slow).await;
+    assert_eq!(call(&mut client, "/s/silent", &[]).await.trailers_only(), "14");
+}
+
+#[tokio::test]
+async fn calls_that_the_server_ends_early_are_no_abuse() {
+    let gateway = before_origin().await;
+    let mut client = connect(&gateway).await;
+    for _ in 0..150 {
+        let request = Request::post("http://gate/s/only").header("content-type", "application/grpc");
+        let (response, mut body) =
+            client.send_request(request.body(()).expect("a request"), false).expect("a stream");
+        let head = tokio::time::timeout(PATIENCE, response).await.expect("in time").expect("a response");
+        assert_eq!(head.headers()["grpc-status"], "5");
+        body.send_reset(h2::Reason::NO_ERROR);
+    }
+    assert_eq!(call(&mut client, "/s/reply", &[]).await.status, 200);
+    drop(client);
+    let events = gateway.finish().await;
+    assert!(events.iter().all(|event| event["code"] == "ok"), "{:?}", events.first());
+}
+
+#[tokio::test]
+async fn one_listener_speaks_both_versions_without_tls() {
+    let gateway = before_origin().await;
+    let old = gateway.get("/nowhere", "").await;
+    assert_eq!((old.status, old.code().as_str()), (401, "authentication_required"));
+    // The preface may come byte by byte.
+    let mut stream = TcpStream::connect(gateway.address).await.expect("connects");
+    stream.set_nodelay(true).expect("a socket");
+    for byte in b"PRI * HTTP/2.0\r\n" {
+        stream.write_all(&[*byte]).await.expect("writes");
+        tokio::task::yield_now().await;
+    }
+    stream.write_all(b"\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.expect("writes");
+    let mut client = super::harness::Client::of(stream);
+    let settings = client.bytes(9).await;
+    assert_eq!(settings.as_bytes().get(3), Some(&4), "SETTINGS");
+    let mut client = connect(&gateway).await;
+    let new = front::get(&mut client, "/nowhere", &[]).await;
+    assert_eq!((new.status, new.code().as_str()), (401, "authentication_required"));
+    let events = gateway.finish().await;
+    assert_eq!(events.last().expect("one")["protocol"], "HTTP/2");
+}
+
+#[tokio::test]
+async fn upstreams_learn_that_h2c_is_not_encrypted() {
+    let origin = Origin::start(Manner::Answer).await;
+    let upstream = format!("addresses = [\"{}\"]", origin.address);
+    let gateway = Gateway::h2c(origin, &upstream, "", ROUTES).await;
+    let mut client = connect(&gateway).await;
+    assert_eq!(front::get(&mut client, "/s/x", &[("te", "trailers")]).await.status, 200);
+    let seen = gateway.origin.only().to_ascii_lowercase();
+    assert!(seen.contains("x-forwarded-proto: http\r\n"), "{seen}");
+    assert!(!seen.contains("\r\nte:"), "a field of one hop: {seen}");
+}
+
+#[tokio::test]
+async fn slow_opening_is_refused() {
+    let gateway = gateway("addresses = [\"127.0.0.1:1\"]", "head_timeout = \"200ms\"").await;
+    let mut silent = gateway.connect().await;
+    silent.write("PRI * HT").await;
+    assert!(silent.until("\r\n\r\n").await.starts_with("HTTP/1.1 400"));
+}
+
+#[tokio::test]
+async fn preface_is_refused_where_h2c_is_off() {
+    let gateway = Gateway::start(Manner::Answer).await;
+    let answer = gateway.send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await;
+    assert_eq!(answer.status, 505);
+}

@@ -1,0 +1,90 @@
+"""A gRPC server whose messages are plain bytes: no generated code is needed."""
+
+import threading
+from concurrent import futures
+
+import grpc
+
+cancelled = threading.Semaphore(0)
+
+
+def echo(request, context):
+    context.set_trailing_metadata((("x-trailer", "after"), ("x-bin-bin", b"\x00\xff")))
+    return request
+
+
+def fail(_request, context):
+    context.abort(grpc.StatusCode.FAILED_PRECONDITION, "not nów, 100 %")
+
+
+def subject(_request, context):
+    return dict(context.invocation_metadata()).get("x-postern-subject", "nobody").encode()
+
+
+def wait(_request, context):
+    """Answers when the caller has given the call up, which nobody hears."""
+    over = threading.Event()
+    if not context.add_callback(over.set):
+        over.set()
+    over.wait(60)
+    cancelled.release()
+    return b"too late"
+
+
+def was_cancelled(_request, _context):
+    return b"yes" if cancelled.acquire(timeout=20) else b"no"
+
+
+def count(request, _context):
+    """`NUMBER SIZE`: so many messages of that size."""
+    number, size = map(int, request.split())
+    for _ in range(number):
+        yield b"x" * size
+
+
+def count_and_wait(request, context):
+    yield from count(request, context)
+    wait(request, context)
+
+
+def total(requests, _context):
+    return str(sum(len(request) for request in requests)).encode()
+
+
+def enough(requests, context):
+    """Ends the call while its caller is still sending."""
+    next(requests)
+    context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "enough")
+
+
+def echo_all(requests, _context):
+    yield from requests
+
+
+UNARY = {"Echo": echo, "Fail": fail, "Subject": subject, "Wait": wait, "WasCancelled": was_cancelled}
+SERVER = {"Count": count, "CountAndWait": count_and_wait}
+CLIENT = {"Total": total, "Enough": enough}
+BIDI = {"EchoAll": echo_all}
+
+
+def handlers():
+    kinds = (
+        (UNARY, grpc.unary_unary_rpc_method_handler),
+        (SERVER, grpc.unary_stream_rpc_method_handler),
+        (CLIENT, grpc.stream_unary_rpc_method_handler),
+        (BIDI, grpc.stream_stream_rpc_method_handler),
+    )
+    methods = {name: kind(method) for table, kind in kinds for name, method in table.items()}
+    return grpc.method_handlers_generic_handler("postern.Test", methods)
+
+
+def main():
+    server = grpc.server(futures.ThreadPoolExecutor(max_workers=32))
+    server.add_generic_rpc_handlers((handlers(),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    print(f"listening {port}", flush=True)
+    server.wait_for_termination()
+
+
+main()
