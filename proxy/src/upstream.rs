@@ -116,6 +116,7 @@ impl Pool {
     pub(crate) fn sweep(&self) {
         for endpoint in &*self.endpoints() {
             endpoint.kept.sweep(self.config.idle_timeout);
+            endpoint.encrypted.sweep(self.config.idle_timeout);
         }
     }
 

@@ -11,7 +11,7 @@ use postern_tests::contract::Operation;
 use postern_tests::{Answer, Broken, Contract, Gateway, Pools, raw};
 
 /// A status that a route may answer whatever is behind it.
-const OF_THE_GATEWAY: [u16; 10] = [400, 401, 413, 414, 429, 431, 500, 502, 503, 504];
+const OF_THE_GATEWAY: [u16; 11] = [400, 401, 413, 414, 429, 431, 500, 502, 503, 504, 505];
 
 /// An upstream's own failure, which is passed on as it is.
 const FAILED: &[u8] = b"HTTP/1.1 500 Internal Server Error\r\nContent-Type: application/problem+json\r\nCache-Control: \
@@ -124,6 +124,9 @@ async fn refusals(caller: &Caller) {
     caller.provoke(address, 413, "body_too_large", with("Content-Length: 99999999999\r\n")).await;
     let long = format!("?a={}", "a".repeat(10_000));
     caller.provoke(address, 414, "target_too_long", |good| (long.clone(), good, "")).await;
+    // The version that follows becomes a field.
+    let version = " HTTP/1.2\r\nX-Rest:";
+    caller.provoke(address, 505, "http_version_not_supported", |good| (version.to_owned(), good, "")).await;
     let large = format!("X-Large: {}\r\n", "a".repeat(70_000));
     caller.provoke(address, 431, "head_too_large", |good| (String::new(), good + &large, "")).await;
     gateway.stop().await;

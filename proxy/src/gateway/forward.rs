@@ -79,7 +79,7 @@ pub(super) fn peer(session: &Session, ctx: &mut Context) -> Result<Box<HttpPeer>
         tunnel::prepare(&mut peer);
     } else {
         peer.options.http_upstream_request_policy.h1_upgrade = H1UpgradePolicy::Deny;
-        if attempt.pool.is_plain() {
+        if !attempt.pool.config.http2 {
             let endpoint = &attempt.ticket.endpoint;
             attempt.is_reused = Some(guard::prepare(&mut peer, endpoint, &attempt.pool.config));
         }

@@ -26,6 +26,20 @@ fn assert_failed(answer: &Answer, case: &str) {
     assert_eq!((answer.status, answer.code().as_str()), (502, "upstream_failed"), "{case}");
 }
 
+/// A gateway before an origin that speaks TLS.
+async fn before_tls(manner: Manner) -> (Gateway, tempfile::TempDir) {
+    let (folder, authority) = (tempfile::tempdir().expect("a folder"), Authority::new());
+    authority.write(folder.path());
+    let origin = origin_behind_tls(&authority, folder.path(), manner).await;
+    let text = format!(
+        "addresses = [\"{0}\"]\n{NO_EJECTION}[upstream.origin.tls]\nname = \"localhost\"\nca = \"{1}/ca.pem\"\n\
+         certificate = \"{1}/client.pem\"\nkey = \"{1}/client.key\"",
+        origin.address,
+        folder.path().display()
+    );
+    (Gateway::before(origin, &text, "", ROUTES).await, folder)
+}
+
 /// Sends every kind of request to an origin that gives this answer: each is refused, and logged so.
 async fn refused_for_every_request(answer: &'static str) {
     let upstream = |origin: &Origin| format!("addresses = [\"{}\"]\n{NO_EJECTION}", origin.address);
@@ -48,16 +62,7 @@ async fn refused_for_every_request(answer: &'static str) {
     let reply = get(&mut front.client().await, "/open", &[]).await;
     assert_eq!((reply.status, reply.code().as_str()), (502, "upstream_failed"), "{answer:?} to HTTP/2");
 
-    let (folder, authority) = (tempfile::tempdir().expect("a folder"), Authority::new());
-    authority.write(folder.path());
-    let origin = origin_behind_tls(&authority, folder.path(), Manner::Text(answer)).await;
-    let tls = format!(
-        "[upstream.origin.tls]\nname = \"localhost\"\nca = \"{0}/ca.pem\"\ncertificate = \"{0}/client.pem\"\n\
-         key = \"{0}/client.key\"",
-        folder.path().display()
-    );
-    let text = upstream(&origin) + &tls;
-    let gateway = Gateway::before(origin, &text, "", ROUTES).await;
+    let (gateway, _folder) = before_tls(Manner::Text(answer)).await;
     assert_failed(&gateway.get("/open", "").await, &format!("{answer:?} over TLS"));
 
     let mut events = [events, front.gateway.finish().await, gateway.finish().await].concat();
@@ -152,7 +157,25 @@ async fn empty_chunk_size_does_not_end_an_answer() {
         let front = Front::before(origin, &upstream, "").await;
         let (got, _) = send(&mut front.client().await, head("GET", "/open", &[]), true);
         assert!(!reply(got).await.is_ok_and(|got| got.status == 200), "{rest:?} to HTTP/2");
+        let (gateway, _folder) = before_tls(Manner::Text(answer)).await;
+        let mut client = gateway.connect().await;
+        client.write(&requests()[0]).await;
+        assert!(client.rest().await.is_none_or(|got| !got.ends_with("0\r\n\r\n")), "{rest:?} over TLS");
     }
+}
+
+#[tokio::test]
+async fn idle_tls_connection_is_reused_and_retried() {
+    let (gateway, _folder) = before_tls(Manner::AnswerOnce).await;
+    for reached in [1, 3] {
+        assert_eq!(gateway.get("/open", "").await.status, 200);
+        assert_eq!(gateway.origin.seen().len(), reached, "the second one finds its connection closed");
+    }
+    let (gateway, _folder) = before_tls(Manner::AnswerOnce).await;
+    let post = "POST /open HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\nok";
+    assert_eq!(gateway.send(post).await.status, 200);
+    assert_eq!(gateway.send(post).await.status, 502, "not sent twice");
+    assert_eq!(gateway.origin.seen().len(), 2);
 }
 
 #[tokio::test]

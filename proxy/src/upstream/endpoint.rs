@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use pingora_core::upstreams::peer::HttpPeer;
 use serde::Serialize;
 
-use super::link::Kept;
+use super::guard::Encrypted;
+use super::link::{Kept, Link};
 use crate::config::{Outlier, Upstream};
 
 /// One address of an upstream and what is known about it.
@@ -29,8 +30,10 @@ pub(crate) struct Endpoint {
     ejected_until: AtomicU64,
     /// What active checks say.
     pub(crate) healthy: AtomicBool,
-    /// Connections of requests that were forwarded whole.
-    pub(crate) kept: Kept,
+    /// Idle connections over plain HTTP/1.1.
+    pub(crate) kept: Kept<Link>,
+    /// The same within TLS.
+    pub(super) encrypted: Kept<Encrypted>,
 }
 
 /// An endpoint as `/upstreams` shows it.
@@ -69,6 +72,7 @@ impl Endpoint {
             ejected_until: AtomicU64::new(0),
             healthy: AtomicBool::new(true),
             kept: Kept::default(),
+            encrypted: Kept::default(),
         }
     }
 

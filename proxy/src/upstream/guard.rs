@@ -1,32 +1,35 @@
-//! The connections over which Pingora speaks plain HTTP/1.1 to an upstream.
+//! The connections over which Pingora speaks HTTP/1.1 to an upstream, within TLS or not.
 //!
 //! Pingora reads answers more leniently than [`super::answer`]: an empty chunk size, for one, ends a body. So each byte
-//! that it reads has passed the parser of the fast path before. Both use the same idle connections: one goes back as
-//! soon as its answer has ended, and Pingora finds it closed.
+//! that it reads has passed the parser of the fast path before. To Pingora a connection is plain and good for one
+//! request: TLS is within, and as soon as the answer has ended the connection goes back to the idle ones, which it shares
+//! with the fast path, and Pingora finds it closed.
 
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use bytes::BytesMut;
+use futures_util::FutureExt;
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, Method, StatusCode};
 use memchr::{memchr, memmem};
 use pingora_core::Result;
+use pingora_core::connectors::TransportConnector;
 use pingora_core::connectors::l4::Connect;
 use pingora_core::protocols::l4::socket::SocketAddr;
 use pingora_core::protocols::l4::stream::Stream;
 use pingora_core::protocols::l4::virt::{VirtualSockOpt, VirtualSocket, VirtualSocketStream};
-use pingora_core::upstreams::peer::HttpPeer;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use pingora_core::upstreams::peer::{HttpPeer, Scheme};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
 use super::answer::{Answer, Body};
 use super::endpoint::Endpoint;
-use super::link::{Link, MOST_HEAD};
+use super::link::{Idle, Link, MOST_HEAD};
 use crate::config::Upstream;
 use crate::framing::Framing;
 use crate::head::{self, BodyKind};
@@ -34,7 +37,10 @@ use crate::head::{self, BodyKind};
 /// Makes a peer use guarded connections to this address. Returns whether the one that it gets had been idle before.
 pub(crate) fn prepare(peer: &mut HttpPeer, endpoint: &Arc<Endpoint>, config: &Upstream) -> Arc<AtomicBool> {
     let is_reused = Arc::new(AtomicBool::new(false));
+    let encrypted = peer.is_tls().then(|| Box::new(peer.clone()));
+    peer.scheme = Scheme::HTTP;
     peer.options.custom_l4 = Some(Arc::new(Connector {
+        encrypted,
         endpoint: Arc::clone(endpoint),
         connect_timeout: config.connect_timeout,
         idle_timeout: config.idle_timeout,
@@ -43,19 +49,34 @@ pub(crate) fn prepare(peer: &mut HttpPeer, endpoint: &Arc<Endpoint>, config: &Up
     is_reused
 }
 
+/// Pingora's way to TLS connections; none waits here.
+static TRANSPORT: LazyLock<TransportConnector> = LazyLock::new(|| TransportConnector::new(None));
+
 #[derive(Debug)]
 struct Connector {
+    /// How TLS is spoken to the address, if it is.
+    encrypted: Option<Box<HttpPeer>>,
     endpoint: Arc<Endpoint>,
     connect_timeout: Duration,
     idle_timeout: Duration,
     is_reused: Arc<AtomicBool>,
 }
 
+/// A connection within TLS.
+#[derive(Debug)]
+pub(crate) struct Encrypted(pingora_core::protocols::Stream);
+
+#[derive(Debug)]
+enum Connection {
+    Plain(Link),
+    Encrypted(Encrypted),
+}
+
 /// A connection for one request.
 #[derive(Debug)]
 struct Guarded {
     /// `None` once it has gone back to the idle ones.
-    link: Option<Link>,
+    connection: Option<Connection>,
     endpoint: Arc<Endpoint>,
     sent: Sent,
     received: Received,
@@ -64,6 +85,8 @@ struct Guarded {
     /// Whether the connection may carry another request.
     keep: bool,
     is_faulty: bool,
+    /// Whether nothing of an answer has come.
+    is_silent: bool,
 }
 
 /// How far the request has been sent.
@@ -84,24 +107,71 @@ enum Received {
 #[async_trait]
 impl Connect for Connector {
     async fn connect(&self, _address: &SocketAddr) -> Result<Stream> {
-        let idle = self.endpoint.kept.take(self.idle_timeout);
-        self.is_reused.store(idle.is_some(), Ordering::Relaxed);
-        let link = match idle {
-            Some(link) => link,
-            None => Link::connect(self.endpoint.address, self.connect_timeout).await?,
+        let (connection, is_reused) = match &self.encrypted {
+            None => self.connect_plain().await?,
+            Some(peer) => self.connect_encrypted(peer).await?,
         };
+        self.is_reused.store(is_reused, Ordering::Relaxed);
         let guarded = Guarded {
-            link: Some(link),
+            connection: Some(connection),
             endpoint: Arc::clone(&self.endpoint),
             sent: Sent::Head(BytesMut::new()),
             received: Received::Head(BytesMut::new()),
             to_head: false,
             keep: true,
             is_faulty: false,
+            is_silent: true,
         };
         Ok(VirtualSocketStream::new(Box::new(guarded)).into())
     }
 }
+
+impl Connector {
+    async fn connect_plain(&self) -> Result<(Connection, bool)> {
+        let idle = self.endpoint.kept.take(self.idle_timeout);
+        let is_reused = idle.is_some();
+        let link = match idle {
+            Some(link) => link,
+            None => Link::connect(self.endpoint.address, self.connect_timeout).await?,
+        };
+        Ok((Connection::Plain(link), is_reused))
+    }
+
+    async fn connect_encrypted(&self, peer: &HttpPeer) -> Result<(Connection, bool)> {
+        let idle = self.endpoint.encrypted.take(self.idle_timeout);
+        let is_reused = idle.is_some();
+        let encrypted = match idle {
+            Some(encrypted) => encrypted,
+            None => Encrypted(TRANSPORT.new_stream(peer).await?),
+        };
+        Ok((Connection::Encrypted(encrypted), is_reused))
+    }
+}
+
+impl Idle for Encrypted {
+    fn rest(&mut self) -> bool {
+        self.is_quiet()
+    }
+
+    fn is_quiet(&mut self) -> bool {
+        let mut space = [0; 1];
+        tokio::task::unconstrained(self.0.read(&mut space)).now_or_never().is_none()
+    }
+}
+
+impl Connection {
+    fn stream(&mut self) -> Pin<&mut dyn Duplex> {
+        match self {
+            Self::Plain(link) => link.stream(),
+            Self::Encrypted(encrypted) => Pin::new(&mut encrypted.0),
+        }
+    }
+}
+
+/// Both directions of a connection.
+trait Duplex: AsyncRead + AsyncWrite + Unpin {}
+
+impl<D: AsyncRead + AsyncWrite + Unpin> Duplex for D {}
 
 // === impl Guarded ===
 
@@ -182,9 +252,13 @@ impl Guarded {
         let is_over = matches!((&self.sent, &self.received), (Sent::Body(Framing::Done), Received::Ended));
         if is_over
             && self.keep
-            && let Some(link) = self.link.take()
+            && let Some(connection) = self.connection.take()
         {
-            self.endpoint.kept.keep(link, Instant::now());
+            let now = Instant::now();
+            match connection {
+                Connection::Plain(link) => self.endpoint.kept.keep(link, now),
+                Connection::Encrypted(encrypted) => self.endpoint.encrypted.keep(encrypted, now),
+            }
         }
     }
 }
@@ -215,9 +289,16 @@ impl AsyncRead for Guarded {
         if this.is_faulty {
             return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
         }
-        let Some(link) = &mut this.link else { return Poll::Ready(Ok(())) };
+        let Some(connection) = &mut this.connection else { return Poll::Ready(Ok(())) };
         let before = buf.filled().len();
-        ready!(link.stream().poll_read(cx, buf))?;
+        match ready!(connection.stream().poll_read(cx, buf)) {
+            // TLS that was closed while it was idle: no answer has been cut.
+            Err(error) if this.is_silent && error.kind() == io::ErrorKind::UnexpectedEof => {
+                return Poll::Ready(Ok(()));
+            }
+            read => read?,
+        }
+        this.is_silent &= buf.filled().len() == before;
         if let Err(good) = this.follow_answer(&buf.filled()[before..]) {
             this.is_faulty = true;
             if good == 0 {
@@ -233,25 +314,25 @@ impl AsyncRead for Guarded {
 impl AsyncWrite for Guarded {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
         let this = &mut *self;
-        let Some(link) = &mut this.link else {
+        let Some(connection) = &mut this.connection else {
             return Poll::Ready(Err(io::ErrorKind::NotConnected.into()));
         };
-        let written = ready!(link.stream().poll_write(cx, data))?;
+        let written = ready!(connection.stream().poll_write(cx, data))?;
         this.follow_request(&data[..written]);
         this.give_back();
         Poll::Ready(Ok(written))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.link {
-            Some(link) => link.stream().poll_flush(cx),
+        match &mut self.connection {
+            Some(connection) => connection.stream().poll_flush(cx),
             None => Poll::Ready(Ok(())),
         }
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.link {
-            Some(link) => link.stream().poll_shutdown(cx),
+        match &mut self.connection {
+            Some(connection) => connection.stream().poll_shutdown(cx),
             None => Poll::Ready(Ok(())),
         }
     }

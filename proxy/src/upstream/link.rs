@@ -42,8 +42,17 @@ pub(crate) struct Link {
 }
 
 /// Connections to one address that wait, each since when: the last one first, so that those which are not needed age.
-#[derive(Debug, Default)]
-pub(crate) struct Kept(Mutex<Vec<(Link, Instant)>>);
+#[derive(Debug)]
+pub(crate) struct Kept<C>(Mutex<Vec<(C, Instant)>>);
+
+/// A connection that may wait for its next request.
+pub(crate) trait Idle {
+    /// Makes it ready to wait. Returns whether it may: nothing has come that no request asked for.
+    fn rest(&mut self) -> bool;
+
+    /// Whether nothing has come while it waited, the end included.
+    fn is_quiet(&mut self) -> bool;
+}
 
 // === impl Link ===
 
@@ -147,10 +156,18 @@ impl Link {
         }
         error
     }
+}
 
-    /// Whether nothing has come that nobody asked for, the end included. The kernel is asked: what the runtime knows is
-    /// as old as its last look.
-    fn is_quiet(&self) -> bool {
+impl Idle for Link {
+    fn rest(&mut self) -> bool {
+        if std::mem::take(&mut self.is_grown) && self.inbound.is_empty() {
+            self.inbound = BytesMut::new();
+        }
+        self.inbound.is_empty()
+    }
+
+    /// The kernel is asked: what the runtime knows is as old as its last look.
+    fn is_quiet(&mut self) -> bool {
         let mut space = [0; 1];
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         self.inbound.is_empty()
@@ -182,43 +199,44 @@ fn cut() -> Box<Error> {
 
 // === impl Kept ===
 
-impl Kept {
+impl<C> Default for Kept<C> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<C: Idle> Kept<C> {
     /// A connection that can carry a request now.
-    pub(crate) fn take(&self, idle: Duration) -> Option<Link> {
+    pub(crate) fn take(&self, idle: Duration) -> Option<C> {
         loop {
-            let (link, since) = self.lock().pop()?;
-            if since.elapsed() < idle && link.is_quiet() {
-                return Some(link);
+            let (mut connection, since) = self.lock().pop()?;
+            if since.elapsed() < idle && connection.is_quiet() {
+                return Some(connection);
             }
         }
     }
 
     /// Keeps a connection whose answer had been read whole `now`.
-    pub(crate) fn keep(&self, mut link: Link, now: Instant) {
-        if !link.inbound.is_empty() {
+    pub(crate) fn keep(&self, mut connection: C, now: Instant) {
+        if !connection.rest() {
             return;
-        }
-        if std::mem::take(&mut link.is_grown) {
-            link.inbound = BytesMut::new();
         }
         let mut kept = self.lock();
         if kept.len() < MOST_KEPT {
-            kept.push((link, now));
+            kept.push((connection, now));
         }
     }
 
     /// Closes those that have waited for too long, and those that their origin has closed.
     pub(crate) fn sweep(&self, idle: Duration) {
-        let (kept, gone): (Vec<_>, Vec<_>) = std::mem::take(&mut *self.lock())
-            .into_iter()
-            .partition(|(link, since)| since.elapsed() < idle && link.is_quiet());
+        let mut kept = std::mem::take(&mut *self.lock());
+        kept.retain_mut(|(connection, since)| since.elapsed() < idle && connection.is_quiet());
         let mut now = self.lock();
         let newer = std::mem::replace(&mut *now, kept);
         now.extend(newer);
-        drop((now, gone));
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<(Link, Instant)>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<(C, Instant)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
