@@ -20,7 +20,7 @@ const MOST_BODY_BYTES: usize = 64 << 10;
 /// When the doctor looks at the surroundings after a start.
 const EXAMINE_AFTER: Duration = Duration::from_secs(5);
 /// How often the stores are looked at.
-const PROBE_EVERY: Duration = Duration::from_secs(5);
+const PROBE_EVERY: Duration = Duration::from_secs(2);
 
 /// The sockets that the process listens on; whoever calls owns them.
 #[derive(Debug)]
@@ -90,6 +90,7 @@ impl App {
                 tracing::error!(%error, "a background task ended badly");
             }
         }
+        auth.store.close().await;
     }
 }
 
@@ -112,15 +113,19 @@ async fn warn_of_faults(doctor: Doctor, auth: Arc<Auth>) {
     }
 }
 
-/// Ready from the start until the stop. Neither store is part of it: while one is away, what needs it says 503, and
-/// taking every replica out would stop sign-in as well.
+/// Ready while the database takes writes, until the stop. The cache is not part of it: what needs it while it is away
+/// says 503, and taking every replica out would stop everything else as well.
 async fn probe(auth: &Auth, health: &Health, shutdown: &Shutdown) {
-    let service = health.check("service");
+    let (service, store) = (health.check("service"), health.check("database"));
     service.set_ok();
     while !shutdown.has_begun() {
-        let (database, cache) = tokio::join!(auth.store.ping(), auth.cache.ping());
+        let (database, cache) = tokio::join!(auth.store.takes_writes(), auth.cache.ping());
         auth.metrics.database_up.set(i64::from(database.is_ok()));
         auth.metrics.cache_up.set(i64::from(cache.is_ok()));
+        match database {
+            Ok(()) => store.set_ok(),
+            Err(exit) => store.set_failed(exit.message()),
+        }
         tokio::select! {
             () = shutdown.begun() => {}
             () = tokio::time::sleep(PROBE_EVERY) => {}

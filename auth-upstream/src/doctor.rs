@@ -231,11 +231,11 @@ fn social_trust(auth: &Auth) -> Vec<Finding> {
 }
 
 async fn stores(auth: &Auth) -> [Finding; 2] {
-    let database = auth.store.ping().await;
+    let database = auth.store.takes_writes().await;
+    let database = database.map(|()| "takes writes".to_owned()).map_err(|exit| exit.message().to_owned());
     let cache = auth.cache.ping().await;
-    let answer =
-        |is_there: bool| if is_there { Ok("answers".to_owned()) } else { Err("does not answer".to_owned()) };
-    [Finding::new("database", answer(database.is_ok())), Finding::new("cache", answer(cache.is_ok()))]
+    let cache = cache.map(|()| "answers".to_owned()).map_err(|_| "does not answer".to_owned());
+    [Finding::new("database", database), Finding::new("cache", cache)]
 }
 
 /// Signs in somebody who cannot exist: a client that is set up right says no as it does to anybody.

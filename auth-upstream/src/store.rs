@@ -24,7 +24,7 @@ const INSERT_PENDING: &str = "INSERT INTO auth_pending_registrations (id, email,
      VALUES ($1, $2, $3, $4, 0) ON CONFLICT (id) DO NOTHING";
 const NAME_PENDING: &str = "UPDATE auth_pending_registrations SET subject = $2 WHERE id = $1";
 const DELETE_PENDING: &str = "DELETE FROM auth_pending_registrations WHERE id = $1";
-const DELETE_PENDING_OF: &str = "DELETE FROM auth_pending_registrations WHERE email = $1";
+const DELETE_PENDING_OF: &str = "DELETE FROM auth_pending_registrations WHERE lower(email) = lower($1)";
 const POSTPONE_PENDING: &str =
     "UPDATE auth_pending_registrations SET due_at = $2, attempts = attempts + 1 WHERE id = $1";
 const DUE_PENDING: &str = "SELECT id, email, subject, began_at, attempts FROM auth_pending_registrations \
@@ -147,9 +147,14 @@ impl Store {
         Ok(Self { database })
     }
 
-    /// Whether the database answers.
-    pub(crate) async fn ping(&self) -> Result<(), StoreError> {
-        Ok(self.database.ping().await?)
+    /// Whether the database takes a write, on tables that this binary works on.
+    pub(crate) async fn takes_writes(&self) -> Result<(), postern_common::exit::Exit> {
+        self.database.still_fits(&MIGRATIONS).await
+    }
+
+    /// Closes what is idle.
+    pub(crate) async fn close(&self) {
+        self.database.close().await;
     }
 
     /// The key of this name; `fresh` becomes it if there is none. Every replica gets the same one.

@@ -16,20 +16,30 @@ pub mod testing;
 
 use std::time::Duration;
 
-use sqlx::PgPool;
-
 pub use self::migrations::Migrations;
-pub use self::postgres::is_usable;
+pub use self::postgres::{PooledConnection, PostgresPool, PostgresTransaction};
 pub use self::sqlite::Sqlite;
 use crate::exit::Exit;
+
+/// How long a readiness check may take.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// An open store. A service matches on it where its SQL begins.
 #[derive(Clone, Debug)]
 pub enum Database {
     /// A pool of connections to PostgreSQL.
-    Postgres(PgPool),
+    Postgres(PostgresPool),
     /// One SQLite file: a writer and some readers.
     Sqlite(Sqlite),
+}
+
+/// Whether a store can be spoken to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Contact {
+    /// It answers.
+    Made,
+    /// It is away, full or starting, for this reason: the same attempt can succeed later.
+    Away(String),
 }
 
 /// How a store is opened.
@@ -43,6 +53,9 @@ pub struct Options {
     pub readers: u32,
     /// How long one waits for a connection before the request is refused as unavailable. Default 2 s.
     pub acquire_timeout: Duration,
+    /// How long a statement of PostgreSQL may take once it has a connection, before its connection is closed and the
+    /// request refused as unavailable. Default 2 s.
+    pub deadline: Duration,
     /// Prepared statements kept per connection. Default 256: more than any service has.
     pub statement_cache: usize,
 }
@@ -58,6 +71,7 @@ impl Options {
             max_connections: 10,
             readers: 4,
             acquire_timeout: Duration::from_secs(2),
+            deadline: Duration::from_secs(2),
             statement_cache: 256,
         }
     }
@@ -82,6 +96,14 @@ impl Database {
         }
     }
 
+    /// Speaks to the store once, without opening it. A file is always there.
+    ///
+    /// # Errors
+    /// Status 64 if the URL names no store that we know; 69 if the store turns us down.
+    pub async fn contact(url: &str, options: &Options) -> Result<Contact, Exit> {
+        if url.starts_with("postgres") { postgres::contact(url, options).await } else { Ok(Contact::Made) }
+    }
+
     /// Brings the service's tables to the version that this binary knows; newer ones are left as they are. Safe to call
     /// from any number of processes at once.
     ///
@@ -91,19 +113,28 @@ impl Database {
         migrations::run(self, migrations).await
     }
 
-    /// For readiness checks, in one round trip: the store answers, and the tables, which a newer binary may have brought
-    /// forward meanwhile, are still ones that this binary works on.
+    /// For readiness checks: the store takes a write, and the tables, which a newer binary may have brought forward
+    /// meanwhile, are still ones that this binary works on.
     ///
     /// # Errors
-    /// Status 69: no answer within two seconds, or the tables need a newer binary.
+    /// Status 75: no write within two seconds; 69: the tables need a newer binary.
     pub async fn still_fits(&self, migrations: &Migrations) -> Result<(), Exit> {
-        match tokio::time::timeout(Duration::from_secs(2), migrations::still_fit(self, migrations)).await {
-            Ok(Ok(judged)) => judged,
-            Ok(Err(_)) | Err(_) => Err(Exit::unavailable("the database does not answer").for_now()),
-        }
+        let cause = match tokio::time::timeout(PROBE_TIMEOUT, migrations::still_fit(self, migrations)).await {
+            Ok(Ok(judged)) => return judged,
+            Ok(Err(error)) => postgres::one_line(&error),
+            Err(_) => format!("no answer within {} s", PROBE_TIMEOUT.as_secs()),
+        };
+        Err(Exit::unavailable(format!("the database takes no writes: {cause}")).for_now())
     }
 
-    /// One round trip, for readiness checks.
+    /// Whether the URL leaves it open whether data travels encrypted, to a server that is not on this host: a PostgreSQL
+    /// URL without `sslmode`, which is `prefer` then, and goes on unencrypted where the server offers no TLS.
+    #[must_use]
+    pub fn may_be_plaintext_over_a_network(url: &str) -> bool {
+        url.starts_with("postgres") && postgres::may_be_plaintext_over_a_network(url)
+    }
+
+    /// One round trip: whether the store answers.
     ///
     /// # Errors
     /// The driver's, or a pool timeout if the store does not answer within two seconds.
@@ -114,7 +145,7 @@ impl Database {
                 Self::Sqlite(sqlite) => sqlx::query("SELECT 1").execute(&sqlite.readers).await.map(drop),
             }
         };
-        tokio::time::timeout(Duration::from_secs(2), answer).await.unwrap_or(Err(sqlx::Error::PoolTimedOut))
+        tokio::time::timeout(PROBE_TIMEOUT, answer).await.unwrap_or(Err(sqlx::Error::PoolTimedOut))
     }
 
     /// Closes every connection; SQLite writes its log back into the file.
@@ -132,7 +163,7 @@ impl Database {
     #[must_use]
     pub fn label(&self) -> String {
         match self {
-            Self::Postgres(pool) => label::postgres(&pool.connect_options()),
+            Self::Postgres(pool) => pool.label(),
             Self::Sqlite(sqlite) => label::sqlite(&sqlite.writer.connect_options()),
         }
     }
@@ -142,7 +173,8 @@ impl Database {
 /// the statement is wrong (500).
 ///
 /// PostgreSQL classes: 08 connection, 53 resources, 57P operator intervention, 25006 read-only after a
-/// failover, 40001 and 40P01 serialisation and deadlock, 55P03 lock not available. SQLite: busy, locked, I/O,
+/// failover, 40001 and 40P01 serialisation and deadlock, 55P03 lock not available, 57014 a statement that took longer than
+/// the server lets it, which under load is no fault of the statement. SQLite: busy, locked, I/O,
 /// full, cannot open.
 #[must_use]
 pub fn is_unavailable(error: &sqlx::Error) -> bool {
@@ -153,7 +185,7 @@ pub fn is_unavailable(error: &sqlx::Error) -> bool {
             matches!(code.parse::<u32>().unwrap_or(0) & 0xff, 5 | 6 | 8 | 10 | 13 | 14)
         } else {
             ["08", "53", "57P"].iter().any(|class| code.starts_with(class))
-                || matches!(&*code, "25006" | "40001" | "40P01" | "55P03")
+                || matches!(&*code, "25006" | "40001" | "40P01" | "55P03" | "57014")
         };
     }
     matches!(

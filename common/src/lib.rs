@@ -19,6 +19,7 @@ pub mod seal;
 pub mod secret;
 pub mod service;
 pub mod shutdown;
+pub mod start;
 pub mod supervisor;
 pub mod testing;
 pub mod token;

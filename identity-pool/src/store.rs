@@ -55,10 +55,13 @@ macro_rules! transaction {
     ($store:expr, $transaction:ident => $body:expr) => {
         match &$store.database {
             postern_common::database::Database::Postgres(pool) => {
-                let mut $transaction = pool.begin().await?;
-                let value = $body;
-                $transaction.commit().await?;
-                value
+                let work = async {
+                    let mut $transaction = pool.begin().await?;
+                    let value = $body;
+                    $transaction.commit().await?;
+                    Ok::<_, sqlx::Error>(value)
+                };
+                pool.within_deadline(work).await?
             }
             postern_common::database::Database::Sqlite(sqlite) => {
                 let mut $transaction = sqlite.begin().await?;

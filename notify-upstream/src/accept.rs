@@ -20,6 +20,9 @@ pub const KEY_LIFE: Duration = Duration::from_secs(24 * 3600);
 pub(crate) const BATCH: usize = 512;
 /// Most requests that wait for a commit; beyond that the answer is 503.
 pub(crate) const BACKLOG: usize = 8192;
+/// How long a request waits for its commit; then the answer is 503, and whether it was committed is found by its
+/// idempotency key.
+pub(crate) const COMMIT_TIMEOUT: Duration = Duration::from_millis(2_500);
 
 /// The door: hands requests to the writer.
 #[derive(Clone, Debug)]
@@ -85,7 +88,7 @@ impl Door {
     /// Accepts a notification: returns after the commit. The memory that its body has reserved is released then.
     ///
     /// # Errors
-    /// 409 when the key was used with another body; 503 when the store is away or too many wait.
+    /// 409 when the key was used with another body; 503 when the store is away, does not answer in time, or too many wait.
     pub async fn accept(
         &self,
         principal: &Principal,
@@ -100,7 +103,10 @@ impl Door {
         let caller = Caller { reply, since: Instant::now(), _permit: permit };
         let submission = Submission { record, send_at, key, caller };
         self.queue.try_send(submission).map_err(|_| Problem::new(Code::Unavailable).retry_after(1))?;
-        answer.await.unwrap_or_else(|_| Err(Code::Unavailable.into()))
+        match tokio::time::timeout(COMMIT_TIMEOUT, answer).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_)) | Err(_) => Err(Problem::new(Code::Unavailable).retry_after(1)),
+        }
     }
 }
 
@@ -140,7 +146,11 @@ impl Writer {
         if self.queue.recv_many(&mut batch, BATCH).await == 0 {
             return false;
         }
-        self.clerk.write(batch).await;
+        // While the store is away, what was answered with 503 is not written afterwards.
+        batch.retain(|submission| submission.caller.since.elapsed() < COMMIT_TIMEOUT);
+        if !batch.is_empty() {
+            self.clerk.write(batch).await;
+        }
         true
     }
 }

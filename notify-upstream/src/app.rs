@@ -62,9 +62,9 @@ pub struct App {
     opened: Database,
 }
 
-/// How long a stop takes at most: the longest call, and [`LAST_WRITES`] before and after it. Whoever stops the process
+/// How long a stop takes at most: the longest call, and [`LAST_WRITES`] before and twice after it. Whoever stops the process
 /// by force waits longer.
-pub const LONGEST_STOP: Duration = Duration::from_secs(LONGEST_CALL.as_secs() + 2 * LAST_WRITES.as_secs());
+pub const LONGEST_STOP: Duration = Duration::from_secs(LONGEST_CALL.as_secs() + 3 * LAST_WRITES.as_secs());
 
 /// How long a stop waits for what was submitted to be written and the last claims to be heard of, and again for the last
 /// results to be written.
@@ -205,6 +205,7 @@ impl App {
         }
         let mover = Mover { store: store.clone(), clock: clock.clone(), board };
         background.spawn(mover.run(self.stop_delivery.clone()));
+        let closing = store.clone();
         let keeper = Housekeeper {
             store,
             clock,
@@ -239,8 +240,19 @@ impl App {
         Delivery { workers: Arc::clone(&workers), claiming, writer, runner, finisher, voice }.end().await;
         late.begin();
         background.shutdown().await;
+        sign_off(&workers, &closing, &self.opened).await;
+    }
+}
+
+/// Ends the lease and closes the connections. A store that is silent is not waited for: the lease ends by itself.
+async fn sign_off(workers: &Workers, store: &Store, opened: &Database) {
+    let leaving = async {
         workers.leave().await;
-        self.opened.close().await;
+        store.close().await;
+        opened.close().await;
+    };
+    if tokio::time::timeout(LAST_WRITES, leaving).await.is_err() {
+        tracing::warn!("stopped without signing off from the database");
     }
 }
 

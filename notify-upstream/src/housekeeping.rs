@@ -9,6 +9,7 @@ use postern_common::admin::Check;
 use postern_common::clock::Timestamp;
 use postern_common::database::Database;
 use postern_common::{Clock, Shutdown};
+use tokio::time::Interval;
 
 use crate::accept::KEY_LIFE;
 use crate::dispatch::{Board, Workers};
@@ -153,23 +154,31 @@ impl Mover {
 // === impl Housekeeper ===
 
 impl Housekeeper {
-    /// Keeps house until the stop.
+    /// Looks after the store until the stop. What a round of housekeeping takes does not delay what readiness says.
     pub async fn run(self, shutdown: Shutdown) {
-        let mut tick = tokio::time::interval(Duration::from_secs(2));
-        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        for round in 0_u64.. {
-            tokio::select! {
-                () = shutdown.begun() => return,
-                _ = tick.tick() => {}
-            }
+        tokio::join!(self.watch(&shutdown), self.keep(&shutdown));
+    }
+
+    async fn watch(&self, shutdown: &Shutdown) {
+        let mut tick = every_round();
+        while runs(&mut tick, shutdown).await {
             self.look().await;
+        }
+    }
+
+    async fn keep(&self, shutdown: &Shutdown) {
+        let mut tick = every_round();
+        for round in 0_u64.. {
+            if !runs(&mut tick, shutdown).await {
+                return;
+            }
             if let Err(error) = self.step(round).await {
-                tracing::warn!(%error, "cannot keep house");
+                tracing::warn!(%error, "housekeeping failed");
             }
         }
     }
 
-    /// Whether the store is there, and one that this binary works on: while it is not, nothing is claimed.
+    /// Whether the store takes writes, and is one that this binary works on: while it is not, nothing is claimed.
     pub async fn look(&self) {
         match self.opened.still_fits(&MIGRATIONS).await {
             Ok(()) => {
@@ -207,6 +216,20 @@ impl Housekeeper {
             self.workers.forget_the_dead().await?;
         }
         Ok(())
+    }
+}
+
+fn every_round() -> Interval {
+    let mut tick = tokio::time::interval(Duration::from_secs(2));
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    tick
+}
+
+/// Waits for the next round; `false` at the stop.
+async fn runs(tick: &mut Interval, shutdown: &Shutdown) -> bool {
+    tokio::select! {
+        () = shutdown.begun() => false,
+        _ = tick.tick() => true,
     }
 }
 

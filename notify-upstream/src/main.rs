@@ -9,6 +9,7 @@ use clap::Parser;
 use postern_common::config::{Env, load};
 use postern_common::exit::Exit;
 use postern_common::http::bind;
+use postern_common::start::until_database;
 use postern_common::supervisor::Supervisor;
 use postern_common::{Clock, Shutdown, log};
 use postern_notify::{App, Config, Listeners};
@@ -54,8 +55,13 @@ async fn serve(config: &Path) -> Result<(), Exit> {
     let (public, admin) = (bind(config.listen).await?, bind(config.admin).await?);
     let shutdown = Shutdown::on_signals()
         .map_err(|error| Exit::unavailable(format!("cannot install signal handlers: {error}")))?;
+    let supervisor = Supervisor::of(&env);
+    let sockets = (&public, &admin);
+    if !until_database(&config.database, "postern-notify", sockets, supervisor.as_ref(), &shutdown).await? {
+        return Ok(());
+    }
     let app = Box::pin(App::build(config, Clock::system())).await?;
-    if let Some(supervisor) = Supervisor::of(&env) {
+    if let Some(supervisor) = supervisor {
         tokio::spawn(supervisor.follow(app.health(), shutdown.clone()));
     }
     Box::pin(app.run(Listeners { public, admin: Some(admin) }, shutdown)).await;

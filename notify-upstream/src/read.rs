@@ -4,6 +4,7 @@ mod recent;
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use postern_common::{Code, Problem};
 use tokio::sync::{mpsc, oneshot};
@@ -19,6 +20,8 @@ const BATCH: usize = 200;
 const BACKLOG: usize = 8192;
 /// Reads at once: one more than one keeps the store busy while an answer is unpacked.
 const READS: usize = 2;
+/// How long a question waits for its answer; then it is 503.
+const READ_TIMEOUT: Duration = Duration::from_millis(2_500);
 
 /// Asks.
 #[derive(Clone, Debug)]
@@ -65,7 +68,10 @@ impl Reader {
         let (reply, answer) = oneshot::channel();
         let question = Question { id, reply };
         self.queue.try_send(question).map_err(|_| Problem::new(Code::Unavailable).retry_after(1))?;
-        answer.await.unwrap_or_else(|_| Err(Code::Unavailable.into()))
+        match tokio::time::timeout(READ_TIMEOUT, answer).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_)) | Err(_) => Err(Problem::new(Code::Unavailable).retry_after(1)),
+        }
     }
 }
 

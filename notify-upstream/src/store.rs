@@ -64,10 +64,7 @@ pub enum StoreError {
 
 impl From<sqlx::Error> for StoreError {
     fn from(error: sqlx::Error) -> Self {
-        // 57014: the statement took longer than it may; under load that is no fault of the statement.
-        let too_slow =
-            error.as_database_error().and_then(|error| error.code()).is_some_and(|code| code == "57014");
-        if too_slow || is_unavailable(&error) { Self::Unavailable(error) } else { Self::Refused(error) }
+        if is_unavailable(&error) { Self::Unavailable(error) } else { Self::Refused(error) }
     }
 }
 
@@ -171,6 +168,14 @@ impl Store {
             Database::Postgres(pool) => Self::Postgres(Postgres::new(pool.clone(), connections)),
             Database::Sqlite(sqlite) => Self::Sqlite(Sqlite::new(sqlite.clone())),
         })
+    }
+
+    /// Closes the connections that are the store's own; waits for none that is in use.
+    pub async fn close(&self) {
+        match self {
+            Self::Postgres(store) => store.close().await,
+            Self::Sqlite(_) => {}
+        }
     }
 
     /// Whether several processes may work on it.

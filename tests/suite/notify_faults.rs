@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use postern_common::database::testing::postgres;
+use postern_common::database::Database;
+use postern_common::database::testing::{Relay, postgres};
+use sqlx::{AssertSqlSafe, Executor};
 
 use crate::notify_kills::RESCUE;
 use crate::notify_postgres::OwnPostgres;
@@ -51,6 +53,93 @@ async fn without_its_database_nothing_is_accepted_and_the_client_is_told_when_to
     stage.settled(&replica, &id, "SENT").await;
     assert_eq!(replica.running.stop("TERM").await.status, Some(0));
     database.stop().await;
+}
+
+/// A machine may be busy; without a deadline it is a quarter of an hour.
+const ANSWERED: Duration = Duration::from_secs(10);
+
+#[tokio::test]
+async fn a_silent_database_is_503_and_not_ready_until_it_is_back() {
+    let database = postgres().await;
+    let (relay, url) = Relay::start(&database.url).await;
+    let stage = Stage::over(&url, SETTINGS).await;
+    let replica = stage.replica().await;
+    let id = stage.try_post(&replica.url, "k0", "Ada", "NORMAL").await.expect("accepted");
+    stage.settled(&replica, &id, "SENT").await;
+    relay.fall_silent();
+    for number in 0..3 {
+        let asked = Instant::now();
+        let answer = stage.post(&replica.url, &format!("s{number}"), "Ada", "NORMAL").await;
+        let answer = answer.expect("it answers");
+        postern_tests::note(&format!("silent database: 503 after {} ms", asked.elapsed().as_millis()));
+        assert_eq!(answer.status(), 503);
+        assert!(asked.elapsed() < ANSWERED, "{:?}", asked.elapsed());
+    }
+    assert!(stage.not_ready(&replica).await.contains("database"));
+    relay.recover();
+    // The same keys: what was committed although its caller was told otherwise is found, and nothing is sent twice.
+    for key in ["s0", "s1", "s2"] {
+        let accepted = tokio::time::timeout(PATIENCE, async {
+            loop {
+                if let Some(id) = stage.try_post(&replica.url, key, "Ada", "NORMAL").await {
+                    return id;
+                }
+            }
+        });
+        let id = accepted.await.expect("it is accepted again, without a restart");
+        stage.settled(&replica, &id, "SENT").await;
+    }
+    assert_eq!(stage.provider.calls().len(), 4);
+    assert_eq!(replica.running.stop("TERM").await.status, Some(0));
+}
+
+#[tokio::test]
+async fn a_stop_does_not_wait_for_a_silent_database() {
+    let database = postgres().await;
+    let (relay, url) = Relay::start(&database.url).await;
+    let stage = Stage::over(&url, SETTINGS).await;
+    let replica = stage.replica().await;
+    let id = stage.try_post(&replica.url, "k0", "Ada", "NORMAL").await.expect("accepted");
+    stage.settled(&replica, &id, "SENT").await;
+    relay.fall_silent();
+    assert_eq!(stage.post(&replica.url, "k1", "Ada", "NORMAL").await.expect("it answers").status(), 503);
+    let stopped = Instant::now();
+    assert_eq!(replica.running.stop("TERM").await.status, Some(0));
+    assert!(stopped.elapsed() < Duration::from_secs(40), "{:?}", stopped.elapsed());
+}
+
+#[tokio::test]
+async fn a_demoted_database_is_503_and_not_ready_until_another_takes_writes() {
+    let database = postgres().await;
+    let stage = Stage::over(&database.url, SETTINGS).await;
+    let replica = stage.replica().await;
+    let id = stage.try_post(&replica.url, "k0", "Ada", "NORMAL").await.expect("accepted");
+    stage.settled(&replica, &id, "SENT").await;
+    let name = database.url.rsplit_once('/').expect("a path").1;
+    let Database::Postgres(pool) = &database.database else { panic!("PostgreSQL") };
+    let set = async |value: &str| {
+        // Sessions from before keep what they began with: the replica's are ended, as a fail-over does.
+        let set = format!("ALTER DATABASE {name} SET default_transaction_read_only = {value}");
+        pool.execute(AssertSqlSafe(set)).await.expect("set");
+        let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+            WHERE datname = current_database() AND pid <> pg_backend_pid()";
+        pool.execute(end).await.expect("ended");
+    };
+    set("on").await;
+    assert!(stage.not_ready(&replica).await.contains("takes no writes"));
+    assert_eq!(stage.post(&replica.url, "k1", "Ada", "NORMAL").await.expect("it answers").status(), 503);
+    // The old server's sessions are not ended: the replica finds out by itself that they are useless.
+    let set = format!("ALTER DATABASE {name} RESET default_transaction_read_only");
+    pool.execute(AssertSqlSafe(set)).await.expect("reset");
+    let accepted = tokio::time::timeout(PATIENCE, async {
+        loop {
+            if let Some(id) = stage.try_post(&replica.url, "k1", "Ada", "NORMAL").await {
+                return id;
+            }
+        }
+    });
+    stage.settled(&replica, &accepted.await.expect("accepted without a restart"), "SENT").await;
+    assert_eq!(replica.running.stop("TERM").await.status, Some(0));
 }
 
 #[tokio::test]

@@ -1,11 +1,16 @@
 //! How the programs begin and end: what is wrong with a config is told all at once, what is away in one line.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
+use postern_common::database::testing::{Relay, postgres, required};
 use postern_tests::config_file::conf;
+use postern_tests::ports;
 use postern_tests::program::{Ended, Program};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
+
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A program with a config file of its own, and variables that satisfy it.
 struct Case {
@@ -25,6 +30,10 @@ impl Case {
     }
 
     async fn run(&self, config: &str) -> Ended {
+        self.program(config).run().await
+    }
+
+    fn program(&self, config: &str) -> Program {
         std::fs::write(self.config(), config).expect("the folder can be written");
         let program = Program::of_workspace(self.program, self.folder.path());
         let identity = [
@@ -36,7 +45,7 @@ impl Case {
             ("IDP_SERVICE_ACCOUNT_PASSWORD", "test"),
         ];
         let program = identity.into_iter().fold(program, |program, (name, value)| program.env(name, value));
-        program.arg("--config").arg("test.toml").run().await
+        program.arg("--config").arg("test.toml")
     }
 
     /// The config is refused with exactly these mistakes: line and key.
@@ -125,16 +134,82 @@ async fn a_port_that_is_taken_is_one_line() {
 }
 
 #[tokio::test]
-async fn a_database_that_is_away_is_one_line_without_its_password() {
+async fn a_database_that_turns_us_down_is_one_line_without_its_password() {
+    let mut url = url::Url::parse(&required("POSTERN_TEST_POSTGRES")).expect("a URL");
+    url.set_path("nowhere");
+    url.set_password(Some("sesame")).expect("it has a host");
     for program in ["postern-auth", "postern-notify"] {
-        let stores = "database = \"postgres://ada:sesame@127.0.0.1:1/postern\"\n";
+        let stores = format!("database = \"{url}\"\n");
         let ended = Case::of(program)
             .run(&format!("listen = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\n{stores}"))
             .await;
         let lines = ended.expect(69, 1);
-        assert!(lines[0].contains("127.0.0.1:1"), "{program}: {lines:?}");
+        assert!(lines[0].contains("\"nowhere\" does not exist"), "{program}: {lines:?}");
         assert!(!lines[0].contains("sesame"), "{program}: {lines:?}");
     }
+}
+
+#[tokio::test]
+async fn a_database_that_is_away_is_waited_for() {
+    let database = postgres().await;
+    let (relay, url) = Relay::start(&database.url).await;
+    for program in ["postern-auth", "postern-notify"] {
+        relay.fall_silent();
+        let (case, public, admin) = (Case::of(program), ports::free(1), ports::free(1));
+        let url = url.replace("postern@", "postern:sesame@");
+        let templates =
+            if program == "postern-notify" { "[templates]\nfolder = \"conf/templates\"\n" } else { "" };
+        let config = format!(
+            "listen = \"127.0.0.1:{public}\"\nadmin = \"127.0.0.1:{admin}\"\ndatabase = \"{url}\"\n{templates}"
+        );
+        let running = case.program(&config).start();
+        // Neither server listens before the programs have tried once.
+        let answer = until_answered(&format!("http://127.0.0.1:{admin}/readyz")).await;
+        assert_eq!(answer.status(), 503, "{program}");
+        let reason = answer.text().await.expect("text");
+        assert!(reason.contains("is not available: no answer within"), "{program}: {reason}");
+        let answer = until_answered(&format!("http://127.0.0.1:{public}/notifications")).await;
+        assert_eq!(answer.status(), 503, "{program}");
+        assert!(answer.headers().contains_key("retry-after"), "{program}: {:?}", answer.headers());
+        relay.recover();
+        let served = tokio::time::timeout(PATIENCE, async {
+            while until_answered(&format!("http://127.0.0.1:{public}/notifications/x")).await.status() == 503
+            {
+                tokio::task::yield_now().await;
+            }
+        });
+        served.await.unwrap_or_else(|_| panic!("{program} does not begin: {}", running.log()));
+        assert!(!running.log().contains("sesame"), "{}", running.log());
+        assert_eq!(running.stop("TERM").await.status, Some(0), "{program}");
+    }
+}
+
+#[tokio::test]
+async fn a_stop_ends_the_wait_for_a_database() {
+    for program in ["postern-auth", "postern-notify"] {
+        let admin = ports::free(1);
+        let stores = "database = \"postgres://ada:sesame@127.0.0.1:1/postern\"\n";
+        let case = Case::of(program);
+        let config = format!("listen = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:{admin}\"\n{stores}");
+        let running = case.program(&config).start();
+        until_answered(&format!("http://127.0.0.1:{admin}/readyz")).await;
+        let ended = running.stop("TERM").await;
+        assert_eq!(ended.status, Some(0), "{program}: {}", ended.stderr);
+        assert!(ended.stderr.contains("127.0.0.1:1") && !ended.stderr.contains("sesame"), "{}", ended.stderr);
+    }
+}
+
+/// The first answer of a server that may not listen yet.
+async fn until_answered(url: &str) -> reqwest::Response {
+    let asked = tokio::time::timeout(PATIENCE, async {
+        loop {
+            match reqwest::get(url).await {
+                Ok(answer) => return answer,
+                Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+            }
+        }
+    });
+    asked.await.unwrap_or_else(|_| panic!("no answer from {url}"))
 }
 
 #[tokio::test]

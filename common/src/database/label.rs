@@ -19,11 +19,17 @@ pub(crate) fn without_password(url: &str) -> String {
     }
 }
 
-pub(super) fn postgres(options: &PgConnectOptions) -> String {
-    let place = match options.get_socket() {
+/// Of one server or several, which differ in their places alone.
+pub(super) fn postgres(hosts: &[PgConnectOptions]) -> String {
+    let place = |options: &PgConnectOptions| match options.get_socket() {
         Some(socket) => socket.display().to_string(),
+        None if options.get_host().contains(':') => {
+            format!("[{}]:{}", options.get_host(), options.get_port())
+        }
         None => format!("{}:{}", options.get_host(), options.get_port()),
     };
+    let Some(options) = hosts.first() else { return "postgres://".to_owned() };
+    let place = hosts.iter().map(place).collect::<Vec<_>>().join(",");
     let name = options.get_database().unwrap_or(options.get_username());
     format!("postgres://{}@{place}/{name}", options.get_username())
 }

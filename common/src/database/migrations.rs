@@ -59,18 +59,29 @@ pub(super) async fn run(database: &Database, migrations: &Migrations) -> Result<
     Err(refusal(&label, &what))
 }
 
-/// Whether the tables, which other processes may have brought forward meanwhile, are still ones that this binary works on.
+/// Whether the store takes a write, and the tables, which other processes may have brought forward meanwhile, are still
+/// ones that this binary works on. What is written is the ledger's newest row that this binary knows, as it was.
 pub(super) async fn still_fit(
     database: &Database,
     migrations: &Migrations,
 ) -> Result<Result<(), Exit>, sqlx::Error> {
     let (owner, known) = (migrations.owner, newest(steps(database, migrations)));
-    let newer = AssertSqlSafe(newer_steps(owner));
+    let (write, newer) = (write_probe(owner), newer_steps(owner));
     let newer = match database {
-        Database::Postgres(pool) => sqlx::query_as(newer).bind(known).fetch_all(pool).await?,
-        Database::Sqlite(sqlite) => sqlx::query_as(newer).bind(known).fetch_all(&sqlite.readers).await?,
+        Database::Postgres(pool) => {
+            let sql = AssertSqlSafe(format!("WITH written AS ({write} RETURNING 1) {newer}"));
+            sqlx::query_as(sql).bind(known).fetch_all(pool).await?
+        }
+        Database::Sqlite(sqlite) => {
+            sqlx::query(AssertSqlSafe(write)).bind(known).execute(&sqlite.writer).await?;
+            sqlx::query_as(AssertSqlSafe(newer)).bind(known).fetch_all(&sqlite.readers).await?
+        }
     };
     Ok(judge(&newer, owner, known).map_err(|what| refusal(&database.label(), &what)))
+}
+
+fn write_probe(owner: &str) -> String {
+    format!("UPDATE {owner}_migrations SET execution_time = execution_time WHERE version = $1")
 }
 
 fn steps(database: &Database, migrations: &Migrations) -> &'static [(i64, &'static str)] {

@@ -8,6 +8,8 @@
 //! # }
 //! ```
 
+mod relay;
+
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -15,6 +17,7 @@ use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 use uuid::Uuid;
 
+pub use self::relay::Relay;
 use super::{Database, Options};
 use crate::config::Env;
 

@@ -2,9 +2,11 @@
 //! is a courtesy: a replica that does not hear it finds the rows with its next look.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sqlx::Executor;
 use sqlx::postgres::PgListener;
 use uuid::Uuid;
 
@@ -32,6 +34,10 @@ pub struct Ear {
 const DEBOUNCE: Duration = Duration::from_millis(20);
 /// How long after a failure the next try is made.
 const PAUSE: Duration = Duration::from_secs(2);
+/// How long the connection may be silent before it is asked whether it is alive.
+const QUIET: Duration = Duration::from_secs(5);
+/// How long the answer to that may take.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What one replica tells: the lowest place in each lane where a row was left waiting.
 type News = BTreeMap<i16, Order>;
@@ -109,13 +115,25 @@ impl Ear {
     /// # Errors
     /// The store's.
     pub async fn step(&mut self) -> Result<(), StoreError> {
-        let signal = self.listener.recv().await?;
+        let signal = match tokio::time::timeout(QUIET, self.listener.try_recv()).await {
+            Ok(Ok(Some(signal))) => signal,
+            Ok(Ok(None)) => return Err(sqlx::Error::Io(ErrorKind::ConnectionReset.into()).into()),
+            Ok(Err(error)) => return Err(error.into()),
+            Err(_) => return self.ask().await,
+        };
         // One that cannot be read is of a newer version: the next look finds what it meant.
         let Ok((name, news)) = serde_json::from_str::<(u64, News)>(signal.payload()) else { return Ok(()) };
         let lanes = news.into_iter().filter_map(|(code, order)| Some((Lane::from_code(code)?, order)));
         for (lane, order) in lanes.filter(|_| name != self.name) {
             self.board.desk(lane.channel).note_moved(lane, order);
         }
+        Ok(())
+    }
+
+    /// Whether the connection is alive: one that is silent and one whose server has gone sound the same.
+    async fn ask(&mut self) -> Result<(), StoreError> {
+        let answer = tokio::time::timeout(ANSWER_TIMEOUT, self.listener.execute("SELECT 1")).await;
+        answer.unwrap_or_else(|_| Err(sqlx::Error::Io(ErrorKind::TimedOut.into())))?;
         Ok(())
     }
 }

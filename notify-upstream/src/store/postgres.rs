@@ -10,18 +10,25 @@ mod rows {
 
 use std::time::Duration;
 
-use postern_common::database::is_usable;
-use sqlx::PgPool;
-use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use postern_common::database::PostgresPool;
 
 /// PostgreSQL.
 #[derive(Clone, Debug)]
 pub struct Postgres {
     /// Connections of the queue, with planner settings of their own.
-    queue: PgPool,
+    queue: PostgresPool,
+    /// The same connections for statements that a caller waits for.
+    urgent: PostgresPool,
     /// Connections for everything else.
-    history: PgPool,
+    history: PostgresPool,
+    /// The same connections for statements that go over many rows.
+    slow: PostgresPool,
 }
+
+/// How long a statement of the dispatcher may take: it changes up to some hundred rows.
+const QUEUE_DEADLINE: Duration = Duration::from_secs(5);
+/// How long a statement of housekeeping or of an operator's tool may take.
+const SLOW_DEADLINE: Duration = Duration::from_secs(30);
 
 /// Statistics of a table that is empty one moment and holds a million rows the next mislead the planner either way:
 /// these leave it only the index path. A statement that has not ended by then has lost its caller.
@@ -40,19 +47,17 @@ const QUEUE_SETTINGS: [(&str, &str); 9] = [
 // === impl Postgres ===
 
 impl Postgres {
-    /// Over an open pool, whose address and credentials the queue's own connections take over.
+    /// Over an open pool, whose servers and credentials the queue's own connections take over.
     #[must_use]
-    pub fn new(pool: PgPool, queue_connections: u32) -> Self {
-        let options: PgConnectOptions = (*pool.connect_options()).clone();
-        let queue = PgPoolOptions::new()
-            .max_connections(queue_connections)
-            .acquire_timeout(Duration::from_secs(2))
-            .test_before_acquire(false)
-            // After a restart of the server each dead one would cost a statement, and the identity that it was for.
-            .before_acquire(|connection, meta| {
-                Box::pin(async move { Ok(is_usable(connection, &meta).await) })
-            })
-            .connect_lazy_with(options.options(QUEUE_SETTINGS));
-        Self { queue, history: pool }
+    pub fn new(pool: PostgresPool, queue_connections: u32) -> Self {
+        let queue = pool.separate(queue_connections, &QUEUE_SETTINGS, QUEUE_DEADLINE);
+        let urgent = queue.with_deadline(pool.deadline());
+        let slow = pool.with_deadline(SLOW_DEADLINE);
+        Self { queue, urgent, history: pool, slow }
+    }
+
+    /// Closes the queue's connections; those of the pool are closed by whoever opened it.
+    pub(in crate::store) async fn close(&self) {
+        self.queue.close().await;
     }
 }

@@ -1,8 +1,8 @@
 //! What becomes of a row when the store does not write how its attempt ended.
 
 use futures_util::FutureExt;
-use postern_common::database::Database;
-use sqlx::{Executor, Postgres, Sqlite, Transaction};
+use postern_common::database::{Database, PostgresTransaction};
+use sqlx::{Executor, Sqlite, Transaction};
 
 use super::*;
 use crate::testing::execute;
@@ -139,7 +139,7 @@ async fn a_full_disk_refuses_and_loses_nothing_and_is_forgotten_once_there_is_ro
 
 /// While it lives no result is written.
 enum Held {
-    Postgres(Transaction<'static, Postgres>),
+    Postgres(PostgresTransaction),
     Sqlite(Transaction<'static, Sqlite>),
 }
 

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use postern_common::clock::Timestamp;
+use postern_common::database::PostgresTransaction;
 use sqlx::{AssertSqlSafe, Row};
 
 use super::{Postgres, rows};
@@ -48,19 +49,19 @@ macro_rules! bind_dead {
 impl Postgres {
     pub(in crate::store) async fn existing(&self, creator: &str, key: &str) -> Outcome<Option<Existing>> {
         let sql = "SELECT id, fingerprint, created_at FROM notify_key WHERE creator = $1 AND key = $2";
-        let row = sqlx::query(sql).bind(creator).bind(key).fetch_optional(&self.queue).await?;
+        let row = sqlx::query(sql).bind(creator).bind(key).fetch_optional(&self.urgent).await?;
         row.as_ref().map(rows::existing).transpose()
     }
 
     pub(in crate::store) async fn forget_keys(&self, before: Timestamp) -> Outcome<u64> {
         let sql = "DELETE FROM notify_key WHERE created_at < $1";
-        Ok(sqlx::query(sql).bind(before.0).execute(&self.history).await?.rows_affected())
+        Ok(sqlx::query(sql).bind(before.0).execute(&self.slow).await?.rows_affected())
     }
 
     pub(in crate::store) async fn read(&self, ids: &[NotificationId]) -> Outcome<Vec<Snapshot>> {
         // Records first: they never change, so whatever the second statement sees belongs to one that was found.
         let sql = format!("SELECT r.id, r.send_at, {RECORD} FROM notify_record r WHERE r.id = ANY($1)");
-        let rows = sqlx::query(AssertSqlSafe(sql)).bind(ids).fetch_all(&self.queue).await?;
+        let rows = sqlx::query(AssertSqlSafe(sql)).bind(ids).fetch_all(&self.urgent).await?;
         let mut found = HashMap::with_capacity(rows.len());
         for row in &rows {
             let snapshot = rows::snapshot(row)?;
@@ -69,7 +70,7 @@ impl Postgres {
         if found.is_empty() {
             return Ok(Vec::new());
         }
-        for row in sqlx::query(TRAIL).bind(ids).fetch_all(&self.queue).await? {
+        for row in sqlx::query(TRAIL).bind(ids).fetch_all(&self.urgent).await? {
             if let Some(snapshot) = found.get_mut(&row.try_get::<NotificationId, _>(0)?) {
                 snapshot.trail.push(rows::trail(&row)?);
             }
@@ -139,14 +140,14 @@ impl Postgres {
     pub(in crate::store) async fn forget_workers(&self, dead_before: Timestamp) -> Outcome<u64> {
         let sql = "DELETE FROM notify_worker w WHERE seen_at < $1
             AND NOT EXISTS (SELECT 1 FROM notify_queue q WHERE q.worker = w.id)";
-        Ok(sqlx::query(sql).bind(dead_before.0).execute(&self.history).await?.rows_affected())
+        Ok(sqlx::query(sql).bind(dead_before.0).execute(&self.slow).await?.rows_affected())
     }
 
     /// Makes the partitions of this week and the next, and drops those that lie wholly before `keep_from`. A partition is
     /// built apart and attached: inserts go on meanwhile. Whoever holds a table for long, a dump or a forgotten session, is
     /// not waited for, since all that comes after would wait as well: what is not done now is done the next time.
     pub(in crate::store) async fn keep_house(&self, now: Timestamp, keep_from: Timestamp) -> Outcome<()> {
-        match self.keep_partitions(now, keep_from).await {
+        match self.slow.within_deadline(self.keep_partitions(now, keep_from)).await {
             Err(StoreError::Unavailable(sqlx::Error::Database(error)))
                 if error.code().as_deref() == Some(LOCKED) =>
             {
@@ -157,9 +158,9 @@ impl Postgres {
             outcome => outcome?,
         }
         let floor = NotificationId::floor(keep_from);
-        sqlx::query("DELETE FROM notify_dead WHERE id < $1").bind(floor).execute(&self.history).await?;
+        sqlx::query("DELETE FROM notify_dead WHERE id < $1").bind(floor).execute(&self.slow).await?;
         let sql = "DELETE FROM notify_receipt WHERE received_at < $1";
-        sqlx::query(sql).bind(keep_from.0).execute(&self.history).await?;
+        sqlx::query(sql).bind(keep_from.0).execute(&self.slow).await?;
         self.forget_lifted(keep_from).await
     }
 
@@ -182,8 +183,8 @@ impl Postgres {
     }
 
     /// A transaction that waits for no lock longer than a second.
-    async fn begin_briefly(&self) -> Outcome<sqlx::Transaction<'static, sqlx::Postgres>> {
-        let mut transaction = self.history.begin().await?;
+    async fn begin_briefly(&self) -> Outcome<PostgresTransaction> {
+        let mut transaction = self.slow.begin().await?;
         sqlx::query("SET LOCAL lock_timeout = '1s'").execute(&mut *transaction).await?;
         Ok(transaction)
     }
@@ -194,7 +195,7 @@ impl Postgres {
         let name = format!("{table}_w{number}");
         let is_there = "SELECT to_regclass($1) IS NOT NULL";
         // Looked at without a lock first: whoever holds it and hangs must not keep others from starting.
-        if sqlx::query_scalar(is_there).bind(&name).fetch_one(&self.history).await? {
+        if sqlx::query_scalar(is_there).bind(&name).fetch_one(&self.slow).await? {
             return Ok(());
         }
         let mut transaction = self.begin_briefly().await?;
@@ -215,13 +216,13 @@ impl Postgres {
     async fn partitions(&self, table: &str) -> Outcome<Vec<i64>> {
         let sql = "SELECT c.relname::text FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
             WHERE i.inhparent = to_regclass($1)";
-        let names: Vec<String> = sqlx::query_scalar(sql).bind(table).fetch_all(&self.history).await?;
+        let names: Vec<String> = sqlx::query_scalar(sql).bind(table).fetch_all(&self.slow).await?;
         Ok(names.iter().filter_map(|name| name.rsplit_once("_w")?.1.parse().ok()).collect())
     }
 
     pub(in crate::store) async fn dead_letters(&self, filter: &DeadFilter) -> Outcome<Vec<DeadLetter>> {
         let sql = format!("SELECT id, lane, attempt, at, code FROM notify_dead WHERE {DEAD}");
-        let rows = bind_dead!(sqlx::query(AssertSqlSafe(sql)), filter).fetch_all(&self.history).await?;
+        let rows = bind_dead!(sqlx::query(AssertSqlSafe(sql)), filter).fetch_all(&self.slow).await?;
         rows.iter().map(rows::dead_letter).collect()
     }
 
@@ -240,13 +241,13 @@ impl Postgres {
         );
         let query = bind_dead!(sqlx::query(AssertSqlSafe(sql)), filter);
         let query = query.bind(ResultKind::Replayed.code()).bind(now.0).bind(first);
-        Ok(query.execute(&self.history).await?.rows_affected())
+        Ok(query.execute(&self.slow).await?.rows_affected())
     }
 
     pub(in crate::store) async fn drop_dead(&self, filter: &DeadFilter) -> Outcome<u64> {
         let sql =
             format!("DELETE FROM notify_dead WHERE id = ANY(ARRAY(SELECT id FROM notify_dead WHERE {DEAD}))");
-        Ok(bind_dead!(sqlx::query(AssertSqlSafe(sql)), filter).execute(&self.history).await?.rows_affected())
+        Ok(bind_dead!(sqlx::query(AssertSqlSafe(sql)), filter).execute(&self.slow).await?.rows_affected())
     }
 
     pub(in crate::store) async fn bind_webhook(&self, token: &WebhookToken, now: Timestamp) -> Outcome<bool> {
@@ -262,7 +263,7 @@ impl Postgres {
 
     pub(in crate::store) async fn forget_webhooks(&self, before: Timestamp) -> Outcome<u64> {
         let sql = "DELETE FROM notify_webhook_token WHERE at < $1";
-        Ok(sqlx::query(sql).bind(before.0).execute(&self.history).await?.rows_affected())
+        Ok(sqlx::query(sql).bind(before.0).execute(&self.slow).await?.rows_affected())
     }
 }
 

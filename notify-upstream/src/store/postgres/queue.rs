@@ -174,7 +174,7 @@ impl Postgres {
             .bind(column!(row => row.worker))
             .bind(column!(row => row.key.as_ref().map(|(key, _)| key.as_str())))
             .bind(column!(row => row.key.as_ref().map(|(_, print)| print.as_slice())))
-            .fetch_all(&self.queue)
+            .fetch_all(&self.urgent)
             .await?;
         let refused = |row: &&NewNotification| row.key.is_some() && !kept.contains(&row.id);
         Ok(batch.iter().filter(refused).map(|row| row.id).collect())
@@ -289,7 +289,7 @@ impl Postgres {
             .bind(id)
             .bind(now.0)
             .bind(ResultKind::Cancelled.code())
-            .execute(&self.queue)
+            .execute(&self.urgent)
             .await?;
         Ok(if done.rows_affected() == 0 { Cancelled::TooLate } else { Cancelled::Now })
     }
@@ -301,9 +301,7 @@ impl Postgres {
 
     /// On a connection that it keeps.
     pub(in crate::store) async fn listen(&self) -> Outcome<PgListener> {
-        let mut listener = PgListener::connect_with(&self.history).await?;
-        listener.listen(WAITING).await?;
-        Ok(listener)
+        Ok(self.history.listen(WAITING).await?)
     }
 
     pub(in crate::store) async fn depths(&self, cap: i64) -> Outcome<Vec<(Lane, i64)>> {

@@ -70,7 +70,7 @@ impl Postgres {
 
     pub(in crate::store) async fn suppressed(&self, filter: &SuppressedFilter) -> Outcome<Vec<Suppressed>> {
         let sql = format!("SELECT channel, address, reason, at FROM notify_suppression WHERE {ENTRIES}");
-        let rows = bind_entries!(sqlx::query_as(AssertSqlSafe(sql)), filter).fetch_all(&self.history).await?;
+        let rows = bind_entries!(sqlx::query_as(AssertSqlSafe(sql)), filter).fetch_all(&self.slow).await?;
         Ok(rows.into_iter().map(Suppressed::of_row).collect())
     }
 
@@ -84,12 +84,12 @@ impl Postgres {
             ON CONFLICT (channel, address) DO UPDATE SET at = excluded.at"
         );
         let query = bind_entries!(sqlx::query(AssertSqlSafe(sql)), filter).bind(now.0);
-        Ok(query.execute(&self.history).await?.rows_affected())
+        Ok(query.execute(&self.slow).await?.rows_affected())
     }
 
     pub(super) async fn forget_lifted(&self, before: Timestamp) -> Outcome<()> {
         let sql = "DELETE FROM notify_suppression_lifted WHERE at < $1";
-        sqlx::query(sql).bind(before.0).execute(&self.history).await?;
+        sqlx::query(sql).bind(before.0).execute(&self.slow).await?;
         Ok(())
     }
 }

@@ -1,0 +1,31 @@
+//! `LISTEN` on a connection of its own, outside the pool: it is idle for hours.
+
+use std::time::Duration;
+
+use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
+use tokio::time::timeout;
+
+use super::failure::no_answer;
+
+/// A listener that does not connect again by itself: whoever listens asks the pool for a new one, which finds the server
+/// that takes writes.
+pub(super) async fn open(
+    options: PgConnectOptions,
+    channel: &str,
+    limit: Duration,
+) -> Result<PgListener, sqlx::Error> {
+    let opened = async {
+        let pool = PgPoolOptions::new()
+            .max_connections(1)
+            .acquire_timeout(limit)
+            .idle_timeout(None)
+            .max_lifetime(None)
+            .test_before_acquire(false)
+            .connect_lazy_with(options);
+        let mut listener = PgListener::connect_with(&pool).await?;
+        listener.eager_reconnect(false);
+        listener.listen(channel).await?;
+        Ok(listener)
+    };
+    timeout(limit, opened).await.unwrap_or_else(|_| Err(no_answer(limit)))
+}
