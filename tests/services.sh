@@ -71,6 +71,9 @@ apt_install() {
 # Python makes folders of packages of its own only with this module, which Debian keeps apart.
 python_is_there() { command -v python3 >/dev/null 2>&1 && python3 -c 'import ensurepip, venv' 2>/dev/null; }
 
+# Debian keeps it where only root looks.
+pgbouncer_program() { command -v pgbouncer 2>/dev/null || printf '/usr/sbin/pgbouncer\n'; }
+
 # Makes sure that everything that the system's package manager brings is installed; where that is not allowed,
 # says what to install.
 install_packages() {
@@ -78,6 +81,7 @@ install_packages() {
     postgres_bin >/dev/null || missing+=("$(postgres_package)")
     redis_is_there || missing+=("redis-server")
     python_is_there || missing+=("python3-venv")
+    [ -x "$(pgbouncer_program)" ] || missing+=("pgbouncer")
     command -v curl >/dev/null 2>&1 || missing+=("curl")
     command -v openssl >/dev/null 2>&1 || missing+=("openssl")
     [ -x /bin/kill ] || missing+=("procps")
@@ -154,6 +158,51 @@ start_postgres() {
         POSTGRES_PID=
     done
     fail "PostgreSQL did not start: $(tail -n 3 "$folder/postgres.log")" 69
+}
+
+# start_standby FOLDER PRIMARY: a copy of the server on that port, which follows it; sets POSTGRES_PID and
+# POSTERN_TEST_POSTGRES.
+start_standby() {
+    local folder=$1 primary=$2 bin port try
+    bin=$(postgres_bin)
+    if [ "$(id -u)" -eq 0 ]; then chown -R "$(postgres_user)" "$folder"; fi
+    (cd "$folder" && as_postgres timeout 60 "$bin/pg_basebackup" -h 127.0.0.1 -p "$primary" -U postern -D "$folder/data" \
+        --write-recovery-conf --wal-method=stream --checkpoint=fast --no-sync) >"$folder/basebackup.log" 2>&1 ||
+        fail "pg_basebackup failed: $(tail -n 3 "$folder/basebackup.log")"
+    for try in 1 2 3 4 5 6 7 8; do
+        port=$(any_port)
+        (cd "$folder" && as_postgres "$bin/postgres" -D "$folder/data" -p "$port" \
+            -c listen_addresses=127.0.0.1 -c unix_socket_directories='' -c max_connections=200 -c hot_standby=on) \
+            >"$folder/postgres.log" 2>&1 </dev/null &
+        POSTGRES_PID=$!
+        if await_ready "$POSTGRES_PID" "$bin/pg_isready" -q -h 127.0.0.1 -p "$port" -U postern; then
+            export POSTERN_TEST_POSTGRES="postgres://postern@127.0.0.1:$port/postgres"
+            return 0
+        fi
+        stop_process "$POSTGRES_PID"
+        POSTGRES_PID=
+    done
+    fail "the standby did not start: $(tail -n 3 "$folder/postgres.log")" 69
+}
+
+# start_pgbouncer FOLDER SERVER MODE: in front of the server on that port; sets PGBOUNCER_PID and PGBOUNCER_PORT. Its
+# settings are its defaults wherever they can be.
+start_pgbouncer() {
+    local folder=$1 server=$2 mode=$3 program bin port try
+    program=$(pgbouncer_program)
+    bin=$(postgres_bin)
+    for try in 1 2 3 4 5 6 7 8; do
+        port=$(any_port)
+        printf '%s\n' '[databases]' "* = host=127.0.0.1 port=$server user=postern" '[pgbouncer]' \
+            'listen_addr = 127.0.0.1' "listen_port = $port" 'unix_socket_dir =' 'auth_type = any' \
+            "pool_mode = $mode" 'default_pool_size = 40' >"$folder/pgbouncer.ini"
+        if [ "$(id -u)" -eq 0 ]; then chown -R "$(postgres_user)" "$folder"; fi
+        (cd "$folder" && as_postgres "$program" -q "$folder/pgbouncer.ini") >"$folder/pgbouncer.log" 2>&1 </dev/null &
+        PGBOUNCER_PID=$! PGBOUNCER_PORT=$port
+        if await_ready "$PGBOUNCER_PID" "$bin/pg_isready" -q -h 127.0.0.1 -p "$port" -U postern; then return 0; fi
+        stop_process "$PGBOUNCER_PID"
+    done
+    fail "PgBouncer did not start: $(tail -n 3 "$folder/pgbouncer.log")" 69
 }
 
 # start_redis FOLDER: sets REDIS_PID and POSTERN_TEST_REDIS. Many databases: each test takes one of its own.

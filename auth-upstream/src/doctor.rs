@@ -230,12 +230,18 @@ fn social_trust(auth: &Auth) -> Vec<Finding> {
         .collect()
 }
 
-async fn stores(auth: &Auth) -> [Finding; 2] {
+async fn stores(auth: &Auth) -> Vec<Finding> {
     let database = auth.store.takes_writes().await;
     let database = database.map(|()| "takes writes".to_owned()).map_err(|exit| exit.message().to_owned());
     let cache = auth.cache.ping().await;
     let cache = cache.map(|()| "answers".to_owned()).map_err(|_| "does not answer".to_owned());
-    [Finding::new("database", database), Finding::new("cache", cache)]
+    let mut findings = vec![Finding::new("database", database), Finding::new("cache", cache)];
+    findings.extend(
+        auth.store
+            .transport_warning()
+            .map(|text| Finding { what: "database".to_owned(), state: State::Warning(text.to_owned()) }),
+    );
+    findings
 }
 
 /// Signs in somebody who cannot exist: a client that is set up right says no as it does to anybody.

@@ -89,11 +89,12 @@ impl Auth {
         // Every registration counts, whatever becomes of it: each costs a hash, a mail and a profile.
         self.abuse.failed(&attempt).await;
         let email = &registration.email;
-        if let Some(signed_in) = self.locked(email, self.register_new(registration)).await? {
+        if let Some(signed_in) = Box::pin(self.locked(email, self.register_new(registration))).await? {
             return Ok(signed_in);
         }
         let door = (Door::Password, Code::EmailNotAvailable);
-        self.guarded(door, visitor, email.as_str(), self.locked(email, self.repeat(registration))).await
+        let guess = Box::pin(self.locked(email, self.repeat(registration)));
+        self.guarded(door, visitor, email.as_str(), guess).await
     }
 
     /// Confirms an address with the code that was sent there, saves the profile and signs the person in.
@@ -129,9 +130,9 @@ impl Auth {
             }
         };
         let door = (Door::Confirm, Code::InvalidCode);
-        self.guarded(door, visitor, email.as_str(), self.locked(email, guess)).await?;
+        self.guarded(door, visitor, email.as_str(), Box::pin(self.locked(email, guess))).await?;
         let door = (Door::Password, Code::InvalidCredentials);
-        let guess = self.locked(email, self.sign_in_and_save(registration));
+        let guess = Box::pin(self.locked(email, self.sign_in_and_save(registration)));
         self.guarded(door, visitor, email.as_str(), guess).await
     }
 

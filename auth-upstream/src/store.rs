@@ -152,6 +152,11 @@ impl Store {
         self.database.still_fits(&MIGRATIONS).await
     }
 
+    /// What is unsafe about the way to the database.
+    pub(crate) fn transport_warning(&self) -> Option<&'static str> {
+        self.database.transport_warning()
+    }
+
     /// Closes what is idle.
     pub(crate) async fn close(&self) {
         self.database.close().await;

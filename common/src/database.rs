@@ -87,7 +87,13 @@ impl Database {
     /// that names the URL without its password.
     pub async fn open(url: &str, options: Options) -> Result<Self, Exit> {
         match url.split_once(':').map(|(scheme, _)| scheme) {
-            Some("postgres" | "postgresql") => postgres::open(url, &options).await.map(Self::Postgres),
+            Some("postgres" | "postgresql") => {
+                let database = Self::Postgres(postgres::open(url, &options).await?);
+                if let Some(warning) = database.transport_warning() {
+                    tracing::warn!(database = database.label(), "{warning}");
+                }
+                Ok(database)
+            }
             Some("sqlite") => sqlite::open(url, &options).await.map(Self::Sqlite),
             Some(_) | None => Err(Exit::usage(format!(
                 "database `{}`: must begin with postgres:// or sqlite://",
@@ -127,11 +133,17 @@ impl Database {
         Err(Exit::unavailable(format!("the database takes no writes: {cause}")).for_now())
     }
 
-    /// Whether the URL leaves it open whether data travels encrypted, to a server that is not on this host: a PostgreSQL
-    /// URL without `sslmode`, which is `prefer` then, and goes on unencrypted where the server offers no TLS.
+    /// What is unsafe about the way to the store: a PostgreSQL on another host and a URL without `sslmode`, which is
+    /// `prefer` then, and goes on unencrypted where the server, or somebody on the way, offers no TLS.
     #[must_use]
-    pub fn may_be_plaintext_over_a_network(url: &str) -> bool {
-        url.starts_with("postgres") && postgres::may_be_plaintext_over_a_network(url)
+    pub fn transport_warning(&self) -> Option<&'static str> {
+        match self {
+            Self::Postgres(pool) if pool.may_be_plaintext_over_a_network() => Some(
+                "the URL has no sslmode and the server is on another host: data and password may travel unencrypted; \
+                 add sslmode=verify-full",
+            ),
+            Self::Postgres(_) | Self::Sqlite(_) => None,
+        }
     }
 
     /// One round trip: whether the store answers.

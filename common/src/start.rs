@@ -4,6 +4,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use axum::Router;
+use axum::routing::any;
 use prometheus::Registry;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
@@ -44,7 +45,8 @@ pub async fn until_database(
     let check = health.check("database");
     check.set_failed(reason);
     let (waiting, mut servers) = (stop.child(), JoinSet::new());
-    let unavailable = Router::new().fallback(|| async { Problem::new(Code::Unavailable).retry_after(1) });
+    let unavailable = || any(|| async { Problem::new(Code::Unavailable).retry_after(1) });
+    let unavailable = Router::new().route("/", unavailable()).route("/{*path}", unavailable());
     let operators = admin::router(health, Registry::new());
     for (listener, router) in [(public, unavailable), (admin, operators)] {
         servers.spawn(serve(shared(listener)?, router, Limits::default(), waiting.clone()));

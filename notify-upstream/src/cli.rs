@@ -34,6 +34,8 @@ pub(super) enum Command {
     /// Addresses to which nothing is sent, or nothing that can be unsubscribed from.
     #[command(subcommand)]
     Suppression(SuppressionCommand),
+    /// Looks at the database, and tells what is not set up right.
+    Check,
     /// Reads a delivery status notification (RFC 3464) on standard input, as a mail server pipes it.
     Dsn,
 }
@@ -120,6 +122,7 @@ impl Command {
             }
             Self::Dead(command) => Box::pin(command.run(&read(config)?)).await,
             Self::Suppression(command) => Box::pin(command.run(&read(config)?)).await,
+            Self::Check => Box::pin(check_database(&read(config)?)).await,
             Self::Dsn => Box::pin(dsn::run(read(config))).await,
         }
     }
@@ -242,6 +245,14 @@ fn read(config: &Path) -> Result<Config, Exit> {
 async fn open(config: &Config) -> Result<Store, Exit> {
     let database = Database::open(&config.database, Options::new("postern-notify-cli")).await?;
     Store::open(&database, 3).await
+}
+
+async fn check_database(config: &Config) -> Result<(), Exit> {
+    let database = Database::open(&config.database, Options::new("postern-notify-cli")).await?;
+    // A database that no process has been started on has no tables yet.
+    database.ping().await.map_err(|error| Exit::unavailable(format!("database: {error}")))?;
+    say(&format!("ok      database: {} answers", database.label()))?;
+    database.transport_warning().map_or(Ok(()), |text| say(&format!("WARNING database: {text}")))
 }
 
 fn instant(name: &str, text: Option<String>) -> Result<Option<Timestamp>, Exit> {

@@ -27,6 +27,7 @@ mod main_job;
 mod notify_addresses;
 mod notify_bodies;
 mod notify_cli;
+mod notify_failover;
 mod notify_faults;
 mod notify_kills;
 mod notify_load;

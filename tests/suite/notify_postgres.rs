@@ -1,4 +1,4 @@
-//! A PostgreSQL of a test's own, to be killed.
+//! A PostgreSQL of a test's own, to be killed, with a standby or a PgBouncer.
 
 use std::path::Path;
 
@@ -31,6 +31,20 @@ fi
 printf '%s %s\n' "$POSTGRES_PID" "$POSTERN_TEST_POSTGRES"
 "#;
 
+const START_STANDBY: &str = r#"
+set -euo pipefail
+. tests/services.sh
+start_standby "$1" "$2"
+printf '%s %s\n' "$POSTGRES_PID" "$POSTERN_TEST_POSTGRES"
+"#;
+
+const START_PGBOUNCER: &str = r#"
+set -euo pipefail
+. tests/services.sh
+start_pgbouncer "$1" "$2" "$3"
+printf '%s %s\n' "$PGBOUNCER_PID" "$PGBOUNCER_PORT"
+"#;
+
 /// Ends the server and everyone who works for it, at once.
 const KILL: &str = r#"workers=$(ps -o pid= --ppid "$1"); kill -KILL "$1" $workers 2>/dev/null || true"#;
 
@@ -39,11 +53,17 @@ const KILL: &str = r#"workers=$(ps -o pid= --ppid "$1"); kill -KILL "$1" $worker
 impl OwnPostgres {
     /// Starts an empty one.
     pub(crate) async fn start() -> Self {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        // The server runs as another user where the tests run as root.
-        let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        std::fs::set_permissions(folder.path(), open).expect("the folder is ours");
+        let folder = open_folder();
         let (pid, url) = run(folder.path(), None).await.expect("PostgreSQL starts");
+        Self { folder, pid, url }
+    }
+
+    /// A standby that follows it.
+    pub(crate) async fn standby(&self) -> Self {
+        let folder = open_folder();
+        let port = port(&self.url).to_string();
+        let (pid, url) = bash(START_STANDBY, folder.path(), &[&port]).await.expect("the standby starts");
+        let pid = pid.parse().expect("a process id");
         Self { folder, pid, url }
     }
 
@@ -58,7 +78,7 @@ impl OwnPostgres {
 
     /// Starts it again over the same files; the dead one's workers may take a moment to be gone.
     pub(crate) async fn again(&mut self) {
-        let port = url::Url::parse(&self.url).ok().and_then(|url| url.port()).expect("a port").to_string();
+        let port = port(&self.url).to_string();
         for _ in 0..20 {
             if let Some((pid, _)) = run(self.folder.path(), Some(&port)).await {
                 self.pid = pid;
@@ -82,13 +102,65 @@ impl Drop for OwnPostgres {
     }
 }
 
+/// A PgBouncer in front of a server.
+pub(crate) struct PgBouncer {
+    pid: String,
+    port: u16,
+    _folder: TempDir,
+}
+
+// === impl PgBouncer ===
+
+impl PgBouncer {
+    /// Starts one in front of the server of a URL.
+    pub(crate) async fn start(url: &str, mode: &str) -> Self {
+        let folder = open_folder();
+        let server = port(url).to_string();
+        let started = bash(START_PGBOUNCER, folder.path(), &[&server, mode]).await;
+        let (pid, port) = started.expect("PgBouncer starts");
+        Self { pid, port: port.parse().expect("a port"), _folder: folder }
+    }
+
+    /// The same database through it.
+    pub(crate) fn url(&self, url: &str) -> String {
+        let mut url = url::Url::parse(url).expect("a URL");
+        url.set_port(Some(self.port)).expect("it has a host");
+        url.to_string()
+    }
+}
+
+impl Drop for PgBouncer {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("kill").args(["-KILL", &self.pid]).status();
+    }
+}
+
+pub(crate) fn port(url: &str) -> u16 {
+    url::Url::parse(url).ok().and_then(|url| url.port()).expect("a port")
+}
+
+/// The servers run as another user where the tests run as root.
+fn open_folder() -> TempDir {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(folder.path(), open).expect("the folder is ours");
+    folder
+}
+
 async fn run(folder: &Path, port: Option<&str>) -> Option<(u32, String)> {
+    let arguments: Vec<&str> = port.into_iter().collect();
+    let (pid, url) = bash(START, folder, &arguments).await?;
+    Some((pid.parse().ok()?, url))
+}
+
+/// Runs a script that ends with two words.
+async fn bash(script: &str, folder: &Path, arguments: &[&str]) -> Option<(String, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let folder = folder.to_str().expect("a path in UTF-8");
     let mut command = Command::new("bash");
-    command.args(["-c", START, "start", folder]).args(port).current_dir(root);
+    command.args(["-c", script, "start", folder]).args(arguments).current_dir(root);
     let output = command.stdin(std::process::Stdio::null()).output().await.expect("bash runs");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let (pid, url) = text.trim().split_once(' ')?;
-    Some((pid.parse().ok()?, url.to_owned()))
+    let (one, other) = text.trim().split_once(' ')?;
+    Some((one.to_owned(), other.to_owned()))
 }

@@ -201,11 +201,12 @@ async fn a_stop_ends_the_wait_for_a_database() {
 
 /// The first answer of a server that may not listen yet.
 async fn until_answered(url: &str) -> reqwest::Response {
+    let mut again = tokio::time::interval(Duration::from_millis(20));
     let asked = tokio::time::timeout(PATIENCE, async {
         loop {
-            match reqwest::get(url).await {
-                Ok(answer) => return answer,
-                Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+            again.tick().await;
+            if let Ok(answer) = reqwest::get(url).await {
+                return answer;
             }
         }
     });

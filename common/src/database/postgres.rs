@@ -44,6 +44,13 @@ pub(super) fn pool(url: &str, options: &Options) -> Result<PostgresPool, Exit> {
 pub(super) async fn open(url: &str, options: &Options) -> Result<PostgresPool, Exit> {
     let pool = pool(url, options)?;
     greet(&pool).await.map_err(|error| unavailable(&pool, &error))?;
+    if pool.shares_sessions(FIRST_CONTACT).await {
+        return Err(Exit::usage(format!(
+            "database {}: a connection pooler shares its sessions between clients, which keeps neither settings, prepared \
+             statements, locks nor LISTEN; set pool_mode = session in PgBouncer, or connect to PostgreSQL itself",
+            pool.label()
+        )));
+    }
     Ok(pool)
 }
 
@@ -64,11 +71,6 @@ async fn greet(pool: &PostgresPool) -> Result<(), ConnectError> {
 
 fn unavailable(pool: &PostgresPool, error: &ConnectError) -> Exit {
     Exit::unavailable(format!("database {} is not available: {}", pool.label(), error.cause))
-}
-
-/// Whether the URL leaves it open whether data travels encrypted, to a server that is not on this host.
-pub(super) fn may_be_plaintext_over_a_network(url: &str) -> bool {
-    Targets::parse(url).is_ok_and(|targets| targets.may_be_plaintext_over_a_network())
 }
 
 /// The driver's message on one line.

@@ -81,11 +81,6 @@ async fn served_within(store: &Store, limits: Limits) -> (Served, Writer) {
     let rig = Rig::new(store, &clock, 8).await;
     let (reader, library) = Reader::open(store.clone(), Arc::clone(&rig.recent));
     tokio::spawn(library.run());
-    let webhooks = Webhooks {
-        standard: Standard::new(&Secret::from("whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3")),
-        mailgun: Some(Mailgun { signing_key: Secret::from("mg-key") }),
-        ..Webhooks::default()
-    };
     let service = Service {
         verifier,
         clock: clock.clone(),
@@ -96,7 +91,7 @@ async fn served_within(store: &Store, limits: Limits) -> (Served, Writer) {
         store: store.clone(),
         board: Arc::clone(&rig.board),
         quota: Quota::new(Cache::memory(clock.clone()), clock.clone(), None, None),
-        webhooks: Arc::new(webhooks),
+        webhooks: Arc::new(webhooks()),
         suppression: rig.suppression,
         metrics: Metrics::new(),
         trusted_proxies: TrustedProxies::default(),
@@ -118,6 +113,14 @@ async fn served_within(store: &Store, limits: Limits) -> (Served, Writer) {
         script: rig.script,
     };
     (served, rig.writer)
+}
+
+fn webhooks() -> Webhooks {
+    Webhooks {
+        standard: Standard::new(&Secret::from("whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3")),
+        mailgun: Some(Mailgun { signing_key: Secret::from("mg-key") }),
+        ..Webhooks::default()
+    }
 }
 
 /// PKCS#8 around an EC key (RFC 5958), which is what `jsonwebtoken` reads.

@@ -25,6 +25,9 @@ const SERVER_KEEPALIVE: [(&str, &str); 4] = [
     ("tcp_user_timeout", "30s"),
 ];
 
+/// A pooler gives the session that was used last to whoever asks next; other clients may be faster once.
+const SESSION_PROBES: usize = 3;
+
 /// Makes connections.
 #[derive(Clone, Debug)]
 pub(super) struct Connector {
@@ -106,6 +109,27 @@ impl Connector {
         }
     }
 
+    /// Whether a pooler gives the session of one connection to another while the first holds no transaction.
+    pub(super) async fn shares_sessions(&self, by: Instant) -> bool {
+        let (Ok((mut one, _)), Ok((mut other, _))) = (self.connect(by).await, self.connect(by).await) else {
+            return false;
+        };
+        for _ in 0..SESSION_PROBES {
+            let Ok(before) = session(&mut one).await else { return false };
+            // In statement mode there are no transactions.
+            if let Err(error) = other.execute("BEGIN").await {
+                return error.as_database_error().is_some();
+            }
+            let held = session(&mut other).await;
+            let (after, ended) = (session(&mut one).await, other.execute("ROLLBACK").await);
+            let (Ok(held), Ok(after), Ok(_)) = (held, after, ended) else { return false };
+            if held == before || after != before {
+                return true;
+            }
+        }
+        false
+    }
+
     /// Whether an idle connection is alive and its server still takes writes.
     pub(super) async fn is_usable(&self, connection: &mut PgConnection) -> bool {
         let question = async {
@@ -116,6 +140,11 @@ impl Connector {
         };
         matches!(timeout(CHECK_TIMEOUT, question).await, Ok(Ok(true)))
     }
+}
+
+/// The process of the server that answers a connection.
+async fn session(connection: &mut PgConnection) -> Result<String, sqlx::Error> {
+    connection.fetch_one("SELECT pg_backend_pid()::text").await?.try_get(0)
 }
 
 // === impl ConnectError ===

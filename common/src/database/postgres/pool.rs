@@ -118,6 +118,10 @@ impl PostgresPool {
         crate::database::label::postgres(&self.shared.connector.targets.hosts)
     }
 
+    pub(crate) fn may_be_plaintext_over_a_network(&self) -> bool {
+        self.shared.connector.targets.may_be_plaintext_over_a_network()
+    }
+
     /// Takes a connection, an idle one if there is one.
     ///
     /// # Errors
@@ -208,6 +212,12 @@ impl PostgresPool {
         let (connection, _) = self.shared.connector.connect(Instant::now() + patience).await?;
         let _ = timeout(CLOSE_TIMEOUT, connection.close()).await;
         Ok(())
+    }
+
+    /// Whether statements of one connection run in several sessions, as behind a pooler in transaction mode.
+    pub(super) async fn shares_sessions(&self, patience: Duration) -> bool {
+        let asked = self.shared.connector.shares_sessions(Instant::now() + patience);
+        timeout(patience, asked).await.unwrap_or(false)
     }
 
     /// Closes what is idle, and everything else as it comes back; waits for neither.

@@ -1,0 +1,68 @@
+//! PostgreSQL as operators run it: a primary with a standby, and behind PgBouncer.
+
+use std::time::Duration;
+
+use postern_common::database::testing::postgres;
+use sqlx::{Connection, Executor, PgConnection};
+
+use crate::notify_postgres::{OwnPostgres, PgBouncer, port};
+use crate::notify_stage::Stage;
+
+const SETTINGS: &str = "[queue]\nsms_permits = 16";
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[tokio::test]
+async fn a_promoted_standby_takes_over_without_a_restart() {
+    let primary = OwnPostgres::start().await;
+    let standby = primary.standby().await;
+    // The standby comes first: it answers, and takes no writes.
+    let hosts = format!("127.0.0.1:{},127.0.0.1:{}", port(standby.url()), port(primary.url()));
+    let url = format!("postgres://postern@{hosts}/postgres?target_session_attrs=read-write");
+    let stage = Stage::over(&url, SETTINGS).await;
+    let replica = stage.replica().await;
+    let id = stage.try_post(&replica.url, "k0", "Ada", "NORMAL").await.expect("accepted");
+    stage.settled(&replica, &id, "SENT").await;
+    primary.kill().await;
+    assert!(stage.not_ready(&replica).await.contains("database"));
+    let mut operator = PgConnection::connect(standby.url()).await.expect("the standby answers");
+    operator.execute("SELECT pg_promote()").await.expect("promoted");
+    let accepted = tokio::time::timeout(PATIENCE, async {
+        loop {
+            if let Some(id) = stage.try_post(&replica.url, "k1", "Ada", "NORMAL").await {
+                return id;
+            }
+        }
+    });
+    let id = accepted.await.expect("the new primary takes over");
+    stage.settled(&replica, &id, "SENT").await;
+    assert_eq!(replica.running.stop("TERM").await.status, Some(0));
+    standby.stop().await;
+}
+
+#[tokio::test]
+async fn pgbouncer_in_session_mode_works() {
+    let database = postgres().await;
+    let pooler = PgBouncer::start(&database.url, "session").await;
+    let stage = Stage::over(&pooler.url(&database.url), SETTINGS).await;
+    let (one, other) = (stage.replica().await, stage.replica().await);
+    for number in 0..20 {
+        let replica = if number % 2 == 0 { &one } else { &other };
+        let id = stage.try_post(&replica.url, &format!("k{number}"), "Ada", "HIGH").await.expect("accepted");
+        stage.settled(replica, &id, "SENT").await;
+    }
+    for replica in [one, other] {
+        assert_eq!(replica.running.stop("TERM").await.status, Some(0));
+    }
+}
+
+#[tokio::test]
+async fn pgbouncer_that_shares_sessions_is_refused() {
+    let database = postgres().await;
+    for mode in ["transaction", "statement"] {
+        let pooler = PgBouncer::start(&database.url, mode).await;
+        let stage = Stage::over(&pooler.url(&database.url), SETTINGS).await;
+        let ended = stage.tool(&["dead", "list"]).await;
+        let lines = ended.expect(64, 1);
+        assert!(lines[0].contains("pool_mode = session"), "{mode}: {lines:?}");
+    }
+}
