@@ -14,8 +14,10 @@ use std::time::Duration;
 pub struct Rate {
     /// Requests that may come at once.
     pub burst: u32,
-    /// Nanoseconds after which one more may come.
+    /// Nanoseconds after which one more may come, rounded down.
     pub interval_ns: u64,
+    /// Seconds in which a whole burst comes back, rounded up: the window of `RateLimit-Policy`.
+    pub window_s: u64,
 }
 
 /// What a key got.
@@ -53,6 +55,8 @@ struct Prehashed(u64);
 
 const SHARDS: usize = 32;
 
+const NANOS_PER_SECOND: u128 = 1_000_000_000;
+
 /// A full shard is swept at most this often; in between, any key makes room.
 const SWEEP_NS: u64 = 1_000_000_000;
 
@@ -63,17 +67,15 @@ impl Rate {
     #[must_use]
     pub fn new(requests: u32, per: Duration, burst: Option<u32>) -> Self {
         let requests = requests.max(1);
+        let burst = burst.unwrap_or(requests).max(1);
         let interval = per.as_nanos() / u128::from(requests);
+        // From what is configured: burst times the rounded interval would be short of a second.
+        let window = (per.as_nanos() * u128::from(burst)).div_ceil(u128::from(requests));
         Self {
-            burst: burst.unwrap_or(requests).max(1),
+            burst,
             interval_ns: u64::try_from(interval).unwrap_or(u64::MAX).max(1),
+            window_s: u64::try_from(window.div_ceil(NANOS_PER_SECOND)).unwrap_or(u64::MAX).max(1),
         }
-    }
-
-    /// How long a whole burst takes to come back.
-    #[must_use]
-    pub fn window(self) -> Duration {
-        Duration::from_nanos(self.interval_ns.saturating_mul(u64::from(self.burst)))
     }
 
     /// Takes one at `now` from a key whose theoretical arrival time is `arrival`; the new one if it may.
@@ -201,6 +203,19 @@ mod tests {
         assert_eq!(limiter.take(rate, 7, second), Verdict::Refused { retry_after: wait });
         assert_eq!(limiter.take(rate, 8, second), Verdict::Allowed { remaining: 1 });
         assert_eq!(limiter.take(rate, 7, second + 100_000_000), Verdict::Allowed { remaining: 0 });
+    }
+
+    #[test]
+    fn window_is_the_configured_one_rounded_up() {
+        let window = |requests, per_ms, burst| {
+            Rate::new(requests, Duration::from_millis(per_ms), burst).window_s
+        };
+        assert_eq!(window(3, 10_000, None), 10);
+        assert_eq!(window(7, 60_000, None), 60);
+        assert_eq!(window(3, 1_500, None), 2);
+        assert_eq!(window(1000, 1_000, Some(2000)), 2);
+        assert_eq!(window(1, 3_600_000, Some(2)), 7200);
+        assert_eq!(window(10, 100, None), 1);
     }
 
     #[test]

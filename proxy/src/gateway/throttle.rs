@@ -142,7 +142,7 @@ async fn count(
     ctx.quota = Some(Quota {
         name: name(limit.by),
         most: limit.requests,
-        window_s: limit.per.as_secs().max(1),
+        window_s: seconds(limit.per).max(1),
         remaining: u32::try_from(most.saturating_sub(counted)).unwrap_or(0),
         reset_s: left_ms.div_ceil(1000),
         is_of_route: true,
@@ -185,7 +185,7 @@ fn quota(rate: Rate, verdict: Verdict, (name, is_of_route): (&'static str, bool)
         Verdict::Allowed { remaining } => (remaining, Duration::from_nanos(rate.interval_ns)),
         Verdict::Refused { retry_after } => (0, retry_after),
     };
-    let (most, window_s) = (rate.burst, rate.window().as_secs().max(1));
+    let (most, window_s) = (rate.burst, rate.window_s);
     Quota { name, most, window_s, remaining, reset_s: seconds(reset), is_of_route }
 }
 
@@ -193,6 +193,19 @@ fn refused(retry_after: Duration) -> Problem {
     Problem::new(Code::RateLimited).retry_after(u32::try_from(seconds(retry_after)).unwrap_or(u32::MAX))
 }
 
+/// Rounded up: a client that waits so long is not too early.
 fn seconds(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis().div_ceil(1000)).unwrap_or(u64::MAX)
+    duration.as_secs().saturating_add(u64::from(duration.subsec_nanos() > 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_to_wait_are_rounded_up() {
+        for (nanos, whole) in [(0, 0), (1, 1), (1_000_000_000, 1), (1_000_400_000, 2)] {
+            assert_eq!(seconds(Duration::from_nanos(nanos)), whole, "{nanos}");
+        }
+    }
 }

@@ -61,6 +61,20 @@ async fn a_global_rate_is_counted_in_the_store() {
 }
 
 #[tokio::test]
+async fn policy_names_the_configured_window() {
+    for (limits, limit, policy) in [
+        ("", "by = \"address\", requests = 3, per = \"10s\"", "\"address\";q=3;w=10"),
+        ("", "by = \"route\", requests = 7, per = \"1m\", burst = 14", "\"route\";q=14;w=120"),
+        ("store = \"memory:\"", "by = \"route\", requests = 2, per = \"1500ms\", global = true", "\"route\";q=2;w=2"),
+    ] {
+        let gateway = gateway(limits, &format!("limits = [{{ {limit} }}]")).await;
+        let bearer = format!("Authorization: Bearer {}\r\n", gateway.user());
+        let answer = gateway.get("/limited", &bearer).await;
+        assert_eq!((answer.status, answer.header("ratelimit-policy")), (200, Some(policy)), "{limit}");
+    }
+}
+
+#[tokio::test]
 async fn a_store_that_is_away_leaves_the_local_limit() {
     let limit = "limits = [{ by = \"route\", requests = 1, per = \"1h\", global = true }]";
     let gateway = gateway("store = \"redis://127.0.0.1:1\"", limit).await;
