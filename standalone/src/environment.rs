@@ -37,12 +37,31 @@ impl Environment {
         &self.0
     }
 
-    /// Writes the file, for its owner alone.
+    /// Writes the file, for its owner alone. The `AWS_*` variables of whoever loads it are not replaced, because every
+    /// AWS tool in that shell reads them.
     pub(crate) fn write(&self, folder: &Path) -> Result<(), Exit> {
         let mut text =
             String::from("# Written by postern at every start. Load it with:  . ./standalone.env\n");
-        for (name, value) in &self.0 {
-            text.push_str(&format!("export {name}='{}'\n", value.replace('\'', r"'\''")));
+        let (aws, own): (Vec<_>, Vec<_>) = self.0.iter().partition(|(name, _)| name.starts_with("AWS_"));
+        for pair in own {
+            text.push_str(&export(pair));
+        }
+        if !aws.is_empty() {
+            let known = ["AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_SESSION_TOKEN"].into_iter();
+            let known = known.chain(aws.iter().map(|(name, _)| name.as_str()));
+            let known: String = known.map(|name| format!("${{{name}:-}}")).collect();
+            text.push_str(&format!(
+                "# Every AWS tool of this shell reads these: where you have AWS_* variables, they stay as they are.\n\
+                 # To take the local ones all the same:  POSTERN_AWS=local; . ./standalone.env\n\
+                 if [ \"${{POSTERN_AWS:-}}\" = local ] || [ -z \"{known}\" ]; then\n\
+                 export POSTERN_AWS='local'\n"
+            ));
+            for pair in aws {
+                text.push_str(&export(pair));
+            }
+            text.push_str(&format!(
+                "else\necho '{FILE}: your AWS_* variables stay as they are; the file says how to take the local ones' >&2\nfi\n"
+            ));
         }
         write_private(&folder.join(FILE), text.as_bytes())
     }
@@ -68,6 +87,10 @@ impl Environment {
     }
 }
 
+fn export((name, value): &(String, String)) -> String {
+    format!("export {name}='{}'\n", value.replace('\'', r"'\''"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -85,6 +108,34 @@ mod tests {
         let script = format!(". {}; printf %s \"$ODD\"", folder.path().join(FILE).display());
         let said = std::process::Command::new("sh").args(["-c", &script]).output().expect("sh");
         assert_eq!(String::from_utf8_lossy(&said.stdout), odd);
+    }
+
+    #[test]
+    fn aws_variables_of_the_reader_stay() {
+        let folder = tempfile::tempdir().expect("folder");
+        let mut environment = Environment::default();
+        environment.add("AWS_ACCESS_KEY_ID", "local");
+        environment.add("AWS_REGION", "local-1");
+        environment.add("POSTERN_URL", "http://gate");
+        environment.write(folder.path()).expect("written");
+        let load = |before: &str| {
+            let file = folder.path().join(FILE);
+            let show = "printf '%s,' \"$AWS_ACCESS_KEY_ID\" \"${AWS_REGION:-}\" \"$POSTERN_URL\"";
+            let script = format!("set -eu; {before}\n. {}; {show}", file.display());
+            let said =
+                std::process::Command::new("sh").args(["-c", &script]).env_clear().output().expect("sh");
+            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+            (text(&said.stdout), text(&said.stderr))
+        };
+        assert_eq!(load(""), ("local,local-1,http://gate,".to_owned(), String::new()));
+        let (shown, told) = load("export AWS_ACCESS_KEY_ID=mine");
+        assert_eq!(shown, "mine,,http://gate,", "all or none: no mixture");
+        assert!(told.contains("stay as they are"), "{told}");
+        assert_eq!(load("AWS_ACCESS_KEY_ID=mine POSTERN_AWS=local").0, "local,local-1,http://gate,");
+        let again = format!(". {}", folder.path().join(FILE).display());
+        assert_eq!(load(&again), ("local,local-1,http://gate,".to_owned(), String::new()), "loaded twice");
+        let read = Environment::read(folder.path()).expect("read");
+        assert_eq!(read.get("AWS_ACCESS_KEY_ID"), Some("local"));
     }
 
     #[test]

@@ -1,18 +1,28 @@
-//! The shipped configuration files with this machine's addresses in them.
+//! The shipped configuration files with this machine's addresses in them, and what the user's own files change.
 //!
 //! Standalone reads the very files that the separate processes read, so that routes and defaults are the same in
 //! both; only values are replaced, in the parsed tree and not in the text.
 
+use std::path::Path;
+
 use postern_common::config::describe;
-use postern_common::decode::{Mistakes, Node, Object, Value, toml};
+use postern_common::decode::{Mistake, Mistakes, Node, Object, Value, Weight, toml};
 use postern_common::exit::Exit;
 
 /// A configuration whose values can be replaced.
 #[derive(Debug)]
 pub(crate) struct Layer {
-    name: &'static str,
-    text: &'static str,
+    /// Offsets of the tree count through all of them, one after the other.
+    sources: Vec<Source>,
     root: Node,
+}
+
+/// A text that values come from.
+#[derive(Debug)]
+struct Source {
+    name: String,
+    text: String,
+    start: usize,
 }
 
 // === impl Layer ===
@@ -22,11 +32,10 @@ impl Layer {
     ///
     /// # Errors
     /// 64, with every mistake.
-    pub(crate) fn of(name: &'static str, text: &'static str) -> Result<Self, Exit> {
-        let mistakes = Mistakes::default();
-        let root = toml(text, &mistakes);
-        let root = mistakes.finish(root).map_err(|all| Exit::usage(describe(name, text, &all)))?;
-        Ok(Self { name, text, root })
+    pub(crate) fn of(name: &str, text: &str) -> Result<Self, Exit> {
+        let source = Source { name: name.to_owned(), text: text.to_owned(), start: 0 };
+        let root = source.parse()?;
+        Ok(Self { sources: vec![source], root })
     }
 
     /// Sets the value at a path of table names, making the tables that are not there; in a list of tables a name
@@ -43,6 +52,30 @@ impl Layer {
         self
     }
 
+    /// Lays a file of the user over it: tables under headers are merged, those of a list by their `name`, and any
+    /// other value is replaced. Keys in `fixed` are refused.
+    ///
+    /// # Errors
+    /// 64, with every mistake.
+    pub(crate) fn overlay(mut self, path: &Path, fixed: &[&str]) -> Result<Self, Exit> {
+        let name = path.display().to_string();
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| Exit::usage(format!("{name}: cannot read: {error}")))?;
+        let start = self.sources.last().map_or(0, |last| last.start + last.text.len() + 1);
+        let source = Source { name, text, start };
+        let mut over = source.parse()?;
+        let Value::Object(entries) = &over.value else { return Ok(self) };
+        let refused = entries.iter().filter(|(key, _)| fixed.contains(&key.as_str()));
+        let refused: Vec<Mistake> = refused.map(|(key, node)| not_here(key, node.offset)).collect();
+        if !refused.is_empty() {
+            return Err(Exit::usage(describe(&source.name, &source.text, &refused)));
+        }
+        shift(&mut over, start);
+        merge(&mut self.root, over, &source);
+        self.sources.push(source);
+        Ok(self)
+    }
+
     /// Reads the result.
     ///
     /// # Errors
@@ -50,8 +83,98 @@ impl Layer {
     pub(crate) fn read<T>(&self, read: impl FnOnce(&Object<'_>) -> Option<T>) -> Result<T, Exit> {
         let mistakes = Mistakes::default();
         let value = mistakes.object(&self.root, read);
-        mistakes.finish(value).map_err(|all| Exit::usage(describe(self.name, self.text, &all)))
+        mistakes.finish(value).map_err(|all| {
+            let lines: Vec<String> = all.into_iter().map(|mistake| self.describe(mistake)).collect();
+            Exit::usage(lines.join("\n"))
+        })
     }
+
+    fn describe(&self, mut mistake: Mistake) -> String {
+        let source = self.sources.iter().rev().find(|source| source.start <= mistake.offset);
+        source.map_or_else(String::new, |source| {
+            mistake.offset -= source.start;
+            describe(&source.name, &source.text, &[mistake])
+        })
+    }
+}
+
+// === impl Source ===
+
+impl Source {
+    fn parse(&self) -> Result<Node, Exit> {
+        let mistakes = Mistakes::default();
+        let root = toml(&self.text, &mistakes);
+        mistakes.finish(root).map_err(|all| Exit::usage(describe(&self.name, &self.text, &all)))
+    }
+
+    /// Whether a node stands under a header, `[a]` or `[[a]]`, and not in braces or brackets behind its key: TOML lets a
+    /// file add to the former only.
+    fn has_header(&self, node: &Node) -> bool {
+        let Some(before) = node.offset.checked_sub(self.start).and_then(|at| self.text.get(..at)) else {
+            return false;
+        };
+        let line = before.rfind('\n').map_or(0, |newline| newline + 1);
+        let line = self.text[line..].lines().next().unwrap_or_default();
+        line.trim_start().starts_with('[') || !line.contains('{')
+    }
+}
+
+fn not_here(key: &str, offset: usize) -> Mistake {
+    Mistake {
+        pointer: format!("/{key}"),
+        offset,
+        weight: Weight::Unacceptable,
+        code: "fixed_field",
+        detail: "cannot be changed here: --listen and --port say where postern listens".to_owned(),
+    }
+}
+
+fn shift(node: &mut Node, by: usize) {
+    node.offset += by;
+    match &mut node.value {
+        Value::Array(items) => items.iter_mut().for_each(|item| shift(item, by)),
+        Value::Object(entries) => entries.iter_mut().for_each(|(_, node)| shift(node, by)),
+        Value::Null | Value::Bool(_) | Value::Integer(_) | Value::Float(_) | Value::String(_) => {}
+    }
+}
+
+fn merge(base: &mut Node, over: Node, source: &Source) {
+    let has_header = over.offset == source.start || source.has_header(&over);
+    match (&mut base.value, over.value) {
+        (Value::Object(entries), Value::Object(more)) if has_header => {
+            for (name, node) in more {
+                match entries.iter_mut().find(|(known, _)| *known == name) {
+                    Some((_, known)) => merge(known, node, source),
+                    None => entries.push((name, node)),
+                }
+            }
+        }
+        (Value::Array(items), Value::Array(more))
+            if more.first().is_some_and(|item| is_table(item, source)) =>
+        {
+            for item in more {
+                match items.iter_mut().find(|known| name_of(&item).is_some_and(|name| is_named(known, name)))
+                {
+                    Some(known) => merge(known, item, source),
+                    None => items.push(item),
+                }
+            }
+        }
+        (_, value) => *base = Node { value, offset: over.offset },
+    }
+}
+
+/// Whether an item of a list is a table under a header of its own.
+fn is_table(item: &Node, source: &Source) -> bool {
+    matches!(item.value, Value::Object(_)) && source.text[item.offset - source.start..].starts_with("[[")
+}
+
+fn name_of(node: &Node) -> Option<&str> {
+    let Value::Object(entries) = &node.value else { return None };
+    entries.iter().find_map(|(key, node)| match &node.value {
+        Value::String(name) if key == "name" => Some(name.as_str()),
+        _ => None,
+    })
 }
 
 fn set(node: &mut Node, path: &[&str], value: Option<Value>) {
@@ -74,8 +197,7 @@ fn set(node: &mut Node, path: &[&str], value: Option<Value>) {
 }
 
 fn is_named(node: &Node, name: &str) -> bool {
-    let Value::Object(entries) = &node.value else { return false };
-    entries.iter().any(|(key, node)| key == "name" && node.value == Value::String(name.to_owned()))
+    name_of(node) == Some(name)
 }
 
 /// The entry of this name; an empty table if it was not there.
@@ -136,38 +258,4 @@ impl Leaf {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn values_are_replaced_and_the_rest_stays() {
-        let layer = Layer::of("x.toml", "a = 1\n[t]\nb = 'x'\nc = 'y'\n[[l]]\nname = 'n'\nd = 1\n");
-        let layer = layer
-            .expect("TOML")
-            .set(&["t", "b"], "z")
-            .set(&["l", "n", "d"], 2_i64)
-            .set(&["new", "table"], true)
-            .unset(&["t", "c"]);
-        let read = layer.read(|root| {
-            let a = root.required("a", |field| field.integer(1..=9_i64));
-            let b = root.section("t", |t| t.required("b", |field| field.text(1..=9)));
-            let table = root.section("new", |new| new.required("table", |field| field.boolean()));
-            let list = root.list("l", |field| {
-                field.object(|item| {
-                    item.required("name", |field| field.text(1..=9));
-                    item.required("d", |field| field.integer(1..=9_i64))
-                })
-            });
-            Some((a?, b?, table?, list))
-        });
-        assert_eq!(read.expect("read"), (1, "z".to_owned(), true, vec![2]));
-    }
-
-    #[test]
-    fn a_value_that_is_wrong_is_told_like_one_in_the_file() {
-        let layer = Layer::of("x.toml", "\na = 1\n").expect("TOML").set(&["b"], 7_i64);
-        let exit =
-            layer.read(|root| root.required("a", |field| field.integer(1..=9_i64))).expect_err("unknown");
-        assert_eq!((exit.status(), exit.message()), (64, "x.toml:1: b: is not a known field"));
-    }
-}
+mod tests;

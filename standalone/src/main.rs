@@ -44,6 +44,10 @@ struct Run {
     /// development part.
     #[arg(long, value_name = "FOLDER")]
     config: Option<PathBuf>,
+    /// Changes what is compiled in: values of proxy.toml, auth.toml and notify.toml in this folder, each of which may be
+    /// left out, go before the shipped ones. The development parts stay.
+    #[arg(long, value_name = "FOLDER", conflicts_with = "config")]
+    overrides: Option<PathBuf>,
     /// Threads that serve [default: one for each core].
     #[arg(long)]
     workers: Option<usize>,
@@ -114,7 +118,12 @@ async fn run(data_dir: PathBuf, run: Run, began: Instant) -> Result<(), Exit> {
             Box::pin(postern::start_configured(&folder, run.listen, &env, Clock::system())).await?
         }
         None => {
-            let options = Options { listen: run.listen, port: run.port, ..Options::new(data_dir) };
+            let options = Options {
+                listen: run.listen,
+                port: run.port,
+                overrides: run.overrides,
+                ..Options::new(data_dir)
+            };
             Box::pin(postern::start(options)).await?
         }
     };

@@ -1,6 +1,6 @@
 //! The three services, embedded: their own configuration files with this installation's addresses and stores.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use postern_common::Clock;
 use postern_common::config::{self, Env};
@@ -34,16 +34,23 @@ impl Services {
     /// The services of a standalone installation: SQLite in the folder, caches in memory, development parts.
     pub(crate) async fn embedded(
         folder: &Folder,
+        overrides: Option<&Path>,
         addresses: &Addresses,
         development: &Development,
         clock: &Clock,
     ) -> Result<Self, Exit> {
+        let overrides = Overrides::find(overrides)?;
         let env = |account: &str| development.variables(account).into_iter().collect::<Env>();
         let (proxy_env, auth_env, notify_env) = (env(""), env("auth"), env("notify"));
         let configs = Configs {
-            proxy: proxy(folder, addresses)?.read(|root| postern_proxy::Config::read(root, &proxy_env))?,
-            auth: auth(folder, addresses)?.read(|root| postern_auth::Config::read(root, &auth_env))?,
-            notify: notify(folder, addresses)?
+            proxy: overrides
+                .apply(proxy(folder, addresses)?, "proxy.toml", &["listen", "admin", "handover"])?
+                .read(|root| postern_proxy::Config::read(root, &proxy_env))?,
+            auth: overrides
+                .apply(auth(folder, addresses)?, "auth.toml", &["listen", "admin"])?
+                .read(|root| postern_auth::Config::read(root, &auth_env))?,
+            notify: overrides
+                .apply(notify(folder, addresses)?, "notify.toml", &["listen", "admin"])?
                 .read(|root| postern_notify::Config::read(root, &notify_env))?,
         };
         Box::pin(Self::build(configs, clock)).await
@@ -122,6 +129,40 @@ impl Configs {
     }
 }
 
+/// The files of the user that change what is compiled in.
+struct Overrides(Vec<PathBuf>);
+
+impl Overrides {
+    fn find(folder: Option<&Path>) -> Result<Self, Exit> {
+        let Some(folder) = folder else { return Ok(Self(Vec::new())) };
+        let all = ["proxy.toml", "auth.toml", "notify.toml"].map(|name| folder.join(name));
+        let found: Vec<PathBuf> = all.into_iter().filter(|path| path.exists()).collect();
+        if found.is_empty() {
+            let folder = folder.display();
+            return Err(Exit::usage(format!("{folder}: holds no proxy.toml, auth.toml or notify.toml")));
+        }
+        Ok(Self(found))
+    }
+
+    fn apply(&self, layer: Layer, name: &str, fixed: &[&str]) -> Result<Layer, Exit> {
+        match self.0.iter().find(|path| path.ends_with(name)) {
+            // The shipped tests hold for the shipped routes; those of the user's file are run.
+            Some(path) => layer.unset(&["test"]).overlay(path, fixed),
+            None => Ok(layer),
+        }
+    }
+}
+
+/// Pages of this machine, whatever serves them.
+const LOOPBACK_ORIGINS: [&str; 6] = [
+    "http://localhost:*",
+    "http://127.0.0.1:*",
+    "http://[::1]:*",
+    "https://localhost:*",
+    "https://127.0.0.1:*",
+    "https://[::1]:*",
+];
+
 fn proxy(folder: &Folder, addresses: &Addresses) -> Result<Layer, Exit> {
     let access_log = folder.path().join("access.log").display().to_string();
     let text =
@@ -129,6 +170,7 @@ fn proxy(folder: &Folder, addresses: &Addresses) -> Result<Layer, Exit> {
     let layer = Layer::of("conf/proxy.toml", text)?
         .set(&["listen"], vec![Leaf::table("address", addresses.proxy)])
         .set(&["admin", "address"], addresses.proxy_admin)
+        .set(&["cors", "origins"], LOOPBACK_ORIGINS.to_vec())
         .set(&["access_log", "to"], access_log)
         .set(&["access_log", "max_bytes"], "64MiB")
         .set(&["stop", "notice"], "0s")

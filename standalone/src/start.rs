@@ -24,6 +24,9 @@ pub struct Options {
     /// The gateway's port; the other parts take the eleven after it, on 127.0.0.1. 0: every port is chosen by the
     /// system.
     pub port: u16,
+    /// A folder with `proxy.toml`, `auth.toml` or `notify.toml`, whose values go before those that are compiled in;
+    /// default none.
+    pub overrides: Option<PathBuf>,
     /// What password hashes of the identity pool cost; tests take less.
     pub hashing: Hashing,
     /// The time, for every part.
@@ -43,6 +46,7 @@ impl Options {
             data_dir: data_dir.into(),
             listen: None,
             port: PORT,
+            overrides: None,
             hashing: Hashing::default(),
             clock: Clock::system(),
         }
@@ -58,10 +62,10 @@ impl Options {
 /// Starts everything. When this returns, every part listens and a request to the gateway is answered.
 ///
 /// # Errors
-/// 64 when the gateway is to listen where other machines reach it; 69 when the folder cannot be written or is in
+/// 64 when the gateway is to listen where other machines reach it, or for a mistake in a file of `overrides`; 69 when the folder cannot be written or is in
 /// use, or a port is taken.
 pub async fn start(options: Options) -> Result<Running, Exit> {
-    let Options { data_dir, listen, port, hashing, clock } = options;
+    let Options { data_dir, listen, port, overrides, hashing, clock } = options;
     let listen = listen.unwrap_or(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
     if !listen.ip().is_loopback() {
         return Err(refuse_to_open(listen));
@@ -69,7 +73,8 @@ pub async fn start(options: Options) -> Result<Running, Exit> {
     let folder = Folder::take(&data_dir)?;
     let (sockets, addresses) = Sockets::bind(listen, port).await?;
     let development = Box::pin(Development::build(&folder, &addresses, hashing, &clock)).await?;
-    let services = Box::pin(Services::embedded(&folder, &addresses, &development, &clock)).await?;
+    let services =
+        Box::pin(Services::embedded(&folder, overrides.as_deref(), &addresses, &development, &clock)).await?;
     let environment = environment(&addresses, &folder, &development);
     environment.write(folder.path())?;
     let mailbox = development.mailbox();

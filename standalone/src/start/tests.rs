@@ -114,6 +114,51 @@ async fn files_of_ones_own_are_read_all_before_anything_starts() {
     }
 }
 
+async fn preflight(running: &Running, path: &str, origin: &str) -> (u16, Option<String>) {
+    let url = format!("{}{path}", running.variable("POSTERN_URL").expect("a gateway"));
+    let asked = reqwest::Client::new().request(reqwest::Method::OPTIONS, url).header("Origin", origin);
+    let answer = asked.header("Access-Control-Request-Method", "POST").send().await.expect("answer");
+    let allowed = answer.headers().get("access-control-allow-origin");
+    (answer.status().as_u16(), allowed.map(|origin| origin.to_str().expect("text").to_owned()))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_of_the_user_change_what_is_compiled_in() {
+    let folder = tempfile::tempdir().expect("folder");
+    let own = folder.path().join("own");
+    std::fs::create_dir(&own).expect("a folder");
+    let options = || Options { overrides: Some(own.clone()), ..options(&folder) };
+    let exit = start(options()).await.expect_err("an empty folder");
+    assert!(exit.status() == 64 && exit.message().contains("holds no proxy.toml"), "{exit}");
+    let route = |more: &str| {
+        format!(
+            "[upstream.actor]\nretries = 0\n[[route]]\nname = \"login\"\npath = \"/v2/login\"\n\
+             rewrite = {{ strip = \"/v2\", add = \"/auth\" }}\n{more}"
+        )
+    };
+    let file = own.join("proxy.toml");
+    std::fs::write(&file, route("cookie = true\n")).expect("written");
+    let exit = start(options()).await.expect_err("an unknown key");
+    let place = format!("{}:7: route.0.cookie: is not a known field", file.display());
+    assert!(exit.status() == 64 && exit.message().starts_with(&place), "{exit}");
+    std::fs::write(&file, route("")).expect("written");
+    let running = start(options()).await.expect("started");
+    for origin in ["http://localhost:5173", "http://127.0.0.1:3000", "http://[::1]:1", "https://localhost"] {
+        for path in ["/v2/login", "/auth/register", "/notifications", "/nowhere"] {
+            let allowed = preflight(&running, path, origin).await;
+            assert_eq!(allowed, (204, Some(origin.to_owned())), "{path}");
+        }
+    }
+    for origin in ["https://example.com", "http://localhost.example.com", "null"] {
+        assert_eq!(preflight(&running, "/auth/register", origin).await, (204, None), "{origin}");
+    }
+    let login = json!({"email": "ada@example.com", "password": PASSWORD});
+    let (status, refused) = post(&running, "/v2/login", &login).await;
+    assert_eq!((status, &refused["code"]), (401, &"invalid_credentials".into()), "{refused}");
+    assert_eq!(post(&running, "/auth/login", &login).await.0, 401, "the shipped path is gone");
+    running.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_commands_of_the_greeting_work_when_pasted() {
     let folder = tempfile::tempdir().expect("folder");
