@@ -9,7 +9,10 @@ use crate::exit::Exit;
 
 /// The environment as it was when the process began, or as a test wants it.
 #[derive(Clone, Debug, Default)]
-pub struct Env(BTreeMap<String, String>);
+pub struct Env {
+    variables: BTreeMap<String, String>,
+    assumed: BTreeMap<String, String>,
+}
 
 // === impl Env ===
 
@@ -17,17 +20,29 @@ impl Env {
     /// The process's own environment; what is not UTF-8 is left out.
     #[must_use]
     pub fn of_process() -> Self {
-        Self(
-            std::env::vars_os()
-                .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-                .collect(),
-        )
+        std::env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+            .collect()
+    }
+
+    /// The same with values for settings that neither it nor the file has: for checks of a file, which need some value
+    /// and not a certain one.
+    #[must_use]
+    pub fn assuming(mut self, values: &[(&str, &str)]) -> Self {
+        self.assumed = values.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        self
+    }
+
+    /// What is assumed for a variable.
+    #[must_use]
+    pub fn assumed(&self, name: &str) -> Option<&str> {
+        self.assumed.get(name).map(String::as_str)
     }
 
     /// A variable that is set and not empty.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
-        self.0.get(name).map(String::as_str).filter(|value| !value.is_empty())
+        self.variables.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
 
     /// The same, as a secret.
@@ -45,7 +60,8 @@ impl<const N: usize> From<[(&str, &str); N]> for Env {
 
 impl<A: Into<String>, B: Into<String>> FromIterator<(A, B)> for Env {
     fn from_iter<I: IntoIterator<Item = (A, B)>>(pairs: I) -> Self {
-        Self(pairs.into_iter().map(|(name, value)| (name.into(), value.into())).collect())
+        let variables = pairs.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
+        Self { variables, assumed: BTreeMap::new() }
     }
 }
 
@@ -107,8 +123,45 @@ mod tests {
     }
 
     #[test]
+    fn finding_after_the_reading_has_the_line_of_its_value() {
+        let text = "[[listen]]\n[listen.tls]\nkey = 'a'\n[up.\"a.b\"]\nca = 'c'\n[x]\nlist = [1,\n2]\n";
+        let exit = parse("x.toml", text, |root| {
+            for path in ["listen.0.tls.key", "listen.0.tls.none", "up.a.b.ca", "x.list.1", "y"] {
+                root.fail_at(path, "bad", "is bad");
+            }
+            for name in ["listen", "up", "x"] {
+                assert!(root.has(name));
+            }
+            Some(())
+        });
+        let lines = [
+            "x.toml:1: is bad",
+            "x.toml:2: listen.0.tls: is bad",
+            "x.toml:3: listen.0.tls.key: is bad",
+            "x.toml:5: up.a.b.ca: is bad",
+            "x.toml:8: x.list.1: is bad",
+        ];
+        assert_eq!(exit.expect_err("bad").message(), lines.join("\n"));
+    }
+
+    #[test]
     fn syntax_errors_have_a_line() {
         let exit = parse("x.toml", "a = 1\nb = = 2\n", |_| Some(())).expect_err("syntax");
         assert!(exit.message().starts_with("x.toml:2: "), "{}", exit.message());
+    }
+
+    #[test]
+    fn duplicate_tables_and_keys_are_named() {
+        for (text, named) in [
+            ("[upstream.a]\nx = 1\n[upstream.a]\ny = 2\n", "x.toml:3: duplicate key `upstream.a`"),
+            ("[a]\nx = 1\nx = 2\n", "x.toml:3: duplicate key `x`"),
+            ("[a]\ny.z = 1\ny.z = 2\n", "x.toml:3: duplicate key `z`"),
+            ("a = { b = 1, b = 2 }\n", "x.toml:1: duplicate key `b`"),
+            ("a = 1\n[[a]]\n", "x.toml:2: duplicate key `a`"),
+            ("a = 1\n[a]\nb = 1\n", "x.toml:2: duplicate key `a`"),
+        ] {
+            let exit = parse("x.toml", text, |_| Some(())).expect_err("a duplicate");
+            assert_eq!(exit.message(), named, "{text:?}");
+        }
     }
 }

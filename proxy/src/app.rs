@@ -69,8 +69,7 @@ impl App {
     /// Makes the gateway. Nothing is listened on, fetched or resolved before [`App::run`].
     ///
     /// # Errors
-    /// Status 64 if a test of the configuration fails or a file that it names is not good, 69 if the access log
-    /// cannot be written.
+    /// Status 64 if a file that it names is not good, 69 if the access log cannot be written.
     pub fn build(config: Config, clock: Clock) -> Result<Self, Exit> {
         let metrics = Metrics::new().map_err(|error| Exit::usage(format!("cannot count: {error}")))?;
         let metrics = Arc::new(metrics);

@@ -1,22 +1,82 @@
-//! Tests of the configuration: what it would do with a request, said before it does it with real ones.
+//! Checks of a configuration before it goes live: its tests, and the files that it names.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use postern_common::Code;
-use postern_common::exit::Exit;
+use postern_common::decode::Object;
 use postern_common::token::{Caller, Service, User};
 
-use crate::config::{Config, RouteTest, TestToken, Upstream};
+use crate::config::{AccessLogTo, Config, Route, RouteTest, TestToken, Upstream};
 use crate::live::{Found, Table};
 use crate::route::{Request, RouteIndex};
-use crate::target;
+use crate::{target, tls};
 
-/// Runs the tests of a configuration.
-///
-/// # Errors
-/// Status 64 with a line for each test that does not hold.
-pub fn check(config: &Config) -> Result<(), Exit> {
-    hold(&Table::new(config.routes.clone()), &config.upstreams, &config.tests)
+/// Settings of the pools that stand in for those that neither the file nor the environment has: the routes and the tests
+/// of a configuration can be checked without them.
+pub const ASSUMED_POOLS: [(&str, &str); 4] = [
+    ("IDP_ACTOR_POOL_ID", "us-west-2_assumed-actor"),
+    ("IDP_ACTOR_CLIENT_ID", "assumed-actor"),
+    ("IDP_SERVICE_POOL_ID", "us-west-2_assumed-service"),
+    ("IDP_SERVICE_CLIENT_ID", "assumed-service"),
+];
+
+/// Which of [`ASSUMED_POOLS`] a configuration was read with.
+#[must_use]
+pub fn assumed_settings(config: &Config) -> Vec<&'static str> {
+    let (actor, service) = (&config.identity.actor, &config.identity.service);
+    let values = [&actor.pool_id, &actor.client_id, &service.pool_id, &service.client_id];
+    let pairs = ASSUMED_POOLS.iter().zip(values);
+    pairs.filter_map(|((name, assumed), value)| (value == assumed).then_some(*name)).collect()
+}
+
+/// Notes every file that a configuration names and the gateway could not start with, at the line that names it.
+pub fn check_files(root: &Object<'_>, config: &Config) {
+    // With other mistakes the positions of the lists are not those of the file.
+    if !root.is_good() {
+        return;
+    }
+    for (at, listen) in config.listen.iter().enumerate() {
+        for (key, wrong) in listen.tls.as_ref().map(tls::check).unwrap_or_default() {
+            root.fail_at(&format!("listen.{at}.tls{key}"), "unreadable_file", wrong);
+        }
+    }
+    for upstream in &config.upstreams {
+        for (key, wrong) in upstream.tls.as_ref().map(tls::check_upstream).unwrap_or_default() {
+            root.fail_at(&format!("upstream.{}.tls{key}", upstream.name), "unreadable_file", wrong);
+        }
+    }
+    if let AccessLogTo::File(path) = &config.access_log.to
+        && let Some(wrong) = missing_folder(path)
+    {
+        root.fail_at("access_log.to", "unreadable_file", wrong);
+    }
+}
+
+/// Whether the folder of a file that is going to be written is there.
+fn missing_folder(path: &Path) -> Option<String> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty())?;
+    (!folder.is_dir()).then(|| format!("{}: there is no such folder", folder.display()))
+}
+
+/// Runs the tests of a file that is good otherwise, and notes those that fail at their lines. The routes come back.
+pub(crate) fn run_tests(
+    root: &Object<'_>,
+    routes: Vec<Route>,
+    upstreams: &[Upstream],
+    tests: &[RouteTest],
+) -> Vec<Route> {
+    if tests.is_empty() || !root.is_good() {
+        return routes;
+    }
+    let table = Table::new(routes);
+    for (at, test) in tests.iter().enumerate() {
+        if let Some(wrong) = outcome(&table, upstreams, test) {
+            let detail = format!("test \"{} {}\": {wrong}", test.method, test.target);
+            root.fail_at(&format!("test.{at}"), "test_failed", detail);
+        }
+    }
+    table.routes
 }
 
 /// What a configuration decides about a request.
@@ -48,17 +108,6 @@ pub(crate) fn decide(table: &Table, request: &Request<'_>, caller: Option<&Calle
         (Found::Method { .. }, _) => Decision { route: None, outcome: Err(Code::MethodNotAllowed) },
         (Found::Nothing, Some(_)) => Decision { route: None, outcome: Err(Code::NotFound) },
     }
-}
-
-/// # Errors
-/// As [`check`].
-pub(crate) fn hold(table: &Table, upstreams: &[Upstream], tests: &[RouteTest]) -> Result<(), Exit> {
-    let failed = tests.iter().filter_map(|test| {
-        let wrong = outcome(table, upstreams, test)?;
-        Some(format!("test \"{} {}\": {wrong}", test.method, test.target))
-    });
-    let failed: Vec<String> = failed.collect();
-    if failed.is_empty() { Ok(()) } else { Err(Exit::usage(failed.join("\n"))) }
 }
 
 fn outcome(table: &Table, upstreams: &[Upstream], test: &RouteTest) -> Option<String> {

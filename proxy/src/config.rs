@@ -3,6 +3,7 @@
 //! Nothing here does anything: [`crate::App::build`] makes the gateway out of it. A mistake has file, line and
 //! key; unknown keys are refused; a route without a policy does not load.
 
+mod cors;
 mod limits;
 mod listen;
 mod policy;
@@ -12,17 +13,19 @@ mod upstream;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use postern_common::config::Env;
-use postern_common::decode::{Field, Object};
+use postern_common::decode::{Field, Object, Value};
 use postern_common::identity::IdentityConfig;
 use postern_common::token::Issuer;
 use url::Url;
 
+pub use cors::{Cors, OriginPattern};
 pub use limits::{Limits, RateBy, RateLimit};
 pub use listen::{AccessLog, AccessLogTo, ClientAddress, Listen, Tls};
-pub use route::{Cors, Rewrite, Route, Target};
+pub use route::{Rewrite, Route, Target};
 pub use test::{RouteTest, TestToken};
 pub use upstream::{Address, Balance, Health, HealthProbe, Outlier, Upstream, UpstreamTls};
 
@@ -53,6 +56,8 @@ pub struct Config {
     pub upstreams: Vec<Upstream>,
     /// The routes, in the order of the file.
     pub routes: Vec<Route>,
+    /// Cross-origin rules for requests that no route takes.
+    pub cors: Option<Arc<Cors>>,
     /// Requests whose outcome must be as written here before the configuration goes live.
     pub tests: Vec<RouteTest>,
 }
@@ -96,9 +101,8 @@ impl Config {
     /// Reads the root of the file. `None`, with the mistakes noted, if it is not good.
     pub fn read(root: &Object<'_>, env: &Env) -> Option<Self> {
         let listen = root.list("listen", |field| field.object(Listen::read));
-        if listen.is_empty()
-            && root.optional("listen", |field| field.array(|_| Some(()))).is_none_or(|all| all.is_empty())
-        {
+        let none = |field: Field<'_>| Some(matches!(field.value(), Value::Array(items) if items.is_empty()));
+        if root.optional("listen", none).unwrap_or(true) {
             root.fail("missing_field", "at least one [[listen]] is required");
         }
         let admin = root.section("admin", |admin| admin.required("address", |field| field.socket_addr()));
@@ -113,8 +117,10 @@ impl Config {
         let traces = root.section("traces", Traces::read);
         let upstreams = root.section("upstream", |section| Some(section.entries(Upstream::read)));
         let upstreams = upstreams.unwrap_or_default();
-        let routes = route::read_all(root, &upstreams, &limits);
+        let cors = root.section("cors", Cors::read).map(Arc::new);
+        let routes = route::read_all(root, &upstreams, &limits, cors.as_ref());
         let tests = root.list("test", |field| test::read(field, &routes, &upstreams));
+        let routes = crate::check::run_tests(root, routes, &upstreams, &tests);
         Some(Self {
             listen,
             admin,
@@ -127,6 +133,7 @@ impl Config {
             access_log,
             traces,
             upstreams,
+            cors: Cors::without_route(cors, &routes),
             routes,
             tests,
         })
@@ -214,6 +221,14 @@ fn timeout(field: Field<'_>) -> Option<Duration> {
         Duration::ZERO => field.fail("out_of_range", "must be more than 0"),
         duration => Some(duration),
     }
+}
+
+/// A list that is not empty. One whose items are all wrong is not told to be empty as well.
+fn some<T>(field: Field<'_>, read: impl FnMut(Field<'_>) -> Option<T>) -> Option<Vec<T>> {
+    if matches!(field.value(), Value::Array(items) if items.is_empty()) {
+        return field.fail("invalid_length", "must not be empty");
+    }
+    field.array(read)
 }
 
 /// A list of short texts.

@@ -69,8 +69,12 @@ fn describe(out: &mut String, config: &Config, route: &Route, path: &str) {
             writeln!(out, "upstream   {} (weight {weight}): {}", upstream.name, addresses.join(", "));
     }
     if let Some(rewrite) = &route.rewrite {
-        let rest = path.strip_prefix(rewrite.strip.as_str()).unwrap_or(path);
-        let _memory_only = writeln!(out, "forwarded  {}{rest}", rewrite.add);
+        let forwarded = rewrite.apply(path.as_bytes());
+        let _memory_only = writeln!(out, "forwarded  {}", String::from_utf8_lossy(&forwarded));
+    }
+    if let Some(cors) = &route.cors {
+        let origins: Vec<String> = cors.origins.iter().map(ToString::to_string).collect();
+        let _memory_only = writeln!(out, "origins    {}", origins.join(", "));
     }
     let _memory_only =
         writeln!(out, "limits     body {} bytes, deadline {:?}", route.body_bytes, route.deadline);

@@ -48,7 +48,7 @@ async fn receive(state: &State, client: &mut impl Client, ctx: &mut Context) -> 
         wire.note_heard();
     }
     throttle::recognise(client, ctx);
-    if options::answer(state, client, ctx).await? || cors::preflight(client, ctx).await? {
+    if options::answer(state, client, ctx).await? || cors::preflight(state, client, ctx).await? {
         return Ok(true);
     }
     match admit::admit(state, client, ctx).await {

@@ -45,7 +45,7 @@ mod upstream;
 mod wire;
 
 pub use app::{App, Listeners};
-pub use check::check;
+pub use check::{ASSUMED_POOLS, assumed_settings, check_files};
 pub use config::Config;
 pub use context::Trace;
 pub use explain::{Sender, explain};

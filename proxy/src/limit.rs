@@ -207,9 +207,8 @@ mod tests {
 
     #[test]
     fn window_is_the_configured_one_rounded_up() {
-        let window = |requests, per_ms, burst| {
-            Rate::new(requests, Duration::from_millis(per_ms), burst).window_s
-        };
+        let window =
+            |requests, per_ms, burst| Rate::new(requests, Duration::from_millis(per_ms), burst).window_s;
         assert_eq!(window(3, 10_000, None), 10);
         assert_eq!(window(7, 60_000, None), 60);
         assert_eq!(window(3, 1_500, None), 2);

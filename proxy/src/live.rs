@@ -7,7 +7,7 @@ use postern_common::Clock;
 use postern_common::cache::{self, Cache};
 use postern_common::exit::Exit;
 
-use crate::config::{Config, Limits, Route, Stop, Target};
+use crate::config::{Config, Cors, Limits, Route, Stop, Target};
 use crate::metrics::{Metrics, RouteMetrics};
 use crate::route::{Methods, Request, RouteIndex, Router};
 use crate::upstream::Pool;
@@ -23,6 +23,8 @@ pub(crate) const NO_ROUTE: &str = "none";
 pub(crate) struct Live {
     pub(crate) table: Table,
     pub(crate) metrics: Vec<RouteMetrics>,
+    /// Cross-origin rules for requests that no route takes.
+    pub(crate) cors: Option<Arc<Cors>>,
     pub(crate) pools: Vec<Arc<Pool>>,
     /// Whether all of them are spoken to in plain HTTP/1.1.
     pub(crate) is_all_plain: bool,
@@ -90,7 +92,7 @@ impl Live {
     /// Makes a configuration ready. Pools that did not change are taken over from `before`.
     ///
     /// # Errors
-    /// Status 64 if a test of the configuration fails, or something that it names is not good.
+    /// Status 64 if something that it names is not good.
     pub(crate) fn new(
         config: Config,
         before: Option<&Self>,
@@ -98,7 +100,6 @@ impl Live {
         clock: &Clock,
     ) -> Result<Self, Exit> {
         let table = Table::new(config.routes);
-        crate::check::hold(&table, &config.upstreams, &config.tests)?;
         let kept = |upstream: &crate::config::Upstream| {
             let pools = before.map(|before| before.pools.as_slice()).unwrap_or_default();
             pools.iter().find(|pool| pool.config == *upstream && !pool.has_new_files()).map(Arc::clone)
@@ -118,7 +119,8 @@ impl Live {
         };
         let (limits, stop) = (Arc::new(config.limits), config.stop);
         let issuers = [config.identity.actor.issuer, config.identity.service.issuer];
-        Ok(Self { table, metrics: by_route, pools, is_all_plain, limits, issuers, stop, store })
+        let cors = config.cors;
+        Ok(Self { table, metrics: by_route, cors, pools, is_all_plain, limits, issuers, stop, store })
     }
 
     /// The upstream of a route for one request; `turn` spreads requests over several.

@@ -11,7 +11,7 @@ use postern_common::supervisor::Supervisor;
 use postern_common::token::{Verifier, VerifierOptions};
 use postern_common::{Clock, Shutdown, log};
 use postern_proxy::config::TestToken;
-use postern_proxy::{App, Config, Inheritance, Sender, Sockets};
+use postern_proxy::{ASSUMED_POOLS, App, Config, Inheritance, Sender, Sockets, assumed_settings};
 
 /// Pingora takes and frees 64 KiB for the body of each response, at which the system's allocator tidies up all it has.
 #[global_allocator]
@@ -80,7 +80,7 @@ fn run(path: &Path, env: &Env, take_over: bool) -> Result<(), Exit> {
     log::check(filter).map_err(|reason| Exit::usage(format!("POSTERN_LOG: {reason}")))?;
     log::init(log::Format::Json, filter);
     let passed = Sockets::of_process()?;
-    let config = config::load(path, |root| Config::read(root, env))?;
+    let config = load(path, env)?;
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     if let Some(workers) = config.workers {
         runtime.worker_threads(workers);
@@ -112,11 +112,23 @@ fn run(path: &Path, env: &Env, take_over: bool) -> Result<(), Exit> {
     })
 }
 
-#[expect(clippy::print_stdout, reason = "the answer of a command")]
+/// Reads the file, runs its tests and looks at the files that it names.
+fn load(path: &Path, env: &Env) -> Result<Config, Exit> {
+    config::load(path, |root| {
+        let config = Config::read(root, env)?;
+        postern_proxy::check_files(root, &config);
+        Some(config)
+    })
+}
+
+#[expect(clippy::print_stdout, clippy::print_stderr, reason = "the answer of a command")]
 fn check(path: &Path, env: &Env) -> Result<(), Exit> {
-    let config = config::load(path, |root| Config::read(root, env))?;
+    let config = load(path, &env.clone().assuming(&ASSUMED_POOLS))?;
+    let assumed = assumed_settings(&config).join(", ");
+    if !assumed.is_empty() {
+        eprintln!("{}: checked without {assumed}, which the gateway needs to start", path.display());
+    }
     let (routes, tests) = (config.routes.len(), config.tests.len());
-    postern_proxy::check(&config)?;
     println!("{}: good: {routes} routes, {tests} tests", path.display());
     Ok(())
 }
@@ -128,12 +140,17 @@ fn explain(
     (method, url, headers): (&str, &str, &HeaderMap),
     token: &str,
 ) -> Result<(), Exit> {
-    let config = config::load(path, |root| Config::read(root, env))?;
     let sender = match (token, token.strip_prefix("service:")) {
-        ("none", _) => Sender::MadeUp(TestToken::None),
-        ("user", _) => Sender::MadeUp(TestToken::user()),
-        (_, Some(name)) => Sender::MadeUp(TestToken::Service(name.to_owned())),
-        (token, None) => verify(&config, token)?,
+        ("none", _) => Some(TestToken::None),
+        ("user", _) => Some(TestToken::user()),
+        (_, name) => name.map(|name| TestToken::Service(name.to_owned())),
+    };
+    // Only a real token needs the pools.
+    let env = if sender.is_some() { env.clone().assuming(&ASSUMED_POOLS) } else { env.clone() };
+    let config = config::load(path, |root| Config::read(root, &env))?;
+    let sender = match sender {
+        Some(made_up) => Sender::MadeUp(made_up),
+        None => verify(&config, token)?,
     };
     print!("{}", postern_proxy::explain(&config, method, url, headers, &sender));
     Ok(())

@@ -43,10 +43,12 @@ pub(crate) enum Fault {
     Framing = 1,
     /// The client sends or reads too slowly.
     Stalled = 2,
-    /// The request took too long.
+    /// The request took too long, and the client is being waited for.
     Deadline = 3,
     /// The upstream sent nothing for too long.
     Upstream = 4,
+    /// The request took too long, and the client is not what it waits for.
+    Overdue = 5,
 }
 
 /// The directions in which nothing moves just now, and one timer for all of it.
@@ -184,6 +186,7 @@ impl Watch {
             2 => Some(Fault::Stalled),
             3 => Some(Fault::Deadline),
             4 => Some(Fault::Upstream),
+            5 => Some(Fault::Overdue),
             _ => None,
         }
     }
@@ -253,7 +256,8 @@ impl Patience {
             let Some(due) = stalls.chain(deadline).min() else { return Poll::Pending };
             ready!(self.alarm.poll(due, cx));
             if deadline.is_some_and(|deadline| deadline <= due) {
-                return Poll::Ready(Fault::Deadline);
+                let waits_for_client = self.reading.or(writing).is_some();
+                return Poll::Ready(if waits_for_client { Fault::Deadline } else { Fault::Overdue });
             }
             let now = Instant::now();
             let writing = self.writing.as_mut().filter(|_| self.resting.is_none());

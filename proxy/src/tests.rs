@@ -3,6 +3,7 @@
 mod answers;
 mod bodies;
 mod breaks;
+mod cors;
 mod decisions;
 mod door;
 mod encrypted;
@@ -15,6 +16,7 @@ mod http10;
 mod http2;
 mod http2_frames;
 mod http2_upstream;
+mod logs;
 mod origin;
 mod rates;
 mod refusals;

@@ -10,12 +10,13 @@ use postern_common::exit::Exit;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
+use rustls::sign::CertifiedKey;
 use rustls::{RootCertStore, ServerConfig};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use crate::config::Tls;
+use crate::config::{Tls, UpstreamTls};
 
 /// The files of one listener and what was made of them.
 pub(crate) struct TlsFiles {
@@ -59,6 +60,58 @@ impl TlsFiles {
     }
 }
 
+/// What is wrong with the files of a listener: the key below `listen.tls`, with a dot, and why; no key where the files do
+/// not go together.
+pub(crate) fn check(source: &Tls) -> Vec<(&'static str, String)> {
+    let wrong = [
+        (".certificate", certificates(&source.certificate).err()),
+        (".key", private_key(&source.key).err()),
+        (".client_ca", source.client_ca.as_deref().and_then(|path| authorities(path).err())),
+    ];
+    let wrong = told(wrong);
+    match server_config(source) {
+        Err(exit) if wrong.is_empty() => vec![("", exit.message().to_owned())],
+        Err(_) | Ok(_) => wrong,
+    }
+}
+
+/// The same for the files of an upstream.
+pub(crate) fn check_upstream(source: &UpstreamTls) -> Vec<(&'static str, String)> {
+    let certificate = source.certificate.as_deref().map(certificates);
+    let key = source.key.as_deref().map(private_key);
+    let (ca, own) =
+        (source.ca.as_deref().map(authorities), certificate.as_ref().and_then(|all| all.as_ref().err()));
+    let wrong = told([
+        (".ca", ca.and_then(Result::err)),
+        (".certificate", own.map(|exit| Exit::usage(exit.message()))),
+        (".key", key.as_ref().and_then(|key| key.as_ref().err()).map(|exit| Exit::usage(exit.message()))),
+    ]);
+    let provider = rustls::crypto::aws_lc_rs::default_provider();
+    match (certificate, key) {
+        (Some(Ok(certificate)), Some(Ok(key))) => match CertifiedKey::from_der(certificate, key, &provider) {
+            Err(error) => vec![("", format!("certificate and key: {error}"))],
+            Ok(_) => wrong,
+        },
+        _ => wrong,
+    }
+}
+
+fn told<const N: usize>(wrong: [(&'static str, Option<Exit>); N]) -> Vec<(&'static str, String)> {
+    wrong.into_iter().filter_map(|(key, exit)| Some((key, exit?.message().to_owned()))).collect()
+}
+
+fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, Exit> {
+    PrivateKeyDer::from_pem_file(path).map_err(|error| bad(path, &error))
+}
+
+fn authorities(path: &Path) -> Result<RootCertStore, Exit> {
+    let mut roots = RootCertStore::empty();
+    for authority in certificates(path)? {
+        roots.add(authority).map_err(|error| bad(path, &error))?;
+    }
+    Ok(roots)
+}
+
 fn server_config(source: &Tls) -> Result<ServerConfig, Exit> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
@@ -67,17 +120,13 @@ fn server_config(source: &Tls) -> Result<ServerConfig, Exit> {
     let builder = match &source.client_ca {
         None => builder.with_no_client_auth(),
         Some(path) => {
-            let mut roots = RootCertStore::empty();
-            for authority in certificates(path)? {
-                roots.add(authority).map_err(|error| bad(path, &error))?;
-            }
-            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
+            let roots = Arc::new(authorities(path)?);
+            let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider).build();
             builder.with_client_cert_verifier(verifier.map_err(|error| bad(path, &error))?)
         }
     };
-    let key = PrivateKeyDer::from_pem_file(&source.key).map_err(|error| bad(&source.key, &error))?;
     let mut config = builder
-        .with_single_cert(certificates(&source.certificate)?, key)
+        .with_single_cert(certificates(&source.certificate)?, private_key(&source.key)?)
         .map_err(|error| bad(&source.certificate, &error))?;
     config.alpn_protocols = if source.http2 { vec![b"h2".to_vec()] } else { Vec::new() };
     config.alpn_protocols.push(b"http/1.1".to_vec());
@@ -103,5 +152,5 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Exit> {
 }
 
 fn bad(path: &Path, error: &dyn std::fmt::Display) -> Exit {
-    Exit::usage(format!("{}: {error}", path.display()))
+    Exit::usage(format!("{}: cannot read: {error}", path.display()))
 }

@@ -6,17 +6,19 @@ mod endpoint;
 pub(crate) mod guard;
 mod health;
 mod link;
+mod log_throttle;
 mod resolve;
 mod tls;
 pub(crate) mod tunnel;
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use pingora_core::protocols::ALPN;
+use pingora_core::protocols::{ALPN, TcpKeepalive};
 use pingora_core::upstreams::peer::{HttpPeer, PeerOptions};
 use postern_common::exit::Exit;
 use prometheus::{Histogram, IntCounter};
@@ -27,7 +29,17 @@ pub(crate) use answer::Body;
 use budget::Budget;
 pub(crate) use endpoint::{Endpoint, EndpointStatus, Ticket};
 pub(crate) use link::Link;
+use log_throttle::LogThrottle;
 use tls::TlsParts;
+
+/// How long a connection may be silent before the kernel asks whether the other side is still there.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
+
+/// Between two such questions.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Questions without an answer after which a connection is dead.
+const KEEPALIVE_PROBES: usize = 3;
 
 /// One upstream with its addresses. Kept over a reload that does not change it.
 #[derive(Debug)]
@@ -42,6 +54,8 @@ pub(crate) struct Pool {
     retries: IntCounter,
     retries_denied: IntCounter,
     ejections: IntCounter,
+    /// Of warnings that no address can be had.
+    pub(crate) warnings: LogThrottle,
 }
 
 /// Why no address can be had.
@@ -51,6 +65,15 @@ pub(crate) enum NoEndpoint {
     Away,
     /// Every address has as many requests in flight as it may.
     Full,
+}
+
+impl fmt::Display for NoEndpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Away => "no name is resolved, or every address is unhealthy or ejected",
+            Self::Full => "every address has as many requests in flight as in_flight allows",
+        })
+    }
 }
 
 // === impl Pool ===
@@ -72,6 +95,7 @@ impl Pool {
             retries: metrics.retries.with_label_values(&label),
             retries_denied: metrics.retries_denied.with_label_values(&label),
             ejections: metrics.ejections.with_label_values(&label),
+            warnings: LogThrottle::default(),
             config,
         };
         let literal = |at: usize| {
@@ -125,7 +149,7 @@ impl Pool {
         self.ms_at(Instant::now())
     }
 
-    fn ms_at(&self, now: Instant) -> u64 {
+    pub(crate) fn ms_at(&self, now: Instant) -> u64 {
         u64::try_from(now.saturating_duration_since(self.born).as_millis()).unwrap_or(u64::MAX)
     }
 
@@ -259,6 +283,15 @@ impl Pool {
         };
         let mut peer = HttpPeer::new(address, config.tls.is_some(), name);
         let mut options = PeerOptions::new();
+        options.tcp_keepalive = Some(TcpKeepalive {
+            idle: KEEPALIVE_IDLE,
+            interval: KEEPALIVE_INTERVAL,
+            count: KEEPALIVE_PROBES,
+            // Pingora waits for an answer even after a write of a body that took too long: the kernel ends the
+            // connection then, and with it the wait.
+            #[cfg(target_os = "linux")]
+            user_timeout: config.write_timeout,
+        });
         options.connection_timeout = Some(config.connect_timeout);
         options.total_connection_timeout = Some(config.connect_timeout);
         options.read_timeout = Some(config.read_timeout);

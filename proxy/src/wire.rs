@@ -179,7 +179,7 @@ impl Wire {
         self.watch.fail(fault);
         let kind = match fault {
             Fault::Framing => io::ErrorKind::InvalidData,
-            Fault::Stalled | Fault::Deadline | Fault::Upstream => io::ErrorKind::TimedOut,
+            Fault::Stalled | Fault::Deadline | Fault::Upstream | Fault::Overdue => io::ErrorKind::TimedOut,
         };
         Poll::Ready(Err(kind.into()))
     }

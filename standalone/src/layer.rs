@@ -171,10 +171,8 @@ fn is_table(item: &Node, source: &Source) -> bool {
 
 fn name_of(node: &Node) -> Option<&str> {
     let Value::Object(entries) = &node.value else { return None };
-    entries.iter().find_map(|(key, node)| match &node.value {
-        Value::String(name) if key == "name" => Some(name.as_str()),
-        _ => None,
-    })
+    let (_, node) = entries.iter().find(|(key, _)| key == "name")?;
+    if let Value::String(name) = &node.value { Some(name) } else { None }
 }
 
 fn set(node: &mut Node, path: &[&str], value: Option<Value>) {

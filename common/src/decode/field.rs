@@ -116,6 +116,36 @@ impl Object<'_> {
         });
     }
 
+    /// Notes a mistake of a value below this object that was found after it was read; `path` names it as messages do,
+    /// such as `listen.0.tls.key`. What is not there is told at the nearest value above it.
+    pub fn fail_at(&self, path: &str, code: &'static str, detail: impl Into<String>) {
+        let (mut pointer, mut offset) = (self.at.pointer(), self.offset);
+        let mut below = self.entries.iter().find(|(name, _)| is_first(path, name));
+        let mut rest = path;
+        while let Some((name, node)) = below {
+            push_segment(&mut pointer, name);
+            offset = node.offset;
+            rest = rest[name.len()..].trim_start_matches('.');
+            let mut here = node;
+            while let Value::Array(items) = &here.value {
+                let (index, after) = rest.split_once('.').unwrap_or((rest, ""));
+                let Some(item) = index.parse().ok().and_then(|at: usize| items.get(at)) else { break };
+                push_segment(&mut pointer, index);
+                (offset, rest, here) = (item.offset, after, item);
+            }
+            let Value::Object(entries) = &here.value else { break };
+            below = entries.iter().find(|(name, _)| is_first(rest, name));
+        }
+        let detail = detail.into();
+        self.mistakes.note(Mistake { pointer, offset, weight: Weight::Unacceptable, code, detail });
+    }
+
+    /// Whether nothing has been found wrong so far, here or elsewhere in the text.
+    #[must_use]
+    pub fn is_good(&self) -> bool {
+        self.mistakes.is_empty()
+    }
+
     fn field(&self, name: &'static str) -> Option<Field<'_>> {
         self.known.borrow_mut().push(name);
         let (name, node) = self.entries.iter().find(|(known, _)| known == name)?;
@@ -155,6 +185,11 @@ const USUAL_FIELDS: usize = 20;
 
 /// Stands in `known` for "every name"; no field has this name.
 const ANY: &str = "\0any";
+
+/// Whether `name` is the first part of a path with dots.
+fn is_first(path: &str, name: &str) -> bool {
+    path.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
 
 /// Whether two names differ by at most two edits: close enough to ask "did you mean".
 fn is_near(left: &str, right: &str) -> bool {

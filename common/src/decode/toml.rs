@@ -22,10 +22,25 @@ fn whole(text: &str, mistakes: &Mistakes) -> Option<Node> {
             offset: error.span().map_or(0, |span| span.start),
             weight: Weight::Unreadable,
             code: "invalid_toml",
-            detail: error.message().to_owned(),
+            detail: describe(text, error),
         });
     }
     errors.is_empty().then(|| Node { offset: 0, value: Value::Object(table(root.into_inner(), 0)) })
+}
+
+/// What the parser says, and the name where one stands twice: the header of a table, or the key.
+fn describe(text: &str, error: &toml::de::Error) -> String {
+    let message = error.message();
+    let span = error.span().filter(|_| message.starts_with("duplicate key"));
+    let Some(name) = span.and_then(|span| Some((text.get(span.clone())?, span.start))) else {
+        return message.to_owned();
+    };
+    let (name, start) = name;
+    let line = text[..start].rfind('\n').map_or(0, |newline| newline + 1);
+    let header = text[line..].lines().next().unwrap_or_default().trim();
+    let table = header.strip_prefix('[').and_then(|rest| rest.rsplit_once(']'));
+    let table = table.map(|(table, _)| table.trim_matches(|c: char| c == '[' || c == ']' || c == ' '));
+    format!("duplicate key `{}`", table.unwrap_or(name))
 }
 
 /// The same for a text that is good, piece by piece. A piece begins at the header of an array of tables, where TOML

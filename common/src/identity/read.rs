@@ -223,7 +223,8 @@ impl Place<'_> {
     fn required(&self, table: &str, key: &str, variable: &str, written: Written<String>) -> Option<String> {
         let value = self.env.get(variable).map(str::to_owned).or(written.value);
         if value.is_none() && !written.stands {
-            return self.missing(table, key, variable, "");
+            let assumed = self.env.assumed(variable).map(str::to_owned);
+            return assumed.or_else(|| self.missing(table, key, variable, ""));
         }
         value
     }

@@ -32,6 +32,9 @@ fn read_users(field: Field<'_>) -> Option<UserRule> {
     if is_any(field) {
         return Some(UserRule::default());
     }
+    if !matches!(field.value(), Value::Object(_)) {
+        return field.fail("invalid_choice", "must be \"any\" or a table with scopes, groups or claims");
+    }
     field.object(|rule| {
         Some(UserRule {
             scopes: rule.or("scopes", Vec::new(), texts),
@@ -52,6 +55,10 @@ fn read_services(field: Field<'_>) -> Option<ServiceRule> {
     }
     if matches!(field.value(), Value::Array(_)) {
         return Some(ServiceRule { allow: Some(texts(field)?), scopes: Vec::new() });
+    }
+    if !matches!(field.value(), Value::Object(_)) {
+        return field
+            .fail("invalid_choice", "must be \"any\", a list of names or a table with allow or scopes");
     }
     field.object(|rule| {
         Some(ServiceRule {

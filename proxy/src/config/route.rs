@@ -1,10 +1,11 @@
+use std::sync::Arc;
 use std::time::Duration;
 
 use ahash::{AHashMap, AHashSet};
 use http::{HeaderName, HeaderValue};
 use postern_common::decode::{Field, Object, Value};
 
-use super::{Limits, RateBy, RateLimit, Upstream, policy, texts, timeout};
+use super::{Cors, Limits, RateBy, RateLimit, Upstream, policy, timeout};
 use crate::headers;
 use crate::policy::Policy;
 use crate::route::{Condition, HostPattern, Methods, PathPattern, Pattern};
@@ -38,8 +39,8 @@ pub struct Route {
     pub cookies: bool,
     /// Fields that every response of the route carries.
     pub response_headers: Vec<(HeaderName, HeaderValue)>,
-    /// Cross-origin rules; default none.
-    pub cors: Option<Cors>,
+    /// Cross-origin rules; default those of `[cors]`.
+    pub cors: Option<Arc<Cors>>,
 }
 
 /// One upstream of a route.
@@ -60,25 +61,19 @@ pub struct Rewrite {
     pub add: String,
 }
 
-/// `[route.cors]`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cors {
-    /// Origins, each exact; `*` for any.
-    pub origins: Vec<String>,
-    /// Request fields that scripts may send.
-    pub headers: Vec<String>,
-    /// How long a browser may remember the answer; default 10 min.
-    pub max_age: Duration,
-}
-
 /// Reads every route. What makes a route useless (an unknown upstream, a name twice, a route that an earlier
 /// one shadows) is told at its line.
-pub(super) fn read_all(root: &Object<'_>, upstreams: &[Upstream], limits: &Limits) -> Vec<Route> {
+pub(super) fn read_all(
+    root: &Object<'_>,
+    upstreams: &[Upstream],
+    limits: &Limits,
+    cors: Option<&Arc<Cors>>,
+) -> Vec<Route> {
     let mut earlier: Vec<Route> = Vec::new();
     let mut names: AHashSet<String> = AHashSet::new();
     let mut shapes: AHashMap<String, Vec<usize>> = AHashMap::new();
     let _count = root.list("route", |field| {
-        let route = Route::read(field, upstreams, limits)?;
+        let route = Route::read(field, upstreams, limits, cors)?;
         if !names.insert(route.name.clone()) {
             field.fail::<()>("duplicate_name", format!("a route is already called {}", route.name));
         }
@@ -95,7 +90,12 @@ pub(super) fn read_all(root: &Object<'_>, upstreams: &[Upstream], limits: &Limit
 }
 
 impl Route {
-    fn read(field: Field<'_>, upstreams: &[Upstream], limits: &Limits) -> Option<Self> {
+    fn read(
+        field: Field<'_>,
+        upstreams: &[Upstream],
+        limits: &Limits,
+        cors: Option<&Arc<Cors>>,
+    ) -> Option<Self> {
         field.object(|route| {
             let pattern = read_pattern(route);
             let name = route.optional("name", |field| field.text(1..=100));
@@ -109,8 +109,9 @@ impl Route {
             }
             let rewrite = route.section("rewrite", Rewrite::read);
             let pattern = pattern?;
-            if rewrite.as_ref().is_some_and(|rewrite| !pattern.path.template.starts_with(&rewrite.strip)) {
-                route.fail("invalid_choice", "rewrite.strip must be the beginning of path");
+            if rewrite.as_ref().is_some_and(|rewrite| !rewrite.fits(&pattern.path.template)) {
+                let detail = "rewrite.strip must be the beginning of path, in whole segments";
+                route.fail("invalid_choice", detail);
             }
             Some(Self {
                 name: name.unwrap_or_else(|| format!("{} {}", pattern.methods, pattern.path.template)),
@@ -125,7 +126,7 @@ impl Route {
                 websocket: route.or("websocket", false, |field| field.boolean()),
                 cookies: route.or("cookies", false, |field| field.boolean()),
                 response_headers: route.section("response_headers", read_fields).unwrap_or_default(),
-                cors: route.section("cors", Cors::read),
+                cors: route.section("cors", Cors::read).map(Arc::new).or_else(|| cors.cloned()),
                 pattern,
             })
         })
@@ -139,14 +140,11 @@ fn read_pattern(route: &Object<'_>) -> Option<Pattern> {
             .ok()
     });
     let methods = route.required("methods", |field| {
-        let all = field.array(|item| {
+        let all = super::some(field, |item| {
             let name = item.string()?;
             let known = if name == "*" { Some(Methods::ALL) } else { Methods::of(name) };
             known.or_else(|| item.fail("invalid_choice", format!("must be * or one of {}", Methods::ALL)))
         })?;
-        if all.is_empty() {
-            return field.fail("invalid_length", "must not be empty");
-        }
         Some(all.into_iter().fold(Methods::default(), Methods::union))
     });
     let hosts = route.list("hosts", |item| {
@@ -196,11 +194,18 @@ fn read_targets(field: Field<'_>, upstreams: &[Upstream]) -> Option<Vec<Target>>
     if let Value::String(name) = field.value() {
         return Some(vec![Target { upstream: find(name, field)?, weight: 1 }]);
     }
+    let Value::Object(entries) = field.value() else {
+        return field
+            .fail("invalid_type", "must be the name of an upstream, or a table of names with their weights");
+    };
     let targets = field.object(|targets| {
         Some(targets.entries(|name, field| {
             Some(Target { upstream: find(name, field)?, weight: field.integer(0..=1000)? })
         }))
     })?;
+    if targets.len() < entries.len() {
+        return None;
+    }
     if targets.iter().all(|target| target.weight == 0) {
         return field.fail("out_of_range", "at least one weight must be more than 0");
     }
@@ -237,20 +242,25 @@ impl Rewrite {
         let rewrite = Self { strip: path("strip").unwrap_or_default(), add: path("add").unwrap_or_default() };
         Some(rewrite)
     }
-}
 
-impl Cors {
-    fn read(section: &Object<'_>) -> Option<Self> {
-        let origins = section.required("origins", texts);
-        Some(Self {
-            headers: section.or(
-                "headers",
-                vec!["authorization".to_owned(), "content-type".to_owned()],
-                texts,
-            ),
-            max_age: section.or("max_age", Duration::from_secs(600), |field| field.duration()),
-            origins: origins?,
-        })
+    /// Whether the route's path begins with whole segments of what is stripped.
+    fn fits(&self, template: &str) -> bool {
+        template
+            .strip_prefix(&self.strip)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/') || self.strip.is_empty())
+    }
+
+    /// The target that is forwarded: `/api` and `/api/x?y` for `/v1` and `/v1/x?y` under
+    /// `{ strip = "/v1", add = "/api" }`, and `/` where nothing else is left.
+    #[must_use]
+    pub fn apply(&self, target: &[u8]) -> Vec<u8> {
+        let rest = target.strip_prefix(self.strip.as_bytes()).unwrap_or(target);
+        let mut rewritten = self.add.clone().into_bytes();
+        if rewritten.is_empty() && !rest.starts_with(b"/") {
+            rewritten.push(b'/');
+        }
+        rewritten.extend_from_slice(rest);
+        rewritten
     }
 }
 
@@ -260,22 +270,31 @@ mod tests {
 
     use crate::config::Config;
 
-    #[test]
-    fn a_route_says_neither_how_long_an_answer_is_nor_what_only_the_gateway_says() {
+    /// Whether a route for `/v1x` with these further lines is good.
+    fn is_good(lines: &str) -> bool {
         let env = Env::from([
             ("IDP_ACTOR_POOL_ID", "us-west-2_actors"),
             ("IDP_ACTOR_CLIENT_ID", "web"),
             ("IDP_SERVICE_POOL_ID", "us-west-2_services"),
             ("IDP_SERVICE_CLIENT_ID", "machines"),
         ]);
-        let reads = |name: &str| {
-            let text = format!(
-                "[[listen]]\naddress = \"127.0.0.1:0\"\n[upstream.origin]\naddresses = [\"127.0.0.1:1\"]\n\
-                 [[route]]\npath = \"/x\"\nmethods = [\"GET\"]\nupstream = \"origin\"\npolicy = \"public\"\n\
-                 response_headers = {{ {name} = \"5\" }}\n"
-            );
-            parse("test.toml", &text, |root| Config::read(root, &env)).is_ok()
-        };
+        let text = format!(
+            "[[listen]]\naddress = \"127.0.0.1:0\"\n[upstream.origin]\naddresses = [\"127.0.0.1:1\"]\n\
+             [[route]]\npath = \"/v1x\"\nmethods = [\"GET\"]\nupstream = \"origin\"\npolicy = \"public\"\n{lines}\n"
+        );
+        parse("test.toml", &text, |root| Config::read(root, &env)).is_ok()
+    }
+
+    #[test]
+    fn rewrite_strips_whole_segments_only() {
+        assert!(is_good("rewrite = { strip = \"/v1x\" }"));
+        assert!(is_good("rewrite = { add = \"/api\" }"));
+        assert!(!is_good("rewrite = { strip = \"/v1\", add = \"/api\" }"));
+    }
+
+    #[test]
+    fn a_route_says_neither_how_long_an_answer_is_nor_what_only_the_gateway_says() {
+        let reads = |name: &str| is_good(&format!("response_headers = {{ {name} = \"5\" }}"));
         assert!(reads("X-Frame-Options"));
         for name in ["Content-Length", "transfer-encoding", "Connection", "Keep-Alive", "X-Postern-Kind"] {
             assert!(!reads(name), "{name}");

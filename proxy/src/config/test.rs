@@ -116,6 +116,9 @@ impl TestToken {
                 _ => field.fail("invalid_choice", "must be none, user, service:NAME or a table"),
             };
         }
+        if !matches!(field.value(), Value::Object(_)) {
+            return field.fail("invalid_choice", "must be none, user, service:NAME or a table");
+        }
         field.object(|user| {
             Some(Self::User {
                 groups: user.or("groups", Vec::new(), texts),

@@ -121,12 +121,7 @@ impl Upstream {
         }
         field.object(|upstream| {
             let seconds = Duration::from_secs;
-            let addresses = upstream.required("addresses", |field| {
-                if matches!(&field.node().value, Value::Array(items) if items.is_empty()) {
-                    return field.fail("invalid_length", "must not be empty");
-                }
-                field.array(Address::read)
-            });
+            let addresses = upstream.required("addresses", |field| super::some(field, Address::read));
             let choices = [
                 ("least-loaded", Balance::LeastLoaded),
                 ("round-robin", Balance::RoundRobin),
@@ -157,6 +152,10 @@ impl Address {
     fn read(field: Field<'_>) -> Option<Self> {
         if let Value::String(text) = field.value() {
             return Self::parse(text, 1).or_else(|| field.fail("invalid_format", Self::FORMAT));
+        }
+        if !matches!(field.value(), Value::Object(_)) {
+            let detail = format!("{}, or a table with address and weight", Self::FORMAT);
+            return field.fail("invalid_type", detail);
         }
         field.object(|address| {
             let weight = address.or("weight", 1, |field| field.integer(0..=1000));

@@ -1,70 +1,108 @@
-//! Cross-origin rules of a route (the Fetch standard's CORS protocol).
+//! Cross-origin rules (the Fetch standard's CORS protocol).
 
-use http::header::{ACCESS_CONTROL_REQUEST_METHOD, ORIGIN};
+use std::sync::atomic::Ordering;
+
+use http::header::{
+    ACCESS_CONTROL_ALLOW_CREDENTIALS, ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_REQUEST_METHOD, ORIGIN,
+};
 use http::{HeaderMap, Method, StatusCode};
 use pingora::http::ResponseHeader;
 use pingora_core::Result;
 
-use super::admit;
 use super::client::Client;
-use crate::config::{Cors, Route};
+use super::{admit, refuse, throttle};
+use crate::config::Cors;
 use crate::context::Context;
 use crate::live::Found;
-use crate::route::Request;
+use crate::route::{Methods, Request};
+use crate::state::State;
 use crate::target::Target;
 
-/// Answers a preflight for a route that has rules: browsers send no token with it. Whether it did.
-pub(super) async fn preflight(client: &mut impl Client, ctx: &mut Context) -> Result<bool> {
+/// Fields of an answer that scripts may read, besides those that they always may.
+const EXPOSED: &str = "Location, RateLimit, RateLimit-Policy, Retry-After, WWW-Authenticate, X-Request-Id";
+
+/// Answers a preflight where there are rules for it: browsers send no token with one. Whether it did.
+pub(super) async fn preflight(state: &State, client: &mut impl Client, ctx: &mut Context) -> Result<bool> {
     if client.request().method != Method::OPTIONS {
         return Ok(false);
     }
-    let Some(response) = permission(client, ctx)? else { return Ok(false) };
+    let Some(mut response) = permission(client, ctx)? else { return Ok(false) };
+    if let Err(problem) = throttle::by_address(state, ctx) {
+        refuse::write(client, ctx, &problem).await?;
+        return Ok(true);
+    }
+    if state.stopping.load(Ordering::Relaxed) {
+        client.close();
+    }
+    response.insert_header("X-Request-Id", ctx.id.hyphenated().to_string())?;
     client.write_head(response, true).await?;
     client.write_body(None, true).await?;
     Ok(true)
 }
 
+/// The answer to a preflight; without permission where the origin has none, which is all that a browser asks.
 fn permission(client: &impl Client, ctx: &mut Context) -> Result<Option<ResponseHeader>> {
     let head = client.request();
     let wanted = head.headers.get(ACCESS_CONTROL_REQUEST_METHOD).and_then(|method| method.to_str().ok());
-    let (Ok(target), Some(method)) = (Target::parse(head.raw_path()), wanted) else { return Ok(None) };
-    let request = Request {
+    let (Ok(target), Some(method), Some(_)) =
+        (Target::parse(head.raw_path()), wanted, head.headers.get(ORIGIN))
+    else {
+        return Ok(None);
+    };
+    let request = |method| Request {
         host: admit::host(head),
         path: target.path,
         query: target.query,
         method,
         headers: &head.headers,
     };
-    let Found::Route(index) = ctx.live.table.find(&request) else { return Ok(None) };
-    let route = &ctx.live.table.routes[index];
-    let Some(cors) = &route.cors else { return Ok(None) };
-    let mut response = ResponseHeader::build(StatusCode::NO_CONTENT, Some(6))?;
-    if !allow(cors, &head.headers, &mut response)? {
-        return Ok(None);
+    let live = &ctx.live;
+    let (route, methods) = match live.table.find(&request(method)) {
+        Found::Route(route) => (Some(route), Some(live.table.routes[route].pattern.methods)),
+        // An upstream that takes OPTIONS speaks for itself.
+        Found::Method { .. } | Found::Nothing
+            if matches!(live.table.find(&request("OPTIONS")), Found::Route(_)) =>
+        {
+            return Ok(None);
+        }
+        // So that a page can read why it was refused; whether there is such a path is not told.
+        Found::Method { .. } | Found::Nothing => (None, Methods::of(method)),
+    };
+    let Some(cors) = rules(ctx, route) else { return Ok(None) };
+    let mut response = ResponseHeader::build(StatusCode::NO_CONTENT, Some(8))?;
+    if let (true, Some(methods)) = (allow(cors, &head.headers, &mut response)?, methods) {
+        response.insert_header("Access-Control-Allow-Methods", methods.to_string())?;
+        response.insert_header("Access-Control-Allow-Headers", cors.headers.join(", "))?;
+        response.insert_header("Access-Control-Max-Age", cors.max_age.as_secs())?;
     }
-    response.insert_header("Access-Control-Allow-Methods", route.pattern.methods.to_string())?;
-    response.insert_header("Access-Control-Allow-Headers", cors.headers.join(", "))?;
-    response.insert_header("Access-Control-Max-Age", cors.max_age.as_secs())?;
     ctx.is_canonical = true;
-    ctx.route = Some(index);
+    ctx.route = route;
     Ok(Some(response))
 }
 
-/// Lets the page that asked read the answer, where the route says so.
-pub(super) fn dress(route: &Route, request: &HeaderMap, response: &mut ResponseHeader) -> Result<()> {
-    match &route.cors {
-        Some(cors) => allow(cors, request, response).map(|_| ()),
-        None => Ok(()),
+/// The rules of a route, or those of requests that no route takes.
+fn rules(ctx: &Context, route: Option<usize>) -> Option<&Cors> {
+    match route {
+        Some(route) => ctx.live.table.routes[route].cors.as_deref(),
+        None => ctx.live.cors.as_deref(),
     }
 }
 
+/// Lets the page that asked read the answer, where the rules say so. What an upstream says of it does not count there.
+pub(super) fn dress(ctx: &Context, request: &HeaderMap, response: &mut ResponseHeader) -> Result<()> {
+    let Some(cors) = rules(ctx, ctx.route) else { return Ok(()) };
+    response.remove_header(&ACCESS_CONTROL_ALLOW_ORIGIN);
+    response.remove_header(&ACCESS_CONTROL_ALLOW_CREDENTIALS);
+    allow(cors, request, response).map(|_| ())
+}
+
 fn allow(cors: &Cors, request: &HeaderMap, response: &mut ResponseHeader) -> Result<bool> {
-    let Some(origin) = request.get(ORIGIN) else { return Ok(false) };
+    // Without an Origin as well: a cache must not keep that answer for a page.
     response.append_header("Vary", "Origin")?;
-    let known = cors.origins.iter().any(|known| known == "*" || known.as_bytes() == origin.as_bytes());
-    if known {
-        response.insert_header("Access-Control-Allow-Origin", origin)?;
-        response.insert_header("Access-Control-Expose-Headers", "Location, Retry-After, X-Request-Id")?;
-    }
-    Ok(known)
+    let Some(origin) = request.get(ORIGIN).filter(|origin| cors.allows(origin.as_bytes())) else {
+        return Ok(false);
+    };
+    response.insert_header("Access-Control-Allow-Origin", origin)?;
+    response.insert_header("Access-Control-Expose-Headers", EXPOSED)?;
+    Ok(true)
 }

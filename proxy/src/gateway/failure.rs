@@ -1,5 +1,7 @@
 //! What becomes of a request that an upstream or a client let down.
 
+use std::fmt;
+use std::io;
 use std::time::Instant;
 
 use http::Version;
@@ -16,7 +18,7 @@ use crate::patience::{Fault, Watch};
 /// No connection: nothing was sent, so that any method may be tried at another address.
 pub(super) fn to_connect(ctx: &Context, mut error: Box<Error>) -> Box<Error> {
     let Some(attempt) = &ctx.attempt else { return error };
-    attempt.pool.note_failure(&attempt.ticket.endpoint, Instant::now());
+    note_failure(attempt, ctx, &error);
     error.set_retry(ctx.may_retry(&attempt.pool));
     error
 }
@@ -40,12 +42,54 @@ pub(super) fn while_proxying(
         && at_upstream
     {
         if error.retry() {
+            tracing::debug!(
+                request_id = %ctx.id,
+                upstream = %attempt.pool.config.name,
+                address = %attempt.ticket.endpoint.address,
+                error = %Reason(&error),
+                "idle upstream connection closed"
+            );
             error.set_retry(ctx.may_retry(&attempt.pool));
         } else {
-            attempt.pool.note_failure(&attempt.ticket.endpoint, Instant::now());
+            note_failure(attempt, ctx, &error);
         }
     }
     error
+}
+
+/// Counts the failure of an attempt for its address and logs why it failed: as a warning from time to time, so that an
+/// outage does not fill the log, and otherwise at debug level.
+fn note_failure(attempt: &Attempt, ctx: &Context, error: &Error) {
+    let now = Instant::now();
+    let (pool, endpoint) = (&attempt.pool, &attempt.ticket.endpoint);
+    pool.note_failure(endpoint, now);
+    let (upstream, address, request_id, reason) =
+        (&pool.config.name, endpoint.address, ctx.id, Reason(error));
+    match endpoint.warnings.take(pool.ms_at(now)) {
+        Some(suppressed) => {
+            tracing::warn!(%request_id, %upstream, %address, error = %reason, suppressed, "upstream attempt failed");
+        }
+        None => {
+            tracing::debug!(%request_id, %upstream, %address, error = %reason, "upstream attempt failed");
+        }
+    }
+}
+
+/// Why an attempt failed: the type of the error and its first cause. The context in between is left out, for it may
+/// hold bytes of an answer.
+struct Reason<'a>(&'a Error);
+
+impl fmt::Display for Reason<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0.etype().as_str())?;
+        let cause = self.0.root_cause();
+        if cause.is::<Error>() { Ok(()) } else { write!(f, ": {cause}") }
+    }
+}
+
+/// The kind of the system's error that is behind it.
+fn io_kind(error: &Error) -> Option<io::ErrorKind> {
+    error.root_cause().downcast_ref::<io::Error>().map(io::Error::kind)
 }
 
 /// Writes the answer, where there is still someone to read it and nothing was written yet.
@@ -56,11 +100,15 @@ pub(super) async fn answer(client: &mut impl Client, error: &Error, ctx: &mut Co
     }
     // In a tunnel an answer would be taken for what the other side says.
     let already = client.is_tunnel() || client.written().is_some_and(|status| !status.is_informational());
-    let code = ctx.refused.or_else(|| code(client, error, already));
+    let code = ctx.refused.or_else(|| code(client, error));
+    // An answer that is still streaming at the deadline of its route is no fault of its origin: a stream of events
+    // may never end.
+    let is_cut = already && client.watch().and_then(Watch::fault) == Some(Fault::Overdue);
     if let (Some(Code::UpstreamTimeout), None, Some(attempt)) = (code, ctx.refused, &ctx.attempt)
         && !matches!(error.esource(), ErrorSource::Upstream)
+        && !is_cut
     {
-        attempt.pool.note_failure(&attempt.ticket.endpoint, Instant::now());
+        note_failure(attempt, ctx, error);
     }
     // To HTTP/1.0 the end of the connection may be the end of the body: a part would pass for the whole.
     if let (true, Version::HTTP_10, Some(wire)) = (already, client.request().version, client.wire()) {
@@ -84,14 +132,13 @@ pub(super) async fn answer(client: &mut impl Client, error: &Error, ctx: &mut Co
     FailToProxy { error_code: status, can_reuse_downstream: false }
 }
 
-/// `None` when the client has left. Until the end of the request, and from the beginning of the answer, the time that
-/// a route has is the client's: an upstream that is silent is found out before.
-fn code(client: &impl Client, error: &Error, is_answered: bool) -> Option<Code> {
-    let fault = client.watch().and_then(|watch| Some((watch.fault()?, watch.is_complete() && !is_answered)));
-    match fault {
-        Some((Fault::Framing, _)) => return Some(Code::InvalidRequest),
-        Some((Fault::Stalled, _) | (Fault::Deadline, false)) => return Some(Code::RequestTimeout),
-        Some((Fault::Deadline, true) | (Fault::Upstream, _)) => return Some(Code::UpstreamTimeout),
+/// `None` when the client has left. Whether the deadline of a route is the client's fault depends on who is waited for
+/// at that moment.
+fn code(client: &impl Client, error: &Error) -> Option<Code> {
+    match client.watch().and_then(Watch::fault) {
+        Some(Fault::Framing) => return Some(Code::InvalidRequest),
+        Some(Fault::Stalled | Fault::Deadline) => return Some(Code::RequestTimeout),
+        Some(Fault::Overdue | Fault::Upstream) => return Some(Code::UpstreamTimeout),
         None => {}
     }
     let kind = error.etype();
@@ -101,7 +148,7 @@ fn code(client: &impl Client, error: &Error, is_answered: bool) -> Option<Code> 
             | ErrorType::ReadTimedout
             | ErrorType::WriteTimedout
             | ErrorType::TLSHandshakeTimedout
-    );
+    ) || io_kind(error) == Some(io::ErrorKind::TimedOut);
     let unreachable = matches!(
         kind,
         ErrorType::ConnectRefused

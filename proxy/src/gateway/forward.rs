@@ -14,12 +14,11 @@ use postern_common::Code;
 
 use super::REFUSED;
 use super::client::Client;
-use crate::config::Rewrite;
 use crate::context::{Attempt, Context};
 use crate::grpc;
 use crate::injection::Injection;
 use crate::state::State;
-use crate::upstream::{NoEndpoint, guard, tunnel};
+use crate::upstream::{NoEndpoint, Pool, guard, tunnel};
 
 /// Ends the request with this code.
 pub(super) fn refuse(ctx: &mut Context, code: Code) -> Box<Error> {
@@ -43,12 +42,8 @@ pub(super) fn choose(state: &State, client: &impl Client, ctx: &mut Context) -> 
     let avoid = before.as_ref().map(|attempt| &*attempt.ticket.endpoint);
     let began = Instant::now();
     let ticket = pool.pick(ctx.client_key, avoid, began).map_err(|reason| {
-        refuse(
-            ctx,
-            match reason {
-                NoEndpoint::Away | NoEndpoint::Full => Code::UpstreamUnavailable,
-            },
-        )
+        note_unavailable(pool, ctx, reason, began);
+        refuse(ctx, Code::UpstreamUnavailable)
     })?;
     if before.is_none() {
         let own = (began - ctx.started).saturating_sub(ctx.upload);
@@ -61,6 +56,17 @@ pub(super) fn choose(state: &State, client: &impl Client, ctx: &mut Context) -> 
     Ok(())
 }
 
+/// Logs that no address can be had, as a warning from time to time.
+fn note_unavailable(pool: &Pool, ctx: &Context, reason: NoEndpoint, now: Instant) {
+    let (request_id, upstream) = (ctx.id, &pool.config.name);
+    match pool.warnings.take(pool.ms_at(now)) {
+        Some(suppressed) => {
+            tracing::warn!(%request_id, %upstream, %reason, suppressed, "no upstream address available");
+        }
+        None => tracing::debug!(%request_id, %upstream, %reason, "no upstream address available"),
+    }
+}
+
 /// How the address is spoken to for this request.
 pub(super) fn peer(session: &Session, ctx: &mut Context) -> Result<Box<HttpPeer>> {
     let live = Arc::clone(&ctx.live);
@@ -71,8 +77,8 @@ pub(super) fn peer(session: &Session, ctx: &mut Context) -> Result<Box<HttpPeer>
     let mut peer = Box::new(attempt.ticket.endpoint.peer.clone());
     if let Some(watch) = session.watch() {
         // The client's side watches over it, without a timer for each read, and from the end of the request on:
-        // Pingora's own would run while the client is still sending. But the client's side is not asked while an
-        // upstream takes nothing of a body, not even after `write_timeout`: then the deadline is all that ends it.
+        // Pingora's own would run while the client is still sending. The client's side is not asked while an upstream
+        // takes nothing of a body: then the kernel ends the connection after `write_timeout`.
         peer.options.read_timeout = (!watch.is_complete()).then_some(route.deadline);
     }
     if route.websocket && session.is_upgrade_req() {
@@ -106,7 +112,7 @@ pub(super) fn prepare(client: &RequestHeader, request: &mut RequestHeader, ctx: 
     *request = RequestHeader::from(parts);
     match ctx.route().and_then(|route| route.rewrite.as_ref()) {
         Some(rewrite) => {
-            let target = rewritten(rewrite, request.raw_path());
+            let target = rewrite.apply(request.raw_path());
             request.set_raw_path(&target)
         }
         None => Ok(()),
@@ -119,7 +125,7 @@ pub(super) fn message(request: &RequestHeader, body: &[u8], ctx: &Context) -> Re
     message.extend_from_slice(request.method.as_str().as_bytes());
     message.extend_from_slice(b" ");
     match ctx.route().and_then(|route| route.rewrite.as_ref()) {
-        Some(rewrite) => message.extend_from_slice(&rewritten(rewrite, request.raw_path())),
+        Some(rewrite) => message.extend_from_slice(&rewrite.apply(request.raw_path())),
         None => message.extend_from_slice(request.raw_path()),
     }
     message.extend_from_slice(b" HTTP/1.1\r\n");
@@ -139,14 +145,4 @@ fn said(ctx: &Context) -> Injection<'_> {
         is_tls: ctx.is_tls,
         caller: ctx.caller.as_ref(),
     }
-}
-
-fn rewritten(rewrite: &Rewrite, target: &[u8]) -> Vec<u8> {
-    let rest = target.strip_prefix(rewrite.strip.as_bytes()).unwrap_or(target);
-    let mut path = rewrite.add.clone().into_bytes();
-    if !rest.starts_with(b"/") {
-        path.push(b'/');
-    }
-    path.extend_from_slice(rest);
-    path
 }

@@ -154,8 +154,8 @@ pub(super) fn strip_trailers(trailers: &mut HeaderMap) {
 
 /// What refusals carry as well: the route's own fields, cross-origin permission, what is left of a rate.
 pub(super) fn dress_common(client: &impl Client, response: &mut ResponseHeader, ctx: &Context) -> Result<()> {
+    cors::dress(ctx, &client.request().headers, response)?;
     if let Some(route) = ctx.route() {
-        cors::dress(route, &client.request().headers, response)?;
         for (name, value) in &route.response_headers {
             response.insert_header(name, value)?;
         }

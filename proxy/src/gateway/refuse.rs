@@ -45,7 +45,7 @@ pub(super) async fn end_call(client: &mut impl Client, code: Code) -> Result<()>
 /// The status of a call that is ended with this code. Its own deadline has a status of its own.
 fn status(client: &impl Client, code: Code) -> Status {
     match client.watch().and_then(Watch::fault) {
-        Some(Fault::Deadline) => Status::DeadlineExceeded,
+        Some(Fault::Deadline | Fault::Overdue) => Status::DeadlineExceeded,
         Some(Fault::Framing | Fault::Stalled | Fault::Upstream) | None => Status::of(code),
     }
 }

@@ -23,9 +23,7 @@ const UPSTREAM: &str = "[[listen]]\naddress = \"127.0.0.1:1\"\n[upstream.a]\nadd
 fn an_audit_only_policy_decides_nothing_in_a_test_either() {
     let route = "[[route]]\npath = \"/a\"\nmethods = [\"GET\"]\nupstream = \"a\"\n";
     let test = "[[test]]\nrequest = \"GET /a\"\ntoken = \"user\"\ndecision = \"service_not_allowed\"\n";
-    let with = |policy: &str| {
-        crate::check(&read(&format!("{UPSTREAM}{route}policy = {policy}\n{test}")).expect("reads"))
-    };
+    let with = |policy: &str| read(&format!("{UPSTREAM}{route}policy = {policy}\n{test}"));
     with("{ services = \"any\" }").expect("refused");
     let exit = with("{ services = \"any\", audit = true }").expect_err("let through");
     assert!(exit.message().contains("is decided allow"), "{exit}");
@@ -63,10 +61,10 @@ request = "GET /a"
 token = { claims = { tier = "2" } }
 decision = "insufficient_scope"
 "#;
-    let check = |text: &str| crate::check(&read(&format!("{UPSTREAM}{text}")).expect("reads"));
+    let check = |text: &str| read(&format!("{UPSTREAM}{text}"));
     check(text).expect("they hold");
     let exit = check(&text.replace("x-beta = \"1\"", "x-beta = \"3\"")).expect_err("another route");
-    assert!(exit.message().contains("\"GET /a\": takes old, not beta"), "{exit}");
+    assert_eq!(exit.message(), "p.toml:19: test.0: test \"GET /a\": takes old, not beta");
     let exit = check(&text.replace("{ tier = \"2\" }", "{ tier = 2 }")).expect_err("let through");
     assert!(exit.message().contains("is decided allow, not insufficient_scope"), "{exit}");
     let wrong = text.replace("x-beta", "\"x beta\"");
@@ -103,6 +101,97 @@ fn what_can_never_be_meant_is_refused_at_its_line() {
     let stop = |text: &str| read(&format!("{UPSTREAM}[stop]\n{text}\n")).expect("reads").stop;
     assert_eq!(stop("drain = \"1s\"").linger.as_millis(), 500, "never as long as the drain");
     assert!(stop("drain = \"0s\"\nlinger = \"0s\"").linger.is_zero());
+}
+
+#[test]
+fn each_mistake_is_told_once_in_terms_of_what_is_meant() {
+    let route = "[[route]]\npath = \"/a\"\nmethods = [\"GET\"]\nupstream = \"a\"\npolicy = \"public\"\n";
+    let with = |from: &str, to: &str| format!("{UPSTREAM}{route}").replace(from, to);
+    for (text, said) in [
+        (
+            with("[\"GET\"]", "[\"get\"]"),
+            "p.toml:7: route.0.methods.0: must be * or one of GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS",
+        ),
+        (with("[\"GET\"]", "[]"), "p.toml:7: route.0.methods: must not be empty"),
+        (
+            with("[\"127.0.0.1:2\"]", "[8915]"),
+            "p.toml:4: upstream.a.addresses.0: must be an address such as 127.0.0.1:8501 or auth.internal:8501, \
+             or a table with address and weight",
+        ),
+        (
+            with("upstream = \"a\"", "upstream = 7"),
+            "p.toml:8: route.0.upstream: must be the name of an upstream, or a table of names with their weights",
+        ),
+        (
+            with("upstream = \"a\"", "upstream = { a = \"x\" }"),
+            "p.toml:8: route.0.upstream.a: must be an integer, not a string",
+        ),
+        (
+            with("\"public\"", "{ users = 1 }"),
+            "p.toml:9: route.0.policy.users: must be \"any\" or a table with scopes, groups or claims",
+        ),
+        (
+            with("\"public\"", "{ services = \"auth\" }"),
+            "p.toml:9: route.0.policy.services: must be \"any\", a list of names or a table with allow or scopes",
+        ),
+        (
+            with("[upstream.a]", "[upstream.a]\nretries = 0\n[upstream.a]"),
+            "p.toml:5: duplicate key `upstream.a`",
+        ),
+        (
+            format!("{}[[test]]\nrequest = \"GET /a\"\ntoken = 1\ndecision = \"allow\"\n", with("", "")),
+            "p.toml:12: test.0.token: must be none, user, service:NAME or a table",
+        ),
+    ] {
+        assert_eq!(read(&text).expect_err(said).message(), said);
+    }
+}
+
+#[test]
+fn files_that_are_not_there_are_told_at_their_lines() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let own = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
+    let other = rcgen::KeyPair::generate().expect("a key");
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).expect("writes");
+    write("own.pem", &own.cert.pem());
+    write("own.key", &own.signing_key.serialize_pem());
+    write("other.key", &other.serialize_pem());
+    write("empty.pem", "");
+    let at = folder.path().display();
+    let check = |tls: &str, upstream: &str, log: &str| {
+        let text = format!(
+            "[[listen]]\naddress = \"127.0.0.1:1\"\n[listen.tls]\n{tls}\n[access_log]\nto = \"{log}\"\n\
+             [upstream.a]\naddresses = [\"127.0.0.1:2\"]\n[upstream.a.tls]\n{upstream}\n"
+        );
+        let env = Env::default().assuming(&crate::ASSUMED_POOLS);
+        let read = parse("p.toml", &text, |root| {
+            let config = Config::read(root, &env)?;
+            crate::check_files(root, &config);
+            Some(config)
+        });
+        read.map_err(|exit| exit.message().replace(&format!("{at}/"), ""))
+    };
+    let log = format!("{at}/access.log");
+    let pair = |key: &str| format!("certificate = \"{at}/own.pem\"\nkey = \"{at}/{key}\"");
+    let config = check(&pair("own.key"), &pair("own.key"), &log).expect("good");
+    assert_eq!(crate::assumed_settings(&config).len(), 4);
+    let none = "certificate = \"none.pem\"\nkey = \"none.key\"";
+    let ca = format!("ca = \"{at}/empty.pem\"");
+    let said =
+        check(&format!("{none}\nclient_ca = \"none.ca\""), &ca, "no-such/access.log").expect_err("bad");
+    let places = [
+        "4: listen.0.tls.certificate: none.pem: ",
+        "5: listen.0.tls.key: none.key: ",
+        "6: listen.0.tls.client_ca: none.ca: ",
+        "8: access_log.to: no-such: there is no such folder",
+        "12: upstream.a.tls.ca: empty.pem: holds no certificate",
+    ];
+    for (line, place) in said.lines().zip(places) {
+        assert!(line.starts_with(&format!("p.toml:{place}")), "{said}");
+    }
+    assert_eq!(said.lines().count(), places.len(), "{said}");
+    let said = check(&pair("other.key"), &pair("other.key"), &log).expect_err("they do not go together");
+    assert!(said.contains("p.toml:3: listen.0.tls: ") && said.contains("upstream.a.tls: "), "{said}");
 }
 
 #[tokio::test]

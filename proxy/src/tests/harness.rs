@@ -195,6 +195,18 @@ impl Gateway {
         self.asking.get(url).send().await.expect("an answer").text().await.expect("text")
     }
 
+    /// The configuration as its file says.
+    pub(super) fn config(&self) -> Config {
+        let env = Env::from([
+            ("IDP_ACTOR_POOL_ID", "us-west-2_a"),
+            ("IDP_ACTOR_CLIENT_ID", "web"),
+            ("IDP_SERVICE_POOL_ID", "us-west-2_s"),
+            ("IDP_SERVICE_CLIENT_ID", "machines"),
+        ]);
+        let file = self.log.path().join("proxy.toml");
+        postern_common::config::load(&file, |root| Config::read(root, &env)).expect("a good configuration")
+    }
+
     /// Changes the file of the configuration.
     pub(super) fn edit(&self, change: impl FnOnce(String) -> String) {
         let file = self.log.path().join("proxy.toml");

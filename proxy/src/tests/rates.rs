@@ -1,3 +1,4 @@
+use http::HeaderMap;
 use postern_common::cache::testing::RedisServer;
 use postern_common::config::Env;
 use tokio::net::{TcpListener, TcpStream};
@@ -5,8 +6,10 @@ use tokio::task::JoinSet;
 use uuid::Uuid;
 
 use super::front::{Front, get};
-use super::harness::{Answer, Gateway, has_field};
+use super::harness::{Answer, Gateway, WAYS, has_field};
 use super::origin::{Manner, Origin};
+use crate::config::TestToken;
+use crate::{Sender, explain};
 
 async fn gateway(limits: &str, route: &str) -> Gateway {
     let origin = Origin::start(Manner::Answer).await;
@@ -65,7 +68,11 @@ async fn policy_names_the_configured_window() {
     for (limits, limit, policy) in [
         ("", "by = \"address\", requests = 3, per = \"10s\"", "\"address\";q=3;w=10"),
         ("", "by = \"route\", requests = 7, per = \"1m\", burst = 14", "\"route\";q=14;w=120"),
-        ("store = \"memory:\"", "by = \"route\", requests = 2, per = \"1500ms\", global = true", "\"route\";q=2;w=2"),
+        (
+            "store = \"memory:\"",
+            "by = \"route\", requests = 2, per = \"1500ms\", global = true",
+            "\"route\";q=2;w=2",
+        ),
     ] {
         let gateway = gateway(limits, &format!("limits = [{{ {limit} }}]")).await;
         let bearer = format!("Authorization: Bearer {}\r\n", gateway.user());
@@ -121,25 +128,6 @@ async fn heads_that_are_refused_count_for_their_address() {
 }
 
 #[tokio::test]
-async fn pages_of_known_origins_may_read_answers() {
-    let gateway = gateway("", "cors = { origins = [\"https://app\"], max_age = \"1m\" }").await;
-    let preflight = |origin: &str| {
-        format!(
-            "OPTIONS /limited HTTP/1.1\r\nHost: h\r\nOrigin: {origin}\r\nAccess-Control-Request-Method: GET\r\n\r\n"
-        )
-    };
-    let answer = gateway.send(&preflight("https://app")).await;
-    assert_eq!((answer.status, answer.header("access-control-allow-methods")), (204, Some("GET")));
-    assert_eq!(answer.header("access-control-allow-origin"), Some("https://app"));
-    assert_eq!(gateway.send(&preflight("https://evil")).await.status, 401);
-    let refused = gateway.get("/limited", "Origin: https://app\r\n").await;
-    assert_eq!((refused.status, refused.header("access-control-allow-origin")), (401, Some("https://app")));
-    let bearer = format!("Authorization: Bearer {}\r\nOrigin: https://app\r\n", gateway.user());
-    let answer = gateway.get("/limited", &bearer).await;
-    assert_eq!((answer.status, answer.header("access-control-allow-origin")), (200, Some("https://app")));
-}
-
-#[tokio::test]
 async fn a_route_is_rewritten_and_dressed() {
     let origin = Origin::start(Manner::Answer).await;
     let upstream = format!("addresses = [\"{}\"]", origin.address);
@@ -149,6 +137,36 @@ async fn a_route_is_rewritten_and_dressed() {
     let answer = gateway.get("/v1/a/b?c=d", "").await;
     assert_eq!((answer.status, answer.header("x-frame-options")), (200, Some("DENY")));
     assert!(gateway.origin.only().starts_with("GET /api/a/b?c=d HTTP/1.1\r\n"));
+}
+
+#[tokio::test]
+async fn explain_names_the_path_that_is_forwarded() {
+    for (path, rewrite, target, forwarded) in [
+        ("/v1", "strip = \"/v1\", add = \"/api\"", "/v1", "/api"),
+        ("/v1", "strip = \"/v1\", add = \"/api\"", "/v1?a=b", "/api?a=b"),
+        ("/v1", "strip = \"/v1\"", "/v1", "/"),
+        ("/v1", "strip = \"/v1\"", "/v1?a=b", "/?a=b"),
+        ("/v1/*", "strip = \"/v1\", add = \"/api\"", "/v1/a?b", "/api/a?b"),
+        ("/v1/*", "strip = \"/v1\"", "/v1/a", "/a"),
+        ("/v1", "add = \"/api\"", "/v1", "/api/v1"),
+    ] {
+        let origin = Origin::start(Manner::Answer).await;
+        let upstream = format!("addresses = [\"{}\"]", origin.address);
+        let route = format!(
+            "[[route]]\npath = \"{path}\"\nmethods = [\"GET\"]\nupstream = \"origin\"\npolicy = \"public\"\n\
+             rewrite = {{ {rewrite} }}\n"
+        );
+        let gateway = Gateway::before(origin, &upstream, "", &route).await;
+        for way in WAYS {
+            assert_eq!(gateway.get(target, way).await.status, 200, "{target}");
+            let sent = gateway.origin.seen().pop().expect("a request");
+            assert_eq!(sent.split(' ').nth(1), Some(forwarded), "{path} {rewrite} {way}");
+        }
+        let nobody = Sender::MadeUp(TestToken::None);
+        let said = explain(&gateway.config(), "GET", target, &HeaderMap::new(), &nobody);
+        let named = forwarded.split('?').next().expect("a path");
+        assert!(said.contains(&format!("forwarded  {named}\n")), "{said}");
+    }
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpSocket;
 
-use super::harness::{Gateway, PATIENCE, ROUTES};
+use super::harness::{Gateway, PATIENCE, ROUTES, WAYS};
 use super::origin::{Manner, Origin};
 
 #[tokio::test]
@@ -75,6 +75,28 @@ async fn events_are_passed_on_as_they_come() {
     let mut other = gateway.connect().await;
     other.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
     assert_eq!(client.until("0\r\n\r\n").await, "8\r\nsecond.\n\r\n0\r\n\r\n");
+}
+
+#[tokio::test]
+async fn answer_cut_at_its_deadline_is_not_the_clients_fault() {
+    for way in WAYS {
+        let origin = Origin::start(Manner::Events).await;
+        let upstream =
+            format!("addresses = [\"{}\"]\n[upstream.origin.outlier]\nfailures = 1", origin.address);
+        let gateway = Gateway::before(origin, &upstream, "deadline = \"300ms\"", ROUTES).await;
+        let mut client = gateway.connect().await;
+        client.write(&format!("GET /open HTTP/1.1\r\nHost: h\r\n{way}\r\n")).await;
+        client.until("first..\n\r\n").await;
+        assert!(client.is_closed().await, "{way}");
+        let upstreams = gateway.ask("/upstreams").await;
+        assert!(upstreams.contains("\"ejected\":false"), "a stream may be endless: {upstreams}");
+        let events = gateway.finish().await;
+        assert_eq!(
+            (&events[0]["status"], &events[0]["code"]),
+            (&200.into(), &"upstream_timeout".into()),
+            "{way}"
+        );
+    }
 }
 
 #[tokio::test]

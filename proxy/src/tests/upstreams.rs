@@ -204,7 +204,7 @@ fn large_head() -> String {
     format!("GET /open HTTP/1.1\r\nHost: h\r\nConnection: close\r\nX-Much: {}\r\n\r\n", "x".repeat(MUCH))
 }
 
-/// Large in its body: Pingora carries it, and says that a write took too long only once it reads no answer either.
+/// Large in its body: Pingora carries it.
 fn large_body() -> String {
     let head = "POST /open HTTP/1.1\r\nHost: h\r\nConnection: close\r\n";
     format!("{head}Content-Length: {MUCH}\r\n\r\n{}", "x".repeat(MUCH))
@@ -212,10 +212,10 @@ fn large_body() -> String {
 
 #[tokio::test]
 async fn an_upstream_that_takes_nothing_is_not_waited_for() {
-    for (request, limits) in [(large_head(), ""), (large_body(), "deadline = \"2s\"")] {
+    for request in [large_head(), large_body()] {
         let deaf = reluctant(PATIENCE * 2).await;
         let upstream = format!("addresses = [\"{deaf}\"]\nwrite_timeout = \"150ms\"\nread_timeout = \"20s\"");
-        let answer = ask_much(&upstream, limits, request).await;
+        let answer = ask_much(&upstream, "", request).await;
         assert!(answer.starts_with("HTTP/1.1 504 ") && answer.contains("upstream_timeout"), "{answer}");
     }
 }

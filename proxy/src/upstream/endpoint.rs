@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::guard::Encrypted;
 use super::link::{Kept, Link};
+use super::log_throttle::LogThrottle;
 use crate::config::{Outlier, Upstream};
 
 /// One address of an upstream and what is known about it.
@@ -34,6 +35,8 @@ pub(crate) struct Endpoint {
     pub(crate) kept: Kept<Link>,
     /// The same within TLS.
     pub(super) encrypted: Kept<Encrypted>,
+    /// Of warnings that an attempt failed.
+    pub(crate) warnings: LogThrottle,
 }
 
 /// An endpoint as `/upstreams` shows it.
@@ -73,6 +76,7 @@ impl Endpoint {
             healthy: AtomicBool::new(true),
             kept: Kept::default(),
             encrypted: Kept::default(),
+            warnings: LogThrottle::default(),
         }
     }
 

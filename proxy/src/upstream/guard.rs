@@ -44,6 +44,7 @@ pub(crate) fn prepare(peer: &mut HttpPeer, endpoint: &Arc<Endpoint>, config: &Up
         endpoint: Arc::clone(endpoint),
         connect_timeout: config.connect_timeout,
         idle_timeout: config.idle_timeout,
+        write_timeout: config.write_timeout,
         is_reused: Arc::clone(&is_reused),
     }));
     is_reused
@@ -59,6 +60,7 @@ struct Connector {
     endpoint: Arc<Endpoint>,
     connect_timeout: Duration,
     idle_timeout: Duration,
+    write_timeout: Duration,
     is_reused: Arc<AtomicBool>,
 }
 
@@ -134,6 +136,7 @@ impl Connector {
             Some(link) => link,
             None => Link::connect(self.endpoint.address, self.connect_timeout).await?,
         };
+        link.end_if_nothing_is_taken_for(self.write_timeout);
         Ok((Connection::Plain(link), is_reused))
     }
 

@@ -51,7 +51,13 @@ impl Pool {
         streaks.retain(|address, _| endpoints.iter().any(|endpoint| endpoint.address == *address));
         let checks = endpoints.iter().map(async |endpoint| {
             let Ok(backend) = Backend::new(&endpoint.address.to_string()) else { return true };
-            matches!(tokio::time::timeout(health.timeout, probe.check(&backend)).await, Ok(Ok(())))
+            let error = match tokio::time::timeout(health.timeout, probe.check(&backend)).await {
+                Ok(Ok(())) => return true,
+                Ok(Err(error)) => error.to_string(),
+                Err(_) => "no answer in time".to_owned(),
+            };
+            tracing::debug!(upstream = %self.config.name, address = %endpoint.address, error, "health check failed");
+            false
         });
         let found = futures_util::future::join_all(checks).await;
         for (endpoint, good) in endpoints.iter().zip(found) {

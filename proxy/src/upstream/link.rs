@@ -67,6 +67,13 @@ impl Link {
         Pin::new(&mut self.stream)
     }
 
+    /// Lets the kernel end the connection once the other side has taken nothing for so long: Pingora waits for an answer
+    /// even after a write of a body that took too long.
+    pub(super) fn end_if_nothing_is_taken_for(&self, within: Duration) {
+        let millis = u32::try_from(within.as_millis()).unwrap_or(u32::MAX);
+        let _best_effort = rustix::net::sockopt::set_tcp_user_timeout(&self.stream, millis);
+    }
+
     /// Sends all of `data`.
     pub(crate) fn poll_send(&mut self, cx: &mut Context<'_>, data: &mut BytesMut) -> Poll<Result<()>> {
         while !data.is_empty() {

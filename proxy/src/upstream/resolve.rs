@@ -1,3 +1,4 @@
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,7 +55,7 @@ impl Pool {
                 None => {
                     complete = false;
                     let host = &self.config.addresses[at].host;
-                    tracing::warn!(upstream = %self.config.name, %host, "cannot resolve the name");
+                    tracing::warn!(upstream = %self.config.name, %host, "name not resolved; its last addresses stay");
                     let kept = old.iter().filter(|endpoint| endpoint.entry == at);
                     addresses.extend(kept.map(|endpoint| (at, endpoint.address)));
                 }
@@ -66,6 +67,11 @@ impl Pool {
 }
 
 async fn look_up(host: &str, port: u16) -> Option<Vec<SocketAddr>> {
-    let found = tokio::time::timeout(TIMEOUT, tokio::net::lookup_host((host, port))).await.ok()?;
-    found.ok().map(Iterator::collect)
+    let error = match tokio::time::timeout(TIMEOUT, tokio::net::lookup_host((host, port))).await {
+        Ok(Ok(found)) => return Some(found.collect()),
+        Ok(Err(error)) => error,
+        Err(_) => io::ErrorKind::TimedOut.into(),
+    };
+    tracing::debug!(%host, %error, "name look-up failed");
+    None
 }

@@ -1,0 +1,190 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use postern_common::decode::{Field, Object};
+
+use super::{Route, texts};
+
+/// `[cors]` and `[route.cors]`: which pages of other origins may read answers (the Fetch standard's CORS protocol).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cors {
+    /// Whose pages may; empty for none.
+    pub origins: Vec<OriginPattern>,
+    /// Request fields that scripts may send; default `authorization`, `content-type`, `idempotency-key` and
+    /// `traceparent`.
+    pub headers: Vec<String>,
+    /// How long a browser may remember the answer to a preflight; default 10 min.
+    pub max_age: Duration,
+}
+
+/// Origins of one entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OriginPattern {
+    /// `*`.
+    Any,
+    /// `https://app.example.com`.
+    Exact(String),
+    /// `http://localhost:*`: this scheme and host with any port. Without the colon and the star.
+    AnyPort(String),
+}
+
+/// Fields that scripts may send where a table names none.
+const DEFAULT_HEADERS: [&str; 4] = ["authorization", "content-type", "idempotency-key", "traceparent"];
+
+// === impl Cors ===
+
+impl Cors {
+    pub(super) fn read(section: &Object<'_>) -> Option<Self> {
+        let origins = section.required("origins", |field| field.array(OriginPattern::read));
+        let headers = section.or("headers", DEFAULT_HEADERS.map(str::to_owned).to_vec(), texts);
+        let max_age = section.or("max_age", Duration::from_secs(600), |field| field.duration());
+        Some(Self { origins: origins?, headers, max_age })
+    }
+
+    /// Whether pages of this origin may read answers.
+    #[must_use]
+    pub fn allows(&self, origin: &[u8]) -> bool {
+        self.origins.iter().any(|pattern| pattern.matches(origin))
+    }
+
+    /// The rules for requests that no route takes: those of `[cors]`, or else of all routes together, so that a page
+    /// can read why it was refused.
+    pub(super) fn without_route(common: Option<Arc<Self>>, routes: &[Route]) -> Option<Arc<Self>> {
+        if common.is_some() {
+            return common;
+        }
+        let mut all = routes.iter().filter_map(|route| route.cors.as_deref());
+        let mut merged = all.next()?.clone();
+        for cors in all {
+            let origins = cors.origins.iter().filter(|origin| !merged.origins.contains(origin));
+            let origins: Vec<OriginPattern> = origins.cloned().collect();
+            merged.origins.extend(origins);
+            let headers = cors.headers.iter().filter(|header| !merged.headers.contains(header));
+            let headers: Vec<String> = headers.cloned().collect();
+            merged.headers.extend(headers);
+            merged.max_age = merged.max_age.min(cors.max_age);
+        }
+        Some(Arc::new(merged))
+    }
+}
+
+// === impl OriginPattern ===
+
+impl OriginPattern {
+    const FORMAT: &str = "must be *, an origin as browsers send it, such as https://app.example.com, or one with any \
+                          port, such as http://localhost:*";
+
+    fn read(field: Field<'_>) -> Option<Self> {
+        let text = field.text(1..=300)?;
+        if text == "*" {
+            return Some(Self::Any);
+        }
+        let whole = text.strip_suffix(":*").unwrap_or(&text);
+        if !is_origin(whole) || (whole != text && port(whole).is_some()) {
+            return field.fail("invalid_format", Self::FORMAT);
+        }
+        Some(if whole == text { Self::Exact(text) } else { Self::AnyPort(whole.to_owned()) })
+    }
+
+    fn matches(&self, origin: &[u8]) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Exact(known) => known.as_bytes() == origin,
+            Self::AnyPort(known) => match origin.strip_prefix(known.as_bytes()) {
+                Some([]) => true,
+                Some([b':', port @ ..]) => !port.is_empty() && port.iter().all(u8::is_ascii_digit),
+                Some(_) | None => false,
+            },
+        }
+    }
+}
+
+/// Whether this is how browsers write an origin: lower case, no path, no default port.
+fn is_origin(text: &str) -> bool {
+    let Some((scheme, authority)) = text.split_once("://") else { return false };
+    let default = match scheme {
+        "http" => Some("80"),
+        "https" => Some("443"),
+        _ => None,
+    };
+    let known = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"+-.".contains(&byte);
+    !scheme.is_empty()
+        && scheme.bytes().all(known)
+        && !authority.starts_with(':')
+        && !authority.contains(|c: char| c.is_ascii_uppercase() || "/?#@*".contains(c))
+        && crate::head::is_authority(authority.as_bytes())
+        && (default.is_none() || port(text) != default)
+}
+
+/// The port of an origin, if it names one.
+fn port(origin: &str) -> Option<&str> {
+    let (_, port) = origin.split_once("://")?.1.rsplit_once(':')?;
+    port.bytes().all(|byte| byte.is_ascii_digit()).then_some(port)
+}
+
+impl std::fmt::Display for OriginPattern {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Any => f.write_str("*"),
+            Self::Exact(origin) => f.write_str(origin),
+            Self::AnyPort(origin) => write!(f, "{origin}:*"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use postern_common::config::parse;
+
+    use super::*;
+
+    fn read(origin: &str) -> Option<OriginPattern> {
+        let text = format!("origins = [\"{origin}\"]\n");
+        parse("x.toml", &text, Cors::read).ok().map(|mut cors| cors.origins.remove(0))
+    }
+
+    #[test]
+    fn pattern_matches_origins_as_browsers_send_them() {
+        for (pattern, origin, matches) in [
+            ("*", "https://any", true),
+            ("https://app", "https://app", true),
+            ("https://app", "https://app:8443", false),
+            ("https://app", "http://app", false),
+            ("https://app", "https://app.evil", false),
+            ("http://localhost:*", "http://localhost", true),
+            ("http://localhost:*", "http://localhost:5173", true),
+            ("http://localhost:*", "http://localhost:", false),
+            ("http://localhost:*", "http://localhost:1.evil", false),
+            ("http://localhost:*", "http://localhost.evil", false),
+            ("http://localhost:*", "https://localhost", false),
+            ("http://[::1]:*", "http://[::1]:5173", true),
+            ("tauri://localhost", "tauri://localhost", true),
+        ] {
+            assert_eq!(
+                read(pattern).expect(pattern).matches(origin.as_bytes()),
+                matches,
+                "{pattern} {origin}"
+            );
+        }
+    }
+
+    #[test]
+    fn origin_that_no_browser_sends_is_refused() {
+        for wrong in [
+            "app",
+            "https://",
+            "https://app/",
+            "https://App",
+            "https://app:443",
+            "http://app:80",
+            "null",
+            "https://*.app",
+            "http://localhost:5173:*",
+            "https://u@app",
+            "://app",
+            "https://app?x",
+        ] {
+            assert_eq!(read(wrong), None, "{wrong}");
+        }
+    }
+}
