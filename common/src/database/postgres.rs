@@ -3,6 +3,7 @@ mod executor;
 mod failure;
 mod listen;
 mod pool;
+mod socket;
 mod url;
 
 use std::time::Duration;

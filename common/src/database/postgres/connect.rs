@@ -8,6 +8,7 @@ use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row};
 use tokio::time::{Instant, timeout};
 
 use super::failure::is_away;
+use super::socket::watch_connections;
 use super::url::{SessionAttrs, Targets};
 
 /// What a server says of itself: nothing, if it takes writes.
@@ -33,7 +34,7 @@ const SESSION_PROBES: usize = 3;
 pub(super) struct Connector {
     pub(super) targets: Targets,
     /// `SET` of every session, and the question for its role.
-    setup: String,
+    pub(super) setup: String,
 }
 
 /// Why there is no connection.
@@ -80,6 +81,9 @@ impl Connector {
     async fn connect_to(&self, options: &PgConnectOptions) -> Result<PgConnection, ConnectError> {
         let mut connection =
             PgConnection::connect_with(options).await.map_err(|error| ConnectError::of(&error))?;
+        if options.get_socket().is_none() {
+            watch_connections(options.get_port());
+        }
         let row = connection.fetch_one(AssertSqlSafe(self.setup.clone())).await;
         let role =
             row.and_then(|row| row.try_get::<String, _>(0)).map_err(|error| ConnectError::of(&error))?;

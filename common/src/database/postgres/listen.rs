@@ -3,17 +3,21 @@
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
+use sqlx::{AssertSqlSafe, Executor};
 use tokio::time::timeout;
 
 use super::failure::no_answer;
+use super::socket::watch_connections;
 
 /// A listener that does not connect again by itself: whoever listens asks the pool for a new one, which finds the server
 /// that takes writes.
 pub(super) async fn open(
     options: PgConnectOptions,
+    setup: String,
     channel: &str,
     limit: Duration,
 ) -> Result<PgListener, sqlx::Error> {
+    let port = options.get_port();
     let opened = async {
         let pool = PgPoolOptions::new()
             .max_connections(1)
@@ -23,6 +27,8 @@ pub(super) async fn open(
             .test_before_acquire(false)
             .connect_lazy_with(options);
         let mut listener = PgListener::connect_with(&pool).await?;
+        watch_connections(port);
+        listener.execute(AssertSqlSafe(setup)).await?;
         listener.eager_reconnect(false);
         listener.listen(channel).await?;
         Ok(listener)

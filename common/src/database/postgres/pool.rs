@@ -204,7 +204,8 @@ impl PostgresPool {
         let (connection, options) = found.map_err(super::connect::ConnectError::into_statement_error)?;
         let options = options.clone();
         drop(connection);
-        listen::open(options, channel, self.shared.acquire_timeout).await
+        let setup = self.shared.connector.setup.clone();
+        listen::open(options, setup, channel, self.shared.acquire_timeout).await
     }
 
     /// Connects once, for a clear message where that fails.

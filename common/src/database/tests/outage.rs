@@ -136,3 +136,22 @@ async fn closing_does_not_wait_for_what_is_in_use() {
     assert_eq!(pool.idle_connections(), 0, "what comes back later is closed");
     assert!(matches!(one(&pool).await, Err(sqlx::Error::PoolClosed)));
 }
+
+#[tokio::test]
+async fn the_kernel_watches_connections_from_both_ends() {
+    let test = postgres().await;
+    let (relay, pool) = behind_a_relay(&test).await;
+    one(&pool).await.expect("answers");
+    let shown: String =
+        sqlx::query_scalar("SHOW tcp_keepalives_idle").fetch_one(&pool).await.expect("answers");
+    assert_eq!(shown, "15", "the server's end");
+    // proc_net_tcp(5): state 01 is established, timer 02 is keepalive.
+    let watched = |line: &str| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let to_relay = fields.get(2).is_some_and(|peer| peer.ends_with(&format!(":{:04X}", relay.port())));
+        (to_relay && fields[3] == "01").then(|| fields[5].starts_with("02:"))
+    };
+    let table = std::fs::read_to_string("/proc/self/net/tcp").expect("Linux");
+    let connections: Vec<bool> = table.lines().filter_map(watched).collect();
+    assert!(!connections.is_empty() && connections.iter().all(|watched| *watched), "{connections:?}");
+}
