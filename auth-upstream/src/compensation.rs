@@ -64,12 +64,13 @@ impl Auth {
             Some(email) => match self.lock_address(&email).await {
                 Ok(guard) => {
                     // It may have ended while we waited for the lock.
-                    let verdict = match self.store.registration(&pending.id).await? {
-                        Some(pending) => Some(self.judge(&pending, &email).await),
-                        None => None,
+                    let judge = async {
+                        let found = self.store.registration(&pending.id).await?;
+                        let Some(pending) = found else { return Ok::<_, StoreError>(None) };
+                        Ok(Some(self.judge(&pending, &email).await))
                     };
-                    guard.release().await;
-                    let Some(verdict) = verdict else { return Ok(false) };
+                    let verdict = guard.run(Box::pin(judge)).await.unwrap_or(Ok(Some(Verdict::Later)));
+                    let Some(verdict) = verdict? else { return Ok(false) };
                     verdict
                 }
                 Err(_) => Verdict::Later,

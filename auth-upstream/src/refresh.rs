@@ -35,6 +35,8 @@ const COMMIT_BACKOFF: [Duration; 3] =
     [Duration::from_millis(100), Duration::from_millis(400), Duration::from_millis(1_500)];
 /// How often a family is read again because a refresh has changed it meanwhile: each costs that one a call to the pool.
 const MARK_TRIES: u32 = 20;
+/// How often a logout begins anew because a fail-over has lost its mark.
+const END_TRIES: u32 = 3;
 /// Waits before a token that nobody may use is revoked once more at a pool that is away.
 const REVOKE_BACKOFF: [Duration; 3] =
     [Duration::from_secs(1), Duration::from_secs(5), Duration::from_secs(30)];
@@ -71,6 +73,14 @@ enum Rotation {
     Done(TokenSet),
     /// The family was changed meanwhile, or its store is another one: it must be read again.
     Overtaken,
+}
+
+/// A family that is revoked.
+struct Marked {
+    /// The pool's newest token of it, to be revoked there.
+    newest: Option<String>,
+    /// It was not revoked before.
+    is_new: bool,
 }
 
 // === impl Family ===
@@ -228,7 +238,7 @@ impl Auth {
 
     /// One of two holders of this family is a thief: nobody keeps it.
     async fn revoke_family(self: &Arc<Self>, visitor: &Visitor, grant: &Grant) -> Result<(), Problem> {
-        let newest = self.mark_revoked(&grant.family).await?;
+        let newest = self.mark_revoked(&grant.family).await?.newest;
         audit::record(visitor, Act::RefreshReuse, &grant.subject, "family_revoked");
         self.metrics.count(Act::RefreshReuse, "family_revoked");
         if let Some(newest) = newest {
@@ -246,20 +256,25 @@ impl Auth {
 
     async fn end_family(self: &Arc<Self>, token: &str) -> Result<String, Problem> {
         let Some(grant) = Grant::open(&self.ring, token) else { return Ok(String::new()) };
-        let marked = self.mark_revoked(&grant.family).await;
-        // Without the cache the token at hand is revoked at least.
-        let newest = marked.as_ref().ok().cloned().flatten().unwrap_or(grant.token);
-        let revoked = self.revoke_at_pool(newest).await;
-        marked?;
-        match revoked {
-            Ok(()) => Ok(grant.subject),
-            Err(fault) if fault.code(Operation::Revoke) == Code::InvalidRefreshToken => Ok(grant.subject),
-            Err(fault) => Err(fault.problem(Operation::Revoke)),
+        for _ in 0..END_TRIES {
+            let marked = self.mark_revoked(&grant.family).await;
+            // Without the cache the token at hand is revoked at least.
+            let revoked = self.revoke_at_pool(grant.token.clone()).await;
+            let newest = marked?.newest.filter(|newest| *newest != grant.token);
+            accepted(revoked)?;
+            if let Some(newest) = newest {
+                accepted(self.revoke_at_pool(newest).await)?;
+            }
+            // A fail-over meanwhile may have lost the mark, and a refresh may have gone on without it.
+            if !self.mark_revoked(&grant.family).await?.is_new {
+                return Ok(grant.subject);
+            }
         }
+        Err(Code::Unavailable.into())
     }
 
-    /// Makes a family `Revoked`, which is final, and returns the pool's newest token of it, to be revoked there.
-    async fn mark_revoked(&self, family: &str) -> Result<Option<String>, Problem> {
+    /// Makes a family `Revoked`, which is final.
+    async fn mark_revoked(self: &Arc<Self>, family: &str) -> Result<Marked, Problem> {
         let key = family_key(family);
         for _ in 0..MARK_TRIES {
             let found = self.cache.get_with_epoch(&key).await.map_err(cache_away)?;
@@ -269,7 +284,7 @@ impl Auth {
             let newest = before.as_ref().and_then(Family::newest);
             let token = newest.and_then(|newest| Grant::open(&self.ring, newest)).map(|grant| grant.token);
             if matches!(before, Some(Family::Revoked { .. })) {
-                return Ok(token);
+                return Ok(Marked { newest: token, is_new: false });
             }
             let revoked = Family::Revoked { newest: newest.map(str::to_owned) }.to_bytes();
             let change = Change {
@@ -279,8 +294,16 @@ impl Auth {
                 value: &revoked,
                 ttl: self.refresh.lifetime,
             };
-            if self.cache.compare_and_set(&change).await.map_err(cache_away)? {
-                return Ok(token);
+            match self.cache.compare_and_set(&change).await {
+                Ok(true) => return Ok(Marked { newest: token, is_new: true }),
+                Ok(false) => {}
+                Err(error) => {
+                    // It may have been done, and the next one who reads may not learn of this token.
+                    if let Some(token) = token {
+                        self.discard_at_pool(token).await;
+                    }
+                    return Err(cache_away(error));
+                }
             }
         }
         Err(Code::Unavailable.into())
@@ -319,6 +342,16 @@ async fn in_full<T: Send + 'static>(
     work: impl Future<Output = Result<T, Problem>> + Send + 'static,
 ) -> Result<T, Problem> {
     tokio::spawn(work).await.unwrap_or_else(|_| Err(Code::Internal.into()))
+}
+
+/// A pool that does not know the token any more has revoked it.
+fn accepted(revoked: Result<(), Fault>) -> Result<(), Problem> {
+    match revoked {
+        Err(fault) if fault.code(Operation::Revoke) != Code::InvalidRefreshToken => {
+            Err(fault.problem(Operation::Revoke))
+        }
+        Ok(()) | Err(_) => Ok(()),
+    }
 }
 
 fn family_key(family: &str) -> String {

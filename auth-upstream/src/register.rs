@@ -143,9 +143,7 @@ impl Auth {
         journey: impl Future<Output = Result<T, E>>,
     ) -> Result<T, E> {
         let guard = self.lock_address(email).await?;
-        let outcome = Box::pin(journey).await;
-        guard.release().await;
-        outcome
+        guard.run(Box::pin(journey)).await.map_err(cache_away)?
     }
 
     /// One registration of an address at a time, over all replicas; the compensation takes the same lock.

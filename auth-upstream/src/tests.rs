@@ -6,6 +6,7 @@ mod doctor;
 mod guessing;
 mod hostile;
 mod journeys;
+mod model;
 mod refresh;
 mod register;
 mod restart;

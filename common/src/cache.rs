@@ -216,8 +216,10 @@ impl Cache {
         }
     }
 
-    /// Takes a lock that ends by itself after `ttl`; `None` if another holds it. It saves work and is no proof:
-    /// who outlives its `ttl` holds it no longer, so what must happen once is decided in the database.
+    /// Takes a lock that may be held for `ttl` at most; `None` if another holds it. Over Redis it is a lease of 2.5 s that is
+    /// renewed while the guard lives, so that a lock of a holder that was killed, or that a fail-over brings back, is free
+    /// within 3 s. It saves work and is no proof: a holder that is suspended may go on for a moment when another has the lock,
+    /// so what must happen once is decided in the database or by [`Cache::compare_and_set`].
     ///
     /// # Errors
     /// As [`Cache::set`].
@@ -276,6 +278,15 @@ impl Cache {
         match &self.0.store {
             Store::Memory(memory) => Ok(memory.delete_if_equal(&key, value)),
             Store::Redis(redis) => redis.delete_if_equal(&key, value).await,
+        }
+    }
+
+    /// Gives the key another time to live if it still holds `value`.
+    async fn extend_if_equal(&self, key: &str, value: &[u8], ttl: Duration) -> Result<bool, CacheError> {
+        match &self.0.store {
+            // A lock in memory is kept for as long as it may be held.
+            Store::Memory(memory) => Ok(memory.get(&self.key(key)).is_some_and(|found| found == value)),
+            Store::Redis(redis) => redis.extend_if_equal(&self.key(key), value, ttl).await,
         }
     }
 

@@ -57,9 +57,8 @@ impl Auth {
         id: &IdToken,
     ) -> Result<SocialIdentity, SocialFault> {
         let guard = self.lock_social("identity", &format!("{}\0{}", id.issuer, id.subject)).await?;
-        let outcome = self.known_or_new(visitor, &social.config, id).await;
-        guard.release().await;
-        outcome
+        let work = Box::pin(self.known_or_new(visitor, &social.config, id));
+        guard.run(work).await.map_err(cache_away)?
     }
 
     async fn known_or_new(
@@ -111,9 +110,8 @@ impl Auth {
                 // The lock that a registration of the address takes: nobody takes it between a look and what follows.
                 let guard = self.lock_address(email).await?;
                 let claim = Claim { visitor, config, admin, id, email };
-                let outcome = self.claim(&claim, apart.as_ref()).await;
-                guard.release().await;
-                outcome?
+                let work = Box::pin(self.claim(&claim, apart.as_ref()));
+                guard.run(work).await.map_err(cache_away)??
             }
             (None, _) | (_, None) => None,
         };

@@ -4,7 +4,7 @@ use postern_common::token::oidc::IdToken;
 use postern_common::{Problem, Secret};
 
 use super::{Social, SocialFault};
-use crate::auth::Auth;
+use crate::auth::{Auth, cache_away};
 use crate::pool::SignIn;
 use crate::pool::admin::AdminPool;
 use crate::pool::fault::{Fault, Operation};
@@ -41,9 +41,8 @@ impl Auth {
             return Ok(None);
         };
         let guard = self.lock_social("password", username).await?;
-        let outcome = self.one_time_sign_in(admin, username).await;
-        guard.release().await;
-        outcome.map(Some)
+        let sign_in = Box::pin(self.one_time_sign_in(admin, username));
+        guard.run(sign_in).await.map_err(cache_away)?.map(Some)
     }
 
     async fn one_time_sign_in(&self, admin: &AdminPool, username: &str) -> Result<TokenSet, SocialFault> {

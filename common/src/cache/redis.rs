@@ -153,6 +153,16 @@ impl Redis {
         self.script(&self.scripts.delete_if_equal, key, [value]).await
     }
 
+    pub(super) async fn extend_if_equal(
+        &self,
+        key: &str,
+        value: &[u8],
+        ttl: Duration,
+    ) -> Result<bool, CacheError> {
+        let ttl = millis(ttl).to_string();
+        self.script(&self.scripts.extend_if_equal, key, [value, ttl.as_bytes()]).await
+    }
+
     /// The epoch of the server that holds the key.
     pub(super) async fn epoch(&self, key: &str) -> Result<String, CacheError> {
         self.script::<_, &str, 0>(&self.scripts.epoch, key, []).await

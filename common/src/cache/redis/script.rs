@@ -13,6 +13,9 @@ const DECREMENT: &str = "local n = redis.call('GET', KEYS[1]) \
 const DELETE_IF_EQUAL: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] \
                                then return redis.call('DEL', KEYS[1]) end return 0";
 
+const EXTEND_IF_EQUAL: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] \
+                               then return redis.call('PEXPIRE', KEYS[1], ARGV[2]) end return 0";
+
 /// The epoch of the server: one process, and one history of its data set that it has written as a master. Redis draws
 /// `run_id` at each start, and `master_replid` at each start and promotion.
 const EPOCH: &str = "local function epoch() \
@@ -44,6 +47,7 @@ pub(super) struct Scripts {
     pub(super) increment: Script,
     pub(super) decrement: Script,
     pub(super) delete_if_equal: Script,
+    pub(super) extend_if_equal: Script,
     pub(super) epoch: Script,
     /// The same as a text, for pipelines: they cannot load what the server has not seen.
     pub(super) epoch_text: String,
@@ -61,6 +65,7 @@ impl Scripts {
             increment: Script::new(INCREMENT),
             decrement: Script::new(DECREMENT),
             delete_if_equal: Script::new(DELETE_IF_EQUAL),
+            extend_if_equal: Script::new(EXTEND_IF_EQUAL),
             epoch: in_epoch(TELL_EPOCH),
             epoch_text: format!("{EPOCH}{TELL_EPOCH}"),
             take: in_epoch(TAKE),

@@ -147,6 +147,56 @@ async fn one_that_is_killed_and_restarted_is_found_again() {
     assert_ne!(cache.epoch("a").await, epoch);
 }
 
+/// Takes a lock and ends as a process does that is killed.
+fn lock_and_die(url: String) {
+    let holder = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let guard = runtime.block_on(async {
+            let cache = open(&url).await;
+            cache.lock("left", Duration::from_secs(45)).await.expect("answers").expect("free")
+        });
+        drop(runtime);
+        drop(guard);
+    });
+    holder.join().expect("no panic");
+}
+
+#[tokio::test]
+async fn lock_of_a_killed_holder_is_free_in_seconds() {
+    let server = Server::start(&[]).await;
+    let url = format!("redis://127.0.0.1:{}", server.port);
+    lock_and_die(url.clone());
+    let cache = open(&url).await;
+    assert!(cache.lock("left", MINUTE).await.expect("answers").is_none(), "it was left behind");
+    let start = Instant::now();
+    let taken = cache.wait_for_lock("left", MINUTE, MINUTE).await.expect("answers");
+    assert!(taken.is_some());
+    // The lease is 2.5 s; the rest is for a machine that does other things.
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+}
+
+#[tokio::test]
+async fn held_lock_is_renewed_and_work_ends_when_it_is_lost() {
+    let mut server = Server::start(&[]).await;
+    let cache = open(&format!("redis://127.0.0.1:{}", server.port)).await;
+    let held = cache.lock("long", MINUTE).await.expect("answers").expect("free");
+    let longer_than_a_lease = async {
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_secs(4) {
+            assert!(cache.lock("long", MINUTE).await.expect("answers").is_none(), "it is renewed");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    assert_eq!(held.run(longer_than_a_lease).await, Ok(()));
+    let held = cache.lock("long", MINUTE).await.expect("answers").expect("given back");
+    // As a fail-over to a replica that does not have it.
+    assert!(cache.delete("long").await.expect("answers"));
+    assert_eq!(held.run(std::future::pending::<()>()).await, Err(CacheError::Unavailable), "another's");
+    let held = cache.lock("long", MINUTE).await.expect("answers").expect("given back");
+    server.kill();
+    assert_eq!(held.run(std::future::pending::<()>()).await, Err(CacheError::Unavailable), "unconfirmed");
+}
+
 #[tokio::test]
 async fn one_without_memory_still_gives_what_it_holds() {
     let server = Server::start(&["--maxmemory-policy", "noeviction"]).await;
