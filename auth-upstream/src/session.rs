@@ -44,6 +44,7 @@ fn describe(caller: &Caller) -> Value {
     match caller {
         Caller::User(user) => json!({
             "kind": "user",
+            "issuer": &*user.issuer,
             "userId": &*user.subject,
             "username": &*user.username,
             "clientId": &*user.client_id,
@@ -53,6 +54,7 @@ fn describe(caller: &Caller) -> Value {
         }),
         Caller::Service(service) => json!({
             "kind": "service",
+            "issuer": &*service.issuer,
             "serviceId": &*service.service_id,
             "subject": &*service.subject,
             "scopes": &*service.scopes,

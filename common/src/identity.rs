@@ -33,6 +33,7 @@
 //! | `audiences` | of which `aud` must hold one | none: not looked at |
 //! | `token_use` | the values that are accepted; `[]` where it writes none | `access`, of services `id` too |
 //! | `client_claim` | the claim that names the client | `client_id` |
+//! | `services` | of a service issuer: the `custom:service_id`s that its tokens may carry, and no other issuer's | required |
 
 mod client;
 mod issuer;
@@ -94,12 +95,17 @@ impl IdentityConfig {
     /// and what the further issuers stand for.
     #[must_use]
     pub fn issuers(&self) -> Vec<token::Issuer> {
+        let taken = self.issuers.iter().filter_map(|issuer| match &issuer.rules.services {
+            token::ServiceNames::Only(names) => Some(names.clone()),
+            token::ServiceNames::AllBut(_) => None,
+        });
+        let services = token::ServiceNames::AllBut(taken.flatten().collect());
         let issuer = |pool: &Pool, kind| token::Issuer {
             issuer: pool.issuer.clone(),
             jwks_url: pool.jwks_url.clone(),
             kind,
             client_ids: vec![pool.client_id.clone()],
-            rules: token::IssuerRules::default(),
+            rules: token::IssuerRules { services: services.clone(), ..token::IssuerRules::default() },
             claims: Vec::new(),
         };
         let pools =

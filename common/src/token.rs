@@ -22,7 +22,7 @@ mod verifier;
 pub use caller::{Caller, Claims, Service, User};
 pub use jwks::{JwksStatus, SkippedKey};
 pub use refusal::Refusal;
-pub use trust::{Issuer, IssuerKind, IssuerRules};
+pub use trust::{Issuer, IssuerKind, IssuerRules, ServiceNames};
 pub use verifier::{Prepared, Verifier, VerifierOptions};
 
 #[cfg(test)]

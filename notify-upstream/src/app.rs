@@ -145,6 +145,7 @@ impl App {
         let database = health.check("database");
         let service = Service {
             verifier: Arc::clone(&parts.verifier),
+            actor_issuer: parts.config.identity.actor.issuer.as_str().into(),
             clock: means.clock.clone(),
             templates: parts.templates,
             door,

@@ -33,6 +33,8 @@ use crate::webhook::Webhooks;
 pub struct Service {
     /// Verifies callers again: no network location is trusted.
     pub verifier: Arc<Verifier>,
+    /// The issuer whose users are actors.
+    pub actor_issuer: Arc<str>,
     /// The time.
     pub clock: Clock,
     /// The templates of the moment.
@@ -97,7 +99,7 @@ impl FromRequestParts<Arc<Service>> for Authenticated {
             Caller::User(user) => BodyOwner::user(&user.issuer, &user.subject),
         };
         owner.set(parts);
-        Ok(Self(Principal::of(&caller)))
+        Ok(Self(Principal::of(&caller, &service.actor_issuer)))
     }
 }
 

@@ -32,7 +32,7 @@ impl Quota {
     /// # Errors
     /// 429 `rate_limited`, with the time until the next minute.
     pub async fn take(&self, principal: &Principal) -> Result<(), Problem> {
-        let limit = if principal.subject.is_some() { self.users } else { self.services };
+        let limit = if Principal::is_user(&principal.creator) { self.users } else { self.services };
         let Some(limit) = limit else { return Ok(()) };
         let seconds = self.clock.now().unix_seconds();
         let who: String =
@@ -57,8 +57,8 @@ mod tests {
     async fn each_caller_has_a_count_of_its_own_and_a_minute_later_a_new_one() {
         let clock = Clock::manual(Timestamp(30_000));
         let quota = Quota::new(Cache::memory(clock.clone()), clock.clone(), Some(2), None);
-        let user = |name: &str| Principal { creator: name.into(), subject: Some(name.to_owned()) };
-        let service = Principal { creator: "service:a".into(), subject: None };
+        let user = |name: &str| Principal { creator: name.into(), actor: Some(name.to_owned()) };
+        let service = Principal { creator: "service:a".into(), actor: None };
         for _ in 0..2 {
             quota.take(&user("a")).await.expect("within");
         }

@@ -55,8 +55,9 @@ pub struct Draft {
 pub struct Principal {
     /// `service:{service id}`, or `user:{issuer}|{subject}`.
     pub creator: Arc<str>,
-    /// The subject of a user; `None` for a service.
-    pub subject: Option<String>,
+    /// The actor that a user is: its subject, where the actor pool issued the token. `None` for services, and for users
+    /// of further issuers, whose subjects say nothing about actors.
+    pub actor: Option<String>,
 }
 
 /// An idempotency key: 1 to 255 visible ASCII characters.
@@ -69,16 +70,17 @@ const SERVICE: &str = "service:";
 // === impl Principal ===
 
 impl Principal {
-    /// Of a verified caller.
+    /// Of a verified caller. Actors are users of the issuer `actor_issuer`. A service's name belongs to one issuer, so it
+    /// is enough.
     #[must_use]
-    pub fn of(caller: &Caller) -> Self {
+    pub fn of(caller: &Caller, actor_issuer: &str) -> Self {
         match caller {
             Caller::User(user) => Self {
                 creator: format!("user:{}|{}", user.issuer, user.subject).into(),
-                subject: Some(user.subject.to_string()),
+                actor: (*user.issuer == *actor_issuer).then(|| user.subject.to_string()),
             },
             Caller::Service(service) => {
-                Self { creator: format!("{SERVICE}{}", service.service_id).into(), subject: None }
+                Self { creator: format!("{SERVICE}{}", service.service_id).into(), actor: None }
             }
         }
     }
@@ -94,13 +96,13 @@ impl Principal {
     /// # Errors
     /// 403 `recipient_not_allowed`.
     pub fn may_address(&self, recipient: &Recipient, users_may_address_anyone: bool) -> Result<(), Problem> {
-        let Some(subject) = self.subject.as_deref().filter(|_| !users_may_address_anyone) else {
+        if users_may_address_anyone || !Self::is_user(&self.creator) {
             return Ok(());
-        };
+        }
         match recipient {
-            Recipient::ActorId(actor) if actor.as_str() == subject => Ok(()),
+            Recipient::ActorId(actor) if self.actor.as_deref() == Some(actor.as_str()) => Ok(()),
             Recipient::ActorId(_) | Recipient::Address(_) => Err(Problem::new(Code::RecipientNotAllowed)
-                .detail("a user may address only itself, by recipient.actorId equal to its own subject")),
+                .detail("a user of the actor pool may address itself, by recipient.actorId equal to its own subject")),
         }
     }
 
@@ -110,7 +112,7 @@ impl Principal {
     /// # Errors
     /// 403 `priority_not_allowed`.
     pub fn may_send(&self, priority: Priority, users_may_send_urgent: bool) -> Result<(), Problem> {
-        if self.subject.is_none() || users_may_send_urgent || !priority.is_urgent() {
+        if !Self::is_user(&self.creator) || users_may_send_urgent || !priority.is_urgent() {
             return Ok(());
         }
         Err(Problem::new(Code::PriorityNotAllowed).detail("a user may send NORMAL and LOW"))
@@ -119,7 +121,7 @@ impl Principal {
     /// Whether the status of a notification may be read.
     #[must_use]
     pub fn may_read(&self, creator: &str, addressee: Option<&str>) -> bool {
-        *self.creator == *creator || (self.subject.is_some() && self.subject.as_deref() == addressee)
+        *self.creator == *creator || (self.actor.is_some() && self.actor.as_deref() == addressee)
     }
 }
 

@@ -196,7 +196,7 @@ impl Rig {
     /// Accepts what is given.
     pub(crate) async fn submit(&mut self, draft: Draft, key: Option<&str>) -> Result<Accepted, Problem> {
         let (door, key) = (self.door.clone(), key.and_then(IdempotencyKey::parse));
-        let principal = Principal { creator: "service:test".into(), subject: None };
+        let principal = Principal { creator: "service:test".into(), actor: None };
         let answer =
             tokio::spawn(async move { door.accept(&principal, draft, key, BudgetPermit::default()).await });
         self.writer.step().await;

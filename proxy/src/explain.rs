@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use http::HeaderMap;
-use postern_common::token::Caller;
+use postern_common::token::{Caller, User};
 
 use crate::check::{caller_of, decide};
 use crate::config::{Config, Route, TestToken};
@@ -142,11 +142,16 @@ fn added(caller: Option<&Caller>) -> String {
     match caller {
         None => always.to_owned(),
         Some(Caller::User(user)) => {
-            format!("X-Postern-Kind: user, X-Postern-Subject: {}, X-Postern-Scopes, {always}", user.subject)
+            let User { subject, issuer, .. } = &**user;
+            format!(
+                "X-Postern-Kind: user, X-Postern-Subject: {subject}, X-Postern-Issuer: {issuer}, X-Postern-Scopes, \
+                 {always}"
+            )
         }
         Some(Caller::Service(service)) => format!(
-            "X-Postern-Kind: service, X-Postern-Subject: {}, X-Postern-Service: {}, X-Postern-Scopes, {always}",
-            service.subject, service.service_id
+            "X-Postern-Kind: service, X-Postern-Subject: {}, X-Postern-Issuer: {}, X-Postern-Service: {}, \
+             X-Postern-Scopes, {always}",
+            service.subject, service.issuer, service.service_id
         ),
     }
 }
@@ -186,7 +191,8 @@ mod tests {
             "policy     users or services: any",
             "caller     user test",
             "decision   allow",
-            "adds       X-Postern-Kind: user, X-Postern-Subject: test, X-Postern-Scopes, X-Request-Id",
+            "adds       X-Postern-Kind: user, X-Postern-Subject: test, X-Postern-Issuer: test, X-Postern-Scopes, \
+             X-Request-Id",
         ] {
             assert!(said.contains(line), "{line} is missing:\n{said}");
         }

@@ -34,7 +34,7 @@ pub struct Injection<'a> {
 /// The values of one request, in one allocation.
 struct Values {
     bytes: Bytes,
-    ends: [usize; 6],
+    ends: [usize; 7],
 }
 
 /// Where the value of a field is found.
@@ -53,6 +53,7 @@ static FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 static FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 static KIND: HeaderName = HeaderName::from_static("x-postern-kind");
 static SUBJECT: HeaderName = HeaderName::from_static("x-postern-subject");
+static ISSUER: HeaderName = HeaderName::from_static("x-postern-issuer");
 static SERVICE: HeaderName = HeaderName::from_static("x-postern-service");
 static SCOPES: HeaderName = HeaderName::from_static("x-postern-scopes");
 
@@ -66,7 +67,7 @@ impl Injection<'_> {
     pub fn write(&self, headers: &mut HeaderMap) -> Result<(), InvalidHeaderValue> {
         let values = Values::build(self);
         strip(headers);
-        headers.reserve(10);
+        headers.reserve(11);
         if let Some(host) = headers.get(HOST).cloned() {
             headers.insert(&FORWARDED_HOST, host);
         }
@@ -123,6 +124,7 @@ impl Injection<'_> {
         let of_caller = [
             (&KIND, Said::Always(kind)),
             (&SUBJECT, Said::Now(Values::SUBJECT)),
+            (&ISSUER, Said::Now(Values::ISSUER)),
             (&SCOPES, Said::Now(Values::SCOPES)),
         ];
         let of_service = [(&SERVICE, Said::Now(Values::SERVICE))];
@@ -174,10 +176,11 @@ impl Values {
     const SUBJECT: usize = 3;
     const SCOPES: usize = 4;
     const SERVICE: usize = 5;
+    const ISSUER: usize = 6;
 
     fn build(said: &Injection<'_>) -> Self {
-        let mut text = BytesMut::with_capacity(256);
-        let mut ends = [0; 6];
+        let mut text = BytesMut::with_capacity(320);
+        let mut ends = [0; 7];
         text.extend_from_slice(said.id.hyphenated().encode_lower(&mut Uuid::encode_buffer()).as_bytes());
         ends[Self::ID] = text.len();
         text.extend_from_slice(&said.trace.to_text());
@@ -203,6 +206,10 @@ impl Values {
             text.extend_from_slice(service.service_id.as_bytes());
         }
         ends[Self::SERVICE] = text.len();
+        if let Some(caller) = said.caller {
+            text.extend_from_slice(caller.issuer().as_bytes());
+        }
+        ends[Self::ISSUER] = text.len();
         Self { bytes: text.freeze(), ends }
     }
 

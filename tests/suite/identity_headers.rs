@@ -13,6 +13,7 @@ const FORGED: &[&str] = &[
     "x.postern.service",
     "X-Postern-Subject",
     "X-Postern-Service",
+    "X-Postern-Issuer",
     "X-Postern-Scopes",
     "X-Postern-Anything",
     "X-Request-Id",
@@ -62,6 +63,7 @@ async fn the_gateway_alone_says_who_is_calling() {
         assert_eq!(seen.all("x-forwarded-host"), ["localhost"]);
         assert_eq!(seen.all("x-forwarded-for"), ["127.0.0.1"]);
         assert_eq!(seen.all("x-request-id"), [answer.header("x-request-id")]);
+        assert_eq!(seen.all("x-postern-issuer").len(), 1, "{:?}", seen.headers);
         let (kind, name) = (seen.all("x-postern-kind"), seen.all("x-postern-service"));
         if number == 0 {
             assert_eq!(

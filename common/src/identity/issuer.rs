@@ -4,20 +4,21 @@ use url::Url;
 
 use super::IdentityConfig;
 use crate::decode::{Field, Object};
-use crate::token::{Issuer, IssuerKind, IssuerRules};
+use crate::token::{Issuer, IssuerKind, IssuerRules, ServiceNames};
 
 /// Reads one entry.
 pub(super) fn read(field: Field<'_>) -> Option<Issuer> {
     field.object(|entry| {
         let kinds = [("user", IssuerKind::User), ("service", IssuerKind::Service)];
         let kind = entry.required("kind", |field| field.one_of(&kinds));
-        let issuer = entry.required("issuer", |field| field.text(1..=2048));
+        let issuer = entry.required("issuer", issuer_name);
         let jwks_url = entry.optional("jwks_url", |field| field.url());
         let client_ids = entry.or("clients", Vec::new(), names);
         let rules = IssuerRules {
             token_uses: entry.optional("token_use", names),
             audiences: entry.or("audiences", Vec::new(), names),
             client_claim: entry.optional("client_claim", |field| field.text(1..=256)),
+            services: read_services(entry, kind),
         };
         if client_ids.is_empty() && rules.audiences.is_empty() {
             entry.fail("missing_field", "needs clients or audiences: else any of its tokens would do");
@@ -38,11 +39,36 @@ pub(super) fn read(field: Field<'_>) -> Option<Issuer> {
     })
 }
 
+/// Visible ASCII, because `X-Postern-Issuer` carries it; `|` separates issuer and subject where identities are stored.
+fn issuer_name(field: Field<'_>) -> Option<String> {
+    let text = field.text(1..=2048)?;
+    if text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'|') {
+        return Some(text);
+    }
+    field.fail("invalid_format", "must be visible ASCII without |")
+}
+
+/// A service's name decides what it may do, so that an issuer must say which names it gives.
+fn read_services(entry: &Object<'_>, kind: Option<IssuerKind>) -> ServiceNames {
+    let services = entry.or("services", Vec::new(), names);
+    match kind {
+        Some(IssuerKind::Service) if services.is_empty() => {
+            entry
+                .fail("missing_field", "needs services: the names of the services that its tokens may carry");
+        }
+        Some(IssuerKind::User) if !services.is_empty() => {
+            entry.fail("conflicting_fields", "services is for issuers of the kind service");
+        }
+        Some(IssuerKind::Service | IssuerKind::User) | None => {}
+    }
+    ServiceNames::Only(services)
+}
+
 fn names(field: Field<'_>) -> Option<Vec<String>> {
     field.array(|item| item.text(1..=256))
 }
 
-/// A token's issuer decides what it is, so that no issuer may stand twice.
+/// A token's issuer decides what it is, so that no issuer may stand twice, and no name of a service at two issuers.
 pub(super) fn check(root: &Object<'_>, config: &IdentityConfig) -> bool {
     let mut known = vec![config.actor.issuer.as_str(), config.service.issuer.as_str()];
     for issuer in &config.issuers {
@@ -51,6 +77,17 @@ pub(super) fn check(root: &Object<'_>, config: &IdentityConfig) -> bool {
             return false;
         }
         known.push(&issuer.issuer);
+    }
+    let mut services = Vec::new();
+    for issuer in &config.issuers {
+        let ServiceNames::Only(names) = &issuer.rules.services else { continue };
+        for name in names {
+            if services.contains(&name) {
+                root.fail("same_service", format!("identity.issuer: the service {name} stands twice"));
+                return false;
+            }
+            services.push(name);
+        }
     }
     true
 }

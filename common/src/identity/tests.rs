@@ -133,7 +133,7 @@ fn further_issuers_have_rules_of_their_own() {
     let text = "[[identity.issuer]]\nkind = 'user'\nissuer = 'https://login.example/'\naudiences = ['api']\n\
                 token_use = []\nclient_claim = 'azp'\nclients = ['web']\n\
                 [[identity.issuer]]\nkind = 'service'\nissuer = 'mesh'\njwks_url = 'https://mesh.example/keys'\n\
-                clients = ['batch']\ntoken_use = ['access']\n";
+                clients = ['batch']\ntoken_use = ['access']\nservices = ['batch']\n";
     let issuers = read(text, &POOLS).expect("complete").issuers();
     assert_eq!(issuers.len(), 4);
     assert_eq!(issuers[2].jwks_url.as_str(), "https://login.example/.well-known/jwks.json");
@@ -143,6 +143,9 @@ fn further_issuers_have_rules_of_their_own() {
         (Some("azp"), &["web".to_owned()][..])
     );
     assert_eq!((issuers[3].kind, issuers[3].issuer.as_str()), (token::IssuerKind::Service, "mesh"));
+    let batch = vec!["batch".to_owned()];
+    assert_eq!(issuers[3].rules.services, token::ServiceNames::Only(batch.clone()));
+    assert_eq!(issuers[1].rules.services, token::ServiceNames::AllBut(batch));
 }
 
 #[test]
@@ -154,8 +157,15 @@ fn an_issuer_that_would_accept_too_much_is_refused() {
             "needs audiences where token_use is empty",
         ),
         ("issuer = 'mesh'\nclients = ['a']", "needs jwks_url"),
+        ("issuer = 'https://a.example'\nclients = ['a']", "needs services"),
+        ("issuer = 'https://a.example/ä'\nclients = ['a']", "must be visible ASCII"),
+        ("issuer = 'https://a.example/|b'\nclients = ['a']", "must be visible ASCII"),
         (
-            "issuer = 'https://cognito-idp.us-west-2.amazonaws.com/us-west-2_actors'\nclients = ['a']",
+            "issuer = 'https://a.example'\nclients = ['a']\nservices = ['x', 'x']",
+            "the service x stands twice",
+        ),
+        (
+            "issuer = 'https://cognito-idp.us-west-2.amazonaws.com/us-west-2_actors'\nclients = ['a']\nservices = ['a']",
             "stands twice",
         ),
     ] {

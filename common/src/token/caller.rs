@@ -40,7 +40,7 @@ pub struct Service {
     pub issuer: Arc<str>,
     /// The subject (`sub`).
     pub subject: Arc<str>,
-    /// The name that allow lists speak of (`custom:service_id`).
+    /// The name that allow lists speak of (`custom:service_id`); it belongs to this issuer alone.
     pub service_id: Arc<str>,
     /// What the token grants (`scope`, split at spaces).
     pub scopes: Arc<[String]>,

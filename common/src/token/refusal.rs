@@ -67,6 +67,9 @@ pub enum Refusal {
     /// A user pool's token with `custom:service_id`, or a service pool's token without.
     #[error("the kind of the token is not the one of its issuer")]
     Kind,
+    /// The service name belongs to another issuer.
+    #[error("the issuer of the token may not name this service")]
+    ServiceName,
     /// The `nonce` of an ID token is not the one that was sent.
     #[error("the nonce of the ID token is not the one that was sent")]
     Nonce,
@@ -100,7 +103,7 @@ impl Refusal {
             Self::HeaderParameter => Code::TokenHeaderNotAccepted,
             Self::Algorithm | Self::AlgorithmOfKey => Code::TokenAlgorithmNotAccepted,
             Self::ClaimMissing | Self::Nonce => Code::TokenClaimMissing,
-            Self::Issuer => Code::IssuerNotAccepted,
+            Self::Issuer | Self::ServiceName => Code::IssuerNotAccepted,
             Self::KeyUnknown => Code::TokenKeyUnknown,
             Self::Signature => Code::TokenSignatureInvalid,
             Self::Expired => Code::TokenExpired,

@@ -34,6 +34,17 @@ pub struct IssuerRules {
     pub audiences: Vec<String>,
     /// The claim that names the client, where it is not `client_id`, such as `azp`.
     pub client_claim: Option<String>,
+    /// The service names that its tokens may carry: a name belongs to one issuer.
+    pub services: ServiceNames,
+}
+
+/// Names of services (`custom:service_id`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ServiceNames {
+    /// These.
+    Only(Vec<String>),
+    /// All but these, which belong to other issuers.
+    AllBut(Vec<String>),
 }
 
 /// What the tokens of a pool stand for.
@@ -55,6 +66,7 @@ pub(super) struct Trust {
     token_uses: Option<Vec<String>>,
     audiences: Vec<String>,
     client_claim: String,
+    services: ServiceNames,
     claims: Vec<Arc<str>>,
     lists: Lists,
 }
@@ -130,6 +142,24 @@ pub(super) fn text<'a>(claims: &'a Object<'_>, name: &str) -> Result<&'a str, Re
     }
 }
 
+// === impl ServiceNames ===
+
+impl ServiceNames {
+    fn contains(&self, name: &str) -> bool {
+        let listed = |names: &[String]| names.iter().any(|known| known == name);
+        match self {
+            Self::Only(names) => listed(names),
+            Self::AllBut(names) => !listed(names),
+        }
+    }
+}
+
+impl Default for ServiceNames {
+    fn default() -> Self {
+        Self::AllBut(Vec::new())
+    }
+}
+
 // === impl Lists ===
 
 impl Lists {
@@ -166,6 +196,7 @@ impl Trust {
             token_uses,
             audiences: rules.audiences.clone(),
             client_claim: rules.client_claim.clone().unwrap_or_else(|| CLIENT_ID.to_owned()),
+            services: rules.services.clone(),
             claims: claims.iter().map(|name| name.as_str().into()).collect(),
             lists: Lists::default(),
         }
@@ -203,6 +234,9 @@ impl Trust {
                 self.client(claims, token_use)?;
                 let service_id = service_id(claims)?;
                 self.check_use(token_use)?;
+                if !self.services.contains(service_id) {
+                    return Err(Refusal::ServiceName);
+                }
                 Ok(Caller::Service(Arc::new(Service {
                     issuer: Arc::clone(&self.issuer),
                     subject,

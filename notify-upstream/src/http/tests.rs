@@ -83,6 +83,7 @@ async fn served_within(store: &Store, limits: Limits) -> (Served, Writer) {
     tokio::spawn(library.run());
     let service = Service {
         verifier,
+        actor_issuer: format!("{issuer}/actors").into(),
         clock: clock.clone(),
         templates: Arc::clone(&rig.templates),
         door: rig.door,

@@ -1,4 +1,5 @@
 use postern_common::decode::{Mistakes, json};
+use postern_common::token::{Claims, User};
 
 use super::*;
 
@@ -62,8 +63,8 @@ fn the_fingerprint_knows_what_is_asked_and_not_how_it_is_spelt() {
 
 #[test]
 fn a_user_addresses_only_itself() {
-    let user = Principal { creator: "user:i|a".into(), subject: Some("a".to_owned()) };
-    let service = Principal { creator: "service:auth".into(), subject: None };
+    let user = Principal { creator: "user:i|a".into(), actor: Some("a".to_owned()) };
+    let service = Principal { creator: "service:auth".into(), actor: None };
     let myself = Recipient::ActorId(ActorId::parse("a").expect("id"));
     let other = Recipient::ActorId(ActorId::parse("b").expect("id"));
     assert!(user.may_address(&myself, false).is_ok());
@@ -76,8 +77,8 @@ fn a_user_addresses_only_itself() {
 
 #[test]
 fn user_sends_nothing_urgent_unless_the_configuration_widens_it() {
-    let user = Principal { creator: "user:i|a".into(), subject: Some("a".to_owned()) };
-    let service = Principal { creator: "service:auth".into(), subject: None };
+    let user = Principal { creator: "user:i|a".into(), actor: Some("a".to_owned()) };
+    let service = Principal { creator: "service:auth".into(), actor: None };
     for priority in Priority::ALL {
         let allowed = user.may_send(priority, false).map_err(|problem| problem.code());
         let expected = if priority.is_urgent() { Err(Code::PriorityNotAllowed) } else { Ok(()) };
@@ -105,4 +106,30 @@ fn short_variable_that_a_template_does_not_render_with_is_refused() {
     for wrong in [serde_json::json!("Ada"), serde_json::json!(0)] {
         assert_eq!(check(wrong.clone()), Err(Code::ValidationFailed), "{wrong}");
     }
+}
+
+#[test]
+fn subject_of_another_issuer_is_no_actor() {
+    let user = |issuer: &str| {
+        Caller::User(Arc::new(User {
+            issuer: issuer.into(),
+            subject: "a".into(),
+            username: "a".into(),
+            client_id: "c".into(),
+            scopes: Arc::new([]),
+            groups: Arc::new([]),
+            expires_at: 0,
+            claims: Claims::default(),
+        }))
+    };
+    let actors = "https://actors.test";
+    let own = Principal::of(&user(actors), actors);
+    let foreign = Principal::of(&user("https://partner.test"), actors);
+    let recipient = Recipient::ActorId(ActorId::parse("a").expect("id"));
+    assert!(own.may_address(&recipient, false).is_ok() && own.may_read("service:auth", Some("a")));
+    let refused = foreign.may_address(&recipient, false).map_err(|problem| problem.code());
+    assert_eq!(refused, Err(Code::RecipientNotAllowed));
+    assert!(foreign.may_address(&recipient, true).is_ok());
+    assert!(!foreign.may_read("service:auth", Some("a")) && !foreign.may_read("service:auth", None));
+    assert!(!foreign.may_read(&own.creator, Some("a")) && foreign.may_read(&foreign.creator, None));
 }

@@ -27,6 +27,8 @@ pub struct Event<'a> {
     pub audit: Option<&'a str>,
     /// `user` or `service`.
     pub kind: Option<&'a str>,
+    /// The issuer of the caller's token: with the subject, the identity.
+    pub issuer: Option<&'a str>,
     /// The caller's subject.
     pub subject: Option<&'a str>,
     /// The name of the calling service.
@@ -97,6 +99,7 @@ impl Event<'_> {
         text(line, br#","code":""#, Some(self.code));
         text(line, br#","audit":""#, self.audit);
         text(line, br#","kind":""#, self.kind);
+        text(line, br#","issuer":""#, self.issuer);
         text(line, br#","subject":""#, self.subject);
         text(line, br#","service":""#, self.service);
         text(line, br#","upstream":""#, self.upstream);

@@ -257,6 +257,7 @@ fn write_event(
             Caller::User(_) => "user",
             Caller::Service(_) => "service",
         }),
+        issuer: ctx.caller.as_ref().map(Caller::issuer),
         subject: ctx.caller.as_ref().map(Caller::subject),
         service,
         upstream: ctx.attempt.as_ref().map(|attempt| attempt.pool.config.name.as_str()),

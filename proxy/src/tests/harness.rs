@@ -150,9 +150,13 @@ impl Gateway {
         Self { address, admin: admin_address, origin, shutdown, running, log, asking, key, issuer }
     }
 
+    pub(super) fn user_issuer(&self) -> String {
+        format!("{}/actors", self.issuer)
+    }
+
     pub(super) fn user(&self) -> String {
         let claims = json!({
-            "iss": format!("{}/actors", self.issuer), "sub": "ada", "username": "ada", "token_use": "access",
+            "iss": self.user_issuer(), "sub": "ada", "username": "ada", "token_use": "access",
             "client_id": "web", "scope": "read write", "exp": 4_000_000_000_i64, "iat": 1_700_000_000,
         });
         self.sign(&claims)

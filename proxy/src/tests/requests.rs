@@ -5,7 +5,7 @@ use super::origin::Manner;
 async fn a_request_arrives_with_the_identity_of_its_caller_and_no_other() {
     let gateway = Gateway::start(Manner::Answer).await;
     let spoofed = "X-Postern-Kind: service\r\nX_Postern_Subject: eve\r\nx.postern.scopes: all\r\n\
-                   X-Postern-Service: auth\r\nX-Forwarded-For: 1.2.3.4\r\nX_FORWARDED_HOST: evil\r\n\
+                   X-Postern-Service: auth\r\nX_Postern_Issuer: eve\r\nX-Forwarded-For: 1.2.3.4\r\nX_FORWARDED_HOST: evil\r\n\
                    X-Request-Id: chosen\r\nForwarded: for=1.2.3.4\r\nProxy: http://evil\r\nX-Kept: yes\r\n";
     let answer =
         gateway.get("/any/7?q=1", &format!("Authorization: Bearer {}\r\n{spoofed}", gateway.user())).await;
@@ -15,6 +15,7 @@ async fn a_request_arrives_with_the_identity_of_its_caller_and_no_other() {
     for line in [
         "X-Postern-Kind: user",
         "X-Postern-Subject: ada",
+        &format!("X-Postern-Issuer: {}", gateway.user_issuer()),
         "X-Postern-Scopes: read write",
         "X-Kept: yes",
         "X-Forwarded-For: 127.0.0.1",

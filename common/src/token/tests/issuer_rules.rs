@@ -3,7 +3,8 @@
 use serde_json::{Value, json};
 
 use super::kit::{Behaviour, NOW_S, RSA, Server, clock, jwks, options, with};
-use crate::token::{Issuer, IssuerKind, IssuerRules, Refusal, Verifier};
+use crate::problem::Code;
+use crate::token::{Issuer, IssuerKind, IssuerRules, Refusal, ServiceNames, Verifier};
 
 const ISSUER: &str = "https://login.partner.test";
 
@@ -24,6 +25,38 @@ async fn verdict(client_ids: &[&str], rules: &IssuerRules, claims: &Value) -> Re
     Verifier::new(vec![issuer], options(&clock())).verify(&RSA.token("k", claims)).await.map(|_| ())
 }
 
+#[tokio::test]
+async fn service_name_is_accepted_from_its_own_issuer_only() {
+    let server = Server::start(Behaviour::Serve(jwks(&[RSA.jwk("k")]))).await;
+    let issuer = |name: &str, services| Issuer {
+        issuer: name.to_owned(),
+        jwks_url: server.url.clone(),
+        kind: IssuerKind::Service,
+        client_ids: strings(&["api"]),
+        rules: IssuerRules { services, ..IssuerRules::default() },
+        claims: Vec::new(),
+    };
+    let batch = || strings(&["batch"]);
+    let own = issuer("https://own.test", ServiceNames::AllBut(batch()));
+    let partner = issuer("https://partner.test", ServiceNames::Only(batch()));
+    let clock = clock();
+    for (issuer, name, wanted) in [
+        (&own, "auth", Ok(())),
+        (&own, "batch", Err(Refusal::ServiceName)),
+        (&partner, "batch", Ok(())),
+        (&partner, "auth", Err(Refusal::ServiceName)),
+        (&partner, "Batch", Err(Refusal::ServiceName)),
+    ] {
+        let claims = json!({"iss": issuer.issuer, "sub": "s", "aud": "api", "token_use": "id",
+            "custom:service_id": name, "exp": NOW_S + 60, "iat": NOW_S});
+        // One at a time: a key is known under one issuer only.
+        let verifier = Verifier::new(vec![issuer.clone()], options(&clock));
+        let outcome = verifier.verify(&RSA.token("k", &claims)).await.map(|_| ());
+        assert_eq!(outcome, wanted, "{name} of {}", issuer.issuer);
+    }
+    assert_eq!(Refusal::ServiceName.code(), Code::IssuerNotAccepted);
+}
+
 fn strings(all: &[&str]) -> Vec<String> {
     all.iter().map(|one| (*one).to_owned()).collect()
 }
@@ -34,6 +67,7 @@ async fn an_issuer_without_token_use_is_held_to_its_audience_and_client() {
         token_uses: Some(Vec::new()),
         audiences: strings(&["api"]),
         client_claim: Some("azp".to_owned()),
+        ..IssuerRules::default()
     };
     for (change, value, wanted) in [
         ("aud", json!(["api", "other"]), Ok(())),
@@ -57,7 +91,7 @@ async fn an_issuer_says_which_uses_are_accepted() {
     let rules = IssuerRules {
         token_uses: Some(strings(&["access", "exchange"])),
         audiences: strings(&["api"]),
-        client_claim: None,
+        ..IssuerRules::default()
     };
     let of = |used: &str| with(with(claims(), "client_id", json!("web")), "token_use", json!(used));
     assert_eq!(verdict(&["web"], &rules, &of("exchange")).await, Ok(()));
