@@ -41,7 +41,7 @@ fn other(name: &str, field: Field<'_>) -> Option<(String, Value)> {
         return field.fail("invalid_length", "the name must be at most 64 bytes long");
     }
     // Whoever is asked for the address of a person believes these: they are for the actor service to say.
-    if matches!(name, "emailVerified" | "phoneVerified") {
+    if matches!(name, "emailVerified" | "phoneVerified" | "deviceVerified") {
         return field.reject("not_allowed", "is not for the person to say");
     }
     match field.value() {
@@ -77,7 +77,7 @@ mod tests {
         assert_eq!(profile(r#"{"phone":"555"}"#), Err(vec!["invalid_format"]));
         assert_eq!(profile(r#"{"x":{}}"#), Err(vec!["invalid_type"]));
         assert_eq!(profile("[]"), Err(vec!["invalid_type"]));
-        let proven = profile(r#"{"emailVerified":true,"phoneVerified":true}"#);
-        assert_eq!(proven, Err(vec!["not_allowed", "not_allowed"]));
+        let proven = profile(r#"{"emailVerified":true,"phoneVerified":true,"deviceVerified":true}"#);
+        assert_eq!(proven, Err(vec!["not_allowed", "not_allowed", "not_allowed"]));
     }
 }

@@ -31,6 +31,15 @@ pub struct OwnAddresses {
     pub unverified: [bool; 3],
 }
 
+/// Where a channel reaches an actor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnAddress {
+    /// The address.
+    pub address: Address,
+    /// Whether whoever asked may have anything sent there: a service, or a user whose address is verified.
+    pub is_trusted: bool,
+}
+
 /// Why there is no address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoAddress {
@@ -38,8 +47,6 @@ pub enum NoAddress {
     Unknown,
     /// The actor has no address for this channel, or one that is not well-formed.
     NotThere,
-    /// It is a user's own, and not verified.
-    NotVerified,
     /// The actor service refuses us, or our service account is wrong.
     Misconfigured,
     /// The actor service or the service pool is away.
@@ -69,15 +76,13 @@ impl Actors {
         actor: &ActorId,
         channel: Channel,
         creator: &str,
-    ) -> Result<Address, NoAddress> {
+    ) -> Result<OwnAddress, NoAddress> {
         let asked = tokio::time::timeout(DEADLINE, self.ask(actor));
         let profile = asked.await.unwrap_or(Err(NoAddress::Unavailable))?;
         let address = address_of(&profile, channel).ok_or(NoAddress::NotThere)?;
-        if !Principal::is_user(creator) || self.own.allow(channel, is_verified(&profile, channel)) {
-            Ok(address)
-        } else {
-            Err(NoAddress::NotVerified)
-        }
+        let is_trusted =
+            !Principal::is_user(creator) || self.own.allow(channel, is_verified(&profile, channel));
+        Ok(OwnAddress { address, is_trusted })
     }
 
     async fn ask(&self, actor: &ActorId) -> Result<Value, NoAddress> {
@@ -118,12 +123,13 @@ impl OwnAddresses {
     }
 }
 
-/// What the actor service says of an address: `emailVerified`, `phoneVerified`. Anything but `true` is no yes.
+/// What the actor service says of an address: `emailVerified`, `phoneVerified`, `deviceVerified`. Anything but `true` is
+/// no yes. A device token or subscription in a profile proves nothing: whoever knows a stranger's can write it there.
 fn is_verified(profile: &Value, channel: Channel) -> Option<bool> {
     let name = match channel {
         Channel::Email => "emailVerified",
         Channel::Sms => "phoneVerified",
-        Channel::Push => return None,
+        Channel::Push => "deviceVerified",
     };
     profile.get(name).map(|value| value == &Value::Bool(true))
 }
@@ -165,23 +171,21 @@ mod tests {
 
     #[test]
     fn what_a_user_wrote_itself_is_not_enough() {
-        let shipped = OwnAddresses { anyone: false, unverified: [true, false, true] };
-        let strict = OwnAddresses { unverified: [false; 3], ..shipped };
-        let wide = OwnAddresses { anyone: true, ..strict };
+        let shipped = OwnAddresses { anyone: false, unverified: [false; 3] };
+        let wide = OwnAddresses { unverified: [true, false, true], ..shipped };
+        let anyone = OwnAddresses { anyone: true, ..shipped };
         let silent = json!({"email": "a@example.com", "phone": "+491701234567", "deviceToken": "t"});
         let allowed = |own: OwnAddresses, profile: &Value| {
             Channel::ALL.map(|channel| own.allow(channel, is_verified(profile, channel)))
         };
-        assert_eq!(allowed(shipped, &silent), [true, false, true]);
-        assert_eq!(allowed(strict, &silent), [false; 3]);
-        assert_eq!(allowed(wide, &silent), [true; 3]);
-        assert_eq!(
-            allowed(strict, &json!({"emailVerified": true, "phoneVerified": true})),
-            [true, true, false]
-        );
+        assert_eq!(allowed(shipped, &silent), [false; 3]);
+        assert_eq!(allowed(wide, &silent), [true, false, true]);
+        assert_eq!(allowed(anyone, &silent), [true; 3]);
+        let verified = json!({"emailVerified": true, "phoneVerified": true, "deviceVerified": true});
+        assert_eq!(allowed(shipped, &verified), [true; 3]);
         for no in [json!(false), json!("true"), json!(null), json!(1)] {
-            let profile = json!({"emailVerified": no, "phoneVerified": no});
-            assert_eq!(allowed(shipped, &profile), [false, false, true], "{no}");
+            let profile = json!({"emailVerified": no, "phoneVerified": no, "deviceVerified": no});
+            assert_eq!(allowed(wide, &profile), [false; 3], "{no}");
         }
     }
 }

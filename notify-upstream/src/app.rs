@@ -33,6 +33,7 @@ use crate::sequence::Sequence;
 use crate::store::Store;
 use crate::suppression::Suppression;
 use crate::template::{Templates, fingerprint};
+use crate::unverified::UnverifiedQuota;
 
 /// The sockets, which the caller owns.
 #[derive(Debug)]
@@ -105,6 +106,7 @@ impl App {
             store: store.clone(),
             outlets,
             suppression: Arc::clone(&suppression),
+            unverified: UnverifiedQuota::new(cache.clone(), clock.clone()),
         };
         let quota = Quota::new(cache, clock.clone(), config.user_quota, config.service_quota);
         let workers =

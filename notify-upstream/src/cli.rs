@@ -16,7 +16,7 @@ use postern_notify::Config;
 use postern_notify::notification::{Channel, NotificationId};
 use postern_notify::sequence::Sequence;
 use postern_notify::store::{DeadFilter, Store};
-use postern_notify::template::{Content, Locale, TemplateName, Templates};
+use postern_notify::template::{Author, Content, Locale, TemplateName, Templates};
 use serde_json::{Map, Value};
 
 use self::suppression::SuppressionCommand;
@@ -167,7 +167,7 @@ fn preview(
     if !missing.is_empty() {
         return Err(wrong(&format!("missing variables: {}", missing.join(", "))));
     }
-    let content = found.render(&variables).map_err(|error| wrong(&error.to_string()))?;
+    let content = found.render(&variables, Author::Service).map_err(|error| wrong(&error.to_string()))?;
     say(&format!("version {}, language {}", found.version(), found.locale().as_str()))?;
     match content {
         Content::Email { subject, text, html } => {

@@ -50,9 +50,9 @@ pub struct Config {
     /// Whether a user may send CRITICAL and HIGH, before the NORMAL of everybody else. Default false.
     pub users_may_send_urgent: bool,
     /// Channels on which a user may have something sent to an address of its own although the actor service does not say
-    /// (`emailVerified`, `phoneVerified`) whether it is verified. Default e-mail and push: the authentication upstream
-    /// writes the e-mail address when it registers somebody, and it is the pool's; a device gives out its own token. A
-    /// telephone number is whatever the user wrote. What the actor service calls unverified is never used.
+    /// (`emailVerified`, `phoneVerified`, `deviceVerified`) whether it is verified. Default none: an address in a profile
+    /// is whatever the user wrote. A template can be an exception, with a quota (`unverified_addresses` in its
+    /// `template.toml`).
     pub unverified_addresses: [bool; 3],
     /// Notifications a minute for each user. Default 600: a user writes to itself alone.
     pub user_quota: Option<u64>,
@@ -117,7 +117,7 @@ impl Config {
         let webhooks = webhooks::read(root, env, public_url.as_ref());
         let users_may_address_anyone = root.or("users_may_address_anyone", false, |field| field.boolean());
         let users_may_send_urgent = root.or("users_may_send_urgent", false, |field| field.boolean());
-        let unverified_addresses = read_channels(root, "unverified_addresses", [true, false, true]);
+        let unverified_addresses = read_channels(root, "unverified_addresses", [false; 3]);
         let outlets = root.list("provider", |field| {
             field.object(|object| OutletConfig::read(object, env, public_url.as_ref()))
         });

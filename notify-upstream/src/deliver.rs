@@ -7,16 +7,18 @@ use arc_swap::ArcSwap;
 use postern_common::clock::Timestamp;
 use postern_common::{Clock, Shutdown};
 
-use crate::actor::{Actors, NoAddress};
+use crate::actor::{Actors, NoAddress, OwnAddress};
 use crate::address::{Address, AddressHash, Recipient};
 use crate::dispatch::{Worker, Workers};
 use crate::notification::{Channel, NotificationId};
 use crate::outlet::{NoPass, Outlets, Pass, Standing};
 use crate::provider::{Message, Refusal};
+use crate::request::Principal;
 use crate::retry::Class;
 use crate::store::{Claimed, Record, Store};
 use crate::suppression::Suppression;
-use crate::template::{Ambiguous, Content, Locale, TemplateName, Templates};
+use crate::template::{self, Ambiguous, Content, Locale, TemplateName, Templates};
+use crate::unverified::UnverifiedQuota;
 
 /// Makes attempts.
 #[derive(Debug)]
@@ -31,6 +33,8 @@ pub struct Courier {
     pub suppression: Arc<Suppression>,
     /// What became of earlier attempts.
     pub store: Store,
+    /// How much goes to addresses that nobody has verified.
+    pub unverified: UnverifiedQuota,
 }
 
 /// A claimed row whose attempt begins.
@@ -138,7 +142,7 @@ impl Courier {
         (content, settings): (Content, Settings),
     ) -> Result<Verdict, Failure> {
         let record = &attempt.claimed.record;
-        let Some(address) = attempt.unless_stopped(self.destination(record, &settings)).await else {
+        let Some(address) = attempt.unless_stopped(self.destination(attempt.claimed, &settings)).await else {
             return Ok(Verdict::NotBegun);
         };
         let address = address?;
@@ -161,9 +165,9 @@ impl Courier {
     }
 
     /// The address, unless it gets nothing.
-    async fn destination(&self, record: &Record, settings: &Settings) -> Result<Address, Failure> {
-        let channel = record.lane.channel;
-        let address = self.address(record, channel).await?;
+    async fn destination(&self, claimed: &Claimed, settings: &Settings) -> Result<Address, Failure> {
+        let channel = claimed.record.lane.channel;
+        let address = self.address(claimed, settings).await?;
         let unknown = |_| Failure::of(Class::Transient, "suppression_unavailable");
         if self.suppression.holds(channel, &address).await.map_err(unknown)? {
             return Err(Failure::permanent("address_suppressed"));
@@ -257,31 +261,48 @@ impl Courier {
         let Some(found) = found else {
             return (None, Err(Failure::of(Class::Configuration, "template_gone")));
         };
-        let settings =
-            Settings { ambiguous: found.settings().ambiguous, unsubscribe: found.settings().unsubscribe };
+        let settings = Settings::of(found.settings(), record.lane.channel);
         let words = match serde_json::from_str(&record.variables) {
-            Ok(variables) => found.render(&variables).map_err(|error| Failure {
-                detail: Some(error.to_string()),
-                ..Failure::of(Class::Configuration, "template_failed")
-            }),
+            Ok(variables) => {
+                found.render(&variables, Principal::author(&record.creator)).map_err(|error| Failure {
+                    detail: Some(error.to_string()),
+                    ..Failure::of(Class::Configuration, "template_failed")
+                })
+            }
             Err(_) => Err(Failure::permanent("variables_unreadable")),
         };
         (Some(found.version()), words.map(|content| (content, settings)))
     }
 
-    async fn address(&self, record: &Record, channel: Channel) -> Result<Address, Failure> {
+    async fn address(
+        &self,
+        Claimed { id, record, .. }: &Claimed,
+        settings: &Settings,
+    ) -> Result<Address, Failure> {
+        let channel = record.lane.channel;
         let actor = match serde_json::from_str(&record.recipient) {
             Ok(Recipient::Address(address)) => return Ok(address),
             Ok(Recipient::ActorId(actor)) => actor,
             Err(_) => return Err(Failure::permanent("recipient_unreadable")),
         };
-        Box::pin(self.actors.address(&actor, channel, &record.creator)).await.map_err(|reason| match reason {
+        let found = Box::pin(self.actors.address(&actor, channel, &record.creator)).await;
+        let OwnAddress { address, is_trusted } = found.map_err(|reason| match reason {
             NoAddress::Unknown => Failure::permanent("actor_unknown"),
             NoAddress::NotThere => Failure::permanent("actor_has_no_address"),
-            NoAddress::NotVerified => Failure::permanent("address_not_verified"),
             NoAddress::Misconfigured => Failure::of(Class::Configuration, "actor_service_refuses"),
             NoAddress::Unavailable => Failure::of(Class::Transient, "actor_service_unavailable"),
-        })
+        })?;
+        if is_trusted {
+            return Ok(address);
+        }
+        if !settings.unverified {
+            return Err(Failure::permanent("address_not_verified"));
+        }
+        match self.unverified.take(*id, &record.creator, &address.hash()).await {
+            Ok(true) => Ok(address),
+            Ok(false) => Err(Failure::permanent("unverified_address_quota")),
+            Err(_) => Err(Failure::of(Class::Transient, "quota_unavailable")),
+        }
     }
 
     /// What a provider's refusal means here.
@@ -310,6 +331,18 @@ impl Courier {
 struct Settings {
     ambiguous: Ambiguous,
     unsubscribe: bool,
+    /// Whether it may go to a user's own address that is not verified.
+    unverified: bool,
+}
+
+impl Settings {
+    fn of(settings: &template::Settings, channel: Channel) -> Self {
+        Self {
+            ambiguous: settings.ambiguous,
+            unsubscribe: settings.unsubscribe,
+            unverified: settings.unverified_addresses[channel.index()],
+        }
+    }
 }
 
 // === impl Failure ===

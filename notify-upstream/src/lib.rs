@@ -29,6 +29,7 @@ pub mod suppression;
 pub mod template;
 #[cfg(test)]
 mod testing;
+pub mod unverified;
 pub mod view;
 pub mod webhook;
 

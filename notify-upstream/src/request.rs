@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 
 use crate::address::{ActorId, Recipient};
 use crate::notification::{Channel, Priority};
-use crate::template::{Locale, RenderError, TemplateName, Templates, Unfit};
+use crate::template::{Author, Locale, RenderError, TemplateName, Templates, Unfit, UserTextMistake};
 
 /// Bytes of the variables of one notification, as JSON.
 const MAX_VARIABLES: usize = 64 << 10;
@@ -83,6 +83,12 @@ impl Principal {
                 Self { creator: format!("{SERVICE}{}", service.service_id).into(), actor: None }
             }
         }
+    }
+
+    /// Who gave the variables, by the stored form of who asked.
+    #[must_use]
+    pub fn author(creator: &str) -> Author {
+        if Self::is_user(creator) { Author::User } else { Author::Service }
     }
 
     /// Whether the stored form of who asked is a user's.
@@ -184,15 +190,16 @@ impl Request {
     /// Checks the template and the variables against the templates that are loaded.
     ///
     /// # Errors
-    /// 422 `unknown_template`, 422 with every variable that is missing, or 422 for variables that the template does not
-    /// render with.
-    pub fn check(self, templates: &Templates) -> Result<Draft, Problem> {
+    /// 422 `unknown_template`, 422 with every variable that is missing, or that a user wrote and that is too long, or 422
+    /// for variables that the template does not render with.
+    pub fn check(self, templates: &Templates, author: Author) -> Result<Draft, Problem> {
         match templates.find(&self.template, self.channel, self.locale.as_ref()) {
             Ok(found) => {
                 let missing = found.missing(&self.variables);
                 if missing.is_empty() {
+                    refuse_user_text(&found.user_text_mistakes(&self.variables, author))?;
                     // What a template does not render with, such as a number where it wants a text, fails every attempt.
-                    found.render(&self.variables).map_err(|error| does_not_render(&error))?;
+                    found.render(&self.variables, author).map_err(|error| does_not_render(&error))?;
                     let (template_version, locale) = (found.version(), found.locale().clone());
                     return Ok(Draft { request: self, template_version, locale });
                 }
@@ -243,6 +250,15 @@ impl Request {
         ]);
         Sha256::digest(canonical.to_string()).into()
     }
+}
+
+fn refuse_user_text(mistakes: &[UserTextMistake]) -> Result<(), Problem> {
+    if mistakes.is_empty() {
+        return Ok(());
+    }
+    Err(mistakes.iter().fold(Problem::new(Code::ValidationFailed), |problem, mistake| {
+        problem.error(&format!("/variables/{}", mistake.name), mistake.code, mistake.detail.clone())
+    }))
 }
 
 fn does_not_render(error: &RenderError) -> Problem {

@@ -9,6 +9,7 @@ mod load;
 mod name;
 mod render;
 mod text;
+mod user_text;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use serde_json::{Map, Value};
 pub use load::fingerprint;
 pub use name::{Locale, TemplateName};
 pub use render::{Content, RenderError};
+pub use user_text::{Author, MAX_USER_TEXT_CHARS, UserTextMistake};
 
 use crate::notification::Channel;
 
@@ -48,6 +50,12 @@ pub struct Settings {
     pub ambiguous: Ambiguous,
     /// Whether its e-mail carries `List-Unsubscribe` with one click (RFC 8058). Default: no.
     pub unsubscribe: bool,
+    /// Variables whose values some user wrote, though a service passes them on: they are short, and never become links.
+    /// What a user itself passes on is treated so in every template.
+    pub user_variables: BTreeSet<String>,
+    /// By [`Channel::index`]: channels on which a user may have it sent to an address of its own that is not verified,
+    /// as registration and verification must. Default: none.
+    pub unverified_addresses: [bool; 3],
 }
 
 /// What becomes of an attempt of which nobody knows whether it reached the provider.

@@ -35,6 +35,7 @@ use crate::sequence::Sequence;
 use crate::store::Store;
 use crate::suppression::Suppression;
 use crate::template::{Locale, TemplateName, Templates};
+use crate::unverified::UnverifiedQuota;
 use crate::view::View;
 
 /// When every test begins.
@@ -254,6 +255,7 @@ fn courier(
         store: store.clone(),
         outlets: Outlets::new([outlets, Vec::new(), Vec::new()], Codes::shipped()),
         suppression: Arc::clone(suppression),
+        unverified: UnverifiedQuota::new(Cache::memory(clock.clone()), clock.clone()),
     }
 }
 

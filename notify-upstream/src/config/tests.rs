@@ -30,8 +30,11 @@ fn an_empty_file_has_every_default() {
     let config = read("").expect("sound");
     assert_eq!(config.database, "sqlite://var/notify.db");
     assert_eq!(config.queue.permits, [64; 3]);
-    assert_eq!(config.unverified_addresses, [true, false, true]);
-    assert_eq!(read("unverified_addresses = []").expect("sound").unverified_addresses, [false; 3]);
+    assert_eq!(config.unverified_addresses, [false; 3]);
+    assert_eq!(
+        read("unverified_addresses = ['push']").expect("sound").unverified_addresses,
+        [false, false, true]
+    );
 }
 
 #[test]

@@ -123,7 +123,7 @@ async fn accept(
 fn check(service: &Service, principal: &Principal, request: Request) -> Result<Draft, Problem> {
     principal.may_address(&request.recipient, service.users_may_address_anyone)?;
     principal.may_send(request.priority, service.users_may_send_urgent)?;
-    request.check(&service.templates.load())
+    request.check(&service.templates.load(), Principal::author(&principal.creator))
 }
 
 /// `Idempotency-Key`.

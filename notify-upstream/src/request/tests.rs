@@ -100,7 +100,7 @@ fn short_variable_that_a_template_does_not_render_with_is_refused() {
     let check = |name: serde_json::Value| {
         let mut request = crate::testing::draft(Priority::Normal).request;
         request.variables.insert("name".to_owned(), name);
-        request.check(&templates).map(|_| ()).map_err(|problem| problem.code())
+        request.check(&templates, Author::Service).map(|_| ()).map_err(|problem| problem.code())
     };
     assert_eq!(check(serde_json::json!(2)), Ok(()));
     for wrong in [serde_json::json!("Ada"), serde_json::json!(0)] {

@@ -249,6 +249,16 @@ impl Settings {
         let words = [("resend", Ambiguous::Resend), ("fail", Ambiguous::Fail)];
         let ambiguous = root.or("ambiguous", Ambiguous::Resend, |field| field.one_of(&words));
         let unsubscribe = root.or("unsubscribe", false, |field| field.boolean());
-        Some(Self { version: version?, optional, ambiguous, unsubscribe })
+        let user_variables = root.list("user_variables", |field| field.text(1..=64)).into_iter().collect();
+        let unverified = root.list("unverified_addresses", |field| field.one_of(Channel::WORDS));
+        let unverified_addresses = Channel::ALL.map(|channel| unverified.contains(&channel));
+        Some(Self {
+            version: version?,
+            optional,
+            ambiguous,
+            unsubscribe,
+            user_variables,
+            unverified_addresses,
+        })
     }
 }

@@ -5,7 +5,8 @@ use minijinja::value::ValueKind;
 use minijinja::{Error, ErrorKind, Output, State, escape_formatter};
 use serde_json::{Map, Value};
 
-use super::{Found, Part, text};
+use super::user_text::without_links;
+use super::{Author, Found, Part, text};
 use crate::notification::Channel;
 
 /// A message, rendered.
@@ -57,14 +58,17 @@ impl fmt::Debug for Content {
 }
 
 impl Found<'_> {
-    /// Renders every part.
+    /// Renders every part. What users wrote becomes no link.
     ///
     /// # Errors
     /// When a part fails; the same variables will fail again.
-    pub fn render(&self, variables: &Map<String, Value>) -> Result<Content, RenderError> {
-        let context = minijinja::Value::from_pairs(
-            variables.iter().map(|(name, value)| (name.clone(), engine_value(value))),
-        );
+    pub fn render(&self, variables: &Map<String, Value>, author: Author) -> Result<Content, RenderError> {
+        let value = |name: &str, value: &Value| {
+            let of_user = value.as_str().filter(|_| self.is_user_text(name, author));
+            of_user.map_or_else(|| engine_value(value), |text| minijinja::Value::from(without_links(text)))
+        };
+        let pairs = variables.iter().map(|(name, one)| (name.clone(), value(name, one)));
+        let context = minijinja::Value::from_pairs(pairs);
         let part = |part| self.part(part, &context);
         let has = |part| self.variant.parts.contains(&part);
         Ok(match self.channel {
@@ -171,8 +175,10 @@ impl Write for Capped {
 
 /// `{{ link | url }}`: the text, if it is an absolute URL of a harmless scheme; `javascript:` and its kin fail.
 pub(super) fn url_filter(text: &str) -> Result<String, Error> {
+    // What is left of a link in a user's text has a space in it.
+    let is_whole = !text.contains(char::is_whitespace);
     match url::Url::parse(text) {
-        Ok(url) if matches!(url.scheme(), "http" | "https" | "mailto" | "tel") => Ok(url.into()),
+        Ok(url) if is_whole && matches!(url.scheme(), "http" | "https" | "mailto" | "tel") => Ok(url.into()),
         Ok(_) | Err(_) => {
             Err(Error::new(ErrorKind::InvalidOperation, "must be an absolute http, https, mailto or tel URL"))
         }

@@ -38,7 +38,7 @@ fn welcome_is_there_on_every_channel_in_two_languages() {
             let found = templates.find(&name("welcome"), channel, Some(&locale)).expect("shipped");
             assert_eq!(found.locale(), &locale);
             assert_eq!(found.missing(&Map::new()), ["name"]);
-            match found.render(&ada).expect("renders") {
+            match found.render(&ada, Author::Service).expect("renders") {
                 Content::Email { subject, text, html } => {
                     assert!(
                         !subject.is_empty() && text.contains("Ada") && html.expect("HTML").contains("Ada")
@@ -78,12 +78,13 @@ fn variables_are_data_and_html_is_escaped() {
     assert_eq!(found.missing(&nothing), ["name", "order.total"]);
     for unprintable in [serde_json::json!({"a": 1}), serde_json::json!(["a"])] {
         let told = variables(&serde_json::json!({"name": unprintable, "order": {"total": 1}}));
-        assert!(found.render(&told).is_err(), "{told:?}");
+        assert!(found.render(&told, Author::Service).is_err(), "{told:?}");
     }
     let evil = variables(&serde_json::json!({
         "name": "<script>{{ 7*7 }}</script>\r\nBcc: x@y.z", "order": {"total": "{% for %}"}
     }));
-    let Content::Email { subject, text, html } = found.render(&evil).expect("renders") else {
+    let Content::Email { subject, text, html } = found.render(&evil, Author::Service).expect("renders")
+    else {
         panic!("e-mail")
     };
     assert_eq!(subject, "Hello <script>{{ 7*7 }}</script>  Bcc: x@y.z");
@@ -105,7 +106,7 @@ fn what_runs_wild_is_stopped() {
         templates
             .find(&name("t"), channel, None)
             .expect("there")
-            .render(&ada)
+            .render(&ada, Author::Service)
             .expect_err("stopped")
             .to_string()
     };
@@ -148,9 +149,16 @@ fn a_link_from_a_variable_has_a_harmless_scheme() {
     ])
     .expect("sound");
     let found = templates.find(&name("t"), Channel::Email, None).expect("there");
-    assert!(found.render(&variables(&serde_json::json!({"link": "https://x.example/a?b=1"}))).is_ok());
+    assert!(
+        found
+            .render(&variables(&serde_json::json!({"link": "https://x.example/a?b=1"})), Author::Service)
+            .is_ok()
+    );
     for bad in ["javascript:alert(1)", "JaVaScRiPt:alert(1)", "data:text/html,x", "x"] {
-        assert!(found.render(&variables(&serde_json::json!({"link": bad}))).is_err(), "{bad}");
+        assert!(
+            found.render(&variables(&serde_json::json!({"link": bad})), Author::Service).is_err(),
+            "{bad}"
+        );
     }
 }
 
@@ -206,4 +214,33 @@ fn text_made_from_html_keeps_where_links_lead() {
     assert_eq!(text("<a href=\"https:&#x2f;&#x2f;x.example\">https://x.example</a>"), "https://x.example\n");
     assert_eq!(text("<a href=\"https://x.example\"><img src=\"y\"></a>"), "https://x.example\n");
     assert_eq!(text("<a href=\"mailto:a@b.c\">write</a> <a name=x>here</a>"), "write here\n");
+}
+
+#[test]
+fn user_text_is_short_and_no_link_where_it_is_marked_or_sent_by_a_user() {
+    let templates = load(&[
+        ("template.toml", "version = 1\nuser_variables = ['name']\nunverified_addresses = ['email', 'push']"),
+        ("email.en.subject", "{{ name }} {{ note }}"),
+        ("email.en.html", "<a href=\"{{ link | url }}\">{{ name }}</a>"),
+    ])
+    .expect("sound");
+    let found = templates.find(&name("t"), Channel::Email, None).expect("there");
+    assert_eq!(found.settings().unverified_addresses, [true, false, true]);
+    let told = variables(&serde_json::json!({
+        "name": "evil.example", "note": "own.example", "link": "https://x.example/"
+    }));
+    let Content::Email { subject, html, .. } = found.render(&told, Author::Service).expect("renders") else {
+        panic!("an e-mail")
+    };
+    assert_eq!(subject, "evil. example own.example");
+    assert!(html.expect("HTML").contains("\">evil. example<"));
+    assert!(found.render(&told, Author::User).is_err(), "a user's text is no link");
+    let mistakes = |told: &Value, author| {
+        let all = found.user_text_mistakes(&variables(told), author).into_iter();
+        all.map(|mistake| (mistake.name, mistake.code)).collect::<Vec<_>>()
+    };
+    let long = serde_json::json!({"name": "a".repeat(101), "note": ["x"], "link": "a".repeat(100), "n": 1});
+    let (name, note) = (("name".to_owned(), "too_long"), ("note".to_owned(), "invalid_type"));
+    assert_eq!(mistakes(&long, Author::Service), [name.clone()]);
+    assert_eq!(mistakes(&long, Author::User), [name, note]);
 }
