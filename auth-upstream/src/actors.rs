@@ -99,7 +99,7 @@ impl ActorService {
     ) -> Result<StatusCode, ActorFault> {
         let mut url = self.base.clone();
         url.path_segments_mut().map_err(|()| ActorFault::Misconfigured(0))?.pop_if_empty().extend(path);
-        let request = self.client.request(method, url, None).await.map_err(|error| {
+        let request = self.client.request(method, url).await.map_err(|error| {
             tracing::warn!(%error, "no service token");
             ActorFault::Away
         })?;

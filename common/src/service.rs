@@ -1,17 +1,15 @@
 //! A service calls a service.
 //!
-//! A call that is made for a user carries that user's token, so that the other service decides by the user. Any
-//! other call carries our own service token. Which of the two it is, is said by the code that makes the call and
-//! never guessed from a missing header: a request that came in without a token must not go out with ours
-//! unless the handler means it to.
+//! Every call carries our own service token, and no user's. The interface says to forward the user's token where one is
+//! present; none is present where we call. A profile is saved at registration before its user has a token. The address of
+//! an actor is looked up when the notification is delivered, which may be days after the request: a user's token would
+//! have to be stored, and would have expired. What the user may have sent is decided from its verified token at acceptance.
 //!
 //! ```no_run
-//! # use postern_common::service::{BearerToken, ServiceClient};
-//! # async fn example(calls: ServiceClient, caller: postern_common::token::Caller, headers: http::HeaderMap)
-//! # -> Result<(), Box<dyn std::error::Error>> {
-//! let user = BearerToken::of(&caller, &headers);
+//! # use postern_common::service::ServiceClient;
+//! # async fn example(calls: ServiceClient) -> Result<(), Box<dyn std::error::Error>> {
 //! let url = "http://127.0.0.1:8504/actors/a1".parse()?;
-//! let answer = calls.request(reqwest::Method::GET, url, user.as_ref()).await?.send().await?;
+//! let answer = calls.request(reqwest::Method::GET, url).await?.send().await?;
 //! # Ok(())
 //! # }
 //! ```
@@ -22,16 +20,10 @@ mod tokens;
 
 use std::time::Duration;
 
-use http::HeaderMap;
 use url::Url;
 
 pub use self::tokens::ServiceTokens;
-use crate::token::Caller;
-use crate::{Code, Problem, Secret, Shutdown};
-
-/// The token of a user for whom a call is made.
-#[derive(Clone, Debug)]
-pub struct BearerToken(Secret);
+use crate::{Code, Problem, Shutdown};
 
 /// Makes calls to other services.
 #[derive(Clone, Debug)]
@@ -66,32 +58,6 @@ impl From<ServiceTokenError> for Problem {
     }
 }
 
-// === impl BearerToken ===
-
-impl BearerToken {
-    /// A token that was verified to be a user's.
-    #[must_use]
-    pub fn new(token: Secret) -> Self {
-        Self(token)
-    }
-
-    /// The token of the request whose verified caller is `caller`, if that is a user. A service's token is not
-    /// passed on: what that service may do is not ours to use.
-    #[must_use]
-    pub fn of(caller: &Caller, headers: &HeaderMap) -> Option<Self> {
-        match caller {
-            Caller::User(_) => crate::http::bearer(headers).ok().map(|token| Self(Secret::from(token))),
-            Caller::Service(_) => None,
-        }
-    }
-
-    /// The token itself.
-    #[must_use]
-    pub fn expose(&self) -> &str {
-        self.0.expose()
-    }
-}
-
 // === impl ServiceClient ===
 
 impl ServiceClient {
@@ -106,20 +72,16 @@ impl ServiceClient {
         self.tokens.run(shutdown).await;
     }
 
-    /// A request with its `Authorization`: the user's, or with `None` our own service's.
+    /// A request with our own service token as its `Authorization`.
     ///
     /// # Errors
-    /// Only with `None`: there is no service token that is still valid.
+    /// There is no service token that is still valid.
     pub async fn request(
         &self,
         method: http::Method,
         url: Url,
-        on_behalf_of: Option<&BearerToken>,
     ) -> Result<reqwest::RequestBuilder, ServiceTokenError> {
-        let token = match on_behalf_of {
-            Some(user) => user.0.clone(),
-            None => self.tokens.token().await?,
-        };
+        let token = self.tokens.token().await?;
         Ok(self.http.request(method, url).bearer_auth(token.expose()))
     }
 }

@@ -91,11 +91,10 @@ impl Actors {
             .map_err(|()| NoAddress::Misconfigured)?
             .pop_if_empty()
             .extend(["actors", actor.as_str()]);
-        let request =
-            self.client.request(http::Method::GET, url, None).await.map_err(|error| match error {
-                ServiceTokenError::Unavailable(_) => NoAddress::Unavailable,
-                ServiceTokenError::NotConfigured | ServiceTokenError::Refused(_) => NoAddress::Misconfigured,
-            })?;
+        let request = self.client.request(http::Method::GET, url).await.map_err(|error| match error {
+            ServiceTokenError::Unavailable(_) => NoAddress::Unavailable,
+            ServiceTokenError::NotConfigured | ServiceTokenError::Refused(_) => NoAddress::Misconfigured,
+        })?;
         let mut response = request.send().await.map_err(|_| NoAddress::Unavailable)?;
         match response.status().as_u16() {
             200 => {}

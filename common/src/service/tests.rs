@@ -1,12 +1,11 @@
 mod stub;
 
-use std::sync::Arc;
-
-use axum::http::{HeaderMap, header};
+use axum::http::header;
 use serde_json::json;
 
 use self::stub::{Mood, Stub};
 use super::*;
+use crate::Secret;
 use crate::cache::{self, Cache};
 use crate::clock::{Clock, Timestamp};
 use crate::config::{Env, parse};
@@ -296,7 +295,7 @@ async fn without_the_cache_every_replica_signs_in_for_itself() {
 }
 
 #[tokio::test]
-async fn a_call_carries_the_users_token_or_our_own() {
+async fn call_carries_our_own_token() {
     let world = World::new().await;
     let calls = ServiceClient::new(world.replica(), http_client());
     let url: Url = "http://127.0.0.1:8504/actors/a1".parse().expect("a URL");
@@ -304,11 +303,7 @@ async fn a_call_carries_the_users_token_or_our_own() {
         let request = request.build().expect("a request");
         request.headers()[header::AUTHORIZATION].to_str().expect("ASCII").to_owned()
     };
-    let user = BearerToken::new(Secret::from("the-users"));
-    let request = calls.request(http::Method::GET, url.clone(), Some(&user)).await.expect("needs no pool");
-    assert_eq!(authorization(request), "Bearer the-users");
-    assert_eq!(world.sign_ins(), 0);
-    let request = calls.request(http::Method::GET, url.clone(), None).await.expect("signed in");
+    let request = calls.request(http::Method::GET, url.clone()).await.expect("signed in");
     let ours = world.replica().token().await.expect("shared");
     assert_eq!(authorization(request), format!("Bearer {}", ours.expose()));
 
@@ -318,31 +313,7 @@ async fn a_call_carries_the_users_token_or_our_own() {
         ServiceTokens::new(&config, world.cache.clone(), world.clock.clone()),
         http_client(),
     );
-    let error = none.request(http::Method::GET, url, None).await.expect_err("no account");
+    let error = none.request(http::Method::GET, url).await.expect_err("no account");
     assert_eq!(error, ServiceTokenError::NotConfigured);
     assert_eq!(Problem::from(error).code(), Code::IdpMisconfigured);
-}
-
-#[test]
-fn a_services_token_is_not_passed_on() {
-    let mut headers = HeaderMap::new();
-    headers.insert(header::AUTHORIZATION, "Bearer abc".parse().expect("a value"));
-    let token = BearerToken::of(&caller(true), &headers).expect("a user's");
-    assert_eq!(token.expose(), "abc");
-    assert!(BearerToken::of(&caller(false), &headers).is_none());
-    assert!(!format!("{token:?}").contains("abc"));
-}
-
-fn caller(is_user: bool) -> Caller {
-    use crate::token::{Claims, Service, User};
-    let (issuer, subject): (Arc<str>, Arc<str>) = ("i".into(), "s".into());
-    if is_user {
-        let (username, client_id) = (subject.clone(), "c".into());
-        let (scopes, groups) = (Arc::default(), Arc::default());
-        let claims = Claims::default();
-        let user = User { issuer, subject, username, client_id, scopes, groups, expires_at: 0, claims };
-        return Caller::User(Arc::new(user));
-    }
-    let (service_id, scopes) = ("auth".into(), Arc::default());
-    Caller::Service(Arc::new(Service { issuer, subject, service_id, scopes, expires_at: 0 }))
 }
