@@ -6,7 +6,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use super::front::Front;
+use super::front::{Front, get};
 use super::harness::{Gateway, PATIENCE, ROUTES, WAYS};
 use super::http2_frames::{DATA, END_HEADERS, END_STREAM, HEADERS, frame, open, settled};
 use super::origin::{Manner, Origin, request_length};
@@ -182,4 +182,47 @@ async fn burst_of_small_data_frames_is_one_body() {
     let mut stream = open(&front).await;
     stream.write_all(&frames(&["x"; 1000], false, false).concat()).await.expect("writes");
     assert_eq!(body(&mut reports, "1,000 frames").await, "x".repeat(1000));
+}
+
+/// An origin over HTTP/2 without TLS whose answers are DATA frames of these payloads.
+async fn http2_origin(parts: &'static [&'static str]) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
+    let address = listener.local_addr().expect("bound");
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut connection = h2::server::handshake(stream).await.expect("a handshake");
+                while let Some(Ok((_request, mut answer))) = connection.accept().await {
+                    let mut body = answer.send_response(http::Response::new(()), false).expect("a stream");
+                    for (at, part) in parts.iter().enumerate() {
+                        body.send_data(part.as_bytes().into(), at + 1 == parts.len()).expect("sends");
+                    }
+                }
+            });
+        }
+    });
+    address
+}
+
+#[tokio::test]
+async fn http2_answer_of_any_shape_ends_once_at_the_client() {
+    for parts in [&[""][..], &["hello", ""], &["", "he", "", "llo"], &["", "", ""]] {
+        let upstream = format!("addresses = [\"{}\"]\nhttp2 = true", http2_origin(parts).await);
+        let gateway = Gateway::before(Origin::start(Manner::Answer).await, &upstream, "", ROUTES).await;
+        let mut client = gateway.connect().await;
+        client.write("GET /open HTTP/1.1\r\nHost: gate\r\n\r\n").await;
+        assert!(client.until("\r\n\r\n").await.starts_with("HTTP/1.1 200"), "{parts:?}");
+        let first = client.until("0\r\n\r\n").await;
+        client.write("GET /open HTTP/1.1\r\nHost: gate\r\nConnection: close\r\n\r\n").await;
+        let rest = client.rest().await.expect("an end in order");
+        let (head, second) = rest.split_once("\r\n\r\n").expect("a head");
+        assert!(head.starts_with("HTTP/1.1 200"), "{parts:?}: {rest}");
+        for body in [&first, second] {
+            assert_eq!(Framing::begin(BodyKind::Chunked).advance(body.as_bytes()), Ok(body.len()), "{body}");
+            assert_eq!(unchunked(body), parts.concat(), "{parts:?}");
+        }
+        let front = Front::before(Origin::start(Manner::Answer).await, &upstream, "").await;
+        let got = get(&mut front.client().await, "/open", &[]).await;
+        assert_eq!(got.body, parts.concat(), "{parts:?}");
+    }
 }
