@@ -91,3 +91,23 @@ async fn token(store: &Store) -> Option<String> {
     };
     row.expect("one identity")
 }
+
+#[tokio::test]
+async fn a_silent_database_is_unavailable_until_it_is_back() {
+    let test = testing::postgres().await;
+    let (relay, url) = testing::Relay::start(&test.url).await;
+    let options = postern_common::database::Options::new("postern-auth");
+    let store = Store::new(Database::open(&url, options).await.expect("opens")).await.expect("migrated");
+    store.takes_writes().await.expect("ready");
+    relay.fall_silent();
+    for _ in 0..2 {
+        let asked = std::time::Instant::now();
+        let error = store.count_registrations().await.expect_err("nobody answers");
+        assert!(asked.elapsed() < Duration::from_secs(20), "{:?}", asked.elapsed());
+        assert_eq!(Problem::from(error).code(), Code::Unavailable);
+    }
+    store.takes_writes().await.expect_err("not ready");
+    relay.recover();
+    assert_eq!(store.count_registrations().await.expect("another connection"), 0);
+    store.takes_writes().await.expect("ready again");
+}
