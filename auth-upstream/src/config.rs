@@ -77,6 +77,8 @@ pub struct Refresh {
     /// How long a family of tokens is remembered after its last use; the pool's refresh token validity.
     /// Default 30 days, which is Cognito's default.
     pub lifetime: Duration,
+    /// How many refreshes a family of tokens has in ten minutes. Default 60.
+    pub quota: u32,
 }
 
 // === impl Config ===
@@ -151,6 +153,7 @@ fn read_refresh(table: &Object<'_>) -> Option<Refresh> {
     Some(Refresh {
         grace: table.or("grace", default.grace, |field| field.duration()),
         lifetime: table.or("lifetime", default.lifetime, |field| field.duration()),
+        quota: table.or("quota", default.quota, |field| field.integer(1..=1_000_000_u32)),
     })
 }
 
@@ -224,7 +227,7 @@ fn read_ring(root: &Object<'_>, variable: &str, text: &str) -> Option<KeyRing> {
 
 impl Default for Refresh {
     fn default() -> Self {
-        Self { grace: Duration::from_secs(30), lifetime: Duration::from_secs(30 * 86_400) }
+        Self { grace: Duration::from_secs(30), lifetime: Duration::from_secs(30 * 86_400), quota: 60 }
     }
 }
 

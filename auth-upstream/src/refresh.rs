@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use postern_common::cache::{CacheError, Change, Guard};
+use postern_common::clock::Timestamp;
 use postern_common::{Code, Problem};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -33,6 +34,8 @@ const LOOKS: u32 = 450;
 /// Waits before a change to a family is tried again while the cache is away. After the last, the refresh fails.
 const COMMIT_BACKOFF: [Duration; 3] =
     [Duration::from_millis(100), Duration::from_millis(400), Duration::from_millis(1_500)];
+/// The span over which the refreshes of a family are counted.
+const QUOTA_WINDOW: Duration = Duration::from_secs(10 * 60);
 /// How often a family is read again because a refresh has changed it meanwhile: each costs that one a call to the pool.
 const MARK_TRIES: u32 = 20;
 /// How often a logout begins anew because a fail-over has lost its mark.
@@ -49,6 +52,11 @@ pub(crate) enum Family {
         generation: u64,
         /// The newest refresh token, sealed, to be revoked if an older one is used again.
         newest: String,
+        /// How many refreshes there were since `counted_from`, in milliseconds of Unix time.
+        #[serde(default)]
+        count: u32,
+        #[serde(default)]
+        counted_from: i64,
     },
     /// Nothing of it works any more.
     Revoked {
@@ -188,13 +196,14 @@ impl Auth {
             self.revoke_family(visitor, grant).await?;
             return Err(Code::InvalidRefreshToken.into());
         }
+        let (count, counted_from) = self.within_quota(found.family.as_ref())?;
         let tokens = self.pool.refresh(&grant.username, &grant.token).await;
         let tokens = tokens.map_err(|fault| fault.problem(Operation::Refresh))?;
         let rotated = tokens.refresh_token.clone();
         let next = grant.next(rotated.clone());
         let newest = next.seal(&self.ring);
         let set = tokens.into_set(newest.clone());
-        let family = Family::Alive { generation: next.generation, newest };
+        let family = Family::Alive { generation: next.generation, newest, count, counted_from };
         let remembered = self.remember(guard, (token, grant), &set, (&found, &family)).await;
         if let Ok(true) = remembered {
             return Ok(Rotation::Done(set));
@@ -204,6 +213,24 @@ impl Auth {
             self.discard_at_pool(rotated).await;
         }
         remembered.map(|_| Rotation::Overtaken).map_err(cache_away)
+    }
+
+    /// The count of refreshes of a family with one more, and since when, unless there were too many.
+    fn within_quota(&self, family: Option<&Family>) -> Result<(u32, i64), Problem> {
+        let (now, window) = (self.clock.now(), QUOTA_WINDOW);
+        match family {
+            Some(Family::Alive { count, counted_from, .. })
+                if now < Timestamp(*counted_from).plus(window) =>
+            {
+                if *count >= self.refresh.quota {
+                    let wait = Timestamp(*counted_from).plus(window).0.saturating_sub(now.0) / 1000 + 1;
+                    let wait = u32::try_from(wait).unwrap_or(u32::MAX);
+                    return Err(Problem::new(Code::RateLimited).retry_after(wait));
+                }
+                Ok((count + 1, *counted_from))
+            }
+            _ => Ok((1, now.0)),
+        }
     }
 
     /// Whether the family was as it was read, and is now as it should be.

@@ -174,3 +174,19 @@ async fn family_that_cannot_be_read_is_refused() {
     let refused = fixture.auth.refresh(&visitor(), &first.refresh_token).await.expect_err("unreadable");
     assert_eq!(refused.code(), Code::InvalidRefreshToken);
 }
+
+#[tokio::test]
+async fn family_has_a_quota_of_refreshes() {
+    let fixture = Fixture::with(Wish { config: "[refresh]\nquota = 3", ..Wish::default() }).await;
+    let mut set = signed_in(&fixture).await;
+    for _ in 0..3 {
+        set = fixture.auth.refresh(&visitor(), &set.refresh_token).await.expect("within the quota");
+    }
+    let refused = fixture.auth.refresh(&visitor(), &set.refresh_token).await.expect_err("too many");
+    assert_eq!(refused.code(), Code::RateLimited);
+    assert_eq!(fixture.pool.count("GetTokensFromRefreshToken"), 3, "the pool is not asked");
+    let other = fixture.auth.login(&visitor(), &login("ada@example.com", "Password-1")).await.expect("in");
+    fixture.auth.refresh(&visitor(), &other.refresh_token).await.expect("another family");
+    fixture.clock.advance(Duration::from_secs(10 * 60));
+    fixture.auth.refresh(&visitor(), &set.refresh_token).await.expect("the token is still good");
+}

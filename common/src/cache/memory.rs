@@ -13,6 +13,9 @@ use uuid::Uuid;
 use super::{CacheError, Change, Options};
 use crate::clock::{Clock, Timestamp};
 
+/// How often it is logged that there is no room.
+const FULL_LOG_INTERVAL: Duration = Duration::from_secs(10);
+
 /// Bookkeeping per entry in bytes, about: two map slots and two allocations.
 const OVERHEAD: usize = 160;
 
@@ -32,6 +35,9 @@ struct State {
     due: BTreeMap<(Timestamp, u64), Arc<str>>,
     next: u64,
     bytes: usize,
+    /// When a refusal was logged last, and how many there were since.
+    logged_at: Option<Timestamp>,
+    unlogged: u64,
 }
 
 struct Entry {
@@ -135,7 +141,9 @@ impl Memory {
         let others = state.entries.len() - usize::from(freed > 0);
         let bytes = state.bytes - freed + cost(key, value);
         if others >= self.most_entries || bytes > self.most_bytes {
-            tracing::warn!(entries = others, bytes = state.bytes, "the cache in memory is full");
+            if let Some(refusals) = state.refusals_to_log(self.clock.now()) {
+                tracing::warn!(entries = others, bytes = state.bytes, refusals, "cache in memory is full");
+            }
             return Err(CacheError::Unavailable);
         }
         state.remove(key);
@@ -160,6 +168,16 @@ impl State {
         let Some(entry) = self.entries.get(key) else { return Ok(None) };
         let count = std::str::from_utf8(&entry.value).ok().and_then(|text| text.parse().ok());
         count.map(|count| Some((count, entry.due.0))).ok_or(CacheError::Unavailable)
+    }
+
+    /// Counts a refusal, and returns how many there were since the last time if it is to be logged now.
+    fn refusals_to_log(&mut self, now: Timestamp) -> Option<u64> {
+        self.unlogged += 1;
+        if self.logged_at.is_some_and(|logged_at| now < logged_at.plus(FULL_LOG_INTERVAL)) {
+            return None;
+        }
+        self.logged_at = Some(now);
+        Some(std::mem::take(&mut self.unlogged))
     }
 
     fn remove(&mut self, key: &str) -> Option<Entry> {
@@ -203,6 +221,14 @@ mod tests {
         clock.advance(Duration::from_secs(1));
         memory.set("c", b"3", HOUR).expect("what was due made room");
         assert_eq!(memory.get("soon"), None);
+    }
+
+    #[test]
+    fn refusals_are_logged_every_ten_seconds_with_their_count() {
+        let (mut state, start) = (State::default(), Timestamp(0));
+        assert_eq!(state.refusals_to_log(start), Some(1));
+        assert!((0..14_000).all(|_| state.refusals_to_log(start).is_none()));
+        assert_eq!(state.refusals_to_log(start.plus(FULL_LOG_INTERVAL)), Some(14_001));
     }
 
     #[test]

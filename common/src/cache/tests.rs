@@ -1,5 +1,6 @@
 //! What every cache promises, over both.
 
+mod failover;
 mod servers;
 
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -97,7 +97,11 @@ impl State {
     fn answers(&self) -> impl Iterator<Item = (Token, bool, bool)> {
         self.refreshes.into_iter().filter_map(|refresh| match refresh {
             Refresh::Answered { token, is_late, is_after_mark } => Some((token, is_late, is_after_mark)),
-            _ => None,
+            Refresh::Begins { .. }
+            | Refresh::HasRead(_)
+            | Refresh::Got { .. }
+            | Refresh::Discards { .. }
+            | Refresh::Failed => None,
         })
     }
 
@@ -153,7 +157,7 @@ impl State {
             Logout::Begins if is_lost => Logout::Begins,
             Logout::Begins => match data {
                 Family::Revoked(newest) => Logout::Marked(newest),
-                found => Logout::HasRead { found, epoch },
+                found @ (Family::Absent | Family::Alive(_)) => Logout::HasRead { found, epoch },
             },
             Logout::HasRead { found, epoch: read_in } => {
                 let newest = if let Family::Alive(newest) = found { newest } else { 0 };
@@ -171,7 +175,6 @@ impl State {
                 Logout::RevokedAtPool
             }
             Logout::RevokedAtPool => match data {
-                _ if is_lost => Logout::RevokedAtPool,
                 Family::Revoked(_) => Logout::Ended,
                 Family::Absent | Family::Alive(_) => Logout::Begins,
             },

@@ -10,15 +10,15 @@ use super::super::*;
 use super::MINUTE;
 
 /// A `redis-server` of the test's own, gone when it is dropped.
-struct Server {
-    port: u16,
+pub(super) struct Server {
+    pub(super) port: u16,
     folder: PathBuf,
     arguments: Vec<String>,
     child: Child,
 }
 
 impl Server {
-    async fn start(arguments: &[&str]) -> Self {
+    pub(super) async fn start(arguments: &[&str]) -> Self {
         let folder = std::env::temp_dir().join(format!("postern-redis-{}", uuid::Uuid::new_v4().simple()));
         std::fs::create_dir(&folder).expect("a folder");
         let port = free_port();
@@ -31,7 +31,7 @@ impl Server {
     }
 
     /// A sentinel's settings stand in a file, which it rewrites.
-    async fn sentinel_of(master: &Self) -> Self {
+    pub(super) async fn sentinel_of(master: &Self) -> Self {
         let folder = std::env::temp_dir().join(format!("postern-redis-{}", uuid::Uuid::new_v4().simple()));
         std::fs::create_dir(&folder).expect("a folder");
         let (port, of) = (free_port(), master.port);
@@ -44,7 +44,10 @@ impl Server {
         server
     }
 
-    async fn command<T: ::redis::FromRedisValue>(&self, words: &[&str]) -> ::redis::RedisResult<T> {
+    pub(super) async fn command<T: ::redis::FromRedisValue>(
+        &self,
+        words: &[&str],
+    ) -> ::redis::RedisResult<T> {
         let client = ::redis::Client::open(format!("redis://127.0.0.1:{}", self.port)).expect("a URL");
         let mut connection = client.get_multiplexed_async_connection().await?;
         ::redis::cmd(words[0]).arg(&words[1..]).query_async(&mut connection).await
@@ -69,7 +72,7 @@ impl Server {
         self.wait().await;
     }
 
-    fn signal(&self, name: &str) {
+    pub(super) fn signal(&self, name: &str) {
         let sent =
             Command::new("kill").args([name, &self.child.id().to_string()]).status().expect("kill runs");
         assert!(sent.success());
@@ -120,7 +123,7 @@ async fn works(cache: &Cache) -> Result<(), CacheError> {
 }
 
 /// Waits until the cache answers again.
-async fn recovers(cache: &Cache) {
+pub(super) async fn recovers(cache: &Cache) {
     let start = Instant::now();
     while cache.ping().await.is_err() {
         assert!(start.elapsed() < MINUTE, "the cache does not come back");
@@ -129,7 +132,7 @@ async fn recovers(cache: &Cache) {
 }
 
 /// The default deadline is for a server that has the machine to itself.
-async fn open(url: &str) -> Cache {
+pub(super) async fn open(url: &str) -> Cache {
     Cache::open(&format!("{url}?deadline=2000ms")).await.expect("a URL")
 }
 

@@ -1,0 +1,168 @@
+//! What is bound to an epoch is taken once, over a fail-over that loses what was taken and the fail-back that follows.
+
+use std::sync::Mutex;
+
+use tokio::time::Instant;
+
+use super::super::*;
+use super::MINUTE;
+use super::servers::{Server, open, recovers};
+
+const LONG: Duration = Duration::from_secs(120);
+const TOKENS: usize = 60;
+
+/// Two servers, and who promotes them.
+struct Stage {
+    nodes: [Server; 2],
+    sentinel: Option<Server>,
+}
+
+/// How often each token was got: with its binding to the epoch, and with one to `run_id` alone.
+struct Wins {
+    by_epoch: [usize; TOKENS],
+    by_run_id: [usize; TOKENS],
+}
+
+impl Stage {
+    async fn with_sentinel() -> Self {
+        let first = Server::start(&[]).await;
+        let of = first.port.to_string();
+        let second =
+            Server::start(&["--replicaof", "127.0.0.1", &of, "--repl-diskless-sync-delay", "0"]).await;
+        let sentinel = Server::sentinel_of(&first).await;
+        Self { nodes: [first, second], sentinel: Some(sentinel) }
+    }
+
+    async fn cluster() -> Self {
+        let options = ["--cluster-enabled", "yes", "--repl-diskless-sync-delay", "0"];
+        let nodes = [Server::start(&options).await, Server::start(&options).await];
+        let _: String = nodes[0].command(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]).await.expect("slots");
+        let port = nodes[0].port.to_string();
+        let _: String = nodes[1].command(&["CLUSTER", "MEET", "127.0.0.1", &port]).await.expect("met");
+        let id: String = nodes[0].command(&["CLUSTER", "MYID"]).await.expect("named");
+        until("a cluster", async || nodes[1].command::<String>(&["CLUSTER", "REPLICATE", &id]).await.is_ok())
+            .await;
+        Self { nodes, sentinel: None }
+    }
+
+    async fn cache(&self) -> Cache {
+        let [first, second] = [self.nodes[0].port, self.nodes[1].port];
+        let url = match &self.sentinel {
+            Some(sentinel) => format!("redis-sentinel://127.0.0.1:{}/mymaster", sentinel.port),
+            None => format!("redis-cluster://127.0.0.1:{first},127.0.0.1:{second}"),
+        };
+        open(&url).await
+    }
+
+    async fn replicates(&self, node: usize) -> bool {
+        let told: Result<String, _> = self.nodes[node].command(&["INFO", "replication"]).await;
+        told.is_ok_and(|told| told.contains("role:slave") && told.contains("master_link_status:up"))
+    }
+
+    async fn is_master(&self, node: usize) -> bool {
+        let told: Result<String, _> = self.nodes[node].command(&["INFO", "replication"]).await;
+        told.is_ok_and(|told| told.contains("role:master"))
+    }
+
+    async fn promote(&self, node: usize) {
+        until("a promotion", async || {
+            let _: Result<String, _> = match &self.sentinel {
+                Some(sentinel) => sentinel.command(&["SENTINEL", "FAILOVER", "mymaster"]).await,
+                None => self.nodes[node].command(&["CLUSTER", "FAILOVER", "TAKEOVER"]).await,
+            };
+            // The sentinel refuses until it is ready, and then takes a moment.
+            let asked = Instant::now();
+            while asked.elapsed() < Duration::from_millis(500) {
+                if self.is_master(node).await {
+                    return true;
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            false
+        })
+        .await;
+    }
+}
+
+async fn until(what: &str, is_so: impl AsyncFn() -> bool) {
+    let start = Instant::now();
+    while !is_so().await {
+        assert!(start.elapsed() < LONG, "no {what}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+fn key(token: usize) -> String {
+    format!("token-{token}")
+}
+
+/// Takes each of the tokens, as often as it needs for an answer, with others at the same time.
+async fn race(cache: &Cache, tokens: std::ops::Range<usize>, wins: &Mutex<Wins>) {
+    let callers = (0..4).map(|_| async {
+        for token in tokens.clone() {
+            let start = Instant::now();
+            let (bound_to, epoch) = loop {
+                match cache.take_with_epoch(&key(token)).await {
+                    Ok((Some(bound_to), epoch)) => break (bound_to, epoch),
+                    Ok((None, _)) => break (Vec::new(), String::new()),
+                    Err(CacheError::Unavailable) => tokio::time::sleep(Duration::from_millis(20)).await,
+                }
+                assert!(start.elapsed() < LONG, "no answer");
+            };
+            if bound_to.is_empty() {
+                continue;
+            }
+            let bound_to = String::from_utf8(bound_to).expect("an epoch");
+            let run_id = |epoch: &str| epoch.split(':').next().map(str::to_owned);
+            let mut wins = wins.lock().expect("no panic");
+            wins.by_epoch[token] += usize::from(bound_to == epoch);
+            wins.by_run_id[token] += usize::from(run_id(&bound_to) == run_id(&epoch));
+        }
+    });
+    futures_util::future::join_all(callers).await;
+}
+
+/// Tokens are taken from a master whose replication is broken, which hangs, is demoted, gets the replica's data, and is failed
+/// back to.
+async fn fail_over_and_back(stage: &Stage) {
+    let cache = stage.cache().await;
+    recovers(&cache).await;
+    let [first, second] = &stage.nodes;
+    until("replica", async || stage.replicates(1).await).await;
+    for token in 0..TOKENS {
+        until("room", async || {
+            let Ok(epoch) = cache.epoch(&key(token)).await else { return false };
+            cache.set(&key(token), epoch.as_bytes(), 10 * MINUTE).await.is_ok()
+        })
+        .await;
+    }
+    let in_step: i64 = first.command(&["WAIT", "1", "60000"]).await.expect("answers");
+    assert_eq!(in_step, 1);
+    second.signal("-STOP");
+    let _: i64 = first.command(&["CLIENT", "KILL", "TYPE", "replica"]).await.expect("cut off");
+    let wins = Mutex::new(Wins { by_epoch: [0; TOKENS], by_run_id: [0; TOKENS] });
+    race(&cache, 0..40, &wins).await;
+    first.signal("-STOP");
+    second.signal("-CONT");
+    // Some race while the replica takes over, and some of what it has brought back is left for the fail-back.
+    tokio::join!(race(&cache, 0..20, &wins), stage.promote(1));
+    first.signal("-CONT");
+    until("demotion", async || stage.replicates(0).await).await;
+    tokio::join!(stage.promote(0), race(&cache, 0..10, &wins));
+    until("demotion", async || stage.replicates(1).await).await;
+    race(&cache, 0..TOKENS, &wins).await;
+    let wins = wins.into_inner().expect("no panic");
+    assert!(wins.by_epoch.iter().all(|wins| *wins <= 1), "{:?}", wins.by_epoch);
+    assert!(wins.by_epoch[..40].iter().all(|wins| *wins == 1), "taken on the first: {:?}", wins.by_epoch);
+    assert!(wins.by_run_id.iter().any(|wins| *wins > 1), "run_id is the same again: {:?}", wins.by_run_id);
+}
+
+#[tokio::test]
+async fn sentinel_fail_over_and_back_gives_no_token_twice() {
+    fail_over_and_back(&Stage::with_sentinel().await).await;
+}
+
+#[tokio::test]
+async fn cluster_fail_over_and_back_gives_no_token_twice() {
+    fail_over_and_back(&Stage::cluster().await).await;
+}
