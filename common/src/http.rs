@@ -47,6 +47,8 @@ pub struct Limits {
     pub connections: usize,
     /// How long a request's head may take.
     pub head_timeout: Duration,
+    /// How long after the beginning of a stop an idle connection may still bring a request.
+    pub linger: Duration,
     /// How long a stop waits for requests in flight.
     pub drain: Duration,
 }
@@ -73,6 +75,7 @@ impl Default for Limits {
             bodies: BodyBudgets::anonymous(16 << 20),
             connections: 10_000,
             head_timeout: Duration::from_secs(10),
+            linger: Duration::from_secs(1),
             drain: Duration::from_secs(30),
         }
     }

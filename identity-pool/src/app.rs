@@ -92,7 +92,7 @@ impl App {
     /// Serves until the stop begins and the requests in flight are answered.
     pub async fn run(self, listeners: Listeners, shutdown: Shutdown) {
         let (registry, calls) = metrics(&self.server);
-        let limits = Limits { drain: DRAIN, ..Limits::default() };
+        let limits = Limits { linger: Duration::ZERO, drain: DRAIN, ..Limits::default() };
         let wire = Wire {
             server: Arc::clone(&self.server),
             access_key: bootstrap::access_key(&self.provisioned),

@@ -126,10 +126,10 @@ impl Context {
         self.route().and_then(|route| route.read_timeout).unwrap_or(pool.config.read_timeout)
     }
 
-    /// Whether one more attempt may be made at the upstream.
-    pub(crate) fn may_retry(&self, pool: &Pool) -> bool {
+    /// Whether one more attempt may be made at the upstream, after one of which something was sent or nothing.
+    pub(crate) fn may_retry(&self, pool: &Pool, was_sent: bool) -> bool {
         let most = self.route().and_then(|route| route.retries).unwrap_or(pool.config.retries);
-        pool.may_retry(self.attempts, most)
+        pool.may_retry(self.attempts, most, was_sent)
     }
 
     /// The route that it takes.

@@ -27,6 +27,7 @@ use crate::config::{Balance, Upstream};
 use crate::metrics::Metrics;
 pub(crate) use answer::Body;
 use budget::Budget;
+use endpoint::Availability;
 pub(crate) use endpoint::{Endpoint, EndpointStatus, Ticket};
 pub(crate) use link::Link;
 use log_throttle::LogThrottle;
@@ -154,6 +155,10 @@ impl Pool {
     }
 
     /// Chooses an address, not `avoid` if there is another. `client` is a hash of the client's address.
+    ///
+    /// The best there are: those that are available, else ejected ones, else those that fail their checks. While more
+    /// than `panic_percent` are out, a first attempt takes any, so that the few that are left are not overrun; a
+    /// further one knows better.
     pub(crate) fn pick(
         &self,
         client: u64,
@@ -162,27 +167,51 @@ impl Pool {
     ) -> Result<Ticket, NoEndpoint> {
         let endpoints = self.endpoints.load();
         let now = self.ms_at(now);
-        let available = |endpoint: &Endpoint| endpoint.is_available(now);
-        let out = endpoints.iter().filter(|endpoint| !available(endpoint)).count();
-        let panic = out > 0 && out * 100 > endpoints.len() * self.config.outlier.panic_percent as usize;
-        let usable = |endpoint: &Endpoint| {
-            endpoint.weight_in(&self.config) > 0
-                && (panic || available(endpoint))
-                && !avoid.is_some_and(|avoid| endpoints.len() > 1 && avoid.address == endpoint.address)
+        let weighs = |endpoint: &Endpoint| endpoint.weight_in(&self.config) > 0;
+        let (total, out) =
+            endpoints.iter().filter(|endpoint| weighs(endpoint)).fold((0, 0), |(total, out), endpoint| {
+                (total + 1, out + usize::from(endpoint.availability(now) != Availability::Available))
+            });
+        let panic = avoid.is_none() && out * 100 > total * self.config.outlier.panic_percent as usize;
+        let rank = |endpoint: &Endpoint| match panic {
+            true => Availability::Available,
+            false => endpoint.availability(now),
         };
-        let count = endpoints.iter().filter(|endpoint| usable(endpoint)).count();
-        if count == 0 {
-            return Err(NoEndpoint::Away);
+        let candidate = |endpoint: &Endpoint| {
+            weighs(endpoint) && !avoid.is_some_and(|avoid| total > 1 && avoid.address == endpoint.address)
+        };
+        let candidates = || endpoints.iter().filter(|endpoint| candidate(endpoint));
+        let best = candidates().map(|endpoint| rank(endpoint)).min().ok_or(NoEndpoint::Away)?;
+        let usable = |endpoint: &Endpoint| candidate(endpoint) && rank(endpoint) == best;
+        let chosen = self.balance(&endpoints, usable, client);
+        if let Some(ticket) = chosen.and_then(|chosen| Ticket::take(chosen, self.config.in_flight)) {
+            return Ok(ticket);
         }
+        // It is full; or another request has just changed what is known, and any will do.
+        let has_changed = chosen.is_none();
+        candidates()
+            .filter(|endpoint| has_changed || usable(endpoint))
+            .find_map(|endpoint| Ticket::take(endpoint, self.config.in_flight))
+            .ok_or(NoEndpoint::Full)
+    }
+
+    /// One of the usable addresses, as the configuration says.
+    fn balance<'e>(
+        &self,
+        endpoints: &'e [Arc<Endpoint>],
+        usable: impl Fn(&Endpoint) -> bool,
+        client: u64,
+    ) -> Option<&'e Arc<Endpoint>> {
+        let count = endpoints.iter().filter(|endpoint| usable(endpoint)).count();
         let nth = |at: u64| {
-            let at = usize::try_from(at % count as u64).unwrap_or(0);
+            let at = usize::try_from(at % count.max(1) as u64).unwrap_or(0);
             endpoints.iter().filter(|endpoint| usable(endpoint)).nth(at)
         };
-        let chosen = match self.config.balance {
+        match self.config.balance {
             Balance::RoundRobin => {
-                self.weighted(&endpoints, usable, self.turn.fetch_add(1, Ordering::Relaxed))
+                self.weighted(endpoints, &usable, self.turn.fetch_add(1, Ordering::Relaxed))
             }
-            Balance::ClientHash => self.rendezvous(&endpoints, usable, client),
+            Balance::ClientHash => self.rendezvous(endpoints, &usable, client),
             Balance::LeastLoaded if count == 1 => nth(0),
             Balance::LeastLoaded => {
                 let random = self.random();
@@ -191,15 +220,7 @@ impl Pool {
                     if one.map(Arc::as_ptr) == other.map(Arc::as_ptr) { nth(random + 1) } else { other };
                 one.into_iter().chain(other).min_by_key(|endpoint| endpoint.load(&self.config))
             }
-        };
-        let chosen = chosen.ok_or(NoEndpoint::Away)?;
-        if let Some(ticket) = Ticket::take(chosen, self.config.in_flight) {
-            return Ok(ticket);
         }
-        let free = endpoints.iter().filter(|endpoint| usable(endpoint));
-        free.filter_map(|endpoint| Ticket::take(endpoint, self.config.in_flight))
-            .next()
-            .ok_or(NoEndpoint::Full)
     }
 
     /// The entry at `turn` when each stands there as often as it weighs.
@@ -251,7 +272,7 @@ impl Pool {
         if (502..=504).contains(&status) {
             self.note_failure(endpoint, now);
         } else {
-            endpoint.succeeded(micros, self.ms_at(now));
+            endpoint.succeeded(micros, &self.config.outlier, self.ms_at(now));
         }
     }
 
@@ -263,12 +284,13 @@ impl Pool {
         }
     }
 
-    /// Whether one more attempt may be made after so many, of which `most` may be further ones.
-    pub(crate) fn may_retry(&self, attempts: u32, most: u32) -> bool {
+    /// Whether one more attempt may be made after so many, of which `most` may be further ones. One that follows an
+    /// attempt of which nothing was sent costs nothing of the budget: it puts no load on the upstream.
+    pub(crate) fn may_retry(&self, attempts: u32, most: u32, was_sent: bool) -> bool {
         if attempts > most {
             return false;
         }
-        let may = self.budget.take();
+        let may = !was_sent || self.budget.take();
         let counter = if may { &self.retries } else { &self.retries_denied };
         counter.inc();
         may

@@ -36,6 +36,7 @@ const LIMITS: Limits = Limits {
     body: 256 << 10,
     connections: 1024,
     head_timeout: Duration::from_secs(10),
+    linger: Duration::ZERO,
     drain: Duration::from_millis(500),
 };
 

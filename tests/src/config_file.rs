@@ -46,6 +46,17 @@ impl ConfigFile {
         Self { text: self.text.replace(&from, &format!("127.0.0.1:{to}")) }
     }
 
+    /// With a second address of the loopback beside one that the file names.
+    ///
+    /// # Panics
+    /// If the file does not name the first.
+    #[must_use]
+    pub fn replica(self, first: u16, second: u16) -> Self {
+        let first = format!("\"127.0.0.1:{first}\"");
+        assert!(self.text.contains(&first), "the config does not name {first}");
+        Self { text: self.text.replace(&first, &format!("{first}, \"127.0.0.1:{second}\"")) }
+    }
+
     /// With another value, in TOML, for a key that stands at the beginning of exactly one line.
     ///
     /// # Panics

@@ -29,6 +29,7 @@ pub mod postern;
 pub mod program;
 pub mod raw;
 pub mod recorder;
+pub mod replicas;
 pub mod split;
 pub mod surface;
 
@@ -43,5 +44,6 @@ pub use mailbox::Mailbox;
 pub use pools::Pools;
 pub use postern::Postern;
 pub use postern_common::testing::{note, skipped};
+pub use replicas::Replicas;
 pub use split::Split;
 pub use surface::{Person, Surface};

@@ -218,7 +218,10 @@ impl Running {
     }
 
     /// Fails the test when it has ended.
-    fn is_alive(&mut self) {
+    ///
+    /// # Panics
+    /// If it has ended by itself.
+    pub fn expect_alive(&mut self) {
         let ended = self.child.try_wait().expect("a child can be asked");
         assert!(ended.is_none(), "{} ended by itself: {}", self.name, self.log());
     }
@@ -234,7 +237,7 @@ impl Running {
     /// # Panics
     /// If it has ended by itself before.
     pub async fn kill(mut self) {
-        self.is_alive();
+        self.expect_alive();
         self.child.kill().await.expect("a child can be killed");
     }
 

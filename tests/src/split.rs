@@ -38,10 +38,10 @@ pub struct Changes {
 
 /// Where the processes listen.
 #[derive(Clone, Copy, Debug)]
-struct Ports {
-    proxy: u16,
-    auth: u16,
-    notify: u16,
+pub(crate) struct Ports {
+    pub(crate) proxy: u16,
+    pub(crate) auth: u16,
+    pub(crate) notify: u16,
     proxy_admin: u16,
     auth_admin: u16,
     notify_admin: u16,
@@ -123,7 +123,7 @@ impl Split {
     }
 }
 
-fn auth_config(development: &Postern, ports: Ports) -> ConfigFile {
+pub(crate) fn auth_config(development: &Postern, ports: Ports) -> ConfigFile {
     let addresses = development.addresses();
     let social = format!("http://{}", addresses.social);
     ConfigFile::of_repository("auth.toml")
@@ -135,7 +135,7 @@ fn auth_config(development: &Postern, ports: Ports) -> ConfigFile {
         .set("issuer", &quoted(&social))
 }
 
-fn notify_config(development: &Postern, ports: Ports) -> ConfigFile {
+pub(crate) fn notify_config(development: &Postern, ports: Ports) -> ConfigFile {
     let addresses = development.addresses();
     ConfigFile::of_repository("notify.toml")
         .port(8502, ports.notify)
@@ -144,7 +144,7 @@ fn notify_config(development: &Postern, ports: Ports) -> ConfigFile {
         .set("port", &addresses.smtp.port().to_string())
 }
 
-fn proxy_config(development: &Postern, ports: Ports) -> ConfigFile {
+pub(crate) fn proxy_config(development: &Postern, ports: Ports) -> ConfigFile {
     let addresses = development.addresses();
     ConfigFile::of_repository("proxy.toml")
         .port(8500, ports.proxy)
@@ -156,7 +156,12 @@ fn proxy_config(development: &Postern, ports: Ports) -> ConfigFile {
 }
 
 /// The variables of the interface, for the service that signs in as `account`.
-fn with_identity(program: Program, development: &Postern, account: &str, only: &[&str]) -> Program {
+pub(crate) fn with_identity(
+    program: Program,
+    development: &Postern,
+    account: &str,
+    only: &[&str],
+) -> Program {
     let environment = development.surface().environment().iter();
     // The address of standalone's own gateway is nothing that the processes may know.
     let environment = environment.filter(|(name, _)| !name.starts_with("POSTERN_"));
@@ -169,14 +174,14 @@ fn with_identity(program: Program, development: &Postern, account: &str, only: &
     program.env("IDP_SERVICE_ACCOUNT_PASSWORD", development.password_of(account))
 }
 
-fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     format!("\"{text}\"")
 }
 
 // === impl Ports ===
 
 impl Ports {
-    fn free() -> Self {
+    pub(crate) fn free() -> Self {
         Self {
             proxy: ports::free(1),
             auth: ports::free(1),

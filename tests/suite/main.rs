@@ -38,6 +38,7 @@ mod notify_stage;
 mod notify_stop;
 mod notify_users;
 mod refusals;
+mod replicas;
 mod start;
 mod statuses;
 mod streaming;

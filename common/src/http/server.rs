@@ -1,4 +1,5 @@
 use std::convert::Infallible;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
@@ -6,11 +7,11 @@ use std::time::Duration;
 
 use axum::Router;
 use futures_util::FutureExt;
+use http::header::{CONNECTION, HeaderValue};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, SetOnce};
-use tokio::time::Instant;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::task::TaskTracker;
 
 use super::rim::Rim;
@@ -18,8 +19,8 @@ use super::{Limits, Peer};
 use crate::exit::Exit;
 use crate::shutdown::Shutdown;
 
-/// A client that has just connected is about to ask: the stop closes its connection only after so long.
-const YOUNG: Duration = Duration::from_secs(1);
+/// What a socket's queue holds at most, as [`bind`] makes it (tokio's own number).
+const BACKLOG: usize = 1024;
 
 /// What every connection of a listener needs.
 #[derive(Clone)]
@@ -41,6 +42,10 @@ pub async fn bind(address: SocketAddr) -> Result<TcpListener, Exit> {
 
 /// Serves HTTP/1.1 until the stop begins, then lets the requests in flight finish, for at most
 /// `limits.drain`. The caller owns the socket and the stop.
+///
+/// A client that keeps connections may be sending a request on an idle one at the very moment of the stop, and must not
+/// repeat it by itself unless its method is idempotent. So idle connections stay open for `limits.linger`, and each
+/// answer from the stop on says `Connection: close`.
 pub async fn serve(listener: TcpListener, router: Router, limits: Limits, shutdown: Shutdown) {
     let rim = Rim::new(router, limits);
     let permits = Arc::new(Semaphore::new(limits.connections));
@@ -54,7 +59,7 @@ pub async fn serve(listener: TcpListener, router: Router, limits: Limits, shutdo
             spawn_connection(stream, permit, (rim.clone(), peer), &rules);
         }
     }
-    drop(listener);
+    empty(listener, &permits, &rim, &rules);
     rules.tasks.close();
     if tokio::time::timeout(limits.drain, rules.tasks.wait()).await.is_err() {
         tracing::warn!(drain_s = limits.drain.as_secs(), "stopped with requests in flight");
@@ -77,30 +82,52 @@ async fn accept(
     }
 }
 
+/// Takes in what waits in the queue of a socket before it is closed: the system would reset it.
+fn empty(listener: TcpListener, permits: &Arc<Semaphore>, rim: &Rim, rules: &Rules) {
+    let Ok(listener) = listener.into_std() else { return };
+    for _ in 0..BACKLOG {
+        let Ok(permit) = Arc::clone(permits).try_acquire_owned() else { return };
+        match listener.accept() {
+            Ok((stream, peer)) => {
+                if stream.set_nonblocking(true).is_ok()
+                    && let Ok(stream) = TcpStream::from_std(stream)
+                {
+                    spawn_connection(stream, permit, (rim.clone(), Peer(Some(peer))), rules);
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+            // Of this one alone (accept(2)): others wait behind it.
+            Err(error) => tracing::warn!(%error, "cannot accept a connection"),
+        }
+    }
+}
+
 fn spawn_connection(
     stream: TcpStream,
     permit: OwnedSemaphorePermit,
     (rim, peer): (Rim, Peer),
     rules: &Rules,
 ) {
-    let asked = Arc::new(SetOnce::new());
-    let first = Arc::clone(&asked);
+    let stop = rules.shutdown.clone();
     let service = service_fn(move |request| {
-        if !first.initialized() {
-            let _another_was_first = first.set(());
-        }
-        rim.clone().answer(peer, request).map(Ok::<_, Infallible>)
+        let stop = stop.clone();
+        rim.clone().answer(peer, request).map(move |mut response| {
+            if stop.has_begun() {
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            Ok::<_, Infallible>(response)
+        })
     });
     let _best_effort = stream.set_nodelay(true);
     let mut http = hyper::server::conn::http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(rules.limits.head_timeout).max_buf_size(64 << 10);
     let connection = http.serve_connection(TokioIo::new(stream), service);
-    let (shutdown, young) = (rules.shutdown.clone(), Instant::now() + YOUNG);
+    let (shutdown, linger) = (rules.shutdown.clone(), rules.limits.linger);
     rules.tasks.spawn(async move {
         let mut connection = pin!(connection);
         let parting = async {
             shutdown.begun().await;
-            let _asked_or_old = tokio::time::timeout_at(young, asked.wait()).await;
+            tokio::time::sleep(linger).await;
         };
         let ended = tokio::select! {
             ended = connection.as_mut() => ended,
@@ -176,21 +203,54 @@ mod tests {
         served.await.expect("drained");
     }
 
+    const ASK: &[u8] = b"GET /nowhere HTTP/1.1\r\nHost: h\r\n\r\n";
+
+    /// An answer that says that the connection ends, and its end.
+    async fn last_answer(mut stream: TcpStream) {
+        stream.write_all(ASK).await.expect("writes");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.expect("an answer and an end");
+        assert!(answer.starts_with("HTTP/1.1 404 "), "{answer:?}");
+        assert!(answer.contains("\r\nconnection: close\r\n"), "{answer:?}");
+    }
+
     #[tokio::test]
     async fn a_stop_lets_who_has_only_just_connected_ask() {
         let (url, shutdown, served) = started().await;
         let address = url.trim_start_matches("http://").to_owned();
-        let mut young = TcpStream::connect(address).await.expect("connects");
+        let young = TcpStream::connect(&address).await.expect("connects");
         // Whoever comes later is accepted later.
         let other = reqwest::get(format!("{url}/nowhere")).await.expect("answer");
         assert_eq!(other.status(), 404);
         drop(other);
+        // No task runs between these two: they wait in the queue when the stop begins.
+        let queued = std::net::TcpStream::connect(&address).expect("connects");
+        shutdown.begin();
+        queued.set_nonblocking(true).expect("a socket");
+        tokio::task::yield_now().await;
+        last_answer(young).await;
+        last_answer(TcpStream::from_std(queued).expect("a socket")).await;
+        served.await.expect("drained");
+    }
+
+    #[tokio::test]
+    async fn idle_connection_may_bring_one_more_request_after_the_stop() {
+        let (url, shutdown, served) = started().await;
+        let mut kept = TcpStream::connect(url.trim_start_matches("http://")).await.expect("connects");
+        kept.write_all(ASK).await.expect("writes");
+        let (mut answer, mut idle) =
+            (Vec::new(), TcpStream::connect(url.trim_start_matches("http://")).await.expect("connects"));
+        while !answer.ends_with(b"}") {
+            assert_ne!(kept.read_buf(&mut answer).await.expect("an answer"), 0);
+        }
         shutdown.begin();
         tokio::task::yield_now().await;
-        young.write_all(b"GET /nowhere HTTP/1.1\r\nHost: h\r\n\r\n").await.expect("writes");
-        let mut answer = String::new();
-        young.read_to_string(&mut answer).await.expect("an answer and an end");
-        assert!(answer.starts_with("HTTP/1.1 404 "), "{answer:?}");
+        last_answer(kept).await;
+        assert_eq!(
+            idle.read(&mut [0; 1]).await.expect("an end"),
+            0,
+            "who asks nothing is let go after a while"
+        );
         served.await.expect("drained");
     }
 }

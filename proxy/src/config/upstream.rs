@@ -28,7 +28,7 @@ pub struct Upstream {
     pub in_flight: usize,
     /// Further attempts where a request was not sent or can be repeated; default 1.
     pub retries: u32,
-    /// Retries in percent of requests, over which none is made; default 20.
+    /// Retries of requests that were sent, in percent of requests, over which none is made; default 20.
     pub retry_budget: u32,
     /// Active health checks; default none.
     pub health: Option<Health>,
@@ -94,7 +94,8 @@ pub struct Outlier {
     pub failures: u32,
     /// How long it stays out, times the number of ejections in a row; default 10 s.
     pub ejection: Duration,
-    /// Percent of the addresses that may be out by ejection; above it, all are used. Default 50.
+    /// Percent of the addresses that may be out, ejected or failing their checks; above it, first attempts go to any of
+    /// them. Where all are out they are used whatever stands here. Default 50.
     pub panic_percent: u32,
 }
 

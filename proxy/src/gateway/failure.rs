@@ -19,12 +19,13 @@ use crate::patience::{Fault, Watch};
 pub(super) fn to_connect(ctx: &Context, mut error: Box<Error>) -> Box<Error> {
     let Some(attempt) = &ctx.attempt else { return error };
     note_failure(attempt, ctx, &error);
-    error.set_retry(ctx.may_retry(&attempt.pool));
+    error.set_retry(ctx.may_retry(&attempt.pool, false));
     error
 }
 
-/// A connection that broke: tried again only if it had been idle and the origin closed it, for a method that may
-/// be repeated, with a body that is still at hand.
+/// A connection that broke: tried again only before a byte of an answer, for a method that may be repeated (RFC 9110
+/// section 9.2.2), with a body that is still at hand. One that had been idle says nothing of its address: origins close
+/// those.
 pub(super) fn while_proxying(
     client: &impl Client,
     mut error: Box<Error>,
@@ -32,16 +33,18 @@ pub(super) fn while_proxying(
     client_reused: bool,
 ) -> Box<Error> {
     let at_upstream = matches!(error.esource(), ErrorSource::Upstream);
+    let was_idle = client_reused || ctx.attempt.as_ref().is_some_and(Attempt::was_idle);
     let can_repeat = client.request().method.is_idempotent() && client.has_body_at_hand();
     if can_repeat {
-        error.retry.decide_reuse(client_reused || ctx.attempt.as_ref().is_some_and(Attempt::was_idle));
+        // What Pingora would repeat only on a connection that was idle: nothing has been answered.
+        error.retry.decide_reuse(true);
     } else {
         error.set_retry(false);
     }
     if let Some(attempt) = &ctx.attempt
         && at_upstream
     {
-        if error.retry() {
+        if error.retry() && was_idle {
             tracing::debug!(
                 request_id = %ctx.id,
                 upstream = %attempt.pool.config.name,
@@ -49,9 +52,11 @@ pub(super) fn while_proxying(
                 error = %Reason(&error),
                 "idle upstream connection closed"
             );
-            error.set_retry(ctx.may_retry(&attempt.pool));
         } else {
             note_failure(attempt, ctx, &error);
+        }
+        if error.retry() {
+            error.set_retry(ctx.may_retry(&attempt.pool, true));
         }
     }
     error

@@ -30,7 +30,7 @@ const ROUTE: &str = "[[route]]\npath = \"/open\"\nmethods = [\"GET\", \"POST\"]\
 #[tokio::test]
 async fn a_dead_address_costs_no_request() {
     let origin = Origin::start(Manner::Answer).await;
-    let addresses = format!("addresses = [\"127.0.0.1:1\", \"{}\"]\nretry_budget = 100", origin.address);
+    let addresses = format!("addresses = [\"127.0.0.1:1\", \"{}\"]\nretry_budget = 0", origin.address);
     let gateway = Gateway::before(origin, &addresses, "", ROUTE).await;
     for _ in 0..20 {
         let posted = "POST /open HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc";
@@ -55,6 +55,38 @@ async fn a_kept_connection_that_breaks_is_tried_again_only_for_what_may_be_repea
             client.write(&asked).await;
             assert_eq!(client.answer().await.expect("an answer").status, status, "{method} {way}");
             assert_eq!(gateway.origin.seen().len(), reached, "{method} {way}");
+        }
+    }
+}
+
+/// Closes its first connection when a head has come, and answers on the others.
+async fn killed_once() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
+    let address = listener.local_addr().expect("bound");
+    tokio::spawn(async move {
+        for turn in 0.. {
+            let (mut stream, _) = listener.accept().await.expect("a connection");
+            let mut head = Vec::new();
+            while !head.windows(4).any(|window| window == b"\r\n\r\n") {
+                assert_ne!(stream.read_buf(&mut head).await.expect("a head"), 0, "the head ends");
+            }
+            if turn > 0 {
+                let _gone = stream.write_all(b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n").await;
+            }
+        }
+    });
+    address
+}
+
+#[tokio::test]
+async fn request_in_flight_when_its_upstream_dies_is_repeated_if_it_may_be() {
+    for (method, status) in [("GET", 204), ("POST", 502)] {
+        for way in WAYS {
+            let upstream = format!("addresses = [\"{}\"]", killed_once().await);
+            let unused = Origin::start(Manner::Answer).await;
+            let gateway = Gateway::before(unused, &upstream, "", ROUTE).await;
+            let asked = format!("{method} /open HTTP/1.1\r\nHost: h\r\n{way}\r\n");
+            assert_eq!(gateway.send(&asked).await.status, status, "{method} {way}");
         }
     }
 }
@@ -114,14 +146,10 @@ async fn counted(gateway: &Gateway, name: &str) -> u32 {
 
 #[tokio::test]
 async fn a_retry_over_the_budget_is_denied_and_counted() {
-    for (budget, status, counts) in [(0, 503, (0, 1)), (100, 200, (1, 0))] {
-        let origin = Origin::start(Manner::Answer).await;
-        let addresses = format!(
-            "addresses = [\"127.0.0.1:1\", \"{}\"]\nbalance = \"round-robin\"\nretry_budget = {budget}",
-            origin.address
-        );
-        let gateway = Gateway::before(origin, &addresses, "", ROUTE).await;
-        assert_eq!(gateway.get("/open", "").await.status, status, "the first address is the dead one");
+    for (budget, status, counts) in [(0, 502, (0, 1)), (100, 204, (1, 0))] {
+        let upstream = format!("addresses = [\"{}\"]\nretry_budget = {budget}", killed_once().await);
+        let gateway = Gateway::before(Origin::start(Manner::Answer).await, &upstream, "", ROUTE).await;
+        assert_eq!(gateway.get("/open", "").await.status, status, "the first request is cut off");
         let (retries, denied) =
             (counted(&gateway, "retries").await, counted(&gateway, "retries_denied").await);
         assert_eq!((retries, denied), counts, "budget {budget}");

@@ -28,7 +28,10 @@ pub(crate) struct Endpoint {
     /// In a row: without an answer in between.
     ejections: AtomicU32,
     /// Milliseconds of the pool's clock.
+    ejected_at: AtomicU64,
     ejected_until: AtomicU64,
+    /// Answers in a row to requests that came after its ejection.
+    answers: AtomicU32,
     /// What active checks say.
     pub(crate) healthy: AtomicBool,
     /// Idle connections over plain HTTP/1.1.
@@ -48,6 +51,17 @@ pub(crate) struct EndpointStatus {
     pub(crate) ejected: bool,
     pub(crate) in_flight: usize,
     pub(crate) latency_us: u64,
+}
+
+/// Whether requests should go to an address, the best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Availability {
+    /// Neither ejected nor found unhealthy.
+    Available,
+    /// Requests have failed there.
+    Ejected,
+    /// It fails its active checks.
+    Unhealthy,
 }
 
 /// One request in flight to an address; over when it is dropped.
@@ -72,7 +86,9 @@ impl Endpoint {
             latency_us: AtomicU64::new(0),
             failures: AtomicU32::new(0),
             ejections: AtomicU32::new(0),
+            ejected_at: AtomicU64::new(0),
             ejected_until: AtomicU64::new(0),
+            answers: AtomicU32::new(0),
             healthy: AtomicBool::new(true),
             kept: Kept::default(),
             encrypted: Kept::default(),
@@ -84,9 +100,14 @@ impl Endpoint {
         config.addresses.get(self.entry).map_or(0, |address| address.weight)
     }
 
-    /// Neither found unhealthy nor ejected.
-    pub(super) fn is_available(&self, now_ms: u64) -> bool {
-        self.healthy.load(Ordering::Relaxed) && self.ejected_until.load(Ordering::Relaxed) <= now_ms
+    pub(super) fn availability(&self, now_ms: u64) -> Availability {
+        if !self.healthy.load(Ordering::Relaxed) {
+            Availability::Unhealthy
+        } else if self.ejected_until.load(Ordering::Relaxed) > now_ms {
+            Availability::Ejected
+        } else {
+            Availability::Available
+        }
     }
 
     /// What is compared: requests in flight times latency, by weight.
@@ -96,30 +117,45 @@ impl Endpoint {
         queue.saturating_mul(latency).saturating_mul(1000) / u64::from(self.weight_in(config).max(1))
     }
 
-    /// An answer that comes while it is ejected was asked for before, and proves nothing of what is to come.
-    pub(super) fn succeeded(&self, micros: u64, now_ms: u64) {
+    /// An address that is used although it is ejected is back after as many answers in a row as failures had ejected
+    /// it. An answer to a request from before proves nothing of what is to come.
+    pub(super) fn succeeded(&self, micros: u64, outlier: &Outlier, now_ms: u64) {
         let known = self.latency_us.load(Ordering::Relaxed);
         let next = if micros >= known { micros } else { known - (known - micros) / DECAY };
         self.latency_us.store(next, Ordering::Relaxed);
         if self.failures.load(Ordering::Relaxed) != 0 {
             self.failures.store(0, Ordering::Relaxed);
         }
-        if self.ejections.load(Ordering::Relaxed) != 0 && self.ejected_until.load(Ordering::Relaxed) <= now_ms
-        {
-            self.ejections.store(0, Ordering::Relaxed);
+        if self.ejections.load(Ordering::Relaxed) == 0 {
+            return;
         }
+        if self.ejected_until.load(Ordering::Relaxed) > now_ms {
+            let began = now_ms.saturating_sub(micros.div_ceil(1000));
+            if began <= self.ejected_at.load(Ordering::Relaxed)
+                || self.answers.fetch_add(1, Ordering::Relaxed) + 1 < outlier.failures
+            {
+                return;
+            }
+            self.ejected_until.store(now_ms, Ordering::Relaxed);
+        }
+        self.ejections.store(0, Ordering::Relaxed);
     }
 
     /// Whether that was one failure too many.
     pub(super) fn failed(&self, outlier: &Outlier, now_ms: u64) -> bool {
+        self.answers.store(0, Ordering::Relaxed);
         let failures = self.failures.fetch_add(1, Ordering::Relaxed) + 1;
-        if outlier.failures == 0 || failures < outlier.failures || !self.is_available(now_ms) {
+        if outlier.failures == 0
+            || failures < outlier.failures
+            || self.availability(now_ms) != Availability::Available
+        {
             return false;
         }
         self.failures.store(0, Ordering::Relaxed);
         let ejections = u64::from(self.ejections.fetch_add(1, Ordering::Relaxed).min(9)) + 1;
         let out_ms =
             u64::try_from(outlier.ejection.as_millis()).unwrap_or(u64::MAX).saturating_mul(ejections);
+        self.ejected_at.store(now_ms, Ordering::Relaxed);
         self.ejected_until.store(now_ms.saturating_add(out_ms), Ordering::Relaxed);
         true
     }

@@ -74,6 +74,90 @@ fn an_address_that_fails_is_ejected_unless_too_many_are() {
     );
 }
 
+fn eject(pool: &Pool, at: usize) -> Arc<Endpoint> {
+    let endpoint = Arc::clone(&pool.endpoints()[at]);
+    (0..5).for_each(|_| pool.note_failure(&endpoint, Instant::now()));
+    assert!(endpoint.status(pool.now_ms()).ejected);
+    endpoint
+}
+
+const BALANCES: [Balance; 3] = [Balance::RoundRobin, Balance::LeastLoaded, Balance::ClientHash];
+
+#[test]
+fn ejected_address_is_the_last_resort_of_a_retry() {
+    for balance in BALANCES {
+        let pool = pool(balance, &[1, 1]);
+        let ejected = eject(&pool, 0);
+        assert_eq!(ports(&pool, 50), [0, 0, 50], "one of two is out: that is no panic");
+        let failed = pool.pick(0, None, Instant::now()).expect("an address").endpoint;
+        let retry =
+            pool.pick(0, Some(&failed), Instant::now()).expect("the other one, although it is ejected");
+        assert_eq!(retry.endpoint.address, ejected.address);
+    }
+}
+
+#[test]
+fn ejected_addresses_are_used_when_there_is_no_other() {
+    for (balance, weights) in BALANCES.into_iter().zip([[1, 1], [1, 0], [1, 0]]) {
+        let mut pool = pool(balance, &weights);
+        pool.config.outlier.panic_percent = 100;
+        let only = eject(&pool, 0);
+        eject(&pool, 1);
+        assert!(pool.pick(0, None, Instant::now()).is_ok(), "{weights:?}");
+        if weights[1] == 0 {
+            let retry = pool.pick(0, Some(&only), Instant::now()).expect("the only one that has a weight");
+            assert_eq!(retry.endpoint.address, only.address);
+        }
+    }
+}
+
+#[test]
+fn ejected_address_is_better_than_an_unhealthy_one() {
+    let mut pool = pool(Balance::RoundRobin, &[1, 1, 1]);
+    pool.config.outlier.panic_percent = 100;
+    let all = pool.endpoints();
+    all.iter().take(2).for_each(|endpoint| endpoint.healthy.store(false, Ordering::Relaxed));
+    eject(&pool, 2);
+    assert_eq!(ports(&pool, 10), [0, 0, 0, 10]);
+    let retry = pool.pick(0, Some(&all[2]), Instant::now()).expect("one that fails its checks");
+    assert_ne!(retry.endpoint.address, all[2].address);
+}
+
+#[test]
+fn retry_in_panic_takes_the_address_that_is_available() {
+    for balance in BALANCES {
+        let pool = pool(balance, &[1, 1, 1]);
+        let failed = [eject(&pool, 0), eject(&pool, 1)];
+        for turn in 0..20 {
+            let retry = pool.pick(turn, Some(&failed[0]), Instant::now()).expect("an address");
+            assert_eq!(retry.endpoint.address.port(), 3, "{balance:?}");
+        }
+    }
+}
+
+#[test]
+fn address_without_weight_counts_for_no_panic() {
+    let pool = pool(Balance::RoundRobin, &[1, 1, 0, 0]);
+    pool.endpoints().iter().skip(2).for_each(|endpoint| endpoint.healthy.store(false, Ordering::Relaxed));
+    eject(&pool, 0);
+    assert_eq!(ports(&pool, 10), [0, 0, 10, 0, 0]);
+}
+
+#[test]
+fn ejected_address_that_answers_again_is_back_before_its_time() {
+    let pool = pool(Balance::RoundRobin, &[1, 1]);
+    let back = Arc::clone(&pool.endpoints()[0]);
+    let at = |millis: u64| pool.born + Duration::from_millis(millis);
+    let is_out = || back.status(2_000).ejected;
+    (0..5).for_each(|_| pool.note_failure(&back, at(0)));
+    (0..4).for_each(|_| pool.note_answer(&back, 200, 1_000, at(1_000)));
+    pool.note_failure(&back, at(1_000));
+    (0..4).for_each(|_| pool.note_answer(&back, 200, 1_000, at(1_000)));
+    assert!(is_out(), "as many in a row as had ejected it");
+    pool.note_answer(&back, 200, 1_000, at(1_000));
+    assert!(!is_out());
+}
+
 #[test]
 fn an_address_that_has_recovered_is_ejected_anew_for_no_longer_than_before() {
     let pool = pool(Balance::RoundRobin, &[1, 1]);
@@ -86,7 +170,7 @@ fn an_address_that_has_recovered_is_ejected_anew_for_no_longer_than_before() {
     fail(12_000);
     assert!(bad.status(21_999).ejected && !bad.status(22_000).ejected, "10 s again, for it had recovered");
     // Asked before it was ejected.
-    pool.note_answer(&bad, 200, 1_000, at(13_000));
+    (0..9).for_each(|_| pool.note_answer(&bad, 200, 1_000_000, at(13_000)));
     fail(23_000);
     assert!(bad.status(42_999).ejected && !bad.status(43_000).ejected, "20 s: twice in a row");
     assert_eq!(pool.ejections.get(), 3);
@@ -118,7 +202,10 @@ fn a_retry_goes_elsewhere_and_is_bounded() {
     let first = pool.pick(0, None, Instant::now()).expect("an address");
     let other = pool.pick(0, Some(&first.endpoint), Instant::now()).expect("another address");
     assert_ne!(first.endpoint.address, other.endpoint.address);
-    assert!(pool.may_retry(1, 1) && !pool.may_retry(2, 1));
+    assert!(pool.may_retry(1, 1, true) && !pool.may_retry(2, 1, true));
+    let sent = (0..100).filter(|_| pool.may_retry(1, 1, true)).count();
+    assert!(sent < 10, "the reserve of the budget is used up: {sent}");
+    assert!(pool.may_retry(1, 1, false) && !pool.may_retry(2, 1, false), "nothing was sent");
 }
 
 #[test]
@@ -162,7 +249,7 @@ fn a_name_that_no_longer_resolves_keeps_its_addresses() {
     };
     assert!(pool.adopt(vec![found(&[11, 12]), found(&[21])]));
     assert_eq!(now(), [11, 12, 21]);
-    pool.endpoints()[0].succeeded(777, 0);
+    pool.endpoints()[0].succeeded(777, &Outlier::default(), 0);
     assert!(!pool.adopt(vec![None, found(&[22])]), "not all were found");
     assert_eq!(now(), [11, 12, 22], "the one keeps its addresses, the other has a new one");
     assert!(!pool.adopt(vec![found(&[]), found(&[22])]), "an empty answer is none");

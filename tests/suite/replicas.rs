@@ -1,0 +1,199 @@
+//! Replicas that are restarted or killed behind the gateway while clients ask. `POSTERN_TEST_ROLLS` says how many rolling
+//! restarts of both replicas there are, and kills of each (default 1): the same tests are the long runs.
+
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use http::Method;
+use postern_common::config::Env;
+use postern_tests::client::Request;
+use postern_tests::http_body::json;
+use postern_tests::surface::PASSWORD;
+use postern_tests::{Answer, Client, Replicas, note};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Clients that ask the same, one request after the other.
+const LANES: usize = 4;
+
+fn rolls() -> usize {
+    Env::of_process().get("POSTERN_TEST_ROLLS").map_or(1, |text| text.parse().expect("a number"))
+}
+
+/// What a client asks again and again, and the only status that is no failure.
+struct Ask {
+    method: Method,
+    expected: u16,
+    request: Box<dyn Fn() -> Request + Send + Sync>,
+}
+
+impl Ask {
+    fn get(expected: u16, request: impl Fn() -> Request + Send + Sync + 'static) -> Self {
+        Self { method: Method::GET, expected, request: Box::new(request) }
+    }
+
+    fn post(expected: u16, request: impl Fn() -> Request + Send + Sync + 'static) -> Self {
+        Self { method: Method::POST, expected, request: Box::new(request) }
+    }
+}
+
+#[derive(Debug)]
+struct Failure {
+    method: Method,
+    began: Instant,
+    ended: Instant,
+    what: String,
+}
+
+#[derive(Default)]
+struct Outcome {
+    done: AtomicBool,
+    served: watch::Sender<usize>,
+    failed: Mutex<Vec<Failure>>,
+    /// Answers of 201.
+    created: Mutex<Vec<Answer>>,
+}
+
+/// Clients that do not stop for failures, but remember them.
+struct Clients {
+    outcome: Arc<Outcome>,
+    lanes: JoinSet<()>,
+}
+
+impl Clients {
+    fn start(asks: Vec<Ask>) -> Self {
+        let outcome = Arc::<Outcome>::default();
+        let mut lanes = JoinSet::new();
+        for ask in asks {
+            let ask = Arc::new(ask);
+            for _ in 0..LANES {
+                lanes.spawn(lane(Arc::clone(&ask), Arc::clone(&outcome)));
+            }
+        }
+        Self { outcome, lanes }
+    }
+
+    /// Returns when so many more requests have been served.
+    async fn go_on(&self, more: usize) {
+        let mut served = self.outcome.served.subscribe();
+        let until = *served.borrow() + more;
+        let serving = served.wait_for(|served| *served >= until);
+        tokio::time::timeout(PATIENCE, serving).await.expect("requests are served").expect("lanes run");
+    }
+
+    async fn stop(self) -> Arc<Outcome> {
+        self.outcome.done.store(true, Ordering::Relaxed);
+        self.lanes.join_all().await;
+        self.outcome
+    }
+}
+
+async fn lane(ask: Arc<Ask>, outcome: Arc<Outcome>) {
+    while !outcome.done.load(Ordering::Relaxed) {
+        let began = Instant::now();
+        let answer = (ask.request)().try_send().await;
+        let what = match answer {
+            Some(answer) if answer.status.as_u16() == ask.expected => {
+                outcome.served.send_modify(|served| *served += 1);
+                if ask.expected == 201 {
+                    outcome.created.lock().expect("not poisoned").push(answer);
+                }
+                continue;
+            }
+            Some(answer) => format!("{}: {} {}", answer.asked, answer.status, answer.text()),
+            None => "no answer".to_owned(),
+        };
+        let failure = Failure { method: ask.method.clone(), began, ended: Instant::now(), what };
+        outcome.failed.lock().expect("not poisoned").push(failure);
+    }
+}
+
+fn unknown_token(client: &Client) -> Request {
+    client.post("/auth/tokens/exchange").json(&json!({"temporaryToken": "A".repeat(43)}))
+}
+
+#[tokio::test]
+async fn rolling_restart_of_auth_fails_no_request() {
+    let mut replicas = Replicas::start().await;
+    let ada = replicas.surface().register().await;
+    let client = replicas.surface().client().clone();
+    let (exchange, login, me) = (client.clone(), client.clone(), ada.client.clone());
+    let credentials = json!({"email": ada.email, "password": PASSWORD});
+    let clients = Clients::start(vec![
+        Ask::get(200, move || me.get("/auth/me")),
+        Ask::post(401, move || unknown_token(&exchange)),
+        Ask::post(200, move || login.post("/auth/login").json(&credentials)),
+    ]);
+    for _ in 0..rolls() {
+        for replica in &mut replicas.auth {
+            clients.go_on(200).await;
+            replica.stop().await;
+            clients.go_on(50).await;
+            replica.start_again().await;
+        }
+    }
+    clients.go_on(200).await;
+    let outcome = clients.stop().await;
+    let failed = outcome.failed.lock().expect("not poisoned");
+    let served = *outcome.served.borrow();
+    note(&format!(
+        "gateway: {} rolling restarts of two postern-auth: {served} served, {} failed",
+        rolls(),
+        failed.len()
+    ));
+    assert!(failed.is_empty(), "{} of {served}: {failed:#?}", failed.len());
+    drop(failed);
+    replicas.stop().await;
+}
+
+/// A kill may cut off what is in flight and must not be repeated: one POST of each client at most, and no GET.
+#[tokio::test]
+async fn killing_notify_in_turn_fails_only_posts_in_flight() {
+    let mut replicas = Replicas::start().await;
+    let token = replicas.service_token("document").await;
+    let client = replicas.surface().client().with_token(&token);
+    let body = json!({"channel": "sms", "recipient": {"phone": "+436641234567"}, "template": "welcome",
+        "variables": {"name": "Ada"}});
+    let known = client.post("/notifications").json(&body).send().await.expect(201).header("location");
+    let (posts, gets) = (client.clone(), client.clone());
+    let clients = Clients::start(vec![
+        Ask::get(200, move || gets.get(&known)),
+        Ask::post(201, move || posts.post("/notifications").json(&body)),
+    ]);
+    let mut kills = Vec::new();
+    for _ in 0..rolls() {
+        for replica in &mut replicas.notify {
+            clients.go_on(200).await;
+            let at = Instant::now();
+            replica.kill().await;
+            kills.push(at..Instant::now());
+            clients.go_on(50).await;
+            replica.start_again().await;
+        }
+    }
+    clients.go_on(200).await;
+    let outcome = clients.stop().await;
+    let failed = outcome.failed.lock().expect("not poisoned");
+    let served = *outcome.served.borrow();
+    note(&format!(
+        "gateway: {} kills of one of two postern-notify: {served} served, {} failed",
+        kills.len(),
+        failed.len()
+    ));
+    for failure in &*failed {
+        let in_flight = kills.iter().any(|kill| failure.began <= kill.end && failure.ended >= kill.start);
+        assert!(in_flight && failure.method == Method::POST, "{failure:?}");
+    }
+    assert!(failed.len() <= kills.len() * LANES, "{failed:#?}");
+    let created =
+        outcome.created.lock().expect("not poisoned").iter().map(|answer| answer.header("location"));
+    let created: Vec<String> = created.collect();
+    for location in created.iter().rev().step_by(created.len().div_ceil(500)) {
+        let _ = client.get(location).send().await.expect(200);
+    }
+    drop(failed);
+    replicas.stop().await;
+}
