@@ -1,4 +1,4 @@
-//! Social sign-in against an independent OpenID provider (`tests/peers/oidc`), from end to end.
+//! Social sign-in against independent OpenID providers (`tests/peers/oidc`, `tests/peers/oidc-mock`), from end to end.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -31,11 +31,16 @@ struct Peered {
 
 impl Peered {
     async fn start() -> Self {
+        Self::start_with("oidc").await
+    }
+
+    /// With one of the providers of `tests/peers`.
+    async fn start_with(peer: &str) -> Self {
         let postern = Postern::start().await;
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("the loopback has a free port");
         let base = format!("http://{}", listener.local_addr().expect("an address"));
         let callback = format!("{base}/auth/social/login/callback");
-        let (peer, issuer) = start_peer(&callback).await;
+        let (peer, issuer) = start_peer(peer, &callback).await;
         let folder = tempfile::tempdir().expect("a temporary folder");
         let config = format!(
             "database = 'sqlite://{}'\nactor_service = 'http://{}'\n[social]\nprovider = 'peer'\n\
@@ -77,12 +82,9 @@ impl Peered {
     }
 }
 
-fn peer() -> std::path::PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("peers/oidc")
-}
-
-async fn start_peer(callback: &str) -> (Child, String) {
-    let mut command = Command::new(peer().join("run"));
+async fn start_peer(peer: &str, callback: &str) -> (Child, String) {
+    let peers = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers");
+    let mut command = Command::new(peers.join(peer).join("run"));
     command.args(["peer-client", "peer-secret", callback]).stdout(std::process::Stdio::piped());
     let mut child =
         command.stderr(std::process::Stdio::null()).kill_on_drop(true).spawn().expect("the peer runs");
@@ -162,6 +164,7 @@ async fn an_honest_provider_signs_its_people_in() {
     let (_, eve) = peered.sign_in("eve").await;
     let eve = peered.exchange(&eve).await;
     assert_eq!((&eve["tokens"], &eve["user"]["emailVerified"]), (&Value::Null, &json!(false)));
+    assert_eq!(eve["tokensUnavailable"], "no_account");
     // The provider's refresh tokens are kept, sealed.
     let path = peered.folder.path().join("auth.db");
     let store = sqlx::SqlitePool::connect(&format!("sqlite://{}", path.display())).await.expect("the store");
@@ -196,5 +199,23 @@ async fn its_codes_are_bound_to_the_sign_in_that_asked() {
     let back = &backs[1];
     let again = client.get(&format!("{}?{}", back.path(), back.query().expect("a query"))).send().await;
     assert!(again.expect(302).header("location").ends_with("#error=invalid_state"));
+    peered.stop().await;
+}
+
+/// Its ID tokens have no `kid`, for its set has one key.
+#[tokio::test]
+async fn provider_with_one_key_may_leave_kid_out() {
+    let peered = Peered::start_with("oidc-mock").await;
+    let client = peered.surface.client();
+    let begun = client.get("/auth/social/login").send().await.expect(302);
+    let asked = Url::parse(&begun.header("location")).expect("a redirect is a URL");
+    let provider = Client::new(&asked.origin().ascii_serialization());
+    let chosen = provider.post(asked.as_str()).form(&[("sub", "ada")]).send().await.expect(302);
+    let back = Url::parse(&chosen.header("location")).expect("a redirect is a URL");
+    let path = format!("{}?{}", back.path(), back.query().unwrap_or_default());
+    let landed = client.get(&path).send().await.expect(302).header("location");
+    let (_, token) = landed.split_once("#temporaryToken=").unwrap_or_else(|| panic!("{landed}"));
+    let user = &peered.exchange(token).await["user"];
+    assert_eq!((&user["email"], &user["emailVerified"]), (&json!("ada.mock@example.com"), &json!(true)));
     peered.stop().await;
 }

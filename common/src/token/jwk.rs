@@ -28,11 +28,14 @@ pub(super) struct Key {
     good_until: AtomicI64,
 }
 
-/// A key of a JWKS that is usable, with its `kid`.
+/// A key of a JWKS that is usable, with its `kid`, if it has one.
 pub(super) struct NamedKey {
-    pub(super) key_id: String,
+    pub(super) key_id: Option<String>,
     pub(super) key: Key,
 }
+
+/// Why a key without `kid` is passed over, where tokens must name their key.
+pub(super) const NO_KEY_ID: &str = "it has no kid";
 
 // === impl Key ===
 
@@ -86,7 +89,10 @@ impl NamedKey {
     /// # Errors
     /// Why the key cannot be used, in words for the operator.
     pub(super) fn read(jwk: &Map<String, Value>) -> Result<Self, &'static str> {
-        let key_id = text(jwk, "kid").filter(|id| !id.is_empty()).ok_or("it has no kid")?.to_owned();
+        let key_id = match jwk.get("kid") {
+            None => None,
+            Some(_) => Some(text(jwk, "kid").filter(|id| !id.is_empty()).ok_or(NO_KEY_ID)?.to_owned()),
+        };
         check_purpose(jwk)?;
         let key = match text(jwk, "kty") {
             Some("RSA") => rsa(jwk),

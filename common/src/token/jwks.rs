@@ -15,6 +15,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use jsonwebtoken::Algorithm;
+use jsonwebtoken::crypto::JwtVerifier as _;
 use tokio::sync::{Mutex, OnceCell, Semaphore};
 use url::Url;
 
@@ -62,6 +64,7 @@ type Keys = HashMap<String, Arc<Key>, ahash::RandomState>;
 #[derive(Default)]
 struct Snapshot {
     keys: Keys,
+    unnamed: Vec<Arc<Key>>,
     skipped: Vec<SkippedKey>,
     fetched_at: Option<Timestamp>,
 }
@@ -127,6 +130,32 @@ impl Source {
             self.fetch().await;
         }
         self.find(key_id).ok_or_else(|| self.verdict_on_absence())
+    }
+
+    /// The key for a token that names none: the only one of its algorithm. OpenID Connect Core 1.0 section 10.1 demands a
+    /// `kid` only where the set has several.
+    ///
+    /// # Errors
+    /// [`Refusal::KeyIdMissing`] where there are several.
+    pub(super) fn only(&self, algorithm: Algorithm) -> Result<Arc<Key>, Refusal> {
+        let (snapshot, now) = (self.snapshot.load(), self.settings.clock.now());
+        let keys = snapshot.keys.values().chain(&snapshot.unnamed);
+        let mut suitable = keys.filter(|key| key.algorithm() == algorithm && key.is_good_at(now));
+        match (suitable.next(), suitable.next()) {
+            (Some(key), None) => Ok(Arc::clone(key)),
+            (Some(_), Some(_)) => Err(Refusal::KeyIdMissing),
+            (None, _) => Err(self.verdict_on_absence()),
+        }
+    }
+
+    /// Fetches again for a token that no known key has signed, as [`Source::obtain`] does.
+    pub(super) async fn refetch(&self) {
+        let seen = self.begun.load(Ordering::Acquire);
+        let mut budget = self.flight.lock().await;
+        if self.ended.load(Ordering::Acquire) <= seen {
+            self.pay(&mut budget).await;
+            self.fetch().await;
+        }
     }
 
     /// A set that was just read does not have the key: there is none. Any older set says nothing.
@@ -220,14 +249,16 @@ impl Source {
         let until = fetched_at.plus(self.settings.max_staleness);
         let before = self.snapshot.load();
         let mut keys: Keys = Keys::default();
-        for named in document.keys {
-            let key = match before.keys.get(&named.key_id) {
-                Some(known) if known.is_same_as(&named.key) => Arc::clone(known),
-                Some(_) | None => Arc::new(named.key),
+        for (key_id, key) in document.keys {
+            let key = match before.keys.get(&key_id) {
+                Some(known) if known.is_same_as(&key) => Arc::clone(known),
+                Some(_) | None => Arc::new(key),
             };
             key.keep_until(until);
-            keys.insert(named.key_id, key);
+            keys.insert(key_id, key);
         }
+        let unnamed: Vec<Arc<Key>> = document.unnamed.into_iter().map(Arc::new).collect();
+        unnamed.iter().for_each(|key| key.keep_until(until));
         let stays =
             |key_id: &String, known: &Arc<Key>| keys.get(key_id).is_some_and(|kept| Arc::ptr_eq(kept, known));
         let gone: Vec<&String> = before
@@ -245,7 +276,7 @@ impl Source {
             before.keys[key_id].retire();
         }
         let skipped = document.skipped;
-        self.snapshot.store(Arc::new(Snapshot { keys, skipped, fetched_at: Some(fetched_at) }));
+        self.snapshot.store(Arc::new(Snapshot { keys, unnamed, skipped, fetched_at: Some(fetched_at) }));
     }
 
     fn progress(&self) -> std::sync::MutexGuard<'_, Progress> {

@@ -16,8 +16,8 @@ const MAX_KEY_ID_BYTES: usize = 512;
 pub(super) struct Jws<'a> {
     /// Of RS256, ES256, EdDSA.
     pub(super) algorithm: Algorithm,
-    /// `kid`.
-    pub(super) key_id: String,
+    /// `kid`, unless it is left out.
+    pub(super) key_id: Option<String>,
     /// What the signature is over: header and payload as they came.
     pub(super) signing_input: &'a str,
     /// The payload, decoded.
@@ -61,7 +61,7 @@ fn decode(part: &str) -> Result<Vec<u8>, Refusal> {
     URL_SAFE_NO_PAD.decode(part).map_err(|_| Refusal::NotBase64Url)
 }
 
-fn read_header(text: &[u8]) -> Result<(Algorithm, String), Refusal> {
+fn read_header(text: &[u8]) -> Result<(Algorithm, Option<String>), Refusal> {
     let header = Object::read(text)?;
     if REFUSED_PARAMETERS.iter().any(|name| header.has(name)) {
         return Err(Refusal::HeaderParameter);
@@ -71,9 +71,10 @@ fn read_header(text: &[u8]) -> Result<(Algorithm, String), Refusal> {
     }
     let name = header.get("alg").and_then(Json::as_text).ok_or(Refusal::HeaderType)?;
     let algorithm = algorithm(name).ok_or(Refusal::Algorithm)?;
-    match header.get("kid").and_then(Json::as_text) {
+    let Some(key_id) = header.get("kid") else { return Ok((algorithm, None)) };
+    match key_id.as_text() {
         Some(key_id) if !key_id.is_empty() && key_id.len() <= MAX_KEY_ID_BYTES => {
-            Ok((algorithm, key_id.to_owned()))
+            Ok((algorithm, Some(key_id.to_owned())))
         }
         Some(_) | None => Err(Refusal::KeyIdMissing),
     }

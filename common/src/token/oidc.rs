@@ -72,7 +72,7 @@ impl OidcVerifier {
             return Err(Refusal::Issuer);
         }
         self.source.refresh_if_due().await;
-        self.source.obtain(&jws.key_id).await?.check(&jws)?;
+        self.check_signature(&jws).await?;
         check_types(&claims)?;
         Times::read(&claims)?.check(self.clock.now().unix_seconds(), LEEWAY_S)?;
         instant_is_there(&claims, "iat")?;
@@ -81,6 +81,18 @@ impl OidcVerifier {
             return Err(Refusal::Nonce);
         }
         IdToken::read(&claims)
+    }
+
+    /// A provider with one key may leave `kid` out, and nothing tells then when it has another one.
+    async fn check_signature(&self, jws: &Jws<'_>) -> Result<(), Refusal> {
+        if let Some(key_id) = &jws.key_id {
+            return self.source.obtain(key_id).await?.check(jws);
+        }
+        if self.source.only(jws.algorithm).and_then(|key| key.check(jws)).is_ok() {
+            return Ok(());
+        }
+        self.source.refetch().await;
+        self.source.only(jws.algorithm)?.check(jws)
     }
 
     /// We must be an audience; where there are others too, or `azp` is there, `azp` must name us.

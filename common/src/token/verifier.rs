@@ -229,12 +229,13 @@ impl Verifier {
     /// As [`Verifier::verify`].
     pub async fn verify_unseen(&self, token: &str) -> Result<Caller, Refusal> {
         let jws = Jws::read(token)?;
+        let key_id = jws.key_id.as_deref().ok_or(Refusal::KeyIdMissing)?;
         let claims = jws.claims()?;
         let trusted = self.trusted.load_full();
         let pool = trusted.issuers.get(trust::text(&claims, "iss")?).ok_or(Refusal::Issuer)?;
-        let key = match pool.source.find(&jws.key_id) {
+        let key = match pool.source.find(key_id) {
             Some(key) => Ok(key),
-            None => pool.source.obtain(&jws.key_id).await,
+            None => pool.source.obtain(key_id).await,
         };
         let outcome = key.and_then(|key| Ok((self.judge(&jws, &claims, &key, &pool.trust)?, key)));
         self.remember(token, outcome, trusted.generation)

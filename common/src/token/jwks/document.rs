@@ -4,12 +4,15 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::status::SkippedKey;
-use crate::token::jwk::NamedKey;
+use crate::token::jwk::{Key, NO_KEY_ID, NamedKey};
 use crate::token::strict::Object;
 
 /// A JWKS (RFC 7517 section 5), each key for itself: one that cannot be used is skipped, with its reason.
 pub(super) struct Document {
-    pub(super) keys: Vec<NamedKey>,
+    /// By `kid`.
+    pub(super) keys: Vec<(String, Key)>,
+    /// Without one: for ID tokens alone, and stand among the skipped as well.
+    pub(super) unnamed: Vec<Key>,
     pub(super) skipped: Vec<SkippedKey>,
 }
 
@@ -30,7 +33,7 @@ impl Document {
         if raw.keys.len() > MAX_KEYS {
             return Err("the JWKS has more than 100 keys");
         }
-        let mut document = Self { keys: Vec::new(), skipped: Vec::new() };
+        let mut document = Self { keys: Vec::new(), unnamed: Vec::new(), skipped: Vec::new() };
         for jwk in raw.keys {
             document.add(jwk);
         }
@@ -44,7 +47,11 @@ impl Document {
             return;
         };
         match NamedKey::read(&members) {
-            Ok(named) => self.keys.push(named),
+            Ok(NamedKey { key_id: Some(key_id), key }) => self.keys.push((key_id, key)),
+            Ok(NamedKey { key_id: None, key }) => {
+                self.unnamed.push(key);
+                self.skipped.push(SkippedKey { key_id: None, reason: NO_KEY_ID });
+            }
             Err(reason) => {
                 let key_id = members.get("kid").and_then(|id| id.as_str()).map(str::to_owned);
                 self.skipped.push(SkippedKey { key_id, reason });
@@ -55,11 +62,11 @@ impl Document {
     /// A `kid` that stands for several keys stands for none.
     fn drop_ambiguous(&mut self) {
         let mut times: HashMap<String, usize> = HashMap::new();
-        for named in &self.keys {
-            *times.entry(named.key_id.clone()).or_default() += 1;
+        for (key_id, _) in &self.keys {
+            *times.entry(key_id.clone()).or_default() += 1;
         }
         times.retain(|_, count| *count > 1);
-        self.keys.retain(|named| !times.contains_key(&named.key_id));
+        self.keys.retain(|(key_id, _)| !times.contains_key(key_id));
         self.skipped.extend(
             times
                 .into_keys()

@@ -3,7 +3,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 
-use super::kit::{Behaviour, NOW_S, OTHER_RSA, RSA, Server, clock, jwks, with};
+use super::kit::{Behaviour, NOW_S, OTHER_RSA, RSA, Server, Signer, clock, jwks, with};
 use crate::clock::Clock;
 use crate::token::Refusal;
 use crate::token::oidc::{IdToken, OidcVerifier};
@@ -92,6 +92,47 @@ async fn a_forged_id_token_is_refused() {
     let verifier = OidcVerifier::new(PROVIDER, CLIENT, server.url.clone(), clock);
     let forged = OTHER_RSA.token("p1", &claims());
     assert_eq!(verifier.verify(&forged, "n-1").await.unwrap_err(), Refusal::Signature);
+}
+
+/// OpenID Connect Core 1.0 section 10.1: the provider may leave `kid` out where it has one key.
+#[tokio::test]
+async fn id_token_without_kid_is_for_the_only_key() {
+    let without_kid = |signer: &Signer| signer.token_with(&json!({"alg": signer.alg()}), &claims());
+    let unnamed = with(RSA.jwk("p1"), "kid", Value::Null);
+    let encryption = with(OTHER_RSA.jwk("e1"), "use", json!("enc"));
+    let ec = Signer::ec();
+    for (keys, expected) in [
+        (vec![RSA.jwk("p1")], None),
+        (vec![unnamed.clone()], None),
+        (vec![encryption, RSA.jwk("p1"), ec.jwk("p2")], None),
+        (vec![RSA.jwk("p1"), OTHER_RSA.jwk("p2")], Some(Refusal::KeyIdMissing)),
+        (vec![unnamed, OTHER_RSA.jwk("p2")], Some(Refusal::KeyIdMissing)),
+        (vec![OTHER_RSA.jwk("p1")], Some(Refusal::Signature)),
+        (vec![ec.jwk("p1")], Some(Refusal::KeyUnknown)),
+        (vec![], Some(Refusal::KeyUnknown)),
+    ] {
+        let server = Server::start(Behaviour::Serve(jwks(&keys))).await;
+        let verifier = OidcVerifier::new(PROVIDER, CLIENT, server.url.clone(), clock());
+        let refusal = verifier.verify(&without_kid(&RSA), "n-1").await.err();
+        assert_eq!(refusal, expected, "{keys:?}");
+    }
+    for kid in [json!(""), json!(7), Value::Null] {
+        let token = RSA.token_with(&json!({"alg": "RS256", "kid": kid}), &claims());
+        let (server, clock) = provider().await;
+        let verifier = OidcVerifier::new(PROVIDER, CLIENT, server.url.clone(), clock);
+        assert_eq!(verifier.verify(&token, "n-1").await.unwrap_err(), Refusal::KeyIdMissing);
+    }
+}
+
+#[tokio::test]
+async fn id_token_without_kid_follows_the_change_of_the_key() {
+    let (server, clock) = provider().await;
+    let verifier = OidcVerifier::new(PROVIDER, CLIENT, server.url.clone(), clock);
+    let token = |signer: &Signer| signer.token_with(&json!({"alg": "RS256"}), &claims());
+    assert!(verifier.verify(&token(&RSA), "n-1").await.is_ok());
+    server.becomes(Behaviour::Serve(jwks(&[OTHER_RSA.jwk("p2")])));
+    assert!(verifier.verify(&token(&OTHER_RSA), "n-1").await.is_ok());
+    assert_eq!(verifier.verify(&token(&RSA), "n-1").await.unwrap_err(), Refusal::Signature);
 }
 
 #[tokio::test]

@@ -33,7 +33,7 @@ async fn serve(key: &Value) -> Source {
 
 async fn verdict(source: &Source, token: &str) -> Result<(), Refusal> {
     let jws = Jws::read(token)?;
-    source.obtain(&jws.key_id).await?.check(&jws)
+    source.obtain(jws.key_id.as_deref().ok_or(Refusal::KeyIdMissing)?).await?.check(&jws)
 }
 
 /// Whether we mean to accept what is valid here: an algorithm of ours, in compact form.
