@@ -2,8 +2,13 @@
 const parameters = new URLSearchParams(location.hash.slice(1));
 history.replaceState(null, "", location.pathname + location.search);
 const outcome = document.getElementById("outcome");
+const setHeading = (text) => {
+  document.title = text;
+  document.querySelector("h1").textContent = text;
+};
 const token = parameters.get("temporaryToken");
 if (token && /^[A-Za-z0-9_-]+$/.test(token)) {
+  setHeading("Signed in");
   const command = document.getElementById("command");
   const body = JSON.stringify({ temporaryToken: token });
   outcome.textContent = "Temporary token: " + token;
@@ -12,5 +17,6 @@ if (token && /^[A-Za-z0-9_-]+$/.test(token)) {
   command.hidden = false;
   document.getElementById("hint").hidden = false;
 } else if (parameters.get("error")) {
+  setHeading("Not signed in");
   outcome.textContent = "The sign-in did not succeed: " + parameters.get("error");
 }

@@ -17,6 +17,7 @@ async fn a_person_signs_in() {
     // Shown by the page's own script, which has read the fragment by then.
     let hint = browser.find("#hint:not([hidden])").await.text().await;
     assert!(hint.contains("once"), "{hint}");
+    assert_eq!(browser.find("h1").await.text().await, "Signed in");
     let address = browser.address().await;
     assert!(address.ends_with("/signed-in"), "the fragment is gone from the address: {address}");
     let token = browser.find("#outcome").await.text().await;
@@ -46,6 +47,8 @@ async fn a_person_who_declines_reads_why() {
     browser.find("button[value=nobody]").await.click().await;
     let outcome = browser.find("#outcome").await.text().await;
     assert!(outcome.starts_with("The sign-in did not succeed: "), "{outcome}");
+    assert_eq!(browser.find("h1").await.text().await, "Not signed in");
+    assert_eq!(browser.run("return document.title").await, "Not signed in");
     browser.close().await;
     postern.stop().await;
 }
