@@ -13,7 +13,7 @@ use crate::assemble::assemble;
 use crate::auth::Auth;
 use crate::config::Config;
 use crate::doctor::{Doctor, Finding};
-use crate::http;
+use crate::{http, proxies};
 
 /// JSON bodies at most: a registration is below 40 KiB.
 const MOST_BODY_BYTES: usize = 64 << 10;
@@ -36,6 +36,7 @@ pub struct Listeners {
 pub struct App {
     auth: Arc<Auth>,
     doctor: Doctor,
+    proxies: Finding,
     health: Health,
 }
 
@@ -48,13 +49,16 @@ impl App {
     /// Status 64 for a config that cannot work, 69 if the database is away.
     pub async fn build(config: Config, clock: Clock) -> Result<Self, Exit> {
         let doctor = Doctor::new(config.identity.clone(), config.flow, clock.clone());
+        let proxies = proxies::examine(config.listen, &config.trusted_proxies);
         let auth = Box::pin(assemble(config, clock)).await?;
-        Ok(Self { auth: Arc::new(auth), doctor, health: Health::new() })
+        Ok(Self { auth: Arc::new(auth), doctor, proxies, health: Health::new() })
     }
 
     /// What an operator could have set wrong, in words.
     pub async fn examine(&self) -> Vec<Finding> {
-        Box::pin(self.doctor.examine(&self.auth)).await
+        let mut findings = vec![self.proxies.clone()];
+        findings.extend(Box::pin(self.doctor.examine(&self.auth)).await);
+        findings
     }
 
     /// What stands in the way of readiness, for a process that serves it itself.
@@ -71,7 +75,8 @@ impl App {
 
     /// Serves until the stop begins and every request in flight has ended.
     pub async fn run(self, listeners: Listeners, shutdown: Shutdown) {
-        let Self { auth, doctor, health } = self;
+        let Self { auth, doctor, proxies, health } = self;
+        warn_of(&[proxies]);
         let limits = Limits { body: MOST_BODY_BYTES, ..Limits::default() };
         let background = tokio::spawn(background(Arc::clone(&auth), health.clone(), shutdown.clone()));
         let examination = tokio::spawn(warn_of_faults(doctor, Arc::clone(&auth)));
@@ -108,7 +113,11 @@ async fn background(auth: Arc<Auth>, health: Health, shutdown: Shutdown) {
 /// do the passwords that are hashed for it.
 async fn warn_of_faults(doctor: Doctor, auth: Arc<Auth>) {
     tokio::time::sleep(EXAMINE_AFTER).await;
-    for finding in Box::pin(doctor.examine(&auth)).await.iter().filter(|finding| finding.needs_attention()) {
+    warn_of(&Box::pin(doctor.examine(&auth)).await);
+}
+
+fn warn_of(findings: &[Finding]) {
+    for finding in findings.iter().filter(|finding| finding.needs_attention()) {
         tracing::warn!(%finding, "something is not set up right, or needs a look; see `postern-auth check`");
     }
 }

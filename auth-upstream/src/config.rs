@@ -50,7 +50,8 @@ pub struct Config {
     pub(crate) sealing: Option<KeyRing>,
     /// Limits on guessing.
     pub abuse: AbuseLimits,
-    /// Whose `X-Forwarded-For` is believed. Default the machine's own addresses: a gateway beside us.
+    /// Whose `X-Forwarded-For` is believed. Default the machine's own addresses: a gateway beside us. Required where
+    /// `listen` is no loopback address.
     pub trusted_proxies: TrustedProxies,
     /// How long one call to the actor pool may take: one that is busy, for one that hangs is found out sooner. Default 8 s.
     pub pool_deadline: Duration,
@@ -106,8 +107,9 @@ impl Config {
             let detail = format!("identity.service_account is required, for it saves the profiles: {set}");
             root.fail("missing_field", detail);
         }
+        let listen = root.or("listen", SocketAddr::from(([127, 0, 0, 1], 8501)), |field| field.socket_addr());
         Some(Self {
-            listen: root.or("listen", SocketAddr::from(([127, 0, 0, 1], 8501)), |field| field.socket_addr()),
+            listen,
             admin: root.or("admin", SocketAddr::from(([127, 0, 0, 1], 8510)), |field| field.socket_addr()),
             log,
             database,
@@ -115,7 +117,7 @@ impl Config {
             actor_service: actor_service.unwrap_or_else(default_actor_service),
             refresh: root.section("refresh", read_refresh).unwrap_or_default(),
             abuse: root.section("abuse", read_abuse).unwrap_or_default(),
-            trusted_proxies: TrustedProxies::read(root),
+            trusted_proxies: TrustedProxies::read(root, listen),
             pool_deadline: root.or("pool_deadline", POOL_DEADLINE, read_pool_deadline),
             identity: identity?,
             aws,

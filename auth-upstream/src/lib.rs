@@ -25,6 +25,7 @@ mod pace;
 mod password;
 mod pool;
 mod profile;
+mod proxies;
 mod random;
 mod refresh;
 mod register;

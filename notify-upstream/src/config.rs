@@ -129,7 +129,7 @@ impl Config {
             database,
             cache,
             actor_service,
-            trusted_proxies: TrustedProxies::read(root),
+            trusted_proxies: TrustedProxies::read(root, listen),
             identity: identity?,
             templates,
             queue,

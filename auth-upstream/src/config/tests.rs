@@ -34,6 +34,15 @@ fn without_a_service_account_no_profile_could_be_saved() {
 }
 
 #[test]
+fn gateways_on_other_machines_must_be_named() {
+    let exit = read("listen = '0.0.0.0:8501'\n", &[]).expect_err("no gateway is named");
+    assert!(exit.message().contains("trusted_proxies is required"), "{exit}");
+    let named = "listen = '0.0.0.0:8501'\ntrusted_proxies = ['10.0.0.0/8']\n";
+    assert_eq!(read(named, &[]).expect("named").trusted_proxies.len(), 1);
+    assert!(read("listen = '[::1]:8501'\n", &[]).is_ok());
+}
+
+#[test]
 fn the_shipped_file_is_read_whole() {
     let text = include_str!("../../../conf/auth.toml");
     read(text, &[]).expect("conf/auth.toml");
