@@ -197,7 +197,10 @@ impl Auth {
         if let Some(token) = &authorized.refresh_token {
             self.keep_provider_token(social, id, &identity.user_id, token).await?;
         }
-        let tokens = self.social_tokens(&identity).await?;
+        let (tokens, tokens_unavailable) = match self.social_tokens(&identity).await? {
+            Ok(tokens) => (Some(tokens), None),
+            Err(reason) => (None, Some(reason)),
+        };
         let user = UserInfo {
             user_id: identity.user_id,
             email: id.email.clone().unwrap_or_default(),
@@ -206,6 +209,6 @@ impl Auth {
             picture: id.picture.clone(),
             provider: social.config.provider.clone(),
         };
-        Ok(Exchanged { user, tokens })
+        Ok(Exchanged { user, tokens, tokens_unavailable })
     }
 }

@@ -36,10 +36,27 @@ pub(crate) struct UserInfo {
 
 /// What a temporary token is exchanged for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(crate) struct Exchanged {
     pub(crate) user: UserInfo,
     /// Null where the pool gives no tokens for this user.
     pub(crate) tokens: Option<TokenSet>,
+    /// Why there are none: it says how the person gets them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) tokens_unavailable: Option<TokensUnavailable>,
+}
+
+/// Why a social sign-in gives no tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum TokensUnavailable {
+    /// The account has a password of the person's own, and only that gives tokens: `POST /auth/login`.
+    PasswordRequired,
+    /// Nobody in the pool is this identity: the provider has not verified the address, or the address may not lead to
+    /// the account that has it. `POST /auth/register` or `POST /auth/login`, or a sign-in when the address is verified.
+    NoAccount,
+    /// There are no AWS credentials, without which the pool gives tokens for a password only.
+    NotConfigured,
 }
 
 /// What is kept under a temporary token.

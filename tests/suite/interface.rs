@@ -49,6 +49,7 @@ async fn the_variables_of_the_interface_are_enough() {
         surface.client().post("/auth/tokens/exchange").json(&body).send().await.expect(200).json();
     assert_eq!(exchanged["user"]["email"], "grace.social@example.com", "{exchanged}");
     assert!(exchanged["tokens"].is_null(), "{exchanged}");
+    assert_eq!(exchanged["tokensUnavailable"], "not_configured", "{exchanged}");
     split.stop().await;
 }
 

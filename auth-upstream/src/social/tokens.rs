@@ -10,6 +10,7 @@ use crate::pool::admin::AdminPool;
 use crate::pool::fault::{Fault, Operation};
 use crate::random;
 use crate::store::SocialIdentity;
+use crate::temporary_token::TokensUnavailable;
 use crate::token_set::TokenSet;
 
 // === impl Auth ===
@@ -30,19 +31,19 @@ impl Auth {
     }
 
     /// Tokens of the pool for a user whom nobody has a password for: one is set, used once and forgotten, by
-    /// one sign-in at a time. `None` where there is no pool user, or its password is the person's own.
+    /// one sign-in at a time. Else why there are none.
     pub(super) async fn social_tokens(
         &self,
         identity: &SocialIdentity,
-    ) -> Result<Option<TokenSet>, SocialFault> {
-        let (Some(admin), Some(username), true) =
-            (&self.pool.admin, &identity.username, identity.social_only)
-        else {
-            return Ok(None);
-        };
+    ) -> Result<Result<TokenSet, TokensUnavailable>, SocialFault> {
+        let Some(admin) = &self.pool.admin else { return Ok(Err(TokensUnavailable::NotConfigured)) };
+        let Some(username) = &identity.username else { return Ok(Err(TokensUnavailable::NoAccount)) };
+        if !identity.social_only {
+            return Ok(Err(TokensUnavailable::PasswordRequired));
+        }
         let guard = self.lock_social("password", username).await?;
         let sign_in = Box::pin(self.one_time_sign_in(admin, username));
-        guard.run(sign_in).await.map_err(cache_away)?.map(Some)
+        guard.run(sign_in).await.map_err(cache_away)?.map(Ok)
     }
 
     async fn one_time_sign_in(&self, admin: &AdminPool, username: &str) -> Result<TokenSet, SocialFault> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use postern_common::Code;
 use serde_json::json;
 
-use crate::temporary_token::Exchanged;
+use crate::temporary_token::{Exchanged, TokensUnavailable};
 use crate::testing::social::{begin, callback, land};
 use crate::testing::{Failure, Fixture, LATER, When, Wish, login, registration, visitor};
 
@@ -32,6 +32,7 @@ async fn a_verified_account_is_linked_and_keeps_its_password() {
     let landing = land(&fixture, json!({})).await;
     let found = fixture.auth.exchange(&visitor(), &landing.value, None).await.expect("exchanged");
     assert_eq!((found.user.user_id, found.tokens), (user.subject, None));
+    assert_eq!(found.tokens_unavailable, Some(TokensUnavailable::PasswordRequired));
     fixture.auth.login(&visitor(), &login(ADA, "Password-1")).await.expect("the password works");
 }
 
@@ -216,8 +217,9 @@ async fn who_had_no_pool_user_gets_one_as_soon_as_that_is_possible() {
     let unverified = json!({ "email_verified": false });
     let before = exchange(unverified.clone()).await;
     assert_eq!((before.tokens, exchange(unverified).await.user.user_id), (None, before.user.user_id.clone()));
+    assert_eq!(before.tokens_unavailable, Some(TokensUnavailable::NoAccount));
     let after = exchange(json!({})).await;
-    assert!(after.tokens.is_some());
+    assert!(after.tokens.is_some() && after.tokens_unavailable.is_none());
     assert_ne!(after.user.user_id, before.user.user_id);
     assert_eq!(exchange(json!({})).await.user.user_id, after.user.user_id);
 
@@ -244,7 +246,7 @@ async fn an_address_alone_links_nothing() {
         let landing = land(&fixture, claims.clone()).await;
         let found = fixture.auth.exchange(&visitor(), &landing.value, None).await.expect("exchanged");
         assert_ne!(found.user.user_id, user.subject);
-        assert_eq!(found.tokens, None);
+        assert_eq!((found.tokens, found.tokens_unavailable), (None, Some(TokensUnavailable::NoAccount)));
         let again = land(&fixture, claims).await;
         let again = fixture.auth.exchange(&visitor(), &again.value, None).await.expect("exchanged");
         assert_eq!(again.user.user_id, found.user.user_id, "the same identity");

@@ -46,7 +46,7 @@ fn ada() -> Exchanged {
         picture: None,
         provider: "stub".to_owned(),
     };
-    Exchanged { user, tokens: None }
+    Exchanged { user, tokens: None, tokens_unavailable: None }
 }
 
 #[tokio::test]

@@ -36,7 +36,9 @@ async fn without_credentials_the_exchange_tells_the_user_alone() {
     let fixture = Fixture::with(Wish { no_credentials: true, ..Wish::default() }).await;
     let landing = land(&fixture, json!({})).await;
     let found = fixture.auth.exchange(&visitor(), &landing.value, None).await.expect("exchanged");
-    assert_eq!((found.tokens, found.user.email.as_str()), (None, ADA));
+    assert_eq!((&found.tokens, found.user.email.as_str()), (&None, ADA));
+    let body = serde_json::to_value(&found).expect("JSON");
+    assert_eq!((&body["tokens"], &body["tokensUnavailable"]), (&json!(null), &"not_configured".into()));
     let json = serde_json::to_value(&found.user).expect("JSON");
     assert_eq!((&json["emailVerified"], &json["name"]), (&true.into(), &"Ada Lovelace".into()));
 }
