@@ -315,6 +315,10 @@ struct Parts {
 /// The templates, and what follows their folder from now on.
 fn load_templates(config: &Config) -> Result<(Arc<ArcSwap<Templates>>, Reloader), Exit> {
     let (folder, default_locale) = (&config.templates.folder, &config.templates.default_locale);
+    if !folder.is_dir() {
+        let place = std::path::absolute(folder).unwrap_or_else(|_| folder.clone());
+        return Err(Exit::usage(format!("templates.folder: there is no folder {}", place.display())));
+    }
     // Before they are read: what changes meanwhile is noticed.
     let seen = fingerprint(folder);
     let templates = Templates::load(folder, default_locale.clone()).map_err(Exit::usage)?;

@@ -105,6 +105,8 @@ impl Replicas {
         let file = file.replica(all[0].auth, all[1].auth).replica(all[0].notify, all[1].notify);
         // All clients of a test have one address.
         let file = file.set("requests", "1000000").set("burst", "1000000");
+        // Nobody reads the standard output of so many requests.
+        let file = file.set("to", &quoted(&folder.path().join("access.log").display().to_string()));
         let proxy = Replica::start(program("postern-proxy", 0, "", file)).await;
         let env: BTreeMap<String, String> = development.surface().environment().clone();
         let surface = Surface::new(&format!("http://127.0.0.1:{}", all[0].proxy), env);

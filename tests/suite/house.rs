@@ -144,6 +144,33 @@ fn the_end_to_end_tests_never_sleep() {
     }
 }
 
+/// The words of a variable of `tests/run`.
+fn words_of_run(variable: &str) -> Vec<String> {
+    let run = std::fs::read_to_string(root().join("tests/run")).expect("it is there");
+    let (_, rest) = run.split_once(&format!("\n{variable}=\"")).expect("the variable");
+    let (words, _) = rest.split_once('"').expect("the end of the variable");
+    words.split_whitespace().map(str::to_owned).collect()
+}
+
+#[test]
+fn long_run_selects_tests_that_exist_and_sets_figures_that_are_read() {
+    let mut files = Vec::new();
+    packages().iter().filter_map(|package| manifest(package).parent()).for_each(|folder| {
+        ["src", "suite"].iter().for_each(|part| rust_files(&folder.join(part), &mut files));
+    });
+    let texts = files.iter().map(|file| std::fs::read_to_string(file).expect("sources are UTF-8"));
+    let sources = texts.collect::<String>();
+    let functions: Vec<&str> =
+        sources.lines().filter_map(|line| line.strip_prefix("async fn ")?.split('(').next()).collect();
+    for name in words_of_run("LONG_TESTS") {
+        assert!(functions.iter().any(|function| function.contains(&name)), "no test is called {name}");
+    }
+    for figure in words_of_run("LONG_FIGURES") {
+        let (variable, _) = figure.split_once('=').expect("NAME=value");
+        assert!(sources.contains(&format!("\"{variable}\"")), "nobody reads {variable}");
+    }
+}
+
 /// The targets of the links of a document that stand in this repository.
 fn links(document: &str) -> impl Iterator<Item = &str> {
     let targets = document.split("](").skip(1).filter_map(|rest| Some(rest.split_once(')')?.0));

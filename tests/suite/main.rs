@@ -13,6 +13,7 @@ mod browser;
 mod clock;
 mod config_files;
 mod contract;
+mod deploy_start;
 mod document;
 mod endurance;
 mod gateway_changes;

@@ -188,9 +188,8 @@ async fn killing_notify_in_turn_fails_only_posts_in_flight() {
         assert!(in_flight && failure.method == Method::POST, "{failure:?}");
     }
     assert!(failed.len() <= kills.len() * LANES, "{failed:#?}");
-    let created =
-        outcome.created.lock().expect("not poisoned").iter().map(|answer| answer.header("location"));
-    let created: Vec<String> = created.collect();
+    let created = outcome.created.lock().expect("not poisoned");
+    let created: Vec<String> = created.iter().map(|answer| answer.header("location")).collect();
     for location in created.iter().rev().step_by(created.len().div_ceil(500)) {
         let _ = client.get(location).send().await.expect(200);
     }

@@ -89,9 +89,10 @@ fn ejected_address_is_the_last_resort_of_a_retry() {
         let pool = pool(balance, &[1, 1]);
         let ejected = eject(&pool, 0);
         assert_eq!(ports(&pool, 50), [0, 0, 50], "one of two is out: that is no panic");
-        let failed = pool.pick(0, None, Instant::now()).expect("an address").endpoint;
-        let retry =
-            pool.pick(0, Some(&failed), Instant::now()).expect("the other one, although it is ejected");
+        let failed = pool.pick(0, None, Instant::now()).expect("an address");
+        let retry = pool
+            .pick(0, Some(&failed.endpoint), Instant::now())
+            .expect("the other one, although it is ejected");
         assert_eq!(retry.endpoint.address, ejected.address);
     }
 }
