@@ -250,6 +250,7 @@ impl Auth {
             expected: found.stored.as_deref(),
             value: &family,
             ttl: self.refresh.lifetime,
+            owner: Some(&grant.subject),
         };
         let kept = [(&*entry, replay.as_bytes(), self.refresh.grace)];
         let mut outcome = guard.commit(&change, &kept).await;
@@ -320,6 +321,8 @@ impl Auth {
                 expected: stored.as_deref(),
                 value: &revoked,
                 ttl: self.refresh.lifetime,
+                // A logout is never refused for want of a share.
+                owner: None,
             };
             match self.cache.compare_and_set(&change).await {
                 Ok(true) => return Ok(Marked { newest: token, is_new: true }),

@@ -26,6 +26,8 @@ pub struct Change<'a> {
     pub value: &'a [u8],
     /// For how long.
     pub ttl: Duration,
+    /// Whose share of the cache in memory it is taken from, with what is kept beside it: one principal cannot fill it.
+    pub owner: Option<&'a str>,
 }
 
 // === impl Cache ===

@@ -13,6 +13,9 @@ use uuid::Uuid;
 use super::{CacheError, Change, Options};
 use crate::clock::{Clock, Timestamp};
 
+/// What one principal has of the bytes at most: 1 MiB of the default.
+const SHARES: usize = 64;
+
 /// How often it is logged that there is no room.
 const FULL_LOG_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -35,6 +38,8 @@ struct State {
     due: BTreeMap<(Timestamp, u64), Arc<str>>,
     next: u64,
     bytes: usize,
+    /// Bytes by the principal that they are kept for.
+    owned: HashMap<Arc<str>, usize, ahash::RandomState>,
     /// When a refusal was logged last, and how many there were since.
     logged_at: Option<Timestamp>,
     unlogged: u64,
@@ -43,6 +48,7 @@ struct State {
 struct Entry {
     value: Box<[u8]>,
     due: (Timestamp, u64),
+    owner: Option<Arc<str>>,
 }
 
 // === impl Memory ===
@@ -113,9 +119,9 @@ impl Memory {
         if !is_as_read && found != Some(change.value) {
             return Ok(false);
         }
-        self.put(&mut state, change.key, change.value, now.plus(change.ttl))?;
+        self.put_owned(&mut state, (change.key, change.value, now.plus(change.ttl)), change.owner)?;
         for (key, value, ttl) in kept {
-            let _ = self.put(&mut state, key, value, now.plus(*ttl));
+            let _ = self.put_owned(&mut state, (key, value, now.plus(*ttl)), change.owner);
         }
         if let Some((lock, token)) = lock
             && state.entries.get(lock).is_some_and(|entry| *entry.value == *token)
@@ -137,21 +143,45 @@ impl Memory {
     }
 
     fn put(&self, state: &mut State, key: &str, value: &[u8], due: Timestamp) -> Result<(), CacheError> {
-        let freed = state.entries.get(key).map_or(0, |old| cost(key, &old.value));
+        self.put_owned(state, (key, value, due), None)
+    }
+
+    fn put_owned(
+        &self,
+        state: &mut State,
+        (key, value, due): (&str, &[u8], Timestamp),
+        owner: Option<&str>,
+    ) -> Result<(), CacheError> {
+        let old = state.entries.get(key);
+        let freed = old.map_or(0, |old| cost(key, &old.value));
+        let is_own = old.is_some_and(|old| old.owner.as_deref() == owner);
         let others = state.entries.len() - usize::from(freed > 0);
         let bytes = state.bytes - freed + cost(key, value);
-        if others >= self.most_entries || bytes > self.most_bytes {
+        let owned = owner.and_then(|owner| state.owned.get(owner)).copied().unwrap_or(0);
+        let owned = owned - if is_own && owner.is_some() { freed } else { 0 } + cost(key, value);
+        let is_over_share = owner.is_some() && owned > self.most_bytes / SHARES;
+        if is_over_share || others >= self.most_entries || bytes > self.most_bytes {
             if let Some(refusals) = state.refusals_to_log(self.clock.now()) {
-                tracing::warn!(entries = others, bytes = state.bytes, refusals, "cache in memory is full");
+                tracing::warn!(
+                    entries = others,
+                    bytes = state.bytes,
+                    is_over_share,
+                    refusals,
+                    "cache in memory is full"
+                );
             }
             return Err(CacheError::Unavailable);
         }
         state.remove(key);
         let (key, due): (Arc<str>, _) = (key.into(), (due, state.next));
+        let owner: Option<Arc<str>> = owner.map(Into::into);
+        if let Some(owner) = &owner {
+            state.owned.insert(owner.clone(), owned);
+        }
         state.next += 1;
         state.bytes = bytes;
         state.due.insert(due, key.clone());
-        state.entries.insert(key, Entry { value: value.into(), due });
+        state.entries.insert(key, Entry { value: value.into(), due, owner });
         Ok(())
     }
 }
@@ -184,6 +214,14 @@ impl State {
         let entry = self.entries.remove(key)?;
         self.due.remove(&entry.due);
         self.bytes -= cost(key, &entry.value);
+        if let Some(owner) = &entry.owner
+            && let Some(owned) = self.owned.get_mut(owner)
+        {
+            *owned -= cost(key, &entry.value);
+            if *owned == 0 {
+                self.owned.remove(owner);
+            }
+        }
         Some(entry)
     }
 }
@@ -221,6 +259,25 @@ mod tests {
         clock.advance(Duration::from_secs(1));
         memory.set("c", b"3", HOUR).expect("what was due made room");
         assert_eq!(memory.get("soon"), None);
+    }
+
+    #[test]
+    fn one_principal_fills_its_share_and_no_more() {
+        let clock = Clock::manual(Timestamp(0));
+        let memory = Memory::new(&Options { clock: clock.clone(), ..Options::default() });
+        let keep = |key: &str, owner| {
+            let change =
+                Change { key, epoch: memory.epoch(), expected: None, value: &[0; 4096], ttl: HOUR, owner };
+            memory.commit(&change, &[], None)
+        };
+        let kept = (0..10_000).take_while(|n| keep(&format!("eve-{n}"), Some("eve")).is_ok()).count();
+        assert!((200..300).contains(&kept), "{kept} of 4 KiB in 1 MiB");
+        assert_eq!(keep("ada", Some("ada")), Ok(true), "others have room");
+        clock.advance(HOUR);
+        assert_eq!(keep("eve", Some("eve")), Ok(true), "what was due is not counted");
+        memory.take("eve");
+        memory.take("ada");
+        assert!(memory.fresh().0.owned.is_empty());
     }
 
     #[test]

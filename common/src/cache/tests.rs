@@ -161,7 +161,7 @@ async fn read_under_lock(cache: &Cache) -> (Option<Guard>, Found<2>) {
 
 fn change<'a>(found: &'a Found<2>, value: &'a [u8]) -> Change<'a> {
     let expected = found.values[0].as_deref();
-    Change { key: "a", epoch: &found.epoch, expected, value, ttl: MINUTE }
+    Change { key: "a", epoch: &found.epoch, expected, value, ttl: MINUTE, owner: None }
 }
 
 #[tokio::test]
@@ -188,7 +188,14 @@ async fn commit_over_a_changed_value_or_epoch_does_nothing() {
         let (held, found) = read_under_lock(&cache).await;
         let mut held = held.expect("free");
         let read = cache.get_with_epoch("a").await.expect("answers");
-        let revoked = Change { key: "a", epoch: &read.epoch, expected: None, value: b"revoked", ttl: MINUTE };
+        let revoked = Change {
+            key: "a",
+            epoch: &read.epoch,
+            expected: None,
+            value: b"revoked",
+            ttl: MINUTE,
+            owner: None,
+        };
         assert_eq!(cache.compare_and_set(&revoked).await, Ok(true), "{url}");
         assert_eq!(held.commit(&change(&found, b"1"), &[("b", b"2", MINUTE)]).await, Ok(false), "{url}");
         let (none, read) = read_under_lock(&cache).await;

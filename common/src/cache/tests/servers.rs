@@ -103,7 +103,8 @@ async fn works(cache: &Cache) -> Result<(), CacheError> {
         // Before any other script: a server that has been restarted has not seen it.
         let (lock, found) = cache.lock_and_get(&format!("lock-{key}"), MINUTE, [&key, "nothing"]).await?;
         assert_eq!(found.values, [None, None]);
-        let change = Change { key: &key, epoch: &found.epoch, expected: None, value: &[n], ttl: MINUTE };
+        let change =
+            Change { key: &key, epoch: &found.epoch, expected: None, value: &[n], ttl: MINUTE, owner: None };
         assert!(lock.expect("free").commit(&change, &[("another", &[n], MINUTE)]).await?);
         let (lock, found) = cache.lock_and_get(&format!("lock-{key}"), MINUTE, [&key, "another"]).await?;
         assert_eq!(found.values, [Some(vec![n]), Some(vec![n])]);
