@@ -94,6 +94,7 @@ impl App {
             verifier,
             limiter: Limiter::new(keys),
             places: Arc::new(Places::new(connections)),
+            response_buffers: Arc::default(),
             metrics,
             access,
             traces,

@@ -18,6 +18,7 @@ use tokio::sync::watch;
 use crate::config::Limits;
 use crate::gateway::{self, Carried, Gateway, at_door};
 use crate::metrics::Metrics;
+use crate::response_buffers::ResponseBuffers;
 use crate::state::State;
 use crate::wire::{HeadEvent, Opening, Wire};
 
@@ -37,6 +38,10 @@ impl Connections {
 
     pub(crate) fn metrics(&self) -> &Metrics {
         &self.state.metrics
+    }
+
+    pub(crate) fn response_buffers(&self) -> Arc<ResponseBuffers> {
+        Arc::clone(&self.state.response_buffers)
     }
 
     /// The limits for connections that begin now.

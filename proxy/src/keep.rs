@@ -100,6 +100,7 @@ fn look(state: &State) {
     let (entries, bytes) = state.verifier.cache_size();
     metrics.token_cache.with_label_values(&["entries"]).set(number(entries));
     metrics.token_cache.with_label_values(&["bytes"]).set(number(bytes));
+    metrics.response_buffers.set(number(state.response_buffers.bytes()));
     metrics.limiter_keys.set(number(state.limiter.keys()));
     for keys in state.verifier.status() {
         if let Some(age_s) = keys.age_s {

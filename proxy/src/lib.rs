@@ -32,6 +32,7 @@ mod patience;
 mod places;
 pub mod policy;
 mod reload;
+mod response_buffers;
 pub mod route;
 mod schema;
 mod sockets;

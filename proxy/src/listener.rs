@@ -16,6 +16,7 @@ use crate::client::counted;
 use crate::config::Listen;
 use crate::connection::Connections;
 use crate::places::Places;
+use crate::response_buffers::{HeldResponse, ResponseBuffers};
 use crate::tls::TlsFiles;
 use crate::wire::{Transport, Wire};
 
@@ -39,6 +40,7 @@ pub(crate) struct Permit {
     _total: OwnedSemaphorePermit,
     by_address: Arc<ByAddress>,
     address: IpAddr,
+    response_buffers: Arc<ResponseBuffers>,
     gauge: prometheus::IntGauge,
     /// Requests that Pingora answered before any hook was called.
     pub(crate) unheard: prometheus::IntCounter,
@@ -92,6 +94,13 @@ impl ByAddress {
                 open.remove(&address);
             }
         }
+    }
+}
+
+impl Permit {
+    /// A response on this connection waits for its reader.
+    pub(crate) fn hold_response(&self, units: usize) -> HeldResponse {
+        self.response_buffers.hold(Some(self.address), units)
     }
 }
 
@@ -178,7 +187,8 @@ impl Acceptor {
         metrics.connections.inc();
         let by_address = Arc::clone(&self.by_address);
         let (gauge, unheard) = (metrics.connections.clone(), metrics.unheard.clone());
-        Some(Permit { _total: total, by_address, address, gauge, unheard })
+        let response_buffers = self.connections.response_buffers();
+        Some(Permit { _total: total, by_address, address, response_buffers, gauge, unheard })
     }
 }
 

@@ -20,6 +20,7 @@ pub(crate) struct Metrics {
     pub(crate) unheard: IntCounter,
     pub(crate) connections: IntGauge,
     pub(crate) connections_refused: IntCounter,
+    pub(crate) response_buffers: IntGauge,
     pub(crate) tls_failed: IntCounter,
     pub(crate) rapid_resets: IntCounter,
     pub(crate) audited: IntCounterVec,
@@ -119,6 +120,10 @@ impl Metrics {
             unheard: make
                 .counter("postern_unheard_total", "Requests that Pingora answered before any hook")?,
             connections: make.gauge("postern_connections", "Open client connections")?,
+            response_buffers: make.gauge(
+                "postern_response_buffer_bytes",
+                "Bytes that responses may hold whose readers are waited for",
+            )?,
             connections_refused: make.counter(
                 "postern_connections_refused_total",
                 "Connections closed because their address had too many",

@@ -5,7 +5,7 @@
 
 mod alarm;
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
@@ -33,6 +33,8 @@ pub(crate) struct Watch {
     call: AtomicBool,
     /// Whether the whole response has been written.
     answered: AtomicBool,
+    /// What the response may hold while its reader is waited for.
+    buffer_units: AtomicUsize,
     fault: AtomicU8,
 }
 
@@ -80,6 +82,7 @@ impl Watch {
             gone: AtomicBool::new(false),
             call: AtomicBool::new(false),
             answered: AtomicBool::new(false),
+            buffer_units: AtomicUsize::new(1),
             fault: AtomicU8::new(0),
         }
     }
@@ -96,6 +99,7 @@ impl Watch {
         self.fresh.store(false, Ordering::Relaxed);
         self.complete.store(complete, Ordering::Relaxed);
         self.fault.store(0, Ordering::Relaxed);
+        self.set_buffer_units(1);
     }
 
     /// The request must be over `after` from `now` on.
@@ -137,6 +141,16 @@ impl Watch {
     /// Whether the whole request has arrived.
     pub(crate) fn is_complete(&self) -> bool {
         self.complete.load(Ordering::Relaxed)
+    }
+
+    /// What the response may hold while its reader is waited for, in units of [`crate::response_buffers`].
+    pub(crate) fn set_buffer_units(&self, units: usize) {
+        self.buffer_units.store(units, Ordering::Relaxed);
+    }
+
+    /// What was set last; one at first.
+    pub(crate) fn buffer_units(&self) -> usize {
+        self.buffer_units.load(Ordering::Relaxed)
     }
 
     /// It is a gRPC call: a client that streams may pause for as long as the deadline lets it, and the end of the

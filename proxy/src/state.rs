@@ -19,6 +19,7 @@ use crate::live::Live;
 use crate::metrics::Metrics;
 use crate::places::Places;
 use crate::reload::ConfigStatus;
+use crate::response_buffers::ResponseBuffers;
 use crate::traces::Traces;
 
 /// Shared by the connections, Pingora's hooks, the reload and the admin listener.
@@ -27,6 +28,7 @@ pub(crate) struct State {
     pub(crate) verifier: Arc<Verifier>,
     pub(crate) limiter: Limiter,
     pub(crate) places: Arc<Places>,
+    pub(crate) response_buffers: Arc<ResponseBuffers>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) access: AccessLog,
     pub(crate) traces: Option<Arc<Traces>>,

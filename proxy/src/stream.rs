@@ -4,31 +4,40 @@
 //! its own session: the same session, whose reads and writes end when [`crate::patience`] does, with the rules
 //! that a [`crate::wire::Wire`] has for HTTP/1.
 
+mod session;
+
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
-use async_trait::async_trait;
 use bytes::Bytes;
 use http::header::COOKIE;
 use http::{HeaderMap, HeaderValue};
-use pingora::http::{RequestHeader, ResponseHeader};
-use pingora_core::protocols::Digest;
+use pingora::http::RequestHeader;
 use pingora_core::protocols::http::HttpTask;
-use pingora_core::protocols::http::custom::CustomMessageWrite;
-use pingora_core::protocols::http::custom::server::Session;
 use pingora_core::protocols::http::v2::server::HttpSession;
-use pingora_core::protocols::l4::socket::SocketAddr;
 use pingora_core::{Error, ErrorType, Result};
 
 use crate::config::Limits;
 use crate::patience::{Fault, Patience, Watch};
+use crate::response_buffers::{HeldResponse, ResponseBuffers};
 
 /// Whether the connection of a stream is encrypted, among the extensions of its request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct IsTls(pub(crate) bool);
+
+/// What is passed on at a time of a call's messages. Pingora takes no part of the response while the upstream does not take
+/// a part of the request, and a server that answers each message takes none while its answers are not taken. Both go on
+/// unless the answers to one part are longer than the upstream's window.
+const CALL_PART_BYTES: usize = 1 << 10;
+
+/// What the streams of a connection have in common.
+#[derive(Clone, Debug)]
+pub(crate) struct Connection {
+    pub(crate) is_tls: bool,
+    pub(crate) buffers: Arc<ResponseBuffers>,
+}
 
 /// A stream with its deadlines.
 pub(crate) struct ClientStream {
@@ -36,24 +45,35 @@ pub(crate) struct ClientStream {
     limits: Arc<Limits>,
     patience: Patience,
     watch: Arc<Watch>,
+    buffers: Arc<ResponseBuffers>,
+    /// While the reader of the response is waited for.
+    held: Option<HeldResponse>,
+    /// What has been received of a call's messages and not been passed on.
+    unread: Bytes,
 }
-
-/// The reader of messages beside a body, which HTTP/2 has not.
-type Messages = Box<dyn futures_util::Stream<Item = Result<Bytes>> + Unpin + Send + Sync + 'static>;
 
 impl ClientStream {
     /// A stream whose time runs from now on. The hooks find its [`Watch`] among the extensions of the request.
-    pub(crate) fn new(mut session: HttpSession, limits: Arc<Limits>, is_tls: bool) -> Self {
+    pub(crate) fn new(mut session: HttpSession, limits: Arc<Limits>, connection: &Connection) -> Self {
         let watch = Arc::new(Watch::new());
         watch.begin(limits.deadline, session.is_body_done());
         let empty = http::Request::new(()).into_parts().0;
         let header = std::mem::replace(session.req_header_mut(), RequestHeader::from(empty));
         let mut parts = http::request::Parts::from(header);
         parts.extensions.insert(Arc::clone(&watch));
-        parts.extensions.insert(IsTls(is_tls));
+        parts.extensions.insert(IsTls(connection.is_tls));
         join_cookies(&mut parts.headers);
         *session.req_header_mut() = RequestHeader::from(parts);
-        Self { session, limits, patience: Patience::default(), watch }
+        let buffers = Arc::clone(&connection.buffers);
+        Self {
+            session,
+            limits,
+            patience: Patience::default(),
+            watch,
+            buffers,
+            held: None,
+            unread: Bytes::new(),
+        }
     }
 
     /// The time of this stream.
@@ -71,6 +91,9 @@ impl ClientStream {
             return Err(Error::explain(ErrorType::ConnectionClosed, "the call has been answered").into_down());
         }
         loop {
+            if !self.unread.is_empty() {
+                return Ok(Some(self.unread.split_to(self.unread.len().min(CALL_PART_BYTES))));
+            }
             let frame = self.read_frame().await?;
             // Where trailers follow the body (RFC 9113 section 8.1) it is over, and the stream is not.
             let is_over = frame.is_none() || self.session.is_body_done();
@@ -80,6 +103,7 @@ impl ClientStream {
             }
             match frame.filter(|data| !data.is_empty()) {
                 None if !is_over => {}
+                Some(data) if self.watch.is_call() => self.unread = data,
                 part => return Ok(part),
             }
         }
@@ -87,7 +111,7 @@ impl ClientStream {
 
     /// Returns the payload of the next DATA frame, which may be empty, unless the client keeps us waiting for too long.
     async fn read_frame(&mut self) -> Result<Option<Bytes>> {
-        let Self { session, limits, patience, watch } = self;
+        let Self { session, limits, patience, watch, .. } = self;
         let mut reading = pin!(session.read_body_bytes());
         let read = poll_fn(|cx| match reading.as_mut().poll(cx) {
             Poll::Ready(read) => {
@@ -109,7 +133,7 @@ impl ClientStream {
     /// Nothing more belongs to this request: returns when the client gives it up, or when the upstream or the
     /// request as a whole has taken too long.
     async fn wait(&mut self) -> Box<Error> {
-        let Self { session, limits, patience, watch } = self;
+        let Self { session, limits, patience, watch, .. } = self;
         let mut idle = pin!(session.idle());
         poll_fn(|cx: &mut Context<'_>| match idle.as_mut().poll(cx) {
             Poll::Ready(end) => {
@@ -140,7 +164,9 @@ impl ClientStream {
     }
 
     async fn write_piece(&mut self, data: Bytes, end: bool) -> Result<()> {
-        let Self { session, limits, patience, watch } = self;
+        let Self { session, limits, patience, watch, buffers, held, .. } = self;
+        let address =
+            session.client_addr().and_then(|address| address.as_inet()).map(std::net::SocketAddr::ip);
         let length = data.len() as u64;
         let mut writing = pin!(session.write_body(data, end));
         poll_fn(|cx| match writing.as_mut().poll(cx) {
@@ -150,10 +176,12 @@ impl ClientStream {
             }
             Poll::Pending => {
                 patience.wait_for_reader();
+                held.get_or_insert_with(|| buffers.hold(address, watch.buffer_units()));
                 patience.poll(watch, limits, cx).map(|fault| Err(ended(watch, fault)))
             }
         })
         .await?;
+        *held = None;
         patience.sent += length;
         watch.note_answered(end);
         // While a slow reader took its time, the upstream was not waited for.
@@ -211,176 +239,5 @@ fn join_cookies(headers: &mut HeaderMap) {
         && let Ok(whole) = HeaderValue::from_bytes(&crumbs.join(&b"; "[..]))
     {
         headers.insert(COOKIE, whole);
-    }
-}
-
-#[async_trait]
-impl Session for ClientStream {
-    fn req_header(&self) -> &RequestHeader {
-        self.session.req_header()
-    }
-
-    fn req_header_mut(&mut self) -> &mut RequestHeader {
-        self.session.req_header_mut()
-    }
-
-    async fn read_body_bytes(&mut self) -> Result<Option<Bytes>> {
-        self.read().await
-    }
-
-    async fn drain_request_body(&mut self) -> Result<()> {
-        while self.read().await?.is_some() {}
-        Ok(())
-    }
-
-    async fn read_body_or_idle(&mut self, no_body_expected: bool) -> Result<Option<Bytes>> {
-        if no_body_expected || self.session.is_body_done() {
-            return Err(self.wait().await);
-        }
-        self.read().await
-    }
-
-    async fn write_response_header(&mut self, response: Box<ResponseHeader>, end: bool) -> Result<()> {
-        self.say(end, |session| session.write_response_header(response, end))
-    }
-
-    async fn write_response_header_ref(&mut self, response: &ResponseHeader, end: bool) -> Result<()> {
-        self.say(end, |session| session.write_response_header_ref(response, end))
-    }
-
-    async fn write_body(&mut self, data: Bytes, end: bool) -> Result<()> {
-        if self.watch.is_answered() {
-            return Ok(());
-        }
-        self.write(data, end).await
-    }
-
-    async fn write_trailers(&mut self, trailers: HeaderMap) -> Result<()> {
-        // They would wait behind what a slow reader has not taken, when nothing watches over it any more.
-        if self.patience.waits_for_reader() {
-            return Err(Error::explain(ErrorType::WriteTimedout, "trailers of a slow reader").into_down());
-        }
-        self.say(true, |session| session.write_trailers(trailers))
-    }
-
-    async fn response_duplex_vec(&mut self, tasks: Vec<HttpTask>) -> Result<bool> {
-        let mut end = false;
-        for task in tasks {
-            // The upstream's failure is the upstream's, and all others are the client's.
-            if let HttpTask::Failed(error) = task {
-                return Err(error);
-            }
-            end |= self.task(task).await.map_err(Error::into_down)?;
-        }
-        if end {
-            self.say(true, HttpSession::finish).map_err(Error::into_down)?;
-        }
-        Ok(end)
-    }
-
-    async fn finish(&mut self) -> Result<()> {
-        self.say(true, HttpSession::finish)
-    }
-
-    async fn finish_custom(&mut self) -> Result<()> {
-        Ok(())
-    }
-
-    async fn shutdown(&mut self, _code: u32, _context: &str) {
-        self.session.shutdown();
-    }
-
-    fn response_written(&self) -> Option<&ResponseHeader> {
-        self.session.response_written()
-    }
-
-    fn is_body_done(&mut self) -> bool {
-        self.session.is_body_done()
-    }
-
-    fn is_body_empty(&mut self) -> bool {
-        self.session.is_body_empty()
-    }
-
-    fn body_bytes_sent(&self) -> usize {
-        self.session.body_bytes_sent()
-    }
-
-    fn body_bytes_read(&self) -> usize {
-        self.session.body_bytes_read()
-    }
-
-    fn enable_retry_buffering(&mut self) {
-        self.session.enable_retry_buffering();
-    }
-
-    fn retry_buffer_truncated(&self) -> bool {
-        self.session.retry_buffer_truncated()
-    }
-
-    fn get_retry_buffer(&self) -> Option<Bytes> {
-        self.session.get_retry_buffer()
-    }
-
-    fn request_summary(&self) -> String {
-        self.session.request_summary()
-    }
-
-    fn pseudo_raw_h1_request_header(&self) -> Bytes {
-        self.session.pseudo_raw_h1_request_header()
-    }
-
-    fn digest(&self) -> Option<&Digest> {
-        self.session.digest()
-    }
-
-    fn digest_mut(&mut self) -> Option<&mut Digest> {
-        self.session.digest_mut()
-    }
-
-    fn client_addr(&self) -> Option<&SocketAddr> {
-        self.session.client_addr()
-    }
-
-    fn server_addr(&self) -> Option<&SocketAddr> {
-        self.session.server_addr()
-    }
-
-    // The patience of this stream stands for these timeouts.
-
-    fn set_read_timeout(&mut self, _timeout: Option<Duration>) {}
-
-    fn get_read_timeout(&self) -> Option<Duration> {
-        None
-    }
-
-    fn set_write_timeout(&mut self, _timeout: Option<Duration>) {}
-
-    fn get_write_timeout(&self) -> Option<Duration> {
-        None
-    }
-
-    fn set_total_drain_timeout(&mut self, _timeout: Option<Duration>) {}
-
-    fn get_total_drain_timeout(&self) -> Option<Duration> {
-        None
-    }
-
-    // HTTP/2 has no messages beside the body.
-
-    fn take_custom_message_reader(&mut self) -> Option<Messages> {
-        None
-    }
-
-    fn restore_custom_message_reader(&mut self, _reader: Messages) -> Result<()> {
-        Ok(())
-    }
-
-    fn take_custom_message_writer(&mut self) -> Option<Box<dyn CustomMessageWrite>> {
-        None
-    }
-
-    fn restore_custom_message_writer(&mut self, _writer: Box<dyn CustomMessageWrite>) -> Result<()> {
-        Ok(())
     }
 }

@@ -22,6 +22,7 @@ mod rates;
 mod refusals;
 mod reload;
 mod requests;
+mod slow_readers;
 mod slowness;
 mod sockets;
 mod stop;

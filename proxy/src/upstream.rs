@@ -42,6 +42,13 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 /// Questions without an answer after which a connection is dead.
 const KEEPALIVE_PROBES: usize = 3;
 
+/// Streams that share one HTTP/2 connection to an upstream.
+const MAX_UPSTREAM_STREAMS: u16 = 64;
+
+/// What an upstream may send on one HTTP/2 stream before it is taken. The connection has as much for each of its streams:
+/// readers that take nothing must not stop the others.
+const UPSTREAM_STREAM_WINDOW_BYTES: u32 = 64 << 10;
+
 /// One upstream with its addresses. Kept over a reload that does not change it.
 #[derive(Debug)]
 pub(crate) struct Pool {
@@ -323,7 +330,10 @@ impl Pool {
         if config.http2 && config.tls.is_none() {
             options.alpn = ALPN::H2;
         }
-        options.max_h2_streams = if config.http2 { 64 } else { 1 };
+        options.max_h2_streams = if config.http2 { usize::from(MAX_UPSTREAM_STREAMS) } else { 1 };
+        options.h2_stream_window_size = Some(UPSTREAM_STREAM_WINDOW_BYTES);
+        options.h2_connection_window_size =
+            Some(UPSTREAM_STREAM_WINDOW_BYTES * u32::from(MAX_UPSTREAM_STREAMS));
         if let Some(tls) = &self.tls {
             options.ca.clone_from(&tls.ca);
             peer.client_cert_key.clone_from(&tls.certificate);

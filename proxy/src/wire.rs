@@ -7,6 +7,7 @@
 //! still there, and that question is answered with an error when the time is over.
 
 mod backlog;
+mod end;
 mod frames;
 mod pingora_io;
 mod preface;
@@ -28,6 +29,7 @@ use crate::config::Limits;
 use crate::framing::Framing;
 use crate::listener::Permit;
 use crate::patience::{Fault, Patience, Watch};
+use crate::response_buffers::HeldResponse;
 pub(crate) use backlog::Backlog;
 use frames::Frames;
 pub(crate) use preface::Opening;
@@ -64,6 +66,8 @@ pub(crate) struct Wire {
     frames: Option<Box<(Frames, Backlog)>>,
     digest: Arc<SocketDigest>,
     permit: Option<Permit>,
+    /// While the reader of a response is waited for, over HTTP/1.
+    held: Option<HeldResponse>,
 }
 
 // === impl Wire ===
@@ -93,6 +97,7 @@ impl Wire {
             frames: None,
             digest: Arc::new(digest),
             permit,
+            held: None,
         }
     }
 
@@ -286,6 +291,7 @@ impl Wire {
                 Poll::Pending => return self.poll_slow_reader(cx),
             }
         }
+        self.held = None;
         // While a slow reader took its time, the upstream was not waited for.
         if self.patience.rest_from_reader() {
             self.watch.note_progress();
@@ -296,6 +302,10 @@ impl Wire {
     fn poll_slow_reader<T>(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
         self.note_backlog(true);
         self.patience.wait_for_reader();
+        // Those of HTTP/2 are the streams' own.
+        if let (None, None, Some(permit)) = (&self.frames, &self.held, &self.permit) {
+            self.held = Some(permit.hold_response(self.watch.buffer_units()));
+        }
         let fault = ready!(self.patience.poll(&self.watch, &self.limits, cx));
         self.fail(fault)
     }
@@ -307,6 +317,7 @@ impl Wire {
             return self.poll_slow_reader(cx);
         }
         if self.is_tls() {
+            self.held = None;
             self.patience.rest_from_reader();
             self.note_backlog(false);
         }
@@ -355,6 +366,7 @@ impl AsyncWrite for Wire {
                 let length = *written.as_ref().unwrap_or(&0);
                 this.patience.sent += length as u64;
                 if length == data.len() {
+                    this.held = None;
                     this.patience.rest_from_reader();
                 }
                 Poll::Ready(written)
@@ -373,26 +385,5 @@ impl AsyncWrite for Wire {
         ready!(self.poll_drain(cx))?;
         let closed = self.io()?.poll_shutdown(cx);
         self.poll_last(closed, cx)
-    }
-}
-
-/// A client that was answered while it was still sending gets a moment to read the answer: closing at once
-/// would reset the connection under it.
-impl Drop for Wire {
-    fn drop(&mut self) {
-        let unread = !matches!(self.framing, Framing::Done | Framing::Tunnel);
-        let (Some(transport), permit) = (self.transport.take(), self.permit.take()) else { return };
-        if let (true, Some(permit)) = (self.unheard.load(Ordering::Relaxed), &permit) {
-            permit.unheard.inc();
-        }
-        if self.reset.load(Ordering::Relaxed) {
-            return transport.reset();
-        }
-        if unread && self.patience.sent > 0 && tokio::runtime::Handle::try_current().is_ok() {
-            tokio::spawn(async move {
-                transport.linger().await;
-                drop(permit);
-            });
-        }
     }
 }

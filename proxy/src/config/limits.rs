@@ -32,6 +32,9 @@ pub struct Limits {
     pub min_rate: u32,
     /// How long a body may stay below that rate; default 20 s.
     pub stall_timeout: Duration,
+    /// Bytes that responses may hold in all while their readers are slow, an eighth of it for the readers of one address;
+    /// default 256 MiB. Above it, new requests get 503.
+    pub response_buffer_bytes: usize,
     /// From the head of a request to the end of its response; default 60 s. A route can have its own.
     pub deadline: Duration,
     /// Requests from one client address, those whose head is refused included; default none.
@@ -109,6 +112,7 @@ impl Limits {
             body_bytes: section.or("body_bytes", default.body_bytes, |field| field.bytes()),
             min_rate: section.or("min_rate", default.min_rate, |field| field.integer(1..=1_000_000)),
             stall_timeout: section.or("stall_timeout", default.stall_timeout, timeout),
+            response_buffer_bytes: section.or("response_buffer_bytes", default.response_buffer_bytes, size),
             deadline: section.or("deadline", default.deadline, timeout),
             address: section.section("address", read_rate),
             principal: section.section("principal", read_rate),
@@ -135,6 +139,7 @@ impl Default for Limits {
             body_bytes: 1 << 20,
             min_rate: 512,
             stall_timeout: Duration::from_secs(20),
+            response_buffer_bytes: 256 << 20,
             deadline: Duration::from_secs(60),
             address: None,
             principal: None,

@@ -22,7 +22,7 @@ use crate::gateway::{Gateway, at_door};
 use crate::grpc::{self, Status};
 use crate::head::{HeadFault, http2};
 use crate::state::State;
-use crate::stream::ClientStream;
+use crate::stream::{self, ClientStream};
 use crate::wire::{Wire, YOUNG};
 use standing::{End, Offence, Standing};
 
@@ -41,7 +41,7 @@ struct Carrier {
     state: Arc<State>,
     limits: Arc<Limits>,
     stopping: watch::Receiver<bool>,
-    is_tls: bool,
+    connection: stream::Connection,
 }
 
 impl Connections {
@@ -119,7 +119,7 @@ impl Connections {
             state: Arc::clone(&self.state),
             limits: Arc::clone(limits),
             stopping: self.stopping.subscribe(),
-            is_tls,
+            connection: stream::Connection { is_tls, buffers: Arc::clone(&self.state.response_buffers) },
         }
     }
 }
@@ -130,7 +130,7 @@ impl Carrier {
             self.refuse(session, fault).await;
             return End::Malformed;
         }
-        let stream = ClientStream::new(session, self.limits, self.is_tls);
+        let stream = ClientStream::new(session, self.limits, &self.connection);
         let watch = stream.watch();
         let session = ServerSession::new_custom(Box::new(stream));
         self.proxy.process_new_http(session, &self.stopping).await;

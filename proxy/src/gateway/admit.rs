@@ -41,6 +41,9 @@ pub(super) async fn admit(state: &State, client: &impl Client, ctx: &mut Context
         ctx.route = Some(index);
     }
     throttle::by_address(state, ctx)?;
+    if !state.response_buffers.have_room(&live.limits, client.address()) {
+        return Err(Problem::new(Code::Unavailable).detail("Too many responses wait for their readers."));
+    }
     let is_public = match found {
         Found::Route(route) => live.table.routes[route].policy.is_public(),
         Found::Method { public, .. } => public,

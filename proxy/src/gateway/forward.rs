@@ -17,6 +17,7 @@ use super::client::Client;
 use crate::context::{Attempt, Context};
 use crate::grpc;
 use crate::injection::Injection;
+use crate::response_buffers::UNITS_OF_HTTP2_UPSTREAM;
 use crate::state::State;
 use crate::upstream::{NoEndpoint, Pool, guard, tunnel};
 
@@ -50,6 +51,7 @@ pub(super) fn choose(state: &State, client: &impl Client, ctx: &mut Context) -> 
         state.metrics.overhead.observe(own.as_secs_f64());
     }
     if let Some(watch) = client.watch() {
+        watch.set_buffer_units(if pool.config.http2 { UNITS_OF_HTTP2_UPSTREAM } else { 1 });
         watch.expect_upstream(pool.config.connect_timeout + ctx.read_timeout(pool), began);
     }
     ctx.attempt = Some(Attempt { pool: Arc::clone(pool), ticket, began, is_reused: None });

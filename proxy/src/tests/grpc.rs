@@ -249,14 +249,13 @@ async fn one_listener_speaks_both_versions_without_tls() {
     let old = gateway.get("/nowhere", "").await;
     assert_eq!((old.status, old.code().as_str()), (401, "authentication_required"));
     // The preface may come byte by byte.
-    let mut stream = TcpStream::connect(gateway.address).await.expect("connects");
-    stream.set_nodelay(true).expect("a socket");
+    let mut client = gateway.connect().await;
+    client.stream.set_nodelay(true).expect("a socket");
     for byte in b"PRI * HTTP/2.0\r\n" {
-        stream.write_all(&[*byte]).await.expect("writes");
+        client.stream.write_all(&[*byte]).await.expect("writes");
         tokio::task::yield_now().await;
     }
-    stream.write_all(b"\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.expect("writes");
-    let mut client = super::harness::Client::of(stream);
+    client.stream.write_all(b"\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.expect("writes");
     let settings = client.bytes(9).await;
     assert_eq!(settings.as_bytes().get(3), Some(&4), "SETTINGS");
     let mut client = connect(&gateway).await;

@@ -181,6 +181,16 @@ async fn refusals_of_the_gateway_are_statuses() {
 }
 
 #[tokio::test]
+async fn answers_longer_than_their_messages_do_not_stop_a_stream() {
+    let test = "answers_longer_than_their_messages_do_not_stop_a_stream";
+    let Some(calls) = Calls::start(test, "").await else { return };
+    let messages = json!([{"repeat": 20_000, "size": 20}]);
+    let outcomes = calls.make(json!([{"method": "Expand", "kind": "bidi", "messages": messages}])).await;
+    assert_eq!(statuses(&outcomes), ["OK"], "{outcomes:#?}");
+    assert_eq!((&outcomes[0]["number"], &outcomes[0]["size"]), (&json!(20_000), &json!(20_000_000)));
+}
+
+#[tokio::test]
 async fn client_that_streams_may_pause() {
     let limits = "stall_timeout = \"300ms\"\n";
     let Some(calls) = Calls::start("client_that_streams_may_pause", limits).await else { return };

@@ -255,10 +255,6 @@ pub(super) struct Answer {
 }
 
 impl Client {
-    pub(super) fn of(stream: TcpStream) -> Self {
-        Self { stream, buffer: Vec::new() }
-    }
-
     pub(super) async fn write(&mut self, raw: &str) {
         self.stream.write_all(raw.as_bytes()).await.expect("writes");
     }

@@ -34,6 +34,9 @@ use crate::config::Upstream;
 use crate::framing::Framing;
 use crate::head::{self, BodyKind};
 
+/// Bytes of one read of a body. Pingora holds up to ten reads of a response while its reader is waited for.
+const READ_BYTES: usize = 4 << 10;
+
 /// Makes a peer use guarded connections to this address. Returns whether the one that it gets had been idle before.
 pub(crate) fn prepare(peer: &mut HttpPeer, endpoint: &Arc<Endpoint>, config: &Upstream) -> Arc<AtomicBool> {
     let is_reused = Arc::new(AtomicBool::new(false));
@@ -293,22 +296,26 @@ impl AsyncRead for Guarded {
             return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
         }
         let Some(connection) = &mut this.connection else { return Poll::Ready(Ok(())) };
-        let before = buf.filled().len();
-        match ready!(connection.stream().poll_read(cx, buf)) {
+        let is_head = matches!(this.received, Received::Head(_));
+        let most = if is_head { buf.remaining() } else { READ_BYTES.min(buf.remaining()) };
+        let mut part = ReadBuf::new(buf.initialize_unfilled_to(most));
+        match ready!(connection.stream().poll_read(cx, &mut part)) {
             // TLS that was closed while it was idle: no answer has been cut.
             Err(error) if this.is_silent && error.kind() == io::ErrorKind::UnexpectedEof => {
                 return Poll::Ready(Ok(()));
             }
             read => read?,
         }
-        this.is_silent &= buf.filled().len() == before;
-        if let Err(good) = this.follow_answer(&buf.filled()[before..]) {
+        let mut good = part.filled().len();
+        this.is_silent &= good == 0;
+        if let Err(before_fault) = this.follow_answer(part.filled()) {
             this.is_faulty = true;
-            if good == 0 {
+            if before_fault == 0 {
                 return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
             }
-            buf.set_filled(before + good);
+            good = before_fault;
         }
+        buf.advance(good);
         this.give_back();
         Poll::Ready(Ok(()))
     }

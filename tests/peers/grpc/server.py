@@ -61,10 +61,15 @@ def echo_all(requests, _context):
     yield from requests
 
 
+def expand(requests, _context):
+    for request in requests:
+        yield request * 50
+
+
 UNARY = {"Echo": echo, "Fail": fail, "Subject": subject, "Wait": wait, "WasCancelled": was_cancelled}
 SERVER = {"Count": count, "CountAndWait": count_and_wait}
 CLIENT = {"Total": total, "Enough": enough}
-BIDI = {"EchoAll": echo_all}
+BIDI = {"EchoAll": echo_all, "Expand": expand}
 
 
 def handlers():
