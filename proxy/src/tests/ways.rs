@@ -38,8 +38,10 @@ async fn carried(manner: Manner, request: &str, way: &str) -> (Vec<(Vec<String>,
     let _closed_or_reset = read.expect("an end in time");
     let answer = String::from_utf8(bytes).expect("text");
     // Each start has a key and a pool of its own.
-    let hide =
-        |line: String| if line.starts_with("authorization:") { "authorization".to_owned() } else { line };
+    let hide = |line: String| {
+        let own = ["authorization:", "x-postern-issuer:"].into_iter().find(|name| line.starts_with(name));
+        own.map_or(line, str::to_owned)
+    };
     let seen = gateway.origin.seen().into_iter().map(|request| {
         let body = request.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default();
         (lines(&request).into_iter().map(hide).collect(), body)
