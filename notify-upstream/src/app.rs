@@ -19,11 +19,12 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use crate::accept::{self, Door};
 use crate::actor::{Actors, OwnAddresses};
-use crate::config::Config;
+use crate::config::{Config, OutletConfig, ProviderConfig};
 use crate::deliver::Courier;
 use crate::dispatch::{Board, Dispatcher, Ended, Finisher, LeaseTime, Means, Runner, Voice, Workers};
 use crate::housekeeping::{Housekeeper, Mover, Reloader};
 use crate::http::Service;
+use crate::mail_token::KEY_VARIABLE;
 use crate::metrics::Metrics;
 use crate::notification::Channel;
 use crate::outlet::{LONGEST_CALL, Outlets};
@@ -85,6 +86,7 @@ impl App {
         let unavailable = |error: crate::store::StoreError| Exit::unavailable(error.to_string());
         store.keep_house(clock.now(), keep_from(&config, clock.now())).await.map_err(unavailable)?;
         let cache = Cache::open(&config.cache).await?;
+        warn_without_mail_tokens(&config);
         let outlets =
             Outlets::build(std::mem::take(&mut config.outlets), config.queue.permits, &cache, &clock)?;
         let verifier = Verifier::new(
@@ -156,6 +158,7 @@ impl App {
             store: means.store.clone(),
             board: Arc::clone(&means.board),
             quota,
+            mail_tokens: parts.config.mail_tokens.clone(),
             webhooks: Arc::new(std::mem::take(&mut parts.config.webhooks)),
             suppression: Arc::clone(&parts.suppression),
             metrics: means.metrics.clone(),
@@ -334,6 +337,28 @@ fn load_templates(config: &Config) -> Result<(Arc<ArcSwap<Templates>>, Reloader)
 
 fn keep_from(config: &Config, now: Timestamp) -> Timestamp {
     Timestamp(now.0 - i64::try_from(config.queue.retention.as_millis()).unwrap_or(i64::MAX))
+}
+
+/// Mail that could offer a click or whose reports could be read does neither without a key.
+fn warn_without_mail_tokens(config: &Config) {
+    let needs = |outlet: &&OutletConfig| match &outlet.provider {
+        ProviderConfig::Smtp(smtp) => smtp.unsubscribe.is_some() || smtp.return_path.is_some(),
+        ProviderConfig::Twilio(_)
+        | ProviderConfig::Http(_)
+        | ProviderConfig::Fcm(_)
+        | ProviderConfig::WebPush(_)
+        | ProviderConfig::File(_)
+        | ProviderConfig::Null => false,
+    };
+    if config.mail_tokens.is_none()
+        && let Some(outlet) = config.outlets.iter().find(needs)
+    {
+        tracing::warn!(
+            provider = outlet.name,
+            variable = KEY_VARIABLE,
+            "variable not set: mail offers no one-click unsubscription, and delivery reports are not believed"
+        );
+    }
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ use url::Url;
 
 pub use outlet::{OutletConfig, ProviderConfig};
 
+use crate::mail_token::{KEY_VARIABLE, MailTokens};
 use crate::notification::Channel;
 use crate::template::Locale;
 use crate::webhook::Webhooks;
@@ -60,6 +61,9 @@ pub struct Config {
     pub service_quota: Option<u64>,
     /// What providers may report, and the URL under which they reach us.
     pub webhooks: Webhooks,
+    /// What clicks and delivery reports are proven with: `NOTIFY_TOKEN_KEY`, base64 of 32 bytes or more; a new key before the
+    /// old one, with a comma between, replaces it. Without it no mail offers a click, and no report is believed.
+    pub mail_tokens: Option<MailTokens>,
     /// The providers, in the order of the file.
     pub outlets: Vec<OutletConfig>,
 }
@@ -118,8 +122,9 @@ impl Config {
         let users_may_address_anyone = root.or("users_may_address_anyone", false, |field| field.boolean());
         let users_may_send_urgent = root.or("users_may_send_urgent", false, |field| field.boolean());
         let unverified_addresses = read_channels(root, "unverified_addresses", [false; 3]);
+        let mail_tokens = read_mail_tokens(root, env);
         let outlets = root.list("provider", |field| {
-            field.object(|object| OutletConfig::read(object, env, public_url.as_ref()))
+            field.object(|object| OutletConfig::read(object, env, public_url.as_ref(), mail_tokens.as_ref()))
         });
         outlet::refuse_doubles(root, &outlets);
         Some(Self {
@@ -139,8 +144,19 @@ impl Config {
             user_quota,
             service_quota,
             webhooks: webhooks?,
+            mail_tokens,
             outlets,
         })
+    }
+}
+
+fn read_mail_tokens(root: &Object<'_>, env: &Env) -> Option<MailTokens> {
+    match MailTokens::parse(env.secret(KEY_VARIABLE)?.expose()) {
+        Ok(tokens) => Some(tokens),
+        Err(reason) => {
+            root.fail("invalid_format", format!("{KEY_VARIABLE}: {reason}"));
+            None
+        }
     }
 }
 

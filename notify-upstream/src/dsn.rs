@@ -1,46 +1,106 @@
 //! Delivery status notifications: the mail that a mail server sends back when it cannot deliver, or is late
 //! (RFC 3464, in a `multipart/report` of RFC 6522; RFC 6533 for addresses beyond ASCII).
 //!
-//! Nobody signs them. Whoever writes one must know the notification's id, of which 62 bits are random and which stands in
-//! the mail alone; and an address is believed to be dead only if the notification went there, see
-//! [`Suppression::believe`](crate::suppression::Suppression::believe).
+//! Nobody signs them, and the notification's id is no secret. A report is believed only with the token that we put into the
+//! envelope, as its id (`ENVID`) or in the return path ([`mail_token`](crate::mail_token)), and of no other address than the
+//! one that the mail went to.
 
-use mail_parser::{DateTime, Message, MessageParser, MessagePart, MimeHeaders, PartType};
+use mail_parser::{DateTime, Message, MessageParser, MessagePart, MimeHeaders};
 use postern_common::clock::Timestamp;
 use sha2::{Digest, Sha256};
 
-use crate::address::hex;
+use crate::address::{AddressHash, hash, hex};
+use crate::mail_token::{Claim, MailTokens, Purpose};
 use crate::notification::NotificationId;
 use crate::provider::Codes;
 use crate::store::row::ReceiptKind;
-use crate::webhook::{Report, id_in_message_id, without_address};
+use crate::webhook::{Report, without_address};
 
 /// The name under which events tell of these reports.
 pub const PROVIDER: &str = "dsn";
 
-/// What a mail reports: one entry for each address that it speaks of; nothing if it is no delivery status notification.
-/// An entry whose notification cannot be told has no id.
+/// Most recipients of one report that are read: each of our mails goes to one, and an alias of it to a few.
+const MAX_RECIPIENTS: usize = 8;
+/// Most tokens of one mail that are checked.
+const MAX_CLAIMS: usize = 4;
+
+/// A delivery status notification that is not believed yet.
+#[derive(Clone, Debug)]
+pub struct DeliveryReport {
+    claims: Vec<Claim>,
+    recipients: Vec<Reported>,
+}
+
+/// What is said of one recipient.
+#[derive(Clone, Debug)]
+struct Reported {
+    report: Report,
+    /// The addresses that it names: the one that we gave, and the one that it was forwarded to.
+    addresses: Vec<AddressHash>,
+}
+
+/// Reads a mail; `None` if it is no delivery status notification, or has no token.
 #[must_use]
-pub fn read(mail: &[u8], codes: &Codes, now: Timestamp) -> Vec<Report> {
-    let Some(mail) = MessageParser::new().parse(mail) else { return Vec::new() };
+pub fn read(mail: &[u8], codes: &Codes, now: Timestamp) -> Option<DeliveryReport> {
+    let mail = MessageParser::new().parse(mail)?;
     let is_status =
         |part: &&MessagePart<'_>| is_type(part, "message", &["delivery-status", "global-delivery-status"]);
-    let Some(status) = mail.parts.iter().find(is_status).map(MessagePart::contents) else {
-        return Vec::new();
-    };
+    let status = mail.parts.iter().find(is_status).map(MessagePart::contents)?;
     let text = String::from_utf8_lossy(status).replace("\r\n", "\n");
     let mut groups = text.split("\n\n").filter(|group| !group.trim().is_empty());
-    let Some(about_mail) = groups.next().and_then(Fields::read) else { return Vec::new() };
-    let id = about_mail
-        .get("Original-Envelope-Id")
-        .and_then(|id| NotificationId::parse(&id))
-        .or_else(|| mail.parts.iter().find_map(id_of_returned));
-    let own = id.map(|id| id.to_string()).unwrap_or_default();
+    let about_mail = groups.next().and_then(Fields::read)?;
+    let envelope = about_mail.get("Original-Envelope-Id").and_then(|id| Claim::parse(&id));
+    let mut claims: Vec<Claim> = envelope.into_iter().chain(return_paths(&mail)).collect();
+    claims.truncate(MAX_CLAIMS);
+    let own = claims.first()?.id.to_string();
     let print = hex(&Sha256::new().chain_update(own).chain_update(status).finalize());
-    let about_recipients = groups.filter_map(Fields::read).enumerate();
-    about_recipients
-        .filter_map(|(number, fields)| report(&fields, id, format!("{print}-{number}"), codes, now))
-        .collect()
+    let about_recipients = groups.take(MAX_RECIPIENTS).filter_map(Fields::read).enumerate();
+    let recipients = about_recipients
+        .filter_map(|(number, fields)| report(&fields, format!("{print}-{number}"), codes, now))
+        .collect();
+    Some(DeliveryReport { claims, recipients })
+}
+
+/// The tokens of the addresses that the report was sent to. Which header has it depends on the mail server that takes it in;
+/// the token is its own proof.
+fn return_paths(mail: &Message<'_>) -> Vec<Claim> {
+    let names = ["To", "Delivered-To", "X-Original-To", "Envelope-To"];
+    let values = names.into_iter().filter_map(|name| mail.header_raw(name));
+    let words = values.flat_map(|value| value.split([',', ' ', '\t', '\r', '\n', '<', '>']));
+    words.filter_map(Claim::of_return_path).take(MAX_CLAIMS).collect()
+}
+
+// === impl DeliveryReport ===
+
+impl DeliveryReport {
+    /// The notifications that it may be about.
+    #[must_use]
+    pub fn ids(&self) -> Vec<NotificationId> {
+        self.claims.iter().map(|claim| claim.id).collect()
+    }
+
+    /// What is believed of it: everything, if one of its tokens is ours for an address that it names, or that `known` names
+    /// for the notification; else nothing.
+    pub fn believe(
+        self,
+        tokens: &MailTokens,
+        known: impl Fn(NotificationId) -> Vec<AddressHash>,
+    ) -> Vec<Report> {
+        let named: Vec<AddressHash> =
+            self.recipients.iter().flat_map(|recipient| recipient.addresses.iter().copied()).collect();
+        let proven = self.claims.iter().find_map(|claim| {
+            let mut addresses = named.iter().copied().chain(known(claim.id));
+            let is_ours = |hash: &AddressHash| tokens.verify(Purpose::DeliveryReport, *claim, hash);
+            Some((claim.id, addresses.find(is_ours)?))
+        });
+        let Some((id, address)) = proven else { return Vec::new() };
+        let believed = |Reported { report, .. }: Reported| Report {
+            id: Some(id),
+            dead_address: report.dead_address.filter(|dead| hash(dead) == address),
+            ..report
+        };
+        self.recipients.into_iter().map(believed).collect()
+    }
 }
 
 fn is_type(part: &MessagePart<'_>, kind: &str, subtypes: &[&str]) -> bool {
@@ -51,33 +111,8 @@ fn is_type(part: &MessagePart<'_>, kind: &str, subtypes: &[&str]) -> bool {
     })
 }
 
-/// Our id in the message that is returned, whole or its head alone, with the report.
-fn id_of_returned(part: &MessagePart<'_>) -> Option<NotificationId> {
-    match &part.body {
-        PartType::Message(returned) => returned.message_id().and_then(id_in_message_id),
-        PartType::Text(_) | PartType::Html(_) | PartType::Binary(_) | PartType::InlineBinary(_)
-            if is_type(part, "text", &["rfc822-headers"])
-                || is_type(part, "message", &["global-headers"]) =>
-        {
-            let head = MessageParser::new().parse(part.contents())?;
-            head.message_id().and_then(id_in_message_id)
-        }
-        PartType::Text(_)
-        | PartType::Html(_)
-        | PartType::Binary(_)
-        | PartType::InlineBinary(_)
-        | PartType::Multipart(_) => None,
-    }
-}
-
 /// What is said of one recipient (RFC 3464 section 2.3).
-fn report(
-    fields: &Fields<'_>,
-    id: Option<NotificationId>,
-    event_id: String,
-    codes: &Codes,
-    now: Timestamp,
-) -> Option<Report> {
+fn report(fields: &Fields<'_>, event_id: String, codes: &Codes, now: Timestamp) -> Option<Reported> {
     let status = fields.get("Status").unwrap_or_default();
     let for_good = status.starts_with('5');
     let kind = match fields.get("Action")?.to_ascii_lowercase().as_str() {
@@ -98,15 +133,17 @@ fn report(
     let said = said.filter(|said| !said.is_empty()).collect::<Vec<_>>().join(" ");
     let finally = fields.address("Final-Recipient");
     let at = fields.get("Last-Attempt-Date").and_then(|date| DateTime::parse_rfc822(&date));
-    Some(Report {
+    let addresses = [address.as_deref(), finally.as_deref()].into_iter().flatten().map(hash).collect();
+    let report = Report {
         event_id,
-        id,
+        id: None,
         kind,
         at: at.map_or(now, |at| Timestamp(at.to_timestamp().saturating_mul(1000)).min(now)),
         code: failed.then(|| judged.code.clone()),
         detail: Some(without_address(&without_address(&said, address.as_deref()), finally.as_deref())),
         dead_address: address.filter(|_| kind == ReceiptKind::Bounced && judged.suppress),
-    })
+    };
+    Some(Reported { report, addresses })
 }
 
 /// As a mail server would have said it to us: the reply code, where one is quoted, and the enhanced status code.

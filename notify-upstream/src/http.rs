@@ -19,6 +19,7 @@ use postern_common::{Clock, Code, Problem};
 
 use crate::accept::Door;
 use crate::dispatch::Board;
+use crate::mail_token::MailTokens;
 use crate::metrics::Metrics;
 use crate::quota::Quota;
 use crate::read::{Reader, Recent};
@@ -53,6 +54,8 @@ pub struct Service {
     pub quota: Quota,
     /// What providers report.
     pub webhooks: Arc<Webhooks>,
+    /// What a click is proven with.
+    pub mail_tokens: Option<MailTokens>,
     /// Addresses that providers report as dead.
     pub suppression: Arc<Suppression>,
     /// What is counted.

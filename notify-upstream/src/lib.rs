@@ -15,6 +15,7 @@ pub mod dispatch;
 pub mod dsn;
 pub mod housekeeping;
 pub mod http;
+pub mod mail_token;
 pub mod metrics;
 pub mod notification;
 pub mod outlet;

@@ -53,6 +53,7 @@ pub(crate) struct Development {
     sqlite: Sqlite,
     social_client: Client,
     social_sealing_key: Secret,
+    mail_token_key: Secret,
     gateway: String,
 }
 
@@ -90,6 +91,7 @@ impl Development {
             social: Arc::new(social),
             mailbox: Arc::new(Mailbox::open(&folder.subfolder("mail")?, clock.clone()).map_err(unusable)?),
             social_sealing_key: folder.secret("social-sealing.key", |bytes| STANDARD.encode(bytes))?,
+            mail_token_key: folder.secret("mail-token.key", |bytes| STANDARD.encode(bytes))?,
             social_client: client,
             gateway: format!("http://{}", addresses.proxy),
             identity_pool,
@@ -120,6 +122,7 @@ impl Development {
         variables.push(("SOCIAL_OAUTH2_CLIENT_ID", self.social_client.id.clone()));
         variables.push(("SOCIAL_OAUTH2_CLIENT_SECRET", secret(&self.social_client.secret)));
         variables.push(("SOCIAL_REFRESH_TOKEN_ENCRYPTION_KEY", secret(&self.social_sealing_key)));
+        variables.push(("NOTIFY_TOKEN_KEY", secret(&self.mail_token_key)));
         variables
     }
 

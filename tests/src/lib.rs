@@ -22,6 +22,7 @@ pub mod contract;
 pub mod edge;
 pub mod http_body;
 pub mod load;
+pub mod mail_token;
 pub mod mailbox;
 pub mod pools;
 pub mod ports;

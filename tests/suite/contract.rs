@@ -8,6 +8,7 @@ use std::time::Duration;
 use http::Method;
 use postern_tests::config_file::ConfigFile;
 use postern_tests::http_body::json;
+use postern_tests::mail_token::{UNSUBSCRIBE, mail_token};
 use postern_tests::pools::administrator;
 use postern_tests::split::Changes;
 use postern_tests::surface::{PASSWORD, resume, resume_form, sample, text, welcome};
@@ -231,7 +232,9 @@ async fn notifications(postern: &Postern, ada: &Person) {
     later["sendAt"] = json!(postern.clock().now().plus(Duration::from_secs(86_400)));
     let later = ada.client.post("/notifications").json(&later).send().await.expect(201).header("location");
     assert_eq!(ada.client.get(&later).send().await.expect(200).string("/status"), "SCHEDULED");
-    let click = format!("/webhooks/unsubscribe?id={}", created.string("/notificationId"));
+    let surface = postern.surface();
+    let (key, id) = (surface.env("NOTIFY_TOKEN_KEY"), created.string("/notificationId"));
+    let click = format!("/webhooks/unsubscribe?token={}", mail_token(key, UNSUBSCRIBE, &id, &ada.email));
     let form = "application/x-www-form-urlencoded";
     let click = ada.client.post(&click).body(form, "List-Unsubscribe=One-Click").send().await;
     let _ = click.expect(204);

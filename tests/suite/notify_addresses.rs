@@ -2,11 +2,13 @@
 //! program.
 
 use postern_common::database::testing::both;
+use postern_tests::mail_token::DELIVERY_REPORT;
 
 use crate::notify_stage::Stage;
 
 /// Mail that goes nowhere and is taken.
 const MAIL: &str = "[[provider]]\nname = 'mail'\nchannel = 'email'\nkind = 'null'";
+const NOTHING: &str = "no report of a notification: nothing is kept\n";
 const ADA: &str = "ada@example.com";
 const UNKNOWN: &str = include_str!("../../notify-upstream/src/dsn/samples/exchange-failed.eml");
 
@@ -17,8 +19,12 @@ async fn a_bounce_silences_its_address_until_an_operator_takes_it_off_the_list()
         let replica = stage.replica().await;
         let id = stage.post_mail(&replica, ADA).await;
         stage.settled(&replica, &id, "SENT").await;
+        let report = UNKNOWN.replace("{id}", &id);
+        let forged = stage.pipe(&["dsn"], &report.replace("{token}", &id)).await;
+        assert_eq!(forged.stdout, NOTHING, "{}", forged.stderr);
+        let report = report.replace("{token}", &stage.mail_token(DELIVERY_REPORT, &id, ADA));
         for said in ["1 kept, 0 known before\n", "0 kept, 1 known before\n"] {
-            let ended = stage.pipe(&["dsn"], &UNKNOWN.replace("{id}", &id)).await;
+            let ended = stage.pipe(&["dsn"], &report).await;
             assert_eq!((ended.status, ended.stdout.as_str()), (Some(0), said), "{}", ended.stderr);
         }
         stage.settled(&replica, &id, "FAILED").await;
@@ -52,7 +58,7 @@ async fn an_address_is_taken_off_the_list_of_those_who_unsubscribed() {
         let stage = Stage::over(&database.url, MAIL).await;
         let replica = stage.replica().await;
         let id = stage.post_mail(&replica, ADA).await;
-        stage.unsubscribe(&replica, &id).await;
+        stage.unsubscribe(&replica, &id, ADA).await;
         let listed = stage.tool(&["suppression", "list", "--channel", "email"]).await;
         let [_, "unsubscribed", "email", "unsubscribed", hash] =
             listed.stdout.split_whitespace().collect::<Vec<_>>()[..]
@@ -87,9 +93,10 @@ async fn a_mail_server_keeps_a_report_that_cannot_be_kept_here_and_no_other_mail
     for other in [vacation, "", &"no mail at all ".repeat(200_000)] {
         let ended = stage.pipe(&["dsn"], other).await;
         assert_eq!(ended.status, Some(0), "{}", ended.stderr);
-        assert_eq!(ended.stdout, "no report of a notification: nothing is kept\n");
+        assert_eq!(ended.stdout, NOTHING);
     }
-    let report = UNKNOWN.replace("{id}", "0190a5d0-0000-7000-8000-000000000001");
+    let id = "0190a5d0-0000-7000-8000-000000000001";
+    let report = UNKNOWN.replace("{token}", &stage.mail_token(DELIVERY_REPORT, id, ADA));
     let away = Stage::over("postgres://nobody@127.0.0.1:1/nowhere", MAIL).await;
     let ended = away.pipe(&["dsn"], &report).await;
     assert!(ended.status == Some(75) && ended.stderr.contains("is not available"), "{}", ended.stderr);

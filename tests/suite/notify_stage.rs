@@ -8,6 +8,7 @@ use axum::Router;
 use axum::extract::{Path, Request, State};
 use http::StatusCode;
 use postern_tests::config_file::conf;
+use postern_tests::mail_token::{UNSUBSCRIBE, mail_token};
 use postern_tests::program::{Ended, Program, Running};
 use postern_tests::{Pools, ports};
 use serde_json::{Value, json};
@@ -37,6 +38,7 @@ pub(crate) struct Stage {
     http: reqwest::Client,
 }
 
+const TOKEN_KEY: &str = "NOTIFY_TOKEN_KEY";
 /// How long nobody waits for an event that may not come.
 pub(crate) const SOON: Duration = Duration::from_millis(50);
 
@@ -140,6 +142,7 @@ impl Stage {
             "IDP_SERVICE_CLIENT_SECRET",
             "AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER",
             "CLOUD_REGION",
+            TOKEN_KEY,
         ];
         let program = names.into_iter().fold(program, |program, name| match env.get(name) {
             Some(value) => program.env(name, value),
@@ -229,9 +232,15 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
         heard.await.unwrap_or_else(|_| panic!("no mail to {to} ends with {reason:?}"));
     }
 
+    /// What a mail to this address carries.
+    pub(crate) fn mail_token(&self, purpose: &str, id: &str, address: &str) -> String {
+        mail_token(&self.pools.variables()[TOKEN_KEY], purpose, id, address)
+    }
+
     /// One click in a mail program.
-    pub(crate) async fn unsubscribe(&self, replica: &Replica, id: &str) {
-        let url = format!("{}/webhooks/unsubscribe?id={id}", replica.url);
+    pub(crate) async fn unsubscribe(&self, replica: &Replica, id: &str, address: &str) {
+        let token = self.mail_token(UNSUBSCRIBE, id, address);
+        let url = format!("{}/webhooks/unsubscribe?token={token}", replica.url);
         let form = "application/x-www-form-urlencoded";
         let request = self.http.post(url).header("content-type", form).body("List-Unsubscribe=One-Click");
         assert_eq!(request.send().await.expect("it answers").status(), StatusCode::NO_CONTENT);

@@ -130,7 +130,8 @@ async fn sign_in(surface: &Surface) {
     let _ =
         client.get("/auth/social/login?code_challenge=short").send().await.problem(400, "invalid_request");
     let _ = surface.social_sign_in(&sample("ada"), None).await.expect("ada is signed in");
-    let click = client.post("/webhooks/unsubscribe?id=none").body("text/plain", "List-Unsubscribe=One-Click");
+    let click =
+        client.post("/webhooks/unsubscribe?token=none").body("text/plain", "List-Unsubscribe=One-Click");
     let _ = click.send().await.problem(401, "invalid_webhook_signature");
     let webhook = client.post("/webhooks/twilio").body("application/json", "{}").send().await;
     let _ = webhook.problem(401, "invalid_webhook_signature");

@@ -2,6 +2,7 @@ use std::io::Read;
 
 use postern_common::Clock;
 use postern_common::exit::Exit;
+use postern_notify::mail_token::KEY_VARIABLE;
 use postern_notify::provider::Codes;
 use postern_notify::store::StoreError;
 use postern_notify::suppression::Suppression;
@@ -10,7 +11,7 @@ use postern_notify::{Config, dsn};
 use super::{open, say};
 
 /// Most bytes of a mail that are read: what a report says stands before the mail that it returns.
-const MOST: u64 = 1024 * 1024;
+const MOST: u64 = 128 * 1024;
 
 /// Reads one mail on standard input and keeps what it reports. A mail that reports nothing of ours is taken and left:
 /// nothing would be won by sending it back. Anything that fails is `EX_TEMPFAIL`, upon which a mail server keeps the mail
@@ -31,13 +32,22 @@ fn read_mail() -> std::io::Result<Vec<u8>> {
 async fn keep(config: Result<Config, Exit>, mail: Result<Vec<u8>, Exit>) -> Result<(), Exit> {
     let (config, mail, clock) = (config?, mail?, Clock::system());
     let now = clock.now();
-    let reports = dsn::read(&mail, &Codes::shipped(), now);
-    let receipts: Vec<_> = reports.iter().filter_map(|report| report.receipt(dsn::PROVIDER, now)).collect();
-    if receipts.is_empty() {
-        return say("no report of a notification: nothing is kept");
-    }
+    let Some(tokens) = &config.mail_tokens else {
+        return Err(Exit::usage(format!("{KEY_VARIABLE} is not set: no delivery report can be believed")));
+    };
+    let nothing = "no report of a notification: nothing is kept";
+    let Some(report) = dsn::read(&mail, &Codes::shipped(), now) else { return say(nothing) };
     let store = open(&config).await?;
     let away = |error: StoreError| Exit::unavailable(error.to_string());
+    let snapshots = store.read(&report.ids()).await.map_err(away)?;
+    let reports = report.believe(tokens, |id| {
+        let known = snapshots.iter().filter(|snapshot| snapshot.id == id);
+        known.flat_map(|snapshot| snapshot.addresses()).collect()
+    });
+    let receipts: Vec<_> = reports.iter().filter_map(|report| report.receipt(dsn::PROVIDER, now)).collect();
+    if receipts.is_empty() {
+        return say(nothing);
+    }
     let new = store.receive(&receipts).await.map_err(away)?;
     let suppression = Suppression::new(store, clock);
     suppression.believe(&reports).await.map_err(away)?;

@@ -11,8 +11,12 @@ use url::Url;
 
 use crate::address::EmailAddress;
 use crate::config::webhooks::callback;
+use crate::mail_token::{MailTokens, TOKEN_LENGTH};
 use crate::notification::Channel;
 use crate::provider::{FcmAccount, HttpConfig, Patience, SmtpConfig, TlsMode, TwilioConfig, VapidKey};
+
+/// RFC 5321 section 4.5.3.1.1.
+const MAX_LOCAL_PART: usize = 64;
 
 /// One `[[provider]]`.
 #[derive(Debug)]
@@ -54,7 +58,12 @@ pub enum ProviderConfig {
 // === impl OutletConfig ===
 
 impl OutletConfig {
-    pub(super) fn read(object: &Object<'_>, env: &Env, public_url: Option<&Url>) -> Option<Self> {
+    pub(super) fn read(
+        object: &Object<'_>,
+        env: &Env,
+        public_url: Option<&Url>,
+        tokens: Option<&MailTokens>,
+    ) -> Option<Self> {
         let name = object.required("name", name);
         let channel = object.required("channel", |field| field.one_of(Channel::WORDS));
         let weight = object.or("weight", 1, |field| field.integer(1..=1000));
@@ -70,7 +79,8 @@ impl OutletConfig {
         }
         let provider = match kind? {
             Kind::Smtp => {
-                read_smtp(object, env, concurrency, public_url).map(Box::new).map(ProviderConfig::Smtp)
+                let smtp = read_smtp(object, env, concurrency, (public_url, tokens));
+                smtp.map(Box::new).map(ProviderConfig::Smtp)
             }
             Kind::Twilio => api::read_twilio(object, env, public_url).map(ProviderConfig::Twilio),
             Kind::Http => api::read_http(object, env).map(ProviderConfig::Http),
@@ -137,7 +147,7 @@ fn read_smtp(
     object: &Object<'_>,
     env: &Env,
     connections: usize,
-    public_url: Option<&Url>,
+    (public_url, tokens): (Option<&Url>, Option<&MailTokens>),
 ) -> Option<SmtpConfig> {
     let host = object.required("host", |field| field.text(1..=253));
     let modes = [("starttls", TlsMode::StartTls), ("tls", TlsMode::Tls), ("none", TlsMode::None)];
@@ -155,7 +165,7 @@ fn read_smtp(
         std::fs::read(&path).ok().or_else(|| field.fail("unreadable", format!("cannot read {path}")))
     });
     let from = object.required("from", email);
-    let return_path = object.optional("return_path", email);
+    let return_path = object.optional("return_path", return_path);
     let from_name = object.or("from_name", String::new(), |field| field.text(0..=128));
     let hello = object.optional("hello", |field| field.text(1..=253));
     let credentials = object
@@ -169,7 +179,7 @@ fn read_smtp(
     let own = public_url.filter(|url| url.scheme() == "https").map(|url| callback(url, "unsubscribe"));
     let unsubscribe = match (page, own) {
         (Some(page), _) => Some(format!("{}/", page.as_str().trim_end_matches('/'))),
-        (None, own) => own.map(|own| format!("{own}?id=")),
+        (None, own) => own.map(|own| format!("{own}?token=")),
     };
     let credentials = match credentials {
         Some((user, password)) => Some((user, password?)),
@@ -183,12 +193,24 @@ fn read_smtp(
         ca_pem,
         credentials,
         hello: hello.unwrap_or_else(|| from.parts().1.to_owned()),
-        return_path: return_path.unwrap_or_else(|| from.clone()),
+        return_path,
+        tokens: tokens.cloned(),
         from: (from, from_name),
         connections,
         unsubscribe,
         patience: Patience::default(),
     })
+}
+
+/// An address whose local part has room for a `+` and a token.
+fn return_path(field: Field<'_>) -> Option<EmailAddress> {
+    let address = email(field)?;
+    let most = MAX_LOCAL_PART - 1 - TOKEN_LENGTH;
+    if address.parts().0.len() > most {
+        return field
+            .fail("too_long", format!("must have at most {most} bytes before the @: a token follows"));
+    }
+    Some(address)
 }
 
 fn email(field: Field<'_>) -> Option<EmailAddress> {

@@ -12,8 +12,23 @@ const DELAYED: &str = include_str!("samples/postfix-delayed.eml");
 const EXCHANGE: &str = include_str!("samples/exchange-failed.eml");
 const EXIM: &str = include_str!("samples/exim-expired.eml");
 
+fn tokens() -> MailTokens {
+    MailTokens::parse(&"A".repeat(44)).expect("a key")
+}
+
+/// What proves a mail about a notification to this address.
+fn token(id: &str, address: &str) -> String {
+    tokens().issue(Purpose::DeliveryReport, NotificationId::parse(id).expect("an id"), &hash(address))
+}
+
+/// What is believed of a report about a mail to Ada; nothing is known beside it.
 fn read_text(mail: &str) -> Vec<Report> {
-    read(mail.replace("{id}", ID).as_bytes(), &Codes::shipped(), NOW)
+    read_with(&mail.replace("{token}", &token(ID, "ada@example.com")), &[])
+}
+
+fn read_with(mail: &str, known: &[AddressHash]) -> Vec<Report> {
+    let report = read(mail.replace("{id}", ID).as_bytes(), &Codes::shipped(), NOW);
+    report.map(|report| report.believe(&tokens(), |_| known.to_vec())).unwrap_or_default()
 }
 
 #[track_caller]
@@ -53,14 +68,47 @@ fn what_mail_servers_write_is_understood() {
 }
 
 #[test]
-fn the_notification_is_told_by_the_envelope_id_or_by_the_mail_that_is_returned() {
-    let without_envelope = POSTFIX.replace("Original-Envelope-Id: {id}\n", "");
+fn report_is_believed_by_its_envelope_id_or_its_return_path() {
+    let without_envelope = POSTFIX.replace("Original-Envelope-Id: {token}\n", "");
     assert_eq!(only(&without_envelope).id, NotificationId::parse(ID));
-    let foreign = without_envelope.replace("Message-ID: <{id}@", "Message-ID: <someone-elses@");
-    assert_eq!(only(&foreign).id, None, "a mail of ours has our id");
-    // What the mail itself says it answers is no proof: a vacation notice says so, too.
-    let answered = EXCHANGE.replace("Message-ID: <{id}@example.org>", "Message-ID: <other@example.org>");
-    assert_eq!(only(&answered).id, None);
+    let without_return_path = POSTFIX.replace("bounces+{token}@", "bounces@");
+    assert_eq!(only(&without_return_path).id, NotificationId::parse(ID));
+    for header in ["Delivered-To", "X-Original-To", "Envelope-To"] {
+        let piped = EXCHANGE.replace("To: <bounces+{token}@example.org>", "To: <bounces@example.org>");
+        let piped = format!("{header}: <bounces+{{token}}@example.org>\n{piped}");
+        assert_eq!(only(&piped).id, NotificationId::parse(ID), "{header}");
+    }
+}
+
+#[test]
+fn forged_report_that_has_the_id_alone_is_not_believed() {
+    for mail in [POSTFIX, EXCHANGE, EXIM, DELAYED] {
+        let believed = |token: &str| read_with(&mail.replace("{token}", token), &[]);
+        assert!(believed(ID).is_empty(), "the creator of a notification has its id");
+        assert!(believed(&token(ID, "eve@example.com")).is_empty(), "it went to somebody else");
+        assert!(believed(&token("0190a5d0-0000-7000-8000-000000000002", "eve@example.com")).is_empty());
+        let id = NotificationId::parse(ID).expect("an id");
+        let click = tokens().issue(Purpose::Unsubscribe, id, &hash("ada@example.com"));
+        assert!(believed(&click).is_empty(), "a click proves no report");
+        assert_eq!(believed(&token(ID, "ada@example.com")).len(), 1);
+    }
+}
+
+#[test]
+fn report_of_a_forwarded_mail_says_nothing_of_the_address_beyond() {
+    // The mail went to Ada's alias, and the report names only the address that it was forwarded to.
+    let mail = POSTFIX.replace("{token}", &token(ID, "alias@example.com"));
+    assert!(read_with(&mail, &[]).is_empty(), "nothing says where it went");
+    let [report] = &read_with(&mail, &[hash("alias@example.com")])[..] else { panic!("one recipient") };
+    assert_eq!((report.kind, report.dead_address.as_deref()), (ReceiptKind::Bounced, None));
+}
+
+#[test]
+fn report_of_very_many_recipients_is_cut() {
+    let many = "Final-Recipient: rfc822; bob@example.com\nAction: failed\nStatus: 5.1.1\n\n".repeat(16_000);
+    let boundary = "--4dB0xj6Lq1z3m.1763599802/mail.example.org\nContent-Description: Undelivered";
+    let reports = read_text(&POSTFIX.replace(boundary, &format!("{many}{boundary}")));
+    assert_eq!(reports.len(), MAX_RECIPIENTS);
 }
 
 #[test]
@@ -70,8 +118,10 @@ fn a_report_that_is_read_twice_is_one_event_and_two_reports_are_two() {
         only(&POSTFIX.replace("Return-Path: <>", "Return-Path: <>\nX-Hop: 2")).event_id
     );
     assert_ne!(only(POSTFIX).event_id, only(DELAYED).event_id);
-    let twice =
-        |id: &str| read(EXCHANGE.replace("{id}", id).as_bytes(), &Codes::shipped(), NOW)[0].event_id.clone();
+    let twice = |id: &str| {
+        let mail = EXCHANGE.replace("{token}", &token(id, "ada@example.com"));
+        read_with(&mail, &[]).remove(0).event_id
+    };
     assert_ne!(twice(ID), twice("0190a5d0-0000-7000-8000-000000000002"), "its words name no notification");
 }
 

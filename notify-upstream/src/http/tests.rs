@@ -28,6 +28,11 @@ use crate::provider::script::Script;
 use crate::testing::{Rig, START, stores};
 use crate::webhook::{Mailgun, Standard, Webhooks};
 
+/// What the service proves clicks with.
+fn mail_tokens() -> MailTokens {
+    MailTokens::parse(&"A".repeat(44)).expect("a key")
+}
+
 /// A service that serves.
 struct Served {
     url: String,
@@ -92,6 +97,7 @@ async fn served_within(store: &Store, limits: Limits) -> (Served, Writer) {
         store: store.clone(),
         board: Arc::clone(&rig.board),
         quota: Quota::new(Cache::memory(clock.clone()), clock.clone(), None, None),
+        mail_tokens: Some(mail_tokens()),
         webhooks: Arc::new(webhooks()),
         suppression: rig.suppression,
         metrics: Metrics::new(),

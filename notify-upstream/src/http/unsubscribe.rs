@@ -9,10 +9,12 @@ use postern_common::{Code, Problem};
 use super::status::unavailable;
 use super::{Anonymous, Service};
 use crate::address::AddressHash;
-use crate::notification::{Channel, NotificationId};
+use crate::mail_token::{Claim, Purpose};
+use crate::notification::Channel;
 
 /// One click in a mail program (RFC 8058): the address that the notification went to gets no more mail of templates that
-/// offer the click. Who knows the id got the mail or asked for it: 62 of its bits are random. 204 once it is durable.
+/// offer the click. Only a mail of such a template carries the token, which is good for its address alone. 204 once it is
+/// durable.
 pub(super) async fn one_click(
     State(service): State<Arc<Service>>,
     RawQuery(query): RawQuery,
@@ -23,18 +25,20 @@ pub(super) async fn one_click(
         return Err(Problem::new(Code::InvalidRequest).detail("the body must be List-Unsubscribe=One-Click"));
     }
     let nobody = || Problem::new(Code::InvalidWebhookSignature);
-    let id = id_of(query.as_deref()).ok_or_else(nobody)?;
-    let known = service.store.read(&[id]).await.map_err(|error| unavailable(&error))?;
+    let claim = claim_of(query.as_deref()).ok_or_else(nobody)?;
+    let tokens = service.mail_tokens.as_ref().ok_or_else(nobody)?;
+    let known = service.store.read(&[claim.id]).await.map_err(|error| unavailable(&error))?;
     let mail = known.into_iter().find(|snapshot| snapshot.record.lane.channel == Channel::Email);
-    let addresses: Vec<AddressHash> = mail.ok_or_else(nobody)?.addresses().collect();
-    service.suppression.unsubscribe(&addresses).await.map_err(|error| unavailable(&error))?;
+    let is_proven = |address: &AddressHash| tokens.verify(Purpose::Unsubscribe, claim, address);
+    let address = mail.and_then(|mail| mail.addresses().find(is_proven)).ok_or_else(nobody)?;
+    service.suppression.unsubscribe(&[address]).await.map_err(|error| unavailable(&error))?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-fn id_of(query: Option<&str>) -> Option<NotificationId> {
-    let mut pairs = url::form_urlencoded::parse(query?.as_bytes()).filter(|(name, _)| name == "id");
+fn claim_of(query: Option<&str>) -> Option<Claim> {
+    let mut pairs = url::form_urlencoded::parse(query?.as_bytes()).filter(|(name, _)| name == "token");
     match (pairs.next(), pairs.next()) {
-        (Some((_, id)), None) => NotificationId::parse(&id),
+        (Some((_, token)), None) => Claim::parse(&token),
         _ => None,
     }
 }

@@ -19,7 +19,7 @@ use postern_common::Secret;
 
 use super::{Codes, FaultScope, Message, Refusal, Taken};
 use crate::address::{Address, EmailAddress};
-use crate::notification::NotificationId;
+use crate::mail_token::MailTokens;
 use crate::retry::Class;
 use crate::template::Content;
 
@@ -38,14 +38,16 @@ pub struct SmtpConfig {
     pub credentials: Option<(String, Secret)>,
     /// The sender: address and name.
     pub from: (EmailAddress, String),
-    /// The sender of the envelope: where mail servers send what they report (RFC 5321 section 4.4). Default: the sender's
-    /// address.
-    pub return_path: EmailAddress,
+    /// The sender of the envelope: where mail servers send what they report (RFC 5321 section 4.4). With tokens each message
+    /// has a return path of its own, `local+TOKEN@domain` (VERP). `None`: the sender's address, as it is.
+    pub return_path: Option<EmailAddress>,
+    /// What a report and a click are proven with. `None`: reports are not believed, and no mail offers a click.
+    pub tokens: Option<MailTokens>,
     /// What `EHLO` says. Default: the domain of the sender.
     pub hello: String,
     /// Connections that are kept at most.
     pub connections: usize,
-    /// Where one-click unsubscriptions go (RFC 8058): `https`, and the notification's id is put behind it.
+    /// Where one-click unsubscriptions go (RFC 8058): `https`, and a token is put behind it.
     pub unsubscribe: Option<String>,
     /// How long the server may take.
     pub patience: Patience,
@@ -152,7 +154,7 @@ impl Smtp {
         let bytes = mail.formatted();
         let Patience { prelude, dot, .. } = self.config.patience;
         let mut line = self.line(tokio::time::Instant::now() + prelude).await?;
-        match converse(&mut line, message.id, (&mail, &bytes), dot).await {
+        match converse(&mut line, message::envelope_id(&self.config, message), (&mail, &bytes), dot).await {
             Ok(response) => {
                 self.keep(line);
                 Ok(Taken { detail: Some(words_of(&response)) })
@@ -266,13 +268,13 @@ impl Smtp {
 
 async fn converse(
     line: &mut Line,
-    id: NotificationId,
+    envelope_id: String,
     (mail, bytes): (&lettre::Message, &[u8]),
     dot: Duration,
 ) -> Result<Response, Broken> {
     let envelope = mail.envelope();
     let sender = envelope.from().cloned();
-    let about_mail = if line.dsn { report_under(id) } else { Vec::new() };
+    let about_mail = if line.dsn { report_under(envelope_id) } else { Vec::new() };
     step(line.command(Mail::new(sender, about_mail)).await).map_err(|broken| match broken {
         Broken::Refused(error) => Broken::SenderRefused(error),
         Broken::Before(_) => Broken::Before(FaultScope::Provider),
@@ -291,13 +293,13 @@ async fn converse(
     }
 }
 
-/// A report names the notification and holds the head of the message alone (RFC 3461 sections 4.3 and 4.4).
-fn report_under(id: NotificationId) -> Vec<MailParameter> {
+/// A report names the envelope and holds the head of the message alone (RFC 3461 sections 4.3 and 4.4).
+fn report_under(envelope_id: String) -> Vec<MailParameter> {
     let other = |keyword: &str, value: String| MailParameter::Other {
         keyword: keyword.to_owned(),
         value: Some(value),
     };
-    vec![other("RET", "HDRS".to_owned()), other("ENVID", id.to_string())]
+    vec![other("RET", "HDRS".to_owned()), other("ENVID", envelope_id)]
 }
 
 /// A report comes when the message is late or lost, to the sender's address (RFC 3461 sections 4.1 and 4.2).

@@ -4,6 +4,9 @@ use aws_lc_rs::hmac;
 use reqwest::Response;
 
 use super::*;
+use crate::address::hash;
+use crate::mail_token::Purpose;
+use crate::notification::NotificationId;
 use crate::testing::welcome_with;
 
 /// What Mailgun signs, with its signature.
@@ -107,11 +110,19 @@ async fn one_click_ends_the_mail_that_offers_it_and_no_other() {
         served.templates.store(Arc::new(welcome_with("unsubscribe = true")));
         let id = served.send_to("ada@example.com").await;
         let click = "List-Unsubscribe=One-Click".to_owned();
-        let path = format!("unsubscribe?id={id}");
+        let token = |purpose, address: &str| {
+            let id = NotificationId::parse(&id).expect("an id");
+            format!("unsubscribe?token={}", mail_tokens().issue(purpose, id, &hash(address)))
+        };
+        let path = token(Purpose::Unsubscribe, "ada@example.com");
         for (path, body, status) in [
             (path.as_str(), String::new(), 400),
             ("unsubscribe", click.clone(), 401),
-            ("unsubscribe?id=0190a5d0-0000-7000-8000-000000000001", click.clone(), 401),
+            (&format!("unsubscribe?id={id}"), click.clone(), 401),
+            (&format!("unsubscribe?token={id}"), click.clone(), 401),
+            (&token(Purpose::DeliveryReport, "ada@example.com"), click.clone(), 401),
+            (&token(Purpose::Unsubscribe, "bob@example.com"), click.clone(), 401),
+            (&format!("{path}&token=x"), click.clone(), 401),
             (path.as_str(), click.clone(), 204),
             (path.as_str(), click, 204),
         ] {

@@ -8,6 +8,7 @@ use lettre::{Address, Message as Mail};
 use super::SmtpConfig;
 use crate::address::EmailAddress;
 use crate::deliver::message_id;
+use crate::mail_token::Purpose;
 use crate::provider::Message;
 
 /// A rendered e-mail.
@@ -32,13 +33,13 @@ pub(super) fn build(
     let mut builder = Mail::builder()
         .from(Mailbox::new(name, address(from)?))
         .to(Mailbox::new(None, address(to)?))
-        .envelope(envelope(&config.return_path, to)?)
+        .envelope(envelope(config, message, to)?)
         .subject(words.subject)
         .message_id(Some(message_id(message.id, domain)))
         .date(date)
         .raw_header(raw("Auto-Submitted", "auto-generated".to_owned())?);
-    if let (true, Some(prefix)) = (message.unsubscribe, &config.unsubscribe) {
-        let url = format!("{prefix}{}", message.id);
+    if let (true, Some(prefix), Some(tokens)) = (message.unsubscribe, &config.unsubscribe, &config.tokens) {
+        let url = format!("{prefix}{}", tokens.issue(Purpose::Unsubscribe, message.id, &message.to.hash()));
         builder = builder
             .raw_header(raw("List-Unsubscribe", format!("<{url}>"))?)
             .raw_header(raw("List-Unsubscribe-Post", "List-Unsubscribe=One-Click".to_owned())?);
@@ -51,8 +52,26 @@ pub(super) fn build(
     mail.map_err(|error| error.to_string())
 }
 
-fn envelope(from: &EmailAddress, to: &EmailAddress) -> Result<Envelope, String> {
-    Envelope::new(Some(address(from)?), vec![address(to)?]).map_err(|error| error.to_string())
+/// Under what a mail server reports: the token that proves it, else the id.
+pub(super) fn envelope_id(config: &SmtpConfig, message: &Message<'_>) -> String {
+    report_token(config, message).unwrap_or_else(|| message.id.to_string())
+}
+
+fn report_token(config: &SmtpConfig, message: &Message<'_>) -> Option<String> {
+    let tokens = config.tokens.as_ref()?;
+    Some(tokens.issue(Purpose::DeliveryReport, message.id, &message.to.hash()))
+}
+
+fn envelope(config: &SmtpConfig, message: &Message<'_>, to: &EmailAddress) -> Result<Envelope, String> {
+    let from = match (&config.return_path, report_token(config, message)) {
+        (Some(path), Some(token)) => {
+            let (local, domain) = path.parts();
+            Address::new(format!("{local}+{token}"), domain).map_err(|error| error.to_string())?
+        }
+        (Some(path), None) => address(path)?,
+        (None, _) => address(&config.from.0)?,
+    };
+    Envelope::new(Some(from), vec![address(to)?]).map_err(|error| error.to_string())
 }
 
 fn address(address: &EmailAddress) -> Result<Address, String> {

@@ -10,11 +10,13 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Mutex;
 
 use super::*;
+use crate::address::hash;
+use crate::mail_token::Purpose;
+use crate::notification::NotificationId;
 use crate::outlet::LONGEST_CALL;
 use crate::provider::call::CALL;
 use crate::provider::injection::naughty;
 use crate::retry::Class;
-use crate::sequence::Sequence;
 
 /// What the server says to a verb that comes up; everything else gets a yes.
 #[derive(Clone, Copy, Debug)]
@@ -106,13 +108,27 @@ fn smtp(port: u16) -> Smtp {
         ca_pem: None,
         credentials: None,
         from,
-        return_path: EmailAddress::parse("postern@example.org").expect("address"),
+        return_path: None,
+        tokens: Some(tokens()),
         hello: "example.org".to_owned(),
         connections: 4,
         unsubscribe: Some("https://x.example/unsubscribe/".to_owned()),
         patience: Patience::default(),
     };
     Smtp::new(config, Codes::shipped()).expect("no certificates")
+}
+
+fn tokens() -> MailTokens {
+    MailTokens::parse(&"A".repeat(44)).expect("a key")
+}
+
+fn id() -> NotificationId {
+    NotificationId::parse("0190a5d0-0000-7000-8000-000000000001").expect("an id")
+}
+
+/// What proves a mail to Ada.
+fn token(purpose: Purpose) -> String {
+    tokens().issue(purpose, id(), &hash("ada@example.com"))
 }
 
 fn content(text: &str) -> Content {
@@ -126,7 +142,7 @@ fn content(text: &str) -> Content {
 async fn send(smtp: &Smtp, content: &Content) -> Result<Taken, Refusal> {
     let to = Address::Email(EmailAddress::parse("ada@example.com").expect("address"));
     let message = Message {
-        id: Sequence::id(1 << 40),
+        id: id(),
         to: &to,
         content,
         created_at: Timestamp(1_763_600_000_000),
@@ -148,17 +164,12 @@ async fn a_message_arrives_with_its_headers_and_the_connection_is_kept() {
     let caught = server.caught.lock().await.clone();
     assert_eq!((caught.len(), server.connections.load(std::sync::atomic::Ordering::SeqCst)), (3, 1));
     assert_eq!(caught[0].envelope, ["MAIL FROM:<postern@example.org>", "RCPT TO:<ada@example.com>"]);
-    let id = format!(
-        "Message-ID: <{}@example.org>",
-        Sequence::id(1 << 40).to_string().split('-').next().expect("part")
-    );
+    let id = format!("Message-ID: <{}@example.org>", id().to_string().split('-').next().expect("part"));
     assert!(caught[0].data.contains(&id[..id.len() - 13]), "{}", caught[0].data);
-    for header in [
-        "Subject: Hello Ada\r\n",
-        "List-Unsubscribe: <https://x.example/",
-        "List-Unsubscribe-Post: ",
-        "Date: ",
-    ] {
+    let click = format!("https://x.example/unsubscribe/{}", token(Purpose::Unsubscribe));
+    let folded: String = caught[0].data.split_whitespace().collect();
+    assert!(folded.contains(&format!("List-Unsubscribe:<{click}>")), "{}", caught[0].data);
+    for header in ["Subject: Hello Ada\r\n", "List-Unsubscribe-Post: ", "Date: "] {
         assert!(caught[0].data.contains(header), "{header} in {}", caught[0].data);
     }
 }
@@ -166,16 +177,22 @@ async fn a_message_arrives_with_its_headers_and_the_connection_is_kept() {
 #[tokio::test]
 async fn a_server_that_reports_is_asked_to_report_under_our_id() {
     let server = server(Script::Dsn).await;
-    let return_path = EmailAddress::parse("bounces@example.org").expect("address");
+    let return_path = EmailAddress::parse("bounces@example.org");
     let config = SmtpConfig { return_path, ..smtp(server.port).config };
-    let smtp = Smtp::new(config, Codes::shipped()).expect("no certificates");
+    let smtp = Smtp::new(config.clone(), Codes::shipped()).expect("no certificates");
     send(&smtp, &content("Hello Ada")).await.expect("taken");
+    let without_key = SmtpConfig { tokens: None, ..config };
+    let without_key = Smtp::new(without_key, Codes::shipped()).expect("no certificates");
+    send(&without_key, &content("Hello Ada")).await.expect("taken");
     let caught = server.caught.lock().await.clone();
     let [mail, rcpt] = &caught[0].envelope[..] else { panic!("{:?}", caught[0].envelope) };
-    let id =
-        mail.strip_prefix("MAIL FROM:<bounces@example.org> RET=HDRS ENVID=").expect("a report is asked for");
+    let (id, token) = (id(), token(Purpose::DeliveryReport));
+    assert_eq!(*mail, format!("MAIL FROM:<bounces+{token}@example.org> RET=HDRS ENVID={token}"));
     assert!(caught[0].data.contains("From: Postern <postern@example.org>"), "{}", caught[0].data);
     assert!(caught[0].data.contains(&format!("Message-ID: <{id}@example.org>")), "{}", caught[0].data);
+    assert!(!caught[0].data.contains(&token), "the envelope alone has it");
+    assert_eq!(caught[1].envelope[0], format!("MAIL FROM:<bounces@example.org> RET=HDRS ENVID={id}"));
+    assert!(!caught[1].data.contains("List-Unsubscribe"), "{}", caught[1].data);
     assert_eq!(rcpt, "RCPT TO:<ada@example.com> NOTIFY=FAILURE,DELAY ORCPT=rfc822;ada@example.com");
 }
 
