@@ -18,10 +18,18 @@ pub struct Recent {
 
 #[derive(Debug, Default)]
 struct Shelf {
-    /// Snapshots, and when each was read.
-    known: HashMap<NotificationId, (Arc<Snapshot>, Timestamp)>,
+    known: HashMap<NotificationId, Kept>,
+    /// Of all snapshots.
+    bytes: usize,
     /// What is being read just now.
     reading: HashMap<NotificationId, Reading>,
+}
+
+#[derive(Debug)]
+struct Kept {
+    snapshot: Arc<Snapshot>,
+    read_at: Timestamp,
+    bytes: usize,
 }
 
 #[derive(Debug, Default)]
@@ -34,8 +42,12 @@ struct Reading {
 /// How long a status may lag behind what another replica has written.
 const LIFE: Duration = Duration::from_secs(1);
 const SHELVES: usize = 16;
-/// Most snapshots of a shelf: some 30 MB in all.
-const MOST: usize = 2048;
+/// Most bytes of a shelf's snapshots: 32 MiB in all.
+const MAX_SHELF_BYTES: usize = 2 << 20;
+/// A larger snapshot is read anew each time.
+const MAX_SNAPSHOT_BYTES: usize = 64 << 10;
+/// What a map takes beside each snapshot.
+const ENTRY_BYTES: usize = 128;
 
 // === impl Recent ===
 
@@ -50,8 +62,8 @@ impl Recent {
     #[must_use]
     pub fn get(&self, id: NotificationId) -> Option<Arc<Snapshot>> {
         let shelf = self.shelf(id);
-        let (snapshot, at) = shelf.known.get(&id)?;
-        (self.clock.now().since(*at) < LIFE).then(|| Arc::clone(snapshot))
+        let kept = shelf.known.get(&id)?;
+        (self.clock.now().since(kept.read_at) < LIFE).then(|| Arc::clone(&kept.snapshot))
     }
 
     /// These are about to be read. [`Recent::end`] follows, whatever comes of it.
@@ -84,7 +96,7 @@ impl Recent {
     pub fn forget(&self, ids: impl IntoIterator<Item = NotificationId>) {
         for id in ids {
             let mut shelf = self.shelf(id);
-            shelf.known.remove(&id);
+            shelf.remove(id);
             if let Some(reading) = shelf.reading.get_mut(&id) {
                 reading.outdated = true;
             }
@@ -102,11 +114,25 @@ impl Recent {
 
 impl Shelf {
     fn keep(&mut self, snapshot: &Arc<Snapshot>, now: Timestamp) {
-        if self.known.len() >= MOST {
-            self.known.retain(|_, (_, at)| now.since(*at) < LIFE);
+        self.remove(snapshot.id);
+        let bytes = snapshot.bytes() + ENTRY_BYTES;
+        if bytes > MAX_SNAPSHOT_BYTES {
+            return;
         }
-        if self.known.len() < MOST {
-            self.known.insert(snapshot.id, (Arc::clone(snapshot), now));
+        if self.bytes + bytes > MAX_SHELF_BYTES {
+            self.known.retain(|_, kept| now.since(kept.read_at) < LIFE);
+            self.bytes = self.known.values().map(|kept| kept.bytes).sum();
+        }
+        if self.bytes + bytes <= MAX_SHELF_BYTES {
+            self.bytes += bytes;
+            let kept = Kept { snapshot: Arc::clone(snapshot), read_at: now, bytes };
+            self.known.insert(snapshot.id, kept);
+        }
+    }
+
+    fn remove(&mut self, id: NotificationId) {
+        if let Some(kept) = self.known.remove(&id) {
+            self.bytes -= kept.bytes;
         }
     }
 }
@@ -116,7 +142,8 @@ mod tests {
     use super::*;
     use crate::notification::{Channel, Lane, Priority};
     use crate::sequence::Sequence;
-    use crate::store::Record;
+    use crate::store::row::ReceiptKind;
+    use crate::store::{Record, Trail};
 
     fn snapshot(order: i64) -> Arc<Snapshot> {
         let record = Record {
@@ -171,13 +198,42 @@ mod tests {
         assert!(recent.shelf(one.id).reading.is_empty());
     }
 
+    /// One with this many reports of 300 characters.
+    fn large(order: i64, reports: usize) -> Arc<Snapshot> {
+        let said = "x".repeat(300);
+        let report = Trail::Receipt(ReceiptKind::Deferred, Timestamp(0), "dsn".to_owned(), None, Some(said));
+        let plain = Arc::unwrap_or_clone(snapshot(order));
+        Arc::new(Snapshot { trail: vec![report; reports], ..plain })
+    }
+
     #[test]
-    fn memory_is_bounded() {
+    fn memory_is_bounded_by_bytes() {
+        for reports in [0, 10, 100] {
+            let clock = Clock::manual(Timestamp(0));
+            let recent = Recent::new(clock.clone());
+            let many: Vec<_> =
+                (0..60_000 / (reports as i64 + 1)).map(|order| large(order, reports)).collect();
+            for _ in 0..3 {
+                read(&recent, &many.iter().collect::<Vec<_>>());
+                let kept = recent.shelves.iter().map(|shelf| {
+                    let shelf = shelf.lock().expect("no panic");
+                    let bytes: usize = shelf.known.values().map(|kept| kept.snapshot.bytes()).sum();
+                    assert!(
+                        bytes <= shelf.bytes && shelf.bytes <= MAX_SHELF_BYTES,
+                        "{bytes} {}",
+                        shelf.bytes
+                    );
+                    shelf.known.len()
+                });
+                assert!(kept.sum::<usize>() > 0);
+                clock.advance(LIFE);
+            }
+            recent.forget(many.iter().map(|snapshot| snapshot.id));
+            assert!(recent.shelves.iter().all(|shelf| shelf.lock().expect("no panic").bytes == 0));
+        }
         let recent = Recent::new(Clock::manual(Timestamp(0)));
-        let many: Vec<_> = (0..100_000).map(snapshot).collect();
-        read(&recent, &many.iter().collect::<Vec<_>>());
-        let kept: usize =
-            recent.shelves.iter().map(|shelf| shelf.lock().expect("no panic").known.len()).sum();
-        assert_eq!(kept, SHELVES * MOST);
+        let huge = large(1, 1000);
+        read(&recent, &[&huge]);
+        assert!(recent.get(huge.id).is_none(), "it takes the place of many");
     }
 }

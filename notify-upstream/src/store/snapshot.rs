@@ -44,6 +44,25 @@ pub struct WaitingRow {
 // === impl Snapshot ===
 
 impl Snapshot {
+    /// About how many bytes of memory it takes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let optional = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+        let Record { creator, addressee, template, locale, recipient, variables, .. } = &self.record;
+        let record = [creator, template, locale, recipient, variables].into_iter().map(String::len);
+        let trail = self.trail.iter().map(|trail| match trail {
+            Trail::Result(result) => {
+                optional(&result.provider) + optional(&result.code) + optional(&result.detail)
+            }
+            Trail::Receipt(_, _, provider, code, detail) => {
+                provider.len() + optional(code) + optional(detail)
+            }
+            Trail::Waiting(_) => 0,
+        });
+        let fixed = size_of::<Self>() + self.trail.capacity() * size_of::<Trail>();
+        fixed + record.sum::<usize>() + optional(addressee) + trail.sum::<usize>()
+    }
+
     /// The addresses that it is known to have gone to, hashed: the one that was asked for, and those that an `actorId`
     /// was resolved to when a provider was called.
     pub fn addresses(&self) -> impl Iterator<Item = AddressHash> {
