@@ -16,6 +16,7 @@ mod contract;
 mod deploy_start;
 mod document;
 mod endurance;
+mod examples;
 mod gateway_changes;
 mod gateway_commands;
 mod gateway_deploy;

@@ -162,7 +162,9 @@ impl Fault {
         }
         let problem = Problem::new(code);
         if code == Code::WeakPassword {
-            return problem.detail("choose a longer password with letters, digits and symbols");
+            return problem.detail(
+                "choose a longer password with upper-case and lower-case letters, digits and symbols",
+            );
         }
         if code == Code::RateLimited { problem.retry_after(2) } else { problem }
     }
