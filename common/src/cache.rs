@@ -51,7 +51,7 @@ struct Inner {
 
 #[derive(Debug)]
 enum Store {
-    Memory(Memory),
+    Memory(Box<Memory>),
     Redis(Box<Redis>),
 }
 
@@ -116,7 +116,7 @@ impl Cache {
     pub fn open_with(url: &str, options: &Options) -> Result<Self, Exit> {
         let address = address::parse(url).map_err(|reason| Exit::usage(format!("cache: {reason}")))?;
         let store = match address.target {
-            address::Target::Memory => Store::Memory(Memory::new(options)),
+            address::Target::Memory => Store::Memory(Box::new(Memory::new(options))),
             address::Target::Redis(server) => {
                 Store::Redis(Box::new(Redis::new(*server, address.deadline.unwrap_or(options.deadline))))
             }
@@ -127,7 +127,7 @@ impl Cache {
     /// A cache in this process, forgetting by `clock`.
     #[must_use]
     pub fn memory(clock: Clock) -> Self {
-        let store = Store::Memory(Memory::new(&Options { clock, ..Options::default() }));
+        let store = Store::Memory(Box::new(Memory::new(&Options { clock, ..Options::default() })));
         Self(Arc::new(Inner { store, prefix: "postern:".to_owned(), label: "memory:".to_owned() }))
     }
 
