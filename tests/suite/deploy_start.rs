@@ -160,7 +160,7 @@ async fn until_ready(running: &mut Running, admin: u16, everywhere: bool) {
     let client =
         Client::new(&format!("http://{}:{admin}", if everywhere { "127.0.0.2" } else { "127.0.0.1" }));
     let ready = async {
-        while !client.get("/readyz").try_send().await.is_some_and(|answer| answer.status == 200) {
+        while client.get("/readyz").try_send().await.is_none_or(|answer| answer.status != 200) {
             running.expect_alive();
             tokio::task::yield_now().await;
         }

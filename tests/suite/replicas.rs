@@ -137,7 +137,7 @@ async fn rolling_restart_of_auth_fails_no_request() {
     }
     clients.go_on(200).await;
     let outcome = clients.stop().await;
-    let failed = outcome.failed.lock().expect("not poisoned");
+    let failed = std::mem::take(&mut *outcome.failed.lock().expect("not poisoned"));
     let served = *outcome.served.borrow();
     note(&format!(
         "gateway: {} rolling restarts of two postern-auth: {served} served, {} failed",
@@ -146,7 +146,6 @@ async fn rolling_restart_of_auth_fails_no_request() {
     ));
     let told: Vec<&str> = failed.iter().map(|failure| failure.what.as_str()).collect();
     assert!(failed.is_empty(), "{} of {served}: {told:#?}", failed.len());
-    drop(failed);
     replicas.stop().await;
 }
 
@@ -177,23 +176,22 @@ async fn killing_notify_in_turn_fails_only_posts_in_flight() {
     }
     clients.go_on(200).await;
     let outcome = clients.stop().await;
-    let failed = outcome.failed.lock().expect("not poisoned");
+    let failed = std::mem::take(&mut *outcome.failed.lock().expect("not poisoned"));
     let served = *outcome.served.borrow();
     note(&format!(
         "gateway: {} kills of one of two postern-notify: {served} served, {} failed",
         kills.len(),
         failed.len()
     ));
-    for failure in &*failed {
+    for failure in &failed {
         let in_flight = kills.iter().any(|kill| failure.began <= kill.end && failure.ended >= kill.start);
         assert!(in_flight && failure.method == Method::POST, "{failure:?}");
     }
     assert!(failed.len() <= kills.len() * LANES, "{failed:#?}");
-    let created = outcome.created.lock().expect("not poisoned");
+    let created = std::mem::take(&mut *outcome.created.lock().expect("not poisoned"));
     let created: Vec<String> = created.iter().map(|answer| answer.header("location")).collect();
     for location in created.iter().rev().step_by(created.len().div_ceil(100)) {
         let _ = client.get(location).send().await.expect(200);
     }
-    drop(failed);
     replicas.stop().await;
 }
