@@ -82,7 +82,7 @@ async fn failed_exchange_is_logged_without_bytes_of_the_answer() {
     ] {
         for way in WAYS {
             let (log, _guard) = capture();
-            let gateway = Gateway::start(manner).await;
+            let gateway = Gateway::with(manner, "", "retries = 0").await;
             assert_eq!(gateway.get("/open", way).await.code(), "upstream_failed");
             let failed = log.text().to_ascii_lowercase();
             let mut failed = failed.lines().filter(|line| line.contains("upstream attempt failed"));
