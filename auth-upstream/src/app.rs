@@ -38,6 +38,7 @@ pub struct App {
     doctor: Doctor,
     proxies: Finding,
     health: Health,
+    admin_hosts: Vec<String>,
 }
 
 // === impl App ===
@@ -50,8 +51,9 @@ impl App {
     pub async fn build(config: Config, clock: Clock) -> Result<Self, Exit> {
         let doctor = Doctor::new(config.identity.clone(), config.flow, clock.clone());
         let proxies = proxies::examine(config.listen, &config.trusted_proxies);
+        let admin_hosts = config.admin_hosts.clone();
         let auth = Box::pin(assemble(config, clock)).await?;
-        Ok(Self { auth: Arc::new(auth), doctor, proxies, health: Health::new() })
+        Ok(Self { auth: Arc::new(auth), doctor, proxies, health: Health::new(), admin_hosts })
     }
 
     /// What an operator could have set wrong, in words.
@@ -75,14 +77,17 @@ impl App {
 
     /// Serves until the stop begins and every request in flight has ended.
     pub async fn run(self, listeners: Listeners, shutdown: Shutdown) {
-        let Self { auth, doctor, proxies, health } = self;
+        let Self { auth, doctor, proxies, health, admin_hosts } = self;
         warn_of(&[proxies]);
         let limits = Limits { body: MOST_BODY_BYTES, ..Limits::default() };
         let background = tokio::spawn(background(Arc::clone(&auth), health.clone(), shutdown.clone()));
         let examination = tokio::spawn(warn_of_faults(doctor, Arc::clone(&auth)));
         let admin = listeners.admin.map(|listener| {
             let router = admin::router(health, auth.metrics.registry.clone());
-            tokio::spawn(serve(listener, router, Limits::default(), shutdown.clone()))
+            let stop = shutdown.clone();
+            tokio::spawn(async move {
+                admin::serve(listener, router, Limits::default(), &admin_hosts, stop).await;
+            })
         });
         serve(listeners.public, http::router(Arc::clone(&auth)), limits, shutdown).await;
         // Each of them may be cut off anywhere: what they do is safe to repeat after a crash, so after a stop, too.

@@ -24,6 +24,9 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Where `/livez`, `/readyz` and `/metrics` are. Default `127.0.0.1:8510`.
     pub admin: SocketAddr,
+    /// `admin_hosts`: names by which operators may call it, besides loopback names and, where it does not listen on a
+    /// loopback address, IP addresses; default none. Any other `Host` is refused.
+    pub admin_hosts: Vec<String>,
     /// Log lines. Default JSON at `info`.
     pub log: Log,
     /// `postgres://…` or `sqlite://…`. Default `sqlite://var/auth.db`. `AUTH_DATABASE` wins over the file.
@@ -111,6 +114,7 @@ impl Config {
         Some(Self {
             listen,
             admin: root.or("admin", SocketAddr::from(([127, 0, 0, 1], 8510)), |field| field.socket_addr()),
+            admin_hosts: root.or("admin_hosts", Vec::new(), |field| field.array(|item| item.text(1..=253))),
             log,
             database,
             cache,

@@ -3,15 +3,19 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use ::http::StatusCode;
+use ::http::header::CONTENT_TYPE;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
-use http::StatusCode;
-use http::header::CONTENT_TYPE;
 use prometheus::{Encoder, Registry, TextEncoder};
 use serde_json::json;
+use tokio::net::TcpListener;
 use tokio::sync::watch;
+
+use crate::Shutdown;
+use crate::http::{self, AllowedHosts, Limits};
 
 /// Every part of a process with the reason why it is not ready, `None` where it is.
 pub type Parts = BTreeMap<&'static str, Option<String>>;
@@ -101,6 +105,12 @@ pub fn router(health: Health, metrics: Registry) -> Router {
         .route("/livez", get(|| async { "ok\n" }))
         .route("/readyz", get(readyz).with_state(health))
         .route("/metrics", get(expose).with_state(metrics))
+}
+
+/// Serves what operators ask on a listener of its own. Only requests for this machine or for one of `hosts` are answered.
+pub async fn serve(listener: TcpListener, router: Router, limits: Limits, hosts: &[String], stop: Shutdown) {
+    let hosts = AllowedHosts::of(listener.local_addr().ok(), hosts);
+    http::serve(listener, hosts.guard(router), limits, stop).await;
 }
 
 async fn readyz(State(health): State<Health>) -> Response {

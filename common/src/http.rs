@@ -7,6 +7,7 @@
 mod body;
 mod budget;
 mod forwarded;
+mod host;
 mod rim;
 mod server;
 
@@ -24,6 +25,7 @@ use http::{HeaderMap, HeaderName, StatusCode};
 pub use body::{Json, Raw};
 pub use budget::{BodyBudgets, BodyOwner, BudgetPermit};
 pub use forwarded::{Network, TrustedProxies};
+pub use host::AllowedHosts;
 pub use server::{bind, serve};
 
 use crate::problem::{Code, Problem};

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use postern_common::database::{Database, Options};
 use postern_common::exit::Exit;
-use postern_common::http::Limits;
+use postern_common::http::{AllowedHosts, Limits};
 use postern_common::{Clock, Shutdown, admin};
 #[cfg(test)]
 use prometheus::IntCounter;
@@ -105,10 +105,14 @@ impl App {
         database.set_ok();
         let admin = listeners.admin.map(|listener| {
             let router = admin::router(health, registry);
-            tokio::spawn(postern_common::http::serve(listener, router, limits, shutdown.clone()))
+            let stop = shutdown.clone();
+            tokio::spawn(async move { admin::serve(listener, router, limits, &[], stop).await })
         });
         let rounds = tokio::spawn(look_after(Arc::clone(&self.server), database, shutdown.clone()));
-        postern_common::http::serve(listeners.public, wire::router(wire), limits, shutdown).await;
+        let names: Vec<String> = self.server.issuer_base.host_str().map(str::to_owned).into_iter().collect();
+        let hosts = AllowedHosts::of(listeners.public.local_addr().ok(), &names);
+        let router = wire::router(wire, hosts);
+        postern_common::http::serve(listeners.public, router, limits, shutdown).await;
         for task in [Some(rounds), admin].into_iter().flatten() {
             // A task that panicked has told so already; there is nothing left to stop.
             let _ = task.await;

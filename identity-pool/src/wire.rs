@@ -13,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use http::{StatusCode, Uri};
-use postern_common::http::RequestId;
+use postern_common::http::{AllowedHosts, RequestId};
 use prometheus::IntCounterVec;
 use serde_json::{Value, json};
 
@@ -48,10 +48,11 @@ struct Received<'a> {
     body: &'a [u8],
 }
 
-/// The router, without the rim.
-pub(crate) fn router(wire: Wire) -> Router {
-    Router::new()
-        .route("/", post(call))
+/// The router, without the rim. Operations are for `hosts` alone; keys and discovery are public, and the gateway forwards
+/// them with the name that its client used.
+pub(crate) fn router(wire: Wire, hosts: AllowedHosts) -> Router {
+    hosts
+        .guard(Router::new().route("/", post(call)))
         .route("/.well-known/jwks.json", get(discovery::every_key))
         .route("/.well-known/openid-configuration", get(discovery::default_configuration))
         .route("/{pool}/.well-known/jwks.json", get(discovery::keys))

@@ -231,7 +231,10 @@ impl App {
         background.spawn(self.library.run());
         if let Some(listener) = listeners.admin {
             let router = admin::router(self.health, metrics.registry());
-            background.spawn(postern_common::http::serve(listener, router, Limits::default(), late.child()));
+            let (hosts, stop) = (self.config.admin_hosts.clone(), late.child());
+            background.spawn(async move {
+                admin::serve(listener, router, Limits::default(), &hosts, stop).await;
+            });
         }
         let router = crate::http::router(self.service);
         let limits = Limits { bodies: self.config.queue.bodies, ..Limits::default() };

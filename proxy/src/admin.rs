@@ -8,6 +8,7 @@ use axum::routing::get;
 use axum::{Json, Router};
 use postern_common::Shutdown;
 use postern_common::admin::Health;
+use postern_common::http::Limits;
 use serde_json::Value;
 use tokio::net::TcpListener;
 
@@ -23,8 +24,8 @@ pub(crate) fn router(state: &Arc<State>, health: Health) -> Router {
     postern_common::admin::router(health, state.metrics.registry.clone()).merge(own)
 }
 
-pub(crate) async fn serve(listener: TcpListener, router: Router, stop: Shutdown) {
-    postern_common::http::serve(listener, router, postern_common::http::Limits::default(), stop).await;
+pub(crate) async fn serve(listener: TcpListener, router: Router, hosts: Vec<String>, stop: Shutdown) {
+    postern_common::admin::serve(listener, router, Limits::default(), &hosts, stop).await;
 }
 
 async fn config_status(Shared(state): Shared<Arc<State>>) -> Json<Value> {

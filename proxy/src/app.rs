@@ -55,6 +55,7 @@ pub struct App {
     fixed: Fixed,
     source: Option<Source>,
     handover: Option<PathBuf>,
+    admin_hosts: Vec<String>,
     supervisor: Option<Supervisor>,
     exporter: Option<Exporter>,
 }
@@ -84,6 +85,7 @@ impl App {
         let (traces, exporter) = traces::open(config.traces.as_ref(), &metrics.spans_dropped);
         let access = AccessLog::open(&config.access_log, metrics.events_dropped.clone())?;
         let (fixed, handover) = (Fixed::of(&config), config.handover.clone());
+        let admin_hosts = config.admin_hosts.clone();
         let (keys, connections) = (config.limits.keys, config.limits.connections);
         let pingora = Arc::new(pingora_settings(&config));
         let live = Live::new(config, None, &metrics, &clock)?;
@@ -118,6 +120,7 @@ impl App {
             fixed,
             source: None,
             handover,
+            admin_hosts,
             supervisor: None,
             exporter,
         })
@@ -213,7 +216,7 @@ impl App {
         let answering = background.child();
         let admin = listeners.admin.map(|listener| {
             let router = admin::router(&self.state, self.health.clone());
-            tokio::spawn(admin::serve(listener, router, answering.clone()))
+            tokio::spawn(admin::serve(listener, router, self.admin_hosts.clone(), answering.clone()))
         });
         let acceptor = Acceptor {
             connections: Arc::clone(&self.connections),

@@ -36,6 +36,9 @@ pub struct Config {
     pub listen: Vec<Listen>,
     /// Where operators ask; `None` for nowhere.
     pub admin: Option<SocketAddr>,
+    /// `[admin] hosts`: names by which operators may call it, besides loopback names and, where it does not listen on a
+    /// loopback address, IP addresses; default none. Any other `Host` is refused.
+    pub admin_hosts: Vec<String>,
     /// Worker threads; `None` for one per core. Read at start only.
     pub workers: Option<usize>,
     /// Pools whose tokens are trusted.
@@ -105,7 +108,11 @@ impl Config {
         if root.optional("listen", none).unwrap_or(true) {
             root.fail("missing_field", "at least one [[listen]] is required");
         }
-        let admin = root.section("admin", |admin| admin.required("address", |field| field.socket_addr()));
+        let admin = root.section("admin", |admin| {
+            let hosts = admin.or("hosts", Vec::new(), texts);
+            Some((admin.required("address", |field| field.socket_addr())?, hosts))
+        });
+        let (admin, admin_hosts) = admin.map(|(address, hosts)| (Some(address), hosts)).unwrap_or_default();
         let workers = root.optional("workers", |field| field.integer(1..=256));
         let identity = IdentityConfig::read(root, env);
         let tokens = root.section("tokens", Tokens::read).unwrap_or_default();
@@ -124,6 +131,7 @@ impl Config {
         Some(Self {
             listen,
             admin,
+            admin_hosts,
             workers,
             identity: identity?,
             tokens,

@@ -105,7 +105,7 @@ struct Draft {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Fixed {
     listen: Vec<crate::config::Listen>,
-    admin: Option<std::net::SocketAddr>,
+    admin: (Option<std::net::SocketAddr>, Vec<String>),
     workers: Option<usize>,
     access_log: crate::config::AccessLog,
     traces: Option<crate::config::Traces>,
@@ -165,7 +165,7 @@ impl Fixed {
     pub(crate) fn of(config: &Config) -> Self {
         Self {
             listen: config.listen.clone(),
-            admin: config.admin,
+            admin: (config.admin, config.admin_hosts.clone()),
             workers: config.workers,
             access_log: config.access_log.clone(),
             traces: config.traces.clone(),

@@ -71,7 +71,9 @@ impl Layer {
             return Err(Exit::usage(describe(&source.name, &source.text, &refused)));
         }
         shift(&mut over, start);
-        merge(&mut self.root, over, &source);
+        if let (Value::Object(base), Value::Object(more)) = (&mut self.root.value, over.value) {
+            merge_entries(base, more, &source);
+        }
         self.sources.push(source);
         Ok(self)
     }
@@ -138,17 +140,19 @@ fn shift(node: &mut Node, by: usize) {
     }
 }
 
-fn merge(base: &mut Node, over: Node, source: &Source) {
-    let has_header = over.offset == source.start || source.has_header(&over);
-    match (&mut base.value, over.value) {
-        (Value::Object(entries), Value::Object(more)) if has_header => {
-            for (name, node) in more {
-                match entries.iter_mut().find(|(known, _)| *known == name) {
-                    Some((_, known)) => merge(known, node, source),
-                    None => entries.push((name, node)),
-                }
-            }
+fn merge_entries(entries: &mut Vec<(String, Node)>, more: Vec<(String, Node)>, source: &Source) {
+    for (name, node) in more {
+        match entries.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, known)) => merge(known, node, source),
+            None => entries.push((name, node)),
         }
+    }
+}
+
+fn merge(base: &mut Node, over: Node, source: &Source) {
+    let has_header = source.has_header(&over);
+    match (&mut base.value, over.value) {
+        (Value::Object(entries), Value::Object(more)) if has_header => merge_entries(entries, more, source),
         (Value::Array(items), Value::Array(more))
             if more.first().is_some_and(|item| is_table(item, source)) =>
         {

@@ -13,20 +13,18 @@ mod token;
 
 use std::sync::Arc;
 
+use axum::Router;
 use axum::extract::State;
 use axum::response::Response;
 use axum::routing::get;
-use axum::{Router, middleware};
 use http::StatusCode;
 use postern_common::database::Sqlite;
-use postern_common::http::json;
+use postern_common::http::{AllowedHosts, json};
 use postern_common::{Clock, Secret};
 use serde_json::json;
 
 use grants::Grants;
 pub(crate) use keys::SigningKey;
-
-use crate::page::local_host_only;
 
 /// The one client that may sign people in.
 #[derive(Clone, Debug)]
@@ -60,14 +58,14 @@ impl Provider {
 
 /// Every endpoint of the provider.
 pub(crate) fn router(provider: Arc<Provider>) -> Router {
-    Router::new()
+    let router = Router::new()
         .route("/.well-known/openid-configuration", get(discovery))
         .route("/jwks", get(jwks))
         .route("/authorize", get(authorize::ask).post(authorize::decide))
         .route("/token", axum::routing::post(token::exchange))
         .route("/userinfo", get(token::userinfo).post(token::userinfo))
-        .with_state(provider)
-        .layer(middleware::from_fn(local_host_only))
+        .with_state(provider);
+    AllowedHosts::loopback().guard(router)
 }
 
 async fn discovery(State(provider): State<Arc<Provider>>) -> Response {

@@ -261,7 +261,7 @@ async fn a_successor_that_waits_for_keys_ends_at_once_when_it_is_told_to() {
 fn probe(admin: SocketAddr) -> tokio::task::JoinHandle<()> {
     tokio::spawn(async move {
         loop {
-            let _ = raw::send(admin, b"GET /readyz HTTP/1.1\r\nHost: admin\r\nConnection: close\r\n\r\n")
+            let _ = raw::send(admin, b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
                 .await
                 .expect(200);
         }

@@ -155,9 +155,14 @@ impl Gateway {
     }
 
     pub(super) fn user(&self) -> String {
+        self.user_until(4_000_000_000)
+    }
+
+    /// A user whose token expires then, in seconds of Unix time.
+    pub(super) fn user_until(&self, exp: i64) -> String {
         let claims = json!({
             "iss": self.user_issuer(), "sub": "ada", "username": "ada", "token_use": "access",
-            "client_id": "web", "scope": "read write", "exp": 4_000_000_000_i64, "iat": 1_700_000_000,
+            "client_id": "web", "scope": "read write", "exp": exp, "iat": 1_700_000_000,
         });
         self.sign(&claims)
     }
@@ -201,12 +206,7 @@ impl Gateway {
 
     /// The configuration as its file says.
     pub(super) fn config(&self) -> Config {
-        let env = Env::from([
-            ("IDP_ACTOR_POOL_ID", "us-west-2_a"),
-            ("IDP_ACTOR_CLIENT_ID", "web"),
-            ("IDP_SERVICE_POOL_ID", "us-west-2_s"),
-            ("IDP_SERVICE_CLIENT_ID", "machines"),
-        ]);
+        let env = Env::default().assuming(&crate::ASSUMED_POOLS);
         let file = self.log.path().join("proxy.toml");
         postern_common::config::load(&file, |root| Config::read(root, &env)).expect("a good configuration")
     }
@@ -244,7 +244,7 @@ impl Gateway {
 /// A raw client.
 pub(super) struct Client {
     pub(super) stream: TcpStream,
-    buffer: Vec<u8>,
+    pub(super) buffer: Vec<u8>,
 }
 
 #[derive(Debug)]
@@ -352,7 +352,7 @@ impl Answer {
 pub(super) async fn fetch(address: SocketAddr, target: &str) -> Answer {
     let mut client =
         Client { stream: TcpStream::connect(address).await.expect("connects"), buffer: Vec::new() };
-    client.write(&format!("GET {target} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")).await;
+    client.write(&format!("GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")).await;
     client.answer().await.expect("an answer")
 }
 

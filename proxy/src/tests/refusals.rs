@@ -1,6 +1,8 @@
 use std::time::{Duration, Instant};
 
-use super::harness::Gateway;
+use tokio::net::TcpStream;
+
+use super::harness::{Client, Gateway};
 use super::origin::Manner;
 
 /// Requests that are refused before anything is forwarded, and after which the connection is closed.
@@ -168,5 +170,18 @@ async fn the_body_of_a_refused_request_is_waited_for_as_any_other() {
             client.write(body).await;
         }
         assert_eq!(gateway.finish().await.len(), requests.len(), "{limits}");
+    }
+}
+
+#[tokio::test]
+async fn admin_listener_refuses_foreign_hosts() {
+    let gateway = Gateway::start(Manner::Answer).await;
+    for (host, status) in
+        [("localhost", 200), ("127.0.0.1:8509", 200), ("evil.example", 400), ("10.0.0.5", 400)]
+    {
+        let stream = TcpStream::connect(gateway.admin).await.expect("connects");
+        let mut client = Client { stream, buffer: Vec::new() };
+        client.write(&format!("GET /config/status HTTP/1.1\r\nHost: {host}\r\n\r\n")).await;
+        assert_eq!(client.answer().await.expect("an answer").status, status, "{host}");
     }
 }

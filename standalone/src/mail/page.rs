@@ -3,19 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
 use axum::extract::{Path, RawQuery, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use axum::{Router, middleware};
 use http::StatusCode;
 use http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
-use postern_common::http::json;
+use postern_common::http::{AllowedHosts, json};
 use postern_common::problem::{Code, Problem};
 use serde::Serialize;
 
 use super::mime::Mail;
 use super::store::{MAX_LIST, Mailbox, Query, Summary};
-use crate::page::{escape, local_host_only, page};
+use crate::page::{escape, page};
 use crate::query;
 
 /// Longest wait for mail that a request may ask for, in seconds.
@@ -31,7 +31,7 @@ struct Message<'a> {
 
 /// The pages and the API. The page where a social sign-in ends names the gateway.
 pub(crate) fn router(mailbox: Arc<Mailbox>, gateway: &str) -> Router {
-    Router::new()
+    let router = Router::new()
         .route("/", get(list_page))
         .route("/view/{id}", get(message_page))
         .route("/messages", get(list).delete(clear))
@@ -40,8 +40,8 @@ pub(crate) fn router(mailbox: Arc<Mailbox>, gateway: &str) -> Router {
         .route("/messages/{id}/text", get(text))
         .route("/messages/{id}/html", get(html))
         .with_state(mailbox)
-        .merge(crate::landing::router(gateway))
-        .layer(middleware::from_fn(local_host_only))
+        .merge(crate::landing::router(gateway));
+    AllowedHosts::loopback().guard(router)
 }
 
 /// `GET /messages?to=&subject=&limit=&waitSeconds=`: newest first; waits for the first one if asked to.

@@ -179,3 +179,37 @@ async fn the_commands_of_the_greeting_work_when_pasted() {
     }
     running.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn foreign_hosts_are_refused_by_every_part_for_this_machine() {
+    let folder = tempfile::tempdir().expect("folder");
+    let running = start(options(&folder)).await.expect("started");
+    let client = reqwest::Client::new();
+    let status = async |method: &str, part: &str, path: &str, host: Option<&str>| {
+        let url = format!("{}{path}", running.variable(part).expect("a part"));
+        let request = client.request(method.parse().expect("a method"), url);
+        let request = host.into_iter().fold(request, |request, host| request.header("Host", host));
+        request.send().await.expect("answer").status().as_u16()
+    };
+    let evil = Some("evil.example:8500");
+    for (part, path) in [
+        ("POSTERN_PROXY_ADMIN_URL", "/metrics"),
+        ("POSTERN_AUTH_ADMIN_URL", "/metrics"),
+        ("POSTERN_NOTIFY_ADMIN_URL", "/metrics"),
+        ("POSTERN_MAIL_URL", "/messages"),
+        ("POSTERN_SOCIAL_URL", "/jwks"),
+    ] {
+        assert_eq!(status("GET", part, path, None).await, 200, "{part}");
+        assert_eq!(status("GET", part, path, evil).await, 400, "{part}");
+    }
+    let pool = "POSTERN_IDENTITY_POOL_URL";
+    assert_eq!(
+        status("GET", pool, "/.well-known/jwks.json", evil).await,
+        200,
+        "public, and forwarded by the gateway"
+    );
+    let refused = client.post(running.variable(pool).expect("a pool")).header("Host", "evil.example");
+    let refused: Value = refused.send().await.expect("answer").json().await.expect("JSON");
+    assert_eq!(refused["code"], "invalid_header", "{refused}");
+    running.stop().await;
+}

@@ -1,0 +1,123 @@
+//! Refuses requests whose `Host` is a name of somebody else: a page that rebinds its own name to the address of a
+//! listener would otherwise read what is there (DNS rebinding).
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use http::HeaderMap;
+use http::header::HOST;
+
+use crate::problem::{Code, Problem};
+
+/// The names by which a listener may be called.
+#[derive(Clone, Debug)]
+pub struct AllowedHosts {
+    names: Arc<[String]>,
+    /// Whether any IP address will do: those of a listener that other machines reach cannot be known, and a page cannot
+    /// rebind an address.
+    any_address: bool,
+}
+
+impl AllowedHosts {
+    /// Those of this machine only: `localhost` and the loopback addresses.
+    #[must_use]
+    pub fn loopback() -> Self {
+        Self { names: Arc::default(), any_address: false }
+    }
+
+    /// Those of this machine and `names`; any IP address as well where `address` is not a loopback address.
+    #[must_use]
+    pub fn of(address: Option<SocketAddr>, names: &[String]) -> Self {
+        let any_address = address.is_some_and(|address| !address.ip().is_loopback());
+        Self { names: names.iter().map(|name| name.to_ascii_lowercase()).collect(), any_address }
+    }
+
+    /// A router that answers 400 `invalid_header` to a request for any other host.
+    pub fn guard<S: Clone + Send + Sync + 'static>(self, router: Router<S>) -> Router<S> {
+        router.layer(middleware::from_fn_with_state(self, refuse_others))
+    }
+
+    /// Whether the one `Host` of a request is among them.
+    #[must_use]
+    pub fn allows(&self, headers: &HeaderMap) -> bool {
+        let mut all = headers.get_all(HOST).iter();
+        let (Some(host), None) = (all.next().and_then(|host| host.to_str().ok()), all.next()) else {
+            return false;
+        };
+        let name = match host.rsplit_once(':') {
+            Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+            Some(_) | None => host,
+        };
+        let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+        match bare.parse::<IpAddr>() {
+            Ok(address) => self.any_address || address.is_loopback() || self.has(name),
+            Err(_) => name.eq_ignore_ascii_case("localhost") || self.has(name),
+        }
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.names.iter().any(|known| known.eq_ignore_ascii_case(name))
+    }
+}
+
+async fn refuse_others(State(hosts): State<AllowedHosts>, request: Request, next: Next) -> Response {
+    if hosts.allows(request.headers()) {
+        return next.run(request).await;
+    }
+    let detail = "Host must be localhost, a loopback address or a name that the configuration allows";
+    Problem::new(Code::InvalidHeader).detail(detail).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+    use axum::routing::get;
+    use tower::ServiceExt as _;
+
+    use super::*;
+
+    async fn status(hosts: &AllowedHosts, host: &[&str]) -> u16 {
+        let router = hosts.clone().guard(Router::new().route("/", get(|| async { "in" })));
+        let request = Request::builder().uri("/");
+        let request = host.iter().fold(request, |request, host| request.header(HOST, *host));
+        let request = request.body(Body::empty()).expect("request");
+        router.oneshot(request).await.expect("answer").status().as_u16()
+    }
+
+    #[tokio::test]
+    async fn foreign_host_is_refused() {
+        let local = SocketAddr::from(([127, 0, 0, 1], 8509));
+        let open = SocketAddr::from(([0, 0, 0, 0], 8509));
+        let named = ["Gateway.internal".to_owned()];
+        for (hosts, host, expected) in [
+            (AllowedHosts::loopback(), "127.0.0.1:8508", 200),
+            (AllowedHosts::loopback(), "127.9.9.9", 200),
+            (AllowedHosts::loopback(), "LocalHost:1", 200),
+            (AllowedHosts::loopback(), "[::1]:1", 200),
+            (AllowedHosts::loopback(), "[::1]", 200),
+            (AllowedHosts::loopback(), "evil.example:8508", 400),
+            (AllowedHosts::loopback(), "localhost.evil.example", 400),
+            (AllowedHosts::loopback(), "127.0.0.1.evil.example", 400),
+            (AllowedHosts::loopback(), "evil.example:127.0.0.1", 400),
+            (AllowedHosts::loopback(), "", 400),
+            (AllowedHosts::of(Some(local), &named), "10.0.0.5:8509", 400),
+            (AllowedHosts::of(Some(local), &named), "gateway.INTERNAL:8509", 200),
+            (AllowedHosts::of(Some(local), &named), "gateway.internal.evil.example", 400),
+            (AllowedHosts::of(Some(open), &named), "10.0.0.5:8509", 200),
+            (AllowedHosts::of(Some(open), &named), "[fd00::5]:8509", 200),
+            (AllowedHosts::of(Some(open), &named), "evil.example:8509", 400),
+        ] {
+            assert_eq!(status(&hosts, &[host]).await, expected, "{host} {hosts:?}");
+        }
+        assert_eq!(status(&AllowedHosts::loopback(), &[]).await, 400, "no Host");
+        assert_eq!(
+            status(&AllowedHosts::loopback(), &["localhost", "evil.example"]).await,
+            400,
+            "two of them"
+        );
+    }
+}
