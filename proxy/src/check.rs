@@ -10,7 +10,7 @@ use postern_common::token::{Caller, Service, User};
 use crate::config::{AccessLogTo, Config, Route, RouteTest, TestToken, Upstream};
 use crate::live::{Found, Table};
 use crate::route::{Request, RouteIndex};
-use crate::{target, tls};
+use crate::{handover, target, tls};
 
 /// Settings of the pools that stand in for those that neither the file nor the environment has: the routes and the tests
 /// of a configuration can be checked without them.
@@ -45,6 +45,9 @@ pub fn check_files(root: &Object<'_>, config: &Config) {
         for (key, wrong) in upstream.tls.as_ref().map(tls::check_upstream).unwrap_or_default() {
             root.fail_at(&format!("upstream.{}.tls{key}", upstream.name), "unreadable_file", wrong);
         }
+    }
+    if let Some(wrong) = config.handover.as_deref().and_then(handover::check_folder) {
+        root.fail_at("handover.socket", "unsafe_folder", wrong);
     }
     if let AccessLogTo::File(path) = &config.access_log.to
         && let Some(wrong) = missing_folder(path)

@@ -6,11 +6,13 @@
 //! belongs to both, so no connection is lost in between. Whoever gets no answer leaves the sockets to the old one:
 //! there are never two that serve, nor none.
 
+use std::fs::{DirBuilder, Permissions};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use postern_common::Shutdown;
@@ -19,6 +21,7 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags,
 };
+use rustix::process::{Uid, geteuid};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::UnixListener;
 
@@ -72,16 +75,23 @@ pub struct Predecessor {
 }
 
 impl Heir {
-    /// Listens on `path`; what was left there by a process that is gone is removed.
+    /// Listens on `path`; what was left there by a process that is gone is replaced. Only the user of this process can
+    /// connect.
     pub(crate) fn wait_at(path: &Path, listeners: &Listeners) -> io::Result<Self> {
+        make_folder(path)?;
         let all = listeners.public.iter().chain(&listeners.admin);
         let sockets: Vec<OwnedFd> =
             all.map(|listener| listener.as_fd().try_clone_to_owned()).collect::<Result<_, _>>()?;
-        let own = PathBuf::from(format!("{}.{}", path.display(), std::process::id()));
-        let _not_there = std::fs::remove_file(&own);
+        // Made where nobody else looks, whatever the umask, and renamed into place, so that whoever connects meets a socket
+        // that listens and is closed to other users.
+        let private = folder(path).join(format!(".{}", std::process::id()));
+        let _not_there = std::fs::remove_dir_all(&private);
+        DirBuilder::new().mode(0o700).create(&private)?;
+        let own = private.join("s");
         let listener = UnixListener::bind(&own)?;
-        // Renamed into place, so that whoever connects meets a socket that listens.
+        std::fs::set_permissions(&own, Permissions::from_mode(0o600))?;
         std::fs::rename(&own, path)?;
+        std::fs::remove_dir(&private)?;
         Ok(Self { listener, sockets })
     }
 
@@ -109,6 +119,7 @@ impl Heir {
     }
 
     async fn hand_to(&self, mut stream: tokio::net::UnixStream) -> io::Result<()> {
+        check_peer(&stream)?;
         stream.writable().await?;
         stream.try_io(Interest::WRITABLE, || self.send(&stream))?;
         hear(&mut stream, READY, TIMEOUT).await?;
@@ -141,6 +152,7 @@ impl Inheritance {
 
     fn receive(path: &Path) -> io::Result<Self> {
         let old = UnixStream::connect(path)?;
+        check_peer(&old)?;
         old.set_read_timeout(Some(TIMEOUT))?;
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -186,9 +198,88 @@ impl Predecessor {
     }
 }
 
+/// The folder of the socket.
+fn folder(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Makes the folder of the socket if it is not there, and refuses one in which others can replace the socket.
+fn make_folder(path: &Path) -> io::Result<()> {
+    let folder = folder(path);
+    DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    check_folder(path).map_or(Ok(()), |wrong| Err(io::Error::other(wrong)))
+}
+
+/// What is wrong with the folder of the socket, if it is there.
+pub(crate) fn check_folder(path: &Path) -> Option<String> {
+    let folder = folder(path);
+    let metadata = match std::fs::metadata(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+        Err(error) => return Some(format!("{}: {error}", folder.display())),
+        Ok(metadata) => metadata,
+    };
+    let (own, owner, mode) = (geteuid(), Uid::from_raw(metadata.uid()), metadata.mode() & 0o777);
+    (!is_trusted(owner, own) || mode & 0o022 != 0).then(|| {
+        let (folder, own) = (folder.display(), own.as_raw());
+        format!("{folder}: must belong to user {own} and be writable by nobody else (0700, not {mode:04o})")
+    })
+}
+
+/// Refuses a process of another user, which might pass sockets of its own or take ours.
+fn check_peer(stream: &impl AsFd) -> io::Result<()> {
+    let peer = rustix::net::sockopt::socket_peercred(stream)?;
+    if is_trusted(peer.uid, geteuid()) {
+        return Ok(());
+    }
+    let detail = format!("process {} belongs to user {}", peer.pid.as_raw_nonzero(), peer.uid.as_raw());
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, detail))
+}
+
+/// The same user, or root, which can do all of it anyway.
+fn is_trusted(peer: Uid, own: Uid) -> bool {
+    peer == own || peer.is_root()
+}
+
 /// Waits for these words.
 async fn hear(stream: &mut tokio::net::UnixStream, words: &[u8], most: Duration) -> io::Result<()> {
     let mut heard = vec![0; words.len()];
     tokio::time::timeout(most, stream.read_exact(&mut heard)).await??;
     if heard == words { Ok(()) } else { Err(io::Error::other("an unknown answer")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        std::fs::metadata(path).expect("there").mode() & 0o777
+    }
+
+    #[tokio::test]
+    async fn socket_and_folder_are_closed_to_other_users() {
+        let parent = tempfile::tempdir().expect("a folder");
+        let path = parent.path().join("run").join("proxy.sock");
+        let listeners = Listeners { public: Vec::new(), admin: None };
+        let heir = Heir::wait_at(&path, &listeners).expect("listens");
+        assert_eq!((mode(&path), mode(folder(&path))), (0o600, 0o700));
+        assert_eq!(check_folder(&path), None);
+        let left = std::fs::read_dir(folder(&path)).expect("a folder").count();
+        assert_eq!(left, 1, "the socket alone");
+        drop(heir);
+        for open in [0o777, 0o775, 0o702] {
+            std::fs::set_permissions(folder(&path), Permissions::from_mode(open)).expect("ours");
+            let error = Heir::wait_at(&path, &listeners).expect_err("others can reach it");
+            assert!(error.to_string().contains("writable by nobody else"), "{error}");
+        }
+        assert_eq!(check_folder(&parent.path().join("none/proxy.sock")), None, "it will be made");
+    }
+
+    #[test]
+    fn peer_of_another_user_is_refused() {
+        let (one, other) = (Uid::from_raw(1000), Uid::from_raw(1001));
+        assert!(is_trusted(one, one) && is_trusted(Uid::ROOT, one));
+        assert!(!is_trusted(other, one) && !is_trusted(one, Uid::ROOT));
+        let (near, _far) = UnixStream::pair().expect("a pair");
+        check_peer(&near).expect("this process itself");
+    }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use postern_common::Shutdown;
 use prometheus::IntCounter;
+use reqwest::redirect::Policy;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use url::Url;
@@ -79,7 +80,9 @@ impl Traces {
 
 impl Exporter {
     pub(crate) async fn run(mut self, stop: Shutdown) {
-        let Ok(client) = reqwest::Client::builder().timeout(TIMEOUT).no_proxy().build() else { return };
+        // A redirect would take spans to a place that nobody configured.
+        let client = reqwest::Client::builder().timeout(TIMEOUT).no_proxy().redirect(Policy::none()).build();
+        let Ok(client) = client else { return };
         let mut batch = Vec::with_capacity(BATCH);
         loop {
             let stopping = tokio::select! {

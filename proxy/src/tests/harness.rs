@@ -204,13 +204,6 @@ impl Gateway {
         self.asking.get(url).send().await.expect("an answer").text().await.expect("text")
     }
 
-    /// The configuration as its file says.
-    pub(super) fn config(&self) -> Config {
-        let env = Env::default().assuming(&crate::ASSUMED_POOLS);
-        let file = self.log.path().join("proxy.toml");
-        postern_common::config::load(&file, |root| Config::read(root, &env)).expect("a good configuration")
-    }
-
     /// Changes the file of the configuration.
     pub(super) fn edit(&self, change: impl FnOnce(String) -> String) {
         let file = self.log.path().join("proxy.toml");

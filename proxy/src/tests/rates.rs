@@ -1,6 +1,6 @@
 use http::HeaderMap;
 use postern_common::cache::testing::RedisServer;
-use postern_common::config::Env;
+use postern_common::config::{Env, load};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use uuid::Uuid;
@@ -9,7 +9,7 @@ use super::front::{Front, get};
 use super::harness::{Answer, Gateway, WAYS, has_field};
 use super::origin::{Manner, Origin};
 use crate::config::TestToken;
-use crate::{Sender, explain};
+use crate::{ASSUMED_POOLS, Config, Sender, explain};
 
 async fn gateway(limits: &str, route: &str) -> Gateway {
     let origin = Origin::start(Manner::Answer).await;
@@ -163,7 +163,10 @@ async fn explain_names_the_path_that_is_forwarded() {
             assert_eq!(sent.split(' ').nth(1), Some(forwarded), "{path} {rewrite} {way}");
         }
         let nobody = Sender::MadeUp(TestToken::None);
-        let said = explain(&gateway.config(), "GET", target, &HeaderMap::new(), &nobody);
+        let env = Env::default().assuming(&ASSUMED_POOLS);
+        let file = gateway.log.path().join("proxy.toml");
+        let config = load(&file, |root| Config::read(root, &env)).expect("a good configuration");
+        let said = explain(&config, "GET", target, &HeaderMap::new(), &nobody);
         let named = forwarded.split('?').next().expect("a path");
         assert!(said.contains(&format!("forwarded  {named}\n")), "{said}");
     }

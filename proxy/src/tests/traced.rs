@@ -28,3 +28,19 @@ async fn a_sampled_request_becomes_a_span() {
     let forwarded = gateway.origin.only();
     assert!(forwarded.contains(span["spanId"].as_str().expect("an id")), "{forwarded}");
 }
+
+#[tokio::test]
+async fn spans_do_not_follow_a_redirect() {
+    let (origin, elsewhere) = (Origin::start(Manner::Answer).await, Origin::start(Manner::Answer).await);
+    let head = "HTTP/1.1 307 Temporary Redirect\r\nContent-Length: 0\r\nLocation:";
+    let redirect: &'static str = format!("{head} http://{}/\r\n\r\n", elsewhere.address).leak();
+    let collector = Origin::start(Manner::Text(redirect)).await;
+    let traces = format!("[traces]\nendpoint = \"http://{}/v1/traces\"\nsample = 1", collector.address);
+    let upstream = format!("addresses = [\"{}\"]\n{traces}", origin.address);
+    let gateway = Gateway::before(origin, &upstream, "", ROUTES).await;
+    assert_eq!(gateway.get("/open", "").await.status, 200);
+    gateway.shutdown.begin();
+    tokio::time::timeout(PATIENCE, gateway.running).await.expect("ends").expect("does not panic");
+    assert!(collector.only().starts_with("POST /v1/traces "));
+    assert!(elsewhere.seen().is_empty(), "{:?}", elsewhere.seen());
+}
