@@ -7,6 +7,7 @@
 mod board;
 mod finisher;
 mod gate;
+mod lane;
 mod permit;
 mod plan;
 mod precedence;
@@ -37,6 +38,7 @@ use crate::outlet::Standing;
 use crate::read::Recent;
 use crate::sequence::Sequence;
 use crate::store::{Claim, LaneMark, Store, StoreError, Survey};
+use lane::LaneState;
 use whole_look::WholeLook;
 
 /// Most rows of one claim. Each claim waits for the disk, and for the answer.
@@ -69,17 +71,6 @@ pub struct Dispatcher {
     kept: [Order; Lane::PER_CHANNEL],
     whole_look: WholeLook,
     recent: Arc<Recent>,
-}
-
-/// What is known about one lane.
-#[derive(Clone, Copy, Debug, Default)]
-struct LaneState {
-    /// Everything up to here has been claimed once, or was born leased.
-    cursor: Order,
-    /// Nothing that can be claimed stands below.
-    low: Order,
-    /// The oldest row that is known to wait.
-    head: Option<Order>,
 }
 
 /// What acceptance and dispatch work with.
@@ -169,16 +160,17 @@ impl Dispatcher {
         let found = self.store.survey(&self.marks(None), &self.workers.dead()).await?;
         self.surveys = self.surveys.wrapping_add(1);
         let (recent, settled) = (self.place_before(LATE_COMMIT), self.place_before(SETTLED));
+        let now = self.clock.now();
         for survey in found {
             let state = &mut self.lanes[survey.lane.index()];
-            state.step_back(survey.overlooked);
+            state.step_back(survey.overlooked, now);
             state.low = survey.lowest.unwrap_or(Order::MAX).min(recent).min(state.cursor);
-            state.head = survey.overlooked.or(survey.head);
-            if state.head.is_none() {
+            state.set_head(survey.overlooked.or(survey.head), now);
+            if state.head().is_none() {
                 // What was born leased is nobody's to claim, and is not stepped over for ever.
                 state.cursor = state.cursor.max(settled);
             }
-            let age = state.head.map(|head| self.clock.now().since(order_time(head)));
+            let age = state.head().map(|head| now.since(order_time(head)));
             self.metrics.oldest(survey.lane, age.unwrap_or_default());
             if age.is_some() {
                 self.desk.mark_waiting(survey.lane);
@@ -209,7 +201,7 @@ impl Dispatcher {
         for (lane, low) in marks {
             let low = low.min(self.place_before(LATE_COMMIT));
             let state = &mut self.lanes[lane.index()];
-            if state.cursor == 0 && state.head.is_none() {
+            if state.cursor == 0 && state.head().is_none() {
                 (state.low, state.cursor) = (low, low - 1);
             }
         }
@@ -235,9 +227,10 @@ impl Dispatcher {
 
     /// What a look from the beginning found is looked at from now on.
     fn note_found_below(&mut self, found: &[Survey]) {
+        let now = self.clock.now();
         for survey in found {
             let state = &mut self.lanes[survey.lane.index()];
-            state.step_back(survey.overlooked);
+            state.step_back(survey.overlooked, now);
             state.low = state.low.min(survey.lowest.unwrap_or(Order::MAX));
             if survey.overlooked.is_some() {
                 self.desk.mark_waiting(survey.lane);
@@ -297,7 +290,7 @@ impl Dispatcher {
         let sights = Lane::of(self.channel).map(|lane| Sight {
             lane,
             waiting: waiting[lane.index()],
-            age: self.lanes[lane.index()].head.map(|head| now.since(order_time(head))),
+            age: self.lanes[lane.index()].head().map(|head| now.since(order_time(head))),
         });
         self.desk.permits().take_for(&plan(&sights, self.gate.state()), most)
     }
@@ -333,15 +326,8 @@ impl Dispatcher {
         self.gate.note_claim(self.clock.now().since(began));
         let (count, wanted) = (rows.len(), permits.len());
         self.precedence.note(lane.priority, count);
-        let state = &mut self.lanes[lane.index()];
-        if let Some(last) = rows.last() {
-            // Others may share the last one's place, which the next claim then begins at.
-            state.cursor = if count < wanted { last.order } else { last.order - 1 };
-            state.head = Some(last.order);
-        }
-        if count < wanted {
-            state.head = None;
-        }
+        let last = rows.last().map(|row| row.order);
+        self.lanes[lane.index()].claimed(last, count < wanted, self.clock.now());
         self.recent.forget(rows.iter().map(|row| row.id));
         // Permits that found no row are free at once.
         let jobs = rows.into_iter().zip(permits);
@@ -351,8 +337,9 @@ impl Dispatcher {
 
     /// What came from the delayed rows may stand below the cursor.
     fn step_back_for_moved(&mut self) {
+        let now = self.clock.now();
         for (state, moved) in self.lanes.iter_mut().zip(self.desk.take_moved()) {
-            state.step_back(moved);
+            state.step_back(moved, now);
         }
     }
 
@@ -362,8 +349,7 @@ impl Dispatcher {
         let oldest = Lane::of(self.channel)
             .into_iter()
             .filter(|lane| lane.priority != Priority::Low && waiting[lane.index()])
-            .filter_map(|lane| self.lanes[lane.index()].head)
-            .map(|head| now.since(order_time(head)))
+            .filter_map(|lane| self.lanes[lane.index()].waited(now))
             .max();
         let trouble = self.runner.standing(self.channel);
         self.desk.set_next_probe(match trouble {
@@ -374,19 +360,6 @@ impl Dispatcher {
         let state = self.gate.look(oldest.unwrap_or_default(), trouble);
         self.desk.set_gate(state);
         self.metrics.gate(self.channel, state);
-    }
-}
-
-// === impl LaneState ===
-
-impl LaneState {
-    /// A row that can be claimed stands here, maybe below what was claimed already.
-    fn step_back(&mut self, found: Option<Order>) {
-        if let Some(order) = found {
-            self.cursor = self.cursor.min(order - 1);
-            self.low = self.low.min(order);
-            self.head = Some(self.head.map_or(order, |head| head.min(order)));
-        }
     }
 }
 

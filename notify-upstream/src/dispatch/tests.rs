@@ -112,6 +112,37 @@ async fn a_dead_workers_rows_are_rescued_and_its_late_result_is_refused() {
 }
 
 #[tokio::test]
+async fn rescued_rows_do_not_pause_low() {
+    for (store, _database) in stores().await {
+        let clock = clock();
+        let mut frozen = Rig::new(&store, &clock, 8).await;
+        let _gate = frozen.script.hold();
+        let mut second = Rig::new(&store, &clock, 8).await;
+        let ids = [frozen.accept(Priority::Normal).await, frozen.accept(Priority::Low).await];
+        for _ in 0..2 {
+            frozen.dispatcher.pass().await.expect("claims");
+        }
+        for _ in 0..9 {
+            clock.advance(Duration::from_secs(1));
+            second.workers.step().await.expect("renews");
+            assert_eq!(second.step().await, 0, "the other one may live");
+        }
+        clock.advance(Duration::from_secs(2));
+        second.workers.step().await.expect("renews");
+        second.step().await;
+        second.step().await;
+        assert_eq!(
+            second.board.desk(Channel::Email).gate(),
+            GateState::Open,
+            "ten seconds of age are no load"
+        );
+        for id in ids {
+            assert_eq!(second.view(id).await["status"], "SENT");
+        }
+    }
+}
+
+#[tokio::test]
 async fn failures_are_repeated_when_due_and_counted() {
     for (store, _database) in stores().await {
         let clock = clock();
