@@ -84,6 +84,12 @@ impl Maker {
         self.add(HistogramVec::new(options, &[label])?)
     }
 
+    /// Of what takes microseconds.
+    fn fine_seconds(&self, name: &str, help: &str) -> prometheus::Result<Histogram> {
+        let options = HistogramOpts::new(name, help).buckets(FINE_BUCKETS.to_vec());
+        self.add(Histogram::with_opts(options)?)
+    }
+
     fn add<F: Collector + Clone + 'static>(&self, family: F) -> prometheus::Result<F> {
         self.0.register(Box::new(family.clone()))?;
         Ok(family)
@@ -95,10 +101,6 @@ impl Metrics {
     /// If two families have one name, which is a mistake in this file.
     pub(crate) fn new() -> prometheus::Result<Self> {
         let make = Maker(Registry::new());
-        let overhead = HistogramOpts::new(
-            "postern_overhead_seconds",
-            "From the head to the choice of an upstream address",
-        );
         Ok(Self {
             requests: make.counters(
                 "postern_requests_total",
@@ -106,7 +108,10 @@ impl Metrics {
                 &["route", "class", "code"],
             )?,
             duration: make.seconds("postern_request_seconds", "Head to end of response", "route")?,
-            overhead: make.add(Histogram::with_opts(overhead.buckets(FINE_BUCKETS.to_vec()))?)?,
+            overhead: make.fine_seconds(
+                "postern_overhead_seconds",
+                "From the head to the choice of an upstream address",
+            )?,
             upstream: make.seconds(
                 "postern_upstream_seconds",
                 "Choice of address to response head",
