@@ -6,9 +6,10 @@ use serde_json::{Value, json};
 use super::{Contract, Operation};
 use crate::answer::Answer;
 
-/// What an answer may carry without the contract saying so: the transport's own, and what a trace needs.
+/// What an answer may carry without the contract saying so: the transport's own, what a trace needs, and what caches are told
+/// where CORS is switched on.
 const TRANSPORT: &[&str] =
-    &["content-type", "content-length", "transfer-encoding", "connection", "date", "x-request-id"];
+    &["content-type", "content-length", "transfer-encoding", "connection", "date", "vary", "x-request-id"];
 
 impl Contract {
     /// Whether the answer is as documented: the status, the headers, the media type and the body. A request
