@@ -168,7 +168,7 @@ impl Dispatcher {
             state.set_head(survey.overlooked.or(survey.head), now);
             if state.head().is_none() {
                 // What was born leased is nobody's to claim, and is not stepped over for ever.
-                state.cursor = state.cursor.max(settled);
+                state.advance(settled);
             }
             let age = state.head().map(|head| now.since(order_time(head)));
             self.metrics.oldest(survey.lane, age.unwrap_or_default());

@@ -233,7 +233,8 @@ async fn notifications(postern: &Postern, ada: &Person) {
     let later = ada.client.post("/notifications").json(&later).send().await.expect(201).header("location");
     assert_eq!(ada.client.get(&later).send().await.expect(200).string("/status"), "SCHEDULED");
     // Only once it is sent is it known where it went.
-    while ada.client.get(&created.header("location")).send().await.expect(200).string("/status") == "QUEUED" {}
+    while ada.client.get(&created.header("location")).send().await.expect(200).string("/status") == "QUEUED" {
+    }
     let surface = postern.surface();
     let (key, id) = (surface.env("NOTIFY_TOKEN_KEY"), created.string("/notificationId"));
     let click = format!("/webhooks/unsubscribe?token={}", mail_token(key, UNSUBSCRIBE, &id, &ada.email));

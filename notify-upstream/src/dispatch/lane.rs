@@ -15,12 +15,13 @@ pub(super) struct LaneState {
     pub(super) low: Order,
     /// The oldest row that is known to wait.
     head: Option<Order>,
-    /// All rows up to here have been claimed once: what waits here was delayed, given back or rescued from a dead worker.
+    /// All rows up to here have been claimed once, or were born leased: what waits here was delayed, given back or rescued
+    /// from a dead worker.
     reached: Order,
-    /// When nothing was known to wait.
-    empty_at: Option<Timestamp>,
-    /// Since when the head is one that came back.
-    returned_at: Option<Timestamp>,
+    /// When the head was first seen where none had been, or where only newer ones had been.
+    seen_at: Option<Timestamp>,
+    /// The head is one that came back.
+    is_returned: bool,
 }
 
 // === impl LaneState ===
@@ -32,12 +33,20 @@ impl LaneState {
 
     /// A look at the lane found this head.
     pub(super) fn set_head(&mut self, head: Option<Order>, now: Timestamp) {
-        self.head = head;
-        match head {
-            None => (self.empty_at, self.returned_at) = (Some(now), None),
-            Some(head) if head > self.reached => self.returned_at = None,
-            Some(_) => self.returned_at = self.returned_at.or(Some(now)),
-        }
+        let is_returned = head.is_some_and(|head| head <= self.reached);
+        self.seen_at = match head {
+            None => None,
+            Some(_) if self.head.is_none() || (is_returned && !self.is_returned) => Some(now),
+            Some(_) if !is_returned && self.is_returned => None,
+            Some(_) => self.seen_at,
+        };
+        (self.head, self.is_returned) = (head, is_returned);
+    }
+
+    /// Nothing up to here is there to be claimed.
+    pub(super) fn advance(&mut self, settled: Order) {
+        self.cursor = self.cursor.max(settled);
+        self.reached = self.reached.max(self.cursor);
     }
 
     /// A row that can be claimed stands here, maybe below what was claimed already.
@@ -59,11 +68,11 @@ impl LaneState {
         self.set_head(last.filter(|_| !is_end), now);
     }
 
-    /// How long the head has been there to be claimed, at most. One that came back was not while somebody else had it, or
-    /// until it was due: its age says nothing of the load.
+    /// How long the head has been there to be claimed. One that came back was not while somebody else had it, or until it
+    /// was due: its age says nothing of the load.
     pub(super) fn waited(&self, now: Timestamp) -> Option<Duration> {
-        let since = [Some(order_time(self.head?)), self.empty_at, self.returned_at];
-        since.into_iter().flatten().max().map(|since| now.since(since))
+        let accepted_at = order_time(self.head?);
+        Some(now.since(self.seen_at.map_or(accepted_at, |seen_at| seen_at.max(accepted_at))))
     }
 }
 
@@ -108,6 +117,8 @@ mod tests {
         let mut lane = LaneState::default();
         lane.set_head(None, at(109));
         lane.set_head(Some(order(99)), at(110));
-        assert_eq!(lane.waited(at(111)), Some(Duration::from_secs(2)));
+        assert_eq!(lane.waited(at(111)), Some(Duration::from_secs(1)));
+        lane.set_head(Some(order(110)), at(115));
+        assert_eq!(lane.waited(at(115)), Some(Duration::from_secs(5)));
     }
 }
