@@ -51,6 +51,8 @@ pub(crate) enum Fault {
     Upstream = 4,
     /// The request took too long, and the client is not what it waits for.
     Overdue = 5,
+    /// The token of a tunnel expired.
+    Expired = 6,
 }
 
 /// The directions in which nothing moves just now, and one timer for all of it.
@@ -201,6 +203,7 @@ impl Watch {
             3 => Some(Fault::Deadline),
             4 => Some(Fault::Upstream),
             5 => Some(Fault::Overdue),
+            6 => Some(Fault::Expired),
             _ => None,
         }
     }

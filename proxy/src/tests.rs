@@ -27,6 +27,7 @@ mod slowness;
 mod sockets;
 mod stop;
 mod traced;
+mod tunnel_expiry;
 mod upgrade;
 mod upstreams;
 mod ways;

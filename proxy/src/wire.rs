@@ -8,29 +8,33 @@
 
 mod backlog;
 mod end;
+mod expiry;
 mod frames;
 mod pingora_io;
 mod preface;
 mod read_head;
 mod transport;
+mod write;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
+use std::time::Instant;
 
 use bytes::{Buf, BytesMut};
 use pingora_core::protocols::{ALPN, SocketDigest, Ssl};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, ReadBuf};
 
 use crate::config::Limits;
 use crate::framing::Framing;
 use crate::listener::Permit;
-use crate::patience::{Fault, Patience, Watch};
+use crate::patience::{Alarm, Fault, Patience, Watch};
 use crate::response_buffers::HeldResponse;
 pub(crate) use backlog::Backlog;
+use expiry::TunnelExpiry;
 use frames::Frames;
 pub(crate) use preface::Opening;
 pub(crate) use read_head::{HeadEvent, YOUNG};
@@ -55,6 +59,10 @@ pub(crate) struct Wire {
     patience: Patience,
     watch: Watch,
     tunnel: AtomicBool,
+    /// When the token of a tunnel expires, if the tunnel ends with it.
+    expires_at: OnceLock<Instant>,
+    expiry: Option<Box<TunnelExpiry>>,
+    expiry_alarm: Alarm,
     /// Whether the stop has begun.
     stopping: bool,
     /// Whether a head was handed over that no hook has seen yet.
@@ -91,6 +99,9 @@ impl Wire {
             patience: Patience::default(),
             watch: Watch::new(),
             tunnel: AtomicBool::new(false),
+            expires_at: OnceLock::new(),
+            expiry: None,
+            expiry_alarm: Alarm::default(),
             stopping: false,
             unheard: AtomicBool::new(false),
             reset: AtomicBool::new(false),
@@ -156,6 +167,11 @@ impl Wire {
         self.tunnel.store(true, Ordering::Release);
     }
 
+    /// The tunnel is a WebSocket that ends at this moment.
+    pub(crate) fn expire_tunnel(&self, at: Instant) {
+        let _once = self.expires_at.set(at);
+    }
+
     /// The connection is HTTP/2's from now on: everything passes, but no frame may take its time. The backlog is
     /// true to the moment whenever HTTP/2 has nothing to do but wait: it has then written all that it may.
     pub(crate) fn carry_frames(&mut self) -> Backlog {
@@ -184,7 +200,9 @@ impl Wire {
         self.watch.fail(fault);
         let kind = match fault {
             Fault::Framing => io::ErrorKind::InvalidData,
-            Fault::Stalled | Fault::Deadline | Fault::Upstream | Fault::Overdue => io::ErrorKind::TimedOut,
+            Fault::Stalled | Fault::Deadline | Fault::Upstream | Fault::Overdue | Fault::Expired => {
+                io::ErrorKind::TimedOut
+            }
         };
         Poll::Ready(Err(kind.into()))
     }
@@ -271,64 +289,6 @@ impl Wire {
         let fault = ready!(self.patience.poll_upstream(&self.watch, &self.limits, cx));
         self.fail(fault)
     }
-
-    fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // Nothing to drain is no progress: a write that is stalled stays so.
-        if self.outbound.is_empty() {
-            return Poll::Ready(Ok(()));
-        }
-        while !self.outbound.is_empty() {
-            let Some(transport) = self.transport.as_mut() else {
-                return Poll::Ready(Err(io::ErrorKind::NotConnected.into()));
-            };
-            match Pin::new(transport).poll_write(cx, &self.outbound) {
-                Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-                Poll::Ready(Ok(written)) => {
-                    self.outbound.advance(written);
-                    self.patience.sent += written as u64;
-                }
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
-                Poll::Pending => return self.poll_slow_reader(cx),
-            }
-        }
-        self.held = None;
-        // While a slow reader took its time, the upstream was not waited for.
-        if self.patience.rest_from_reader() {
-            self.watch.note_progress();
-        }
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_slow_reader<T>(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
-        self.note_backlog(true);
-        self.patience.wait_for_reader();
-        // Those of HTTP/2 are the streams' own.
-        if let (None, None, Some(permit)) = (&self.frames, &self.held, &self.permit) {
-            self.held = Some(permit.hold_response(self.watch.buffer_units()));
-        }
-        let fault = ready!(self.patience.poll(&self.watch, &self.limits, cx));
-        self.fail(fault)
-    }
-
-    /// What was written last may have got no further than the encryption's own buffer: it is waited for as long as
-    /// anything else. Plain TCP has none, so that there a flush says nothing.
-    fn poll_last(&mut self, flushed: Poll<io::Result<()>>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if flushed.is_pending() {
-            return self.poll_slow_reader(cx);
-        }
-        if self.is_tls() {
-            self.held = None;
-            self.patience.rest_from_reader();
-            self.note_backlog(false);
-        }
-        flushed
-    }
-
-    fn note_backlog(&self, waits: bool) {
-        if let Some((_, backlog)) = self.frames.as_deref() {
-            backlog.note(waits);
-        }
-    }
 }
 
 impl AsyncRead for Wire {
@@ -346,44 +306,9 @@ impl AsyncRead for Wire {
             return Poll::Ready(Ok(()));
         }
         if this.tunnel.load(Ordering::Acquire) {
-            this.framing = Framing::Tunnel;
+            this.enter_tunnel();
+            return this.poll_expiring(cx, buf);
         }
         if this.framing == Framing::Done { this.poll_presence(cx) } else { this.poll_body(cx, buf) }
-    }
-}
-
-impl AsyncWrite for Wire {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
-        let this = &mut *self;
-        this.watch.note_progress();
-        if this.outbound.len() + data.len() <= GATHER {
-            this.outbound.extend_from_slice(data);
-            return Poll::Ready(Ok(data.len()));
-        }
-        ready!(this.poll_drain(cx))?;
-        match this.io()?.poll_write(cx, data) {
-            Poll::Ready(written) => {
-                let length = *written.as_ref().unwrap_or(&0);
-                this.patience.sent += length as u64;
-                if length == data.len() {
-                    this.held = None;
-                    this.patience.rest_from_reader();
-                }
-                Poll::Ready(written)
-            }
-            Poll::Pending => this.poll_slow_reader(cx),
-        }
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(self.poll_drain(cx))?;
-        let flushed = self.io()?.poll_flush(cx);
-        self.poll_last(flushed, cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(self.poll_drain(cx))?;
-        let closed = self.io()?.poll_shutdown(cx);
-        self.poll_last(closed, cx)
     }
 }

@@ -35,6 +35,9 @@ pub struct Route {
     pub rewrite: Option<Rewrite>,
     /// Whether a WebSocket upgrade is passed on; default false.
     pub websocket: bool,
+    /// Whether a WebSocket stays open when the token that opened it expires; default false: both sides are told 1008
+    /// (policy violation), and the connection ends.
+    pub outlives_token: bool,
     /// Whether its upstream may set cookies; default false, for no session is kept in one.
     pub cookies: bool,
     /// Fields that every response of the route carries.
@@ -124,6 +127,7 @@ impl Route {
                 limits: rates,
                 rewrite,
                 websocket: route.or("websocket", false, |field| field.boolean()),
+                outlives_token: route.or("outlives_token", false, |field| field.boolean()),
                 cookies: route.or("cookies", false, |field| field.boolean()),
                 response_headers: route.section("response_headers", read_fields).unwrap_or_default(),
                 cors: route.section("cors", Cors::read).map(Arc::new).or_else(|| cors.cloned()),

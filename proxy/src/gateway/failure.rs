@@ -144,6 +144,7 @@ fn code(client: &impl Client, error: &Error) -> Option<Code> {
         Some(Fault::Framing) => return Some(Code::InvalidRequest),
         Some(Fault::Stalled | Fault::Deadline) => return Some(Code::RequestTimeout),
         Some(Fault::Overdue | Fault::Upstream) => return Some(Code::UpstreamTimeout),
+        Some(Fault::Expired) => return Some(Code::TokenExpired),
         None => {}
     }
     let kind = error.etype();

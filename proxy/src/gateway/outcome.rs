@@ -9,6 +9,7 @@ use pingora::http::ResponseHeader;
 use pingora_core::{Error, ErrorType, Result};
 use pingora_proxy::Session;
 use postern_common::Code;
+use postern_common::clock::Timestamp;
 use postern_common::http::CODE;
 use postern_common::token::Caller;
 use uuid::Uuid;
@@ -21,7 +22,7 @@ use crate::headers;
 use crate::injection::REQUEST_ID;
 use crate::live::NO_ROUTE;
 use crate::metrics::OK;
-use crate::patience::Watch;
+use crate::patience::{Fault, Watch};
 use crate::state::State;
 use crate::traces::Span;
 use crate::upstream::Body;
@@ -76,8 +77,21 @@ pub(super) fn note_response(client: &impl Client, response: &ResponseHeader, ctx
     if status == StatusCode::SWITCHING_PROTOCOLS
         && let Some(wire) = client.wire()
     {
+        if let Some(at) = tunnel_expiry(response, ctx) {
+            wire.expire_tunnel(at);
+        }
         wire.open_tunnel();
     }
+}
+
+/// When a WebSocket ends because its token expires, unless the route lets it outlive the token. Another protocol has no
+/// message for that.
+fn tunnel_expiry(response: &ResponseHeader, ctx: &Context) -> Option<Instant> {
+    let caller = ctx.caller.as_ref().filter(|_| !ctx.route().is_some_and(|route| route.outlives_token))?;
+    let protocol = response.headers.get(UPGRADE).and_then(|protocol| protocol.to_str().ok())?;
+    let now = ctx.began_at.plus(ctx.started.elapsed());
+    let left = Timestamp::from_unix_seconds(caller.expires_at()).since(now);
+    protocol.eq_ignore_ascii_case("websocket").then(|| Instant::now().checked_add(left)).flatten()
 }
 
 fn is_refusal(status: StatusCode) -> bool {
@@ -175,9 +189,11 @@ pub(super) fn tell(state: &State, client: &impl Client, error: Option<&Error>, c
     let written = client.written().map(|status| status.as_u16());
     let abandoned = ctx.is_abandoned
         || (error.is_some() && ctx.refused.is_none() && !client.watch().is_some_and(Watch::is_answered));
+    let is_expired = client.watch().and_then(Watch::fault) == Some(Fault::Expired);
     let (status, code) = match (ctx.refused, written) {
         (Some(code), written) => (written.unwrap_or(0), code.as_str()),
         (None, written) if abandoned => (written.unwrap_or(499), ABANDONED),
+        (None, Some(status)) if is_expired => (status, Code::TokenExpired.as_str()),
         (None, Some(status)) => (status, ctx.refused_behind.map_or(OK, Code::as_str)),
         (None, None) => (499, ABANDONED),
     };

@@ -1,0 +1,113 @@
+//! A WebSocket ends with the token that opened it.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use postern_common::Clock;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use super::harness::{Client, Gateway, PATIENCE, ROUTES};
+use super::origin::{Manner, Origin};
+
+/// How long a token lives, in seconds: enough to open a WebSocket on a busy machine.
+const LIFETIME: u32 = 4;
+
+const UPGRADE: &str = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n";
+const ACCEPTED: &[u8] =
+    b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n";
+const CLOSE: &[u8] = b"\x88\x0f\x03\xf0token expired";
+const MASKED_CLOSE: &[u8] = b"\x88\x8f\0\0\0\0\x03\xf0token expired";
+
+/// An origin that accepts one WebSocket, says `first`, and `second` when it is told to. What it was sent.
+async fn origin(
+    first: &'static [u8],
+    second: &'static [u8],
+) -> (SocketAddr, oneshot::Sender<()>, JoinHandle<Vec<u8>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
+    let address = listener.local_addr().expect("bound");
+    let (go_on, told) = oneshot::channel();
+    let origin = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.expect("a connection");
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            assert_ne!(stream.read_buf(&mut head).await.expect("a head"), 0, "the head ends");
+        }
+        stream.write_all(&[ACCEPTED, first].concat()).await.expect("writes");
+        let mut frames = Vec::new();
+        while !frames.ends_with(MASKED_CLOSE) && stream.read_buf(&mut frames).await.is_ok_and(|read| read > 0)
+        {
+        }
+        let _dropped = told.await;
+        let _closed = stream.write_all(second).await;
+        frames
+    });
+    (address, go_on, origin)
+}
+
+/// A gateway before it, with a further line of the route.
+async fn gateway(address: SocketAddr, line: &str) -> Gateway {
+    let unused = Origin::start(Manner::Answer).await;
+    let routes = ROUTES.replace("websocket = true", &format!("websocket = true\n{line}"));
+    Gateway::before(unused, &format!("addresses = [\"{address}\"]"), "", &routes).await
+}
+
+/// Opens a WebSocket with a token that expires soon.
+async fn open(gateway: &Gateway) -> Client {
+    let bearer = gateway.user_until(Clock::system().now().unix_seconds() + i64::from(LIFETIME));
+    let mut client = gateway.connect().await;
+    client
+        .write(&format!("GET /socket HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer {bearer}\r\n{UPGRADE}\r\n"))
+        .await;
+    assert_eq!(client.answer().await.expect("an answer").status, 101);
+    client
+}
+
+/// All that comes until the end of the connection.
+async fn rest(client: &mut Client) -> Vec<u8> {
+    let mut rest = std::mem::take(&mut client.buffer);
+    let read = tokio::time::timeout(PATIENCE, client.stream.read_to_end(&mut rest)).await;
+    let _closed_or_reset = read.expect("an end in time");
+    rest
+}
+
+#[tokio::test]
+async fn websocket_is_closed_with_1008_when_its_token_expires() {
+    let (address, go_on, origin) = origin(b"\x81\x05hello", b"").await;
+    let gateway = gateway(address, "").await;
+    let mut client = open(&gateway).await;
+    client.stream.write_all(b"\x81\x82mask\x05\x08").await.expect("writes");
+    drop(go_on);
+    assert_eq!(rest(&mut client).await, [b"\x81\x05hello", CLOSE].concat());
+    let sent = tokio::time::timeout(PATIENCE, origin).await.expect("an end in time").expect("does not panic");
+    assert_eq!(sent, [b"\x81\x82mask\x05\x08", MASKED_CLOSE].concat());
+    let events = gateway.finish().await;
+    assert_eq!((&events[0]["status"], &events[0]["code"]), (&101.into(), &"token_expired".into()));
+}
+
+#[tokio::test]
+async fn websocket_is_closed_at_the_end_of_a_frame_only() {
+    let (address, go_on, origin) = origin(b"\x81\x0ahello", b"world\x81\x04next").await;
+    let gateway = gateway(address, "").await;
+    let mut client = open(&gateway).await;
+    tokio::spawn(async move {
+        // The origin goes on once it has been told to close, and has said so.
+        let _told = go_on.send(());
+    });
+    let got = rest(&mut client).await;
+    assert_eq!(got, [b"\x81\x0ahelloworld", CLOSE].concat(), "{}", String::from_utf8_lossy(&got));
+    tokio::time::timeout(PATIENCE, origin).await.expect("an end in time").expect("does not panic");
+}
+
+#[tokio::test]
+async fn websocket_may_outlive_its_token_where_the_route_says_so() {
+    let origin = Origin::start(Manner::Upgrade).await;
+    let gateway = gateway(origin.address, "outlives_token = true").await;
+    let mut client = open(&gateway).await;
+    assert_eq!(client.bytes(5).await, "hello");
+    tokio::time::sleep(Duration::from_secs(u64::from(LIFETIME) + 1)).await;
+    client.write("ping").await;
+    assert_eq!(client.bytes(4).await, "ping");
+}
