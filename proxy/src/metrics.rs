@@ -122,8 +122,7 @@ impl Metrics {
                 "Heads refused before any route was looked for",
                 &["code"],
             )?,
-            unheard: make
-                .counter("postern_unheard_total", "Requests that Pingora answered before any hook")?,
+            unheard: make.counter("postern_unheard_total", "Requests answered by Pingora before any hook")?,
             connections: make.gauge("postern_connections", "Open client connections")?,
             response_buffers: make.gauge(
                 "postern_response_buffer_bytes",
