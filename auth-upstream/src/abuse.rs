@@ -84,6 +84,8 @@ const FIRST_WAIT: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(15 * 60);
 const MINUTE: Duration = Duration::from_secs(60);
 const PREFIX: &str = "postern:auth:abuse";
+/// The label of a cache in this process's memory.
+const MEMORY: &str = "memory:";
 
 impl Default for AbuseLimits {
     fn default() -> Self {
@@ -112,6 +114,8 @@ impl Door {
 
 impl Abuse {
     pub(crate) fn new(shared: Cache, clock: Clock, limits: AbuseLimits) -> Self {
+        // Whoever fills the counters must not fill what sign-in and refresh need.
+        let shared = if shared.label() == MEMORY { Cache::memory(clock.clone()) } else { shared };
         Self { shared, local: Cache::memory(clock.clone()), clock, limits }
     }
 
@@ -219,7 +223,8 @@ impl Abuse {
     async fn count(&self, key: &str, window: Duration) -> u64 {
         match self.shared.increment(key, window).await {
             Ok(count) => count,
-            Err(CacheError::Unavailable) => self.local.increment(key, window).await.unwrap_or(0),
+            // Where nothing can be counted, nothing is free.
+            Err(CacheError::Unavailable) => self.local.increment(key, window).await.unwrap_or(u64::MAX),
         }
     }
 
@@ -243,7 +248,7 @@ impl Abuse {
     async fn set_if_absent(&self, key: &str, ttl: Duration) -> bool {
         match self.shared.set_if_absent(key, b"1", ttl).await {
             Ok(won) => won,
-            Err(CacheError::Unavailable) => self.local.set_if_absent(key, b"1", ttl).await.unwrap_or(true),
+            Err(CacheError::Unavailable) => self.local.set_if_absent(key, b"1", ttl).await.unwrap_or(false),
         }
     }
 }

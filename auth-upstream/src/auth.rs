@@ -93,9 +93,10 @@ impl Auth {
                 self.abuse.failed(&attempt).await;
                 self.pace.finish(door, began).await;
             }
-            Err((false, Code::ChallengeRequired)) => self.abuse.failed(&attempt).await,
             Err((false, code)) if is_unseen(code) => self.abuse.refund(attempt).await,
-            Err((false, _)) => {}
+            // Neither right nor wrong, and it has cost as much: the address pays, so that nobody holds the doors of many
+            // accounts shut.
+            Err((false, _)) => self.abuse.failed(&attempt).await,
         }
         outcome.map_err(|refused| refused.problem)
     }

@@ -47,6 +47,11 @@ pub(crate) fn takes_trailers(head: &RequestHeader) -> bool {
     head.version == Version::HTTP_2 && head.headers.get(TE).is_some_and(|te| te == "trailers")
 }
 
+/// Whether the client of a call has set its deadline.
+pub(crate) fn has_own_deadline(head: &Parts) -> bool {
+    is_call(head) && head.headers.contains_key(GRPC_TIMEOUT)
+}
+
 /// The time that a request has: the route's, or less where a call says so.
 ///
 /// # Errors

@@ -318,3 +318,18 @@ async fn a_code_that_could_not_be_sent_does_not_count() {
     }
     assert_eq!(fixture.pool.count("ForgotPassword"), before + 6, "five are free, one opens the wait");
 }
+
+#[tokio::test]
+async fn resets_that_say_nothing_of_the_code_count_for_their_address() {
+    let fixture = Fixture::with(Wish { config: "[abuse]\naddress = 3", ..Wish::default() }).await;
+    let weak = Failure { status: 400, name: "InvalidPasswordException", message: "x" };
+    for _ in 0..10 {
+        fixture.pool.script.add("ConfirmForgotPassword", weak.clone());
+    }
+    for number in 0..10 {
+        let email = email(&format!("u{number}@example.com"));
+        let reset = Reset { email, code: "1".into(), new_password: Secret::from("a") };
+        let _ = fixture.auth.reset_password(&from("192.0.2.1"), &reset).await;
+    }
+    assert_eq!(fixture.pool.count("ConfirmForgotPassword"), 3, "whichever account is named");
+}

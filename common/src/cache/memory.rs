@@ -103,7 +103,11 @@ impl Memory {
     pub(super) fn decrement(&self, key: &str) -> Result<(), CacheError> {
         let (mut state, _) = self.fresh();
         let Some((count, due)) = state.count(key)? else { return Ok(()) };
-        self.put(&mut state, key, count.saturating_sub(1).to_string().as_bytes(), due)
+        if count <= 1 {
+            state.remove(key);
+            return Ok(());
+        }
+        self.put(&mut state, key, (count - 1).to_string().as_bytes(), due)
     }
 
     /// What is kept beside the change is left out where there is no room for it: the change is what counts.

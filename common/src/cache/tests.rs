@@ -78,6 +78,7 @@ async fn counts_miss_none_and_the_window_does_not_move() {
         for _ in 0..3 {
             cache.decrement("few").await.expect("counted");
         }
+        assert_eq!(cache.get("few").await, Ok(None), "{url}: a count of none takes no room");
         assert_eq!(cache.increment("few", MINUTE).await, Ok(1), "{url}: none is below zero");
         cache.decrement("nothing").await.expect("counted");
         assert_eq!(cache.get("nothing").await, Ok(None), "{url}: it would have no end");

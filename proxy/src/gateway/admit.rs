@@ -68,9 +68,12 @@ pub(super) async fn admit(state: &State, client: &impl Client, ctx: &mut Context
     throttle::by_route(state, route, ctx).await?;
     check_size(&head.headers, route.body_bytes)?;
     if let Some(watch) = client.watch() {
-        watch.set_deadline(grpc::deadline(head, route.deadline)?, ctx.started);
+        // Only where calls are carried does the client's deadline count.
         if grpc::is_call(head) && live.is_http2(route) {
+            watch.set_deadline(grpc::deadline(head, route.deadline)?, ctx.started);
             watch.mark_call();
+        } else {
+            watch.set_deadline(route.deadline, ctx.started);
         }
     }
     Ok(())

@@ -108,7 +108,9 @@ pub(super) async fn answer(client: &mut impl Client, error: &Error, ctx: &mut Co
     let code = ctx.refused.or_else(|| code(client, error));
     // An answer that is still streaming at the deadline of its route is no fault of its origin: a stream of events
     // may never end.
-    let is_cut = already && client.watch().and_then(Watch::fault) == Some(Fault::Overdue);
+    let is_overdue = client.watch().and_then(Watch::fault) == Some(Fault::Overdue);
+    // Nor is a deadline that the client of a call has chosen.
+    let is_cut = is_overdue && (already || grpc::has_own_deadline(client.request()));
     if let (Some(Code::UpstreamTimeout), None, Some(attempt)) = (code, ctx.refused, &ctx.attempt)
         && !matches!(error.esource(), ErrorSource::Upstream)
         && !is_cut

@@ -190,6 +190,8 @@ impl Guarded {
             bytes = &bytes[bytes.len() - (head.len() - end - 4)..];
             let Some(request) = head::to_request(&head[..end + 4]) else {
                 self.keep = false;
+                // It never ends, so that the connection is never kept.
+                self.sent = Sent::Body(Framing::Tunnel);
                 return;
             };
             self.to_head = request.method == Method::HEAD;

@@ -8,7 +8,9 @@ const INCREMENT: &str = "local n = redis.call('INCR', KEYS[1]) \
 
 /// A count that is forgotten would come back without an end, and none is below zero.
 const DECREMENT: &str = "local n = redis.call('GET', KEYS[1]) \
-                         if n and n ~= '0' then return redis.call('DECR', KEYS[1]) end return 0";
+                         if not n or n == '0' then return 0 end \
+                         if n == '1' then redis.call('DEL', KEYS[1]) return 0 end \
+                         return redis.call('DECR', KEYS[1])";
 
 const DELETE_IF_EQUAL: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] \
                                then return redis.call('DEL', KEYS[1]) end return 0";
