@@ -36,14 +36,7 @@ impl Browser {
     /// If it is installed and does not start.
     pub async fn start(folder: &Path) -> Option<Self> {
         let (chromium, chromedriver) = (installed("chromium")?, installed("chromedriver")?);
-        let mut driver = Program::at(chromedriver, folder)
-            .arg("--port=0")
-            .env("HOME", folder.display().to_string())
-            .env("PATH", Env::of_process().get("PATH").unwrap_or_default())
-            .start();
-        let said = driver.wait_for_line("started successfully on port").await;
-        let line = said.last().expect("the line that was waited for");
-        let port: String = line.chars().filter(char::is_ascii_digit).collect();
+        let (driver, port) = start_driver(chromedriver, folder).await;
         let profile = format!("--user-data-dir={}", folder.join("profile").display());
         let options = json!({
             "binary": chromium,
@@ -99,6 +92,22 @@ impl Browser {
     async fn post(&self, path: &str, body: &Value) -> Value {
         self.session.post(path).json(body).send().await.expect(200).json()["value"].clone()
     }
+}
+
+/// A driver and its port. The port that it draws for IPv4 may be taken for IPv6, and then it ends: another one is drawn.
+async fn start_driver(program: PathBuf, folder: &Path) -> (Running, String) {
+    let program = Program::at(program, folder)
+        .arg("--port=0")
+        .env("HOME", folder.display().to_string())
+        .env("PATH", Env::of_process().get("PATH").unwrap_or_default());
+    for _ in 0..5 {
+        let mut driver = program.start();
+        if let Ok(said) = driver.line_or_end("started successfully on port").await {
+            let line = said.last().expect("the line that was waited for");
+            return (driver, line.chars().filter(char::is_ascii_digit).collect());
+        }
+    }
+    panic!("chromedriver found no free port in five tries");
 }
 
 /// Where a program is, if the machine has it.

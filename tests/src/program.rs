@@ -182,16 +182,28 @@ impl Running {
     /// # Panics
     /// If the program ends before it has said so, or takes more than a minute.
     pub async fn wait_for_line(&mut self, text: &str) -> Vec<String> {
+        let said = self.line_or_end(text).await;
+        said.unwrap_or_else(|said| panic!("{} ended: {said:?}\n{}", self.name, self.log()))
+    }
+
+    /// The same for a program that may end before.
+    ///
+    /// # Errors
+    /// What it said until it ended.
+    ///
+    /// # Panics
+    /// If it takes more than a minute.
+    pub async fn line_or_end(&mut self, text: &str) -> Result<Vec<String>, Vec<String>> {
         let mut said = Vec::new();
         loop {
             match tokio::time::timeout(PATIENCE, self.lines.next_line()).await {
                 Ok(Ok(Some(line))) => {
                     said.push(line);
                     if said.last().is_some_and(|line| line.contains(text)) {
-                        return said;
+                        return Ok(said);
                     }
                 }
-                Ok(Ok(None) | Err(_)) => panic!("{} ended: {said:?}\n{}", self.name, self.log()),
+                Ok(Ok(None) | Err(_)) => return Err(said),
                 Err(_) => panic!("{} did not say {text:?}: {said:?}\n{}", self.name, self.log()),
             }
         }
