@@ -94,8 +94,7 @@ impl Auth {
                 self.pace.finish(door, began).await;
             }
             Err((false, code)) if is_unseen(code) => self.abuse.refund(attempt).await,
-            // Neither right nor wrong, and it has cost as much: the address pays, so that nobody holds the doors of many
-            // accounts shut.
+            // Neither right nor wrong. It counts for the address, so that nobody uses up the attempts of many accounts.
             Err((false, _)) => self.abuse.failed(&attempt).await,
         }
         outcome.map_err(|refused| refused.problem)
