@@ -192,14 +192,8 @@ mod tests {
             let digit = |at| u8::from_str_radix(&text[at..at + 2], 16).expect("hexadecimal");
             (0..text.len()).step_by(2).map(digit).collect()
         };
-        let beside = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/vectors");
-        let env = postern_common::config::Env::of_process();
-        let folder = env.get("POSTERN_VECTORS").map_or(beside, std::path::PathBuf::from);
-        let path = folder.join("wycheproof/aes_gcm_test.json");
-        let Ok(text) = std::fs::read(&path) else {
-            println!("skipped: the vectors of AES-GCM: {} is not there", path.display());
-            return;
-        };
+        let path = postern_common::testing::vectors("wycheproof/aes_gcm_test.json");
+        let text = std::fs::read(path).expect("a readable file");
         let file: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
         let ours =
             |group: &&serde_json::Value| (&group["keySize"], &group["ivSize"]) == (&256.into(), &96.into());

@@ -3,6 +3,7 @@
 
 use std::fs::OpenOptions;
 use std::io::Write;
+use std::path::{Path, PathBuf};
 
 use crate::config::Env;
 
@@ -20,6 +21,17 @@ pub fn skipped(test: &str, why: &str) {
 /// If the report cannot be written.
 pub fn note(text: &str) {
     report("POSTERN_TEST_NOTES", text);
+}
+
+/// Returns a file of the published vectors in `tests/vectors`.
+///
+/// # Panics
+/// If there is no such file: a clone has all of them.
+#[must_use]
+pub fn vectors(name: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/vectors").join(name);
+    assert!(path.is_file(), "{} does not exist", path.display());
+    path
 }
 
 fn report(variable: &str, text: &str) {

@@ -1,7 +1,5 @@
-use std::path::PathBuf;
-
 use argon2::{AssociatedData, ParamsBuilder};
-use postern_common::config::Env;
+use postern_common::testing;
 
 use super::*;
 
@@ -58,15 +56,8 @@ async fn what_does_not_fit_in_the_queue_is_refused_before_hashing() {
 /// P-H-C's known answers: one case at version 19 and one at version 16, with secret and associated data.
 #[test]
 fn argon2id_agrees_with_the_published_vectors() {
-    let folder = Env::of_process().get("POSTERN_VECTORS").map_or_else(
-        || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../shared/vectors"),
-        PathBuf::from,
-    );
-    let file = folder.join("argon2/argon2id");
-    let Ok(text) = std::fs::read_to_string(&file) else {
-        println!("skipped: argon2id_agrees_with_the_published_vectors: {} is not there", file.display());
-        return;
-    };
+    let file = testing::vectors("argon2/argon2id");
+    let text = std::fs::read_to_string(&file).expect("a readable file");
     let tags: Vec<Vec<u8>> =
         text.lines().filter_map(|line| line.trim().strip_prefix("Tag:")).map(hex).collect();
     assert!(!tags.is_empty(), "{} has no tag", file.display());

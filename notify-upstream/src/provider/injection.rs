@@ -2,10 +2,6 @@
 
 /// The big list of naughty strings, and what ends a message for one server and not for another.
 pub(crate) fn naughty() -> Vec<String> {
-    let env = postern_common::config::Env::of_process();
-    let folder = env.get("POSTERN_VECTORS").map(str::to_owned);
-    let folder =
-        folder.unwrap_or_else(|| concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/vectors").to_owned());
     let mut strings: Vec<String> = [
         "\r\n.\r\n",
         "\n.\n",
@@ -29,9 +25,7 @@ pub(crate) fn naughty() -> Vec<String> {
     ]
     .map(str::to_owned)
     .into();
-    match std::fs::read_to_string(format!("{folder}/blns.json")) {
-        Ok(text) => strings.extend(serde_json::from_str::<Vec<String>>(&text).expect("a list of strings")),
-        Err(error) => println!("skipped blns.json: {error}"),
-    }
+    let text = std::fs::read(postern_common::testing::vectors("blns.json")).expect("a readable file");
+    strings.extend(serde_json::from_slice::<Vec<String>>(&text).expect("a list of strings"));
     strings
 }

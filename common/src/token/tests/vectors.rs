@@ -1,28 +1,18 @@
 //! Project Wycheproof's vectors through the path that a real token takes: the key is served as a JWKS, fetched,
 //! read, looked up by `kid`, and the signature checked. The payloads are no claims, so the path ends there.
 
-use std::path::{Path, PathBuf};
-
 use serde_json::{Value, json};
 
 use super::kit::{Behaviour, Server, clock, options};
-use crate::config::Env;
+use crate::testing;
 use crate::token::Refusal;
 use crate::token::jwks::Source;
 use crate::token::jws::{self, Jws};
 
-/// `POSTERN_VECTORS`, or the folder beside the project's root. `None` where it is not there: the reason is
-/// printed, and the test counts as skipped.
-fn groups(name: &str) -> Option<Vec<Value>> {
-    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/vectors");
-    let folder = Env::of_process().get("POSTERN_VECTORS").map_or(beside, PathBuf::from);
-    let file = folder.join("wycheproof").join(name);
-    let Ok(text) = std::fs::read(&file) else {
-        println!("skipped: {name}: {} is not there", file.display());
-        return None;
-    };
+fn groups(name: &str) -> Vec<Value> {
+    let text = std::fs::read(testing::vectors(&format!("wycheproof/{name}"))).expect("a readable file");
     let mut vectors: Value = serde_json::from_slice(&text).expect("the vectors are JSON");
-    Some(vectors["testGroups"].take().as_array().expect("groups").clone())
+    vectors["testGroups"].take().as_array().expect("groups").clone()
 }
 
 async fn serve(key: &Value) -> Source {
@@ -43,7 +33,7 @@ fn is_supported(key: &Value, token: &str) -> bool {
 }
 
 async fn run(file: &str, token: &str, at_least_valid: usize) {
-    let Some(groups) = groups(file) else { return };
+    let groups = groups(file);
     let (mut accepted, mut refused) = (0, 0);
     for group in &groups {
         let key = group.get("public").or_else(|| group.get("private")).expect("a key");
