@@ -35,6 +35,7 @@ use crate::places::Places;
 use crate::reload::{ConfigStatus, Fixed, Reloader, Source};
 use crate::state::State;
 use crate::traces::{self, Exporter};
+use crate::upstream::NO_ROOTS;
 
 /// Bound sockets, one for each `[[listen]]` in the order of the configuration, and one for operators.
 #[derive(Debug)]
@@ -288,7 +289,7 @@ fn pingora_settings(config: &Config) -> ServerConf {
         max_retries: MOST_ATTEMPTS,
         upstream_keepalive_pool_size: KEPT_CONNECTIONS,
         // An empty file, so that the authorities of the machine are read only where they are needed.
-        ca_file: (!config.needs_roots()).then(|| "/dev/null".to_owned()),
+        ca_file: (!config.needs_roots()).then(|| NO_ROOTS.to_owned()),
         ..ServerConf::default()
     }
 }

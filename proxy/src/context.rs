@@ -68,7 +68,7 @@ pub(crate) struct Quota {
 /// One try at an upstream.
 pub(crate) struct Attempt {
     pub(crate) pool: Arc<Pool>,
-    pub(crate) ticket: Ticket,
+    pub(crate) ticket: Arc<Ticket>,
     pub(crate) began: Instant,
     /// Whether Pingora got a connection that had been idle, where it gets them from the pool of the fast path.
     pub(crate) is_reused: Option<Arc<AtomicBool>>,
@@ -130,6 +130,13 @@ impl Context {
     pub(crate) fn may_retry(&self, pool: &Pool, was_sent: bool) -> bool {
         let most = self.route().and_then(|route| route.retries).unwrap_or(pool.config.retries);
         pool.may_retry(self.attempts, most, was_sent)
+    }
+
+    /// The upstream has done with the request: nothing of its answer is still to come from there.
+    pub(crate) fn note_answer_complete(&self) {
+        if let Some(attempt) = &self.attempt {
+            attempt.ticket.release();
+        }
     }
 
     /// The route that it takes.

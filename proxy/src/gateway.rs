@@ -13,7 +13,7 @@ mod refuse;
 mod throttle;
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -94,6 +94,7 @@ impl ProxyHttp for Gateway {
         if let (Some(watch), Some(attempt)) = (session.watch(), &ctx.attempt) {
             watch.expect_upstream(ctx.read_timeout(&attempt.pool), Instant::now());
         }
+        forward::check_protocol(session.req_header(), upstream_request, ctx)?;
         forward::prepare(session.req_header(), upstream_request, ctx)
     }
 
@@ -120,6 +121,29 @@ impl ProxyHttp for Gateway {
     ) -> Result<()> {
         outcome::check_answer(session, response, ctx)?;
         outcome::note_response(session, response, ctx);
+        Ok(())
+    }
+
+    fn upstream_response_body_filter(
+        &self,
+        session: &mut Session,
+        _body: &mut Option<Bytes>,
+        end_of_stream: bool,
+        ctx: &mut Context,
+    ) -> Result<Option<Duration>> {
+        if end_of_stream {
+            outcome::note_answer_complete(session, ctx);
+        }
+        Ok(None)
+    }
+
+    fn upstream_response_trailer_filter(
+        &self,
+        session: &mut Session,
+        _trailers: &mut HeaderMap,
+        ctx: &mut Context,
+    ) -> Result<()> {
+        outcome::note_answer_complete(session, ctx);
         Ok(())
     }
 

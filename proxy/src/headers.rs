@@ -4,8 +4,9 @@
 //! (CGI, WSGI and PHP do), so all of these are one name here.
 
 use bytes::BytesMut;
-use http::header::CONNECTION;
-use http::{HeaderMap, HeaderName};
+use http::header::{CONNECTION, UPGRADE};
+use http::{HeaderMap, HeaderName, Version};
+use pingora::http::RequestHeader;
 
 /// Names, folded, that no client may send through: who is calling, from where, and for what, in the words of this
 /// gateway and of those that upstreams have learned to believe from others.
@@ -45,6 +46,20 @@ pub(crate) fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
     let values = headers.get_all(CONNECTION).iter();
     let options = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
     options.filter_map(|option| HeaderName::from_bytes(option.trim_ascii()).ok()).collect()
+}
+
+/// Whether a request asks for a WebSocket (RFC 6455 section 4.1). No other protocol is switched to: what else an `Upgrade`
+/// asks for is left out, and the request is an ordinary one (RFC 9110 section 7.8).
+pub(crate) fn is_websocket_upgrade(request: &RequestHeader) -> bool {
+    request.version == Version::HTTP_11 && names_websocket(&request.headers)
+}
+
+/// Whether `Upgrade` is there once and names the WebSocket protocol alone.
+pub(crate) fn names_websocket(headers: &HeaderMap) -> bool {
+    let mut protocols = headers.get_all(UPGRADE).iter();
+    let first = protocols.next();
+    first.is_some_and(|protocol| protocol.as_bytes().trim_ascii().eq_ignore_ascii_case(b"websocket"))
+        && protocols.next().is_none()
 }
 
 /// Whether a field is a statement of this gateway, which no upstream makes for it.

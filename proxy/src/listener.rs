@@ -13,7 +13,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::task::TaskTracker;
 
 use crate::client::counted;
-use crate::config::Listen;
+use crate::config::{Limits, Listen};
 use crate::connection::Connections;
 use crate::places::Places;
 use crate::response_buffers::{HeldResponse, ResponseBuffers};
@@ -98,9 +98,9 @@ impl ByAddress {
 }
 
 impl Permit {
-    /// A response on this connection waits for its reader.
-    pub(crate) fn hold_response(&self, units: usize) -> HeldResponse {
-        self.response_buffers.hold(Some(self.address), units)
+    /// A response on this connection waits for its reader. Returns `None` where there is no room for it.
+    pub(crate) fn hold_response(&self, limits: &Limits, units: usize) -> Option<HeldResponse> {
+        self.response_buffers.hold(limits, Some(self.address), units)
     }
 }
 

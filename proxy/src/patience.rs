@@ -53,6 +53,8 @@ pub(crate) enum Fault {
     Overdue = 5,
     /// The token of a tunnel expired.
     Expired = 6,
+    /// There is no room for what a slow reader has not taken.
+    NoBuffer = 7,
 }
 
 /// The directions in which nothing moves just now, and one timer for all of it.
@@ -204,6 +206,7 @@ impl Watch {
             4 => Some(Fault::Upstream),
             5 => Some(Fault::Overdue),
             6 => Some(Fault::Expired),
+            7 => Some(Fault::NoBuffer),
             _ => None,
         }
     }

@@ -176,7 +176,12 @@ impl ClientStream {
             }
             Poll::Pending => {
                 patience.wait_for_reader();
-                held.get_or_insert_with(|| buffers.hold(address, watch.buffer_units()));
+                if held.is_none() {
+                    *held = buffers.hold(limits, address, watch.buffer_units());
+                }
+                if held.is_none() {
+                    return Poll::Ready(Err(ended(watch, Fault::NoBuffer)));
+                }
                 patience.poll(watch, limits, cx).map(|fault| Err(ended(watch, fault)))
             }
         })

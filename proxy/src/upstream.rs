@@ -8,6 +8,7 @@ mod health;
 mod link;
 mod log_throttle;
 mod resolve;
+mod shares;
 mod tls;
 pub(crate) mod tunnel;
 
@@ -31,6 +32,8 @@ use endpoint::Availability;
 pub(crate) use endpoint::{Endpoint, EndpointStatus, Ticket};
 pub(crate) use link::Link;
 use log_throttle::LogThrottle;
+use shares::ClientShares;
+pub(crate) use tls::NO_ROOTS;
 use tls::TlsParts;
 
 /// How long a connection may be silent before the kernel asks whether the other side is still there.
@@ -46,8 +49,12 @@ const KEEPALIVE_PROBES: usize = 3;
 const MAX_UPSTREAM_STREAMS: u16 = 64;
 
 /// What an upstream may send on one HTTP/2 stream before it is taken. The connection has as much for each of its streams:
-/// readers that take nothing must not stop the others.
-const UPSTREAM_STREAM_WINDOW_BYTES: u32 = 64 << 10;
+/// readers that take nothing must not stop the others. No frame is longer, although Pingora allows frames of 64 KiB, so
+/// that the ten frames that it holds of a response are bounded by this as well.
+const UPSTREAM_STREAM_WINDOW_BYTES: u32 = 16 << 10;
+
+/// One client may have this part of the requests in flight once half of them are taken.
+const CLIENT_SHARE: usize = 8;
 
 /// One upstream with its addresses. Kept over a reload that does not change it.
 #[derive(Debug)]
@@ -56,6 +63,7 @@ pub(crate) struct Pool {
     endpoints: ArcSwap<Vec<Arc<Endpoint>>>,
     turn: AtomicU64,
     budget: Budget,
+    shares: Arc<ClientShares>,
     born: Instant,
     tls: Option<TlsParts>,
     pub(crate) latency: Histogram,
@@ -73,6 +81,8 @@ pub(crate) enum NoEndpoint {
     Away,
     /// Every address has as many requests in flight as it may.
     Full,
+    /// At least half of the requests that may be in flight are, and the client has its share of them.
+    Share,
 }
 
 impl fmt::Display for NoEndpoint {
@@ -80,6 +90,7 @@ impl fmt::Display for NoEndpoint {
         f.write_str(match self {
             Self::Away => "no name is resolved, or every address is unhealthy or ejected",
             Self::Full => "every address has as many requests in flight as in_flight allows",
+            Self::Share => "half of in_flight is taken, and the client has an eighth of it",
         })
     }
 }
@@ -97,6 +108,7 @@ impl Pool {
             endpoints: ArcSwap::default(),
             turn: AtomicU64::new(0),
             budget: Budget::new(config.retry_budget),
+            shares: Arc::default(),
             born: Instant::now(),
             tls: config.tls.as_ref().map(TlsParts::load).transpose()?,
             latency: metrics.upstream.with_label_values(&label),
@@ -159,6 +171,32 @@ impl Pool {
 
     pub(crate) fn ms_at(&self, now: Instant) -> u64 {
         u64::try_from(now.saturating_duration_since(self.born).as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Chooses an address for a client that may not have all requests in flight: once half of them are taken, it gets
+    /// [`CLIENT_SHARE`] of them. The others are as for [`Self::pick`].
+    pub(crate) fn pick_shared(
+        &self,
+        client: u64,
+        avoid: Option<&Endpoint>,
+        now: Instant,
+    ) -> Result<Ticket, NoEndpoint> {
+        let share = self.shares.enter(client, self.most_of_a_client(now)).ok_or(NoEndpoint::Share)?;
+        let ticket = self.pick(client, avoid, now)?;
+        ticket.count_for(share);
+        Ok(ticket)
+    }
+
+    /// Returns how many requests one client may have in flight.
+    fn most_of_a_client(&self, now: Instant) -> usize {
+        let (endpoints, now) = (self.endpoints.load(), self.ms_at(now));
+        let weighing = endpoints.iter().filter(|endpoint| endpoint.weight_in(&self.config) > 0);
+        let (taken, available) = weighing.fold((0, 0), |(taken, available), endpoint| {
+            let is_available = endpoint.availability(now) == Availability::Available;
+            (taken + endpoint.in_flight(), available + usize::from(is_available))
+        });
+        let all = self.config.in_flight.saturating_mul(available.max(1));
+        if taken < all / 2 { usize::MAX } else { (all / CLIENT_SHARE).max(1) }
     }
 
     /// Chooses an address, not `avoid` if there is another. `client` is a hash of the client's address.
@@ -326,10 +364,8 @@ impl Pool {
         options.read_timeout = Some(config.read_timeout);
         options.write_timeout = Some(config.write_timeout);
         options.idle_timeout = Some(config.idle_timeout);
-        options.alpn = if config.http2 { ALPN::H2H1 } else { ALPN::H1 };
-        if config.http2 && config.tls.is_none() {
-            options.alpn = ALPN::H2;
-        }
+        // An answer over HTTP/1.1 would pass by the parser of the guarded connections.
+        options.alpn = if config.http2 { ALPN::H2 } else { ALPN::H1 };
         options.max_h2_streams = if config.http2 { usize::from(MAX_UPSTREAM_STREAMS) } else { 1 };
         options.h2_stream_window_size = Some(UPSTREAM_STREAM_WINDOW_BYTES);
         options.h2_connection_window_size =

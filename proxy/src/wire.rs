@@ -200,6 +200,7 @@ impl Wire {
         self.watch.fail(fault);
         let kind = match fault {
             Fault::Framing => io::ErrorKind::InvalidData,
+            Fault::NoBuffer => io::ErrorKind::QuotaExceeded,
             Fault::Stalled | Fault::Deadline | Fault::Upstream | Fault::Overdue | Fault::Expired => {
                 io::ErrorKind::TimedOut
             }

@@ -1,3 +1,4 @@
+use std::net::IpAddr;
 use std::time::Duration;
 
 use postern_common::config::Env;
@@ -33,7 +34,7 @@ pub struct Limits {
     /// How long a body may stay below that rate; default 20 s.
     pub stall_timeout: Duration,
     /// Bytes that responses may hold in all while their readers are slow, an eighth of it for the readers of one address;
-    /// default 256 MiB. Above it, new requests get 503.
+    /// default 256 MiB. Above it, new requests get 503, and a response that its reader makes wait is cut.
     pub response_buffer_bytes: usize,
     /// From the head of a request to the end of its response; default 60 s. A route can have its own.
     pub deadline: Duration,
@@ -88,6 +89,11 @@ impl Limits {
     pub(crate) fn least_bytes(&self) -> u64 {
         let window_ms = u64::try_from(self.stall_timeout.as_millis()).unwrap_or(u64::MAX);
         (u64::from(self.min_rate).saturating_mul(window_ms) / 1000).max(1)
+    }
+
+    /// Whether this is the address of a trusted proxy, which brings many clients.
+    pub(crate) fn trusts(&self, address: IpAddr) -> bool {
+        self.trusted_proxies.iter().any(|network| network.contains(address))
     }
 
     pub(super) fn read(section: &Object<'_>, env: &Env) -> Option<Self> {

@@ -24,7 +24,8 @@ pub struct Upstream {
     /// How long an unused connection is kept; default 60 s.
     pub idle_timeout: Duration,
     /// Requests in flight to one address, those that still wait for their connection among them: above it, 503 at
-    /// once, for nothing queues. Default 1,024.
+    /// once, for nothing queues. While half of them are taken, one client address gets an eighth (a trusted proxy brings
+    /// many clients, and is not bound by it). Default 1,024.
     pub in_flight: usize,
     /// Further attempts where a request was not sent or can be repeated; default 1.
     pub retries: u32,

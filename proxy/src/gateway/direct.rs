@@ -145,11 +145,15 @@ async fn exchange(
     let mut rest = answer.body;
     let mut is_written = rest == Body::Done;
     let mut since = Instant::now();
+    if is_written {
+        ctx.note_answer_complete();
+    }
     pass_head(state, front, answer.head, is_written, ctx).await?;
     while let Some(data) = front.beside(|cx| link.poll_data(cx, &mut rest)).await? {
         is_written = rest == Body::Done;
         if is_written {
             since = Instant::now();
+            ctx.note_answer_complete();
         }
         front.write_body(Some(data), is_written).await?;
     }

@@ -147,6 +147,7 @@ fn code(client: &impl Client, error: &Error) -> Option<Code> {
         Some(Fault::Stalled | Fault::Deadline) => return Some(Code::RequestTimeout),
         Some(Fault::Overdue | Fault::Upstream) => return Some(Code::UpstreamTimeout),
         Some(Fault::Expired) => return Some(Code::TokenExpired),
+        Some(Fault::NoBuffer) => return Some(Code::Unavailable),
         None => {}
     }
     let kind = error.etype();

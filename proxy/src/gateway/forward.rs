@@ -8,7 +8,7 @@ use http::header::{HOST, TE};
 use http::{HeaderValue, Version};
 use pingora::http::RequestHeader;
 use pingora_core::upstreams::peer::{H1UpgradePolicy, HttpPeer};
-use pingora_core::{Error, OrErr, Result};
+use pingora_core::{Error, ErrorType, OrErr, Result};
 use pingora_proxy::Session;
 use postern_common::Code;
 
@@ -16,10 +16,14 @@ use super::REFUSED;
 use super::client::Client;
 use crate::context::{Attempt, Context};
 use crate::grpc;
+use crate::headers;
 use crate::injection::Injection;
 use crate::response_buffers::UNITS_OF_HTTP2_UPSTREAM;
 use crate::state::State;
 use crate::upstream::{NoEndpoint, Pool, guard, tunnel};
+
+/// The error of an upstream that does not speak the protocol that its `http2 = true` asks for.
+const NOT_HTTP2: ErrorType = ErrorType::new("upstream with http2 = true does not speak HTTP/2");
 
 /// Ends the request with this code.
 pub(super) fn refuse(ctx: &mut Context, code: Code) -> Box<Error> {
@@ -40,12 +44,20 @@ pub(super) fn choose(state: &State, client: &impl Client, ctx: &mut Context) -> 
     };
     ctx.attempts += 1;
     ctx.body_bytes = 0;
+    if let Some(before) = &before {
+        before.ticket.release();
+    }
     let avoid = before.as_ref().map(|attempt| &*attempt.ticket.endpoint);
     let began = Instant::now();
-    let ticket = pool.pick(ctx.client_key, avoid, began).map_err(|reason| {
+    let is_one_client = ctx.client.is_some_and(|address| !live.limits.trusts(address));
+    let ticket = match is_one_client {
+        true => pool.pick_shared(ctx.client_key, avoid, began),
+        false => pool.pick(ctx.client_key, avoid, began),
+    };
+    let ticket = Arc::new(ticket.map_err(|reason| {
         note_unavailable(pool, ctx, reason, began);
         refuse(ctx, Code::UpstreamUnavailable)
-    })?;
+    })?);
     if before.is_none() {
         let own = (began - ctx.started).saturating_sub(ctx.upload);
         state.metrics.overhead.observe(own.as_secs_f64());
@@ -83,16 +95,30 @@ pub(super) fn peer(session: &Session, ctx: &mut Context) -> Result<Box<HttpPeer>
         // takes nothing of a body: then the kernel ends the connection after `write_timeout`.
         peer.options.read_timeout = (!watch.is_complete()).then_some(route.deadline);
     }
-    if route.websocket && session.is_upgrade_req() {
-        tunnel::prepare(&mut peer);
+    if route.websocket && headers::is_websocket_upgrade(session.req_header()) {
+        peer.options.http_upstream_request_policy.h1_upgrade = H1UpgradePolicy::WebSocketOnly;
+        tunnel::prepare(&mut peer, &attempt.ticket, &attempt.pool.config);
     } else {
         peer.options.http_upstream_request_policy.h1_upgrade = H1UpgradePolicy::Deny;
         if !attempt.pool.config.http2 {
-            let endpoint = &attempt.ticket.endpoint;
-            attempt.is_reused = Some(guard::prepare(&mut peer, endpoint, &attempt.pool.config));
+            attempt.is_reused = Some(guard::prepare(&mut peer, &attempt.ticket, &attempt.pool.config));
         }
     }
     Ok(peer)
+}
+
+/// Checks that an upstream with `http2 = true` is spoken to in HTTP/2: within TLS it may have chosen HTTP/1.1, or nothing.
+///
+/// # Errors
+/// A failure of the upstream.
+pub(super) fn check_protocol(client: &RequestHeader, request: &RequestHeader, ctx: &Context) -> Result<()> {
+    let wants_http2 = ctx.attempt.as_ref().is_some_and(|attempt| attempt.pool.config.http2);
+    let is_tunnel =
+        ctx.route().is_some_and(|route| route.websocket) && headers::is_websocket_upgrade(client);
+    if wants_http2 && !is_tunnel && request.version != Version::HTTP_2 {
+        return Err(Error::new_up(NOT_HTTP2));
+    }
+    Ok(())
 }
 
 /// Takes out what only the gateway may say, in every spelling, and says it. This runs after Pingora's own

@@ -37,7 +37,8 @@ const ABANDONED: &str = "client_closed";
 /// although the request did not ask for that on a route that allows it (RFC 9110 section 15.2.2).
 pub(super) fn check_answer(session: &Session, response: &ResponseHeader, ctx: &Context) -> Result<()> {
     let request = session.req_header();
-    let may_upgrade = session.is_upgrade_req()
+    let may_upgrade = headers::is_websocket_upgrade(request)
+        && headers::names_websocket(&response.headers)
         && response.version == Version::HTTP_11
         && ctx.route().is_some_and(|route| route.websocket);
     if response.status == StatusCode::SWITCHING_PROTOCOLS && !may_upgrade {
@@ -77,21 +78,26 @@ pub(super) fn note_response(client: &impl Client, response: &ResponseHeader, ctx
     if status == StatusCode::SWITCHING_PROTOCOLS
         && let Some(wire) = client.wire()
     {
-        if let Some(at) = tunnel_expiry(response, ctx) {
+        if let Some(at) = tunnel_expiry(ctx) {
             wire.expire_tunnel(at);
         }
         wire.open_tunnel();
     }
 }
 
-/// When a WebSocket ends because its token expires, unless the route lets it outlive the token. Another protocol has no
-/// message for that.
-fn tunnel_expiry(response: &ResponseHeader, ctx: &Context) -> Option<Instant> {
+/// The end of an answer has come from the upstream, which has done with the request if it has had all of it.
+pub(super) fn note_answer_complete(client: &impl Client, ctx: &Context) {
+    if client.watch().is_some_and(Watch::is_complete) {
+        ctx.note_answer_complete();
+    }
+}
+
+/// When a WebSocket ends because its token expires, unless the route lets it outlive the token.
+fn tunnel_expiry(ctx: &Context) -> Option<Instant> {
     let caller = ctx.caller.as_ref().filter(|_| !ctx.route().is_some_and(|route| route.outlives_token))?;
-    let protocol = response.headers.get(UPGRADE).and_then(|protocol| protocol.to_str().ok())?;
     let now = ctx.began_at.plus(ctx.started.elapsed());
     let left = Timestamp::from_unix_seconds(caller.expires_at()).since(now);
-    protocol.eq_ignore_ascii_case("websocket").then(|| Instant::now().checked_add(left)).flatten()
+    Instant::now().checked_add(left)
 }
 
 fn is_refusal(status: StatusCode) -> bool {

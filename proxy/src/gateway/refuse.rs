@@ -46,6 +46,8 @@ pub(super) async fn end_call(client: &mut impl Client, code: Code) -> Result<()>
 fn status(client: &impl Client, code: Code) -> Status {
     match client.watch().and_then(Watch::fault) {
         Some(Fault::Deadline | Fault::Overdue) => Status::DeadlineExceeded,
-        Some(Fault::Framing | Fault::Stalled | Fault::Upstream | Fault::Expired) | None => Status::of(code),
+        Some(Fault::Framing | Fault::Stalled | Fault::Upstream | Fault::Expired | Fault::NoBuffer) | None => {
+            Status::of(code)
+        }
     }
 }

@@ -1,7 +1,7 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use pingora_core::upstreams::peer::HttpPeer;
 use serde::Serialize;
@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::guard::Encrypted;
 use super::link::{Kept, Link};
 use super::log_throttle::LogThrottle;
+use super::shares::ClientShare;
 use crate::config::{Outlier, Upstream};
 
 /// One address of an upstream and what is known about it.
@@ -64,10 +65,13 @@ pub(super) enum Availability {
     Unhealthy,
 }
 
-/// One request in flight to an address; over when it is dropped.
+/// One request in flight to an address; over when it is released or dropped.
 #[derive(Debug)]
 pub(crate) struct Ticket {
     pub(crate) endpoint: Arc<Endpoint>,
+    /// Counts it for its client.
+    share: Mutex<Option<ClientShare>>,
+    is_released: AtomicBool,
 }
 
 /// The share of a slower sample that is forgotten with each faster one: one eighth.
@@ -160,6 +164,11 @@ impl Endpoint {
         true
     }
 
+    /// Requests that it has in flight.
+    pub(super) fn in_flight(&self) -> usize {
+        self.in_flight.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn status(&self, now_ms: u64) -> EndpointStatus {
         EndpointStatus {
             address: self.address.to_string(),
@@ -178,12 +187,26 @@ impl Ticket {
             endpoint.in_flight.fetch_sub(1, Ordering::Relaxed);
             return None;
         }
-        Some(Self { endpoint: Arc::clone(endpoint) })
+        let endpoint = Arc::clone(endpoint);
+        Some(Self { endpoint, share: Mutex::default(), is_released: AtomicBool::new(false) })
+    }
+
+    /// Counts the request for its client as well.
+    pub(super) fn count_for(&self, share: ClientShare) {
+        *self.share.lock().unwrap_or_else(PoisonError::into_inner) = Some(share);
+    }
+
+    /// The upstream has done with the request, whoever still reads its answer.
+    pub(crate) fn release(&self) {
+        if !self.is_released.swap(true, Ordering::Relaxed) {
+            self.endpoint.in_flight.fetch_sub(1, Ordering::Relaxed);
+            self.share.lock().unwrap_or_else(PoisonError::into_inner).take();
+        }
     }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        self.endpoint.in_flight.fetch_sub(1, Ordering::Relaxed);
+        self.release();
     }
 }

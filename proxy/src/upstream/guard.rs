@@ -8,7 +8,7 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
@@ -19,8 +19,8 @@ use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, Method, StatusCode};
 use memchr::{memchr, memmem};
 use pingora_core::Result;
-use pingora_core::connectors::TransportConnector;
 use pingora_core::connectors::l4::Connect;
+use pingora_core::connectors::{ConnectorOptions, TransportConnector};
 use pingora_core::protocols::l4::socket::SocketAddr;
 use pingora_core::protocols::l4::stream::Stream;
 use pingora_core::protocols::l4::virt::{VirtualSockOpt, VirtualSocket, VirtualSocketStream};
@@ -28,39 +28,44 @@ use pingora_core::upstreams::peer::{HttpPeer, Scheme};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
 use super::answer::{Answer, Body};
-use super::endpoint::Endpoint;
+use super::endpoint::{Endpoint, Ticket};
 use super::link::{Idle, Link, MOST_HEAD};
+use super::tls::NO_ROOTS;
 use crate::config::Upstream;
 use crate::framing::Framing;
 use crate::head::{self, BodyKind};
+use crate::headers::names_websocket;
 
 /// Bytes of one read of a body. Pingora holds up to ten reads of a response while its reader is waited for.
 const READ_BYTES: usize = 4 << 10;
 
-/// Makes a peer use guarded connections to this address. Returns whether the one that it gets had been idle before.
-pub(crate) fn prepare(peer: &mut HttpPeer, endpoint: &Arc<Endpoint>, config: &Upstream) -> Arc<AtomicBool> {
-    let is_reused = Arc::new(AtomicBool::new(false));
-    let encrypted = peer.is_tls().then(|| Box::new(peer.clone()));
-    peer.scheme = Scheme::HTTP;
-    peer.options.custom_l4 = Some(Arc::new(Connector {
-        encrypted,
-        endpoint: Arc::clone(endpoint),
-        connect_timeout: config.connect_timeout,
-        idle_timeout: config.idle_timeout,
-        write_timeout: config.write_timeout,
-        is_reused: Arc::clone(&is_reused),
-    }));
+/// Makes a peer use guarded connections to the address of this ticket, which is released as soon as the answer has
+/// ended. Returns whether the one that it gets had been idle before.
+pub(crate) fn prepare(peer: &mut HttpPeer, ticket: &Arc<Ticket>, config: &Upstream) -> Arc<AtomicBool> {
+    let connector = Connector::new(peer, ticket, config);
+    let is_reused = Arc::clone(&connector.is_reused);
+    peer.options.custom_l4 = Some(Arc::new(connector));
     is_reused
 }
 
-/// Pingora's way to TLS connections; none waits here.
-static TRANSPORT: LazyLock<TransportConnector> = LazyLock::new(|| TransportConnector::new(None));
+/// Pingora's way to TLS connections whose authorities are those of the machine; none waits here. That the machine has
+/// some is known from [`super::tls`].
+static WITH_SYSTEM_ROOTS: LazyLock<TransportConnector> = LazyLock::new(|| TransportConnector::new(None));
+
+/// The same where the upstream has authorities of its own: those of the machine need not be there.
+static WITH_OWN_ROOTS: LazyLock<TransportConnector> = LazyLock::new(|| {
+    let mut options = ConnectorOptions::new(1);
+    options.ca_file = Some(NO_ROOTS.to_owned());
+    TransportConnector::new(Some(options))
+});
 
 #[derive(Debug)]
-struct Connector {
+pub(super) struct Connector {
     /// How TLS is spoken to the address, if it is.
     encrypted: Option<Box<HttpPeer>>,
     endpoint: Arc<Endpoint>,
+    /// The request that the connection is for, until it is over.
+    ticket: Weak<Ticket>,
     connect_timeout: Duration,
     idle_timeout: Duration,
     write_timeout: Duration,
@@ -79,10 +84,13 @@ enum Connection {
 
 /// A connection for one request.
 #[derive(Debug)]
-struct Guarded {
-    /// `None` once it has gone back to the idle ones.
+pub(super) struct Guarded {
+    /// `None` once the exchange is over.
     connection: Option<Connection>,
     endpoint: Arc<Endpoint>,
+    ticket: Weak<Ticket>,
+    /// Whether the request asks for a WebSocket.
+    may_upgrade: bool,
     sent: Sent,
     received: Received,
     /// Whether HEAD was asked.
@@ -107,50 +115,72 @@ enum Received {
     Head(BytesMut),
     Body(Body),
     Ended,
+    /// What follows a 101 is no message of HTTP.
+    Tunnel,
 }
 
 #[async_trait]
 impl Connect for Connector {
     async fn connect(&self, _address: &SocketAddr) -> Result<Stream> {
-        let (connection, is_reused) = match &self.encrypted {
-            None => self.connect_plain().await?,
-            Some(peer) => self.connect_encrypted(peer).await?,
+        let idle = match &self.encrypted {
+            None => self.endpoint.kept.take(self.idle_timeout).map(Connection::Plain),
+            Some(_) => self.endpoint.encrypted.take(self.idle_timeout).map(Connection::Encrypted),
         };
-        self.is_reused.store(is_reused, Ordering::Relaxed);
-        let guarded = Guarded {
+        self.is_reused.store(idle.is_some(), Ordering::Relaxed);
+        let connection = match idle {
+            Some(connection) => connection,
+            None => self.open().await?,
+        };
+        Ok(VirtualSocketStream::new(Box::new(self.guard(connection))).into())
+    }
+}
+
+impl Connector {
+    /// Makes the peer plain to Pingora.
+    pub(super) fn new(peer: &mut HttpPeer, ticket: &Arc<Ticket>, config: &Upstream) -> Self {
+        let encrypted = peer.is_tls().then(|| Box::new(peer.clone()));
+        peer.scheme = Scheme::HTTP;
+        Self {
+            encrypted,
+            endpoint: Arc::clone(&ticket.endpoint),
+            ticket: Arc::downgrade(ticket),
+            connect_timeout: config.connect_timeout,
+            idle_timeout: config.idle_timeout,
+            write_timeout: config.write_timeout,
+            is_reused: Arc::default(),
+        }
+    }
+
+    /// Connects for a request that asks for a WebSocket, and for no other.
+    pub(super) async fn connect_for_upgrade(&self) -> Result<Guarded> {
+        Ok(Guarded { may_upgrade: true, keep: false, ..self.guard(self.open().await?) })
+    }
+
+    fn guard(&self, mut connection: Connection) -> Guarded {
+        if let Connection::Plain(link) = &mut connection {
+            link.end_if_nothing_is_taken_for(self.write_timeout);
+        }
+        Guarded {
             connection: Some(connection),
             endpoint: Arc::clone(&self.endpoint),
+            ticket: Weak::clone(&self.ticket),
+            may_upgrade: false,
             sent: Sent::Head(BytesMut::new()),
             received: Received::Head(BytesMut::new()),
             to_head: false,
             keep: true,
             is_faulty: false,
             is_silent: true,
-        };
-        Ok(VirtualSocketStream::new(Box::new(guarded)).into())
-    }
-}
-
-impl Connector {
-    async fn connect_plain(&self) -> Result<(Connection, bool)> {
-        let idle = self.endpoint.kept.take(self.idle_timeout);
-        let is_reused = idle.is_some();
-        let link = match idle {
-            Some(link) => link,
-            None => Link::connect(self.endpoint.address, self.connect_timeout).await?,
-        };
-        link.end_if_nothing_is_taken_for(self.write_timeout);
-        Ok((Connection::Plain(link), is_reused))
+        }
     }
 
-    async fn connect_encrypted(&self, peer: &HttpPeer) -> Result<(Connection, bool)> {
-        let idle = self.endpoint.encrypted.take(self.idle_timeout);
-        let is_reused = idle.is_some();
-        let encrypted = match idle {
-            Some(encrypted) => encrypted,
-            None => Encrypted(TRANSPORT.new_stream(peer).await?),
+    async fn open(&self) -> Result<Connection> {
+        let Some(peer) = &self.encrypted else {
+            let link = Link::connect(self.endpoint.address, self.connect_timeout).await?;
+            return Ok(Connection::Plain(link));
         };
-        Ok((Connection::Encrypted(encrypted), is_reused))
+        let transport = if peer.options.ca.is_some() { &WITH_OWN_ROOTS } else { &WITH_SYSTEM_ROOTS };
+        Ok(Connection::Encrypted(Encrypted(transport.new_stream(&**peer).await?)))
     }
 }
 
@@ -226,6 +256,10 @@ impl Guarded {
                         return Ok(());
                     };
                     if answer.head.status == StatusCode::SWITCHING_PROTOCOLS {
+                        if self.may_upgrade && names_websocket(&answer.head.headers) {
+                            self.received = Received::Tunnel;
+                            return Ok(());
+                        }
                         return Err(at);
                     }
                     at = bytes.len() - head.len();
@@ -247,6 +281,7 @@ impl Guarded {
                     self.keep = false;
                     return Ok(());
                 }
+                Received::Tunnel => return Ok(()),
             }
             if matches!(self.received, Received::Body(Body::Done)) {
                 self.received = Received::Ended;
@@ -255,12 +290,18 @@ impl Guarded {
         Ok(())
     }
 
-    /// Lets the next request have the connection once this one is over.
+    /// Lets the next request have the connection, and the place in flight, once this one is over.
     fn give_back(&mut self) {
         let is_over = matches!((&self.sent, &self.received), (Sent::Body(Framing::Done), Received::Ended));
-        if is_over
-            && self.keep
+        if !is_over {
+            return;
+        }
+        if let Some(ticket) = self.ticket.upgrade() {
+            ticket.release();
+        }
+        if (self.keep || self.may_upgrade)
             && let Some(connection) = self.connection.take()
+            && self.keep
         {
             let now = Instant::now();
             match connection {
@@ -298,8 +339,8 @@ impl AsyncRead for Guarded {
             return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
         }
         let Some(connection) = &mut this.connection else { return Poll::Ready(Ok(())) };
-        let is_head = matches!(this.received, Received::Head(_));
-        let most = if is_head { buf.remaining() } else { READ_BYTES.min(buf.remaining()) };
+        let is_body = matches!(this.received, Received::Body(_) | Received::Ended);
+        let most = if is_body { READ_BYTES.min(buf.remaining()) } else { buf.remaining() };
         let mut part = ReadBuf::new(buf.initialize_unfilled_to(most));
         match ready!(connection.stream().poll_read(cx, &mut part)) {
             // TLS that was closed while it was idle: no answer has been cut.

@@ -12,6 +12,7 @@ use pingora_load_balancing::Backend;
 use pingora_load_balancing::health_check::{HealthCheck, HttpHealthCheck, TcpHealthCheck};
 use postern_common::Shutdown;
 
+use super::tls::NO_ROOTS;
 use super::{Endpoint, Pool};
 use crate::config::{Health, HealthProbe};
 
@@ -85,7 +86,7 @@ impl Pool {
         let template = template.unwrap_or_else(|| self.peer(0, SocketAddr::from(([0, 0, 0, 0], 1))));
         let mut options = ConnectorOptions::new(16);
         if self.config.tls.as_ref().is_none_or(|tls| tls.ca.is_some()) {
-            options.ca_file = Some("/dev/null".to_owned());
+            options.ca_file = Some(NO_ROOTS.to_owned());
         }
         match &health.probe {
             HealthProbe::Tcp => {

@@ -183,7 +183,7 @@ impl Idle for Link {
 }
 
 /// A connection, within the time for it.
-pub(super) async fn connect(address: SocketAddr, within: Duration) -> Result<TcpStream> {
+async fn connect(address: SocketAddr, within: Duration) -> Result<TcpStream> {
     tokio::time::timeout(within, TcpStream::connect(address))
         .await
         .or_err(ErrorType::ConnectTimedout, "while connecting")?

@@ -2,12 +2,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use pingora_core::tls::{RootCertStore, load_platform_certs_incl_env_into_store};
 use pingora_core::utils::tls::{CertKey, WrappedX509, parse_x509};
 use postern_common::exit::Exit;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::config::UpstreamTls;
+
+/// An empty file of authorities, where those of the machine are not needed: Pingora reads them unless another file is named.
+pub(crate) const NO_ROOTS: &str = "/dev/null";
 
 /// What TLS to an upstream needs beside names.
 #[derive(Clone)]
@@ -20,9 +24,12 @@ pub(super) struct TlsParts {
 
 impl TlsParts {
     /// # Errors
-    /// Status 64 with the file that cannot be read.
+    /// Status 64 with the file that cannot be read, 69 if it needs the authorities of the machine and there are none.
     pub(super) fn load(config: &UpstreamTls) -> Result<Self, Exit> {
         let written = written(config);
+        if config.ca.is_none() {
+            check_system_roots()?;
+        }
         let ca = config.ca.as_deref().map(certificates).transpose()?.map(|all| {
             let wrapped = all.into_iter().map(|certificate| WrappedX509::new(certificate, parse_x509));
             wrapped.collect()
@@ -41,6 +48,19 @@ impl TlsParts {
     pub(super) fn is_old(&self, config: &UpstreamTls) -> bool {
         self.written != written(config)
     }
+}
+
+/// Pingora panics where it cannot read them.
+fn check_system_roots() -> Result<(), Exit> {
+    let mut roots = RootCertStore::empty();
+    let problem = match load_platform_certs_incl_env_into_store(&mut roots) {
+        Ok(()) if !roots.is_empty() => return Ok(()),
+        Ok(()) => "there are none".to_owned(),
+        Err(error) => error.root_cause().to_string(),
+    };
+    Err(Exit::unavailable(format!(
+        "the authorities of this machine, which an upstream with TLS and without tls.ca needs: {problem}"
+    )))
 }
 
 fn written(config: &UpstreamTls) -> Vec<Option<SystemTime>> {

@@ -16,12 +16,13 @@ use pingora_core::protocols::ALPN;
 use pingora_core::protocols::l4::socket::SocketAddr;
 use pingora_core::protocols::l4::stream::Stream;
 use pingora_core::protocols::l4::virt::{VirtualSockOpt, VirtualSocket, VirtualSocketStream};
+use pingora_core::Result;
 use pingora_core::upstreams::peer::HttpPeer;
-use pingora_core::{Error, ErrorType, Result};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 
-use super::link::connect;
+use super::endpoint::Ticket;
+use super::guard;
+use crate::config::Upstream;
 
 /// Turns without anything to read after a write. One is enough unless the turn ends early, as the runtime does
 /// with a task that has done much.
@@ -30,11 +31,12 @@ const TURNS: u8 = 2;
 /// A key of their own, so that no other connection is taken for one of these.
 const GROUP: u64 = 1;
 
-/// Makes a peer's connections fit for tunnels. They carry one request each.
-pub(crate) fn prepare(peer: &mut HttpPeer) {
-    let timeout = peer.options.connection_timeout.unwrap_or_default();
-    peer.options.custom_l4 = Some(Arc::new(Connector { timeout }));
+/// Makes a peer's connections fit for tunnels. They carry one request each, and what is answered before the 101 passes
+/// the parser of [`super::guard`].
+pub(crate) fn prepare(peer: &mut HttpPeer, ticket: &Arc<Ticket>, config: &Upstream) {
     peer.options.alpn = ALPN::H1;
+    let connector = guard::Connector::new(peer, ticket, config);
+    peer.options.custom_l4 = Some(Arc::new(Connector(connector)));
     // How long it may be silent is the client's side to say.
     peer.options.read_timeout = None;
     peer.options.idle_timeout = Some(Duration::from_millis(1));
@@ -42,14 +44,12 @@ pub(crate) fn prepare(peer: &mut HttpPeer) {
 }
 
 #[derive(Debug)]
-struct Connector {
-    timeout: Duration,
-}
+struct Connector(guard::Connector);
 
 /// A connection that lets others speak before it is read.
 #[derive(Debug)]
-struct Patient {
-    stream: TcpStream,
+struct Patient<S> {
+    stream: S,
     turns: u8,
     /// Whether it has been read since a write last made others speak first: who writes without a pause must not keep
     /// it from being read.
@@ -58,26 +58,19 @@ struct Patient {
 
 #[async_trait]
 impl Connect for Connector {
-    async fn connect(&self, address: &SocketAddr) -> Result<Stream> {
-        let Some(address) = address.as_inet() else {
-            return Error::e_explain(ErrorType::SocketError, "not an IP address");
-        };
-        let stream = connect(*address, self.timeout).await?;
+    async fn connect(&self, _address: &SocketAddr) -> Result<Stream> {
+        let stream = self.0.connect_for_upgrade().await?;
         Ok(VirtualSocketStream::new(Box::new(Patient { stream, turns: 0, was_read: true })).into())
     }
 }
 
-impl VirtualSocket for Patient {
+impl<S: VirtualSocket> VirtualSocket for Patient<S> {
     fn set_socket_option(&self, option: VirtualSockOpt) -> io::Result<()> {
-        match option {
-            VirtualSockOpt::NoDelay => self.stream.set_nodelay(true),
-            // None other is configured.
-            VirtualSockOpt::KeepAlive(_) | _ => Ok(()),
-        }
+        self.stream.set_socket_option(option)
     }
 }
 
-impl AsyncRead for Patient {
+impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -93,7 +86,7 @@ impl AsyncRead for Patient {
     }
 }
 
-impl AsyncWrite for Patient {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
         if std::mem::take(&mut self.was_read) {
             self.turns = TURNS;
@@ -113,7 +106,7 @@ impl AsyncWrite for Patient {
 #[cfg(test)]
 mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    use tokio::net::TcpListener;
+    use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
 

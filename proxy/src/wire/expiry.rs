@@ -27,6 +27,8 @@ pub(super) struct TunnelExpiry {
     to_upstream: FrameTracker,
     /// Until when both sides may close.
     closing: Option<Instant>,
+    /// Whether the upstream has still to be told.
+    tells_upstream: bool,
 }
 
 /// Where a stream of frames stands (RFC 6455 section 5.2).
@@ -50,7 +52,8 @@ enum Place {
 impl TunnelExpiry {
     pub(super) fn new(at: Instant) -> Self {
         let to_client = FrameTracker { place: Place::Head(0) };
-        Self { at, to_client, to_upstream: FrameTracker { place: Place::Header([0; 14], 0) }, closing: None }
+        let to_upstream = FrameTracker { place: Place::Header([0; 14], 0) };
+        Self { at, to_client, to_upstream, closing: None, tells_upstream: true }
     }
 
     /// How many of these bytes for the client may be written: nothing follows the frame in which the token expired.
@@ -87,13 +90,11 @@ impl Wire {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let Some(expiry) = self.expiry.as_deref() else { return self.poll_body(cx, buf) };
-        if expiry.closing.is_some() {
-            return self.poll_close(cx);
+        if self.expiry.is_none() {
+            return self.poll_body(cx, buf);
         }
-        let at = expiry.at;
-        if self.expiry_alarm.poll(at, cx).is_ready() {
-            return self.begin_close(cx, buf);
+        if self.poll_expiry(cx) {
+            return self.read_close(cx, buf);
         }
         let before = buf.filled().len();
         let read = self.poll_body(cx, buf);
@@ -103,18 +104,43 @@ impl Wire {
         read
     }
 
-    fn begin_close(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        self.watch.fail(Fault::Expired);
-        let Some(expiry) = self.expiry.as_deref_mut() else { return Poll::Ready(Ok(())) };
+    /// Whether the token has expired. The client is told at once, unless a frame is on its way to it.
+    fn poll_expiry(&mut self, cx: &mut Context<'_>) -> bool {
+        let Some(expiry) = self.expiry.as_deref_mut() else { return false };
+        if expiry.closing.is_some() {
+            return true;
+        }
+        if self.expiry_alarm.poll(expiry.at, cx).is_pending() {
+            return false;
+        }
         expiry.closing = Some(Instant::now() + CLOSE_TIMEOUT);
         if expiry.to_client.is_at_boundary() {
             self.outbound.extend_from_slice(CLOSE_TO_CLIENT);
         }
-        if expiry.to_upstream.is_at_boundary() && buf.remaining() >= CLOSE_TO_UPSTREAM.len() {
+        self.watch.fail(Fault::Expired);
+        true
+    }
+
+    /// Tells the upstream, unless a frame is on its way to it, and then waits for the client.
+    fn read_close(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if let Some(expiry) = self.expiry.as_deref_mut()
+            && std::mem::take(&mut expiry.tells_upstream)
+            && expiry.to_upstream.is_at_boundary()
+            && buf.remaining() >= CLOSE_TO_UPSTREAM.len()
+        {
             buf.put_slice(CLOSE_TO_UPSTREAM);
             return Poll::Ready(Ok(()));
         }
         self.poll_close(cx)
+    }
+
+    /// Ready with the error when both sides have had their time to close.
+    fn poll_overdue<T>(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
+        let until = self.expiry.as_deref().and_then(|expiry| expiry.closing).unwrap_or_else(Instant::now);
+        match self.expiry_alarm.poll(until, cx) {
+            Poll::Ready(()) => self.fail(Fault::Expired),
+            Poll::Pending => Poll::Pending,
+        }
     }
 
     /// Waits until the client has closed as well; what it still sends belongs to nobody.
@@ -132,11 +158,7 @@ impl Wire {
                 Poll::Pending => break,
             }
         }
-        let until = self.expiry.as_deref().and_then(|expiry| expiry.closing).unwrap_or_else(Instant::now);
-        match self.expiry_alarm.poll(until, cx) {
-            Poll::Ready(()) => self.fail(Fault::Expired),
-            Poll::Pending => Poll::Pending,
-        }
+        self.poll_overdue(cx)
     }
 
     /// Writes for the client of a tunnel that ends with its token.
@@ -145,6 +167,12 @@ impl Wire {
         cx: &mut Context<'_>,
         data: &[u8],
     ) -> Poll<io::Result<usize>> {
+        // While a write waits nobody reads, so that the time of the token is looked at here as well.
+        if self.poll_expiry(cx)
+            && let Poll::Ready(error) = self.poll_overdue(cx)
+        {
+            return Poll::Ready(error);
+        }
         let allowed = self.expiry.as_deref().map_or(data.len(), |expiry| expiry.writable(data));
         if allowed == 0 {
             return Poll::Ready(Ok(data.len()));

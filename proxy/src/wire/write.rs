@@ -9,6 +9,7 @@ use bytes::Buf;
 use tokio::io::AsyncWrite;
 
 use super::{GATHER, Wire};
+use crate::patience::Fault;
 
 impl Wire {
     /// Gathers small writes; a large one goes to the socket, or as much of it as that takes.
@@ -65,7 +66,10 @@ impl Wire {
         self.patience.wait_for_reader();
         // Those of HTTP/2 are the streams' own.
         if let (None, None, Some(permit)) = (&self.frames, &self.held, &self.permit) {
-            self.held = Some(permit.hold_response(self.watch.buffer_units()));
+            self.held = permit.hold_response(&self.limits, self.watch.buffer_units());
+            if self.held.is_none() {
+                return self.fail(Fault::NoBuffer);
+            }
         }
         let fault = ready!(self.patience.poll(&self.watch, &self.limits, cx));
         self.fail(fault)

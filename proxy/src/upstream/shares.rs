@@ -1,0 +1,65 @@
+//! Requests in flight of each client of an upstream, so that one client cannot hold all of them.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Tables among which clients are spread, so that requests of different clients rarely wait for one lock.
+const SHARDS: usize = 16;
+
+/// Requests in flight by client. A client is the hash of its address, under a seed that clients cannot know.
+#[derive(Debug, Default)]
+pub(super) struct ClientShares([Mutex<HashMap<u64, usize>>; SHARDS]);
+
+/// One request of a client.
+#[derive(Debug)]
+pub(super) struct ClientShare {
+    shares: Arc<ClientShares>,
+    client: u64,
+}
+
+// === impl ClientShares ===
+
+impl ClientShares {
+    /// Counts one more request of this client, unless it has `most`.
+    pub(super) fn enter(self: &Arc<Self>, client: u64, most: usize) -> Option<ClientShare> {
+        let mut shard = self.shard(client);
+        let count = shard.entry(client).or_default();
+        if *count >= most {
+            return None;
+        }
+        *count += 1;
+        Some(ClientShare { shares: Arc::clone(self), client })
+    }
+
+    fn shard(&self, client: u64) -> MutexGuard<'_, HashMap<u64, usize>> {
+        // The upper bits: the tables use the lower ones.
+        let at = usize::try_from(client >> 32).unwrap_or(0) % SHARDS;
+        self.0[at].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for ClientShare {
+    fn drop(&mut self) {
+        let mut shard = self.shares.shard(self.client);
+        if let Some(count) = shard.get_mut(&self.client) {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                shard.remove(&self.client);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn client_has_its_share_and_gives_it_back() {
+        let shares = Arc::new(ClientShares::default());
+        let held: Vec<_> = (0..3).map(|_| shares.enter(1, 3).expect("a place")).collect();
+        assert!(shares.enter(1, 3).is_none() && shares.enter(2, 1).is_some());
+        drop(held);
+        assert!(shares.0.iter().all(|shard| shard.lock().expect("not poisoned").is_empty()));
+    }
+}
