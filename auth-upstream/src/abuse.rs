@@ -4,23 +4,29 @@
 //!
 //! Beyond the free failures of a scope, one attempt is looked at after a wait that doubles with each further
 //! failure, up to 15 minutes. When failures in all pass their limit, every address has one free failure only. An
-//! attempt at which nobody could look, because the pool is away or asks for fewer calls, is none of the account's.
+//! attempt at which nobody could look, because the pool is away or asks for fewer calls, is none of the account's. One
+//! whose client hangs up before the answer is a failure of the account, the address and the network ([`Attempt`]).
 //!
 //! An honest user is not locked out by a stranger: who has completed a sign-in from a network before ([`trusted`]) is
 //! counted there apart from everybody else, and refreshing a token asks none of this. The machine's own addresses count as accounts
 //! only. Counts stand in the shared cache; while it is away, each process counts for itself.
 
+mod sign_ins;
 mod trusted;
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
 use futures_util::future::{join_all, join4};
-use postern_common::Clock;
 use postern_common::cache::{Cache, CacheError};
+use postern_common::{Clock, Secret};
 use sha2::{Digest, Sha256};
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
 
+pub(crate) use self::sign_ins::Credential;
 use crate::auth::Visitor;
+use crate::random;
 use crate::seal::hex;
 
 /// How many failures each scope has free, and within which time they count.
@@ -36,6 +42,8 @@ pub struct AbuseLimits {
     pub all: u64,
     /// How long a failure counts. Default 15 min.
     pub window: Duration,
+    /// How often the right password of one account is accepted in ten minutes. Default 60.
+    pub sign_ins: u64,
 }
 
 /// What is guessed at. The counts of different doors are apart.
@@ -65,18 +73,22 @@ pub(crate) struct Abuse {
     local: Cache,
     clock: Clock,
     limits: AbuseLimits,
+    /// Keys the digests of passwords that [`sign_ins`] holds in this process's memory.
+    digest_key: Secret,
 }
 
-/// An attempt that is looked at; whoever looks says how it ended.
+/// An admitted attempt. One that is dropped before its outcome is reported, as when its client hangs up, counts as a
+/// failure of its address and network.
 #[derive(Debug)]
-#[must_use = "an attempt that fails must be counted"]
+#[must_use = "an attempt that is dropped counts as a failure"]
 pub(crate) struct Attempt {
+    abuse: Abuse,
     door: Door,
     /// The key under which the account's failures are counted; none where no account is named.
     account: Option<String>,
     /// The attempt is the one that is looked at after a wait, and has begun the next one.
     began_wait: bool,
-    /// The keys of address and network, with what each has free.
+    /// The keys of address and network, with what each has free; empty once the outcome is reported.
     places: Vec<(String, u64)>,
 }
 
@@ -89,7 +101,8 @@ const MEMORY: &str = "memory:";
 
 impl Default for AbuseLimits {
     fn default() -> Self {
-        Self { account: 5, address: 30, network: 200, all: 2000, window: Duration::from_secs(15 * 60) }
+        let window = Duration::from_secs(15 * 60);
+        Self { account: 5, address: 30, network: 200, all: 2000, window, sign_ins: 60 }
     }
 }
 
@@ -116,7 +129,8 @@ impl Abuse {
     pub(crate) fn new(shared: Cache, clock: Clock, limits: AbuseLimits) -> Self {
         // Whoever fills the counters must not fill what sign-in and refresh need.
         let shared = if shared.label() == MEMORY { Cache::memory(clock.clone()) } else { shared };
-        Self { shared, local: Cache::memory(clock.clone()), clock, limits }
+        let local = Cache::memory(clock.clone());
+        Self { shared, local, clock, limits, digest_key: random::token().into() }
     }
 
     /// `None` when an attempt must wait: the client reads what a wrong guess reads. The account's count goes up
@@ -124,6 +138,7 @@ impl Abuse {
     pub(crate) async fn admit(&self, door: Door, visitor: &Visitor, who: &str) -> Option<Attempt> {
         let (mut attempt, must_wait) = Box::pin(self.attempt(door, visitor, who)).await;
         if must_wait {
+            attempt.settle();
             return None;
         }
         let Some(account) = &attempt.account else { return Some(attempt) };
@@ -132,7 +147,10 @@ impl Abuse {
             let wait = wait_after(tries - self.limits.account);
             // Of those who come at once when a wait ends, one is looked at.
             attempt.began_wait = self.set_if_absent(&wait_key(account), wait).await;
-            return attempt.began_wait.then_some(attempt);
+            if !attempt.began_wait {
+                attempt.settle();
+                return None;
+            }
         }
         Some(attempt)
     }
@@ -141,12 +159,13 @@ impl Abuse {
     pub(crate) async fn admit_stranger(&self, door: Door, visitor: &Visitor) -> Option<Attempt> {
         let places = self.places(door, visitor);
         let must_wait = self.is_any_held(&places).await;
-        (!must_wait).then_some(Attempt { door, account: None, began_wait: false, places })
+        (!must_wait).then(|| self.attempt_of(door, None, places))
     }
 
     /// Nobody could look at the guess: whoever is refused for that is not held back for it when the pool is there again.
-    pub(crate) async fn refund(&self, attempt: Attempt) {
-        let Some(account) = attempt.account else { return };
+    pub(crate) async fn refund(&self, mut attempt: Attempt) {
+        attempt.places.clear();
+        let Some(account) = attempt.account.take() else { return };
         if self.shared.decrement(&account).await.is_err() {
             let _ = self.local.decrement(&account).await;
         }
@@ -155,14 +174,17 @@ impl Abuse {
         }
     }
 
-    /// The guess was wrong.
-    pub(crate) async fn failed(&self, attempt: &Attempt) {
-        if attempt.places.is_empty() {
-            return;
+    /// The guess was wrong. Counted to the end, even if the client hangs up meanwhile.
+    pub(crate) async fn failed(&self, attempt: &mut Attempt) {
+        if let Some(counting) = attempt.count_failure() {
+            let _ = counting.await;
         }
-        let all = format!("{PREFIX}:{}:all", attempt.door.name());
+    }
+
+    async fn count_failure(&self, door: Door, places: &[(String, u64)]) {
+        let all = format!("{PREFIX}:{}:all", door.name());
         let is_flood = self.count(&all, MINUTE).await > self.limits.all;
-        for (key, free) in &attempt.places {
+        for (key, free) in places {
             let free = if is_flood { *free.min(&1) } else { *free };
             let failures = self.count(key, self.limits.window).await;
             if failures >= free {
@@ -173,8 +195,9 @@ impl Abuse {
 
     /// The guess was right: the account's failures are forgiven. Those of the address are not, because an attacker
     /// has an account, too.
-    pub(crate) async fn succeeded(&self, attempt: Attempt) {
-        let keys = attempt.account.into_iter().flat_map(|account| [wait_key(&account), account]);
+    pub(crate) async fn succeeded(&self, mut attempt: Attempt) {
+        attempt.places.clear();
+        let keys = attempt.account.take().into_iter().flat_map(|account| [wait_key(&account), account]);
         join_all(keys.map(async |key| self.delete(&key).await)).await;
     }
 
@@ -184,8 +207,7 @@ impl Abuse {
         let account = format!("{PREFIX}:{}:{}", door.name(), account(who));
         let Some(address) = address(visitor) else {
             let must_wait = self.is_held(&account).await;
-            let attempt = Attempt { door, account: Some(account), began_wait: false, places: Vec::new() };
-            return (attempt, must_wait);
+            return (self.attempt_of(door, Some(account), Vec::new()), must_wait);
         };
         let network = network(address);
         let apart = format!("{account}:{network}");
@@ -200,11 +222,13 @@ impl Abuse {
         )
         .await;
         if is_trusted {
-            let attempt = Attempt { door, account: Some(apart), began_wait: false, places: Vec::new() };
-            return (attempt, apart_waits);
+            return (self.attempt_of(door, Some(apart), Vec::new()), apart_waits);
         }
-        let attempt = Attempt { door, account: Some(account), began_wait: false, places };
-        (attempt, account_waits || place_waits)
+        (self.attempt_of(door, Some(account), places), account_waits || place_waits)
+    }
+
+    fn attempt_of(&self, door: Door, account: Option<String>, places: Vec<(String, u64)>) -> Attempt {
+        Attempt { abuse: self.clone(), door, account, began_wait: false, places }
     }
 
     /// The keys of the visitor's address and network, with what each has free; none for this machine's own.
@@ -220,7 +244,8 @@ impl Abuse {
         join_all(places.iter().map(|(key, _)| self.is_held(key))).await.contains(&true)
     }
 
-    async fn count(&self, key: &str, window: Duration) -> u64 {
+    /// Counts one more within the window that the first one began, and returns the count.
+    pub(crate) async fn count(&self, key: &str, window: Duration) -> u64 {
         match self.shared.increment(key, window).await {
             Ok(count) => count,
             // Where nothing can be counted, nothing is free.
@@ -250,6 +275,32 @@ impl Abuse {
             Ok(won) => won,
             Err(CacheError::Unavailable) => self.local.set_if_absent(key, b"1", ttl).await.unwrap_or(false),
         }
+    }
+}
+
+// === impl Attempt ===
+
+impl Attempt {
+    /// Ends the attempt without counting it for its address and network.
+    pub(crate) fn settle(mut self) {
+        self.places.clear();
+    }
+
+    /// Counts the failure once, in a task that outlives the request.
+    fn count_failure(&mut self) -> Option<JoinHandle<()>> {
+        let places = std::mem::take(&mut self.places);
+        if places.is_empty() {
+            return None;
+        }
+        let (abuse, door) = (self.abuse.clone(), self.door);
+        let runtime = Handle::try_current().ok()?;
+        Some(runtime.spawn(async move { abuse.count_failure(door, &places).await }))
+    }
+}
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        drop(self.count_failure());
     }
 }
 

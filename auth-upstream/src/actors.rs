@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 use url::Url;
 
 use crate::email::Email;
+use crate::log_limit::log_limited;
 
 /// Waits before the second and the third try.
 const BACKOFF: [Duration; 2] = [Duration::from_millis(100), Duration::from_millis(400)];
@@ -66,7 +67,7 @@ impl ActorService {
             outcome = self.try_register(&body).await;
         }
         if let Err(fault) = outcome {
-            tracing::warn!(%fault, "a profile was not saved");
+            log_limited!(warn, %fault, "a profile was not saved");
         }
         outcome
     }
@@ -100,7 +101,7 @@ impl ActorService {
         let mut url = self.base.clone();
         url.path_segments_mut().map_err(|()| ActorFault::Misconfigured(0))?.pop_if_empty().extend(path);
         let request = self.client.request(method, url).await.map_err(|error| {
-            tracing::warn!(%error, "no service token");
+            log_limited!(warn, %error, "no service token");
             ActorFault::Away
         })?;
         let request = match body {

@@ -1,5 +1,6 @@
 //! From a config to an authentication upstream: stores are opened, clients made, keys found.
 
+use std::error::Error;
 use std::sync::Arc;
 
 use base64::Engine;
@@ -16,6 +17,7 @@ use crate::abuse::Abuse;
 use crate::actors::ActorService;
 use crate::auth::Auth;
 use crate::config::Config;
+use crate::logout::MAX_REVOCATION_RETRIES;
 use crate::metrics::Metrics;
 use crate::pace::Pace;
 use crate::pool::UserPool;
@@ -32,6 +34,7 @@ const CODES_AT_ONCE: usize = 64;
 
 /// Opens the stores and makes everything.
 pub(crate) async fn assemble(mut config: Config, clock: Clock) -> Result<Auth, Exit> {
+    require_ca_certificates()?;
     let database = Database::open(&config.database, Options::new("postern-auth")).await?;
     let store = Store::new(database).await?;
     let options = cache::Options { clock: clock.clone(), ..cache::Options::default() };
@@ -57,12 +60,24 @@ pub(crate) async fn assemble(mut config: Config, clock: Clock) -> Result<Auth, E
         social: config.social.map(|social| Social::new(social, http_client(), clock.clone())),
         metrics,
         codes: Arc::new(Semaphore::new(CODES_AT_ONCE)),
+        revocations: Arc::new(Semaphore::new(MAX_REVOCATION_RETRIES)),
         confirm: config.confirm,
         refresh: config.refresh,
         clock,
         store,
         cache,
         ring,
+    })
+}
+
+/// Fails where no HTTPS client can be built, as without CA certificates: every client of [`http_client`] needs them.
+fn require_ca_certificates() -> Result<(), Exit> {
+    reqwest::Client::builder().no_proxy().build().map(drop).map_err(|error| {
+        let reason = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+        Exit::unavailable(format!(
+            "cannot build an HTTPS client: {reason}; install the system's CA certificates (package ca-certificates), or \
+             name them in SSL_CERT_FILE or SSL_CERT_DIR"
+        ))
     })
 }
 

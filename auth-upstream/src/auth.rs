@@ -2,17 +2,21 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use postern_common::cache::{Cache, CacheError};
 use postern_common::http::TrustedProxies;
 use postern_common::token::Verifier;
-use postern_common::{Clock, Code, Problem};
+use postern_common::{Clock, Code, Problem, Secret};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::abuse::{Abuse, Attempt, Door};
 use crate::actors::ActorService;
 use crate::config::{Confirm, Refresh};
+use crate::email::Email;
+use crate::log_limit::log_limited;
+use crate::login::SignedIn;
 use crate::metrics::Metrics;
 use crate::pace::Pace;
 use crate::pool::UserPool;
@@ -46,6 +50,8 @@ pub(crate) struct Auth {
     pub(crate) metrics: Metrics,
     /// Bounds how many codes for a new password are being asked for.
     pub(crate) codes: Arc<Semaphore>,
+    /// Bounds how many revocations wait to be retried at the pool.
+    pub(crate) revocations: Arc<Semaphore>,
 }
 
 /// Who is at the door, as far as that is known before anybody has signed in.
@@ -62,7 +68,7 @@ pub(crate) struct Visitor {
 pub(crate) struct Refused {
     pub(crate) problem: Problem,
     /// The guess was right, and more is asked for.
-    is_proven: bool,
+    pub(crate) is_proven: bool,
 }
 
 // === impl Auth ===
@@ -77,7 +83,7 @@ impl Auth {
         guess: impl Future<Output = Result<T, Refused>>,
     ) -> Result<T, Problem> {
         let began = Instant::now();
-        let Some(attempt) = self.abuse.admit(door, visitor, who).await else {
+        let Some(mut attempt) = self.abuse.admit(door, visitor, who).await else {
             self.metrics.held(door);
             self.pace.pad(door, began).await;
             return Err(silent.into());
@@ -87,17 +93,44 @@ impl Auth {
             Ok(_) => self.abuse.succeeded(attempt).await,
             // A further step says nothing of the answer to the last one: a pool asks again after a wrong answer to a
             // custom challenge, too. The attempt has been counted.
-            Err((true, _)) if door == Door::Factor => {}
+            Err((true, _)) if door == Door::Factor => attempt.settle(),
             Err((true, _)) => self.abuse.succeeded(attempt).await,
             Err((false, code)) if code == silent => {
-                self.abuse.failed(&attempt).await;
+                self.abuse.failed(&mut attempt).await;
                 self.pace.finish(door, began).await;
             }
             Err((false, code)) if is_unseen(code) => self.abuse.refund(attempt).await,
             // Neither right nor wrong. It counts for the address, so that nobody uses up the attempts of many accounts.
-            Err((false, _)) => self.abuse.failed(&attempt).await,
+            Err((false, _)) => self.abuse.failed(&mut attempt).await,
         }
         outcome.map_err(|refused| refused.problem)
+    }
+
+    /// Looks at a password as [`Auth::guarded`] does, and limits how often the right one is accepted.
+    pub(crate) async fn guarded_password(
+        &self,
+        silent: Code,
+        visitor: &Visitor,
+        (email, password): (&Email, &Secret),
+        guess: impl Future<Output = Result<SignedIn, Refused>>,
+    ) -> Result<SignedIn, Problem> {
+        let credential = self.abuse.credential(email.as_str(), password);
+        // Asked for an admitted attempt only: the limit must not tell a guesser that a password is right.
+        let limited = async {
+            if let Some(wait) = self.abuse.sign_in_wait(&credential).await {
+                return Err(Refused::after_proof(too_many_sign_ins(wait)));
+            }
+            let outcome = guess.await;
+            if !outcome.as_ref().map_or_else(|refused| refused.is_proven, |_| true) {
+                return outcome;
+            }
+            let Some(wait) = self.abuse.count_sign_in(&credential).await else { return outcome };
+            if let Ok(signed_in) = outcome {
+                self.drop_sign_in(&signed_in).await;
+            }
+            Err(Refused::after_proof(too_many_sign_ins(wait)))
+        };
+        self.guarded((Door::Password, silent), visitor, email.as_str(), Box::pin(limited)).await
     }
 
     /// Lets somebody in who names no account, unless the limits hold their address or network back.
@@ -132,6 +165,11 @@ impl From<Code> for Refused {
     }
 }
 
+fn too_many_sign_ins(wait: Duration) -> Problem {
+    let seconds = u32::try_from(wait.as_millis().div_ceil(1000)).unwrap_or(u32::MAX);
+    Problem::new(Code::RateLimited).retry_after(seconds)
+}
+
 /// Whether nobody looked at a guess that ended so: the pool is away, or asks for fewer calls.
 pub(crate) fn is_unseen(code: Code) -> bool {
     code == Code::RateLimited || code.status().is_server_error()
@@ -139,6 +177,6 @@ pub(crate) fn is_unseen(code: Code) -> bool {
 
 /// The cache is away: what needs it says so, within its deadline.
 pub(crate) fn cache_away(error: CacheError) -> Problem {
-    tracing::warn!(%error, "the shared cache failed");
+    log_limited!(warn, %error, "the shared cache failed");
     Problem::new(Code::Unavailable)
 }

@@ -172,6 +172,7 @@ fn read_abuse(table: &Object<'_>) -> Option<AbuseLimits> {
         network: count("network", default.network),
         all: count("all", default.all),
         window: table.or("window", default.window, |field| field.duration()),
+        sign_ins: count("sign_ins", default.sign_ins),
     })
 }
 

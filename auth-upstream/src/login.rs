@@ -9,6 +9,7 @@ use crate::auth::{Auth, Refused, Visitor};
 use crate::challenge;
 use crate::email::Email;
 use crate::grant::Grant;
+use crate::log_limit::log_limited;
 use crate::pool::SignIn;
 use crate::pool::fault::{Fault, Operation};
 use crate::token_set::{PoolTokens, TokenSet};
@@ -36,9 +37,8 @@ impl Auth {
     /// One `invalid_credentials` for a wrong password and an unknown or disabled user; `challenge_required`; what
     /// the pool's faults map to.
     pub(crate) async fn login(&self, visitor: &Visitor, login: &Login) -> Result<TokenSet, Problem> {
-        let guess = self.check_password(login);
-        let door = (Door::Password, Code::InvalidCredentials);
-        let outcome = self.guarded(door, visitor, login.email.as_str(), guess).await;
+        let (guess, credentials) = (self.check_password(login), (&login.email, &login.password));
+        let outcome = self.guarded_password(Code::InvalidCredentials, visitor, credentials, guess).await;
         if let Ok(signed_in) = &outcome {
             self.abuse.trust_network(visitor, login.email.as_str(), Some(&signed_in.subject)).await;
         }
@@ -70,12 +70,20 @@ impl Auth {
     /// Begins a family of refresh tokens.
     pub(crate) fn admit(&self, tokens: PoolTokens) -> Result<SignedIn, Problem> {
         let Some(token) = tokens.refresh_token.clone() else {
-            tracing::error!("the pool's client gives no refresh token");
+            log_limited!(error, "the pool's client gives no refresh token");
             return Err(Code::IdpMisconfigured.into());
         };
         let (username, subject) = (tokens.claims.username.clone(), tokens.claims.sub.clone());
         let grant = Grant::first(username, subject.clone(), self.pool.client_id(), token);
         Ok(SignedIn { subject, set: tokens.into_set(grant.seal(&self.ring)) })
+    }
+
+    /// Revokes the tokens of a sign-in that its client does not get, as far as the pool answers.
+    pub(crate) async fn drop_sign_in(&self, signed_in: &SignedIn) {
+        let Some(grant) = Grant::open(&self.ring, &signed_in.set.refresh_token) else { return };
+        if let Err(fault) = self.pool.revoke(&grant.token).await {
+            log_limited!(warn, %fault, "refresh token of a refused sign-in not revoked at the pool");
+        }
     }
 
     /// Writes the outcome of a journey into the audit log and the metrics.

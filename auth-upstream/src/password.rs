@@ -9,6 +9,7 @@ use crate::abuse::Door;
 use crate::audit::Act;
 use crate::auth::{Auth, Refused, Visitor, is_unseen};
 use crate::email::Email;
+use crate::log_limit::log_limited;
 use crate::pool::fault::Operation;
 
 /// A new password with the code that allows it.
@@ -30,7 +31,7 @@ impl Auth {
         email: Email,
     ) -> Option<JoinHandle<()>> {
         let Ok(permit) = Arc::clone(&self.codes).try_acquire_owned() else {
-            tracing::warn!("too many codes for a new password are being asked for; one is left out");
+            log_limited!(warn, "too many codes for a new password are being asked for; one is left out");
             return None;
         };
         let auth = Arc::clone(self);
@@ -41,12 +42,12 @@ impl Auth {
     }
 
     async fn send_code(&self, visitor: &Visitor, email: &Email) {
-        let Some(attempt) = self.abuse.admit(Door::Forgot, visitor, email.as_str()).await else {
+        let Some(mut attempt) = self.abuse.admit(Door::Forgot, visitor, email.as_str()).await else {
             self.metrics.held(Door::Forgot);
             return;
         };
         // Every mail counts, wanted or not.
-        self.abuse.failed(&attempt).await;
+        self.abuse.failed(&mut attempt).await;
         if let Err(fault) = self.pool.forgot_password(email).await {
             // Logs what concerns every address alike; that there is no such user is nobody's business.
             let problem = fault.problem(Operation::ForgotPassword);
@@ -83,15 +84,15 @@ impl Auth {
             Ok(Some(account)) => account,
             Ok(None) => return None,
             Err(fault) => {
-                tracing::warn!(%fault, "a new password did not end earlier sign-ins");
+                log_limited!(warn, %fault, "a new password did not end earlier sign-ins");
                 return None;
             }
         };
         if let Err(fault) = admin.sign_out_everywhere(&account.username).await {
-            tracing::warn!(%fault, "a new password did not end earlier sign-ins");
+            log_limited!(warn, %fault, "a new password did not end earlier sign-ins");
         }
         if let Err(error) = self.store.mark_own_password(&account.username, self.clock.now()).await {
-            tracing::warn!(%error, "a new password is not noted for social sign-in");
+            log_limited!(warn, %error, "a new password is not noted for social sign-in");
         }
         Some(account.subject)
     }

@@ -1,4 +1,4 @@
-//! `POST /auth/tokens/refresh` and `POST /auth/logout`.
+//! `POST /auth/tokens/refresh`.
 //!
 //! A refresh token is used once. The same token again within the grace gets the same new tokens, from any
 //! replica, with one call to the pool: a client that lost the answer, or a browser with three tabs, is no thief.
@@ -21,7 +21,7 @@ use sha2::{Digest, Sha256};
 use crate::audit::{self, Act};
 use crate::auth::{Auth, Visitor, cache_away};
 use crate::grant::Grant;
-use crate::pool::fault::{Fault, Operation};
+use crate::pool::fault::Operation;
 use crate::seal::hex;
 use crate::token_set::TokenSet;
 use crate::vault::Drawer;
@@ -36,13 +36,6 @@ const COMMIT_BACKOFF: [Duration; 3] =
     [Duration::from_millis(100), Duration::from_millis(400), Duration::from_millis(1_500)];
 /// The span over which the refreshes of a family are counted.
 const QUOTA_WINDOW: Duration = Duration::from_secs(10 * 60);
-/// How often a family is read again because a refresh has changed it meanwhile: each costs that one a call to the pool.
-const MARK_TRIES: u32 = 20;
-/// How often a logout begins anew because a fail-over has lost its mark.
-const END_TRIES: u32 = 3;
-/// Waits before a token that nobody may use is revoked once more at a pool that is away.
-const REVOKE_BACKOFF: [Duration; 3] =
-    [Duration::from_secs(1), Duration::from_secs(5), Duration::from_secs(30)];
 
 /// What is remembered of a family.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,6 +55,9 @@ pub(crate) enum Family {
     Revoked {
         /// What was the newest refresh token, sealed: whoever repeats a logout has it revoked once more.
         newest: Option<String>,
+        /// The pool has revoked it, too: no further call is needed.
+        #[serde(default)]
+        is_at_pool: bool,
     },
 }
 
@@ -83,30 +79,22 @@ enum Rotation {
     Overtaken,
 }
 
-/// A family that is revoked.
-struct Marked {
-    /// The pool's newest token of it, to be revoked there.
-    newest: Option<String>,
-    /// It was not revoked before.
-    is_new: bool,
-}
-
 // === impl Family ===
 
 impl Family {
-    fn to_bytes(&self) -> Vec<u8> {
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
         serde_json::to_vec(self).expect("an enum of texts is JSON")
     }
 
     /// What nobody can read may be `Revoked`: it is refused.
-    fn from_bytes(bytes: &[u8]) -> Result<Self, Problem> {
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Self, Problem> {
         serde_json::from_slice(bytes).map_err(|_| Code::InvalidRefreshToken.into())
     }
 
-    fn newest(&self) -> Option<&str> {
+    pub(crate) fn newest(&self) -> Option<&str> {
         match self {
             Self::Alive { newest, .. } => Some(newest),
-            Self::Revoked { newest } => newest.as_deref(),
+            Self::Revoked { newest, .. } => newest.as_deref(),
         }
     }
 }
@@ -266,124 +254,24 @@ impl Auth {
 
     /// One of two holders of this family is a thief: nobody keeps it.
     async fn revoke_family(self: &Arc<Self>, visitor: &Visitor, grant: &Grant) -> Result<(), Problem> {
-        let newest = self.mark_revoked(&grant.family).await?.newest;
-        audit::record(visitor, Act::RefreshReuse, &grant.subject, "family_revoked");
-        self.metrics.count(Act::RefreshReuse, "family_revoked");
-        if let Some(newest) = newest {
+        let marked = self.mark_revoked(&grant.family).await;
+        if let Some(newest) = marked.newest {
             self.discard_at_pool(newest).await;
         }
+        marked.outcome?;
+        audit::record(visitor, Act::RefreshReuse, &grant.subject, "family_revoked");
+        self.metrics.count(Act::RefreshReuse, "family_revoked");
         Ok(())
-    }
-
-    /// Ends the family that a refresh token belongs to. A token that is not good any more is logged out already.
-    pub(crate) async fn logout(self: &Arc<Self>, visitor: &Visitor, token: &str) -> Result<(), Problem> {
-        let (auth, token) = (Arc::clone(self), token.to_owned());
-        let outcome = in_full(async move { auth.end_family(&token).await }).await;
-        self.ended(visitor, Act::SignOut, outcome.map(|subject| (subject, ())))
-    }
-
-    async fn end_family(self: &Arc<Self>, token: &str) -> Result<String, Problem> {
-        let Some(grant) = Grant::open(&self.ring, token) else { return Ok(String::new()) };
-        for _ in 0..END_TRIES {
-            let marked = self.mark_revoked(&grant.family).await;
-            // Without the cache the token at hand is revoked at least.
-            let revoked = self.revoke_at_pool(grant.token.clone()).await;
-            let newest = marked?.newest.filter(|newest| *newest != grant.token);
-            accepted(revoked)?;
-            if let Some(newest) = newest {
-                accepted(self.revoke_at_pool(newest).await)?;
-            }
-            // A fail-over meanwhile may have lost the mark, and a refresh may have gone on without it.
-            if !self.mark_revoked(&grant.family).await?.is_new {
-                return Ok(grant.subject);
-            }
-        }
-        Err(Code::Unavailable.into())
-    }
-
-    /// Makes a family `Revoked`, which is final.
-    async fn mark_revoked(self: &Arc<Self>, family: &str) -> Result<Marked, Problem> {
-        let key = family_key(family);
-        for _ in 0..MARK_TRIES {
-            let found = self.cache.get_with_epoch(&key).await.map_err(cache_away)?;
-            let [stored] = found.values;
-            // What cannot be read is refused everywhere: it ends as well.
-            let before = stored.as_deref().and_then(|stored| Family::from_bytes(stored).ok());
-            let newest = before.as_ref().and_then(Family::newest);
-            let token = newest.and_then(|newest| Grant::open(&self.ring, newest)).map(|grant| grant.token);
-            if matches!(before, Some(Family::Revoked { .. })) {
-                return Ok(Marked { newest: token, is_new: false });
-            }
-            let revoked = Family::Revoked { newest: newest.map(str::to_owned) }.to_bytes();
-            let change = Change {
-                key: &key,
-                epoch: &found.epoch,
-                expected: stored.as_deref(),
-                value: &revoked,
-                ttl: self.refresh.lifetime,
-                // A logout is never refused for want of a share.
-                owner: None,
-            };
-            match self.cache.compare_and_set(&change).await {
-                Ok(true) => return Ok(Marked { newest: token, is_new: true }),
-                Ok(false) => {}
-                Err(error) => {
-                    // It may have been done, and the next one who reads may not learn of this token.
-                    if let Some(token) = token {
-                        self.discard_at_pool(token).await;
-                    }
-                    return Err(cache_away(error));
-                }
-            }
-        }
-        Err(Code::Unavailable.into())
-    }
-
-    /// Revokes a token at the pool. Where the pool is away it is tried again for a while, whatever the caller does.
-    async fn revoke_at_pool(self: &Arc<Self>, token: String) -> Result<(), Fault> {
-        let outcome = self.pool.revoke(&token).await;
-        if let Err(fault) = &outcome
-            && fault.code(Operation::Revoke).status().is_server_error()
-        {
-            let auth = Arc::clone(self);
-            tokio::spawn(async move {
-                for wait in REVOKE_BACKOFF {
-                    tokio::time::sleep(wait).await;
-                    if auth.pool.revoke(&token).await.is_ok() {
-                        return;
-                    }
-                }
-                tracing::warn!("the pool did not revoke a refresh token");
-            });
-        }
-        outcome
-    }
-
-    /// Revokes a token at the pool that nobody may use.
-    async fn discard_at_pool(self: &Arc<Self>, token: String) {
-        if let Err(fault) = self.revoke_at_pool(token).await {
-            tracing::warn!(%fault, "refresh token not revoked at the pool");
-        }
     }
 }
 
 /// Runs to its end in a task of its own: a client that goes away leaves no token at the pool that nobody knows of.
-async fn in_full<T: Send + 'static>(
+pub(crate) async fn in_full<T: Send + 'static>(
     work: impl Future<Output = Result<T, Problem>> + Send + 'static,
 ) -> Result<T, Problem> {
     tokio::spawn(work).await.unwrap_or_else(|_| Err(Code::Internal.into()))
 }
 
-/// A pool that does not know the token any more has revoked it.
-fn accepted(revoked: Result<(), Fault>) -> Result<(), Problem> {
-    match revoked {
-        Err(fault) if fault.code(Operation::Revoke) != Code::InvalidRefreshToken => {
-            Err(fault.problem(Operation::Revoke))
-        }
-        Ok(()) | Err(_) => Ok(()),
-    }
-}
-
-fn family_key(family: &str) -> String {
+pub(crate) fn family_key(family: &str) -> String {
     format!("postern:auth:family:{family}")
 }

@@ -20,6 +20,7 @@ use crate::auth::{Auth, Refused, Visitor, cache_away};
 use crate::config::Confirm;
 use crate::email::Email;
 use crate::grant::Session;
+use crate::log_limit::log_limited;
 use crate::login::SignedIn;
 use crate::pool::fault::{Fault, Operation};
 use crate::pool::{SignIn, SignedUp};
@@ -85,16 +86,16 @@ impl Auth {
         visitor: &Visitor,
         registration: &Registration,
     ) -> Result<SignedIn, Problem> {
-        let attempt = self.admit_stranger(Door::Register, visitor).await?;
+        let mut attempt = self.admit_stranger(Door::Register, visitor).await?;
         // Every registration counts, whatever becomes of it: each costs a hash, a mail and a profile.
-        self.abuse.failed(&attempt).await;
+        self.abuse.failed(&mut attempt).await;
         let email = &registration.email;
         if let Some(signed_in) = Box::pin(self.locked(email, self.register_new(registration))).await? {
             return Ok(signed_in);
         }
-        let door = (Door::Password, Code::EmailNotAvailable);
         let guess = Box::pin(self.locked(email, self.repeat(registration)));
-        self.guarded(door, visitor, email.as_str(), guess).await
+        let credentials = (email, &registration.password);
+        self.guarded_password(Code::EmailNotAvailable, visitor, credentials, guess).await
     }
 
     /// Confirms an address with the code that was sent there, saves the profile and signs the person in.
@@ -131,9 +132,9 @@ impl Auth {
         };
         let door = (Door::Confirm, Code::InvalidCode);
         self.guarded(door, visitor, email.as_str(), Box::pin(self.locked(email, guess))).await?;
-        let door = (Door::Password, Code::InvalidCredentials);
         let guess = Box::pin(self.locked(email, self.sign_in_and_save(registration)));
-        self.guarded(door, visitor, email.as_str(), guess).await
+        let credentials = (email, &registration.password);
+        self.guarded_password(Code::InvalidCredentials, visitor, credentials, guess).await
     }
 
     /// Does something while nobody else registers the address.
@@ -223,12 +224,12 @@ impl Auth {
         let noted = match deleted {
             Ok(()) => self.store.end_registration(id).await,
             Err(fault) => {
-                tracing::warn!(%fault, "a user without a profile could not be deleted yet");
+                log_limited!(warn, %fault, "a user without a profile could not be deleted yet");
                 self.store.postpone_registration(id, self.clock.now()).await
             }
         };
         if let Err(error) = noted {
-            tracing::warn!(%error, "a registration that was undone stays noted");
+            log_limited!(warn, %error, "a registration that was undone stays noted");
         }
         profile_problem(fault)
     }

@@ -23,6 +23,7 @@ use crate::abuse::Door;
 use crate::audit::{self, Act};
 use crate::auth::{Auth, Visitor};
 use crate::config::{Delivery, SocialConfig};
+use crate::log_limit::log_limited;
 use crate::temporary_token::{Exchanged, UserInfo};
 
 /// How long a person may take at the provider.
@@ -120,7 +121,7 @@ impl Auth {
         code_challenge: Option<String>,
     ) -> Result<Url, Problem> {
         let provider = social.provider().await.map_err(|fault| {
-            tracing::warn!(%fault, "the social provider cannot be found");
+            log_limited!(warn, %fault, "the social provider cannot be found");
             Problem::new(postern_common::Code::Unavailable)
         })?;
         let (state, begun) = self.begin_state(code_challenge).await?;
@@ -152,10 +153,11 @@ impl Auth {
         social: &Social,
         callback: Callback,
     ) -> Result<(String, String), SocialFault> {
-        let attempt = self.admit_stranger(Door::Social, visitor).await?;
+        let mut attempt = self.admit_stranger(Door::Social, visitor).await?;
         let outcome = self.social_token(visitor, social, callback).await;
-        if outcome.is_err() {
-            self.abuse.failed(&attempt).await;
+        match outcome {
+            Ok(_) => attempt.settle(),
+            Err(_) => self.abuse.failed(&mut attempt).await,
         }
         outcome
     }

@@ -15,6 +15,7 @@ use postern_common::{Code, Problem};
 use sqlx::Row;
 
 use self::schema::MIGRATIONS;
+use crate::log_limit::log_limited;
 
 const INSERT_KEY: &str =
     "INSERT INTO auth_keys (name, base64, created_at) VALUES ($1, $2, $3) ON CONFLICT (name) DO NOTHING";
@@ -133,7 +134,7 @@ async fn within_deadline<T>(work: impl Future<Output = Result<T, sqlx::Error>>) 
 
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
-        tracing::warn!(error = %error.0, "a statement failed");
+        log_limited!(warn, error = %error.0, "a statement failed");
         Self::new(if is_unavailable(&error.0) { Code::Unavailable } else { Code::Internal })
     }
 }

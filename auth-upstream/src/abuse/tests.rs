@@ -13,8 +13,8 @@ fn from(address: &str) -> Visitor {
 
 /// One wrong guess; whether it was looked at.
 async fn guess(abuse: &Abuse, address: &str, who: &str) -> bool {
-    let Some(attempt) = abuse.admit(Door::Password, &from(address), who).await else { return false };
-    abuse.failed(&attempt).await;
+    let Some(mut attempt) = abuse.admit(Door::Password, &from(address), who).await else { return false };
+    abuse.failed(&mut attempt).await;
     true
 }
 

@@ -8,6 +8,8 @@ use aws_sdk_cognitoidentityprovider::config::http::HttpResponse;
 use aws_sdk_cognitoidentityprovider::error::{ProvideErrorMetadata, SdkError};
 use postern_common::{Code, Problem};
 
+use crate::log_limit::LogLimit;
+
 /// Which call was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
@@ -70,6 +72,12 @@ pub(crate) enum Fault {
     Misconfigured(String),
     #[error("the pool is away: {0}")]
     Unavailable(&'static str),
+}
+
+// === impl Operation ===
+
+impl Operation {
+    const COUNT: usize = Self::Admin as usize + 1;
 }
 
 // === impl Fault ===
@@ -155,10 +163,8 @@ impl Fault {
     /// The problem that our client reads; the pool's own words stay here.
     pub(crate) fn problem(&self, operation: Operation) -> Problem {
         let code = self.code(operation);
-        if let Self::Misconfigured(reason) = self {
-            tracing::error!(?operation, reason, "the identity pool is misconfigured");
-        } else if matches!(code, Code::Unavailable | Code::IdpMisconfigured) {
-            tracing::warn!(?operation, fault = %self, "the identity pool failed");
+        if matches!(code, Code::Unavailable | Code::IdpMisconfigured) {
+            self.log(operation);
         }
         let problem = Problem::new(code);
         if code == Code::WeakPassword {
@@ -168,7 +174,19 @@ impl Fault {
         }
         if code == Code::RateLimited { problem.retry_after(2) } else { problem }
     }
+
+    fn log(&self, operation: Operation) {
+        let Some(suppressed) = LOG_LIMITS.get(operation as usize).and_then(LogLimit::admit) else { return };
+        if let Self::Misconfigured(reason) = self {
+            tracing::error!(suppressed, ?operation, reason, "the identity pool is misconfigured");
+        } else {
+            tracing::warn!(suppressed, ?operation, fault = %self, "the identity pool failed");
+        }
+    }
 }
+
+/// The limits on log events, one for each operation: what fails alike hides nothing else.
+static LOG_LIMITS: [LogLimit; Operation::COUNT] = [const { LogLimit::new() }; Operation::COUNT];
 
 fn misconfigured(name: &str, message: &str) -> Fault {
     Fault::Misconfigured(format!("{name}: {message}"))

@@ -18,6 +18,7 @@ use url::Url;
 
 use super::{Social, SocialFault};
 use crate::config::SocialConfig;
+use crate::log_limit::log_limited;
 
 /// What a provider may send at most.
 const MOST_BYTES: usize = 256 << 10;
@@ -158,7 +159,7 @@ impl Provider {
             .map_err(|error| token_fault(&error))?;
         let id_token = answer.extra_fields().id_token.as_deref().ok_or(SocialFault::InvalidIdToken)?;
         let id = self.id_tokens.verify(id_token, nonce).await.map_err(|refusal| {
-            tracing::warn!(?refusal, "the provider's ID token is refused");
+            log_limited!(warn, ?refusal, "the provider's ID token is refused");
             if refusal.code() == postern_common::Code::KeysUnavailable {
                 SocialFault::ProviderUnavailable
             } else {
@@ -195,7 +196,7 @@ async fn discover(config: &SocialConfig, http: &reqwest::Client) -> Result<Disco
     let issuer = &config.issuer;
     let url = format!("{}/.well-known/openid-configuration", issuer.trim_end_matches('/'));
     let away = |error: CallError| {
-        tracing::warn!(%error, "the provider's discovery document cannot be read");
+        log_limited!(warn, %error, "the provider's discovery document cannot be read");
         SocialFault::ProviderUnavailable
     };
     let answer = http.get(url).timeout(config.deadline).send().await.map_err(|error| away(error.into()))?;
@@ -239,6 +240,6 @@ fn token_fault(error: &RequestTokenError<CallError, BasicErrorResponse>) -> Soci
         RequestTokenError::Request(_) => SocialFault::ProviderUnavailable,
         RequestTokenError::Other(_) => SocialFault::ProviderError,
     };
-    tracing::warn!(%fault, "the provider did not exchange the code");
+    log_limited!(warn, %fault, "the provider did not exchange the code");
     fault
 }
