@@ -28,6 +28,7 @@ use crate::mail_token::KEY_VARIABLE;
 use crate::metrics::Metrics;
 use crate::notification::Channel;
 use crate::outlet::{LONGEST_CALL, Outlets};
+use crate::provider::check_tls;
 use crate::quota::Quota;
 use crate::read::{Library, Reader, Recent};
 use crate::sequence::Sequence;
@@ -78,8 +79,10 @@ impl App {
     /// Opens the stores, loads the templates, takes a lease. Nothing is claimed yet.
     ///
     /// # Errors
-    /// Status 64 for templates or settings that are wrong, 69 for a store that is away.
+    /// Status 64 for templates or settings that are wrong, 69 for a store that is away and for a system without CA
+    /// certificates.
     pub async fn build(mut config: Config, clock: Clock) -> Result<Self, Exit> {
+        check_tls().map_err(Exit::unavailable)?;
         let (templates, reloader) = load_templates(&config)?;
         let opened = Database::open(&config.database, Options::new("postern-notify")).await?;
         let store = Store::open(&opened, config.queue.connections).await?;

@@ -73,10 +73,11 @@ fn return_paths(mail: &Message<'_>) -> Vec<Claim> {
 // === impl DeliveryReport ===
 
 impl DeliveryReport {
-    /// The notifications that it may be about.
+    /// The notifications that it may be about: those of tokens that were issued here.
     #[must_use]
-    pub fn ids(&self) -> Vec<NotificationId> {
-        self.claims.iter().map(|claim| claim.id).collect()
+    pub fn ids(&self, tokens: &MailTokens) -> Vec<NotificationId> {
+        let is_issued = |claim: &&Claim| tokens.has_issued(Purpose::DeliveryReport, **claim);
+        self.claims.iter().filter(is_issued).map(|claim| claim.id).collect()
     }
 
     /// What is believed of it: everything, if one of its tokens is ours for an address that it names, or that `known` names

@@ -37,12 +37,14 @@ pub struct Claim {
     tag: u128,
 }
 
-/// Of a token: the id's 128 bits, then 100 of the HMAC, in base32. Mail servers may change the case of a local part, which has
-/// 64 octets (RFC 5321 section 4.5.3.1.1).
+/// Of a token: the id's 128 bits, then 40 of an HMAC over the id and 60 of one over id and address, in base32. The first
+/// shows without the address, which is in the store, that the token was issued here. Mail servers may change the case of
+/// a local part, which has 64 octets (RFC 5321 section 4.5.3.1.1).
 pub const TOKEN_LENGTH: usize = ID_DIGITS + TAG_DIGITS;
 const ID_DIGITS: usize = 26;
 const TAG_DIGITS: usize = 20;
-const TAG_BITS: u32 = 100;
+const ADDRESS_TAG_BITS: u32 = 60;
+const ID_TAG_BITS: u32 = 40;
 const DIGITS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
 const MIN_KEY_BYTES: usize = 32;
 
@@ -76,6 +78,16 @@ impl MailTokens {
         token
     }
 
+    /// Whether a token of this notification was issued here for this purpose, to whatever address.
+    #[must_use]
+    pub fn has_issued(&self, purpose: Purpose, claim: Claim) -> bool {
+        let id_tag = (claim.tag >> ADDRESS_TAG_BITS).to_be_bytes();
+        self.0.iter().any(|key| {
+            let expected = hmac_bits(key, purpose, &[claim.id.0.as_bytes()], ID_TAG_BITS).to_be_bytes();
+            constant_time::verify_slices_are_equal(&expected, &id_tag).is_ok()
+        })
+    }
+
     /// Whether the token was made here, for this purpose and this address.
     #[must_use]
     pub fn verify(&self, purpose: Purpose, claim: Claim, address: &AddressHash) -> bool {
@@ -91,15 +103,23 @@ fn padded(text: &str) -> String {
 }
 
 fn tag(key: &hmac::Key, purpose: Purpose, id: NotificationId, address: &AddressHash) -> u128 {
+    let id = id.0.as_bytes();
+    let id_tag = hmac_bits(key, purpose, &[id], ID_TAG_BITS);
+    (id_tag << ADDRESS_TAG_BITS) | hmac_bits(key, purpose, &[id, address], ADDRESS_TAG_BITS)
+}
+
+/// The first bits of an HMAC over the purpose and the parts, whose lengths are fixed.
+fn hmac_bits(key: &hmac::Key, purpose: Purpose, parts: &[&[u8]], bits: u32) -> u128 {
     let mut context = hmac::Context::with_key(key);
     context.update(match purpose {
-        Purpose::Unsubscribe => b"postern unsubscribe v1\0",
-        Purpose::DeliveryReport => b"postern delivery report v1\0",
+        Purpose::Unsubscribe => b"postern unsubscribe v2\0",
+        Purpose::DeliveryReport => b"postern delivery report v2\0",
     });
-    context.update(id.0.as_bytes());
-    context.update(address);
+    for part in parts {
+        context.update(part);
+    }
     let tag = context.sign();
-    tag.as_ref().first_chunk().map_or(0, |half| u128::from_be_bytes(*half) >> (u128::BITS - TAG_BITS))
+    tag.as_ref().first_chunk().map_or(0, |half| u128::from_be_bytes(*half) >> (u128::BITS - bits))
 }
 
 // === impl Claim ===
@@ -156,11 +176,15 @@ mod tests {
             let claim = Claim::parse(&spelling).expect("a token");
             assert_eq!(claim.id, id);
             assert!(tokens.verify(Purpose::Unsubscribe, claim, &ada));
+            assert!(tokens.has_issued(Purpose::Unsubscribe, claim));
+            assert!(!tokens.has_issued(Purpose::DeliveryReport, claim));
+            assert!(!other.has_issued(Purpose::Unsubscribe, claim));
             assert!(!tokens.verify(Purpose::DeliveryReport, claim, &ada));
             assert!(!tokens.verify(Purpose::Unsubscribe, claim, &hash("bob@example.com")));
             assert!(!other.verify(Purpose::Unsubscribe, claim, &ada));
             let another = Claim { id: Sequence::id(2 << 40), ..claim };
             assert!(!tokens.verify(Purpose::Unsubscribe, another, &ada));
+            assert!(!tokens.has_issued(Purpose::Unsubscribe, another));
         }
         let address = format!("bounces+{token}@example.org");
         assert_eq!(Claim::of_return_path(&format!("<{address}>")), Claim::parse(&token));

@@ -157,13 +157,23 @@ impl Pass<'_> {
             Ok(outcome) => outcome,
             Err(_) => Err(self.codes.judge("*", "timeout")),
         };
-        let refusal = outcome.as_ref().err();
-        if let Some(change) = self.outlet.breaker.record(CallOutcome::of(refusal), &self.source) {
-            self.outlet.log(change, refusal);
-        }
+        self.record(outcome.as_ref().err());
         match outcome {
             Ok(taken) => Ok(self.outlet.sent(message, taken)),
             Err(refusal) => Err((self.outlet.name.clone(), refusal)),
+        }
+    }
+
+    fn record(&self, refusal: Option<&Refusal>) {
+        let breaker = &self.outlet.breaker;
+        match CallOutcome::of(refusal) {
+            Some(outcome) => {
+                if let Some(change) = breaker.record(outcome, &self.source) {
+                    self.outlet.log(change, refusal);
+                }
+            }
+            None if self.is_probe => breaker.return_probe(),
+            None => {}
         }
     }
 }

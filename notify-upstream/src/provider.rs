@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use postern_common::clock::Timestamp;
 
+pub use call::check_tls;
 pub use codes::{Codes, INTERNAL_ERROR};
 pub use fcm::{Fcm, FcmAccount};
 pub use file::File;
@@ -103,6 +104,8 @@ pub enum FaultScope {
     Provider,
     /// One recipient or one message: others may have been taken.
     Recipient,
+    /// The message itself: it was refused here, before any call to the provider.
+    NotSent,
 }
 
 // === impl Provider ===
@@ -187,7 +190,7 @@ pub enum Sight {
 // === impl Refusal ===
 
 impl Refusal {
-    /// The address or the message is of a kind that this provider does not carry.
+    /// The address or the message is of a kind that this provider does not carry. No call was made.
     #[must_use]
     pub fn unfit() -> Self {
         Self {
@@ -196,7 +199,7 @@ impl Refusal {
             detail: None,
             retry_after: None,
             suppress: false,
-            scope: FaultScope::Recipient,
+            scope: FaultScope::NotSent,
         }
     }
 

@@ -121,7 +121,7 @@ delegate! {
     bind_webhook(token: &WebhookToken, now: Timestamp) -> bool;
     /// Forgets the tokens of webhooks that came before this instant; how many.
     forget_webhooks(before: Timestamp) -> u64;
-    /// Keeps what providers reported; how many were new.
+    /// Keeps what providers reported, up to [`row::MAX_RECEIPTS_PER_NOTIFICATION`]; how many were new.
     receive(receipts: &[Receipt]) -> u64;
     /// Puts a worker on the list.
     register_worker(worker: i64, now: Timestamp) -> ();

@@ -131,7 +131,15 @@ impl Rig {
     /// A replica whose provider takes so many calls at once.
     pub(crate) async fn calling(store: &Store, clock: &Clock, permits: usize, at_once: usize) -> Self {
         let script = Script::default();
-        Self::with(store, clock, permits, (&script, vec![outlet(&script, clock, at_once)])).await
+        let actors = unreachable_actors(clock);
+        Self::with(store, clock, permits, (&script, vec![outlet(&script, clock, at_once)]), actors).await
+    }
+
+    /// A replica with this provider, which asks this actor service; its script is called by nobody.
+    pub(crate) async fn delivering(store: &Store, clock: &Clock, provider: Provider, actors: Actors) -> Self {
+        let script = Script::default();
+        let outlets = vec![Outlet { provider, ..outlet(&script, clock, 8) }];
+        Self::with(store, clock, 8, (&script, outlets), actors).await
     }
 
     /// A replica with a provider for everybody but `@other.example`, and one for those alone.
@@ -140,7 +148,8 @@ impl Rig {
         script.carries_all_but("@other.example");
         other.carries_only("@other.example");
         let outlets = [&script, &other].map(|script| outlet(script, clock, 1000)).into();
-        (Self::with(store, clock, permits, (&script, outlets)).await, other)
+        let actors = unreachable_actors(clock);
+        (Self::with(store, clock, permits, (&script, outlets), actors).await, other)
     }
 
     async fn with(
@@ -148,6 +157,7 @@ impl Rig {
         clock: &Clock,
         permits: usize,
         (script, outlets): (&Script, Vec<Outlet>),
+        actors: Actors,
     ) -> Self {
         let (store, clock, script) = (store.clone(), clock.clone(), script.clone());
         let workers = Workers::start(store.clone(), clock.clone(), LeaseTime::Own).await.expect("registers");
@@ -156,7 +166,7 @@ impl Rig {
         let (ended, over) = mpsc::unbounded_channel();
         let suppression = Arc::new(Suppression::new(store.clone(), clock.clone()));
         let templates = Arc::new(ArcSwap::from_pointee(templates()));
-        let courier = courier(&store, &clock, outlets, &suppression, &templates);
+        let courier = courier(&store, &clock, outlets, (&suppression, &templates), actors);
         let runner = Runner::new(courier, clock.clone(), Arc::clone(&workers), ended, stop.clone());
         let recent = Recent::new(clock.clone());
         let means = Means {
@@ -196,8 +206,18 @@ impl Rig {
 
     /// Accepts what is given.
     pub(crate) async fn submit(&mut self, draft: Draft, key: Option<&str>) -> Result<Accepted, Problem> {
-        let (door, key) = (self.door.clone(), key.and_then(IdempotencyKey::parse));
         let principal = Principal { creator: "service:test".into(), actor: None };
+        self.submit_as(principal, draft, key).await
+    }
+
+    /// Accepts what is given from this caller.
+    pub(crate) async fn submit_as(
+        &mut self,
+        principal: Principal,
+        draft: Draft,
+        key: Option<&str>,
+    ) -> Result<Accepted, Problem> {
+        let (door, key) = (self.door.clone(), key.and_then(IdempotencyKey::parse));
         let answer =
             tokio::spawn(async move { door.accept(&principal, draft, key, BudgetPermit::default()).await });
         self.writer.step().await;
@@ -236,22 +256,28 @@ fn outlet(script: &Script, clock: &Clock, at_once: usize) -> Outlet {
     }
 }
 
+/// The actor service at this address, asked with the tokens of these pools.
+pub(crate) fn actors(base: &str, identity: &IdentityConfig, clock: &Clock) -> Actors {
+    let tokens = ServiceTokens::new(identity, Cache::memory(clock.clone()), clock.clone());
+    let calls = ServiceClient::new(tokens, postern_common::service::http_client());
+    let own = OwnAddresses { anyone: false, unverified: [false; 3] };
+    Actors::new(base.parse().expect("URL"), calls, own)
+}
+
+fn unreachable_actors(clock: &Clock) -> Actors {
+    actors("http://127.0.0.1:9", &identity(), clock)
+}
+
 fn courier(
     store: &Store,
     clock: &Clock,
     outlets: Vec<Outlet>,
-    suppression: &Arc<Suppression>,
-    templates: &Arc<ArcSwap<Templates>>,
+    (suppression, templates): (&Arc<Suppression>, &Arc<ArcSwap<Templates>>),
+    actors: Actors,
 ) -> Courier {
-    let tokens = ServiceTokens::new(&identity(), Cache::memory(clock.clone()), clock.clone());
-    let calls = ServiceClient::new(tokens, postern_common::service::http_client());
     Courier {
         templates: Arc::clone(templates),
-        actors: Actors::new(
-            "http://127.0.0.1:9".parse().expect("URL"),
-            calls,
-            OwnAddresses { anyone: false, unverified: [false; 3] },
-        ),
+        actors,
         store: store.clone(),
         outlets: Outlets::new([outlets, Vec::new(), Vec::new()], Codes::shipped()),
         suppression: Arc::clone(suppression),

@@ -31,6 +31,7 @@ mod notify_bodies;
 mod notify_cli;
 mod notify_failover;
 mod notify_faults;
+mod notify_frozen;
 mod notify_kills;
 mod notify_load;
 mod notify_order;

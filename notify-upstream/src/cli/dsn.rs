@@ -15,7 +15,8 @@ const MOST: u64 = 128 * 1024;
 
 /// Reads one mail on standard input and keeps what it reports. A mail that reports nothing of ours is taken and left:
 /// nothing would be won by sending it back. Anything that fails is `EX_TEMPFAIL`, upon which a mail server keeps the mail
-/// and tries again.
+/// and tries again. Of one notification a bounded number of reports is stored (`MAX_RECEIPTS_PER_NOTIFICATION`):
+/// the recipient of one can repeat it with other bytes.
 pub(super) async fn run(config: Result<Config, Exit>) -> Result<(), Exit> {
     let mail = read_mail().map_err(|error| Exit::unavailable(format!("standard input: {error}")));
     keep(config, mail).await.map_err(Exit::for_now)
@@ -37,9 +38,13 @@ async fn keep(config: Result<Config, Exit>, mail: Result<Vec<u8>, Exit>) -> Resu
     };
     let nothing = "no report of a notification: nothing is kept";
     let Some(report) = dsn::read(&mail, &Codes::shipped(), now) else { return say(nothing) };
+    let ids = report.ids(tokens);
+    if ids.is_empty() {
+        return say(nothing);
+    }
     let store = open(&config).await?;
     let away = |error: StoreError| Exit::unavailable(error.to_string());
-    let snapshots = store.read(&report.ids()).await.map_err(away)?;
+    let snapshots = store.read(&ids).await.map_err(away)?;
     let reports = report.believe(tokens, |id| {
         let known = snapshots.iter().filter(|snapshot| snapshot.id == id);
         known.flat_map(|snapshot| snapshot.addresses()).collect()

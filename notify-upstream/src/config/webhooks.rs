@@ -3,6 +3,7 @@ use postern_common::decode::Object;
 use url::Url;
 
 use super::outlet::secret;
+use crate::provider::check_tls;
 use crate::webhook::{Certificates, Mailgun, SendGrid, Sns, Standard, Twilio, Webhooks};
 
 /// The table `[webhooks]`: a provider that has no table of its own there is answered as a bad signature is.
@@ -24,6 +25,10 @@ pub(super) fn read(root: &Object<'_>, env: &Env, public_url: Option<&Url>) -> Op
                 let sound = Sns::is_topic(&topic);
                 if sound { Some(topic) } else { field.fail("invalid_format", "must be the ARN of a topic") }
             });
+            if let Err(reason) = check_tls() {
+                sns.fail("tls_unavailable", reason);
+                return None;
+            }
             Some(Sns { topics, certificates: Certificates::new(postern_common::service::http_client()) })
         });
         let sendgrid = table.section("sendgrid", |sendgrid| {

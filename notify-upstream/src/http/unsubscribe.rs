@@ -13,8 +13,8 @@ use crate::mail_token::{Claim, Purpose};
 use crate::notification::Channel;
 
 /// One click in a mail program (RFC 8058): the address that the notification went to gets no more mail of templates that
-/// offer the click. Only a mail of such a template carries the token, which is good for its address alone. 204 once it is
-/// durable.
+/// offer the click. Only a mail of such a template carries the token, which is good for its address alone. The store is read
+/// only for a token that was issued here. 204 once it is durable.
 pub(super) async fn one_click(
     State(service): State<Arc<Service>>,
     RawQuery(query): RawQuery,
@@ -27,8 +27,11 @@ pub(super) async fn one_click(
     let nobody = || Problem::new(Code::InvalidWebhookSignature);
     let claim = claim_of(query.as_deref()).ok_or_else(nobody)?;
     let tokens = service.mail_tokens.as_ref().ok_or_else(nobody)?;
-    let known = service.store.read(&[claim.id]).await.map_err(|error| unavailable(&error))?;
-    let mail = known.into_iter().find(|snapshot| snapshot.record.lane.channel == Channel::Email);
+    if !tokens.has_issued(Purpose::Unsubscribe, claim) {
+        return Err(nobody());
+    }
+    let known = service.reader.read(claim.id).await?;
+    let mail = known.filter(|snapshot| snapshot.record.lane.channel == Channel::Email);
     let is_proven = |address: &AddressHash| tokens.verify(Purpose::Unsubscribe, claim, address);
     let address = mail.and_then(|mail| mail.addresses().find(is_proven)).ok_or_else(nobody)?;
     service.suppression.unsubscribe(&[address]).await.map_err(|error| unavailable(&error))?;

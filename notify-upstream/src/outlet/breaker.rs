@@ -90,13 +90,15 @@ const MAX_TRIED: usize = 64;
 // === impl CallOutcome ===
 
 impl CallOutcome {
-    /// Of a call that was taken, or refused so.
+    /// Classifies a call by its refusal; `None` for a message that was refused before any call, which says nothing about
+    /// the provider.
     #[must_use]
-    pub fn of(refusal: Option<&Refusal>) -> Self {
+    pub fn of(refusal: Option<&Refusal>) -> Option<Self> {
         match refusal {
-            None | Some(Refusal { class: Class::Permanent, .. }) => Self::Answered,
-            Some(Refusal { scope: FaultScope::Provider, .. }) => Self::ProviderFailed,
-            Some(Refusal { scope: FaultScope::Recipient, .. }) => Self::RecipientRefused,
+            Some(Refusal { scope: FaultScope::NotSent, .. }) => None,
+            None | Some(Refusal { class: Class::Permanent, .. }) => Some(Self::Answered),
+            Some(Refusal { scope: FaultScope::Provider, .. }) => Some(Self::ProviderFailed),
+            Some(Refusal { scope: FaultScope::Recipient, .. }) => Some(Self::RecipientRefused),
         }
     }
 }

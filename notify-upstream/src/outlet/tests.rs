@@ -4,6 +4,7 @@ use postern_common::clock::Timestamp;
 use super::*;
 use crate::address::{DeviceToken, EmailAddress};
 use crate::provider::script::Script;
+use crate::provider::{FaultScope, Http, HttpConfig};
 use crate::sequence::Sequence;
 use crate::template::Content;
 
@@ -120,6 +121,62 @@ async fn a_repeat_goes_to_the_other_and_no_provider_is_a_matter_of_configuration
     assert_eq!([scripts[0].calls().len(), scripts[1].calls().len()], [2, 2]);
     assert_eq!(send(&outlets, Channel::Sms, 1, 1).await, Err("no_provider".to_owned()));
     assert_eq!(Codes::shipped().judge("smtp", "451").class, Class::Transient);
+}
+
+/// A provider that refuses a text message of eleven segments before it calls anyone.
+fn refuses_before_the_call(clock: &Clock) -> Outlets {
+    let config = HttpConfig {
+        url: "http://127.0.0.1:9/".parse().expect("URL"),
+        authorization: None,
+        lookup_url: None,
+        body: "{}".to_owned(),
+    };
+    let outlet = Outlet {
+        name: "a".to_owned(),
+        provider: Provider::Http(Box::new(Http::new(config, Codes::shipped()).expect("sound"))),
+        weight: 1,
+        turnstile: Turnstile::new(8, None),
+        shares: Shares::new(8),
+        breaker: Breaker::new(clock.clone()),
+    };
+    Outlets::new([vec![outlet], Vec::new(), Vec::new()], Codes::shipped())
+}
+
+#[tokio::test]
+async fn message_refused_before_the_call_leaves_the_breaker() {
+    let clock = Clock::manual(Timestamp(0));
+    let outlets = refuses_before_the_call(&clock);
+    let breaker = &outlets.channels[Channel::Email.index()][0].breaker;
+    let source = Source { caller: "service:test".to_owned(), domain: "example.com".to_owned() };
+    let to = Address::Email(EmailAddress::parse("ada@example.com").expect("address"));
+    let content = Content::Sms { text: "a".repeat(1531) };
+    let message = Message {
+        id: Sequence::id(1),
+        to: &to,
+        content: &content,
+        created_at: Timestamp(0),
+        expires_at: None,
+        urgent: false,
+        unsubscribe: false,
+    };
+    let refused = async || {
+        let caller = ("service:test", Priority::Normal);
+        let pass = outlets.pass(Channel::Email, &message, 1, caller).await.expect("a provider");
+        let (_, refusal) = pass.send(&message).await.expect_err("too long");
+        assert_eq!((refusal.code.as_str(), refusal.scope), ("message_too_long", FaultScope::NotSent));
+    };
+    for _ in 0..9 {
+        breaker.record(CallOutcome::ProviderFailed, &source);
+    }
+    for _ in 0..20 {
+        refused().await;
+    }
+    assert_eq!(breaker.standing(), Standing::Closed, "it is no failure");
+    breaker.record(CallOutcome::ProviderFailed, &source);
+    assert_eq!(breaker.standing(), Standing::Open(Duration::from_secs(2)), "nor an answer: ten in a row");
+    clock.advance(Duration::from_secs(2));
+    refused().await;
+    assert_eq!(breaker.standing(), Standing::Due, "the probe is still to be made");
 }
 
 #[test]

@@ -26,12 +26,30 @@ const LONGEST_WISH: Duration = Duration::from_secs(86_400);
 
 /// A client that follows no redirect: a provider that moves is a matter of configuration.
 pub(super) fn client() -> Result<reqwest::Client, String> {
-    builder().build().map_err(|error| error.to_string())
+    built(builder())
+}
+
+/// Checks that a TLS client can be built, which needs the system's CA certificates.
+///
+/// # Errors
+/// Why not.
+pub fn check_tls() -> Result<(), String> {
+    client().map(drop)
+}
+
+fn built(builder: reqwest::ClientBuilder) -> Result<reqwest::Client, String> {
+    builder.build().map_err(|error| {
+        let causes = std::iter::successors(std::error::Error::source(&error), |&cause| cause.source());
+        let cause = causes.last().map_or_else(|| error.to_string(), ToString::to_string);
+        format!(
+            "cannot set up TLS: {cause}; install CA certificates (package ca-certificates) or set SSL_CERT_FILE"
+        )
+    })
 }
 
 /// The same for addresses that strangers gave: a name that resolves to a private address is not called.
 pub(super) fn guarded_client() -> Result<reqwest::Client, String> {
-    builder().dns_resolver(Arc::new(PublicOnly)).build().map_err(|error| error.to_string())
+    built(builder().dns_resolver(Arc::new(PublicOnly)))
 }
 
 fn builder() -> reqwest::ClientBuilder {

@@ -2,7 +2,7 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
-use super::{Message, Refusal, Sight, Taken};
+use super::{FaultScope, Message, Refusal, Sight, Taken};
 use crate::address::Address;
 use crate::retry::Class;
 use crate::template::Content;
@@ -49,6 +49,7 @@ impl File {
             Err(error) => Err(Refusal {
                 class: Class::Configuration,
                 code: "file_not_written".to_owned(),
+                scope: FaultScope::Provider,
                 ..Refusal::unfit().with_detail(error.kind().to_string())
             }),
         }

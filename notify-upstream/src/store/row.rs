@@ -168,6 +168,9 @@ pub enum ResultKind {
     Lost,
 }
 
+/// Most stored reports of one notification. Beyond it only the first of each kind is stored.
+pub const MAX_RECEIPTS_PER_NOTIFICATION: i64 = 32;
+
 /// A report from a provider.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Receipt {

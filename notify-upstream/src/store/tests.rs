@@ -2,6 +2,7 @@
 
 mod house;
 mod postgres;
+mod receipts;
 mod suppression;
 mod upgrade;
 

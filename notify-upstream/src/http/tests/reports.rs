@@ -7,7 +7,7 @@ use super::*;
 use crate::address::hash;
 use crate::mail_token::Purpose;
 use crate::notification::NotificationId;
-use crate::testing::welcome_with;
+use crate::testing::{execute, welcome_with};
 
 /// What Mailgun signs, with its signature.
 struct Signature(Value);
@@ -139,6 +139,31 @@ async fn one_click_ends_the_mail_that_offers_it_and_no_other() {
             "SENT",
             "a sign-in code is not what was unsubscribed from"
         );
+        served.shutdown.begin();
+    }
+}
+
+#[tokio::test]
+async fn wrong_click_token_is_rejected_without_the_store() {
+    for (store, database) in stores().await {
+        let mut served = served(&store).await;
+        served.templates.store(Arc::new(welcome_with("unsubscribe = true")));
+        let id = served.send_to("ada@example.com").await;
+        let id = NotificationId::parse(&id).expect("an id");
+        let token = |tokens: &MailTokens, purpose| tokens.issue(purpose, id, &hash("ada@example.com"));
+        let foreign = MailTokens::parse(&"B".repeat(44)).expect("a key");
+        let good = token(&mail_tokens(), Purpose::Unsubscribe);
+        execute(&database.database, "ALTER TABLE notify_record RENAME TO notify_record_away").await;
+        for (token, status) in [
+            (token(&foreign, Purpose::Unsubscribe), 401),
+            (token(&mail_tokens(), Purpose::DeliveryReport), 401),
+            (format!("{}{}", &good[..26], "a".repeat(20)), 401),
+            (good, 503),
+        ] {
+            let click = "List-Unsubscribe=One-Click".to_owned();
+            let answer = served.hear(&format!("unsubscribe?token={token}"), click).await;
+            assert_eq!(answer.status().as_u16(), status, "{token}");
+        }
         served.shutdown.begin();
     }
 }

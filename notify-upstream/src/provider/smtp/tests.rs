@@ -1,6 +1,7 @@
 //! Against aiosmtpd ([`peer`]), and against a small server that says what its script tells it to.
 
 mod peer;
+mod unverified;
 
 use std::sync::Arc;
 

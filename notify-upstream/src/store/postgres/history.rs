@@ -10,7 +10,9 @@ use sqlx::{AssertSqlSafe, Row};
 use super::{Postgres, rows};
 use crate::notification::{NotificationId, ORDER_COUNTER_BITS, Order};
 use crate::store::read::RECORD;
-use crate::store::row::{DeadFilter, DeadLetter, Existing, Receipt, ResultKind, WebhookToken};
+use crate::store::row::{
+    DeadFilter, DeadLetter, Existing, MAX_RECEIPTS_PER_NOTIFICATION, Receipt, ResultKind, WebhookToken,
+};
 use crate::store::{Outcome, Snapshot, StoreError};
 
 /// One partition holds a week: ninety days of retention are thirteen partitions to plan over.
@@ -30,6 +32,25 @@ SELECT id, 2::int2, attempt, 0::int2, since, 0, NULL, NULL, NULL, NULL, NULL, NU
 UNION ALL
 SELECT id, 2::int2, attempt, 0::int2, NULL, 0, due, NULL, NULL, NULL, NULL, NULL FROM notify_delayed WHERE id = ANY($1)
 ORDER BY 6, 3";
+
+/// Beyond the bound only the first report of each kind is inserted, so that no end of a notification is lost.
+const RECEIVE: &str = "
+WITH input AS MATERIALIZED (
+    SELECT t.*, row_number() OVER (PARTITION BY id ORDER BY event_id) AS place,
+        row_number() OVER (PARTITION BY id, kind ORDER BY event_id) AS place_of_kind
+    FROM unnest($1::text[], $2::text[], $3::uuid[], $4::int2[], $5::int8[], $6::int8[], $7::text[], $8::text[])
+        AS t(provider, event_id, id, kind, at, received_at, code, detail)
+    WHERE NOT EXISTS (SELECT 1 FROM notify_receipt k WHERE k.provider = t.provider AND k.event_id = t.event_id)
+)
+INSERT INTO notify_receipt (provider, event_id, id, kind, at, received_at, code, detail)
+SELECT i.provider, i.event_id, i.id, i.kind, i.at, i.received_at, i.code, i.detail
+FROM input i CROSS JOIN LATERAL (
+    SELECT count(*) AS stored, count(*) FILTER (WHERE r.kind = i.kind) AS stored_of_kind
+    FROM notify_receipt r WHERE r.id = i.id
+) known
+WHERE i.place + known.stored <= $9 OR i.place_of_kind + known.stored_of_kind = 1
+ORDER BY i.provider, i.event_id
+ON CONFLICT DO NOTHING";
 
 const DEAD: &str = "
     ($1::uuid IS NULL OR id = $1) AND ($2::text IS NULL OR code = $2)
@@ -79,11 +100,7 @@ impl Postgres {
     }
 
     pub(in crate::store) async fn receive(&self, receipts: &[Receipt]) -> Outcome<u64> {
-        let sql = "INSERT INTO notify_receipt (provider, event_id, id, kind, at, received_at, code, detail)
-            SELECT * FROM unnest($1::text[], $2::text[], $3::uuid[], $4::int2[], $5::int8[], $6::int8[], $7::text[], $8::text[])
-            AS t(provider, event_id, id, kind, at, received_at, code, detail) ORDER BY provider, event_id
-            ON CONFLICT DO NOTHING";
-        let done = sqlx::query(sql)
+        let done = sqlx::query(RECEIVE)
             .bind(receipts.iter().map(|row| row.provider.as_str()).collect::<Vec<_>>())
             .bind(receipts.iter().map(|row| row.event_id.as_str()).collect::<Vec<_>>())
             .bind(receipts.iter().map(|row| row.id).collect::<Vec<_>>())
@@ -92,6 +109,7 @@ impl Postgres {
             .bind(receipts.iter().map(|row| row.received_at.0).collect::<Vec<_>>())
             .bind(receipts.iter().map(|row| row.code.as_deref()).collect::<Vec<_>>())
             .bind(receipts.iter().map(|row| row.detail.as_deref()).collect::<Vec<_>>())
+            .bind(MAX_RECEIPTS_PER_NOTIFICATION)
             .execute(&self.history)
             .await?;
         Ok(done.rows_affected())

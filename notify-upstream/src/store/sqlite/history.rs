@@ -8,7 +8,9 @@ use sqlx::{AssertSqlSafe, Row};
 use super::{Sqlite, id_list, json, rows};
 use crate::notification::{NotificationId, Order};
 use crate::store::read::RECORD;
-use crate::store::row::{DeadFilter, DeadLetter, Existing, Receipt, ResultKind, WebhookToken};
+use crate::store::row::{
+    DeadFilter, DeadLetter, Existing, MAX_RECEIPTS_PER_NOTIFICATION, Receipt, ResultKind, WebhookToken,
+};
 use crate::store::{Outcome, Snapshot};
 
 /// History, inbox and the live row in one snapshot: a row that moves from one to the other is seen once.
@@ -22,6 +24,23 @@ SELECT id, 2, attempt, 0, since, 0, NULL, NULL, NULL, NULL, NULL, NULL FROM noti
 UNION ALL
 SELECT id, 2, attempt, 0, NULL, 0, due, NULL, NULL, NULL, NULL, NULL FROM notify_delayed WHERE id IN (SELECT value FROM json_each(?1))
 ORDER BY 6, 3";
+
+/// Beyond the bound only the first report of each kind is inserted, so that no end of a notification is lost.
+const RECEIVE: &str = "
+WITH input AS MATERIALIZED (
+    SELECT t.*, row_number() OVER (PARTITION BY id ORDER BY event_id) AS place,
+        row_number() OVER (PARTITION BY id, kind ORDER BY event_id) AS place_of_kind
+    FROM (SELECT value ->> 0 AS provider, value ->> 1 AS event_id, value ->> 2 AS id, value ->> 3 AS kind,
+        value ->> 4 AS at, value ->> 5 AS received_at, value ->> 6 AS code, value ->> 7 AS detail FROM json_each(?1)) t
+    WHERE NOT EXISTS (SELECT 1 FROM notify_receipt k WHERE k.provider = t.provider AND k.event_id = t.event_id)
+), known AS MATERIALIZED (
+    SELECT i.*, (SELECT count(*) FROM notify_receipt r WHERE r.id = i.id) AS stored,
+        (SELECT count(*) FROM notify_receipt r WHERE r.id = i.id AND r.kind = i.kind) AS stored_of_kind FROM input i
+)
+INSERT INTO notify_receipt (provider, event_id, id, kind, at, received_at, code, detail)
+SELECT provider, event_id, id, kind, at, received_at, code, detail FROM known
+WHERE place + stored <= ?2 OR place_of_kind + stored_of_kind = 1
+ON CONFLICT DO NOTHING";
 
 const DEAD: &str = "
     (?1 IS NULL OR id = ?1) AND (?2 IS NULL OR code = ?2)
@@ -74,9 +93,6 @@ impl Sqlite {
     }
 
     pub(in crate::store) async fn receive(&self, receipts: &[Receipt]) -> Outcome<u64> {
-        let sql = "INSERT INTO notify_receipt (provider, event_id, id, kind, at, received_at, code, detail)
-            SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7
-            FROM json_each(?1) WHERE true ON CONFLICT DO NOTHING";
         let rows: Vec<_> = receipts
             .iter()
             .map(|row| {
@@ -93,7 +109,8 @@ impl Sqlite {
                 )
             })
             .collect();
-        Ok(sqlx::query(sql).bind(json(&rows)).execute(&self.pools.writer).await?.rows_affected())
+        let insert = sqlx::query(RECEIVE).bind(json(&rows)).bind(MAX_RECEIPTS_PER_NOTIFICATION);
+        Ok(insert.execute(&self.pools.writer).await?.rows_affected())
     }
 
     pub(in crate::store) async fn register_worker(&self, worker: i64, now: Timestamp) -> Outcome<()> {

@@ -1,0 +1,88 @@
+//! A worker that is frozen (`SIGSTOP`) beside one that is killed: what both had in hand is delivered by a third.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use postern_common::database::testing::postgres;
+use postern_tests::note;
+
+use crate::notify_kills::RESCUE;
+use crate::notify_stage::{Call, Replica, Stage};
+
+/// What each of the two has in hand. A sixteenth of the permits is reserved for each of CRITICAL and HIGH.
+const ROWS: usize = 120;
+const SETTINGS: &str = "[queue]\nsms_permits = 150";
+/// Calls at once of one provider: the other rows in hand wait for their turn.
+const CALLS_AT_ONCE: usize = 64;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Starts a replica and gives it its rows; returns when its calls are under way, with the ids.
+async fn laden(stage: &Stage, calls: usize) -> (Replica, Vec<String>) {
+    let replica = stage.replica().await;
+    let ids = stage.post_batch(&replica, &vec!["NORMAL"; ROWS]).await;
+    stage.provider.until(PATIENCE, |made| made.len() == calls).await;
+    for id in &ids {
+        let leased = tokio::time::timeout(PATIENCE, async {
+            while stage.status(&replica.url, id).await["attempts"] != 1 {}
+        });
+        leased.await.expect("it is in hand");
+    }
+    (replica, ids)
+}
+
+/// How long after the fault each was called, in rising order.
+fn rescues(ids: &[String], calls: &[Call], fault: Instant) -> Vec<Duration> {
+    let mut first: HashMap<&str, Instant> = HashMap::new();
+    for call in calls.iter().filter(|call| call.at > fault) {
+        first.entry(&call.id).or_insert(call.at);
+    }
+    let mut rescues: Vec<_> = ids.iter().map(|id| first[id.as_str()].duration_since(fault)).collect();
+    rescues.sort_unstable();
+    rescues
+}
+
+#[tokio::test]
+async fn rows_of_a_frozen_worker_are_delivered_within_15_s() {
+    let database = postgres().await;
+    let stage = Stage::over(&database.url, SETTINGS).await;
+    stage.provider.hold();
+    let (frozen, mut ids) = laden(&stage, CALLS_AT_ONCE).await;
+    let (killed, of_killed) = laden(&stage, 2 * CALLS_AT_ONCE).await;
+    ids.extend(of_killed);
+    let rescuer = stage.replica().await;
+    let fault = Instant::now();
+    frozen.running.signal("STOP").await;
+    killed.running.kill().await;
+    stage.provider.let_go();
+    let is_rescued = |calls: &[Call]| {
+        let after = calls.iter().filter(|call| call.at > fault);
+        after.map(|call| call.id.as_str()).collect::<std::collections::BTreeSet<_>>().len() == ids.len()
+    };
+    let calls = stage.provider.until(PATIENCE, is_rescued).await;
+    let rescues = rescues(&ids, &calls, fault);
+    let p99 = rescues[rescues.len() * 99 / 100];
+    let slowest = rescues[rescues.len() - 1];
+    note(&format!(
+        "notify: {} rows of a frozen and of a killed worker: rescued within {} ms at p99, {} ms at most",
+        rescues.len(),
+        p99.as_millis(),
+        slowest.as_millis()
+    ));
+    assert!(p99 <= RESCUE && slowest <= RESCUE, "p99 {p99:?}, slowest {slowest:?}");
+
+    // Awake, it begins nothing of what others have taken over, and works on.
+    frozen.running.signal("CONT").await;
+    for id in &ids {
+        stage.settled(&rescuer, id, "SENT").await;
+    }
+    let late = stage.post_batch(&frozen, &["NORMAL"]).await;
+    stage.settled(&frozen, &late[0], "SENT").await;
+    assert_eq!(
+        stage.provider.calls().len(),
+        ids.len() + 2 * CALLS_AT_ONCE + 1,
+        "what was under way is repeated"
+    );
+    for replica in [frozen, rescuer] {
+        assert_eq!(replica.running.stop("TERM").await.status, Some(0));
+    }
+}
