@@ -13,8 +13,12 @@ fn main() -> Result<(), Error> {
     let mut code = String::from("&[\n");
     for file in &files {
         let name = file.strip_prefix(&root).map_err(Error::other)?;
-        writeln!(code, "({:?}, include_bytes!({file:?})),", name.display().to_string())
-            .map_err(Error::other)?;
+        writeln!(
+            code,
+            "({:?}, include_bytes!({file:?})),",
+            name.display().to_string()
+        )
+        .map_err(Error::other)?;
     }
     code.push(']');
     let out = std::env::var_os("OUT_DIR").ok_or_else(|| Error::other("cargo sets OUT_DIR"))?;

@@ -1,15 +1,18 @@
-//! Limits on guessing: by account, by address, by network (/24, or /64), and in all. All of them are silent: the
-//! answer is the one for a wrong guess, whether the account exists or not, so that nothing is learned. Where nothing
-//! is guessed (registering, beginning at a social provider), address and network count alone, and the answer is 429.
+//! Limits on guessing: by account, by address, by network (/24, or /64), and in all. All of them
+//! are silent: the answer is the one for a wrong guess, whether the account exists or not, so that
+//! nothing is learned. Where nothing is guessed (registering, beginning at a social provider),
+//! address and network count alone, and the answer is 429.
 //!
-//! Beyond the free failures of a scope, one attempt is looked at after a wait that doubles with each further
-//! failure, up to 15 minutes. When failures in all pass their limit, every address has one free failure only. An
-//! attempt at which nobody could look, because the pool is away or asks for fewer calls, is none of the account's. One
-//! whose client hangs up before the answer is a failure of the account, the address and the network ([`Attempt`]).
+//! Beyond the free failures of a scope, one attempt is looked at after a wait that doubles with
+//! each further failure, up to 15 minutes. When failures in all pass their limit, every address has
+//! one free failure only. An attempt at which nobody could look, because the pool is away or asks
+//! for fewer calls, is none of the account's. One whose client hangs up before the answer is a
+//! failure of the account, the address and the network ([`Attempt`]).
 //!
-//! An honest user is not locked out by a stranger: who has completed a sign-in from a network before ([`trusted`]) is
-//! counted there apart from everybody else, and refreshing a token asks none of this. The machine's own addresses count as accounts
-//! only. Counts stand in the shared cache; while it is away, each process counts for itself.
+//! An honest user is not locked out by a stranger: who has completed a sign-in from a network
+//! before ([`trusted`]) is counted there apart from everybody else, and refreshing a token asks
+//! none of this. The machine's own addresses count as accounts only. Counts stand in the shared
+//! cache; while it is away, each process counts for itself.
 
 mod sign_ins;
 mod trusted;
@@ -77,8 +80,8 @@ pub(crate) struct Abuse {
     digest_key: Secret,
 }
 
-/// An admitted attempt. One that is dropped before its outcome is reported, as when its client hangs up, counts as a
-/// failure of its address and network.
+/// An admitted attempt. One that is dropped before its outcome is reported, as when its client
+/// hangs up, counts as a failure of its address and network.
 #[derive(Debug)]
 #[must_use = "an attempt that is dropped counts as a failure"]
 pub(crate) struct Attempt {
@@ -88,7 +91,8 @@ pub(crate) struct Attempt {
     account: Option<String>,
     /// The attempt is the one that is looked at after a wait, and has begun the next one.
     began_wait: bool,
-    /// The keys of address and network, with what each has free; empty once the outcome is reported.
+    /// The keys of address and network, with what each has free; empty once the outcome is
+    /// reported.
     places: Vec<(String, u64)>,
 }
 
@@ -102,7 +106,14 @@ const MEMORY: &str = "memory:";
 impl Default for AbuseLimits {
     fn default() -> Self {
         let window = Duration::from_secs(15 * 60);
-        Self { account: 5, address: 30, network: 200, all: 2000, window, sign_ins: 60 }
+        Self {
+            account: 5,
+            address: 30,
+            network: 200,
+            all: 2000,
+            window,
+            sign_ins: 60,
+        }
     }
 }
 
@@ -128,20 +139,33 @@ impl Door {
 impl Abuse {
     pub(crate) fn new(shared: Cache, clock: Clock, limits: AbuseLimits) -> Self {
         // Whoever fills the counters must not fill what sign-in and refresh need.
-        let shared = if shared.label() == MEMORY { Cache::memory(clock.clone()) } else { shared };
+        let shared = if shared.label() == MEMORY {
+            Cache::memory(clock.clone())
+        } else {
+            shared
+        };
         let local = Cache::memory(clock.clone());
-        Self { shared, local, clock, limits, digest_key: random::token().into() }
+        Self {
+            shared,
+            local,
+            clock,
+            limits,
+            digest_key: random::token().into(),
+        }
     }
 
-    /// `None` when an attempt must wait: the client reads what a wrong guess reads. The account's count goes up
-    /// before the guess is looked at, so that guesses at the same time are no way around it.
+    /// `None` when an attempt must wait: the client reads what a wrong guess reads. The account's
+    /// count goes up before the guess is looked at, so that guesses at the same time are no way
+    /// around it.
     pub(crate) async fn admit(&self, door: Door, visitor: &Visitor, who: &str) -> Option<Attempt> {
         let (mut attempt, must_wait) = Box::pin(self.attempt(door, visitor, who)).await;
         if must_wait {
             attempt.settle();
             return None;
         }
-        let Some(account) = &attempt.account else { return Some(attempt) };
+        let Some(account) = &attempt.account else {
+            return Some(attempt);
+        };
         let tries = self.count(account, self.limits.window).await;
         if tries > self.limits.account {
             let wait = wait_after(tries - self.limits.account);
@@ -162,10 +186,13 @@ impl Abuse {
         (!must_wait).then(|| self.attempt_of(door, None, places))
     }
 
-    /// Nobody could look at the guess: whoever is refused for that is not held back for it when the pool is there again.
+    /// Nobody could look at the guess: whoever is refused for that is not held back for it when the
+    /// pool is there again.
     pub(crate) async fn refund(&self, mut attempt: Attempt) {
         attempt.places.clear();
-        let Some(account) = attempt.account.take() else { return };
+        let Some(account) = attempt.account.take() else {
+            return;
+        };
         if self.shared.decrement(&account).await.is_err() {
             let _ = self.local.decrement(&account).await;
         }
@@ -188,21 +215,26 @@ impl Abuse {
             let free = if is_flood { *free.min(&1) } else { *free };
             let failures = self.count(key, self.limits.window).await;
             if failures >= free {
-                self.set_if_absent(&wait_key(key), wait_after(failures - free)).await;
+                self.set_if_absent(&wait_key(key), wait_after(failures - free))
+                    .await;
             }
         }
     }
 
-    /// The guess was right: the account's failures are forgiven. Those of the address are not, because an attacker
-    /// has an account, too.
+    /// The guess was right: the account's failures are forgiven. Those of the address are not,
+    /// because an attacker has an account, too.
     pub(crate) async fn succeeded(&self, mut attempt: Attempt) {
         attempt.places.clear();
-        let keys = attempt.account.take().into_iter().flat_map(|account| [wait_key(&account), account]);
+        let keys = attempt
+            .account
+            .take()
+            .into_iter()
+            .flat_map(|account| [wait_key(&account), account]);
         join_all(keys.map(async |key| self.delete(&key).await)).await;
     }
 
-    /// Whom this attempt counts against, and whether it must wait. What that may depend on is asked for at once: one round
-    /// trip.
+    /// Whom this attempt counts against, and whether it must wait. What that may depend on is asked
+    /// for at once: one round trip.
     async fn attempt(&self, door: Door, visitor: &Visitor, who: &str) -> (Attempt, bool) {
         let account = format!("{PREFIX}:{}:{}", door.name(), account(who));
         let Some(address) = address(visitor) else {
@@ -224,24 +256,44 @@ impl Abuse {
         if is_trusted {
             return (self.attempt_of(door, Some(apart), Vec::new()), apart_waits);
         }
-        (self.attempt_of(door, Some(account), places), account_waits || place_waits)
+        (
+            self.attempt_of(door, Some(account), places),
+            account_waits || place_waits,
+        )
     }
 
-    fn attempt_of(&self, door: Door, account: Option<String>, places: Vec<(String, u64)>) -> Attempt {
-        Attempt { abuse: self.clone(), door, account, began_wait: false, places }
+    fn attempt_of(
+        &self,
+        door: Door,
+        account: Option<String>,
+        places: Vec<(String, u64)>,
+    ) -> Attempt {
+        Attempt {
+            abuse: self.clone(),
+            door,
+            account,
+            began_wait: false,
+            places,
+        }
     }
 
-    /// The keys of the visitor's address and network, with what each has free; none for this machine's own.
+    /// The keys of the visitor's address and network, with what each has free; none for this
+    /// machine's own.
     fn places(&self, door: Door, visitor: &Visitor) -> Vec<(String, u64)> {
         let Some(address) = address(visitor).filter(|address| !address.is_loopback()) else {
             return Vec::new();
         };
         let key = |place: &str| format!("{PREFIX}:{}:{place}", door.name());
-        vec![(key(&address.to_string()), self.limits.address), (key(&network(address)), self.limits.network)]
+        vec![
+            (key(&address.to_string()), self.limits.address),
+            (key(&network(address)), self.limits.network),
+        ]
     }
 
     async fn is_any_held(&self, places: &[(String, u64)]) -> bool {
-        join_all(places.iter().map(|(key, _)| self.is_held(key))).await.contains(&true)
+        join_all(places.iter().map(|(key, _)| self.is_held(key)))
+            .await
+            .contains(&true)
     }
 
     /// Counts one more within the window that the first one began, and returns the count.
@@ -249,7 +301,9 @@ impl Abuse {
         match self.shared.increment(key, window).await {
             Ok(count) => count,
             // Where nothing can be counted, nothing is free.
-            Err(CacheError::Unavailable) => self.local.increment(key, window).await.unwrap_or(u64::MAX),
+            Err(CacheError::Unavailable) => {
+                self.local.increment(key, window).await.unwrap_or(u64::MAX)
+            }
         }
     }
 
@@ -273,7 +327,11 @@ impl Abuse {
     async fn set_if_absent(&self, key: &str, ttl: Duration) -> bool {
         match self.shared.set_if_absent(key, b"1", ttl).await {
             Ok(won) => won,
-            Err(CacheError::Unavailable) => self.local.set_if_absent(key, b"1", ttl).await.unwrap_or(false),
+            Err(CacheError::Unavailable) => self
+                .local
+                .set_if_absent(key, b"1", ttl)
+                .await
+                .unwrap_or(false),
         }
     }
 }
@@ -307,7 +365,9 @@ impl Drop for Attempt {
 /// One second, doubled for each failure beyond the free ones.
 fn wait_after(beyond: u64) -> Duration {
     let doublings = u32::try_from(beyond.saturating_sub(1).min(20)).unwrap_or(20);
-    FIRST_WAIT.saturating_mul(2_u32.saturating_pow(doublings)).min(LONGEST_WAIT)
+    FIRST_WAIT
+        .saturating_mul(2_u32.saturating_pow(doublings))
+        .min(LONGEST_WAIT)
 }
 
 fn wait_key(key: &str) -> String {
@@ -318,7 +378,8 @@ fn address(visitor: &Visitor) -> Option<IpAddr> {
     visitor.address.map(|address| address.to_canonical())
 }
 
-/// An account by its address or user name. Addresses differ in case only for people; the cache never sees one.
+/// An account by its address or user name. Addresses differ in case only for people; the cache
+/// never sees one.
 fn account(who: &str) -> String {
     hex(&Sha256::digest(who.to_ascii_lowercase())[..16])
 }

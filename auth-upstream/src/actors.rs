@@ -1,5 +1,5 @@
-//! The actor service, which keeps the profiles. Called with our own service token: a registration has no user
-//! token yet.
+//! The actor service, which keeps the profiles. Called with our own service token: a registration
+//! has no user token yet.
 
 use std::time::Duration;
 
@@ -73,7 +73,9 @@ impl ActorService {
     }
 
     async fn try_register(&self, body: &Value) -> Result<(), ActorFault> {
-        let status = self.call(Method::POST, &["actors", "register"], Some(body)).await?;
+        let status = self
+            .call(Method::POST, &["actors", "register"], Some(body))
+            .await?;
         match status.as_u16() {
             200 | 201 | 204 => Ok(()),
             refused @ (400 | 409 | 413 | 422) => Err(ActorFault::Refused(refused)),
@@ -84,7 +86,11 @@ impl ActorService {
 
     /// Whether the actor service has a profile of this user.
     pub(crate) async fn has(&self, subject: &str) -> Result<bool, ActorFault> {
-        match self.call(Method::GET, &["actors", subject], None).await?.as_u16() {
+        match self
+            .call(Method::GET, &["actors", subject], None)
+            .await?
+            .as_u16()
+        {
             200 => Ok(true),
             404 => Ok(false),
             refused @ (401 | 403) => Err(ActorFault::Misconfigured(refused)),
@@ -99,7 +105,10 @@ impl ActorService {
         body: Option<&Value>,
     ) -> Result<StatusCode, ActorFault> {
         let mut url = self.base.clone();
-        url.path_segments_mut().map_err(|()| ActorFault::Misconfigured(0))?.pop_if_empty().extend(path);
+        url.path_segments_mut()
+            .map_err(|()| ActorFault::Misconfigured(0))?
+            .pop_if_empty()
+            .extend(path);
         let request = self.client.request(method, url).await.map_err(|error| {
             log_limited!(warn, %error, "no service token");
             ActorFault::Away
@@ -108,7 +117,11 @@ impl ActorService {
             Some(body) => request.json(body),
             None => request,
         };
-        let answer = request.timeout(DEADLINE).send().await.map_err(|_| ActorFault::Away)?;
+        let answer = request
+            .timeout(DEADLINE)
+            .send()
+            .await
+            .map_err(|_| ActorFault::Away)?;
         Ok(answer.status())
     }
 }

@@ -53,7 +53,13 @@ impl App {
         let proxies = proxies::examine(config.listen, &config.trusted_proxies);
         let admin_hosts = config.admin_hosts.clone();
         let auth = Box::pin(assemble(config, clock)).await?;
-        Ok(Self { auth: Arc::new(auth), doctor, proxies, health: Health::new(), admin_hosts })
+        Ok(Self {
+            auth: Arc::new(auth),
+            doctor,
+            proxies,
+            health: Health::new(),
+            admin_hosts,
+        })
     }
 
     /// What an operator could have set wrong, in words.
@@ -77,10 +83,23 @@ impl App {
 
     /// Serves until the stop begins and every request in flight has ended.
     pub async fn run(self, listeners: Listeners, shutdown: Shutdown) {
-        let Self { auth, doctor, proxies, health, admin_hosts } = self;
+        let Self {
+            auth,
+            doctor,
+            proxies,
+            health,
+            admin_hosts,
+        } = self;
         warn_of(&[proxies]);
-        let limits = Limits { body: MOST_BODY_BYTES, ..Limits::default() };
-        let background = tokio::spawn(background(Arc::clone(&auth), health.clone(), shutdown.clone()));
+        let limits = Limits {
+            body: MOST_BODY_BYTES,
+            ..Limits::default()
+        };
+        let background = tokio::spawn(background(
+            Arc::clone(&auth),
+            health.clone(),
+            shutdown.clone(),
+        ));
         let examination = tokio::spawn(warn_of_faults(doctor, Arc::clone(&auth)));
         let admin = listeners.admin.map(|listener| {
             let router = admin::router(health, auth.metrics.registry.clone());
@@ -89,8 +108,15 @@ impl App {
                 admin::serve(listener, router, Limits::default(), &admin_hosts, stop).await;
             })
         });
-        serve(listeners.public, http::router(Arc::clone(&auth)), limits, shutdown).await;
-        // Each of them may be cut off anywhere: what they do is safe to repeat after a crash, so after a stop, too.
+        serve(
+            listeners.public,
+            http::router(Arc::clone(&auth)),
+            limits,
+            shutdown,
+        )
+        .await;
+        // Each of them may be cut off anywhere: what they do is safe to repeat after a crash, so
+        // after a stop, too.
         background.abort();
         examination.abort();
         for task in [background, examination].into_iter().chain(admin) {
@@ -114,8 +140,8 @@ async fn background(auth: Arc<Auth>, health: Health, shutdown: Shutdown) {
     );
 }
 
-/// Once at start, beside the service and after it: a pool that is slow to answer keeps nobody waiting, and neither
-/// do the passwords that are hashed for it.
+/// Once at start, beside the service and after it: a pool that is slow to answer keeps nobody
+/// waiting, and neither do the passwords that are hashed for it.
 async fn warn_of_faults(doctor: Doctor, auth: Arc<Auth>) {
     tokio::time::sleep(EXAMINE_AFTER).await;
     warn_of(&Box::pin(doctor.examine(&auth)).await);
@@ -127,8 +153,8 @@ fn warn_of(findings: &[Finding]) {
     }
 }
 
-/// Ready while the database takes writes, until the stop. The cache is not part of it: what needs it while it is away
-/// says 503, and taking every replica out would stop everything else as well.
+/// Ready while the database takes writes, until the stop. The cache is not part of it: what needs
+/// it while it is away says 503, and taking every replica out would stop everything else as well.
 async fn probe(auth: &Auth, health: &Health, shutdown: &Shutdown) {
     let (service, store) = (health.check("service"), health.check("database"));
     service.set_ok();

@@ -37,7 +37,10 @@ pub(crate) async fn assemble(mut config: Config, clock: Clock) -> Result<Auth, E
     require_ca_certificates()?;
     let database = Database::open(&config.database, Options::new("postern-auth")).await?;
     let store = Store::new(database).await?;
-    let options = cache::Options { clock: clock.clone(), ..cache::Options::default() };
+    let options = cache::Options {
+        clock: clock.clone(),
+        ..cache::Options::default()
+    };
     let cache = Cache::open_with(&config.cache, &options)?;
     let ring = match config.sealing.take() {
         Some(ring) => ring,
@@ -57,7 +60,9 @@ pub(crate) async fn assemble(mut config: Config, clock: Clock) -> Result<Auth, E
         abuse: Abuse::new(cache.clone(), clock.clone(), config.abuse),
         pace: Pace::default(),
         trusted_proxies: config.trusted_proxies,
-        social: config.social.map(|social| Social::new(social, http_client(), clock.clone())),
+        social: config
+            .social
+            .map(|social| Social::new(social, http_client(), clock.clone())),
         metrics,
         codes: Arc::new(Semaphore::new(CODES_AT_ONCE)),
         revocations: Arc::new(Semaphore::new(MAX_REVOCATION_RETRIES)),
@@ -70,7 +75,8 @@ pub(crate) async fn assemble(mut config: Config, clock: Clock) -> Result<Auth, E
     })
 }
 
-/// Fails where no HTTPS client can be built, as without CA certificates: every client of [`http_client`] needs them.
+/// Fails where no HTTPS client can be built, as without CA certificates: every client of
+/// [`http_client`] needs them.
 fn require_ca_certificates() -> Result<(), Exit> {
     reqwest::Client::builder().no_proxy().build().map(drop).map_err(|error| {
         let reason = error.source().map_or_else(|| error.to_string(), ToString::to_string);
@@ -87,20 +93,31 @@ async fn user_pool(config: &mut Config, clock: &Clock, metrics: &Metrics) -> Use
         None => None,
     };
     let client = config.identity.client(None).await;
-    UserPool::new((client, admin), &config.identity.actor, config.flow, config.pool_deadline, clock, metrics)
+    UserPool::new(
+        (client, admin),
+        &config.identity.actor,
+        config.flow,
+        config.pool_deadline,
+        clock,
+        metrics,
+    )
 }
 
 fn actor_service(config: &Config, cache: &Cache, clock: &Clock) -> ActorService {
     let tokens = ServiceTokens::new(&config.identity, cache.clone(), clock.clone());
-    ActorService::new(ServiceClient::new(tokens, http_client()), config.actor_service.clone())
+    ActorService::new(
+        ServiceClient::new(tokens, http_client()),
+        config.actor_service.clone(),
+    )
 }
 
 /// The key of this installation, made at the first start; every replica reads the same.
 async fn stored_ring(store: &Store, clock: &Clock) -> Result<KeyRing, Exit> {
     let fresh = STANDARD.encode(random::bytes::<32>());
     let stored = store.key("sealing", &fresh, clock.now()).await;
-    let stored =
-        stored.map_err(|error| Exit::unavailable(format!("cannot read the sealing key: {error}")))?;
-    let key = Key::parse(&stored).map_err(|error| Exit::usage(format!("the stored sealing key {error}")))?;
+    let stored = stored
+        .map_err(|error| Exit::unavailable(format!("cannot read the sealing key: {error}")))?;
+    let key = Key::parse(&stored)
+        .map_err(|error| Exit::usage(format!("the stored sealing key {error}")))?;
     Ok(KeyRing::new(key, Vec::new()))
 }

@@ -1,5 +1,5 @@
-//! The audit log: who did what, with what outcome, in which request. Events go to the log under the target
-//! `postern_auth::audit`; never a token, password or address stands in one.
+//! The audit log: who did what, with what outcome, in which request. Events go to the log under the
+//! target `postern_auth::audit`; never a token, password or address stands in one.
 
 use crate::auth::Visitor;
 
@@ -38,8 +38,8 @@ impl Act {
     }
 }
 
-/// Writes one event. `subject` is the pool's subject, or empty where nobody is known; `outcome` is `ok` or a
-/// problem's code.
+/// Writes one event. `subject` is the pool's subject, or empty where nobody is known; `outcome` is
+/// `ok` or a problem's code.
 pub(crate) fn record(visitor: &Visitor, act: Act, subject: &str, outcome: &str) {
     let request_id = &*visitor.request_id;
     tracing::info!(target: "postern_auth::audit", act = act.name(), subject, outcome, request_id, "audit");

@@ -25,7 +25,8 @@ use crate::social::Social;
 use crate::store::Store;
 use crate::vault::Vault;
 
-/// When somebody whom the limits hold back is told to come again, in seconds: the waits double, so that this is a guess.
+/// When somebody whom the limits hold back is told to come again, in seconds: the waits double, so
+/// that this is a guess.
 const HELD_S: u32 = 60;
 
 /// The authentication upstream without its sockets. Each journey is a method, in a file of its own.
@@ -74,7 +75,8 @@ pub(crate) struct Refused {
 // === impl Auth ===
 
 impl Auth {
-    /// Looks at a guess if the limits allow it; otherwise the answer is `silent`, as to a wrong one.
+    /// Looks at a guess if the limits allow it; otherwise the answer is `silent`, as to a wrong
+    /// one.
     pub(crate) async fn guarded<T>(
         &self,
         (door, silent): (Door, Code),
@@ -89,10 +91,13 @@ impl Auth {
             return Err(silent.into());
         };
         let outcome = Box::pin(guess).await;
-        match outcome.as_ref().map_err(|refused| (refused.is_proven, refused.problem.code())) {
+        match outcome
+            .as_ref()
+            .map_err(|refused| (refused.is_proven, refused.problem.code()))
+        {
             Ok(_) => self.abuse.succeeded(attempt).await,
-            // A further step says nothing of the answer to the last one: a pool asks again after a wrong answer to a
-            // custom challenge, too. The attempt has been counted.
+            // A further step says nothing of the answer to the last one: a pool asks again after a
+            // wrong answer to a custom challenge, too. The attempt has been counted.
             Err((true, _)) if door == Door::Factor => attempt.settle(),
             Err((true, _)) => self.abuse.succeeded(attempt).await,
             Err((false, code)) if code == silent => {
@@ -100,13 +105,15 @@ impl Auth {
                 self.pace.finish(door, began).await;
             }
             Err((false, code)) if is_unseen(code) => self.abuse.refund(attempt).await,
-            // Neither right nor wrong. It counts for the address, so that nobody uses up the attempts of many accounts.
+            // Neither right nor wrong. It counts for the address, so that nobody uses up the
+            // attempts of many accounts.
             Err((false, _)) => self.abuse.failed(&mut attempt).await,
         }
         outcome.map_err(|refused| refused.problem)
     }
 
-    /// Looks at a password as [`Auth::guarded`] does, and limits how often the right one is accepted.
+    /// Looks at a password as [`Auth::guarded`] does, and limits how often the right one is
+    /// accepted.
     pub(crate) async fn guarded_password(
         &self,
         silent: Code,
@@ -115,26 +122,42 @@ impl Auth {
         guess: impl Future<Output = Result<SignedIn, Refused>>,
     ) -> Result<SignedIn, Problem> {
         let credential = self.abuse.credential(email.as_str(), password);
-        // Asked for an admitted attempt only: the limit must not tell a guesser that a password is right.
+        // Asked for an admitted attempt only: the limit must not tell a guesser that a password is
+        // right.
         let limited = async {
             if let Some(wait) = self.abuse.sign_in_wait(&credential).await {
                 return Err(Refused::after_proof(too_many_sign_ins(wait)));
             }
             let outcome = guess.await;
-            if !outcome.as_ref().map_or_else(|refused| refused.is_proven, |_| true) {
+            if !outcome
+                .as_ref()
+                .map_or_else(|refused| refused.is_proven, |_| true)
+            {
                 return outcome;
             }
-            let Some(wait) = self.abuse.count_sign_in(&credential).await else { return outcome };
+            let Some(wait) = self.abuse.count_sign_in(&credential).await else {
+                return outcome;
+            };
             if let Ok(signed_in) = outcome {
                 self.drop_sign_in(&signed_in).await;
             }
             Err(Refused::after_proof(too_many_sign_ins(wait)))
         };
-        self.guarded((Door::Password, silent), visitor, email.as_str(), Box::pin(limited)).await
+        self.guarded(
+            (Door::Password, silent),
+            visitor,
+            email.as_str(),
+            Box::pin(limited),
+        )
+        .await
     }
 
     /// Lets somebody in who names no account, unless the limits hold their address or network back.
-    pub(crate) async fn admit_stranger(&self, door: Door, visitor: &Visitor) -> Result<Attempt, Problem> {
+    pub(crate) async fn admit_stranger(
+        &self,
+        door: Door,
+        visitor: &Visitor,
+    ) -> Result<Attempt, Problem> {
         let admitted = self.abuse.admit_stranger(door, visitor).await;
         admitted.ok_or_else(|| {
             self.metrics.held(door);
@@ -148,14 +171,20 @@ impl Auth {
 impl Refused {
     /// What was guessed is right; something else is in the way.
     pub(crate) fn after_proof(problem: Problem) -> Self {
-        Self { problem, is_proven: true }
+        Self {
+            problem,
+            is_proven: true,
+        }
     }
 }
 
 /// Nothing says that the guess was right.
 impl From<Problem> for Refused {
     fn from(problem: Problem) -> Self {
-        Self { problem, is_proven: false }
+        Self {
+            problem,
+            is_proven: false,
+        }
     }
 }
 

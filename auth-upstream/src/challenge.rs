@@ -1,7 +1,7 @@
 //! `POST /auth/challenge`: the steps that the pool wants beside a password.
 //!
-//! The pool's session travels to the client and back sealed, together with the pool's real user name, over
-//! which the secret hash is made.
+//! The pool's session travels to the client and back sealed, together with the pool's real user
+//! name, over which the secret hash is made.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -18,7 +18,8 @@ use crate::pool::PoolChallenge;
 use crate::pool::fault::Operation;
 use crate::token_set::TokenSet;
 
-/// How long a challenge can be answered. The pool's own session is shorter (3 to 15 minutes) and decides.
+/// How long a challenge can be answered. The pool's own session is shorter (3 to 15 minutes) and
+/// decides.
 const CHALLENGE_TTL: Duration = Duration::from_secs(15 * 60);
 /// How long a code that was mailed can be used: Cognito's 24 hours.
 const CONFIRMATION_TTL: Duration = Duration::from_secs(24 * 3600);
@@ -55,9 +56,20 @@ impl Auth {
         self.ended(visitor, Act::SignIn, outcome)
     }
 
-    async fn take_step(&self, visitor: &Visitor, answer: Answer) -> Result<(String, TokenSet), Problem> {
+    async fn take_step(
+        &self,
+        visitor: &Visitor,
+        answer: Answer,
+    ) -> Result<(String, TokenSet), Problem> {
         let opened = Session::open(&self.ring, &answer.session, self.clock.now());
-        let Some(Session::Pool { name, session, username, email, .. }) = opened else {
+        let Some(Session::Pool {
+            name,
+            session,
+            username,
+            email,
+            ..
+        }) = opened
+        else {
             return Err(Code::InvalidChallenge.into());
         };
         let email = Email::parse(&email).ok_or(Code::InvalidChallenge)?;
@@ -71,10 +83,18 @@ impl Auth {
             step.await.map_err(|refused| refused.problem)
         } else {
             // Everything else is a code, which can be guessed at by whoever has the password.
-            self.guarded((Door::Factor, Code::InvalidChallenge), visitor, &username, step).await
+            self.guarded(
+                (Door::Factor, Code::InvalidChallenge),
+                visitor,
+                &username,
+                step,
+            )
+            .await
         };
         let signed_in = outcome?;
-        self.abuse.trust_network(visitor, email.as_str(), Some(&signed_in.subject)).await;
+        self.abuse
+            .trust_network(visitor, email.as_str(), Some(&signed_in.subject))
+            .await;
         Ok((signed_in.subject, signed_in.set))
     }
 
@@ -82,15 +102,30 @@ impl Auth {
     pub(crate) fn challenge_required(&self, challenge: &PoolChallenge, email: &Email) -> Problem {
         let session = Session::of_pool(challenge, email, self.clock.now().plus(CHALLENGE_TTL));
         let mut parameters = challenge.parameters.clone();
-        parameters.retain(|name, _| !matches!(name.as_str(), "USER_ID_FOR_SRP" | "USERNAME" | "SECRET_HASH"));
-        problem(&challenge.name, &session.seal(&self.ring), &json!(parameters))
+        parameters.retain(|name, _| {
+            !matches!(
+                name.as_str(),
+                "USER_ID_FOR_SRP" | "USERNAME" | "SECRET_HASH"
+            )
+        });
+        problem(
+            &challenge.name,
+            &session.seal(&self.ring),
+            &json!(parameters),
+        )
     }
 
     /// 401 that asks for the code that was sent to the address.
-    pub(crate) fn confirmation_required(&self, email: &Email, profile: Map<String, Value>) -> Problem {
-        let session = Session::of_confirmation(email, profile, self.clock.now().plus(CONFIRMATION_TTL));
-        problem(CONFIRM_SIGN_UP, &session.seal(&self.ring), &json!({}))
-            .detail("confirm the address with the code that was sent to it, at POST /auth/register/confirm")
+    pub(crate) fn confirmation_required(
+        &self,
+        email: &Email,
+        profile: Map<String, Value>,
+    ) -> Problem {
+        let session =
+            Session::of_confirmation(email, profile, self.clock.now().plus(CONFIRMATION_TTL));
+        problem(CONFIRM_SIGN_UP, &session.seal(&self.ring), &json!({})).detail(
+            "confirm the address with the code that was sent to it, at POST /auth/register/confirm",
+        )
     }
 }
 
@@ -141,32 +176,44 @@ impl Answer {
 mod tests {
     use super::*;
 
-    fn answer(code: Option<&str>, new_password: Option<&str>, responses: &[(&str, &str)]) -> Answer {
+    fn answer(
+        code: Option<&str>,
+        new_password: Option<&str>,
+        responses: &[(&str, &str)],
+    ) -> Answer {
         Answer {
             session: String::new(),
             code: code.map(str::to_owned),
             new_password: new_password.map(str::to_owned),
-            responses: responses.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
+            responses: responses
+                .iter()
+                .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+                .collect(),
         }
     }
 
     #[test]
     fn a_code_stands_under_the_name_of_its_challenge() {
-        for (challenge, name) in
-            [("SMS_MFA", "SMS_MFA_CODE"), ("SOFTWARE_TOKEN_MFA", "SOFTWARE_TOKEN_MFA_CODE")]
-        {
-            let answers = answer(Some("123456"), None, &[]).under_names_of(challenge).expect("answers");
+        for (challenge, name) in [
+            ("SMS_MFA", "SMS_MFA_CODE"),
+            ("SOFTWARE_TOKEN_MFA", "SOFTWARE_TOKEN_MFA_CODE"),
+        ] {
+            let answers = answer(Some("123456"), None, &[])
+                .under_names_of(challenge)
+                .expect("answers");
             assert_eq!(answers.get(name).map(String::as_str), Some("123456"));
         }
-        let answers =
-            answer(None, Some("new"), &[]).under_names_of("NEW_PASSWORD_REQUIRED").expect("answers");
+        let answers = answer(None, Some("new"), &[])
+            .under_names_of("NEW_PASSWORD_REQUIRED")
+            .expect("answers");
         assert_eq!(answers.get("NEW_PASSWORD").map(String::as_str), Some("new"));
     }
 
     #[test]
     fn nobody_answers_for_another_user() {
-        let refused =
-            answer(None, None, &[("USERNAME", "bob")]).under_names_of("SMS_MFA").expect_err("refused");
+        let refused = answer(None, None, &[("USERNAME", "bob")])
+            .under_names_of("SMS_MFA")
+            .expect_err("refused");
         assert_eq!(refused.code(), Code::InvalidRequest);
         assert!(answer(None, None, &[]).under_names_of("SMS_MFA").is_err());
     }
@@ -174,7 +221,10 @@ mod tests {
     #[test]
     fn a_password_that_must_be_reset_is_a_challenge_too() {
         let body = reset_required().to_json("id-1");
-        assert_eq!((&body["status"], &body["code"]), (&json!(401), &json!("challenge_required")));
+        assert_eq!(
+            (&body["status"], &body["code"]),
+            (&json!(401), &json!("challenge_required"))
+        );
         assert_eq!(body["challenge"]["name"], "PASSWORD_RESET_REQUIRED");
     }
 }

@@ -1,8 +1,10 @@
-//! Registrations that began and did not end: after a crash, or when a user could not be deleted again.
+//! Registrations that began and did not end: after a crash, or when a user could not be deleted
+//! again.
 //!
-//! Each is either finished or undone. It is finished if the actor service has the profile, or a social identity has
-//! the user, whose profile is saved when the person comes again; otherwise the pool user goes, if it was this registration that made it. The address's lock is held meanwhile, so that a person
-//! who tries again is never deleted under their hands.
+//! Each is either finished or undone. It is finished if the actor service has the profile, or a
+//! social identity has the user, whose profile is saved when the person comes again; otherwise the
+//! pool user goes, if it was this registration that made it. The address's lock is held meanwhile,
+//! so that a person who tries again is never deleted under their hands.
 
 use std::time::Duration;
 
@@ -52,10 +54,16 @@ impl Auth {
     /// One look: how many registrations were finished or undone. Tests drive this.
     pub(crate) async fn compensate_due(&self) -> Result<usize, StoreError> {
         let mut ended = 0;
-        for pending in self.store.due_registrations(self.clock.now(), BATCH).await? {
+        for pending in self
+            .store
+            .due_registrations(self.clock.now(), BATCH)
+            .await?
+        {
             ended += usize::from(self.settle(&pending).await?);
         }
-        self.metrics.pending_registrations.set(self.store.count_registrations().await?);
+        self.metrics
+            .pending_registrations
+            .set(self.store.count_registrations().await?);
         Ok(ended)
     }
 
@@ -66,18 +74,28 @@ impl Auth {
                     // It may have ended while we waited for the lock.
                     let judge = async {
                         let found = self.store.registration(&pending.id).await?;
-                        let Some(pending) = found else { return Ok::<_, StoreError>(None) };
+                        let Some(pending) = found else {
+                            return Ok::<_, StoreError>(None);
+                        };
                         Ok(Some(self.judge(&pending, &email).await))
                     };
-                    let verdict = guard.run(Box::pin(judge)).await.unwrap_or(Ok(Some(Verdict::Later)));
-                    let Some(verdict) = verdict? else { return Ok(false) };
+                    let verdict = guard
+                        .run(Box::pin(judge))
+                        .await
+                        .unwrap_or(Ok(Some(Verdict::Later)));
+                    let Some(verdict) = verdict? else {
+                        return Ok(false);
+                    };
                     verdict
                 }
                 Err(_) => Verdict::Later,
             },
             None => Verdict::Undone,
         };
-        let visitor = Visitor { request_id: pending.id.as_str().into(), address: None };
+        let visitor = Visitor {
+            request_id: pending.id.as_str().into(),
+            address: None,
+        };
         let subject = pending.subject.as_deref().unwrap_or_default();
         let word = match verdict {
             Verdict::Finished => "finished",
@@ -85,7 +103,9 @@ impl Auth {
             Verdict::Later => {
                 let doublings = u32::try_from(pending.attempts.clamp(0, 7)).unwrap_or(7);
                 let wait = (BACKOFF * 2_u32.pow(doublings)).min(LONGEST);
-                self.store.postpone_registration(&pending.id, self.clock.now().plus(wait)).await?;
+                self.store
+                    .postpone_registration(&pending.id, self.clock.now().plus(wait))
+                    .await?;
                 return Ok(false);
             }
         };
@@ -95,10 +115,12 @@ impl Auth {
         Ok(true)
     }
 
-    /// What becomes of a registration whose address is locked; a user that it made and did not finish is deleted.
+    /// What becomes of a registration whose address is locked; a user that it made and did not
+    /// finish is deleted.
     pub(crate) async fn judge(&self, pending: &Pending, email: &Email) -> Verdict {
         let Some(admin) = &self.pool.admin else {
-            // Without credentials nobody can be deleted: the same registration again finishes what began.
+            // Without credentials nobody can be deleted: the same registration again finishes what
+            // began.
             return Verdict::Later;
         };
         let subject = match self.made_by(admin, pending, email).await {
@@ -121,8 +143,8 @@ impl Auth {
         }
     }
 
-    /// The user that this registration made. Where the answer to SignUp was never noted, it is the one with
-    /// this address, if it is not older than the registration.
+    /// The user that this registration made. Where the answer to SignUp was never noted, it is the
+    /// one with this address, if it is not older than the registration.
     async fn made_by(
         &self,
         admin: &AdminPool,
@@ -135,6 +157,8 @@ impl Auth {
         let found = admin.find(email.as_str()).await.map_err(drop)?;
         // The pool's clock counts whole seconds and may be a little behind ours.
         let earliest = pending.began_at.saturating_sub(5_000);
-        Ok(found.filter(|account| account.created_at.0 >= earliest).map(|account| account.subject))
+        Ok(found
+            .filter(|account| account.created_at.0 >= earliest)
+            .map(|account| account.subject))
     }
 }

@@ -1,5 +1,5 @@
-//! What an operator could have set wrong, looked at from inside and told in words: at start as warnings, and by
-//! `postern-auth check`.
+//! What an operator could have set wrong, looked at from inside and told in words: at start as
+//! warnings, and by `postern-auth check`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -60,7 +60,10 @@ pub enum State {
 impl Finding {
     fn new(what: impl Into<String>, outcome: Result<String, String>) -> Self {
         let state = outcome.map_or_else(State::Fault, State::Fine);
-        Self { what: what.into(), state }
+        Self {
+            what: what.into(),
+            state,
+        }
     }
 
     /// Whether something must be done.
@@ -92,7 +95,11 @@ impl std::fmt::Display for Finding {
 
 impl Doctor {
     pub(crate) fn new(identity: IdentityConfig, flow: Flow, clock: Clock) -> Self {
-        Self { identity, flow, clock }
+        Self {
+            identity,
+            flow,
+            clock,
+        }
     }
 
     /// Looks at everything; a few calls to the pools, the stores and nothing else.
@@ -108,7 +115,9 @@ impl Doctor {
             Some(admin) => findings.extend(self.clients(admin).await),
             None => findings.push(Finding {
                 what: "pool clients".to_owned(),
-                state: State::Unknown("flows and attributes are seen with AWS credentials only".to_owned()),
+                state: State::Unknown(
+                    "flows and attributes are seen with AWS credentials only".to_owned(),
+                ),
             }),
         }
         findings
@@ -128,23 +137,37 @@ impl Doctor {
             };
             Finding::new(format!("{name} pool id"), outcome)
         };
-        vec![look("actor", &self.identity.actor), look("service", &self.identity.service)]
+        vec![
+            look("actor", &self.identity.actor),
+            look("service", &self.identity.service),
+        ]
     }
 
     /// Every pool publishes keys that we accept: RSA from 2048 bits on, or a curve.
     async fn keys(&self) -> Vec<Finding> {
-        let options =
-            VerifierOptions { clock: self.clock.clone(), cache_bytes: 0, ..VerifierOptions::default() };
+        let options = VerifierOptions {
+            clock: self.clock.clone(),
+            cache_bytes: 0,
+            ..VerifierOptions::default()
+        };
         let verifier: Arc<Verifier> = Verifier::new(self.identity.issuers(), options);
         verifier.refresh_now().await;
         let look = |status: postern_common::token::JwksStatus| {
             let skipped: Vec<String> = status
                 .skipped
                 .iter()
-                .map(|key| format!("{} {}", key.key_id.as_deref().unwrap_or("without kid"), key.reason))
+                .map(|key| {
+                    format!(
+                        "{} {}",
+                        key.key_id.as_deref().unwrap_or("without kid"),
+                        key.reason
+                    )
+                })
                 .collect();
             let outcome = if !status.usable {
-                let reason = status.last_error.unwrap_or_else(|| "no usable key".to_owned());
+                let reason = status
+                    .last_error
+                    .unwrap_or_else(|| "no usable key".to_owned());
                 Err(format!("no keys from {}: {reason}", status.url))
             } else if skipped.is_empty() {
                 Ok(format!("{} usable", status.keys.len()))
@@ -158,9 +181,16 @@ impl Doctor {
 
     /// The pool's clock, by the `Date` of its answer.
     async fn clock_skew(&self) -> Finding {
-        let outcome = match http_client().get(self.identity.actor.jwks_url.clone()).send().await {
+        let outcome = match http_client()
+            .get(self.identity.actor.jwks_url.clone())
+            .send()
+            .await
+        {
             Ok(answer) => {
-                let date = answer.headers().get(http::header::DATE).and_then(|value| value.to_str().ok());
+                let date = answer
+                    .headers()
+                    .get(http::header::DATE)
+                    .and_then(|value| value.to_str().ok());
                 match date.and_then(parse_date) {
                     Some(theirs) => skew(self.clock.now(), theirs),
                     None => Ok("the pool does not tell the time".to_owned()),
@@ -184,16 +214,22 @@ impl Doctor {
 
     async fn clients(&self, admin: &AdminPool) -> Vec<Finding> {
         let mut findings = Vec::new();
-        for (name, pool) in [("actor", &self.identity.actor), ("service", &self.identity.service)] {
+        for (name, pool) in [
+            ("actor", &self.identity.actor),
+            ("service", &self.identity.service),
+        ] {
             let what = format!("{name} client");
-            findings.push(match admin.describe_client(&pool.pool_id, &pool.client_id).await {
-                Ok(settings) => Finding::new(what, self.judge_client(name, &settings)),
-                Err(Fault::Unsupported) => {
-                    let state = State::Unknown("the pool does not describe its clients".to_owned());
-                    Finding { what, state }
-                }
-                Err(fault) => Finding::new(what, Err(format!("cannot be described: {fault}"))),
-            });
+            findings.push(
+                match admin.describe_client(&pool.pool_id, &pool.client_id).await {
+                    Ok(settings) => Finding::new(what, self.judge_client(name, &settings)),
+                    Err(Fault::Unsupported) => {
+                        let state =
+                            State::Unknown("the pool does not describe its clients".to_owned());
+                        Finding { what, state }
+                    }
+                    Err(fault) => Finding::new(what, Err(format!("cannot be described: {fault}"))),
+                },
+            );
         }
         findings
     }
@@ -207,11 +243,24 @@ impl Doctor {
         if !settings.flows.iter().any(|enabled| enabled == flow) {
             faults.push(format!("the flow {flow} is not enabled"));
         }
-        if settings.writes.iter().any(|attribute| attribute == SERVICE_ID) {
-            faults.push(format!("it can write {SERVICE_ID}: whoever holds it could become any service"));
+        if settings
+            .writes
+            .iter()
+            .any(|attribute| attribute == SERVICE_ID)
+        {
+            faults.push(format!(
+                "it can write {SERVICE_ID}: whoever holds it could become any service"
+            ));
         }
-        if name == "service" && !settings.reads.iter().any(|attribute| attribute == SERVICE_ID) {
-            faults.push(format!("{SERVICE_ID} is not among its ReadAttributes, so that tokens lack it"));
+        if name == "service"
+            && !settings
+                .reads
+                .iter()
+                .any(|attribute| attribute == SERVICE_ID)
+        {
+            faults.push(format!(
+                "{SERVICE_ID} is not among its ReadAttributes, so that tokens lack it"
+            ));
         }
         if faults.is_empty() {
             Ok("flows and attributes are right".to_owned())
@@ -223,24 +272,37 @@ impl Doctor {
 
 /// Whose word about an address is final.
 fn social_trust(auth: &Auth) -> Vec<Finding> {
-    let warnings = auth.social.as_ref().map(|social| social.config.trust_warnings()).unwrap_or_default();
+    let warnings = auth
+        .social
+        .as_ref()
+        .map(|social| social.config.trust_warnings())
+        .unwrap_or_default();
     warnings
         .into_iter()
-        .map(|warning| Finding { what: "social sign-in".to_owned(), state: State::Warning(warning) })
+        .map(|warning| Finding {
+            what: "social sign-in".to_owned(),
+            state: State::Warning(warning),
+        })
         .collect()
 }
 
 async fn stores(auth: &Auth) -> Vec<Finding> {
     let database = auth.store.takes_writes().await;
-    let database = database.map(|()| "takes writes".to_owned()).map_err(|exit| exit.message().to_owned());
+    let database = database
+        .map(|()| "takes writes".to_owned())
+        .map_err(|exit| exit.message().to_owned());
     let cache = auth.cache.ping().await;
-    let cache = cache.map(|()| "answers".to_owned()).map_err(|_| "does not answer".to_owned());
-    let mut findings = vec![Finding::new("database", database), Finding::new("cache", cache)];
-    findings.extend(
-        auth.store
-            .transport_warning()
-            .map(|text| Finding { what: "database".to_owned(), state: State::Warning(text.to_owned()) }),
-    );
+    let cache = cache
+        .map(|()| "answers".to_owned())
+        .map_err(|_| "does not answer".to_owned());
+    let mut findings = vec![
+        Finding::new("database", database),
+        Finding::new("cache", cache),
+    ];
+    findings.extend(auth.store.transport_warning().map(|text| Finding {
+        what: "database".to_owned(),
+        state: State::Warning(text.to_owned()),
+    }));
     findings
 }
 
@@ -273,7 +335,10 @@ fn skew(ours: Timestamp, theirs: Timestamp) -> Result<String, String> {
         return Ok(format!("within {} s of the pool's", skew.as_secs() + 1));
     }
     let way = if ours > theirs { "ahead of" } else { "behind" };
-    Err(format!("{} s {way} the pool's: tokens would be refused; set the clock", skew.as_secs()))
+    Err(format!(
+        "{} s {way} the pool's: tokens would be refused; set the clock",
+        skew.as_secs()
+    ))
 }
 
 #[cfg(test)]

@@ -3,9 +3,9 @@
 use postern_common::Secret;
 use postern_common::decode::Field;
 
-/// An e-mail address as RFC 5321 section 4.1.2 has it in practice: one `@`, a dot-atom before it and a host name
-/// behind it, at most 254 bytes. The host is in lower case; the local part is as it was typed, because the pool
-/// decides whether case matters there.
+/// An e-mail address as RFC 5321 section 4.1.2 has it in practice: one `@`, a dot-atom before it
+/// and a host name behind it, at most 254 bytes. The host is in lower case; the local part is as it
+/// was typed, because the pool decides whether case matters there.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Email(String);
 
@@ -45,21 +45,25 @@ impl std::fmt::Debug for Email {
 fn is_dot_atom(local: &str) -> bool {
     let is_atom = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-/=?^_`{|}~".contains(&byte);
     (1..=64).contains(&local.len())
-        && local.split('.').all(|atom| !atom.is_empty() && atom.bytes().all(is_atom))
+        && local
+            .split('.')
+            .all(|atom| !atom.is_empty() && atom.bytes().all(is_atom))
 }
 
 fn is_host_name(host: &str) -> bool {
     let is_label = |label: &str| {
         (1..=63).contains(&label.len())
-            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+            && label
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
             && !label.starts_with('-')
             && !label.ends_with('-')
     };
     host.contains('.') && host.split('.').all(is_label)
 }
 
-/// Reads a password of 1 to 256 bytes. The pool's policy decides whether it is strong enough; the bound keeps
-/// a client from buying hashing time with long ones (Cognito's own limit is 256).
+/// Reads a password of 1 to 256 bytes. The pool's policy decides whether it is strong enough; the
+/// bound keeps a client from buying hashing time with long ones (Cognito's own limit is 256).
 pub(crate) fn password(field: Field<'_>) -> Option<Secret> {
     let text = field.string()?;
     if (1..=256).contains(&text.len()) {
@@ -74,7 +78,11 @@ mod tests {
 
     #[test]
     fn an_address_is_one_at_sign_between_a_dot_atom_and_a_host() {
-        for good in ["ada@example.com", "a.b+c@x-y.example.co", "o'neil@example.com"] {
+        for good in [
+            "ada@example.com",
+            "a.b+c@x-y.example.co",
+            "o'neil@example.com",
+        ] {
             assert!(Email::parse(good).is_some(), "{good}");
         }
         let long = format!("{}@example.com", "a".repeat(65));
@@ -97,7 +105,10 @@ mod tests {
             assert!(Email::parse(bad).is_none(), "{bad}");
         }
         let mixed = Email::parse("Ada@Example.COM").expect("an address");
-        assert_eq!((mixed.as_str(), mixed.host()), ("Ada@example.com", "example.com"));
+        assert_eq!(
+            (mixed.as_str(), mixed.host()),
+            ("Ada@example.com", "example.com")
+        );
         assert_eq!(format!("{mixed:?}"), "[address]");
     }
 }

@@ -1,7 +1,9 @@
-//! Our own refresh token and challenge session: sealed texts that a client keeps and hands back unread.
+//! Our own refresh token and challenge session: sealed texts that a client keeps and hands back
+//! unread.
 //!
-//! A refresh token carries the pool's refresh token, the pool's real user name, the client and the family it
-//! belongs to, so that the caller sends nothing else and the pool's token never leaves this process in clear.
+//! A refresh token carries the pool's refresh token, the pool's real user name, the client and the
+//! family it belongs to, so that the caller sends nothing else and the pool's token never leaves
+//! this process in clear.
 
 use std::collections::HashMap;
 
@@ -46,7 +48,11 @@ pub(crate) enum Session {
         expires_at: i64,
     },
     /// The address must be confirmed with a code, at `POST /auth/register/confirm`.
-    Confirm { email: String, profile: Map<String, Value>, expires_at: i64 },
+    Confirm {
+        email: String,
+        profile: Map<String, Value>,
+        expires_at: i64,
+    },
 }
 
 const REFRESH: [&str; 1] = ["postern refresh token"];
@@ -58,18 +64,32 @@ impl Grant {
     /// The first of a new family.
     pub(crate) fn first(username: String, subject: String, client_id: &str, token: String) -> Self {
         let family = Uuid::new_v4().simple().to_string();
-        Self { username, subject, client_id: client_id.to_owned(), family, generation: 0, token }
+        Self {
+            username,
+            subject,
+            client_id: client_id.to_owned(),
+            family,
+            generation: 0,
+            token,
+        }
     }
 
     /// The next of the same family; a pool that does not rotate gives no new token.
     pub(crate) fn next(&self, token: Option<String>) -> Self {
         let generation = self.generation.saturating_add(1);
         let token = token.unwrap_or_else(|| self.token.clone());
-        Self { generation, token, ..self.clone() }
+        Self {
+            generation,
+            token,
+            ..self.clone()
+        }
     }
 
     pub(crate) fn seal(&self, ring: &KeyRing) -> String {
-        ring.seal(&REFRESH, &serde_json::to_vec(self).expect("a struct of texts is JSON"))
+        ring.seal(
+            &REFRESH,
+            &serde_json::to_vec(self).expect("a struct of texts is JSON"),
+        )
     }
 
     /// `None` for whatever we did not seal.
@@ -92,12 +112,23 @@ impl Session {
         }
     }
 
-    pub(crate) fn of_confirmation(email: &Email, profile: Map<String, Value>, expires_at: Timestamp) -> Self {
-        Self::Confirm { email: email.as_str().to_owned(), profile, expires_at: expires_at.0 }
+    pub(crate) fn of_confirmation(
+        email: &Email,
+        profile: Map<String, Value>,
+        expires_at: Timestamp,
+    ) -> Self {
+        Self::Confirm {
+            email: email.as_str().to_owned(),
+            profile,
+            expires_at: expires_at.0,
+        }
     }
 
     pub(crate) fn seal(&self, ring: &KeyRing) -> String {
-        ring.seal(&CHALLENGE, &serde_json::to_vec(self).expect("an enum of texts is JSON"))
+        ring.seal(
+            &CHALLENGE,
+            &serde_json::to_vec(self).expect("an enum of texts is JSON"),
+        )
     }
 
     /// `None` for whatever we did not seal, and for what is too old.
@@ -137,7 +168,10 @@ mod tests {
         assert_eq!(Grant::open(&ring(), &text), None);
         assert_eq!(Grant::open(&ring_here, "pool-token"), None);
         let next = grant.next(None);
-        assert_eq!((next.generation, &*next.token, &next.family), (1, "pool-token", &grant.family));
+        assert_eq!(
+            (next.generation, &*next.token, &next.family),
+            (1, "pool-token", &grant.family)
+        );
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! The rim: routes, bodies in, answers out. axum's types stay here; every journey is a call on [`Auth`].
+//! The rim: routes, bodies in, answers out. axum's types stay here; every journey is a call on
+//! [`Auth`].
 
 mod landing;
 mod read;
@@ -64,7 +65,10 @@ async fn confirm(State(auth): Shared, visitor: Visitor, body: Json) -> Answer {
 
 async fn challenge(State(auth): Shared, visitor: Visitor, body: Json) -> Answer {
     let answer = body.read(read::challenge)?;
-    Ok(tokens(StatusCode::OK, &auth.answer_challenge(&visitor, answer).await?))
+    Ok(tokens(
+        StatusCode::OK,
+        &auth.answer_challenge(&visitor, answer).await?,
+    ))
 }
 
 async fn exchange(State(auth): Shared, visitor: Visitor, body: Json) -> Answer {
@@ -75,7 +79,10 @@ async fn exchange(State(auth): Shared, visitor: Visitor, body: Json) -> Answer {
 
 async fn refresh(State(auth): Shared, visitor: Visitor, body: Json) -> Answer {
     let token = body.read(read::refresh_token)?;
-    Ok(tokens(StatusCode::OK, &auth.refresh(&visitor, &token).await?))
+    Ok(tokens(
+        StatusCode::OK,
+        &auth.refresh(&visitor, &token).await?,
+    ))
 }
 
 async fn logout(State(auth): Shared, visitor: Visitor, body: Json) -> Answer {
@@ -99,17 +106,26 @@ async fn reset(State(auth): Shared, visitor: Visitor, body: Json) -> Answer {
 async fn session(State(auth): Shared, visitor: Visitor, body: Result<Json, Problem>) -> Response {
     let answer = older(&auth, visitor, body).await.into_response();
     let deprecation = (HeaderName::from_static("deprecation"), DEPRECATED_SINCE);
-    let successor = (LINK, HeaderValue::from_static("</auth/login>; rel=\"successor-version\""));
+    let successor = (
+        LINK,
+        HeaderValue::from_static("</auth/login>; rel=\"successor-version\""),
+    );
     ([deprecation, successor], answer).into_response()
 }
 
 async fn older(auth: &Arc<Auth>, visitor: Visitor, body: Result<Json, Problem>) -> Answer {
     let request = body?.read(read::session)?;
-    Ok(tokens(StatusCode::OK, &auth.session(&visitor, &request).await?))
+    Ok(tokens(
+        StatusCode::OK,
+        &auth.session(&visitor, &request).await?,
+    ))
 }
 
 async fn me(State(auth): Shared, headers: HeaderMap) -> Answer {
-    Ok(no_store(json(StatusCode::OK, &auth.me(bearer(&headers)?).await?)))
+    Ok(no_store(json(
+        StatusCode::OK,
+        &auth.me(bearer(&headers)?).await?,
+    )))
 }
 
 async fn social(State(auth): Shared, RawQuery(query): RawQuery) -> Answer {
@@ -118,10 +134,16 @@ async fn social(State(auth): Shared, RawQuery(query): RawQuery) -> Answer {
     let code_challenge = read::social_query(query, social.config.require_code_challenge)?;
     let url = auth.begin_social(social, code_challenge).await?;
     let location = HeaderValue::from_str(url.as_str()).map_err(|_| Code::Internal)?;
-    Ok(no_store((StatusCode::FOUND, [(LOCATION, location)]).into_response()))
+    Ok(no_store(
+        (StatusCode::FOUND, [(LOCATION, location)]).into_response(),
+    ))
 }
 
-async fn social_callback(State(auth): Shared, visitor: Visitor, RawQuery(query): RawQuery) -> Answer {
+async fn social_callback(
+    State(auth): Shared,
+    visitor: Visitor,
+    RawQuery(query): RawQuery,
+) -> Answer {
     let social = auth.social.as_ref().ok_or(Code::NotFound)?;
     let callback = read::callback(query.as_deref().unwrap_or_default());
     let landing = Box::pin(auth.finish_social(&visitor, social, callback)).await;
@@ -138,7 +160,10 @@ impl FromRequestParts<Arc<Auth>> for Visitor {
         // The gateway itself is no client: its address would be the share of everybody.
         let client = address.filter(|address| !auth.trusted_proxies.contains(*address));
         BodyOwner::Anonymous(client).set(parts);
-        Ok(Self { request_id, address })
+        Ok(Self {
+            request_id,
+            address,
+        })
     }
 }
 

@@ -1,10 +1,11 @@
 //! The authentication upstream: sign-in, registration, social sign-in, tokens.
 //!
-//! It speaks Amazon Cognito's protocol and nothing else, and keeps no session: what a client holds is a JWT of
-//! the pool's, and a refresh token that is sealed here. Start with [`App`] (the process), then `http.rs` (the
-//! routes); each journey has a file of its own: `login`, `logout`, `register`, `refresh`, `challenge`,
-//! `password`, `social`, `temporary_token`, `session`. `pool` holds every call to Cognito and the table of its refusals,
-//! `store` all SQL, `seal` and `vault` all sealing.
+//! It speaks Amazon Cognito's protocol and nothing else, and keeps no session: what a client holds
+//! is a JWT of the pool's, and a refresh token that is sealed here. Start with [`App`] (the
+//! process), then `http.rs` (the routes); each journey has a file of its own: `login`, `logout`,
+//! `register`, `refresh`, `challenge`, `password`, `social`, `temporary_token`, `session`. `pool`
+//! holds every call to Cognito and the table of its refusals, `store` all SQL, `seal` and `vault`
+//! all sealing.
 
 mod abuse;
 mod actors;

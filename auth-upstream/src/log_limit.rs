@@ -18,7 +18,8 @@ struct State {
     suppressed: u64,
 }
 
-/// Logs an event as `tracing` does, with the number of `suppressed` ones, unless the call site has logged one within
+/// Logs an event as `tracing` does, with the number of `suppressed` ones, unless the call site has
+/// logged one within
 /// [`MIN_LOG_INTERVAL`].
 macro_rules! log_limited {
     ($level:ident, $($event:tt)+) => {{
@@ -35,17 +36,24 @@ pub(crate) use log_limited;
 
 impl LogLimit {
     pub(crate) const fn new() -> Self {
-        Self(Mutex::new(State { logged_at: None, suppressed: 0 }))
+        Self(Mutex::new(State {
+            logged_at: None,
+            suppressed: 0,
+        }))
     }
 
-    /// Returns how many events were suppressed since the last logged one, or `None` if this one is suppressed, too.
+    /// Returns how many events were suppressed since the last logged one, or `None` if this one is
+    /// suppressed, too.
     pub(crate) fn admit(&self) -> Option<u64> {
         self.admit_at(Instant::now())
     }
 
     fn admit_at(&self, now: Instant) -> Option<u64> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.logged_at.is_some_and(|logged_at| now < logged_at + MIN_LOG_INTERVAL) {
+        if state
+            .logged_at
+            .is_some_and(|logged_at| now < logged_at + MIN_LOG_INTERVAL)
+        {
             state.suppressed += 1;
             return None;
         }

@@ -34,23 +34,39 @@ impl Auth {
     /// Signs a person in.
     ///
     /// # Errors
-    /// One `invalid_credentials` for a wrong password and an unknown or disabled user; `challenge_required`; what
-    /// the pool's faults map to.
-    pub(crate) async fn login(&self, visitor: &Visitor, login: &Login) -> Result<TokenSet, Problem> {
+    /// One `invalid_credentials` for a wrong password and an unknown or disabled user;
+    /// `challenge_required`; what the pool's faults map to.
+    pub(crate) async fn login(
+        &self,
+        visitor: &Visitor,
+        login: &Login,
+    ) -> Result<TokenSet, Problem> {
         let (guess, credentials) = (self.check_password(login), (&login.email, &login.password));
-        let outcome = self.guarded_password(Code::InvalidCredentials, visitor, credentials, guess).await;
+        let outcome = self
+            .guarded_password(Code::InvalidCredentials, visitor, credentials, guess)
+            .await;
         if let Ok(signed_in) = &outcome {
-            self.abuse.trust_network(visitor, login.email.as_str(), Some(&signed_in.subject)).await;
+            self.abuse
+                .trust_network(visitor, login.email.as_str(), Some(&signed_in.subject))
+                .await;
         }
-        self.ended(visitor, Act::SignIn, outcome.map(|signed_in| (signed_in.subject, signed_in.set)))
+        self.ended(
+            visitor,
+            Act::SignIn,
+            outcome.map(|signed_in| (signed_in.subject, signed_in.set)),
+        )
     }
 
     async fn check_password(&self, login: &Login) -> Result<SignedIn, Refused> {
-        match self.pool.sign_in(login.email.as_str(), &login.password).await {
+        match self
+            .pool
+            .sign_in(login.email.as_str(), &login.password)
+            .await
+        {
             Ok(step) => self.complete(step, &login.email),
-            Err(Fault::UserNotConfirmed) => {
-                Err(Refused::after_proof(self.confirmation_required(&login.email, Map::new())))
-            }
+            Err(Fault::UserNotConfirmed) => Err(Refused::after_proof(
+                self.confirmation_required(&login.email, Map::new()),
+            )),
             // The pool says so before it looks at the password.
             Err(Fault::PasswordResetRequired) => Err(challenge::reset_required().into()),
             Err(fault) => Err(fault.problem(Operation::SignIn).into()),
@@ -61,9 +77,9 @@ impl Auth {
     pub(crate) fn complete(&self, step: SignIn, email: &Email) -> Result<SignedIn, Refused> {
         match step {
             SignIn::Tokens(tokens) => Ok(self.admit(tokens)?),
-            SignIn::Challenge(challenge) => {
-                Err(Refused::after_proof(self.challenge_required(&challenge, email)))
-            }
+            SignIn::Challenge(challenge) => Err(Refused::after_proof(
+                self.challenge_required(&challenge, email),
+            )),
         }
     }
 
@@ -75,12 +91,17 @@ impl Auth {
         };
         let (username, subject) = (tokens.claims.username.clone(), tokens.claims.sub.clone());
         let grant = Grant::first(username, subject.clone(), self.pool.client_id(), token);
-        Ok(SignedIn { subject, set: tokens.into_set(grant.seal(&self.ring)) })
+        Ok(SignedIn {
+            subject,
+            set: tokens.into_set(grant.seal(&self.ring)),
+        })
     }
 
     /// Revokes the tokens of a sign-in that its client does not get, as far as the pool answers.
     pub(crate) async fn drop_sign_in(&self, signed_in: &SignedIn) {
-        let Some(grant) = Grant::open(&self.ring, &signed_in.set.refresh_token) else { return };
+        let Some(grant) = Grant::open(&self.ring, &signed_in.set.refresh_token) else {
+            return;
+        };
         if let Err(fault) = self.pool.revoke(&grant.token).await {
             log_limited!(warn, %fault, "refresh token of a refused sign-in not revoked at the pool");
         }

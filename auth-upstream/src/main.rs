@@ -38,7 +38,9 @@ enum Command {
 async fn main() -> ExitCode {
     match Arguments::try_parse() {
         Ok(arguments) => Exit::report(Box::pin(run(arguments)).await),
-        Err(error) if error.use_stderr() => Exit::report(Err(Exit::usage(error.to_string().trim_end()))),
+        Err(error) if error.use_stderr() => {
+            Exit::report(Err(Exit::usage(error.to_string().trim_end())))
+        }
         Err(help) => match help.print() {
             Ok(()) => ExitCode::SUCCESS,
             Err(_) => ExitCode::FAILURE,
@@ -58,14 +60,29 @@ async fn run(arguments: Arguments) -> Result<(), Exit> {
         .map_err(|error| Exit::unavailable(format!("cannot install signal handlers: {error}")))?;
     let supervisor = Supervisor::of(&env);
     let sockets = (&public, &admin);
-    if !until_database(&config.database, "postern-auth", sockets, supervisor.as_ref(), &shutdown).await? {
+    if !until_database(
+        &config.database,
+        "postern-auth",
+        sockets,
+        supervisor.as_ref(),
+        &shutdown,
+    )
+    .await?
+    {
         return Ok(());
     }
     let app = Box::pin(App::build(config, Clock::system())).await?;
     if let Some(supervisor) = supervisor {
         tokio::spawn(supervisor.follow(app.health(), shutdown.clone()));
     }
-    Box::pin(app.run(Listeners { public, admin: Some(admin) }, shutdown)).await;
+    Box::pin(app.run(
+        Listeners {
+            public,
+            admin: Some(admin),
+        },
+        shutdown,
+    ))
+    .await;
     Ok(())
 }
 
@@ -79,6 +96,9 @@ async fn check(config: Config) -> Result<(), Exit> {
     }
     match findings.iter().filter(|finding| finding.is_fault()).count() {
         0 => Ok(()),
-        faults => Err(Exit::unavailable(format!("{faults} of {} are not set up right", findings.len()))),
+        faults => Err(Exit::unavailable(format!(
+            "{faults} of {} are not set up right",
+            findings.len()
+        ))),
     }
 }

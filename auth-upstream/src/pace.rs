@@ -1,6 +1,7 @@
-//! An attempt that is not looked at is answered after as long as one that is: otherwise the time would tell that
-//! the limits hold somebody back, and with it who was tried before. Both end on a tick of the timer, which counts whole
-//! milliseconds, so that what lies below them tells nothing either.
+//! An attempt that is not looked at is answered after as long as one that is: otherwise the time
+//! would tell that the limits hold somebody back, and with it who was tried before. Both end on a
+//! tick of the timer, which counts whole milliseconds, so that what lies below them tells nothing
+//! either.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
@@ -21,14 +22,16 @@ pub(crate) struct Pace(Mutex<BTreeMap<&'static str, VecDeque<Duration>>>);
 // === impl Pace ===
 
 impl Pace {
-    /// A wrong guess was looked at: remembers how long that took, and waits for the next tick of the timer.
+    /// A wrong guess was looked at: remembers how long that took, and waits for the next tick of
+    /// the timer.
     pub(crate) async fn finish(&self, door: Door, began: Instant) {
         let now = Instant::now();
         self.note(door, now.duration_since(began));
         sleep_until(now).await;
     }
 
-    /// Waits until as much time has passed since `began` as one of the last wrong guesses took, by chance.
+    /// Waits until as much time has passed since `began` as one of the last wrong guesses took, by
+    /// chance.
     pub(crate) async fn pad(&self, door: Door, began: Instant) {
         let took = self.sample(door).unwrap_or_default();
         sleep_until(began + took).await;
@@ -47,7 +50,9 @@ impl Pace {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let recent = all.get(door.name())?;
         let [chance] = random::bytes::<1>();
-        recent.get(usize::from(chance) % recent.len().max(1)).copied()
+        recent
+            .get(usize::from(chance) % recent.len().max(1))
+            .copied()
     }
 }
 

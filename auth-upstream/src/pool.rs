@@ -1,5 +1,6 @@
-//! The actor pool: every call that a user's own journey makes to Amazon Cognito, or to a server that speaks
-//! its wire. Calls under the operator's credentials are in [`admin`]; what refusals mean is in [`fault`].
+//! The actor pool: every call that a user's own journey makes to Amazon Cognito, or to a server
+//! that speaks its wire. Calls under the operator's credentials are in [`admin`]; what refusals
+//! mean is in [`fault`].
 
 pub(crate) mod admin;
 pub(crate) mod fault;
@@ -98,8 +99,8 @@ use step;
 // === impl UserPool ===
 
 impl UserPool {
-    /// From a client that signs nothing and one that does, each with our own deadline and no repetitions: what may
-    /// be repeated is decided by the journeys.
+    /// From a client that signs nothing and one that does, each with our own deadline and no
+    /// repetitions: what may be repeated is decided by the journeys.
     pub(crate) fn new(
         (client, admin): (Client, Option<Client>),
         pool: &Pool,
@@ -108,11 +109,27 @@ impl UserPool {
         clock: &Clock,
         metrics: &Metrics,
     ) -> Self {
-        let gate = Arc::new(Gate::new(clock.clone(), pool.jwks_url.clone(), metrics.clone()));
-        let admin = admin
-            .map(|client| AdminPool::new(with_deadline(&client, deadline), Arc::clone(&gate), pool.clone()));
+        let gate = Arc::new(Gate::new(
+            clock.clone(),
+            pool.jwks_url.clone(),
+            metrics.clone(),
+        ));
+        let admin = admin.map(|client| {
+            AdminPool::new(
+                with_deadline(&client, deadline),
+                Arc::clone(&gate),
+                pool.clone(),
+            )
+        });
         let client = with_deadline(&client, deadline);
-        Self { client, gate, admin, pool: pool.clone(), flow, lacks_rotation: AtomicBool::new(false) }
+        Self {
+            client,
+            gate,
+            admin,
+            pool: pool.clone(),
+            flow,
+            lacks_rotation: AtomicBool::new(false),
+        }
     }
 
     /// The client at the pool that tokens are for.
@@ -162,8 +179,15 @@ impl UserPool {
     }
 
     /// Makes a user who signs in with an e-mail address.
-    pub(crate) async fn sign_up(&self, email: &Email, password: &Secret) -> Result<SignedUp, Fault> {
-        let address = AttributeType::builder().name("email").value(email.as_str()).build();
+    pub(crate) async fn sign_up(
+        &self,
+        email: &Email,
+        password: &Secret,
+    ) -> Result<SignedUp, Fault> {
+        let address = AttributeType::builder()
+            .name("email")
+            .value(email.as_str())
+            .build();
         let address = address.map_err(|_| Fault::InvalidParameter)?;
         let call = self
             .client
@@ -174,7 +198,10 @@ impl UserPool {
             .password(password.expose())
             .user_attributes(address);
         let answer = self.gate.call(call.send()).await?;
-        Ok(SignedUp { subject: answer.user_sub, confirmed: answer.user_confirmed })
+        Ok(SignedUp {
+            subject: answer.user_sub,
+            confirmed: answer.user_confirmed,
+        })
     }
 
     /// Confirms an address with the code that was sent there.
@@ -200,8 +227,8 @@ impl UserPool {
         self.gate.call(call.send()).await.map(drop)
     }
 
-    /// New tokens for a refresh token: GetTokensFromRefreshToken, or REFRESH_TOKEN_AUTH where the pool lacks
-    /// that call or has it switched off for this client.
+    /// New tokens for a refresh token: GetTokensFromRefreshToken, or REFRESH_TOKEN_AUTH where the
+    /// pool lacks that call or has it switched off for this client.
     pub(crate) async fn refresh(&self, username: &str, token: &str) -> Result<PoolTokens, Fault> {
         if !self.lacks_rotation.load(Ordering::Relaxed) {
             match self.rotate(token).await {
@@ -234,7 +261,12 @@ impl UserPool {
             .client
             .get_tokens_from_refresh_token()
             .client_id(&self.pool.client_id)
-            .set_client_secret(self.pool.client_secret.as_ref().map(|secret| secret.expose().to_owned()))
+            .set_client_secret(
+                self.pool
+                    .client_secret
+                    .as_ref()
+                    .map(|secret| secret.expose().to_owned()),
+            )
             .refresh_token(token);
         let answer = self.gate.call(call.send()).await?;
         tokens(answer.authentication_result)
@@ -246,7 +278,12 @@ impl UserPool {
             .client
             .revoke_token()
             .client_id(&self.pool.client_id)
-            .set_client_secret(self.pool.client_secret.as_ref().map(|secret| secret.expose().to_owned()))
+            .set_client_secret(
+                self.pool
+                    .client_secret
+                    .as_ref()
+                    .map(|secret| secret.expose().to_owned()),
+            )
             .token(token);
         self.gate.call(call.send()).await.map(drop)
     }
@@ -303,7 +340,12 @@ fn with_deadline(client: &Client, deadline: Duration) -> Client {
         .operation_timeout(deadline)
         .build();
     let config = client.config().to_builder();
-    Client::from_conf(config.timeout_config(timeouts).retry_config(RetryConfig::disabled()).build())
+    Client::from_conf(
+        config
+            .timeout_config(timeouts)
+            .retry_config(RetryConfig::disabled())
+            .build(),
+    )
 }
 
 fn outcome(
@@ -313,9 +355,14 @@ fn outcome(
     session: Option<String>,
     parameters: Option<HashMap<String, String>>,
 ) -> Result<SignIn, Fault> {
-    let Some(challenge) = challenge else { return tokens(result).map(SignIn::Tokens) };
+    let Some(challenge) = challenge else {
+        return tokens(result).map(SignIn::Tokens);
+    };
     let parameters = parameters.unwrap_or_default();
-    let username = parameters.get("USER_ID_FOR_SRP").map_or(name, String::as_str).to_owned();
+    let username = parameters
+        .get("USER_ID_FOR_SRP")
+        .map_or(name, String::as_str)
+        .to_owned();
     Ok(SignIn::Challenge(PoolChallenge {
         name: challenge.as_str().to_owned(),
         session: session.unwrap_or_default(),
@@ -330,5 +377,10 @@ fn tokens(result: Option<AuthenticationResultType>) -> Result<PoolTokens, Fault>
     let access_token = result.access_token.ok_or_else(unreadable)?;
     let claims = Claims::of(&access_token).ok_or_else(unreadable)?;
     let id_token = result.id_token.unwrap_or_default();
-    Ok(PoolTokens { access_token, id_token, refresh_token: result.refresh_token, claims })
+    Ok(PoolTokens {
+        access_token,
+        id_token,
+        refresh_token: result.refresh_token,
+        claims,
+    })
 }

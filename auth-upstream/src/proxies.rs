@@ -1,5 +1,5 @@
-//! Whether the gateways in front are known, as far as the configuration tells. Where they are not, every client counts as
-//! one: whoever guesses badly holds everybody back.
+//! Whether the gateways in front are known, as far as the configuration tells. Where they are not,
+//! every client counts as one: whoever guesses badly holds everybody back.
 
 use std::net::SocketAddr;
 
@@ -19,7 +19,10 @@ pub(crate) fn examine(listen: SocketAddr, trusted: &TrustedProxies) -> Finding {
     } else {
         State::Fine("gateways on other machines are listed".to_owned())
     };
-    Finding { what: "trusted_proxies".to_owned(), state }
+    Finding {
+        what: "trusted_proxies".to_owned(),
+        state,
+    }
 }
 
 #[cfg(test)]
@@ -30,9 +33,15 @@ mod tests {
     #[test]
     fn gateways_on_other_machines_must_be_listed() {
         let warns = |listen: &str, trusted: &[&str]| {
-            let networks: Vec<Network> =
-                trusted.iter().map(|text| Network::parse(text).expect("a network")).collect();
-            examine(listen.parse().expect("an address"), &TrustedProxies::from(networks)).needs_attention()
+            let networks: Vec<Network> = trusted
+                .iter()
+                .map(|text| Network::parse(text).expect("a network"))
+                .collect();
+            examine(
+                listen.parse().expect("an address"),
+                &TrustedProxies::from(networks),
+            )
+            .needs_attention()
         };
         assert!(!warns("127.0.0.1:8501", &["127.0.0.0/8"]));
         assert!(!warns("[::1]:8501", &[]));

@@ -11,15 +11,15 @@ pub(crate) fn bytes<const N: usize>() -> [u8; N] {
     bytes
 }
 
-/// An opaque token: 32 bytes, two version 4 UUIDs from the system's random source (244 random bits), in
-/// base64url without padding.
+/// An opaque token: 32 bytes, two version 4 UUIDs from the system's random source (244 random
+/// bits), in base64url without padding.
 pub(crate) fn token() -> String {
     let half = || Builder::from_random_bytes(bytes()).into_uuid().into_bytes();
     URL_SAFE_NO_PAD.encode([half(), half()].concat())
 }
 
-/// A password that nobody knows and every pool policy takes: 32 random bytes in base64url, and one of each
-/// kind of character that a policy can ask for.
+/// A password that nobody knows and every pool policy takes: 32 random bytes in base64url, and one
+/// of each kind of character that a policy can ask for.
 pub(crate) fn password() -> String {
     format!("{}aA1!", URL_SAFE_NO_PAD.encode(bytes::<32>()))
 }

@@ -1,13 +1,15 @@
 //! `POST /auth/tokens/refresh`.
 //!
-//! A refresh token is used once. The same token again within the grace gets the same new tokens, from any
-//! replica, with one call to the pool: a client that lost the answer, or a browser with three tabs, is no thief.
-//! After the grace, the whole family is revoked, because one of two holders is. What is remembered is in the shared cache:
-//! the answer under the old token's digest, and the family's newest generation.
+//! A refresh token is used once. The same token again within the grace gets the same new tokens,
+//! from any replica, with one call to the pool: a client that lost the answer, or a browser with
+//! three tabs, is no thief. After the grace, the whole family is revoked, because one of two
+//! holders is. What is remembered is in the shared cache: the answer under the old token's digest,
+//! and the family's newest generation.
 //!
-//! The state of a family is changed by compare-and-set only, in the epoch of the cache in which it was read, except to
-//! `Revoked`, which is final. A refresh that finds the state changed when the pool has answered revokes what it got at the
-//! pool and looks again: a logout, or a revocation, is never undone by a refresh that was in flight.
+//! The state of a family is changed by compare-and-set only, in the epoch of the cache in which it
+//! was read, except to `Revoked`, which is final. A refresh that finds the state changed when the
+//! pool has answered revokes what it got at the pool and looks again: a logout, or a revocation, is
+//! never undone by a refresh that was in flight.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,9 +33,13 @@ const ROTATION: Duration = Duration::from_secs(10);
 /// How often and how long the others look. 9 s in all: longer than a call to the pool may take.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 const LOOKS: u32 = 450;
-/// Waits before a change to a family is tried again while the cache is away. After the last, the refresh fails.
-const COMMIT_BACKOFF: [Duration; 3] =
-    [Duration::from_millis(100), Duration::from_millis(400), Duration::from_millis(1_500)];
+/// Waits before a change to a family is tried again while the cache is away. After the last, the
+/// refresh fails.
+const COMMIT_BACKOFF: [Duration; 3] = [
+    Duration::from_millis(100),
+    Duration::from_millis(400),
+    Duration::from_millis(1_500),
+];
 /// The span over which the refreshes of a family are counted.
 const QUOTA_WINDOW: Duration = Duration::from_secs(10 * 60);
 
@@ -53,7 +59,8 @@ pub(crate) enum Family {
     },
     /// Nothing of it works any more.
     Revoked {
-        /// What was the newest refresh token, sealed: whoever repeats a logout has it revoked once more.
+        /// What was the newest refresh token, sealed: whoever repeats a logout has it revoked once
+        /// more.
         newest: Option<String>,
         /// The pool has revoked it, too: no further call is needed.
         #[serde(default)]
@@ -105,8 +112,9 @@ impl Auth {
     /// New tokens for a refresh token.
     ///
     /// # Errors
-    /// `invalid_refresh_token` for whatever is not ours, used, revoked or expired; `unavailable` while cache or
-    /// pool are away. The token stays good then, unless the pool has rotated it already.
+    /// `invalid_refresh_token` for whatever is not ours, used, revoked or expired; `unavailable`
+    /// while cache or pool are away. The token stays good then, unless the pool has rotated it
+    /// already.
     pub(crate) async fn refresh(
         self: &Arc<Self>,
         visitor: &Visitor,
@@ -139,7 +147,8 @@ impl Auth {
                 return Ok((grant.subject, set));
             }
             if let Some(guard) = &mut guard
-                && let Rotation::Done(set) = self.rotate(visitor, guard, (token, &grant), found).await?
+                && let Rotation::Done(set) =
+                    self.rotate(visitor, guard, (token, &grant), found).await?
             {
                 return Ok((grant.subject, set));
             }
@@ -158,7 +167,11 @@ impl Auth {
         let drawer = Drawer::RefreshReplay;
         let lock = format!("postern:auth:refresh-lock:{}", hex(&Sha256::digest(token)));
         let wanted = [&*family_key(&grant.family), &*drawer.entry(token)];
-        let (guard, found) = self.cache.lock_and_get(&lock, ROTATION, wanted).await.map_err(cache_away)?;
+        let (guard, found) = self
+            .cache
+            .lock_and_get(&lock, ROTATION, wanted)
+            .await
+            .map_err(cache_away)?;
         let [stored, replay] = found.values;
         let replay = replay.and_then(|sealed| drawer.open(token, &sealed));
         let found = Remembered {
@@ -191,27 +204,43 @@ impl Auth {
         let next = grant.next(rotated.clone());
         let newest = next.seal(&self.ring);
         let set = tokens.into_set(newest.clone());
-        let family = Family::Alive { generation: next.generation, newest, count, counted_from };
-        let remembered = self.remember(guard, (token, grant), &set, (&found, &family)).await;
+        let family = Family::Alive {
+            generation: next.generation,
+            newest,
+            count,
+            counted_from,
+        };
+        let remembered = self
+            .remember(guard, (token, grant), &set, (&found, &family))
+            .await;
         if let Ok(true) = remembered {
             return Ok(Rotation::Done(set));
         }
-        // Nobody gets it. Where the pool does not rotate, it is the one token of the family, which lives as long as that.
+        // Nobody gets it. Where the pool does not rotate, it is the one token of the family, which
+        // lives as long as that.
         if let Some(rotated) = rotated {
             self.discard_at_pool(rotated).await;
         }
         remembered.map(|_| Rotation::Overtaken).map_err(cache_away)
     }
 
-    /// The count of refreshes of a family with one more, and since when, unless there were too many.
+    /// The count of refreshes of a family with one more, and since when, unless there were too
+    /// many.
     fn within_quota(&self, family: Option<&Family>) -> Result<(u32, i64), Problem> {
         let (now, window) = (self.clock.now(), QUOTA_WINDOW);
         match family {
-            Some(Family::Alive { count, counted_from, .. })
-                if now < Timestamp(*counted_from).plus(window) =>
-            {
+            Some(Family::Alive {
+                count,
+                counted_from,
+                ..
+            }) if now < Timestamp(*counted_from).plus(window) => {
                 if *count >= self.refresh.quota {
-                    let wait = Timestamp(*counted_from).plus(window).0.saturating_sub(now.0) / 1000 + 1;
+                    let wait = Timestamp(*counted_from)
+                        .plus(window)
+                        .0
+                        .saturating_sub(now.0)
+                        / 1000
+                        + 1;
                     let wait = u32::try_from(wait).unwrap_or(u32::MAX);
                     return Err(Problem::new(Code::RateLimited).retry_after(wait));
                 }
@@ -230,8 +259,15 @@ impl Auth {
         (found, family): (&Remembered, &Family),
     ) -> Result<bool, CacheError> {
         let drawer = Drawer::RefreshReplay;
-        let replay = drawer.seal(token, &serde_json::to_vec(set).expect("a struct of texts is JSON"));
-        let (entry, key, family) = (drawer.entry(token), family_key(&grant.family), family.to_bytes());
+        let replay = drawer.seal(
+            token,
+            &serde_json::to_vec(set).expect("a struct of texts is JSON"),
+        );
+        let (entry, key, family) = (
+            drawer.entry(token),
+            family_key(&grant.family),
+            family.to_bytes(),
+        );
         let change = Change {
             key: &key,
             epoch: &found.epoch,
@@ -253,7 +289,11 @@ impl Auth {
     }
 
     /// One of two holders of this family is a thief: nobody keeps it.
-    async fn revoke_family(self: &Arc<Self>, visitor: &Visitor, grant: &Grant) -> Result<(), Problem> {
+    async fn revoke_family(
+        self: &Arc<Self>,
+        visitor: &Visitor,
+        grant: &Grant,
+    ) -> Result<(), Problem> {
         let marked = self.mark_revoked(&grant.family).await;
         if let Some(newest) = marked.newest {
             self.discard_at_pool(newest).await;
@@ -265,11 +305,14 @@ impl Auth {
     }
 }
 
-/// Runs to its end in a task of its own: a client that goes away leaves no token at the pool that nobody knows of.
+/// Runs to its end in a task of its own: a client that goes away leaves no token at the pool that
+/// nobody knows of.
 pub(crate) async fn in_full<T: Send + 'static>(
     work: impl Future<Output = Result<T, Problem>> + Send + 'static,
 ) -> Result<T, Problem> {
-    tokio::spawn(work).await.unwrap_or_else(|_| Err(Code::Internal.into()))
+    tokio::spawn(work)
+        .await
+        .unwrap_or_else(|_| Err(Code::Internal.into()))
 }
 
 pub(crate) fn family_key(family: &str) -> String {

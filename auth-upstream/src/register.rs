@@ -1,7 +1,7 @@
 //! `POST /auth/register`: a user in the pool and a profile at the actor service, both or neither.
 //!
-//! A row notes that the registration begins, before anything else is done for it; the row goes when the
-//! registration has ended, one way or the other. What is left after a crash is looked at by
+//! A row notes that the registration begins, before anything else is done for it; the row goes when
+//! the registration has ended, one way or the other. What is left after a crash is looked at by
 //! [`crate::compensation`]. The same registration again is safe: the user is there, the password fits, the
 //! profile is saved once more under the same id.
 
@@ -27,7 +27,8 @@ use crate::pool::{SignIn, SignedUp};
 use crate::seal::hex;
 use crate::token_set::{PoolTokens, TokenSet};
 
-/// When a registration that did not end is looked at: longer than every call that it makes can take together.
+/// When a registration that did not end is looked at: longer than every call that it makes can take
+/// together.
 pub(crate) const GIVEN_UP_AFTER: Duration = Duration::from_secs(60);
 /// How long registrations of one address keep others of it waiting.
 const LOCK: Duration = Duration::from_secs(45);
@@ -56,16 +57,17 @@ impl Auth {
     /// Registers a person and signs them in.
     ///
     /// # Errors
-    /// `email_not_available` when the address has another password; `weak_password`; `challenge_required` when
-    /// the pool wants the address confirmed; `unavailable` when the profile cannot be saved: nothing is left
-    /// then, and the registration can be repeated.
+    /// `email_not_available` when the address has another password; `weak_password`;
+    /// `challenge_required` when the pool wants the address confirmed; `unavailable` when the
+    /// profile cannot be saved: nothing is left then, and the registration can be repeated.
     pub(crate) async fn register(
         &self,
         visitor: &Visitor,
         registration: &Registration,
     ) -> Result<TokenSet, Problem> {
         let outcome = self.register_admitted(visitor, registration).await;
-        self.register_ended(visitor, &registration.email, outcome).await
+        self.register_ended(visitor, &registration.email, outcome)
+            .await
     }
 
     /// Whoever has registered is signed in, too.
@@ -76,9 +78,15 @@ impl Auth {
         outcome: Result<SignedIn, Problem>,
     ) -> Result<TokenSet, Problem> {
         if let Ok(signed_in) = &outcome {
-            self.abuse.trust_network(visitor, email.as_str(), Some(&signed_in.subject)).await;
+            self.abuse
+                .trust_network(visitor, email.as_str(), Some(&signed_in.subject))
+                .await;
         }
-        self.ended(visitor, Act::Register, outcome.map(|signed_in| (signed_in.subject, signed_in.set)))
+        self.ended(
+            visitor,
+            Act::Register,
+            outcome.map(|signed_in| (signed_in.subject, signed_in.set)),
+        )
     }
 
     async fn register_admitted(
@@ -87,18 +95,23 @@ impl Auth {
         registration: &Registration,
     ) -> Result<SignedIn, Problem> {
         let mut attempt = self.admit_stranger(Door::Register, visitor).await?;
-        // Every registration counts, whatever becomes of it: each costs a hash, a mail and a profile.
+        // Every registration counts, whatever becomes of it: each costs a hash, a mail and a
+        // profile.
         self.abuse.failed(&mut attempt).await;
         let email = &registration.email;
-        if let Some(signed_in) = Box::pin(self.locked(email, self.register_new(registration))).await? {
+        if let Some(signed_in) =
+            Box::pin(self.locked(email, self.register_new(registration))).await?
+        {
             return Ok(signed_in);
         }
         let guess = Box::pin(self.locked(email, self.repeat(registration)));
         let credentials = (email, &registration.password);
-        self.guarded_password(Code::EmailNotAvailable, visitor, credentials, guess).await
+        self.guarded_password(Code::EmailNotAvailable, visitor, credentials, guess)
+            .await
     }
 
-    /// Confirms an address with the code that was sent there, saves the profile and signs the person in.
+    /// Confirms an address with the code that was sent there, saves the profile and signs the
+    /// person in.
     pub(crate) async fn confirm_registration(
         &self,
         visitor: &Visitor,
@@ -110,12 +123,20 @@ impl Auth {
         };
         let email = Email::parse(&email).ok_or(Code::InvalidChallenge)?;
         let password = confirmation.password.clone();
-        let registration = Registration { email, password, profile };
-        let outcome = self.confirm_admitted(visitor, &registration, &confirmation.code).await;
-        self.register_ended(visitor, &registration.email, outcome).await
+        let registration = Registration {
+            email,
+            password,
+            profile,
+        };
+        let outcome = self
+            .confirm_admitted(visitor, &registration, &confirmation.code)
+            .await;
+        self.register_ended(visitor, &registration.email, outcome)
+            .await
     }
 
-    /// Both the code and the password can be guessed at; each is a door of its own. Whoever is held back takes no lock.
+    /// Both the code and the password can be guessed at; each is a door of its own. Whoever is held
+    /// back takes no lock.
     async fn confirm_admitted(
         &self,
         visitor: &Visitor,
@@ -131,10 +152,17 @@ impl Auth {
             }
         };
         let door = (Door::Confirm, Code::InvalidCode);
-        self.guarded(door, visitor, email.as_str(), Box::pin(self.locked(email, guess))).await?;
+        self.guarded(
+            door,
+            visitor,
+            email.as_str(),
+            Box::pin(self.locked(email, guess)),
+        )
+        .await?;
         let guess = Box::pin(self.locked(email, self.sign_in_and_save(registration)));
         let credentials = (email, &registration.password);
-        self.guarded_password(Code::InvalidCredentials, visitor, credentials, guess).await
+        self.guarded_password(Code::InvalidCredentials, visitor, credentials, guess)
+            .await
     }
 
     /// Does something while nobody else registers the address.
@@ -147,11 +175,16 @@ impl Auth {
         guard.run(Box::pin(journey)).await.map_err(cache_away)?
     }
 
-    /// One registration of an address at a time, over all replicas; the compensation takes the same lock.
+    /// One registration of an address at a time, over all replicas; the compensation takes the same
+    /// lock.
     pub(crate) async fn lock_address(&self, email: &Email) -> Result<Guard, Problem> {
         let digest = hex(&Sha256::digest(email.as_str().to_ascii_lowercase()));
         let key = format!("postern:auth:register-lock:{digest}");
-        let guard = self.cache.wait_for_lock(&key, LOCK, PATIENCE).await.map_err(cache_away)?;
+        let guard = self
+            .cache
+            .wait_for_lock(&key, LOCK, PATIENCE)
+            .await
+            .map_err(cache_away)?;
         guard.ok_or_else(|| Code::Unavailable.into())
     }
 
@@ -160,15 +193,22 @@ impl Auth {
         let id = Uuid::new_v4().to_string();
         let now = self.clock.now();
         let email = &registration.email;
-        self.store.begin_registration(&id, email.as_str(), now, now.plus(GIVEN_UP_AFTER)).await?;
+        self.store
+            .begin_registration(&id, email.as_str(), now, now.plus(GIVEN_UP_AFTER))
+            .await?;
         match self.pool.sign_up(email, &registration.password).await {
             Ok(made) => self.finish_new(&id, registration, &made).await.map(Some),
             Err(fault) => {
-                // An answer that never came may have made a user: the row stays for the compensation.
+                // An answer that never came may have made a user: the row stays for the
+                // compensation.
                 if !matches!(fault, Fault::Unavailable(_)) {
                     self.store.end_registration(&id).await?;
                 }
-                if fault == Fault::UserExists { Ok(None) } else { Err(fault.problem(Operation::SignUp)) }
+                if fault == Fault::UserExists {
+                    Ok(None)
+                } else {
+                    Err(fault.problem(Operation::SignUp))
+                }
             }
         }
     }
@@ -189,13 +229,23 @@ impl Auth {
                 }
                 (Confirm::Admin | Confirm::Pool | Confirm::Code, _) => {
                     // What earlier attempts left behind must not take this user for theirs.
-                    self.store.end_registrations_of(registration.email.as_str()).await?;
-                    return Err(self.confirmation_required(&registration.email, registration.profile.clone()));
+                    self.store
+                        .end_registrations_of(registration.email.as_str())
+                        .await?;
+                    return Err(self
+                        .confirmation_required(&registration.email, registration.profile.clone()));
                 }
             }
         }
-        let tokens = self.first_tokens(registration).await.map_err(|refused| refused.problem)?;
-        match self.actors.register(&made.subject, &registration.email, &registration.profile).await {
+        let tokens = self
+            .first_tokens(registration)
+            .await
+            .map_err(|refused| refused.problem)?;
+        match self
+            .actors
+            .register(&made.subject, &registration.email, &registration.profile)
+            .await
+        {
             Ok(()) => {
                 self.store.end_registration(id).await?;
                 self.admit(tokens)
@@ -206,11 +256,15 @@ impl Auth {
 
     async fn first_tokens(&self, registration: &Registration) -> Result<PoolTokens, Refused> {
         let email = &registration.email;
-        match self.pool.sign_in(email.as_str(), &registration.password).await {
+        match self
+            .pool
+            .sign_in(email.as_str(), &registration.password)
+            .await
+        {
             Ok(SignIn::Tokens(tokens)) => Ok(tokens),
-            Ok(SignIn::Challenge(challenge)) => {
-                Err(Refused::after_proof(self.challenge_required(&challenge, email)))
-            }
+            Ok(SignIn::Challenge(challenge)) => Err(Refused::after_proof(
+                self.challenge_required(&challenge, email),
+            )),
             Err(fault) => Err(fault.problem(Operation::SignIn).into()),
         }
     }
@@ -237,11 +291,15 @@ impl Auth {
     /// The address is registered already: the same person, if the password fits.
     async fn repeat(&self, registration: &Registration) -> Result<SignedIn, Refused> {
         let email = &registration.email;
-        match self.pool.sign_in(email.as_str(), &registration.password).await {
+        match self
+            .pool
+            .sign_in(email.as_str(), &registration.password)
+            .await
+        {
             Ok(SignIn::Tokens(tokens)) => Ok(self.save_again(registration, tokens).await?),
-            Ok(SignIn::Challenge(challenge)) => {
-                Err(Refused::after_proof(self.challenge_required(&challenge, email)))
-            }
+            Ok(SignIn::Challenge(challenge)) => Err(Refused::after_proof(
+                self.challenge_required(&challenge, email),
+            )),
             Err(Fault::UserNotConfirmed) => match (self.confirm, &self.pool.admin) {
                 (Confirm::Admin, Some(admin)) => {
                     let confirmed = admin.confirm(email.as_str()).await;
@@ -272,10 +330,18 @@ impl Auth {
         Ok(self.save_again(registration, tokens).await?)
     }
 
-    /// The user was there before this request, so that nothing is undone if the profile cannot be saved.
-    async fn save_again(&self, registration: &Registration, tokens: PoolTokens) -> Result<SignedIn, Problem> {
+    /// The user was there before this request, so that nothing is undone if the profile cannot be
+    /// saved.
+    async fn save_again(
+        &self,
+        registration: &Registration,
+        tokens: PoolTokens,
+    ) -> Result<SignedIn, Problem> {
         let email = &registration.email;
-        let saved = self.actors.register(&tokens.claims.sub, email, &registration.profile).await;
+        let saved = self
+            .actors
+            .register(&tokens.claims.sub, email, &registration.profile)
+            .await;
         saved.map_err(profile_problem)?;
         self.store.end_registrations_of(email.as_str()).await?;
         self.admit(tokens)

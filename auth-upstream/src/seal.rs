@@ -1,8 +1,10 @@
-//! Sealing: AES-256-GCM with a ring of keys, so that a key can be replaced without losing what it sealed.
+//! Sealing: AES-256-GCM with a ring of keys, so that a key can be replaced without losing what it
+//! sealed.
 //!
-//! The text form is `v1.kid.nonce.ciphertext`, each part base64url without padding except the key id, which is
-//! the first eight hexadecimal digits of the key's SHA-256. The associated data binds the version, the key id
-//! and whatever the caller names, so that a sealed text opens only where it belongs.
+//! The text form is `v1.kid.nonce.ciphertext`, each part base64url without padding except the key
+//! id, which is the first eight hexadecimal digits of the key's SHA-256. The associated data binds
+//! the version, the key id and whatever the caller names, so that a sealed text opens only where it
+//! belongs.
 
 use aes_gcm::aead::{Aead, Payload};
 use aes_gcm::{Aes256Gcm, KeyInit, Nonce};
@@ -45,17 +47,29 @@ impl Key {
     /// From 32 bytes.
     pub(crate) fn new(bytes: &[u8; 32]) -> Self {
         let id = hex(&Sha256::digest(bytes)[..4]);
-        Self { id, cipher: Aes256Gcm::new(bytes.into()) }
+        Self {
+            id,
+            cipher: Aes256Gcm::new(bytes.into()),
+        }
     }
 
     /// From Base64 in either alphabet; a short key, or one that no random source made, is refused.
     pub(crate) fn parse(text: &str) -> Result<Self, KeyError> {
         let text = text.trim();
         let decoded = STANDARD.decode(text).or_else(|_| URL_SAFE.decode(text));
-        let decoded = decoded.or_else(|_| URL_SAFE_NO_PAD.decode(text)).map_err(|_| KeyError::NotBase64)?;
+        let decoded = decoded
+            .or_else(|_| URL_SAFE_NO_PAD.decode(text))
+            .map_err(|_| KeyError::NotBase64)?;
         let decoded = Zeroizing::new(decoded);
-        let bytes: &[u8; 32] = decoded.as_slice().try_into().map_err(|_| KeyError::Length(decoded.len()))?;
-        if looks_random(bytes) { Ok(Self::new(bytes)) } else { Err(KeyError::NotRandom) }
+        let bytes: &[u8; 32] = decoded
+            .as_slice()
+            .try_into()
+            .map_err(|_| KeyError::Length(decoded.len()))?;
+        if looks_random(bytes) {
+            Ok(Self::new(bytes))
+        } else {
+            Err(KeyError::NotRandom)
+        }
     }
 
     fn seal(&self, context: &[&str], plain: &[u8]) -> String {
@@ -63,16 +77,36 @@ impl Key {
         let aad = associated_data(&self.id, context);
         let sealed = self
             .cipher
-            .encrypt(&Nonce::from(nonce), Payload { msg: plain, aad: &aad })
+            .encrypt(
+                &Nonce::from(nonce),
+                Payload {
+                    msg: plain,
+                    aad: &aad,
+                },
+            )
             .expect("a text far below 64 GiB always seals");
-        format!("{VERSION}.{}.{}.{}", self.id, URL_SAFE_NO_PAD.encode(nonce), URL_SAFE_NO_PAD.encode(sealed))
+        format!(
+            "{VERSION}.{}.{}.{}",
+            self.id,
+            URL_SAFE_NO_PAD.encode(nonce),
+            URL_SAFE_NO_PAD.encode(sealed)
+        )
     }
 
     fn open(&self, context: &[&str], nonce: &str, sealed: &str) -> Option<Zeroizing<Vec<u8>>> {
         let nonce: [u8; NONCE_BYTES] = URL_SAFE_NO_PAD.decode(nonce).ok()?.try_into().ok()?;
         let sealed = URL_SAFE_NO_PAD.decode(sealed).ok()?;
         let aad = associated_data(&self.id, context);
-        let plain = self.cipher.decrypt(&Nonce::from(nonce), Payload { msg: &sealed, aad: &aad }).ok()?;
+        let plain = self
+            .cipher
+            .decrypt(
+                &Nonce::from(nonce),
+                Payload {
+                    msg: &sealed,
+                    aad: &aad,
+                },
+            )
+            .ok()?;
         Some(Zeroizing::new(plain))
     }
 }
@@ -103,18 +137,24 @@ impl KeyRing {
     /// `None` for whatever was not sealed here, with this context, under one of the keys.
     pub(crate) fn open(&self, context: &[&str], text: &str) -> Option<Zeroizing<Vec<u8>>> {
         let mut parts = text.split('.');
-        let (version, id, nonce, sealed) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+        let (version, id, nonce, sealed) =
+            (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
         if version != VERSION || parts.next().is_some() {
             return None;
         }
-        let key = std::iter::once(&self.first).chain(&self.older).find(|key| key.id == id)?;
+        let key = std::iter::once(&self.first)
+            .chain(&self.older)
+            .find(|key| key.id == id)?;
         key.open(context, nonce, sealed)
     }
 }
 
 impl std::fmt::Debug for KeyRing {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_list().entry(&self.first).entries(&self.older).finish()
+        f.debug_list()
+            .entry(&self.first)
+            .entries(&self.older)
+            .finish()
     }
 }
 
@@ -128,8 +168,8 @@ fn associated_data(key_id: &str, context: &[&str]) -> Vec<u8> {
     data
 }
 
-/// Whether a random source could have made it. 32 random bytes hold 30 different values on average, fewer than
-/// 20 in less than one of 10^12; all of them printable in one of 10^13.
+/// Whether a random source could have made it. 32 random bytes hold 30 different values on average,
+/// fewer than 20 in less than one of 10^12; all of them printable in one of 10^13.
 fn looks_random(bytes: &[u8; 32]) -> bool {
     let mut seen = [false; 256];
     for byte in bytes {
@@ -137,18 +177,24 @@ fn looks_random(bytes: &[u8; 32]) -> bool {
     }
     let different = seen.iter().filter(|seen| **seen).count();
     let step = bytes[1].wrapping_sub(bytes[0]);
-    let is_sequence = bytes.windows(2).all(|pair| pair[1].wrapping_sub(pair[0]) == step);
-    let is_typed = bytes.iter().all(|byte| byte.is_ascii_graphic() || *byte == b' ');
+    let is_sequence = bytes
+        .windows(2)
+        .all(|pair| pair[1].wrapping_sub(pair[0]) == step);
+    let is_typed = bytes
+        .iter()
+        .all(|byte| byte.is_ascii_graphic() || *byte == b' ');
     different >= 20 && !is_sequence && !is_typed
 }
 
 /// Lower-case hexadecimal.
 pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        text.push(char::from(b"0123456789abcdef"[usize::from(byte >> 4)]));
-        text.push(char::from(b"0123456789abcdef"[usize::from(byte & 15)]));
-        text
-    })
+    bytes
+        .iter()
+        .fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+            text.push(char::from(b"0123456789abcdef"[usize::from(byte >> 4)]));
+            text.push(char::from(b"0123456789abcdef"[usize::from(byte & 15)]));
+            text
+        })
 }
 
 #[cfg(test)]
@@ -164,12 +210,23 @@ mod tests {
         let ring = KeyRing::new(key(), Vec::new());
         let text = ring.seal(&["google", "subject-1"], b"refresh");
         assert_eq!(text.split('.').count(), 4);
-        let open =
-            |ring: &KeyRing, context: &[&str], text: &str| ring.open(context, text).map(|p| p.to_vec());
-        assert_eq!(open(&ring, &["google", "subject-1"], &text).as_deref(), Some(&b"refresh"[..]));
+        let open = |ring: &KeyRing, context: &[&str], text: &str| {
+            ring.open(context, text).map(|p| p.to_vec())
+        };
+        assert_eq!(
+            open(&ring, &["google", "subject-1"], &text).as_deref(),
+            Some(&b"refresh"[..])
+        );
         assert_eq!(open(&ring, &["google", "subject-2"], &text), None);
         assert_eq!(open(&ring, &["googlesubject", "-1"], &text), None);
-        assert_eq!(open(&KeyRing::new(key(), Vec::new()), &["google", "subject-1"], &text), None);
+        assert_eq!(
+            open(
+                &KeyRing::new(key(), Vec::new()),
+                &["google", "subject-1"],
+                &text
+            ),
+            None
+        );
         let mut broken = text.into_bytes();
         let last = broken.len() - 3;
         broken[last] = if broken[last] == b'A' { b'B' } else { b'A' };
@@ -183,7 +240,10 @@ mod tests {
         let old = KeyRing::new(Key::new(&bytes), Vec::new()).seal(&[], b"x");
         let ring = KeyRing::new(key(), vec![Key::new(&bytes)]);
         assert!(ring.open(&[], &old).is_some());
-        assert_ne!(ring.seal(&[], b"x").split('.').nth(1), old.split('.').nth(1));
+        assert_ne!(
+            ring.seal(&[], b"x").split('.').nth(1),
+            old.split('.').nth(1)
+        );
     }
 
     #[test]
@@ -195,17 +255,30 @@ mod tests {
         let path = postern_common::testing::vectors("wycheproof/aes_gcm_test.json");
         let text = std::fs::read(path).expect("a readable file");
         let file: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
-        let ours =
-            |group: &&serde_json::Value| (&group["keySize"], &group["ivSize"]) == (&256.into(), &96.into());
-        let groups = file["testGroups"].as_array().expect("a list").iter().filter(ours);
-        let tests: Vec<_> = groups.flat_map(|group| group["tests"].as_array().expect("a list")).collect();
+        let ours = |group: &&serde_json::Value| {
+            (&group["keySize"], &group["ivSize"]) == (&256.into(), &96.into())
+        };
+        let groups = file["testGroups"]
+            .as_array()
+            .expect("a list")
+            .iter()
+            .filter(ours);
+        let tests: Vec<_> = groups
+            .flat_map(|group| group["tests"].as_array().expect("a list"))
+            .collect();
         assert!(tests.len() > 60, "{} vectors", tests.len());
         for test in tests {
             let field = |name: &str| bytes(test[name].as_str().expect("text"));
             let key: [u8; 32] = field("key").try_into().expect("32 bytes");
             let nonce: [u8; NONCE_BYTES] = field("iv").try_into().expect("12 bytes");
             let (aad, sealed) = (field("aad"), [field("ct"), field("tag")].concat());
-            let opened = Key::new(&key).cipher.decrypt(&nonce.into(), Payload { msg: &sealed, aad: &aad });
+            let opened = Key::new(&key).cipher.decrypt(
+                &nonce.into(),
+                Payload {
+                    msg: &sealed,
+                    aad: &aad,
+                },
+            );
             let expected = (test["result"] == "valid").then(|| field("msg"));
             assert_eq!(opened.ok(), expected, "{}", test["tcId"]);
         }
@@ -217,7 +290,10 @@ mod tests {
         assert_eq!(refusal("not base64!"), KeyError::NotBase64);
         assert_eq!(refusal(&STANDARD.encode([7; 16])), KeyError::Length(16));
         assert_eq!(refusal(&STANDARD.encode([0; 32])), KeyError::NotRandom);
-        assert_eq!(refusal(&STANDARD.encode(b"0123456789abcdefghijklmnopqrstuv")), KeyError::NotRandom);
+        assert_eq!(
+            refusal(&STANDARD.encode(b"0123456789abcdefghijklmnopqrstuv")),
+            KeyError::NotRandom
+        );
         let sequence: Vec<u8> = (0..32).collect();
         assert_eq!(refusal(&STANDARD.encode(sequence)), KeyError::NotRandom);
         let random: [u8; 32] = random::bytes();

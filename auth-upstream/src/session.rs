@@ -33,7 +33,8 @@ impl Auth {
         }
     }
 
-    /// The caller as this service sees it: the token is verified here again, whoever let it through before.
+    /// The caller as this service sees it: the token is verified here again, whoever let it through
+    /// before.
     pub(crate) async fn me(&self, token: &str) -> Result<Value, Problem> {
         Ok(describe(&self.verifier.verify(token).await?))
     }

@@ -1,8 +1,9 @@
 //! Social sign-in: `GET /auth/social/login` and its callback.
 //!
-//! The browser goes to the provider with a state that is used once, a PKCE challenge and a nonce; it comes back
-//! with a code, which is exchanged here; the ID token is verified in full; then the identity becomes a
-//! temporary token, which the UI gets in the fragment. No error of a provider's ever shows more than a word.
+//! The browser goes to the provider with a state that is used once, a PKCE challenge and a nonce;
+//! it comes back with a code, which is exchanged here; the ID token is verified in full; then the
+//! identity becomes a temporary token, which the UI gets in the fragment. No error of a provider's
+//! ever shows more than a word.
 
 mod account;
 mod known;
@@ -95,11 +96,20 @@ impl From<Problem> for SocialFault {
 
 impl Social {
     pub(crate) fn new(config: SocialConfig, http: reqwest::Client, clock: Clock) -> Self {
-        Self { config, http, clock, known: Known::default() }
+        Self {
+            config,
+            http,
+            clock,
+            known: Known::default(),
+        }
     }
 
     async fn provider(&self) -> Result<Arc<Provider>, SocialFault> {
-        self.known.provider(&self.clock, |now| Provider::find(&self.config, &self.http, now)).await
+        self.known
+            .provider(&self.clock, |now| {
+                Provider::find(&self.config, &self.http, now)
+            })
+            .await
     }
 
     fn landing(&self, outcome: Result<String, SocialFault>) -> Landing {
@@ -107,7 +117,12 @@ impl Social {
             Ok(token) => ("temporaryToken", token),
             Err(fault) => ("error", fault.to_string()),
         };
-        Landing { ui: self.config.ui.clone(), delivery: self.config.delivery, name, value }
+        Landing {
+            ui: self.config.ui.clone(),
+            delivery: self.config.delivery,
+            name,
+            value,
+        }
     }
 }
 
@@ -128,7 +143,8 @@ impl Auth {
         Ok(provider.authorization_url(&social.config, state, &begun.pkce_verifier, &begun.nonce))
     }
 
-    /// Takes the browser back and sends it to the UI, with a temporary token or the name of what went wrong.
+    /// Takes the browser back and sends it to the UI, with a temporary token or the name of what
+    /// went wrong.
     pub(crate) async fn finish_social(
         &self,
         visitor: &Visitor,
@@ -145,8 +161,8 @@ impl Auth {
         social.landing(outcome.map(|(_, token)| token))
     }
 
-    /// What fails counts against the address that it comes from: each costs a mark in the cache and, with a state of
-    /// ours, a call to the provider.
+    /// What fails counts against the address that it comes from: each costs a mark in the cache
+    /// and, with a state of ours, a call to the provider.
     async fn come_back(
         &self,
         visitor: &Visitor,
@@ -182,10 +198,16 @@ impl Auth {
             (_, Some(_)) => return Err(SocialFault::ProviderError),
             (None, None) => return Err(SocialFault::InvalidRequest),
         };
-        let authorized = provider.redeem(social, code, &begun.pkce_verifier, &begun.nonce).await?;
+        let authorized = provider
+            .redeem(social, code, &begun.pkce_verifier, &begun.nonce)
+            .await?;
         let exchanged = self.recognise(visitor, social, &authorized).await?;
         let subject = exchanged.user.user_id.clone();
-        Ok((subject, self.issue_temporary_token(exchanged, begun.code_challenge).await?))
+        Ok((
+            subject,
+            self.issue_temporary_token(exchanged, begun.code_challenge)
+                .await?,
+        ))
     }
 
     async fn recognise(
@@ -197,7 +219,8 @@ impl Auth {
         let id = &authorized.id;
         let identity = self.social_identity(visitor, social, id).await?;
         if let Some(token) = &authorized.refresh_token {
-            self.keep_provider_token(social, id, &identity.user_id, token).await?;
+            self.keep_provider_token(social, id, &identity.user_id, token)
+                .await?;
         }
         let (tokens, tokens_unavailable) = match self.social_tokens(&identity).await? {
             Ok(tokens) => (Some(tokens), None),
@@ -211,6 +234,10 @@ impl Auth {
             picture: id.picture.clone(),
             provider: social.config.provider.clone(),
         };
-        Ok(Exchanged { user, tokens, tokens_unavailable })
+        Ok(Exchanged {
+            user,
+            tokens,
+            tokens_unavailable,
+        })
     }
 }

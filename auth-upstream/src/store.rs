@@ -1,9 +1,12 @@
-//! Everything that the authentication upstream keeps in its database, and all of its SQL: one text for both
-//! stores, because `$1`, `ON CONFLICT` and `RETURNING` read the same in PostgreSQL and SQLite.
+//! Everything that the authentication upstream keeps in its database, and all of its SQL: one text
+//! for both stores, because `$1`, `ON CONFLICT` and `RETURNING` read the same in PostgreSQL and
+//! SQLite.
 //!
-//! - `auth_keys`: the key that seals refresh tokens and challenge sessions, where the operator gave none.
+//! - `auth_keys`: the key that seals refresh tokens and challenge sessions, where the operator gave
+//!   none.
 //! - `auth_pending_registrations`: registrations that began and did not end yet.
-//! - `auth_social_identities`: who a social provider's subject is here, and its sealed refresh token.
+//! - `auth_social_identities`: who a social provider's subject is here, and its sealed refresh
+//!   token.
 
 mod schema;
 
@@ -17,15 +20,15 @@ use sqlx::Row;
 use self::schema::MIGRATIONS;
 use crate::log_limit::log_limited;
 
-const INSERT_KEY: &str =
-    "INSERT INTO auth_keys (name, base64, created_at) VALUES ($1, $2, $3) ON CONFLICT (name) DO NOTHING";
+const INSERT_KEY: &str = "INSERT INTO auth_keys (name, base64, created_at) VALUES ($1, $2, $3) ON CONFLICT (name) DO NOTHING";
 const SELECT_KEY: &str = "SELECT base64 FROM auth_keys WHERE name = $1";
 
 const INSERT_PENDING: &str = "INSERT INTO auth_pending_registrations (id, email, began_at, due_at, attempts) \
      VALUES ($1, $2, $3, $4, 0) ON CONFLICT (id) DO NOTHING";
 const NAME_PENDING: &str = "UPDATE auth_pending_registrations SET subject = $2 WHERE id = $1";
 const DELETE_PENDING: &str = "DELETE FROM auth_pending_registrations WHERE id = $1";
-const DELETE_PENDING_OF: &str = "DELETE FROM auth_pending_registrations WHERE lower(email) = lower($1)";
+const DELETE_PENDING_OF: &str =
+    "DELETE FROM auth_pending_registrations WHERE lower(email) = lower($1)";
 const POSTPONE_PENDING: &str =
     "UPDATE auth_pending_registrations SET due_at = $2, attempts = attempts + 1 WHERE id = $1";
 const DUE_PENDING: &str = "SELECT id, email, subject, began_at, attempts FROM auth_pending_registrations \
@@ -102,8 +105,8 @@ pub(crate) struct StoreError(#[from] sqlx::Error);
 /// How long a statement may take, waiting for a connection included: a store that hangs is away.
 const DEADLINE: Duration = Duration::from_secs(2);
 
-/// Runs the same statements over whichever store is open; `write` names the pool that may write. They end with a
-/// `Result` of the driver's, within the deadline.
+/// Runs the same statements over whichever store is open; `write` names the pool that may write.
+/// They end with a `Result` of the driver's, within the deadline.
 macro_rules! over {
     (write $self:ident, $pool:ident => $run:expr) => {
         match &$self.database {
@@ -125,9 +128,12 @@ macro_rules! over {
     };
 }
 
-async fn within_deadline<T>(work: impl Future<Output = Result<T, sqlx::Error>>) -> Result<T, StoreError> {
+async fn within_deadline<T>(
+    work: impl Future<Output = Result<T, sqlx::Error>>,
+) -> Result<T, StoreError> {
     let done = tokio::time::timeout(DEADLINE, work).await;
-    done.unwrap_or(Err(sqlx::Error::PoolTimedOut)).map_err(StoreError)
+    done.unwrap_or(Err(sqlx::Error::PoolTimedOut))
+        .map_err(StoreError)
 }
 
 // === impl StoreError ===
@@ -135,7 +141,11 @@ async fn within_deadline<T>(work: impl Future<Output = Result<T, sqlx::Error>>) 
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         log_limited!(warn, error = %error.0, "a statement failed");
-        Self::new(if is_unavailable(&error.0) { Code::Unavailable } else { Code::Internal })
+        Self::new(if is_unavailable(&error.0) {
+            Code::Unavailable
+        } else {
+            Code::Internal
+        })
     }
 }
 
@@ -164,14 +174,20 @@ impl Store {
     }
 
     /// The key of this name; `fresh` becomes it if there is none. Every replica gets the same one.
-    pub(crate) async fn key(&self, name: &str, fresh: &str, now: Timestamp) -> Result<String, StoreError> {
+    pub(crate) async fn key(
+        &self,
+        name: &str,
+        fresh: &str,
+        now: Timestamp,
+    ) -> Result<String, StoreError> {
         over!(write self, pool => {
             sqlx::query(INSERT_KEY).bind(name).bind(fresh).bind(now.0).execute(pool).await?;
             sqlx::query(SELECT_KEY).bind(name).fetch_one(pool).await?.try_get("base64")
         })
     }
 
-    /// Notes that a registration begins, before anything else is done for it. One that is noted began then.
+    /// Notes that a registration begins, before anything else is done for it. One that is noted
+    /// began then.
     pub(crate) async fn begin_registration(
         &self,
         id: &str,
@@ -185,7 +201,11 @@ impl Store {
     }
 
     /// Notes which user the registration made.
-    pub(crate) async fn name_registration(&self, id: &str, subject: &str) -> Result<(), StoreError> {
+    pub(crate) async fn name_registration(
+        &self,
+        id: &str,
+        subject: &str,
+    ) -> Result<(), StoreError> {
         over!(write self, pool => sqlx::query(NAME_PENDING).bind(id).bind(subject).execute(pool).await.map(drop))
     }
 
@@ -200,7 +220,11 @@ impl Store {
     }
 
     /// Looks at the registration again at `due_at`.
-    pub(crate) async fn postpone_registration(&self, id: &str, due_at: Timestamp) -> Result<(), StoreError> {
+    pub(crate) async fn postpone_registration(
+        &self,
+        id: &str,
+        due_at: Timestamp,
+    ) -> Result<(), StoreError> {
         over!(write self, pool => {
             sqlx::query(POSTPONE_PENDING).bind(id).bind(due_at.0).execute(pool).await.map(drop) })
     }
@@ -265,7 +289,12 @@ impl Store {
         identity: &SocialIdentity,
         now: Timestamp,
     ) -> Result<SocialIdentity, StoreError> {
-        let SocialIdentity { user_id, username, social_only, profile_saved } = identity;
+        let SocialIdentity {
+            user_id,
+            username,
+            social_only,
+            profile_saved,
+        } = identity;
         over!(write self, pool => {
             let insert = sqlx::query(INSERT_SOCIAL).bind(issuer).bind(subject).bind(user_id).bind(username);
             insert.bind(*social_only).bind(*profile_saved).bind(now.0).execute(pool).await?;
@@ -306,7 +335,8 @@ impl Store {
         })
     }
 
-    /// Stores the same token sealed anew, unless a sign-in has stored another meanwhile; whether it did.
+    /// Stores the same token sealed anew, unless a sign-in has stored another meanwhile; whether it
+    /// did.
     pub(crate) async fn replace_token(
         &self,
         token: &SealedToken,
@@ -333,7 +363,11 @@ impl Store {
     }
 
     /// The pool user has a password of the person's own from now on.
-    pub(crate) async fn mark_own_password(&self, username: &str, now: Timestamp) -> Result<(), StoreError> {
+    pub(crate) async fn mark_own_password(
+        &self,
+        username: &str,
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
         over!(write self, pool => {
             let update = sqlx::query(MARK_OWN_PASSWORD).bind(username).bind(false).bind(now.0);
             update.execute(pool).await.map(drop) })

@@ -1,7 +1,8 @@
 //! The temporary token: what a social sign-in hands to the UI, and `POST /auth/tokens/exchange`.
 //!
-//! It lives for five minutes and is taken once, whatever races. A token that began with a `code_challenge` is
-//! given only to whoever has the verifier; a wrong verifier uses it up, so that nobody can try twice.
+//! It lives for five minutes and is taken once, whatever races. A token that began with a
+//! `code_challenge` is given only to whoever has the verifier; a wrong verifier uses it up, so that
+//! nobody can try twice.
 
 use std::time::Duration;
 
@@ -50,10 +51,12 @@ pub(crate) struct Exchanged {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum TokensUnavailable {
-    /// The account has a password of the person's own, and only that gives tokens: `POST /auth/login`.
+    /// The account has a password of the person's own, and only that gives tokens: `POST
+    /// /auth/login`.
     PasswordRequired,
-    /// Nobody in the pool is this identity: the provider has not verified the address, or the address may not lead to
-    /// the account that has it. `POST /auth/register` or `POST /auth/login`, or a sign-in when the address is verified.
+    /// Nobody in the pool is this identity: the provider has not verified the address, or the
+    /// address may not lead to the account that has it. `POST /auth/register` or `POST
+    /// /auth/login`, or a sign-in when the address is verified.
     NoAccount,
     /// There are no AWS credentials, without which the pool gives tokens for a password only.
     NotConfigured,
@@ -76,9 +79,15 @@ impl Auth {
         exchanged: Exchanged,
         code_challenge: Option<String>,
     ) -> Result<String, Problem> {
-        let kept =
-            serde_json::to_vec(&Kept { exchanged, code_challenge }).expect("structs of texts are JSON");
-        self.vault.issue(Drawer::Temporary, &kept, TTL).await.map_err(cache_away)
+        let kept = serde_json::to_vec(&Kept {
+            exchanged,
+            code_challenge,
+        })
+        .expect("structs of texts are JSON");
+        self.vault
+            .issue(Drawer::Temporary, &kept, TTL)
+            .await
+            .map_err(cache_away)
     }
 
     /// Takes what a temporary token stands for.
@@ -92,19 +101,32 @@ impl Auth {
         verifier: Option<&str>,
     ) -> Result<Exchanged, Problem> {
         let outcome = self.take_exchanged(token, verifier).await;
-        self.ended(visitor, Act::Exchange, outcome.map(|found| (found.user.user_id.clone(), found)))
+        self.ended(
+            visitor,
+            Act::Exchange,
+            outcome.map(|found| (found.user.user_id.clone(), found)),
+        )
     }
 
-    async fn take_exchanged(&self, token: &str, verifier: Option<&str>) -> Result<Exchanged, Problem> {
-        let taken = self.vault.take(Drawer::Temporary, token).await.map_err(cache_away)?;
+    async fn take_exchanged(
+        &self,
+        token: &str,
+        verifier: Option<&str>,
+    ) -> Result<Exchanged, Problem> {
+        let taken = self
+            .vault
+            .take(Drawer::Temporary, token)
+            .await
+            .map_err(cache_away)?;
         let kept: Option<Kept> = taken.and_then(|plain| serde_json::from_slice(&plain).ok());
         let kept = kept.filter(|kept| is_bound_to(kept.code_challenge.as_deref(), verifier));
-        kept.map(|kept| kept.exchanged).ok_or_else(|| Code::InvalidTemporaryToken.into())
+        kept.map(|kept| kept.exchanged)
+            .ok_or_else(|| Code::InvalidTemporaryToken.into())
     }
 }
 
-/// Whether the verifier is the one of the challenge. A verifier without a challenge proves nothing and is
-/// refused too: whoever sends one believes to be protected.
+/// Whether the verifier is the one of the challenge. A verifier without a challenge proves nothing
+/// and is refused too: whoever sends one believes to be protected.
 fn is_bound_to(challenge: Option<&str>, verifier: Option<&str>) -> bool {
     match (challenge, verifier) {
         (None, None) => true,

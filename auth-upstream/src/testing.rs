@@ -1,5 +1,5 @@
-//! What the tests run against: a pool that speaks Cognito's wire on a loopback socket, an actor service and a
-//! social provider. Each can be told to fail.
+//! What the tests run against: a pool that speaks Cognito's wire on a loopback socket, an actor
+//! service and a social provider. Each can be told to fail.
 
 mod actors;
 mod hold;
@@ -85,7 +85,10 @@ pub(crate) struct Script(Mutex<VecDeque<(String, Failure)>>);
 
 impl Script {
     pub(crate) fn add(&self, operation: &str, failure: Failure) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push_back((operation.to_owned(), failure));
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push_back((operation.to_owned(), failure));
     }
 
     fn next(&self, operation: &str) -> Option<Failure> {
@@ -116,16 +119,31 @@ impl Fixture {
              authoritative_domains = ['example.com']\ndeadline = '300ms'\n{}\n",
             database.url, actors.url, wish.config, provider.url, wish.social,
         );
-        let setup = Setup { text, variables: environment(&pool.url, wish.no_credentials) };
+        let setup = Setup {
+            text,
+            variables: environment(&pool.url, wish.no_credentials),
+        };
         let auth = setup.start(&clock).await;
-        Self { auth, pool, actors, provider, clock, config: setup, _database: database }
+        Self {
+            auth,
+            pool,
+            actors,
+            provider,
+            clock,
+            config: setup,
+            _database: database,
+        }
     }
 
     /// Another replica, with a new key for the provider's tokens before the one that was.
     pub(crate) async fn replica_with_a_new_key(&self) -> Arc<Auth> {
         let name = "SOCIAL_REFRESH_TOKEN_ENCRYPTION_KEY";
         let mut setup = self.config.clone();
-        let keys = format!("{},{}", STANDARD.encode(random::bytes::<32>()), setup.variables[name]);
+        let keys = format!(
+            "{},{}",
+            STANDARD.encode(random::bytes::<32>()),
+            setup.variables[name]
+        );
         setup.variables.insert(name.to_owned(), keys);
         setup.start(&self.clock).await
     }
@@ -165,12 +183,17 @@ impl Setup {
     }
 
     async fn start(&self, clock: &Clock) -> Arc<Auth> {
-        App::build(self.read(), clock.clone()).await.expect("built").into_auth()
+        App::build(self.read(), clock.clone())
+            .await
+            .expect("built")
+            .into_auth()
     }
 }
 
-const CREDENTIALS: [(&str, &str); 2] =
-    [("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE"), ("AWS_SECRET_ACCESS_KEY", "aws-secret")];
+const CREDENTIALS: [(&str, &str); 2] = [
+    ("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE"),
+    ("AWS_SECRET_ACCESS_KEY", "aws-secret"),
+];
 
 fn environment(pool: &str, no_credentials: bool) -> BTreeMap<String, String> {
     let key = STANDARD.encode(random::bytes::<32>());
@@ -190,19 +213,30 @@ fn environment(pool: &str, no_credentials: bool) -> BTreeMap<String, String> {
     if !no_credentials {
         pairs.extend(CREDENTIALS);
     }
-    pairs.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+    pairs
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect()
 }
 
 /// Serves a stub on a socket of its own and returns its URL.
 async fn spawn(router: impl FnOnce(&str) -> Router) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let url = format!("http://{}", listener.local_addr().expect("an address"));
-    tokio::spawn(serve(listener, router(&url), Limits::default(), Shutdown::new()));
+    tokio::spawn(serve(
+        listener,
+        router(&url),
+        Limits::default(),
+        Shutdown::new(),
+    ));
     url
 }
 
 pub(crate) fn visitor() -> Visitor {
-    Visitor { request_id: "test".into(), address: None }
+    Visitor {
+        request_id: "test".into(),
+        address: None,
+    }
 }
 
 pub(crate) fn email(text: &str) -> Email {
@@ -210,12 +244,21 @@ pub(crate) fn email(text: &str) -> Email {
 }
 
 pub(crate) fn login(address: &str, password: &str) -> Login {
-    Login { email: email(address), password: Secret::from(password) }
+    Login {
+        email: email(address),
+        password: Secret::from(password),
+    }
 }
 
 pub(crate) fn registration(address: &str, password: &str) -> Registration {
-    let profile = [("firstName".to_owned(), "Ada".into())].into_iter().collect();
-    Registration { email: email(address), password: Secret::from(password), profile }
+    let profile = [("firstName".to_owned(), "Ada".into())]
+        .into_iter()
+        .collect();
+    Registration {
+        email: email(address),
+        password: Secret::from(password),
+        profile,
+    }
 }
 
 /// A little more than a minute: what was given up by then is due.

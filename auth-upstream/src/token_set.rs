@@ -29,8 +29,8 @@ pub(crate) struct PoolTokens {
     pub(crate) claims: Claims,
 }
 
-/// The claims of an access token that we need ourselves. They come straight from the pool over our own
-/// connection, so that the signature is not checked again here.
+/// The claims of an access token that we need ourselves. They come straight from the pool over our
+/// own connection, so that the signature is not checked again here.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Claims {
     pub(crate) exp: i64,
@@ -85,7 +85,8 @@ mod tests {
 
     #[test]
     fn expires_at_is_the_tokens_own_exp() {
-        let payload = URL_SAFE_NO_PAD.encode(r#"{"exp":1795159800,"sub":"s","username":"u","scope":"x"}"#);
+        let payload =
+            URL_SAFE_NO_PAD.encode(r#"{"exp":1795159800,"sub":"s","username":"u","scope":"x"}"#);
         let claims = Claims::of(&format!("h.{payload}.s")).expect("claims");
         assert_eq!(claims.expires_at().to_string(), "2026-11-20T07:30:00.000Z");
         assert!(Claims::of("no token").is_none());

@@ -1,9 +1,10 @@
 //! Values in the shared cache that only the holder of a token can read.
 //!
-//! The cache never sees the token: the entry's key is the token's SHA-256, and the value is sealed with a key
-//! derived from the token. Whoever reads the cache learns neither; whoever takes a value with [`Vault::take`]
-//! is the only one who does: a value is sealed to the epoch of the cache that it was stored in, so that one that a
-//! snapshot, a replica or a fail-back brings back opens no more.
+//! The cache never sees the token: the entry's key is the token's SHA-256, and the value is sealed
+//! with a key derived from the token. Whoever reads the cache learns neither; whoever takes a value
+//! with [`Vault::take`] is the only one who does: a value is sealed to the epoch of the cache that
+//! it was stored in, so that one that a snapshot, a replica or a fail-back brings back opens no
+//! more.
 
 use std::time::Duration;
 
@@ -41,7 +42,11 @@ impl Drawer {
 
     /// The key of a token's entry.
     pub(crate) fn entry(self, token: &str) -> String {
-        format!("postern:auth:{}:{}", self.name(), hex(&Sha256::digest(token)))
+        format!(
+            "postern:auth:{}:{}",
+            self.name(),
+            hex(&Sha256::digest(token))
+        )
     }
 
     /// A value for the entry of a token that the caller chose, to be read any number of times.
@@ -55,7 +60,10 @@ impl Drawer {
     }
 
     fn ring(self, token: &str) -> KeyRing {
-        let digest = Sha256::new().chain_update("postern vault v1\0").chain_update(token).finalize();
+        let digest = Sha256::new()
+            .chain_update("postern vault v1\0")
+            .chain_update(token)
+            .finalize();
         KeyRing::new(Key::new(&digest.into()), Vec::new())
     }
 }
@@ -82,8 +90,9 @@ impl Vault {
         Ok(token)
     }
 
-    /// Takes out what was issued: of all callers at once, at most one gets it. What was issued before a restart or a
-    /// fail-over of the cache is lost, whatever the cache still has: it may have been taken.
+    /// Takes out what was issued: of all callers at once, at most one gets it. What was issued
+    /// before a restart or a fail-over of the cache is lost, whatever the cache still has: it may
+    /// have been taken.
     pub(crate) async fn take(
         &self,
         drawer: Drawer,
@@ -97,12 +106,23 @@ impl Vault {
     /// Whether the cache has an entry for the token, whoever may open it.
     #[cfg(test)]
     pub(crate) async fn holds(&self, token: &str) -> bool {
-        self.cache.get(&Drawer::Temporary.entry(token)).await.expect("cache").is_some()
+        self.cache
+            .get(&Drawer::Temporary.entry(token))
+            .await
+            .expect("cache")
+            .is_some()
     }
 }
 
-fn open(drawer: Drawer, token: &str, context: &[&str], sealed: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
-    drawer.ring(token).open(context, std::str::from_utf8(sealed).ok()?)
+fn open(
+    drawer: Drawer,
+    token: &str,
+    context: &[&str],
+    sealed: &[u8],
+) -> Option<Zeroizing<Vec<u8>>> {
+    drawer
+        .ring(token)
+        .open(context, std::str::from_utf8(sealed).ok()?)
 }
 
 #[cfg(test)]
@@ -117,34 +137,73 @@ mod tests {
     async fn a_value_is_taken_once_and_only_from_its_drawer() {
         let vault = vault().await;
         let ttl = Duration::from_secs(60);
-        let token = vault.issue(Drawer::Temporary, b"ada", ttl).await.expect("stored");
-        assert!(vault.take(Drawer::RefreshReplay, &token).await.expect("cache").is_none());
+        let token = vault
+            .issue(Drawer::Temporary, b"ada", ttl)
+            .await
+            .expect("stored");
+        assert!(
+            vault
+                .take(Drawer::RefreshReplay, &token)
+                .await
+                .expect("cache")
+                .is_none()
+        );
         let taken = vault.take(Drawer::Temporary, &token).await.expect("cache");
         assert_eq!(taken.as_deref().map(Vec::as_slice), Some(&b"ada"[..]));
-        assert!(vault.take(Drawer::Temporary, &token).await.expect("cache").is_none());
+        assert!(
+            vault
+                .take(Drawer::Temporary, &token)
+                .await
+                .expect("cache")
+                .is_none()
+        );
     }
 
     #[tokio::test]
     async fn the_cache_holds_neither_token_nor_value() {
         let vault = vault().await;
-        let token =
-            vault.issue(Drawer::Temporary, b"ada@example.com", Duration::from_secs(60)).await.expect("ok");
+        let token = vault
+            .issue(
+                Drawer::Temporary,
+                b"ada@example.com",
+                Duration::from_secs(60),
+            )
+            .await
+            .expect("ok");
         assert!(!Drawer::Temporary.entry(&token).contains(&token));
-        let stored = vault.cache.get(&Drawer::Temporary.entry(&token)).await.expect("cache").expect("there");
+        let stored = vault
+            .cache
+            .get(&Drawer::Temporary.entry(&token))
+            .await
+            .expect("cache")
+            .expect("there");
         assert!(!String::from_utf8_lossy(&stored).contains("ada"));
     }
 
     #[tokio::test]
     async fn of_sixteen_callers_one_takes_it() {
         let vault = vault().await;
-        let token = vault.issue(Drawer::Temporary, b"x", Duration::from_secs(60)).await.expect("stored");
+        let token = vault
+            .issue(Drawer::Temporary, b"x", Duration::from_secs(60))
+            .await
+            .expect("stored");
         let mut callers = tokio::task::JoinSet::new();
         for _ in 0..16 {
             let (vault, token) = (vault.clone(), token.clone());
-            callers
-                .spawn(async move { vault.take(Drawer::Temporary, &token).await.expect("cache").is_some() });
+            callers.spawn(async move {
+                vault
+                    .take(Drawer::Temporary, &token)
+                    .await
+                    .expect("cache")
+                    .is_some()
+            });
         }
-        let won = callers.join_all().await.into_iter().filter(|won| *won).count();
+        let won = callers
+            .join_all()
+            .await
+            .into_iter()
+            .filter(|won| *won)
+            .count();
         assert_eq!(won, 1);
     }
 }

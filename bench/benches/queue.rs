@@ -1,4 +1,5 @@
-//! Claim and completion of batches, over SQLite and, where `POSTERN_TEST_POSTGRES` names a server, PostgreSQL.
+//! Claim and completion of batches, over SQLite and, where `POSTERN_TEST_POSTGRES` names a server,
+//! PostgreSQL.
 
 use std::time::{Duration, Instant};
 
@@ -30,9 +31,21 @@ impl Queue {
     async fn open(database: TestDatabase) -> Self {
         let store = Store::open(&database.database, 4).await.expect("opens");
         let clock = Clock::system();
-        store.keep_house(clock.now(), Timestamp(0)).await.expect("partitions");
-        store.register_worker(WORKER, clock.now()).await.expect("registers");
-        Self { store, sequence: Sequence::new(clock.clone()), clock, after: 0, _database: database }
+        store
+            .keep_house(clock.now(), Timestamp(0))
+            .await
+            .expect("partitions");
+        store
+            .register_worker(WORKER, clock.now())
+            .await
+            .expect("registers");
+        Self {
+            store,
+            sequence: Sequence::new(clock.clone()),
+            clock,
+            after: 0,
+            _database: database,
+        }
     }
 
     async fn fill(&self, rows: usize) {
@@ -97,7 +110,10 @@ impl Queue {
             next: Next::Done,
         };
         let finished: Vec<Finished> = claimed.iter().map(done).collect();
-        assert_eq!(self.store.finish(&finished).await.expect("finishes"), claimed.len());
+        assert_eq!(
+            self.store.finish(&finished).await.expect("finishes"),
+            claimed.len()
+        );
     }
 
     /// The time that claims, or completions, of `times` batches take.
@@ -119,9 +135,15 @@ impl Queue {
 fn batches(criterion: &mut Criterion) {
     let runtime = Runtime::new().expect("a runtime");
     let has_postgres = Env::of_process().get("POSTERN_TEST_POSTGRES").is_some();
-    let mut queues = vec![("SQLite", runtime.block_on(async { Queue::open(testing::sqlite().await).await }))];
+    let mut queues = vec![(
+        "SQLite",
+        runtime.block_on(async { Queue::open(testing::sqlite().await).await }),
+    )];
     if has_postgres {
-        queues.push(("PostgreSQL", runtime.block_on(async { Queue::open(testing::postgres().await).await })));
+        queues.push((
+            "PostgreSQL",
+            runtime.block_on(async { Queue::open(testing::postgres().await).await }),
+        ));
     }
     for (name, queue) in &mut queues {
         for (what, claims) in [("claim", true), ("completion", false)] {

@@ -10,12 +10,16 @@ fn route_match(criterion: &mut Criterion) {
     for size in [10, 1_000, 10_000] {
         let routes = Routes::of(size);
         let mut turn = 0;
-        group.bench_with_input(BenchmarkId::from_parameter(size), &routes, |bencher, routes| {
-            bencher.iter(|| {
-                turn += 1;
-                black_box(routes.find(turn))
-            });
-        });
+        group.bench_with_input(
+            BenchmarkId::from_parameter(size),
+            &routes,
+            |bencher, routes| {
+                bencher.iter(|| {
+                    turn += 1;
+                    black_box(routes.find(turn))
+                });
+            },
+        );
     }
 }
 
@@ -27,14 +31,21 @@ fn steps(criterion: &mut Criterion) {
         turn += 1;
         turn
     };
-    criterion.bench_function("head check", |bencher| bencher.iter(|| black_box(journey.head())));
-    criterion.bench_function("limiter", |bencher| bencher.iter(|| black_box(journey.limit(next()))));
+    criterion.bench_function("head check", |bencher| {
+        bencher.iter(|| black_box(journey.head()))
+    });
+    criterion.bench_function("limiter", |bencher| {
+        bencher.iter(|| black_box(journey.limit(next())))
+    });
     criterion.bench_function("header strip and injection", |bencher| {
         bencher.iter(|| black_box(journey.inject(&caller)));
     });
-    criterion.bench_function("access event", |bencher| bencher.iter(|| black_box(journey.event(&caller, 0))));
-    criterion
-        .bench_function("all of it, without sockets", |bencher| bencher.iter(|| journey.request(next())));
+    criterion.bench_function("access event", |bencher| {
+        bencher.iter(|| black_box(journey.event(&caller, 0)))
+    });
+    criterion.bench_function("all of it, without sockets", |bencher| {
+        bencher.iter(|| journey.request(next()))
+    });
 }
 
 criterion_group!(benches, route_match, steps);

@@ -1,6 +1,8 @@
-//! Allocations per request, of the empty Pingora pass-through and of the gateway with everything on.
+//! Allocations per request, of the empty Pingora pass-through and of the gateway with everything
+//! on.
 //!
-//! Both run in this process, on threads of their own whose allocations are counted; client and origin run on others.
+//! Both run in this process, on threads of their own whose allocations are counted; client and
+//! origin run on others.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -106,7 +108,11 @@ struct Running {
 }
 
 fn runtime() -> io::Result<Runtime> {
-    Builder::new_multi_thread().worker_threads(1).enable_all().on_thread_start(|| SERVES.set(true)).build()
+    Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .on_thread_start(|| SERVES.set(true))
+        .build()
 }
 
 fn bind(runtime: &Runtime) -> io::Result<tokio::net::TcpListener> {
@@ -129,7 +135,10 @@ fn passthrough(origin: SocketAddr) -> io::Result<Running> {
             }
         }
     });
-    Ok(Running { address, _runtime: runtime })
+    Ok(Running {
+        address,
+        _runtime: runtime,
+    })
 }
 
 fn gateway(folder: &Path, origin: SocketAddr, issuer: &str) -> io::Result<Running> {
@@ -146,18 +155,27 @@ fn gateway(folder: &Path, origin: SocketAddr, issuer: &str) -> io::Result<Runnin
         issuer,
         access_log: &folder.join("access.log"),
     };
-    let config = parse("proxy.toml", &setup.toml(), |root| Config::read(root, &Env::default()));
+    let config = parse("proxy.toml", &setup.toml(), |root| {
+        Config::read(root, &Env::default())
+    });
     let refused = |exit: postern_common::exit::Exit| io::Error::other(exit.message().to_owned());
     let app = App::build(config.map_err(refused)?, Clock::system()).map_err(refused)?;
-    let listeners = Listeners { public: vec![public], admin: Some(admin) };
+    let listeners = Listeners {
+        public: vec![public],
+        admin: Some(admin),
+    };
     runtime.spawn(Box::pin(app.run(listeners, Shutdown::new())));
-    Ok(Running { address, _runtime: runtime })
+    Ok(Running {
+        address,
+        _runtime: runtime,
+    })
 }
 
 /// Asks on one connection, and counts once all is warm.
 fn requests(server: Running, token: &str) -> io::Result<f64> {
-    let request =
-        format!("GET /actors/42 HTTP/1.1\r\nHost: gateway.example\r\nAuthorization: Bearer {token}\r\n\r\n");
+    let request = format!(
+        "GET /actors/42 HTTP/1.1\r\nHost: gateway.example\r\nAuthorization: Bearer {token}\r\n\r\n"
+    );
     let mut stream = TcpStream::connect(server.address)?;
     stream.set_read_timeout(Some(Duration::from_secs(30)))?;
     stream.set_nodelay(true)?;

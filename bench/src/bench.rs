@@ -1,4 +1,5 @@
-//! What every table needs: how long to measure, where the programs are, and a folder that is gone afterwards.
+//! What every table needs: how long to measure, where the programs are, and a folder that is gone
+//! afterwards.
 
 use std::fs;
 use std::io;
@@ -19,7 +20,8 @@ pub(crate) struct Settings {
     /// Fewer and shorter rounds: to see that it works, not to quote.
     #[arg(long)]
     quick: bool,
-    /// Only this part of the table, such as `cost`; the results are then files of its own, `gateway-cost`.
+    /// Only this part of the table, such as `cost`; the results are then files of its own,
+    /// `gateway-cost`.
     #[arg(long)]
     only: Option<String>,
     /// Everything but this part, such as `held`, which takes half an hour.
@@ -111,15 +113,22 @@ impl Bench {
     /// One of the programs that are measured; what it says goes to a file of the run.
     pub(crate) fn program(&self, name: &str) -> io::Result<Command> {
         let mut command = Command::new(self.binaries.join(name));
-        let said =
-            fs::File::options().create(true).append(true).open(self.folder.join(format!("{name}.log")))?;
+        let said = fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.folder.join(format!("{name}.log")))?;
         command.stderr(Stdio::from(said)).current_dir(&self.folder);
         Ok(command)
     }
 
-    /// What the programs that are measured have said last, where they said anything: why answers failed stands there.
+    /// What the programs that are measured have said last, where they said anything: why answers
+    /// failed stands there.
     pub(crate) fn last_words(&self) -> String {
-        let mut logs: Vec<_> = fs::read_dir(&self.folder).into_iter().flatten().flatten().collect();
+        let mut logs: Vec<_> = fs::read_dir(&self.folder)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .collect();
         logs.sort_by_key(fs::DirEntry::file_name);
         let words = logs.iter().filter_map(|log| {
             let name = log.file_name().into_string().ok()?;
@@ -142,7 +151,9 @@ impl Bench {
         if free < bytes {
             let [bytes, free] = [bytes, free].map(|bytes| bytes.div_ceil(1 << 30));
             let folder = self.folder.display();
-            return Err(io::Error::other(format!("needs {bytes} GiB free at {folder}, which has {free}")));
+            return Err(io::Error::other(format!(
+                "needs {bytes} GiB free at {folder}, which has {free}"
+            )));
         }
         Ok(())
     }
@@ -150,7 +161,12 @@ impl Bench {
     pub(crate) fn origin(&self) -> io::Result<Origin> {
         let (signer, address) = (Signer::generate()?, free_address()?);
         let process = peers::origin(&self.folder, address, &signer)?;
-        Ok(Origin { address, issuer: format!("http://{address}/pool"), signer, _process: process })
+        Ok(Origin {
+            address,
+            issuer: format!("http://{address}/pool"),
+            signer,
+            _process: process,
+        })
     }
 }
 
@@ -161,7 +177,11 @@ impl Drop for Bench {
 }
 
 /// Waits until `/readyz` of an admin listener is green.
-pub(crate) fn ready(process: Process, admin: SocketAddr, pause: std::time::Duration) -> io::Result<Process> {
+pub(crate) fn ready(
+    process: Process,
+    admin: SocketAddr,
+    pause: std::time::Duration,
+) -> io::Result<Process> {
     process.until(pause, || {
         http::once(admin, "GET", "/readyz", &[], "").is_ok_and(|answer| answer.status == 200)
     })
@@ -173,7 +193,8 @@ mod tests {
 
     #[test]
     fn what_a_program_said_last_stands_beside_a_failure() {
-        let folder = std::env::temp_dir().join(format!("postern-bench-words-{}", std::process::id()));
+        let folder =
+            std::env::temp_dir().join(format!("postern-bench-words-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let bench = Bench {
             quick: true,
@@ -186,14 +207,23 @@ mod tests {
             without: None,
             folder: folder.clone(),
         };
-        fs::write(folder.join("postern-notify.log"), "cannot bind\ncannot accept: no space left\n\n")
-            .unwrap();
+        fs::write(
+            folder.join("postern-notify.log"),
+            "cannot bind\ncannot accept: no space left\n\n",
+        )
+        .unwrap();
         fs::write(folder.join("postern-auth.log"), "").unwrap();
         fs::write(folder.join("load.lua"), "done()\n").unwrap();
-        assert_eq!(bench.last_words(), "\n  postern-notify said last: cannot accept: no space left");
+        assert_eq!(
+            bench.last_words(),
+            "\n  postern-notify said last: cannot accept: no space left"
+        );
         bench.needs_room(1).unwrap();
         let refused = bench.needs_room(u64::MAX).unwrap_err().to_string();
-        assert!(refused.contains(&format!("free at {}", folder.display())), "{refused}");
+        assert!(
+            refused.contains(&format!("free at {}", folder.display())),
+            "{refused}"
+        );
         drop(bench);
         assert!(!folder.exists(), "the folder of a run goes with it");
     }

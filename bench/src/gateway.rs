@@ -1,4 +1,5 @@
-//! `bench/run gateway`: every figure of the gateway, beside nginx, HAProxy and an empty Pingora pass-through.
+//! `bench/run gateway`: every figure of the gateway, beside nginx, HAProxy and an empty Pingora
+//! pass-through.
 
 mod cost;
 mod latency;

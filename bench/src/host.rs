@@ -16,7 +16,11 @@ pub(crate) struct Strangers {
 
 impl Strangers {
     pub(crate) fn watch() -> io::Result<Self> {
-        Ok(Self { since: Instant::now(), all: all_cpu_ns()?, own: own_cpu_ns()? })
+        Ok(Self {
+            since: Instant::now(),
+            all: all_cpu_ns()?,
+            own: own_cpu_ns()?,
+        })
     }
 
     /// The share of one core that they have taken since, in per cent.
@@ -31,8 +35,16 @@ impl Strangers {
 /// Commit, processor, kernel and the versions of the peers.
 pub(crate) fn describe() -> String {
     let processor = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let processor = processor.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or("unknown");
-    let dirty = if line("git", &["status", "--porcelain", "--", ".", ":!bench/results"]).is_empty() {
+    let processor = processor
+        .lines()
+        .find_map(|line| line.strip_prefix("model name"))
+        .unwrap_or("unknown");
+    let dirty = if line(
+        "git",
+        &["status", "--porcelain", "--", ".", ":!bench/results"],
+    )
+    .is_empty()
+    {
         ""
     } else {
         " with changes"
@@ -55,11 +67,16 @@ pub(crate) fn line(program: &str, arguments: &[&str]) -> String {
         text.push_str(&String::from_utf8_lossy(&output.stderr));
         text
     });
-    text.ok().and_then(|text| text.lines().next().map(str::to_owned)).unwrap_or_default()
+    text.ok()
+        .and_then(|text| text.lines().next().map(str::to_owned))
+        .unwrap_or_default()
 }
 
 fn memory_gib() -> u64 {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let kib = text.lines().next().and_then(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok());
+    let kib = text
+        .lines()
+        .next()
+        .and_then(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok());
     kib.unwrap_or(0).div_ceil(1 << 20)
 }

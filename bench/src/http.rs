@@ -1,4 +1,5 @@
-//! One request at a time over a plain socket: to see that an answer is right, and to ask how a process is.
+//! One request at a time over a plain socket: to see that an answer is right, and to ask how a
+//! process is.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -40,7 +41,10 @@ impl Client {
         let length = body.len().to_string();
         let mut all = headers.to_vec();
         if !body.is_empty() {
-            all.extend([("Content-Type", "application/json"), ("Content-Length", length.as_str())]);
+            all.extend([
+                ("Content-Type", "application/json"),
+                ("Content-Length", length.as_str()),
+            ]);
         }
         self.send(method, path, &all, body)
     }
@@ -76,15 +80,26 @@ impl Client {
             }
         };
         let head = String::from_utf8_lossy(&bytes[..end]).into_owned();
-        let status = head.split_whitespace().nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
-        let length: usize = header(&head, "content-length").and_then(|text| text.parse().ok()).unwrap_or(0);
+        let status = head
+            .split_whitespace()
+            .nth(1)
+            .and_then(|status| status.parse().ok())
+            .unwrap_or(0);
+        let length: usize = header(&head, "content-length")
+            .and_then(|text| text.parse().ok())
+            .unwrap_or(0);
         while bytes.len() < end + length {
             match self.0.read(&mut space)? {
                 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
                 read => bytes.extend_from_slice(&space[..read]),
             }
         }
-        Ok(Answer { status, bytes: bytes.len(), head, body: bytes.split_off(end) })
+        Ok(Answer {
+            status,
+            bytes: bytes.len(),
+            head,
+            body: bytes.split_off(end),
+        })
     }
 }
 
@@ -105,7 +120,10 @@ impl Answer {
             return Ok(self);
         }
         let said = String::from_utf8_lossy(&self.body);
-        Err(io::Error::other(format!("answered {} instead of {status}: {said}", self.status)))
+        Err(io::Error::other(format!(
+            "answered {} instead of {status}: {said}",
+            self.status
+        )))
     }
 }
 

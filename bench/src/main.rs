@@ -1,4 +1,5 @@
-//! `postern-bench`: the tables of `bench/README.md`, each made by one command, side by side with the peers.
+//! `postern-bench`: the tables of `bench/README.md`, each made by one command, side by side with
+//! the peers.
 //!
 //! `bench/run` builds everything and installs the peers first; run that.
 
@@ -61,7 +62,10 @@ enum Table {
     },
 }
 
-#[expect(clippy::print_stderr, reason = "a command-line tool tells its failure to its terminal")]
+#[expect(
+    clippy::print_stderr,
+    reason = "a command-line tool tells its failure to its terminal"
+)]
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().table {
         Table::Gateway(settings) => run(&settings, gateway::measure),

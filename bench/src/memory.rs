@@ -1,4 +1,5 @@
-//! `bench/run memory`: resident memory of the gateway and its peers: idle, by idle connection, with many tokens.
+//! `bench/run memory`: resident memory of the gateway and its peers: idle, by idle connection, with
+//! many tokens.
 
 use std::fs;
 use std::io::{self, Read as _, Write as _};
@@ -29,7 +30,11 @@ const STARTS: usize = 3;
 /// Runs the table.
 pub(crate) fn measure(bench: &Bench) -> io::Result<Report> {
     let mut report = Report::new("memory", "Memory", bench.quick);
-    report.notes.push(format!("{}; {}.", host::line("nginx", &["-v"]), host::line("haproxy", &["-v"])));
+    report.notes.push(format!(
+        "{}; {}.",
+        host::line("nginx", &["-v"]),
+        host::line("haproxy", &["-v"])
+    ));
     let origin = bench.origin()?;
     connections(bench, &origin, &mut report)?;
     tokens(bench, &origin, &mut report)?;
@@ -53,17 +58,26 @@ fn connections(bench: &Bench, origin: &Origin, report: &mut Report) -> io::Resul
             progress(&format!("memory: start {start} of {starts}: {what}"));
             let (idle, each) = weigh(peer, &token)?;
             if rows.len() == at {
-                rows.push(Row { name: peer.name, idle_mib: Vec::new(), each_kib: Vec::new() });
+                rows.push(Row {
+                    name: peer.name,
+                    idle_mib: Vec::new(),
+                    each_kib: Vec::new(),
+                });
             }
             rows[at].idle_mib.push(idle);
             rows[at].each_kib.push(each);
         }
     }
     progress("");
-    let json =
-        |row: &Row| json!({"name": row.name, "idleMib": row.idle_mib, "perConnectionKib": row.each_kib});
+    let json = |row: &Row| json!({"name": row.name, "idleMib": row.idle_mib, "perConnectionKib": row.each_kib});
     report.rounds["connections"] = rows.iter().map(json).collect();
-    let cells = |row: &Row| vec![row.name.to_owned(), ranged(&row.idle_mib), ranged(&row.each_kib)];
+    let cells = |row: &Row| {
+        vec![
+            row.name.to_owned(),
+            ranged(&row.idle_mib),
+            ranged(&row.each_kib),
+        ]
+    };
     report.sheets.push(Sheet {
         title: format!(
             "Resident memory; {CONNECTIONS} idle connections that have asked once; {starts} starts"
@@ -72,10 +86,20 @@ fn connections(bench: &Bench, origin: &Origin, report: &mut Report) -> io::Resul
         rows: rows.iter().map(cells).collect(),
     });
     if let Some(ours) = rows.last() {
-        let idle = Figure::number("memory: idle", Bound::AtMost(30.0), median(&ours.idle_mib), " MiB");
+        let idle = Figure::number(
+            "memory: idle",
+            Bound::AtMost(30.0),
+            median(&ours.idle_mib),
+            " MiB",
+        );
         report.figures.push(idle.noting(&range(&ours.idle_mib)));
         let each = median(&ours.each_kib);
-        let each = Figure::number("memory: per idle connection", Bound::AtMost(16.0), each, " KiB");
+        let each = Figure::number(
+            "memory: per idle connection",
+            Bound::AtMost(16.0),
+            each,
+            " KiB",
+        );
         report.figures.push(each.noting(&range(&ours.each_kib)));
     }
     Ok(())
@@ -86,14 +110,28 @@ fn peers(bench: &Bench, origin: &Origin) -> io::Result<[Peer; 4]> {
     let folder = bench.folder();
     let peer = |name, start: &dyn Fn(SocketAddr) -> io::Result<Process>| -> io::Result<Peer> {
         let address = free_address()?;
-        Ok(Peer { name, address, process: start(address)? })
+        Ok(Peer {
+            name,
+            address,
+            process: start(address)?,
+        })
     };
     let gateway = Postern::default().start(bench, origin)?;
     Ok([
-        peer("nginx, no auth", &|address| peers::nginx_proxy(folder, address, origin.address))?,
-        peer("HAProxy, no auth", &|address| peers::haproxy(folder, address, origin))?,
-        peer("Pingora, empty", &|address| peers::passthrough(address, origin.address))?,
-        Peer { name: "Postern, all on", address: gateway.address, process: gateway.process },
+        peer("nginx, no auth", &|address| {
+            peers::nginx_proxy(folder, address, origin.address)
+        })?,
+        peer("HAProxy, no auth", &|address| {
+            peers::haproxy(folder, address, origin)
+        })?,
+        peer("Pingora, empty", &|address| {
+            peers::passthrough(address, origin.address)
+        })?,
+        Peer {
+            name: "Postern, all on",
+            address: gateway.address,
+            process: gateway.process,
+        },
     ])
 }
 
@@ -111,7 +149,8 @@ fn weigh(peer: &Peer, token: &str) -> io::Result<(f64, f64)> {
 
 /// Opens so many connections, asks once on each and reads the answer.
 fn open(address: SocketAddr, count: usize, token: &str) -> io::Result<Vec<TcpStream>> {
-    let request = format!("GET {PATH} HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {token}\r\n\r\n");
+    let request =
+        format!("GET {PATH} HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {token}\r\n\r\n");
     let mut space = [0; 4096];
     let mut all = Vec::with_capacity(count);
     for _ in 0..count {
@@ -130,8 +169,8 @@ fn open(address: SocketAddr, count: usize, token: &str) -> io::Result<Vec<TcpStr
     Ok(all)
 }
 
-/// So many different tokens, each seen once. They are signed by Ed25519, for 100,000 RSA signatures take minutes, and
-/// made as long as RS256 makes them.
+/// So many different tokens, each seen once. They are signed by Ed25519, for 100,000 RSA signatures
+/// take minutes, and made as long as RS256 makes them.
 fn tokens(bench: &Bench, origin: &Origin, report: &mut Report) -> io::Result<()> {
     progress(&format!("memory: {TOKENS} tokens are signed"));
     let made: Vec<String> = (0..TOKENS)
@@ -139,11 +178,22 @@ fn tokens(bench: &Bench, origin: &Origin, report: &mut Report) -> io::Result<()>
         .collect::<Result<_, _>>()?;
     let file = bench.folder().join("many-tokens");
     fs::write(&file, made.join("\n"))?;
-    let load = Wrk { connections: 32, seconds: 5, script: tokens_script(&file, PATH) };
-    let question = Question { path: PATH, token: &made[0], body: ANSWER };
+    let load = Wrk {
+        connections: 32,
+        seconds: 5,
+        script: tokens_script(&file, PATH),
+    };
+    let question = Question {
+        path: PATH,
+        token: &made[0],
+        body: ANSWER,
+    };
     let (mut resident, mut entries, mut failed) = (Vec::new(), Vec::new(), 0);
     for _ in 0..bench.pick(1, STARTS) {
-        let how = Postern { tokens: "cache_bytes = \"256MiB\"", ..Postern::default() };
+        let how = Postern {
+            tokens: "cache_bytes = \"256MiB\"",
+            ..Postern::default()
+        };
         let gateway = how.start(bench, origin)?;
         failed += show(bench, &gateway, &question, &load)?;
         // The gauges are brought up to date from time to time.
@@ -154,8 +204,18 @@ fn tokens(bench: &Bench, origin: &Origin, report: &mut Report) -> io::Result<()>
     progress("");
     report.rounds["tokens"] = json!({"residentMib": resident, "cached": entries, "failed": failed});
     let what = "memory: with 100,000 tokens cached";
-    let figure = rounds::figure(what, Bound::AtMost(120.0), median(&resident), " MiB", failed);
-    report.figures.push(figure.noting(&format!("{}; {} in the cache", range(&resident), ranged(&entries))));
+    let figure = rounds::figure(
+        what,
+        Bound::AtMost(120.0),
+        median(&resident),
+        " MiB",
+        failed,
+    );
+    report.figures.push(figure.noting(&format!(
+        "{}; {} in the cache",
+        range(&resident),
+        ranged(&entries)
+    )));
     Ok(())
 }
 
@@ -166,10 +226,14 @@ fn show(bench: &Bench, gateway: &Gateway, question: &Question<'_>, load: &Wrk) -
     while asked < TOKENS * 11 / 10 {
         progress(&format!("memory: {asked} of {TOKENS} tokens are shown"));
         if seconds > 60 {
-            return Err(io::Error::other(format!("only {asked} of {TOKENS} tokens could be shown")));
+            return Err(io::Error::other(format!(
+                "only {asked} of {TOKENS} tokens could be shown"
+            )));
         }
         // Each run begins at the first token again: those that are remembered go by quickly.
-        let seen = load.lasting(seconds).run(bench.folder(), gateway.address, PATH)?;
+        let seen = load
+            .lasting(seconds)
+            .run(bench.folder(), gateway.address, PATH)?;
         let seen = seen.hold_to(answer_bytes, load.connections);
         asked = seen.requests;
         failed += seen.failed;
@@ -182,6 +246,10 @@ fn show(bench: &Bench, gateway: &Gateway, question: &Question<'_>, load: &Wrk) -
 fn cached(gateway: &Gateway) -> io::Result<f64> {
     let answer = http::once(gateway.admin, "GET", "/metrics", &[], "")?;
     let text = String::from_utf8_lossy(&answer.body).into_owned();
-    let line = text.lines().find(|line| line.starts_with("postern_token_cache{unit=\"entries\""));
-    Ok(line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or(f64::NAN))
+    let line = text
+        .lines()
+        .find(|line| line.starts_with("postern_token_cache{unit=\"entries\""));
+    Ok(line
+        .and_then(|line| line.rsplit(' ').next()?.parse().ok())
+        .unwrap_or(f64::NAN))
 }

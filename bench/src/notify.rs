@@ -1,5 +1,5 @@
-//! `bench/run notify`: every figure of the notification upstream, beside pgbench, graphile-worker and pg-boss on the
-//! same PostgreSQL.
+//! `bench/run notify`: every figure of the notification upstream, beside pgbench, graphile-worker
+//! and pg-boss on the same PostgreSQL.
 
 mod accept;
 mod backlog;
@@ -40,7 +40,12 @@ pub(crate) fn measure(bench: &Bench) -> io::Result<Report> {
     let postgres = Postgres::of(bench)?;
     let origin = bench.origin()?;
     let peers = peers::single_rows(bench, &postgres, &mut report)?;
-    let run = Run { bench, postgres: &postgres, origin: &origin, peers: &peers };
+    let run = Run {
+        bench,
+        postgres: &postgres,
+        origin: &origin,
+        peers: &peers,
+    };
     let parts: [(&str, Part); 8] = [
         ("accept", accept::durable),
         ("both", accept::at_once),

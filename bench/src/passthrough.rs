@@ -27,13 +27,19 @@ impl ProxyHttp for Passthrough {
 /// The proxy without a server around it.
 #[must_use]
 pub fn proxy(origin: SocketAddr) -> Arc<HttpProxy<Passthrough>> {
-    let conf = Arc::new(ServerConf { ca_file: Some("/dev/null".to_owned()), ..ServerConf::default() });
+    let conf = Arc::new(ServerConf {
+        ca_file: Some("/dev/null".to_owned()),
+        ..ServerConf::default()
+    });
     Arc::new(http_proxy(&conf, Passthrough { origin }))
 }
 
 /// Runs until it is killed, on one worker thread.
 pub fn run(listen: SocketAddr, origin: SocketAddr) -> ! {
-    let conf = ServerConf { threads: 1, ..ServerConf::default() };
+    let conf = ServerConf {
+        threads: 1,
+        ..ServerConf::default()
+    };
     let mut server = Server::new_with_opt_and_conf(None, conf);
     server.bootstrap();
     let mut service = http_proxy_service(&server.configuration, Passthrough { origin });

@@ -1,5 +1,5 @@
-//! The request path and the token path, step by step, without sockets and without Pingora: what the micro benchmarks
-//! time and the cost guard counts.
+//! The request path and the token path, step by step, without sockets and without Pingora: what the
+//! micro benchmarks time and the cost guard counts.
 
 use std::hint::black_box;
 use std::io::{self, Read as _, Write as _};
@@ -29,7 +29,11 @@ use uuid::Uuid;
 use crate::token::{Algorithm, CLIENT_ID, Signer};
 
 /// The limits that the gateway ships with.
-const LIMITS: HeadLimits = HeadLimits { bytes: 32 << 10, fields: 100, target: 8 << 10 };
+const LIMITS: HeadLimits = HeadLimits {
+    bytes: 32 << 10,
+    fields: 100,
+    target: 8 << 10,
+};
 
 /// A table of routes and paths that are found in it.
 pub struct Routes {
@@ -54,10 +58,16 @@ impl Routes {
             queries: Vec::new(),
         };
         let router = Router::new((0..size).map(pattern).collect());
-        // Spread over the table, and as many whatever its size, so that the caches of the processor see the same.
-        let paths =
-            (0..10).map(|at| at * size / 10).map(|number| format!("/collection-{number}/42/part-{number}"));
-        Self { router, paths: paths.collect(), headers: HeaderMap::new() }
+        // Spread over the table, and as many whatever its size, so that the caches of the processor
+        // see the same.
+        let paths = (0..10)
+            .map(|at| at * size / 10)
+            .map(|number| format!("/collection-{number}/42/part-{number}"));
+        Self {
+            router,
+            paths: paths.collect(),
+            headers: HeaderMap::new(),
+        }
     }
 
     /// Finds one of the paths.
@@ -93,8 +103,9 @@ impl Tokens {
         };
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let issuer = format!("http://{}", listener.local_addr()?);
-        let tokens =
-            (0..16).map(|serial| signer.token_by(algorithm, &issuer, serial)).collect::<Result<_, _>>()?;
+        let tokens = (0..16)
+            .map(|serial| signer.token_by(algorithm, &issuer, serial))
+            .collect::<Result<_, _>>()?;
         let trusted = Issuer {
             issuer: issuer.clone(),
             jwks_url: format!("{issuer}/jwks").parse().map_err(io::Error::other)?,
@@ -104,13 +115,24 @@ impl Tokens {
             claims: Vec::new(),
         };
         let cache_bytes = if remembered { 1 << 20 } else { 0 };
-        let options = VerifierOptions { cache_bytes, ..VerifierOptions::default() };
+        let options = VerifierOptions {
+            cache_bytes,
+            ..VerifierOptions::default()
+        };
         let verifier = Verifier::new(vec![trusted], options);
         let publisher = std::thread::spawn(move || publish(&listener, &signer.jwks));
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
         runtime.block_on(verifier.refresh_now());
-        publisher.join().map_err(|_| io::Error::other("the keys were not asked for"))??;
-        let mut all = Self { verifier, tokens, next: 0 };
+        publisher
+            .join()
+            .map_err(|_| io::Error::other("the keys were not asked for"))??;
+        let mut all = Self {
+            verifier,
+            tokens,
+            next: 0,
+        };
         for _ in 0..all.tokens.len() {
             all.verify();
         }
@@ -124,7 +146,9 @@ impl Tokens {
     pub fn verify(&mut self) -> Caller {
         self.next = (self.next + 1) % self.tokens.len();
         let verdict = self.verifier.verify(&self.tokens[self.next]).now_or_never();
-        verdict.expect("the keys are there, so that nothing is waited for").expect("a good token")
+        verdict
+            .expect("the keys are there, so that nothing is waited for")
+            .expect("a good token")
     }
 }
 
@@ -177,13 +201,19 @@ impl Journey {
         ] {
             headers.insert(name, HeaderValue::from_static(value));
         }
-        headers.insert(AUTHORIZATION, HeaderValue::from_str(&authorization).map_err(io::Error::other)?);
+        headers.insert(
+            AUTHORIZATION,
+            HeaderValue::from_str(&authorization).map_err(io::Error::other)?,
+        );
         let users = Some(UserRule::default());
         Ok(Self {
             head: head.into_bytes(),
             headers,
             routes: Routes::of(100),
-            policy: Policy::Protected(Protected { users, ..Protected::default() }),
+            policy: Policy::Protected(Protected {
+                users,
+                ..Protected::default()
+            }),
             limiter: Limiter::new(200_000),
             rate: Rate::new(1_000_000, Duration::from_secs(1), None),
             keys: RandomState::with_seeds(1, 2, 3, 4),
@@ -199,7 +229,10 @@ impl Journey {
         let route = self.route();
         let caller = self.authenticate();
         self.policy.decide(&caller).expect("any user may");
-        assert!(self.limit(turn) && self.limit(turn + 1), "the limits are far away");
+        assert!(
+            self.limit(turn) && self.limit(turn + 1),
+            "the limits are far away"
+        );
         black_box(self.inject(&caller));
         self.event(&caller, route);
     }
@@ -209,7 +242,9 @@ impl Journey {
     /// # Panics
     /// If it is refused.
     pub fn head(&self) -> Framing {
-        let end = Progress::default().find_end(&self.head, &LIMITS).expect("lines end in CRLF");
+        let end = Progress::default()
+            .find_end(&self.head, &LIMITS)
+            .expect("lines end in CRLF");
         let bytes = &self.head[..end.expect("complete")];
         let head = Head::check(bytes, &LIMITS).expect("well formed");
         black_box(to_request(bytes).expect("passed"));
@@ -223,9 +258,18 @@ impl Journey {
     #[must_use]
     pub fn route(&self) -> RouteIndex {
         let target = Target::parse(b"/collection-0/42/part-0?fields=all").expect("canonical");
-        let host = self.headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
-        let request =
-            Request { host, path: target.path, query: target.query, method: "GET", headers: &self.headers };
+        let host = self
+            .headers
+            .get(HOST)
+            .and_then(|host| host.to_str().ok())
+            .unwrap_or_default();
+        let request = Request {
+            host,
+            path: target.path,
+            query: target.query,
+            method: "GET",
+            headers: &self.headers,
+        };
         self.routes.router.find(&request).expect("a route")
     }
 
@@ -236,14 +280,21 @@ impl Journey {
     #[must_use]
     pub fn authenticate(&self) -> Caller {
         let token = bearer(&self.headers).expect("one token");
-        self.tokens.verifier.verify_cached(token).expect("seen before").expect("a good token")
+        self.tokens
+            .verifier
+            .verify_cached(token)
+            .expect("seen before")
+            .expect("a good token")
     }
 
     /// Takes one from a rate limit; whether it may.
     #[must_use]
     pub fn limit(&self, turn: u64) -> bool {
         let key = self.keys.hash_one((turn % 1024, 1_u64));
-        matches!(self.limiter.take(self.rate, key, turn * 1_000), Verdict::Allowed { .. })
+        matches!(
+            self.limiter.take(self.rate, key, turn * 1_000),
+            Verdict::Allowed { .. }
+        )
     }
 
     /// The fields that the upstream gets.
@@ -255,12 +306,18 @@ impl Journey {
         let mut head = BytesMut::with_capacity(2 << 10);
         let said = Injection {
             id: Uuid::from_u128(7),
-            trace: Trace { id: 1, span: 2, parent: None, flags: 0 },
+            trace: Trace {
+                id: 1,
+                span: 2,
+                parent: None,
+                flags: 0,
+            },
             client: Some(IpAddr::V4(Ipv4Addr::LOCALHOST)),
             is_tls: false,
             caller: Some(caller),
         };
-        said.append(&self.headers, &mut head).expect("an identity of visible ASCII");
+        said.append(&self.headers, &mut head)
+            .expect("an identity of visible ASCII");
         head
     }
 

@@ -1,4 +1,5 @@
-//! What is measured: nginx, HAProxy and the two proxies built here, each with one worker and alike otherwise.
+//! What is measured: nginx, HAProxy and the two proxies built here, each with one worker and alike
+//! otherwise.
 
 use std::fs;
 use std::io;
@@ -33,10 +34,13 @@ pub(crate) fn origin(folder: &Path, address: SocketAddr, signer: &Signer) -> io:
 }
 
 /// nginx as a proxy, without any authentication: the base of every ratio.
-pub(crate) fn nginx_proxy(folder: &Path, address: SocketAddr, origin: SocketAddr) -> io::Result<Process> {
+pub(crate) fn nginx_proxy(
+    folder: &Path,
+    address: SocketAddr,
+    origin: SocketAddr,
+) -> io::Result<Process> {
     let upstream = format!("upstream origin {{ server {origin}; keepalive 128; }}");
-    let body =
-        "location / { proxy_pass http://origin; proxy_http_version 1.1; proxy_set_header Connection \"\"; }";
+    let body = "location / { proxy_pass http://origin; proxy_http_version 1.1; proxy_set_header Connection \"\"; }";
     nginx("nginx, no auth", folder, address, &upstream, body)
 }
 
@@ -70,7 +74,11 @@ pub(crate) fn haproxy(folder: &Path, address: SocketAddr, origin: &Origin) -> io
 }
 
 /// HAProxy that verifies RS256, issuer and expiry on every request, its only way to check a token.
-pub(crate) fn haproxy_rs256(folder: &Path, address: SocketAddr, origin: &Origin) -> io::Result<Process> {
+pub(crate) fn haproxy_rs256(
+    folder: &Path,
+    address: SocketAddr,
+    origin: &Origin,
+) -> io::Result<Process> {
     let key = folder.join("haproxy-key.pem");
     fs::write(&key, &origin.signer.public_pem)?;
     let rules = format!(
@@ -112,7 +120,12 @@ fn start_haproxy(
 /// The empty Pingora pass-through: this program itself.
 pub(crate) fn passthrough(address: SocketAddr, origin: SocketAddr) -> io::Result<Process> {
     let mut command = Command::new(std::env::current_exe()?);
-    command.arg("passthrough").args(["--listen", &address.to_string(), "--origin", &origin.to_string()]);
+    command.arg("passthrough").args([
+        "--listen",
+        &address.to_string(),
+        "--origin",
+        &origin.to_string(),
+    ]);
     Process::start("Pingora, empty", &mut command, address)
 }
 
@@ -130,7 +143,13 @@ pub(crate) struct Postern<'a> {
 
 impl Default for Postern<'_> {
     fn default() -> Self {
-        Self { workers: 1, routes: 100, tokens: "", upstream: None, more: "" }
+        Self {
+            workers: 1,
+            routes: 100,
+            tokens: "",
+            upstream: None,
+            more: "",
+        }
     }
 }
 
@@ -143,10 +162,13 @@ pub(crate) struct Gateway {
 }
 
 impl Postern<'_> {
-    /// The gateway with everything on: RS256, policy, identity headers, limits, metrics, and an access log to a file.
+    /// The gateway with everything on: RS256, policy, identity headers, limits, metrics, and an
+    /// access log to a file.
     pub(crate) fn start(&self, bench: &Bench, origin: &Origin) -> io::Result<Gateway> {
         let (address, admin) = (free_address()?, free_address()?);
-        let file = bench.folder().join(format!("postern-{}.toml", address.port()));
+        let file = bench
+            .folder()
+            .join(format!("postern-{}.toml", address.port()));
         let setup = Setup {
             workers: self.workers,
             routes: self.routes,
@@ -155,12 +177,23 @@ impl Postern<'_> {
             admin,
             upstream: self.upstream.unwrap_or(origin.address),
             issuer: &origin.issuer,
-            access_log: &bench.folder().join(format!("access-{}.log", address.port())),
+            access_log: &bench
+                .folder()
+                .join(format!("access-{}.log", address.port())),
         };
         fs::write(&file, setup.toml() + self.more)?;
         let mut command = bench.program("postern-proxy")?;
-        let process = Process::start("Postern, all on", command.arg("--config").arg(&file), address)?;
+        let process = Process::start(
+            "Postern, all on",
+            command.arg("--config").arg(&file),
+            address,
+        )?;
         let process = ready(process, admin, Duration::from_millis(20))?;
-        Ok(Gateway { address, admin, file, process })
+        Ok(Gateway {
+            address,
+            admin,
+            file,
+            process,
+        })
     }
 }

@@ -32,13 +32,19 @@ const LEFT: f64 = 70.0;
 const RIGHT: f64 = 210.0;
 const TOP: f64 = 40.0;
 const BOTTOM: f64 = 55.0;
-const COLOURS: [&str; 6] = ["#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377"];
+const COLOURS: [&str; 6] = [
+    "#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377",
+];
 
 impl Plot {
     pub(crate) fn svg(&self) -> String {
         let points = || self.lines.iter().flat_map(|line| &line.points);
-        let x = self.x.scale(points().map(|point| point.0), LEFT, WIDTH - RIGHT);
-        let y = self.y.scale(points().map(|point| point.1), HEIGHT - BOTTOM, TOP);
+        let x = self
+            .x
+            .scale(points().map(|point| point.0), LEFT, WIDTH - RIGHT);
+        let y = self
+            .y
+            .scale(points().map(|point| point.1), HEIGHT - BOTTOM, TOP);
         let mut svg = format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" font-family=\"sans-serif\" font-size=\"12\">\n\
              <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n\
@@ -106,7 +112,11 @@ struct Scale {
 
 impl Axis {
     pub(crate) fn linear(label: &'static str) -> Self {
-        Self { label, logarithmic: false, marks: Vec::new() }
+        Self {
+            label,
+            logarithmic: false,
+            marks: Vec::new(),
+        }
     }
 
     fn scale(&self, values: impl Iterator<Item = f64>, from: f64, to: f64) -> Scale {
@@ -115,10 +125,22 @@ impl Axis {
         let least = values.iter().copied().fold(most, f64::min);
         if self.logarithmic {
             let least = 10_f64.powf(least.max(1e-6).log10().floor());
-            return Scale { least, most: 10_f64.powf(most.log10().ceil()), from, to, logarithmic: true };
+            return Scale {
+                least,
+                most: 10_f64.powf(most.log10().ceil()),
+                from,
+                to,
+                logarithmic: true,
+            };
         }
         let least = if self.marks.is_empty() { 0.0 } else { least };
-        Scale { least, most: most * 1.05, from, to, logarithmic: false }
+        Scale {
+            least,
+            most: most * 1.05,
+            from,
+            to,
+            logarithmic: false,
+        }
     }
 }
 
@@ -143,9 +165,15 @@ impl Scale {
         }
         let rough = (self.most - self.least) / 6.0;
         let power = 10_f64.powf(rough.log10().floor());
-        let step = [1.0, 2.0, 5.0, 10.0].iter().map(|factor| factor * power).find(|step| *step >= rough);
+        let step = [1.0, 2.0, 5.0, 10.0]
+            .iter()
+            .map(|factor| factor * power)
+            .find(|step| *step >= rough);
         let step = step.unwrap_or(rough);
-        (0..8).map(|at| number(step * f64::from(at))).filter(|(value, _)| *value <= self.most).collect()
+        (0..8)
+            .map(|at| number(step * f64::from(at)))
+            .filter(|(value, _)| *value <= self.most)
+            .collect()
     }
 }
 

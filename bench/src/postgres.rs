@@ -1,4 +1,5 @@
-//! The PostgreSQL server of a run, which `bench/run` starts: databases, statements and the CPU that it takes.
+//! The PostgreSQL server of a run, which `bench/run` starts: databases, statements and the CPU that
+//! it takes.
 
 use std::io;
 use std::process::Command;
@@ -19,14 +20,23 @@ impl Postgres {
         let (url, pid) = bench.postgres.as_ref().ok_or_else(|| {
             io::Error::other("needs --postgres URL and --postgres-pid PID: start it by bench/run")
         })?;
-        let server = url.rsplit_once('/').map_or(url.as_str(), |(server, _)| server).to_owned();
+        let server = url
+            .rsplit_once('/')
+            .map_or(url.as_str(), |(server, _)| server)
+            .to_owned();
         Ok(Self { server, pid: *pid })
     }
 
     /// An empty database of this name, in place of any that there was.
     pub(crate) fn database(&self, name: &str) -> io::Result<String> {
-        self.ask("postgres", &format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)"))?;
-        self.ask("postgres", &format!("CREATE DATABASE {name} TEMPLATE template0"))?;
+        self.ask(
+            "postgres",
+            &format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)"),
+        )?;
+        self.ask(
+            "postgres",
+            &format!("CREATE DATABASE {name} TEMPLATE template0"),
+        )?;
         Ok(self.url(name))
     }
 
@@ -38,18 +48,31 @@ impl Postgres {
     /// What a statement answers, columns apart by `|`.
     pub(crate) fn ask(&self, database: &str, sql: &str) -> io::Result<String> {
         let mut psql = Command::new("psql");
-        let output =
-            psql.args([&self.url(database), "-XAtq", "-v", "ON_ERROR_STOP=1", "-c", sql]).output()?;
+        let output = psql
+            .args([
+                &self.url(database),
+                "-XAtq",
+                "-v",
+                "ON_ERROR_STOP=1",
+                "-c",
+                sql,
+            ])
+            .output()?;
         if output.status.success() {
             return Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned());
         }
-        Err(io::Error::other(format!("psql: {}", String::from_utf8_lossy(&output.stderr).trim())))
+        Err(io::Error::other(format!(
+            "psql: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        )))
     }
 
     /// The same as a number.
     pub(crate) fn number(&self, database: &str, sql: &str) -> io::Result<f64> {
         let answer = self.ask(database, sql)?;
-        answer.parse().map_err(|_| io::Error::other(format!("psql answered {answer:?} to: {sql}")))
+        answer
+            .parse()
+            .map_err(|_| io::Error::other(format!("psql answered {answer:?} to: {sql}")))
     }
 
     /// CPU time of the server and all its backends, in nanoseconds.

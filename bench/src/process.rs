@@ -18,9 +18,15 @@ pub(crate) struct Process {
 
 impl Process {
     /// Starts it and waits until `address` accepts connections, for at most ten seconds.
-    pub(crate) fn start(name: &'static str, command: &mut Command, address: SocketAddr) -> io::Result<Self> {
+    pub(crate) fn start(
+        name: &'static str,
+        command: &mut Command,
+        address: SocketAddr,
+    ) -> io::Result<Self> {
         let process = Self::spawn(name, command)?;
-        process.until(Duration::from_millis(20), || TcpStream::connect(address).is_ok())
+        process.until(Duration::from_millis(20), || {
+            TcpStream::connect(address).is_ok()
+        })
     }
 
     /// Starts it and does not wait for anything.
@@ -31,14 +37,24 @@ impl Process {
     }
 
     /// Waits, for at most thirty seconds, until `is_ready` says so.
-    pub(crate) fn until(mut self, pause: Duration, mut is_ready: impl FnMut() -> bool) -> io::Result<Self> {
+    pub(crate) fn until(
+        mut self,
+        pause: Duration,
+        mut is_ready: impl FnMut() -> bool,
+    ) -> io::Result<Self> {
         let deadline = Instant::now() + Duration::from_secs(30);
         while !is_ready() {
             if let Some(status) = self.child.try_wait()? {
-                return Err(io::Error::other(format!("{} ended at once: {status}", self.name)));
+                return Err(io::Error::other(format!(
+                    "{} ended at once: {status}",
+                    self.name
+                )));
             }
             if Instant::now() > deadline {
-                return Err(io::Error::other(format!("{} is not ready after 30 s", self.name)));
+                return Err(io::Error::other(format!(
+                    "{} is not ready after 30 s",
+                    self.name
+                )));
             }
             sleep(pause);
         }
@@ -50,8 +66,8 @@ impl Process {
         self.child.id()
     }
 
-    /// CPU time of the process and its children, in nanoseconds. It may step back by some ticks where a thread or a
-    /// child has ended since: subtract with `saturating_sub`.
+    /// CPU time of the process and its children, in nanoseconds. It may step back by some ticks
+    /// where a thread or a child has ended since: subtract with `saturating_sub`.
     pub(crate) fn cpu_ns(&self) -> io::Result<u64> {
         family_cpu_ns(self.child.id())
     }
@@ -71,7 +87,11 @@ impl Drop for Process {
         while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < deadline {
             sleep(Duration::from_millis(20));
         }
-        for pid in members.into_iter().rev().filter(|pid| *pid != self.child.id()) {
+        for pid in members
+            .into_iter()
+            .rev()
+            .filter(|pid| *pid != self.child.id())
+        {
             signal(Signal::TERM, pid);
         }
         let _already_gone = self.child.kill();
@@ -81,15 +101,22 @@ impl Drop for Process {
     }
 }
 
-/// CPU time of a process and its descendants, in nanoseconds. Those that have ended and were waited for count as coarsely as
-/// the kernel's ticks: without them a vacuum that ends would take its seconds back.
+/// CPU time of a process and its descendants, in nanoseconds. Those that have ended and were waited
+/// for count as coarsely as the kernel's ticks: without them a vacuum that ends would take its
+/// seconds back.
 pub(crate) fn family_cpu_ns(pid: u32) -> io::Result<u64> {
     let of = |pid| Ok(cpu_ns(pid)? + ticks(pid, CHILDREN) * NS_A_TICK);
     // Parents last: what ends meanwhile counts with them.
     family(pid)?
         .into_iter()
         .rev()
-        .map(|member| if member == pid { of(pid) } else { or_gone(of(member)) })
+        .map(|member| {
+            if member == pid {
+                of(pid)
+            } else {
+                or_gone(of(member))
+            }
+        })
         .sum()
 }
 
@@ -97,7 +124,8 @@ pub(crate) fn family_cpu_ns(pid: u32) -> io::Result<u64> {
 fn or_gone<T: Default>(read: io::Result<T>) -> io::Result<T> {
     match read {
         Err(error)
-            if error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(NO_SUCH_PROCESS) =>
+            if error.kind() == io::ErrorKind::NotFound
+                || error.raw_os_error() == Some(NO_SUCH_PROCESS) =>
         {
             Ok(T::default())
         }
@@ -114,27 +142,41 @@ pub(crate) fn signal(signal: Signal, pid: u32) {
     let _already_gone = pid.map(|pid| kill_process(pid, signal));
 }
 
-/// CPU time of the run: of `bench/run`, which started this process and the servers, of what they started and of what
-/// has ended of that, in nanoseconds and as coarse as the kernel's ticks. The rest is a stranger's.
+/// CPU time of the run: of `bench/run`, which started this process and the servers, of what they
+/// started and of what has ended of that, in nanoseconds and as coarse as the kernel's ticks. The
+/// rest is a stranger's.
 pub(crate) fn own_cpu_ns() -> io::Result<u64> {
-    Ok(family(std::os::unix::process::parent_id())?.into_iter().map(|pid| ticks(pid, ALL)).sum::<u64>()
+    Ok(family(std::os::unix::process::parent_id())?
+        .into_iter()
+        .map(|pid| ticks(pid, ALL))
+        .sum::<u64>()
         * NS_A_TICK)
 }
 
 /// CPU time that all processes of the machine, and its host, have taken, in nanoseconds.
 pub(crate) fn all_cpu_ns() -> io::Result<u64> {
     let stat = fs::read_to_string("/proc/stat")?;
-    let fields: Vec<u64> =
-        stat.lines().next().unwrap_or_default().split_whitespace().skip(1).flat_map(str::parse).collect();
+    let fields: Vec<u64> = stat
+        .lines()
+        .next()
+        .unwrap_or_default()
+        .split_whitespace()
+        .skip(1)
+        .flat_map(str::parse)
+        .collect();
     // user, nice, system and steal; interrupts belong to nobody.
-    Ok([0, 1, 2, 7].iter().filter_map(|at| fields.get(*at)).sum::<u64>() * NS_A_TICK)
+    Ok([0, 1, 2, 7]
+        .iter()
+        .filter_map(|at| fields.get(*at))
+        .sum::<u64>()
+        * NS_A_TICK)
 }
 
 /// Linux counts in hundredths of a second towards user space.
 const NS_A_TICK: u64 = 10_000_000;
 
-/// Fields of `/proc/PID/stat`, counted from behind the name: user and system time, then those of children that were
-/// waited for.
+/// Fields of `/proc/PID/stat`, counted from behind the name: user and system time, then those of
+/// children that were waited for.
 const ALL: Range<usize> = 11..15;
 const OWN: Range<usize> = 11..13;
 const CHILDREN: Range<usize> = 13..15;
@@ -142,7 +184,12 @@ const CHILDREN: Range<usize> = 13..15;
 fn ticks(pid: u32, fields: Range<usize>) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let after_name = stat.rsplit(')').next().unwrap_or_default();
-    after_name.split_whitespace().skip(fields.start).take(fields.len()).flat_map(str::parse::<u64>).sum()
+    after_name
+        .split_whitespace()
+        .skip(fields.start)
+        .take(fields.len())
+        .flat_map(str::parse::<u64>)
+        .sum()
 }
 
 /// A port that was free a moment ago.
@@ -157,16 +204,24 @@ fn family(root: u32) -> io::Result<Vec<u32>> {
     while let Some(pid) = members.get(next).copied() {
         next += 1;
         let tasks = fs::read_dir(format!("/proc/{pid}/task")).map(Some);
-        for task in if pid == root { tasks? } else { or_gone(tasks)? }.into_iter().flatten().flatten() {
+        for task in if pid == root { tasks? } else { or_gone(tasks)? }
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
             let children = fs::read_to_string(task.path().join("children")).unwrap_or_default();
-            members.extend(children.split_whitespace().filter_map(|child| child.parse::<u32>().ok()));
+            members.extend(
+                children
+                    .split_whitespace()
+                    .filter_map(|child| child.parse::<u32>().ok()),
+            );
         }
     }
     Ok(members)
 }
 
-/// The living threads to the nanosecond, or, where that is more, the process in ticks: only those know the threads
-/// that have ended.
+/// The living threads to the nanosecond, or, where that is more, the process in ticks: only those
+/// know the threads that have ended.
 fn cpu_ns(pid: u32) -> io::Result<u64> {
     Ok(threads_cpu_ns(pid, |_| true)?.max(ticks(pid, OWN) * NS_A_TICK))
 }
@@ -176,9 +231,17 @@ pub(crate) fn threads_cpu_ns(pid: u32, wanted: impl Fn(&str) -> bool) -> io::Res
     let mut total = 0;
     for task in fs::read_dir(format!("/proc/{pid}/task"))? {
         let task = task?.path();
-        if wanted(fs::read_to_string(task.join("comm")).unwrap_or_default().trim()) {
+        if wanted(
+            fs::read_to_string(task.join("comm"))
+                .unwrap_or_default()
+                .trim(),
+        ) {
             let line = fs::read_to_string(task.join("schedstat")).unwrap_or_default();
-            total += line.split_whitespace().next().and_then(|ns| ns.parse::<u64>().ok()).unwrap_or(0);
+            total += line
+                .split_whitespace()
+                .next()
+                .and_then(|ns| ns.parse::<u64>().ok())
+                .unwrap_or(0);
         }
     }
     Ok(total)
@@ -186,6 +249,13 @@ pub(crate) fn threads_cpu_ns(pid: u32, wanted: impl Fn(&str) -> bool) -> io::Res
 
 fn resident_kib(pid: u32) -> io::Result<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
-    Ok(line.split_whitespace().next().and_then(|kib| kib.parse().ok()).unwrap_or(0))
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))
+        .unwrap_or_default();
+    Ok(line
+        .split_whitespace()
+        .next()
+        .and_then(|kib| kib.parse().ok())
+        .unwrap_or(0))
 }

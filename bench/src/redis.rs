@@ -5,7 +5,11 @@ use std::net::TcpStream;
 
 /// Runs a script on the server of a `redis://` URL; the number that it answers.
 pub(crate) fn eval(url: &str, script: &str) -> io::Result<i64> {
-    let address = url.trim_start_matches("redis://").split('/').next().unwrap_or_default();
+    let address = url
+        .trim_start_matches("redis://")
+        .split('/')
+        .next()
+        .unwrap_or_default();
     let mut stream = TcpStream::connect(address)?;
     let words = ["EVAL", script, "0"];
     write!(stream, "*{}\r\n", words.len())?;
@@ -14,6 +18,9 @@ pub(crate) fn eval(url: &str, script: &str) -> io::Result<i64> {
     }
     let mut answer = String::new();
     BufReader::new(stream).read_line(&mut answer)?;
-    let number = answer.trim_end().strip_prefix(':').and_then(|number| number.parse().ok());
+    let number = answer
+        .trim_end()
+        .strip_prefix(':')
+        .and_then(|number| number.parse().ok());
     number.ok_or_else(|| io::Error::other(format!("Redis answered {}", answer.trim_end())))
 }

@@ -55,8 +55,8 @@ impl Report {
         }
     }
 
-    /// Measures a part that is wanted, and who else was at work meanwhile. If it cannot be measured the others still
-    /// are.
+    /// Measures a part that is wanted, and who else was at work meanwhile. If it cannot be measured
+    /// the others still are.
     pub(crate) fn part(
         &mut self,
         bench: &Bench,
@@ -73,17 +73,24 @@ impl Report {
         progress("");
         match watched {
             Ok(percent) => self.strangers.push(format!("{name} {percent:.0} %")),
-            Err(error) => self.broken.push(format!("{name}: {error}{}", bench.last_words())),
+            Err(error) => self
+                .broken
+                .push(format!("{name}: {error}{}", bench.last_words())),
         }
     }
 
-    /// Writes it to the terminal and into the folder. What was measured alone does not take the place of the whole.
+    /// Writes it to the terminal and into the folder. What was measured alone does not take the
+    /// place of the whole.
     ///
     /// # Errors
     /// The folder cannot be written, or a part could not be measured.
     pub(crate) fn write(&self, results: &Path, only: Option<&str>) -> io::Result<()> {
         fs::create_dir_all(results)?;
-        let name = [Some(self.name), only].into_iter().flatten().collect::<Vec<_>>().join("-");
+        let name = [Some(self.name), only]
+            .into_iter()
+            .flatten()
+            .collect::<Vec<_>>()
+            .join("-");
         let mut text = self.text();
         for plot in &self.plots {
             let file = format!("{name}-{}.svg", plot.name);
@@ -102,9 +109,16 @@ impl Report {
             "title": self.title, "notes": self.notes, "figures": figures, "rounds": self.rounds,
             "strangers": self.strangers,
         });
-        fs::write(results.join(format!("{name}.json")), serde_json::to_vec_pretty(&data)?)?;
+        fs::write(
+            results.join(format!("{name}.json")),
+            serde_json::to_vec_pretty(&data)?,
+        )?;
         io::stdout().write_all(text.as_bytes())?;
-        if self.broken.is_empty() { Ok(()) } else { Err(io::Error::other(self.broken.join("; "))) }
+        if self.broken.is_empty() {
+            Ok(())
+        } else {
+            Err(io::Error::other(self.broken.join("; ")))
+        }
     }
 
     fn text(&self) -> String {
@@ -118,13 +132,21 @@ impl Report {
             .iter()
             .map(|figure| {
                 let verdict = figure.verdict().to_owned();
-                vec![figure.what.clone(), figure.reach.clone(), figure.value.clone(), verdict]
+                vec![
+                    figure.what.clone(),
+                    figure.reach.clone(),
+                    figure.value.clone(),
+                    verdict,
+                ]
             })
             .collect();
         text.push_str("\n## Figures\n\n");
         text.push_str(&table(&["figure", "reach", "measured", "reached"], &rows));
         if !self.strangers.is_empty() {
-            text.push_str(&format!("\nCPU of strangers, of one core: {}.\n", self.strangers.join(", ")));
+            text.push_str(&format!(
+                "\nCPU of strangers, of one core: {}.\n",
+                self.strangers.join(", ")
+            ));
         }
         for broken in &self.broken {
             text.push_str(&format!("\nNot measured: {broken}\n"));
@@ -136,18 +158,30 @@ impl Report {
 /// A Markdown table whose columns stand under one another on a terminal, too.
 fn table(columns: &[&str], rows: &[Vec<String>]) -> String {
     let width = |at: usize| {
-        let cells = rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.chars().count());
-        cells.chain([columns[at].chars().count()]).max().unwrap_or(0)
+        let cells = rows
+            .iter()
+            .filter_map(|row| row.get(at))
+            .map(|cell| cell.chars().count());
+        cells
+            .chain([columns[at].chars().count()])
+            .max()
+            .unwrap_or(0)
     };
     let widths: Vec<usize> = (0..columns.len()).map(width).collect();
     let line = |cells: &mut dyn Iterator<Item = &str>| {
-        let padded: Vec<String> = cells.zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        let padded: Vec<String> = cells
+            .zip(&widths)
+            .map(|(cell, width)| format!("{cell:width$}"))
+            .collect();
         format!("| {} |\n", padded.join(" | "))
     };
     let mut text = line(&mut columns.iter().copied());
     text.push_str(&format!(
         "|{}\n",
-        widths.iter().map(|width| format!("{}|", "-".repeat(width + 2))).collect::<String>()
+        widths
+            .iter()
+            .map(|width| format!("{}|", "-".repeat(width + 2)))
+            .collect::<String>()
     ));
     for row in rows {
         text.push_str(&line(&mut row.iter().map(String::as_str)));
@@ -161,7 +195,11 @@ pub(crate) fn spread(values: &[f64]) -> (f64, f64, f64) {
     sorted.sort_by(f64::total_cmp);
     let at = |index: usize| sorted.get(index).copied().unwrap_or(f64::NAN);
     let (low, high) = (sorted.len().saturating_sub(1) / 2, sorted.len() / 2);
-    (at(0), f64::midpoint(at(low), at(high)), at(sorted.len().saturating_sub(1)))
+    (
+        at(0),
+        f64::midpoint(at(low), at(high)),
+        at(sorted.len().saturating_sub(1)),
+    )
 }
 
 /// `median (min to max)`; a number alone stands alone.

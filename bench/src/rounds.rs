@@ -1,4 +1,5 @@
-//! Interleaved rounds: every peer gets the same load in turn, so that whatever drifts drifts for all.
+//! Interleaved rounds: every peer gets the same load in turn, so that whatever drifts drifts for
+//! all.
 
 use std::io;
 use std::net::SocketAddr;
@@ -50,7 +51,8 @@ impl Question<'_> {
     /// Asks once, looks whether the answer is right, and tells how long it is.
     pub(crate) fn answer_bytes(&self, name: &str, address: SocketAddr) -> io::Result<usize> {
         let bearer = format!("Bearer {}", self.token);
-        let answer = http::once(address, "GET", self.path, &[("Authorization", &bearer)], "")?.expect(200)?;
+        let answer = http::once(address, "GET", self.path, &[("Authorization", &bearer)], "")?
+            .expect(200)?;
         if answer.body != self.body.as_bytes() {
             return Err(io::Error::other(format!("{name}: the answer is wrong")));
         }
@@ -70,15 +72,20 @@ pub(crate) fn measure(
     let mut rows: Vec<Row> = peers.iter().map(|peer| Row::new(peer.name)).collect();
     for round in 1..=rounds {
         for (peer, row) in peers.iter().zip(&mut rows) {
-            progress(&format!("{title}: round {round} of {rounds}: {}", peer.name));
+            progress(&format!(
+                "{title}: round {round} of {rounds}: {}",
+                peer.name
+            ));
             let answer_bytes = question.answer_bytes(peer.name, peer.address)?;
-            load.lasting(1).run(bench.folder(), peer.address, question.path)?;
+            load.lasting(1)
+                .run(bench.folder(), peer.address, question.path)?;
             let (strangers, before) = (Strangers::watch()?, peer.process.cpu_ns()?);
             let seen = load.run(bench.folder(), peer.address, question.path)?;
             let spent = peer.process.cpu_ns()?.saturating_sub(before);
             row.strangers.push(strangers.percent()?);
             let seen = seen.hold_to(answer_bytes, load.connections);
-            row.cpu_us.push(spent as f64 / 1000.0 / seen.requests.max(1) as f64);
+            row.cpu_us
+                .push(spent as f64 / 1000.0 / seen.requests.max(1) as f64);
             row.per_second.push(seen.per_second);
             row.p99_ms.push(seen.p99_us / 1000.0);
             row.failed += seen.failed;

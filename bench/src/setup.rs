@@ -5,7 +5,8 @@ use std::path::Path;
 
 use crate::token::{CLIENT_ID, SERVICE_CLIENT_ID};
 
-/// A configuration of the gateway: RS256, policy, identity headers, limits, metrics, and an access log to a file.
+/// A configuration of the gateway: RS256, policy, identity headers, limits, metrics, and an access
+/// log to a file.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup<'a> {
     /// Worker threads.
@@ -30,7 +31,16 @@ impl Setup<'_> {
     /// As TOML.
     #[must_use]
     pub fn toml(&self) -> String {
-        let Self { workers, routes, tokens, address, admin, upstream, issuer, access_log } = self;
+        let Self {
+            workers,
+            routes,
+            tokens,
+            address,
+            admin,
+            upstream,
+            issuer,
+            access_log,
+        } = self;
         let log = access_log.display();
         let mut text = format!(
             "workers = {workers}\n[[listen]]\naddress = \"{address}\"\n[admin]\naddress = \"{admin}\"\n\

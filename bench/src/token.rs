@@ -51,7 +51,8 @@ impl Signer {
         Self::with(Some(KeyPair::generate(KeySize::Rsa2048).map_err(failed)?))
     }
 
-    /// Makes all keys but the RSA key, which takes a tenth of a second, and ten seconds under an instruction counter.
+    /// Makes all keys but the RSA key, which takes a tenth of a second, and ten seconds under an
+    /// instruction counter.
     ///
     /// # Errors
     /// The system gives no random bytes.
@@ -74,16 +75,28 @@ impl Signer {
             let spki = AsDer::<PublicKeyX509Der<'_>>::as_der(rsa.public_key()).map_err(failed)?;
             public_pem = pem("PUBLIC KEY", spki.as_ref());
             let n = BASE64.encode(rsa.public_key().modulus().big_endian_without_leading_zero());
-            let e = BASE64.encode(rsa.public_key().exponent().big_endian_without_leading_zero());
+            let e = BASE64.encode(
+                rsa.public_key()
+                    .exponent()
+                    .big_endian_without_leading_zero(),
+            );
             keys.push(
                 json!({"kty": "RSA", "alg": "RS256", "use": "sig", "kid": "bench-rsa", "n": n, "e": e}),
             );
         }
         let jwks = json!({"keys": keys}).to_string();
-        Ok(Self { rsa, p256, ed25519, random: SystemRandom::new(), jwks, public_pem })
+        Ok(Self {
+            rsa,
+            p256,
+            ed25519,
+            random: SystemRandom::new(),
+            jwks,
+            public_pem,
+        })
     }
 
-    /// A user's access token of about 850 bytes that is good for an hour; `serial` makes it differ from every other.
+    /// A user's access token of about 850 bytes that is good for an hour; `serial` makes it differ
+    /// from every other.
     ///
     /// # Errors
     /// The key refuses to sign.
@@ -99,7 +112,8 @@ impl Signer {
         self.sign(algorithm, &user(issuer, serial))
     }
 
-    /// An access token as long as one by RS256, made at a hundredth of its cost: for filling caches.
+    /// An access token as long as one by RS256, made at a hundredth of its cost: for filling
+    /// caches.
     ///
     /// # Errors
     /// The key refuses to sign.
@@ -126,18 +140,33 @@ impl Signer {
     fn sign(&self, algorithm: Algorithm, claims: &Value) -> io::Result<String> {
         let (alg, kid) = algorithm.names();
         let header = json!({"kid": kid, "alg": alg});
-        let input = format!("{}.{}", BASE64.encode(header.to_string()), BASE64.encode(claims.to_string()));
+        let input = format!(
+            "{}.{}",
+            BASE64.encode(header.to_string()),
+            BASE64.encode(claims.to_string())
+        );
         let signature = match algorithm {
             Algorithm::Rs256 => {
-                let rsa = self.rsa.as_ref().ok_or_else(|| io::Error::other("there is no RSA key"))?;
+                let rsa = self
+                    .rsa
+                    .as_ref()
+                    .ok_or_else(|| io::Error::other("there is no RSA key"))?;
                 let mut signature = vec![0; rsa.public_modulus_len()];
-                rsa.sign(&RSA_PKCS1_SHA256, &self.random, input.as_bytes(), &mut signature)
-                    .map_err(failed)?;
+                rsa.sign(
+                    &RSA_PKCS1_SHA256,
+                    &self.random,
+                    input.as_bytes(),
+                    &mut signature,
+                )
+                .map_err(failed)?;
                 signature
             }
-            Algorithm::Es256 => {
-                self.p256.sign(&self.random, input.as_bytes()).map_err(failed)?.as_ref().to_vec()
-            }
+            Algorithm::Es256 => self
+                .p256
+                .sign(&self.random, input.as_bytes())
+                .map_err(failed)?
+                .as_ref()
+                .to_vec(),
             Algorithm::EdDsa => self.ed25519.sign(input.as_bytes()).as_ref().to_vec(),
         };
         Ok(format!("{input}.{}", BASE64.encode(signature)))
@@ -178,7 +207,13 @@ fn jwk(p256: &EcdsaKeyPair) -> Value {
 
 fn pem(label: &str, der: &[u8]) -> String {
     let text = STANDARD.encode(der);
-    let lines: Vec<&str> =
-        text.as_bytes().chunks(64).filter_map(|line| std::str::from_utf8(line).ok()).collect();
-    format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", lines.join("\n"))
+    let lines: Vec<&str> = text
+        .as_bytes()
+        .chunks(64)
+        .filter_map(|line| std::str::from_utf8(line).ok())
+        .collect();
+    format!(
+        "-----BEGIN {label}-----\n{}\n-----END {label}-----\n",
+        lines.join("\n")
+    )
 }

@@ -43,7 +43,10 @@ impl Health {
     /// A part that is not ready until [`Check::set_ok`].
     #[must_use]
     pub fn check(&self, part: &'static str) -> Check {
-        let check = Check { health: self.clone(), part };
+        let check = Check {
+            health: self.clone(),
+            part,
+        };
         check.set_failed("starting");
         check
     }
@@ -71,8 +74,15 @@ impl Health {
 impl std::fmt::Display for Health {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let parts = self.0.borrow();
-        let mut failed = parts.iter().filter_map(|(part, reason)| Some((part, reason.as_ref()?))).peekable();
-        f.write_str(if failed.peek().is_some() { "not ready" } else { "ready" })?;
+        let mut failed = parts
+            .iter()
+            .filter_map(|(part, reason)| Some((part, reason.as_ref()?)))
+            .peekable();
+        f.write_str(if failed.peek().is_some() {
+            "not ready"
+        } else {
+            "ready"
+        })?;
         failed.try_for_each(|(part, reason)| write!(f, "; {part}: {reason}"))
     }
 }
@@ -98,8 +108,8 @@ impl Check {
     }
 }
 
-/// `/livez`, `/readyz` (503 with reasons) and `/metrics` (Prometheus text), to be served on an address of their
-/// own.
+/// `/livez`, `/readyz` (503 with reasons) and `/metrics` (Prometheus text), to be served on an
+/// address of their own.
 pub fn router(health: Health, metrics: Registry) -> Router {
     Router::new()
         .route("/livez", get(|| async { "ok\n" }))
@@ -107,8 +117,15 @@ pub fn router(health: Health, metrics: Registry) -> Router {
         .route("/metrics", get(expose).with_state(metrics))
 }
 
-/// Serves what operators ask on a listener of its own. Only requests for this machine or for one of `hosts` are answered.
-pub async fn serve(listener: TcpListener, router: Router, limits: Limits, hosts: &[String], stop: Shutdown) {
+/// Serves what operators ask on a listener of its own. Only requests for this machine or for one of
+/// `hosts` are answered.
+pub async fn serve(
+    listener: TcpListener,
+    router: Router,
+    limits: Limits,
+    hosts: &[String],
+    stop: Shutdown,
+) {
     let hosts = AllowedHosts::of(listener.local_addr().ok(), hosts);
     http::serve(listener, hosts.guard(router), limits, stop).await;
 }
@@ -120,7 +137,11 @@ async fn readyz(State(health): State<Health>) -> Response {
         .map(|(part, reason)| (part, reason.unwrap_or_else(|| "ok".to_owned())))
         .collect();
     let ready = health.is_ready();
-    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let status = if ready {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
+    };
     (status, Json(json!({ "ready": ready, "parts": parts }))).into_response()
 }
 

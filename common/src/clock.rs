@@ -1,7 +1,7 @@
 //! Time as a parameter.
 //!
-//! Everything that asks for the time takes a [`Clock`], so that a test turns it by hand. Instants are held as
-//! Unix milliseconds, the form in which both stores keep them.
+//! Everything that asks for the time takes a [`Clock`], so that a test turns it by hand. Instants
+//! are held as Unix milliseconds, the form in which both stores keep them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -56,7 +56,10 @@ impl Clock {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "the one place that reads the machine's clock")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the one place that reads the machine's clock"
+)]
 fn system_millis() -> i64 {
     match std::time::SystemTime::now().duration_since(UNIX_EPOCH) {
         Ok(since) => saturating_millis(since),
@@ -71,7 +74,8 @@ fn saturating_millis(duration: Duration) -> i64 {
 // === impl Timestamp ===
 
 impl Timestamp {
-    /// Unix seconds, rounded down: the unit of `exp`, `iat` and `nbf` (RFC 7519 section 2, NumericDate).
+    /// Unix seconds, rounded down: the unit of `exp`, `iat` and `nbf` (RFC 7519 section 2,
+    /// NumericDate).
     #[must_use]
     pub fn unix_seconds(self) -> i64 {
         self.0.div_euclid(1000)
@@ -98,8 +102,11 @@ impl Timestamp {
     /// Reads RFC 3339 with any offset; `None` if the text is not one.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
-        let at = OffsetDateTime::parse(text, &time::format_description::well_known::Rfc3339).ok()?;
-        i64::try_from(at.unix_timestamp_nanos().div_euclid(1_000_000)).ok().map(Self)
+        let at =
+            OffsetDateTime::parse(text, &time::format_description::well_known::Rfc3339).ok()?;
+        i64::try_from(at.unix_timestamp_nanos().div_euclid(1_000_000))
+            .ok()
+            .map(Self)
     }
 }
 
@@ -117,12 +124,16 @@ impl std::fmt::Display for Timestamp {
         write_digits(&mut text[11..13], at.hour().into());
         write_digits(&mut text[14..16], at.minute().into());
         write_digits(&mut text[17..19], at.second().into());
-        write_digits(&mut text[20..23], u32::try_from(self.0.rem_euclid(1000)).unwrap_or(0));
+        write_digits(
+            &mut text[20..23],
+            u32::try_from(self.0.rem_euclid(1000)).unwrap_or(0),
+        );
         f.write_str(std::str::from_utf8(&text).unwrap_or_default())
     }
 }
 
-/// With leading zeros. By hand, for every answer has some instants and the library's way costs an allocation each.
+/// With leading zeros. By hand, for every answer has some instants and the library's way costs an
+/// allocation each.
 fn write_digits(text: &mut [u8], mut number: u32) {
     for digit in text.iter_mut().rev() {
         *digit = b'0' + u8::try_from(number % 10).unwrap_or(0);
@@ -145,7 +156,11 @@ mod tests {
         let at = Timestamp::parse("2026-11-20T09:30:00+02:00").expect("valid");
         assert_eq!(at.to_string(), "2026-11-20T07:30:00.000Z");
         assert_eq!(Timestamp::parse("2026-11-20"), None);
-        for text in ["0000-01-01T00:00:00.000Z", "1969-12-31T23:59:59.999Z", "2024-02-29T12:34:56.789Z"] {
+        for text in [
+            "0000-01-01T00:00:00.000Z",
+            "1969-12-31T23:59:59.999Z",
+            "2024-02-29T12:34:56.789Z",
+        ] {
             assert_eq!(Timestamp::parse(text).expect("valid").to_string(), text);
         }
         assert_eq!(Timestamp(i64::MAX).to_string(), "out of range");

@@ -25,11 +25,14 @@ impl Env {
             .collect()
     }
 
-    /// The same with values for settings that neither it nor the file has: for checks of a file, which need some value
-    /// and not a certain one.
+    /// The same with values for settings that neither it nor the file has: for checks of a file,
+    /// which need some value and not a certain one.
     #[must_use]
     pub fn assuming(mut self, values: &[(&str, &str)]) -> Self {
-        self.assumed = values.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        self.assumed = values
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect();
         self
     }
 
@@ -42,7 +45,10 @@ impl Env {
     /// A variable that is set and not empty.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
-        self.variables.get(name).map(String::as_str).filter(|value| !value.is_empty())
+        self.variables
+            .get(name)
+            .map(String::as_str)
+            .filter(|value| !value.is_empty())
     }
 
     /// The same, as a secret.
@@ -60,8 +66,14 @@ impl<const N: usize> From<[(&str, &str); N]> for Env {
 
 impl<A: Into<String>, B: Into<String>> FromIterator<(A, B)> for Env {
     fn from_iter<I: IntoIterator<Item = (A, B)>>(pairs: I) -> Self {
-        let variables = pairs.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
-        Self { variables, assumed: BTreeMap::new() }
+        let variables = pairs
+            .into_iter()
+            .map(|(name, value)| (name.into(), value.into()))
+            .collect();
+        Self {
+            variables,
+            assumed: BTreeMap::new(),
+        }
     }
 }
 
@@ -80,10 +92,16 @@ pub fn load<T>(path: &Path, read: impl FnOnce(&Object<'_>) -> Option<T>) -> Resu
 ///
 /// # Errors
 /// As [`load`].
-pub fn parse<T>(name: &str, text: &str, read: impl FnOnce(&Object<'_>) -> Option<T>) -> Result<T, Exit> {
+pub fn parse<T>(
+    name: &str,
+    text: &str,
+    read: impl FnOnce(&Object<'_>) -> Option<T>,
+) -> Result<T, Exit> {
     let mistakes = Mistakes::default();
     let value = decode::toml(text, &mistakes).and_then(|root| mistakes.object(&root, read));
-    mistakes.finish(value).map_err(|all| Exit::usage(describe(name, text, &all)))
+    mistakes
+        .finish(value)
+        .map_err(|all| Exit::usage(describe(name, text, &all)))
 }
 
 /// One line a mistake, as compilers write them: `file:line: key: what is wrong`.
@@ -110,7 +128,9 @@ mod tests {
     fn a_config_with_several_mistakes_lists_all_with_file_line_and_key() {
         let text = "port = 'x'\n\n[log]\nlevle = 1\n";
         let exit = parse("conf/x.toml", text, |root| {
-            root.section("log", |log| Some(log.optional("level", |level| level.boolean())));
+            root.section("log", |log| {
+                Some(log.optional("level", |level| level.boolean()))
+            });
             root.required("port", |port| port.integer(1..=9))
         })
         .expect_err("two mistakes");
@@ -124,9 +144,16 @@ mod tests {
 
     #[test]
     fn finding_after_the_reading_has_the_line_of_its_value() {
-        let text = "[[listen]]\n[listen.tls]\nkey = 'a'\n[up.\"a.b\"]\nca = 'c'\n[x]\nlist = [1,\n2]\n";
+        let text =
+            "[[listen]]\n[listen.tls]\nkey = 'a'\n[up.\"a.b\"]\nca = 'c'\n[x]\nlist = [1,\n2]\n";
         let exit = parse("x.toml", text, |root| {
-            for path in ["listen.0.tls.key", "listen.0.tls.none", "up.a.b.ca", "x.list.1", "y"] {
+            for path in [
+                "listen.0.tls.key",
+                "listen.0.tls.none",
+                "up.a.b.ca",
+                "x.list.1",
+                "y",
+            ] {
                 root.fail_at(path, "bad", "is bad");
             }
             for name in ["listen", "up", "x"] {
@@ -147,13 +174,20 @@ mod tests {
     #[test]
     fn syntax_errors_have_a_line() {
         let exit = parse("x.toml", "a = 1\nb = = 2\n", |_| Some(())).expect_err("syntax");
-        assert!(exit.message().starts_with("x.toml:2: "), "{}", exit.message());
+        assert!(
+            exit.message().starts_with("x.toml:2: "),
+            "{}",
+            exit.message()
+        );
     }
 
     #[test]
     fn duplicate_tables_and_keys_are_named() {
         for (text, named) in [
-            ("[upstream.a]\nx = 1\n[upstream.a]\ny = 2\n", "x.toml:3: duplicate key `upstream.a`"),
+            (
+                "[upstream.a]\nx = 1\n[upstream.a]\ny = 2\n",
+                "x.toml:3: duplicate key `upstream.a`",
+            ),
             ("[a]\nx = 1\nx = 2\n", "x.toml:3: duplicate key `x`"),
             ("[a]\ny.z = 1\ny.z = 2\n", "x.toml:3: duplicate key `z`"),
             ("a = { b = 1, b = 2 }\n", "x.toml:1: duplicate key `b`"),

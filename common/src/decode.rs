@@ -1,8 +1,9 @@
-//! Reads JSON requests and TOML configuration so that every mistake is told at once, each at its place.
+//! Reads JSON requests and TOML configuration so that every mistake is told at once, each at its
+//! place.
 //!
-//! Text becomes a tree of [`Node`]s ([`json()`] or [`toml()`]). A reader then takes fields out of an [`Object`]
-//! by name; what is missing, mistyped, unknown or not acceptable is noted in [`Mistakes`] and reading goes
-//! on. A value counts only if [`Mistakes::finish`] finds none.
+//! Text becomes a tree of [`Node`]s ([`json()`] or [`toml()`]). A reader then takes fields out of
+//! an [`Object`] by name; what is missing, mistyped, unknown or not acceptable is noted in
+//! [`Mistakes`] and reading goes on. A value counts only if [`Mistakes::finish`] finds none.
 //!
 //! ```
 //! use postern_common::decode::{Mistakes, json};
@@ -67,9 +68,12 @@ impl Node {
             Value::Float(number) => Number::from_f64(*number).map_or(Json::Null, Json::Number),
             Value::String(text) => Json::String(text.clone()),
             Value::Array(items) => Json::Array(items.iter().map(Self::to_json).collect()),
-            Value::Object(entries) => {
-                Json::Object(entries.iter().map(|(name, node)| (name.clone(), node.to_json())).collect())
-            }
+            Value::Object(entries) => Json::Object(
+                entries
+                    .iter()
+                    .map(|(name, node)| (name.clone(), node.to_json()))
+                    .collect(),
+            ),
         }
     }
 }

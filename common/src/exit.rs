@@ -12,15 +12,22 @@ pub struct Exit {
 impl Exit {
     /// The configuration or the command line is wrong (`EX_USAGE`, 64).
     pub fn usage(message: impl Into<String>) -> Self {
-        Self { status: 64, message: message.into() }
+        Self {
+            status: 64,
+            message: message.into(),
+        }
     }
 
     /// Something that it needs is away: a store, a port, a folder (`EX_UNAVAILABLE`, 69).
     pub fn unavailable(message: impl Into<String>) -> Self {
-        Self { status: 69, message: message.into() }
+        Self {
+            status: 69,
+            message: message.into(),
+        }
     }
 
-    /// The same reason, for a caller that will try again, such as a mail server (`EX_TEMPFAIL`, 75).
+    /// The same reason, for a caller that will try again, such as a mail server (`EX_TEMPFAIL`,
+    /// 75).
     #[must_use]
     pub fn for_now(self) -> Self {
         Self { status: 75, ..self }
@@ -45,7 +52,10 @@ impl Exit {
     }
 
     /// Turns the outcome of `main` into its status, telling the reason once.
-    #[expect(clippy::print_stderr, reason = "the last word of a process goes to its terminal")]
+    #[expect(
+        clippy::print_stderr,
+        reason = "the last word of a process goes to its terminal"
+    )]
     pub fn report(outcome: Result<(), Self>) -> ExitCode {
         match outcome {
             Ok(()) => ExitCode::SUCCESS,

@@ -1,8 +1,9 @@
-//! The HTTP rim that the upstreams share: axum's types stay here and in each service's own `http` module.
+//! The HTTP rim that the upstreams share: axum's types stay here and in each service's own `http`
+//! module.
 //!
 //! [`serve`] takes a socket and a router and adds what every service owes its clients: a request id, problems
-//! instead of bare statuses, a panic that is one request's 500, one event a request, limits and a stop
-//! that drops nothing.
+//! instead of bare statuses, a panic that is one request's 500, one event a request, limits and a
+//! stop that drops nothing.
 
 mod body;
 mod budget;
@@ -34,8 +35,8 @@ use rim::Known;
 /// `X-Request-Id`, as the gateway sets it and every answer repeats it.
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// `X-Postern-Code`: the code of a refusal once more, where the gateway finds it without reading the body. It goes into
-/// the gateway's access event and metrics, and no client sees it.
+/// `X-Postern-Code`: the code of a refusal once more, where the gateway finds it without reading
+/// the body. It goes into the gateway's access event and metrics, and no client sees it.
 pub const CODE: HeaderName = HeaderName::from_static("x-postern-code");
 
 /// What a server accepts at most.
@@ -43,7 +44,8 @@ pub const CODE: HeaderName = HeaderName::from_static("x-postern-code");
 pub struct Limits {
     /// Bytes of a JSON body; beyond it the answer is 413.
     pub body: usize,
-    /// Bytes of bodies that are in memory at once, over all connections; beyond them the answer is 503.
+    /// Bytes of bodies that are in memory at once, over all connections; beyond them the answer is
+    /// 503.
     pub bodies: BodyBudgets,
     /// Connections at once; more wait to be accepted.
     pub connections: usize,
@@ -59,8 +61,8 @@ pub struct Limits {
 #[derive(Clone, Debug)]
 pub struct RequestId(pub Arc<str>);
 
-/// Who opened the connection; `None` where the request came over none, as in a unit test. Behind a proxy it is the
-/// proxy.
+/// Who opened the connection; `None` where the request came over none, as in a unit test. Behind a
+/// proxy it is the proxy.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Peer(pub Option<SocketAddr>);
 
@@ -86,7 +88,8 @@ impl Default for Limits {
 // === impl BodyOwner ===
 
 impl BodyOwner {
-    /// Charges the body of this request to the caller. It counts before the body is read, and the first one counts.
+    /// Charges the body of this request to the caller. It counts before the body is read, and the
+    /// first one counts.
     pub fn set(self, parts: &Parts) {
         if let Some(known) = Known::of(&parts.extensions) {
             known.set_owner(self);
@@ -97,13 +100,19 @@ impl BodyOwner {
 // === impl RequestId ===
 
 impl RequestId {
-    /// The id that the client sent if it is well-formed (1 to 64 of `A-Z a-z 0-9 - _ .`), else a new UUIDv7.
+    /// The id that the client sent if it is well-formed (1 to 64 of `A-Z a-z 0-9 - _ .`), else a
+    /// new UUIDv7.
     #[must_use]
     pub fn of(headers: &HeaderMap) -> Self {
-        let sent = headers.get(REQUEST_ID).and_then(|value| value.to_str().ok()).filter(|id| {
-            (1..=64).contains(&id.len())
-                && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
-        });
+        let sent = headers
+            .get(REQUEST_ID)
+            .and_then(|value| value.to_str().ok())
+            .filter(|id| {
+                (1..=64).contains(&id.len())
+                    && id
+                        .bytes()
+                        .all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+            });
         Self(sent.map_or_else(|| uuid::Uuid::now_v7().to_string().into(), Arc::from))
     }
 }
@@ -121,7 +130,9 @@ impl<S: Send + Sync> FromRequestParts<S> for Peer {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Infallible> {
-        Ok(Known::of(&parts.extensions).map(|known| known.peer).unwrap_or_default())
+        Ok(Known::of(&parts.extensions)
+            .map(|known| known.peer)
+            .unwrap_or_default())
     }
 }
 
@@ -129,7 +140,10 @@ impl<S: Send + Sync> FromRequestParts<S> for Traceparent {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Infallible> {
-        let value = parts.headers.get("traceparent").and_then(|value| value.to_str().ok());
+        let value = parts
+            .headers
+            .get("traceparent")
+            .and_then(|value| value.to_str().ok());
         Ok(Self(value.map(str::to_owned)))
     }
 }
@@ -137,8 +151,8 @@ impl<S: Send + Sync> FromRequestParts<S> for Traceparent {
 /// The token of `Authorization: Bearer …` (RFC 6750 section 2.1).
 ///
 /// # Errors
-/// `authentication_required` without the header, `invalid_header` when it stands twice, `token_malformed`
-/// when it is of another scheme or empty.
+/// `authentication_required` without the header, `invalid_header` when it stands twice,
+/// `token_malformed` when it is of another scheme or empty.
 pub fn bearer(headers: &HeaderMap) -> Result<&str, Problem> {
     let mut values = headers.get_all(AUTHORIZATION).iter();
     let value = values.next().ok_or(Code::AuthenticationRequired)?;
@@ -147,7 +161,9 @@ pub fn bearer(headers: &HeaderMap) -> Result<&str, Problem> {
     }
     // What is text but no token, the verifier refuses.
     let text = std::str::from_utf8(value.as_bytes()).ok();
-    let (scheme, token) = text.and_then(|text| text.split_once(' ')).ok_or(Code::TokenMalformed)?;
+    let (scheme, token) = text
+        .and_then(|text| text.split_once(' '))
+        .ok_or(Code::TokenMalformed)?;
     let token = token.trim_matches(' ');
     if !scheme.eq_ignore_ascii_case("bearer") || token.is_empty() {
         return Err(Code::TokenMalformed.into());
@@ -158,7 +174,12 @@ pub fn bearer(headers: &HeaderMap) -> Result<&str, Problem> {
 /// An answer with a JSON body.
 pub fn json(status: StatusCode, body: &impl serde::Serialize) -> Response {
     match serde_json::to_vec(body) {
-        Ok(bytes) => (status, [(http::header::CONTENT_TYPE, "application/json")], bytes).into_response(),
+        Ok(bytes) => (
+            status,
+            [(http::header::CONTENT_TYPE, "application/json")],
+            bytes,
+        )
+            .into_response(),
         Err(_) => Problem::new(Code::Internal).into_response(),
     }
 }
@@ -166,7 +187,9 @@ pub fn json(status: StatusCode, body: &impl serde::Serialize) -> Response {
 /// The same answer, never to be kept by a cache: for whatever carries a token.
 #[must_use]
 pub fn no_store(mut response: Response) -> Response {
-    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+        .headers_mut()
+        .insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
 }
 
@@ -184,13 +207,19 @@ mod tests {
     use super::*;
 
     fn headers(values: &[&str]) -> HeaderMap {
-        values.iter().map(|value| (AUTHORIZATION, HeaderValue::from_str(value).expect("value"))).collect()
+        values
+            .iter()
+            .map(|value| (AUTHORIZATION, HeaderValue::from_str(value).expect("value")))
+            .collect()
     }
 
     #[test]
     fn a_bearer_token_is_taken_from_exactly_one_header() {
-        let refusal =
-            |values: &[&str]| bearer(&headers(values)).map(str::to_owned).map_err(|problem| problem.code());
+        let refusal = |values: &[&str]| {
+            bearer(&headers(values))
+                .map(str::to_owned)
+                .map_err(|problem| problem.code())
+        };
         assert_eq!(bearer(&headers(&["bearer a.b.c"])).ok(), Some("a.b.c"));
         assert_eq!(refusal(&[]), Err(Code::AuthenticationRequired));
         assert_eq!(refusal(&["Bearer a", "Bearer b"]), Err(Code::InvalidHeader));

@@ -1,11 +1,11 @@
 //! The two pools that this installation trusts, and the client that speaks to them.
 //!
-//! The pools are Amazon Cognito's, or those of the local identity pool, which speaks the same protocol: which of
-//! the two it is, is a matter of `endpoint`.
+//! The pools are Amazon Cognito's, or those of the local identity pool, which speaks the same
+//! protocol: which of the two it is, is a matter of `endpoint`.
 //!
-//! Settings stand in the table `[identity]` of each process's file and in the variables of the interface's
-//! "Configuration inputs"; a variable wins over the file. A secret stands in a variable or in a file of its own
-//! that a `…_file` key names, never in the configuration.
+//! Settings stand in the table `[identity]` of each process's file and in the variables of the
+//! interface's "Configuration inputs"; a variable wins over the file. A secret stands in a variable
+//! or in a file of its own that a `…_file` key names, never in the configuration.
 //!
 //! | key | variable | default |
 //! |---|---|---|
@@ -52,7 +52,8 @@ use crate::token;
 pub struct IdentityConfig {
     /// The pools' region; default `us-west-2`.
     pub region: String,
-    /// Where the pools' protocol is spoken, without a path; none means Amazon's endpoint of the region.
+    /// Where the pools' protocol is spoken, without a path; none means Amazon's endpoint of the
+    /// region.
     pub endpoint: Option<Url>,
     /// The pool of job-seeker users.
     pub actor: Pool,
@@ -60,7 +61,8 @@ pub struct IdentityConfig {
     pub service: Pool,
     /// Further issuers whose tokens are accepted; default none.
     pub issuers: Vec<token::Issuer>,
-    /// The account under which this process calls other services; none for a process that calls none on its own.
+    /// The account under which this process calls other services; none for a process that calls
+    /// none on its own.
     pub service_account: Option<ServiceAccount>,
 }
 
@@ -91,26 +93,37 @@ pub struct ServiceAccount {
 // === impl IdentityConfig ===
 
 impl IdentityConfig {
-    /// Whose tokens are accepted, for the verifier: users from the actor pool, services from the service pool,
-    /// and what the further issuers stand for.
+    /// Whose tokens are accepted, for the verifier: users from the actor pool, services from the
+    /// service pool, and what the further issuers stand for.
     #[must_use]
     pub fn issuers(&self) -> Vec<token::Issuer> {
-        let taken = self.issuers.iter().filter_map(|issuer| match &issuer.rules.services {
-            token::ServiceNames::Only(names) => Some(names.clone()),
-            token::ServiceNames::AllBut(_) => None,
-        });
+        let taken = self
+            .issuers
+            .iter()
+            .filter_map(|issuer| match &issuer.rules.services {
+                token::ServiceNames::Only(names) => Some(names.clone()),
+                token::ServiceNames::AllBut(_) => None,
+            });
         let services = token::ServiceNames::AllBut(taken.flatten().collect());
         let issuer = |pool: &Pool, kind| token::Issuer {
             issuer: pool.issuer.clone(),
             jwks_url: pool.jwks_url.clone(),
             kind,
             client_ids: vec![pool.client_id.clone()],
-            rules: token::IssuerRules { services: services.clone(), ..token::IssuerRules::default() },
+            rules: token::IssuerRules {
+                services: services.clone(),
+                ..token::IssuerRules::default()
+            },
             claims: Vec::new(),
         };
-        let pools =
-            [issuer(&self.actor, token::IssuerKind::User), issuer(&self.service, token::IssuerKind::Service)];
-        pools.into_iter().chain(self.issuers.iter().cloned()).collect()
+        let pools = [
+            issuer(&self.actor, token::IssuerKind::User),
+            issuer(&self.service, token::IssuerKind::Service),
+        ];
+        pools
+            .into_iter()
+            .chain(self.issuers.iter().cloned())
+            .collect()
     }
 }
 

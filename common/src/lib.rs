@@ -1,7 +1,8 @@
 //! What Postern's processes share.
 //!
-//! This crate knows no route, no sign-in flow and no notification: it holds only what at least two of the
-//! processes use. Start with [`token`] (who is calling), [`problem`] (what a refusal looks like) and
+//! This crate knows no route, no sign-in flow and no notification: it holds only what at least two
+//! of the processes use. Start with [`token`] (who is calling), [`problem`] (what a refusal looks
+//! like) and
 //! [`decode`] (how requests and configuration are read so that every mistake is told at once).
 
 pub mod admin;

@@ -1,7 +1,8 @@
 //! Logs: one event a line on standard error.
 //!
-//! A message says what happened, fields say to what; a unit stands in the field's name (`elapsed_ms`). An error
-//! is logged once, at the rim. Never a token, secret, password, address or message body.
+//! A message says what happened, fields say to what; a unit stands in the field's name
+//! (`elapsed_ms`). An error is logged once, at the rim. Never a token, secret, password, address or
+//! message body.
 
 use std::io::IsTerminal;
 
@@ -54,7 +55,10 @@ impl Log {
 
 impl Default for Log {
     fn default() -> Self {
-        Self { format: Format::Json, filter: "info".to_owned() }
+        Self {
+            format: Format::Json,
+            filter: "info".to_owned(),
+        }
     }
 }
 
@@ -63,7 +67,9 @@ impl Default for Log {
 /// # Errors
 /// What is wrong with it, in words.
 pub fn check(filter: &str) -> Result<(), String> {
-    EnvFilter::try_new(filter).map(drop).map_err(|error| format!("is no level and no filter: {error}"))
+    EnvFilter::try_new(filter)
+        .map(drop)
+        .map_err(|error| format!("is no level and no filter: {error}"))
 }
 
 /// Sends the process's events to standard error. `filter` is a level or a `tracing` filter such as
@@ -71,10 +77,15 @@ pub fn check(filter: &str) -> Result<(), String> {
 pub fn init(format: Format, filter: &str) {
     // What is no filter has been refused by `check`; to log too much is better than nothing.
     let filter = EnvFilter::try_new(filter).unwrap_or_else(|_| EnvFilter::new("info"));
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
     let _already_set = match format {
         Format::Json => builder.json().flatten_event(true).try_init(),
-        Format::Text => builder.with_target(false).with_ansi(std::io::stderr().is_terminal()).try_init(),
+        Format::Text => builder
+            .with_target(false)
+            .with_ansi(std::io::stderr().is_terminal())
+            .try_init(),
     };
 }
 
@@ -89,9 +100,14 @@ mod tests {
         let read = |text: &str| parse("x.toml", text, |root| Some(Log::read(root)));
         let exit = read("[log]\nfilter = 'a=b=c'\nformat = 'xml'\n").expect_err("mistakes");
         let lines: Vec<_> = exit.message().lines().collect();
-        assert!(lines.len() == 2 && lines[0].starts_with("x.toml:2: log.filter: is no level"), "{lines:?}");
+        assert!(
+            lines.len() == 2 && lines[0].starts_with("x.toml:2: log.filter: is no level"),
+            "{lines:?}"
+        );
         assert_eq!(
-            read("[log]\nfilter = 'info,postern_auth=debug'\n").expect("good").filter,
+            read("[log]\nfilter = 'info,postern_auth=debug'\n")
+                .expect("good")
+                .filter,
             "info,postern_auth=debug"
         );
     }

@@ -1,7 +1,7 @@
 //! Refusals: `application/problem+json` (RFC 9457) with a stable `code`.
 //!
-//! The same [`Code`] stands in the body, the access event and the metric label. What a client may read is
-//! decided here alone: a problem carries no internal word, no stack, no claim.
+//! The same [`Code`] stands in the body, the access event and the metric label. What a client may
+//! read is decided here alone: a problem carries no internal word, no stack, no claim.
 
 mod code;
 
@@ -152,7 +152,10 @@ impl Problem {
     /// One sentence for people: the detail, or else the title of the code.
     #[must_use]
     pub fn message(&self) -> &str {
-        self.0.detail.as_deref().unwrap_or_else(|| self.0.code.title())
+        self.0
+            .detail
+            .as_deref()
+            .unwrap_or_else(|| self.0.code.title())
     }
 
     /// The problem as a JSON value, for batch results.
@@ -165,26 +168,51 @@ impl Problem {
     #[must_use]
     pub fn render(&self, request_id: &str) -> Rendered {
         let mut headers = HeaderMap::new();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
-        headers.insert(http::header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        headers.insert(
+            CONTENT_TYPE,
+            HeaderValue::from_static("application/problem+json"),
+        );
+        headers.insert(
+            http::header::CACHE_CONTROL,
+            HeaderValue::from_static("no-store"),
+        );
         if let Some(challenge) = self.0.code.challenge() {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
         }
-        if let Some(seconds) = self.0.retry_after_s.or_else(|| self.0.code.default_retry_after_s()) {
+        if let Some(seconds) = self
+            .0
+            .retry_after_s
+            .or_else(|| self.0.code.default_retry_after_s())
+        {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
-        if let Some(allow) = self.0.allow.as_deref().and_then(|allow| HeaderValue::from_str(allow).ok()) {
+        if let Some(allow) = self
+            .0
+            .allow
+            .as_deref()
+            .and_then(|allow| HeaderValue::from_str(allow).ok())
+        {
             headers.insert(HeaderName::from_static("allow"), allow);
         }
         let body = serde_json::to_vec(&self.body(request_id)).unwrap_or_default();
-        Rendered { status: self.0.code.status(), headers, body }
+        Rendered {
+            status: self.0.code.status(),
+            headers,
+            body,
+        }
     }
 
     fn body<'a>(&'a self, request_id: &'a str) -> Body<'a> {
-        let extra =
-            self.0.extra.clone().map(|(name, value)| [(name.to_owned(), value)].into_iter().collect());
+        let extra = self
+            .0
+            .extra
+            .clone()
+            .map(|(name, value)| [(name.to_owned(), value)].into_iter().collect());
         Body {
-            r#type: format!("https://postern.dev/problems/{}", self.0.code.as_str().replace('_', "-")),
+            r#type: format!(
+                "https://postern.dev/problems/{}",
+                self.0.code.as_str().replace('_', "-")
+            ),
             title: self.0.code.title(),
             status: self.0.code.status().as_u16(),
             code: self.0.code.as_str(),
@@ -211,18 +239,34 @@ mod tests {
         let rendered = Problem::new(Code::TokenExpired).render("id-1");
         let body: serde_json::Value = serde_json::from_slice(&rendered.body).expect("JSON");
         assert_eq!(body["type"], "https://postern.dev/problems/token-expired");
-        assert_eq!((&body["status"], &body["code"]), (&401.into(), &"token_expired".into()));
+        assert_eq!(
+            (&body["status"], &body["code"]),
+            (&401.into(), &"token_expired".into())
+        );
         assert_eq!(body["requestId"], "id-1");
-        assert_eq!(rendered.headers[WWW_AUTHENTICATE], "Bearer error=\"invalid_token\"");
+        assert_eq!(
+            rendered.headers[WWW_AUTHENTICATE],
+            "Bearer error=\"invalid_token\""
+        );
     }
 
     #[test]
     fn the_documented_table_is_the_code() {
         let documented = include_str!("../PROBLEMS.md");
-        let rows: Vec<&str> = documented.lines().filter(|line| line.starts_with("| `")).collect();
+        let rows: Vec<&str> = documented
+            .lines()
+            .filter(|line| line.starts_with("| `"))
+            .collect();
         let expected: Vec<String> = Code::ALL
             .iter()
-            .map(|code| format!("| `{}` | {} | {} |", code.as_str(), code.status().as_u16(), code.title()))
+            .map(|code| {
+                format!(
+                    "| `{}` | {} | {} |",
+                    code.as_str(),
+                    code.status().as_u16(),
+                    code.title()
+                )
+            })
             .collect();
         assert_eq!(rows, expected, "PROBLEMS.md and Code::ALL differ");
     }

@@ -1,9 +1,11 @@
 //! A service calls a service.
 //!
-//! Every call carries our own service token, and no user's. The interface says to forward the user's token where one is
-//! present; none is present where we call. A profile is saved at registration before its user has a token. The address of
-//! an actor is looked up when the notification is delivered, which may be days after the request: a user's token would
-//! have to be stored, and would have expired. What the user may have sent is decided from its verified token at acceptance.
+//! Every call carries our own service token, and no user's. The interface says to forward the
+//! user's token where one is present; none is present where we call. A profile is saved at
+//! registration before its user has a token. The address of an actor is looked up when the
+//! notification is delivered, which may be days after the request: a user's token would have to be
+//! stored, and would have expired. What the user may have sent is decided from its verified token
+//! at acceptance.
 //!
 //! ```no_run
 //! # use postern_common::service::ServiceClient;
@@ -36,7 +38,9 @@ pub struct ServiceClient {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ServiceTokenError {
     /// No service account is set.
-    #[error("no service account is set: IDP_SERVICE_ACCOUNT_USERNAME and IDP_SERVICE_ACCOUNT_PASSWORD")]
+    #[error(
+        "no service account is set: IDP_SERVICE_ACCOUNT_USERNAME and IDP_SERVICE_ACCOUNT_PASSWORD"
+    )]
     NotConfigured,
     /// The service pool answers, and will answer the same until an operator changes something.
     #[error("the service pool refuses the service account: {0}")]
@@ -61,7 +65,8 @@ impl From<ServiceTokenError> for Problem {
 // === impl ServiceClient ===
 
 impl ServiceClient {
-    /// A client that makes its calls through `http`, which should follow no redirect: [`http_client`].
+    /// A client that makes its calls through `http`, which should follow no redirect:
+    /// [`http_client`].
     #[must_use]
     pub fn new(tokens: ServiceTokens, http: reqwest::Client) -> Self {
         Self { tokens, http }
@@ -86,8 +91,9 @@ impl ServiceClient {
     }
 }
 
-/// A client for calls to other services: connects within 1 s, waits 5 s for an answer, follows no redirect (it
-/// would carry the token to where it was not meant to go) and takes no proxy from the environment.
+/// A client for calls to other services: connects within 1 s, waits 5 s for an answer, follows no
+/// redirect (it would carry the token to where it was not meant to go) and takes no proxy from the
+/// environment.
 ///
 /// # Panics
 /// Never: the settings are fixed, and the TLS library accepts them.

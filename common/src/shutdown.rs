@@ -2,7 +2,8 @@
 
 use tokio_util::sync::CancellationToken;
 
-/// A handle on one stop. Clones share it; children stop with their parent but not the other way round.
+/// A handle on one stop. Clones share it; children stop with their parent but not the other way
+/// round.
 #[derive(Clone, Debug, Default)]
 pub struct Shutdown(CancellationToken);
 

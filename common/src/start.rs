@@ -22,12 +22,12 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Attempts between two lines in the log.
 const ATTEMPTS_PER_WARNING: u32 = 30;
 
-/// Returns once the database answers; `false` if the stop began before. Until then requests get 503, and `/readyz` says
-/// why.
+/// Returns once the database answers; `false` if the stop began before. Until then requests get
+/// 503, and `/readyz` says why.
 ///
 /// # Errors
-/// Status 64 if the URL names no store that we know; 69 if the store turns us down, as for a wrong password, or a socket
-/// cannot be shared: waiting would not help.
+/// Status 64 if the URL names no store that we know; 69 if the store turns us down, as for a wrong
+/// password, or a socket cannot be shared: waiting would not help.
 pub async fn until_database(
     url: &str,
     name: &str,
@@ -36,7 +36,9 @@ pub async fn until_database(
     stop: &Shutdown,
 ) -> Result<bool, Exit> {
     let options = Options::new(name);
-    let Contact::Away(reason) = Database::contact(url, &options).await? else { return Ok(true) };
+    let Contact::Away(reason) = Database::contact(url, &options).await? else {
+        return Ok(true);
+    };
     tracing::warn!(%reason, "the database is away; waiting for it");
     if let Some(supervisor) = supervisor {
         supervisor.announce();
@@ -46,10 +48,17 @@ pub async fn until_database(
     check.set_failed(reason);
     let (waiting, mut servers) = (stop.child(), JoinSet::new());
     let unavailable = || any(|| async { Problem::new(Code::Unavailable).retry_after(1) });
-    let unavailable = Router::new().route("/", unavailable()).route("/{*path}", unavailable());
+    let unavailable = Router::new()
+        .route("/", unavailable())
+        .route("/{*path}", unavailable());
     let operators = admin::router(health, Registry::new());
     for (listener, router) in [(public, unavailable), (admin, operators)] {
-        servers.spawn(serve(shared(listener)?, router, Limits::default(), waiting.clone()));
+        servers.spawn(serve(
+            shared(listener)?,
+            router,
+            Limits::default(),
+            waiting.clone(),
+        ));
     }
     let mut is_there = false;
     for attempt in 1_u32.. {
@@ -77,7 +86,10 @@ pub async fn until_database(
 
 /// The same socket once more; the caller's stays open.
 fn shared(listener: &TcpListener) -> Result<TcpListener, Exit> {
-    let copy = listener.as_fd().try_clone_to_owned().map(std::net::TcpListener::from);
+    let copy = listener
+        .as_fd()
+        .try_clone_to_owned()
+        .map(std::net::TcpListener::from);
     copy.and_then(TcpListener::from_std)
         .map_err(|error| Exit::unavailable(format!("cannot share a listening socket: {error}")))
 }

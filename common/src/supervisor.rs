@@ -1,8 +1,10 @@
 //! What the service manager that started us is told: that we serve, how we are, that we stop.
 //!
-//! The protocol is that of [`sd_notify(3)`](https://www.freedesktop.org/software/systemd/man/latest/sd_notify.html):
-//! datagrams of `NAME=value` lines to the socket that the variable `NOTIFY_SOCKET` names. systemd wants them of units of
-//! `Type=notify`; whoever starts a process and wants to know when it serves can open such a socket, too.
+//! The protocol is that of
+//! [`sd_notify(3)`](https://www.freedesktop.org/software/systemd/man/latest/sd_notify.html):
+//! datagrams of `NAME=value` lines to the socket that the variable `NOTIFY_SOCKET` names. systemd
+//! wants them of units of `Type=notify`; whoever starts a process and wants to know when it serves
+//! can open such a socket, too.
 
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
@@ -18,12 +20,13 @@ pub struct Supervisor {
     address: SocketAddr,
 }
 
-/// A supervisor that does not read must not hold us up: what does not fit into its socket is lost, and so is what
-/// comes after a socket that has gone.
+/// A supervisor that does not read must not hold us up: what does not fit into its socket is lost,
+/// and so is what comes after a socket that has gone.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 impl Supervisor {
-    /// The one whose socket `NOTIFY_SOCKET` names; `None` where nobody wants to hear, or where it cannot be reached.
+    /// The one whose socket `NOTIFY_SOCKET` names; `None` where nobody wants to hear, or where it
+    /// cannot be reached.
     #[must_use]
     pub fn of(env: &Env) -> Option<Self> {
         let name = env.get("NOTIFY_SOCKET")?;
@@ -33,21 +36,25 @@ impl Supervisor {
             Ok(Self { socket, address })
         });
         reached
-            .inspect_err(|error| tracing::warn!(%error, "cannot reach the socket that NOTIFY_SOCKET names"))
+            .inspect_err(
+                |error| tracing::warn!(%error, "cannot reach the socket that NOTIFY_SOCKET names"),
+            )
             .ok()
     }
 
-    /// Says that the process serves, and is the main one of its unit from now on. [`Supervisor::follow`] says it too;
-    /// to be called before it by a successor, whose predecessor ends as soon as it knows.
+    /// Says that the process serves, and is the main one of its unit from now on.
+    /// [`Supervisor::follow`] says it too; to be called before it by a successor, whose predecessor
+    /// ends as soon as it knows.
     pub fn announce(&self) {
         self.tell(&format!("READY=1\nMAINPID={}", std::process::id()));
     }
 
-    /// Says that the process serves, then every change of its health in words, and at last that it stops. To be called
-    /// when the sockets are bound and everything is built.
+    /// Says that the process serves, then every change of its health in words, and at last that it
+    /// stops. To be called when the sockets are bound and everything is built.
     ///
-    /// The process is not `READY=1` only once every part is: a unit whose issuer is away is up all the same, and
-    /// starting it again would not help. `STATUS=ready` is what `/readyz` answers with 200.
+    /// The process is not `READY=1` only once every part is: a unit whose issuer is away is up all
+    /// the same, and starting it again would not help. `STATUS=ready` is what `/readyz` answers
+    /// with 200.
     pub async fn follow(self, health: Health, shutdown: Shutdown) {
         self.announce();
         let mut parts = health.watch();
@@ -96,15 +103,24 @@ mod tests {
         let env = Env::from([("NOTIFY_SOCKET", name.to_str().expect("UTF-8"))]);
         let (health, shutdown) = (Health::new(), Shutdown::new());
         let keys = health.check("keys");
-        let following = Supervisor::of(&env).expect("a socket").follow(health, shutdown.clone());
+        let following = Supervisor::of(&env)
+            .expect("a socket")
+            .follow(health, shutdown.clone());
         let following = tokio::spawn(following);
-        assert_eq!(next(&socket).await, format!("READY=1\nMAINPID={}", std::process::id()));
+        assert_eq!(
+            next(&socket).await,
+            format!("READY=1\nMAINPID={}", std::process::id())
+        );
         assert_eq!(next(&socket).await, "STATUS=not ready; keys: starting");
         keys.set_ok();
         assert_eq!(next(&socket).await, "STATUS=ready");
         keys.set_ok();
         keys.set_failed("refused");
-        assert_eq!(next(&socket).await, "STATUS=not ready; keys: refused", "what did not change is not told");
+        assert_eq!(
+            next(&socket).await,
+            "STATUS=not ready; keys: refused",
+            "what did not change is not told"
+        );
         shutdown.begin();
         assert_eq!(next(&socket).await, "STOPPING=1\nSTATUS=stopping");
         following.await.expect("ended");
@@ -122,15 +138,18 @@ mod tests {
         let env = Env::from([("NOTIFY_SOCKET", format!("@{name}").as_str())]);
         let shutdown = Shutdown::new();
         shutdown.begin();
-        Supervisor::of(&env).expect("a socket").follow(Health::new(), shutdown).await;
+        Supervisor::of(&env)
+            .expect("a socket")
+            .follow(Health::new(), shutdown)
+            .await;
         assert!(next(&socket).await.starts_with("READY=1"));
     }
 
     #[tokio::test]
     async fn nobody_to_tell_is_no_reason_to_wait() {
         assert!(Supervisor::of(&Env::default()).is_none());
-        let away =
-            Supervisor::of(&Env::from([("NOTIFY_SOCKET", "/nowhere/at/all")])).expect("a socket of ours");
+        let away = Supervisor::of(&Env::from([("NOTIFY_SOCKET", "/nowhere/at/all")]))
+            .expect("a socket of ours");
         let shutdown = Shutdown::new();
         shutdown.begin();
         away.follow(Health::new(), shutdown).await;

@@ -1,5 +1,5 @@
-//! What tests of several packages tell their runner, beside passed and failed: `tests/run` names a file for each and
-//! shows it after the tests.
+//! What tests of several packages tell their runner, beside passed and failed: `tests/run` names a
+//! file for each and shows it after the tests.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -29,14 +29,23 @@ pub fn note(text: &str) {
 /// If there is no such file: a clone has all of them.
 #[must_use]
 pub fn vectors(name: &str) -> PathBuf {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/vectors").join(name);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../tests/vectors")
+        .join(name);
     assert!(path.is_file(), "{} does not exist", path.display());
     path
 }
 
 fn report(variable: &str, text: &str) {
     let env = Env::of_process();
-    let Some(path) = env.get(variable) else { return };
-    let mut file = OpenOptions::new().append(true).create(true).open(path).expect("the report is writable");
-    file.write_all(format!("{text}\n").as_bytes()).expect("the report is writable");
+    let Some(path) = env.get(variable) else {
+        return;
+    };
+    let mut file = OpenOptions::new()
+        .append(true)
+        .create(true)
+        .open(path)
+        .expect("the report is writable");
+    file.write_all(format!("{text}\n").as_bytes())
+        .expect("the report is writable");
 }

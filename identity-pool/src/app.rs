@@ -46,7 +46,9 @@ pub struct App {
 
 impl std::fmt::Debug for App {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("App").field("provisioned", &self.provisioned).finish_non_exhaustive()
+        f.debug_struct("App")
+            .field("provisioned", &self.provisioned)
+            .finish_non_exhaustive()
     }
 }
 
@@ -56,16 +58,23 @@ impl App {
     /// Opens the store and makes what the first start makes.
     ///
     /// # Errors
-    /// Status 64 for a database URL that names no store; 69 when the store is away or the data folder cannot be
-    /// written.
+    /// Status 64 for a database URL that names no store; 69 when the store is away or the data
+    /// folder cannot be written.
     pub async fn build(config: Config, clock: Clock) -> Result<Self, Exit> {
-        let database = Database::open(&config.database, Options::new("postern-identity-pool")).await?;
+        let database =
+            Database::open(&config.database, Options::new("postern-identity-pool")).await?;
         let store = Store::open(database).await?;
-        let server = Box::pin(assemble(&config, clock, store)).await.map_err(|fault| refuse(&fault))?;
+        let server = Box::pin(assemble(&config, clock, store))
+            .await
+            .map_err(|fault| refuse(&fault))?;
         let provisioned = bootstrap::run(&server, &config).await?;
         let server = Arc::new(server);
         tokio::spawn(first_turn(Arc::clone(&server)));
-        Ok(Self { server, provisioned, key_max_age: config.key_max_age })
+        Ok(Self {
+            server,
+            provisioned,
+            key_max_age: config.key_max_age,
+        })
     }
 
     /// Ids, secrets and addresses that the other processes need.
@@ -80,7 +89,8 @@ impl App {
         self.server.hasher.hashes().clone()
     }
 
-    /// Returns when every pool has its keys: at once, but at the first start, which makes them meanwhile.
+    /// Returns when every pool has its keys: at once, but at the first start, which makes them
+    /// meanwhile.
     ///
     /// # Errors
     /// 69 if that takes longer than ten seconds; the log tells why.
@@ -92,7 +102,11 @@ impl App {
     /// Serves until the stop begins and the requests in flight are answered.
     pub async fn run(self, listeners: Listeners, shutdown: Shutdown) {
         let (registry, calls) = metrics(&self.server);
-        let limits = Limits { linger: Duration::ZERO, drain: DRAIN, ..Limits::default() };
+        let limits = Limits {
+            linger: Duration::ZERO,
+            drain: DRAIN,
+            ..Limits::default()
+        };
         let wire = Wire {
             server: Arc::clone(&self.server),
             access_key: bootstrap::access_key(&self.provisioned),
@@ -108,8 +122,18 @@ impl App {
             let stop = shutdown.clone();
             tokio::spawn(async move { admin::serve(listener, router, limits, &[], stop).await })
         });
-        let rounds = tokio::spawn(look_after(Arc::clone(&self.server), database, shutdown.clone()));
-        let names: Vec<String> = self.server.issuer_base.host_str().map(str::to_owned).into_iter().collect();
+        let rounds = tokio::spawn(look_after(
+            Arc::clone(&self.server),
+            database,
+            shutdown.clone(),
+        ));
+        let names: Vec<String> = self
+            .server
+            .issuer_base
+            .host_str()
+            .map(str::to_owned)
+            .into_iter()
+            .collect();
         let hosts = AllowedHosts::of(listeners.public.local_addr().ok(), &names);
         let router = wire::router(wire, hosts);
         postern_common::http::serve(listeners.public, router, limits, shutdown).await;
@@ -123,12 +147,19 @@ impl App {
 
 /// The registry of this server and the counter of its calls.
 fn metrics(server: &Server) -> (Registry, IntCounterVec) {
-    let options = Opts::new("postern_identity_pool_calls_total", "Calls by operation and outcome.");
-    let calls =
-        IntCounterVec::new(options, &["operation", "outcome"]).expect("the name and labels are valid");
+    let options = Opts::new(
+        "postern_identity_pool_calls_total",
+        "Calls by operation and outcome.",
+    );
+    let calls = IntCounterVec::new(options, &["operation", "outcome"])
+        .expect("the name and labels are valid");
     let registry = Registry::new();
-    registry.register(Box::new(calls.clone())).expect("the registry is new");
-    registry.register(Box::new(server.hasher.hashes().clone())).expect("no other has this name");
+    registry
+        .register(Box::new(calls.clone()))
+        .expect("the registry is new");
+    registry
+        .register(Box::new(server.hasher.hashes().clone()))
+        .expect("no other has this name");
     (registry, calls)
 }
 
@@ -149,16 +180,26 @@ fn refuse(fault: &Fault) -> Exit {
     Exit::unavailable(format!("identity pool: cannot start: {}", fault.message()))
 }
 
-/// Makes the keys of a first start, which takes a while, and those whose turn came while the server was down.
-/// Whoever needs a key waits for it; the rest of the process goes on.
+/// Makes the keys of a first start, which takes a while, and those whose turn came while the server
+/// was down. Whoever needs a key waits for it; the rest of the process goes on.
 async fn first_turn(server: Arc<Server>) {
     if let Err(fault) = turn(&server).await {
-        tracing::error!(cause = fault.message(), "the identity pool could not make its keys");
+        tracing::error!(
+            cause = fault.message(),
+            "the identity pool could not make its keys"
+        );
     }
 }
 
 async fn turn(server: &Server) -> Result<(), Fault> {
-    server.keys.turn(&server.store, &server.directory.pool_ids(), server.clock.now()).await
+    server
+        .keys
+        .turn(
+            &server.store,
+            &server.directory.pool_ids(),
+            server.clock.now(),
+        )
+        .await
 }
 
 /// Turns keys and sweeps until the stop begins. What fails is tried again a minute later.
@@ -172,7 +213,10 @@ async fn look_after(server: Arc<Server>, database: admin::Check, shutdown: Shutd
             Ok(()) => database.set_ok(),
             Err(fault) => {
                 database.set_failed(fault.message());
-                tracing::warn!(cause = fault.message(), "the identity pool could not look after its keys");
+                tracing::warn!(
+                    cause = fault.message(),
+                    "the identity pool could not look after its keys"
+                );
             }
         }
     }

@@ -1,5 +1,5 @@
-//! The first start: two pools with their clients, service accounts, and the administrator's access key. Every
-//! later start finds them, and puts back what is missing.
+//! The first start: two pools with their clients, service accounts, and the administrator's access
+//! key. Every later start finds them, and puts back what is missing.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -74,8 +74,8 @@ struct Credentials {
 // === impl Provisioned ===
 
 impl Provisioned {
-    /// The variables of the interface for the service that signs in as `account`, and those that AWS's own tools
-    /// read. Without such an account the last two of the interface are left out.
+    /// The variables of the interface for the service that signs in as `account`, and those that
+    /// AWS's own tools read. Without such an account the last two of the interface are left out.
     #[must_use]
     pub fn variables(&self, account: &str) -> Vec<(&'static str, String)> {
         let secret = |secret: &Secret| secret.expose().to_owned();
@@ -85,12 +85,18 @@ impl Provisioned {
             ("IDP_ACTOR_CLIENT_SECRET", secret(&self.actor.client_secret)),
             ("IDP_SERVICE_POOL_ID", self.service.pool_id.clone()),
             ("IDP_SERVICE_CLIENT_ID", self.service.client_id.clone()),
-            ("IDP_SERVICE_CLIENT_SECRET", secret(&self.service.client_secret)),
+            (
+                "IDP_SERVICE_CLIENT_SECRET",
+                secret(&self.service.client_secret),
+            ),
             ("CLOUD_REGION", self.region.clone()),
             ("AWS_REGION", self.region.clone()),
             // What the aws command line and boto3 read instead.
             ("AWS_DEFAULT_REGION", self.region.clone()),
-            ("AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER", self.endpoint.clone()),
+            (
+                "AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER",
+                self.endpoint.clone(),
+            ),
             ("AWS_ACCESS_KEY_ID", self.access_key_id.clone()),
             ("AWS_SECRET_ACCESS_KEY", secret(&self.secret_access_key)),
         ];
@@ -105,9 +111,14 @@ impl Provisioned {
 /// Makes what is missing and tells what is there.
 pub(crate) async fn run(server: &Server, config: &Config) -> Result<Provisioned, Exit> {
     let credentials = load(&config.data_dir, &config.service_accounts)?;
-    Box::pin(provision(server, config, &credentials)).await.map_err(|fault| {
-        Exit::unavailable(format!("identity pool: the first start failed: {}", fault.message()))
-    })
+    Box::pin(provision(server, config, &credentials))
+        .await
+        .map_err(|fault| {
+            Exit::unavailable(format!(
+                "identity pool: the first start failed: {}",
+                fault.message()
+            ))
+        })
 }
 
 async fn provision(
@@ -116,7 +127,13 @@ async fn provision(
     credentials: &Credentials,
 ) -> Result<Provisioned, Fault> {
     let actor = ensure(server, "actor", &config.actor_pool, &config.actor_client).await?;
-    let service = ensure(server, "service", &config.service_pool, &config.service_client).await?;
+    let service = ensure(
+        server,
+        "service",
+        &config.service_pool,
+        &config.service_client,
+    )
+    .await?;
     ensure_accounts(server, &service.pool_id, &credentials.accounts).await?;
     let accounts = credentials.accounts.iter();
     Ok(Provisioned {
@@ -125,7 +142,10 @@ async fn provision(
         actor,
         service,
         accounts: accounts
-            .map(|(name, password)| Account { name: name.clone(), password: password.as_str().into() })
+            .map(|(name, password)| Account {
+                name: name.clone(),
+                password: password.as_str().into(),
+            })
             .collect(),
         access_key_id: credentials.access_key_id.clone(),
         secret_access_key: credentials.secret_access_key.as_str().into(),
@@ -140,7 +160,11 @@ async fn ensure(
     client_settings: &ClientSettings,
 ) -> Result<Access, Fault> {
     let (pool_key, client_key) = (format!("{name}_pool"), format!("{name}_client"));
-    let known = server.store.setting(&pool_key).await?.and_then(|id| server.directory.pool(&id).ok());
+    let known = server
+        .store
+        .setting(&pool_key)
+        .await?
+        .and_then(|id| server.directory.pool(&id).ok());
     let pool: Arc<Pool> = match known {
         Some(pool) => pool,
         None => {
@@ -154,7 +178,14 @@ async fn ensure(
     let client: Arc<Client> = match known {
         Some(client) => client,
         None => {
-            let client = make_client(server, &pool, name.to_owned(), true, client_settings.clone()).await?;
+            let client = make_client(
+                server,
+                &pool,
+                name.to_owned(),
+                true,
+                client_settings.clone(),
+            )
+            .await?;
             server.store.set_setting(&client_key, &client.id).await?;
             Arc::new(client)
         }
@@ -168,8 +199,8 @@ async fn ensure(
     })
 }
 
-/// Gives each account the password of the credentials' file. A fingerprint in the store tells whether it has it,
-/// so that a start hashes nothing when nothing has changed.
+/// Gives each account the password of the credentials' file. A fingerprint in the store tells
+/// whether it has it, so that a start hashes nothing when nothing has changed.
 async fn ensure_accounts(
     server: &Server,
     pool_id: &str,
@@ -189,7 +220,9 @@ async fn ensure_accounts(
         user.password = Some(server.hasher.hash_random(&password.as_str().into())?);
         user.status = Status::Confirmed;
         if is_new {
-            user.attributes.0.insert(SERVICE_ID.to_owned(), name.clone());
+            user.attributes
+                .0
+                .insert(SERVICE_ID.to_owned(), name.clone());
             server.store.add_user(&user).await?;
         } else {
             server.store.set_password(&user, server.clock.now()).await?;
@@ -201,11 +234,14 @@ async fn ensure_accounts(
 
 /// The key that signs administrative calls.
 pub(crate) fn access_key(provisioned: &Provisioned) -> AccessKey {
-    AccessKey { id: provisioned.access_key_id.clone(), secret: provisioned.secret_access_key.clone() }
+    AccessKey {
+        id: provisioned.access_key_id.clone(),
+        secret: provisioned.secret_access_key.clone(),
+    }
 }
 
-/// Reads the credentials' file, completes it, and writes it when something was added. It is written before the
-/// store is, so that a password that the store has is never lost.
+/// Reads the credentials' file, completes it, and writes it when something was added. It is written
+/// before the store is, so that a password that the store has is never lost.
 fn load(folder: &Path, accounts: &[String]) -> Result<Credentials, Exit> {
     let path = folder.join("identity-pool.json");
     let failed = |doing: &str, cause: &dyn std::fmt::Display| {
@@ -218,7 +254,11 @@ fn load(folder: &Path, accounts: &[String]) -> Result<Credentials, Exit> {
     };
     if complete(&mut credentials, accounts).map_err(|fault| failed("make secrets for", &fault))? {
         let mut folders = std::fs::DirBuilder::new();
-        folders.recursive(true).mode(0o700).create(folder).map_err(|error| failed("create", &error))?;
+        folders
+            .recursive(true)
+            .mode(0o700)
+            .create(folder)
+            .map_err(|error| failed("create", &error))?;
         write(&path, &credentials).map_err(|error| failed("write", &error))?;
     }
     Ok(credentials)
@@ -235,7 +275,9 @@ fn complete(credentials: &mut Credentials, accounts: &[String]) -> Result<bool, 
     for name in accounts {
         if !credentials.accounts.contains_key(name) {
             // 43 characters of base64url are 256 bits; the end satisfies any policy.
-            credentials.accounts.insert(name.clone(), format!("{}-aA1", random::token()?));
+            credentials
+                .accounts
+                .insert(name.clone(), format!("{}-aA1", random::token()?));
             changed = true;
         }
     }
@@ -246,8 +288,12 @@ fn complete(credentials: &mut Credentials, accounts: &[String]) -> Result<bool, 
 fn write(path: &Path, credentials: &Credentials) -> std::io::Result<()> {
     let text = serde_json::to_vec_pretty(credentials)?;
     let fresh = path.with_extension("json.new");
-    let mut file =
-        std::fs::OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(&fresh)?;
+    let mut file = std::fs::OpenOptions::new()
+        .create(true)
+        .write(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&fresh)?;
     file.write_all(&text)?;
     file.sync_all()?;
     std::fs::rename(&fresh, path)

@@ -15,10 +15,11 @@ use crate::fault::{Fault, Kind};
 pub enum CodeDelivery {
     /// Nowhere: the log tells that a code was due, never the code or the address.
     Log,
-    /// To whoever holds the other end, which sends a mail. When the channel is full the call fails with
-    /// `CodeDeliveryFailureException`.
+    /// To whoever holds the other end, which sends a mail. When the channel is full the call fails
+    /// with `CodeDeliveryFailureException`.
     Mail(mpsc::Sender<CodeMail>),
-    /// To a file, one JSON object a line (`to`, `purpose`, `code`), for scripts and tests. Mode 0600.
+    /// To a file, one JSON object a line (`to`, `purpose`, `code`), for scripts and tests. Mode
+    /// 0600.
     File(PathBuf),
 }
 
@@ -82,13 +83,21 @@ impl CodeDelivery {
 
 fn append(path: &PathBuf, mail: &CodeMail) -> std::io::Result<()> {
     let line = json!({"to": mail.to, "purpose": mail.purpose.name(), "code": mail.code.expose()});
-    let mut file = std::fs::OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
+    let mut file = std::fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .mode(0o600)
+        .open(path)?;
     writeln!(file, "{line}")
 }
 
 /// The address as an answer may show it: `a***@e***`.
 pub(crate) fn masked(address: &str) -> String {
-    let first = |part: &str| part.chars().next().map_or(String::new(), |c| format!("{c}***"));
+    let first = |part: &str| {
+        part.chars()
+            .next()
+            .map_or(String::new(), |c| format!("{c}***"))
+    };
     match address.rsplit_once('@') {
         Some((local, domain)) => format!("{}@{}", first(local), first(domain)),
         None => first(address),
@@ -109,11 +118,17 @@ mod tests {
     async fn a_full_channel_fails_the_call() {
         let (sender, mut receiver) = mpsc::channel(1);
         let delivery = CodeDelivery::Mail(sender);
-        let mail =
-            CodeMail { to: "ada@example.com".into(), purpose: CodePurpose::SignUp, code: "123456".into() };
+        let mail = CodeMail {
+            to: "ada@example.com".into(),
+            purpose: CodePurpose::SignUp,
+            code: "123456".into(),
+        };
         delivery.deliver(mail.clone()).expect("room");
         let fault = delivery.deliver(mail).expect_err("no room");
         assert_eq!(fault.kind(), Kind::CodeDeliveryFailure);
-        assert_eq!(receiver.recv().await.expect("the first").code.expose(), "123456");
+        assert_eq!(
+            receiver.recv().await.expect("the first").code.expose(),
+            "123456"
+        );
     }
 }

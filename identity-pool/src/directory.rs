@@ -1,4 +1,5 @@
-//! The pools and app clients in memory. Every call needs one, and they change only when an administrator says so.
+//! The pools and app clients in memory. Every call needs one, and they change only when an
+//! administrator says so.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -19,9 +20,17 @@ struct Entries {
 
 impl Directory {
     pub(crate) async fn load(store: &Store) -> Result<Self, Fault> {
-        let pools = store.pools().await?.into_iter().map(|pool| (pool.id.clone(), Arc::new(pool))).collect();
+        let pools = store
+            .pools()
+            .await?
+            .into_iter()
+            .map(|pool| (pool.id.clone(), Arc::new(pool)))
+            .collect();
         let clients = store.clients().await?;
-        let clients = clients.into_iter().map(|client| (client.id.clone(), Arc::new(client))).collect();
+        let clients = clients
+            .into_iter()
+            .map(|client| (client.id.clone(), Arc::new(client)))
+            .collect();
         Ok(Self(RwLock::new(Entries { pools, clients })))
     }
 
@@ -35,20 +44,32 @@ impl Directory {
 
     pub(crate) fn pool(&self, id: &str) -> Result<Arc<Pool>, Fault> {
         self.read(|entries| entries.pools.get(id).map(Arc::clone))
-            .ok_or_else(|| Fault::new(Kind::ResourceNotFound, format!("User pool {id} does not exist.")))
+            .ok_or_else(|| {
+                Fault::new(
+                    Kind::ResourceNotFound,
+                    format!("User pool {id} does not exist."),
+                )
+            })
     }
 
     pub(crate) fn client(&self, id: &str) -> Result<Arc<Client>, Fault> {
-        self.read(|entries| entries.clients.get(id).map(Arc::clone)).ok_or_else(|| {
-            Fault::new(Kind::ResourceNotFound, format!("User pool client {id} does not exist."))
-        })
+        self.read(|entries| entries.clients.get(id).map(Arc::clone))
+            .ok_or_else(|| {
+                Fault::new(
+                    Kind::ResourceNotFound,
+                    format!("User pool client {id} does not exist."),
+                )
+            })
     }
 
     /// A client that must belong to the pool.
     pub(crate) fn client_of(&self, pool_id: &str, id: &str) -> Result<Arc<Client>, Fault> {
         let client = self.client(id)?;
         if client.pool_id != pool_id {
-            return Err(Fault::new(Kind::ResourceNotFound, format!("User pool client {id} does not exist.")));
+            return Err(Fault::new(
+                Kind::ResourceNotFound,
+                format!("User pool client {id} does not exist."),
+            ));
         }
         Ok(client)
     }
@@ -63,7 +84,14 @@ impl Directory {
 
     pub(crate) fn clients(&self, pool_id: &str) -> Vec<Arc<Client>> {
         let of_pool = |client: &&Arc<Client>| client.pool_id == pool_id;
-        self.read(|entries| entries.clients.values().filter(of_pool).map(Arc::clone).collect())
+        self.read(|entries| {
+            entries
+                .clients
+                .values()
+                .filter(of_pool)
+                .map(Arc::clone)
+                .collect()
+        })
     }
 
     pub(crate) async fn put_pool(&self, store: &Store, pool: Pool) -> Result<Arc<Pool>, Fault> {
@@ -73,10 +101,18 @@ impl Directory {
         Ok(pool)
     }
 
-    pub(crate) async fn put_client(&self, store: &Store, client: Client) -> Result<Arc<Client>, Fault> {
+    pub(crate) async fn put_client(
+        &self,
+        store: &Store,
+        client: Client,
+    ) -> Result<Arc<Client>, Fault> {
         store.put_client(&client).await?;
         let client = Arc::new(client);
-        self.write(|entries| entries.clients.insert(client.id.clone(), Arc::clone(&client)));
+        self.write(|entries| {
+            entries
+                .clients
+                .insert(client.id.clone(), Arc::clone(&client))
+        });
         Ok(client)
     }
 

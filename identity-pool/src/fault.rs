@@ -3,8 +3,8 @@
 use http::StatusCode;
 use postern_common::database;
 
-/// A refusal: the exception's name and a sentence that a client may read. The names and, where clients match
-/// on them, the sentences are those of Amazon Cognito's API reference.
+/// A refusal: the exception's name and a sentence that a client may read. The names and, where
+/// clients match on them, the sentences are those of Amazon Cognito's API reference.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}: {message}", kind.name())]
 pub(crate) struct Fault {
@@ -112,7 +112,10 @@ impl Kind {
 
 impl Fault {
     pub(crate) fn new(kind: Kind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into() }
+        Self {
+            kind,
+            message: message.into(),
+        }
     }
 
     pub(crate) fn kind(&self) -> Kind {
@@ -153,15 +156,24 @@ impl Fault {
     }
 
     pub(crate) fn code_mismatch() -> Self {
-        Self::new(Kind::CodeMismatch, "Invalid verification code provided, please try again.")
+        Self::new(
+            Kind::CodeMismatch,
+            "Invalid verification code provided, please try again.",
+        )
     }
 
     pub(crate) fn code_expired() -> Self {
-        Self::new(Kind::ExpiredCode, "Invalid code provided, please request a code again.")
+        Self::new(
+            Kind::ExpiredCode,
+            "Invalid code provided, please request a code again.",
+        )
     }
 
     pub(crate) fn attempts_exceeded() -> Self {
-        Self::new(Kind::LimitExceeded, "Attempt limit exceeded, please try after some time.")
+        Self::new(
+            Kind::LimitExceeded,
+            "Attempt limit exceeded, please try after some time.",
+        )
     }
 
     /// The cause goes to the log, never to the client.
@@ -175,7 +187,10 @@ impl From<sqlx::Error> for Fault {
     fn from(error: sqlx::Error) -> Self {
         if database::is_unavailable(&error) {
             tracing::warn!(%error, "the identity pool's store is away");
-            return Self::new(Kind::ServiceUnavailable, "The store is away, try again later");
+            return Self::new(
+                Kind::ServiceUnavailable,
+                "The store is away, try again later",
+            );
         }
         Self::internal(&error)
     }

@@ -1,7 +1,8 @@
 //! argon2id on a bounded pool of threads with a bounded queue.
 //!
-//! Each thread keeps the memory for one hash, so that the pool needs `threads` times the memory cost at most,
-//! whatever clients send. What does not fit in the queue is refused before anything is hashed.
+//! Each thread keeps the memory for one hash, so that the pool needs `threads` times the memory
+//! cost at most, whatever clients send. What does not fit in the queue is refused before anything
+//! is hashed.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,23 +27,28 @@ pub struct Hashing {
     /// Hashes at once, each with its own memory. Default one for each core,
     /// at most 4.
     pub threads: usize,
-    /// Requests that wait for a thread; more are refused with `TooManyRequestsException`. Default 32: the last
-    /// in line of two threads waits for some two seconds, less than clients do.
+    /// Requests that wait for a thread; more are refused with `TooManyRequestsException`. Default
+    /// 32: the last in line of two threads waits for some two seconds, less than clients do.
     pub queue: usize,
 }
 
 impl Default for Hashing {
     fn default() -> Self {
         let cores = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
-        Self { memory_kib: 64 << 10, passes: 3, threads: cores.min(4), queue: 32 }
+        Self {
+            memory_kib: 64 << 10,
+            passes: 3,
+            threads: cores.min(4),
+            queue: 32,
+        }
     }
 }
 
 /// After this long without work a thread gives its memory back.
 const IDLE: Duration = Duration::from_secs(5);
 
-/// The cost of a hash whose password is 256 random bits: guessing is hopeless at any cost, and the first
-/// sign-in replaces the hash by one at full cost.
+/// The cost of a hash whose password is 256 random bits: guessing is hopeless at any cost, and the
+/// first sign-in replaces the hash by one at full cost.
 const RANDOM_PASSWORD_COST: (u32, u32) = (1 << 10, 1);
 
 /// A handle on the threads.
@@ -101,8 +107,15 @@ impl Hasher {
                 .spawn(move || work(&jobs, &params, &hashes))
                 .map_err(|error| Fault::internal(&error))?;
         }
-        let dummy = dummy(&params).map_err(|error| Fault::internal(&error))?.into();
-        Ok(Self { queue, params, dummy, hashes })
+        let dummy = dummy(&params)
+            .map_err(|error| Fault::internal(&error))?
+            .into();
+        Ok(Self {
+            queue,
+            params,
+            dummy,
+            hashes,
+        })
     }
 
     /// How many passwords were hashed.
@@ -113,23 +126,37 @@ impl Hasher {
     /// A new hash as a PHC string.
     pub(crate) async fn hash(&self, password: &Secret) -> Result<String, Fault> {
         let verified = self.run(password, Work::Hash).await?;
-        verified.rehashed.ok_or_else(|| Fault::internal("the hasher made no hash"))
+        verified
+            .rehashed
+            .ok_or_else(|| Fault::internal("the hasher made no hash"))
     }
 
     /// Compares. Without a kept hash the same work is done for nothing, and the answer is `Wrong`.
-    pub(crate) async fn verify(&self, password: &Secret, kept: Option<&str>) -> Result<Verified, Fault> {
+    pub(crate) async fn verify(
+        &self,
+        password: &Secret,
+        kept: Option<&str>,
+    ) -> Result<Verified, Fault> {
         match kept {
             Some(kept) => self.run(password, Work::Verify(kept.into())).await,
             None => {
-                self.run(password, Work::Verify(Arc::clone(&self.dummy))).await?;
-                Ok(Verified { answer: Answer::Wrong, rehashed: None })
+                self.run(password, Work::Verify(Arc::clone(&self.dummy)))
+                    .await?;
+                Ok(Verified {
+                    answer: Answer::Wrong,
+                    rehashed: None,
+                })
             }
         }
     }
 
     async fn run(&self, password: &Secret, work: Work) -> Result<Verified, Fault> {
         let (done, outcome) = oneshot::channel();
-        let job = Job { password: password.clone(), work, done };
+        let job = Job {
+            password: password.clone(),
+            work,
+            done,
+        };
         if self.queue.try_send(job).is_err() {
             return Err(Fault::new(Kind::TooManyRequests, "Too many requests"));
         }
@@ -153,7 +180,10 @@ fn work(jobs: &Mutex<Receiver<Job>>, params: &Params, hashes: &IntCounter) {
     let mut memory = Vec::new();
     loop {
         // Whoever holds the lock waits for the next job; the others wait for the lock.
-        let next = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(IDLE);
+        let next = jobs
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .recv_timeout(IDLE);
         match next {
             Ok(job) => serve(job, params, &mut memory, hashes),
             Err(RecvTimeoutError::Timeout) => memory = Vec::new(),
@@ -163,15 +193,21 @@ fn work(jobs: &Mutex<Receiver<Job>>, params: &Params, hashes: &IntCounter) {
 }
 
 fn serve(job: Job, params: &Params, memory: &mut Vec<Block>, hashes: &IntCounter) {
-    let Job { password, work, done } = job;
+    let Job {
+        password,
+        work,
+        done,
+    } = job;
     // Whoever asked has gone: nobody would hear the answer.
     if done.is_closed() {
         return;
     }
     hashes.inc();
     let outcome = match work {
-        Work::Hash => hash(&password, params, memory)
-            .map(|hash| Verified { answer: Answer::Right, rehashed: Some(hash) }),
+        Work::Hash => hash(&password, params, memory).map(|hash| Verified {
+            answer: Answer::Right,
+            rehashed: Some(hash),
+        }),
         Work::Verify(kept) => verify(&password, &kept, params, memory),
     };
     // The receiver may have gone meanwhile; the outcome is lost with it.
@@ -186,7 +222,13 @@ fn hash(
     let mut salt = [0; 16];
     getrandom::fill(&mut salt).map_err(|_| argon2::password_hash::Error::Crypto)?;
     let mut out = [0; Params::DEFAULT_OUTPUT_LEN];
-    derive(password, &salt, &mut out, (Algorithm::Argon2id, Version::V0x13, params), memory)?;
+    derive(
+        password,
+        &salt,
+        &mut out,
+        (Algorithm::Argon2id, Version::V0x13, params),
+        memory,
+    )?;
     phc(params, &salt, &out)
 }
 
@@ -201,18 +243,41 @@ fn verify(
         return Err(argon2::password_hash::Error::PasswordInvalid);
     };
     let algorithm = Algorithm::try_from(kept.algorithm.as_str())?;
-    let version = kept.version.map(Version::try_from).transpose()?.unwrap_or_default();
+    let version = kept
+        .version
+        .map(Version::try_from)
+        .transpose()?
+        .unwrap_or_default();
     let kept_params = Params::try_from(&kept)?;
     let mut out = vec![0; expected.len()];
-    derive(password, salt, &mut out, (algorithm, version, &kept_params), memory)?;
+    derive(
+        password,
+        salt,
+        &mut out,
+        (algorithm, version, &kept_params),
+        memory,
+    )?;
     if !bool::from(out.ct_eq(expected.as_bytes())) {
-        return Ok(Verified { answer: Answer::Wrong, rehashed: None });
+        return Ok(Verified {
+            answer: Answer::Wrong,
+            rehashed: None,
+        });
     }
-    let today = (kept_params.m_cost(), kept_params.t_cost(), kept_params.p_cost())
-        == (params.m_cost(), params.t_cost(), params.p_cost())
+    let today = (
+        kept_params.m_cost(),
+        kept_params.t_cost(),
+        kept_params.p_cost(),
+    ) == (params.m_cost(), params.t_cost(), params.p_cost())
         && algorithm == Algorithm::Argon2id;
-    let rehashed = if today { None } else { Some(hash(password, params, memory)?) };
-    Ok(Verified { answer: Answer::Right, rehashed })
+    let rehashed = if today {
+        None
+    } else {
+        Some(hash(password, params, memory)?)
+    };
+    Ok(Verified {
+        answer: Answer::Right,
+        rehashed,
+    })
 }
 
 fn derive(

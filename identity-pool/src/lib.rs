@@ -1,11 +1,13 @@
-//! The local identity pool: a server that speaks Amazon Cognito's JSON 1.1 wire for the operations that Postern
-//! uses and for administration, so that AWS's SDKs and command line work against it.
+//! The local identity pool: a server that speaks Amazon Cognito's JSON 1.1 wire for the operations
+//! that Postern uses and for administration, so that AWS's SDKs and command line work against it.
 //!
-//! It is held to Cognito's real behaviour: `SECRET_HASH` over the right name, the real-username rule, rotation
-//! and reuse of refresh tokens, lockout, readable and writable attributes. Where it is stricter on purpose, the
-//! code says so. Start with [`App`]; [`Provisioned`] is what another process needs to join in.
+//! It is held to Cognito's real behaviour: `SECRET_HASH` over the right name, the real-username
+//! rule, rotation and reuse of refresh tokens, lockout, readable and writable attributes. Where it
+//! is stricter on purpose, the code says so. Start with [`App`]; [`Provisioned`] is what another
+//! process needs to join in.
 //!
-//! A call goes through `wire` (protocol and signature), `operation` (one function each) and `store` (SQL).
+//! A call goes through `wire` (protocol and signature), `operation` (one function each) and `store`
+//! (SQL).
 
 mod app;
 mod bootstrap;

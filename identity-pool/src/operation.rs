@@ -71,14 +71,21 @@ struct OfUser {
 
 impl<'a> Call<'a> {
     pub(crate) fn new(server: &'a Server, body: &'a [u8]) -> Self {
-        Self { server, body, subject: Mutex::default() }
+        Self {
+            server,
+            body,
+            subject: Mutex::default(),
+        }
     }
 
     /// Reads the body. Members that are not known are passed over, as AWS does.
     fn read<T: DeserializeOwned>(&self) -> Result<T, Fault> {
         serde_json::from_slice(self.body).map_err(|error| {
             let text = error.to_string();
-            match text.strip_prefix("missing field `").and_then(|rest| rest.split('`').next()) {
+            match text
+                .strip_prefix("missing field `")
+                .and_then(|rest| rest.split('`').next())
+            {
                 Some(member) => Fault::missing(&lower_first(member)),
                 None => Fault::new(Kind::Serialization, "The request body cannot be read"),
             }
@@ -115,7 +122,9 @@ impl<'a> Call<'a> {
 
 fn lower_first(name: &str) -> String {
     let mut letters = name.chars();
-    letters.next().map_or(String::new(), |first| first.to_ascii_lowercase().to_string() + letters.as_str())
+    letters.next().map_or(String::new(), |first| {
+        first.to_ascii_lowercase().to_string() + letters.as_str()
+    })
 }
 
 /// The answer of an operation that returns nothing.
@@ -128,7 +137,9 @@ pub(crate) fn access(operation: &str) -> Option<Access> {
     if PUBLIC.contains(&operation) {
         return Some(Access::Public);
     }
-    ADMINISTRATIVE.contains(&operation).then_some(Access::Administrator)
+    ADMINISTRATIVE
+        .contains(&operation)
+        .then_some(Access::Administrator)
 }
 
 const PUBLIC: [&str; 17] = [
@@ -203,7 +214,10 @@ pub(crate) async fn run(operation: &str, call: &Call<'_>) -> Result<Value, Fault
 }
 
 pub(crate) fn unknown(operation: &str) -> Fault {
-    Fault::new(Kind::UnknownOperation, format!("The operation {operation} is not offered here"))
+    Fault::new(
+        Kind::UnknownOperation,
+        format!("The operation {operation} is not offered here"),
+    )
 }
 
 async fn run_public(operation: &str, call: &Call<'_>) -> Result<Value, Fault> {

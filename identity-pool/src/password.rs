@@ -55,9 +55,18 @@ impl PasswordPolicy {
                 !self.require_lowercase || has(|c| c.is_ascii_lowercase()),
                 "Password must have lowercase characters",
             ),
-            (!self.require_numbers || has(|c| c.is_ascii_digit()), "Password must have numeric characters"),
-            (!self.require_symbols || has(|c| !c.is_alphanumeric()), "Password must have symbol characters"),
-            (password.trim() == password, "Password must not begin or end with a space"),
+            (
+                !self.require_numbers || has(|c| c.is_ascii_digit()),
+                "Password must have numeric characters",
+            ),
+            (
+                !self.require_symbols || has(|c| !c.is_alphanumeric()),
+                "Password must have symbol characters",
+            ),
+            (
+                password.trim() == password,
+                "Password must not begin or end with a space",
+            ),
         ];
         match rules.into_iter().find(|(kept, _)| !kept) {
             None => Ok(()),
@@ -98,7 +107,11 @@ mod tests {
             (" Correct-Horse-9", "space"),
         ] {
             let fault = policy.check(weak).expect_err(weak);
-            assert!(fault.message().contains(reason), "{weak}: {}", fault.message());
+            assert!(
+                fault.message().contains(reason),
+                "{weak}: {}",
+                fault.message()
+            );
         }
         assert!(policy.check(&"Aa1-".repeat(65)).is_err());
     }

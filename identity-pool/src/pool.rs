@@ -28,14 +28,16 @@ pub(crate) struct Pool {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PoolSettings {
-    /// Users sign in with their e-mail address and their real username is a UUID (`UsernameAttributes`).
+    /// Users sign in with their e-mail address and their real username is a UUID
+    /// (`UsernameAttributes`).
     pub email_usernames: bool,
     /// SignUp sends a code to the address (`AutoVerifiedAttributes`).
     pub verify_email: bool,
-    /// A user who signed up is confirmed at once, as by a pre sign-up trigger with `autoConfirmUser`.
+    /// A user who signed up is confirmed at once, as by a pre sign-up trigger with
+    /// `autoConfirmUser`.
     pub auto_confirm: bool,
-    /// A forgotten password can be reset through an address that was never verified; using the code then
-    /// verifies it. Cognito refuses; a pool whose users are confirmed by the service needs it.
+    /// A forgotten password can be reset through an address that was never verified; using the code
+    /// then verifies it. Cognito refuses; a pool whose users are confirmed by the service needs it.
     pub recover_unverified: bool,
     /// SignUp is refused (`AllowAdminCreateUserOnly`).
     pub admin_create_only: bool,
@@ -73,9 +75,11 @@ pub struct ClientSettings {
     pub id_token_s: u64,
     /// Seconds that a refresh token, or all that rotation makes of it, is valid. Default 30 days.
     pub refresh_token_s: u64,
-    /// Rotation of refresh tokens, with the seconds in which a rotated one still works; `None` is no rotation.
+    /// Rotation of refresh tokens, with the seconds in which a rotated one still works; `None` is
+    /// no rotation.
     pub rotation_grace_s: Option<u64>,
-    /// An unknown user is answered like a wrong password (`PreventUserExistenceErrors`). Default true.
+    /// An unknown user is answered like a wrong password (`PreventUserExistenceErrors`). Default
+    /// true.
     pub prevent_user_existence_errors: bool,
     /// RevokeToken works for the client (`EnableTokenRevocation`). Default true.
     pub token_revocation: bool,
@@ -114,7 +118,11 @@ const VERIFICATIONS: [&str; 2] = ["email_verified", "phone_number_verified"];
 impl Pool {
     pub(crate) fn knows_attribute(&self, name: &str) -> bool {
         STANDARD_ATTRIBUTES.contains(&name)
-            || self.settings.custom_attributes.iter().any(|known| known == name)
+            || self
+                .settings
+                .custom_attributes
+                .iter()
+                .any(|known| known == name)
     }
 }
 
@@ -174,12 +182,18 @@ impl Client {
         if self.settings.flows.contains(&wanted) {
             return Ok(());
         }
-        Err(Fault::invalid(format!("{flow} flow not enabled for this client")))
+        Err(Fault::invalid(format!(
+            "{flow} flow not enabled for this client"
+        )))
     }
 
-    /// Checks `SECRET_HASH` = base64(HMAC-SHA256(secret, username + client id)) over the name that the rule of
-    /// the call says. A client without a secret ignores it, as Cognito does not.
-    pub(crate) fn check_secret_hash(&self, sent: Option<&str>, username: &str) -> Result<(), Fault> {
+    /// Checks `SECRET_HASH` = base64(HMAC-SHA256(secret, username + client id)) over the name that
+    /// the rule of the call says. A client without a secret ignores it, as Cognito does not.
+    pub(crate) fn check_secret_hash(
+        &self,
+        sent: Option<&str>,
+        username: &str,
+    ) -> Result<(), Fault> {
         match (&self.secret, sent) {
             (None, None) => Ok(()),
             (None, Some(_)) => Err(Fault::not_authorized(format!(
@@ -195,7 +209,10 @@ impl Client {
                 if bool::from(expected.as_bytes().ct_eq(sent.as_bytes())) {
                     return Ok(());
                 }
-                Err(Fault::not_authorized(format!("Unable to verify secret hash for client {}", self.id)))
+                Err(Fault::not_authorized(format!(
+                    "Unable to verify secret hash for client {}",
+                    self.id
+                )))
             }
         }
     }
@@ -210,7 +227,10 @@ impl Client {
         if matches {
             return Ok(());
         }
-        Err(Fault::not_authorized(format!("Unable to verify client secret for client {}", self.id)))
+        Err(Fault::not_authorized(format!(
+            "Unable to verify client secret for client {}",
+            self.id
+        )))
     }
 }
 

@@ -6,7 +6,8 @@ use sha2::{Digest, Sha256};
 
 use crate::fault::Fault;
 
-const LETTERS_AND_DIGITS: &[u8; 62] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
+const LETTERS_AND_DIGITS: &[u8; 62] =
+    b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
 const LOWER_AND_DIGITS: &[u8; 36] = b"abcdefghijklmnopqrstuvwxyz0123456789";
 
 /// `length` characters of `A-Z a-z 0-9`.
@@ -49,9 +50,16 @@ fn choose(alphabet: &[u8], length: usize) -> Result<String, Fault> {
     let mut bytes = [0; 64];
     while text.len() < length {
         getrandom::fill(&mut bytes).map_err(|error| Fault::internal(&error))?;
-        let usable = bytes.iter().map(|byte| usize::from(*byte)).filter(|byte| *byte < fair);
+        let usable = bytes
+            .iter()
+            .map(|byte| usize::from(*byte))
+            .filter(|byte| *byte < fair);
         let wanted = length - text.len();
-        text.extend(usable.take(wanted).map(|byte| char::from(alphabet[byte % alphabet.len()])));
+        text.extend(
+            usable
+                .take(wanted)
+                .map(|byte| char::from(alphabet[byte % alphabet.len()])),
+        );
     }
     Ok(text)
 }

@@ -32,7 +32,10 @@ pub(crate) struct Server {
 impl Server {
     /// The `iss` of the pool's tokens.
     pub(crate) fn issuer(&self, pool_id: &str) -> String {
-        format!("{}/{pool_id}", self.issuer_base.as_str().trim_end_matches('/'))
+        format!(
+            "{}/{pool_id}",
+            self.issuer_base.as_str().trim_end_matches('/')
+        )
     }
 
     /// A client with its pool.
@@ -42,7 +45,8 @@ impl Server {
         Ok((client, pool))
     }
 
-    /// The user that a person means by what it typed: the real username, or the address where the pool takes one.
+    /// The user that a person means by what it typed: the real username, or the address where the
+    /// pool takes one.
     pub(crate) async fn typed_user(&self, pool: &Pool, typed: &str) -> Result<Option<User>, Fault> {
         let found = self.store.user(&pool.id, typed).await?;
         Ok(found.filter(|user| pool.settings.email_usernames || user.username == typed))
@@ -50,6 +54,9 @@ impl Server {
 
     /// The user that an administrator names, by username, address or `sub`.
     pub(crate) async fn known_user(&self, pool_id: &str, name: &str) -> Result<User, Fault> {
-        self.store.user(pool_id, name).await?.ok_or_else(Fault::user_not_found)
+        self.store
+            .user(pool_id, name)
+            .await?
+            .ok_or_else(Fault::user_not_found)
     }
 }

@@ -1,7 +1,8 @@
-//! Signing keys: one signs, the next one is published already, the old ones stay until their tokens have died.
+//! Signing keys: one signs, the next one is published already, the old ones stay until their tokens
+//! have died.
 //!
-//! A key's turn begins at its `signs_from` and ends where the next one's begins. The keys are kept in the store,
-//! so that a token that was signed before a restart verifies after it.
+//! A key's turn begins at its `signs_from` and ends where the next one's begins. The keys are kept
+//! in the store, so that a token that was signed before a restart verifies after it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -45,7 +46,8 @@ pub(crate) struct Keys {
     rings: RwLock<HashMap<String, Ring>>,
     /// How long a key signs.
     period: Duration,
-    /// Whether every pool has its keys. A first start makes them while the rest of the process starts.
+    /// Whether every pool has its keys. A first start makes them while the rest of the process
+    /// starts.
     ready: watch::Sender<bool>,
 }
 
@@ -58,17 +60,30 @@ impl SigningKey {
         let n = URL_SAFE_NO_PAD.encode(n.big_endian_without_leading_zero());
         let e = URL_SAFE_NO_PAD.encode(e.big_endian_without_leading_zero());
         let kid = random::digest(&[&n, pool_id, &signs_from.0.to_string()]);
-        Self { kid, pair, n, e, signs_from }
+        Self {
+            kid,
+            pair,
+            n,
+            e,
+            signs_from,
+        }
     }
 
     fn from_row(row: &KeyRow) -> Result<Self, Fault> {
-        let der = STANDARD.decode(&row.der).map_err(|error| Fault::internal(&error))?;
+        let der = STANDARD
+            .decode(&row.der)
+            .map_err(|error| Fault::internal(&error))?;
         let pair = RsaKeyPair::from_pkcs8(&der).map_err(|error| Fault::internal(&error))?;
-        Ok(Self::from_pair(pair, &row.pool_id, Timestamp(row.signs_from)))
+        Ok(Self::from_pair(
+            pair,
+            &row.pool_id,
+            Timestamp(row.signs_from),
+        ))
     }
 
-    /// A JWS in compact form (RFC 7515 section 3.1) with the header that Cognito writes. The parsed key pair is
-    /// used directly: `jsonwebtoken` parses and checks the whole key again for every signature.
+    /// A JWS in compact form (RFC 7515 section 3.1) with the header that Cognito writes. The parsed
+    /// key pair is used directly: `jsonwebtoken` parses and checks the whole key again for every
+    /// signature.
     pub(crate) fn sign(&self, claims: &Value) -> Result<String, Fault> {
         let header = json!({"kid": self.kid, "alg": "RS256"}).to_string();
         let mut token = URL_SAFE_NO_PAD.encode(header);
@@ -76,7 +91,12 @@ impl SigningKey {
         URL_SAFE_NO_PAD.encode_string(claims.to_string(), &mut token);
         let mut signature = vec![0; self.pair.public_modulus_len()];
         self.pair
-            .sign(&RSA_PKCS1_SHA256, &SystemRandom::new(), token.as_bytes(), &mut signature)
+            .sign(
+                &RSA_PKCS1_SHA256,
+                &SystemRandom::new(),
+                token.as_bytes(),
+                &mut signature,
+            )
             .map_err(|error| Fault::internal(&error))?;
         token.push('.');
         URL_SAFE_NO_PAD.encode_string(signature, &mut token);
@@ -96,7 +116,11 @@ impl SigningKey {
 
 impl Keys {
     pub(crate) async fn load(store: &Store, period: Duration) -> Result<Self, Fault> {
-        let keys = Self { rings: RwLock::default(), period, ready: watch::Sender::new(false) };
+        let keys = Self {
+            rings: RwLock::default(),
+            period,
+            ready: watch::Sender::new(false),
+        };
         keys.reload(store).await?;
         Ok(keys)
     }
@@ -111,13 +135,19 @@ impl Keys {
             };
             rings.entry(row.pool_id).or_default().push(key);
         }
-        let rings = rings.into_iter().map(|(pool, keys)| (pool, Arc::new(keys))).collect();
+        let rings = rings
+            .into_iter()
+            .map(|(pool, keys)| (pool, Arc::new(keys)))
+            .collect();
         *self.rings.write().unwrap_or_else(PoisonError::into_inner) = rings;
         Ok(())
     }
 
     fn known(&self, pool_id: &str, kid: &str) -> Option<Arc<SigningKey>> {
-        self.ring(pool_id).iter().find(|key| key.kid == kid).map(Arc::clone)
+        self.ring(pool_id)
+            .iter()
+            .find(|key| key.kid == kid)
+            .map(Arc::clone)
     }
 
     fn ring(&self, pool_id: &str) -> Ring {
@@ -125,12 +155,21 @@ impl Keys {
         rings.get(pool_id).map(Arc::clone).unwrap_or_default()
     }
 
-    /// Gives every pool a key that signs and one whose turn comes next, and takes out those whose last token has
-    /// died. Called at start and on a schedule.
-    pub(crate) async fn turn(&self, store: &Store, pools: &[String], now: Timestamp) -> Result<(), Fault> {
+    /// Gives every pool a key that signs and one whose turn comes next, and takes out those whose
+    /// last token has died. Called at start and on a schedule.
+    pub(crate) async fn turn(
+        &self,
+        store: &Store,
+        pools: &[String],
+        now: Timestamp,
+    ) -> Result<(), Fault> {
         let wanted: Vec<(String, Timestamp)> = pools
             .iter()
-            .flat_map(|pool| self.wanted(pool, now).into_iter().map(|at| (pool.clone(), at)))
+            .flat_map(|pool| {
+                self.wanted(pool, now)
+                    .into_iter()
+                    .map(|at| (pool.clone(), at))
+            })
             .collect();
         for row in generate(wanted).await? {
             store.add_key(&row).await?;
@@ -176,7 +215,9 @@ impl Keys {
     pub(crate) fn current(&self, pool_id: &str, now: Timestamp) -> Result<Arc<SigningKey>, Fault> {
         let ring = self.ring(pool_id);
         let current = ring.iter().rev().find(|key| key.signs_from <= now);
-        current.map(Arc::clone).ok_or_else(|| Fault::internal("the pool has no signing key"))
+        current
+            .map(Arc::clone)
+            .ok_or_else(|| Fault::internal("the pool has no signing key"))
     }
 
     /// A published key of the pool.
@@ -186,14 +227,22 @@ impl Keys {
 
     /// Forgets the keys of a pool that was deleted.
     pub(crate) fn forget(&self, pool_id: &str) {
-        self.rings.write().unwrap_or_else(PoisonError::into_inner).remove(pool_id);
+        self.rings
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(pool_id);
     }
 
     /// The published keys as a JWK set (RFC 7517 section 5).
     pub(crate) fn to_jwks<'a>(&self, pools: impl IntoIterator<Item = &'a String>) -> Value {
         let keys: Vec<Value> = pools
             .into_iter()
-            .flat_map(|pool| self.ring(pool).iter().map(|key| key.to_jwk()).collect::<Vec<_>>())
+            .flat_map(|pool| {
+                self.ring(pool)
+                    .iter()
+                    .map(|key| key.to_jwk())
+                    .collect::<Vec<_>>()
+            })
             .collect();
         json!({"keys": keys})
     }
@@ -203,7 +252,9 @@ impl Keys {
 async fn generate(turns: Vec<(String, Timestamp)>) -> Result<Vec<KeyRow>, Fault> {
     let tasks: Vec<_> = turns
         .into_iter()
-        .map(|(pool_id, signs_from)| tokio::task::spawn_blocking(move || generate_one(pool_id, signs_from)))
+        .map(|(pool_id, signs_from)| {
+            tokio::task::spawn_blocking(move || generate_one(pool_id, signs_from))
+        })
         .collect();
     let mut rows = Vec::with_capacity(tasks.len());
     for task in tasks {
@@ -217,7 +268,12 @@ fn generate_one(pool_id: String, signs_from: Timestamp) -> Result<KeyRow, Fault>
     let der: Pkcs8V1Der<'_> = pair.as_der().map_err(|error| Fault::internal(&error))?;
     let der = STANDARD.encode(der.as_ref());
     let key = SigningKey::from_pair(pair, &pool_id, signs_from);
-    Ok(KeyRow { kid: key.kid, pool_id, der, signs_from: signs_from.0 })
+    Ok(KeyRow {
+        kid: key.kid,
+        pool_id,
+        der,
+        signs_from: signs_from.0,
+    })
 }
 
 #[cfg(not(test))]

@@ -1,7 +1,8 @@
 //! Everything that the pool keeps, in PostgreSQL or SQLite.
 //!
-//! Both stores accept the same statements (`$1` parameters, `ON CONFLICT`, `RETURNING`), so that there is one
-//! text for each. The macros below choose the connection: a reader, the writer, or a transaction.
+//! Both stores accept the same statements (`$1` parameters, `ON CONFLICT`, `RETURNING`), so that
+//! there is one text for each. The macros below choose the connection: a reader, the writer, or a
+//! transaction.
 
 mod attempts;
 mod codes;
@@ -16,7 +17,9 @@ mod users;
 pub(crate) use self::codes::{Checked, CodeKey};
 pub(crate) use self::groups::GroupRow;
 pub(crate) use self::keys::KeyRow;
-pub(crate) use self::sessions::{Begin, ChallengeRow, Family, FamilyOfUser, Rotate, SessionWrite, Written};
+pub(crate) use self::sessions::{
+    Begin, ChallengeRow, Family, FamilyOfUser, Rotate, SessionWrite, Written,
+};
 pub(crate) use self::users::{Column, Page, UserFilter};
 
 use self::grouped::Grouped;
@@ -128,7 +131,8 @@ impl Store {
     pub(crate) async fn sweep(&self, now: Timestamp) -> Result<u64, sqlx::Error> {
         const EXPIRED: [&str; 5] = [
             "DELETE FROM pool_family WHERE expires_at < $1",
-            // A week after its rotation a token is merely unknown: its reuse no longer ends the sign-in.
+            // A week after its rotation a token is merely unknown: its reuse no longer ends the
+            // sign-in.
             "DELETE FROM pool_refresh_token WHERE rotated_at < $1 - 604800000",
             "DELETE FROM pool_challenge WHERE expires_at < $1",
             "DELETE FROM pool_code WHERE expires_at < $1 AND window_start < $1 - 3600000",

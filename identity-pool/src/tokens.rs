@@ -74,7 +74,10 @@ fn access_claims(sign_in: &SignIn<'_>, mut claims: Map<String, Value>, now: Time
     claims.insert("client_id".into(), sign_in.client.id.as_str().into());
     claims.insert("token_use".into(), "access".into());
     claims.insert("scope".into(), SCOPE.into());
-    claims.insert("exp".into(), expiry(now, sign_in.client.settings.access_token_s));
+    claims.insert(
+        "exp".into(),
+        expiry(now, sign_in.client.settings.access_token_s),
+    );
     claims.insert("jti".into(), Uuid::new_v4().to_string().into());
     claims.insert("username".into(), sign_in.user.username.as_str().into());
     Value::Object(claims)
@@ -85,30 +88,48 @@ fn id_claims(sign_in: &SignIn<'_>, mut claims: Map<String, Value>, now: Timestam
     for (name, value) in sign_in.user.attributes.iter() {
         if sign_in.client.may_read(name) {
             let flag = matches!(name.as_str(), "email_verified" | "phone_number_verified");
-            let value = if flag { Value::Bool(value == "true") } else { value.as_str().into() };
+            let value = if flag {
+                Value::Bool(value == "true")
+            } else {
+                value.as_str().into()
+            };
             claims.insert(name.clone(), value);
         }
     }
     claims.insert("aud".into(), sign_in.client.id.as_str().into());
     claims.insert("token_use".into(), "id".into());
-    claims.insert("exp".into(), expiry(now, sign_in.client.settings.id_token_s));
+    claims.insert(
+        "exp".into(),
+        expiry(now, sign_in.client.settings.id_token_s),
+    );
     claims.insert("jti".into(), Uuid::new_v4().to_string().into());
-    claims.insert("cognito:username".into(), sign_in.user.username.as_str().into());
+    claims.insert(
+        "cognito:username".into(),
+        sign_in.user.username.as_str().into(),
+    );
     Value::Object(claims)
 }
 
 fn expiry(now: Timestamp, lifetime_s: u64) -> Value {
-    now.unix_seconds().saturating_add(i64::try_from(lifetime_s).unwrap_or(i64::MAX)).into()
+    now.unix_seconds()
+        .saturating_add(i64::try_from(lifetime_s).unwrap_or(i64::MAX))
+        .into()
 }
 
-/// Verifies an access token of ours: signature, issuer, use, expiry, and that its sign-in still stands.
+/// Verifies an access token of ours: signature, issuer, use, expiry, and that its sign-in still
+/// stands.
 ///
 /// Returns the token and the pool that signed it.
 pub(crate) async fn verify(server: &Server, token: &str) -> Result<(AccessToken, String), Fault> {
     let invalid = || Fault::not_authorized("Invalid Access Token");
-    let kid = jsonwebtoken::decode_header(token).ok().and_then(|header| header.kid).ok_or_else(invalid)?;
+    let kid = jsonwebtoken::decode_header(token)
+        .ok()
+        .and_then(|header| header.kid)
+        .ok_or_else(invalid)?;
     let pools = server.directory.pool_ids();
-    let found = pools.into_iter().find_map(|pool| Some((server.keys.find(&pool, &kid)?, pool)));
+    let found = pools
+        .into_iter()
+        .find_map(|pool| Some((server.keys.find(&pool, &kid)?, pool)));
     let (key, pool_id) = found.ok_or_else(invalid)?;
     let mut validation = Validation::new(Algorithm::RS256);
     // Expiry is checked below against the server's own clock.

@@ -25,7 +25,8 @@ pub(crate) struct User {
     pub(crate) password: Option<String>,
     /// Counts the passwords that the user has had; hashing one anew does not count.
     pub(crate) password_version: i64,
-    /// When a password that an administrator gave stops working; `None` once the user has chosen one.
+    /// When a password that an administrator gave stops working; `None` once the user has chosen
+    /// one.
     pub(crate) temporary_until: Option<i64>,
     pub(crate) created_at: i64,
     pub(crate) updated_at: i64,
@@ -66,8 +67,15 @@ impl TryFrom<String> for Status {
     type Error = String;
 
     fn try_from(name: String) -> Result<Self, String> {
-        let all = [Self::Unconfirmed, Self::Confirmed, Self::ResetRequired, Self::ForceChangePassword];
-        all.into_iter().find(|status| status.name() == name).ok_or_else(|| format!("user status `{name}`"))
+        let all = [
+            Self::Unconfirmed,
+            Self::Confirmed,
+            Self::ResetRequired,
+            Self::ForceChangePassword,
+        ];
+        all.into_iter()
+            .find(|status| status.name() == name)
+            .ok_or_else(|| format!("user status `{name}`"))
     }
 }
 
@@ -79,7 +87,9 @@ impl User {
     }
 
     pub(crate) fn email_verified(&self) -> bool {
-        self.attributes.get("email_verified").is_some_and(|flag| flag == "true")
+        self.attributes
+            .get("email_verified")
+            .is_some_and(|flag| flag == "true")
     }
 
     pub(crate) fn is_enabled(&self) -> bool {
@@ -89,7 +99,10 @@ impl User {
     /// The attributes that `readable` lets through, `sub` first, as `[{"Name", "Value"}]`.
     pub(crate) fn attribute_list(&self, readable: impl Fn(&str) -> bool) -> Vec<Value> {
         let sub = std::iter::once(("sub", self.sub.as_str()));
-        let rest = self.attributes.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        let rest = self
+            .attributes
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_str()));
         sub.chain(rest.filter(|(name, _)| readable(name)))
             .map(|(name, value)| json!({"Name": name, "Value": value}))
             .collect()
@@ -110,17 +123,27 @@ impl User {
 
 /// Unix milliseconds as the JSON 1.1 protocol writes instants: seconds, with a fraction.
 pub(crate) fn seconds(millis: i64) -> Value {
-    #[expect(clippy::cast_precision_loss, reason = "milliseconds since 1970 are far below 2^53")]
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "milliseconds since 1970 are far below 2^53"
+    )]
     let seconds = millis as f64 / 1000.0;
     json!(seconds)
 }
 
-/// Whether the text can be an e-mail address: one `@` with something on both sides, no space or control
-/// character, at most 254 bytes (RFC 5321 section 4.5.3.1.3).
+/// Whether the text can be an e-mail address: one `@` with something on both sides, no space or
+/// control character, at most 254 bytes (RFC 5321 section 4.5.3.1.3).
 pub(crate) fn is_email(text: &str) -> bool {
-    let Some((local, domain)) = text.rsplit_once('@') else { return false };
-    let plain = |part: &str| !part.is_empty() && !part.chars().any(|c| c.is_whitespace() || c.is_control());
-    text.len() <= 254 && plain(local) && plain(domain) && !local.contains('@') && !domain.starts_with('.')
+    let Some((local, domain)) = text.rsplit_once('@') else {
+        return false;
+    };
+    let plain =
+        |part: &str| !part.is_empty() && !part.chars().any(|c| c.is_whitespace() || c.is_control());
+    text.len() <= 254
+        && plain(local)
+        && plain(domain)
+        && !local.contains('@')
+        && !domain.starts_with('.')
 }
 
 #[cfg(test)]
@@ -130,7 +153,15 @@ mod tests {
     #[test]
     fn an_address_has_two_sides_and_no_spaces() {
         assert!(is_email("ada@example.com"));
-        for bad in ["", "ada", "@example.com", "ada@", "a b@example.com", "a@b@c", "ada@.com"] {
+        for bad in [
+            "",
+            "ada",
+            "@example.com",
+            "ada@",
+            "a b@example.com",
+            "a@b@c",
+            "ada@.com",
+        ] {
             assert!(!is_email(bad), "{bad}");
         }
     }

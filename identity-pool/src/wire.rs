@@ -1,4 +1,5 @@
-//! The HTTP face: Amazon's JSON 1.1 protocol at `POST /`, keys and discovery at their well-known places.
+//! The HTTP face: Amazon's JSON 1.1 protocol at `POST /`, keys and discovery at their well-known
+//! places.
 
 mod discovery;
 mod sigv4;
@@ -48,15 +49,21 @@ struct Received<'a> {
     body: &'a [u8],
 }
 
-/// The router, without the rim. Operations are for `hosts` alone; keys and discovery are public, and the gateway forwards
-/// them with the name that its client used.
+/// The router, without the rim. Operations are for `hosts` alone; keys and discovery are public,
+/// and the gateway forwards them with the name that its client used.
 pub(crate) fn router(wire: Wire, hosts: AllowedHosts) -> Router {
     hosts
         .guard(Router::new().route("/", post(call)))
         .route("/.well-known/jwks.json", get(discovery::every_key))
-        .route("/.well-known/openid-configuration", get(discovery::default_configuration))
+        .route(
+            "/.well-known/openid-configuration",
+            get(discovery::default_configuration),
+        )
         .route("/{pool}/.well-known/jwks.json", get(discovery::keys))
-        .route("/{pool}/.well-known/openid-configuration", get(discovery::configuration))
+        .route(
+            "/{pool}/.well-known/openid-configuration",
+            get(discovery::configuration),
+        )
         .layer(DefaultBodyLimit::max(LARGEST_BODY))
         .with_state(Arc::new(wire))
 }
@@ -69,16 +76,32 @@ async fn call(
     body: Result<Bytes, BytesRejection>,
 ) -> Response {
     let Ok(body) = body else {
-        let fault = Fault::new(Kind::Serialization, "The request body is too large or did not arrive whole");
+        let fault = Fault::new(
+            Kind::Serialization,
+            "The request body is too large or did not arrive whole",
+        );
         return render(&Err(fault), &request_id);
     };
-    let received = Received { uri: &uri, headers: &headers, body: &body };
+    let received = Received {
+        uri: &uri,
+        headers: &headers,
+        body: &body,
+    };
     let call = Call::new(&wire.server, &body);
-    let target = headers.get("x-amz-target").and_then(|value| value.to_str().ok());
-    let operation = target.and_then(|target| target.strip_prefix(TARGET)).unwrap_or("none");
+    let target = headers
+        .get("x-amz-target")
+        .and_then(|value| value.to_str().ok());
+    let operation = target
+        .and_then(|target| target.strip_prefix(TARGET))
+        .unwrap_or("none");
     let outcome = answer(&wire, operation, &received, &call).await;
-    let subject = call.subject.into_inner().unwrap_or_else(PoisonError::into_inner);
-    wire.calls.with_label_values(&[known(operation), outcome_name(&outcome)]).inc();
+    let subject = call
+        .subject
+        .into_inner()
+        .unwrap_or_else(PoisonError::into_inner);
+    wire.calls
+        .with_label_values(&[known(operation), outcome_name(&outcome)])
+        .inc();
     audit(operation, &subject, &outcome, &request_id);
     render(&outcome, &request_id)
 }
@@ -91,26 +114,49 @@ async fn answer(
 ) -> Result<Value, Fault> {
     let access = operation::access(operation).ok_or_else(|| operation::unknown(operation))?;
     if access == Access::Administrator {
-        sigv4::verify(received, &wire.access_key, &wire.server.region, wire.server.clock.now())?;
+        sigv4::verify(
+            received,
+            &wire.access_key,
+            &wire.server.region,
+            wire.server.clock.now(),
+        )?;
     }
-    let content_type = received.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let content_type = received
+        .headers
+        .get(CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok());
     if content_type.is_none_or(|sent| !sent.starts_with(JSON_1_1)) {
-        return Err(Fault::new(Kind::Serialization, format!("Content-Type must be {JSON_1_1}")));
+        return Err(Fault::new(
+            Kind::Serialization,
+            format!("Content-Type must be {JSON_1_1}"),
+        ));
     }
     operation::run(operation, call).await
 }
 
 /// The operation as a label: what is not an operation is one label, whatever clients send.
 fn known(operation: &str) -> &str {
-    if operation::access(operation).is_some() { operation } else { "unknown" }
+    if operation::access(operation).is_some() {
+        operation
+    } else {
+        "unknown"
+    }
 }
 
 fn outcome_name(outcome: &Result<Value, Fault>) -> &'static str {
-    outcome.as_ref().err().map_or("ok", |fault| fault.kind().name())
+    outcome
+        .as_ref()
+        .err()
+        .map_or("ok", |fault| fault.kind().name())
 }
 
 /// Who, what, outcome, request id. Ids only: nothing that a person typed, and never a secret.
-fn audit(operation: &str, subject: &Subject, outcome: &Result<Value, Fault>, request_id: &RequestId) {
+fn audit(
+    operation: &str,
+    subject: &Subject,
+    outcome: &Result<Value, Fault>,
+    request_id: &RequestId,
+) {
     let by = match operation::access(operation) {
         Some(Access::Administrator) => "administrator",
         Some(Access::Public) | None => "client",
@@ -132,13 +178,17 @@ fn render(outcome: &Result<Value, Fault>, request_id: &RequestId) -> Response {
     let (status, body, fault) = match outcome {
         Ok(value) => (StatusCode::OK, value.to_string(), None),
         Err(fault) => {
-            let body = json!({"__type": fault.kind().name(), "message": fault.message()}).to_string();
+            let body =
+                json!({"__type": fault.kind().name(), "message": fault.message()}).to_string();
             (fault.kind().status(), body, Some(fault.kind()))
         }
     };
     let mut response = (status, [(CONTENT_TYPE, JSON_1_1)], body).into_response();
     let headers = response.headers_mut();
-    headers.insert(http::header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(
+        http::header::CACHE_CONTROL,
+        HeaderValue::from_static("no-store"),
+    );
     if let Ok(id) = HeaderValue::from_str(&request_id.0) {
         headers.insert(HeaderName::from_static("x-amzn-requestid"), id);
     }

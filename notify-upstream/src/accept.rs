@@ -1,4 +1,5 @@
-//! Acceptance: what arrives while one commit is in flight makes up the next. One writer, no waiting on purpose.
+//! Acceptance: what arrives while one commit is in flight makes up the next. One writer, no waiting
+//! on purpose.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,8 +21,8 @@ pub const KEY_LIFE: Duration = Duration::from_secs(24 * 3600);
 pub(crate) const BATCH: usize = 512;
 /// Most requests that wait for a commit; beyond that the answer is 503.
 pub(crate) const BACKLOG: usize = 8192;
-/// How long a request waits for its commit; then the answer is 503, and whether it was committed is found by its
-/// idempotency key.
+/// How long a request waits for its commit; then the answer is 503, and whether it was committed is
+/// found by its idempotency key.
 pub(crate) const COMMIT_TIMEOUT: Duration = Duration::from_millis(2_500);
 
 /// The door: hands requests to the writer.
@@ -82,13 +83,21 @@ impl Door {
     #[must_use]
     pub fn open(means: Means) -> (Self, Writer) {
         let (sender, queue) = mpsc::channel(BACKLOG);
-        (Self { queue: sender }, Writer { clerk: Arc::new(Clerk(means)), queue })
+        (
+            Self { queue: sender },
+            Writer {
+                clerk: Arc::new(Clerk(means)),
+                queue,
+            },
+        )
     }
 
-    /// Accepts a notification: returns after the commit. The memory that its body has reserved is released then.
+    /// Accepts a notification: returns after the commit. The memory that its body has reserved is
+    /// released then.
     ///
     /// # Errors
-    /// 409 when the key was used with another body; 503 when the store is away, does not answer in time, or too many wait.
+    /// 409 when the key was used with another body; 503 when the store is away, does not answer in
+    /// time, or too many wait.
     pub async fn accept(
         &self,
         principal: &Principal,
@@ -100,9 +109,20 @@ impl Door {
         let key = key.map(|key| (key.as_str().to_owned(), draft.request.fingerprint()));
         let send_at = draft.request.send_at;
         let record = record(principal, draft);
-        let caller = Caller { reply, since: Instant::now(), _permit: permit };
-        let submission = Submission { record, send_at, key, caller };
-        self.queue.try_send(submission).map_err(|_| Problem::new(Code::Unavailable).retry_after(1))?;
+        let caller = Caller {
+            reply,
+            since: Instant::now(),
+            _permit: permit,
+        };
+        let submission = Submission {
+            record,
+            send_at,
+            key,
+            caller,
+        };
+        self.queue
+            .try_send(submission)
+            .map_err(|_| Problem::new(Code::Unavailable).retry_after(1))?;
         match tokio::time::timeout(COMMIT_TIMEOUT, answer).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(_)) | Err(_) => Err(Problem::new(Code::Unavailable).retry_after(1)),
@@ -111,7 +131,11 @@ impl Door {
 }
 
 fn record(principal: &Principal, draft: Draft) -> Record {
-    let Draft { request, template_version, locale } = draft;
+    let Draft {
+        request,
+        template_version,
+        locale,
+    } = draft;
     Record {
         lane: Lane::first(request.channel, request.priority),
         creator: principal.creator.to_string(),
@@ -160,7 +184,12 @@ impl Writer {
 impl Submission {
     /// A row that was not stored, as it came.
     fn again(row: NewNotification, caller: Caller) -> Self {
-        Self { record: row.record, send_at: row.send_at, key: row.key, caller }
+        Self {
+            record: row.record,
+            send_at: row.send_at,
+            key: row.key,
+            caller,
+        }
     }
 }
 
@@ -170,7 +199,11 @@ impl Clerk {
     async fn write(self: &Arc<Self>, batch: Vec<Submission>) {
         let worker = self.0.workers.current();
         let precedence = self.0.board.precedence();
-        let entering = precedence.enter(batch.iter().map(|submission| submission.record.lane.priority));
+        let entering = precedence.enter(
+            batch
+                .iter()
+                .map(|submission| submission.record.lane.priority),
+        );
         let placed = self.place(batch, &worker);
         let count = placed.rows.len();
         self.0.metrics.batch(count);
@@ -190,7 +223,8 @@ impl Clerk {
                     StoreError::Unavailable(_) => Code::Unavailable,
                     StoreError::Refused(_) => Code::Internal,
                 };
-                // The rows may be there all the same, leased to an identity that does not know of them.
+                // The rows may be there all the same, leased to an identity that does not know of
+                // them.
                 self.0.workers.doubt(&worker);
                 for (caller, _) in placed.callers {
                     let _ = caller.reply.send(Err(code.into()));
@@ -199,28 +233,45 @@ impl Clerk {
         }
     }
 
-    /// Gives each its order, its id, and a lease if a permit is free and nothing that goes first is left waiting.
+    /// Gives each its order, its id, and a lease if a permit is free and nothing that goes first is
+    /// left waiting.
     fn place(&self, batch: Vec<Submission>, worker: &Worker) -> Placed {
         let now = self.0.clock.now();
         let alive = self.0.workers.is_alive();
         let places = self.0.sequence.places(batch.len());
         // The first lane of each channel in which this batch leaves something waiting.
         let mut waits = [Lane::PER_CHANNEL; 3];
-        let mut placed =
-            Placed { rows: Vec::with_capacity(batch.len()), callers: Vec::with_capacity(batch.len()) };
-        for (Submission { record, send_at, key, caller }, (order, id)) in batch.into_iter().zip(places) {
+        let mut placed = Placed {
+            rows: Vec::with_capacity(batch.len()),
+            callers: Vec::with_capacity(batch.len()),
+        };
+        for (
+            Submission {
+                record,
+                send_at,
+                key,
+                caller,
+            },
+            (order, id),
+        ) in batch.into_iter().zip(places)
+        {
             let lane = record.lane;
             let send_at = send_at.filter(|at| *at > now);
             let waits = &mut waits[lane.channel.index()];
             let wanted = alive && send_at.is_none() && lane.index() < *waits;
-            let lease = wanted.then(|| self.0.board.desk(lane.channel).lease(lane)).flatten();
+            let lease = wanted
+                .then(|| self.0.board.desk(lane.channel).lease(lane))
+                .flatten();
             if lease.is_none() && send_at.is_none() {
                 *waits = (*waits).min(lane.index());
             }
             placed.rows.push(NewNotification {
                 id,
                 order,
-                record: Record { created_at: now, ..record },
+                record: Record {
+                    created_at: now,
+                    ..record
+                },
                 send_at,
                 worker: lease.as_ref().map(|_| worker.id()),
                 key,
@@ -230,21 +281,37 @@ impl Clerk {
         placed
     }
 
-    fn committed(self: &Arc<Self>, placed: Placed, refused: &[NotificationId], worker: &Arc<Worker>) {
+    fn committed(
+        self: &Arc<Self>,
+        placed: Placed,
+        refused: &[NotificationId],
+        worker: &Arc<Worker>,
+    ) {
         let mut left_waiting = HashMap::new();
         for (row, (caller, lease)) in placed.rows.into_iter().zip(placed.callers) {
             if refused.contains(&row.id) {
                 let clerk = Arc::clone(self);
-                tokio::spawn(async move { clerk.answer_repeat(Submission::again(row, caller)).await });
+                tokio::spawn(
+                    async move { clerk.answer_repeat(Submission::again(row, caller)).await },
+                );
                 continue;
             }
-            let accepted = Accepted { id: row.id, created_at: row.record.created_at };
+            let accepted = Accepted {
+                id: row.id,
+                created_at: row.record.created_at,
+            };
             let lane = row.record.lane;
             let _ = caller.reply.send(Ok(accepted));
-            self.0.metrics.accepted(lane.channel, lane.priority, caller.since.elapsed());
+            self.0
+                .metrics
+                .accepted(lane.channel, lane.priority, caller.since.elapsed());
             match lease {
                 Some(permit) => {
-                    self.0.runner.start(Job { claimed: born(row), worker: Arc::clone(worker), permit });
+                    self.0.runner.start(Job {
+                        claimed: born(row),
+                        worker: Arc::clone(worker),
+                        permit,
+                    });
                 }
                 None if row.send_at.is_none() => {
                     // Orders rise within a batch: the first of a lane is its lowest.
@@ -261,7 +328,10 @@ impl Clerk {
     /// The key was used before: the same answer, or 409.
     async fn answer_repeat(self: Arc<Self>, submission: Submission) {
         let answer = match &submission.key {
-            Some((key, fingerprint)) => self.repeat(&submission.record.creator, key, fingerprint).await,
+            Some((key, fingerprint)) => {
+                self.repeat(&submission.record.creator, key, fingerprint)
+                    .await
+            }
             None => Err(Code::Internal.into()),
         };
         match answer.transpose() {
@@ -283,7 +353,11 @@ impl Clerk {
         let first = first_answer(&self.0.store, now, creator, key, fingerprint).await?;
         if first.is_none() {
             let life = i64::try_from(KEY_LIFE.as_millis()).unwrap_or(i64::MAX);
-            self.0.store.forget_keys(Timestamp(now.0 - life + 1)).await.map_err(|error| away(&error))?;
+            self.0
+                .store
+                .forget_keys(Timestamp(now.0 - life + 1))
+                .await
+                .map_err(|error| away(&error))?;
         }
         Ok(first)
     }
@@ -300,10 +374,17 @@ pub async fn first_answer(
     key: &str,
     fingerprint: &[u8; 32],
 ) -> Result<Option<Accepted>, Problem> {
-    match store.existing(creator, key).await.map_err(|error| away(&error))? {
+    match store
+        .existing(creator, key)
+        .await
+        .map_err(|error| away(&error))?
+    {
         Some(existing) if now.since(existing.created_at) < KEY_LIFE => {
             if existing.fingerprint == fingerprint {
-                Ok(Some(Accepted { id: existing.id, created_at: existing.created_at }))
+                Ok(Some(Accepted {
+                    id: existing.id,
+                    created_at: existing.created_at,
+                }))
             } else {
                 Err(Code::IdempotencyKeyReused.into())
             }
@@ -320,5 +401,13 @@ fn away(error: &StoreError) -> Problem {
 /// The claim that an insert with a lease is.
 fn born(row: NewNotification) -> Claimed {
     let wanted_at = row.record.created_at;
-    Claimed { id: row.id, order: row.order, fence: 1, attempt: 1, lost: false, wanted_at, record: row.record }
+    Claimed {
+        id: row.id,
+        order: row.order,
+        fence: 1,
+        attempt: 1,
+        lost: false,
+        wanted_at,
+        record: row.record,
+    }
 }

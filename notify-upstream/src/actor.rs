@@ -7,7 +7,8 @@ use serde_json::Value;
 use url::Url;
 
 use crate::address::{
-    ActorId, Address, DeviceToken, E164, EmailAddress, Subscription, SubscriptionKeys, is_public_https,
+    ActorId, Address, DeviceToken, E164, EmailAddress, Subscription, SubscriptionKeys,
+    is_public_https,
 };
 use crate::notification::Channel;
 use crate::request::Principal;
@@ -20,14 +21,14 @@ pub struct Actors {
     own: OwnAddresses,
 }
 
-/// Which addresses of their own users may have something sent to. Whoever registers can write any number into a profile;
-/// if that were enough, anyone could have messages sent to the world.
+/// Which addresses of their own users may have something sent to. Whoever registers can write any
+/// number into a profile; if that were enough, anyone could have messages sent to the world.
 #[derive(Clone, Copy, Debug)]
 pub struct OwnAddresses {
     /// A user may address anyone, so that nothing is gained by asking whose address it is.
     pub anyone: bool,
-    /// By [`Channel::index`]: channels on which an address will do of which the actor service does not say whether it is
-    /// verified.
+    /// By [`Channel::index`]: channels on which an address will do of which the actor service does
+    /// not say whether it is verified.
     pub unverified: [bool; 3],
 }
 
@@ -36,7 +37,8 @@ pub struct OwnAddresses {
 pub struct OwnAddress {
     /// The address.
     pub address: Address,
-    /// Whether whoever asked may have anything sent there: a service, or a user whose address is verified.
+    /// Whether whoever asked may have anything sent there: a service, or a user whose address is
+    /// verified.
     pub is_trusted: bool,
 }
 
@@ -82,7 +84,10 @@ impl Actors {
         let address = address_of(&profile, channel).ok_or(NoAddress::NotThere)?;
         let is_trusted =
             !Principal::is_user(creator) || self.own.allow(channel, is_verified(&profile, channel));
-        Ok(OwnAddress { address, is_trusted })
+        Ok(OwnAddress {
+            address,
+            is_trusted,
+        })
     }
 
     async fn ask(&self, actor: &ActorId) -> Result<Value, NoAddress> {
@@ -91,10 +96,16 @@ impl Actors {
             .map_err(|()| NoAddress::Misconfigured)?
             .pop_if_empty()
             .extend(["actors", actor.as_str()]);
-        let request = self.client.request(http::Method::GET, url).await.map_err(|error| match error {
-            ServiceTokenError::Unavailable(_) => NoAddress::Unavailable,
-            ServiceTokenError::NotConfigured | ServiceTokenError::Refused(_) => NoAddress::Misconfigured,
-        })?;
+        let request =
+            self.client
+                .request(http::Method::GET, url)
+                .await
+                .map_err(|error| match error {
+                    ServiceTokenError::Unavailable(_) => NoAddress::Unavailable,
+                    ServiceTokenError::NotConfigured | ServiceTokenError::Refused(_) => {
+                        NoAddress::Misconfigured
+                    }
+                })?;
         let mut response = request.send().await.map_err(|_| NoAddress::Unavailable)?;
         match response.status().as_u16() {
             200 => {}
@@ -122,8 +133,9 @@ impl OwnAddresses {
     }
 }
 
-/// What the actor service says of an address: `emailVerified`, `phoneVerified`, `deviceVerified`. Anything but `true` is
-/// no yes. A device token or subscription in a profile proves nothing: whoever knows a stranger's can write it there.
+/// What the actor service says of an address: `emailVerified`, `phoneVerified`, `deviceVerified`.
+/// Anything but `true` is no yes. A device token or subscription in a profile proves nothing:
+/// whoever knows a stranger's can write it there.
 fn is_verified(profile: &Value, channel: Channel) -> Option<bool> {
     let name = match channel {
         Channel::Email => "emailVerified",
@@ -147,9 +159,21 @@ fn address_of(profile: &Value, channel: Channel) -> Option<Address> {
 
 fn subscription_of(value: &Value) -> Option<Subscription> {
     let endpoint = value.get("endpoint")?.as_str()?;
-    let key = |name| value.get("keys")?.get(name)?.as_str().map(|key| key.trim_end_matches('=').to_owned());
-    let keys = SubscriptionKeys { p256dh: key("p256dh")?, auth: key("auth")? };
-    is_public_https(&Url::parse(endpoint).ok()?).then(|| Subscription { endpoint: endpoint.to_owned(), keys })
+    let key = |name| {
+        value
+            .get("keys")?
+            .get(name)?
+            .as_str()
+            .map(|key| key.trim_end_matches('=').to_owned())
+    };
+    let keys = SubscriptionKeys {
+        p256dh: key("p256dh")?,
+        auth: key("auth")?,
+    };
+    is_public_https(&Url::parse(endpoint).ok()?).then(|| Subscription {
+        endpoint: endpoint.to_owned(),
+        keys,
+    })
 }
 
 #[cfg(test)]
@@ -159,10 +183,12 @@ mod tests {
 
     #[test]
     fn each_channel_reads_its_own_field() {
-        let profile =
-            json!({"actorId": "a", "email": "ada@example.com", "phone": "+491701234567", "deviceToken": "t"});
+        let profile = json!({"actorId": "a", "email": "ada@example.com", "phone": "+491701234567", "deviceToken": "t"});
         for channel in Channel::ALL {
-            assert_eq!(address_of(&profile, channel).map(|address| address.channel()), Some(channel));
+            assert_eq!(
+                address_of(&profile, channel).map(|address| address.channel()),
+                Some(channel)
+            );
         }
         assert!(address_of(&json!({"email": "a@b\r\nRCPT"}), Channel::Email).is_none());
         assert!(address_of(&json!({"email": "a@example.com"}), Channel::Sms).is_none());
@@ -170,17 +196,28 @@ mod tests {
 
     #[test]
     fn what_a_user_wrote_itself_is_not_enough() {
-        let shipped = OwnAddresses { anyone: false, unverified: [false; 3] };
-        let wide = OwnAddresses { unverified: [true, false, true], ..shipped };
-        let anyone = OwnAddresses { anyone: true, ..shipped };
-        let silent = json!({"email": "a@example.com", "phone": "+491701234567", "deviceToken": "t"});
+        let shipped = OwnAddresses {
+            anyone: false,
+            unverified: [false; 3],
+        };
+        let wide = OwnAddresses {
+            unverified: [true, false, true],
+            ..shipped
+        };
+        let anyone = OwnAddresses {
+            anyone: true,
+            ..shipped
+        };
+        let silent =
+            json!({"email": "a@example.com", "phone": "+491701234567", "deviceToken": "t"});
         let allowed = |own: OwnAddresses, profile: &Value| {
             Channel::ALL.map(|channel| own.allow(channel, is_verified(profile, channel)))
         };
         assert_eq!(allowed(shipped, &silent), [false; 3]);
         assert_eq!(allowed(wide, &silent), [true, false, true]);
         assert_eq!(allowed(anyone, &silent), [true; 3]);
-        let verified = json!({"emailVerified": true, "phoneVerified": true, "deviceVerified": true});
+        let verified =
+            json!({"emailVerified": true, "phoneVerified": true, "deviceVerified": true});
         assert_eq!(allowed(shipped, &verified), [true; 3]);
         for no in [json!(false), json!("true"), json!(null), json!(1)] {
             let profile = json!({"emailVerified": no, "phoneVerified": no, "deviceVerified": no});

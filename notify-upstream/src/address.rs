@@ -8,8 +8,9 @@ use url::{Host, Url};
 
 use crate::notification::Channel;
 
-/// An e-mail address that every mail server takes: a dot-atom (RFC 5322 section 3.2.3) of at most 64 bytes, `@`, and
-/// a domain name in ASCII. No quoting, no comments, no control characters: nothing to inject with.
+/// An e-mail address that every mail server takes: a dot-atom (RFC 5322 section 3.2.3) of at most
+/// 64 bytes, `@`, and a domain name in ASCII. No quoting, no comments, no control characters:
+/// nothing to inject with.
 #[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct EmailAddress(String);
@@ -24,7 +25,8 @@ pub struct E164(String);
 #[serde(transparent)]
 pub struct DeviceToken(String);
 
-/// A browser's Web Push subscription (W3C Push API); the endpoint is `https` and no private address.
+/// A browser's Web Push subscription (W3C Push API); the endpoint is `https` and no private
+/// address.
 #[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Subscription {
     /// Where the push service takes messages for this browser.
@@ -42,7 +44,8 @@ pub struct SubscriptionKeys {
     pub auth: String,
 }
 
-/// The actor service's name for a person: 1 to 128 of `A-Z a-z 0-9 - _ . : @`, so that it is one path segment.
+/// The actor service's name for a person: 1 to 128 of `A-Z a-z 0-9 - _ . : @`, so that it is one
+/// path segment.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ActorId(String);
@@ -85,7 +88,15 @@ macro_rules! printed_as_kind {
     )*};
 }
 // An address is never logged.
-printed_as_kind!(EmailAddress, E164, DeviceToken, Subscription, SubscriptionKeys, Address, Recipient);
+printed_as_kind!(
+    EmailAddress,
+    E164,
+    DeviceToken,
+    Subscription,
+    SubscriptionKeys,
+    Address,
+    Recipient
+);
 
 // === impl EmailAddress ===
 
@@ -97,7 +108,9 @@ impl EmailAddress {
         let atom = |atom: &str| !atom.is_empty() && atom.bytes().all(is_atext);
         let label = |label: &str| {
             (1..=63).contains(&label.len())
-                && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+                && label
+                    .bytes()
+                    .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
                 && !label.starts_with('-')
                 && !label.ends_with('-')
         };
@@ -105,7 +118,10 @@ impl EmailAddress {
             && local.len() <= 64
             && local.split('.').all(atom)
             && domain.split('.').all(label)
-            && !domain.rsplit('.').next().is_some_and(|last| last.bytes().all(|byte| byte.is_ascii_digit()));
+            && !domain
+                .rsplit('.')
+                .next()
+                .is_some_and(|last| last.bytes().all(|byte| byte.is_ascii_digit()));
         sound.then(|| Self(format!("{local}@{}", domain.to_ascii_lowercase())))
     }
 
@@ -152,7 +168,8 @@ impl DeviceToken {
     /// Reads a token.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
-        let sound = (1..=4096).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());
+        let sound =
+            (1..=4096).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());
         sound.then(|| Self(text.to_owned()))
     }
 
@@ -170,7 +187,9 @@ impl ActorId {
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let sound = (1..=128).contains(&text.len())
-            && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.:@".contains(&byte))
+            && text
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || b"-_.:@".contains(&byte))
             && text != "."
             && text != "..";
         sound.then(|| Self(text.to_owned()))
@@ -201,10 +220,16 @@ impl Subscription {
             field.object(|keys| {
                 let p256dh = keys.required("p256dh", |field| base64url(field, 65));
                 let auth = keys.required("auth", |field| base64url(field, 16));
-                Some(SubscriptionKeys { p256dh: p256dh?, auth: auth? })
+                Some(SubscriptionKeys {
+                    p256dh: p256dh?,
+                    auth: auth?,
+                })
             })
         });
-        Some(Self { endpoint: endpoint?, keys: keys? })
+        Some(Self {
+            endpoint: endpoint?,
+            keys: keys?,
+        })
     }
 }
 
@@ -213,12 +238,15 @@ fn base64url(field: Field<'_>, bytes: usize) -> Option<String> {
     let text = field.string()?.trim_end_matches('=');
     match base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(text) {
         Ok(decoded) if decoded.len() == bytes => Some(text.to_owned()),
-        Ok(_) | Err(_) => field.fail("invalid_format", format!("must be {bytes} bytes in base64url")),
+        Ok(_) | Err(_) => field.fail(
+            "invalid_format",
+            format!("must be {bytes} bytes in base64url"),
+        ),
     }
 }
 
-/// Whether a URL may be called on behalf of a stranger: `https`, the default port, and a name or a public address.
-/// What a name resolves to is checked again when it is called.
+/// Whether a URL may be called on behalf of a stranger: `https`, the default port, and a name or a
+/// public address. What a name resolves to is checked again when it is called.
 #[must_use]
 pub fn is_public_https(url: &Url) -> bool {
     let public_host = match url.host() {
@@ -251,10 +279,13 @@ pub fn is_public(address: IpAddr) -> bool {
         }
         IpAddr::V6(v6) => match v6.to_ipv4_mapped() {
             Some(v4) => is_public(IpAddr::V4(v4)),
-            // Global unicast is 2000::/3, without the documentation prefix and 6to4, which can wrap a private one.
+            // Global unicast is 2000::/3, without the documentation prefix and 6to4, which can wrap
+            // a private one.
             None => {
                 let [first, second, ..] = v6.segments();
-                (first & 0xe000) == 0x2000 && !(first == 0x2001 && second == 0x0db8) && first != 0x2002
+                (first & 0xe000) == 0x2000
+                    && !(first == 0x2001 && second == 0x0db8)
+                    && first != 0x2002
             }
         },
     }
@@ -263,20 +294,27 @@ pub fn is_public(address: IpAddr) -> bool {
 // === impl Recipient ===
 
 impl Recipient {
-    /// Reads the `recipient` of a request: exactly one way to reach the person, of the right kind for the channel.
+    /// Reads the `recipient` of a request: exactly one way to reach the person, of the right kind
+    /// for the channel.
     pub fn read(field: &Field<'_>, channel: Option<Channel>) -> Option<Self> {
         let found = field.object(|object| {
             let found = [
-                object.optional("actorId", |field| word(field, ActorId::parse).map(Self::ActorId)),
+                object.optional("actorId", |field| {
+                    word(field, ActorId::parse).map(Self::ActorId)
+                }),
                 object.optional("email", |field| {
                     word(field, EmailAddress::parse).map(|a| Address::Email(a).into())
                 }),
-                object.optional("phone", |field| word(field, E164::parse).map(|a| Address::Phone(a).into())),
+                object.optional("phone", |field| {
+                    word(field, E164::parse).map(|a| Address::Phone(a).into())
+                }),
                 object.optional("deviceToken", |field| {
                     word(field, DeviceToken::parse).map(|a| Address::DeviceToken(a).into())
                 }),
                 object.optional("subscription", |field| {
-                    field.object(Subscription::read).map(|a| Address::Subscription(a).into())
+                    field
+                        .object(Subscription::read)
+                        .map(|a| Address::Subscription(a).into())
                 }),
             ];
             let named = ["actorId", "email", "phone", "deviceToken", "subscription"];
@@ -286,14 +324,18 @@ impl Recipient {
                     "missing_field",
                     "must name one of actorId, email, phone, deviceToken, subscription",
                 ),
-                _ => object.fail("ambiguous_recipient", "must name exactly one way to reach the person"),
+                _ => object.fail(
+                    "ambiguous_recipient",
+                    "must name exactly one way to reach the person",
+                ),
             }
             found.into_iter().flatten().next()
         })?;
         match (channel, found.channel()) {
-            (Some(wanted), Some(has)) if wanted != has => {
-                field.reject("recipient_mismatch", format!("does not fit the channel {}", wanted.as_str()))
-            }
+            (Some(wanted), Some(has)) if wanted != has => field.reject(
+                "recipient_mismatch",
+                format!("does not fit the channel {}", wanted.as_str()),
+            ),
             _ => Some(found),
         }
     }
@@ -331,7 +373,8 @@ impl Address {
         }
     }
 
-    /// SHA-256 of the text in lower case: what is kept of an address where the address itself is not.
+    /// SHA-256 of the text in lower case: what is kept of an address where the address itself is
+    /// not.
     #[must_use]
     pub fn hash(&self) -> AddressHash {
         hash(self.key())
@@ -368,7 +411,10 @@ pub fn from_hex(text: &str) -> Option<Vec<u8>> {
     if !text.len().is_multiple_of(2) || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return None;
     }
-    (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).ok()).collect()
+    (0..text.len())
+        .step_by(2)
+        .map(|at| u8::from_str_radix(&text[at..at + 2], 16).ok())
+        .collect()
 }
 
 #[cfg(test)]

@@ -21,7 +21,9 @@ use crate::accept::{self, Door};
 use crate::actor::{Actors, OwnAddresses};
 use crate::config::{Config, OutletConfig, ProviderConfig};
 use crate::deliver::Courier;
-use crate::dispatch::{Board, Dispatcher, Ended, Finisher, LeaseTime, Means, Runner, Voice, Workers};
+use crate::dispatch::{
+    Board, Dispatcher, Ended, Finisher, LeaseTime, Means, Runner, Voice, Workers,
+};
 use crate::housekeeping::{Housekeeper, Mover, Reloader};
 use crate::http::Service;
 use crate::mail_token::KEY_VARIABLE;
@@ -65,12 +67,13 @@ pub struct App {
     opened: Database,
 }
 
-/// How long a stop takes at most: the longest call, and [`LAST_WRITES`] before and twice after it. Whoever stops the process
-/// by force waits longer.
-pub const LONGEST_STOP: Duration = Duration::from_secs(LONGEST_CALL.as_secs() + 3 * LAST_WRITES.as_secs());
+/// How long a stop takes at most: the longest call, and [`LAST_WRITES`] before and twice after it.
+/// Whoever stops the process by force waits longer.
+pub const LONGEST_STOP: Duration =
+    Duration::from_secs(LONGEST_CALL.as_secs() + 3 * LAST_WRITES.as_secs());
 
-/// How long a stop waits for what was submitted to be written and the last claims to be heard of, and again for the last
-/// results to be written.
+/// How long a stop waits for what was submitted to be written and the last claims to be heard of,
+/// and again for the last results to be written.
 const LAST_WRITES: Duration = Duration::from_secs(5);
 
 // === impl App ===
@@ -79,22 +82,32 @@ impl App {
     /// Opens the stores, loads the templates, takes a lease. Nothing is claimed yet.
     ///
     /// # Errors
-    /// Status 64 for templates or settings that are wrong, 69 for a store that is away and for a system without CA
-    /// certificates.
+    /// Status 64 for templates or settings that are wrong, 69 for a store that is away and for a
+    /// system without CA certificates.
     pub async fn build(mut config: Config, clock: Clock) -> Result<Self, Exit> {
         check_tls().map_err(Exit::unavailable)?;
         let (templates, reloader) = load_templates(&config)?;
         let opened = Database::open(&config.database, Options::new("postern-notify")).await?;
         let store = Store::open(&opened, config.queue.connections).await?;
         let unavailable = |error: crate::store::StoreError| Exit::unavailable(error.to_string());
-        store.keep_house(clock.now(), keep_from(&config, clock.now())).await.map_err(unavailable)?;
+        store
+            .keep_house(clock.now(), keep_from(&config, clock.now()))
+            .await
+            .map_err(unavailable)?;
         let cache = Cache::open(&config.cache).await?;
         warn_without_mail_tokens(&config);
-        let outlets =
-            Outlets::build(std::mem::take(&mut config.outlets), config.queue.permits, &cache, &clock)?;
+        let outlets = Outlets::build(
+            std::mem::take(&mut config.outlets),
+            config.queue.permits,
+            &cache,
+            &clock,
+        )?;
         let verifier = Verifier::new(
             config.identity.issuers(),
-            VerifierOptions { clock: clock.clone(), ..VerifierOptions::default() },
+            VerifierOptions {
+                clock: clock.clone(),
+                ..VerifierOptions::default()
+            },
         );
         let calls = ServiceClient::new(
             ServiceTokens::new(&config.identity, cache.clone(), clock.clone()),
@@ -103,8 +116,10 @@ impl App {
         let suppression = Arc::new(Suppression::new(store.clone(), clock.clone()));
         // Before anything is sent it is known where nothing is to be sent.
         suppression.step().await.map_err(unavailable)?;
-        let own =
-            OwnAddresses { anyone: config.users_may_address_anyone, unverified: config.unverified_addresses };
+        let own = OwnAddresses {
+            anyone: config.users_may_address_anyone,
+            unverified: config.unverified_addresses,
+        };
         let courier = Courier {
             templates: Arc::clone(&templates),
             actors: Actors::new(config.actor_service.clone(), calls.clone(), own),
@@ -113,12 +128,24 @@ impl App {
             suppression: Arc::clone(&suppression),
             unverified: UnverifiedQuota::new(cache.clone(), clock.clone()),
         };
-        let quota = Quota::new(cache, clock.clone(), config.user_quota, config.service_quota);
-        let workers =
-            Workers::start(store.clone(), clock.clone(), LeaseTime::Store).await.map_err(unavailable)?;
+        let quota = Quota::new(
+            cache,
+            clock.clone(),
+            config.user_quota,
+            config.service_quota,
+        );
+        let workers = Workers::start(store.clone(), clock.clone(), LeaseTime::Store)
+            .await
+            .map_err(unavailable)?;
         let stop_delivery = Shutdown::new();
         let (ended, over) = mpsc::unbounded_channel();
-        let runner = Runner::new(courier, clock.clone(), Arc::clone(&workers), ended, stop_delivery.clone());
+        let runner = Runner::new(
+            courier,
+            clock.clone(),
+            Arc::clone(&workers),
+            ended,
+            stop_delivery.clone(),
+        );
         let means = Means {
             recent: Recent::new(clock.clone()),
             sequence: Arc::new(Sequence::new(clock.clone())),
@@ -194,9 +221,19 @@ impl App {
         self.health.clone()
     }
 
-    /// Serves until the stop; then accepts nothing, begins nothing, hands back what has not begun and finishes what has.
+    /// Serves until the stop; then accepts nothing, begins nothing, hands back what has not begun
+    /// and finishes what has.
     pub async fn run(self, listeners: Listeners, shutdown: Shutdown) {
-        let Means { store, clock, workers, board, runner, metrics, sequence: _, recent: _ } = self.means;
+        let Means {
+            store,
+            clock,
+            workers,
+            board,
+            runner,
+            metrics,
+            sequence: _,
+            recent: _,
+        } = self.means;
         let mut background = JoinSet::new();
         let late = Shutdown::new();
         background.spawn(self.verifier.run(shutdown.clone()));
@@ -212,7 +249,11 @@ impl App {
             background.spawn(Arc::clone(voice).hear());
             background.spawn(Arc::clone(voice).run());
         }
-        let mover = Mover { store: store.clone(), clock: clock.clone(), board };
+        let mover = Mover {
+            store: store.clone(),
+            clock: clock.clone(),
+            board,
+        };
         background.spawn(mover.run(self.stop_delivery.clone()));
         let closing = store.clone();
         let keeper = Housekeeper {
@@ -240,23 +281,38 @@ impl App {
             });
         }
         let router = crate::http::router(self.service);
-        let limits = Limits { bodies: self.config.queue.bodies, ..Limits::default() };
-        let serving = postern_common::http::serve(listeners.public, router, limits, shutdown.clone());
-        // The last requests and the last calls end side by side; what is accepted meanwhile is left to others.
+        let limits = Limits {
+            bodies: self.config.queue.bodies,
+            ..Limits::default()
+        };
+        let serving =
+            postern_common::http::serve(listeners.public, router, limits, shutdown.clone());
+        // The last requests and the last calls end side by side; what is accepted meanwhile is left
+        // to others.
         let giving_back = async {
             shutdown.begun().await;
             serves.set_failed("stopping");
             self.stop_delivery.begin();
         };
         tokio::join!(serving, giving_back);
-        Delivery { workers: Arc::clone(&workers), claiming, writer, runner, finisher, voice }.end().await;
+        Delivery {
+            workers: Arc::clone(&workers),
+            claiming,
+            writer,
+            runner,
+            finisher,
+            voice,
+        }
+        .end()
+        .await;
         late.begin();
         background.shutdown().await;
         sign_off(&workers, &closing, &self.opened).await;
     }
 }
 
-/// Ends the lease and closes the connections. A store that is silent is not waited for: the lease ends by itself.
+/// Ends the lease and closes the connections. A store that is silent is not waited for: the lease
+/// ends by itself.
 async fn sign_off(workers: &Workers, store: &Store, opened: &Database) {
     let leaving = async {
         workers.leave().await;
@@ -279,17 +335,19 @@ struct Delivery {
 }
 
 impl Delivery {
-    /// Once nothing is begun any more: returns when the last result is written and the others know what is left to them.
+    /// Once nothing is begun any more: returns when the last result is written and the others know
+    /// what is left to them.
     async fn end(mut self) {
-        // The last door is closed: what was submitted is committed, and the writer ends. A claim that is under way is heard
-        // of, and what it took is handed back; else it is rescued.
+        // The last door is closed: what was submitted is committed, and the writer ends. A claim
+        // that is under way is heard of, and what it took is handed back; else it is rescued.
         let heard_of = async { while self.claiming.join_next().await.is_some() {} };
         let written = tokio::time::timeout(LAST_WRITES, self.writer);
         if let (_, Err(_)) = tokio::join!(written, tokio::time::timeout(LAST_WRITES, heard_of)) {
             self.workers.doubt(&self.workers.current());
             self.claiming.shutdown().await;
         }
-        // Leases are renewed until then. Each call has its deadline: there is no second one here that could cut it off.
+        // Leases are renewed until then. Each call has its deadline: there is no second one here
+        // that could cut it off.
         self.runner.idle().await;
         drop(self.runner);
         let last_words = async {
@@ -299,7 +357,10 @@ impl Delivery {
                 None => Ok(()),
             }
         };
-        if !matches!(tokio::time::timeout(LAST_WRITES, last_words).await, Ok(Ok(()))) {
+        if !matches!(
+            tokio::time::timeout(LAST_WRITES, last_words).await,
+            Ok(Ok(()))
+        ) {
             tracing::warn!(
                 "stopped with results that could not be written, or with nobody told of what was handed back"
             );
@@ -326,7 +387,10 @@ fn load_templates(config: &Config) -> Result<(Arc<ArcSwap<Templates>>, Reloader)
     let (folder, default_locale) = (&config.templates.folder, &config.templates.default_locale);
     if !folder.is_dir() {
         let place = std::path::absolute(folder).unwrap_or_else(|_| folder.clone());
-        return Err(Exit::usage(format!("templates.folder: there is no folder {}", place.display())));
+        return Err(Exit::usage(format!(
+            "templates.folder: there is no folder {}",
+            place.display()
+        )));
     }
     // Before they are read: what changes meanwhile is noticed.
     let seen = fingerprint(folder);
@@ -375,7 +439,11 @@ mod tests {
     fn seconds(text: &str, from: &str, key: &str) -> u64 {
         let (_, rest) = text.split_once(from).expect("the place is there");
         let (_, value) = rest.split_once(key).expect("the key is there");
-        let digits: String = value.trim_start().chars().take_while(char::is_ascii_digit).collect();
+        let digits: String = value
+            .trim_start()
+            .chars()
+            .take_while(char::is_ascii_digit)
+            .collect();
         digits.parse().expect("a number")
     }
 
@@ -384,7 +452,11 @@ mod tests {
         let unit = include_str!("../../conf/deploy/postern-notify.service");
         let cluster = include_str!("../../conf/deploy/kubernetes.yaml");
         let systemd = seconds(unit, "[Service]", "TimeoutStopSec=");
-        let kubernetes = seconds(cluster, "name: postern-notify", "terminationGracePeriodSeconds:");
+        let kubernetes = seconds(
+            cluster,
+            "name: postern-notify",
+            "terminationGracePeriodSeconds:",
+        );
         for given in [systemd, kubernetes] {
             assert!(given >= LONGEST_STOP.as_secs() + 10, "{given} s");
         }

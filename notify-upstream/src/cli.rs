@@ -36,7 +36,8 @@ pub(super) enum Command {
     Suppression(SuppressionCommand),
     /// Looks at the database, and tells what is not set up right.
     Check,
-    /// Reads a delivery status notification (RFC 3464) on standard input, as a mail server pipes it.
+    /// Reads a delivery status notification (RFC 3464) on standard input, as a mail server pipes
+    /// it.
     Dsn,
 }
 
@@ -117,9 +118,19 @@ impl Command {
     pub(super) async fn run(self, config: &Path) -> Result<(), Exit> {
         match self {
             Self::Templates(TemplateCommand::Check(folder)) => check(&folder.load()?),
-            Self::Templates(TemplateCommand::Preview { name, channel, locale, variables, folder }) => {
-                preview(&folder.load()?, &name, &channel, locale.as_deref(), &variables)
-            }
+            Self::Templates(TemplateCommand::Preview {
+                name,
+                channel,
+                locale,
+                variables,
+                folder,
+            }) => preview(
+                &folder.load()?,
+                &name,
+                &channel,
+                locale.as_deref(),
+                &variables,
+            ),
             Self::Dead(command) => Box::pin(command.run(&read(config)?)).await,
             Self::Suppression(command) => Box::pin(command.run(&read(config)?)).await,
             Self::Check => Box::pin(check_database(&read(config)?)).await,
@@ -138,7 +149,12 @@ impl Folder {
 
 fn check(templates: &Templates) -> Result<(), Exit> {
     for (name, channel, locale) in templates.variants() {
-        say(&format!("{} {} {}", name.as_str(), channel.as_str(), locale.as_str()))?;
+        say(&format!(
+            "{} {} {}",
+            name.as_str(),
+            channel.as_str(),
+            locale.as_str()
+        ))?;
     }
     say(&format!("{} template(s), all sound", templates.len()))
 }
@@ -155,9 +171,10 @@ fn preview(
         .into_iter()
         .find(|known| known.as_str() == channel)
         .ok_or_else(|| wrong("--channel must be email, sms or push"))?;
-    let name = TemplateName::parse(name).ok_or_else(|| wrong("the name must be of a-z, 0-9, - and _"))?;
-    let locale =
-        locale.map(|tag| Locale::parse(tag).ok_or_else(|| wrong("--locale must be a tag such as de-AT")));
+    let name =
+        TemplateName::parse(name).ok_or_else(|| wrong("the name must be of a-z, 0-9, - and _"))?;
+    let locale = locale
+        .map(|tag| Locale::parse(tag).ok_or_else(|| wrong("--locale must be a tag such as de-AT")));
     let variables: Map<String, Value> =
         serde_json::from_str(variables).map_err(|error| wrong(&format!("--variables: {error}")))?;
     let found = templates
@@ -167,10 +184,20 @@ fn preview(
     if !missing.is_empty() {
         return Err(wrong(&format!("missing variables: {}", missing.join(", "))));
     }
-    let content = found.render(&variables, Author::Service).map_err(|error| wrong(&error.to_string()))?;
-    say(&format!("version {}, language {}", found.version(), found.locale().as_str()))?;
+    let content = found
+        .render(&variables, Author::Service)
+        .map_err(|error| wrong(&error.to_string()))?;
+    say(&format!(
+        "version {}, language {}",
+        found.version(),
+        found.locale().as_str()
+    ))?;
     match content {
-        Content::Email { subject, text, html } => {
+        Content::Email {
+            subject,
+            text,
+            html,
+        } => {
             say(&format!("Subject: {subject}\n\n{text}"))?;
             html.map_or(Ok(()), |html| say(&format!("---\n{html}")))
         }
@@ -185,7 +212,8 @@ impl DeadCommand {
     async fn run(self, config: &Config) -> Result<(), Exit> {
         let store = open(config).await?;
         let clock = Clock::system();
-        let failed = |error: postern_notify::store::StoreError| Exit::unavailable(error.to_string());
+        let failed =
+            |error: postern_notify::store::StoreError| Exit::unavailable(error.to_string());
         match self {
             Self::List(filter) => {
                 for letter in store.dead_letters(&filter.parse()?).await.map_err(failed)? {
@@ -202,7 +230,10 @@ impl DeadCommand {
                 let filter = selection.parse()?;
                 let count = usize::try_from(filter.limit).unwrap_or(usize::MAX);
                 let first = Sequence::new(clock.clone()).orders(count);
-                let replayed = store.replay(&filter, first, clock.now()).await.map_err(failed)?;
+                let replayed = store
+                    .replay(&filter, first, clock.now())
+                    .await
+                    .map_err(failed)?;
                 say(&format!("{replayed} queued again"))
             }
             Self::Drop(selection) => {
@@ -215,9 +246,21 @@ impl DeadCommand {
 
 impl Selection {
     fn parse(self) -> Result<DeadFilter, Exit> {
-        let Filter { id, code, since, until, limit: _ } = &self.filter;
-        if !self.all && [id, code, since, until].iter().all(|selector| selector.is_none()) {
-            return Err(Exit::usage("say which: --id, --code, --since or --until, or --all"));
+        let Filter {
+            id,
+            code,
+            since,
+            until,
+            limit: _,
+        } = &self.filter;
+        if !self.all
+            && [id, code, since, until]
+                .iter()
+                .all(|selector| selector.is_none())
+        {
+            return Err(Exit::usage(
+                "say which: --id, --code, --since or --until, or --all",
+            ));
         }
         self.filter.parse()
     }
@@ -226,7 +269,8 @@ impl Selection {
 impl Filter {
     fn parse(self) -> Result<DeadFilter, Exit> {
         let id = self.id.map(|id| {
-            NotificationId::parse(&id).ok_or_else(|| Exit::usage("--id must be the id of a notification"))
+            NotificationId::parse(&id)
+                .ok_or_else(|| Exit::usage("--id must be the id of a notification"))
         });
         Ok(DeadFilter {
             id: id.transpose()?,
@@ -250,14 +294,20 @@ async fn open(config: &Config) -> Result<Store, Exit> {
 async fn check_database(config: &Config) -> Result<(), Exit> {
     let database = Database::open(&config.database, Options::new("postern-notify-cli")).await?;
     // A database that no process has been started on has no tables yet.
-    database.ping().await.map_err(|error| Exit::unavailable(format!("database: {error}")))?;
+    database
+        .ping()
+        .await
+        .map_err(|error| Exit::unavailable(format!("database: {error}")))?;
     say(&format!("ok      database: {} answers", database.label()))?;
-    database.transport_warning().map_or(Ok(()), |text| say(&format!("WARNING database: {text}")))
+    database
+        .transport_warning()
+        .map_or(Ok(()), |text| say(&format!("WARNING database: {text}")))
 }
 
 fn instant(name: &str, text: Option<String>) -> Result<Option<Timestamp>, Exit> {
     let parse = |text: String| {
-        Timestamp::parse(&text).ok_or_else(|| Exit::usage(format!("--{name} must be an RFC 3339 instant")))
+        Timestamp::parse(&text)
+            .ok_or_else(|| Exit::usage(format!("--{name} must be an RFC 3339 instant")))
     };
     text.map(parse).transpose()
 }

@@ -63,7 +63,8 @@ pub enum Verdict {
     Expired,
     /// No provider works, the stop came before its turn, or its lease was no longer sure by then.
     NotBegun,
-    /// Others are carried, but each provider that carries such an address is left alone for so long.
+    /// Others are carried, but each provider that carries such an address is left alone for so
+    /// long.
     LeftAlone(Duration),
 }
 
@@ -121,12 +122,17 @@ impl Courier {
         (outcome.unwrap_or_else(Verdict::Failed), version)
     }
 
-    /// When an operator last queued it again, and after how many attempts; `None` also where that cannot be read now.
+    /// When an operator last queued it again, and after how many attempts; `None` also where that
+    /// cannot be read now.
     pub async fn replayed(&self, claimed: &Claimed) -> Option<(Timestamp, i32)> {
         if claimed.attempt == 1 {
             return None;
         }
-        Box::pin(self.store.read(&[claimed.id])).await.ok()?.first()?.replayed()
+        Box::pin(self.store.read(&[claimed.id]))
+            .await
+            .ok()?
+            .first()?
+            .replayed()
     }
 
     /// The best that is known of a channel's providers.
@@ -142,7 +148,10 @@ impl Courier {
         (content, settings): (Content, Settings),
     ) -> Result<Verdict, Failure> {
         let record = &attempt.claimed.record;
-        let Some(address) = attempt.unless_stopped(self.destination(attempt.claimed, &settings)).await else {
+        let Some(address) = attempt
+            .unless_stopped(self.destination(attempt.claimed, &settings))
+            .await
+        else {
             return Ok(Verdict::NotBegun);
         };
         let address = address?;
@@ -155,25 +164,45 @@ impl Courier {
             urgent: record.lane.priority.is_urgent(),
             unsubscribe: settings.unsubscribe,
         };
-        let pass = match attempt.unless_stopped(self.turn(attempt, &message, &settings)).await {
+        let pass = match attempt
+            .unless_stopped(self.turn(attempt, &message, &settings))
+            .await
+        {
             None => return Ok(Verdict::NotBegun),
             Some(Err(end)) => return end,
             Some(Ok(pass)) => pass,
         };
-        let refused = |(name, refusal)| self.judge(Some(name), refusal, record.lane.channel, &address);
-        pass.send(&message).await.map(Verdict::Sent).map_err(refused)
+        let refused =
+            |(name, refusal)| self.judge(Some(name), refusal, record.lane.channel, &address);
+        pass.send(&message)
+            .await
+            .map(Verdict::Sent)
+            .map_err(refused)
     }
 
     /// The address, unless it gets nothing.
-    async fn destination(&self, claimed: &Claimed, settings: &Settings) -> Result<Address, Failure> {
+    async fn destination(
+        &self,
+        claimed: &Claimed,
+        settings: &Settings,
+    ) -> Result<Address, Failure> {
         let channel = claimed.record.lane.channel;
         let address = self.address(claimed, settings).await?;
         let unknown = |_| Failure::of(Class::Transient, "suppression_unavailable");
-        if self.suppression.holds(channel, &address).await.map_err(unknown)? {
+        if self
+            .suppression
+            .holds(channel, &address)
+            .await
+            .map_err(unknown)?
+        {
             return Err(Failure::permanent("address_suppressed"));
         }
         if settings.unsubscribe
-            && self.suppression.is_unsubscribed(channel, &address).await.map_err(unknown)?
+            && self
+                .suppression
+                .is_unsubscribed(channel, &address)
+                .await
+                .map_err(unknown)?
         {
             return Err(Failure::permanent("recipient_unsubscribed"));
         }
@@ -187,11 +216,16 @@ impl Courier {
         message: &Message<'_>,
         settings: &Settings,
     ) -> Result<Pass<'_>, Result<Verdict, Failure>> {
-        let Claimed { attempt: number, record, .. } = attempt.claimed;
+        let Claimed {
+            attempt: number,
+            record,
+            ..
+        } = attempt.claimed;
         let (channel, priority) = (record.lane.channel, record.lane.priority);
         if *number > 1
-            && let Some(sent) =
-                Box::pin(self.reconcile(channel, message, settings.ambiguous)).await.map_err(Err)?
+            && let Some(sent) = Box::pin(self.reconcile(channel, message, settings.ambiguous))
+                .await
+                .map_err(Err)?
         {
             return Err(Ok(Verdict::Sent(sent)));
         }
@@ -205,18 +239,23 @@ impl Courier {
             NoPass::Refused(refusal) => Err(self.judge(None, refusal, channel, message.to)),
             NoPass::LeftAlone(left) => Ok(Verdict::LeftAlone(left)),
         })?;
-        if record.expires_at.is_some_and(|end| end <= attempt.clock.now()) {
+        if record
+            .expires_at
+            .is_some_and(|end| end <= attempt.clock.now())
+        {
             return Err(Ok(Verdict::Expired));
         }
-        // While it waited the provider may have been given up, or others may have taken it over, and called.
+        // While it waited the provider may have been given up, or others may have taken it over,
+        // and called.
         if pass.is_vain() || !attempt.workers.holds(attempt.worker) {
             return Err(Ok(Verdict::NotBegun));
         }
         Ok(pass)
     }
 
-    /// Whether an earlier attempt has reached a provider after all: by what a provider has reported under our id, else by
-    /// asking one that can be asked. Where nobody can tell, the template says whether it is sent again.
+    /// Whether an earlier attempt has reached a provider after all: by what a provider has reported
+    /// under our id, else by asking one that can be asked. Where nobody can tell, the template says
+    /// whether it is sent again.
     async fn reconcile(
         &self,
         channel: Channel,
@@ -225,7 +264,9 @@ impl Courier {
     ) -> Result<Option<Sent>, Failure> {
         let known = self.store.read(&[message.id]).await;
         let known = known.map_err(|_| Failure::of(Class::Transient, "history_unavailable"))?;
-        let Some(snapshot) = known.first() else { return Ok(None) };
+        let Some(snapshot) = known.first() else {
+            return Ok(None);
+        };
         if let Some(provider) = snapshot.reported_by() {
             let detail = Some("known by the provider's report".to_owned());
             return Ok(Some(Sent {
@@ -250,28 +291,40 @@ impl Courier {
         }
     }
 
-    /// A template that is gone or fails is the operator's to mend: while its files change all over a fleet, what was
-    /// accepted with one version may meet another.
+    /// A template that is gone or fails is the operator's to mend: while its files change all over
+    /// a fleet, what was accepted with one version may meet another.
     fn render(&self, record: &Record) -> (Option<u32>, Result<(Content, Settings), Failure>) {
         let templates = self.templates.load();
         let name = TemplateName::parse(&record.template);
         let found = name.as_ref().and_then(|name| {
-            templates.find(name, record.lane.channel, Locale::parse(&record.locale).as_ref()).ok()
+            templates
+                .find(
+                    name,
+                    record.lane.channel,
+                    Locale::parse(&record.locale).as_ref(),
+                )
+                .ok()
         });
         let Some(found) = found else {
-            return (None, Err(Failure::of(Class::Configuration, "template_gone")));
+            return (
+                None,
+                Err(Failure::of(Class::Configuration, "template_gone")),
+            );
         };
         let settings = Settings::of(found.settings(), record.lane.channel);
         let words = match serde_json::from_str(&record.variables) {
-            Ok(variables) => {
-                found.render(&variables, Principal::author(&record.creator)).map_err(|error| Failure {
+            Ok(variables) => found
+                .render(&variables, Principal::author(&record.creator))
+                .map_err(|error| Failure {
                     detail: Some(error.to_string()),
                     ..Failure::of(Class::Configuration, "template_failed")
-                })
-            }
+                }),
             Err(_) => Err(Failure::permanent("variables_unreadable")),
         };
-        (Some(found.version()), words.map(|content| (content, settings)))
+        (
+            Some(found.version()),
+            words.map(|content| (content, settings)),
+        )
     }
 
     async fn address(
@@ -286,7 +339,10 @@ impl Courier {
             Err(_) => return Err(Failure::permanent("recipient_unreadable")),
         };
         let found = Box::pin(self.actors.address(&actor, channel, &record.creator)).await;
-        let OwnAddress { address, is_trusted } = found.map_err(|reason| match reason {
+        let OwnAddress {
+            address,
+            is_trusted,
+        } = found.map_err(|reason| match reason {
             NoAddress::Unknown => Failure::permanent("actor_unknown"),
             NoAddress::NotThere => Failure::permanent("actor_has_no_address"),
             NoAddress::Misconfigured => Failure::of(Class::Configuration, "actor_service_refuses"),
@@ -298,7 +354,11 @@ impl Courier {
         if !settings.unverified {
             return Err(Failure::permanent("address_not_verified"));
         }
-        match self.unverified.take(*id, &record.creator, &address.hash()).await {
+        match self
+            .unverified
+            .take(*id, &record.creator, &address.hash())
+            .await
+        {
             Ok(true) => Ok(address),
             Ok(false) => Err(Failure::permanent("unverified_address_quota")),
             Err(_) => Err(Failure::of(Class::Transient, "quota_unavailable")),
@@ -371,7 +431,14 @@ impl Failure {
     }
 
     fn of(class: Class, code: &str) -> Self {
-        Self { class, provider: None, code: code.to_owned(), detail: None, retry_after: None, address: None }
+        Self {
+            class,
+            provider: None,
+            code: code.to_owned(),
+            detail: None,
+            retry_after: None,
+            address: None,
+        }
     }
 }
 

@@ -1,7 +1,8 @@
 //! From the queue to the providers.
 //!
-//! One [`Dispatcher`] per channel is the only claimer of the channel's lanes. It takes permits before it claims, keeps
-//! a cursor per lane, and hands each row to the [`Runner`], which calls the provider outside any transaction. The
+//! One [`Dispatcher`] per channel is the only claimer of the channel's lanes. It takes permits
+//! before it claims, keeps a cursor per lane, and hands each row to the [`Runner`], which calls the
+//! provider outside any transaction. The
 //! [`Finisher`] writes results in batches and frees a permit only when its result is durable.
 
 mod board;
@@ -45,10 +46,11 @@ use whole_look::WholeLook;
 const CLAIM: usize = 500;
 /// Most claims of one pass, so that a pass ends.
 const CLAIMS_PER_PASS: usize = 64;
-/// A transaction of another replica that commits this long after it took its orders is seen with the next look; one that
-/// commits later, with the next look from the beginning.
+/// A transaction of another replica that commits this long after it took its orders is seen with
+/// the next look; one that commits later, with the next look from the beginning.
 const LATE_COMMIT: Duration = Duration::from_secs(2);
-/// What was accepted longer ago has been committed, or never will be: the server ends a statement after 10 s.
+/// What was accepted longer ago has been committed, or never will be: the server ends a statement
+/// after 10 s.
 const SETTLED: Duration = Duration::from_secs(15);
 /// After so many looks the store is told where the lanes begin.
 const LOOKS_PER_MARK: u32 = 15;
@@ -137,7 +139,8 @@ impl Dispatcher {
             let outcome = async {
                 if look || self.surveys == 0 {
                     self.survey().await?;
-                    self.whole_look.begin(self.marks(Some(0)), self.workers.dead());
+                    self.whole_look
+                        .begin(self.marks(Some(0)), self.workers.dead());
                 }
                 self.pass().await
             };
@@ -148,8 +151,9 @@ impl Dispatcher {
         }
     }
 
-    /// Looks at every lane: what waits, and what was overlooked below the cursor: committed late by another replica, given
-    /// back, or leased by a worker that has died since. The first look begins where the store says that the lanes do.
+    /// Looks at every lane: what waits, and what was overlooked below the cursor: committed late by
+    /// another replica, given back, or leased by a worker that has died since. The first look
+    /// begins where the store says that the lanes do.
     ///
     /// # Errors
     /// The store's.
@@ -157,14 +161,21 @@ impl Dispatcher {
         if self.surveys == 0 {
             self.begin_at_the_marks().await;
         }
-        let found = self.store.survey(&self.marks(None), &self.workers.dead()).await?;
+        let found = self
+            .store
+            .survey(&self.marks(None), &self.workers.dead())
+            .await?;
         self.surveys = self.surveys.wrapping_add(1);
         let (recent, settled) = (self.place_before(LATE_COMMIT), self.place_before(SETTLED));
         let now = self.clock.now();
         for survey in found {
             let state = &mut self.lanes[survey.lane.index()];
             state.step_back(survey.overlooked, now);
-            state.low = survey.lowest.unwrap_or(Order::MAX).min(recent).min(state.cursor);
+            state.low = survey
+                .lowest
+                .unwrap_or(Order::MAX)
+                .min(recent)
+                .min(state.cursor);
             state.set_head(survey.overlooked.or(survey.head), now);
             if state.head().is_none() {
                 // What was born leased is nobody's to claim, and is not stepped over for ever.
@@ -187,12 +198,16 @@ impl Dispatcher {
     fn marks(&self, low: Option<Order>) -> [LaneMark; Lane::PER_CHANNEL] {
         Lane::of(self.channel).map(|lane| {
             let state = self.lanes[lane.index()];
-            LaneMark { lane, low: low.unwrap_or(state.low), cursor: state.cursor }
+            LaneMark {
+                lane,
+                low: low.unwrap_or(state.low),
+                cursor: state.cursor,
+            }
         })
     }
 
-    /// A process that starts does not step over all that was claimed before it, where it is known; a place that was found
-    /// meanwhile stays.
+    /// A process that starts does not step over all that was claimed before it, where it is known;
+    /// a place that was found meanwhile stays.
     async fn begin_at_the_marks(&mut self) {
         let marks = self.store.lane_marks(self.channel).await.unwrap_or_else(|error| {
             tracing::warn!(channel = self.channel.as_str(), %error, "cannot read where the lanes begin");
@@ -256,13 +271,16 @@ impl Dispatcher {
             if self.runner.is_stopping() || !self.workers.holds(&self.workers.current()) {
                 return Ok(claimed);
             }
-            // What nobody can carry stays where it is, in order and with its attempts; one goes to see.
+            // What nobody can carry stays where it is, in order and with its attempts; one goes to
+            // see.
             let most = match self.runner.standing(self.channel) {
                 Standing::Closed => self.precedence.most(CLAIM),
                 Standing::Due => 1,
                 Standing::Open(_) => return Ok(claimed),
             };
-            let Some((turn, permits)) = self.next_turn(most) else { return Ok(claimed) };
+            let Some((turn, permits)) = self.next_turn(most) else {
+                return Ok(claimed);
+            };
             let runner = Arc::clone(&self.runner);
             let begun = runner.start_all(std::mem::take(hand));
             let (outcome, ()) = tokio::join!(self.claim(turn.lane, permits), begun);
@@ -290,12 +308,17 @@ impl Dispatcher {
         let sights = Lane::of(self.channel).map(|lane| Sight {
             lane,
             waiting: waiting[lane.index()],
-            age: self.lanes[lane.index()].head().map(|head| now.since(order_time(head))),
+            age: self.lanes[lane.index()]
+                .head()
+                .map(|head| now.since(order_time(head))),
         });
-        self.desk.permits().take_for(&plan(&sights, self.gate.state()), most)
+        self.desk
+            .permits()
+            .take_for(&plan(&sights, self.gate.state()), most)
     }
 
-    /// Rows for these permits, in order; and, where the lane ends with them, the signals that had been given before.
+    /// Rows for these permits, in order; and, where the lane ends with them, the signals that had
+    /// been given before.
     async fn claim(
         &mut self,
         lane: Lane,
@@ -303,7 +326,8 @@ impl Dispatcher {
     ) -> Result<(Vec<Job>, Option<u64>), StoreError> {
         self.precedence.make_way(lane.priority).await;
         let began = self.clock.now();
-        // After the permits were taken: those of what was handed back are free only when its place is noted.
+        // After the permits were taken: those of what was handed back are free only when its place
+        // is noted.
         self.step_back_for_moved();
         let signals = self.desk.signals(lane);
         let worker = self.workers.current();
@@ -331,7 +355,11 @@ impl Dispatcher {
         self.recent.forget(rows.iter().map(|row| row.id));
         // Permits that found no row are free at once.
         let jobs = rows.into_iter().zip(permits);
-        let jobs = jobs.map(|(claimed, permit)| Job { claimed, worker: Arc::clone(&worker), permit });
+        let jobs = jobs.map(|(claimed, permit)| Job {
+            claimed,
+            worker: Arc::clone(&worker),
+            permit,
+        });
         Ok((jobs.collect(), (count < wanted).then_some(signals)))
     }
 

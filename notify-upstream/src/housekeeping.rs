@@ -1,4 +1,5 @@
-//! What runs beside: moving what is due, forgetting what is old, looking whether the store is there.
+//! What runs beside: moving what is due, forgetting what is old, looking whether the store is
+//! there.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -72,7 +73,8 @@ pub struct Reloader {
 // === impl Reloader ===
 
 impl Reloader {
-    /// Looks at the folder; a set with a mistake anywhere changes nothing that is live. Whether it was taken over.
+    /// Looks at the folder; a set with a mistake anywhere changes nothing that is live. Whether it
+    /// was taken over.
     pub fn step(&mut self) -> bool {
         let now = fingerprint(&self.folder);
         if now == self.seen {
@@ -154,7 +156,8 @@ impl Mover {
 // === impl Housekeeper ===
 
 impl Housekeeper {
-    /// Looks after the store until the stop. What a round of housekeeping takes does not delay what readiness says.
+    /// Looks after the store until the stop. What a round of housekeeping takes does not delay what
+    /// readiness says.
     pub async fn run(self, shutdown: Shutdown) {
         tokio::join!(self.watch(&shutdown), self.keep(&shutdown));
     }
@@ -178,7 +181,8 @@ impl Housekeeper {
         }
     }
 
-    /// Whether the store takes writes, and is one that this binary works on: while it is not, nothing is claimed.
+    /// Whether the store takes writes, and is one that this binary works on: while it is not,
+    /// nothing is claimed.
     pub async fn look(&self) {
         match self.opened.still_fits(&MIGRATIONS).await {
             Ok(()) => {
@@ -192,15 +196,16 @@ impl Housekeeper {
         }
     }
 
-    /// One round: the list of suppressed addresses every time, depths every fifth, old keys every thirtieth, the rest
-    /// every thousandth and at the first.
+    /// One round: the list of suppressed addresses every time, depths every fifth, old keys every
+    /// thirtieth, the rest every thousandth and at the first.
     ///
     /// # Errors
     /// The store's.
     pub async fn step(&self, round: u64) -> Result<(), StoreError> {
         self.suppression.step().await?;
         let now = self.clock.now();
-        let before = |life: Duration| Timestamp(now.0 - i64::try_from(life.as_millis()).unwrap_or(i64::MAX));
+        let before =
+            |life: Duration| Timestamp(now.0 - i64::try_from(life.as_millis()).unwrap_or(i64::MAX));
         if round.is_multiple_of(5) {
             for (lane, rows) in self.store.depths(DEPTH_CAP).await? {
                 self.metrics.depth(lane, rows);
@@ -244,7 +249,8 @@ mod tests {
         let write = |name: &str, version: u32, text: &str| {
             let folder = folder.path().join(name);
             std::fs::create_dir_all(&folder).expect("folder");
-            std::fs::write(folder.join("template.toml"), format!("version = {version}")).expect("file");
+            std::fs::write(folder.join("template.toml"), format!("version = {version}"))
+                .expect("file");
             std::fs::write(folder.join("sms.en.txt"), text).expect("file");
         };
         write("a", 1, "one");
@@ -260,7 +266,10 @@ mod tests {
         };
         let version = || {
             let name = TemplateName::parse("a").expect("name");
-            templates.load().find(&name, crate::notification::Channel::Sms, None).map(|found| found.version())
+            templates
+                .load()
+                .find(&name, crate::notification::Channel::Sms, None)
+                .map(|found| found.version())
         };
         assert!(!reloader.step(), "nothing has changed");
         write("a", 2, "two, longer");

@@ -72,7 +72,10 @@ pub struct Service {
 pub fn router(service: Service) -> Router {
     Router::new()
         .route("/notifications", post(create::one))
-        .route("/notifications/batch", post(create::batch).on(MethodFilter::GET, nothing))
+        .route(
+            "/notifications/batch",
+            post(create::batch).on(MethodFilter::GET, nothing),
+        )
         .route("/notifications/{id}", get(status::get))
         .route("/notifications/{id}/cancel", post(status::cancel))
         .route("/webhooks/unsubscribe", post(unsubscribe::one_click))
@@ -91,7 +94,10 @@ struct Authenticated(Principal);
 impl FromRequestParts<Arc<Service>> for Authenticated {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, service: &Arc<Service>) -> Result<Self, Problem> {
+    async fn from_request_parts(
+        parts: &mut Parts,
+        service: &Arc<Service>,
+    ) -> Result<Self, Problem> {
         let token = postern_common::http::bearer(&parts.headers)?;
         let caller = match service.verifier.verify_cached(token) {
             Some(verdict) => verdict?,
@@ -113,13 +119,18 @@ struct Anonymous;
 async fn client_address(parts: &mut Parts, service: &Arc<Service>) -> Option<IpAddr> {
     let Ok(peer) = Peer::from_request_parts(parts, service).await;
     let proxies = &service.trusted_proxies;
-    proxies.client_address(peer, &parts.headers).filter(|address| !proxies.contains(*address))
+    proxies
+        .client_address(peer, &parts.headers)
+        .filter(|address| !proxies.contains(*address))
 }
 
 impl FromRequestParts<Arc<Service>> for Anonymous {
     type Rejection = Infallible;
 
-    async fn from_request_parts(parts: &mut Parts, service: &Arc<Service>) -> Result<Self, Infallible> {
+    async fn from_request_parts(
+        parts: &mut Parts,
+        service: &Arc<Service>,
+    ) -> Result<Self, Infallible> {
         BodyOwner::Anonymous(client_address(parts, service).await).set(parts);
         Ok(Self)
     }

@@ -1,8 +1,10 @@
 //! The notification upstream: accept, queue, deliver, tell.
 //!
-//! The way of a notification: [`http`] reads it into a [`request::Request`] and checks template and variables;
+//! The way of a notification: [`http`] reads it into a [`request::Request`] and checks template and
+//! variables;
 //! [`accept`] commits it with whatever else arrived meanwhile ([`store`]); [`dispatch`] claims it in strict order of
-//! priority, or has it at once where a permit was free; [`deliver`] finds the address, renders and calls a
+//! priority, or has it at once where a permit was free; [`deliver`] finds the address, renders and
+//! calls a
 //! [`provider`]; the result is written under the claim's fence; [`view`] derives the status from all of it.
 
 pub mod accept;

@@ -1,7 +1,9 @@
-//! Keyed tokens that a mail carries: in the link that unsubscribes and in the envelope, as VERP does.
+//! Keyed tokens that a mail carries: in the link that unsubscribes and in the envelope, as VERP
+//! does.
 //!
-//! The id of a notification is no secret: whoever asked for it has it. What comes back with a token was sent by us, about this
-//! notification, to this address, and for this purpose; nothing else is believed.
+//! The id of a notification is no secret: whoever asked for it has it. What comes back with a token
+//! was sent by us, about this notification, to this address, and for this purpose; nothing else is
+//! believed.
 
 use std::sync::Arc;
 
@@ -16,7 +18,8 @@ use crate::notification::NotificationId;
 /// The variable that holds the keys.
 pub const KEY_VARIABLE: &str = "NOTIFY_TOKEN_KEY";
 
-/// Makes and checks tokens. The first key makes them; all of them check, so that a key can be replaced.
+/// Makes and checks tokens. The first key makes them; all of them check, so that a key can be
+/// replaced.
 #[derive(Clone, Debug)]
 pub struct MailTokens(Arc<[hmac::Key]>);
 
@@ -37,9 +40,10 @@ pub struct Claim {
     tag: u128,
 }
 
-/// Of a token: the id's 128 bits, then 40 of an HMAC over the id and 60 of one over id and address, in base32. The first
-/// shows without the address, which is in the store, that the token was issued here. Mail servers may change the case of
-/// a local part, which has 64 octets (RFC 5321 section 4.5.3.1.1).
+/// Of a token: the id's 128 bits, then 40 of an HMAC over the id and 60 of one over id and address,
+/// in base32. The first shows without the address, which is in the store, that the token was issued
+/// here. Mail servers may change the case of a local part, which has 64 octets (RFC 5321 section
+/// 4.5.3.1.1).
 pub const TOKEN_LENGTH: usize = ID_DIGITS + TAG_DIGITS;
 const ID_DIGITS: usize = 26;
 const TAG_DIGITS: usize = 20;
@@ -58,20 +62,26 @@ impl MailTokens {
     pub fn parse(text: &str) -> Result<Self, String> {
         let key = |text: &str| {
             let text = text.trim().trim_end_matches('=');
-            let standard = STANDARD.decode(padded(text)).or_else(|_| URL_SAFE_NO_PAD.decode(text));
+            let standard = STANDARD
+                .decode(padded(text))
+                .or_else(|_| URL_SAFE_NO_PAD.decode(text));
             let bytes = standard.ok().filter(|bytes| bytes.len() >= MIN_KEY_BYTES);
             bytes.map(|bytes| hmac::Key::new(hmac::HMAC_SHA256, &bytes))
         };
         let keys: Option<Vec<_>> = text.split(',').map(key).collect();
-        let keys =
-            keys.ok_or("must be base64 of at least 32 bytes, or several of these with commas between")?;
+        let keys = keys.ok_or(
+            "must be base64 of at least 32 bytes, or several of these with commas between",
+        )?;
         Ok(Self(keys.into()))
     }
 
     /// The token of a notification that goes to this address.
     #[must_use]
     pub fn issue(&self, purpose: Purpose, id: NotificationId, address: &AddressHash) -> String {
-        let tag = self.0.first().map_or(0, |key| tag(key, purpose, id, address));
+        let tag = self
+            .0
+            .first()
+            .map_or(0, |key| tag(key, purpose, id, address));
         let mut token = String::with_capacity(TOKEN_LENGTH);
         write_digits(&mut token, id.0.as_u128(), ID_DIGITS);
         write_digits(&mut token, tag, TAG_DIGITS);
@@ -83,7 +93,8 @@ impl MailTokens {
     pub fn has_issued(&self, purpose: Purpose, claim: Claim) -> bool {
         let id_tag = (claim.tag >> ADDRESS_TAG_BITS).to_be_bytes();
         self.0.iter().any(|key| {
-            let expected = hmac_bits(key, purpose, &[claim.id.0.as_bytes()], ID_TAG_BITS).to_be_bytes();
+            let expected =
+                hmac_bits(key, purpose, &[claim.id.0.as_bytes()], ID_TAG_BITS).to_be_bytes();
             constant_time::verify_slices_are_equal(&expected, &id_tag).is_ok()
         })
     }
@@ -119,7 +130,9 @@ fn hmac_bits(key: &hmac::Key, purpose: Purpose, parts: &[&[u8]], bits: u32) -> u
         context.update(part);
     }
     let tag = context.sign();
-    tag.as_ref().first_chunk().map_or(0, |half| u128::from_be_bytes(*half) >> (u128::BITS - bits))
+    tag.as_ref()
+        .first_chunk()
+        .map_or(0, |half| u128::from_be_bytes(*half) >> (u128::BITS - bits))
 }
 
 // === impl Claim ===
@@ -128,9 +141,14 @@ impl Claim {
     /// Reads a token, in either case; `None` for anything else.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
-        let (id, tag) = text.split_at_checked(ID_DIGITS).filter(|(_, tag)| tag.len() == TAG_DIGITS)?;
+        let (id, tag) = text
+            .split_at_checked(ID_DIGITS)
+            .filter(|(_, tag)| tag.len() == TAG_DIGITS)?;
         let id = NotificationId(Uuid::from_u128(read_digits(id)?));
-        Some(Self { id, tag: read_digits(tag)? })
+        Some(Self {
+            id,
+            tag: read_digits(tag)?,
+        })
     }
 
     /// The token behind the `+` of an address's local part.
@@ -152,7 +170,9 @@ fn read_digits(text: &str) -> Option<u128> {
     text.bytes().try_fold(0_u128, |number, byte| {
         let byte = byte.to_ascii_lowercase();
         let digit = DIGITS.iter().position(|known| *known == byte)?;
-        number.checked_mul(32)?.checked_add(u128::try_from(digit).ok()?)
+        number
+            .checked_mul(32)?
+            .checked_add(u128::try_from(digit).ok()?)
     })
 }
 
@@ -182,21 +202,42 @@ mod tests {
             assert!(!tokens.verify(Purpose::DeliveryReport, claim, &ada));
             assert!(!tokens.verify(Purpose::Unsubscribe, claim, &hash("bob@example.com")));
             assert!(!other.verify(Purpose::Unsubscribe, claim, &ada));
-            let another = Claim { id: Sequence::id(2 << 40), ..claim };
+            let another = Claim {
+                id: Sequence::id(2 << 40),
+                ..claim
+            };
             assert!(!tokens.verify(Purpose::Unsubscribe, another, &ada));
             assert!(!tokens.has_issued(Purpose::Unsubscribe, another));
         }
         let address = format!("bounces+{token}@example.org");
-        assert_eq!(Claim::of_return_path(&format!("<{address}>")), Claim::parse(&token));
+        assert_eq!(
+            Claim::of_return_path(&format!("<{address}>")),
+            Claim::parse(&token)
+        );
     }
 
     #[test]
     fn what_is_no_token_is_not_read() {
-        let token = tokens(1).issue(Purpose::Unsubscribe, Sequence::id(1 << 40), &hash("a@example.com"));
-        for wrong in ["", "a", &token[1..], &format!("{token}a"), &token.replace(&token[..1], "1"), "é"] {
+        let token = tokens(1).issue(
+            Purpose::Unsubscribe,
+            Sequence::id(1 << 40),
+            &hash("a@example.com"),
+        );
+        for wrong in [
+            "",
+            "a",
+            &token[1..],
+            &format!("{token}a"),
+            &token.replace(&token[..1], "1"),
+            "é",
+        ] {
             assert_eq!(Claim::parse(wrong), None, "{wrong}");
         }
-        assert_eq!(Claim::parse(&"7".repeat(TOKEN_LENGTH)), None, "the id has 128 bits");
+        assert_eq!(
+            Claim::parse(&"7".repeat(TOKEN_LENGTH)),
+            None,
+            "the id has 128 bits"
+        );
         assert_eq!(Claim::of_return_path("bounces@example.org"), None);
         assert_eq!(Claim::of_return_path(&token), None);
     }
@@ -207,7 +248,11 @@ mod tests {
         let both = MailTokens::parse(&format!("{new},{old}")).expect("two keys");
         let (id, ada) = (Sequence::id(1 << 40), hash("ada@example.com"));
         let token = tokens(1).issue(Purpose::DeliveryReport, id, &ada);
-        assert!(both.verify(Purpose::DeliveryReport, Claim::parse(&token).expect("a token"), &ada));
+        assert!(both.verify(
+            Purpose::DeliveryReport,
+            Claim::parse(&token).expect("a token"),
+            &ada
+        ));
         assert_ne!(both.issue(Purpose::DeliveryReport, id, &ada), token);
         for weak in ["", "secret", &STANDARD.encode([1; 31]), &format!("{old},")] {
             assert!(MailTokens::parse(weak).is_err(), "{weak}");

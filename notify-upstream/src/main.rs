@@ -32,11 +32,17 @@ struct Arguments {
 #[tokio::main]
 async fn main() -> ExitCode {
     match Arguments::try_parse() {
-        Ok(Arguments { config, command: None }) => Exit::report(Box::pin(serve(&config)).await),
-        Ok(Arguments { config, command: Some(command) }) => {
-            Exit::report(Box::pin(command.run(&config)).await)
+        Ok(Arguments {
+            config,
+            command: None,
+        }) => Exit::report(Box::pin(serve(&config)).await),
+        Ok(Arguments {
+            config,
+            command: Some(command),
+        }) => Exit::report(Box::pin(command.run(&config)).await),
+        Err(error) if error.use_stderr() => {
+            Exit::report(Err(Exit::usage(error.to_string().trim_end())))
         }
-        Err(error) if error.use_stderr() => Exit::report(Err(Exit::usage(error.to_string().trim_end()))),
         Err(help) => match help.print() {
             Ok(()) => ExitCode::SUCCESS,
             Err(_) => ExitCode::FAILURE,
@@ -57,13 +63,28 @@ async fn serve(config: &Path) -> Result<(), Exit> {
         .map_err(|error| Exit::unavailable(format!("cannot install signal handlers: {error}")))?;
     let supervisor = Supervisor::of(&env);
     let sockets = (&public, &admin);
-    if !until_database(&config.database, "postern-notify", sockets, supervisor.as_ref(), &shutdown).await? {
+    if !until_database(
+        &config.database,
+        "postern-notify",
+        sockets,
+        supervisor.as_ref(),
+        &shutdown,
+    )
+    .await?
+    {
         return Ok(());
     }
     let app = Box::pin(App::build(config, Clock::system())).await?;
     if let Some(supervisor) = supervisor {
         tokio::spawn(supervisor.follow(app.health(), shutdown.clone()));
     }
-    Box::pin(app.run(Listeners { public, admin: Some(admin) }, shutdown)).await;
+    Box::pin(app.run(
+        Listeners {
+            public,
+            admin: Some(admin),
+        },
+        shutdown,
+    ))
+    .await;
     Ok(())
 }

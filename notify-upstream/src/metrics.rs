@@ -39,11 +39,17 @@ impl Metrics {
         let registry = Registry::new();
         let rows = HistogramOpts::new("postern_notify_accept_batch_rows", "Rows of one commit")
             .buckets(prometheus::exponential_buckets(1.0, 2.0, 12).unwrap_or_default());
-        let lost =
-            IntCounter::new("postern_notify_lease_lost_total", "Results refused: others had taken over");
+        let lost = IntCounter::new(
+            "postern_notify_lease_lost_total",
+            "Results refused: others had taken over",
+        );
         Self {
             accepted: accepted(&registry),
-            accept_seconds: by_priority(&registry, "postern_notify_accept_seconds", "From request to commit"),
+            accept_seconds: by_priority(
+                &registry,
+                "postern_notify_accept_seconds",
+                "From request to commit",
+            ),
             batch_rows: register(&registry, Histogram::with_opts(rows)),
             attempts: counters(
                 &registry,
@@ -99,7 +105,9 @@ impl Metrics {
 
     /// What is older was dropped.
     pub fn kept_from(&self, at: Timestamp) {
-        self.kept_from.with_label_values::<&str>(&[]).set(at.unix_seconds());
+        self.kept_from
+            .with_label_values::<&str>(&[])
+            .set(at.unix_seconds());
     }
 
     /// One more was accepted.
@@ -114,7 +122,8 @@ impl Metrics {
         self.batch_rows.observe(rows as f64);
     }
 
-    /// Attempts are over and their results durable. Neighbours mostly end alike and are counted together.
+    /// Attempts are over and their results durable. Neighbours mostly end alike and are counted
+    /// together.
     pub fn ended<'a>(&self, ended: impl Iterator<Item = (Lane, &'a ResultRow, Duration)>) {
         let mut alike: Option<([&str; 4], u64)> = None;
         for (lane, result, age) in ended {
@@ -143,25 +152,33 @@ impl Metrics {
 
     /// The LOW gate of a channel.
     pub fn gate(&self, channel: Channel, state: GateState) {
-        self.gate.with_label_values(&[channel.as_str()]).set(state.code().into());
+        self.gate
+            .with_label_values(&[channel.as_str()])
+            .set(state.code().into());
     }
 
     /// How many rows a lane has.
     pub fn depth(&self, lane: Lane, rows: i64) {
         let line = if lane.retry { "repeats" } else { "first" };
-        self.depth.with_label_values(&[lane.channel.as_str(), lane.priority.as_str(), line]).set(rows);
+        self.depth
+            .with_label_values(&[lane.channel.as_str(), lane.priority.as_str(), line])
+            .set(rows);
     }
 
     /// How long the oldest of a lane has waited.
     pub fn oldest(&self, lane: Lane, age: Duration) {
         let line = if lane.retry { "repeats" } else { "first" };
         let millis = i64::try_from(age.as_millis()).unwrap_or(i64::MAX);
-        self.oldest.with_label_values(&[lane.channel.as_str(), lane.priority.as_str(), line]).set(millis);
+        self.oldest
+            .with_label_values(&[lane.channel.as_str(), lane.priority.as_str(), line])
+            .set(millis);
     }
 
     /// Providers reported so many times.
     pub fn receipts(&self, provider: &str, outcome: &str, count: u64) {
-        self.receipts.with_label_values(&[provider, outcome]).inc_by(count);
+        self.receipts
+            .with_label_values(&[provider, outcome])
+            .inc_by(count);
     }
 }
 
@@ -183,12 +200,22 @@ fn attempt_labels(lane: Lane, result: &ResultRow) -> [&str; 4] {
         ResultKind::Lost => "lost",
     };
     let provider = result.provider.as_deref().unwrap_or("none");
-    [lane.channel.as_str(), provider, outcome, result.code.as_deref().unwrap_or("ok")]
+    [
+        lane.channel.as_str(),
+        provider,
+        outcome,
+        result.code.as_deref().unwrap_or("ok"),
+    ]
 }
 
 fn accepted(registry: &Registry) -> [[IntCounter; 4]; 3] {
     let labels = ["channel", "priority"];
-    let counters = counters(registry, "postern_notify_accepted_total", "Notifications accepted", &labels);
+    let counters = counters(
+        registry,
+        "postern_notify_accepted_total",
+        "Notifications accepted",
+        &labels,
+    );
     let of = |channel: Channel, priority: Priority| {
         counters.with_label_values(&[channel.as_str(), priority.as_str()])
     };
@@ -216,6 +243,8 @@ fn register<C: prometheus::core::Collector + Clone + 'static>(
     made: prometheus::Result<C>,
 ) -> C {
     let collector = made.expect("names and labels are constants that Prometheus takes");
-    registry.register(Box::new(collector.clone())).expect("each name is registered once");
+    registry
+        .register(Box::new(collector.clone()))
+        .expect("each name is registered once");
     collector
 }

@@ -29,8 +29,8 @@ pub enum Priority {
     Low,
 }
 
-/// One first-in-first-out line of the queue: a channel, a priority, and whether it holds first attempts or
-/// repeats, which have a share of their own.
+/// One first-in-first-out line of the queue: a channel, a priority, and whether it holds first
+/// attempts or repeats, which have a share of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Lane {
     /// The channel.
@@ -41,8 +41,8 @@ pub struct Lane {
     pub retry: bool,
 }
 
-/// What a notification is called: a UUIDv7, so that ids sort by the time of acceptance and history can be
-/// partitioned by them.
+/// What a notification is called: a UUIDv7, so that ids sort by the time of acceptance and history
+/// can be partitioned by them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NotificationId(pub Uuid);
 
@@ -79,7 +79,11 @@ impl Channel {
     }
 
     /// Name and value, for decoding.
-    pub const WORDS: &[(&str, Self)] = &[("email", Self::Email), ("sms", Self::Sms), ("push", Self::Push)];
+    pub const WORDS: &[(&str, Self)] = &[
+        ("email", Self::Email),
+        ("sms", Self::Sms),
+        ("push", Self::Push),
+    ];
 }
 
 // === impl Priority ===
@@ -89,8 +93,12 @@ impl Priority {
     pub const ALL: [Self; 4] = [Self::Critical, Self::High, Self::Normal, Self::Low];
 
     /// Name and value, for decoding.
-    pub const WORDS: &[(&str, Self)] =
-        &[("CRITICAL", Self::Critical), ("HIGH", Self::High), ("NORMAL", Self::Normal), ("LOW", Self::Low)];
+    pub const WORDS: &[(&str, Self)] = &[
+        ("CRITICAL", Self::Critical),
+        ("HIGH", Self::High),
+        ("NORMAL", Self::Normal),
+        ("LOW", Self::Low),
+    ];
 
     /// The name in requests and answers.
     #[must_use]
@@ -130,13 +138,20 @@ impl Lane {
     /// The lane of first attempts.
     #[must_use]
     pub const fn first(channel: Channel, priority: Priority) -> Self {
-        Self { channel, priority, retry: false }
+        Self {
+            channel,
+            priority,
+            retry: false,
+        }
     }
 
     /// The lane of repeats beside it.
     #[must_use]
     pub const fn repeats(self) -> Self {
-        Self { retry: true, ..self }
+        Self {
+            retry: true,
+            ..self
+        }
     }
 
     /// Every lane of a channel; for each priority first attempts, then repeats.
@@ -177,7 +192,8 @@ impl NotificationId {
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let uuid = Uuid::try_parse(text).ok()?;
-        (text.len() == 36 && !text.bytes().any(|byte| byte.is_ascii_uppercase())).then_some(Self(uuid))
+        (text.len() == 36 && !text.bytes().any(|byte| byte.is_ascii_uppercase()))
+            .then_some(Self(uuid))
     }
 
     /// The least id that could be given out at this instant: a bound for partitions.
@@ -214,7 +230,10 @@ mod tests {
     fn lanes_survive_the_store() {
         for channel in Channel::ALL {
             for (index, lane) in Lane::of(channel).into_iter().enumerate() {
-                assert_eq!((lane.index(), Lane::from_code(lane.code())), (index, Some(lane)));
+                assert_eq!(
+                    (lane.index(), Lane::from_code(lane.code())),
+                    (index, Some(lane))
+                );
             }
         }
         assert_eq!(Lane::from_code(24), None);
@@ -224,7 +243,12 @@ mod tests {
     #[test]
     fn an_id_has_one_spelling() {
         let text = "01890a5d-ac96-774b-bcce-b302099a8057";
-        assert_eq!(NotificationId::parse(text).map(|id| id.to_string()).as_deref(), Some(text));
+        assert_eq!(
+            NotificationId::parse(text)
+                .map(|id| id.to_string())
+                .as_deref(),
+            Some(text)
+        );
         assert_eq!(NotificationId::parse(&text.to_uppercase()), None);
         assert_eq!(NotificationId::parse(&text.replace('-', "")), None);
     }

@@ -63,13 +63,13 @@ pub struct Pass<'a> {
 pub enum NoPass {
     /// The channel has no provider for such an address.
     Refused(Refusal),
-    /// All of those are known to fail, and one is asked again after so long; or the caller or the push service has as many
-    /// slow calls in hand as it may.
+    /// All of those are known to fail, and one is asked again after so long; or the caller or the
+    /// push service has as many slow calls in hand as it may.
     LeftAlone(Duration),
 }
 
-/// How long one call takes at most, whatever the provider: each has deadlines of its own that end before. A stop waits for
-/// as long, see [`LONGEST_STOP`](crate::LONGEST_STOP).
+/// How long one call takes at most, whatever the provider: each has deadlines of its own that end
+/// before. A stop waits for as long, see [`LONGEST_STOP`](crate::LONGEST_STOP).
 pub const LONGEST_CALL: Duration = Duration::from_secs(90);
 
 // === impl Outlets ===
@@ -81,8 +81,8 @@ impl Outlets {
         Self { channels, codes }
     }
 
-    /// Waits for a turn at one of the channel's providers: by weight, another one with every attempt, none that is known
-    /// to fail. The most urgent of those that wait for one comes first.
+    /// Waits for a turn at one of the channel's providers: by weight, another one with every
+    /// attempt, none that is known to fail. The most urgent of those that wait for one comes first.
     ///
     /// # Errors
     /// The channel has no provider for such an address, or all of them are known to fail.
@@ -93,8 +93,12 @@ impl Outlets {
         attempt: i32,
         (caller, priority): (&str, Priority),
     ) -> Result<Pass<'_>, NoPass> {
-        let (outlet, is_probe) = choose(&self.channels[channel.index()], message, (attempt, caller))?;
-        let share = outlet.shares.enter(&outlet.provider, message.to, caller, priority).await;
+        let (outlet, is_probe) =
+            choose(&self.channels[channel.index()], message, (attempt, caller))?;
+        let share = outlet
+            .shares
+            .enter(&outlet.provider, message.to, caller, priority)
+            .await;
         let Some(share) = share else {
             if is_probe {
                 outlet.breaker.return_probe();
@@ -102,8 +106,18 @@ impl Outlets {
             return Err(NoPass::LeftAlone(Duration::ZERO));
         };
         let slot = outlet.turnstile.pass(priority).await;
-        let source = Source { caller: caller.to_owned(), domain: domain_of(message.to) };
-        Ok(Pass { outlet, codes: &self.codes, is_probe, source, _share: share, _slot: slot })
+        let source = Source {
+            caller: caller.to_owned(),
+            domain: domain_of(message.to),
+        };
+        Ok(Pass {
+            outlet,
+            codes: &self.codes,
+            is_probe,
+            source,
+            _share: share,
+            _slot: slot,
+        })
     }
 
     /// Asks the channel's providers, by our id, for a message that may have been handed over.
@@ -115,8 +129,9 @@ impl Outlets {
         channel: Channel,
         message: &Message<'_>,
     ) -> Result<Option<Sent>, (String, Refusal)> {
-        for outlet in
-            self.channels[channel.index()].iter().filter(|outlet| outlet.provider.carries(message.to))
+        for outlet in self.channels[channel.index()]
+            .iter()
+            .filter(|outlet| outlet.provider.carries(message.to))
         {
             match tokio::time::timeout(LONGEST_CALL, outlet.provider.look(message)).await {
                 Ok(Ok(Sight::There(taken))) => return Ok(Some(outlet.sent(message, taken))),
@@ -153,10 +168,11 @@ impl Pass<'_> {
     /// # Errors
     /// The name of the provider and what it said.
     pub async fn send(self, message: &Message<'_>) -> Result<Sent, (String, Refusal)> {
-        let outcome = match tokio::time::timeout(LONGEST_CALL, self.outlet.provider.send(message)).await {
-            Ok(outcome) => outcome,
-            Err(_) => Err(self.codes.judge("*", "timeout")),
-        };
+        let outcome =
+            match tokio::time::timeout(LONGEST_CALL, self.outlet.provider.send(message)).await {
+                Ok(outcome) => outcome,
+                Err(_) => Err(self.codes.judge("*", "timeout")),
+            };
         self.record(outcome.as_ref().err());
         match outcome {
             Ok(taken) => Ok(self.outlet.sent(message, taken)),
@@ -180,13 +196,19 @@ impl Pass<'_> {
 
 impl Outlet {
     fn sent(&self, message: &Message<'_>, taken: Taken) -> Sent {
-        Sent { provider: self.name.clone(), detail: taken.detail, address: Some(message.to.hash()) }
+        Sent {
+            provider: self.name.clone(),
+            detail: taken.detail,
+            address: Some(message.to.hash()),
+        }
     }
 
     fn log(&self, change: Change, refusal: Option<&Refusal>) {
         let provider = &*self.name;
         let code = refusal.map_or("", |refusal| &refusal.code);
-        let detail = refusal.and_then(|refusal| refusal.detail.as_deref()).unwrap_or_default();
+        let detail = refusal
+            .and_then(|refusal| refusal.detail.as_deref())
+            .unwrap_or_default();
         match change {
             Change::FirstFailure => tracing::warn!(provider, code, detail, "provider call failed"),
             Change::Opened(wait) => tracing::warn!(
@@ -196,17 +218,23 @@ impl Outlet {
                 next_probe_seconds = wait.as_secs(),
                 "circuit breaker open: no calls to the provider until a probe succeeds"
             ),
-            Change::Closed => tracing::info!(provider, "circuit breaker closed: the provider answers again"),
+            Change::Closed => tracing::info!(
+                provider,
+                "circuit breaker closed: the provider answers again"
+            ),
         }
     }
 }
 
-/// What two recipients share that are refused together: the last two labels of a domain or of a push service's host, so
-/// that subdomains of one owner count once; else the whole number or token.
+/// What two recipients share that are refused together: the last two labels of a domain or of a
+/// push service's host, so that subdomains of one owner count once; else the whole number or token.
 #[must_use]
 pub fn domain_of(address: &Address) -> String {
     let labels = |domain: &str| {
-        let start = domain.rmatch_indices('.').nth(1).map_or(0, |(at, _)| at + 1);
+        let start = domain
+            .rmatch_indices('.')
+            .nth(1)
+            .map_or(0, |(at, _)| at + 1);
         domain[start..].to_ascii_lowercase()
     };
     match address {
@@ -230,20 +258,32 @@ fn best<'a>(outlets: impl IntoIterator<Item = &'a Outlet>) -> Standing {
         Standing::Due => Duration::from_nanos(1),
         Standing::Open(left) => *left,
     };
-    outlets.into_iter().map(|outlet| outlet.breaker.standing()).min_by_key(worse).unwrap_or(Standing::Closed)
+    outlets
+        .into_iter()
+        .map(|outlet| outlet.breaker.standing())
+        .min_by_key(worse)
+        .unwrap_or(Standing::Closed)
 }
 
-/// Among those that carry such an address and may be called, by weight: the id's random bits spread notifications over
-/// them; each further attempt goes one provider on. With it, whether the call is a probe.
+/// Among those that carry such an address and may be called, by weight: the id's random bits spread
+/// notifications over them; each further attempt goes one provider on. With it, whether the call is
+/// a probe.
 fn choose<'a>(
     outlets: &'a [Outlet],
     message: &Message<'_>,
     (attempt, caller): (i32, &str),
 ) -> Result<(&'a Outlet, bool), NoPass> {
-    let carry: Vec<&Outlet> = outlets.iter().filter(|outlet| outlet.provider.carries(message.to)).collect();
+    let carry: Vec<&Outlet> = outlets
+        .iter()
+        .filter(|outlet| outlet.provider.carries(message.to))
+        .collect();
     if carry.is_empty() {
         let (class, code) = (Class::Configuration, "no_provider".to_owned());
-        return Err(NoPass::Refused(Refusal { class, code, ..Refusal::unfit() }));
+        return Err(NoPass::Refused(Refusal {
+            class,
+            code,
+            ..Refusal::unfit()
+        }));
     }
     let may = |outlet: &&Outlet| !matches!(outlet.breaker.standing(), Standing::Open(_));
     let mut candidates: Vec<&Outlet> = carry.iter().copied().filter(may).collect();
@@ -263,7 +303,10 @@ fn choose<'a>(
 
 fn by_weight(candidates: &[&Outlet], message: &Message<'_>, attempt: i32) -> Option<usize> {
     let seed = message.id.0.as_u128() & u128::from(u32::MAX);
-    let total: u128 = candidates.iter().map(|outlet| u128::from(outlet.weight.max(1))).sum();
+    let total: u128 = candidates
+        .iter()
+        .map(|outlet| u128::from(outlet.weight.max(1)))
+        .sum();
     let mut point = seed % total.max(1);
     let first = candidates.iter().position(|outlet| {
         let weight = u128::from(outlet.weight.max(1));

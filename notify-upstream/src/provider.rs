@@ -126,21 +126,26 @@ impl Provider {
         }
     }
 
-    /// Whether it calls the push service that a subscription names, and no server of the operator's choice.
+    /// Whether it calls the push service that a subscription names, and no server of the operator's
+    /// choice.
     #[must_use]
     pub fn calls_endpoint(&self) -> bool {
         match self {
             Self::WebPush(_) => true,
-            Self::Smtp(_) | Self::Twilio(_) | Self::Http(_) | Self::Fcm(_) | Self::File(_) | Self::Null => {
-                false
-            }
+            Self::Smtp(_)
+            | Self::Twilio(_)
+            | Self::Http(_)
+            | Self::Fcm(_)
+            | Self::File(_)
+            | Self::Null => false,
             #[cfg(test)]
             Self::Script(_) => true,
         }
     }
 
-    /// Asks whether a message is there that nobody knows to be handed over. Mail servers, FCM and push services have no
-    /// such question; Twilio lists messages by number and day, not by our id, and tells by its status callback instead.
+    /// Asks whether a message is there that nobody knows to be handed over. Mail servers, FCM and
+    /// push services have no such question; Twilio lists messages by number and day, not by our id,
+    /// and tells by its status callback instead.
     ///
     /// # Errors
     /// The provider gives no answer now.
@@ -161,7 +166,8 @@ impl Provider {
     /// # Errors
     /// The provider's no, judged by the table of codes.
     pub async fn send(&self, message: &Message<'_>) -> Result<Taken, Refusal> {
-        // Each in a box of its own: an attempt is moved about, and is as large as the largest call that stands in it.
+        // Each in a box of its own: an attempt is moved about, and is as large as the largest call
+        // that stands in it.
         match self {
             Self::Smtp(smtp) => Box::pin(smtp.send(message)).await,
             Self::Twilio(twilio) => Box::pin(twilio.send(message)).await,

@@ -8,8 +8,8 @@ use sha2::{Digest, Sha256};
 
 use crate::request::Principal;
 
-/// A count a minute and caller, shared by all replicas. While the cache is away nobody is refused: a quota is for
-/// fairness, not for safety.
+/// A count a minute and caller, shared by all replicas. While the cache is away nobody is refused:
+/// a quota is for fairness, not for safety.
 #[derive(Clone, Debug)]
 pub struct Quota {
     cache: Cache,
@@ -24,7 +24,12 @@ impl Quota {
     /// So many a minute for each user and each service; `None` is no limit.
     #[must_use]
     pub fn new(cache: Cache, clock: Clock, users: Option<u64>, services: Option<u64>) -> Self {
-        Self { cache, clock, users, services }
+        Self {
+            cache,
+            clock,
+            users,
+            services,
+        }
     }
 
     /// Counts one.
@@ -32,11 +37,18 @@ impl Quota {
     /// # Errors
     /// 429 `rate_limited`, with the time until the next minute.
     pub async fn take(&self, principal: &Principal) -> Result<(), Problem> {
-        let limit = if Principal::is_user(&principal.creator) { self.users } else { self.services };
+        let limit = if Principal::is_user(&principal.creator) {
+            self.users
+        } else {
+            self.services
+        };
         let Some(limit) = limit else { return Ok(()) };
         let seconds = self.clock.now().unix_seconds();
-        let who: String =
-            Sha256::digest(&*principal.creator).iter().take(16).map(|b| format!("{b:02x}")).collect();
+        let who: String = Sha256::digest(&*principal.creator)
+            .iter()
+            .take(16)
+            .map(|b| format!("{b:02x}"))
+            .collect();
         let key = format!("notify:quota:{who}:{}", seconds.div_euclid(60));
         match self.cache.increment(&key, Duration::from_secs(120)).await {
             Ok(count) if count > limit => {
@@ -57,8 +69,14 @@ mod tests {
     async fn each_caller_has_a_count_of_its_own_and_a_minute_later_a_new_one() {
         let clock = Clock::manual(Timestamp(30_000));
         let quota = Quota::new(Cache::memory(clock.clone()), clock.clone(), Some(2), None);
-        let user = |name: &str| Principal { creator: name.into(), actor: Some(name.to_owned()) };
-        let service = Principal { creator: "service:a".into(), actor: None };
+        let user = |name: &str| Principal {
+            creator: name.into(),
+            actor: Some(name.to_owned()),
+        };
+        let service = Principal {
+            creator: "service:a".into(),
+            actor: None,
+        };
         for _ in 0..2 {
             quota.take(&user("a")).await.expect("within");
         }

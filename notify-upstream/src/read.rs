@@ -1,4 +1,5 @@
-//! Reading the status: what was read lately is remembered; what is asked while one read is in flight makes up the next.
+//! Reading the status: what was read lately is remembered; what is asked while one read is in
+//! flight makes up the next.
 
 mod recent;
 
@@ -51,10 +52,21 @@ impl Reader {
     #[must_use]
     pub fn open(store: Store, recent: Arc<Recent>) -> (Self, Library) {
         let (sender, queue) = mpsc::channel(BACKLOG);
-        (Self { queue: sender, recent: Arc::clone(&recent) }, Library { store, recent, queue })
+        (
+            Self {
+                queue: sender,
+                recent: Arc::clone(&recent),
+            },
+            Library {
+                store,
+                recent,
+                queue,
+            },
+        )
     }
 
-    /// What was read of a notification a moment ago, if it was; another replica may know more by now.
+    /// What was read of a notification a moment ago, if it was; another replica may know more by
+    /// now.
     #[must_use]
     pub fn recent(&self, id: NotificationId) -> Option<Arc<Snapshot>> {
         self.recent.get(id)
@@ -67,7 +79,9 @@ impl Reader {
     pub async fn read(&self, id: NotificationId) -> Result<Option<Arc<Snapshot>>, Problem> {
         let (reply, answer) = oneshot::channel();
         let question = Question { id, reply };
-        self.queue.try_send(question).map_err(|_| Problem::new(Code::Unavailable).retry_after(1))?;
+        self.queue
+            .try_send(question)
+            .map_err(|_| Problem::new(Code::Unavailable).retry_after(1))?;
         match tokio::time::timeout(READ_TIMEOUT, answer).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(_)) | Err(_) => Err(Problem::new(Code::Unavailable).retry_after(1)),
@@ -82,7 +96,9 @@ impl Library {
     pub async fn run(mut self) {
         let slots = Arc::new(tokio::sync::Semaphore::new(READS));
         loop {
-            let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
+            let Ok(slot) = Arc::clone(&slots).acquire_owned().await else {
+                return;
+            };
             let mut batch = Vec::with_capacity(16);
             if self.queue.recv_many(&mut batch, BATCH).await == 0 {
                 return;
@@ -105,7 +121,10 @@ async fn answer(store: &Store, recent: &Recent, batch: Vec<Question>) {
         Ok(found) => {
             let found: Vec<_> = found.into_iter().map(without_variables).collect();
             recent.end(&ids, &found);
-            Ok(found.into_iter().map(|snapshot| (snapshot.id, snapshot)).collect())
+            Ok(found
+                .into_iter()
+                .map(|snapshot| (snapshot.id, snapshot))
+                .collect())
         }
         Err(error) => {
             recent.end(&ids, &[]);
@@ -114,7 +133,10 @@ async fn answer(store: &Store, recent: &Recent, batch: Vec<Question>) {
         }
     };
     for question in batch {
-        let answer = found.as_ref().map(|found| found.get(&question.id).cloned()).map_err(Clone::clone);
+        let answer = found
+            .as_ref()
+            .map(|found| found.get(&question.id).cloned())
+            .map_err(Clone::clone);
         let _ = question.reply.send(answer);
     }
 }

@@ -11,11 +11,14 @@ use sha2::{Digest, Sha256};
 
 use crate::address::{ActorId, Recipient};
 use crate::notification::{Channel, Priority};
-use crate::template::{Author, Locale, RenderError, TemplateName, Templates, Unfit, UserTextMistake};
+use crate::template::{
+    Author, Locale, RenderError, TemplateName, Templates, Unfit, UserTextMistake,
+};
 
 /// Bytes of the variables of one notification, as JSON.
 const MAX_VARIABLES: usize = 64 << 10;
-/// How far ahead something can be scheduled, and how long it may stay of interest. Records are kept for longer.
+/// How far ahead something can be scheduled, and how long it may stay of interest. Records are kept
+/// for longer.
 pub const MAX_AHEAD: Duration = Duration::from_secs(30 * 86_400);
 
 /// A notification that reads well; its template is not checked yet.
@@ -55,8 +58,8 @@ pub struct Draft {
 pub struct Principal {
     /// `service:{service id}`, or `user:{issuer}|{subject}`.
     pub creator: Arc<str>,
-    /// The actor that a user is: its subject, where the actor pool issued the token. `None` for services, and for users
-    /// of further issuers, whose subjects say nothing about actors.
+    /// The actor that a user is: its subject, where the actor pool issued the token. `None` for
+    /// services, and for users of further issuers, whose subjects say nothing about actors.
     pub actor: Option<String>,
 }
 
@@ -70,8 +73,8 @@ const SERVICE: &str = "service:";
 // === impl Principal ===
 
 impl Principal {
-    /// Of a verified caller. Actors are users of the issuer `actor_issuer`. A service's name belongs to one issuer, so it
-    /// is enough.
+    /// Of a verified caller. Actors are users of the issuer `actor_issuer`. A service's name
+    /// belongs to one issuer, so it is enough.
     #[must_use]
     pub fn of(caller: &Caller, actor_issuer: &str) -> Self {
         match caller {
@@ -79,16 +82,21 @@ impl Principal {
                 creator: format!("user:{}|{}", user.issuer, user.subject).into(),
                 actor: (*user.issuer == *actor_issuer).then(|| user.subject.to_string()),
             },
-            Caller::Service(service) => {
-                Self { creator: format!("{SERVICE}{}", service.service_id).into(), actor: None }
-            }
+            Caller::Service(service) => Self {
+                creator: format!("{SERVICE}{}", service.service_id).into(),
+                actor: None,
+            },
         }
     }
 
     /// Who gave the variables, by the stored form of who asked.
     #[must_use]
     pub fn author(creator: &str) -> Author {
-        if Self::is_user(creator) { Author::User } else { Author::Service }
+        if Self::is_user(creator) {
+            Author::User
+        } else {
+            Author::Service
+        }
     }
 
     /// Whether the stored form of who asked is a user's.
@@ -97,11 +105,16 @@ impl Principal {
         !creator.starts_with(SERVICE)
     }
 
-    /// A service may address anyone; a user only itself, by `actorId`, unless the configuration widens it.
+    /// A service may address anyone; a user only itself, by `actorId`, unless the configuration
+    /// widens it.
     ///
     /// # Errors
     /// 403 `recipient_not_allowed`.
-    pub fn may_address(&self, recipient: &Recipient, users_may_address_anyone: bool) -> Result<(), Problem> {
+    pub fn may_address(
+        &self,
+        recipient: &Recipient,
+        users_may_address_anyone: bool,
+    ) -> Result<(), Problem> {
         if users_may_address_anyone || !Self::is_user(&self.creator) {
             return Ok(());
         }
@@ -112,8 +125,8 @@ impl Principal {
         }
     }
 
-    /// A user's notifications are NORMAL or LOW, unless the configuration widens it: what is urgent goes before the
-    /// notifications of everybody else.
+    /// A user's notifications are NORMAL or LOW, unless the configuration widens it: what is urgent
+    /// goes before the notifications of everybody else.
     ///
     /// # Errors
     /// 403 `priority_not_allowed`.
@@ -137,7 +150,8 @@ impl IdempotencyKey {
     /// Reads the header's value.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
-        let sound = (1..=255).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());
+        let sound =
+            (1..=255).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());
         sound.then(|| Self(text.into()))
     }
 
@@ -151,8 +165,8 @@ impl IdempotencyKey {
 // === impl Request ===
 
 impl Request {
-    /// Reads one notification; every mistake is noted. What is only too early or too late now has a value all the same: it
-    /// may be the repeat of something that was accepted in time.
+    /// Reads one notification; every mistake is noted. What is only too early or too late now has a
+    /// value all the same: it may be the repeat of something that was accepted in time.
     pub fn read(object: &Object<'_>, now: Timestamp) -> Option<Self> {
         let channel = object.required("channel", |field| field.one_of(Channel::WORDS));
         let recipient = object.required("recipient", |field| Recipient::read(&field, channel));
@@ -165,7 +179,9 @@ impl Request {
             Locale::parse(field.string()?)
                 .or_else(|| field.fail("invalid_format", "must be a tag such as en or de-AT"))
         });
-        let priority = object.or("priority", Priority::Normal, |field| field.one_of(Priority::WORDS));
+        let priority = object.or("priority", Priority::Normal, |field| {
+            field.one_of(Priority::WORDS)
+        });
         let send_at = object.optional("sendAt", |field| within_reach(field, now));
         let expires_at = object.optional("expiresAt", |field| {
             let at = within_reach(field, now)?;
@@ -190,36 +206,53 @@ impl Request {
     /// Checks the template and the variables against the templates that are loaded.
     ///
     /// # Errors
-    /// 422 `unknown_template`, 422 with every variable that is missing, or that a user wrote and that is too long, or 422
-    /// for variables that the template does not render with.
+    /// 422 `unknown_template`, 422 with every variable that is missing, or that a user wrote and
+    /// that is too long, or 422 for variables that the template does not render with.
     pub fn check(self, templates: &Templates, author: Author) -> Result<Draft, Problem> {
         match templates.find(&self.template, self.channel, self.locale.as_ref()) {
             Ok(found) => {
                 let missing = found.missing(&self.variables);
                 if missing.is_empty() {
                     refuse_user_text(&found.user_text_mistakes(&self.variables, author))?;
-                    // What a template does not render with, such as a number where it wants a text, fails every attempt.
-                    found.render(&self.variables, author).map_err(|error| does_not_render(&error))?;
+                    // What a template does not render with, such as a number where it wants a text,
+                    // fails every attempt.
+                    found
+                        .render(&self.variables, author)
+                        .map_err(|error| does_not_render(&error))?;
                     let (template_version, locale) = (found.version(), found.locale().clone());
-                    return Ok(Draft { request: self, template_version, locale });
+                    return Ok(Draft {
+                        request: self,
+                        template_version,
+                        locale,
+                    });
                 }
-                Err(missing.into_iter().fold(Problem::new(Code::ValidationFailed), |problem, name| {
-                    let pointer = format!("/variables/{}", name.replace('.', "/"));
-                    problem.error(
-                        &pointer,
-                        "missing_variable",
-                        format!("the template needs the variable `{name}`"),
-                    )
-                }))
+                Err(missing.into_iter().fold(
+                    Problem::new(Code::ValidationFailed),
+                    |problem, name| {
+                        let pointer = format!("/variables/{}", name.replace('.', "/"));
+                        problem.error(
+                            &pointer,
+                            "missing_variable",
+                            format!("the template needs the variable `{name}`"),
+                        )
+                    },
+                ))
             }
             Err(unfit) => {
                 let detail = match unfit {
                     Unfit::NoSuchTemplate => "there is no template of this name".to_owned(),
                     Unfit::NotOnThisChannel => {
-                        format!("this template is not there for the channel {}", self.channel.as_str())
+                        format!(
+                            "this template is not there for the channel {}",
+                            self.channel.as_str()
+                        )
                     }
                 };
-                Err(Problem::new(Code::UnknownTemplate).error("/template", "unknown_template", detail))
+                Err(Problem::new(Code::UnknownTemplate).error(
+                    "/template",
+                    "unknown_template",
+                    detail,
+                ))
             }
         }
     }
@@ -233,11 +266,20 @@ impl Request {
         }
     }
 
-    /// SHA-256 over what was asked for, whatever its spelling: two requests with the same fingerprint ask for the
-    /// same thing.
+    /// SHA-256 over what was asked for, whatever its spelling: two requests with the same
+    /// fingerprint ask for the same thing.
     #[must_use]
     pub fn fingerprint(&self) -> [u8; 32] {
-        let Self { channel, recipient, template, variables, locale, priority, send_at, expires_at } = self;
+        let Self {
+            channel,
+            recipient,
+            template,
+            variables,
+            locale,
+            priority,
+            send_at,
+            expires_at,
+        } = self;
         let canonical = serde_json::json!([
             channel.as_str(),
             recipient,
@@ -256,9 +298,15 @@ fn refuse_user_text(mistakes: &[UserTextMistake]) -> Result<(), Problem> {
     if mistakes.is_empty() {
         return Ok(());
     }
-    Err(mistakes.iter().fold(Problem::new(Code::ValidationFailed), |problem, mistake| {
-        problem.error(&format!("/variables/{}", mistake.name), mistake.code, mistake.detail.clone())
-    }))
+    Err(mistakes
+        .iter()
+        .fold(Problem::new(Code::ValidationFailed), |problem, mistake| {
+            problem.error(
+                &format!("/variables/{}", mistake.name),
+                mistake.code,
+                mistake.detail.clone(),
+            )
+        }))
 }
 
 fn does_not_render(error: &RenderError) -> Problem {
@@ -270,10 +318,17 @@ fn does_not_render(error: &RenderError) -> Problem {
 }
 
 fn variables(field: Field<'_>) -> Option<serde_json::Map<String, serde_json::Value>> {
-    let Value::Object(_) = field.value() else { return field.fail("invalid_type", "must be an object") };
-    let serde_json::Value::Object(map) = field.node().to_json() else { return None };
+    let Value::Object(_) = field.value() else {
+        return field.fail("invalid_type", "must be an object");
+    };
+    let serde_json::Value::Object(map) = field.node().to_json() else {
+        return None;
+    };
     if serde_json::to_vec(&map).map_or(0, |text| text.len()) > MAX_VARIABLES {
-        return field.reject("too_large", format!("must be at most {MAX_VARIABLES} bytes of JSON"));
+        return field.reject(
+            "too_large",
+            format!("must be at most {MAX_VARIABLES} bytes of JSON"),
+        );
     }
     Some(map)
 }

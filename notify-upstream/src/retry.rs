@@ -30,7 +30,8 @@ pub struct Policy {
     pub cap: Duration,
     /// Most attempts.
     pub attempts: i32,
-    /// No attempt begins later than this after acceptance (or after the time it was scheduled for, or was queued again).
+    /// No attempt begins later than this after acceptance (or after the time it was scheduled for,
+    /// or was queued again).
     pub window: Duration,
 }
 
@@ -54,9 +55,9 @@ impl Policy {
         }
     }
 
-    /// When attempt `attempt + 1` is due, or `None` if there is none. Exponential with full jitter: `roll` in 0..1
-    /// chooses a point of the whole wait, so that what failed together does not return together. `at_least` is the
-    /// provider's `Retry-After`.
+    /// When attempt `attempt + 1` is due, or `None` if there is none. Exponential with full jitter:
+    /// `roll` in 0..1 chooses a point of the whole wait, so that what failed together does not
+    /// return together. `at_least` is the provider's `Retry-After`.
     #[must_use]
     pub fn next(&self, attempt: i32, class: Class, times: Times, roll: f64) -> Option<Timestamp> {
         if class == Class::Permanent || attempt >= self.attempts {
@@ -69,12 +70,16 @@ impl Policy {
             Class::Throttled => self.base,
             Class::Permanent | Class::Transient | Class::Ambiguous => Duration::from_millis(100),
         };
-        let wait = ceiling.mul_f64(roll.clamp(0.0, 1.0)).max(floor).max(times.at_least.unwrap_or_default());
+        let wait = ceiling
+            .mul_f64(roll.clamp(0.0, 1.0))
+            .max(floor)
+            .max(times.at_least.unwrap_or_default());
         self.within(times, wait)
     }
 
-    /// When one is looked at again that nobody was called for, because those who carry it are left alone for `left`: later
-    /// the longer it has waited, so that many that wait for long cost little. It is no attempt, and only time ends it.
+    /// When one is looked at again that nobody was called for, because those who carry it are left
+    /// alone for `left`: later the longer it has waited, so that many that wait for long cost
+    /// little. It is no attempt, and only time ends it.
     #[must_use]
     pub fn later(&self, left: Duration, times: Times, roll: f64) -> Option<Timestamp> {
         let waited = times.now.since(times.began);
@@ -84,11 +89,13 @@ impl Policy {
 
     fn within(&self, times: Times, wait: Duration) -> Option<Timestamp> {
         let due = times.now.plus(wait);
-        (due <= times.began.plus(self.window) && times.expires_at.is_none_or(|end| due < end)).then_some(due)
+        (due <= times.began.plus(self.window) && times.expires_at.is_none_or(|end| due < end))
+            .then_some(due)
     }
 }
 
-/// How long one that nobody was called for waits at least, and how much longer at most than its providers are left alone.
+/// How long one that nobody was called for waits at least, and how much longer at most than its
+/// providers are left alone.
 const FIRST_LOOK: Duration = Duration::from_secs(1);
 const LATEST_LOOK: Duration = Duration::from_secs(300);
 
@@ -111,7 +118,12 @@ mod tests {
     use proptest::prelude::*;
 
     fn times(at_least: Option<Duration>) -> Times {
-        Times { now: Timestamp(10_000), began: Timestamp(0), expires_at: None, at_least }
+        Times {
+            now: Timestamp(10_000),
+            began: Timestamp(0),
+            expires_at: None,
+            at_least,
+        }
     }
 
     proptest! {
@@ -135,15 +147,21 @@ mod tests {
     #[test]
     fn the_wait_grows_and_permanent_failures_are_not_repeated() {
         let policy = Policy::of(Priority::Normal);
-        let wait =
-            |attempt| policy.next(attempt, Class::Transient, times(None), 1.0).map(|due| due.0 - 10_000);
+        let wait = |attempt| {
+            policy
+                .next(attempt, Class::Transient, times(None), 1.0)
+                .map(|due| due.0 - 10_000)
+        };
         assert_eq!(
             [wait(1), wait(2), wait(3), wait(19)],
             [Some(15_000), Some(30_000), Some(60_000), Some(1_800_000)]
         );
         assert_eq!(wait(20), None);
         assert_eq!(policy.next(1, Class::Permanent, times(None), 1.0), None);
-        let ended = Times { expires_at: Some(Timestamp(12_000)), ..times(None) };
+        let ended = Times {
+            expires_at: Some(Timestamp(12_000)),
+            ..times(None)
+        };
         assert_eq!(policy.next(1, Class::Transient, ended, 1.0), None);
     }
 }

@@ -20,11 +20,15 @@ impl Sequence {
     /// Begins at the clock's present instant.
     #[must_use]
     pub fn new(clock: Clock) -> Self {
-        Self { clock, last: Mutex::new(0) }
+        Self {
+            clock,
+            last: Mutex::new(0),
+        }
     }
 
-    /// The next `count` orders: the first of them; the others follow one by one. They lie beyond every one given
-    /// out before, even when the clock steps back or a millisecond has more than its counter holds.
+    /// The next `count` orders: the first of them; the others follow one by one. They lie beyond
+    /// every one given out before, even when the clock steps back or a millisecond has more than
+    /// its counter holds.
     pub fn orders(&self, count: usize) -> Order {
         let now = self.clock.now().0.max(0) << ORDER_COUNTER_BITS;
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
@@ -33,12 +37,20 @@ impl Sequence {
         first
     }
 
-    /// As many orders with the ids that belong to them, of which the system is asked for random bytes but once.
+    /// As many orders with the ids that belong to them, of which the system is asked for random
+    /// bytes but once.
     pub fn places(&self, count: usize) -> impl Iterator<Item = (Order, NotificationId)> {
         let mut random = vec![0; count * size_of::<u64>()];
         getrandom::fill(&mut random).expect("the system has random bytes");
-        let random: Vec<u64> = random.as_chunks().0.iter().map(|bytes| u64::from_ne_bytes(*bytes)).collect();
-        (self.orders(count)..).zip(random).map(|(order, random)| (order, Self::id_of(order, random)))
+        let random: Vec<u64> = random
+            .as_chunks()
+            .0
+            .iter()
+            .map(|bytes| u64::from_ne_bytes(*bytes))
+            .collect();
+        (self.orders(count)..)
+            .zip(random)
+            .map(|(order, random)| (order, Self::id_of(order, random)))
     }
 
     /// The id that belongs to an order.
@@ -50,9 +62,13 @@ impl Sequence {
     /// A UUIDv7 (RFC 9562 section 5.7), the counter in `rand_a`, the rest random.
     fn id_of(order: Order, random: u64) -> NotificationId {
         let order = u128::try_from(order).unwrap_or(0);
-        let (millis, counter) = (order >> ORDER_COUNTER_BITS, order & ((1 << ORDER_COUNTER_BITS) - 1));
+        let (millis, counter) = (
+            order >> ORDER_COUNTER_BITS,
+            order & ((1 << ORDER_COUNTER_BITS) - 1),
+        );
         let random = u128::from(random) & ((1 << 62) - 1);
-        let bits = (millis & ((1 << 48) - 1)) << 80 | 0x7 << 76 | counter << 64 | 0b10 << 62 | random;
+        let bits =
+            (millis & ((1 << 48) - 1)) << 80 | 0x7 << 76 | counter << 64 | 0b10 << 62 | random;
         NotificationId(Uuid::from_u128(bits))
     }
 }
@@ -76,10 +92,15 @@ mod tests {
         let first = sequence.orders(5);
         assert_eq!(sequence.orders(1), first + 5);
         let places: Vec<_> = sequence.places(3).collect();
-        assert_eq!(places.iter().map(|place| place.0).collect::<Vec<_>>(), [first + 6, first + 7, first + 8]);
+        assert_eq!(
+            places.iter().map(|place| place.0).collect::<Vec<_>>(),
+            [first + 6, first + 7, first + 8]
+        );
         assert!(places.is_sorted_by(|one, next| one.1 < next.1));
-        let tails: std::collections::HashSet<_> =
-            places.iter().map(|place| place.1.0.as_u64_pair().1).collect();
+        let tails: std::collections::HashSet<_> = places
+            .iter()
+            .map(|place| place.1.0.as_u64_pair().1)
+            .collect();
         assert_eq!(tails.len(), 3, "each has random bits of its own");
     }
 }

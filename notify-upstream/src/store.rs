@@ -13,8 +13,9 @@
 //! | `notify_suppression_lifted` | what was taken off | so that every replica forgets it |
 //! | `notify_worker` | who is alive | a row a process, renewed every 3 s by the database's time |
 //!
-//! An attempt is written before its call: the claim raises `attempt` and `fence` and is committed before any provider
-//! hears of it. A result counts only while the queue row still carries the fence of its claim.
+//! An attempt is written before its call: the claim raises `attempt` and `fence` and is committed
+//! before any provider hears of it. A result counts only while the queue row still carries the
+//! fence of its claim.
 
 mod id;
 pub mod postgres;
@@ -30,8 +31,9 @@ use postern_common::exit::Exit;
 use sqlx::postgres::PgListener;
 
 pub use row::{
-    Cancelled, Claim, Claimed, DeadFilter, DeadLetter, Existing, Finished, LaneMark, NewNotification, Next,
-    Receipt, Record, ResultKind, ResultRow, Suppressed, SuppressedFilter, Survey, WebhookToken,
+    Cancelled, Claim, Claimed, DeadFilter, DeadLetter, Existing, Finished, LaneMark,
+    NewNotification, Next, Receipt, Record, ResultKind, ResultRow, Suppressed, SuppressedFilter,
+    Survey, WebhookToken,
 };
 
 pub(crate) use schema::MIGRATIONS;
@@ -54,7 +56,8 @@ pub enum Store {
 /// Why the store did not do it.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// It is away, full or restarting: the same call can succeed later. It may have been done all the same.
+    /// It is away, full or restarting: the same call can succeed later. It may have been done all
+    /// the same.
     #[error("the store is not available: {0}")]
     Unavailable(sqlx::Error),
     /// It refused: a fault in the statement or in what it was given.
@@ -64,7 +67,11 @@ pub enum StoreError {
 
 impl From<sqlx::Error> for StoreError {
     fn from(error: sqlx::Error) -> Self {
-        if is_unavailable(&error) { Self::Unavailable(error) } else { Self::Refused(error) }
+        if is_unavailable(&error) {
+            Self::Unavailable(error)
+        } else {
+            Self::Refused(error)
+        }
     }
 }
 
@@ -88,8 +95,8 @@ macro_rules! delegate {
 }
 
 delegate! {
-    /// Stores a batch in one transaction, in the order given. Returns the ids that were refused because their
-    /// idempotency key is taken; everything else is durable.
+    /// Stores a batch in one transaction, in the order given. Returns the ids that were refused
+    /// because their idempotency key is taken; everything else is durable.
     accept(batch: &[NewNotification]) -> Vec<NotificationId>;
     /// What an idempotency key was used for.
     existing(creator: &str, key: &str) -> Option<Existing>;
@@ -97,19 +104,20 @@ delegate! {
     forget_keys(before: Timestamp) -> u64;
     /// Takes the next rows of a lane, in order, beyond the claim's cursor.
     claim(claim: &Claim<'_>) -> Vec<Claimed>;
-    /// Takes rows out of the queue and writes how their attempts ended; a row whose fence has moved on is left alone.
-    /// How many were taken.
+    /// Takes rows out of the queue and writes how their attempts ended; a row whose fence has moved
+    /// on is left alone. How many were taken.
     finish(batch: &[Finished]) -> usize;
     /// Gives back rows whose attempt was never begun; the lanes and orders given back to.
     release(rows: &[(NotificationId, i32)]) -> Vec<(Lane, Order)>;
     /// Looks at lanes: what waits beyond the cursor, and what was overlooked below it.
     survey(marks: &[LaneMark], dead: &[i64]) -> Vec<Survey>;
-    /// Where the lanes of a channel begin, as it was last kept: nothing that waits or is being sent stands below, but for what
-    /// a look from the beginning finds.
+    /// Where the lanes of a channel begin, as it was last kept: nothing that waits or is being sent
+    /// stands below, but for what a look from the beginning finds.
     lane_marks(channel: Channel) -> Vec<(Lane, Order)>;
     /// Keeps where lanes begin.
     keep_lane_marks(marks: &[LaneMark]) -> ();
-    /// Moves what is due from the delayed rows to the queue, in order of due time; the lanes and orders moved to.
+    /// Moves what is due from the delayed rows to the queue, in order of due time; the lanes and
+    /// orders moved to.
     move_due(now: Timestamp, limit: i64) -> Vec<(Lane, Order)>;
     /// When the next delayed row is due.
     next_due() -> Option<Timestamp>;
@@ -121,13 +129,15 @@ delegate! {
     bind_webhook(token: &WebhookToken, now: Timestamp) -> bool;
     /// Forgets the tokens of webhooks that came before this instant; how many.
     forget_webhooks(before: Timestamp) -> u64;
-    /// Keeps what providers reported, up to [`row::MAX_RECEIPTS_PER_NOTIFICATION`]; how many were new.
+    /// Keeps what providers reported, up to [`row::MAX_RECEIPTS_PER_NOTIFICATION`]; how many were
+    /// new.
     receive(receipts: &[Receipt]) -> u64;
     /// Puts a worker on the list.
     register_worker(worker: i64, now: Timestamp) -> ();
     /// Says that a worker is alive; `false` if it was already dead at `dead_before`, and stays so.
     renew_worker(worker: i64, now: Timestamp, dead_before: Timestamp) -> bool;
-    /// Declares a worker dead; with `gone` it is taken off the list, unless it holds a row all the same.
+    /// Declares a worker dead; with `gone` it is taken off the list, unless it holds a row all the
+    /// same.
     retire_worker(worker: i64, gone: bool) -> ();
     /// Workers that have not been heard of since this instant.
     dead_workers(dead_before: Timestamp) -> Vec<i64>;
@@ -143,13 +153,15 @@ delegate! {
     replay(filter: &DeadFilter, first_order: Order, now: Timestamp) -> u64;
     /// Forgets that notifications failed; their history stays. How many.
     drop_dead(filter: &DeadFilter) -> u64;
-    /// Puts addresses on a list: its kind, SHA-256 of the address, why. One that is there stays as it is.
+    /// Puts addresses on a list: its kind, SHA-256 of the address, why. One that is there stays as
+    /// it is.
     suppress(rows: &[(i16, Vec<u8>, String)], now: Timestamp) -> u64;
     /// Whether an address is on a list.
     is_suppressed(kind: i16, address: &AddressHash) -> bool;
     /// Addresses that were put on a list at or after an instant, the oldest first, at most `page`.
     suppressed_since(at: Timestamp, page: i64) -> Vec<(i16, Vec<u8>, i64)>;
-    /// Addresses that were taken off a list at or after an instant, and are not back on it; the same.
+    /// Addresses that were taken off a list at or after an instant, and are not back on it; the
+    /// same.
     lifted_since(at: Timestamp, page: i64) -> Vec<(i16, Vec<u8>, i64)>;
     /// Addresses on the lists, the oldest first.
     suppressed(filter: &SuppressedFilter) -> Vec<Suppressed>;
@@ -198,7 +210,8 @@ impl Store {
         }
     }
 
-    /// Tells the other processes something, outside any transaction; over a store of one process nothing.
+    /// Tells the other processes something, outside any transaction; over a store of one process
+    /// nothing.
     ///
     /// # Errors
     /// The store is away or refuses.

@@ -1,5 +1,5 @@
-//! Addresses that are proven not to exist, to which nothing is sent, and those that were unsubscribed, to which nothing
-//! is sent that can be unsubscribed from.
+//! Addresses that are proven not to exist, to which nothing is sent, and those that were
+//! unsubscribed, to which nothing is sent that can be unsubscribed from.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -43,13 +43,16 @@ pub enum List {
     Unsubscribed,
 }
 
-/// Kinds of entry: the channel's index for an address that is dead, and this much more for one that was unsubscribed.
+/// Kinds of entry: the channel's index for an address that is dead, and this much more for one that
+/// was unsubscribed.
 const UNSUBSCRIBED: i16 = 8;
-/// Most addresses in memory, 64 MB; beyond that the store is asked about each that is not among them.
+/// Most addresses in memory, 64 MB; beyond that the store is asked about each that is not among
+/// them.
 const ROOM: usize = 1_000_000;
 /// Most rows of one answer, unless more have one and the same instant.
 const PAGE: i64 = 100_000;
-/// Most addresses that an operator takes off at once, in one instant: whatever their number, a page goes beyond them.
+/// Most addresses that an operator takes off at once, in one instant: whatever their number, a page
+/// goes beyond them.
 pub const LIFT: i64 = 50_000;
 
 // === impl Suppression ===
@@ -68,7 +71,10 @@ impl Suppression {
             store,
             clock,
             known: RwLock::default(),
-            seen_to: Mutex::new(SeenTo { suppressed: Timestamp(0), lifted: Timestamp(0) }),
+            seen_to: Mutex::new(SeenTo {
+                suppressed: Timestamp(0),
+                lifted: Timestamp(0),
+            }),
             noted: Mutex::default(),
         }
     }
@@ -102,7 +108,10 @@ impl Suppression {
     /// The same for an address that is known by its hash alone.
     pub fn note_hash(&self, channel: Channel, hash: AddressHash, reason: &str) {
         let kind = List::Suppressed.kind(channel);
-        self.known.write().unwrap_or_else(PoisonError::into_inner).insert((kind, hash));
+        self.known
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert((kind, hash));
         let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
         if noted.len() < 10_000 {
             noted.push((kind, hash.to_vec(), reason.to_owned()));
@@ -113,34 +122,47 @@ impl Suppression {
     ///
     /// # Errors
     /// There are too many for memory, and the store does not answer.
-    pub async fn is_unsubscribed(&self, channel: Channel, address: &Address) -> Result<bool, StoreError> {
+    pub async fn is_unsubscribed(
+        &self,
+        channel: Channel,
+        address: &Address,
+    ) -> Result<bool, StoreError> {
         self.is_on(List::Unsubscribed.kind(channel), address).await
     }
 
-    /// Mail of templates that offer it is not wanted at these addresses any more. Returns when that is durable.
+    /// Mail of templates that offer it is not wanted at these addresses any more. Returns when that
+    /// is durable.
     ///
     /// # Errors
     /// The store's.
     pub async fn unsubscribe(&self, addresses: &[AddressHash]) -> Result<(), StoreError> {
         let kind = List::Unsubscribed.kind(Channel::Email);
-        let rows: Vec<_> =
-            addresses.iter().map(|hash| (kind, hash.to_vec(), "unsubscribed".to_owned())).collect();
+        let rows: Vec<_> = addresses
+            .iter()
+            .map(|hash| (kind, hash.to_vec(), "unsubscribed".to_owned()))
+            .collect();
         self.store.suppress(&rows, self.clock.now()).await?;
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         known.extend(addresses.iter().map(|hash| (kind, *hash)));
         Ok(())
     }
 
-    /// Notes what providers report as dead. An address is dead on a provider's word only where we know that the
-    /// notification went to that very address: whoever can have a provider report something must not be able to silence a
-    /// stranger.
+    /// Notes what providers report as dead. An address is dead on a provider's word only where we
+    /// know that the notification went to that very address: whoever can have a provider report
+    /// something must not be able to silence a stranger.
     ///
     /// # Errors
     /// The store's, and nothing was noted: the next bounce of the address does it.
     pub async fn believe(&self, reports: &[Report]) -> Result<(), StoreError> {
         let dead: Vec<(&Report, NotificationId, AddressHash)> = reports
             .iter()
-            .filter_map(|report| Some((report, report.id?, address::hash(report.dead_address.as_ref()?))))
+            .filter_map(|report| {
+                Some((
+                    report,
+                    report.id?,
+                    address::hash(report.dead_address.as_ref()?),
+                ))
+            })
             .collect();
         let ids: Vec<NotificationId> = dead.iter().map(|(_, id, _)| *id).collect();
         if ids.is_empty() {
@@ -163,10 +185,17 @@ impl Suppression {
     /// # Errors
     /// The store's; it is written with the next call.
     pub async fn write(&self) -> Result<(), StoreError> {
-        let noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let noted = self
+            .noted
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
         if !noted.is_empty() {
             self.store.suppress(&noted, self.clock.now()).await?;
-            self.noted.lock().unwrap_or_else(PoisonError::into_inner).drain(..noted.len());
+            self.noted
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .drain(..noted.len());
         }
         Ok(())
     }
@@ -191,10 +220,17 @@ impl Suppression {
 
     /// Reads what others have taken off. Whether there may be more.
     async fn forget_lifted(&self, page: i64) -> Result<bool, StoreError> {
-        let since = self.seen_to.lock().unwrap_or_else(PoisonError::into_inner).lifted;
+        let since = self
+            .seen_to
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .lifted;
         let rows = self.store.lifted_since(since, page).await?;
         let read_to = since.max(read_to(&rows, page));
-        self.seen_to.lock().unwrap_or_else(PoisonError::into_inner).lifted = read_to;
+        self.seen_to
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .lifted = read_to;
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         let is_full = is_full(&rows, page);
         for (kind, address, _) in rows {
@@ -207,14 +243,23 @@ impl Suppression {
 
     /// Reads what others have noted. Whether there may be more.
     async fn learn(&self, page: i64) -> Result<bool, StoreError> {
-        let since = self.seen_to.lock().unwrap_or_else(PoisonError::into_inner).suppressed;
+        let since = self
+            .seen_to
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .suppressed;
         let rows = self.store.suppressed_since(since, page).await?;
         let read_to = since.max(read_to(&rows, page));
-        self.seen_to.lock().unwrap_or_else(PoisonError::into_inner).suppressed = read_to;
+        self.seen_to
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .suppressed = read_to;
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         let is_full = is_full(&rows, page);
         for (kind, address, _) in rows {
-            let Ok(hash) = <[u8; 32]>::try_from(address) else { continue };
+            let Ok(hash) = <[u8; 32]>::try_from(address) else {
+                continue;
+            };
             if known.len() < self.room {
                 known.insert((kind, hash));
             } else if !known.contains(&(kind, hash)) {
@@ -225,11 +270,15 @@ impl Suppression {
     }
 }
 
-/// From where the next look reads on. When all was read, a minute back: for rows that were committed late, or by a clock
-/// that is behind.
+/// From where the next look reads on. When all was read, a minute back: for rows that were
+/// committed late, or by a clock that is behind.
 pub(crate) fn read_to(rows: &[(i16, Vec<u8>, i64)], page: i64) -> Timestamp {
     let last = rows.last().map_or(0, |(_, _, at)| *at);
-    Timestamp(if is_full(rows, page) { last } else { last - 60_000 })
+    Timestamp(if is_full(rows, page) {
+        last
+    } else {
+        last - 60_000
+    })
 }
 
 fn is_full(rows: &[(i16, Vec<u8>, i64)], page: i64) -> bool {
@@ -240,8 +289,10 @@ fn is_full(rows: &[(i16, Vec<u8>, i64)], page: i64) -> bool {
 
 impl List {
     /// Name and value, for the command line.
-    pub const WORDS: &[(&str, Self)] =
-        &[("suppressed", Self::Suppressed), ("unsubscribed", Self::Unsubscribed)];
+    pub const WORDS: &[(&str, Self)] = &[
+        ("suppressed", Self::Suppressed),
+        ("unsubscribed", Self::Unsubscribed),
+    ];
 
     /// Its name.
     #[must_use]
@@ -295,7 +346,8 @@ mod tests {
                     SELECT 0, randomblob(32), 'r', 5 FROM s"
                 }
             };
-            let sql = format!("INSERT INTO notify_suppression (channel, address, reason, at) {many}");
+            let sql =
+                format!("INSERT INTO notify_suppression (channel, address, reason, at) {many}");
             execute(&test.database, &sql).await;
             let last = [(code(Channel::Push), ada.hash().to_vec(), "r".to_owned())];
             store.suppress(&last, Timestamp(5)).await.expect("notes");
@@ -303,7 +355,10 @@ mod tests {
             for room in [ROOM, 10] {
                 let list = Suppression::with_room(store.clone(), Clock::manual(START), room);
                 list.step().await.expect("looks");
-                assert!(list.holds(Channel::Push, &ada).await.expect("known"), "room for {room}");
+                assert!(
+                    list.holds(Channel::Push, &ada).await.expect("known"),
+                    "room for {room}"
+                );
                 assert!(!list.holds(Channel::Email, &ada).await.expect("known"));
             }
         }

@@ -1,8 +1,8 @@
 //! Templates: files under one folder, loaded whole or refused whole.
 //!
-//! `{folder}/{name}/template.toml` holds the version and what the template asks for; beside it stand the parts, one
-//! file each: `{channel}.{locale}.{part}`, such as `email.en.subject`, `email.en.html`, `email.en.txt`, `sms.de.txt`,
-//! `push.en.title`, `push.en.txt`.
+//! `{folder}/{name}/template.toml` holds the version and what the template asks for; beside it
+//! stand the parts, one file each: `{channel}.{locale}.{part}`, such as `email.en.subject`,
+//! `email.en.html`, `email.en.txt`, `sms.de.txt`, `push.en.title`, `push.en.txt`.
 
 mod links;
 mod load;
@@ -46,15 +46,16 @@ pub struct Settings {
     pub version: u32,
     /// Variables that may be absent.
     pub optional: BTreeSet<String>,
-    /// What becomes of an attempt of which nobody knows whether it reached the provider. Default: send again.
+    /// What becomes of an attempt of which nobody knows whether it reached the provider. Default:
+    /// send again.
     pub ambiguous: Ambiguous,
     /// Whether its e-mail carries `List-Unsubscribe` with one click (RFC 8058). Default: no.
     pub unsubscribe: bool,
-    /// Variables whose values some user wrote, though a service passes them on: they are short, and never become links.
-    /// What a user itself passes on is treated so in every template.
+    /// Variables whose values some user wrote, though a service passes them on: they are short, and
+    /// never become links. What a user itself passes on is treated so in every template.
     pub user_variables: BTreeSet<String>,
-    /// By [`Channel::index`]: channels on which a user may have it sent to an address of its own that is not verified,
-    /// as registration and verification must. Default: none.
+    /// By [`Channel::index`]: channels on which a user may have it sent to an address of its own
+    /// that is not verified, as registration and verification must. Default: none.
     pub unverified_addresses: [bool; 3],
 }
 
@@ -107,8 +108,8 @@ pub enum Unfit {
 // === impl Templates ===
 
 impl Templates {
-    /// The variant for a channel: in the wanted language, else in the language without its region, else in the default
-    /// one, else in the first there is.
+    /// The variant for a channel: in the wanted language, else in the language without its region,
+    /// else in the default one, else in the first there is.
     ///
     /// # Errors
     /// When the name is unknown, or known and not there for this channel in any language.
@@ -118,21 +119,42 @@ impl Templates {
         channel: Channel,
         wanted: Option<&Locale>,
     ) -> Result<Found<'_>, Unfit> {
-        let (name, template) = self.by_name.get_key_value(name).ok_or(Unfit::NoSuchTemplate)?;
-        let of = |locale: &Locale| template.variants.get_key_value(&(channel.as_str(), locale.clone()));
+        let (name, template) = self
+            .by_name
+            .get_key_value(name)
+            .ok_or(Unfit::NoSuchTemplate)?;
+        let of = |locale: &Locale| {
+            template
+                .variants
+                .get_key_value(&(channel.as_str(), locale.clone()))
+        };
         let found = wanted
             .and_then(|locale| of(locale).or_else(|| of(&locale.without_region())))
             .or_else(|| of(&self.default_locale))
-            .or_else(|| template.variants.iter().find(|((on, _), _)| *on == channel.as_str()));
+            .or_else(|| {
+                template
+                    .variants
+                    .iter()
+                    .find(|((on, _), _)| *on == channel.as_str())
+            });
         let ((_, locale), variant) = found.ok_or(Unfit::NotOnThisChannel)?;
-        Ok(Found { templates: self, settings: &template.settings, name, channel, locale, variant })
+        Ok(Found {
+            templates: self,
+            settings: &template.settings,
+            name,
+            channel,
+            locale,
+            variant,
+        })
     }
 
     /// Name, channel and locale of everything that can be sent.
     pub fn variants(&self) -> impl Iterator<Item = (&TemplateName, Channel, &Locale)> {
         self.by_name.iter().flat_map(|(name, template)| {
             template.variants.keys().filter_map(move |(on, locale)| {
-                let channel = Channel::ALL.into_iter().find(|channel| channel.as_str() == *on)?;
+                let channel = Channel::ALL
+                    .into_iter()
+                    .find(|channel| channel.as_str() == *on)?;
                 Some((name, channel, locale))
             })
         })
@@ -172,10 +194,16 @@ impl Found<'_> {
         self.locale
     }
 
-    /// Paths of the variables that are needed and not there. `null` is nothing that a message could say.
+    /// Paths of the variables that are needed and not there. `null` is nothing that a message could
+    /// say.
     #[must_use]
     pub fn missing(&self, variables: &Map<String, Value>) -> Vec<String> {
-        self.variant.needs.iter().filter(|path| !is_there(path, variables)).cloned().collect()
+        self.variant
+            .needs
+            .iter()
+            .filter(|path| !is_there(path, variables))
+            .cloned()
+            .collect()
     }
 }
 

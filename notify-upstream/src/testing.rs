@@ -75,7 +75,10 @@ pub(crate) async fn stores() -> Vec<(Store, TestDatabase)> {
     let mut stores = Vec::new();
     for test in testing::both().await {
         let store = Store::open(&test.database, 4).await.expect("opens");
-        store.keep_house(START, Timestamp(0)).await.expect("partitions");
+        store
+            .keep_house(START, Timestamp(0))
+            .await
+            .expect("partitions");
         stores.push((store, test));
     }
     stores
@@ -83,7 +86,8 @@ pub(crate) async fn stores() -> Vec<(Store, TestDatabase)> {
 
 pub(crate) fn templates() -> Templates {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../conf/templates");
-    Templates::load(&folder, Locale::parse("en").expect("tag")).expect("the shipped templates are sound")
+    Templates::load(&folder, Locale::parse("en").expect("tag"))
+        .expect("the shipped templates are sound")
 }
 
 /// One template of these files.
@@ -100,7 +104,11 @@ pub(crate) fn templates_of(name: &str, files: &[(&str, &str)]) -> Templates {
 pub(crate) fn welcome_with(settings: &str) -> Templates {
     let words = "Hello {{ name }}";
     let settings = format!("version = 1\n{settings}\n");
-    let files = [("template.toml", &*settings), ("email.en.subject", words), ("email.en.txt", words)];
+    let files = [
+        ("template.toml", &*settings),
+        ("email.en.subject", words),
+        ("email.en.txt", words),
+    ];
     templates_of("welcome", &files)
 }
 
@@ -110,7 +118,9 @@ fn identity() -> IdentityConfig {
         client_id: "c".to_owned(),
         client_secret: None,
         issuer: format!("http://127.0.0.1:9/{id}"),
-        jwks_url: format!("http://127.0.0.1:9/{id}/jwks").parse().expect("URL"),
+        jwks_url: format!("http://127.0.0.1:9/{id}/jwks")
+            .parse()
+            .expect("URL"),
     };
     IdentityConfig {
         region: "us-west-2".to_owned(),
@@ -129,27 +139,56 @@ impl Rig {
     }
 
     /// A replica whose provider takes so many calls at once.
-    pub(crate) async fn calling(store: &Store, clock: &Clock, permits: usize, at_once: usize) -> Self {
+    pub(crate) async fn calling(
+        store: &Store,
+        clock: &Clock,
+        permits: usize,
+        at_once: usize,
+    ) -> Self {
         let script = Script::default();
         let actors = unreachable_actors(clock);
-        Self::with(store, clock, permits, (&script, vec![outlet(&script, clock, at_once)]), actors).await
+        Self::with(
+            store,
+            clock,
+            permits,
+            (&script, vec![outlet(&script, clock, at_once)]),
+            actors,
+        )
+        .await
     }
 
     /// A replica with this provider, which asks this actor service; its script is called by nobody.
-    pub(crate) async fn delivering(store: &Store, clock: &Clock, provider: Provider, actors: Actors) -> Self {
+    pub(crate) async fn delivering(
+        store: &Store,
+        clock: &Clock,
+        provider: Provider,
+        actors: Actors,
+    ) -> Self {
         let script = Script::default();
-        let outlets = vec![Outlet { provider, ..outlet(&script, clock, 8) }];
+        let outlets = vec![Outlet {
+            provider,
+            ..outlet(&script, clock, 8)
+        }];
         Self::with(store, clock, 8, (&script, outlets), actors).await
     }
 
     /// A replica with a provider for everybody but `@other.example`, and one for those alone.
-    pub(crate) async fn beside_another(store: &Store, clock: &Clock, permits: usize) -> (Self, Script) {
+    pub(crate) async fn beside_another(
+        store: &Store,
+        clock: &Clock,
+        permits: usize,
+    ) -> (Self, Script) {
         let (script, other) = (Script::default(), Script::default());
         script.carries_all_but("@other.example");
         other.carries_only("@other.example");
-        let outlets = [&script, &other].map(|script| outlet(script, clock, 1000)).into();
+        let outlets = [&script, &other]
+            .map(|script| outlet(script, clock, 1000))
+            .into();
         let actors = unreachable_actors(clock);
-        (Self::with(store, clock, permits, (&script, outlets), actors).await, other)
+        (
+            Self::with(store, clock, permits, (&script, outlets), actors).await,
+            other,
+        )
     }
 
     async fn with(
@@ -160,14 +199,22 @@ impl Rig {
         actors: Actors,
     ) -> Self {
         let (store, clock, script) = (store.clone(), clock.clone(), script.clone());
-        let workers = Workers::start(store.clone(), clock.clone(), LeaseTime::Own).await.expect("registers");
+        let workers = Workers::start(store.clone(), clock.clone(), LeaseTime::Own)
+            .await
+            .expect("registers");
         let board = Arc::new(Board::new([permits; 3], clock.clone()));
         let (metrics, stop) = (Metrics::new(), Shutdown::new());
         let (ended, over) = mpsc::unbounded_channel();
         let suppression = Arc::new(Suppression::new(store.clone(), clock.clone()));
         let templates = Arc::new(ArcSwap::from_pointee(templates()));
         let courier = courier(&store, &clock, outlets, (&suppression, &templates), actors);
-        let runner = Runner::new(courier, clock.clone(), Arc::clone(&workers), ended, stop.clone());
+        let runner = Runner::new(
+            courier,
+            clock.clone(),
+            Arc::clone(&workers),
+            ended,
+            stop.clone(),
+        );
         let recent = Recent::new(clock.clone());
         let means = Means {
             recent: Arc::clone(&recent),
@@ -183,7 +230,11 @@ impl Rig {
         Self {
             dispatcher: Dispatcher::new(Channel::Email, &means),
             finisher: Finisher::new(&means, over),
-            mover: Mover { store: store.clone(), clock: clock.clone(), board: Arc::clone(&board) },
+            mover: Mover {
+                store: store.clone(),
+                clock: clock.clone(),
+                board: Arc::clone(&board),
+            },
             clock,
             store,
             script,
@@ -201,12 +252,22 @@ impl Rig {
 
     /// Accepts one notification by e-mail.
     pub(crate) async fn accept(&mut self, priority: Priority) -> NotificationId {
-        self.submit(draft(priority), None).await.expect("accepted").id
+        self.submit(draft(priority), None)
+            .await
+            .expect("accepted")
+            .id
     }
 
     /// Accepts what is given.
-    pub(crate) async fn submit(&mut self, draft: Draft, key: Option<&str>) -> Result<Accepted, Problem> {
-        let principal = Principal { creator: "service:test".into(), actor: None };
+    pub(crate) async fn submit(
+        &mut self,
+        draft: Draft,
+        key: Option<&str>,
+    ) -> Result<Accepted, Problem> {
+        let principal = Principal {
+            creator: "service:test".into(),
+            actor: None,
+        };
         self.submit_as(principal, draft, key).await
     }
 
@@ -218,8 +279,10 @@ impl Rig {
         key: Option<&str>,
     ) -> Result<Accepted, Problem> {
         let (door, key) = (self.door.clone(), key.and_then(IdempotencyKey::parse));
-        let answer =
-            tokio::spawn(async move { door.accept(&principal, draft, key, BudgetPermit::default()).await });
+        let answer = tokio::spawn(async move {
+            door.accept(&principal, draft, key, BudgetPermit::default())
+                .await
+        });
         self.writer.step().await;
         answer.await.expect("no panic")
     }
@@ -238,7 +301,13 @@ impl Rig {
     }
 
     pub(crate) async fn view(&self, id: NotificationId) -> serde_json::Value {
-        let snapshot = self.store.read(&[id]).await.expect("reads").pop().expect("there");
+        let snapshot = self
+            .store
+            .read(&[id])
+            .await
+            .expect("reads")
+            .pop()
+            .expect("there");
         let flow = |channel| self.board.desk(channel).flow();
         let view = View::of(&snapshot, self.clock.now(), flow, |_| false);
         serde_json::to_value(view).expect("JSON")
@@ -260,7 +329,10 @@ fn outlet(script: &Script, clock: &Clock, at_once: usize) -> Outlet {
 pub(crate) fn actors(base: &str, identity: &IdentityConfig, clock: &Clock) -> Actors {
     let tokens = ServiceTokens::new(identity, Cache::memory(clock.clone()), clock.clone());
     let calls = ServiceClient::new(tokens, postern_common::service::http_client());
-    let own = OwnAddresses { anyone: false, unverified: [false; 3] };
+    let own = OwnAddresses {
+        anyone: false,
+        unverified: [false; 3],
+    };
     Actors::new(base.parse().expect("URL"), calls, own)
 }
 
@@ -292,13 +364,20 @@ pub(crate) fn draft(priority: Priority) -> Draft {
         channel: Channel::Email,
         recipient: Address::Email(address).into(),
         template: TemplateName::parse("welcome").expect("name"),
-        variables: serde_json::json!({"name": "Ada"}).as_object().cloned().expect("object"),
+        variables: serde_json::json!({"name": "Ada"})
+            .as_object()
+            .cloned()
+            .expect("object"),
         locale: None,
         priority,
         send_at: None,
         expires_at: None,
     };
-    Draft { request, template_version: 1, locale: Locale::parse("en").expect("tag") }
+    Draft {
+        request,
+        template_version: 1,
+        locale: Locale::parse("en").expect("tag"),
+    }
 }
 
 /// An instant after the start.

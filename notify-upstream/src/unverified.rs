@@ -36,10 +36,12 @@ impl UnverifiedQuota {
         Self { cache, clock }
     }
 
-    /// Whether a notification may go to an unverified address; counts it once, however often it is tried.
+    /// Whether a notification may go to an unverified address; counts it once, however often it is
+    /// tried.
     ///
     /// # Errors
-    /// The cache is away. Then nothing is sent: unlike the quota of callers this one protects strangers.
+    /// The cache is away. Then nothing is sent: unlike the quota of callers this one protects
+    /// strangers.
     pub async fn take(
         &self,
         id: NotificationId,
@@ -62,7 +64,12 @@ impl UnverifiedQuota {
     }
 
     async fn count(&self, of: &str, hash: &[u8; 32], hour: i64) -> Result<u64, CacheError> {
-        self.cache.increment(&format!("notify:unverified:{of}:{}:{hour}", hex(hash)), COUNT_LIFE).await
+        self.cache
+            .increment(
+                &format!("notify:unverified:{of}:{}:{hour}", hex(hash)),
+                COUNT_LIFE,
+            )
+            .await
     }
 }
 
@@ -83,15 +90,31 @@ mod tests {
         let first = next();
         assert_eq!(quota.take(first, "user:a", &[1; 32]).await, Ok(true));
         for _ in 0..9 {
-            assert_eq!(quota.take(first, "user:a", &[1; 32]).await, Ok(true), "one notification counts once");
+            assert_eq!(
+                quota.take(first, "user:a", &[1; 32]).await,
+                Ok(true),
+                "one notification counts once"
+            );
         }
         for _ in 1..MAX_PER_ADDRESS {
             assert_eq!(quota.take(next(), "user:a", &[1; 32]).await, Ok(true));
         }
-        assert_eq!(quota.take(next(), "user:a", &[2; 32]).await, Ok(false), "another address");
-        assert_eq!(quota.take(next(), "user:b", &[1; 32]).await, Ok(false), "another caller");
+        assert_eq!(
+            quota.take(next(), "user:a", &[2; 32]).await,
+            Ok(false),
+            "another address"
+        );
+        assert_eq!(
+            quota.take(next(), "user:b", &[1; 32]).await,
+            Ok(false),
+            "another caller"
+        );
         assert_eq!(quota.take(next(), "user:c", &[3; 32]).await, Ok(true));
         clock.advance(Duration::from_secs(3600));
-        assert_eq!(quota.take(next(), "user:a", &[1; 32]).await, Ok(true), "another hour");
+        assert_eq!(
+            quota.take(next(), "user:a", &[1; 32]).await,
+            Ok(true),
+            "another hour"
+        );
     }
 }

@@ -71,7 +71,8 @@ const RECEIPT_MISSED_AFTER_MS: i64 = 72 * 3600 * 1000;
 // === impl View ===
 
 impl View {
-    /// Derives the document. `flow` says what holds back a channel's queue, `reports` says whether a channel's providers report what becomes of what they took.
+    /// Derives the document. `flow` says what holds back a channel's queue, `reports` says whether
+    /// a channel's providers report what becomes of what they took.
     #[must_use]
     pub fn of(
         snapshot: &Snapshot,
@@ -81,7 +82,10 @@ impl View {
     ) -> Self {
         let record = &snapshot.record;
         let story = Story::read(snapshot, now, reports(record.lane.channel));
-        let Flow { gate, next_probe_at } = flow(record.lane.channel);
+        let Flow {
+            gate,
+            next_probe_at,
+        } = flow(record.lane.channel);
         let (wait_reason, next) = match story.waiting {
             Some(WaitingRow { since: Some(_), .. }) | None => (None, None),
             Some(WaitingRow { due, .. }) if story.scheduled => (Some("SCHEDULED"), due),
@@ -100,11 +104,19 @@ impl View {
             template: record.template.clone(),
             template_version: story.template_version.unwrap_or(record.template_version),
             created_at: record.created_at,
-            updated_at: story.events.iter().map(|event| event.at).max().unwrap_or(record.created_at),
+            updated_at: story
+                .events
+                .iter()
+                .map(|event| event.at)
+                .max()
+                .unwrap_or(record.created_at),
             attempts: story.attempts,
             next_attempt_at: next.filter(|_| waits),
             wait_reason: wait_reason.filter(|_| waits),
-            reason: story.heard_reason.or(story.reason).filter(|_| status == Status::Failed),
+            reason: story
+                .heard_reason
+                .or(story.reason)
+                .filter(|_| status == Status::Failed),
             events: story.events,
         }
     }
@@ -132,8 +144,14 @@ struct Story {
 impl Story {
     fn read(snapshot: &Snapshot, now: Timestamp, reports: bool) -> Self {
         let record = &snapshot.record;
-        let first =
-            Event::new(if snapshot.send_at.is_some() { "SCHEDULED" } else { "QUEUED" }, record.created_at);
+        let first = Event::new(
+            if snapshot.send_at.is_some() {
+                "SCHEDULED"
+            } else {
+                "QUEUED"
+            },
+            record.created_at,
+        );
         let mut story = Self {
             events: vec![first],
             reports: Vec::new(),
@@ -184,8 +202,11 @@ impl Story {
             ResultKind::Replayed => ("REPLAYED", None),
         };
         self.own = own;
-        self.reason =
-            result.code.as_ref().filter(|_| own == Some(Status::Failed)).map(|code| code.to_uppercase());
+        self.reason = result
+            .code
+            .as_ref()
+            .filter(|_| own == Some(Status::Failed))
+            .map(|code| code.to_uppercase());
         let attempted = result.began_at.is_some() || result.kind == ResultKind::Lost;
         self.events.push(Event {
             attempt: attempted.then_some(result.attempt),
@@ -199,11 +220,16 @@ impl Story {
     fn wait(&mut self, waiting: WaitingRow, snapshot: &Snapshot, now: Timestamp) {
         self.attempts = self.attempts.max(waiting.attempt);
         self.waiting = Some(waiting);
-        self.scheduled = waiting.due.is_some() && waiting.due == snapshot.send_at && waiting.attempt == 0;
+        self.scheduled =
+            waiting.due.is_some() && waiting.due == snapshot.send_at && waiting.attempt == 0;
         // Whoever claims it next will find it expired; that is already certain now.
-        self.expired = waiting.since.is_none() && snapshot.record.expires_at.is_some_and(|end| end <= now);
+        self.expired =
+            waiting.since.is_none() && snapshot.record.expires_at.is_some_and(|end| end <= now);
         if let Some(since) = waiting.since {
-            self.events.push(Event { attempt: Some(waiting.attempt), ..Event::new("ATTEMPTED", since) });
+            self.events.push(Event {
+                attempt: Some(waiting.attempt),
+                ..Event::new("ATTEMPTED", since)
+            });
         }
     }
 
@@ -240,20 +266,27 @@ impl Story {
         });
     }
 
-    /// Puts the reports among the events. A report tells what followed from an attempt: one of a provider whose clock is
-    /// behind is placed at the first attempt, and one whose instant has whole seconds, within which it may lie anywhere, after
-    /// what we know of that second.
+    /// Puts the reports among the events. A report tells what followed from an attempt: one of a
+    /// provider whose clock is behind is placed at the first attempt, and one whose instant has
+    /// whole seconds, within which it may lie anywhere, after what we know of that second.
     fn place_reports(&mut self) {
         let instants = |name: &'static str| {
-            self.events.iter().filter(move |event| event.r#type == name).map(|event| event.at)
+            self.events
+                .iter()
+                .filter(move |event| event.r#type == name)
+                .map(|event| event.at)
         };
-        let first = instants("ATTEMPTED").min().or_else(|| instants("QUEUED").min());
+        let first = instants("ATTEMPTED")
+            .min()
+            .or_else(|| instants("QUEUED").min());
         let sent: Vec<Timestamp> = instants("SENT").collect();
         for mut report in std::mem::take(&mut self.reports) {
             let told = report.at;
             report.at = first.map_or(told, |first| told.max(first));
             if told.0.rem_euclid(1000) == 0 {
-                let same_second = sent.iter().filter(|sent| (told.0..told.0 + 1000).contains(&sent.0));
+                let same_second = sent
+                    .iter()
+                    .filter(|sent| (told.0..told.0 + 1000).contains(&sent.0));
                 report.at = same_second.copied().fold(report.at, Timestamp::max);
             }
             self.events.push(report);
@@ -263,12 +296,16 @@ impl Story {
     /// A scheduled one is queued when its time comes, unless it was over by then.
     fn come_due(&mut self, snapshot: &Snapshot, now: Timestamp) {
         let over = matches!(self.own, Some(Status::Cancelled)) && self.attempts == 0;
-        if let (Some(send_at), false) = (snapshot.send_at.filter(|at| *at <= now), over || self.scheduled) {
+        if let (Some(send_at), false) = (
+            snapshot.send_at.filter(|at| *at <= now),
+            over || self.scheduled,
+        ) {
             self.events.insert(1, Event::new("QUEUED", send_at));
         }
     }
 
-    /// A receipt that never comes is an event, too, where providers of its channel send receipts, or have sent a first one.
+    /// A receipt that never comes is an event, too, where providers of its channel send receipts,
+    /// or have sent a first one.
     fn miss_receipt(&mut self, snapshot: &Snapshot, now: Timestamp, reports: bool) {
         let sent_at = snapshot.trail.iter().rev().find_map(|trail| match trail {
             Trail::Result(result) if result.kind == ResultKind::Sent => Some(result.at),
@@ -283,14 +320,16 @@ impl Story {
         }
     }
 
-    /// Our own word and the provider's, merged by rank: neither order nor repetition of reports matters. A hard bounce
-    /// stands above all, for it may follow DELIVERED.
+    /// Our own word and the provider's, merged by rank: neither order nor repetition of reports
+    /// matters. A hard bounce stands above all, for it may follow DELIVERED.
     fn status(&self) -> Status {
         match self.heard {
             Some(ReceiptKind::Bounced) => return Status::Failed,
             Some(ReceiptKind::Delivered) => return Status::Delivered,
             Some(ReceiptKind::Failed) => return Status::Failed,
-            Some(ReceiptKind::Sent | ReceiptKind::Deferred) if self.own.is_none() => return Status::Sent,
+            Some(ReceiptKind::Sent | ReceiptKind::Deferred) if self.own.is_none() => {
+                return Status::Sent;
+            }
             Some(ReceiptKind::Sent | ReceiptKind::Deferred) | None => {}
         }
         match self.own {
@@ -304,7 +343,14 @@ impl Story {
 
 impl Event {
     fn new(r#type: &'static str, at: Timestamp) -> Self {
-        Self { r#type, at, attempt: None, provider: None, code: None, detail: None }
+        Self {
+            r#type,
+            at,
+            attempt: None,
+            provider: None,
+            code: None,
+            detail: None,
+        }
     }
 }
 

@@ -1,8 +1,9 @@
 //! What providers report later.
 //!
-//! The signature is checked over the raw body before anything else is read. Reports go to an inbox that is unique per
-//! provider event; the status is merged from it by rank when it is read, so that neither the order of reports nor their
-//! repetition matters, and one that comes before SENT is stored waits there.
+//! The signature is checked over the raw body before anything else is read. Reports go to an inbox
+//! that is unique per provider event; the status is merged from it by rank when it is read, so that
+//! neither the order of reports nor their repetition matters, and one that comes before SENT is
+//! stored waits there.
 
 mod mailgun;
 mod sendgrid;
@@ -91,18 +92,33 @@ const WINDOW: Duration = Duration::from_secs(300);
 // === impl Webhooks ===
 
 impl Webhooks {
-    /// Checks what can be checked before the body is read: that the provider is configured, and that the headers have
-    /// the form of its signature scheme and the time of now. Mailgun and SNS sign within the body.
+    /// Checks what can be checked before the body is read: that the provider is configured, and
+    /// that the headers have the form of its signature scheme and the time of now. Mailgun and SNS
+    /// sign within the body.
     ///
     /// # Errors
     /// [`Unheard::Signature`].
-    pub fn check_headers(&self, provider: &str, headers: &HeaderMap, now: Timestamp) -> Result<(), Unheard> {
+    pub fn check_headers(
+        &self,
+        provider: &str,
+        headers: &HeaderMap,
+        now: Timestamp,
+    ) -> Result<(), Unheard> {
         let configured = match provider {
-            "twilio" => self.twilio.as_ref().map(|_| twilio::signature(headers).map(|_| ())),
+            "twilio" => self
+                .twilio
+                .as_ref()
+                .map(|_| twilio::signature(headers).map(|_| ())),
             "sns" => self.sns.as_ref().map(|sns| sns.check_topic(headers)),
-            "sendgrid" => self.sendgrid.as_ref().map(|_| sendgrid::signature(headers, now).map(|_| ())),
+            "sendgrid" => self
+                .sendgrid
+                .as_ref()
+                .map(|_| sendgrid::signature(headers, now).map(|_| ())),
             "mailgun" => self.mailgun.as_ref().map(|_| Ok(())),
-            "standard" => self.standard.as_ref().map(|_| standard::signature(headers, now).map(|_| ())),
+            "standard" => self
+                .standard
+                .as_ref()
+                .map(|_| standard::signature(headers, now).map(|_| ())),
             _ => None,
         };
         configured.unwrap_or(Err(Unheard::Signature))
@@ -112,22 +128,54 @@ impl Webhooks {
     ///
     /// # Errors
     /// Why not; nothing was changed.
-    pub async fn read(&self, provider: &str, incoming: &Incoming<'_>) -> Result<Vec<Report>, Unheard> {
+    pub async fn read(
+        &self,
+        provider: &str,
+        incoming: &Incoming<'_>,
+    ) -> Result<Vec<Report>, Unheard> {
         match provider {
-            "twilio" => self.twilio.as_ref().ok_or(Unheard::Signature)?.read(incoming),
-            "sns" => self.sns.as_ref().ok_or(Unheard::Signature)?.read(incoming).await,
-            "sendgrid" => self.sendgrid.as_ref().ok_or(Unheard::Signature)?.read(incoming),
-            "mailgun" => self.mailgun.as_ref().ok_or(Unheard::Signature)?.read(incoming),
-            "standard" => self.standard.as_ref().ok_or(Unheard::Signature)?.read(incoming),
+            "twilio" => self
+                .twilio
+                .as_ref()
+                .ok_or(Unheard::Signature)?
+                .read(incoming),
+            "sns" => {
+                self.sns
+                    .as_ref()
+                    .ok_or(Unheard::Signature)?
+                    .read(incoming)
+                    .await
+            }
+            "sendgrid" => self
+                .sendgrid
+                .as_ref()
+                .ok_or(Unheard::Signature)?
+                .read(incoming),
+            "mailgun" => self
+                .mailgun
+                .as_ref()
+                .ok_or(Unheard::Signature)?
+                .read(incoming),
+            "standard" => self
+                .standard
+                .as_ref()
+                .ok_or(Unheard::Signature)?
+                .read(incoming),
             _ => Err(Unheard::Signature),
         }
     }
 
-    /// Whether a provider of this channel is to report what becomes of what it took. FCM has no receipts, and of Standard
-    /// Webhooks nobody knows which channel they are about.
+    /// Whether a provider of this channel is to report what becomes of what it took. FCM has no
+    /// receipts, and of Standard Webhooks nobody knows which channel they are about.
     #[must_use]
     pub fn report(&self, channel: Channel) -> bool {
-        let Self { twilio, sns, sendgrid, mailgun, standard: _ } = self;
+        let Self {
+            twilio,
+            sns,
+            sendgrid,
+            mailgun,
+            standard: _,
+        } = self;
         match channel {
             Channel::Email => sns.is_some() || sendgrid.is_some() || mailgun.is_some(),
             Channel::Sms => twilio.is_some(),
@@ -135,11 +183,15 @@ impl Webhooks {
         }
     }
 
-    /// What binds the signature to the body, where the provider's own scheme does not. Only after [`Webhooks::read`] has
-    /// found the signature good.
+    /// What binds the signature to the body, where the provider's own scheme does not. Only after
+    /// [`Webhooks::read`] has found the signature good.
     #[must_use]
     pub fn token(&self, provider: &str, incoming: &Incoming<'_>) -> Option<WebhookToken> {
-        if provider == "mailgun" { Mailgun::token(incoming) } else { None }
+        if provider == "mailgun" {
+            Mailgun::token(incoming)
+        } else {
+            None
+        }
     }
 }
 
@@ -157,11 +209,20 @@ impl Report {
     /// The row of the inbox, if it is about one of ours.
     #[must_use]
     pub fn receipt(&self, provider: &str, received_at: Timestamp) -> Option<Receipt> {
-        let printable =
-            |text: &String| text.chars().filter(|c| !c.is_control()).take(300).collect::<String>();
+        let printable = |text: &String| {
+            text.chars()
+                .filter(|c| !c.is_control())
+                .take(300)
+                .collect::<String>()
+        };
         Some(Receipt {
             provider: provider.to_owned(),
-            event_id: self.event_id.chars().filter(|c| !c.is_control()).take(200).collect(),
+            event_id: self
+                .event_id
+                .chars()
+                .filter(|c| !c.is_control())
+                .take(200)
+                .collect(),
             id: self.id?,
             kind: self.kind,
             at: self.at,
@@ -181,11 +242,18 @@ fn hmac_sha256(secret: &[u8], parts: &[&[u8]], tag: &[u8]) -> Result<(), Unheard
 /// A signed time within the window.
 fn within_window(unix_seconds: i64, now: Timestamp, window: Duration) -> Result<(), Unheard> {
     let distance = now.unix_seconds().abs_diff(unix_seconds);
-    if distance <= window.as_secs() { Ok(()) } else { Err(Unheard::Signature) }
+    if distance <= window.as_secs() {
+        Ok(())
+    } else {
+        Err(Unheard::Signature)
+    }
 }
 
 fn header<'a>(headers: &'a HeaderMap, name: &str) -> Result<&'a str, Unheard> {
-    headers.get(name).and_then(|value| value.to_str().ok()).ok_or(Unheard::Signature)
+    headers
+        .get(name)
+        .and_then(|value| value.to_str().ok())
+        .ok_or(Unheard::Signature)
 }
 
 fn json(body: &[u8]) -> Result<Value, Unheard> {
@@ -198,7 +266,13 @@ fn text<'a>(value: &'a Value, pointer: &str) -> Option<&'a str> {
 
 /// Our id in a `Message-ID` of ours: `<id@domain>`.
 pub(crate) fn id_in_message_id(message_id: &str) -> Option<NotificationId> {
-    NotificationId::parse(message_id.trim().trim_start_matches('<').split('@').next()?)
+    NotificationId::parse(
+        message_id
+            .trim()
+            .trim_start_matches('<')
+            .split('@')
+            .next()?,
+    )
 }
 
 /// A provider's words without the address that they may repeat.

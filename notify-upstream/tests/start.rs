@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// Starts the program where no CA certificates are found, with these lines in its configuration, and waits for its end.
+/// Starts the program where no CA certificates are found, with these lines in its configuration,
+/// and waits for its end.
 fn start_without_certificates(folder: &Path, settings: &str) -> Output {
     let config = folder.join("notify.toml");
     let templates = concat!(env!("CARGO_MANIFEST_DIR"), "/../conf/templates");
@@ -37,7 +38,10 @@ fn start_without_ca_certificates_is_refused_with_a_reason() {
         let ended = start_without_certificates(folder.path(), settings);
         let said = String::from_utf8_lossy(&ended.stderr);
         assert_eq!(ended.status.code(), Some(status), "{said}");
-        assert!(said.contains("No CA certificates") && said.contains("SSL_CERT_FILE"), "{said}");
+        assert!(
+            said.contains("No CA certificates") && said.contains("SSL_CERT_FILE"),
+            "{said}"
+        );
         assert!(!said.contains("panicked"), "{said}");
     }
 }

@@ -1,7 +1,7 @@
 //! Access events: one JSON object a line, written by a thread of its own.
 //!
-//! A request only appends to a buffer in memory. When the disk is slow or full the buffer fills up, events are
-//! dropped and counted, and no request waits.
+//! A request only appends to a buffer in memory. When the disk is slow or full the buffer fills up,
+//! events are dropped and counted, and no request waits.
 
 mod event;
 mod file;
@@ -68,7 +68,10 @@ impl AccessLog {
             AccessLogTo::Stderr => Some(Sink::Stderr),
             AccessLogTo::File(path) => {
                 let file = LogFile::open(path.clone(), config.max_bytes).map_err(|error| {
-                    Exit::unavailable(format!("{}: cannot write the access log: {error}", path.display()))
+                    Exit::unavailable(format!(
+                        "{}: cannot write the access log: {error}",
+                        path.display()
+                    ))
                 })?;
                 Some(Sink::File(file))
             }
@@ -79,11 +82,17 @@ impl AccessLog {
                 .name("access-log".to_owned())
                 .spawn(move || write(&shared, sink, &dropped))
         });
-        let writer = writer
-            .transpose()
-            .map_err(|error| Exit::unavailable(format!("cannot start the access log's thread: {error}")))?;
+        let writer = writer.transpose().map_err(|error| {
+            Exit::unavailable(format!("cannot start the access log's thread: {error}"))
+        })?;
         let (capacity, client_address) = (config.buffer_bytes, config.client_address);
-        Ok(Self { shared, writer, capacity, dropped, client_address })
+        Ok(Self {
+            shared,
+            writer,
+            capacity,
+            dropped,
+            client_address,
+        })
     }
 
     /// Whether events are wanted at all.
@@ -93,13 +102,18 @@ impl AccessLog {
 
     /// Appends one line, which ends in a newline.
     pub(crate) fn append(&self, line: &[u8]) {
-        let mut state = self.shared.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self
+            .shared
+            .state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         if state.waiting.len() + line.len() > self.capacity {
             drop(state);
             self.dropped.inc();
             return;
         }
-        let wake = state.waiting.len() < WAKE_BYTES && state.waiting.len() + line.len() >= WAKE_BYTES;
+        let wake =
+            state.waiting.len() < WAKE_BYTES && state.waiting.len() + line.len() >= WAKE_BYTES;
         state.waiting.extend_from_slice(line);
         drop(state);
         if wake {
@@ -109,14 +123,22 @@ impl AccessLog {
 
     /// Opens the file anew, after it was moved away.
     pub(crate) fn reopen(&self) {
-        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner).reopen = true;
+        self.shared
+            .state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .reopen = true;
         self.shared.wake.notify_one();
     }
 }
 
 impl Drop for AccessLog {
     fn drop(&mut self) {
-        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner).closed = true;
+        self.shared
+            .state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .closed = true;
         self.shared.wake.notify_one();
         if let Some(writer) = self.writer.take() {
             let _panicked = writer.join();
@@ -129,9 +151,12 @@ fn write(shared: &Shared, mut sink: Sink, dropped: &IntCounter) {
     let mut batch = Vec::new();
     loop {
         let state = shared.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let ready = |state: &mut State| state.waiting.len() < WAKE_BYTES && !state.reopen && !state.closed;
-        let (mut state, _) =
-            shared.wake.wait_timeout_while(state, FLUSH, ready).unwrap_or_else(PoisonError::into_inner);
+        let ready =
+            |state: &mut State| state.waiting.len() < WAKE_BYTES && !state.reopen && !state.closed;
+        let (mut state, _) = shared
+            .wake
+            .wait_timeout_while(state, FLUSH, ready)
+            .unwrap_or_else(PoisonError::into_inner);
         std::mem::swap(&mut batch, &mut state.waiting);
         let (reopen, closed) = (std::mem::take(&mut state.reopen), state.closed);
         drop(state);
@@ -182,15 +207,25 @@ mod tests {
 
     fn log(to: AccessLogTo, buffer_bytes: usize) -> (AccessLog, IntCounter) {
         let dropped = IntCounter::new("dropped", "dropped").expect("a name");
-        let config =
-            config::AccessLog { to, buffer_bytes, client_address: ClientAddress::Off, max_bytes: Some(8) };
-        (AccessLog::open(&config, dropped.clone()).expect("opens"), dropped)
+        let config = config::AccessLog {
+            to,
+            buffer_bytes,
+            client_address: ClientAddress::Off,
+            max_bytes: Some(8),
+        };
+        (
+            AccessLog::open(&config, dropped.clone()).expect("opens"),
+            dropped,
+        )
     }
 
     #[test]
     fn rotation_loses_nothing() {
         let folder = tempfile::tempdir().expect("a folder");
-        let (path, moved) = (folder.path().join("access.log"), folder.path().join("access.log.1"));
+        let (path, moved) = (
+            folder.path().join("access.log"),
+            folder.path().join("access.log.1"),
+        );
         let (log, dropped) = log(AccessLogTo::File(path.clone()), 1 << 20);
         log.append(b"one\n");
         std::fs::rename(&path, &moved).expect("moves");

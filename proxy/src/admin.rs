@@ -1,4 +1,5 @@
-//! What operators ask: `/livez`, `/readyz`, `/metrics`, `/config/status`, `/upstreams`, `/jwks/status`.
+//! What operators ask: `/livez`, `/readyz`, `/metrics`, `/config/status`, `/upstreams`,
+//! `/jwks/status`.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
@@ -24,20 +25,35 @@ pub(crate) fn router(state: &Arc<State>, health: Health) -> Router {
     postern_common::admin::router(health, state.metrics.registry.clone()).merge(own)
 }
 
-pub(crate) async fn serve(listener: TcpListener, router: Router, hosts: Vec<String>, stop: Shutdown) {
+pub(crate) async fn serve(
+    listener: TcpListener,
+    router: Router,
+    hosts: Vec<String>,
+    stop: Shutdown,
+) {
     postern_common::admin::serve(listener, router, Limits::default(), &hosts, stop).await;
 }
 
 async fn config_status(Shared(state): Shared<Arc<State>>) -> Json<Value> {
-    let status = state.config.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let status = state
+        .config
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .clone();
     Json(serde_json::to_value(status).unwrap_or_default())
 }
 
-async fn upstreams(Shared(state): Shared<Arc<State>>) -> Json<BTreeMap<String, Vec<EndpointStatus>>> {
+async fn upstreams(
+    Shared(state): Shared<Arc<State>>,
+) -> Json<BTreeMap<String, Vec<EndpointStatus>>> {
     let live = state.live.load();
     let pools = live.pools.iter().map(|pool| {
         let now = pool.now_ms();
-        let endpoints = pool.endpoints().iter().map(|endpoint| endpoint.status(now)).collect();
+        let endpoints = pool
+            .endpoints()
+            .iter()
+            .map(|endpoint| endpoint.status(now))
+            .collect();
         (pool.config.name.clone(), endpoints)
     });
     Json(pools.collect())

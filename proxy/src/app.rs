@@ -37,7 +37,8 @@ use crate::state::State;
 use crate::traces::{self, Exporter};
 use crate::upstream::NO_ROOTS;
 
-/// Bound sockets, one for each `[[listen]]` in the order of the configuration, and one for operators.
+/// Bound sockets, one for each `[[listen]]` in the order of the configuration, and one for
+/// operators.
 #[derive(Debug)]
 pub struct Listeners {
     /// For clients.
@@ -73,7 +74,8 @@ impl App {
     /// # Errors
     /// Status 64 if a file that it names is not good, 69 if the access log cannot be written.
     pub fn build(config: Config, clock: Clock) -> Result<Self, Exit> {
-        let metrics = Metrics::new().map_err(|error| Exit::usage(format!("cannot count: {error}")))?;
+        let metrics =
+            Metrics::new().map_err(|error| Exit::usage(format!("cannot count: {error}")))?;
         let metrics = Arc::new(metrics);
         let options = VerifierOptions {
             clock: clock.clone(),
@@ -82,7 +84,11 @@ impl App {
             ..VerifierOptions::default()
         };
         let verifier = Verifier::new(config.issuers(&[]), options);
-        let protocols = config.listen.iter().map(Protocol::load).collect::<Result<_, _>>()?;
+        let protocols = config
+            .listen
+            .iter()
+            .map(Protocol::load)
+            .collect::<Result<_, _>>()?;
         let (traces, exporter) = traces::open(config.traces.as_ref(), &metrics.spans_dropped);
         let access = AccessLog::open(&config.access_log, metrics.events_dropped.clone())?;
         let (fixed, handover) = (Fixed::of(&config), config.handover.clone());
@@ -91,7 +97,11 @@ impl App {
         let pingora = Arc::new(pingora_settings(&config));
         let live = Live::new(config, None, &metrics, &clock)?;
         metrics.config_version.set(1);
-        let status = ConfigStatus { version: 1, loaded_at: Some(clock.now()), ..ConfigStatus::default() };
+        let status = ConfigStatus {
+            version: 1,
+            loaded_at: Some(clock.now()),
+            ..ConfigStatus::default()
+        };
         let state = Arc::new(State {
             live: ArcSwap::from_pointee(live),
             verifier,
@@ -127,8 +137,8 @@ impl App {
         })
     }
 
-    /// Follows this file while running: a change, or SIGHUP, is a new configuration. SIGUSR1 reopens the access
-    /// log.
+    /// Follows this file while running: a change, or SIGHUP, is a new configuration. SIGUSR1
+    /// reopens the access log.
     #[must_use]
     pub fn watch(mut self, path: PathBuf, env: Env) -> Self {
         self.source = Some(Source::new(path, env));
@@ -149,11 +159,12 @@ impl App {
         self.serve(listeners, keepers, background, shutdown).await;
     }
 
-    /// The same in the place of a predecessor, once this process is ready: until then the predecessor serves alone.
+    /// The same in the place of a predecessor, once this process is ready: until then the
+    /// predecessor serves alone.
     ///
     /// # Errors
-    /// Status 69 if it is not ready within 20 s, or told to stop before, or if the predecessor no longer waits for it;
-    /// the predecessor then serves on.
+    /// Status 69 if it is not ready within 20 s, or told to stop before, or if the predecessor no
+    /// longer waits for it; the predecessor then serves on.
     pub async fn take_over(
         mut self,
         listeners: Listeners,
@@ -171,7 +182,10 @@ impl App {
         };
         if !is_ready {
             background.begin();
-            return Err(Exit::unavailable(format!("does not take over: {}", self.health)));
+            return Err(Exit::unavailable(format!(
+                "does not take over: {}",
+                self.health
+            )));
         }
         // The manager must know its new main process before the old one ends, and only if it ends.
         let relieved = predecessor.relieve(|| {
@@ -198,7 +212,11 @@ impl App {
             keepers.spawn(exporter.run(background.clone()));
         }
         if let Some(source) = self.source.take() {
-            let tls = self.protocols.iter().filter_map(|protocol| protocol.tls.clone()).collect();
+            let tls = self
+                .protocols
+                .iter()
+                .filter_map(|protocol| protocol.tls.clone())
+                .collect();
             let (state, pools) = (Arc::clone(&self.state), Arc::clone(&keepers.pools));
             let reloader = Reloader::new(source, state, pools, tls, self.fixed.clone());
             keepers.spawn(reloader.run(background.clone()));
@@ -206,18 +224,33 @@ impl App {
         keepers
     }
 
-    async fn serve(self, listeners: Listeners, keepers: Keepers, background: Shutdown, shutdown: Shutdown) {
+    async fn serve(
+        self,
+        listeners: Listeners,
+        keepers: Keepers,
+        background: Shutdown,
+        shutdown: Shutdown,
+    ) {
         let (accepting, leaving, taken_over) = (Shutdown::new(), Shutdown::new(), Shutdown::new());
         if let Some(path) = &self.handover {
             match Heir::wait_at(path, &listeners) {
-                Ok(heir) => drop(tokio::spawn(heir.run(taken_over.clone(), accepting.clone()))),
-                Err(error) => tracing::error!(%error, path = %path.display(), "cannot be taken over"),
+                Ok(heir) => drop(tokio::spawn(
+                    heir.run(taken_over.clone(), accepting.clone()),
+                )),
+                Err(error) => {
+                    tracing::error!(%error, path = %path.display(), "cannot be taken over")
+                }
             }
         }
         let answering = background.child();
         let admin = listeners.admin.map(|listener| {
             let router = admin::router(&self.state, self.health.clone());
-            tokio::spawn(admin::serve(listener, router, self.admin_hosts.clone(), answering.clone()))
+            tokio::spawn(admin::serve(
+                listener,
+                router,
+                self.admin_hosts.clone(),
+                answering.clone(),
+            ))
         });
         let acceptor = Acceptor {
             connections: Arc::clone(&self.connections),
@@ -231,9 +264,9 @@ impl App {
             doors.spawn(acceptor.clone().run(listener, protocol, accepting.clone()));
         }
         self.running.set_ok();
-        let following = self
-            .supervisor
-            .map(|supervisor| tokio::spawn(supervisor.follow(self.health.clone(), shutdown.clone())));
+        let following = self.supervisor.map(|supervisor| {
+            tokio::spawn(supervisor.follow(self.health.clone(), shutdown.clone()))
+        });
         tokio::select! {
             () = shutdown.begun() => {
                 self.running.set_failed("stopping");
@@ -245,9 +278,11 @@ impl App {
             () = taken_over.begun() => {}
         }
         if taken_over.has_begun() {
-            // The successor answers operators on the same socket: no probe may hear from us that we stop.
+            // The successor answers operators on the same socket: no probe may hear from us that we
+            // stop.
             answering.begin();
-            // Nor is the manager told anything of a process that is not the main one of its unit any more.
+            // Nor is the manager told anything of a process that is not the main one of its unit
+            // any more.
             if let Some(following) = following {
                 following.abort();
             }
@@ -265,11 +300,15 @@ impl App {
     }
 }
 
-/// Waits until no connection is left: those that are idle have to leave after a while, the others at last.
+/// Waits until no connection is left: those that are idle have to leave after a while, the others
+/// at last.
 async fn drain(tasks: &TaskTracker, stop: Stop, leaving: &Shutdown) {
     tasks.close();
     let empty = async {
-        if tokio::time::timeout(stop.linger, tasks.wait()).await.is_err() {
+        if tokio::time::timeout(stop.linger, tasks.wait())
+            .await
+            .is_err()
+        {
             leaving.begin();
             tasks.wait().await;
         }
@@ -288,7 +327,8 @@ fn pingora_settings(config: &Config) -> ServerConf {
         threads: config.workers.unwrap_or(1),
         max_retries: MOST_ATTEMPTS,
         upstream_keepalive_pool_size: KEPT_CONNECTIONS,
-        // An empty file, so that the authorities of the machine are read only where they are needed.
+        // An empty file, so that the authorities of the machine are read only where they are
+        // needed.
         ca_file: (!config.needs_roots()).then(|| NO_ROOTS.to_owned()),
         ..ServerConf::default()
     }

@@ -12,8 +12,8 @@ use crate::live::{Found, Table};
 use crate::route::{Request, RouteIndex};
 use crate::{handover, target, tls};
 
-/// Settings of the pools that stand in for those that neither the file nor the environment has: the routes and the tests
-/// of a configuration can be checked without them.
+/// Settings of the pools that stand in for those that neither the file nor the environment has: the
+/// routes and the tests of a configuration can be checked without them.
 pub const ASSUMED_POOLS: [(&str, &str); 4] = [
     ("IDP_ACTOR_POOL_ID", "us-west-2_assumed-actor"),
     ("IDP_ACTOR_CLIENT_ID", "assumed-actor"),
@@ -25,12 +25,20 @@ pub const ASSUMED_POOLS: [(&str, &str); 4] = [
 #[must_use]
 pub fn assumed_settings(config: &Config) -> Vec<&'static str> {
     let (actor, service) = (&config.identity.actor, &config.identity.service);
-    let values = [&actor.pool_id, &actor.client_id, &service.pool_id, &service.client_id];
+    let values = [
+        &actor.pool_id,
+        &actor.client_id,
+        &service.pool_id,
+        &service.client_id,
+    ];
     let pairs = ASSUMED_POOLS.iter().zip(values);
-    pairs.filter_map(|((name, assumed), value)| (value == assumed).then_some(*name)).collect()
+    pairs
+        .filter_map(|((name, assumed), value)| (value == assumed).then_some(*name))
+        .collect()
 }
 
-/// Notes every file that a configuration names and the gateway could not start with, at the line that names it.
+/// Notes every file that a configuration names and the gateway could not start with, at the line
+/// that names it.
 pub fn check_files(root: &Object<'_>, config: &Config) {
     // With other mistakes the positions of the lists are not those of the file.
     if !root.is_good() {
@@ -42,8 +50,17 @@ pub fn check_files(root: &Object<'_>, config: &Config) {
         }
     }
     for upstream in &config.upstreams {
-        for (key, wrong) in upstream.tls.as_ref().map(tls::check_upstream).unwrap_or_default() {
-            root.fail_at(&format!("upstream.{}.tls{key}", upstream.name), "unreadable_file", wrong);
+        for (key, wrong) in upstream
+            .tls
+            .as_ref()
+            .map(tls::check_upstream)
+            .unwrap_or_default()
+        {
+            root.fail_at(
+                &format!("upstream.{}.tls{key}", upstream.name),
+                "unreadable_file",
+                wrong,
+            );
         }
     }
     if let Some(wrong) = config.handover.as_deref().and_then(handover::check_folder) {
@@ -58,11 +75,14 @@ pub fn check_files(root: &Object<'_>, config: &Config) {
 
 /// Whether the folder of a file that is going to be written is there.
 fn missing_folder(path: &Path) -> Option<String> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty())?;
+    let folder = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty())?;
     (!folder.is_dir()).then(|| format!("{}: there is no such folder", folder.display()))
 }
 
-/// Runs the tests of a file that is good otherwise, and notes those that fail at their lines. The routes come back.
+/// Runs the tests of a file that is good otherwise, and notes those that fail at their lines. The
+/// routes come back.
 pub(crate) fn run_tests(
     root: &Object<'_>,
     routes: Vec<Route>,
@@ -99,17 +119,27 @@ pub(crate) fn decide(table: &Table, request: &Request<'_>, caller: Option<&Calle
             let outcome = match caller {
                 _ if policy.is_public() => Ok(()),
                 None => Err(Code::AuthenticationRequired),
-                Some(caller) => {
-                    policy.decide(caller).or_else(|code| policy.is_audit_only().then_some(()).ok_or(code))
-                }
+                Some(caller) => policy
+                    .decide(caller)
+                    .or_else(|code| policy.is_audit_only().then_some(()).ok_or(code)),
             };
-            Decision { route: Some(route), outcome }
+            Decision {
+                route: Some(route),
+                outcome,
+            }
         }
-        (Found::Method { public: false, .. } | Found::Nothing, None) => {
-            Decision { route: None, outcome: Err(Code::AuthenticationRequired) }
-        }
-        (Found::Method { .. }, _) => Decision { route: None, outcome: Err(Code::MethodNotAllowed) },
-        (Found::Nothing, Some(_)) => Decision { route: None, outcome: Err(Code::NotFound) },
+        (Found::Method { public: false, .. } | Found::Nothing, None) => Decision {
+            route: None,
+            outcome: Err(Code::AuthenticationRequired),
+        },
+        (Found::Method { .. }, _) => Decision {
+            route: None,
+            outcome: Err(Code::MethodNotAllowed),
+        },
+        (Found::Nothing, Some(_)) => Decision {
+            route: None,
+            outcome: Err(Code::NotFound),
+        },
     }
 }
 
@@ -125,7 +155,10 @@ fn outcome(table: &Table, upstreams: &[Upstream], test: &RouteTest) -> Option<St
                 headers: &test.headers,
             };
             let decision = decide(table, &request, caller_of(&test.token).as_ref());
-            (decision.route, decision.outcome.err().map_or("allow", Code::as_str))
+            (
+                decision.route,
+                decision.outcome.err().map_or("allow", Code::as_str),
+            )
         }
     };
     let taken = route.map(|index| &table.routes[index]);
@@ -134,8 +167,13 @@ fn outcome(table: &Table, upstreams: &[Upstream], test: &RouteTest) -> Option<St
         return Some(format!("takes {taken_name}, not {wanted}"));
     }
     if let Some(wanted) = &test.upstream {
-        let targets = taken.map(|route| route.targets.as_slice()).unwrap_or_default();
-        if !targets.iter().any(|target| target.weight > 0 && upstreams[target.upstream].name == *wanted) {
+        let targets = taken
+            .map(|route| route.targets.as_slice())
+            .unwrap_or_default();
+        if !targets
+            .iter()
+            .any(|target| target.weight > 0 && upstreams[target.upstream].name == *wanted)
+        {
             return Some(format!("does not reach the upstream {wanted}"));
         }
     }
@@ -147,7 +185,11 @@ pub(crate) fn caller_of(token: &TestToken) -> Option<Caller> {
     let issuer = Arc::from("test");
     match token {
         TestToken::None => None,
-        TestToken::User { groups, scopes, claims } => Some(Caller::User(Arc::new(User {
+        TestToken::User {
+            groups,
+            scopes,
+            claims,
+        } => Some(Caller::User(Arc::new(User {
             issuer,
             subject: "test".into(),
             username: "test".into(),
@@ -155,7 +197,10 @@ pub(crate) fn caller_of(token: &TestToken) -> Option<Caller> {
             scopes: scopes.as_slice().into(),
             groups: groups.as_slice().into(),
             expires_at: i64::MAX,
-            claims: claims.iter().map(|(name, value)| (name.as_str().into(), value.clone())).collect(),
+            claims: claims
+                .iter()
+                .map(|(name, value)| (name.as_str().into(), value.clone()))
+                .collect(),
         }))),
         TestToken::Service(name) => Some(Caller::Service(Arc::new(Service {
             issuer,

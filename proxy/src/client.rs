@@ -21,14 +21,19 @@ impl Network {
     /// Reads an address with an optional prefix length.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
-        let (address, prefix) =
-            text.split_once('/').map_or((text, None), |(address, prefix)| (address, Some(prefix)));
+        let (address, prefix) = text
+            .split_once('/')
+            .map_or((text, None), |(address, prefix)| (address, Some(prefix)));
         let address: IpAddr = address.parse().ok()?;
         let own = if address.is_ipv4() { 32 } else { 128 };
-        let prefix: u32 =
-            prefix.map_or(Some(own), |prefix| prefix.parse().ok().filter(|prefix| *prefix <= own))?;
+        let prefix: u32 = prefix.map_or(Some(own), |prefix| {
+            prefix.parse().ok().filter(|prefix| *prefix <= own)
+        })?;
         let mask = u128::MAX.checked_shl(own - prefix).unwrap_or(0);
-        Some(Self { base: bits(address) & mask, mask })
+        Some(Self {
+            base: bits(address) & mask,
+            mask,
+        })
     }
 
     /// Whether the address lies within.
@@ -38,17 +43,19 @@ impl Network {
     }
 }
 
-/// Whose connections and requests are counted together: an IPv4 address, or the /64 of an IPv6 one, of which one
-/// client has all.
+/// Whose connections and requests are counted together: an IPv4 address, or the /64 of an IPv6 one,
+/// of which one client has all.
 pub(crate) fn counted(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(_) => address,
-        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64))),
+        IpAddr::V6(address) => {
+            IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64)))
+        }
     }
 }
 
-/// The client behind `peer`: the last address of `X-Forwarded-For` that no trusted proxy wrote about itself. What
-/// stands before that address is the client's own word and counts for nothing.
+/// The client behind `peer`: the last address of `X-Forwarded-For` that no trusted proxy wrote
+/// about itself. What stands before that address is the client's own word and counts for nothing.
 #[must_use]
 pub fn address<'v>(
     peer: IpAddr,
@@ -83,10 +90,29 @@ mod tests {
         assert!(network.contains(ip("10.1.255.1")) && !network.contains(ip("10.2.0.1")));
         assert!(network.contains(ip("::ffff:10.1.2.3")) && !network.contains(ip("::1")));
         assert!(Network::parse("::/0").expect("all").contains(ip("1.2.3.4")));
-        assert!(Network::parse("0.0.0.0/0").expect("all of IPv4").contains(ip("1.2.3.4")));
-        assert!(!Network::parse("0.0.0.0/0").expect("all of IPv4").contains(ip("2001:db8::1")));
-        assert!(Network::parse("2001:db8::/32").expect("a network").contains(ip("2001:db8:1::1")));
-        for text in ["", "10.0.0.0/33", "10.0.0/8", "::/129", "10.0.0.0/x", "host"] {
+        assert!(
+            Network::parse("0.0.0.0/0")
+                .expect("all of IPv4")
+                .contains(ip("1.2.3.4"))
+        );
+        assert!(
+            !Network::parse("0.0.0.0/0")
+                .expect("all of IPv4")
+                .contains(ip("2001:db8::1"))
+        );
+        assert!(
+            Network::parse("2001:db8::/32")
+                .expect("a network")
+                .contains(ip("2001:db8:1::1"))
+        );
+        for text in [
+            "",
+            "10.0.0.0/33",
+            "10.0.0/8",
+            "::/129",
+            "10.0.0.0/x",
+            "host",
+        ] {
             assert_eq!(Network::parse(text), None, "{text}");
         }
     }
@@ -94,10 +120,18 @@ mod tests {
     #[test]
     fn only_trusted_hops_are_believed() {
         let trusted = [Network::parse("10.0.0.0/8").expect("a network")];
-        let of = |peer: &str, forwarded: &[&str]| address(ip(peer), forwarded.iter().copied(), &trusted);
-        assert_eq!(of("1.2.3.4", &["9.9.9.9"]), ip("1.2.3.4"), "a stranger's word");
+        let of =
+            |peer: &str, forwarded: &[&str]| address(ip(peer), forwarded.iter().copied(), &trusted);
+        assert_eq!(
+            of("1.2.3.4", &["9.9.9.9"]),
+            ip("1.2.3.4"),
+            "a stranger's word"
+        );
         assert_eq!(of("10.0.0.1", &["9.9.9.9"]), ip("9.9.9.9"));
-        assert_eq!(of("10.0.0.1", &["6.6.6.6, 9.9.9.9, 10.0.0.2"]), ip("9.9.9.9"));
+        assert_eq!(
+            of("10.0.0.1", &["6.6.6.6, 9.9.9.9, 10.0.0.2"]),
+            ip("9.9.9.9")
+        );
         assert_eq!(of("10.0.0.1", &["6.6.6.6", "9.9.9.9"]), ip("9.9.9.9"));
         assert_eq!(of("10.0.0.1", &["nonsense"]), ip("10.0.0.1"));
         assert_eq!(of("10.0.0.1", &[]), ip("10.0.0.1"));
@@ -105,8 +139,14 @@ mod tests {
 
     #[test]
     fn an_ipv6_network_is_one_client() {
-        assert_eq!(counted(ip("2001:db8:1:2:3:4:5:6")), counted(ip("2001:db8:1:2::1")));
-        assert_ne!(counted(ip("2001:db8:1:2::1")), counted(ip("2001:db8:1:3::1")));
+        assert_eq!(
+            counted(ip("2001:db8:1:2:3:4:5:6")),
+            counted(ip("2001:db8:1:2::1"))
+        );
+        assert_ne!(
+            counted(ip("2001:db8:1:2::1")),
+            counted(ip("2001:db8:1:3::1"))
+        );
         assert_ne!(counted(ip("10.0.0.1")), counted(ip("10.0.0.2")));
     }
 }

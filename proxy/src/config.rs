@@ -1,7 +1,7 @@
 //! The gateway's configuration: plain data, read from TOML with every mistake told at once.
 //!
-//! Nothing here does anything: [`crate::App::build`] makes the gateway out of it. A mistake has file, line and
-//! key; unknown keys are refused; a route without a policy does not load.
+//! Nothing here does anything: [`crate::App::build`] makes the gateway out of it. A mistake has
+//! file, line and key; unknown keys are refused; a route without a policy does not load.
 
 mod cors;
 mod limits;
@@ -36,8 +36,9 @@ pub struct Config {
     pub listen: Vec<Listen>,
     /// Where operators ask; `None` for nowhere.
     pub admin: Option<SocketAddr>,
-    /// `[admin] hosts`: names by which operators may call it, besides loopback names and, where it does not listen on a
-    /// loopback address, IP addresses; default none. Any other `Host` is refused.
+    /// `[admin] hosts`: names by which operators may call it, besides loopback names and, where it
+    /// does not listen on a loopback address, IP addresses; default none. Any other `Host` is
+    /// refused.
     pub admin_hosts: Vec<String>,
     /// Worker threads; `None` for one per core. Read at start only.
     pub workers: Option<usize>,
@@ -80,23 +81,23 @@ pub struct Tokens {
 pub struct Traces {
     /// Where OTLP over HTTP in JSON is taken, such as `http://127.0.0.1:4318/v1/traces`.
     pub endpoint: Url,
-    /// The share of traces that begin here which are sampled; default 0.01. A trace that comes in sampled goes on
-    /// so.
+    /// The share of traces that begin here which are sampled; default 0.01. A trace that comes in
+    /// sampled goes on so.
     pub sample: f64,
 }
 
 /// `[stop]`: how the process ends.
 #[derive(Clone, Copy, Debug)]
 pub struct Stop {
-    /// How long readiness is red while requests are still accepted, so that a load balancer sees it first;
-    /// default 0.
+    /// How long readiness is red while requests are still accepted, so that a load balancer sees it
+    /// first; default 0.
     pub notice: Duration,
     /// How long an idle HTTP/1.1 connection may still bring a request after that, whose answer says
-    /// `Connection: close`; less than `drain`, or 0; default 1 s, but at most half of `drain`, so that a busy client is told
-    /// rather than cut off (RFC 9112 section 9.6).
+    /// `Connection: close`; less than `drain`, or 0; default 1 s, but at most half of `drain`, so
+    /// that a busy client is told rather than cut off (RFC 9112 section 9.6).
     pub linger: Duration,
-    /// How long requests in flight may take, from the same moment on; default 30 s. The process ends as soon as no
-    /// connection is left.
+    /// How long requests in flight may take, from the same moment on; default 30 s. The process
+    /// ends as soon as no connection is left.
     pub drain: Duration,
 }
 
@@ -104,23 +105,34 @@ impl Config {
     /// Reads the root of the file. `None`, with the mistakes noted, if it is not good.
     pub fn read(root: &Object<'_>, env: &Env) -> Option<Self> {
         let listen = root.list("listen", |field| field.object(Listen::read));
-        let none = |field: Field<'_>| Some(matches!(field.value(), Value::Array(items) if items.is_empty()));
+        let none = |field: Field<'_>| {
+            Some(matches!(field.value(), Value::Array(items) if items.is_empty()))
+        };
         if root.optional("listen", none).unwrap_or(true) {
             root.fail("missing_field", "at least one [[listen]] is required");
         }
         let admin = root.section("admin", |admin| {
             let hosts = admin.or("hosts", Vec::new(), texts);
-            Some((admin.required("address", |field| field.socket_addr())?, hosts))
+            Some((
+                admin.required("address", |field| field.socket_addr())?,
+                hosts,
+            ))
         });
-        let (admin, admin_hosts) = admin.map(|(address, hosts)| (Some(address), hosts)).unwrap_or_default();
+        let (admin, admin_hosts) = admin
+            .map(|(address, hosts)| (Some(address), hosts))
+            .unwrap_or_default();
         let workers = root.optional("workers", |field| field.integer(1..=256));
         let identity = IdentityConfig::read(root, env);
         let tokens = root.section("tokens", Tokens::read).unwrap_or_default();
         let limits = root.section("limits", |section| Limits::read(section, env));
         let limits = limits.unwrap_or_else(|| Limits::from_env(env));
         let stop = root.section("stop", Stop::read).unwrap_or_default();
-        let handover = root.section("handover", |section| section.required("socket", |f| f.text(1..=100)));
-        let access_log = root.section("access_log", AccessLog::read).unwrap_or_default();
+        let handover = root.section("handover", |section| {
+            section.required("socket", |f| f.text(1..=100))
+        });
+        let access_log = root
+            .section("access_log", AccessLog::read)
+            .unwrap_or_default();
         let traces = root.section("traces", Traces::read);
         let upstreams = root.section("upstream", |section| Some(section.entries(Upstream::read)));
         let upstreams = upstreams.unwrap_or_default();
@@ -149,8 +161,8 @@ impl Config {
 }
 
 impl Config {
-    /// Whose tokens are accepted. Of what they say is kept what the policies of these routes ask for, and those of
-    /// `before`, under which requests may be that go on.
+    /// Whose tokens are accepted. Of what they say is kept what the policies of these routes ask
+    /// for, and those of `before`, under which requests may be that go on.
     #[must_use]
     pub fn issuers(&self, before: &[Route]) -> Vec<Issuer> {
         let routes = self.routes.iter().chain(before);
@@ -166,7 +178,10 @@ impl Config {
 
     /// Whether an upstream's certificate is checked with the authorities of the machine.
     pub(crate) fn needs_roots(&self) -> bool {
-        self.upstreams.iter().filter_map(|upstream| upstream.tls.as_ref()).any(|tls| tls.ca.is_none())
+        self.upstreams
+            .iter()
+            .filter_map(|upstream| upstream.tls.as_ref())
+            .any(|tls| tls.ca.is_none())
     }
 }
 
@@ -175,14 +190,19 @@ impl Tokens {
         let default = Self::default();
         Some(Self {
             cache_bytes: section.or("cache_bytes", default.cache_bytes, size),
-            jwks_dir: section.optional("jwks_dir", |field| field.text(1..=4096)).map(PathBuf::from),
+            jwks_dir: section
+                .optional("jwks_dir", |field| field.text(1..=4096))
+                .map(PathBuf::from),
         })
     }
 }
 
 impl Default for Tokens {
     fn default() -> Self {
-        Self { cache_bytes: 40 << 20, jwks_dir: None }
+        Self {
+            cache_bytes: 40 << 20,
+            jwks_dir: None,
+        }
     }
 }
 
@@ -192,7 +212,9 @@ impl Traces {
             share if (0.0..=1.0).contains(&share) => Some(share),
             _ => field.fail("out_of_range", "must be 0 to 1"),
         });
-        section.required("endpoint", |field| field.url()).map(|endpoint| Self { endpoint, sample })
+        section
+            .required("endpoint", |field| field.url())
+            .map(|endpoint| Self { endpoint, sample })
     }
 }
 
@@ -202,7 +224,9 @@ impl Stop {
         let drain = section.or("drain", default.drain, |field| field.duration());
         Some(Self {
             notice: section.or("notice", default.notice, |field| field.duration()),
-            linger: section.or("linger", default.linger.min(drain / 2), |field| match field.duration()? {
+            linger: section.or("linger", default.linger.min(drain / 2), |field| match field
+                .duration()?
+            {
                 linger if linger.is_zero() || linger < drain => Some(linger),
                 _ => field.fail("out_of_range", "must be less than drain, or 0"),
             }),
@@ -213,14 +237,20 @@ impl Stop {
 
 impl Default for Stop {
     fn default() -> Self {
-        Self { notice: Duration::ZERO, linger: Duration::from_secs(1), drain: Duration::from_secs(30) }
+        Self {
+            notice: Duration::ZERO,
+            linger: Duration::from_secs(1),
+            drain: Duration::from_secs(30),
+        }
     }
 }
 
 /// A size that memory can hold.
 fn size(field: Field<'_>) -> Option<usize> {
     let bytes = field.bytes()?;
-    usize::try_from(bytes).ok().or_else(|| field.fail("out_of_range", "is more than this machine can hold"))
+    usize::try_from(bytes)
+        .ok()
+        .or_else(|| field.fail("out_of_range", "is more than this machine can hold"))
 }
 
 /// A duration that is not zero: a timeout of zero would refuse everything, and none is never meant.

@@ -33,7 +33,11 @@ pub(crate) struct Connections {
 impl Connections {
     pub(crate) fn new(proxy: HttpProxy<Gateway>, state: Arc<State>) -> Self {
         let (stopping, _) = watch::channel(false);
-        Self { proxy: Arc::new(proxy), state, stopping }
+        Self {
+            proxy: Arc::new(proxy),
+            state,
+            stopping,
+        }
     }
 
     pub(crate) fn metrics(&self) -> &Metrics {
@@ -55,7 +59,8 @@ impl Connections {
         self.stopping.send_replace(true);
     }
 
-    /// Serves requests until the client leaves, a head is refused, or the connection is idle and has to leave.
+    /// Serves requests until the client leaves, a head is refused, or the connection is idle and
+    /// has to leave.
     pub(crate) async fn serve(&self, mut wire: Box<Wire>, h2c: bool, leaving: Shutdown) {
         let opening = match wire.is_http2() {
             true => Opening::Http2,
@@ -79,7 +84,9 @@ impl Connections {
                 HeadEvent::Closed => return,
                 HeadEvent::Late => return self.refuse_late(&mut wire).await,
                 HeadEvent::Refused(fault) => {
-                    return self.refuse(&mut wire, Problem::new(fault.code()).detail(fault.detail())).await;
+                    return self
+                        .refuse(&mut wire, Problem::new(fault.code()).detail(fault.detail()))
+                        .await;
                 }
             }
             first = false;
@@ -92,7 +99,9 @@ impl Connections {
             let mut session = ServerSession::new_http1(wire as Stream);
             // The head is there, and the deadlines of a body are the wire's.
             session.set_read_timeout(None);
-            let Some(reused) = self.proxy.process_new_http(session, &stopping).await else { return };
+            let Some(reused) = self.proxy.process_new_http(session, &stopping).await else {
+                return;
+            };
             let (stream, _settings) = reused.consume();
             match stream.into_any().downcast() {
                 Ok(back) => wire = back,
@@ -103,14 +112,20 @@ impl Connections {
 
     async fn refuse_late(&self, wire: &mut Wire) {
         let detail = "The head of the request did not arrive in time.";
-        self.refuse(wire, Problem::new(Code::RequestTimeout).detail(detail)).await;
+        self.refuse(wire, Problem::new(Code::RequestTimeout).detail(detail))
+            .await;
     }
 
     /// Answers what never became a request, and closes.
     async fn refuse(&self, wire: &mut Wire, problem: Problem) {
         let id = self.state.ids.next(self.state.clock.now());
         let limits = self.limits();
-        let (code, rendered) = at_door((&self.state, &limits), wire.client(), &problem, &id.to_string());
+        let (code, rendered) = at_door(
+            (&self.state, &limits),
+            wire.client(),
+            &problem,
+            &id.to_string(),
+        );
         let mut answer = format!(
             "HTTP/1.1 {} {}\r\nConnection: close\r\nContent-Length: {}\r\nX-Request-Id: {id}\r\n",
             rendered.status.as_u16(),
@@ -127,7 +142,8 @@ impl Connections {
         answer.extend_from_slice(b"\r\n");
         answer.extend_from_slice(&rendered.body);
         wire.abandon();
-        wire.watch().set_deadline(limits.head_timeout, Instant::now());
+        wire.watch()
+            .set_deadline(limits.head_timeout, Instant::now());
         if wire.write_all(&answer).await.is_ok() {
             let _gone = wire.flush().await;
         }

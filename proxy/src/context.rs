@@ -20,7 +20,8 @@ pub(crate) struct Context {
     /// The configuration that it began under, and ends under.
     pub(crate) live: Arc<Live>,
     pub(crate) started: Instant,
-    /// The same moment on the wall clock. Both are read once, and what is measured from them is not asked for again.
+    /// The same moment on the wall clock. Both are read once, and what is measured from them is not
+    /// asked for again.
     pub(crate) began_at: Timestamp,
     pub(crate) id: Uuid,
     pub(crate) trace: Trace,
@@ -60,8 +61,8 @@ pub(crate) struct Quota {
     pub(crate) window_s: u64,
     pub(crate) remaining: u32,
     pub(crate) reset_s: u64,
-    /// Whether the route has it: then every answer tells it. The limits of the whole gateway are told only to
-    /// those who have run into them.
+    /// Whether the route has it: then every answer tells it. The limits of the whole gateway are
+    /// told only to those who have run into them.
     pub(crate) is_of_route: bool,
 }
 
@@ -70,14 +71,17 @@ pub(crate) struct Attempt {
     pub(crate) pool: Arc<Pool>,
     pub(crate) ticket: Arc<Ticket>,
     pub(crate) began: Instant,
-    /// Whether Pingora got a connection that had been idle, where it gets them from the pool of the fast path.
+    /// Whether Pingora got a connection that had been idle, where it gets them from the pool of the
+    /// fast path.
     pub(crate) is_reused: Option<Arc<AtomicBool>>,
 }
 
 impl Attempt {
     /// Whether its connection had been idle, as far as Pingora does not know that itself.
     pub(crate) fn was_idle(&self) -> bool {
-        self.is_reused.as_ref().is_some_and(|is_reused| is_reused.load(Ordering::Relaxed))
+        self.is_reused
+            .as_ref()
+            .is_some_and(|is_reused| is_reused.load(Ordering::Relaxed))
     }
 }
 
@@ -123,12 +127,18 @@ impl Context {
 
     /// How long this upstream may be silent.
     pub(crate) fn read_timeout(&self, pool: &Pool) -> Duration {
-        self.route().and_then(|route| route.read_timeout).unwrap_or(pool.config.read_timeout)
+        self.route()
+            .and_then(|route| route.read_timeout)
+            .unwrap_or(pool.config.read_timeout)
     }
 
-    /// Whether one more attempt may be made at the upstream, after one of which something was sent or nothing.
+    /// Whether one more attempt may be made at the upstream, after one of which something was sent
+    /// or nothing.
     pub(crate) fn may_retry(&self, pool: &Pool, was_sent: bool) -> bool {
-        let most = self.route().and_then(|route| route.retries).unwrap_or(pool.config.retries);
+        let most = self
+            .route()
+            .and_then(|route| route.retries)
+            .unwrap_or(pool.config.retries);
         pool.may_retry(self.attempts, most, was_sent)
     }
 
@@ -148,9 +158,19 @@ impl Context {
 impl Quota {
     /// The fields that tell it.
     pub(crate) fn fields(self) -> [(&'static str, String); 2] {
-        let Self { name, most, window_s, remaining, reset_s, .. } = self;
+        let Self {
+            name,
+            most,
+            window_s,
+            remaining,
+            reset_s,
+            ..
+        } = self;
         [
-            ("RateLimit-Policy", format!("\"{name}\";q={most};w={window_s}")),
+            (
+                "RateLimit-Policy",
+                format!("\"{name}\";q={most};w={window_s}"),
+            ),
             ("RateLimit", format!("\"{name}\";r={remaining};t={reset_s}")),
         ]
     }
@@ -159,10 +179,23 @@ impl Quota {
 impl Trace {
     /// Goes on with a `traceparent` that has been found well formed.
     pub(crate) fn follow(text: &str, span: u64) -> Self {
-        let id = text.get(3..35).and_then(|hex| u128::from_str_radix(hex, 16).ok()).unwrap_or_default();
-        let parent = text.get(36..52).and_then(|hex| u64::from_str_radix(hex, 16).ok());
-        let flags = text.get(53..55).and_then(|hex| u8::from_str_radix(hex, 16).ok()).unwrap_or_default();
-        Self { id, span, parent, flags }
+        let id = text
+            .get(3..35)
+            .and_then(|hex| u128::from_str_radix(hex, 16).ok())
+            .unwrap_or_default();
+        let parent = text
+            .get(36..52)
+            .and_then(|hex| u64::from_str_radix(hex, 16).ok());
+        let flags = text
+            .get(53..55)
+            .and_then(|hex| u8::from_str_radix(hex, 16).ok())
+            .unwrap_or_default();
+        Self {
+            id,
+            span,
+            parent,
+            flags,
+        }
     }
 
     /// The `traceparent` that goes on, without the machinery of `write!`: every request has one.

@@ -1,8 +1,8 @@
 //! Where a request body ends (RFC 9112 sections 6 and 7), decided once and strictly.
 //!
-//! The scanner is fed what arrives and says how much of it belongs to this request. What it lets through is
-//! well formed: exact CRLF, hexadecimal sizes that fit, bounded extensions and trailers. Nobody behind it forwards
-//! trailers, so that no field gets past the head check.
+//! The scanner is fed what arrives and says how much of it belongs to this request. What it lets
+//! through is well formed: exact CRLF, hexadecimal sizes that fit, bounded extensions and trailers.
+//! Nobody behind it forwards trailers, so that no field gets past the head check.
 
 use crate::head::BodyKind;
 use crate::headers;
@@ -110,7 +110,9 @@ impl Framing {
             Self::Tunnel => Ok(bytes.len()),
             Self::Done => Ok(0),
             Self::Length(left) => {
-                let taken = usize::try_from(*left).unwrap_or(usize::MAX).min(bytes.len());
+                let taken = usize::try_from(*left)
+                    .unwrap_or(usize::MAX)
+                    .min(bytes.len());
                 *left -= taken as u64;
                 if *left == 0 {
                     *self = Self::Done;
@@ -126,10 +128,16 @@ impl Framing {
         while let Self::Chunked(chunk) = *self {
             let Some(byte) = bytes.get(at) else { break };
             if let Chunk::Data(left) = chunk {
-                let taken = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len() - at);
+                let taken = usize::try_from(left)
+                    .unwrap_or(usize::MAX)
+                    .min(bytes.len() - at);
                 at += taken;
                 let left = left - taken as u64;
-                *self = Self::Chunked(if left == 0 { Chunk::DataCr } else { Chunk::Data(left) });
+                *self = Self::Chunked(if left == 0 {
+                    Chunk::DataCr
+                } else {
+                    Chunk::Data(left)
+                });
                 continue;
             }
             at += 1;
@@ -154,7 +162,9 @@ impl Chunk {
             }
             (Self::Size(size, 1..), b'\r') => Self::SizeEnd(size),
             (Self::Size(size, 1..), b';') => Self::Extension(size, 0, Extension::NameStart),
-            (Self::Extension(size, _, extension), b'\r') if extension.may_end() => Self::SizeEnd(size),
+            (Self::Extension(size, _, extension), b'\r') if extension.may_end() => {
+                Self::SizeEnd(size)
+            }
             (Self::Extension(size, length, extension), _) if length < MAX_SLACK => {
                 Self::Extension(size, length + 1, extension.step(byte)?)
             }
@@ -231,7 +241,10 @@ mod tests {
 
     #[test]
     fn a_body_ends_where_it_says() {
-        assert_eq!(scan(b"3\r\nabc\r\n0\r\n\r\nGET / "), Ok((13, Framing::Done)));
+        assert_eq!(
+            scan(b"3\r\nabc\r\n0\r\n\r\nGET / "),
+            Ok((13, Framing::Done))
+        );
         assert_eq!(scan(b"3;a=b\r\nabc\r\n0\r\n\r\n"), Ok((17, Framing::Done)));
         let mut framing = Framing::begin(BodyKind::Length(3));
         assert_eq!(framing.advance(b"abcGET"), Ok(3));
@@ -288,7 +301,11 @@ mod tests {
             "3\r\nabc\r\n0\r\nX-Sum: 1\r\n\r\n",
             "0\r\nX-Sum:\r\nx-other:\ta b\u{e9}\r\n\r\n",
         ] {
-            assert_eq!(scan(format!("{body}GET").as_bytes()), Ok((body.len(), Framing::Done)), "{body:?}");
+            assert_eq!(
+                scan(format!("{body}GET").as_bytes()),
+                Ok((body.len(), Framing::Done)),
+                "{body:?}"
+            );
         }
         let endless = format!("0\r\nX: {}\r\n\r\n", "y".repeat(usize::from(MAX_SLACK)));
         assert_eq!(scan(endless.as_bytes()), Err(FramingFault));

@@ -79,7 +79,11 @@ impl ProxyHttp for Gateway {
         receive(&self.state, session, ctx).await
     }
 
-    async fn upstream_peer(&self, session: &mut Session, ctx: &mut Context) -> Result<Box<HttpPeer>> {
+    async fn upstream_peer(
+        &self,
+        session: &mut Session,
+        ctx: &mut Context,
+    ) -> Result<Box<HttpPeer>> {
         forward::choose(&self.state, session, ctx)?;
         forward::peer(session, ctx)
     }
@@ -187,7 +191,12 @@ impl ProxyHttp for Gateway {
         failure::while_proxying(session, error, ctx, client_reused)
     }
 
-    async fn fail_to_proxy(&self, session: &mut Session, error: &Error, ctx: &mut Context) -> FailToProxy {
+    async fn fail_to_proxy(
+        &self,
+        session: &mut Session,
+        error: &Error,
+        ctx: &mut Context,
+    ) -> FailToProxy {
         failure::answer(session, error, ctx).await
     }
 

@@ -1,8 +1,8 @@
 //! gRPC over HTTP/2: which requests are calls, their deadlines, and refusals as a gRPC status.
 //!
 //! A call answers 200 whatever comes of it, and its outcome is a status in the trailers (gRPC's
-//! [PROTOCOL-HTTP2](https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md)). Refusals of the gateway are
-//! responses without a body whose head holds that status ("Trailers-Only").
+//! [PROTOCOL-HTTP2](https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md)). Refusals of
+//! the gateway are responses without a body whose head holds that status ("Trailers-Only").
 
 use std::time::Duration;
 
@@ -36,7 +36,12 @@ pub(crate) enum Status {
 
 /// Whether the request is a call: its refusals are gRPC statuses.
 pub(crate) fn is_call(head: &Parts) -> bool {
-    let media_type = || head.headers.get(CONTENT_TYPE)?.as_bytes().get(..MEDIA_TYPE.len());
+    let media_type = || {
+        head.headers
+            .get(CONTENT_TYPE)?
+            .as_bytes()
+            .get(..MEDIA_TYPE.len())
+    };
     head.version == Version::HTTP_2
         && head.method == Method::POST
         && media_type().is_some_and(|start| start.eq_ignore_ascii_case(MEDIA_TYPE.as_bytes()))
@@ -72,7 +77,9 @@ fn parse_timeout(text: &[u8]) -> Option<Duration> {
     if !(1..=MAX_TIMEOUT_DIGITS).contains(&digits.len()) || !digits.iter().all(u8::is_ascii_digit) {
         return None;
     }
-    let number = digits.iter().fold(0, |number, digit| number * 10 + u64::from(digit - b'0'));
+    let number = digits
+        .iter()
+        .fold(0, |number, digit| number * 10 + u64::from(digit - b'0'));
     match unit {
         b'H' => Some(Duration::from_secs(number * 3600)),
         b'M' => Some(Duration::from_secs(number * 60)),
@@ -110,11 +117,13 @@ impl Status {
         trailers
     }
 
-    /// The head of a response that is nothing but trailers. Of `fields`, those of a problem, it keeps what does not
-    /// speak of the body.
+    /// The head of a response that is nothing but trailers. Of `fields`, those of a problem, it
+    /// keeps what does not speak of the body.
     pub(crate) fn head(self, message: &str, fields: &HeaderMap) -> Result<ResponseHeader> {
         let mut response = ResponseHeader::build(200, Some(8))?;
-        for (name, value) in fields.iter().filter(|(name, _)| ![CONTENT_TYPE, CONTENT_LENGTH].contains(name))
+        for (name, value) in fields
+            .iter()
+            .filter(|(name, _)| ![CONTENT_TYPE, CONTENT_LENGTH].contains(name))
         {
             response.insert_header(name, value)?;
         }
@@ -159,8 +168,15 @@ mod tests {
 
     #[test]
     fn calls_are_posts_of_grpc_over_http_2() {
-        for media_type in ["application/grpc", "application/grpc+proto", "Application/gRPC; a=b"] {
-            assert!(is_call(&call(&[("content-type", media_type)])), "{media_type}");
+        for media_type in [
+            "application/grpc",
+            "application/grpc+proto",
+            "Application/gRPC; a=b",
+        ] {
+            assert!(
+                is_call(&call(&[("content-type", media_type)])),
+                "{media_type}"
+            );
         }
         assert!(!is_call(&call(&[])));
         assert!(!is_call(&call(&[("content-type", "application/json")])));
@@ -173,7 +189,10 @@ mod tests {
     fn smaller_of_both_deadlines_holds() {
         let minute = Duration::from_secs(60);
         let read = |timeout| {
-            let head = call(&[("content-type", "application/grpc"), ("grpc-timeout", timeout)]);
+            let head = call(&[
+                ("content-type", "application/grpc"),
+                ("grpc-timeout", timeout),
+            ]);
             deadline(&head, minute).map_err(|problem| problem.code())
         };
         assert_eq!(read("1500m"), Ok(Duration::from_millis(1500)));

@@ -1,10 +1,11 @@
 //! Zero-downtime upgrade: the listening sockets are handed from the old process to the new one.
 //!
-//! The old process listens on a Unix socket. A new one, started with `--take-over`, connects and receives the
-//! listening sockets (SCM_RIGHTS). Once it is ready it says so; the old one, if it still waits, answers; then the new
-//! one says that it serves, and begins to accept at once, while the old one drains and ends. The queue of a socket
-//! belongs to both, so no connection is lost in between. Whoever gets no answer leaves the sockets to the old one:
-//! there are never two that serve, nor none.
+//! The old process listens on a Unix socket. A new one, started with `--take-over`, connects and
+//! receives the listening sockets (SCM_RIGHTS). Once it is ready it says so; the old one, if it
+//! still waits, answers; then the new one says that it serves, and begins to accept at once, while
+//! the old one drains and ends. The queue of a socket belongs to both, so no connection is lost in
+//! between. Whoever gets no answer leaves the sockets to the old one: there are never two that
+//! serve, nor none.
 
 use std::fs::{DirBuilder, Permissions};
 use std::io::{self, IoSlice, IoSliceMut};
@@ -18,8 +19,8 @@ use std::time::{Duration, Instant};
 use postern_common::Shutdown;
 use postern_common::exit::Exit;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags,
 };
 use rustix::process::{Uid, geteuid};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
@@ -34,7 +35,8 @@ const MOST: usize = 64;
 /// How long the old process waits for the new one, and the new one for the sockets.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long a successor may take to be ready, from the sockets on: its predecessor waits for longer.
+/// How long a successor may take to be ready, from the sockets on: its predecessor waits for
+/// longer.
 const READY_WITHIN: Duration = Duration::from_secs(20);
 
 /// How long the new process waits for an answer of the old one.
@@ -75,15 +77,16 @@ pub struct Predecessor {
 }
 
 impl Heir {
-    /// Listens on `path`; what was left there by a process that is gone is replaced. Only the user of this process can
-    /// connect.
+    /// Listens on `path`; what was left there by a process that is gone is replaced. Only the user
+    /// of this process can connect.
     pub(crate) fn wait_at(path: &Path, listeners: &Listeners) -> io::Result<Self> {
         make_folder(path)?;
         let all = listeners.public.iter().chain(&listeners.admin);
-        let sockets: Vec<OwnedFd> =
-            all.map(|listener| listener.as_fd().try_clone_to_owned()).collect::<Result<_, _>>()?;
-        // Made where nobody else looks, whatever the umask, and renamed into place, so that whoever connects meets a socket
-        // that listens and is closed to other users.
+        let sockets: Vec<OwnedFd> = all
+            .map(|listener| listener.as_fd().try_clone_to_owned())
+            .collect::<Result<_, _>>()?;
+        // Made where nobody else looks, whatever the umask, and renamed into place, so that whoever
+        // connects meets a socket that listens and is closed to other users.
         let private = folder(path).join(format!(".{}", std::process::id()));
         let _not_there = std::fs::remove_dir_all(&private);
         DirBuilder::new().mode(0o700).create(&private)?;
@@ -95,8 +98,9 @@ impl Heir {
         Ok(Self { listener, sockets })
     }
 
-    /// Hands the sockets to whoever asks, and begins `taken_over` once they are served there. At the stop they are
-    /// closed here as well, or clients would be let into a queue that nobody empties.
+    /// Hands the sockets to whoever asks, and begins `taken_over` once they are served there. At
+    /// the stop they are closed here as well, or clients would be let into a queue that nobody
+    /// empties.
     pub(crate) async fn run(self, taken_over: Shutdown, stop: Shutdown) {
         tokio::select! {
             () = stop.begun() => {}
@@ -112,7 +116,9 @@ impl Heir {
             };
             match handed {
                 Ok(()) => return tracing::info!("another process has taken over"),
-                Err(error) => tracing::warn!(%error, "the process that wanted to take over did not"),
+                Err(error) => {
+                    tracing::warn!(%error, "the process that wanted to take over did not")
+                }
             }
             tokio::time::sleep(PAUSE).await;
         }
@@ -135,7 +141,12 @@ impl Heir {
             return Err(io::Error::other("too many sockets"));
         }
         // They need a byte to travel with.
-        rustix::net::sendmsg(stream, &[IoSlice::new(&[0])], &mut control, SendFlags::empty())?;
+        rustix::net::sendmsg(
+            stream,
+            &[IoSlice::new(&[0])],
+            &mut control,
+            SendFlags::empty(),
+        )?;
         Ok(())
     }
 }
@@ -146,8 +157,9 @@ impl Inheritance {
     /// # Errors
     /// Status 69 if none does.
     pub fn take(path: &Path) -> Result<Self, Exit> {
-        Self::receive(path)
-            .map_err(|error| Exit::unavailable(format!("{}: cannot take over: {error}", path.display())))
+        Self::receive(path).map_err(|error| {
+            Exit::unavailable(format!("{}: cannot take over: {error}", path.display()))
+        })
     }
 
     fn receive(path: &Path) -> io::Result<Self> {
@@ -157,7 +169,12 @@ impl Inheritance {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut byte = [0];
-        rustix::net::recvmsg(&old, &mut [IoSliceMut::new(&mut byte)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+        rustix::net::recvmsg(
+            &old,
+            &mut [IoSliceMut::new(&mut byte)],
+            &mut control,
+            RecvFlags::CMSG_CLOEXEC,
+        )?;
         let mut sockets = Vec::new();
         for message in control.drain() {
             if let RecvAncillaryMessage::ScmRights(passed) = message {
@@ -168,7 +185,10 @@ impl Inheritance {
             return Err(io::Error::other("it passed no socket"));
         }
         let old = Predecessor::new(old, Instant::now() + READY_WITHIN);
-        Ok(Self { sockets: Sockets(sockets), old })
+        Ok(Self {
+            sockets: Sockets(sockets),
+            old,
+        })
     }
 
     /// The sockets, and what [`crate::App::take_over`] takes.
@@ -183,8 +203,8 @@ impl Predecessor {
         Self { stream, until }
     }
 
-    /// Tells the old process that its sockets are served from now on, and calls `committed` once it is known to
-    /// listen: between its answer and its end.
+    /// Tells the old process that its sockets are served from now on, and calls `committed` once it
+    /// is known to listen: between its answer and its end.
     ///
     /// # Errors
     /// If it does not listen any more: then it serves, and this process must not.
@@ -200,13 +220,19 @@ impl Predecessor {
 
 /// The folder of the socket.
 fn folder(path: &Path) -> &Path {
-    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+    path.parent()
+        .filter(|folder| !folder.as_os_str().is_empty())
+        .unwrap_or(Path::new("."))
 }
 
-/// Makes the folder of the socket if it is not there, and refuses one in which others can replace the socket.
+/// Makes the folder of the socket if it is not there, and refuses one in which others can replace
+/// the socket.
 fn make_folder(path: &Path) -> io::Result<()> {
     let folder = folder(path);
-    DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(folder)?;
     check_folder(path).map_or(Ok(()), |wrong| Err(io::Error::other(wrong)))
 }
 
@@ -218,7 +244,11 @@ pub(crate) fn check_folder(path: &Path) -> Option<String> {
         Err(error) => return Some(format!("{}: {error}", folder.display())),
         Ok(metadata) => metadata,
     };
-    let (own, owner, mode) = (geteuid(), Uid::from_raw(metadata.uid()), metadata.mode() & 0o777);
+    let (own, owner, mode) = (
+        geteuid(),
+        Uid::from_raw(metadata.uid()),
+        metadata.mode() & 0o777,
+    );
     (!is_trusted(owner, own) || mode & 0o022 != 0).then(|| {
         let (folder, own) = (folder.display(), own.as_raw());
         format!("{folder}: must belong to user {own} and be writable by nobody else (0700, not {mode:04o})")
@@ -231,7 +261,11 @@ fn check_peer(stream: &impl AsFd) -> io::Result<()> {
     if is_trusted(peer.uid, geteuid()) {
         return Ok(());
     }
-    let detail = format!("process {} belongs to user {}", peer.pid.as_raw_nonzero(), peer.uid.as_raw());
+    let detail = format!(
+        "process {} belongs to user {}",
+        peer.pid.as_raw_nonzero(),
+        peer.uid.as_raw()
+    );
     Err(io::Error::new(io::ErrorKind::PermissionDenied, detail))
 }
 
@@ -244,7 +278,11 @@ fn is_trusted(peer: Uid, own: Uid) -> bool {
 async fn hear(stream: &mut tokio::net::UnixStream, words: &[u8], most: Duration) -> io::Result<()> {
     let mut heard = vec![0; words.len()];
     tokio::time::timeout(most, stream.read_exact(&mut heard)).await??;
-    if heard == words { Ok(()) } else { Err(io::Error::other("an unknown answer")) }
+    if heard == words {
+        Ok(())
+    } else {
+        Err(io::Error::other("an unknown answer"))
+    }
 }
 
 #[cfg(test)]
@@ -259,7 +297,10 @@ mod tests {
     async fn socket_and_folder_are_closed_to_other_users() {
         let parent = tempfile::tempdir().expect("a folder");
         let path = parent.path().join("run").join("proxy.sock");
-        let listeners = Listeners { public: Vec::new(), admin: None };
+        let listeners = Listeners {
+            public: Vec::new(),
+            admin: None,
+        };
         let heir = Heir::wait_at(&path, &listeners).expect("listens");
         assert_eq!((mode(&path), mode(folder(&path))), (0o600, 0o700));
         assert_eq!(check_folder(&path), None);
@@ -269,9 +310,16 @@ mod tests {
         for open in [0o777, 0o775, 0o702] {
             std::fs::set_permissions(folder(&path), Permissions::from_mode(open)).expect("ours");
             let error = Heir::wait_at(&path, &listeners).expect_err("others can reach it");
-            assert!(error.to_string().contains("writable by nobody else"), "{error}");
+            assert!(
+                error.to_string().contains("writable by nobody else"),
+                "{error}"
+            );
         }
-        assert_eq!(check_folder(&parent.path().join("none/proxy.sock")), None, "it will be made");
+        assert_eq!(
+            check_folder(&parent.path().join("none/proxy.sock")),
+            None,
+            "it will be made"
+        );
     }
 
     #[test]

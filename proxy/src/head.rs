@@ -1,7 +1,8 @@
-//! The strict HTTP/1 head check (RFC 9112): what is unclear is refused before any part of it is forwarded.
+//! The strict HTTP/1 head check (RFC 9112): what is unclear is refused before any part of it is
+//! forwarded.
 //!
-//! Plain Rust over bytes. The head is read once here, and its verdict also says how the body is framed, so that
-//! nothing behind this point decides that a second time in another way.
+//! Plain Rust over bytes. The head is read once here, and its verdict also says how the body is
+//! framed, so that nothing behind this point decides that a second time in another way.
 
 pub mod http2;
 
@@ -38,14 +39,15 @@ pub enum HeadFault {
     LineEnding,
     /// A request line that is not exactly `method SP target SP HTTP/1.x`.
     RequestLine,
-    /// A field that RFC 9112 section 5 does not allow: a bad name, white space before the colon, a folded line,
-    /// a control character.
+    /// A field that RFC 9112 section 5 does not allow: a bad name, white space before the colon, a
+    /// folded line, a control character.
     Field,
     /// No `Host`, two of them, or one that is not an authority.
     Host,
     /// An absolute target whose authority is not the `Host`.
     Authority,
-    /// `Content-Length` that is not one number, `Transfer-Encoding` that is not exactly `chunked`, or both.
+    /// `Content-Length` that is not one number, `Transfer-Encoding` that is not exactly `chunked`,
+    /// or both.
     Framing,
     /// `Connection` that nominates anything but keep-alive, close and upgrade.
     Connection,
@@ -53,8 +55,8 @@ pub enum HeadFault {
     TooLarge,
     /// A target longer than the limits allow.
     TargetTooLong,
-    /// A target that can be read in two ways. It is refused here already, because Pingora would cut a fragment
-    /// off and escape what it finds illegal.
+    /// A target that can be read in two ways. It is refused here already, because Pingora would cut
+    /// a fragment off and escape what it finds illegal.
     Target(TargetFault),
 }
 
@@ -103,7 +105,9 @@ impl HeadFault {
             Self::LineEnding | Self::Field | Self::Host | Self::Framing | Self::Connection => {
                 Code::InvalidHeader
             }
-            Self::RequestLine | Self::Authority | Self::Scheme | Self::Target(_) => Code::InvalidTarget,
+            Self::RequestLine | Self::Authority | Self::Scheme | Self::Target(_) => {
+                Code::InvalidTarget
+            }
             Self::Version => Code::HttpVersionNotSupported,
             Self::TooLarge => Code::HeadTooLarge,
             Self::TargetTooLong => Code::TargetTooLong,
@@ -117,13 +121,19 @@ impl HeadFault {
             Self::LineEnding => {
                 "Every line of the head must end in CRLF; a bare LF, CR or NUL is not accepted."
             }
-            Self::RequestLine => "The request line must be a method, a target and HTTP/1.0 or HTTP/1.1.",
+            Self::RequestLine => {
+                "The request line must be a method, a target and HTTP/1.0 or HTTP/1.1."
+            }
             Self::Version => "The versions of HTTP/1 that are spoken here are 1.0 and 1.1.",
             Self::Scheme => "The scheme of the target must be http or https.",
-            Self::Field => "A header field has a malformed name or value, or is folded over two lines.",
+            Self::Field => {
+                "A header field has a malformed name or value, or is folded over two lines."
+            }
             Self::Host => "Exactly one Host field with a host and an optional port is required.",
             Self::Authority => "The authority of an absolute target must be the same as Host.",
-            Self::Framing => "Send one Content-Length, or Transfer-Encoding: chunked, and never both.",
+            Self::Framing => {
+                "Send one Content-Length, or Transfer-Encoding: chunked, and never both."
+            }
             Self::Connection => "Connection may name keep-alive, close and upgrade only.",
             Self::TooLarge => "The head has too many bytes or too many fields.",
             Self::TargetTooLong => "The request target is too long.",
@@ -139,7 +149,11 @@ impl Progress {
     ///
     /// # Errors
     /// A line that does not end in CRLF, or a head over the limit, as soon as that is certain.
-    pub fn find_end(&mut self, bytes: &[u8], limits: &HeadLimits) -> Result<Option<usize>, HeadFault> {
+    pub fn find_end(
+        &mut self,
+        bytes: &[u8],
+        limits: &HeadLimits,
+    ) -> Result<Option<usize>, HeadFault> {
         while let Some(at) = memchr(b'\n', &bytes[self.scanned..]) {
             let newline = self.scanned + at;
             let line = self.line;
@@ -152,11 +166,19 @@ impl Progress {
                 return Err(HeadFault::TooLarge);
             }
             if newline == line + 1 {
-                return if line == 0 { Err(HeadFault::RequestLine) } else { Ok(Some(newline + 1)) };
+                return if line == 0 {
+                    Err(HeadFault::RequestLine)
+                } else {
+                    Ok(Some(newline + 1))
+                };
             }
         }
         self.scanned = bytes.len();
-        if bytes.len() > limits.bytes { Err(HeadFault::TooLarge) } else { Ok(None) }
+        if bytes.len() > limits.bytes {
+            Err(HeadFault::TooLarge)
+        } else {
+            Ok(None)
+        }
     }
 }
 
@@ -189,20 +211,31 @@ impl Head {
         if body == BodyKind::Chunked && request_line.ends_with(b"HTTP/1.0") {
             return Err(HeadFault::Framing);
         }
-        Ok(Self { len: bytes.len(), authority, body })
+        Ok(Self {
+            len: bytes.len(),
+            authority,
+            body,
+        })
     }
 }
 
-/// A head that has passed, as the hooks read it: what the check has found is not looked for again. `None` where there is
-/// nothing to read.
+/// A head that has passed, as the hooks read it: what the check has found is not looked for again.
+/// `None` where there is nothing to read.
 #[must_use]
 pub fn to_request(bytes: &[u8]) -> Option<RequestHeader> {
     let mut lines = Lines(&bytes[..bytes.len().saturating_sub(2)]);
-    let mut words = lines.next()?.strip_suffix(b"\r\n")?.split(|byte| *byte == b' ');
+    let mut words = lines
+        .next()?
+        .strip_suffix(b"\r\n")?
+        .split(|byte| *byte == b' ');
     let (method, target) = (words.next()?, words.next()?);
     let request = RequestHeader::build_no_case(method, target, Some(0)).ok()?;
     let mut parts = http::request::Parts::from(request);
-    parts.version = if words.next()? == b"HTTP/1.1" { Version::HTTP_11 } else { Version::HTTP_10 };
+    parts.version = if words.next()? == b"HTTP/1.1" {
+        Version::HTTP_11
+    } else {
+        Version::HTTP_10
+    };
     parts.headers.reserve(12);
     for line in lines {
         let line = line.strip_suffix(b"\r\n")?;
@@ -214,7 +247,8 @@ pub fn to_request(bytes: &[u8]) -> Option<RequestHeader> {
     Some(RequestHeader::from(parts))
 }
 
-/// Whether the request is `OPTIONS *`, which is about the server as a whole (RFC 9110 section 9.3.7).
+/// Whether the request is `OPTIONS *`, which is about the server as a whole (RFC 9110 section
+/// 9.3.7).
 #[must_use]
 pub fn is_server_options(method: &[u8], target: &[u8]) -> bool {
     method == b"OPTIONS" && target == b"*"
@@ -227,7 +261,11 @@ fn asks_server(line: &[u8], target: &Range<usize>) -> bool {
 /// A line without its CRLF, free of CR and NUL.
 fn content(line: &[u8]) -> Result<&[u8], HeadFault> {
     let line = line.strip_suffix(b"\r\n").ok_or(HeadFault::LineEnding)?;
-    if memchr2(b'\r', 0, line).is_some() { Err(HeadFault::LineEnding) } else { Ok(line) }
+    if memchr2(b'\r', 0, line).is_some() {
+        Err(HeadFault::LineEnding)
+    } else {
+        Ok(line)
+    }
 }
 
 /// Lines with their ends.
@@ -244,16 +282,24 @@ impl<'a> Iterator for Lines<'a> {
     }
 }
 
-/// Whether there is a control character that no field value may have. Every byte is looked at, found or not, so that
-/// the compiler takes sixteen at a time: a token is most of a head.
+/// Whether there is a control character that no field value may have. Every byte is looked at,
+/// found or not, so that the compiler takes sixteen at a time: a token is most of a head.
 fn has_control(value: &[u8]) -> bool {
-    value.iter().fold(false, |found, byte| found | ((*byte < 0x20) & (*byte != b'\t')) | (*byte == 0x7f))
+    value.iter().fold(false, |found, byte| {
+        found | ((*byte < 0x20) & (*byte != b'\t')) | (*byte == 0x7f)
+    })
 }
 
 /// Where the target stands in the request line.
 fn request_target(line: &[u8], limits: &HeadLimits) -> Result<Range<usize>, HeadFault> {
-    let first = line.iter().position(|byte| *byte == b' ').ok_or(HeadFault::RequestLine)?;
-    let last = line.iter().rposition(|byte| *byte == b' ').ok_or(HeadFault::RequestLine)?;
+    let first = line
+        .iter()
+        .position(|byte| *byte == b' ')
+        .ok_or(HeadFault::RequestLine)?;
+    let last = line
+        .iter()
+        .rposition(|byte| *byte == b' ')
+        .ok_or(HeadFault::RequestLine)?;
     let (method, version) = (&line[..first], &line[last + 1..]);
     if method.len() > 32 || !headers::is_token(method) {
         return Err(HeadFault::RequestLine);
@@ -263,7 +309,9 @@ fn request_target(line: &[u8], limits: &HeadLimits) -> Result<Range<usize>, Head
     }
     match version {
         b"HTTP/1.1" | b"HTTP/1.0" => {}
-        [b'H', b'T', b'T', b'P', b'/', b'0'..=b'9', b'.', b'0'..=b'9'] => return Err(HeadFault::Version),
+        [b'H', b'T', b'T', b'P', b'/', b'0'..=b'9', b'.', b'0'..=b'9'] => {
+            return Err(HeadFault::Version);
+        }
         _ => return Err(HeadFault::RequestLine),
     }
     let target = first + 1..last;
@@ -271,21 +319,34 @@ fn request_target(line: &[u8], limits: &HeadLimits) -> Result<Range<usize>, Head
         return Err(HeadFault::TargetTooLong);
     }
     let visible = line[target.clone()].iter().all(u8::is_ascii_graphic);
-    if visible { Ok(target) } else { Err(HeadFault::RequestLine) }
+    if visible {
+        Ok(target)
+    } else {
+        Err(HeadFault::RequestLine)
+    }
 }
 
 /// The part of an absolute target in front of its path; it must name the same authority as `Host`.
-fn absolute_part(line: &[u8], target: Range<usize>, host: &[u8]) -> Result<Range<usize>, HeadFault> {
+fn absolute_part(
+    line: &[u8],
+    target: Range<usize>,
+    host: &[u8],
+) -> Result<Range<usize>, HeadFault> {
     let bytes = &line[target.clone()];
     if bytes.starts_with(b"/") || asks_server(line, &target) {
         return Ok(target.start..target.start);
     }
     let scheme = [&b"http://"[..], b"https://"]
         .into_iter()
-        .find(|scheme| bytes.len() > scheme.len() && bytes[..scheme.len()].eq_ignore_ascii_case(scheme))
+        .find(|scheme| {
+            bytes.len() > scheme.len() && bytes[..scheme.len()].eq_ignore_ascii_case(scheme)
+        })
         .ok_or(HeadFault::RequestLine)?;
     let rest = &bytes[scheme.len()..];
-    let length = rest.iter().position(|byte| *byte == b'/').ok_or(HeadFault::RequestLine)?;
+    let length = rest
+        .iter()
+        .position(|byte| *byte == b'/')
+        .ok_or(HeadFault::RequestLine)?;
     if !rest[..length].eq_ignore_ascii_case(host) {
         return Err(HeadFault::Authority);
     }
@@ -310,7 +371,9 @@ impl<'a> Fields<'a> {
             4 if name.eq_ignore_ascii_case(b"host") => self.host(value),
             14 if name.eq_ignore_ascii_case(b"content-length") => self.length(value),
             17 if name.eq_ignore_ascii_case(b"transfer-encoding") => self.encoding(value),
-            10 if name.eq_ignore_ascii_case(b"connection") && !headers::connection_is_plain(value) => {
+            10 if name.eq_ignore_ascii_case(b"connection")
+                && !headers::connection_is_plain(value) =>
+            {
                 Err(HeadFault::Connection)
             }
             _ => Ok(()),
@@ -329,7 +392,11 @@ impl<'a> Fields<'a> {
         if !digits || self.length.is_some() {
             return Err(HeadFault::Framing);
         }
-        self.length = Some(value.iter().fold(0, |sum, digit| sum * 10 + u64::from(digit - b'0')));
+        self.length = Some(
+            value
+                .iter()
+                .fold(0, |sum, digit| sum * 10 + u64::from(digit - b'0')),
+        );
         Ok(())
     }
 
@@ -362,9 +429,14 @@ pub fn is_authority(value: &[u8]) -> bool {
         port.len() <= 5 && number.is_some()
     };
     if let Some(rest) = value.strip_prefix(b"[") {
-        let Some(end) = rest.iter().position(|byte| *byte == b']') else { return false };
-        let address = std::str::from_utf8(&rest[..end]).is_ok_and(|text| text.parse::<Ipv6Addr>().is_ok());
-        let port = rest[end + 1..].strip_prefix(b":").map_or(rest.len() == end + 1, is_port);
+        let Some(end) = rest.iter().position(|byte| *byte == b']') else {
+            return false;
+        };
+        let address =
+            std::str::from_utf8(&rest[..end]).is_ok_and(|text| text.parse::<Ipv6Addr>().is_ok());
+        let port = rest[end + 1..]
+            .strip_prefix(b":")
+            .map_or(rest.len() == end + 1, is_port);
         return address && port;
     }
     let mut parts = value.splitn(2, |byte| *byte == b':');

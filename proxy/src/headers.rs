@@ -1,15 +1,15 @@
 //! Header names and values that the gateway owns.
 //!
-//! A name counts as reserved in every spelling: upstreams differ in whether they fold `_` and `.` into `-`
-//! (CGI, WSGI and PHP do), so all of these are one name here.
+//! A name counts as reserved in every spelling: upstreams differ in whether they fold `_` and `.`
+//! into `-` (CGI, WSGI and PHP do), so all of these are one name here.
 
 use bytes::BytesMut;
 use http::header::{CONNECTION, UPGRADE};
 use http::{HeaderMap, HeaderName, Version};
 use pingora::http::RequestHeader;
 
-/// Names, folded, that no client may send through: who is calling, from where, and for what, in the words of this
-/// gateway and of those that upstreams have learned to believe from others.
+/// Names, folded, that no client may send through: who is calling, from where, and for what, in the
+/// words of this gateway and of those that upstreams have learned to believe from others.
 const RESERVED: [&[u8]; 9] = [
     b"forwarded",
     b"proxy",
@@ -22,8 +22,8 @@ const RESERVED: [&[u8]; 9] = [
     b"x-rewrite-url",
 ];
 
-/// Whether a field speaks of one connection alone, and ends there (RFC 9110 section 7.6.1). What a `Connection` field
-/// names beside these has been refused.
+/// Whether a field speaks of one connection alone, and ends there (RFC 9110 section 7.6.1). What a
+/// `Connection` field names beside these has been refused.
 #[must_use]
 pub fn is_of_connection(name: &str) -> bool {
     matches!(
@@ -45,11 +45,14 @@ pub fn is_of_connection(name: &str) -> bool {
 pub(crate) fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
     let values = headers.get_all(CONNECTION).iter();
     let options = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
-    options.filter_map(|option| HeaderName::from_bytes(option.trim_ascii()).ok()).collect()
+    options
+        .filter_map(|option| HeaderName::from_bytes(option.trim_ascii()).ok())
+        .collect()
 }
 
-/// Whether a request asks for a WebSocket (RFC 6455 section 4.1). No other protocol is switched to: what else an `Upgrade`
-/// asks for is left out, and the request is an ordinary one (RFC 9110 section 7.8).
+/// Whether a request asks for a WebSocket (RFC 6455 section 4.1). No other protocol is switched to:
+/// what else an `Upgrade` asks for is left out, and the request is an ordinary one (RFC 9110
+/// section 7.8).
 pub(crate) fn is_websocket_upgrade(request: &RequestHeader) -> bool {
     request.version == Version::HTTP_11 && names_websocket(&request.headers)
 }
@@ -58,8 +61,12 @@ pub(crate) fn is_websocket_upgrade(request: &RequestHeader) -> bool {
 pub(crate) fn names_websocket(headers: &HeaderMap) -> bool {
     let mut protocols = headers.get_all(UPGRADE).iter();
     let first = protocols.next();
-    first.is_some_and(|protocol| protocol.as_bytes().trim_ascii().eq_ignore_ascii_case(b"websocket"))
-        && protocols.next().is_none()
+    first.is_some_and(|protocol| {
+        protocol
+            .as_bytes()
+            .trim_ascii()
+            .eq_ignore_ascii_case(b"websocket")
+    }) && protocols.next().is_none()
 }
 
 /// Whether a field is a statement of this gateway, which no upstream makes for it.
@@ -92,7 +99,8 @@ const fn is_token_byte(byte: u8) -> bool {
         )
 }
 
-/// Whether a name or a method is an HTTP token. One look into a table for each byte: every field of every head passes here.
+/// Whether a name or a method is an HTTP token. One look into a table for each byte: every field of
+/// every head passes here.
 #[must_use]
 pub fn is_token(text: &[u8]) -> bool {
     static IS_TOKEN_BYTE: [bool; 256] = {
@@ -111,13 +119,16 @@ pub fn is_token(text: &[u8]) -> bool {
 #[must_use]
 pub fn is_reserved(name: &str) -> bool {
     let name = name.as_bytes();
-    if !matches!(name.first(), Some(b'x' | b'X' | b'f' | b'F' | b'p' | b'P' | b'r' | b'R' | b't' | b'T')) {
+    if !matches!(
+        name.first(),
+        Some(b'x' | b'X' | b'f' | b'F' | b'p' | b'P' | b'r' | b'R' | b't' | b'T')
+    ) {
         return false;
     }
-    RESERVED_PREFIXES
-        .iter()
-        .any(|prefix| name.get(..prefix.len()).is_some_and(|start| folds_to(start, prefix)))
-        || RESERVED.iter().any(|reserved| folds_to(name, reserved))
+    RESERVED_PREFIXES.iter().any(|prefix| {
+        name.get(..prefix.len())
+            .is_some_and(|start| folds_to(start, prefix))
+    }) || RESERVED.iter().any(|reserved| folds_to(name, reserved))
 }
 
 /// Whether the name, with case folded and `_` and `.` read as `-`, is `wanted`.
@@ -136,22 +147,27 @@ pub(crate) fn append(head: &mut BytesMut, name: &str, value: &[u8]) {
     }
 }
 
-/// Whether a `Connection` value nominates nothing but keep-alive, close and upgrade: a nominated field would be
-/// removed on the way, and with it whatever was checked.
+/// Whether a `Connection` value nominates nothing but keep-alive, close and upgrade: a nominated
+/// field would be removed on the way, and with it whatever was checked.
 #[must_use]
 pub fn connection_is_plain(value: &[u8]) -> bool {
     value.split(|byte| *byte == b',').all(|option| {
         let option = option.trim_ascii();
-        ["keep-alive", "close", "upgrade"].iter().any(|known| option.eq_ignore_ascii_case(known.as_bytes()))
+        ["keep-alive", "close", "upgrade"]
+            .iter()
+            .any(|known| option.eq_ignore_ascii_case(known.as_bytes()))
             || option.is_empty()
     })
 }
 
-/// A `traceparent` of version 00 with a trace and a parent that are not zero (W3C Trace Context section 3.2).
+/// A `traceparent` of version 00 with a trace and a parent that are not zero (W3C Trace Context
+/// section 3.2).
 #[must_use]
 pub fn is_traceparent(value: &[u8]) -> bool {
     let hex = |range: std::ops::Range<usize>| {
-        value[range].iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+        value[range]
+            .iter()
+            .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
     };
     let zero = |range: std::ops::Range<usize>| value[range].iter().all(|byte| *byte == b'0');
     value.len() == 55
@@ -192,32 +208,48 @@ mod tests {
 
     #[test]
     fn what_is_not_reserved_passes() {
-        for name in ["authorization", "x-postern", "x-forwarded", "content-type", "x-custom", "traceparents"]
-        {
+        for name in [
+            "authorization",
+            "x-postern",
+            "x-forwarded",
+            "content-type",
+            "x-custom",
+            "traceparents",
+        ] {
             assert!(!is_reserved(name), "{name}");
         }
     }
 
     #[test]
     fn trace_contexts_are_well_formed() {
-        assert!(is_traceparent(b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"));
-        assert!(!is_traceparent(b"00-00000000000000000000000000000000-b7ad6b7169203331-01"));
-        assert!(!is_traceparent(b"00-0AF7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"));
-        assert!(!is_traceparent(b"01-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"));
+        assert!(is_traceparent(
+            b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+        ));
+        assert!(!is_traceparent(
+            b"00-00000000000000000000000000000000-b7ad6b7169203331-01"
+        ));
+        assert!(!is_traceparent(
+            b"00-0AF7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+        ));
+        assert!(!is_traceparent(
+            b"01-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+        ));
         assert!(!is_traceparent(b""));
     }
 
     fn spelling(name: &'static str) -> impl Strategy<Value = String> {
-        proptest::collection::vec((any::<bool>(), 0..3_usize), name.len()).prop_map(move |choices| {
-            name.chars()
-                .zip(choices)
-                .map(|(letter, (upper, dash))| match letter {
-                    '-' => ['-', '_', '.'][dash],
-                    letter if upper => letter.to_ascii_uppercase(),
-                    letter => letter,
-                })
-                .collect()
-        })
+        proptest::collection::vec((any::<bool>(), 0..3_usize), name.len()).prop_map(
+            move |choices| {
+                name.chars()
+                    .zip(choices)
+                    .map(|(letter, (upper, dash))| match letter {
+                        '-' => ['-', '_', '.'][dash],
+                        letter if upper => letter.to_ascii_uppercase(),
+                        letter => letter,
+                    })
+                    .collect()
+            },
+        )
     }
 
     proptest! {

@@ -1,4 +1,5 @@
-//! Ids of requests and trace parents: unique, sortable by time, and cheap. They are names, not secrets.
+//! Ids of requests and trace parents: unique, sortable by time, and cheap. They are names, not
+//! secrets.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -15,19 +16,26 @@ pub(crate) struct Ids {
 
 impl Ids {
     pub(crate) fn new() -> Self {
-        Self { seed: RandomState::new(), count: AtomicU64::new(0) }
+        Self {
+            seed: RandomState::new(),
+            count: AtomicU64::new(0),
+        }
     }
 
     /// A UUID of version 7.
     pub(crate) fn next(&self, now: Timestamp) -> Uuid {
         let millis = u64::try_from(now.0).unwrap_or(0);
         let (high, low) = (self.number().to_be_bytes(), self.number().to_be_bytes());
-        let random = [high[0], high[1], high[2], high[3], high[4], high[5], high[6], high[7], low[0], low[1]];
+        let random = [
+            high[0], high[1], high[2], high[3], high[4], high[5], high[6], high[7], low[0], low[1],
+        ];
         uuid::Builder::from_unix_timestamp_millis(millis, &random).into_uuid()
     }
 
     /// A number that looks random; never zero.
     pub(crate) fn number(&self) -> u64 {
-        self.seed.hash_one(self.count.fetch_add(1, Ordering::Relaxed)).max(1)
+        self.seed
+            .hash_one(self.count.fetch_add(1, Ordering::Relaxed))
+            .max(1)
     }
 }

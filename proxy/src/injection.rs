@@ -1,7 +1,7 @@
 //! What an upstream is told of a request: by the gateway alone.
 //!
-//! What only the gateway may say is taken out in every spelling, and said. The fields are written into the bare
-//! map, because Pingora's own insertion costs two allocations a field.
+//! What only the gateway may say is taken out in every spelling, and said. The fields are written
+//! into the bare map, because Pingora's own insertion costs two allocations a field.
 
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr};
@@ -81,12 +81,16 @@ impl Injection<'_> {
         Ok(())
     }
 
-    /// The same for a head that is being written: `headers` without what a client may not say and without what is said
-    /// of a connection alone, then what the gateway says.
+    /// The same for a head that is being written: `headers` without what a client may not say and
+    /// without what is said of a connection alone, then what the gateway says.
     ///
     /// # Errors
     /// An identity that no header can hold.
-    pub fn append(&self, headers: &HeaderMap, head: &mut BytesMut) -> Result<(), InvalidHeaderValue> {
+    pub fn append(
+        &self,
+        headers: &HeaderMap,
+        head: &mut BytesMut,
+    ) -> Result<(), InvalidHeaderValue> {
         let values = Values::build(self);
         // Checked as a whole, once.
         HeaderValue::from_maybe_shared(values.bytes.clone())?;
@@ -101,7 +105,9 @@ impl Injection<'_> {
         }
         for (name, at) in self.fields() {
             match at {
-                Said::Now(at) => headers::append(head, name.as_str(), &values.bytes[values.range(at)]),
+                Said::Now(at) => {
+                    headers::append(head, name.as_str(), &values.bytes[values.range(at)])
+                }
                 Said::Always(text) => headers::append(head, name.as_str(), text.as_bytes()),
             }
         }
@@ -137,8 +143,11 @@ impl Injection<'_> {
 }
 
 fn strip(headers: &mut HeaderMap) {
-    let reserved: Vec<HeaderName> =
-        headers.keys().filter(|name| headers::is_reserved(name.as_str())).cloned().collect();
+    let reserved: Vec<HeaderName> = headers
+        .keys()
+        .filter(|name| headers::is_reserved(name.as_str()))
+        .cloned()
+        .collect();
     for name in reserved {
         headers.remove(name);
     }
@@ -181,7 +190,12 @@ impl Values {
     fn build(said: &Injection<'_>) -> Self {
         let mut text = BytesMut::with_capacity(320);
         let mut ends = [0; 7];
-        text.extend_from_slice(said.id.hyphenated().encode_lower(&mut Uuid::encode_buffer()).as_bytes());
+        text.extend_from_slice(
+            said.id
+                .hyphenated()
+                .encode_lower(&mut Uuid::encode_buffer())
+                .as_bytes(),
+        );
         ends[Self::ID] = text.len();
         text.extend_from_slice(&said.trace.to_text());
         ends[Self::TRACE] = text.len();
@@ -197,7 +211,13 @@ impl Values {
             text.extend_from_slice(caller.subject().as_bytes());
         }
         ends[Self::SUBJECT] = text.len();
-        for (at, scope) in said.caller.map(Caller::scopes).unwrap_or_default().iter().enumerate() {
+        for (at, scope) in said
+            .caller
+            .map(Caller::scopes)
+            .unwrap_or_default()
+            .iter()
+            .enumerate()
+        {
             text.extend_from_slice(if at > 0 { b" " } else { b"" });
             text.extend_from_slice(scope.as_bytes());
         }
@@ -210,7 +230,10 @@ impl Values {
             text.extend_from_slice(caller.issuer().as_bytes());
         }
         ends[Self::ISSUER] = text.len();
-        Self { bytes: text.freeze(), ends }
+        Self {
+            bytes: text.freeze(),
+            ends,
+        }
     }
 
     fn get(&self, at: usize) -> Result<HeaderValue, InvalidHeaderValue> {
@@ -228,9 +251,13 @@ mod tests {
 
     #[test]
     fn addresses_are_written_as_they_are_everywhere() {
-        for address in
-            [[0, 0, 0, 0], [127, 0, 0, 1], [10, 20, 99, 100], [203, 0, 113, 7], [255, 255, 255, 255]]
-        {
+        for address in [
+            [0, 0, 0, 0],
+            [127, 0, 0, 1],
+            [10, 20, 99, 100],
+            [203, 0, 113, 7],
+            [255, 255, 255, 255],
+        ] {
             let mut text = BytesMut::new();
             dotted(&mut text, Ipv4Addr::from(address));
             assert_eq!(text, Ipv4Addr::from(address).to_string().as_bytes());

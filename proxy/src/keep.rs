@@ -33,10 +33,21 @@ pub(crate) struct PoolKeepers {
 pub(crate) fn start(state: &Arc<State>, health: &Health, stop: &Shutdown) -> Keepers {
     let tasks = TaskTracker::new();
     tasks.spawn(Arc::clone(&state.verifier).run(stop.clone()));
-    tasks.spawn(observe(Arc::clone(state), health.check("keys"), stop.clone()));
-    let pools = PoolKeepers { tasks: tasks.clone(), stop: stop.clone(), kept: Mutex::default() };
+    tasks.spawn(observe(
+        Arc::clone(state),
+        health.check("keys"),
+        stop.clone(),
+    ));
+    let pools = PoolKeepers {
+        tasks: tasks.clone(),
+        stop: stop.clone(),
+        kept: Mutex::default(),
+    };
     pools.sync(&state.live.load().pools);
-    Keepers { tasks, pools: Arc::new(pools) }
+    Keepers {
+        tasks,
+        pools: Arc::new(pools),
+    }
 }
 
 impl Keepers {
@@ -68,8 +79,10 @@ impl PoolKeepers {
                 continue;
             }
             let stop = self.stop.child();
-            self.tasks.spawn(Arc::clone(pool).keep_resolved(stop.clone()));
-            self.tasks.spawn(Arc::clone(pool).keep_checked(stop.clone()));
+            self.tasks
+                .spawn(Arc::clone(pool).keep_resolved(stop.clone()));
+            self.tasks
+                .spawn(Arc::clone(pool).keep_checked(stop.clone()));
             kept.push((Arc::clone(pool), stop));
         }
     }
@@ -78,9 +91,15 @@ impl PoolKeepers {
 async fn observe(state: Arc<State>, keys: Check, stop: Shutdown) {
     let mut pause = IMPATIENT;
     loop {
-        // Not those of further issuers: all gateways have the same ones, so that a partner that is away would take
-        // every gateway out of service. `/jwks/status` shows them.
-        if state.live.load().issuers.iter().all(|issuer| state.verifier.can_verify(issuer)) {
+        // Not those of further issuers: all gateways have the same ones, so that a partner that is
+        // away would take every gateway out of service. `/jwks/status` shows them.
+        if state
+            .live
+            .load()
+            .issuers
+            .iter()
+            .all(|issuer| state.verifier.can_verify(issuer))
+        {
             keys.set_ok();
             pause = INTERVAL;
         } else {
@@ -98,23 +117,41 @@ fn look(state: &State) {
     let metrics = &state.metrics;
     let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
     let (entries, bytes) = state.verifier.cache_size();
-    metrics.token_cache.with_label_values(&["entries"]).set(number(entries));
-    metrics.token_cache.with_label_values(&["bytes"]).set(number(bytes));
-    metrics.response_buffers.set(number(state.response_buffers.bytes()));
+    metrics
+        .token_cache
+        .with_label_values(&["entries"])
+        .set(number(entries));
+    metrics
+        .token_cache
+        .with_label_values(&["bytes"])
+        .set(number(bytes));
+    metrics
+        .response_buffers
+        .set(number(state.response_buffers.bytes()));
     metrics.limiter_keys.set(number(state.limiter.keys()));
     for keys in state.verifier.status() {
         if let Some(age_s) = keys.age_s {
             let age_s = i64::try_from(age_s).unwrap_or(i64::MAX);
-            metrics.jwks_age.with_label_values(&[keys.issuer.as_str()]).set(age_s);
+            metrics
+                .jwks_age
+                .with_label_values(&[keys.issuer.as_str()])
+                .set(age_s);
         }
     }
     for pool in &state.live.load().pools {
         pool.sweep();
         let now = pool.now_ms();
-        let all: Vec<_> = pool.endpoints().iter().map(|endpoint| endpoint.status(now)).collect();
+        let all: Vec<_> = pool
+            .endpoints()
+            .iter()
+            .map(|endpoint| endpoint.status(now))
+            .collect();
         let count = |state: &str, is: &dyn Fn(&EndpointStatus) -> bool| {
             let count = all.iter().filter(|status| is(status)).count();
-            metrics.endpoints.with_label_values(&[pool.config.name.as_str(), state]).set(number(count));
+            metrics
+                .endpoints
+                .with_label_values(&[pool.config.name.as_str(), state])
+                .set(number(count));
         };
         count("healthy", &|status| status.healthy && !status.ejected);
         count("unhealthy", &|status| !status.healthy);

@@ -1,10 +1,12 @@
 //! The gateway: who may reach what, decided once; carried on its connection, or by Pingora.
 //!
-//! A request's way: [`head`] checks it byte by byte, [`target`] refuses what has two readings, [`route`] finds
-//! where it belongs, the token is verified, [`policy`] decides, [`limit`] counts, and then it is forwarded
-//! with the identity of its caller. [`App`] is all of it, made from a [`Config`].
+//! A request's way: [`head`] checks it byte by byte, [`target`] refuses what has two readings,
+//! [`route`] finds where it belongs, the token is verified, [`policy`] decides, [`limit`] counts,
+//! and then it is forwarded with the identity of its caller. [`App`] is all of it, made from a
+//! [`Config`].
 //!
-//! The modules in this list are plain Rust without Pingora, so that a test, a fuzzer or a benchmark calls them.
+//! The modules in this list are plain Rust without Pingora, so that a test, a fuzzer or a benchmark
+//! calls them.
 
 pub mod access;
 mod admin;

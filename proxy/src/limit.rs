@@ -1,7 +1,8 @@
-//! How often one key may come: the generic cell rate algorithm, which is a token bucket kept as one instant.
+//! How often one key may come: the generic cell rate algorithm, which is a token bucket kept as one
+//! instant.
 //!
-//! Memory is bounded whatever clients send: a full table first loses the keys that have their whole burst again,
-//! then any. Instants are nanoseconds of a monotonic clock that the caller reads.
+//! Memory is bounded whatever clients send: a full table first loses the keys that have their whole
+//! burst again, then any. Instants are nanoseconds of a monotonic clock that the caller reads.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -74,18 +75,26 @@ impl Rate {
         Self {
             burst,
             interval_ns: u64::try_from(interval).unwrap_or(u64::MAX).max(1),
-            window_s: u64::try_from(window.div_ceil(NANOS_PER_SECOND)).unwrap_or(u64::MAX).max(1),
+            window_s: u64::try_from(window.div_ceil(NANOS_PER_SECOND))
+                .unwrap_or(u64::MAX)
+                .max(1),
         }
     }
 
-    /// Takes one at `now` from a key whose theoretical arrival time is `arrival`; the new one if it may.
+    /// Takes one at `now` from a key whose theoretical arrival time is `arrival`; the new one if it
+    /// may.
     fn take(self, arrival: u64, now: u64) -> (Verdict, u64) {
         let base = arrival.max(now);
         let window = self.interval_ns.saturating_mul(u64::from(self.burst));
         let next = base.saturating_add(self.interval_ns);
         let ahead = next - now;
         if ahead > window {
-            return (Verdict::Refused { retry_after: Duration::from_nanos(ahead - window) }, arrival);
+            return (
+                Verdict::Refused {
+                    retry_after: Duration::from_nanos(ahead - window),
+                },
+                arrival,
+            );
         }
         let remaining = u32::try_from((window - ahead) / self.interval_ns).unwrap_or(u32::MAX);
         (Verdict::Allowed { remaining }, next)
@@ -99,17 +108,22 @@ impl Limiter {
     #[must_use]
     pub fn new(keys: usize) -> Self {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
-        let limiter = Self { shards, keys_per_shard: AtomicUsize::new(1) };
+        let limiter = Self {
+            shards,
+            keys_per_shard: AtomicUsize::new(1),
+        };
         limiter.set_keys(keys);
         limiter
     }
 
     /// From now on for at most about so many keys; those above make room as others come.
     pub fn set_keys(&self, keys: usize) {
-        self.keys_per_shard.store(keys.div_ceil(SHARDS).max(1), Ordering::Relaxed);
+        self.keys_per_shard
+            .store(keys.div_ceil(SHARDS).max(1), Ordering::Relaxed);
     }
 
-    /// Takes one for `key`, a hash under a seed that clients cannot know. Different rates need different keys.
+    /// Takes one for `key`, a hash under a seed that clients cannot know. Different rates need
+    /// different keys.
     #[must_use]
     pub fn take(&self, rate: Rate, key: u64, now: u64) -> Verdict {
         let mut shard = self.shard(key);
@@ -122,7 +136,8 @@ impl Limiter {
         verdict
     }
 
-    /// Nothing comes for `key` before `until`; to be asked with [`Limiter::exhausted`], and not to be a key of a rate.
+    /// Nothing comes for `key` before `until`; to be asked with [`Limiter::exhausted`], and not to
+    /// be a key of a rate.
     pub fn exhaust(&self, key: u64, until: u64, now: u64) {
         let mut shard = self.shard(key);
         if !shard.arrivals.contains_key(&key) {
@@ -134,12 +149,17 @@ impl Limiter {
     /// Whether nothing comes for `key` yet.
     #[must_use]
     pub fn exhausted(&self, key: u64, now: u64) -> bool {
-        self.shard(key).arrivals.get(&key).is_some_and(|until| *until > now)
+        self.shard(key)
+            .arrivals
+            .get(&key)
+            .is_some_and(|until| *until > now)
     }
 
     fn shard(&self, key: u64) -> MutexGuard<'_, Shard> {
         let at = usize::try_from(key >> 32).unwrap_or_default() % SHARDS;
-        self.shards[at].lock().unwrap_or_else(PoisonError::into_inner)
+        self.shards[at]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How many keys are held.
@@ -147,7 +167,13 @@ impl Limiter {
     pub fn keys(&self) -> usize {
         self.shards
             .iter()
-            .map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner).arrivals.len())
+            .map(|shard| {
+                shard
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .arrivals
+                    .len()
+            })
             .sum()
     }
 }
@@ -179,7 +205,9 @@ impl Hasher for Prehashed {
     }
 
     fn write(&mut self, bytes: &[u8]) {
-        self.0 = bytes.iter().fold(self.0, |hash, byte| hash.rotate_left(8) ^ u64::from(*byte));
+        self.0 = bytes
+            .iter()
+            .fold(self.0, |hash, byte| hash.rotate_left(8) ^ u64::from(*byte));
     }
 
     fn write_u64(&mut self, key: u64) {
@@ -197,18 +225,34 @@ mod tests {
         let limiter = Limiter::new(100);
         let rate = Rate::new(10, Duration::from_secs(1), Some(2));
         let second = 1_000_000_000;
-        assert_eq!(limiter.take(rate, 7, second), Verdict::Allowed { remaining: 1 });
-        assert_eq!(limiter.take(rate, 7, second), Verdict::Allowed { remaining: 0 });
+        assert_eq!(
+            limiter.take(rate, 7, second),
+            Verdict::Allowed { remaining: 1 }
+        );
+        assert_eq!(
+            limiter.take(rate, 7, second),
+            Verdict::Allowed { remaining: 0 }
+        );
         let wait = Duration::from_millis(100);
-        assert_eq!(limiter.take(rate, 7, second), Verdict::Refused { retry_after: wait });
-        assert_eq!(limiter.take(rate, 8, second), Verdict::Allowed { remaining: 1 });
-        assert_eq!(limiter.take(rate, 7, second + 100_000_000), Verdict::Allowed { remaining: 0 });
+        assert_eq!(
+            limiter.take(rate, 7, second),
+            Verdict::Refused { retry_after: wait }
+        );
+        assert_eq!(
+            limiter.take(rate, 8, second),
+            Verdict::Allowed { remaining: 1 }
+        );
+        assert_eq!(
+            limiter.take(rate, 7, second + 100_000_000),
+            Verdict::Allowed { remaining: 0 }
+        );
     }
 
     #[test]
     fn window_is_the_configured_one_rounded_up() {
-        let window =
-            |requests, per_ms, burst| Rate::new(requests, Duration::from_millis(per_ms), burst).window_s;
+        let window = |requests, per_ms, burst| {
+            Rate::new(requests, Duration::from_millis(per_ms), burst).window_s
+        };
         assert_eq!(window(3, 10_000, None), 10);
         assert_eq!(window(7, 60_000, None), 60);
         assert_eq!(window(3, 1_500, None), 2);
@@ -236,7 +280,10 @@ mod tests {
 
     impl Bucket {
         fn take(&mut self, now: u64) -> bool {
-            let (interval, burst) = (u128::from(self.rate.interval_ns), u128::from(self.rate.burst));
+            let (interval, burst) = (
+                u128::from(self.rate.interval_ns),
+                u128::from(self.rate.burst),
+            );
             self.filled = (self.filled + u128::from(now - self.at)).min(interval * burst);
             self.at = now;
             let may = self.filled >= interval;

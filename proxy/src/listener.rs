@@ -1,4 +1,5 @@
-//! The accept loop: plain sockets that the caller bound, caps in all and by address, one task per connection.
+//! The accept loop: plain sockets that the caller bound, caps in all and by address, one task per
+//! connection.
 
 use std::collections::HashMap;
 use std::io::ErrorKind;
@@ -67,8 +68,16 @@ impl Protocol {
     /// # Errors
     /// Status 64 with the file that is not good.
     pub(crate) fn load(listen: &Listen) -> Result<Self, Exit> {
-        let tls = listen.tls.clone().map(TlsFiles::load).transpose()?.map(Arc::new);
-        Ok(Self { tls, h2c: listen.h2c })
+        let tls = listen
+            .tls
+            .clone()
+            .map(TlsFiles::load)
+            .transpose()?
+            .map(Arc::new);
+        Ok(Self {
+            tls,
+            h2c: listen.h2c,
+        })
     }
 }
 
@@ -98,9 +107,11 @@ impl ByAddress {
 }
 
 impl Permit {
-    /// A response on this connection waits for its reader. Returns `None` where there is no room for it.
+    /// A response on this connection waits for its reader. Returns `None` where there is no room
+    /// for it.
     pub(crate) fn hold_response(&self, limits: &Limits, units: usize) -> Option<HeldResponse> {
-        self.response_buffers.hold(limits, Some(self.address), units)
+        self.response_buffers
+            .hold(limits, Some(self.address), units)
     }
 }
 
@@ -129,7 +140,10 @@ impl Acceptor {
     }
 
     /// `None` when the system refuses.
-    async fn accept(&self, listener: &TcpListener) -> Option<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
+    async fn accept(
+        &self,
+        listener: &TcpListener,
+    ) -> Option<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
         let place = self.places.take().await.ok()?;
         match listener.accept().await {
             Ok((stream, peer)) => Some((stream, peer, place)),
@@ -143,13 +157,18 @@ impl Acceptor {
 
     /// Takes in what waits in the queue of a socket before it is closed: the system would reset it.
     fn empty(&self, listener: TcpListener, protocol: &Protocol) {
-        let Ok(listener) = listener.into_std() else { return };
+        let Ok(listener) = listener.into_std() else {
+            return;
+        };
         for _ in 0..BACKLOG {
-            let Ok(place) = self.places.try_take() else { return };
+            let Ok(place) = self.places.try_take() else {
+                return;
+            };
             let (stream, peer) = match listener.accept() {
                 Ok(accepted) => accepted,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                // Of this one alone (accept(2) hands on what befell it in the queue): others wait behind it.
+                // Of this one alone (accept(2) hands on what befell it in the queue): others wait
+                // behind it.
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");
                     continue;
@@ -164,11 +183,26 @@ impl Acceptor {
     }
 
     /// Serves a connection, unless its client has too many.
-    fn take_in(&self, stream: TcpStream, peer: SocketAddr, place: OwnedSemaphorePermit, protocol: &Protocol) {
-        let Some(permit) = self.admit(peer, place) else { return };
+    fn take_in(
+        &self,
+        stream: TcpStream,
+        peer: SocketAddr,
+        place: OwnedSemaphorePermit,
+        protocol: &Protocol,
+    ) {
+        let Some(permit) = self.admit(peer, place) else {
+            return;
+        };
         let _best_effort = stream.set_nodelay(true);
         let (connections, protocol) = (Arc::clone(&self.connections), protocol.clone());
-        self.tasks.spawn(serve(connections, stream, peer, permit, protocol, self.leaving.clone()));
+        self.tasks.spawn(serve(
+            connections,
+            stream,
+            peer,
+            permit,
+            protocol,
+            self.leaving.clone(),
+        ));
     }
 
     /// `None` when the cap on one address refuses.
@@ -178,8 +212,15 @@ impl Acceptor {
         let metrics = self.connections.metrics();
         let limits = self.connections.limits();
         // A proxy in front brings many clients: the cap on all connections is its cap.
-        let trusted = limits.trusted_proxies.iter().any(|network| network.contains(client));
-        let most = if trusted { usize::MAX } else { limits.connections_per_address };
+        let trusted = limits
+            .trusted_proxies
+            .iter()
+            .any(|network| network.contains(client));
+        let most = if trusted {
+            usize::MAX
+        } else {
+            limits.connections_per_address
+        };
         if !self.by_address.enter(address, most) {
             metrics.connections_refused.inc();
             return None;
@@ -188,7 +229,14 @@ impl Acceptor {
         let by_address = Arc::clone(&self.by_address);
         let (gauge, unheard) = (metrics.connections.clone(), metrics.unheard.clone());
         let response_buffers = self.connections.response_buffers();
-        Some(Permit { _total: total, by_address, address, response_buffers, gauge, unheard })
+        Some(Permit {
+            _total: total,
+            by_address,
+            address,
+            response_buffers,
+            gauge,
+            unheard,
+        })
     }
 }
 
@@ -213,5 +261,7 @@ async fn serve(
     };
     let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
     let wire = Wire::new(transport, peer, limits, Some(permit));
-    connections.serve(Box::new(wire), protocol.h2c, leaving).await;
+    connections
+        .serve(Box::new(wire), protocol.h2c, leaving)
+        .await;
 }

@@ -1,4 +1,5 @@
-//! What is live: one configuration, made ready to be used. A request holds on to the one that it began under.
+//! What is live: one configuration, made ready to be used. A request holds on to the one that it
+//! began under.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -79,7 +80,9 @@ impl Table {
             Some(route) => Found::Method {
                 route: *route,
                 allow: self.router.methods(&near),
-                public: near.iter().all(|index| self.routes[*index].policy.is_public()),
+                public: near
+                    .iter()
+                    .all(|index| self.routes[*index].policy.is_public()),
             },
             None => Found::Nothing,
         }
@@ -101,16 +104,29 @@ impl Live {
     ) -> Result<Self, Exit> {
         let table = Table::new(config.routes);
         let kept = |upstream: &crate::config::Upstream| {
-            let pools = before.map(|before| before.pools.as_slice()).unwrap_or_default();
-            pools.iter().find(|pool| pool.config == *upstream && !pool.has_new_files()).map(Arc::clone)
+            let pools = before
+                .map(|before| before.pools.as_slice())
+                .unwrap_or_default();
+            pools
+                .iter()
+                .find(|pool| pool.config == *upstream && !pool.has_new_files())
+                .map(Arc::clone)
         };
         let pool = |upstream: crate::config::Upstream| match kept(&upstream) {
             Some(pool) => Ok(pool),
             None => Pool::new(upstream, metrics).map(Arc::new),
         };
-        let pools = config.upstreams.into_iter().map(pool).collect::<Result<Vec<_>, _>>()?;
+        let pools = config
+            .upstreams
+            .into_iter()
+            .map(pool)
+            .collect::<Result<Vec<_>, _>>()?;
         let is_all_plain = pools.iter().all(|pool| pool.is_plain());
-        let by_route = table.routes.iter().map(|_| RouteMetrics::default()).collect();
+        let by_route = table
+            .routes
+            .iter()
+            .map(|_| RouteMetrics::default())
+            .collect();
         let same = before.filter(|before| before.limits.store == config.limits.store);
         let store = match (same, &config.limits.store) {
             (Some(same), _) => same.store.clone(),
@@ -120,7 +136,17 @@ impl Live {
         let (limits, stop) = (Arc::new(config.limits), config.stop);
         let issuers = [config.identity.actor.issuer, config.identity.service.issuer];
         let cors = config.cors;
-        Ok(Self { table, metrics: by_route, cors, pools, is_all_plain, limits, issuers, stop, store })
+        Ok(Self {
+            table,
+            metrics: by_route,
+            cors,
+            pools,
+            is_all_plain,
+            limits,
+            issuers,
+            stop,
+            store,
+        })
     }
 
     /// The upstream of a route for one request; `turn` spreads requests over several.
@@ -130,17 +156,27 @@ impl Live {
 
     /// Whether all upstreams of a route are spoken to in plain HTTP/1.1.
     pub(crate) fn is_plain(&self, route: &Route) -> bool {
-        route.targets.iter().all(|target| self.pools[target.upstream].is_plain())
+        route
+            .targets
+            .iter()
+            .all(|target| self.pools[target.upstream].is_plain())
     }
 
     /// Whether all upstreams of a route are spoken to in HTTP/2: then it carries gRPC.
     pub(crate) fn is_http2(&self, route: &Route) -> bool {
-        route.targets.iter().all(|target| self.pools[target.upstream].config.http2)
+        route
+            .targets
+            .iter()
+            .all(|target| self.pools[target.upstream].config.http2)
     }
 }
 
 fn store_options(clock: &Clock) -> cache::Options {
-    cache::Options { deadline: STORE_DEADLINE, clock: clock.clone(), ..cache::Options::default() }
+    cache::Options {
+        deadline: STORE_DEADLINE,
+        clock: clock.clone(),
+        ..cache::Options::default()
+    }
 }
 
 /// The upstream at `turn` when each stands there as often as it weighs.
@@ -165,7 +201,8 @@ mod tests {
 
     #[test]
     fn a_canary_gets_its_share() {
-        let targets = [(0, 90), (1, 10), (2, 0)].map(|(upstream, weight)| Target { upstream, weight });
+        let targets =
+            [(0, 90), (1, 10), (2, 0)].map(|(upstream, weight)| Target { upstream, weight });
         let count = |turns: &mut dyn Iterator<Item = u64>| {
             let mut count = [0_u32; 3];
             turns.for_each(|turn| count[choose(&targets, turn)] += 1);
@@ -201,11 +238,25 @@ mod tests {
         let before = load(0, None);
         let after = load(1, Some(&before));
         let pool = |live: &Live, name| {
-            Arc::clone(live.pools.iter().find(|pool| pool.config.name == name).expect("a pool"))
+            Arc::clone(
+                live.pools
+                    .iter()
+                    .find(|pool| pool.config.name == name)
+                    .expect("a pool"),
+            )
         };
         let kept = |name| Arc::ptr_eq(&pool(&before, name), &pool(&after, name));
-        assert!(kept("same"), "with its addresses, their health and their latency");
+        assert!(
+            kept("same"),
+            "with its addresses, their health and their latency"
+        );
         assert!(!kept("changed"));
-        assert_eq!((pool(&after, "changed").config.retries, after.limits.min_rate), (1, 2));
+        assert_eq!(
+            (
+                pool(&after, "changed").config.retries,
+                after.limits.min_rate
+            ),
+            (1, 2)
+        );
     }
 }

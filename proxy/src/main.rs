@@ -13,7 +13,8 @@ use postern_common::{Clock, Shutdown, log};
 use postern_proxy::config::TestToken;
 use postern_proxy::{ASSUMED_POOLS, App, Config, Inheritance, Sender, Sockets, assumed_settings};
 
-/// Pingora takes and frees 64 KiB for the body of each response, at which the system's allocator tidies up all it has.
+/// Pingora takes and frees 64 KiB for the body of each response, at which the system's allocator
+/// tidies up all it has.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -32,7 +33,8 @@ struct Arguments {
 enum Command {
     /// Serve (the default).
     Run {
-        /// Take the sockets over from the process that runs with the same `handover.socket`; it then ends.
+        /// Take the sockets over from the process that runs with the same `handover.socket`; it
+        /// then ends.
         #[arg(long)]
         take_over: bool,
     },
@@ -61,18 +63,32 @@ fn main() -> ExitCode {
         Err(error) if error.use_stderr() => {
             return Exit::report(Err(Exit::usage(error.to_string().trim_end())));
         }
-        Err(help) => return help.print().map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS),
+        Err(help) => {
+            return help
+                .print()
+                .map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
+        }
     };
     let env = Env::of_process();
-    Exit::report(match arguments.command.unwrap_or(Command::Run { take_over: false }) {
-        Command::Run { take_over } => run(&arguments.config, &env, take_over),
-        Command::Check => check(&arguments.config, &env),
-        Command::Explain { method, url, token, headers } => {
-            let headers = headers.into_iter().collect();
-            explain(&arguments.config, &env, (&method, &url, &headers), &token)
-        }
-        Command::Schema => schema(),
-    })
+    Exit::report(
+        match arguments
+            .command
+            .unwrap_or(Command::Run { take_over: false })
+        {
+            Command::Run { take_over } => run(&arguments.config, &env, take_over),
+            Command::Check => check(&arguments.config, &env),
+            Command::Explain {
+                method,
+                url,
+                token,
+                headers,
+            } => {
+                let headers = headers.into_iter().collect();
+                explain(&arguments.config, &env, (&method, &url, &headers), &token)
+            }
+            Command::Schema => schema(),
+        },
+    )
 }
 
 fn run(path: &Path, env: &Env, take_over: bool) -> Result<(), Exit> {
@@ -85,17 +101,23 @@ fn run(path: &Path, env: &Env, take_over: bool) -> Result<(), Exit> {
     if let Some(workers) = config.workers {
         runtime.worker_threads(workers);
     }
-    let runtime =
-        runtime.enable_all().build().map_err(|error| Exit::unavailable(format!("no runtime: {error}")))?;
+    let runtime = runtime
+        .enable_all()
+        .build()
+        .map_err(|error| Exit::unavailable(format!("no runtime: {error}")))?;
     runtime.block_on(async {
-        let shutdown =
-            Shutdown::on_signals().map_err(|error| Exit::unavailable(format!("no signals: {error}")))?;
+        let shutdown = Shutdown::on_signals()
+            .map_err(|error| Exit::unavailable(format!("no signals: {error}")))?;
         let (sockets, predecessor) = if take_over {
             if !passed.is_empty() {
-                return Err(Exit::usage("--take-over brings sockets of its own: none may be passed"));
+                return Err(Exit::usage(
+                    "--take-over brings sockets of its own: none may be passed",
+                ));
             }
-            let path =
-                config.handover.as_ref().ok_or_else(|| Exit::usage("--take-over needs [handover] socket"))?;
+            let path = config
+                .handover
+                .as_ref()
+                .ok_or_else(|| Exit::usage("--take-over needs [handover] socket"))?;
             let (sockets, predecessor) = Inheritance::take(path)?.into_parts();
             (sockets, Some(predecessor))
         } else {
@@ -121,12 +143,19 @@ fn load(path: &Path, env: &Env) -> Result<Config, Exit> {
     })
 }
 
-#[expect(clippy::print_stdout, clippy::print_stderr, reason = "the answer of a command")]
+#[expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "the answer of a command"
+)]
 fn check(path: &Path, env: &Env) -> Result<(), Exit> {
     let config = load(path, &env.clone().assuming(&ASSUMED_POOLS))?;
     let assumed = assumed_settings(&config).join(", ");
     if !assumed.is_empty() {
-        eprintln!("{}: checked without {assumed}, which the gateway needs to start", path.display());
+        eprintln!(
+            "{}: checked without {assumed}, which the gateway needs to start",
+            path.display()
+        );
     }
     let (routes, tests) = (config.routes.len(), config.tests.len());
     println!("{}: good: {routes} routes, {tests} tests", path.display());
@@ -146,27 +175,39 @@ fn explain(
         (_, name) => name.map(|name| TestToken::Service(name.to_owned())),
     };
     // Only a real token needs the pools.
-    let env = if sender.is_some() { env.clone().assuming(&ASSUMED_POOLS) } else { env.clone() };
+    let env = if sender.is_some() {
+        env.clone().assuming(&ASSUMED_POOLS)
+    } else {
+        env.clone()
+    };
     let config = config::load(path, |root| Config::read(root, &env))?;
     let sender = match sender {
         Some(made_up) => Sender::MadeUp(made_up),
         None => verify(&config, token)?,
     };
-    print!("{}", postern_proxy::explain(&config, method, url, headers, &sender));
+    print!(
+        "{}",
+        postern_proxy::explain(&config, method, url, headers, &sender)
+    );
     Ok(())
 }
 
 /// `NAME: VALUE`, as in a request.
 fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
     let field = text.split_once(':').and_then(|(name, value)| {
-        Some((HeaderName::try_from(name).ok()?, HeaderValue::try_from(value.trim()).ok()?))
+        Some((
+            HeaderName::try_from(name).ok()?,
+            HeaderValue::try_from(value.trim()).ok()?,
+        ))
     });
     field.ok_or_else(|| "must be a header such as X-Beta: 1".to_owned())
 }
 
 /// Verifies a real token with the keys of its issuer.
 fn verify(config: &Config, token: &str) -> Result<Sender, Exit> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
     let runtime = runtime.map_err(|error| Exit::unavailable(format!("no runtime: {error}")))?;
     let verifier = Verifier::new(config.issuers(&[]), VerifierOptions::default());
     Ok(match runtime.block_on(verifier.verify(token)) {

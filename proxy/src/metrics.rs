@@ -1,11 +1,13 @@
-//! Numbers for Prometheus. Every label comes from the configuration or from a closed set, never from a client.
+//! Numbers for Prometheus. Every label comes from the configuration or from a closed set, never
+//! from a client.
 
 use std::sync::OnceLock;
 
 use postern_common::Code;
 use prometheus::core::Collector;
 use prometheus::{
-    Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+    Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+    Registry,
 };
 
 /// The families of one gateway.
@@ -38,8 +40,8 @@ pub(crate) struct Metrics {
     pub(crate) limiter_keys: IntGauge,
 }
 
-/// What is counted for one route, looked up when it is first needed: a file of ten thousand routes is not to wait
-/// for families of which most are never used.
+/// What is counted for one route, looked up when it is first needed: a file of ten thousand routes
+/// is not to wait for families of which most are never used.
 #[derive(Debug, Default)]
 pub(crate) struct RouteMetrics {
     by_class: [OnceLock<IntCounter>; 5],
@@ -47,12 +49,14 @@ pub(crate) struct RouteMetrics {
 }
 
 /// Seconds: 0.25 ms to 60 s.
-const BUCKETS: [f64; 15] =
-    [0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 15.0, 60.0];
+const BUCKETS: [f64; 15] = [
+    0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 15.0, 60.0,
+];
 
 /// Seconds within the gateway: 10 µs to 100 ms.
-const FINE_BUCKETS: [f64; 10] =
-    [0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.005, 0.025, 0.1];
+const FINE_BUCKETS: [f64; 10] = [
+    0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.005, 0.025, 0.1,
+];
 
 const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 
@@ -63,7 +67,12 @@ pub(crate) const OK: &str = "ok";
 struct Maker(Registry);
 
 impl Maker {
-    fn counters(&self, name: &str, help: &str, labels: &[&str]) -> prometheus::Result<IntCounterVec> {
+    fn counters(
+        &self,
+        name: &str,
+        help: &str,
+        labels: &[&str],
+    ) -> prometheus::Result<IntCounterVec> {
         self.add(IntCounterVec::new(Opts::new(name, help), labels)?)
     }
 
@@ -107,7 +116,11 @@ impl Metrics {
                 "Requests by route, status class and decision code",
                 &["route", "class", "code"],
             )?,
-            duration: make.seconds("postern_request_seconds", "Head to end of response", "route")?,
+            duration: make.seconds(
+                "postern_request_seconds",
+                "Head to end of response",
+                "route",
+            )?,
             overhead: make.fine_seconds(
                 "postern_overhead_seconds",
                 "From the head to the choice of an upstream address",
@@ -122,7 +135,10 @@ impl Metrics {
                 "Heads refused before any route was looked for",
                 &["code"],
             )?,
-            unheard: make.counter("postern_unheard_total", "Requests answered by Pingora before any hook")?,
+            unheard: make.counter(
+                "postern_unheard_total",
+                "Requests answered by Pingora before any hook",
+            )?,
             connections: make.gauge("postern_connections", "Open client connections")?,
             response_buffers: make.gauge(
                 "postern_response_buffer_bytes",
@@ -132,7 +148,10 @@ impl Metrics {
                 "postern_connections_refused_total",
                 "Connections closed because their address had too many",
             )?,
-            tls_failed: make.counter("postern_tls_handshakes_failed_total", "TLS handshakes that failed")?,
+            tls_failed: make.counter(
+                "postern_tls_handshakes_failed_total",
+                "TLS handshakes that failed",
+            )?,
             rapid_resets: make.counter(
                 "postern_http2_rapid_resets_total",
                 "Connections closed because their client gave up too many streams",
@@ -142,7 +161,8 @@ impl Metrics {
                 "Requests let through by an audit-only policy that it would have refused",
                 &["route", "code"],
             )?,
-            events_dropped: make.counter("postern_access_events_dropped_total", "Access events lost")?,
+            events_dropped: make
+                .counter("postern_access_events_dropped_total", "Access events lost")?,
             spans_dropped: make.counter("postern_spans_dropped_total", "Spans lost")?,
             retries: make.counters("postern_retries_total", "Further attempts", &["upstream"])?,
             retries_denied: make.counters(
@@ -150,26 +170,48 @@ impl Metrics {
                 "Over the budget",
                 &["upstream"],
             )?,
-            ejections: make.counters("postern_ejections_total", "Addresses ejected", &["upstream"])?,
-            endpoints: make.gauges("postern_endpoints", "Addresses by state", &["upstream", "state"])?,
+            ejections: make.counters(
+                "postern_ejections_total",
+                "Addresses ejected",
+                &["upstream"],
+            )?,
+            endpoints: make.gauges(
+                "postern_endpoints",
+                "Addresses by state",
+                &["upstream", "state"],
+            )?,
             config_version: make.gauge("postern_config_version", "What is live, from 1")?,
-            config_refused: make.counter("postern_config_refused_total", "Configurations refused")?,
+            config_refused: make
+                .counter("postern_config_refused_total", "Configurations refused")?,
             config_bad: make.gauge("postern_config_bad", "1 while the file is not what is live")?,
-            token_cache: make.gauges("postern_token_cache", "Verified tokens that are held", &["unit"])?,
-            jwks_age: make.gauges("postern_jwks_age_seconds", "Since the keys were fetched", &["issuer"])?,
-            limiter_keys: make.gauge("postern_limiter_keys", "Keys that the rate limits remember")?,
+            token_cache: make.gauges(
+                "postern_token_cache",
+                "Verified tokens that are held",
+                &["unit"],
+            )?,
+            jwks_age: make.gauges(
+                "postern_jwks_age_seconds",
+                "Since the keys were fetched",
+                &["issuer"],
+            )?,
+            limiter_keys: make
+                .gauge("postern_limiter_keys", "Keys that the rate limits remember")?,
             registry: make.0,
         })
     }
 
     /// Counts one request that was refused or failed.
     pub(crate) fn count(&self, route: &str, status: u16, code: &str) {
-        self.requests.with_label_values(&[route, class(status), code]).inc();
+        self.requests
+            .with_label_values(&[route, class(status), code])
+            .inc();
     }
 
     /// Counts one head that was refused.
     pub(crate) fn count_at_door(&self, code: Code) {
-        self.refused_at_door.with_label_values(&[code.as_str()]).inc();
+        self.refused_at_door
+            .with_label_values(&[code.as_str()])
+            .inc();
     }
 }
 
@@ -177,12 +219,16 @@ impl RouteMetrics {
     /// Counts one request that was answered by its upstream.
     pub(crate) fn count_ok(&self, all: &Metrics, route: &str, status: u16) {
         let at = usize::from(status / 100).clamp(1, 5) - 1;
-        self.by_class[at].get_or_init(|| all.requests.with_label_values(&[route, CLASSES[at], OK])).inc();
+        self.by_class[at]
+            .get_or_init(|| all.requests.with_label_values(&[route, CLASSES[at], OK]))
+            .inc();
     }
 
     /// Notes how long one request took.
     pub(crate) fn observe(&self, all: &Metrics, route: &str, seconds: f64) {
-        self.duration.get_or_init(|| all.duration.with_label_values(&[route])).observe(seconds);
+        self.duration
+            .get_or_init(|| all.duration.with_label_values(&[route]))
+            .observe(seconds);
     }
 }
 

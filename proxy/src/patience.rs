@@ -1,7 +1,8 @@
 //! How long one request may keep the gateway waiting, whichever protocol it came by.
 //!
-//! Pingora has no hook for this: while it waits for an upstream it keeps asking the client's side whether the
-//! client is still there, and that question is answered with an error when the time is over.
+//! Pingora has no hook for this: while it waits for an upstream it keeps asking the client's side
+//! whether the client is still there, and that question is answered with an error when the time is
+//! over.
 
 mod alarm;
 
@@ -20,8 +21,8 @@ pub(crate) struct Watch {
     deadline_ms: AtomicU64,
     /// How long the upstream may keep this side waiting, in milliseconds; 0 for no limit.
     upstream_ms: AtomicU64,
-    /// Milliseconds after `born` since when it does: the choice of its address, the end of the request, or what
-    /// it sent last.
+    /// Milliseconds after `born` since when it does: the choice of its address, the end of the
+    /// request, or what it sent last.
     waiting_ms: AtomicU64,
     /// Whether that was a moment ago, so that the clock need not be read again.
     fresh: AtomicBool,
@@ -108,16 +109,22 @@ impl Watch {
 
     /// The request must be over `after` from `now` on.
     pub(crate) fn set_deadline(&self, after: Duration, now: Instant) {
-        self.deadline_ms.store(self.age_ms(now).saturating_add(millis(after)), Ordering::Relaxed);
+        self.deadline_ms.store(
+            self.age_ms(now).saturating_add(millis(after)),
+            Ordering::Relaxed,
+        );
     }
 
-    /// The upstream must send something at least every `within`, from `now` or from the end of the request on.
+    /// The upstream must send something at least every `within`, from `now` or from the end of the
+    /// request on.
     pub(crate) fn expect_upstream(&self, within: Duration, now: Instant) {
-        self.upstream_ms.store(millis(within).max(1), Ordering::Relaxed);
+        self.upstream_ms
+            .store(millis(within).max(1), Ordering::Relaxed);
         self.waiting_ms.store(self.age_ms(now), Ordering::Relaxed);
     }
 
-    /// The head of the answer came at `now`, and is about to be written: that is no progress of its own.
+    /// The head of the answer came at `now`, and is about to be written: that is no progress of its
+    /// own.
     pub(crate) fn note_answer(&self, within: Duration, now: Instant) {
         self.expect_upstream(within, now);
         self.fresh.store(true, Ordering::Relaxed);
@@ -125,8 +132,11 @@ impl Watch {
 
     /// Something came from the upstream, or the last of the request went to it.
     pub(crate) fn note_progress(&self) {
-        if self.upstream_ms.load(Ordering::Relaxed) != 0 && !self.fresh.swap(false, Ordering::Relaxed) {
-            self.waiting_ms.store(self.age_ms(Instant::now()), Ordering::Relaxed);
+        if self.upstream_ms.load(Ordering::Relaxed) != 0
+            && !self.fresh.swap(false, Ordering::Relaxed)
+        {
+            self.waiting_ms
+                .store(self.age_ms(Instant::now()), Ordering::Relaxed);
         }
     }
 
@@ -147,7 +157,8 @@ impl Watch {
         self.complete.load(Ordering::Relaxed)
     }
 
-    /// What the response may hold while its reader is waited for, in units of [`crate::response_buffers`].
+    /// What the response may hold while its reader is waited for, in units of
+    /// [`crate::response_buffers`].
     pub(crate) fn set_buffer_units(&self, units: usize) {
         self.buffer_units.store(units, Ordering::Relaxed);
     }
@@ -157,8 +168,8 @@ impl Watch {
         self.buffer_units.load(Ordering::Relaxed)
     }
 
-    /// It is a gRPC call: a client that streams may pause for as long as the deadline lets it, and the end of the
-    /// response is the end of the call.
+    /// It is a gRPC call: a client that streams may pause for as long as the deadline lets it, and
+    /// the end of the response is the end of the call.
     pub(crate) fn mark_call(&self) {
         self.call.store(true, Ordering::Relaxed);
     }
@@ -175,7 +186,8 @@ impl Watch {
         }
     }
 
-    /// Whether the whole response of a stream has been written: a client that resets it then gives nothing up.
+    /// Whether the whole response of a stream has been written: a client that resets it then gives
+    /// nothing up.
     pub(crate) fn is_answered(&self) -> bool {
         self.answered.load(Ordering::Relaxed)
     }
@@ -233,20 +245,27 @@ impl Patience {
     /// The client is waited for: it has sent nothing that is not read yet.
     pub(crate) fn wait_for_body(&mut self) {
         let moved = self.received;
-        self.reading.get_or_insert_with(|| Stall { since: Instant::now(), moved });
+        self.reading.get_or_insert_with(|| Stall {
+            since: Instant::now(),
+            moved,
+        });
     }
 
     /// The client is waited for: it takes nothing just now.
     pub(crate) fn wait_for_reader(&mut self) {
         let moved = self.sent;
-        let stall = self.writing.get_or_insert_with(|| Stall { since: Instant::now(), moved });
+        let stall = self.writing.get_or_insert_with(|| Stall {
+            since: Instant::now(),
+            moved,
+        });
         if let Some(resting) = self.resting.take() {
             stall.since += resting.elapsed();
         }
     }
 
-    /// The client has taken all there was. Whether it had been waited for: that time counts on when it is again, or
-    /// who takes a little now and then would be slower than the least rate for ever.
+    /// The client has taken all there was. Whether it had been waited for: that time counts on when
+    /// it is again, or who takes a little now and then would be slower than the least rate for
+    /// ever.
     pub(crate) fn rest_from_reader(&mut self) -> bool {
         let waited = self.writing.is_some() && self.resting.is_none();
         if waited {
@@ -266,18 +285,32 @@ impl Patience {
     }
 
     /// Whether the client has kept us waiting for too long.
-    pub(crate) fn poll(&mut self, watch: &Watch, limits: &Limits, cx: &mut Context<'_>) -> Poll<Fault> {
+    pub(crate) fn poll(
+        &mut self,
+        watch: &Watch,
+        limits: &Limits,
+        cx: &mut Context<'_>,
+    ) -> Poll<Fault> {
         let deadline = watch.deadline();
         let window = limits.stall_timeout;
         let least = limits.least_bytes();
         loop {
             let writing = self.writing.filter(|_| self.resting.is_none());
-            let stalls = [self.reading, writing].into_iter().flatten().map(|stall| stall.since + window);
-            let Some(due) = stalls.chain(deadline).min() else { return Poll::Pending };
+            let stalls = [self.reading, writing]
+                .into_iter()
+                .flatten()
+                .map(|stall| stall.since + window);
+            let Some(due) = stalls.chain(deadline).min() else {
+                return Poll::Pending;
+            };
             ready!(self.alarm.poll(due, cx));
             if deadline.is_some_and(|deadline| deadline <= due) {
                 let waits_for_client = self.reading.or(writing).is_some();
-                return Poll::Ready(if waits_for_client { Fault::Deadline } else { Fault::Overdue });
+                return Poll::Ready(if waits_for_client {
+                    Fault::Deadline
+                } else {
+                    Fault::Overdue
+                });
             }
             let now = Instant::now();
             let writing = self.writing.as_mut().filter(|_| self.resting.is_none());
@@ -295,7 +328,8 @@ impl Patience {
         }
     }
 
-    /// While a tunnel is silent: whether it has been so for too long. A reader that takes nothing counts as before.
+    /// While a tunnel is silent: whether it has been so for too long. A reader that takes nothing
+    /// counts as before.
     pub(crate) fn poll_tunnel(
         &mut self,
         watch: &Watch,
@@ -308,10 +342,15 @@ impl Patience {
         let moved = self.received + self.sent;
         let silence = match self.silence {
             Some(silence) if silence.moved == moved => silence,
-            Some(_) | None => Stall { since: Instant::now(), moved },
+            Some(_) | None => Stall {
+                since: Instant::now(),
+                moved,
+            },
         };
         self.silence = Some(silence);
-        self.alarm.poll(silence.since + limits.tunnel_timeout, cx).map(|()| Fault::Stalled)
+        self.alarm
+            .poll(silence.since + limits.tunnel_timeout, cx)
+            .map(|()| Fault::Stalled)
     }
 
     /// While the upstream is waited for: whether it, or the request as a whole, has taken too long.
@@ -326,7 +365,10 @@ impl Patience {
             if within == 0 {
                 return self.poll(watch, limits, cx);
             }
-            let due = watch.waiting_ms.load(Ordering::Relaxed).saturating_add(within);
+            let due = watch
+                .waiting_ms
+                .load(Ordering::Relaxed)
+                .saturating_add(within);
             if watch.deadline_ms.load(Ordering::Relaxed) <= due {
                 return self.poll(watch, limits, cx);
             }

@@ -15,7 +15,11 @@ pub(crate) struct Places {
 
 impl Places {
     pub(crate) fn new(most: usize) -> Self {
-        Self { free: Arc::new(Semaphore::new(most)), first: most, most: watch::Sender::new(most) }
+        Self {
+            free: Arc::new(Semaphore::new(most)),
+            first: most,
+            most: watch::Sender::new(most),
+        }
     }
 
     /// A place, once one is free.
@@ -28,9 +32,11 @@ impl Places {
         Arc::clone(&self.free).try_acquire_owned()
     }
 
-    /// So many from now on. Where more are taken, no connection is ended for it: their places go as they end.
+    /// So many from now on. Where more are taken, no connection is ended for it: their places go as
+    /// they end.
     pub(crate) fn set(&self, most: usize) {
-        self.most.send_if_modified(|known| std::mem::replace(known, most) != most);
+        self.most
+            .send_if_modified(|known| std::mem::replace(known, most) != most);
     }
 
     /// Follows [`Places::set`] until the stop.
@@ -73,7 +79,10 @@ mod tests {
         let first = places.take().await.expect("a place");
         places.set(3);
         until(&places, 2).await;
-        let others = (places.take().await.expect("a place"), places.take().await.expect("a place"));
+        let others = (
+            places.take().await.expect("a place"),
+            places.take().await.expect("a place"),
+        );
         places.set(1);
         tokio::task::yield_now().await;
         drop(first);

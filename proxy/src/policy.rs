@@ -1,7 +1,7 @@
 //! Who may take a route.
 //!
-//! Default deny: a route has a policy or does not load. The policy runs on every request, cached token or not,
-//! and knows users and services as different types.
+//! Default deny: a route has a policy or does not load. The policy runs on every request, cached
+//! token or not, and knows users and services as different types.
 
 use postern_common::Code;
 use postern_common::token::{Caller, Service, User};
@@ -58,8 +58,9 @@ impl Policy {
     /// Whether this caller may take the route.
     ///
     /// # Errors
-    /// The code of the refusal. As the contract has it, a caller of the wrong kind or a service that is not on
-    /// the list fails authentication (401); a caller of the right kind that lacks a grant is 403.
+    /// The code of the refusal. As the contract has it, a caller of the wrong kind or a service
+    /// that is not on the list fails authentication (401); a caller of the right kind that lacks a
+    /// grant is 403.
     pub fn decide(&self, caller: &Caller) -> Result<(), Code> {
         match (self, caller) {
             (Self::Public, _) => Ok(()),
@@ -80,7 +81,10 @@ impl Policy {
             Self::Public => None,
             Self::Protected(protected) => protected.users.as_ref(),
         };
-        users.into_iter().flat_map(|rule| &rule.claims).map(|(name, _)| name.as_str())
+        users
+            .into_iter()
+            .flat_map(|rule| &rule.claims)
+            .map(|(name, _)| name.as_str())
     }
 
     /// Whether refusals of [`Policy::decide`] are logged only.
@@ -94,10 +98,18 @@ impl Policy {
 
 impl UserRule {
     fn decide(&self, user: &User) -> Result<(), Code> {
-        let in_group = self.groups.is_empty() || self.groups.iter().any(|group| user.groups.contains(group));
+        let in_group =
+            self.groups.is_empty() || self.groups.iter().any(|group| user.groups.contains(group));
         let granted = self.scopes.iter().all(|scope| user.scopes.contains(scope));
-        let told = self.claims.iter().all(|(name, value)| user.claims.get(name) == Some(value));
-        if in_group && granted && told { Ok(()) } else { Err(Code::InsufficientScope) }
+        let told = self
+            .claims
+            .iter()
+            .all(|(name, value)| user.claims.get(name) == Some(value));
+        if in_group && granted && told {
+            Ok(())
+        } else {
+            Err(Code::InsufficientScope)
+        }
     }
 }
 
@@ -109,8 +121,15 @@ impl ServiceRule {
         if !self.allow.as_ref().is_none_or(listed) {
             return Err(Code::ServiceNotAllowed);
         }
-        let granted = self.scopes.iter().all(|scope| service.scopes.contains(scope));
-        if granted { Ok(()) } else { Err(Code::InsufficientScope) }
+        let granted = self
+            .scopes
+            .iter()
+            .all(|scope| service.scopes.contains(scope));
+        if granted {
+            Ok(())
+        } else {
+            Err(Code::InsufficientScope)
+        }
     }
 }
 
@@ -144,7 +163,11 @@ pub(crate) mod tests {
     }
 
     fn protected(users: Option<UserRule>, services: Option<ServiceRule>) -> Policy {
-        Policy::Protected(Protected { users, services, audit: false })
+        Policy::Protected(Protected {
+            users,
+            services,
+            audit: false,
+        })
     }
 
     #[test]
@@ -154,31 +177,68 @@ pub(crate) mod tests {
         assert_eq!(users.decide(&user(&[], &[])), Ok(()));
         assert_eq!(users.decide(&service("auth")), Err(Code::UserRequired));
         assert_eq!(services.decide(&service("auth")), Ok(()));
-        assert_eq!(services.decide(&user(&[], &[])), Err(Code::ServiceNotAllowed));
-        assert_eq!(protected(None, None).decide(&user(&[], &[])), Err(Code::ServiceNotAllowed));
+        assert_eq!(
+            services.decide(&user(&[], &[])),
+            Err(Code::ServiceNotAllowed)
+        );
+        assert_eq!(
+            protected(None, None).decide(&user(&[], &[])),
+            Err(Code::ServiceNotAllowed)
+        );
     }
 
     #[test]
     fn a_service_list_is_exact() {
-        let rule = ServiceRule { allow: Some(vec!["auth".to_owned()]), scopes: Vec::new() };
+        let rule = ServiceRule {
+            allow: Some(vec!["auth".to_owned()]),
+            scopes: Vec::new(),
+        };
         let policy = protected(None, Some(rule));
         assert_eq!(policy.decide(&service("auth")), Ok(()));
-        assert_eq!(policy.decide(&service("Auth")), Err(Code::ServiceNotAllowed));
-        assert_eq!(policy.decide(&service("auth2")), Err(Code::ServiceNotAllowed));
+        assert_eq!(
+            policy.decide(&service("Auth")),
+            Err(Code::ServiceNotAllowed)
+        );
+        assert_eq!(
+            policy.decide(&service("auth2")),
+            Err(Code::ServiceNotAllowed)
+        );
     }
 
     #[test]
     fn grants_that_lack_are_forbidden() {
-        let strings = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
-        let rule =
-            UserRule { scopes: strings(&["a", "b"]), groups: strings(&["admin", "ops"]), claims: Vec::new() };
+        let strings = |names: &[&str]| {
+            names
+                .iter()
+                .map(|name| (*name).to_owned())
+                .collect::<Vec<_>>()
+        };
+        let rule = UserRule {
+            scopes: strings(&["a", "b"]),
+            groups: strings(&["admin", "ops"]),
+            claims: Vec::new(),
+        };
         let policy = protected(Some(rule), None);
         assert_eq!(policy.decide(&user(&["ops"], &["b", "a"])), Ok(()));
-        assert_eq!(policy.decide(&user(&["ops"], &["b"])), Err(Code::InsufficientScope));
-        assert_eq!(policy.decide(&user(&["dev"], &["a", "b"])), Err(Code::InsufficientScope));
-        let tier =
-            |tier: i64| UserRule { claims: vec![("tier".to_owned(), tier.into())], ..UserRule::default() };
-        assert_eq!(protected(Some(tier(2)), None).decide(&user(&[], &[])), Ok(()));
-        assert_eq!(protected(Some(tier(3)), None).decide(&user(&[], &[])), Err(Code::InsufficientScope));
+        assert_eq!(
+            policy.decide(&user(&["ops"], &["b"])),
+            Err(Code::InsufficientScope)
+        );
+        assert_eq!(
+            policy.decide(&user(&["dev"], &["a", "b"])),
+            Err(Code::InsufficientScope)
+        );
+        let tier = |tier: i64| UserRule {
+            claims: vec![("tier".to_owned(), tier.into())],
+            ..UserRule::default()
+        };
+        assert_eq!(
+            protected(Some(tier(2)), None).decide(&user(&[], &[])),
+            Ok(())
+        );
+        assert_eq!(
+            protected(Some(tier(3)), None).decide(&user(&[], &[])),
+            Err(Code::InsufficientScope)
+        );
     }
 }

@@ -1,6 +1,8 @@
-//! A new configuration while requests go on: read, tested, made ready, and only then swapped in, all at once.
+//! A new configuration while requests go on: read, tested, made ready, and only then swapped in,
+//! all at once.
 //!
-//! A file that is not good changes nothing; that it is not good stays visible (log, metric, `/config/status`).
+//! A file that is not good changes nothing; that it is not good stays visible (log, metric,
+//! `/config/status`).
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
@@ -30,10 +32,11 @@ use crate::tls::TlsFiles;
 
 /// How often the file is looked at.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// How far the thread that looks stands back behind those that serve, as nice(2) counts: a tenth of what is theirs.
+/// How far the thread that looks stands back behind those that serve, as nice(2) counts: a tenth of
+/// what is theirs.
 const NICE: i32 = 10;
-/// How long a file is left to [`Spare`]: several times what ten thousand routes take there while cores are idle. Where none
-/// ever is, the thread that looks reads the file.
+/// How long a file is left to [`Spare`]: several times what ten thousand routes take there while
+/// cores are idle. Where none ever is, the thread that looks reads the file.
 const PATIENCE: Duration = Duration::from_millis(250);
 
 /// Where the configuration comes from.
@@ -71,8 +74,8 @@ pub(crate) struct Reloader {
     first: Fixed,
     /// The text that was tried last.
     tried: Mutex<Option<u64>>,
-    /// What was live and is still held by requests. Whoever lets go last takes it down, and ten thousand routes take
-    /// milliseconds: that is no thread that serves.
+    /// What was live and is still held by requests. Whoever lets go last takes it down, and ten
+    /// thousand routes take milliseconds: that is no thread that serves.
     retired: Mutex<Vec<Arc<Live>>>,
 }
 
@@ -121,14 +124,21 @@ impl Found {
         match catch_unwind(AssertUnwindSafe(read)) {
             Ok(Ok(draft)) => Self::Good(hash, Box::new(draft)),
             Ok(Err(exit)) => Self::Bad(hash, exit),
-            Err(_) => Self::Bad(hash, Exit::usage("reading it panicked, which is a defect of the gateway")),
+            Err(_) => Self::Bad(
+                hash,
+                Exit::usage("reading it panicked, which is a defect of the gateway"),
+            ),
         }
     }
 }
 
 impl Source {
     pub(crate) fn new(path: PathBuf, env: Env) -> Self {
-        let mut source = Self { path, env, first: None };
+        let mut source = Self {
+            path,
+            env,
+            first: None,
+        };
         source.first = source.text().ok().map(|text| hash(&text));
         source
     }
@@ -151,13 +161,23 @@ impl Source {
         Found::of(hash, || self.draft(&text, before, metrics, clock))
     }
 
-    fn draft(&self, text: &str, before: &Live, metrics: &Metrics, clock: &Clock) -> Result<Draft, Exit> {
+    fn draft(
+        &self,
+        text: &str,
+        before: &Live,
+        metrics: &Metrics,
+        clock: &Clock,
+    ) -> Result<Draft, Exit> {
         let name = self.path.display().to_string();
         let config = config::parse(&name, text, |root| Config::read(root, &self.env))?;
         let fixed = Fixed::of(&config);
         let issuers = config.issuers(&before.table.routes);
         let live = Live::new(config, Some(before), metrics, clock)?;
-        Ok(Draft { fixed, issuers, live })
+        Ok(Draft {
+            fixed,
+            issuers,
+            live,
+        })
     }
 }
 
@@ -176,7 +196,16 @@ impl Fixed {
     }
 
     fn differences(&self, other: &Self) -> Vec<&'static str> {
-        let Self { listen, admin, workers, access_log, traces, tokens, handover, roots } = self;
+        let Self {
+            listen,
+            admin,
+            workers,
+            access_log,
+            traces,
+            tokens,
+            handover,
+            roots,
+        } = self;
         let all = [
             ("listen", *listen != other.listen),
             ("admin", *admin != other.admin),
@@ -188,7 +217,9 @@ impl Fixed {
             // Those that were read and are no longer needed do no harm.
             ("upstream.tls.ca", !*roots && other.roots),
         ];
-        all.into_iter().filter_map(|(name, differs)| differs.then_some(name)).collect()
+        all.into_iter()
+            .filter_map(|(name, differs)| differs.then_some(name))
+            .collect()
     }
 }
 
@@ -209,15 +240,29 @@ impl Reloader {
     ) -> Self {
         let tried = Mutex::new(source.first);
         let hash = source.first.map(|hash| format!("{hash:016x}"));
-        state.config.lock().unwrap_or_else(PoisonError::into_inner).hash = hash;
-        Self { source: Arc::new(source), state, pools, tls, first, tried, retired: Mutex::default() }
+        state
+            .config
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .hash = hash;
+        Self {
+            source: Arc::new(source),
+            state,
+            pools,
+            tls,
+            first,
+            tried,
+            retired: Mutex::default(),
+        }
     }
 
-    /// Follows the file, SIGHUP (configuration and certificates) and SIGUSR1 (access log) until the stop.
+    /// Follows the file, SIGHUP (configuration and certificates) and SIGUSR1 (access log) until the
+    /// stop.
     pub(crate) async fn run(self, stop: Shutdown) {
-        let (Ok(mut hangup), Ok(mut user)) =
-            (signal(SignalKind::hangup()), signal(SignalKind::user_defined1()))
-        else {
+        let (Ok(mut hangup), Ok(mut user)) = (
+            signal(SignalKind::hangup()),
+            signal(SignalKind::user_defined1()),
+        ) else {
             tracing::error!("cannot listen to SIGHUP and SIGUSR1");
             return;
         };
@@ -249,32 +294,41 @@ impl Reloader {
         let _ = ended.await;
     }
 
-    /// A thread that looks whenever it is asked to, until nobody can ask any more; the receiver hears when it has ended.
+    /// A thread that looks whenever it is asked to, until nobody can ask any more; the receiver
+    /// hears when it has ended.
     fn watch(self) -> std::io::Result<(mpsc::Sender<Look>, oneshot::Receiver<()>)> {
         let (looks, asked) = mpsc::channel::<Look>();
         let (end, ended) = oneshot::channel();
         let (runtime, spare) = (Handle::current(), Spare::start()?);
-        thread::Builder::new().name("reload".to_owned()).spawn(move || {
-            let _runtime = runtime.enter();
-            if let Err(error) = rustix::process::nice(NICE) {
-                tracing::warn!(%error, "reloads do not stand back behind requests");
-            }
-            for Look { forced, done } in asked {
-                // Whoever asked is told by `done`, which is dropped unsent.
-                if catch_unwind(AssertUnwindSafe(|| self.look(forced, &spare))).is_ok() {
-                    let _ = done.send(());
+        thread::Builder::new()
+            .name("reload".to_owned())
+            .spawn(move || {
+                let _runtime = runtime.enter();
+                if let Err(error) = rustix::process::nice(NICE) {
+                    tracing::warn!(%error, "reloads do not stand back behind requests");
                 }
-            }
-            drop(self);
-            let _ = end.send(());
-        })?;
+                for Look { forced, done } in asked {
+                    // Whoever asked is told by `done`, which is dropped unsent.
+                    if catch_unwind(AssertUnwindSafe(|| self.look(forced, &spare))).is_ok() {
+                        let _ = done.send(());
+                    }
+                }
+                drop(self);
+                let _ = end.send(());
+            })?;
         Ok((looks, ended))
     }
 
     /// Certificates, and the file if it, or a file that it names, has changed.
     fn look(&self, forced: bool, spare: &Spare) {
         self.reload_certificates(forced);
-        let renewed = self.state.live.load().pools.iter().any(|pool| pool.has_new_files());
+        let renewed = self
+            .state
+            .live
+            .load()
+            .pools
+            .iter()
+            .any(|pool| pool.has_new_files());
         self.reload(forced || renewed, spare);
         let mut retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
         for unused in retired.extract_if(.., |live| Arc::strong_count(live) == 1) {
@@ -287,7 +341,9 @@ impl Reloader {
         let tried = if forced { None } else { *self.tried() };
         let (source, before) = (Arc::clone(&self.source), self.state.live.load_full());
         let (metrics, clock) = (Arc::clone(&self.state.metrics), self.state.clock.clone());
-        match spare.run(PATIENCE, move || source.find(tried, &before, &metrics, &clock)) {
+        match spare.run(PATIENCE, move || {
+            source.find(tried, &before, &metrics, &clock)
+        }) {
             Found::Same => {}
             Found::Nothing(exit) => {
                 // Once it can be read again it is good again, changed or not.
@@ -309,20 +365,30 @@ impl Reloader {
     }
 
     fn adopt(&self, draft: Draft) -> Result<Vec<&'static str>, Exit> {
-        let Draft { fixed, issuers, live } = draft;
-        // This thread may wait: none serves on it. What it waits for is done by those of the runtime, which start others, and a
-        // thread stands back as far as the one that has started it.
+        let Draft {
+            fixed,
+            issuers,
+            live,
+        } = draft;
+        // This thread may wait: none serves on it. What it waits for is done by those of the
+        // runtime, which start others, and a thread stands back as far as the one that has started
+        // it.
         let (runtime, verifier) = (Handle::current(), Arc::clone(&self.state.verifier));
-        let prepared = runtime.block_on(runtime.spawn(async move { verifier.prepare(issuers).await }));
-        let trust =
-            prepared.map_err(|error| Exit::unavailable(format!("the keys were not made ready: {error}")))?;
+        let prepared =
+            runtime.block_on(runtime.spawn(async move { verifier.prepare(issuers).await }));
+        let trust = prepared
+            .map_err(|error| Exit::unavailable(format!("the keys were not made ready: {error}")))?;
         self.pools.sync(&live.pools);
         self.state.limiter.set_keys(live.limits.keys);
         self.state.places.set(live.limits.connections);
-        // First who is trusted: a request that begins under the new policies finds what they ask for.
+        // First who is trusted: a request that begins under the new policies finds what they ask
+        // for.
         self.state.verifier.adopt(trust);
         let before = self.state.live.swap(Arc::new(live));
-        self.retired.lock().unwrap_or_else(PoisonError::into_inner).push(before);
+        self.retired
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(before);
         Ok(self.first.differences(&fixed))
     }
 
@@ -341,22 +407,32 @@ impl Reloader {
     }
 
     fn refuse(&self, why: &str) {
-        let known =
-            self.status(|status| status.last_error.replace(why.to_owned()).is_some_and(|last| last == why));
+        let known = self.status(|status| {
+            status
+                .last_error
+                .replace(why.to_owned())
+                .is_some_and(|last| last == why)
+        });
         if known {
             return;
         }
         self.state.metrics.config_bad.set(1);
         self.state.metrics.config_refused.inc();
         for line in why.lines() {
-            tracing::error!(reason = line, "configuration refused; what was live stays live");
+            tracing::error!(
+                reason = line,
+                "configuration refused; what was live stays live"
+            );
         }
     }
 
     fn reload_certificates(&self, forced: bool) {
         for files in &self.tls {
             if let Err(exit) = files.refresh(forced) {
-                tracing::error!(reason = exit.message(), "certificate refused; what was live stays live");
+                tracing::error!(
+                    reason = exit.message(),
+                    "certificate refused; what was live stays live"
+                );
             }
         }
     }
@@ -366,7 +442,13 @@ impl Reloader {
     }
 
     fn status<T>(&self, change: impl FnOnce(&mut ConfigStatus) -> T) -> T {
-        change(&mut self.state.config.lock().unwrap_or_else(PoisonError::into_inner))
+        change(
+            &mut self
+                .state
+                .config
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner),
+        )
     }
 }
 
@@ -385,6 +467,10 @@ mod tests {
         let Found::Bad(7, exit) = Found::of(7, || panic!("as a test wants it")) else {
             panic!("it is not bad");
         };
-        assert!(exit.message().contains("defect of the gateway"), "{}", exit.message());
+        assert!(
+            exit.message().contains("defect of the gateway"),
+            "{}",
+            exit.message()
+        );
     }
 }

@@ -1,7 +1,7 @@
 //! Which route a request takes.
 //!
-//! Precedence: among all routes that match in everything (host, path, method, headers, query) the most specific
-//! one wins, compared in this order:
+//! Precedence: among all routes that match in everything (host, path, method, headers, query) the
+//! most specific one wins, compared in this order:
 //!
 //! 1. host: named over wildcard (longer suffix first) over none;
 //! 2. path, segment by segment from the left: literal over `{param}` over `*`;
@@ -65,7 +65,9 @@ impl Router {
             let pattern = &self.patterns[index];
             pattern.methods.contains(method) && pattern.conditions_hold(request)
         };
-        self.hosts.walk(request, &mut |leaf| leaf.iter().copied().find(|index| accepts(*index)))
+        self.hosts.walk(request, &mut |leaf| {
+            leaf.iter().copied().find(|index| accepts(*index))
+        })
     }
 
     /// Every route that matches but for the method, most specific first.
@@ -73,7 +75,11 @@ impl Router {
     pub fn but_for_method(&self, request: &Request<'_>) -> Vec<RouteIndex> {
         let mut found = Vec::new();
         let _exhausted: Option<RouteIndex> = self.hosts.walk(request, &mut |leaf| {
-            found.extend(leaf.iter().copied().filter(|index| self.patterns[*index].conditions_hold(request)));
+            found.extend(
+                leaf.iter()
+                    .copied()
+                    .filter(|index| self.patterns[*index].conditions_hold(request)),
+            );
             None
         });
         found
@@ -82,7 +88,9 @@ impl Router {
     /// The methods of these routes, for `Allow`.
     #[must_use]
     pub fn methods(&self, routes: &[RouteIndex]) -> Methods {
-        routes.iter().fold(Methods::default(), |all, index| all.union(self.patterns[*index].methods))
+        routes.iter().fold(Methods::default(), |all, index| {
+            all.union(self.patterns[*index].methods)
+        })
     }
 }
 

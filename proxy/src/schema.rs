@@ -12,20 +12,29 @@ mod tests {
     /// Whether every key of `value` stands in the schema. Alternatives are tried in turn.
     fn knows(root: &Value, schema: &Value, value: &Value) -> bool {
         let schema = match schema["$ref"].as_str() {
-            Some(name) => root.pointer(name.trim_start_matches('#')).expect("a definition"),
+            Some(name) => root
+                .pointer(name.trim_start_matches('#'))
+                .expect("a definition"),
             None => schema,
         };
         if let Some(alternatives) = schema["anyOf"].as_array() {
-            return alternatives.iter().any(|alternative| knows(root, alternative, value));
+            return alternatives
+                .iter()
+                .any(|alternative| knows(root, alternative, value));
         }
         match value {
             Value::Object(entries) => entries.iter().all(|(name, value)| {
-                let known = schema["properties"].get(name).or_else(|| schema.get("additionalProperties"));
+                let known = schema["properties"]
+                    .get(name)
+                    .or_else(|| schema.get("additionalProperties"));
                 schema["type"] == "object"
-                    && known.is_none_or(|known| *known != Value::Bool(false) && knows(root, known, value))
+                    && known.is_none_or(|known| {
+                        *known != Value::Bool(false) && knows(root, known, value)
+                    })
             }),
             Value::Array(items) => {
-                schema["type"] == "array" && items.iter().all(|item| knows(root, &schema["items"], item))
+                schema["type"] == "array"
+                    && items.iter().all(|item| knows(root, &schema["items"], item))
             }
             Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {
                 schema["type"] != "object" && schema["type"] != "array"

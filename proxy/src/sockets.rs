@@ -1,10 +1,13 @@
-//! Listening sockets that are passed to this process: by the one that it takes over from ([`crate::Inheritance`]), or
-//! by a service manager that holds them and passes them to each process that it starts (socket activation).
+//! Listening sockets that are passed to this process: by the one that it takes over from
+//! ([`crate::Inheritance`]), or by a service manager that holds them and passes them to each
+//! process that it starts (socket activation).
 //!
-//! The manager's protocol is that of [`sd_listen_fds(3)`](https://www.freedesktop.org/software/systemd/man/latest/sd_listen_fds.html):
-//! `LISTEN_FDS` sockets from descriptor 3 on, where `LISTEN_PID` names this process. While no process runs, clients
-//! wait in the queue of the socket, so that a restart refuses nobody. A socket is known by its address: it serves the
-//! listener of the configuration that has the same one.
+//! The manager's protocol is that of
+//! [`sd_listen_fds(3)`](https://www.freedesktop.org/software/systemd/man/latest/sd_listen_fds.html):
+//! `LISTEN_FDS` sockets from descriptor 3 on, where `LISTEN_PID` names this process. While no
+//! process runs, clients wait in the queue of the socket, so that a restart refuses nobody. A
+//! socket is known by its address: it serves the listener of the configuration that has the same
+//! one.
 
 use std::net::SocketAddr;
 
@@ -22,7 +25,8 @@ use crate::config::Config;
 pub struct Sockets(pub(crate) Vec<std::net::TcpListener>);
 
 impl Sockets {
-    /// Those of the service manager; the variables that announce them are taken as well. To be called once, before there is a second thread.
+    /// Those of the service manager; the variables that announce them are taken as well. To be
+    /// called once, before there is a second thread.
     ///
     /// # Errors
     /// Status 64, with every descriptor that is no listening TCP socket.
@@ -31,12 +35,20 @@ impl Sockets {
         let (mut sockets, mut wrong) = (Vec::new(), Vec::new());
         for number in 0..passed.len() {
             match passed.take_tcp_listener(number) {
-                Ok(Some(socket)) if socket_acceptconn(&socket).unwrap_or(false) => sockets.push(socket),
-                Ok(Some(_) | None) => wrong.push(format!("socket {number} of LISTEN_FDS does not listen")),
+                Ok(Some(socket)) if socket_acceptconn(&socket).unwrap_or(false) => {
+                    sockets.push(socket)
+                }
+                Ok(Some(_) | None) => {
+                    wrong.push(format!("socket {number} of LISTEN_FDS does not listen"))
+                }
                 Err(error) => wrong.push(format!("socket {number} of LISTEN_FDS: {error}")),
             }
         }
-        if wrong.is_empty() { Ok(Self(sockets)) } else { Err(Exit::usage(wrong.join("\n"))) }
+        if wrong.is_empty() {
+            Ok(Self(sockets))
+        } else {
+            Err(Exit::usage(wrong.join("\n")))
+        }
     }
 
     /// Whether there are none.
@@ -48,11 +60,17 @@ impl Sockets {
     /// The listeners of a configuration: those that were passed, and the others bound here.
     ///
     /// # Errors
-    /// Status 64, with every socket that the configuration does not name: its clients would wait for ever. Status 69
-    /// if an address cannot be bound.
+    /// Status 64, with every socket that the configuration does not name: its clients would wait
+    /// for ever. Status 69 if an address cannot be bound.
     pub async fn listeners(mut self, config: &Config) -> Result<Listeners, Exit> {
-        let addresses = config.listen.iter().map(|listen| listen.address).chain(config.admin);
-        let passed: Vec<_> = addresses.map(|address| (address, self.take(address))).collect();
+        let addresses = config
+            .listen
+            .iter()
+            .map(|listen| listen.address)
+            .chain(config.admin);
+        let passed: Vec<_> = addresses
+            .map(|address| (address, self.take(address)))
+            .collect();
         if !self.is_empty() {
             let unknown: Vec<String> = self.0.iter().map(unknown).collect();
             return Err(Exit::usage(unknown.join("\n")));
@@ -71,7 +89,10 @@ impl Sockets {
     }
 
     fn take(&mut self, address: SocketAddr) -> Option<std::net::TcpListener> {
-        let found = self.0.iter().position(|socket| socket.local_addr().is_ok_and(|own| own == address));
+        let found = self
+            .0
+            .iter()
+            .position(|socket| socket.local_addr().is_ok_and(|own| own == address));
         found.map(|found| self.0.swap_remove(found))
     }
 }
@@ -82,6 +103,8 @@ fn listener(socket: std::net::TcpListener) -> std::io::Result<TcpListener> {
 }
 
 fn unknown(socket: &std::net::TcpListener) -> String {
-    let address = socket.local_addr().map_or_else(|error| error.to_string(), |address| address.to_string());
+    let address = socket
+        .local_addr()
+        .map_or_else(|error| error.to_string(), |address| address.to_string());
     format!("the passed socket {address} is the address of no [[listen]], nor of [admin]")
 }

@@ -14,10 +14,11 @@ type Job = Box<dyn FnOnce() + Send>;
 /// As nice(2) counts.
 const LOWEST: i32 = 19;
 
-/// A thread that works while a core would be idle, and gives it up at once to whoever wakes (`SCHED_IDLE`, sched(7)).
+/// A thread that works while a core would be idle, and gives it up at once to whoever wakes
+/// (`SCHED_IDLE`, sched(7)).
 ///
-/// The lowest priority of nice(2) is not enough: since Linux 6.6 such a thread keeps its core until its slice is over, and a
-/// request that wakes there waits for milliseconds.
+/// The lowest priority of nice(2) is not enough: since Linux 6.6 such a thread keeps its core until
+/// its slice is over, and a request that wakes there waits for milliseconds.
 pub(crate) struct Spare {
     jobs: mpsc::Sender<Job>,
 }
@@ -30,21 +31,27 @@ impl Spare {
     pub(crate) fn start() -> io::Result<Self> {
         let (jobs, all) = mpsc::channel::<Job>();
         let runtime = Handle::current();
-        thread::Builder::new().name("spare".to_owned()).spawn(move || {
-            let _runtime = runtime.enter();
-            let idle = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle);
-            let native = thread_priority::thread_native_id();
-            stand_back(thread_priority::set_thread_priority_and_policy(native, ThreadPriority::Min, idle));
-            for job in all {
-                // Whoever waits for it hears that its channel is gone.
-                let _panicked = catch_unwind(AssertUnwindSafe(job));
-            }
-        })?;
+        thread::Builder::new()
+            .name("spare".to_owned())
+            .spawn(move || {
+                let _runtime = runtime.enter();
+                let idle = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle);
+                let native = thread_priority::thread_native_id();
+                stand_back(thread_priority::set_thread_priority_and_policy(
+                    native,
+                    ThreadPriority::Min,
+                    idle,
+                ));
+                for job in all {
+                    // Whoever waits for it hears that its channel is gone.
+                    let _panicked = catch_unwind(AssertUnwindSafe(job));
+                }
+            })?;
         Ok(Self { jobs })
     }
 
-    /// What `work` gives. Where it is not there within `patience`, for no core is ever idle, it is done once more by the
-    /// thread that asks, as it is if it panics.
+    /// What `work` gives. Where it is not there within `patience`, for no core is ever idle, it is
+    /// done once more by the thread that asks, as it is if it panics.
     pub(crate) fn run<T, W>(&self, patience: Duration, work: W) -> T
     where
         T: Send + 'static,
@@ -94,10 +101,18 @@ mod tests {
     #[tokio::test]
     async fn it_works_only_while_a_core_would_be_idle() {
         let spare = Spare::start().expect("a thread");
-        let policy = || (name(), thread_priority::thread_schedule_policy().expect("a policy"));
+        let policy = || {
+            (
+                name(),
+                thread_priority::thread_schedule_policy().expect("a policy"),
+            )
+        };
         let (name, policy) = spare.run(LONG, policy);
         assert_eq!(name, "spare");
-        assert_eq!(policy, ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle));
+        assert_eq!(
+            policy,
+            ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle)
+        );
     }
 
     #[test]
@@ -139,7 +154,10 @@ mod tests {
         };
         let own = name();
         catch_unwind(AssertUnwindSafe(|| spare.run(LONG, panics))).expect_err("a panic");
-        assert_eq!(*seen.lock().expect("no panic holds it"), ["spare".to_owned(), own]);
+        assert_eq!(
+            *seen.lock().expect("no panic holds it"),
+            ["spare".to_owned(), own]
+        );
         assert_eq!(spare.run(LONG, name), "spare", "it goes on");
     }
 }

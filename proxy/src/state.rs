@@ -65,7 +65,13 @@ impl State {
     }
 
     /// Counts and logs what was refused before it became a request.
-    pub(crate) fn note_at_door(&self, id: Uuid, code: Code, protocol: &'static str, client: Option<IpAddr>) {
+    pub(crate) fn note_at_door(
+        &self,
+        id: Uuid,
+        code: Code,
+        protocol: &'static str,
+        client: Option<IpAddr>,
+    ) {
         self.metrics.count_at_door(code);
         let mut text = Uuid::encode_buffer();
         let event = Event {

@@ -1,8 +1,8 @@
 //! One HTTP/2 stream, as Pingora sees it.
 //!
-//! Pingora waits without a limit for a stream's body and for its window. So it gets a [`ClientStream`] instead of
-//! its own session: the same session, whose reads and writes end when [`crate::patience`] does, with the rules
-//! that a [`crate::wire::Wire`] has for HTTP/1.
+//! Pingora waits without a limit for a stream's body and for its window. So it gets a
+//! [`ClientStream`] instead of its own session: the same session, whose reads and writes end when
+//! [`crate::patience`] does, with the rules that a [`crate::wire::Wire`] has for HTTP/1.
 
 mod session;
 
@@ -27,9 +27,10 @@ use crate::response_buffers::{HeldResponse, ResponseBuffers};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct IsTls(pub(crate) bool);
 
-/// What is passed on at a time of a call's messages. Pingora takes no part of the response while the upstream does not take
-/// a part of the request, and a server that answers each message takes none while its answers are not taken. Both go on
-/// unless the answers to one part are longer than the upstream's window.
+/// What is passed on at a time of a call's messages. Pingora takes no part of the response while
+/// the upstream does not take a part of the request, and a server that answers each message takes
+/// none while its answers are not taken. Both go on unless the answers to one part are longer than
+/// the upstream's window.
 const CALL_PART_BYTES: usize = 1 << 10;
 
 /// What the streams of a connection have in common.
@@ -53,8 +54,13 @@ pub(crate) struct ClientStream {
 }
 
 impl ClientStream {
-    /// A stream whose time runs from now on. The hooks find its [`Watch`] among the extensions of the request.
-    pub(crate) fn new(mut session: HttpSession, limits: Arc<Limits>, connection: &Connection) -> Self {
+    /// A stream whose time runs from now on. The hooks find its [`Watch`] among the extensions of
+    /// the request.
+    pub(crate) fn new(
+        mut session: HttpSession,
+        limits: Arc<Limits>,
+        connection: &Connection,
+    ) -> Self {
         let watch = Arc::new(Watch::new());
         watch.begin(limits.deadline, session.is_body_done());
         let empty = http::Request::new(()).into_parts().0;
@@ -81,21 +87,28 @@ impl ClientStream {
         Arc::clone(&self.watch)
     }
 
-    /// Returns the next part of the body, which is never empty, and `None` once when the body is over. Pingora writes
-    /// an empty part to an HTTP/1 upstream as the last chunk, and then the last chunk that ends the body.
+    /// Returns the next part of the body, which is never empty, and `None` once when the body is
+    /// over. Pingora writes an empty part to an HTTP/1 upstream as the last chunk, and then the
+    /// last chunk that ends the body.
     ///
     /// # Errors
     /// The client reset the stream, or kept it waiting for too long.
     async fn read(&mut self) -> Result<Option<Bytes>> {
         if self.watch.is_call() && self.watch.is_answered() {
-            return Err(Error::explain(ErrorType::ConnectionClosed, "the call has been answered").into_down());
+            return Err(
+                Error::explain(ErrorType::ConnectionClosed, "the call has been answered")
+                    .into_down(),
+            );
         }
         loop {
             if !self.unread.is_empty() {
-                return Ok(Some(self.unread.split_to(self.unread.len().min(CALL_PART_BYTES))));
+                return Ok(Some(
+                    self.unread.split_to(self.unread.len().min(CALL_PART_BYTES)),
+                ));
             }
             let frame = self.read_frame().await?;
-            // Where trailers follow the body (RFC 9113 section 8.1) it is over, and the stream is not.
+            // Where trailers follow the body (RFC 9113 section 8.1) it is over, and the stream is
+            // not.
             let is_over = frame.is_none() || self.session.is_body_done();
             if is_over {
                 self.patience.reading = None;
@@ -109,9 +122,16 @@ impl ClientStream {
         }
     }
 
-    /// Returns the payload of the next DATA frame, which may be empty, unless the client keeps us waiting for too long.
+    /// Returns the payload of the next DATA frame, which may be empty, unless the client keeps us
+    /// waiting for too long.
     async fn read_frame(&mut self) -> Result<Option<Bytes>> {
-        let Self { session, limits, patience, watch, .. } = self;
+        let Self {
+            session,
+            limits,
+            patience,
+            watch,
+            ..
+        } = self;
         let mut reading = pin!(session.read_body_bytes());
         let read = poll_fn(|cx| match reading.as_mut().poll(cx) {
             Poll::Ready(read) => {
@@ -122,7 +142,9 @@ impl ClientStream {
                 if !watch.is_call() {
                     patience.wait_for_body();
                 }
-                patience.poll(watch, limits, cx).map(|fault| Err(ended(watch, fault)))
+                patience
+                    .poll(watch, limits, cx)
+                    .map(|fault| Err(ended(watch, fault)))
             }
         })
         .await?;
@@ -130,10 +152,16 @@ impl ClientStream {
         Ok(read)
     }
 
-    /// Nothing more belongs to this request: returns when the client gives it up, or when the upstream or the
-    /// request as a whole has taken too long.
+    /// Nothing more belongs to this request: returns when the client gives it up, or when the
+    /// upstream or the request as a whole has taken too long.
     async fn wait(&mut self) -> Box<Error> {
-        let Self { session, limits, patience, watch, .. } = self;
+        let Self {
+            session,
+            limits,
+            patience,
+            watch,
+            ..
+        } = self;
         let mut idle = pin!(session.idle());
         poll_fn(|cx: &mut Context<'_>| match idle.as_mut().poll(cx) {
             Poll::Ready(end) => {
@@ -141,11 +169,16 @@ impl ClientStream {
                 Poll::Ready(end.map_or_else(
                     |error| error,
                     |reason| {
-                        Error::explain(ErrorType::H2Error, format!("the client gave the stream up: {reason}"))
+                        Error::explain(
+                            ErrorType::H2Error,
+                            format!("the client gave the stream up: {reason}"),
+                        )
                     },
                 ))
             }
-            Poll::Pending => patience.poll_upstream(watch, limits, cx).map(|fault| ended(watch, fault)),
+            Poll::Pending => patience
+                .poll_upstream(watch, limits, cx)
+                .map(|fault| ended(watch, fault)),
         })
         .await
     }
@@ -164,9 +197,19 @@ impl ClientStream {
     }
 
     async fn write_piece(&mut self, data: Bytes, end: bool) -> Result<()> {
-        let Self { session, limits, patience, watch, buffers, held, .. } = self;
-        let address =
-            session.client_addr().and_then(|address| address.as_inet()).map(std::net::SocketAddr::ip);
+        let Self {
+            session,
+            limits,
+            patience,
+            watch,
+            buffers,
+            held,
+            ..
+        } = self;
+        let address = session
+            .client_addr()
+            .and_then(|address| address.as_inet())
+            .map(std::net::SocketAddr::ip);
         let length = data.len() as u64;
         let mut writing = pin!(session.write_body(data, end));
         poll_fn(|cx| match writing.as_mut().poll(cx) {
@@ -182,7 +225,9 @@ impl ClientStream {
                 if held.is_none() {
                     return Poll::Ready(Err(ended(watch, Fault::NoBuffer)));
                 }
-                patience.poll(watch, limits, cx).map(|fault| Err(ended(watch, fault)))
+                patience
+                    .poll(watch, limits, cx)
+                    .map(|fault| Err(ended(watch, fault)))
             }
         })
         .await?;
@@ -196,12 +241,13 @@ impl ClientStream {
         Ok(())
     }
 
-    /// Says something that needs no window, maybe the last of the response: it fails only when the client has given
-    /// the stream up.
+    /// Says something that needs no window, maybe the last of the response: it fails only when the
+    /// client has given the stream up.
     fn say(&mut self, last: bool, what: impl FnOnce(&mut HttpSession) -> Result<()>) -> Result<()> {
         let said = what(&mut self.session);
         self.watch.note_gone(said.is_err());
-        self.watch.note_answered(last && said.is_ok() && self.session.response_written().is_some());
+        self.watch
+            .note_answered(last && said.is_ok() && self.session.response_written().is_some());
         said
     }
 
@@ -239,7 +285,11 @@ fn ended(watch: &Watch, fault: Fault) -> Box<Error> {
 
 /// HTTP/2 may cut `Cookie` into crumbs, which HTTP/1 does not know (RFC 9113 section 8.2.3).
 fn join_cookies(headers: &mut HeaderMap) {
-    let crumbs: Vec<&[u8]> = headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes).collect();
+    let crumbs: Vec<&[u8]> = headers
+        .get_all(COOKIE)
+        .iter()
+        .map(HeaderValue::as_bytes)
+        .collect();
     if crumbs.len() > 1
         && let Ok(whole) = HeaderValue::from_bytes(&crumbs.join(&b"; "[..]))
     {

@@ -1,8 +1,8 @@
 //! The canonical request target: one spelling, or a refusal.
 //!
-//! A path that an upstream could read in two ways is a path whose policy could be walked around. So nothing is
-//! rewritten here: a target that is not already in its one canonical spelling is refused, and what is matched,
-//! authorised, logged and forwarded are the same bytes.
+//! A path that an upstream could read in two ways is a path whose policy could be walked around. So
+//! nothing is rewritten here: a target that is not already in its one canonical spelling is
+//! refused, and what is matched, authorised, logged and forwarded are the same bytes.
 
 use memchr::{memchr, memchr_iter};
 
@@ -56,14 +56,17 @@ impl TargetFault {
             Self::Character => {
                 "The target must not contain control characters or characters outside of URIs."
             }
-            Self::Escape => "Every % must be followed by two hexadecimal digits and be encoded once only.",
+            Self::Escape => {
+                "Every % must be followed by two hexadecimal digits and be encoded once only."
+            }
             Self::NeedlessEscape => "The path must not encode letters, digits and - . _ ~",
             Self::Utf8 => "The encoded characters of the target must be UTF-8.",
         }
     }
 }
 
-/// A byte that stands for itself in a path, and is not to be looked at more closely than [`Target::plain`] does.
+/// A byte that stands for itself in a path, and is not to be looked at more closely than
+/// [`Target::plain`] does.
 const PATH: u8 = 1;
 /// The same in a query.
 const QUERY: u8 = 2;
@@ -99,7 +102,8 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// What nearly every target is: nothing escaped, nothing to be read twice. The close look would accept it as well.
+    /// What nearly every target is: nothing escaped, nothing to be read twice. The close look would
+    /// accept it as well.
     fn plain(target: &'a [u8]) -> Option<Self> {
         let end = memchr(b'?', target).unwrap_or(target.len());
         let (path, query) = (&target[..end], target.get(end + 1..));
@@ -115,7 +119,10 @@ impl<'a> Target<'a> {
             return None;
         }
         let query = query.map(std::str::from_utf8).transpose().ok()?;
-        Some(Self { path: std::str::from_utf8(path).ok()?, query })
+        Some(Self {
+            path: std::str::from_utf8(path).ok()?,
+            query,
+        })
     }
 
     fn look_closely(target: &'a [u8]) -> Result<Self, TargetFault> {
@@ -163,7 +170,10 @@ fn check_path(path: &str) -> Result<(), TargetFault> {
 
 /// Whether the segment that begins here is `.` or `..`.
 fn is_dot_segment(rest: &[u8]) -> bool {
-    matches!(rest, [b'.'] | [b'.', b'.'] | [b'.', b'/', ..] | [b'.', b'.', b'/', ..])
+    matches!(
+        rest,
+        [b'.'] | [b'.', b'.'] | [b'.', b'/', ..] | [b'.', b'.', b'/', ..]
+    )
 }
 
 fn check_path_escape(rest: &[u8]) -> Result<(), TargetFault> {
@@ -208,7 +218,8 @@ fn is_hex_pair(rest: &[u8]) -> bool {
     rest.len() >= 2 && rest[..2].iter().all(u8::is_ascii_hexdigit)
 }
 
-/// Whether the decoded bytes are UTF-8. Only called when there is an escape, so that the copy is rare.
+/// Whether the decoded bytes are UTF-8. Only called when there is an escape, so that the copy is
+/// rare.
 fn check_utf8(bytes: &[u8]) -> Result<(), TargetFault> {
     let mut decoded = Vec::with_capacity(bytes.len());
     let mut at = 0;
@@ -221,7 +232,9 @@ fn check_utf8(bytes: &[u8]) -> Result<(), TargetFault> {
             at += 1;
         }
     }
-    std::str::from_utf8(&decoded).map(|_| ()).map_err(|_| TargetFault::Utf8)
+    std::str::from_utf8(&decoded)
+        .map(|_| ())
+        .map_err(|_| TargetFault::Utf8)
 }
 
 #[cfg(test)]
@@ -244,10 +257,16 @@ mod tests {
             "/100%25",
             "/a%25z1",
         ] {
-            assert_eq!(Target::parse(target.as_bytes()).map(|target| target.path), Ok(target));
+            assert_eq!(
+                Target::parse(target.as_bytes()).map(|target| target.path),
+                Ok(target)
+            );
         }
         let target = Target::parse(b"/a?b=//../;%2f[x]{y}|").expect("a query is not a path");
-        assert_eq!((target.path, target.query), ("/a", Some("b=//../;%2f[x]{y}|")));
+        assert_eq!(
+            (target.path, target.query),
+            ("/a", Some("b=//../;%2f[x]{y}|"))
+        );
     }
 
     #[test]

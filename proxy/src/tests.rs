@@ -1,4 +1,5 @@
-//! The gateway over real sockets: what an origin gets to see, byte by byte, and what a client is told.
+//! The gateway over real sockets: what an origin gets to see, byte by byte, and what a client is
+//! told.
 
 mod answers;
 mod bodies;

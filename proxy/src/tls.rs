@@ -32,7 +32,11 @@ impl TlsFiles {
     pub(crate) fn load(source: Tls) -> Result<Self, Exit> {
         let current = ArcSwap::new(Arc::new(server_config(&source)?));
         let tried = Mutex::new(written(&source));
-        Ok(Self { source, current, tried })
+        Ok(Self {
+            source,
+            current,
+            tried,
+        })
     }
 
     /// Reads the files again if one of them was written since they were tried last, or in any case.
@@ -41,9 +45,15 @@ impl TlsFiles {
     /// As [`TlsFiles::load`].
     pub(crate) fn refresh(&self, forced: bool) -> Result<(), Exit> {
         let now = written(&self.source);
-        let before =
-            std::mem::replace(&mut *self.tried.lock().unwrap_or_else(PoisonError::into_inner), now.clone());
-        if forced || before != now { self.reload() } else { Ok(()) }
+        let before = std::mem::replace(
+            &mut *self.tried.lock().unwrap_or_else(PoisonError::into_inner),
+            now.clone(),
+        );
+        if forced || before != now {
+            self.reload()
+        } else {
+            Ok(())
+        }
     }
 
     /// Reads the files again; what was live stays live if they are not good.
@@ -56,17 +66,25 @@ impl TlsFiles {
     }
 
     pub(crate) async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
-        TlsAcceptor::from(self.current.load_full()).accept(stream).await
+        TlsAcceptor::from(self.current.load_full())
+            .accept(stream)
+            .await
     }
 }
 
-/// What is wrong with the files of a listener: the key below `listen.tls`, with a dot, and why; no key where the files do
-/// not go together.
+/// What is wrong with the files of a listener: the key below `listen.tls`, with a dot, and why; no
+/// key where the files do not go together.
 pub(crate) fn check(source: &Tls) -> Vec<(&'static str, String)> {
     let wrong = [
         (".certificate", certificates(&source.certificate).err()),
         (".key", private_key(&source.key).err()),
-        (".client_ca", source.client_ca.as_deref().and_then(|path| authorities(path).err())),
+        (
+            ".client_ca",
+            source
+                .client_ca
+                .as_deref()
+                .and_then(|path| authorities(path).err()),
+        ),
     ];
     let wrong = told(wrong);
     match server_config(source) {
@@ -79,25 +97,37 @@ pub(crate) fn check(source: &Tls) -> Vec<(&'static str, String)> {
 pub(crate) fn check_upstream(source: &UpstreamTls) -> Vec<(&'static str, String)> {
     let certificate = source.certificate.as_deref().map(certificates);
     let key = source.key.as_deref().map(private_key);
-    let (ca, own) =
-        (source.ca.as_deref().map(authorities), certificate.as_ref().and_then(|all| all.as_ref().err()));
+    let (ca, own) = (
+        source.ca.as_deref().map(authorities),
+        certificate.as_ref().and_then(|all| all.as_ref().err()),
+    );
     let wrong = told([
         (".ca", ca.and_then(Result::err)),
         (".certificate", own.map(|exit| Exit::usage(exit.message()))),
-        (".key", key.as_ref().and_then(|key| key.as_ref().err()).map(|exit| Exit::usage(exit.message()))),
+        (
+            ".key",
+            key.as_ref()
+                .and_then(|key| key.as_ref().err())
+                .map(|exit| Exit::usage(exit.message())),
+        ),
     ]);
     let provider = rustls::crypto::aws_lc_rs::default_provider();
     match (certificate, key) {
-        (Some(Ok(certificate)), Some(Ok(key))) => match CertifiedKey::from_der(certificate, key, &provider) {
-            Err(error) => vec![("", format!("certificate and key: {error}"))],
-            Ok(_) => wrong,
-        },
+        (Some(Ok(certificate)), Some(Ok(key))) => {
+            match CertifiedKey::from_der(certificate, key, &provider) {
+                Err(error) => vec![("", format!("certificate and key: {error}"))],
+                Ok(_) => wrong,
+            }
+        }
         _ => wrong,
     }
 }
 
 fn told<const N: usize>(wrong: [(&'static str, Option<Exit>); N]) -> Vec<(&'static str, String)> {
-    wrong.into_iter().filter_map(|(key, exit)| Some((key, exit?.message().to_owned()))).collect()
+    wrong
+        .into_iter()
+        .filter_map(|(key, exit)| Some((key, exit?.message().to_owned())))
+        .collect()
 }
 
 fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, Exit> {
@@ -126,19 +156,34 @@ fn server_config(source: &Tls) -> Result<ServerConfig, Exit> {
         }
     };
     let mut config = builder
-        .with_single_cert(certificates(&source.certificate)?, private_key(&source.key)?)
+        .with_single_cert(
+            certificates(&source.certificate)?,
+            private_key(&source.key)?,
+        )
         .map_err(|error| bad(&source.certificate, &error))?;
-    config.alpn_protocols = if source.http2 { vec![b"h2".to_vec()] } else { Vec::new() };
+    config.alpn_protocols = if source.http2 {
+        vec![b"h2".to_vec()]
+    } else {
+        Vec::new()
+    };
     config.alpn_protocols.push(b"http/1.1".to_vec());
     Ok(config)
 }
 
 fn written(source: &Tls) -> Vec<Option<SystemTime>> {
-    let files = [Some(&source.certificate), Some(&source.key), source.client_ca.as_ref()];
+    let files = [
+        Some(&source.certificate),
+        Some(&source.key),
+        source.client_ca.as_ref(),
+    ];
     files
         .into_iter()
         .flatten()
-        .map(|path| std::fs::metadata(path).and_then(|file| file.modified()).ok())
+        .map(|path| {
+            std::fs::metadata(path)
+                .and_then(|file| file.modified())
+                .ok()
+        })
         .collect()
 }
 
@@ -146,7 +191,10 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Exit> {
     let all: Result<Vec<_>, _> = CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
     match all {
         Ok(all) if !all.is_empty() => Ok(all),
-        Ok(_) => Err(Exit::usage(format!("{}: holds no certificate", path.display()))),
+        Ok(_) => Err(Exit::usage(format!(
+            "{}: holds no certificate",
+            path.display()
+        ))),
         Err(error) => Err(bad(path, &error)),
     }
 }

@@ -1,7 +1,7 @@
 //! Spans for OpenTelemetry: one per sampled request, sent in batches as OTLP over HTTP in JSON.
 //!
-//! A request never waits for the collector: spans go into a bounded queue, and what does not fit is dropped and
-//! counted.
+//! A request never waits for the collector: spans go into a bounded queue, and what does not fit is
+//! dropped and counted.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,8 +62,19 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 impl Traces {
     pub(crate) fn new(config: &config::Traces, dropped: IntCounter) -> (Self, Exporter) {
         let (sender, queue) = mpsc::channel(QUEUE);
-        let exporter = Exporter { endpoint: config.endpoint.clone(), queue, dropped: dropped.clone() };
-        (Self { sample: config.sample, queue: sender, dropped }, exporter)
+        let exporter = Exporter {
+            endpoint: config.endpoint.clone(),
+            queue,
+            dropped: dropped.clone(),
+        };
+        (
+            Self {
+                sample: config.sample,
+                queue: sender,
+                dropped,
+            },
+            exporter,
+        )
     }
 
     /// Whether a trace that begins here is sampled; `random` decides.
@@ -81,7 +92,11 @@ impl Traces {
 impl Exporter {
     pub(crate) async fn run(mut self, stop: Shutdown) {
         // A redirect would take spans to a place that nobody configured.
-        let client = reqwest::Client::builder().timeout(TIMEOUT).no_proxy().redirect(Policy::none()).build();
+        let client = reqwest::Client::builder()
+            .timeout(TIMEOUT)
+            .no_proxy()
+            .redirect(Policy::none())
+            .build();
         let Ok(client) = client else { return };
         let mut batch = Vec::with_capacity(BATCH);
         loop {
@@ -107,7 +122,11 @@ impl Exporter {
     async fn post(&self, client: &reqwest::Client, batch: &mut Vec<Span>) {
         let count = batch.len();
         let message = message(batch.drain(..));
-        let answer = client.post(self.endpoint.clone()).json(&message).send().await;
+        let answer = client
+            .post(self.endpoint.clone())
+            .json(&message)
+            .send()
+            .await;
         if !answer.is_ok_and(|answer| answer.status().is_success()) {
             self.dropped.inc_by(count as u64);
             tracing::warn!(spans = count, "the trace collector did not take spans");
@@ -126,14 +145,29 @@ fn message(spans: impl Iterator<Item = Span>) -> Value {
 
 impl Span {
     fn to_json(&self) -> Value {
-        let Self { trace, id, parent, method, route, status, code, upstream, begin, end } = self;
+        let Self {
+            trace,
+            id,
+            parent,
+            method,
+            route,
+            status,
+            code,
+            upstream,
+            begin,
+            end,
+        } = self;
         let mut attributes = vec![
             attribute("http.request.method", method),
             attribute("http.route", route),
             json!({"key": "http.response.status_code", "value": {"intValue": status.to_string()}}),
             attribute("postern.code", code),
         ];
-        attributes.extend(upstream.as_ref().map(|upstream| attribute("postern.upstream", upstream)));
+        attributes.extend(
+            upstream
+                .as_ref()
+                .map(|upstream| attribute("postern.upstream", upstream)),
+        );
         let mut span = json!({
             "traceId": format!("{trace:032x}"), "spanId": format!("{id:016x}"), "kind": 2,
             "name": format!("{method} {route}"),

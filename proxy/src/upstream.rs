@@ -1,4 +1,5 @@
-//! The services behind the gateway: where they are, which of several addresses is next, which ones are out.
+//! The services behind the gateway: where they are, which of several addresses is next, which ones
+//! are out.
 
 mod answer;
 mod budget;
@@ -36,7 +37,8 @@ use shares::ClientShares;
 pub(crate) use tls::NO_ROOTS;
 use tls::TlsParts;
 
-/// How long a connection may be silent before the kernel asks whether the other side is still there.
+/// How long a connection may be silent before the kernel asks whether the other side is still
+/// there.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 
 /// Between two such questions.
@@ -48,9 +50,10 @@ const KEEPALIVE_PROBES: usize = 3;
 /// Streams that share one HTTP/2 connection to an upstream.
 const MAX_UPSTREAM_STREAMS: u16 = 64;
 
-/// What an upstream may send on one HTTP/2 stream before it is taken. The connection has as much for each of its streams:
-/// readers that take nothing must not stop the others. No frame is longer, although Pingora allows frames of 64 KiB, so
-/// that the ten frames that it holds of a response are bounded by this as well.
+/// What an upstream may send on one HTTP/2 stream before it is taken. The connection has as much
+/// for each of its streams: readers that take nothing must not stop the others. No frame is longer,
+/// although Pingora allows frames of 64 KiB, so that the ten frames that it holds of a response are
+/// bounded by this as well.
 const UPSTREAM_STREAM_WINDOW_BYTES: u32 = 16 << 10;
 
 /// One client may have this part of the requests in flight once half of them are taken.
@@ -81,7 +84,8 @@ pub(crate) enum NoEndpoint {
     Away,
     /// Every address has as many requests in flight as it may.
     Full,
-    /// At least half of the requests that may be in flight are, and the client has its share of them.
+    /// At least half of the requests that may be in flight are, and the client has its share of
+    /// them.
     Share,
 }
 
@@ -120,28 +124,40 @@ impl Pool {
         };
         let literal = |at: usize| {
             let address = &pool.config.addresses[at];
-            address.host.parse().ok().map(|ip| (at, SocketAddr::new(ip, address.port)))
+            address
+                .host
+                .parse()
+                .ok()
+                .map(|ip| (at, SocketAddr::new(ip, address.port)))
         };
-        pool.set_addresses((0..pool.config.addresses.len()).filter_map(literal).collect());
+        pool.set_addresses(
+            (0..pool.config.addresses.len())
+                .filter_map(literal)
+                .collect(),
+        );
         Ok(pool)
     }
 
-    /// Whether a file of its TLS settings has been written since it was read. One that has failed to be read is
-    /// tried again.
+    /// Whether a file of its TLS settings has been written since it was read. One that has failed
+    /// to be read is tried again.
     pub(crate) fn has_new_files(&self) -> bool {
         let tls = self.tls.as_ref().zip(self.config.tls.as_ref());
         tls.is_some_and(|(parts, config)| parts.is_old(config))
     }
 
-    /// Takes over a set of addresses, each with the position of its entry in the configuration. What is known
-    /// about an address that stays is kept.
+    /// Takes over a set of addresses, each with the position of its entry in the configuration.
+    /// What is known about an address that stays is kept.
     pub(crate) fn set_addresses(&self, mut addresses: Vec<(usize, SocketAddr)>) {
         addresses.sort_unstable();
         addresses.dedup_by_key(|(_, address)| *address);
         let old = self.endpoints.load();
         let endpoints = addresses.into_iter().map(|(at, address)| {
-            let known = old.iter().find(|endpoint| endpoint.address == address && endpoint.entry == at);
-            known.cloned().unwrap_or_else(|| Arc::new(Endpoint::new(address, at, self.peer(at, address))))
+            let known = old
+                .iter()
+                .find(|endpoint| endpoint.address == address && endpoint.entry == at);
+            known
+                .cloned()
+                .unwrap_or_else(|| Arc::new(Endpoint::new(address, at, self.peer(at, address))))
         });
         self.endpoints.store(Arc::new(endpoints.collect()));
     }
@@ -173,7 +189,8 @@ impl Pool {
         u64::try_from(now.saturating_duration_since(self.born).as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Chooses an address for a client that may not have all requests in flight: once half of them are taken, it gets
+    /// Chooses an address for a client that may not have all requests in flight: once half of them
+    /// are taken, it gets
     /// [`CLIENT_SHARE`] of them. The others are as for [`Self::pick`].
     pub(crate) fn pick_shared(
         &self,
@@ -181,7 +198,10 @@ impl Pool {
         avoid: Option<&Endpoint>,
         now: Instant,
     ) -> Result<Ticket, NoEndpoint> {
-        let share = self.shares.enter(client, self.most_of_a_client(now)).ok_or(NoEndpoint::Share)?;
+        let share = self
+            .shares
+            .enter(client, self.most_of_a_client(now))
+            .ok_or(NoEndpoint::Share)?;
         let ticket = self.pick(client, avoid, now)?;
         ticket.count_for(share);
         Ok(ticket)
@@ -190,20 +210,30 @@ impl Pool {
     /// Returns how many requests one client may have in flight.
     fn most_of_a_client(&self, now: Instant) -> usize {
         let (endpoints, now) = (self.endpoints.load(), self.ms_at(now));
-        let weighing = endpoints.iter().filter(|endpoint| endpoint.weight_in(&self.config) > 0);
+        let weighing = endpoints
+            .iter()
+            .filter(|endpoint| endpoint.weight_in(&self.config) > 0);
         let (taken, available) = weighing.fold((0, 0), |(taken, available), endpoint| {
             let is_available = endpoint.availability(now) == Availability::Available;
-            (taken + endpoint.in_flight(), available + usize::from(is_available))
+            (
+                taken + endpoint.in_flight(),
+                available + usize::from(is_available),
+            )
         });
         let all = self.config.in_flight.saturating_mul(available.max(1));
-        if taken < all / 2 { usize::MAX } else { (all / CLIENT_SHARE).max(1) }
+        if taken < all / 2 {
+            usize::MAX
+        } else {
+            (all / CLIENT_SHARE).max(1)
+        }
     }
 
-    /// Chooses an address, not `avoid` if there is another. `client` is a hash of the client's address.
+    /// Chooses an address, not `avoid` if there is another. `client` is a hash of the client's
+    /// address.
     ///
-    /// The best there are: those that are available, else ejected ones, else those that fail their checks. While more
-    /// than `panic_percent` are out, a first attempt takes any, so that the few that are left are not overrun; a
-    /// further one knows better.
+    /// The best there are: those that are available, else ejected ones, else those that fail their
+    /// checks. While more than `panic_percent` are out, a first attempt takes any, so that the few
+    /// that are left are not overrun; a further one knows better.
     pub(crate) fn pick(
         &self,
         client: u64,
@@ -213,23 +243,34 @@ impl Pool {
         let endpoints = self.endpoints.load();
         let now = self.ms_at(now);
         let weighs = |endpoint: &Endpoint| endpoint.weight_in(&self.config) > 0;
-        let (total, out) =
-            endpoints.iter().filter(|endpoint| weighs(endpoint)).fold((0, 0), |(total, out), endpoint| {
-                (total + 1, out + usize::from(endpoint.availability(now) != Availability::Available))
-            });
-        let panic = avoid.is_none() && out * 100 > total * self.config.outlier.panic_percent as usize;
+        let (total, out) = endpoints.iter().filter(|endpoint| weighs(endpoint)).fold(
+            (0, 0),
+            |(total, out), endpoint| {
+                (
+                    total + 1,
+                    out + usize::from(endpoint.availability(now) != Availability::Available),
+                )
+            },
+        );
+        let panic =
+            avoid.is_none() && out * 100 > total * self.config.outlier.panic_percent as usize;
         let rank = |endpoint: &Endpoint| match panic {
             true => Availability::Available,
             false => endpoint.availability(now),
         };
         let candidate = |endpoint: &Endpoint| {
-            weighs(endpoint) && !avoid.is_some_and(|avoid| total > 1 && avoid.address == endpoint.address)
+            weighs(endpoint)
+                && !avoid.is_some_and(|avoid| total > 1 && avoid.address == endpoint.address)
         };
         let candidates = || endpoints.iter().filter(|endpoint| candidate(endpoint));
-        let best = candidates().map(|endpoint| rank(endpoint)).min().ok_or(NoEndpoint::Away)?;
+        let best = candidates()
+            .map(|endpoint| rank(endpoint))
+            .min()
+            .ok_or(NoEndpoint::Away)?;
         let usable = |endpoint: &Endpoint| candidate(endpoint) && rank(endpoint) == best;
         let chosen = self.balance(&endpoints, usable, client);
-        if let Some(ticket) = chosen.and_then(|chosen| Ticket::take(chosen, self.config.in_flight)) {
+        if let Some(ticket) = chosen.and_then(|chosen| Ticket::take(chosen, self.config.in_flight))
+        {
             return Ok(ticket);
         }
         // It is full; or another request has just changed what is known, and any will do.
@@ -253,17 +294,24 @@ impl Pool {
             endpoints.iter().filter(|endpoint| usable(endpoint)).nth(at)
         };
         match self.config.balance {
-            Balance::RoundRobin => {
-                self.weighted(endpoints, &usable, self.turn.fetch_add(1, Ordering::Relaxed))
-            }
+            Balance::RoundRobin => self.weighted(
+                endpoints,
+                &usable,
+                self.turn.fetch_add(1, Ordering::Relaxed),
+            ),
             Balance::ClientHash => self.rendezvous(endpoints, &usable, client),
             Balance::LeastLoaded if count == 1 => nth(0),
             Balance::LeastLoaded => {
                 let random = self.random();
                 let (one, other) = (nth(random), nth(random.rotate_left(32)));
-                let other =
-                    if one.map(Arc::as_ptr) == other.map(Arc::as_ptr) { nth(random + 1) } else { other };
-                one.into_iter().chain(other).min_by_key(|endpoint| endpoint.load(&self.config))
+                let other = if one.map(Arc::as_ptr) == other.map(Arc::as_ptr) {
+                    nth(random + 1)
+                } else {
+                    other
+                };
+                one.into_iter()
+                    .chain(other)
+                    .min_by_key(|endpoint| endpoint.load(&self.config))
             }
         }
     }
@@ -276,20 +324,25 @@ impl Pool {
         turn: u64,
     ) -> Option<&'e Arc<Endpoint>> {
         let weight = |endpoint: &Endpoint| u64::from(endpoint.weight_in(&self.config));
-        let usable: Vec<&Arc<Endpoint>> = endpoints.iter().filter(|endpoint| usable(endpoint)).collect();
+        let usable: Vec<&Arc<Endpoint>> = endpoints
+            .iter()
+            .filter(|endpoint| usable(endpoint))
+            .collect();
         let total: u64 = usable.iter().map(|endpoint| weight(endpoint)).sum();
         let mut left = turn % total.max(1);
-        usable.into_iter().find(|endpoint| match left.checked_sub(weight(endpoint)) {
-            Some(rest) => {
-                left = rest;
-                false
-            }
-            None => true,
-        })
+        usable
+            .into_iter()
+            .find(|endpoint| match left.checked_sub(weight(endpoint)) {
+                Some(rest) => {
+                    left = rest;
+                    false
+                }
+                None => true,
+            })
     }
 
-    /// The address with the highest weighted score for this client (rendezvous hashing): when one goes, only its
-    /// own clients move.
+    /// The address with the highest weighted score for this client (rendezvous hashing): when one
+    /// goes, only its own clients move.
     fn rendezvous<'e>(
         &self,
         endpoints: &'e [Arc<Endpoint>],
@@ -308,7 +361,10 @@ impl Pool {
 
     /// Good enough to spread load: a counter, mixed.
     fn random(&self) -> u64 {
-        mix(self.turn.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed)) >> 1
+        mix(self
+            .turn
+            .fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed))
+            >> 1
     }
 
     /// A request reached its answer, `micros` after the choice of its address.
@@ -329,14 +385,19 @@ impl Pool {
         }
     }
 
-    /// Whether one more attempt may be made after so many, of which `most` may be further ones. One that follows an
-    /// attempt of which nothing was sent costs nothing of the budget: it puts no load on the upstream.
+    /// Whether one more attempt may be made after so many, of which `most` may be further ones. One
+    /// that follows an attempt of which nothing was sent costs nothing of the budget: it puts no
+    /// load on the upstream.
     pub(crate) fn may_retry(&self, attempts: u32, most: u32, was_sent: bool) -> bool {
         if attempts > most {
             return false;
         }
         let may = !was_sent || self.budget.take();
-        let counter = if may { &self.retries } else { &self.retries_denied };
+        let counter = if may {
+            &self.retries
+        } else {
+            &self.retries_denied
+        };
         counter.inc();
         may
     }
@@ -346,7 +407,10 @@ impl Pool {
         let config = &self.config;
         let name = match &config.tls {
             None => String::new(),
-            Some(tls) => tls.name.clone().unwrap_or_else(|| config.addresses[at].host.clone()),
+            Some(tls) => tls
+                .name
+                .clone()
+                .unwrap_or_else(|| config.addresses[at].host.clone()),
         };
         let mut peer = HttpPeer::new(address, config.tls.is_some(), name);
         let mut options = PeerOptions::new();
@@ -354,8 +418,8 @@ impl Pool {
             idle: KEEPALIVE_IDLE,
             interval: KEEPALIVE_INTERVAL,
             count: KEEPALIVE_PROBES,
-            // Pingora waits for an answer even after a write of a body that took too long: the kernel ends the
-            // connection then, and with it the wait.
+            // Pingora waits for an answer even after a write of a body that took too long: the
+            // kernel ends the connection then, and with it the wait.
             #[cfg(target_os = "linux")]
             user_timeout: config.write_timeout,
         });
@@ -366,7 +430,11 @@ impl Pool {
         options.idle_timeout = Some(config.idle_timeout);
         // An answer over HTTP/1.1 would pass by the parser of the guarded connections.
         options.alpn = if config.http2 { ALPN::H2 } else { ALPN::H1 };
-        options.max_h2_streams = if config.http2 { usize::from(MAX_UPSTREAM_STREAMS) } else { 1 };
+        options.max_h2_streams = if config.http2 {
+            usize::from(MAX_UPSTREAM_STREAMS)
+        } else {
+            1
+        };
         options.h2_stream_window_size = Some(UPSTREAM_STREAM_WINDOW_BYTES);
         options.h2_connection_window_size =
             Some(UPSTREAM_STREAM_WINDOW_BYTES * u32::from(MAX_UPSTREAM_STREAMS));

@@ -1,10 +1,12 @@
 //! One client connection, as who carries its requests sees it.
 //!
-//! Requests are read from a [`Wire`], which gives exactly one checked message at a time: the head only after
+//! Requests are read from a [`Wire`], which gives exactly one checked message at a time: the head
+//! only after
 //! [`crate::head`] has passed it, the body only as far as [`crate::framing`] says that it goes. What comes after
-//! waits here, so that an idle connection holds no more than this struct. Deadlines live here too, because
-//! Pingora has no hook for them: whoever waits for an upstream keeps asking the client's side whether the client is
-//! still there, and that question is answered with an error when the time is over.
+//! waits here, so that an idle connection holds no more than this struct. Deadlines live here too,
+//! because Pingora has no hook for them: whoever waits for an upstream keeps asking the client's
+//! side whether the client is still there, and that question is answered with an error when the
+//! time is over.
 
 mod backlog;
 mod end;
@@ -67,10 +69,11 @@ pub(crate) struct Wire {
     stopping: bool,
     /// Whether a head was handed over that no hook has seen yet.
     unheard: AtomicBool,
-    /// Whether the connection ends with a reset, so that what was sent does not pass for a whole answer.
+    /// Whether the connection ends with a reset, so that what was sent does not pass for a whole
+    /// answer.
     reset: AtomicBool,
-    /// On an HTTP/2 connection: whether a frame that is no body is taking too long, and whether the client leaves
-    /// bytes waiting.
+    /// On an HTTP/2 connection: whether a frame that is no body is taking too long, and whether the
+    /// client leaves bytes waiting.
     frames: Option<Box<(Frames, Backlog)>>,
     digest: Arc<SocketDigest>,
     permit: Option<Permit>,
@@ -88,7 +91,12 @@ impl Wire {
         permit: Option<Permit>,
     ) -> Self {
         let digest = SocketDigest::from_raw_fd(transport.raw_fd());
-        let _first = digest.peer_addr.set(Some(pingora_core::protocols::l4::socket::SocketAddr::Inet(peer)));
+        let _first =
+            digest
+                .peer_addr
+                .set(Some(pingora_core::protocols::l4::socket::SocketAddr::Inet(
+                    peer,
+                )));
         Self {
             transport: Some(transport),
             limits,
@@ -172,8 +180,9 @@ impl Wire {
         let _once = self.expires_at.set(at);
     }
 
-    /// The connection is HTTP/2's from now on: everything passes, but no frame may take its time. The backlog is
-    /// true to the moment whenever HTTP/2 has nothing to do but wait: it has then written all that it may.
+    /// The connection is HTTP/2's from now on: everything passes, but no frame may take its time.
+    /// The backlog is true to the moment whenever HTTP/2 has nothing to do but wait: it has then
+    /// written all that it may.
     pub(crate) fn carry_frames(&mut self) -> Backlog {
         self.open_tunnel();
         let backlog = Backlog::default();
@@ -201,18 +210,24 @@ impl Wire {
         let kind = match fault {
             Fault::Framing => io::ErrorKind::InvalidData,
             Fault::NoBuffer => io::ErrorKind::QuotaExceeded,
-            Fault::Stalled | Fault::Deadline | Fault::Upstream | Fault::Overdue | Fault::Expired => {
-                io::ErrorKind::TimedOut
-            }
+            Fault::Stalled
+            | Fault::Deadline
+            | Fault::Upstream
+            | Fault::Overdue
+            | Fault::Expired => io::ErrorKind::TimedOut,
         };
         Poll::Ready(Err(kind.into()))
     }
 
     fn io(&mut self) -> io::Result<Pin<&mut Transport>> {
-        self.transport.as_mut().map(Pin::new).ok_or_else(|| io::ErrorKind::NotConnected.into())
+        self.transport
+            .as_mut()
+            .map(Pin::new)
+            .ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
-    /// Body bytes, from the buffer first and then from the socket, never beyond the end of the message.
+    /// Body bytes, from the buffer first and then from the socket, never beyond the end of the
+    /// message.
     fn poll_body(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         if !self.inbound.is_empty() {
             let available = self.inbound.len().min(buf.remaining());
@@ -242,7 +257,8 @@ impl Wire {
             {
                 return self.fail(Fault::Framing);
             }
-            self.inbound.extend_from_slice(&buf.filled()[before + taken..]);
+            self.inbound
+                .extend_from_slice(&buf.filled()[before + taken..]);
             buf.set_filled(before + taken);
             self.note_body();
             return Poll::Ready(Ok(()));
@@ -273,8 +289,8 @@ impl Wire {
         }
     }
 
-    /// Nothing more belongs to this request: only whether the client is still there. What it sends already now
-    /// is the next request, and waits.
+    /// Nothing more belongs to this request: only whether the client is still there. What it sends
+    /// already now is the next request, and waits.
     fn poll_presence(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.inbound.is_empty() {
             let mut space = [0; 512];
@@ -310,6 +326,10 @@ impl AsyncRead for Wire {
             this.enter_tunnel();
             return this.poll_expiring(cx, buf);
         }
-        if this.framing == Framing::Done { this.poll_presence(cx) } else { this.poll_body(cx, buf) }
+        if this.framing == Framing::Done {
+            this.poll_presence(cx)
+        } else {
+            this.poll_body(cx, buf)
+        }
     }
 }

@@ -9,14 +9,23 @@ use tokio::sync::mpsc;
 use crate::mail::Mailbox;
 
 /// Delivers codes until the stop begins.
-pub(crate) async fn deliver(mut codes: mpsc::Receiver<CodeMail>, mailbox: Arc<Mailbox>, shutdown: Shutdown) {
+pub(crate) async fn deliver(
+    mut codes: mpsc::Receiver<CodeMail>,
+    mailbox: Arc<Mailbox>,
+    shutdown: Shutdown,
+) {
     loop {
         let code = tokio::select! {
             () = shutdown.begun() => return,
             code = codes.recv() => code,
         };
-        let Some(code) = code else { return shutdown.begun().await };
-        if let Err(error) = mailbox.deliver("no-reply@postern.invalid", &code.to, message(&code)).await {
+        let Some(code) = code else {
+            return shutdown.begun().await;
+        };
+        if let Err(error) = mailbox
+            .deliver("no-reply@postern.invalid", &code.to, message(&code))
+            .await
+        {
             tracing::error!(%error, "cannot store mail");
         }
     }

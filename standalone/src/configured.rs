@@ -10,12 +10,13 @@ use postern_common::exit::Exit;
 use crate::running::{Running, Stage};
 use crate::services::Services;
 
-/// Starts the gateway and both upstreams from `proxy.toml`, `auth.toml` and `notify.toml` in a folder, with the
-/// variables that the separate processes take. `listen` stands in for the gateway's first address.
+/// Starts the gateway and both upstreams from `proxy.toml`, `auth.toml` and `notify.toml` in a
+/// folder, with the variables that the separate processes take. `listen` stands in for the
+/// gateway's first address.
 ///
 /// # Errors
-/// As each of the separate processes: 64 for a mistake in a file, 69 for a port that is taken or a store that is
-/// away.
+/// As each of the separate processes: 64 for a mistake in a file, 69 for a port that is taken or a
+/// store that is away.
 pub async fn start_configured(
     folder: &Path,
     listen: Option<SocketAddr>,

@@ -1,5 +1,5 @@
-//! The parts that stand in for what an operator would bring: identity pool, sample services, social provider,
-//! mail catcher. They serve this machine only.
+//! The parts that stand in for what an operator would bring: identity pool, sample services, social
+//! provider, mail catcher. They serve this machine only.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -81,16 +81,25 @@ impl Development {
         let issuer = format!("http://{}", addresses.social);
         let social = Provider::new(issuer, client.clone(), key, sqlite.clone(), clock.clone());
         let verifier = verifier(identity_pool.provisioned(), clock)?;
-        let unusable =
-            |error: std::io::Error| Exit::unavailable(format!("{}: {error}", folder.path().display()));
+        let unusable = |error: std::io::Error| {
+            Exit::unavailable(format!("{}: {error}", folder.path().display()))
+        };
         let documents = folder.subfolder("documents")?;
-        let document = DocumentService::new(Arc::clone(&verifier), sqlite.clone(), documents, clock.clone());
+        let document = DocumentService::new(
+            Arc::clone(&verifier),
+            sqlite.clone(),
+            documents,
+            clock.clone(),
+        );
         Ok(Self {
             actor: ActorService::new(Arc::clone(&verifier), sqlite.clone(), clock.clone()),
             document: document.map_err(unusable)?,
             social: Arc::new(social),
-            mailbox: Arc::new(Mailbox::open(&folder.subfolder("mail")?, clock.clone()).map_err(unusable)?),
-            social_sealing_key: folder.secret("social-sealing.key", |bytes| STANDARD.encode(bytes))?,
+            mailbox: Arc::new(
+                Mailbox::open(&folder.subfolder("mail")?, clock.clone()).map_err(unusable)?,
+            ),
+            social_sealing_key: folder
+                .secret("social-sealing.key", |bytes| STANDARD.encode(bytes))?,
             mail_token_key: folder.secret("mail-token.key", |bytes| STANDARD.encode(bytes))?,
             social_client: client,
             gateway: format!("http://{}", addresses.proxy),
@@ -120,8 +129,14 @@ impl Development {
         let mut variables = self.provisioned().variables(account);
         let secret = |secret: &Secret| secret.expose().to_owned();
         variables.push(("SOCIAL_OAUTH2_CLIENT_ID", self.social_client.id.clone()));
-        variables.push(("SOCIAL_OAUTH2_CLIENT_SECRET", secret(&self.social_client.secret)));
-        variables.push(("SOCIAL_REFRESH_TOKEN_ENCRYPTION_KEY", secret(&self.social_sealing_key)));
+        variables.push((
+            "SOCIAL_OAUTH2_CLIENT_SECRET",
+            secret(&self.social_client.secret),
+        ));
+        variables.push((
+            "SOCIAL_REFRESH_TOKEN_ENCRYPTION_KEY",
+            secret(&self.social_sealing_key),
+        ));
         variables.push(("NOTIFY_TOKEN_KEY", secret(&self.mail_token_key)));
         variables
     }
@@ -129,19 +144,40 @@ impl Development {
     /// Serves until the stage stops.
     pub(crate) fn run(self, sockets: DevelopmentSockets, stage: &mut Stage) {
         let stop = stage.shutdown();
-        let listeners = pool::Listeners { public: sockets.identity_pool, admin: None };
-        stage.spawn("identity pool", self.identity_pool.run(listeners, stop.clone()));
+        let listeners = pool::Listeners {
+            public: sockets.identity_pool,
+            admin: None,
+        };
+        stage.spawn(
+            "identity pool",
+            self.identity_pool.run(listeners, stop.clone()),
+        );
         stage.spawn("verifier", Arc::clone(&self.verifier).run(stop.clone()));
         let actor = actor::router(self.actor);
-        stage.spawn("actor service", serve(sockets.actor, actor, LIMITS, stop.clone()));
+        stage.spawn(
+            "actor service",
+            serve(sockets.actor, actor, LIMITS, stop.clone()),
+        );
         let document = document::router(self.document);
-        stage.spawn("document service", serve(sockets.document, document, LIMITS, stop.clone()));
+        stage.spawn(
+            "document service",
+            serve(sockets.document, document, LIMITS, stop.clone()),
+        );
         let social = social::router(self.social);
-        stage.spawn("social provider", serve(sockets.social, social, LIMITS, stop.clone()));
+        stage.spawn(
+            "social provider",
+            serve(sockets.social, social, LIMITS, stop.clone()),
+        );
         let mail = mail::router(Arc::clone(&self.mailbox), &self.gateway);
         stage.spawn("mail page", serve(sockets.mail, mail, LIMITS, stop.clone()));
-        stage.spawn("mail catcher", mail::serve(sockets.smtp, Arc::clone(&self.mailbox), stop.clone()));
-        stage.spawn("codes", codes::deliver(self.codes, self.mailbox, stop.clone()));
+        stage.spawn(
+            "mail catcher",
+            mail::serve(sockets.smtp, Arc::clone(&self.mailbox), stop.clone()),
+        );
+        stage.spawn(
+            "codes",
+            codes::deliver(self.codes, self.mailbox, stop.clone()),
+        );
         let sqlite = self.sqlite;
         stage.spawn("development store", async move {
             stop.begun().await;
@@ -188,7 +224,10 @@ pub(crate) fn landing_page(addresses: &Addresses) -> String {
 fn verifier(provisioned: &Provisioned, clock: &Clock) -> Result<Arc<Verifier>, Exit> {
     let env: Env = provisioned.variables("").into_iter().collect();
     let identity = config::parse("identity", "", |root| IdentityConfig::read(root, &env))?;
-    let options =
-        VerifierOptions { clock: clock.clone(), cache_bytes: 4 << 20, ..VerifierOptions::default() };
+    let options = VerifierOptions {
+        clock: clock.clone(),
+        cache_bytes: 4 << 20,
+        ..VerifierOptions::default()
+    };
     Ok(Verifier::new(identity.issuers(), options))
 }

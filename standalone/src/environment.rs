@@ -25,24 +25,34 @@ impl Environment {
     }
 
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
-        self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+        self.0
+            .iter()
+            .find(|(known, _)| known == name)
+            .map(|(_, value)| value.as_str())
     }
 
     /// As a process would see it.
     pub(crate) fn to_env(&self) -> Env {
-        self.0.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect()
+        self.0
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_str()))
+            .collect()
     }
 
     pub(crate) fn pairs(&self) -> &[(String, String)] {
         &self.0
     }
 
-    /// Writes the file, for its owner alone. The `AWS_*` variables of whoever loads it are not replaced, because every
-    /// AWS tool in that shell reads them.
+    /// Writes the file, for its owner alone. The `AWS_*` variables of whoever loads it are not
+    /// replaced, because every AWS tool in that shell reads them.
     pub(crate) fn write(&self, folder: &Path) -> Result<(), Exit> {
-        let mut text =
-            String::from("# Written by postern at every start. Load it with:  . ./standalone.env\n");
-        let (aws, own): (Vec<_>, Vec<_>) = self.0.iter().partition(|(name, _)| name.starts_with("AWS_"));
+        let mut text = String::from(
+            "# Written by postern at every start. Load it with:  . ./standalone.env\n",
+        );
+        let (aws, own): (Vec<_>, Vec<_>) = self
+            .0
+            .iter()
+            .partition(|(name, _)| name.starts_with("AWS_"));
         for pair in own {
             text.push_str(&export(pair));
         }
@@ -77,9 +87,13 @@ impl Environment {
         })?;
         let mut environment = Self::default();
         for line in String::from_utf8_lossy(&bytes).lines() {
-            let pair = line.strip_prefix("export ").and_then(|line| line.split_once('='));
+            let pair = line
+                .strip_prefix("export ")
+                .and_then(|line| line.split_once('='));
             if let Some((name, value)) = pair {
-                let value = value.strip_prefix('\'').and_then(|value| value.strip_suffix('\''));
+                let value = value
+                    .strip_prefix('\'')
+                    .and_then(|value| value.strip_suffix('\''));
                 environment.add(name, value.unwrap_or_default().replace(r"'\''", "'"));
             }
         }
@@ -105,8 +119,14 @@ mod tests {
         environment.write(folder.path()).expect("written");
         let again = Environment::read(folder.path()).expect("read");
         assert_eq!(again.get("ODD"), Some(odd));
-        let script = format!(". {}; printf %s \"$ODD\"", folder.path().join(FILE).display());
-        let said = std::process::Command::new("sh").args(["-c", &script]).output().expect("sh");
+        let script = format!(
+            ". {}; printf %s \"$ODD\"",
+            folder.path().join(FILE).display()
+        );
+        let said = std::process::Command::new("sh")
+            .args(["-c", &script])
+            .output()
+            .expect("sh");
         assert_eq!(String::from_utf8_lossy(&said.stdout), odd);
     }
 
@@ -122,18 +142,31 @@ mod tests {
             let file = folder.path().join(FILE);
             let show = "printf '%s,' \"$AWS_ACCESS_KEY_ID\" \"${AWS_REGION:-}\" \"$POSTERN_URL\"";
             let script = format!("set -eu; {before}\n. {}; {show}", file.display());
-            let said =
-                std::process::Command::new("sh").args(["-c", &script]).env_clear().output().expect("sh");
+            let said = std::process::Command::new("sh")
+                .args(["-c", &script])
+                .env_clear()
+                .output()
+                .expect("sh");
             let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
             (text(&said.stdout), text(&said.stderr))
         };
-        assert_eq!(load(""), ("local,local-1,http://gate,".to_owned(), String::new()));
+        assert_eq!(
+            load(""),
+            ("local,local-1,http://gate,".to_owned(), String::new())
+        );
         let (shown, told) = load("export AWS_ACCESS_KEY_ID=mine");
         assert_eq!(shown, "mine,,http://gate,", "all or none: no mixture");
         assert!(told.contains("stay as they are"), "{told}");
-        assert_eq!(load("AWS_ACCESS_KEY_ID=mine POSTERN_AWS=local").0, "local,local-1,http://gate,");
+        assert_eq!(
+            load("AWS_ACCESS_KEY_ID=mine POSTERN_AWS=local").0,
+            "local,local-1,http://gate,"
+        );
         let again = format!(". {}", folder.path().join(FILE).display());
-        assert_eq!(load(&again), ("local,local-1,http://gate,".to_owned(), String::new()), "loaded twice");
+        assert_eq!(
+            load(&again),
+            ("local,local-1,http://gate,".to_owned(), String::new()),
+            "loaded twice"
+        );
         let read = Environment::read(folder.path()).expect("read");
         assert_eq!(read.get("AWS_ACCESS_KEY_ID"), Some("local"));
     }

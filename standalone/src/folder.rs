@@ -1,4 +1,5 @@
-//! The data folder: one owner at a time, files that only the user reads, writes that happen whole or not at all.
+//! The data folder: one owner at a time, files that only the user reads, writes that happen whole
+//! or not at all.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Write};
@@ -10,7 +11,8 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use postern_common::Secret;
 use postern_common::exit::Exit;
 
-/// The data folder while this process owns it; the lock goes with the value, also when the process is killed.
+/// The data folder while this process owns it; the lock goes with the value, also when the process
+/// is killed.
 #[derive(Debug)]
 pub(crate) struct Folder {
     path: PathBuf,
@@ -28,7 +30,11 @@ impl Folder {
         let unusable = |error: std::io::Error| {
             Exit::unavailable(format!("{}: cannot write here: {error}", path.display()))
         };
-        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(unusable)?;
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(path)
+            .map_err(unusable)?;
         let path = path.canonicalize().map_err(unusable)?;
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(false).mode(0o600);
@@ -54,7 +60,9 @@ impl Folder {
             .recursive(true)
             .mode(0o700)
             .create(&path)
-            .map_err(|error| Exit::unavailable(format!("{}: cannot write here: {error}", path.display())))?;
+            .map_err(|error| {
+                Exit::unavailable(format!("{}: cannot write here: {error}", path.display()))
+            })?;
         Ok(path)
     }
 
@@ -64,7 +72,11 @@ impl Folder {
     }
 
     /// A secret that is made on first use and kept: 32 random bytes in base64 by `encode`.
-    pub(crate) fn secret(&self, name: &str, encode: impl Fn(&[u8; 32]) -> String) -> Result<Secret, Exit> {
+    pub(crate) fn secret(
+        &self,
+        name: &str,
+        encode: impl Fn(&[u8; 32]) -> String,
+    ) -> Result<Secret, Exit> {
         let path = self.path.join(name);
         if let Some(bytes) = read_if_there(&path)? {
             let text = String::from_utf8(bytes).unwrap_or_default();
@@ -77,7 +89,8 @@ impl Folder {
 }
 
 impl Drop for Folder {
-    /// Unlocks by name: closing alone leaves the lock to a child of this process until that child begins its program.
+    /// Unlocks by name: closing alone leaves the lock to a child of this process until that child
+    /// begins its program.
     fn drop(&mut self) {
         let _ = self.lock.unlock();
     }
@@ -85,13 +98,20 @@ impl Drop for Folder {
 
 /// A path as a `sqlite://` URL.
 pub(crate) fn database_url(path: &Path) -> String {
-    format!("sqlite://{}", path.display().to_string().replace('%', "%25").replace('?', "%3F"))
+    format!(
+        "sqlite://{}",
+        path.display()
+            .to_string()
+            .replace('%', "%25")
+            .replace('?', "%3F")
+    )
 }
 
 /// 32 bytes from the system's random source.
 pub(crate) fn random() -> Result<[u8; 32], Exit> {
     let mut bytes = [0; 32];
-    getrandom::fill(&mut bytes).map_err(|_| Exit::unavailable("the system gives no random bytes"))?;
+    getrandom::fill(&mut bytes)
+        .map_err(|_| Exit::unavailable("the system gives no random bytes"))?;
     Ok(bytes)
 }
 
@@ -105,7 +125,10 @@ pub(crate) fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>, Exit> {
     match std::fs::read(path) {
         Ok(bytes) => Ok(Some(bytes)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(Exit::unavailable(format!("{}: cannot read: {error}", path.display()))),
+        Err(error) => Err(Exit::unavailable(format!(
+            "{}: cannot read: {error}",
+            path.display()
+        ))),
     }
 }
 
@@ -121,7 +144,11 @@ fn write_and_rename(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&part)?;
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&part)?;
     file.write_all(bytes)?;
     file.sync_all()?;
     std::fs::rename(&part, path)?;
@@ -162,7 +189,10 @@ mod tests {
         let folder = Folder::take(base.path()).expect("taken");
         let first = folder.secret("key", url_safe).expect("made");
         assert_eq!(first, folder.secret("key", url_safe).expect("kept"));
-        let mode = std::fs::metadata(base.path().join("key")).expect("there").permissions().mode();
+        let mode = std::fs::metadata(base.path().join("key"))
+            .expect("there")
+            .permissions()
+            .mode();
         assert_eq!(mode & 0o777, 0o600);
     }
 }

@@ -5,17 +5,30 @@ use std::time::Duration;
 use crate::environment::FILE;
 use crate::running::Running;
 
-/// A few lines for the terminal. `program` is how this program was called, for the commands that call it again.
+/// A few lines for the terminal. `program` is how this program was called, for the commands that
+/// call it again.
 #[must_use]
 pub fn greeting(running: &Running, program: &str, took: Duration) -> String {
     let Some(addresses) = running.addresses() else {
-        return format!("Postern is ready after {} ms, as the configuration files say.\n", took.as_millis());
+        return format!(
+            "Postern is ready after {} ms, as the configuration files say.\n",
+            took.as_millis()
+        );
     };
     let folder = running.variable("POSTERN_DATA_DIR").unwrap_or_default();
-    let (gateway, mail, social, pool) =
-        (addresses.proxy, addresses.mail, addresses.social, addresses.identity_pool);
-    let (auth, notify, actor, document, smtp) =
-        (addresses.auth, addresses.notify, addresses.actor, addresses.document, addresses.smtp);
+    let (gateway, mail, social, pool) = (
+        addresses.proxy,
+        addresses.mail,
+        addresses.social,
+        addresses.identity_pool,
+    );
+    let (auth, notify, actor, document, smtp) = (
+        addresses.auth,
+        addresses.notify,
+        addresses.actor,
+        addresses.document,
+        addresses.smtp,
+    );
     format!(
         r#"Postern is ready after {ms} ms. Ctrl-C stops it. Its data is in {folder}
 

@@ -1,5 +1,6 @@
-//! Where a social sign-in ends when there is no user interface yet: shows the temporary token of the fragment and
-//! the command that exchanges it. Only the script of the page knows how the sign-in ended, and writes the heading.
+//! Where a social sign-in ends when there is no user interface yet: shows the temporary token of
+//! the fragment and the command that exchanges it. Only the script of the page knows how the
+//! sign-in ended, and writes the heading.
 
 use axum::Router;
 use axum::response::{IntoResponse, Response};
@@ -16,7 +17,10 @@ pub(crate) const PATH: &str = "/signed-in";
 pub(crate) fn router(gateway: &str) -> Router {
     let body = body(gateway);
     Router::new()
-        .route(PATH, get(move || std::future::ready(page(StatusCode::OK, "Social sign-in", &body))))
+        .route(
+            PATH,
+            get(move || std::future::ready(page(StatusCode::OK, "Social sign-in", &body))),
+        )
         .route("/signed-in.js", get(script))
 }
 
@@ -31,5 +35,9 @@ fn body(gateway: &str) -> String {
 }
 
 async fn script() -> Response {
-    ([(CONTENT_TYPE, "text/javascript; charset=utf-8")], include_str!("landing.js")).into_response()
+    (
+        [(CONTENT_TYPE, "text/javascript; charset=utf-8")],
+        include_str!("landing.js"),
+    )
+        .into_response()
 }

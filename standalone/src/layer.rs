@@ -1,7 +1,8 @@
-//! The shipped configuration files with this machine's addresses in them, and what the user's own files change.
+//! The shipped configuration files with this machine's addresses in them, and what the user's own
+//! files change.
 //!
-//! Standalone reads the very files that the separate processes read, so that routes and defaults are the same in
-//! both; only values are replaced, in the parsed tree and not in the text.
+//! Standalone reads the very files that the separate processes read, so that routes and defaults
+//! are the same in both; only values are replaced, in the parsed tree and not in the text.
 
 use std::path::Path;
 
@@ -33,13 +34,20 @@ impl Layer {
     /// # Errors
     /// 64, with every mistake.
     pub(crate) fn of(name: &str, text: &str) -> Result<Self, Exit> {
-        let source = Source { name: name.to_owned(), text: text.to_owned(), start: 0 };
+        let source = Source {
+            name: name.to_owned(),
+            text: text.to_owned(),
+            start: 0,
+        };
         let root = source.parse()?;
-        Ok(Self { sources: vec![source], root })
+        Ok(Self {
+            sources: vec![source],
+            root,
+        })
     }
 
-    /// Sets the value at a path of table names, making the tables that are not there; in a list of tables a name
-    /// is the value of its key `name`.
+    /// Sets the value at a path of table names, making the tables that are not there; in a list of
+    /// tables a name is the value of its key `name`.
     pub(crate) fn set(mut self, path: &[&str], value: impl Into<Leaf>) -> Self {
         let Leaf(value) = value.into();
         set(&mut self.root, path, Some(value));
@@ -52,8 +60,8 @@ impl Layer {
         self
     }
 
-    /// Lays a file of the user over it: tables under headers are merged, those of a list by their `name`, and any
-    /// other value is replaced. Keys in `fixed` are refused.
+    /// Lays a file of the user over it: tables under headers are merged, those of a list by their
+    /// `name`, and any other value is replaced. Keys in `fixed` are refused.
     ///
     /// # Errors
     /// 64, with every mistake.
@@ -61,12 +69,21 @@ impl Layer {
         let name = path.display().to_string();
         let text = std::fs::read_to_string(path)
             .map_err(|error| Exit::usage(format!("{name}: cannot read: {error}")))?;
-        let start = self.sources.last().map_or(0, |last| last.start + last.text.len() + 1);
+        let start = self
+            .sources
+            .last()
+            .map_or(0, |last| last.start + last.text.len() + 1);
         let source = Source { name, text, start };
         let mut over = source.parse()?;
-        let Value::Object(entries) = &over.value else { return Ok(self) };
-        let refused = entries.iter().filter(|(key, _)| fixed.contains(&key.as_str()));
-        let refused: Vec<Mistake> = refused.map(|(key, node)| not_here(key, node.offset)).collect();
+        let Value::Object(entries) = &over.value else {
+            return Ok(self);
+        };
+        let refused = entries
+            .iter()
+            .filter(|(key, _)| fixed.contains(&key.as_str()));
+        let refused: Vec<Mistake> = refused
+            .map(|(key, node)| not_here(key, node.offset))
+            .collect();
         if !refused.is_empty() {
             return Err(Exit::usage(describe(&source.name, &source.text, &refused)));
         }
@@ -86,13 +103,20 @@ impl Layer {
         let mistakes = Mistakes::default();
         let value = mistakes.object(&self.root, read);
         mistakes.finish(value).map_err(|all| {
-            let lines: Vec<String> = all.into_iter().map(|mistake| self.describe(mistake)).collect();
+            let lines: Vec<String> = all
+                .into_iter()
+                .map(|mistake| self.describe(mistake))
+                .collect();
             Exit::usage(lines.join("\n"))
         })
     }
 
     fn describe(&self, mut mistake: Mistake) -> String {
-        let source = self.sources.iter().rev().find(|source| source.start <= mistake.offset);
+        let source = self
+            .sources
+            .iter()
+            .rev()
+            .find(|source| source.start <= mistake.offset);
         source.map_or_else(String::new, |source| {
             mistake.offset -= source.start;
             describe(&source.name, &source.text, &[mistake])
@@ -106,13 +130,19 @@ impl Source {
     fn parse(&self) -> Result<Node, Exit> {
         let mistakes = Mistakes::default();
         let root = toml(&self.text, &mistakes);
-        mistakes.finish(root).map_err(|all| Exit::usage(describe(&self.name, &self.text, &all)))
+        mistakes
+            .finish(root)
+            .map_err(|all| Exit::usage(describe(&self.name, &self.text, &all)))
     }
 
-    /// Whether a node stands under a header, `[a]` or `[[a]]`, and not in braces or brackets behind its key: TOML lets a
-    /// file add to the former only.
+    /// Whether a node stands under a header, `[a]` or `[[a]]`, and not in braces or brackets behind
+    /// its key: TOML lets a file add to the former only.
     fn has_header(&self, node: &Node) -> bool {
-        let Some(before) = node.offset.checked_sub(self.start).and_then(|at| self.text.get(..at)) else {
+        let Some(before) = node
+            .offset
+            .checked_sub(self.start)
+            .and_then(|at| self.text.get(..at))
+        else {
             return false;
         };
         let line = before.rfind('\n').map_or(0, |newline| newline + 1);
@@ -152,35 +182,53 @@ fn merge_entries(entries: &mut Vec<(String, Node)>, more: Vec<(String, Node)>, s
 fn merge(base: &mut Node, over: Node, source: &Source) {
     let has_header = source.has_header(&over);
     match (&mut base.value, over.value) {
-        (Value::Object(entries), Value::Object(more)) if has_header => merge_entries(entries, more, source),
+        (Value::Object(entries), Value::Object(more)) if has_header => {
+            merge_entries(entries, more, source)
+        }
         (Value::Array(items), Value::Array(more))
             if more.first().is_some_and(|item| is_table(item, source)) =>
         {
             for item in more {
-                match items.iter_mut().find(|known| name_of(&item).is_some_and(|name| is_named(known, name)))
+                match items
+                    .iter_mut()
+                    .find(|known| name_of(&item).is_some_and(|name| is_named(known, name)))
                 {
                     Some(known) => merge(known, item, source),
                     None => items.push(item),
                 }
             }
         }
-        (_, value) => *base = Node { value, offset: over.offset },
+        (_, value) => {
+            *base = Node {
+                value,
+                offset: over.offset,
+            }
+        }
     }
 }
 
 /// Whether an item of a list is a table under a header of its own.
 fn is_table(item: &Node, source: &Source) -> bool {
-    matches!(item.value, Value::Object(_)) && source.text[item.offset - source.start..].starts_with("[[")
+    matches!(item.value, Value::Object(_))
+        && source.text[item.offset - source.start..].starts_with("[[")
 }
 
 fn name_of(node: &Node) -> Option<&str> {
-    let Value::Object(entries) = &node.value else { return None };
+    let Value::Object(entries) = &node.value else {
+        return None;
+    };
     let (_, node) = entries.iter().find(|(key, _)| key == "name")?;
-    if let Value::String(name) = &node.value { Some(name) } else { None }
+    if let Value::String(name) = &node.value {
+        Some(name)
+    } else {
+        None
+    }
 }
 
 fn set(node: &mut Node, path: &[&str], value: Option<Value>) {
-    let Some((first, rest)) = path.split_first() else { return };
+    let Some((first, rest)) = path.split_first() else {
+        return;
+    };
     let offset = node.offset;
     match &mut node.value {
         Value::Object(entries) => match (rest, value) {
@@ -204,10 +252,19 @@ fn is_named(node: &Node, name: &str) -> bool {
 
 /// The entry of this name; an empty table if it was not there.
 fn entry<'a>(entries: &'a mut Vec<(String, Node)>, name: &str, offset: usize) -> &'a mut Node {
-    let at = entries.iter().position(|(known, _)| known == name).unwrap_or_else(|| {
-        entries.push((name.to_owned(), Node { value: Value::Object(Vec::new()), offset }));
-        entries.len() - 1
-    });
+    let at = entries
+        .iter()
+        .position(|(known, _)| known == name)
+        .unwrap_or_else(|| {
+            entries.push((
+                name.to_owned(),
+                Node {
+                    value: Value::Object(Vec::new()),
+                    offset,
+                },
+            ));
+            entries.len() - 1
+        });
     &mut entries[at].1
 }
 
@@ -247,7 +304,10 @@ impl From<i64> for Leaf {
 
 impl<T: Into<Self>> From<Vec<T>> for Leaf {
     fn from(items: Vec<T>) -> Self {
-        let node = |item: T| Node { value: item.into().0, offset: 0 };
+        let node = |item: T| Node {
+            value: item.into().0,
+            offset: 0,
+        };
         Self(Value::Array(items.into_iter().map(node).collect()))
     }
 }
@@ -255,7 +315,13 @@ impl<T: Into<Self>> From<Vec<T>> for Leaf {
 impl Leaf {
     /// A table with one key.
     pub(crate) fn table(name: &str, value: impl Into<Self>) -> Self {
-        Self(Value::Object(vec![(name.to_owned(), Node { value: value.into().0, offset: 0 })]))
+        Self(Value::Object(vec![(
+            name.to_owned(),
+            Node {
+                value: value.into().0,
+                offset: 0,
+            },
+        )]))
     }
 }
 

@@ -1,9 +1,10 @@
-//! Everything in one process: the gateway, both upstreams, the identity pool, and the development parts (sample
-//! services, social provider, mail catcher).
+//! Everything in one process: the gateway, both upstreams, the identity pool, and the development
+//! parts (sample services, social provider, mail catcher).
 //!
-//! It is the same code as the separate processes with the same configuration files (`conf/`), over SQLite and
-//! memory. [`start`] brings it up in a data folder; [`Running`] is what runs. With configuration files of one's
-//! own ([`start_configured`]) the three services run without any development part.
+//! It is the same code as the separate processes with the same configuration files (`conf/`), over
+//! SQLite and memory. [`start`] brings it up in a data folder; [`Running`] is what runs. With
+//! configuration files of one's own ([`start_configured`]) the three services run without any
+//! development part.
 
 mod codes;
 mod configured;

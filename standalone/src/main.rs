@@ -14,11 +14,13 @@ use postern_common::supervisor::Supervisor;
 use postern_common::{Clock, Secret, Shutdown, log};
 use tokio::runtime::{Builder, Runtime};
 
-/// Pingora takes and frees 64 KiB for the body of each response, at which the system's allocator tidies up all it has.
+/// Pingora takes and frees 64 KiB for the body of each response, at which the system's allocator
+/// tidies up all it has.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Postern in one process: gateway, authentication, notifications, identity pool, and what development needs.
+/// Postern in one process: gateway, authentication, notifications, identity pool, and what
+/// development needs.
 #[derive(Debug, Parser)]
 #[command(version, name = "postern")]
 struct Arguments {
@@ -33,19 +35,19 @@ struct Arguments {
 
 #[derive(Debug, Args)]
 struct Run {
-    /// Where the gateway listens [default: 127.0.0.1 and the port of --port]. An address that other machines reach
-    /// needs --config.
+    /// Where the gateway listens [default: 127.0.0.1 and the port of --port]. An address that other
+    /// machines reach needs --config.
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: Option<SocketAddr>,
     /// The gateway's port; the other parts take the eleven after it. 0 takes any that are free.
     #[arg(long, default_value_t = 8500)]
     port: u16,
-    /// Runs the three services as proxy.toml, auth.toml and notify.toml in this folder say, without any
-    /// development part.
+    /// Runs the three services as proxy.toml, auth.toml and notify.toml in this folder say, without
+    /// any development part.
     #[arg(long, value_name = "FOLDER")]
     config: Option<PathBuf>,
-    /// Changes what is compiled in: values of proxy.toml, auth.toml and notify.toml in this folder, each of which may be
-    /// left out, go before the shipped ones. The development parts stay.
+    /// Changes what is compiled in: values of proxy.toml, auth.toml and notify.toml in this folder,
+    /// each of which may be left out, go before the shipped ones. The development parts stay.
     #[arg(long, value_name = "FOLDER", conflicts_with = "config")]
     overrides: Option<PathBuf>,
     /// Threads that serve [default: one for each core].
@@ -64,7 +66,12 @@ enum Command {
         #[arg(long, value_name = "NAME", required_unless_present = "user")]
         service: Option<String>,
         /// Of a registered user.
-        #[arg(long, value_name = "EMAIL", conflicts_with = "service", requires = "password_stdin")]
+        #[arg(
+            long,
+            value_name = "EMAIL",
+            conflicts_with = "service",
+            requires = "password_stdin"
+        )]
         user: Option<String>,
         /// Reads the user's password from standard input.
         #[arg(long)]
@@ -79,9 +86,17 @@ fn main() -> ExitCode {
         Err(error) if error.use_stderr() => {
             return Exit::report(Err(Exit::usage(error.to_string().trim_end())));
         }
-        Err(help) => return help.print().map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS),
+        Err(help) => {
+            return help
+                .print()
+                .map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
+        }
     };
-    let filter = if arguments.command.is_some() { "error" } else { arguments.run.log.as_str() };
+    let filter = if arguments.command.is_some() {
+        "error"
+    } else {
+        arguments.run.log.as_str()
+    };
     if let Err(reason) = log::check(filter) {
         return Exit::report(Err(Exit::usage(format!("--log {filter}: {reason}"))));
     }
@@ -106,7 +121,10 @@ fn runtime(workers: Option<usize>) -> Result<Runtime, Exit> {
         }
         builder.worker_threads(workers);
     }
-    builder.enable_all().build().map_err(|error| Exit::unavailable(format!("cannot start threads: {error}")))
+    builder
+        .enable_all()
+        .build()
+        .map_err(|error| Exit::unavailable(format!("cannot start threads: {error}")))
 }
 
 async fn run(data_dir: PathBuf, run: Run, began: Instant) -> Result<(), Exit> {
@@ -115,7 +133,13 @@ async fn run(data_dir: PathBuf, run: Run, began: Instant) -> Result<(), Exit> {
     let running = match run.config {
         Some(folder) => {
             let env = Env::of_process();
-            Box::pin(postern::start_configured(&folder, run.listen, &env, Clock::system())).await?
+            Box::pin(postern::start_configured(
+                &folder,
+                run.listen,
+                &env,
+                Clock::system(),
+            ))
+            .await?
         }
         None => {
             let options = Options {
@@ -128,7 +152,8 @@ async fn run(data_dir: PathBuf, run: Run, began: Instant) -> Result<(), Exit> {
         }
     };
     // Absolute, because the commands are pasted into another shell, which may stand elsewhere.
-    let program = std::env::current_exe().map_or("postern".to_owned(), |path| path.display().to_string());
+    let program =
+        std::env::current_exe().map_or("postern".to_owned(), |path| path.display().to_string());
     say(&postern::greeting(&running, &program, began.elapsed()));
     if let Some(supervisor) = Supervisor::of(&Env::of_process()) {
         tokio::spawn(supervisor.follow(Health::new(), shutdown.clone()));
@@ -136,7 +161,11 @@ async fn run(data_dir: PathBuf, run: Run, began: Instant) -> Result<(), Exit> {
     running.run(shutdown).await
 }
 
-async fn token(data_dir: PathBuf, service: Option<String>, user: Option<String>) -> Result<(), Exit> {
+async fn token(
+    data_dir: PathBuf,
+    service: Option<String>,
+    user: Option<String>,
+) -> Result<(), Exit> {
     let token = match (service, user) {
         (Some(service), _) => postern::service_token(&data_dir, &service).await?,
         (None, Some(user)) => postern::user_token(&data_dir, &user, &password()?).await?,

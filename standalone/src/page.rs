@@ -1,4 +1,5 @@
-//! The few HTML pages of the development parts: one look, escaped text, a strict content security policy.
+//! The few HTML pages of the development parts: one look, escaped text, a strict content security
+//! policy.
 
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;

@@ -1,4 +1,5 @@
-//! Query parameters, read as strictly as bodies: unknown and repeated ones are refused, all at once.
+//! Query parameters, read as strictly as bodies: unknown and repeated ones are refused, all at
+//! once.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -9,16 +10,30 @@ use postern_common::problem::{Code, Problem};
 ///
 /// # Errors
 /// 400 with every name that is not `known` or stands twice.
-pub(crate) fn parse(text: Option<&str>, known: &[&str]) -> Result<BTreeMap<String, String>, Problem> {
+pub(crate) fn parse(
+    text: Option<&str>,
+    known: &[&str],
+) -> Result<BTreeMap<String, String>, Problem> {
     let mut problem = Problem::new(Code::InvalidRequest);
     let (mut parameters, mut wrong) = (BTreeMap::new(), false);
     for (name, value) in url::form_urlencoded::parse(text.unwrap_or_default().as_bytes()) {
         if !known.contains(&name.as_ref()) {
             wrong = true;
-            problem = problem.error(&pointer(&name), "unknown_field", "is not a known query parameter");
-        } else if parameters.insert(name.to_string(), value.into_owned()).is_some() {
+            problem = problem.error(
+                &pointer(&name),
+                "unknown_field",
+                "is not a known query parameter",
+            );
+        } else if parameters
+            .insert(name.to_string(), value.into_owned())
+            .is_some()
+        {
             wrong = true;
-            problem = problem.error(&pointer(&name), "duplicate_field", "stands twice in the query");
+            problem = problem.error(
+                &pointer(&name),
+                "duplicate_field",
+                "stands twice in the query",
+            );
         }
     }
     if wrong { Err(problem) } else { Ok(parameters) }
@@ -36,7 +51,9 @@ pub(crate) fn number<T>(
 where
     T: Copy + FromStr + PartialOrd + std::fmt::Display,
 {
-    let Some(text) = parameters.get(name) else { return Ok(None) };
+    let Some(text) = parameters.get(name) else {
+        return Ok(None);
+    };
     match text.parse() {
         Ok(number) if number <= most => Ok(Some(number)),
         _ => {

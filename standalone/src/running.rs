@@ -14,8 +14,8 @@ use crate::folder::Folder;
 use crate::mail::Mailbox;
 use crate::sockets::Addresses;
 
-/// How long the parts of one stage may take to end, unless the stage says otherwise. What is cut off then was not
-/// acknowledged, and what was acknowledged is on disk.
+/// How long the parts of one stage may take to end, unless the stage says otherwise. What is cut
+/// off then was not acknowledged, and what was acknowledged is on disk.
 const PATIENCE: Duration = Duration::from_millis(600);
 
 /// Parts that stop together.
@@ -26,8 +26,8 @@ pub(crate) struct Stage {
     patience: Duration,
 }
 
-/// A running installation. Dropping it begins the stop of every part at once and waits for none; [`Running::stop`]
-/// does it in order.
+/// A running installation. Dropping it begins the stop of every part at once and waits for none;
+/// [`Running::stop`] does it in order.
 #[derive(Debug)]
 pub struct Running {
     /// Where each part listens; none where the configuration files say it.
@@ -52,7 +52,11 @@ impl Stage {
     }
 
     /// Starts a part. It should end only when the stage stops.
-    pub(crate) fn spawn(&mut self, name: &'static str, part: impl Future<Output = ()> + Send + 'static) {
+    pub(crate) fn spawn(
+        &mut self,
+        name: &'static str,
+        part: impl Future<Output = ()> + Send + 'static,
+    ) {
         self.parts.spawn(async move {
             if AssertUnwindSafe(part).catch_unwind().await.is_err() {
                 tracing::error!(part = name, "panicked");
@@ -81,7 +85,11 @@ impl Stage {
 
 impl Default for Stage {
     fn default() -> Self {
-        Self { stop: Shutdown::default(), parts: JoinSet::default(), patience: PATIENCE }
+        Self {
+            stop: Shutdown::default(),
+            parts: JoinSet::default(),
+            patience: PATIENCE,
+        }
     }
 }
 
@@ -114,7 +122,13 @@ impl Running {
 
     /// Without development parts and without a folder of its own.
     pub(crate) fn configured(stages: Vec<Stage>) -> Self {
-        Self { addresses: None, environment: Environment::default(), mailbox: None, stages, _folder: None }
+        Self {
+            addresses: None,
+            environment: Environment::default(),
+            mailbox: None,
+            stages,
+            _folder: None,
+        }
     }
 
     /// Where each part listens; none when configuration files said it.
@@ -156,12 +170,14 @@ impl Running {
         self.stop().await;
         match ended {
             None => Ok(()),
-            Some(name) => Err(Exit::unavailable(format!("{name} ended by itself; the log says why"))),
+            Some(name) => Err(Exit::unavailable(format!(
+                "{name} ended by itself; the log says why"
+            ))),
         }
     }
 
-    /// Stops every part, within two seconds unless a provider has a call in hand and does not answer: what was begun is
-    /// finished, so that it need not be sent again.
+    /// Stops every part, within two seconds unless a provider has a call in hand and does not
+    /// answer: what was begun is finished, so that it need not be sent again.
     pub async fn stop(mut self) {
         for stage in &mut self.stages {
             stage.stop().await;

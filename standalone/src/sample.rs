@@ -1,7 +1,8 @@
-//! Sample actor and document services: foreign to Postern, small, and honest about storing what they get.
+//! Sample actor and document services: foreign to Postern, small, and honest about storing what
+//! they get.
 //!
-//! They trust no network location and no `X-Postern-…` header: each verifies the token of every request itself,
-//! as any service behind the gateway should.
+//! They trust no network location and no `X-Postern-…` header: each verifies the token of every
+//! request itself, as any service behind the gateway should.
 
 pub(crate) mod actor;
 pub(crate) mod document;
@@ -30,7 +31,10 @@ impl Caller {
 
     /// The calling service, if it is on the list.
     fn service(&self, allowed: &[&str]) -> Result<&Arc<Service>, Problem> {
-        let service = self.0.service().filter(|service| allowed.contains(&&*service.service_id));
+        let service = self
+            .0
+            .service()
+            .filter(|service| allowed.contains(&&*service.service_id));
         service.ok_or_else(|| Code::ServiceNotAllowed.into())
     }
 
@@ -53,7 +57,9 @@ impl<S: Verifies> FromRequestParts<Arc<S>> for Caller {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &Arc<S>) -> Result<Self, Problem> {
-        Ok(Self(state.verifier().verify(bearer(&parts.headers)?).await?))
+        Ok(Self(
+            state.verifier().verify(bearer(&parts.headers)?).await?,
+        ))
     }
 }
 
@@ -61,5 +67,9 @@ impl<S: Verifies> FromRequestParts<Arc<S>> for Caller {
 fn store_failed(error: &sqlx::Error) -> Problem {
     tracing::error!(%error, "sample store");
     let away = postern_common::database::is_unavailable(error);
-    Problem::new(if away { Code::Unavailable } else { Code::Internal })
+    Problem::new(if away {
+        Code::Unavailable
+    } else {
+        Code::Internal
+    })
 }

@@ -1,4 +1,5 @@
-//! The three services, embedded: their own configuration files with this installation's addresses and stores.
+//! The three services, embedded: their own configuration files with this installation's addresses
+//! and stores.
 
 use std::path::{Path, PathBuf};
 
@@ -31,7 +32,8 @@ struct Configs {
 // === impl Services ===
 
 impl Services {
-    /// The services of a standalone installation: SQLite in the folder, caches in memory, development parts.
+    /// The services of a standalone installation: SQLite in the folder, caches in memory,
+    /// development parts.
     pub(crate) async fn embedded(
         folder: &Folder,
         overrides: Option<&Path>,
@@ -44,13 +46,21 @@ impl Services {
         let (proxy_env, auth_env, notify_env) = (env(""), env("auth"), env("notify"));
         let configs = Configs {
             proxy: overrides
-                .apply(proxy(folder, addresses)?, "proxy.toml", &["listen", "admin", "handover"])?
+                .apply(
+                    proxy(folder, addresses)?,
+                    "proxy.toml",
+                    &["listen", "admin", "handover"],
+                )?
                 .read(|root| postern_proxy::Config::read(root, &proxy_env))?,
             auth: overrides
                 .apply(auth(folder, addresses)?, "auth.toml", &["listen", "admin"])?
                 .read(|root| postern_auth::Config::read(root, &auth_env))?,
             notify: overrides
-                .apply(notify(folder, addresses)?, "notify.toml", &["listen", "admin"])?
+                .apply(
+                    notify(folder, addresses)?,
+                    "notify.toml",
+                    &["listen", "admin"],
+                )?
                 .read(|root| postern_notify::Config::read(root, &notify_env))?,
         };
         Box::pin(Self::build(configs, clock)).await
@@ -69,22 +79,52 @@ impl Services {
     }
 
     async fn build(configs: Configs, clock: &Clock) -> Result<Self, Exit> {
-        let Configs { proxy, auth, notify } = configs;
+        let Configs {
+            proxy,
+            auth,
+            notify,
+        } = configs;
         let auth = postern_auth::App::build(auth, clock.clone());
         let notify = postern_notify::App::build(notify, clock.clone());
         let (auth, notify) = tokio::join!(Box::pin(auth), Box::pin(notify));
-        Ok(Self { proxy: postern_proxy::App::build(proxy, clock.clone())?, auth: auth?, notify: notify? })
+        Ok(Self {
+            proxy: postern_proxy::App::build(proxy, clock.clone())?,
+            auth: auth?,
+            notify: notify?,
+        })
     }
 
     /// Serves until the stages stop: the gateway in front, the upstreams in the middle.
     pub(crate) fn run(self, sockets: ServiceSockets, front: &mut Stage, middle: &mut Stage) {
-        let ServiceSockets { proxy, auth, notify, proxy_admin, auth_admin, notify_admin } = sockets;
-        let auth = postern_auth::Listeners { public: auth, admin: auth_admin };
-        middle.spawn("authentication upstream", self.auth.run(auth, middle.shutdown()));
+        let ServiceSockets {
+            proxy,
+            auth,
+            notify,
+            proxy_admin,
+            auth_admin,
+            notify_admin,
+        } = sockets;
+        let auth = postern_auth::Listeners {
+            public: auth,
+            admin: auth_admin,
+        };
+        middle.spawn(
+            "authentication upstream",
+            self.auth.run(auth, middle.shutdown()),
+        );
         middle.wait_for(postern_notify::LONGEST_STOP);
-        let notify = postern_notify::Listeners { public: notify, admin: notify_admin };
-        middle.spawn("notification upstream", self.notify.run(notify, middle.shutdown()));
-        let proxy = postern_proxy::Listeners { public: proxy, admin: proxy_admin };
+        let notify = postern_notify::Listeners {
+            public: notify,
+            admin: notify_admin,
+        };
+        middle.spawn(
+            "notification upstream",
+            self.notify.run(notify, middle.shutdown()),
+        );
+        let proxy = postern_proxy::Listeners {
+            public: proxy,
+            admin: proxy_admin,
+        };
         front.spawn("gateway", self.proxy.run(proxy, front.shutdown()));
     }
 }
@@ -94,14 +134,25 @@ impl Services {
 impl Configs {
     /// Reads the three files; the mistakes of all of them are told at once.
     fn load(folder: &Path, env: &Env) -> Result<Self, Exit> {
-        let proxy = config::load(&folder.join("proxy.toml"), |root| postern_proxy::Config::read(root, env));
-        let auth = config::load(&folder.join("auth.toml"), |root| postern_auth::Config::read(root, env));
-        let notify =
-            config::load(&folder.join("notify.toml"), |root| postern_notify::Config::read(root, env));
+        let proxy = config::load(&folder.join("proxy.toml"), |root| {
+            postern_proxy::Config::read(root, env)
+        });
+        let auth = config::load(&folder.join("auth.toml"), |root| {
+            postern_auth::Config::read(root, env)
+        });
+        let notify = config::load(&folder.join("notify.toml"), |root| {
+            postern_notify::Config::read(root, env)
+        });
         match (proxy, auth, notify) {
-            (Ok(proxy), Ok(auth), Ok(notify)) => Ok(Self { proxy, auth, notify }),
+            (Ok(proxy), Ok(auth), Ok(notify)) => Ok(Self {
+                proxy,
+                auth,
+                notify,
+            }),
             (proxy, auth, notify) => {
-                let mistakes = [proxy.err(), auth.err(), notify.err()].into_iter().flatten();
+                let mistakes = [proxy.err(), auth.err(), notify.err()]
+                    .into_iter()
+                    .flatten();
                 let lines: Vec<String> = mistakes.map(|exit| exit.message().to_owned()).collect();
                 Err(Exit::usage(lines.join("\n")))
             }
@@ -134,12 +185,16 @@ struct Overrides(Vec<PathBuf>);
 
 impl Overrides {
     fn find(folder: Option<&Path>) -> Result<Self, Exit> {
-        let Some(folder) = folder else { return Ok(Self(Vec::new())) };
+        let Some(folder) = folder else {
+            return Ok(Self(Vec::new()));
+        };
         let all = ["proxy.toml", "auth.toml", "notify.toml"].map(|name| folder.join(name));
         let found: Vec<PathBuf> = all.into_iter().filter(|path| path.exists()).collect();
         if found.is_empty() {
             let folder = folder.display();
-            return Err(Exit::usage(format!("{folder}: holds no proxy.toml, auth.toml or notify.toml")));
+            return Err(Exit::usage(format!(
+                "{folder}: holds no proxy.toml, auth.toml or notify.toml"
+            )));
         }
         Ok(Self(found))
     }
@@ -165,8 +220,10 @@ const LOOPBACK_ORIGINS: [&str; 6] = [
 
 fn proxy(folder: &Folder, addresses: &Addresses) -> Result<Layer, Exit> {
     let access_log = folder.path().join("access.log").display().to_string();
-    let text =
-        concat!(include_str!("../../conf/proxy.toml"), include_str!("../../conf/proxy-local-pool.toml"));
+    let text = concat!(
+        include_str!("../../conf/proxy.toml"),
+        include_str!("../../conf/proxy-local-pool.toml")
+    );
     let layer = Layer::of("conf/proxy.toml", text)?
         .set(&["listen"], vec![Leaf::table("address", addresses.proxy)])
         .set(&["admin", "address"], addresses.proxy_admin)
@@ -190,31 +247,47 @@ fn proxy(folder: &Folder, addresses: &Addresses) -> Result<Layer, Exit> {
 }
 
 fn auth(folder: &Folder, addresses: &Addresses) -> Result<Layer, Exit> {
-    Ok(Layer::of("conf/auth.toml", include_str!("../../conf/auth.toml"))?
-        .set(&["listen"], addresses.auth)
-        .set(&["admin"], addresses.auth_admin)
-        .set(&["database"], folder.database("auth.db"))
-        .set(&["cache"], "memory:")
-        .set(&["actor_service"], format!("http://{}", addresses.actor))
-        .set(&["social", "provider"], "development")
-        .set(&["social", "issuer"], format!("http://{}", addresses.social))
-        .set(&["social", "redirect_uri"], callback(addresses))
-        .set(&["social", "ui"], landing_page(addresses))
-        .set(&["social", "authoritative_domains"], vec!["example.com"])
-        .unset(&["social", "parameters"]))
+    Ok(
+        Layer::of("conf/auth.toml", include_str!("../../conf/auth.toml"))?
+            .set(&["listen"], addresses.auth)
+            .set(&["admin"], addresses.auth_admin)
+            .set(&["database"], folder.database("auth.db"))
+            .set(&["cache"], "memory:")
+            .set(&["actor_service"], format!("http://{}", addresses.actor))
+            .set(&["social", "provider"], "development")
+            .set(
+                &["social", "issuer"],
+                format!("http://{}", addresses.social),
+            )
+            .set(&["social", "redirect_uri"], callback(addresses))
+            .set(&["social", "ui"], landing_page(addresses))
+            .set(&["social", "authoritative_domains"], vec!["example.com"])
+            .unset(&["social", "parameters"]),
+    )
 }
 
 fn notify(folder: &Folder, addresses: &Addresses) -> Result<Layer, Exit> {
     let inside = |name: &str| folder.path().join(name).display().to_string();
-    Ok(Layer::of("conf/notify.toml", include_str!("../../conf/notify.toml"))?
-        .set(&["listen"], addresses.notify)
-        .set(&["admin"], addresses.notify_admin)
-        .set(&["database"], folder.database("notify.db"))
-        .set(&["cache"], "memory:")
-        .set(&["actor_service"], format!("http://{}", addresses.actor))
-        .set(&["templates", "folder"], templates::lay_out(folder)?.display().to_string())
-        .set(&["provider", "smtp", "host"], addresses.smtp.ip().to_string())
-        .set(&["provider", "smtp", "port"], i64::from(addresses.smtp.port()))
-        .set(&["provider", "sms-file", "folder"], inside("sms"))
-        .set(&["provider", "push-file", "folder"], inside("push")))
+    Ok(
+        Layer::of("conf/notify.toml", include_str!("../../conf/notify.toml"))?
+            .set(&["listen"], addresses.notify)
+            .set(&["admin"], addresses.notify_admin)
+            .set(&["database"], folder.database("notify.db"))
+            .set(&["cache"], "memory:")
+            .set(&["actor_service"], format!("http://{}", addresses.actor))
+            .set(
+                &["templates", "folder"],
+                templates::lay_out(folder)?.display().to_string(),
+            )
+            .set(
+                &["provider", "smtp", "host"],
+                addresses.smtp.ip().to_string(),
+            )
+            .set(
+                &["provider", "smtp", "port"],
+                i64::from(addresses.smtp.port()),
+            )
+            .set(&["provider", "sms-file", "folder"], inside("sms"))
+            .set(&["provider", "push-file", "folder"], inside("push")),
+    )
 }

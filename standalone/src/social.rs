@@ -1,9 +1,10 @@
-//! A social provider for development: OAuth 2.0 (RFC 6749, PKCE S256 by RFC 7636, `iss` by RFC 9207) and OpenID
-//! Connect Core 1.0, with a page that asks which person to be.
+//! A social provider for development: OAuth 2.0 (RFC 6749, PKCE S256 by RFC 7636, `iss` by RFC
+//! 9207) and OpenID Connect Core 1.0, with a page that asks which person to be.
 //!
-//! It is strict, so that the client that signs in here signs in at a real provider: exact redirect URIs, codes
-//! that work once and for a minute, rotating refresh tokens, RS256 ID tokens with the nonce. There is no
-//! password: whoever reaches the page may be anyone, which is why it serves this machine only.
+//! It is strict, so that the client that signs in here signs in at a real provider: exact redirect
+//! URIs, codes that work once and for a minute, rotating refresh tokens, RS256 ID tokens with the
+//! nonce. There is no password: whoever reaches the page may be anyone, which is why it serves this
+//! machine only.
 
 mod authorize;
 mod grants;
@@ -51,8 +52,20 @@ pub(crate) struct Provider {
 
 impl Provider {
     /// A provider whose own base URL, without a slash at the end, is `issuer`.
-    pub(crate) fn new(issuer: String, client: Client, key: SigningKey, store: Sqlite, clock: Clock) -> Self {
-        Self { issuer, client, key, grants: Grants::new(store, clock.clone()), clock }
+    pub(crate) fn new(
+        issuer: String,
+        client: Client,
+        key: SigningKey,
+        store: Sqlite,
+        clock: Clock,
+    ) -> Self {
+        Self {
+            issuer,
+            client,
+            key,
+            grants: Grants::new(store, clock.clone()),
+            clock,
+        }
     }
 }
 

@@ -67,14 +67,20 @@ pub struct Addresses {
 // === impl Sockets ===
 
 impl Sockets {
-    /// Binds `listen` for the gateway and the ports after `base` for the rest; all ephemeral if `base` is 0.
+    /// Binds `listen` for the gateway and the ports after `base` for the rest; all ephemeral if
+    /// `base` is 0.
     ///
     /// # Errors
     /// 69 with the address that is taken.
     pub(crate) async fn bind(listen: SocketAddr, base: u16) -> Result<(Self, Addresses), Exit> {
         let part = async |offset: u16| {
-            let port = if base == 0 { Some(0) } else { base.checked_add(offset) };
-            let port = port.ok_or_else(|| Exit::usage("--port: leaves no room for the parts above it"))?;
+            let port = if base == 0 {
+                Some(0)
+            } else {
+                base.checked_add(offset)
+            };
+            let port =
+                port.ok_or_else(|| Exit::usage("--port: leaves no room for the parts above it"))?;
             let bound = bind(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).await?;
             let address = address(&bound)?;
             Ok::<_, Exit>((bound, address))
@@ -82,10 +88,13 @@ impl Sockets {
         let gateway = bind(listen).await?;
         let proxy_address = address(&gateway)?;
         let ((auth, auth_address), (notify, notify_address)) = (part(1).await?, part(2).await?);
-        let ((identity_pool, pool_address), (actor, actor_address)) = (part(3).await?, part(4).await?);
-        let ((document, document_address), (social, social_address)) = (part(5).await?, part(6).await?);
+        let ((identity_pool, pool_address), (actor, actor_address)) =
+            (part(3).await?, part(4).await?);
+        let ((document, document_address), (social, social_address)) =
+            (part(5).await?, part(6).await?);
         let ((smtp, smtp_address), (mail, mail_address)) = (part(7).await?, part(8).await?);
-        let (proxy_admin, auth_admin, notify_admin) = (part(9).await?, part(10).await?, part(11).await?);
+        let (proxy_admin, auth_admin, notify_admin) =
+            (part(9).await?, part(10).await?, part(11).await?);
         let addresses = Addresses {
             proxy: proxy_address,
             auth: auth_address,
@@ -108,11 +117,26 @@ impl Sockets {
             auth_admin: Some(auth_admin.0),
             notify_admin: Some(notify_admin.0),
         };
-        let development = DevelopmentSockets { identity_pool, actor, document, social, smtp, mail };
-        Ok((Self { services, development }, addresses))
+        let development = DevelopmentSockets {
+            identity_pool,
+            actor,
+            document,
+            social,
+            smtp,
+            mail,
+        };
+        Ok((
+            Self {
+                services,
+                development,
+            },
+            addresses,
+        ))
     }
 }
 
 fn address(socket: &TcpListener) -> Result<SocketAddr, Exit> {
-    socket.local_addr().map_err(|error| Exit::unavailable(format!("a socket without an address: {error}")))
+    socket
+        .local_addr()
+        .map_err(|error| Exit::unavailable(format!("a socket without an address: {error}")))
 }

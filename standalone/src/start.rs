@@ -21,11 +21,11 @@ pub struct Options {
     pub data_dir: PathBuf,
     /// Where the gateway listens; default `127.0.0.1` with the port `port`.
     pub listen: Option<SocketAddr>,
-    /// The gateway's port; the other parts take the eleven after it, on 127.0.0.1. 0: every port is chosen by the
-    /// system.
+    /// The gateway's port; the other parts take the eleven after it, on 127.0.0.1. 0: every port is
+    /// chosen by the system.
     pub port: u16,
-    /// A folder with `proxy.toml`, `auth.toml` or `notify.toml`, whose values go before those that are compiled in;
-    /// default none.
+    /// A folder with `proxy.toml`, `auth.toml` or `notify.toml`, whose values go before those that
+    /// are compiled in; default none.
     pub overrides: Option<PathBuf>,
     /// What password hashes of the identity pool cost; tests take less.
     pub hashing: Hashing,
@@ -55,17 +55,29 @@ impl Options {
     /// For tests: ports of the system's choice, and a clock.
     #[must_use]
     pub fn ephemeral(data_dir: impl Into<PathBuf>, clock: Clock) -> Self {
-        Self { port: 0, clock, ..Self::new(data_dir) }
+        Self {
+            port: 0,
+            clock,
+            ..Self::new(data_dir)
+        }
     }
 }
 
-/// Starts everything. When this returns, every part listens and a request to the gateway is answered.
+/// Starts everything. When this returns, every part listens and a request to the gateway is
+/// answered.
 ///
 /// # Errors
-/// 64 when the gateway is to listen where other machines reach it, or for a mistake in a file of `overrides`; 69 when the folder cannot be written or is in
-/// use, or a port is taken.
+/// 64 when the gateway is to listen where other machines reach it, or for a mistake in a file of
+/// `overrides`; 69 when the folder cannot be written or is in use, or a port is taken.
 pub async fn start(options: Options) -> Result<Running, Exit> {
-    let Options { data_dir, listen, port, overrides, hashing, clock } = options;
+    let Options {
+        data_dir,
+        listen,
+        port,
+        overrides,
+        hashing,
+        clock,
+    } = options;
     let listen = listen.unwrap_or(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
     if !listen.ip().is_loopback() {
         return Err(refuse_to_open(listen));
@@ -73,8 +85,14 @@ pub async fn start(options: Options) -> Result<Running, Exit> {
     let folder = Folder::take(&data_dir)?;
     let (sockets, addresses) = Sockets::bind(listen, port).await?;
     let development = Box::pin(Development::build(&folder, &addresses, hashing, &clock)).await?;
-    let services =
-        Box::pin(Services::embedded(&folder, overrides.as_deref(), &addresses, &development, &clock)).await?;
+    let services = Box::pin(Services::embedded(
+        &folder,
+        overrides.as_deref(),
+        &addresses,
+        &development,
+        &clock,
+    ))
+    .await?;
     let environment = environment(&addresses, &folder, &development);
     environment.write(folder.path())?;
     let mailbox = development.mailbox();
@@ -83,7 +101,13 @@ pub async fn start(options: Options) -> Result<Running, Exit> {
     development.run(sockets.development, &mut back);
     services.run(sockets.services, &mut front, &mut middle);
     keys_are_made.await?;
-    Ok(Running::new(addresses, environment, mailbox, vec![front, middle, back], folder))
+    Ok(Running::new(
+        addresses,
+        environment,
+        mailbox,
+        vec![front, middle, back],
+        folder,
+    ))
 }
 
 fn refuse_to_open(listen: SocketAddr) -> Exit {
@@ -125,8 +149,14 @@ fn environment(addresses: &Addresses, folder: &Folder, development: &Development
     }
     for account in &development.provisioned().accounts {
         let name = account.name.to_uppercase();
-        environment.add(format!("POSTERN_SERVICE_{name}_USERNAME"), account.name.clone());
-        environment.add(format!("POSTERN_SERVICE_{name}_PASSWORD"), account.password.expose());
+        environment.add(
+            format!("POSTERN_SERVICE_{name}_USERNAME"),
+            account.name.clone(),
+        );
+        environment.add(
+            format!("POSTERN_SERVICE_{name}_PASSWORD"),
+            account.password.expose(),
+        );
     }
     environment
 }

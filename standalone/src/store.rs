@@ -52,6 +52,8 @@ pub(crate) async fn open(path: &Path) -> Result<Sqlite, Exit> {
     database.migrate(&MIGRATIONS).await?;
     match database {
         Database::Sqlite(sqlite) => Ok(sqlite),
-        Database::Postgres(_) => Err(Exit::unavailable("the development parts keep their data in SQLite")),
+        Database::Postgres(_) => Err(Exit::unavailable(
+            "the development parts keep their data in SQLite",
+        )),
     }
 }

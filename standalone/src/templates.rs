@@ -12,7 +12,9 @@ const SHIPPED: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/templates.
 /// The folder of templates. Files that are shipped are brought up to date; others in it stay.
 pub(crate) fn lay_out(folder: &Folder) -> Result<PathBuf, Exit> {
     for (name, bytes) in SHIPPED {
-        let parent = name.rsplit_once('/').map_or(String::new(), |(parent, _)| format!("/{parent}"));
+        let parent = name
+            .rsplit_once('/')
+            .map_or(String::new(), |(parent, _)| format!("/{parent}"));
         folder.subfolder(&format!("templates{parent}"))?;
         let path = folder.path().join("templates").join(name);
         if read_if_there(&path)?.as_deref() != Some(bytes) {

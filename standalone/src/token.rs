@@ -15,15 +15,19 @@ use crate::environment::Environment;
 /// How often a token is asked for before the pool counts as away.
 const ATTEMPTS: u32 = 4;
 
-/// A service token, by InitiateAuth against the running pool with the account's password from the data folder.
+/// A service token, by InitiateAuth against the running pool with the account's password from the
+/// data folder.
 ///
 /// # Errors
-/// 64 for a name that has no account; 69 when nothing ran in this folder yet, or it does not run now.
+/// 64 for a name that has no account; 69 when nothing ran in this folder yet, or it does not run
+/// now.
 pub async fn service_token(folder: &Path, service: &str) -> Result<Secret, Exit> {
     let stored = Environment::read(folder)?;
     let prefix = format!("POSTERN_SERVICE_{}", service.to_uppercase());
-    let (username, password) =
-        (stored.get(&format!("{prefix}_USERNAME")), stored.get(&format!("{prefix}_PASSWORD")));
+    let (username, password) = (
+        stored.get(&format!("{prefix}_USERNAME")),
+        stored.get(&format!("{prefix}_PASSWORD")),
+    );
     let (Some(username), Some(password)) = (username, password) else {
         let known: Vec<&str> = stored
             .pairs()
@@ -43,7 +47,9 @@ pub async fn service_token(folder: &Path, service: &str) -> Result<Secret, Exit>
         environment.add(name, value);
     }
     let env = environment.to_env();
-    let identity = config::parse("standalone.env", "", |root| IdentityConfig::read(root, &env))?;
+    let identity = config::parse("standalone.env", "", |root| {
+        IdentityConfig::read(root, &env)
+    })?;
     let clock = Clock::system();
     let tokens = ServiceTokens::new(&identity, Cache::memory(clock.clone()), clock);
     let mut reason = String::new();
@@ -69,11 +75,17 @@ pub async fn service_token(folder: &Path, service: &str) -> Result<Secret, Exit>
 /// 69 when the gateway does not run or refuses.
 pub async fn user_token(folder: &Path, email: &str, password: &Secret) -> Result<Secret, Exit> {
     let stored = Environment::read(folder)?;
-    let url = format!("{}/auth/login", stored.get("POSTERN_URL").unwrap_or_default());
+    let url = format!(
+        "{}/auth/login",
+        stored.get("POSTERN_URL").unwrap_or_default()
+    );
     let body = json!({ "email": email, "password": password.expose() });
     let answer = reqwest::Client::new().post(url).json(&body).send().await;
     let answer = answer.map_err(|_| away(&stored, "cannot connect"))?;
-    let answer: Value = answer.json().await.map_err(|_| away(&stored, "the answer is not JSON"))?;
+    let answer: Value = answer
+        .json()
+        .await
+        .map_err(|_| away(&stored, "the answer is not JSON"))?;
     match answer["accessToken"].as_str() {
         Some(token) => Ok(Secret::from(token)),
         None => Err(Exit::unavailable(format!(

@@ -34,7 +34,13 @@ impl Answer {
     /// Holds the status against what is expected.
     #[track_caller]
     pub fn expect(self, status: u16) -> Self {
-        assert_eq!(self.status.as_u16(), status, "{}: {}", self.asked, self.text());
+        assert_eq!(
+            self.status.as_u16(),
+            status,
+            "{}: {}",
+            self.asked,
+            self.text()
+        );
         self
     }
 
@@ -50,7 +56,12 @@ impl Answer {
     pub fn json(&self) -> Value {
         match serde_json::from_slice(&self.body) {
             Ok(value) => value,
-            Err(error) => panic!("{}: {} is not JSON: {error}: {}", self.asked, self.status, self.text()),
+            Err(error) => panic!(
+                "{}: {} is not JSON: {error}: {}",
+                self.asked,
+                self.status,
+                self.text()
+            ),
         }
     }
 
@@ -72,7 +83,12 @@ impl Answer {
         let values: Vec<_> = self.headers.get_all(name).iter().collect();
         match values[..] {
             [value] => String::from_utf8_lossy(value.as_bytes()).into_owned(),
-            _ => panic!("{}: {} × {name} in {:?}", self.asked, values.len(), self.headers),
+            _ => panic!(
+                "{}: {} × {name} in {:?}",
+                self.asked,
+                values.len(),
+                self.headers
+            ),
         }
     }
 
@@ -80,7 +96,12 @@ impl Answer {
     #[track_caller]
     pub fn problem(self, status: u16, code: &str) -> Refusal {
         let answer = self.expect(status);
-        assert_eq!(answer.header("content-type"), "application/problem+json", "{}", answer.asked);
+        assert_eq!(
+            answer.header("content-type"),
+            "application/problem+json",
+            "{}",
+            answer.asked
+        );
         let body = answer.json();
         assert_eq!(body["code"], code, "{}: {body}", answer.asked);
         assert_eq!(body["status"], status, "{}: {body}", answer.asked);
@@ -88,7 +109,11 @@ impl Answer {
             answer.headers.contains_key("www-authenticate"),
             status == 401 || code == "insufficient_scope"
         );
-        Refusal { asked: answer.asked, body, headers: answer.headers }
+        Refusal {
+            asked: answer.asked,
+            body,
+            headers: answer.headers,
+        }
     }
 }
 
@@ -99,13 +124,17 @@ impl Refusal {
     #[must_use]
     pub fn pointers(&self) -> Vec<String> {
         let errors = self.body["errors"].as_array().cloned().unwrap_or_default();
-        let mut pointers: Vec<String> =
-            errors.iter().filter_map(|error| error["pointer"].as_str()).map(str::to_owned).collect();
+        let mut pointers: Vec<String> = errors
+            .iter()
+            .filter_map(|error| error["pointer"].as_str())
+            .map(str::to_owned)
+            .collect();
         pointers.sort();
         pointers
     }
 
-    /// Holds the fields that are named against what is expected, in any order: all of them, and no others.
+    /// Holds the fields that are named against what is expected, in any order: all of them, and no
+    /// others.
     #[track_caller]
     pub fn points_at(&self, expected: &[&str]) {
         let mut expected: Vec<&str> = expected.to_vec();

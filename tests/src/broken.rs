@@ -22,8 +22,12 @@ impl Broken {
     /// # Panics
     /// If there is no free port.
     pub async fn start(self) -> SocketAddr {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("the loopback has a free port");
-        let address = listener.local_addr().expect("a bound socket has an address");
+        let listener = TcpListener::bind("127.0.0.1:0")
+            .await
+            .expect("the loopback has a free port");
+        let address = listener
+            .local_addr()
+            .expect("a bound socket has an address");
         if matches!(self, Self::Away) {
             return address;
         }

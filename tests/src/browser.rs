@@ -1,4 +1,5 @@
-//! A person's browser: Chromium without a window, driven by the W3C WebDriver protocol (<https://www.w3.org/TR/webdriver2/>).
+//! A person's browser: Chromium without a window, driven by the W3C WebDriver protocol
+//! (<https://www.w3.org/TR/webdriver2/>).
 
 use std::path::{Path, PathBuf};
 
@@ -53,7 +54,10 @@ impl Browser {
         let body = json!({"capabilities": {"alwaysMatch": wanted}});
         let session = client.post("/session").json(&body).send().await.expect(200);
         let id = session.string("/value/sessionId");
-        Some(Self { driver, session: Client::new(&format!("http://127.0.0.1:{port}/session/{id}/")) })
+        Some(Self {
+            driver,
+            session: Client::new(&format!("http://127.0.0.1:{port}/session/{id}/")),
+        })
     }
 
     /// Goes to an address, as if it had been typed.
@@ -63,25 +67,46 @@ impl Browser {
 
     /// The address that the browser shows.
     pub async fn address(&self) -> String {
-        self.get("url").await.as_str().expect("an address is text").to_owned()
+        self.get("url")
+            .await
+            .as_str()
+            .expect("an address is text")
+            .to_owned()
     }
 
     /// What the script returns: the body of a function.
     pub async fn run(&self, script: &str) -> Value {
-        self.post("execute/sync", &json!({"script": script, "args": []})).await
+        self.post("execute/sync", &json!({"script": script, "args": []}))
+            .await
     }
 
     /// The first element that the CSS selector finds; the page is given time to show it.
     pub async fn find(&self, selector: &str) -> Element<'_> {
-        let found = self.post("element", &json!({"using": "css selector", "value": selector})).await;
-        let id = found[ELEMENT].as_str().unwrap_or_else(|| panic!("{selector}: {found}"));
-        Element { browser: self, path: format!("element/{id}") }
+        let found = self
+            .post(
+                "element",
+                &json!({"using": "css selector", "value": selector}),
+            )
+            .await;
+        let id = found[ELEMENT]
+            .as_str()
+            .unwrap_or_else(|| panic!("{selector}: {found}"));
+        Element {
+            browser: self,
+            path: format!("element/{id}"),
+        }
     }
 
     /// Ends it.
     pub async fn close(self) {
         let session = self.session.base().path().trim_end_matches('/');
-        drop(self.session.request(http::Method::DELETE, session).send().await.expect(200));
+        drop(
+            self.session
+                .request(http::Method::DELETE, session)
+                .send()
+                .await
+                .expect(200),
+        );
         drop(self.driver);
     }
 
@@ -90,11 +115,19 @@ impl Browser {
     }
 
     async fn post(&self, path: &str, body: &Value) -> Value {
-        self.session.post(path).json(body).send().await.expect(200).json()["value"].clone()
+        self.session
+            .post(path)
+            .json(body)
+            .send()
+            .await
+            .expect(200)
+            .json()["value"]
+            .clone()
     }
 }
 
-/// A driver and its port. The port that it draws for IPv4 may be taken for IPv6, and then it ends: another one is drawn.
+/// A driver and its port. The port that it draws for IPv4 may be taken for IPv6, and then it ends:
+/// another one is drawn.
 async fn start_driver(program: PathBuf, folder: &Path) -> (Running, String) {
     let program = Program::at(program, folder)
         .arg("--port=0")
@@ -113,7 +146,9 @@ async fn start_driver(program: PathBuf, folder: &Path) -> (Running, String) {
 /// Where a program is, if the machine has it.
 fn installed(name: &str) -> Option<PathBuf> {
     let env = Env::of_process();
-    std::env::split_paths(env.get("PATH")?).map(|folder| folder.join(name)).find(|program| program.is_file())
+    std::env::split_paths(env.get("PATH")?)
+        .map(|folder| folder.join(name))
+        .find(|program| program.is_file())
 }
 
 // === impl Element ===
@@ -121,7 +156,9 @@ fn installed(name: &str) -> Option<PathBuf> {
 impl Element<'_> {
     /// Clicks on it.
     pub async fn click(&self) {
-        self.browser.post(&format!("{}/click", self.path), &json!({})).await;
+        self.browser
+            .post(&format!("{}/click", self.path), &json!({}))
+            .await;
     }
 
     /// Its text as a person reads it.

@@ -45,25 +45,39 @@ impl Client {
             .no_proxy()
             .build()
             .expect("a client without files to read can always be built");
-        Self { http, base: Url::parse(base).expect("the base is a URL"), token: None, contract: None }
+        Self {
+            http,
+            base: Url::parse(base).expect("the base is a URL"),
+            token: None,
+            contract: None,
+        }
     }
 
     /// To the gateway: each answer is held against the contract as it arrives.
     #[must_use]
     pub fn to_gateway(base: &str) -> Self {
-        Self { contract: Some(Contract::shared()), ..Self::new(base) }
+        Self {
+            contract: Some(Contract::shared()),
+            ..Self::new(base)
+        }
     }
 
     /// The same, with answers held against this copy of the contract.
     #[must_use]
     pub fn against(&self, contract: &'static Contract) -> Self {
-        Self { contract: Some(contract), ..self.clone() }
+        Self {
+            contract: Some(contract),
+            ..self.clone()
+        }
     }
 
     /// The same, with a token on each request.
     #[must_use]
     pub fn with_token(&self, token: &str) -> Self {
-        Self { token: Some(token.into()), ..self.clone() }
+        Self {
+            token: Some(token.into()),
+            ..self.clone()
+        }
     }
 
     /// The address that it speaks to.
@@ -79,7 +93,9 @@ impl Client {
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         let authority = self.base.authority().to_owned();
-        authority.parse().unwrap_or_else(|_| panic!("{authority} is not an address with a port"))
+        authority
+            .parse()
+            .unwrap_or_else(|_| panic!("{authority} is not an address with a port"))
     }
 
     /// `GET`.
@@ -108,7 +124,13 @@ impl Client {
             builder = builder.bearer_auth(token);
         }
         let asked = format!("{method} {path}");
-        Request { asked, method, path: url.path().to_owned(), builder, contract: self.contract }
+        Request {
+            asked,
+            method,
+            path: url.path().to_owned(),
+            builder,
+            contract: self.contract,
+        }
     }
 }
 
@@ -117,22 +139,34 @@ impl Client {
 impl Request {
     /// With a header.
     pub fn header(self, name: &str, value: &str) -> Self {
-        Self { builder: self.builder.header(name, value), ..self }
+        Self {
+            builder: self.builder.header(name, value),
+            ..self
+        }
     }
 
     /// With a JSON body.
     pub fn json(self, body: &Value) -> Self {
-        Self { builder: self.builder.json(body), ..self }
+        Self {
+            builder: self.builder.json(body),
+            ..self
+        }
     }
 
     /// With a form (`application/x-www-form-urlencoded`).
     pub fn form(self, fields: &[(&str, &str)]) -> Self {
-        Self { builder: self.builder.form(fields), ..self }
+        Self {
+            builder: self.builder.form(fields),
+            ..self
+        }
     }
 
     /// With a body of any type.
     pub fn body(self, content_type: &str, body: impl Into<reqwest::Body>) -> Self {
-        Self { builder: self.builder.header("content-type", content_type).body(body), ..self }
+        Self {
+            builder: self.builder.header("content-type", content_type).body(body),
+            ..self
+        }
     }
 
     /// With a multipart form.
@@ -141,21 +175,33 @@ impl Request {
         self.body(&content_type, bytes)
     }
 
-    /// The same where a connection that breaks is what the test is about: `None` if no whole answer came.
+    /// The same where a connection that breaks is what the test is about: `None` if no whole answer
+    /// came.
     pub async fn try_send(self) -> Option<Answer> {
         let response = self.builder.send().await.ok()?;
         let (status, headers) = (response.status(), response.headers().clone());
         let body = response.bytes().await.ok()?;
-        Some(Answer { asked: self.asked, status, headers, body })
+        Some(Answer {
+            asked: self.asked,
+            status,
+            headers,
+            body,
+        })
     }
 
-    /// Sends it and reads the whole answer. An answer of the gateway that is not as the contract says fails the
-    /// test here.
+    /// Sends it and reads the whole answer. An answer of the gateway that is not as the contract
+    /// says fails the test here.
     ///
     /// # Panics
     /// If no answer comes, or one that the contract does not know.
     pub async fn send(self) -> Answer {
-        let Self { asked, method, path, builder, contract } = self;
+        let Self {
+            asked,
+            method,
+            path,
+            builder,
+            contract,
+        } = self;
         let response = match builder.send().await {
             Ok(response) => response,
             Err(error) => panic!("{asked}: no answer: {error:?}"),
@@ -165,7 +211,12 @@ impl Request {
             Ok(body) => body,
             Err(error) => panic!("{asked}: {status}: the body ended early: {error:?}"),
         };
-        let answer = Answer { asked, status, headers, body };
+        let answer = Answer {
+            asked,
+            status,
+            headers,
+            body,
+        };
         if let Some(contract) = contract {
             contract.hold(&method, &path, &answer);
         }

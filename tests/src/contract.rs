@@ -59,15 +59,16 @@ impl Contract {
         SHARED.get_or_init(Self::of_repository)
     }
 
-    /// The same, for one test that counts what it has seen. It is never given back: a test program is short-lived.
+    /// The same, for one test that counts what it has seen. It is never given back: a test program
+    /// is short-lived.
     #[must_use]
     pub fn fresh() -> &'static Self {
         Box::leak(Box::new(Self::of_repository()))
     }
 
     fn of_repository() -> Self {
-        let text =
-            std::fs::read_to_string(conf().join("openapi.json")).expect("conf/openapi.json can be read");
+        let text = std::fs::read_to_string(conf().join("openapi.json"))
+            .expect("conf/openapi.json can be read");
         Self::parse(&text)
     }
 
@@ -79,7 +80,11 @@ impl Contract {
     pub fn parse(text: &str) -> Self {
         let document: Value = serde_json::from_str(text).expect("the contract is JSON");
         let operations = operations(&document);
-        Self { document, operations, seen: Mutex::default() }
+        Self {
+            document,
+            operations,
+            seen: Mutex::default(),
+        }
     }
 
     /// The whole document.
@@ -107,7 +112,11 @@ impl Contract {
     #[must_use]
     pub fn methods(&self, path: &str) -> Vec<&Method> {
         let of_path = |operation: &&Operation| matches(&operation.path, path);
-        self.operations.iter().filter(of_path).map(|operation| &operation.method).collect()
+        self.operations
+            .iter()
+            .filter(of_path)
+            .map(|operation| &operation.method)
+            .collect()
     }
 
     /// Fails the test when the gateway's answer is not one that the contract describes.
@@ -129,11 +138,17 @@ impl Contract {
     /// Which of an operation's statuses have been seen and found right.
     #[must_use]
     pub fn seen(&self) -> BTreeSet<(String, u16)> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.seen
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     fn note(&self, operation: &Operation, status: u16) {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner).insert((operation.id.clone(), status));
+        self.seen
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert((operation.id.clone(), status));
     }
 
     /// Follows a `$ref` into this document.
@@ -144,33 +159,52 @@ impl Contract {
 }
 
 fn resolve<'a>(document: &'a Value, value: &'a Value) -> &'a Value {
-    match value.get("$ref").and_then(Value::as_str).and_then(|target| target.strip_prefix('#')) {
-        Some(pointer) => document.pointer(pointer).unwrap_or_else(|| panic!("{pointer} leads nowhere")),
+    match value
+        .get("$ref")
+        .and_then(Value::as_str)
+        .and_then(|target| target.strip_prefix('#'))
+    {
+        Some(pointer) => document
+            .pointer(pointer)
+            .unwrap_or_else(|| panic!("{pointer} leads nowhere")),
         None => value,
     }
 }
 
 fn operations(document: &Value) -> Vec<Operation> {
-    let paths = document["paths"].as_object().expect("the contract has paths");
+    let paths = document["paths"]
+        .as_object()
+        .expect("the contract has paths");
     let mut all = Vec::new();
     for (path, item) in paths {
         for (method, operation) in item.as_object().expect("a path item is an object") {
             let method = Method::from_bytes(method.to_uppercase().as_bytes()).expect("a method");
-            let responses = operation["responses"].as_object().expect("an operation has responses");
+            let responses = operation["responses"]
+                .as_object()
+                .expect("an operation has responses");
             let responses = responses
                 .iter()
                 .map(|(status, response)| {
-                    (status.parse().expect("a status is a number"), resolve(document, response).clone())
+                    (
+                        status.parse().expect("a status is a number"),
+                        resolve(document, response).clone(),
+                    )
                 })
                 .collect();
-            let security =
-                operation["security"].as_array().expect("an operation says whether it needs a token");
+            let security = operation["security"]
+                .as_array()
+                .expect("an operation says whether it needs a token");
             all.push(Operation {
-                id: operation["operationId"].as_str().expect("an operation has an id").to_owned(),
+                id: operation["operationId"]
+                    .as_str()
+                    .expect("an operation has an id")
+                    .to_owned(),
                 method,
                 path: path.clone(),
                 is_protected: !security.is_empty(),
-                json_body: operation.pointer("/requestBody/content/application~1json").cloned(),
+                json_body: operation
+                    .pointer("/requestBody/content/application~1json")
+                    .cloned(),
                 responses,
             });
         }

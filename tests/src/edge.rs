@@ -41,7 +41,8 @@ impl Edge {
         Self { gateway, upstream }
     }
 
-    /// A client of it, without a token. Its answers are the recorder's, so they are not held against the contract.
+    /// A client of it, without a token. Its answers are the recorder's, so they are not held
+    /// against the contract.
     #[must_use]
     pub fn client(&self) -> &Client {
         &self.gateway.client
@@ -56,8 +57,8 @@ impl Edge {
 // === impl Gateway ===
 
 impl Gateway {
-    /// `conf/proxy.toml`, and what the local pool adds to it, with this address for all upstreams and without an
-    /// access log.
+    /// `conf/proxy.toml`, and what the local pool adds to it, with this address for all upstreams
+    /// and without an access log.
     #[must_use]
     pub fn config(upstream: SocketAddr) -> ConfigFile {
         let file = ConfigFile::of_gateway();
@@ -72,15 +73,26 @@ impl Gateway {
     /// # Panics
     /// If it does not start.
     pub async fn start(file: &ConfigFile, env: &Env) -> Self {
-        let public = TcpListener::bind("127.0.0.1:0").await.expect("the loopback has a free port");
+        let public = TcpListener::bind("127.0.0.1:0")
+            .await
+            .expect("the loopback has a free port");
         let address = public.local_addr().expect("a bound socket has an address");
-        let config =
-            parse("proxy.toml", file.text(), |root| Config::read(root, env)).expect("the config is good");
+        let config = parse("proxy.toml", file.text(), |root| Config::read(root, env))
+            .expect("the config is good");
         let app = App::build(config, Clock::system()).expect("the gateway is built");
         let shutdown = Shutdown::new();
-        let running =
-            tokio::spawn(app.run(Listeners { public: vec![public], admin: None }, shutdown.clone()));
-        Self { client: Client::new(&format!("http://{address}")), shutdown, running }
+        let running = tokio::spawn(app.run(
+            Listeners {
+                public: vec![public],
+                admin: None,
+            },
+            shutdown.clone(),
+        ));
+        Self {
+            client: Client::new(&format!("http://{address}")),
+            shutdown,
+            running,
+        }
     }
 
     /// A client of it, without a token; its answers are not held against the contract.

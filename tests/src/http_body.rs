@@ -15,13 +15,20 @@ impl Multipart {
     /// An empty form.
     #[must_use]
     pub fn new() -> Self {
-        Self { boundary: format!("postern{}", uuid::Uuid::new_v4().simple()), bytes: Vec::new() }
+        Self {
+            boundary: format!("postern{}", uuid::Uuid::new_v4().simple()),
+            bytes: Vec::new(),
+        }
     }
 
     /// With a text field.
     #[must_use]
     pub fn text(self, name: &str, value: &str) -> Self {
-        self.part(&format!("form-data; name=\"{name}\""), None, value.as_bytes())
+        self.part(
+            &format!("form-data; name=\"{name}\""),
+            None,
+            value.as_bytes(),
+        )
     }
 
     /// With a file.
@@ -33,10 +40,13 @@ impl Multipart {
 
     fn part(mut self, disposition: &str, content_type: Option<&str>, content: &[u8]) -> Self {
         let head = match content_type {
-            Some(kind) => format!("Content-Disposition: {disposition}\r\nContent-Type: {kind}\r\n\r\n"),
+            Some(kind) => {
+                format!("Content-Disposition: {disposition}\r\nContent-Type: {kind}\r\n\r\n")
+            }
             None => format!("Content-Disposition: {disposition}\r\n\r\n"),
         };
-        self.bytes.extend_from_slice(format!("--{}\r\n", self.boundary).as_bytes());
+        self.bytes
+            .extend_from_slice(format!("--{}\r\n", self.boundary).as_bytes());
         self.bytes.extend_from_slice(head.as_bytes());
         self.bytes.extend_from_slice(content);
         self.bytes.extend_from_slice(b"\r\n");
@@ -46,8 +56,12 @@ impl Multipart {
     /// The content type with its boundary, and the whole body.
     #[must_use]
     pub fn finish(mut self) -> (String, Vec<u8>) {
-        self.bytes.extend_from_slice(format!("--{}--\r\n", self.boundary).as_bytes());
-        (format!("multipart/form-data; boundary={}", self.boundary), self.bytes)
+        self.bytes
+            .extend_from_slice(format!("--{}--\r\n", self.boundary).as_bytes());
+        (
+            format!("multipart/form-data; boundary={}", self.boundary),
+            self.bytes,
+        )
     }
 }
 

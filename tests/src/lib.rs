@@ -1,5 +1,5 @@
-//! The harness of the end-to-end tests: real sockets, a store of its own for each test, parts that the test
-//! drives itself, and answers that are held against the contract whenever one is read.
+//! The harness of the end-to-end tests: real sockets, a store of its own for each test, parts that
+//! the test drives itself, and answers that are held against the contract whenever one is read.
 //!
 //! A test is a few lines of intent:
 //!

@@ -1,4 +1,5 @@
-//! Clients that ask again and again while something is done to the server, and fail the test when a request fails.
+//! Clients that ask again and again while something is done to the server, and fail the test when a
+//! request fails.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -84,21 +85,40 @@ impl Load {
         let mut lanes = JoinSet::new();
         for kind in KINDS {
             for number in 0..LANES {
-                let (target, done, counts) = (Arc::clone(&target), Arc::clone(&done), Arc::clone(&counts));
-                lanes.spawn(Lane { kind, target, done, counts, asked: number }.run());
+                let (target, done, counts) =
+                    (Arc::clone(&target), Arc::clone(&done), Arc::clone(&counts));
+                lanes.spawn(
+                    Lane {
+                        kind,
+                        target,
+                        done,
+                        counts,
+                        asked: number,
+                    }
+                    .run(),
+                );
             }
         }
-        Self { done, counts, lanes }
+        Self {
+            done,
+            counts,
+            lanes,
+        }
     }
 
-    /// Waits until so many more have been served to clients of each kind: the change is really made under load.
+    /// Waits until so many more have been served to clients of each kind: the change is really made
+    /// under load.
     ///
     /// # Panics
     /// If they are not, within a minute.
     pub async fn goes_on(&mut self, more: u32) {
         let until = served(&self.counts).map(|served| served + more);
         let serving = async {
-            while served(&self.counts).iter().zip(until).any(|(served, until)| *served < until) {
+            while served(&self.counts)
+                .iter()
+                .zip(until)
+                .any(|(served, until)| *served < until)
+            {
                 tokio::task::yield_now().await;
             }
         };
@@ -108,7 +128,8 @@ impl Load {
         }
     }
 
-    /// Ends the clients; for each kind how many requests were served, and how often a client was told to go.
+    /// Ends the clients; for each kind how many requests were served, and how often a client was
+    /// told to go.
     ///
     /// # Panics
     /// If a request failed.
@@ -119,7 +140,11 @@ impl Load {
         }
         let served = served(&self.counts);
         std::array::from_fn(|kind| {
-            (KINDS[kind], served[kind], self.counts[kind].told.load(Ordering::Relaxed))
+            (
+                KINDS[kind],
+                served[kind],
+                self.counts[kind].told.load(Ordering::Relaxed),
+            )
         })
     }
 }
@@ -135,8 +160,14 @@ impl Lane {
         while !self.is_done() {
             match self.kind {
                 Kind::Fresh => self.ask_once().await,
-                Kind::Kept => self.keep(raw::Connection::open(self.target.plain).await).await,
-                Kind::KeptTls => self.keep(raw::Connection::over(self.encrypted(b"http/1.1").await)).await,
+                Kind::Kept => {
+                    self.keep(raw::Connection::open(self.target.plain).await)
+                        .await
+                }
+                Kind::KeptTls => {
+                    self.keep(raw::Connection::over(self.encrypted(b"http/1.1").await))
+                        .await
+                }
                 Kind::Http2 => self.stream().await,
             }
         }
@@ -152,7 +183,10 @@ impl Lane {
     }
 
     fn count(&self) -> &Count {
-        let kind = KINDS.iter().position(|kind| *kind == self.kind).expect("one of them");
+        let kind = KINDS
+            .iter()
+            .position(|kind| *kind == self.kind)
+            .expect("one of them");
         &self.counts[kind]
     }
 
@@ -166,24 +200,34 @@ impl Lane {
 
     async fn ask_once(&mut self) {
         let text = text(&self.next(), "close");
-        let _ = raw::send(self.target.plain, text.as_bytes()).await.expect(200);
+        let _ = raw::send(self.target.plain, text.as_bytes())
+            .await
+            .expect(200);
         self.note_served();
     }
 
-    /// One HTTP/1.1 connection for as long as the server keeps it. It may not end unless it was told to.
+    /// One HTTP/1.1 connection for as long as the server keeps it. It may not end unless it was
+    /// told to.
     async fn keep(&mut self, mut connection: raw::Connection) {
         while !self.is_done() {
-            let answer = connection.exchange(text(&self.next(), "keep-alive").as_bytes()).await.expect(200);
+            let answer = connection
+                .exchange(text(&self.next(), "keep-alive").as_bytes())
+                .await
+                .expect(200);
             self.note_served();
-            if answer.headers.get("connection").is_some_and(|value| value == "close") {
+            if answer
+                .headers
+                .get("connection")
+                .is_some_and(|value| value == "close")
+            {
                 connection.closed().await;
                 return self.note_told();
             }
         }
     }
 
-    /// One HTTP/2 connection. It may not end before a GOAWAY, which says what is not answered any more before it is
-    /// asked.
+    /// One HTTP/2 connection. It may not end before a GOAWAY, which says what is not answered any
+    /// more before it is asked.
     async fn stream(&mut self) {
         let stream = self.encrypted(b"h2").await;
         let (mut client, connection) = h2::client::handshake(stream).await.expect("a handshake");
@@ -202,9 +246,11 @@ impl Lane {
                 Ok((answer, _)) => answer,
                 Err(error) => return self.told(&error),
             };
-            let answer = tokio::time::timeout(PATIENCE, whole(answer)).await.expect("an answer in time");
-            // A GOAWAY that leaves the stream out says that nothing was done for it: it is to be asked again on
-            // another connection (RFC 9113 section 6.8).
+            let answer = tokio::time::timeout(PATIENCE, whole(answer))
+                .await
+                .expect("an answer in time");
+            // A GOAWAY that leaves the stream out says that nothing was done for it: it is to be
+            // asked again on another connection (RFC 9113 section 6.8).
             let status = match answer {
                 Ok(status) => status,
                 Err(error) => return self.told(&error),
@@ -234,12 +280,18 @@ impl Lane {
         let name = ServerName::try_from("localhost").expect("a name");
         let stream = TcpStream::connect(address).await.expect("connects");
         let shaking = TlsConnector::from(Arc::new(config)).connect(name, stream);
-        tokio::time::timeout(PATIENCE, shaking).await.expect("a handshake in time").expect("a handshake")
+        tokio::time::timeout(PATIENCE, shaking)
+            .await
+            .expect("a handshake in time")
+            .expect("a handshake")
     }
 }
 
 fn text((path, headers): &Ask, connection: &str) -> String {
-    let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+    let headers: String = headers
+        .iter()
+        .map(|(name, value)| format!("{name}: {value}\r\n"))
+        .collect();
     format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: {connection}\r\n{headers}\r\n")
 }
 

@@ -1,5 +1,5 @@
-//! The tokens that a mail carries, made by another hand than the service's: the id's 128 bits, 40 of an HMAC-SHA256 over
-//! the id and 60 of one over id and address, in base32.
+//! The tokens that a mail carries, made by another hand than the service's: the id's 128 bits, 40
+//! of an HMAC-SHA256 over the id and 60 of one over id and address, in base32.
 
 use aws_lc_rs::hmac;
 use base64::Engine;
@@ -27,9 +27,14 @@ pub fn mail_token(key: &str, purpose: &str, id: &str, address: &str) -> String {
     };
     let tag = (bits(&[id.as_bytes()], 40) << 60) | bits(&[id.as_bytes(), &address], 60);
     let digits = |number: u128, count: usize| {
-        let digit =
-            move |place: usize| b"abcdefghijklmnopqrstuvwxyz234567"[(number >> (5 * place)) as usize & 31];
-        (0..count).rev().map(digit).map(char::from).collect::<String>()
+        let digit = move |place: usize| {
+            b"abcdefghijklmnopqrstuvwxyz234567"[(number >> (5 * place)) as usize & 31]
+        };
+        (0..count)
+            .rev()
+            .map(digit)
+            .map(char::from)
+            .collect::<String>()
     };
     digits(id.as_u128(), 26) + &digits(tag, 20)
 }

@@ -17,15 +17,23 @@ impl Mailbox {
         Self(Client::new(url))
     }
 
-    /// The newest mail to an address, waited for up to a minute: `subject`, `text`, `html`, `headers`.
+    /// The newest mail to an address, waited for up to a minute: `subject`, `text`, `html`,
+    /// `headers`.
     ///
     /// # Panics
     /// If none comes.
     pub async fn to(&self, recipient: &str) -> Value {
         let list = self.list(recipient, 60).await;
         let id = list.first().and_then(|mail| mail["id"].as_str());
-        let id = id.unwrap_or_else(|| panic!("no mail came for {recipient}")).to_owned();
-        self.0.get(&format!("/messages/{id}")).send().await.expect(200).json()
+        let id = id
+            .unwrap_or_else(|| panic!("no mail came for {recipient}"))
+            .to_owned();
+        self.0
+            .get(&format!("/messages/{id}"))
+            .send()
+            .await
+            .expect(200)
+            .json()
     }
 
     /// The mail that is there for an address, newest first; waits for the first one.

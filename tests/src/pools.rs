@@ -31,21 +31,45 @@ impl Pools {
     /// If it does not start.
     pub async fn start() -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let public = TcpListener::bind("127.0.0.1:0").await.expect("the loopback has a free port");
+        let public = TcpListener::bind("127.0.0.1:0")
+            .await
+            .expect("the loopback has a free port");
         let address = public.local_addr().expect("a bound socket has an address");
-        let base = format!("http://{address}").parse().expect("an address makes a URL");
+        let base = format!("http://{address}")
+            .parse()
+            .expect("an address makes a URL");
         let database = format!("sqlite://{}", folder.path().join("identity.db").display());
         let mut config = Config::new(database, folder.path(), base);
-        config.hashing = Hashing { memory_kib: 8 << 10, passes: 1, ..Hashing::default() };
-        let app = Box::pin(App::build(config, Clock::system())).await.expect("the identity pool starts");
+        config.hashing = Hashing {
+            memory_kib: 8 << 10,
+            passes: 1,
+            ..Hashing::default()
+        };
+        let app = Box::pin(App::build(config, Clock::system()))
+            .await
+            .expect("the identity pool starts");
         let provisioned = app.provisioned().clone();
         let shutdown = Shutdown::new();
-        tokio::spawn(app.run(Listeners { public, admin: None }, shutdown.clone()));
-        let env: BTreeMap<String, String> =
-            provisioned.variables("auth").into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        tokio::spawn(app.run(
+            Listeners {
+                public,
+                admin: None,
+            },
+            shutdown.clone(),
+        ));
+        let env: BTreeMap<String, String> = provisioned
+            .variables("auth")
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect();
         let surface = Surface::new("http://127.0.0.1:9", env);
         surface.until_keys().await;
-        Self { provisioned, surface, shutdown, _folder: folder }
+        Self {
+            provisioned,
+            surface,
+            shutdown,
+            _folder: folder,
+        }
     }
 
     /// The variables of the interface, for a process that trusts these pools.
@@ -65,9 +89,15 @@ impl Pools {
     /// # Panics
     /// If there is no such account.
     pub async fn service_token(&self, account: &str) -> String {
-        let account =
-            self.provisioned.accounts.iter().find(|known| known.name == account).expect("an account");
-        self.surface.service_token(&account.name, account.password.expose()).await
+        let account = self
+            .provisioned
+            .accounts
+            .iter()
+            .find(|known| known.name == account)
+            .expect("an account");
+        self.surface
+            .service_token(&account.name, account.password.expose())
+            .await
     }
 
     /// The subject and a fresh access token of a new user, who is a member of these groups.
@@ -105,18 +135,33 @@ pub async fn new_user(surface: &Surface, groups: &[&str]) -> (String, String) {
         "UserAttributes": [{"Name": "email", "Value": email}],
     });
     let _ = surface.pool("SignUp", &sign_up).await;
-    let confirm = admin.admin_confirm_sign_up().user_pool_id(pool).username(&email);
+    let confirm = admin
+        .admin_confirm_sign_up()
+        .user_pool_id(pool)
+        .username(&email);
     Box::pin(confirm.send()).await.expect("the pool confirms");
     for group in groups {
         // It may be there already, from another user of this test.
-        let _ = Box::pin(admin.create_group().user_pool_id(pool).group_name(*group).send()).await;
-        let add = admin.admin_add_user_to_group().user_pool_id(pool).username(&email).group_name(*group);
+        let _ = Box::pin(
+            admin
+                .create_group()
+                .user_pool_id(pool)
+                .group_name(*group)
+                .send(),
+        )
+        .await;
+        let add = admin
+            .admin_add_user_to_group()
+            .user_pool_id(pool)
+            .username(&email)
+            .group_name(*group);
         Box::pin(add.send()).await.expect("the pool has groups");
     }
     let parameters = json!({"USERNAME": email, "PASSWORD": PASSWORD, "SECRET_HASH": hash});
     let sign_in = json!({"AuthFlow": "USER_PASSWORD_AUTH", "ClientId": identity.actor.client_id,
         "AuthParameters": parameters});
-    let token = surface.pool("InitiateAuth", &sign_in).await["AuthenticationResult"]["AccessToken"].clone();
+    let token =
+        surface.pool("InitiateAuth", &sign_in).await["AuthenticationResult"]["AccessToken"].clone();
     let token = token.as_str().expect("an access token").to_owned();
     (subject(&token), token)
 }
@@ -129,8 +174,9 @@ pub async fn new_user(surface: &Surface, groups: &[&str]) -> (String, String) {
 pub fn subject(token: &str) -> String {
     use base64::Engine as _;
     let payload = token.split('.').nth(1).expect("a JWT has three parts");
-    let payload =
-        base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(payload).expect("a JWT is base64url");
+    let payload = base64::engine::general_purpose::URL_SAFE_NO_PAD
+        .decode(payload)
+        .expect("a JWT is base64url");
     let payload: Value = serde_json::from_slice(&payload).expect("a JWT holds JSON");
     payload["sub"].as_str().expect("a subject").to_owned()
 }

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU16, Ordering};
 /// Ports of one test program: below the range that the system hands out by itself.
 const SPAN: u16 = 2000;
 
-/// The first of `count` neighbouring ports of the loopback that are free, never the same twice in this program.
+/// The first of `count` neighbouring ports of the loopback that are free, never the same twice in
+/// this program.
 ///
 /// # Panics
 /// If there are none.

@@ -36,12 +36,26 @@ impl Postern {
 
     async fn with(clock: Clock) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let hashing = Hashing { memory_kib: 8 << 10, passes: 1, ..Hashing::default() };
-        let options = Options { hashing, ..Options::ephemeral(folder.path(), clock.clone()) };
-        let running = Box::pin(postern::start(options)).await.expect("standalone starts");
+        let hashing = Hashing {
+            memory_kib: 8 << 10,
+            passes: 1,
+            ..Hashing::default()
+        };
+        let options = Options {
+            hashing,
+            ..Options::ephemeral(folder.path(), clock.clone())
+        };
+        let running = Box::pin(postern::start(options))
+            .await
+            .expect("standalone starts");
         let surface = Surface::of_folder(folder.path());
         surface.until_keys().await;
-        Self { running, surface, clock, folder }
+        Self {
+            running,
+            surface,
+            clock,
+            folder,
+        }
     }
 
     /// What the world sees of it.
@@ -68,12 +82,16 @@ impl Postern {
     /// Never: it was started with development parts.
     #[must_use]
     pub fn addresses(&self) -> &postern::Addresses {
-        self.running.addresses().expect("development parts have addresses")
+        self.running
+            .addresses()
+            .expect("development parts have addresses")
     }
 
     /// A fresh token of a service account.
     pub async fn service_token(&self, account: &str) -> String {
-        self.surface.service_token(account, &self.password_of(account)).await
+        self.surface
+            .service_token(account, &self.password_of(account))
+            .await
     }
 
     /// The access token of a new user who is a member of this group.
@@ -88,10 +106,13 @@ impl Postern {
     #[must_use]
     pub fn password_of(&self, account: &str) -> String {
         let path = self.folder().join("identity-pool.json");
-        let text =
-            std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let text = std::fs::read_to_string(&path)
+            .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let file: serde_json::Value = serde_json::from_str(&text).expect("the pool writes JSON");
-        file["accounts"][account].as_str().unwrap_or_else(|| panic!("no account {account}")).to_owned()
+        file["accounts"][account]
+            .as_str()
+            .unwrap_or_else(|| panic!("no account {account}"))
+            .to_owned()
     }
 
     /// Stops it.

@@ -1,4 +1,5 @@
-//! The real programs as processes of their own, for what only a process shows: exit statuses, signals, restarts.
+//! The real programs as processes of their own, for what only a process shows: exit statuses,
+//! signals, restarts.
 
 use std::collections::BTreeMap;
 use std::net::TcpListener;
@@ -28,8 +29,9 @@ pub struct Program {
     input: Option<PathBuf>,
 }
 
-/// Puts standard input, and standard error where two sockets are passed, where `sd_listen_fds(3)` looks for them, and
-/// becomes the program. A shell, because the id of the process must stand in a variable before the process is there.
+/// Puts standard input, and standard error where two sockets are passed, where `sd_listen_fds(3)`
+/// looks for them, and becomes the program. A shell, because the id of the process must stand in a
+/// variable before the process is there.
 const PASS: &str = r#"exec 3<&0 0</dev/null
 if [ "$LISTEN_FDS" = 2 ]; then exec 4<&2 2>>"$LOG"; fi
 unset LOG; export LISTEN_PID=$$
@@ -63,15 +65,24 @@ pub struct Running {
 // === impl Program ===
 
 impl Program {
-    /// One of the workspace's programs, built by `tests/run` into the folder of the test program itself.
+    /// One of the workspace's programs, built by `tests/run` into the folder of the test program
+    /// itself.
     ///
     /// # Panics
     /// If it has not been built.
     #[must_use]
     pub fn of_workspace(name: &str, folder: &Path) -> Self {
         let own = std::env::current_exe().expect("a process knows its program");
-        let built = own.ancestors().nth(2).expect("test programs stand in target/PROFILE/deps").join(name);
-        assert!(built.exists(), "{} is not there: run ./tests/run, which builds it", built.display());
+        let built = own
+            .ancestors()
+            .nth(2)
+            .expect("test programs stand in target/PROFILE/deps")
+            .join(name);
+        assert!(
+            built.exists(),
+            "{} is not there: run ./tests/run, which builds it",
+            built.display()
+        );
         Self::at(built, folder)
     }
 
@@ -105,7 +116,10 @@ impl Program {
     /// With these sockets, as systemd passes them; one or two.
     #[must_use]
     pub fn passing(mut self, sockets: &[Arc<TcpListener>]) -> Self {
-        assert!(sockets.len() <= 2, "there are two standard streams to pass sockets by");
+        assert!(
+            sockets.len() <= 2,
+            "there are two standard streams to pass sockets by"
+        );
         self.passed = sockets.to_vec();
         self
     }
@@ -118,14 +132,24 @@ impl Program {
     }
 
     fn command(&self) -> Command {
-        let mut command =
-            Command::new(if self.passed.is_empty() { &self.path } else { Path::new("/bin/sh") });
+        let mut command = Command::new(if self.passed.is_empty() {
+            &self.path
+        } else {
+            Path::new("/bin/sh")
+        });
         if !self.passed.is_empty() {
             command.args(["-c", PASS]).arg(&self.path);
         }
-        command.args(&self.arguments).env_clear().envs(&self.environment).current_dir(&self.folder);
-        let open = |file: &PathBuf| Stdio::from(std::fs::File::open(file).expect("the input can be read"));
-        command.stdin(self.input.as_ref().map_or_else(Stdio::null, open)).kill_on_drop(true);
+        command
+            .args(&self.arguments)
+            .env_clear()
+            .envs(&self.environment)
+            .current_dir(&self.folder);
+        let open =
+            |file: &PathBuf| Stdio::from(std::fs::File::open(file).expect("the input can be read"));
+        command
+            .stdin(self.input.as_ref().map_or_else(Stdio::null, open))
+            .kill_on_drop(true);
         command
     }
 
@@ -145,39 +169,65 @@ impl Program {
         }
     }
 
-    /// Starts it; its standard error goes to a file in its folder, and a socket beside it hears how it is.
+    /// Starts it; its standard error goes to a file in its folder, and a socket beside it hears how
+    /// it is.
     ///
     /// # Panics
     /// If it cannot be started.
     #[must_use]
     pub fn start(&self) -> Running {
-        let name = self.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let log = self.folder.join(format!("{name}-{}.log", uuid::Uuid::new_v4().simple()));
+        let name = self
+            .path
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        let log = self
+            .folder
+            .join(format!("{name}-{}.log", uuid::Uuid::new_v4().simple()));
         let file = std::fs::File::create(&log).expect("the test's folder can be written");
         let heard = log.with_extension("notify");
         let says = UnixDatagram::bind(&heard).expect("the test's folder can be written");
         let mut command = self.command();
-        command.env("NOTIFY_SOCKET", heard).stdout(Stdio::piped()).stderr(file);
+        command
+            .env("NOTIFY_SOCKET", heard)
+            .stdout(Stdio::piped())
+            .stderr(file);
         if let [first, others @ ..] = self.passed.as_slice() {
-            command.env("LISTEN_FDS", self.passed.len().to_string()).env("LOG", &log).stdin(duplicate(first));
+            command
+                .env("LISTEN_FDS", self.passed.len().to_string())
+                .env("LOG", &log)
+                .stdin(duplicate(first));
             if let Some(second) = others.first() {
                 command.stderr(duplicate(second));
             }
         }
-        let mut child = command.spawn().unwrap_or_else(|error| panic!("{}: {error}", self.path.display()));
+        let mut child = command
+            .spawn()
+            .unwrap_or_else(|error| panic!("{}: {error}", self.path.display()));
         let stdout = child.stdout.take().expect("standard output is piped");
-        Running { child, name, lines: BufReader::new(stdout).lines(), log, says }
+        Running {
+            child,
+            name,
+            lines: BufReader::new(stdout).lines(),
+            log,
+            says,
+        }
     }
 }
 
 fn duplicate(socket: &TcpListener) -> OwnedFd {
-    socket.as_fd().try_clone_to_owned().expect("a descriptor is free")
+    socket
+        .as_fd()
+        .try_clone_to_owned()
+        .expect("a descriptor is free")
 }
 
 // === impl Running ===
 
 impl Running {
-    /// Reads standard output up to the first line that contains the text, and returns all lines until then.
+    /// Reads standard output up to the first line that contains the text, and returns all lines
+    /// until then.
     ///
     /// # Panics
     /// If the program ends before it has said so, or takes more than a minute.
@@ -204,7 +254,11 @@ impl Running {
                     }
                 }
                 Ok(Ok(None) | Err(_)) => return Err(said),
-                Err(_) => panic!("{} did not say {text:?}: {said:?}\n{}", self.name, self.log()),
+                Err(_) => panic!(
+                    "{} did not say {text:?}: {said:?}\n{}",
+                    self.name,
+                    self.log()
+                ),
             }
         }
     }
@@ -221,7 +275,8 @@ impl Running {
                 heard = tokio::time::timeout(PATIENCE, self.says.recv(&mut datagram)) => heard,
                 ended = self.child.wait() => panic!("{} ended: {ended:?}\n{}", self.name, self.log()),
             };
-            let length = heard.unwrap_or_else(|_| panic!("{} says {last:?}\n{}", self.name, self.log()));
+            let length =
+                heard.unwrap_or_else(|_| panic!("{} says {last:?}\n{}", self.name, self.log()));
             last = String::from_utf8_lossy(&datagram[..length.expect("a datagram")]).into_owned();
             if last.lines().any(|line| line == "STATUS=ready") {
                 return;
@@ -235,7 +290,12 @@ impl Running {
     /// If it has ended by itself.
     pub fn expect_alive(&mut self) {
         let ended = self.child.try_wait().expect("a child can be asked");
-        assert!(ended.is_none(), "{} ended by itself: {}", self.name, self.log());
+        assert!(
+            ended.is_none(),
+            "{} ended by itself: {}",
+            self.name,
+            self.log()
+        );
     }
 
     /// What it has written to standard error so far.
@@ -261,8 +321,14 @@ impl Running {
     pub fn peak_memory_kib(&self) -> u64 {
         let pid = self.child.id().expect("a running program has an id");
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it is listed");
-        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("it has a peak");
-        peak.trim().trim_end_matches(" kB").parse().expect("a number")
+        let peak = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmHWM:"))
+            .expect("it has a peak");
+        peak.trim()
+            .trim_end_matches(" kB")
+            .parse()
+            .expect("a number")
     }
 
     /// Asks it to stop with a signal (`INT`, `TERM`), and waits until it is gone.
@@ -279,8 +345,15 @@ impl Running {
     /// # Panics
     /// If it has ended by itself.
     pub async fn signal(&self, signal: &str) {
-        let pid = self.child.id().expect("a running program has an id").to_string();
-        let sent = Command::new("kill").args([&format!("-{signal}"), &pid]).status().await;
+        let pid = self
+            .child
+            .id()
+            .expect("a running program has an id")
+            .to_string();
+        let sent = Command::new("kill")
+            .args([&format!("-{signal}"), &pid])
+            .status()
+            .await;
         assert!(sent.expect("kill can be run").success());
     }
 
@@ -290,7 +363,8 @@ impl Running {
     /// If it is not gone within a minute.
     pub async fn wait(mut self) -> Ended {
         let status = tokio::time::timeout(PATIENCE, self.child.wait()).await;
-        let status = status.unwrap_or_else(|_| panic!("{} did not stop: {}", self.name, self.log()));
+        let status =
+            status.unwrap_or_else(|_| panic!("{} did not stop: {}", self.name, self.log()));
         let mut stdout = String::new();
         let rest = self.lines.into_inner().read_to_string(&mut stdout).await;
         rest.expect("the rest of standard output is text");
@@ -299,7 +373,12 @@ impl Running {
         while let Ok(length) = self.says.try_recv(&mut datagram) {
             told.push(String::from_utf8_lossy(&datagram[..length]).into_owned());
         }
-        Ended { status: status.expect("a child can be waited for").code(), stdout, stderr, told }
+        Ended {
+            status: status.expect("a child can be waited for").code(),
+            stdout,
+            stderr,
+            told,
+        }
     }
 }
 

@@ -34,7 +34,9 @@ impl Connection {
 
     /// Over a stream that is open already.
     pub fn over(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Self {
-        Self { stream: Box::new(stream) }
+        Self {
+            stream: Box::new(stream),
+        }
     }
 
     /// Sends a request and reads its answer.
@@ -52,8 +54,15 @@ impl Connection {
     pub async fn closed(mut self) {
         let mut rest = Vec::new();
         let reading = tokio::time::timeout(PATIENCE, self.stream.read_to_end(&mut rest)).await;
-        let read = reading.expect("the end in time").expect("an end and no reset");
-        assert_eq!(read, 0, "after the last answer: {:?}", String::from_utf8_lossy(&rest));
+        let read = reading
+            .expect("the end in time")
+            .expect("an end and no reset");
+        assert_eq!(
+            read,
+            0,
+            "after the last answer: {:?}",
+            String::from_utf8_lossy(&rest)
+        );
     }
 }
 
@@ -63,7 +72,8 @@ impl std::fmt::Debug for Connection {
     }
 }
 
-/// Sends the bytes on a connection of its own and reads one answer, up to the end that its head announces.
+/// Sends the bytes on a connection of its own and reads one answer, up to the end that its head
+/// announces.
 ///
 /// # Panics
 /// If the peer does not accept, or what it sends is not an HTTP/1.1 answer.
@@ -75,9 +85,17 @@ pub async fn send(address: SocketAddr, request: &[u8]) -> Answer {
     answered(request, exchanging).await
 }
 
-async fn answered(request: &[u8], exchange: impl Future<Output = std::io::Result<Vec<u8>>>) -> Answer {
-    let asked =
-        String::from_utf8_lossy(request.split(|byte| *byte == b'\r').next().unwrap_or_default()).into_owned();
+async fn answered(
+    request: &[u8],
+    exchange: impl Future<Output = std::io::Result<Vec<u8>>>,
+) -> Answer {
+    let asked = String::from_utf8_lossy(
+        request
+            .split(|byte| *byte == b'\r')
+            .next()
+            .unwrap_or_default(),
+    )
+    .into_owned();
     match tokio::time::timeout(PATIENCE, exchange).await {
         Ok(Ok(bytes)) => parse(asked, &bytes),
         Ok(Err(error)) => panic!("{asked}: {error}"),
@@ -106,17 +124,26 @@ async fn exchange(stream: &mut (impl Stream + ?Sized), request: &[u8]) -> std::i
 }
 
 fn head_end(bytes: &[u8]) -> Option<usize> {
-    bytes.windows(4).position(|window| window == b"\r\n\r\n").map(|at| at + 4)
+    bytes
+        .windows(4)
+        .position(|window| window == b"\r\n\r\n")
+        .map(|at| at + 4)
 }
 
 fn is_whole(request: &[u8], bytes: &[u8]) -> bool {
-    let Some(end) = head_end(bytes) else { return false };
+    let Some(end) = head_end(bytes) else {
+        return false;
+    };
     if request.starts_with(b"HEAD ") {
         return true;
     }
     let head = String::from_utf8_lossy(&bytes[..end]).to_ascii_lowercase();
-    let length =
-        head.lines().find_map(|line| line.strip_prefix("content-length:")?.trim().parse::<usize>().ok());
+    let length = head.lines().find_map(|line| {
+        line.strip_prefix("content-length:")?
+            .trim()
+            .parse::<usize>()
+            .ok()
+    });
     match length {
         Some(length) => bytes.len() >= end + length,
         None => head.contains("transfer-encoding: chunked") && bytes.ends_with(b"0\r\n\r\n"),
@@ -125,13 +152,21 @@ fn is_whole(request: &[u8], bytes: &[u8]) -> bool {
 
 fn parse(asked: String, bytes: &[u8]) -> Answer {
     let Some(end) = head_end(bytes) else {
-        panic!("{asked}: not an HTTP answer: {:?}", String::from_utf8_lossy(bytes));
+        panic!(
+            "{asked}: not an HTTP answer: {:?}",
+            String::from_utf8_lossy(bytes)
+        );
     };
     let head = String::from_utf8_lossy(&bytes[..end]).into_owned();
     let mut lines = head.split("\r\n").filter(|line| !line.is_empty());
     let first = lines.next().unwrap_or_default();
-    let status = first.split(' ').nth(1).and_then(|text| StatusCode::from_bytes(text.as_bytes()).ok());
-    let Some(status) = status else { panic!("{asked}: no status in {first:?}") };
+    let status = first
+        .split(' ')
+        .nth(1)
+        .and_then(|text| StatusCode::from_bytes(text.as_bytes()).ok());
+    let Some(status) = status else {
+        panic!("{asked}: no status in {first:?}")
+    };
     let headers: HeaderMap = lines
         .filter_map(|line| line.split_once(':'))
         .filter_map(|(name, value)| {
@@ -142,5 +177,10 @@ fn parse(asked: String, bytes: &[u8]) -> Answer {
             map.append(name, value);
             map
         });
-    Answer { asked, status, headers, body: Bytes::copy_from_slice(&bytes[end..]) }
+    Answer {
+        asked,
+        status,
+        headers,
+        body: Bytes::copy_from_slice(&bytes[end..]),
+    }
 }

@@ -1,4 +1,5 @@
-//! Foreign upstreams that write down what reaches them, byte for byte as far as HTTP lets a server see it.
+//! Foreign upstreams that write down what reaches them, byte for byte as far as HTTP lets a server
+//! see it.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -48,10 +49,16 @@ impl Recorder {
     /// # Panics
     /// If there is no free port.
     pub async fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("the loopback has a free port");
-        let address = listener.local_addr().expect("a bound socket has an address");
+        let listener = TcpListener::bind("127.0.0.1:0")
+            .await
+            .expect("the loopback has a free port");
+        let address = listener
+            .local_addr()
+            .expect("a bound socket has an address");
         let shared = Arc::new(Shared::default());
-        let router = Router::new().fallback(record).with_state(Arc::clone(&shared));
+        let router = Router::new()
+            .fallback(record)
+            .with_state(Arc::clone(&shared));
         tokio::spawn(async move { axum::serve(listener, router).await });
         Self { address, shared }
     }
@@ -70,13 +77,21 @@ impl Recorder {
 
     /// The answer to the next request that has none yet; in order.
     pub fn answer(&self, status: u16, body: Value) {
-        self.shared.answers.lock().unwrap_or_else(PoisonError::into_inner).push((status, body));
+        self.shared
+            .answers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push((status, body));
     }
 
     /// Everything that has arrived.
     #[must_use]
     pub fn seen(&self) -> Vec<Seen> {
-        self.shared.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.shared
+            .seen
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// Waits until this many requests have arrived, and returns them.
@@ -109,14 +124,38 @@ impl Seen {
 async fn record(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Response {
     let (parts, body) = request.into_parts();
     let body = to_bytes(body, 64 << 20).await.unwrap_or_default();
-    let target = parts.uri.path_and_query().map(ToString::to_string).unwrap_or_default();
-    let seen = Seen { method: parts.method.to_string(), target, headers: parts.headers, body };
-    shared.seen.lock().unwrap_or_else(PoisonError::into_inner).push(seen);
+    let target = parts
+        .uri
+        .path_and_query()
+        .map(ToString::to_string)
+        .unwrap_or_default();
+    let seen = Seen {
+        method: parts.method.to_string(),
+        target,
+        headers: parts.headers,
+        body,
+    };
+    shared
+        .seen
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .push(seen);
     shared.arrived.notify_waiters();
-    let mut answers = shared.answers.lock().unwrap_or_else(PoisonError::into_inner);
-    let (status, body) =
-        if answers.is_empty() { (200, Value::Object(Default::default())) } else { answers.remove(0) };
+    let mut answers = shared
+        .answers
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
+    let (status, body) = if answers.is_empty() {
+        (200, Value::Object(Default::default()))
+    } else {
+        answers.remove(0)
+    };
     drop(answers);
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
-    (status, [("content-type", "application/json")], body.to_string()).into_response()
+    (
+        status,
+        [("content-type", "application/json")],
+        body.to_string(),
+    )
+        .into_response()
 }

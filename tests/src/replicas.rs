@@ -1,4 +1,5 @@
-//! Two replicas of each upstream behind one gateway, over one PostgreSQL and one Redis, from the configuration that ships.
+//! Two replicas of each upstream behind one gateway, over one PostgreSQL and one Redis, from the
+//! configuration that ships.
 
 use std::collections::BTreeMap;
 
@@ -37,7 +38,10 @@ pub struct Replicas {
 
 impl Replica {
     async fn start(program: Program) -> Self {
-        let mut replica = Self { program, running: None };
+        let mut replica = Self {
+            program,
+            running: None,
+        };
         replica.start_again().await;
         replica
     }
@@ -89,7 +93,8 @@ impl Replicas {
             with_identity(program, &development, account, &[])
         };
         let stored = |file: ConfigFile, database: &TestDatabase| {
-            file.set("database", &quoted(&database.url)).set("cache", &quoted(&cache.url))
+            file.set("database", &quoted(&database.url))
+                .set("cache", &quoted(&cache.url))
         };
         let auth = async |number: usize| {
             let file = stored(auth_config(&development, all[number]), &auth_store);
@@ -102,16 +107,29 @@ impl Replicas {
         let auth = [auth(0).await, auth(1).await];
         let notify = [notify(0).await, notify(1).await];
         let file = proxy_config(&development, all[0]);
-        let file = file.replica(all[0].auth, all[1].auth).replica(all[0].notify, all[1].notify);
+        let file = file
+            .replica(all[0].auth, all[1].auth)
+            .replica(all[0].notify, all[1].notify);
         // All clients of a test have one address.
         let file = file.set("requests", "1000000").set("burst", "1000000");
         // Nobody reads the standard output of so many requests.
-        let file = file.set("to", &quoted(&folder.path().join("access.log").display().to_string()));
+        let file = file.set(
+            "to",
+            &quoted(&folder.path().join("access.log").display().to_string()),
+        );
         let proxy = Replica::start(program("postern-proxy", 0, "", file)).await;
         let env: BTreeMap<String, String> = development.surface().environment().clone();
         let surface = Surface::new(&format!("http://127.0.0.1:{}", all[0].proxy), env);
         let stores = (auth_store, notify_store, cache);
-        Self { auth, notify, proxy, surface, development, _stores: stores, _folder: folder }
+        Self {
+            auth,
+            notify,
+            proxy,
+            surface,
+            development,
+            _stores: stores,
+            _folder: folder,
+        }
     }
 
     /// What the world sees of it.
@@ -122,7 +140,9 @@ impl Replicas {
 
     /// A token of one of the service accounts.
     pub async fn service_token(&self, account: &str) -> String {
-        self.surface.service_token(account, &self.development.password_of(account)).await
+        self.surface
+            .service_token(account, &self.development.password_of(account))
+            .await
     }
 
     /// Stops every process that runs.
@@ -130,7 +150,13 @@ impl Replicas {
     /// # Panics
     /// If one of them does not end well.
     pub async fn stop(self) {
-        let Self { auth, notify, proxy, development, .. } = self;
+        let Self {
+            auth,
+            notify,
+            proxy,
+            development,
+            ..
+        } = self;
         for mut replica in [proxy].into_iter().chain(auth).chain(notify) {
             if replica.running.is_some() {
                 replica.stop().await;

@@ -1,5 +1,6 @@
-//! The three programs as processes of their own over PostgreSQL and Redis, from the configuration that ships; only
-//! the pools, the sample services, the social provider and the mail catcher are standalone's.
+//! The three programs as processes of their own over PostgreSQL and Redis, from the configuration
+//! that ships; only the pools, the sample services, the social provider and the mail catcher are
+//! standalone's.
 
 use std::collections::BTreeMap;
 
@@ -67,12 +68,15 @@ impl Split {
         let (auth_store, notify_store, cache) = (postgres().await, postgres().await, redis().await);
         let ports = Ports::free();
         let stored = |file: ConfigFile, database: &TestDatabase| {
-            file.set("database", &quoted(&database.url)).set("cache", &quoted(&cache.url))
+            file.set("database", &quoted(&database.url))
+                .set("cache", &quoted(&cache.url))
         };
         let auth = changes
             .auth
             .iter()
-            .fold(auth_config(&development, ports), |file, (key, value)| file.insert(key, value));
+            .fold(auth_config(&development, ports), |file, (key, value)| {
+                file.insert(key, value)
+            });
         let notify = notify_config(&development, ports).append(changes.notify);
         let files = [
             ("postern-auth", "auth", stored(auth, &auth_store)),
@@ -83,11 +87,14 @@ impl Split {
         for (program, account, file) in files {
             let path = folder.path().join(format!("{program}.toml"));
             std::fs::write(&path, file.text()).expect("the test's folder can be written");
-            let program =
-                Program::of_workspace(program, folder.path()).arg("--config").arg(path.display().to_string());
+            let program = Program::of_workspace(program, folder.path())
+                .arg("--config")
+                .arg(path.display().to_string());
             let program = with_identity(program, &development, account, &changes.only);
-            let program =
-                changes.env.iter().fold(program, |program, (name, value)| program.env(*name, value));
+            let program = changes
+                .env
+                .iter()
+                .fold(program, |program, (name, value)| program.env(*name, value));
             processes.push(program.start());
         }
         for process in &mut processes {
@@ -95,7 +102,13 @@ impl Split {
         }
         let env: BTreeMap<String, String> = development.surface().environment().clone();
         let surface = Surface::new(&format!("http://127.0.0.1:{}", ports.proxy), env);
-        Self { processes, surface, development, _stores: (auth_store, notify_store, cache), _folder: folder }
+        Self {
+            processes,
+            surface,
+            development,
+            _stores: (auth_store, notify_store, cache),
+            _folder: folder,
+        }
     }
 
     /// What the world sees of it.
@@ -165,13 +178,17 @@ pub(crate) fn with_identity(
     let environment = development.surface().environment().iter();
     // The address of standalone's own gateway is nothing that the processes may know.
     let environment = environment.filter(|(name, _)| !name.starts_with("POSTERN_"));
-    let environment = environment.filter(|(name, _)| only.is_empty() || only.contains(&name.as_str()));
+    let environment =
+        environment.filter(|(name, _)| only.is_empty() || only.contains(&name.as_str()));
     let program = environment.fold(program, |program, (name, value)| program.env(name, value));
     if account.is_empty() {
         return program;
     }
     let program = program.env("IDP_SERVICE_ACCOUNT_USERNAME", account);
-    program.env("IDP_SERVICE_ACCOUNT_PASSWORD", development.password_of(account))
+    program.env(
+        "IDP_SERVICE_ACCOUNT_PASSWORD",
+        development.password_of(account),
+    )
 }
 
 pub(crate) fn quoted(text: &str) -> String {

@@ -1,5 +1,5 @@
-//! What a person and a program see of a running Postern: the gateway, and beside it only what stands outside of
-//! Postern in production: the identity pool, the social provider, the mailbox.
+//! What a person and a program see of a running Postern: the gateway, and beside it only what
+//! stands outside of Postern in production: the identity pool, the social provider, the mailbox.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -43,13 +43,19 @@ impl Surface {
     /// Of a gateway, with the variables of `standalone.env`.
     #[must_use]
     pub fn new(gateway: &str, env: BTreeMap<String, String>) -> Self {
-        Self { client: Client::to_gateway(gateway), env }
+        Self {
+            client: Client::to_gateway(gateway),
+            env,
+        }
     }
 
     /// One upstream, spoken to without the gateway: its answers are held against no contract.
     #[must_use]
     pub fn of_upstream(base: &str, env: BTreeMap<String, String>) -> Self {
-        Self { client: Client::new(base), env }
+        Self {
+            client: Client::new(base),
+            env,
+        }
     }
 
     /// Of a running standalone, by its data folder.
@@ -59,26 +65,39 @@ impl Surface {
     #[must_use]
     pub fn of_folder(folder: &Path) -> Self {
         let path = folder.join("standalone.env");
-        let text =
-            std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let text = std::fs::read_to_string(&path)
+            .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let unquoted = |value: &str| value.trim_matches(['"', '\'']).to_owned();
-        let pairs =
-            text.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once('='));
+        let pairs = text
+            .lines()
+            .filter(|line| !line.starts_with('#'))
+            .filter_map(|line| line.split_once('='));
         let env: BTreeMap<String, String> = pairs
-            .map(|(name, value)| (name.trim_start_matches("export ").to_owned(), unquoted(value)))
+            .map(|(name, value)| {
+                (
+                    name.trim_start_matches("export ").to_owned(),
+                    unquoted(value),
+                )
+            })
             .collect();
-        let gateway = env.get("POSTERN_URL").cloned().unwrap_or_else(|| panic!("no POSTERN_URL in {text}"));
+        let gateway = env
+            .get("POSTERN_URL")
+            .cloned()
+            .unwrap_or_else(|| panic!("no POSTERN_URL in {text}"));
         Self::new(&gateway, env)
     }
 
-    /// Waits until both pools have made their signing keys: on a busy machine that takes longer than a request
-    /// waits for it.
+    /// Waits until both pools have made their signing keys: on a busy machine that takes longer
+    /// than a request waits for it.
     pub async fn until_keys(&self) {
         let pools = Client::new(self.env("AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER"));
         for pool in ["IDP_ACTOR_POOL_ID", "IDP_SERVICE_POOL_ID"] {
             let path = format!("/{}/.well-known/jwks.json", self.env(pool));
             let keys = pools.get(&path).send().await.expect(200).json();
-            assert!(keys["keys"].as_array().is_some_and(|keys| !keys.is_empty()), "{keys}");
+            assert!(
+                keys["keys"].as_array().is_some_and(|keys| !keys.is_empty()),
+                "{keys}"
+            );
         }
     }
 
@@ -91,7 +110,10 @@ impl Surface {
     /// The same, with answers of the gateway held against this copy of the contract.
     #[must_use]
     pub fn against(&self, contract: &'static Contract) -> Self {
-        Self { client: self.client.against(contract), env: self.env.clone() }
+        Self {
+            client: self.client.against(contract),
+            env: self.env.clone(),
+        }
     }
 
     /// A variable of the installation.
@@ -121,7 +143,8 @@ impl Surface {
 
     /// Registers somebody new.
     pub async fn register(&self) -> Person {
-        self.register_as(&format!("{}@example.com", uuid::Uuid::new_v4().simple())).await
+        self.register_as(&format!("{}@example.com", uuid::Uuid::new_v4().simple()))
+            .await
     }
 
     /// Registers somebody new under an address.
@@ -131,7 +154,14 @@ impl Surface {
     pub async fn register_as(&self, email: &str) -> Person {
         let profile = json!({"firstName": "Ada", "lastName": "Lovelace"});
         let body = json!({"email": email, "password": PASSWORD, "profile": profile});
-        let tokens = self.client.post("/auth/register").json(&body).send().await.expect(201).json();
+        let tokens = self
+            .client
+            .post("/auth/register")
+            .json(&body)
+            .send()
+            .await
+            .expect(201)
+            .json();
         self.person(email, tokens).await
     }
 
@@ -141,11 +171,22 @@ impl Surface {
     /// If its access token is refused.
     pub async fn person(&self, email: &str, tokens: Value) -> Person {
         let client = self.client.with_token(text(&tokens, "accessToken"));
-        let id = client.get("/auth/me").send().await.expect(200).string("/userId");
-        Person { email: email.to_owned(), id, tokens, client }
+        let id = client
+            .get("/auth/me")
+            .send()
+            .await
+            .expect(200)
+            .string("/userId");
+        Person {
+            email: email.to_owned(),
+            id,
+            tokens,
+            client,
+        }
     }
 
-    /// A fresh token of one of the service accounts, obtained as an SDK does: InitiateAuth at the service pool.
+    /// A fresh token of one of the service accounts, obtained as an SDK does: InitiateAuth at the
+    /// service pool.
     ///
     /// # Panics
     /// If the pool refuses.
@@ -155,8 +196,7 @@ impl Surface {
         if let Some(secret) = self.env.get("IDP_SERVICE_CLIENT_SECRET") {
             parameters["SECRET_HASH"] = secret_hash(username, client_id, secret).into();
         }
-        let body =
-            json!({"AuthFlow": "USER_PASSWORD_AUTH", "ClientId": client_id, "AuthParameters": parameters});
+        let body = json!({"AuthFlow": "USER_PASSWORD_AUTH", "ClientId": client_id, "AuthParameters": parameters});
         self.pool("InitiateAuth", &body).await["AuthenticationResult"]["IdToken"]
             .as_str()
             .unwrap_or_else(|| panic!("no ID token for {username}"))
@@ -170,7 +210,10 @@ impl Surface {
     pub async fn pool(&self, operation: &str, body: &Value) -> Value {
         Client::new(self.env("AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER"))
             .post("/")
-            .header("x-amz-target", &format!("AWSCognitoIdentityProviderService.{operation}"))
+            .header(
+                "x-amz-target",
+                &format!("AWSCognitoIdentityProviderService.{operation}"),
+            )
             .body("application/x-amz-json-1.1", body.to_string())
             .send()
             .await
@@ -178,8 +221,8 @@ impl Surface {
             .json()
     }
 
-    /// Signs in at the social provider as a browser would, and returns what the UI gets in the fragment: the
-    /// temporary token, or the error.
+    /// Signs in at the social provider as a browser would, and returns what the UI gets in the
+    /// fragment: the temporary token, or the error.
     ///
     /// # Panics
     /// If a redirect is missing, or the fragment has something else in it.
@@ -188,18 +231,31 @@ impl Surface {
         who: &[(&str, &str)],
         code_challenge: Option<&str>,
     ) -> Result<String, String> {
-        let query =
-            code_challenge.map(|challenge| format!("?code_challenge={challenge}")).unwrap_or_default();
-        let begun = self.client.get(&format!("/auth/social/login{query}")).send().await.expect(302);
+        let query = code_challenge
+            .map(|challenge| format!("?code_challenge={challenge}"))
+            .unwrap_or_default();
+        let begun = self
+            .client
+            .get(&format!("/auth/social/login{query}"))
+            .send()
+            .await
+            .expect(302);
         let asked = Url::parse(&begun.header("location")).expect("a redirect is a URL");
         let provider = Client::new(asked.origin().ascii_serialization().as_str());
         let page = provider.get(asked.as_str()).send().await.expect(200);
         assert!(page.text().contains("<form"), "{}", page.text());
         let parameters: Vec<(String, String)> = asked.query_pairs().into_owned().collect();
-        let mut form: Vec<(&str, &str)> =
-            parameters.iter().map(|(name, value)| (&**name, &**value)).collect();
+        let mut form: Vec<(&str, &str)> = parameters
+            .iter()
+            .map(|(name, value)| (&**name, &**value))
+            .collect();
         form.extend_from_slice(who);
-        let chosen = provider.post(asked.path()).form(&form).send().await.expect(303);
+        let chosen = provider
+            .post(asked.path())
+            .form(&form)
+            .send()
+            .await
+            .expect(303);
         let back = Url::parse(&chosen.header("location")).expect("a redirect is a URL");
         let path = format!("{}?{}", back.path(), back.query().unwrap_or_default());
         let landed = self.client.get(&path).send().await.expect(302);
@@ -245,12 +301,20 @@ pub fn resume(bytes: usize) -> (Vec<u8>, String) {
         block = Sha256::digest(block);
     }
     content.truncate(bytes);
-    let digest = Sha256::digest(&content).iter().map(|byte| format!("{byte:02x}")).collect();
+    let digest = Sha256::digest(&content)
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
     (content, digest)
 }
 
 /// The form of POST /resumes.
 #[must_use]
 pub fn resume_form(candidate_id: &str, content: &[u8]) -> Multipart {
-    Multipart::new().text("candidateId", candidate_id).file("resume", "ada.pdf", "application/pdf", content)
+    Multipart::new().text("candidateId", candidate_id).file(
+        "resume",
+        "ada.pdf",
+        "application/pdf",
+        content,
+    )
 }

@@ -1,5 +1,6 @@
-//! Nobody learns from an answer who is here: known, unknown, disabled and social-only accounts read the same. How long it
-//! takes is a figure of `bench`; what makes the times equal, the same work for everybody, is held by tests of the pool.
+//! Nobody learns from an answer who is here: known, unknown, disabled and social-only accounts read
+//! the same. How long it takes is a figure of `bench`; what makes the times equal, the same work
+//! for everybody, is held by tests of the pool.
 
 use postern_tests::http_body::json;
 use postern_tests::pools::administrator;
@@ -13,12 +14,19 @@ fn bytes(answer: &Answer) -> (u16, Vec<(String, String)>, String) {
         .headers
         .iter()
         .filter(|(name, _)| !["x-request-id", "date"].contains(&name.as_str()))
-        .map(|(name, value)| (name.to_string(), String::from_utf8_lossy(value.as_bytes()).into_owned()))
+        .map(|(name, value)| {
+            (
+                name.to_string(),
+                String::from_utf8_lossy(value.as_bytes()).into_owned(),
+            )
+        })
         .collect();
     headers.sort();
     let mut body: Value = serde_json::from_slice(&answer.body).unwrap_or(Value::Null);
     if let Some(body) = body.as_object_mut() {
-        let id = body.insert("requestId".to_owned(), Value::Null).expect("a problem has its request's id");
+        let id = body
+            .insert("requestId".to_owned(), Value::Null)
+            .expect("a problem has its request's id");
         assert_eq!(answer.header("x-request-id"), id);
     }
     (answer.status.as_u16(), headers, body.to_string())
@@ -34,7 +42,10 @@ fn all_the_same(answers: &[(&str, Answer)]) {
 
 async fn disable(surface: &Surface, email: &str) {
     let (admin, identity) = administrator(surface).await;
-    let call = admin.admin_disable_user().user_pool_id(&identity.actor.pool_id).username(email);
+    let call = admin
+        .admin_disable_user()
+        .user_pool_id(&identity.actor.pool_id)
+        .username(email);
     Box::pin(call.send()).await.expect("disabled");
 }
 
@@ -43,9 +54,19 @@ async fn sign_in_forgotten_password_and_refresh_read_the_same_for_everybody() {
     let postern = Postern::start().await;
     let surface = postern.surface();
     let (known, disabled) = (surface.register().await, surface.register().await);
-    let social = surface.social_sign_in(&sample("grace"), None).await.expect("grace is signed in");
+    let social = surface
+        .social_sign_in(&sample("grace"), None)
+        .await
+        .expect("grace is signed in");
     let body = json!({ "temporaryToken": social });
-    let social = surface.client().post("/auth/tokens/exchange").json(&body).send().await.expect(200).json();
+    let social = surface
+        .client()
+        .post("/auth/tokens/exchange")
+        .json(&body)
+        .send()
+        .await
+        .expect(200)
+        .json();
     disable(surface, &disabled.email).await;
     let accounts = [
         ("known", known.email.as_str()),
@@ -56,20 +77,40 @@ async fn sign_in_forgotten_password_and_refresh_read_the_same_for_everybody() {
     let mut answers = Vec::new();
     for (name, email) in accounts {
         let body = json!({"email": email, "password": "a wrong password"});
-        answers.push((name, surface.client().post("/auth/login").json(&body).send().await.expect(401)));
+        answers.push((
+            name,
+            surface
+                .client()
+                .post("/auth/login")
+                .json(&body)
+                .send()
+                .await
+                .expect(401),
+        ));
     }
     all_the_same(&answers);
     let mut answers = Vec::new();
     for (name, email) in accounts {
         let body = json!({"email": email});
-        let answer = surface.client().post("/auth/password/forgot").json(&body).send().await;
+        let answer = surface
+            .client()
+            .post("/auth/password/forgot")
+            .json(&body)
+            .send()
+            .await;
         answers.push((name, answer.expect(204)));
     }
     all_the_same(&answers);
     let mut answers = Vec::new();
     for (name, email) in accounts {
-        let body = json!({"email": email, "code": "000000", "newPassword": "Another horse battery 9"});
-        let answer = surface.client().post("/auth/password/reset").json(&body).send().await;
+        let body =
+            json!({"email": email, "code": "000000", "newPassword": "Another horse battery 9"});
+        let answer = surface
+            .client()
+            .post("/auth/password/reset")
+            .json(&body)
+            .send()
+            .await;
         answers.push((name, answer.expect(422)));
     }
     all_the_same(&answers);
@@ -84,7 +125,12 @@ async fn sign_in_forgotten_password_and_refresh_read_the_same_for_everybody() {
         ("social-only", text(&social["tokens"], "refreshToken")),
     ] {
         let body = json!({ "refreshToken": token });
-        let answer = surface.client().post("/auth/tokens/refresh").json(&body).send().await;
+        let answer = surface
+            .client()
+            .post("/auth/tokens/refresh")
+            .json(&body)
+            .send()
+            .await;
         answers.push((name, answer.expect(401)));
     }
     all_the_same(&answers);

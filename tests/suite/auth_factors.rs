@@ -1,5 +1,6 @@
-//! Second factors, against an independent pool that asks for them (moto, `tests/peers/boto3`): the challenge travels
-//! sealed, and its answer reaches the pool under the names that Cognito has for it.
+//! Second factors, against an independent pool that asks for them (moto, `tests/peers/boto3`): the
+//! challenge travels sealed, and its answer reaches the pool under the names that Cognito has for
+//! it.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -47,70 +48,158 @@ impl Foreign {
         let mut env = variables(&endpoint);
         let identity = identity_of(&env);
         let admin = patient(&Box::pin(identity.client(Some(keys()))).await);
-        let pool = Box::pin(admin.create_user_pool().pool_name("actors").send()).await.expect("a pool");
-        let pool = pool.user_pool().and_then(|pool| pool.id()).expect("an id").to_owned();
-        let made = admin.create_user_pool_client().user_pool_id(&pool).client_name("c").generate_secret(true);
+        let pool = Box::pin(admin.create_user_pool().pool_name("actors").send())
+            .await
+            .expect("a pool");
+        let pool = pool
+            .user_pool()
+            .and_then(|pool| pool.id())
+            .expect("an id")
+            .to_owned();
+        let made = admin
+            .create_user_pool_client()
+            .user_pool_id(&pool)
+            .client_name("c")
+            .generate_secret(true);
         let made = made.explicit_auth_flows(ExplicitAuthFlowsType::AllowUserPasswordAuth);
-        let made = Box::pin(made.send()).await.expect("a client").user_pool_client.expect("a client");
+        let made = Box::pin(made.send())
+            .await
+            .expect("a client")
+            .user_pool_client
+            .expect("a client");
         env.insert("IDP_ACTOR_POOL_ID", pool);
-        env.insert("IDP_ACTOR_CLIENT_ID", made.client_id().expect("an id").to_owned());
-        env.insert("IDP_ACTOR_CLIENT_SECRET", made.client_secret().expect("a secret").to_owned());
+        env.insert(
+            "IDP_ACTOR_CLIENT_ID",
+            made.client_id().expect("an id").to_owned(),
+        );
+        env.insert(
+            "IDP_ACTOR_CLIENT_SECRET",
+            made.client_secret().expect("a secret").to_owned(),
+        );
         let identity = identity_of(&env);
 
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let config = format!("database = 'sqlite://{}'", folder.path().join("auth.db").display());
-        let env: Env = env.iter().map(|(name, value)| (*name, value.as_str())).collect();
-        let config = parse("auth.toml", &config, |root| Config::read(root, &env)).expect("a config");
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("the loopback has a free port");
+        let config = format!(
+            "database = 'sqlite://{}'",
+            folder.path().join("auth.db").display()
+        );
+        let env: Env = env
+            .iter()
+            .map(|(name, value)| (*name, value.as_str()))
+            .collect();
+        let config =
+            parse("auth.toml", &config, |root| Config::read(root, &env)).expect("a config");
+        let listener = TcpListener::bind("127.0.0.1:0")
+            .await
+            .expect("the loopback has a free port");
         let base = format!("http://{}", listener.local_addr().expect("an address"));
-        let app = Box::pin(App::build(config, Clock::system())).await.expect("built");
+        let app = Box::pin(App::build(config, Clock::system()))
+            .await
+            .expect("built");
         let shutdown = Shutdown::new();
-        tokio::spawn(app.run(Listeners { public: listener, admin: None }, shutdown.clone()));
+        tokio::spawn(app.run(
+            Listeners {
+                public: listener,
+                admin: None,
+            },
+            shutdown.clone(),
+        ));
         let client = Client::new(&base);
-        let foreign = Self { client, admin, identity, _shutdown: shutdown, _folder: folder, _moto: moto };
+        let foreign = Self {
+            client,
+            admin,
+            identity,
+            _shutdown: shutdown,
+            _folder: folder,
+            _moto: moto,
+        };
         foreign.add_ada().await;
         foreign
     }
 
     async fn add_ada(&self) {
         let pool = &self.identity.actor.pool_id;
-        let create = self.admin.admin_create_user().user_pool_id(pool).username(ADA);
+        let create = self
+            .admin
+            .admin_create_user()
+            .user_pool_id(pool)
+            .username(ADA);
         Box::pin(create.send()).await.expect("a user");
-        let set = self.admin.admin_set_user_password().user_pool_id(pool).username(ADA);
-        Box::pin(set.password(PASSWORD).permanent(true).send()).await.expect("a password");
+        let set = self
+            .admin
+            .admin_set_user_password()
+            .user_pool_id(pool)
+            .username(ADA);
+        Box::pin(set.password(PASSWORD).permanent(true).send())
+            .await
+            .expect("a password");
     }
 
     /// As Ada's authenticator: shows the pool a first code, and is asked from then on.
     async fn add_software_token(&self) {
         let actor = &self.identity.actor;
         let secret = actor.client_secret.as_ref().expect("a secret").expose();
-        let initiate = self.admin.initiate_auth().auth_flow(AuthFlowType::UserPasswordAuth);
-        let initiate = initiate.client_id(&actor.client_id).auth_parameters("USERNAME", ADA);
+        let initiate = self
+            .admin
+            .initiate_auth()
+            .auth_flow(AuthFlowType::UserPasswordAuth);
+        let initiate = initiate
+            .client_id(&actor.client_id)
+            .auth_parameters("USERNAME", ADA);
         let initiate = initiate.auth_parameters("PASSWORD", PASSWORD);
         let hash = secret_hash(ADA, &actor.client_id, secret);
-        let signed_in = Box::pin(initiate.auth_parameters("SECRET_HASH", hash).send()).await.expect("in");
-        let token =
-            signed_in.authentication_result().and_then(|tokens| tokens.access_token()).expect("a token");
+        let signed_in = Box::pin(initiate.auth_parameters("SECRET_HASH", hash).send())
+            .await
+            .expect("in");
+        let token = signed_in
+            .authentication_result()
+            .and_then(|tokens| tokens.access_token())
+            .expect("a token");
         let associate = self.admin.associate_software_token().access_token(token);
         let secret = Box::pin(associate.send()).await.expect("a secret");
         assert_eq!(secret.secret_code(), Some("asdfasdfasdf"));
         let verify = async |code: String| {
-            Box::pin(self.admin.verify_software_token().access_token(token).user_code(code).send()).await
+            Box::pin(
+                self.admin
+                    .verify_software_token()
+                    .access_token(token)
+                    .user_code(code)
+                    .send(),
+            )
+            .await
         };
         // A step may end between the code and the look at it.
         if verify(totp()).await.is_err() {
             verify(totp()).await.expect("verified");
         }
-        let preference = SoftwareTokenMfaSettingsType::builder().enabled(true).preferred_mfa(true).build();
-        let set = self.admin.admin_set_user_mfa_preference().user_pool_id(&actor.pool_id).username(ADA);
-        Box::pin(set.software_token_mfa_settings(preference).send()).await.expect("set");
+        let preference = SoftwareTokenMfaSettingsType::builder()
+            .enabled(true)
+            .preferred_mfa(true)
+            .build();
+        let set = self
+            .admin
+            .admin_set_user_mfa_preference()
+            .user_pool_id(&actor.pool_id)
+            .username(ADA);
+        Box::pin(set.software_token_mfa_settings(preference).send())
+            .await
+            .expect("set");
     }
 
     async fn ask_for_text_messages(&self) {
-        let preference = SmsMfaSettingsType::builder().enabled(true).preferred_mfa(true).build();
+        let preference = SmsMfaSettingsType::builder()
+            .enabled(true)
+            .preferred_mfa(true)
+            .build();
         let pool = &self.identity.actor.pool_id;
-        let set = self.admin.admin_set_user_mfa_preference().user_pool_id(pool).username(ADA);
-        Box::pin(set.sms_mfa_settings(preference).send()).await.expect("set");
+        let set = self
+            .admin
+            .admin_set_user_mfa_preference()
+            .user_pool_id(pool)
+            .username(ADA);
+        Box::pin(set.sms_mfa_settings(preference).send())
+            .await
+            .expect("set");
     }
 
     /// Signs in with the password; the challenge that comes back.
@@ -129,9 +218,17 @@ impl Foreign {
 async fn start_moto() -> (Child, String) {
     let moto = Path::new(env!("CARGO_MANIFEST_DIR")).join(".peers/boto3/python/bin/moto_server");
     let mut command = Command::new(moto);
-    command.args(["-H", "127.0.0.1", "-p", "0"]).env("MOTO_COGNITO_IDP_USER_POOL_ENABLE_TOTP", "true");
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
-    let mut child = command.spawn().expect("moto is there: tests/run installs it");
+    command
+        .args(["-H", "127.0.0.1", "-p", "0"])
+        .env("MOTO_COGNITO_IDP_USER_POOL_ENABLE_TOTP", "true");
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true);
+    let mut child = command
+        .spawn()
+        .expect("moto is there: tests/run installs it");
     let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
     while let Some(line) = lines.next_line().await.expect("text") {
         if let Some((_, url)) = line.split_once("Running on ") {
@@ -142,11 +239,19 @@ async fn start_moto() -> (Child, String) {
     panic!("moto ended before it listened");
 }
 
-/// The same, but for one who prepares the pool: moto loads half of itself at the first call, on a busy machine for longer
-/// than a sign-in may take.
+/// The same, but for one who prepares the pool: moto loads half of itself at the first call, on a
+/// busy machine for longer than a sign-in may take.
 fn patient(client: &Admin) -> Admin {
-    let timeouts = TimeoutConfig::builder().operation_timeout(Duration::from_secs(60)).build();
-    Admin::from_conf(client.config().to_builder().timeout_config(timeouts).build())
+    let timeouts = TimeoutConfig::builder()
+        .operation_timeout(Duration::from_secs(60))
+        .build();
+    Admin::from_conf(
+        client
+            .config()
+            .to_builder()
+            .timeout_config(timeouts)
+            .build(),
+    )
 }
 
 fn keys() -> AwsCredentials {
@@ -167,11 +272,17 @@ fn variables(endpoint: &str) -> BTreeMap<&'static str, String> {
         ("IDP_SERVICE_ACCOUNT_USERNAME", "auth"),
         ("IDP_SERVICE_ACCOUNT_PASSWORD", "none"),
     ];
-    pairs.into_iter().map(|(name, value)| (name, value.to_owned())).collect()
+    pairs
+        .into_iter()
+        .map(|(name, value)| (name, value.to_owned()))
+        .collect()
 }
 
 fn identity_of(env: &BTreeMap<&'static str, String>) -> IdentityConfig {
-    let env: Env = env.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let env: Env = env
+        .iter()
+        .map(|(name, value)| (*name, value.as_str()))
+        .collect();
     parse("test", "", |root| IdentityConfig::read(root, &env)).expect("the variables are good")
 }
 
@@ -182,7 +293,10 @@ fn totp() -> String {
     let tag = hmac::sign(&key, &step.to_be_bytes());
     let at = usize::from(tag.as_ref()[19] & 15);
     let word = tag.as_ref()[at..at + 4].try_into().expect("four bytes");
-    format!("{:06}", (u32::from_be_bytes(word) & 0x7fff_ffff) % 1_000_000)
+    format!(
+        "{:06}",
+        (u32::from_be_bytes(word) & 0x7fff_ffff) % 1_000_000
+    )
 }
 
 #[tokio::test]
@@ -192,7 +306,10 @@ async fn a_software_token_is_asked_for_and_its_code_signs_in() {
     let challenge = foreign.challenge().await;
     assert_eq!(challenge["name"], "SOFTWARE_TOKEN_MFA");
     // Seven digits are never right.
-    let _ = foreign.answer(&challenge, "0000000").await.problem(401, "invalid_challenge");
+    let _ = foreign
+        .answer(&challenge, "0000000")
+        .await
+        .problem(401, "invalid_challenge");
     let mut answer = foreign.answer(&challenge, &totp()).await;
     if answer.status == 401 {
         // A step may end between the code and the look at it.
@@ -200,7 +317,11 @@ async fn a_software_token_is_asked_for_and_its_code_signs_in() {
     }
     let tokens = answer.expect(200).json();
     assert!(!text(&tokens, "accessToken").is_empty() && !text(&tokens, "refreshToken").is_empty());
-    assert_ne!(foreign.answer(&challenge, &totp()).await.status, 200, "once");
+    assert_ne!(
+        foreign.answer(&challenge, &totp()).await.status,
+        200,
+        "once"
+    );
 }
 
 #[tokio::test]
@@ -209,7 +330,15 @@ async fn a_text_message_is_asked_for_and_its_code_signs_in() {
     foreign.ask_for_text_messages().await;
     let challenge = foreign.challenge().await;
     assert_eq!(challenge["name"], "SMS_MFA");
-    let tokens = foreign.answer(&challenge, "123456").await.expect(200).json();
+    let tokens = foreign
+        .answer(&challenge, "123456")
+        .await
+        .expect(200)
+        .json();
     assert!(!text(&tokens, "accessToken").is_empty());
-    assert_ne!(foreign.answer(&challenge, "123456").await.status, 200, "once");
+    assert_ne!(
+        foreign.answer(&challenge, "123456").await.status,
+        200,
+        "once"
+    );
 }

@@ -1,4 +1,5 @@
-//! Redis and the pool killed and hung: what needs them says 503 within a second, and the rest goes on.
+//! Redis and the pool killed and hung: what needs them says 503 within a second, and the rest goes
+//! on.
 
 use std::time::{Duration, Instant};
 
@@ -26,7 +27,12 @@ struct Calls<'a> {
 
 impl Calls<'_> {
     async fn login(&self) -> Answer {
-        self.replica.post("/auth/login", &json!({"email": self.ada.email, "password": PASSWORD})).await
+        self.replica
+            .post(
+                "/auth/login",
+                &json!({"email": self.ada.email, "password": PASSWORD}),
+            )
+            .await
     }
 
     async fn me(&self) -> Answer {
@@ -35,20 +41,33 @@ impl Calls<'_> {
 
     async fn register(&self) -> Answer {
         let email = format!("{}@example.com", uuid::Uuid::new_v4().simple());
-        self.replica.post("/auth/register", &json!({"email": email, "password": PASSWORD})).await
+        self.replica
+            .post(
+                "/auth/register",
+                &json!({"email": email, "password": PASSWORD}),
+            )
+            .await
     }
 
     async fn exchange(&self, token: &str) -> Answer {
-        self.replica.post("/auth/tokens/exchange", &json!({"temporaryToken": token})).await
+        self.replica
+            .post("/auth/tokens/exchange", &json!({"temporaryToken": token}))
+            .await
     }
 
     async fn begin_social(&self) -> Answer {
-        self.replica.surface.client().get("/auth/social/login").send().await
+        self.replica
+            .surface
+            .client()
+            .get("/auth/social/login")
+            .send()
+            .await
     }
 }
 
-/// Asks until an answer is 503, three times at most within a second each: a machine that does other things, too, may
-/// hold one up, and a call that waits for its own longer deadline would be late each time.
+/// Asks until an answer is 503, three times at most within a second each: a machine that does other
+/// things, too, may hold one up, and a call that waits for its own longer deadline would be late
+/// each time.
 async fn unavailable(what: &str, ask: impl AsyncFn() -> Answer) {
     let mut took = Vec::new();
     for _ in 0..3 {
@@ -58,7 +77,10 @@ async fn unavailable(what: &str, ask: impl AsyncFn() -> Answer) {
         let refusal = answer.problem(503, "unavailable");
         assert!(refusal.headers.contains_key("retry-after"), "{what}");
         if began.elapsed() < Duration::from_secs(1) {
-            postern_tests::note(&format!("{what}: 503 after {} ms", took[took.len() - 1].as_millis()));
+            postern_tests::note(&format!(
+                "{what}: 503 after {} ms",
+                took[took.len() - 1].as_millis()
+            ));
             return;
         }
     }
@@ -75,7 +97,9 @@ async fn until(status: u16, ask: impl AsyncFn() -> Answer) -> Value {
             }
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), asking).await.expect("it comes back")
+    tokio::time::timeout(Duration::from_secs(60), asking)
+        .await
+        .expect("it comes back")
 }
 
 #[tokio::test]
@@ -83,15 +107,25 @@ async fn without_redis_what_needs_it_is_503_and_the_rest_goes_on() {
     let mut stage = Stage::start().await;
     let replica = stage.replica(&Changes::default()).await;
     for fault in [Fault::Hangs, Fault::Killed] {
-        let calls = Calls { replica: &replica, ada: replica.surface.register().await };
-        let token = replica.surface.social_sign_in(&sample("ada"), None).await.expect("signed in");
+        let calls = Calls {
+            replica: &replica,
+            ada: replica.surface.register().await,
+        };
+        let token = replica
+            .surface
+            .social_sign_in(&sample("ada"), None)
+            .await
+            .expect("signed in");
         match fault {
             Fault::Hangs => stage.redis.signal("STOP").await,
             Fault::Killed => stage.redis.kill().await,
         }
         let name = |what: &str| format!("{what} while Redis {fault:?}");
         unavailable(&name("exchange"), async || calls.exchange(&token).await).await;
-        unavailable(&name("refresh"), async || replica.refresh(&calls.ada.tokens).await).await;
+        unavailable(&name("refresh"), async || {
+            replica.refresh(&calls.ada.tokens).await
+        })
+        .await;
         unavailable(&name("social sign-in"), async || calls.begin_social().await).await;
         unavailable(&name("register"), async || calls.register().await).await;
         // Counts of guesses are kept by the process meanwhile.
@@ -115,11 +149,18 @@ async fn without_redis_what_needs_it_is_503_and_the_rest_goes_on() {
 async fn without_the_pool_what_needs_it_is_503_and_the_rest_goes_on() {
     let stage = Stage::start().await;
     let replica = stage.replica(&Changes::default()).await;
-    let calls = Calls { replica: &replica, ada: replica.surface.register().await };
+    let calls = Calls {
+        replica: &replica,
+        ada: replica.surface.register().await,
+    };
     for fault in [Fault::Hangs, Fault::Killed] {
         let _ = calls.me().await.expect(200);
         let token = match fault {
-            Fault::Hangs => replica.surface.social_sign_in(&sample("ada"), None).await.expect("signed in"),
+            Fault::Hangs => replica
+                .surface
+                .social_sign_in(&sample("ada"), None)
+                .await
+                .expect("signed in"),
             Fault::Killed => String::new(),
         };
         let name = |what: &str| format!("{what} while the pool {fault:?}");
@@ -128,7 +169,10 @@ async fn without_the_pool_what_needs_it_is_503_and_the_rest_goes_on() {
             Fault::Killed => stage.standalone.signal("KILL").await,
         }
         unavailable(&name("login"), async || calls.login().await).await;
-        unavailable(&name("refresh"), async || replica.refresh(&calls.ada.tokens).await).await;
+        unavailable(&name("refresh"), async || {
+            replica.refresh(&calls.ada.tokens).await
+        })
+        .await;
         unavailable(&name("register"), async || calls.register().await).await;
         // The pool's keys are known, and the exchange needs Redis alone.
         let _ = calls.me().await.expect(200);
@@ -144,15 +188,31 @@ async fn without_the_pool_what_needs_it_is_503_and_the_rest_goes_on() {
 #[tokio::test]
 async fn fifty_refreshes_of_one_token_on_two_replicas_are_one_rotation() {
     let stage = Stage::start().await;
-    let (first, second) =
-        (stage.replica(&Changes::default()).await, stage.replica(&Changes::default()).await);
+    let (first, second) = (
+        stage.replica(&Changes::default()).await,
+        stage.replica(&Changes::default()).await,
+    );
     let ada = first.surface.register().await;
-    let calls = (0..50)
-        .map(|index| if index % 2 == 0 { first.refresh(&ada.tokens) } else { second.refresh(&ada.tokens) });
+    let calls = (0..50).map(|index| {
+        if index % 2 == 0 {
+            first.refresh(&ada.tokens)
+        } else {
+            second.refresh(&ada.tokens)
+        }
+    });
     let answers = futures_util::future::join_all(calls).await;
-    let sets: Vec<Value> = answers.into_iter().map(|answer| answer.expect(200).json()).collect();
-    assert!(sets.iter().all(|set| *set == sets[0]), "fifty equal answers");
-    assert_ne!(text(&sets[0], "refreshToken"), text(&ada.tokens, "refreshToken"));
+    let sets: Vec<Value> = answers
+        .into_iter()
+        .map(|answer| answer.expect(200).json())
+        .collect();
+    assert!(
+        sets.iter().all(|set| *set == sets[0]),
+        "fifty equal answers"
+    );
+    assert_ne!(
+        text(&sets[0], "refreshToken"),
+        text(&ada.tokens, "refreshToken")
+    );
     assert_eq!(rotations(&stage).await, 1);
     let next = second.refresh(&sets[0]).await.expect(200).json();
     assert_ne!(next["refreshToken"], sets[0]["refreshToken"]);
@@ -161,11 +221,14 @@ async fn fifty_refreshes_of_one_token_on_two_replicas_are_one_rotation() {
     }
 }
 
-/// How often the pool was asked to rotate a token, by its own store: each rotation marks the token that it replaces.
+/// How often the pool was asked to rotate a token, by its own store: each rotation marks the token
+/// that it replaces.
 async fn rotations(stage: &Stage) -> i64 {
     let path = stage.folder().join("var/identity-pool.db");
-    let pool =
-        sqlx::SqlitePool::connect(&format!("sqlite://{}", path.display())).await.expect("the pool's store");
-    let count = sqlx::query_scalar("SELECT count(*) FROM pool_refresh_token WHERE rotated_at IS NOT NULL");
+    let pool = sqlx::SqlitePool::connect(&format!("sqlite://{}", path.display()))
+        .await
+        .expect("the pool's store");
+    let count =
+        sqlx::query_scalar("SELECT count(*) FROM pool_refresh_token WHERE rotated_at IS NOT NULL");
     count.fetch_one(&pool).await.expect("counted")
 }

@@ -1,4 +1,5 @@
-//! Social sign-in against independent OpenID providers (`tests/peers/oidc`, `tests/peers/oidc-mock`), from end to end.
+//! Social sign-in against independent OpenID providers (`tests/peers/oidc`,
+//! `tests/peers/oidc-mock`), from end to end.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,7 +19,8 @@ use tokio::net::TcpListener;
 use tokio::process::{Child, Command};
 use url::Url;
 
-/// The authentication upstream with the peer as its social provider; pools and actor service are standalone's.
+/// The authentication upstream with the peer as its social provider; pools and actor service are
+/// standalone's.
 struct Peered {
     surface: Surface,
     postern: Postern,
@@ -37,7 +39,9 @@ impl Peered {
     /// With one of the providers of `tests/peers`.
     async fn start_with(peer: &str) -> Self {
         let postern = Postern::start().await;
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("the loopback has a free port");
+        let listener = TcpListener::bind("127.0.0.1:0")
+            .await
+            .expect("the loopback has a free port");
         let base = format!("http://{}", listener.local_addr().expect("an address"));
         let callback = format!("{base}/auth/social/login/callback");
         let (peer, issuer) = start_peer(peer, &callback).await;
@@ -50,30 +54,63 @@ impl Peered {
             postern.addresses().actor,
         );
         let env = environment(postern.surface());
-        let config = parse("auth.toml", &config, |root| Config::read(root, &env)).expect("a config");
-        let app = Box::pin(App::build(config, Clock::system())).await.expect("built");
+        let config =
+            parse("auth.toml", &config, |root| Config::read(root, &env)).expect("a config");
+        let app = Box::pin(App::build(config, Clock::system()))
+            .await
+            .expect("built");
         let shutdown = Shutdown::new();
-        tokio::spawn(app.run(Listeners { public: listener, admin: None }, shutdown.clone()));
+        tokio::spawn(app.run(
+            Listeners {
+                public: listener,
+                admin: None,
+            },
+            shutdown.clone(),
+        ));
         let surface = Surface::of_upstream(&base, postern.surface().environment().clone());
-        Self { surface, postern, shutdown, folder, _peer: peer }
+        Self {
+            surface,
+            postern,
+            shutdown,
+            folder,
+            _peer: peer,
+        }
     }
 
     /// Signs in as a browser does; what the UI gets in the fragment.
     async fn sign_in(&self, who: &str) -> (String, String) {
-        let begun = self.surface.client().get("/auth/social/login").send().await.expect(302);
+        let begun = self
+            .surface
+            .client()
+            .get("/auth/social/login")
+            .send()
+            .await
+            .expect(302);
         let mut asked = Url::parse(&begun.header("location")).expect("a redirect is a URL");
         asked.query_pairs_mut().append_pair("login_hint", who);
-        let back = Browser::new(&asked).follow(asked, "/auth/social/login/callback").await;
+        let back = Browser::new(&asked)
+            .follow(asked, "/auth/social/login/callback")
+            .await;
         let path = format!("{}?{}", back.path(), back.query().unwrap_or_default());
         let landed = self.surface.client().get(&path).send().await.expect(302);
         let ui = Url::parse(&landed.header("location")).expect("a redirect is a URL");
-        let (name, value) = ui.fragment().and_then(|pair| pair.split_once('=')).expect("a fragment");
+        let (name, value) = ui
+            .fragment()
+            .and_then(|pair| pair.split_once('='))
+            .expect("a fragment");
         (name.to_owned(), value.to_owned())
     }
 
     async fn exchange(&self, token: &str) -> Value {
         let body = json!({"temporaryToken": token});
-        self.surface.client().post("/auth/tokens/exchange").json(&body).send().await.expect(200).json()
+        self.surface
+            .client()
+            .post("/auth/tokens/exchange")
+            .json(&body)
+            .send()
+            .await
+            .expect(200)
+            .json()
     }
 
     async fn stop(self) {
@@ -85,14 +122,26 @@ impl Peered {
 async fn start_peer(peer: &str, callback: &str) -> (Child, String) {
     let peers = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers");
     let mut command = Command::new(peers.join(peer).join("run"));
-    command.args(["peer-client", "peer-secret", callback]).stdout(std::process::Stdio::piped());
-    let mut child =
-        command.stderr(std::process::Stdio::null()).kill_on_drop(true).spawn().expect("the peer runs");
+    command
+        .args(["peer-client", "peer-secret", callback])
+        .stdout(std::process::Stdio::piped());
+    let mut child = command
+        .stderr(std::process::Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .expect("the peer runs");
     let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
-    let line = lines.next_line().await.expect("text").expect("tests/run installs the peer");
+    let line = lines
+        .next_line()
+        .await
+        .expect("text")
+        .expect("tests/run installs the peer");
     // What it says later must find a reader.
     tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
-    (child, line.strip_prefix("issuer ").expect("its issuer").to_owned())
+    (
+        child,
+        line.strip_prefix("issuer ").expect("its issuer").to_owned(),
+    )
 }
 
 fn environment(surface: &Surface) -> Env {
@@ -123,22 +172,45 @@ struct Browser {
 
 impl Browser {
     fn new(at: &Url) -> Self {
-        Self { client: Client::new(&at.origin().ascii_serialization()), cookies: BTreeMap::new() }
+        Self {
+            client: Client::new(&at.origin().ascii_serialization()),
+            cookies: BTreeMap::new(),
+        }
     }
 
     /// Up to the redirect whose path is this one, which is not followed.
     async fn follow(&mut self, mut url: Url, until: &str) -> Url {
         for _ in 0..10 {
-            let cookies: Vec<String> =
-                self.cookies.iter().map(|(name, value)| format!("{name}={value}")).collect();
-            let answer = self.client.get(url.as_str()).header("cookie", &cookies.join("; ")).send().await;
-            assert!(answer.status.is_redirection(), "{url}: {} {}", answer.status, answer.text());
+            let cookies: Vec<String> = self
+                .cookies
+                .iter()
+                .map(|(name, value)| format!("{name}={value}"))
+                .collect();
+            let answer = self
+                .client
+                .get(url.as_str())
+                .header("cookie", &cookies.join("; "))
+                .send()
+                .await;
+            assert!(
+                answer.status.is_redirection(),
+                "{url}: {} {}",
+                answer.status,
+                answer.text()
+            );
             for cookie in answer.headers.get_all("set-cookie") {
-                let pair = cookie.to_str().expect("ASCII").split(';').next().expect("a pair");
+                let pair = cookie
+                    .to_str()
+                    .expect("ASCII")
+                    .split(';')
+                    .next()
+                    .expect("a pair");
                 let (name, value) = pair.split_once('=').expect("a pair");
                 self.cookies.insert(name.to_owned(), value.to_owned());
             }
-            url = url.join(&answer.header("location")).expect("a redirect is a URL");
+            url = url
+                .join(&answer.header("location"))
+                .expect("a redirect is a URL");
             if url.path() == until {
                 return url;
             }
@@ -154,24 +226,53 @@ async fn an_honest_provider_signs_its_people_in() {
     assert_eq!(name, "temporaryToken", "{token}");
     let exchanged = peered.exchange(&token).await;
     let user = &exchanged["user"];
-    assert_eq!((&user["email"], &user["emailVerified"]), (&json!("ada.peer@example.com"), &json!(true)));
-    assert_eq!((&user["name"], &user["provider"]), (&json!("Ada Lovelace"), &json!("peer")));
-    let ada = peered.surface.person("ada.peer@example.com", exchanged["tokens"].clone()).await;
+    assert_eq!(
+        (&user["email"], &user["emailVerified"]),
+        (&json!("ada.peer@example.com"), &json!(true))
+    );
+    assert_eq!(
+        (&user["name"], &user["provider"]),
+        (&json!("Ada Lovelace"), &json!("peer"))
+    );
+    let ada = peered
+        .surface
+        .person("ada.peer@example.com", exchanged["tokens"].clone())
+        .await;
     assert_eq!(user["userId"], ada.id.as_str());
-    // Again: the same person. Another one of the same provider, whose address nobody verified: no pool user.
+    // Again: the same person. Another one of the same provider, whose address nobody verified: no
+    // pool user.
     let (_, again) = peered.sign_in("ada").await;
-    assert_eq!(peered.exchange(&again).await["user"]["userId"], ada.id.as_str());
+    assert_eq!(
+        peered.exchange(&again).await["user"]["userId"],
+        ada.id.as_str()
+    );
     let (_, eve) = peered.sign_in("eve").await;
     let eve = peered.exchange(&eve).await;
-    assert_eq!((&eve["tokens"], &eve["user"]["emailVerified"]), (&Value::Null, &json!(false)));
+    assert_eq!(
+        (&eve["tokens"], &eve["user"]["emailVerified"]),
+        (&Value::Null, &json!(false))
+    );
     assert_eq!(eve["tokensUnavailable"], "no_account");
     // The provider's refresh tokens are kept, sealed.
     let path = peered.folder.path().join("auth.db");
-    let store = sqlx::SqlitePool::connect(&format!("sqlite://{}", path.display())).await.expect("the store");
-    let rows = sqlx::query("SELECT refresh_token FROM auth_social_identities").fetch_all(&store).await;
-    let sealed: Vec<String> = rows.expect("read").iter().map(|row| row.get("refresh_token")).collect();
+    let store = sqlx::SqlitePool::connect(&format!("sqlite://{}", path.display()))
+        .await
+        .expect("the store");
+    let rows = sqlx::query("SELECT refresh_token FROM auth_social_identities")
+        .fetch_all(&store)
+        .await;
+    let sealed: Vec<String> = rows
+        .expect("read")
+        .iter()
+        .map(|row| row.get("refresh_token"))
+        .collect();
     assert_eq!(sealed.len(), 2);
-    assert!(sealed.iter().all(|text| text.starts_with("v1.") && text.split('.').count() == 4), "{sealed:?}");
+    assert!(
+        sealed
+            .iter()
+            .all(|text| text.starts_with("v1.") && text.split('.').count() == 4),
+        "{sealed:?}"
+    );
     peered.stop().await;
 }
 
@@ -184,21 +285,57 @@ async fn its_codes_are_bound_to_the_sign_in_that_asked() {
         let begun = client.get("/auth/social/login").send().await.expect(302);
         let mut asked = Url::parse(&begun.header("location")).expect("a URL");
         asked.query_pairs_mut().append_pair("login_hint", "ada");
-        backs.push(Browser::new(&asked).follow(asked, "/auth/social/login/callback").await);
+        backs.push(
+            Browser::new(&asked)
+                .follow(asked, "/auth/social/login/callback")
+                .await,
+        );
     }
     // The answer to the one with the state of the other: PKCE says no.
-    let other = backs[1].query_pairs().find(|(name, _)| name == "state").expect("a state").1.into_owned();
+    let other = backs[1]
+        .query_pairs()
+        .find(|(name, _)| name == "state")
+        .expect("a state")
+        .1
+        .into_owned();
     let mut mixed = url::form_urlencoded::Serializer::new(String::new());
     for (name, value) in backs[0].query_pairs() {
-        mixed.append_pair(&name, if name == "state" { other.as_str() } else { value.as_ref() });
+        mixed.append_pair(
+            &name,
+            if name == "state" {
+                other.as_str()
+            } else {
+                value.as_ref()
+            },
+        );
     }
     let query = mixed.finish();
-    let landed = client.get(&format!("/auth/social/login/callback?{query}")).send().await.expect(302);
-    assert!(landed.header("location").ends_with("#error=provider_error"), "{}", landed.header("location"));
+    let landed = client
+        .get(&format!("/auth/social/login/callback?{query}"))
+        .send()
+        .await
+        .expect(302);
+    assert!(
+        landed.header("location").ends_with("#error=provider_error"),
+        "{}",
+        landed.header("location")
+    );
     // The state is used up with it.
     let back = &backs[1];
-    let again = client.get(&format!("{}?{}", back.path(), back.query().expect("a query"))).send().await;
-    assert!(again.expect(302).header("location").ends_with("#error=invalid_state"));
+    let again = client
+        .get(&format!(
+            "{}?{}",
+            back.path(),
+            back.query().expect("a query")
+        ))
+        .send()
+        .await;
+    assert!(
+        again
+            .expect(302)
+            .header("location")
+            .ends_with("#error=invalid_state")
+    );
     peered.stop().await;
 }
 
@@ -210,12 +347,27 @@ async fn provider_with_one_key_may_leave_kid_out() {
     let begun = client.get("/auth/social/login").send().await.expect(302);
     let asked = Url::parse(&begun.header("location")).expect("a redirect is a URL");
     let provider = Client::new(&asked.origin().ascii_serialization());
-    let chosen = provider.post(asked.as_str()).form(&[("sub", "ada")]).send().await.expect(302);
+    let chosen = provider
+        .post(asked.as_str())
+        .form(&[("sub", "ada")])
+        .send()
+        .await
+        .expect(302);
     let back = Url::parse(&chosen.header("location")).expect("a redirect is a URL");
     let path = format!("{}?{}", back.path(), back.query().unwrap_or_default());
-    let landed = client.get(&path).send().await.expect(302).header("location");
-    let (_, token) = landed.split_once("#temporaryToken=").unwrap_or_else(|| panic!("{landed}"));
+    let landed = client
+        .get(&path)
+        .send()
+        .await
+        .expect(302)
+        .header("location");
+    let (_, token) = landed
+        .split_once("#temporaryToken=")
+        .unwrap_or_else(|| panic!("{landed}"));
     let user = &peered.exchange(token).await["user"];
-    assert_eq!((&user["email"], &user["emailVerified"]), (&json!("ada.mock@example.com"), &json!(true)));
+    assert_eq!(
+        (&user["email"], &user["emailVerified"]),
+        (&json!("ada.mock@example.com"), &json!(true))
+    );
     peered.stop().await;
 }

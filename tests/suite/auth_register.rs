@@ -1,4 +1,5 @@
-//! SIGKILL in the middle of a registration: the same registration again goes on, and nothing is there twice.
+//! SIGKILL in the middle of a registration: the same registration again goes on, and nothing is
+//! there twice.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -24,11 +25,16 @@ struct Actors {
 }
 
 async fn start(actors: Arc<Actors>) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("the loopback has a free port");
+    let listener = TcpListener::bind("127.0.0.1:0")
+        .await
+        .expect("the loopback has a free port");
     let url = format!("http://{}", listener.local_addr().expect("an address"));
     let router = Router::new()
         .route("/actors/register", post(register))
-        .route("/actors/{id}", get(async |Path(_): Path<String>| StatusCode::NOT_FOUND))
+        .route(
+            "/actors/{id}",
+            get(async |Path(_): Path<String>| StatusCode::NOT_FOUND),
+        )
         .with_state(actors);
     tokio::spawn(async move { axum::serve(listener, router).await });
     url
@@ -47,7 +53,10 @@ async fn register(State(actors): State<Arc<Actors>>, Json(_): Json<Value>) -> St
 async fn killed_before_the_profile_is_saved_it_goes_on_with_the_same_request() {
     let mut stage = Stage::start().await;
     let actors = Arc::new(Actors::default());
-    let changes = Changes { actor_service: Some(start(Arc::clone(&actors)).await), ..Changes::default() };
+    let changes = Changes {
+        actor_service: Some(start(Arc::clone(&actors)).await),
+        ..Changes::default()
+    };
     let first = stage.replica(&changes).await;
     let body = json!({"email": "kill@example.com", "password": PASSWORD});
     let client = first.surface.client().clone();
@@ -63,10 +72,19 @@ async fn killed_before_the_profile_is_saved_it_goes_on_with_the_same_request() {
     stage.redis.kill().await;
     stage.redis.restart().await;
     let second = stage.replica(&changes).await;
-    let tokens = second.post("/auth/register", &body).await.expect(201).json();
+    let tokens = second
+        .post("/auth/register", &body)
+        .await
+        .expect(201)
+        .json();
     assert!(!text(&tokens, "accessToken").is_empty());
     assert_eq!(actors.saved.load(Ordering::SeqCst), 1);
-    let login = second.post("/auth/login", &json!({"email": "kill@example.com", "password": PASSWORD})).await;
+    let login = second
+        .post(
+            "/auth/login",
+            &json!({"email": "kill@example.com", "password": PASSWORD}),
+        )
+        .await;
     let _ = login.expect(200);
     let _ = second.running.stop("TERM").await;
 }

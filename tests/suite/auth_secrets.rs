@@ -1,5 +1,5 @@
-//! What is secret stands in no log, no URL's query and no header but the one redirect whose fragment carries it; who did
-//! what, and with which outcome, stands in the audit log.
+//! What is secret stands in no log, no URL's query and no header but the one redirect whose
+//! fragment carries it; who did what, and with which outcome, stands in the audit log.
 
 use postern_tests::Answer;
 use postern_tests::http_body::json;
@@ -29,24 +29,51 @@ fn is_absent(secret: &str, from: &str, what: &str) {
 #[tokio::test]
 async fn nothing_secret_is_logged_at_the_most_talkative_level() {
     let stage = Stage::start().await;
-    let changes = Changes { filter: Some("trace"), ..Changes::default() };
+    let changes = Changes {
+        filter: Some("trace"),
+        ..Changes::default()
+    };
     let replica = stage.replica(&changes).await;
     let ada = replica.surface.register().await;
-    let token = replica.surface.social_sign_in(&sample("ada"), None).await.expect("signed in");
-    let exchanged = replica.post("/auth/tokens/exchange", &json!({"temporaryToken": token})).await;
+    let token = replica
+        .surface
+        .social_sign_in(&sample("ada"), None)
+        .await
+        .expect("signed in");
+    let exchanged = replica
+        .post("/auth/tokens/exchange", &json!({"temporaryToken": token}))
+        .await;
     let exchanged = exchanged.expect(200);
     for (name, value) in &exchanged.headers {
-        is_absent(&token, &String::from_utf8_lossy(value.as_bytes()), name.as_str());
+        is_absent(
+            &token,
+            &String::from_utf8_lossy(value.as_bytes()),
+            name.as_str(),
+        );
     }
     let exchanged: Value = exchanged.json();
     let refreshed = replica.refresh(&ada.tokens).await.expect(200).json();
     let wrong = json!({"email": ada.email, "password": "a wrong password of some length"});
-    let _ = replica.post("/auth/login", &wrong).await.problem(401, "invalid_credentials");
-    let _ = replica.post("/auth/password/forgot", &json!({"email": ada.email})).await.expect(204);
-    let _ = replica.post("/auth/logout", &json!({"refreshToken": text(&refreshed, "refreshToken")})).await;
+    let _ = replica
+        .post("/auth/login", &wrong)
+        .await
+        .problem(401, "invalid_credentials");
+    let _ = replica
+        .post("/auth/password/forgot", &json!({"email": ada.email}))
+        .await
+        .expect(204);
+    let _ = replica
+        .post(
+            "/auth/logout",
+            &json!({"refreshToken": text(&refreshed, "refreshToken")}),
+        )
+        .await;
     let ended = replica.running.stop("TERM").await;
     let log = ended.stderr;
-    assert!(log.contains("postern_auth::audit") && log.lines().count() > 100, "the log is on: {log}");
+    assert!(
+        log.contains("postern_auth::audit") && log.lines().count() > 100,
+        "the log is on: {log}"
+    );
     is_absent(&token, &log, "the log");
     for set in [&ada.tokens, &exchanged["tokens"], &refreshed] {
         for name in ["accessToken", "idToken", "refreshToken"] {
@@ -54,7 +81,8 @@ async fn nothing_secret_is_logged_at_the_most_talkative_level() {
         }
     }
     let environment = stage.surface.environment().iter();
-    for (_, secret) in environment.filter(|(name, _)| name.ends_with("SECRET") || name.ends_with("PASSWORD"))
+    for (_, secret) in
+        environment.filter(|(name, _)| name.ends_with("SECRET") || name.ends_with("PASSWORD"))
     {
         is_absent(secret, &log, "the log");
     }
@@ -67,9 +95,14 @@ async fn nothing_secret_is_logged_at_the_most_talkative_level() {
 #[track_caller]
 fn event(log: &str, answer: &Answer) -> (String, String, String) {
     let id = answer.header("x-request-id");
-    let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let mut events = lines.filter(|line| line["target"] == "postern_auth::audit" && line["request_id"] == id);
-    let event = events.next().unwrap_or_else(|| panic!("{}: no event of {id} in {log}", answer.asked));
+    let lines = log
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let mut events =
+        lines.filter(|line| line["target"] == "postern_auth::audit" && line["request_id"] == id);
+    let event = events
+        .next()
+        .unwrap_or_else(|| panic!("{}: no event of {id} in {log}", answer.asked));
     let field = |name: &str| text(&event, name).to_owned();
     (field("act"), field("subject"), field("outcome"))
 }
@@ -77,7 +110,10 @@ fn event(log: &str, answer: &Answer) -> (String, String, String) {
 #[tokio::test]
 async fn the_audit_log_tells_who_did_what_in_which_request() {
     let stage = Stage::start().await;
-    let changes = Changes { grace: Some("1ms"), ..Changes::default() };
+    let changes = Changes {
+        grace: Some("1ms"),
+        ..Changes::default()
+    };
     let replica = stage.replica(&changes).await;
     let ada = replica.surface.register().await;
     let login = |password: &str| json!({"email": ada.email, "password": password});
@@ -95,11 +131,21 @@ async fn the_audit_log_tells_who_did_what_in_which_request() {
     };
     let after = replica.refresh(&refreshed.json()).await.expect(401);
     let log = replica.running.stop("TERM").await.stderr;
-    let told =
-        |act: &str, subject: &str, outcome: &str| (act.to_owned(), subject.to_owned(), outcome.to_owned());
+    let told = |act: &str, subject: &str, outcome: &str| {
+        (act.to_owned(), subject.to_owned(), outcome.to_owned())
+    };
     assert_eq!(event(&log, &signed_in), told("sign_in", &ada.id, "ok"));
-    assert_eq!(event(&log, &refused), told("sign_in", "", "invalid_credentials"));
+    assert_eq!(
+        event(&log, &refused),
+        told("sign_in", "", "invalid_credentials")
+    );
     assert_eq!(event(&log, &refreshed), told("refresh", &ada.id, "ok"));
-    assert_eq!(event(&log, &reused), told("refresh_reuse", &ada.id, "family_revoked"));
-    assert_eq!(event(&log, &after), told("refresh", "", "invalid_refresh_token"));
+    assert_eq!(
+        event(&log, &reused),
+        told("refresh_reuse", &ada.id, "family_revoked")
+    );
+    assert_eq!(
+        event(&log, &after),
+        told("refresh", "", "invalid_refresh_token")
+    );
 }

@@ -1,4 +1,5 @@
-//! Authentication upstreams as processes of their own, beside a Redis and pools that can be killed and stopped.
+//! Authentication upstreams as processes of their own, beside a Redis and pools that can be killed
+//! and stopped.
 
 use std::path::Path;
 
@@ -12,7 +13,8 @@ use postern_tests::{Answer, Surface, ports};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Replicas over one PostgreSQL and one Redis, with a standalone for pools, actor service and social provider.
+/// Replicas over one PostgreSQL and one Redis, with a standalone for pools, actor service and
+/// social provider.
 pub(crate) struct Stage {
     /// The pools, the actor service and the social provider.
     pub(crate) standalone: Running,
@@ -45,37 +47,58 @@ pub(crate) struct Changes {
 impl Stage {
     pub(crate) async fn start() -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        std::os::unix::fs::symlink(conf(), folder.path().join("conf")).expect("the folder can be written");
+        std::os::unix::fs::symlink(conf(), folder.path().join("conf"))
+            .expect("the folder can be written");
         let port = ports::free(12);
-        let standalone = Program::of_workspace("postern", folder.path()).arg("--data-dir").arg("var");
+        let standalone = Program::of_workspace("postern", folder.path())
+            .arg("--data-dir")
+            .arg("var");
         let mut standalone = standalone.arg("--port").arg(port.to_string()).start();
         let _ = standalone.wait_for_line("ready").await;
         let surface = Surface::of_folder(&folder.path().join("var"));
         surface.until_keys().await;
         let redis = RedisServer::start(&["--save", "", "--appendonly", "no"]).await;
-        Self { standalone, surface, redis, port, folder, database: postgres().await }
+        Self {
+            standalone,
+            surface,
+            redis,
+            port,
+            folder,
+            database: postgres().await,
+        }
     }
 
     /// Starts a replica and returns when it is ready.
     pub(crate) async fn replica(&self, changes: &Changes) -> Replica {
         let (listen, admin) = (ports::free(1), ports::free(1));
         let path = self.folder.path().join(format!("auth-{listen}.toml"));
-        std::fs::write(&path, self.config(listen, admin, changes).text()).expect("the folder can be written");
+        std::fs::write(&path, self.config(listen, admin, changes).text())
+            .expect("the folder can be written");
         let program = Program::of_workspace("postern-auth", self.folder.path());
         let program = program.arg("--config").arg(path.display().to_string());
-        let environment = self.surface.environment().iter().filter(|(name, _)| !name.starts_with("POSTERN_"));
+        let environment = self
+            .surface
+            .environment()
+            .iter()
+            .filter(|(name, _)| !name.starts_with("POSTERN_"));
         let program = environment.fold(program, |program, (name, value)| program.env(name, value));
         let mut running = program
             .env("IDP_SERVICE_ACCOUNT_USERNAME", "auth")
-            .env("IDP_SERVICE_ACCOUNT_PASSWORD", self.surface.env("POSTERN_SERVICE_AUTH_PASSWORD"))
+            .env(
+                "IDP_SERVICE_ACCOUNT_PASSWORD",
+                self.surface.env("POSTERN_SERVICE_AUTH_PASSWORD"),
+            )
             .start();
         running.until_ready().await;
         let env = self.surface.environment().clone();
-        Replica { running, surface: Surface::of_upstream(&format!("http://127.0.0.1:{listen}"), env) }
+        Replica {
+            running,
+            surface: Surface::of_upstream(&format!("http://127.0.0.1:{listen}"), env),
+        }
     }
 
-    /// As it ships, with the addresses of this stage. The social provider knows the callback of standalone's own
-    /// gateway; a test takes the path of it.
+    /// As it ships, with the addresses of this stage. The social provider knows the callback of
+    /// standalone's own gateway; a test takes the path of it.
     fn config(&self, listen: u16, admin: u16, changes: &Changes) -> ConfigFile {
         let address = |name: &str| self.surface.env(name).to_owned();
         let file = ConfigFile::of_repository("auth.toml")
@@ -85,14 +108,17 @@ impl Stage {
             .set("issuer", &quoted(&address("POSTERN_SOCIAL_URL")))
             .set("database", &quoted(&self.database.url))
             .set("cache", &quoted(&self.redis.url()));
-        let actor = changes.actor_service.clone().unwrap_or_else(|| address("POSTERN_ACTOR_URL"));
+        let actor = changes
+            .actor_service
+            .clone()
+            .unwrap_or_else(|| address("POSTERN_ACTOR_URL"));
         let file = file.set("actor_service", &quoted(&actor));
-        [("filter", changes.filter), ("grace", changes.grace)].into_iter().fold(file, |file, (key, value)| {
-            match value {
+        [("filter", changes.filter), ("grace", changes.grace)]
+            .into_iter()
+            .fold(file, |file, (key, value)| match value {
                 Some(value) => file.set(key, &quoted(value)),
                 None => file,
-            }
-        })
+            })
     }
 
     pub(crate) fn folder(&self) -> &Path {
@@ -108,7 +134,11 @@ impl Replica {
     }
 
     pub(crate) async fn refresh(&self, tokens: &Value) -> Answer {
-        self.post("/auth/tokens/refresh", &json!({"refreshToken": text(tokens, "refreshToken")})).await
+        self.post(
+            "/auth/tokens/refresh",
+            &json!({"refreshToken": text(tokens, "refreshToken")}),
+        )
+        .await
     }
 }
 

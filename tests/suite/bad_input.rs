@@ -1,4 +1,5 @@
-//! What cannot be read, and what can and is not acceptable: each refusal with its status, code and every mistake.
+//! What cannot be read, and what can and is not acceptable: each refusal with its status, code and
+//! every mistake.
 
 use http::Method;
 use postern_tests::http_body::json;
@@ -30,7 +31,9 @@ const TAKE_JSON: &[(&str, &str)] = &[
 
 async fn every_path_refuses(ada: &Person, body: &str) {
     for (path, _) in TAKE_JSON {
-        let refusal = send(&ada.client, path, body).await.problem(400, "invalid_request");
+        let refusal = send(&ada.client, path, body)
+            .await
+            .problem(400, "invalid_request");
         assert_eq!(refusal.pointers(), [""], "{path} {body}: {}", refusal.body);
     }
 }
@@ -39,17 +42,41 @@ async fn every_path_refuses(ada: &Person, body: &str) {
 async fn bodies_that_cannot_be_read_are_refused_on_every_path() {
     let postern = Postern::start().await;
     let ada = postern.surface().register().await;
-    for malformed in ["", "{", "{\"email\":}", "{} {}", "[1,]", "nul", "\u{feff}{}", "{\"a\":\"\\ud800\"}"] {
+    for malformed in [
+        "",
+        "{",
+        "{\"email\":}",
+        "{} {}",
+        "[1,]",
+        "nul",
+        "\u{feff}{}",
+        "{\"a\":\"\\ud800\"}",
+    ] {
         every_path_refuses(&ada, malformed).await;
     }
     for not_an_object in ["[]", "\"text\"", "7", "null"] {
         every_path_refuses(&ada, not_an_object).await;
     }
     for (path, required) in TAKE_JSON {
-        let refusal = send(&ada.client, path, "{}").await.problem(400, "invalid_request");
-        assert!(refusal.pointers().iter().any(|pointer| pointer == required), "{path}: {}", refusal.body);
-        let refusal = send(&ada.client, path, "{\"surprise\":1}").await.problem(400, "invalid_request");
-        assert!(refusal.pointers().iter().any(|pointer| pointer == "/surprise"), "{path}: {}", refusal.body);
+        let refusal = send(&ada.client, path, "{}")
+            .await
+            .problem(400, "invalid_request");
+        assert!(
+            refusal.pointers().iter().any(|pointer| pointer == required),
+            "{path}: {}",
+            refusal.body
+        );
+        let refusal = send(&ada.client, path, "{\"surprise\":1}")
+            .await
+            .problem(400, "invalid_request");
+        assert!(
+            refusal
+                .pointers()
+                .iter()
+                .any(|pointer| pointer == "/surprise"),
+            "{path}: {}",
+            refusal.body
+        );
     }
     postern.stop().await;
 }
@@ -63,10 +90,14 @@ async fn every_mistake_is_listed_at_once() {
         .await
         .problem(400, "invalid_request")
         .points_at(&["/email", "/password", "/paswort"]);
-    send(client, "/auth/login", r#"{"email":"ada@example.com","password":"x","password":"y"}"#)
-        .await
-        .problem(400, "invalid_request")
-        .points_at(&["/password"]);
+    send(
+        client,
+        "/auth/login",
+        r#"{"email":"ada@example.com","password":"x","password":"y"}"#,
+    )
+    .await
+    .problem(400, "invalid_request")
+    .points_at(&["/password"]);
     send(
         client,
         "/auth/register",
@@ -75,9 +106,14 @@ async fn every_mistake_is_listed_at_once() {
     .await
     .problem(400, "invalid_request");
     let ada = surface.register().await;
-    let wrong =
-        json!({"channel": "fax", "recipient": {"actorId": ada.id}, "priority": "URGENT", "sendAt": "soon"});
-    let refusal = ada.client.post("/notifications").json(&wrong).send().await.problem(400, "invalid_request");
+    let wrong = json!({"channel": "fax", "recipient": {"actorId": ada.id}, "priority": "URGENT", "sendAt": "soon"});
+    let refusal = ada
+        .client
+        .post("/notifications")
+        .json(&wrong)
+        .send()
+        .await
+        .problem(400, "invalid_request");
     refusal.points_at(&["/channel", "/priority", "/sendAt", "/template"]);
     postern.stop().await;
 }
@@ -87,17 +123,33 @@ async fn what_reads_well_and_is_not_acceptable_is_422() {
     let postern = Postern::start().await;
     let surface = postern.surface();
     let weak = json!({"email": "weak@example.com", "password": "short"});
-    surface.client().post("/auth/register").json(&weak).send().await.problem(422, "weak_password");
+    surface
+        .client()
+        .post("/auth/register")
+        .json(&weak)
+        .send()
+        .await
+        .problem(422, "weak_password");
     let ada = surface.register().await;
     let mut unknown = welcome(&ada.id);
     unknown["template"] = json!("no-such-template");
-    let refusal =
-        ada.client.post("/notifications").json(&unknown).send().await.problem(422, "unknown_template");
+    let refusal = ada
+        .client
+        .post("/notifications")
+        .json(&unknown)
+        .send()
+        .await
+        .problem(422, "unknown_template");
     refusal.points_at(&["/template"]);
     let mut missing = welcome(&ada.id);
     missing["variables"] = json!({});
-    let refusal =
-        ada.client.post("/notifications").json(&missing).send().await.problem(422, "validation_failed");
+    let refusal = ada
+        .client
+        .post("/notifications")
+        .json(&missing)
+        .send()
+        .await
+        .problem(422, "validation_failed");
     refusal.points_at(&["/variables/name"]);
     postern.stop().await;
 }
@@ -108,11 +160,17 @@ async fn another_content_type_is_415_and_a_body_over_the_limit_413() {
     let ada = postern.surface().register().await;
     let large = format!("{{\"email\":\"{}\"}}", "a".repeat(3 << 20));
     for (path, _) in TAKE_JSON {
-        for other in ["text/plain", "application/x-www-form-urlencoded", "application/jsonp"] {
+        for other in [
+            "text/plain",
+            "application/x-www-form-urlencoded",
+            "application/jsonp",
+        ] {
             let answer = ada.client.post(path).body(other, "{}").send().await;
             let _ = answer.problem(415, "unsupported_media_type");
         }
-        let _ = send(&ada.client, path, &large).await.problem(413, "body_too_large");
+        let _ = send(&ada.client, path, &large)
+            .await
+            .problem(413, "body_too_large");
     }
     let resume = ada.client.post("/resumes").body(JSON, "{}").send().await;
     let _ = resume.problem(415, "unsupported_media_type");
@@ -123,13 +181,24 @@ async fn another_content_type_is_415_and_a_body_over_the_limit_413() {
 async fn an_unknown_path_is_404_and_an_unknown_method_405() {
     let postern = Postern::start().await;
     let ada = postern.surface().register().await;
-    for path in ["/", "/nothing", "/auth", "/auth/login/", "/actors", "/notifications/1/2", "/admin/features"]
-    {
+    for path in [
+        "/",
+        "/nothing",
+        "/auth",
+        "/auth/login/",
+        "/actors",
+        "/notifications/1/2",
+        "/admin/features",
+    ] {
         let _ = ada.client.get(path).send().await.problem(404, "not_found");
     }
     for method in [Method::GET, Method::PUT, Method::DELETE, Method::PATCH] {
-        let answer =
-            ada.client.request(method, "/auth/login").send().await.problem(405, "method_not_allowed");
+        let answer = ada
+            .client
+            .request(method, "/auth/login")
+            .send()
+            .await
+            .problem(405, "method_not_allowed");
         assert_eq!(answer.headers["allow"], "POST");
     }
     postern.stop().await;
@@ -143,14 +212,40 @@ async fn a_person_may_write_to_itself_alone_and_see_only_its_own() {
     for recipient in [json!({"actorId": bob.id}), json!({"email": ada.email})] {
         let mut body = welcome(&ada.id);
         body["recipient"] = recipient;
-        let _ =
-            ada.client.post("/notifications").json(&body).send().await.problem(403, "recipient_not_allowed");
+        let _ = ada
+            .client
+            .post("/notifications")
+            .json(&body)
+            .send()
+            .await
+            .problem(403, "recipient_not_allowed");
     }
-    let created = ada.client.post("/notifications").json(&welcome(&ada.id)).send().await.expect(201);
+    let created = ada
+        .client
+        .post("/notifications")
+        .json(&welcome(&ada.id))
+        .send()
+        .await
+        .expect(201);
     let location = created.header("location");
-    let _ = bob.client.get(&location).send().await.problem(404, "not_found");
-    let _ = bob.client.get(&format!("/actors/{}", ada.id)).send().await.problem(404, "not_found");
-    let _ = bob.client.get("/notifications/nothing").send().await.problem(404, "not_found");
+    let _ = bob
+        .client
+        .get(&location)
+        .send()
+        .await
+        .problem(404, "not_found");
+    let _ = bob
+        .client
+        .get(&format!("/actors/{}", ada.id))
+        .send()
+        .await
+        .problem(404, "not_found");
+    let _ = bob
+        .client
+        .get("/notifications/nothing")
+        .send()
+        .await
+        .problem(404, "not_found");
     postern.stop().await;
 }
 
@@ -158,7 +253,13 @@ async fn a_person_may_write_to_itself_alone_and_see_only_its_own() {
 async fn one_idempotency_key_sends_once() {
     let postern = Postern::start().await;
     let ada = postern.surface().register().await;
-    let post = |body| ada.client.post("/notifications").header("idempotency-key", "key-1").json(&body).send();
+    let post = |body| {
+        ada.client
+            .post("/notifications")
+            .header("idempotency-key", "key-1")
+            .json(&body)
+            .send()
+    };
     let first = post(welcome(&ada.id)).await.expect(201).json();
     let second = post(welcome(&ada.id)).await.expect(201).json();
     assert_eq!(first, second);

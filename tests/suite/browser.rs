@@ -12,25 +12,48 @@ async fn a_person_signs_in() {
         return skipped("a_person_signs_in", NO_BROWSER);
     };
     let postern = Postern::start().await;
-    browser.open(&format!("{}auth/social/login", postern.surface().client().base())).await;
+    browser
+        .open(&format!(
+            "{}auth/social/login",
+            postern.surface().client().base()
+        ))
+        .await;
     browser.find("button[value=grace]").await.click().await;
     // Shown by the page's own script, which has read the fragment by then.
     let hint = browser.find("#hint:not([hidden])").await.text().await;
     assert!(hint.contains("once"), "{hint}");
     assert_eq!(browser.find("h1").await.text().await, "Signed in");
     let address = browser.address().await;
-    assert!(address.ends_with("/signed-in"), "the fragment is gone from the address: {address}");
+    assert!(
+        address.ends_with("/signed-in"),
+        "the fragment is gone from the address: {address}"
+    );
     let token = browser.find("#outcome").await.text().await;
-    let token = token.strip_prefix("Temporary token: ").expect("the page shows the token");
+    let token = token
+        .strip_prefix("Temporary token: ")
+        .expect("the page shows the token");
     let command = browser.find("#command").await.text().await;
-    assert!(command.starts_with("curl ") && command.contains(token), "{command}");
+    assert!(
+        command.starts_with("curl ") && command.contains(token),
+        "{command}"
+    );
     // No service has set a cookie on the way.
     assert_eq!(browser.run("return document.cookie").await, "");
     assert_eq!(browser.run("return location.hash").await, "");
 
     let body = json!({ "temporaryToken": token });
-    let exchange = || postern.surface().client().post("/auth/tokens/exchange").json(&body).send();
-    assert_eq!(exchange().await.expect(200).json()["user"]["email"], "grace.social@example.com");
+    let exchange = || {
+        postern
+            .surface()
+            .client()
+            .post("/auth/tokens/exchange")
+            .json(&body)
+            .send()
+    };
+    assert_eq!(
+        exchange().await.expect(200).json()["user"]["email"],
+        "grace.social@example.com"
+    );
     exchange().await.problem(401, "invalid_temporary_token");
     browser.close().await;
     postern.stop().await;
@@ -43,10 +66,18 @@ async fn a_person_who_declines_reads_why() {
         return skipped("a_person_who_declines_reads_why", NO_BROWSER);
     };
     let postern = Postern::start().await;
-    browser.open(&format!("{}auth/social/login", postern.surface().client().base())).await;
+    browser
+        .open(&format!(
+            "{}auth/social/login",
+            postern.surface().client().base()
+        ))
+        .await;
     browser.find("button[value=nobody]").await.click().await;
     let outcome = browser.find("#outcome").await.text().await;
-    assert!(outcome.starts_with("The sign-in did not succeed: "), "{outcome}");
+    assert!(
+        outcome.starts_with("The sign-in did not succeed: "),
+        "{outcome}"
+    );
     assert_eq!(browser.find("h1").await.text().await, "Not signed in");
     assert_eq!(browser.run("return document.title").await, "Not signed in");
     browser.close().await;

@@ -14,14 +14,37 @@ async fn an_access_token_ends_with_its_exp_and_is_refreshed() {
     let surface = postern.surface();
     let ada = surface.register().await;
     let expires_at = text(&ada.tokens, "expiresAt").to_owned();
-    assert_eq!(ada.client.get("/auth/me").send().await.expect(200).string("/expiresAt"), expires_at);
+    assert_eq!(
+        ada.client
+            .get("/auth/me")
+            .send()
+            .await
+            .expect(200)
+            .string("/expiresAt"),
+        expires_at
+    );
     postern.clock().advance(59 * MINUTE);
     let _ = ada.client.get("/auth/me").send().await.expect(200);
     postern.clock().advance(2 * MINUTE);
-    let refusal = ada.client.get("/auth/me").send().await.problem(401, "token_expired");
-    assert_eq!(refusal.headers["www-authenticate"], "Bearer error=\"invalid_token\"");
+    let refusal = ada
+        .client
+        .get("/auth/me")
+        .send()
+        .await
+        .problem(401, "token_expired");
+    assert_eq!(
+        refusal.headers["www-authenticate"],
+        "Bearer error=\"invalid_token\""
+    );
     let body = json!({"refreshToken": text(&ada.tokens, "refreshToken")});
-    let renewed = surface.client().post("/auth/tokens/refresh").json(&body).send().await.expect(200).json();
+    let renewed = surface
+        .client()
+        .post("/auth/tokens/refresh")
+        .json(&body)
+        .send()
+        .await
+        .expect(200)
+        .json();
     assert_eq!(surface.person(&ada.email, renewed).await.id, ada.id);
     postern.stop().await;
 }
@@ -30,20 +53,39 @@ async fn an_access_token_ends_with_its_exp_and_is_refreshed() {
 async fn a_temporary_token_lives_five_minutes() {
     let postern = Postern::start_with_manual_clock().await;
     let surface = postern.surface();
-    let early = surface.social_sign_in(&sample("ada"), None).await.expect("ada is signed in");
-    let late = surface.social_sign_in(&sample("grace"), None).await.expect("grace is signed in");
+    let early = surface
+        .social_sign_in(&sample("ada"), None)
+        .await
+        .expect("ada is signed in");
+    let late = surface
+        .social_sign_in(&sample("grace"), None)
+        .await
+        .expect("grace is signed in");
     let exchange = |token: &str| {
         let body = json!({ "temporaryToken": token });
-        surface.client().post("/auth/tokens/exchange").json(&body).send()
+        surface
+            .client()
+            .post("/auth/tokens/exchange")
+            .json(&body)
+            .send()
     };
     postern.clock().advance(4 * MINUTE);
     let _ = exchange(&early).await.expect(200);
     postern.clock().advance(2 * MINUTE);
-    let expired = exchange(&late).await.problem(401, "invalid_temporary_token");
-    let unknown = exchange("never-given-out").await.problem(401, "invalid_temporary_token");
-    let used = exchange(&early).await.problem(401, "invalid_temporary_token");
+    let expired = exchange(&late)
+        .await
+        .problem(401, "invalid_temporary_token");
+    let unknown = exchange("never-given-out")
+        .await
+        .problem(401, "invalid_temporary_token");
+    let used = exchange(&early)
+        .await
+        .problem(401, "invalid_temporary_token");
     for other in [unknown, used] {
-        assert_eq!(other.body["detail"], expired.body["detail"], "a client cannot tell them apart");
+        assert_eq!(
+            other.body["detail"], expired.body["detail"],
+            "a client cannot tell them apart"
+        );
     }
     postern.stop().await;
 }
@@ -55,14 +97,24 @@ async fn a_refresh_token_that_was_used_is_good_for_half_a_minute_and_then_ends_i
     let ada = surface.register().await;
     let refresh = |token: &str| {
         let body = json!({ "refreshToken": token });
-        surface.client().post("/auth/tokens/refresh").json(&body).send()
+        surface
+            .client()
+            .post("/auth/tokens/refresh")
+            .json(&body)
+            .send()
     };
     let first = text(&ada.tokens, "refreshToken").to_owned();
     let renewed = refresh(&first).await.expect(200).json();
-    assert_eq!(refresh(&first).await.expect(200).json(), renewed, "a lost answer is given again");
+    assert_eq!(
+        refresh(&first).await.expect(200).json(),
+        renewed,
+        "a lost answer is given again"
+    );
     postern.clock().advance(MINUTE);
     let _ = refresh(&first).await.problem(401, "invalid_refresh_token");
-    let _ = refresh(text(&renewed, "refreshToken")).await.problem(401, "invalid_refresh_token");
+    let _ = refresh(text(&renewed, "refreshToken"))
+        .await
+        .problem(401, "invalid_refresh_token");
     postern.stop().await;
 }
 
@@ -76,9 +128,22 @@ async fn a_scheduled_notification_waits_and_an_expired_one_is_never_sent() {
     let mut expiring = later.clone();
     expiring["expiresAt"] = json!(postern.clock().now().plus(90 * MINUTE));
     expiring["sendAt"] = json!(postern.clock().now().plus(80 * MINUTE));
-    let later = ada.client.post("/notifications").json(&later).send().await.expect(201).header("location");
-    let expiring =
-        ada.client.post("/notifications").json(&expiring).send().await.expect(201).header("location");
+    let later = ada
+        .client
+        .post("/notifications")
+        .json(&later)
+        .send()
+        .await
+        .expect(201)
+        .header("location");
+    let expiring = ada
+        .client
+        .post("/notifications")
+        .json(&expiring)
+        .send()
+        .await
+        .expect(201)
+        .header("location");
     let waiting = ada.client.get(&later).send().await.expect(200);
     assert_eq!(
         (waiting.string("/status"), waiting.string("/waitReason")),
@@ -87,10 +152,25 @@ async fn a_scheduled_notification_waits_and_an_expired_one_is_never_sent() {
     postern.clock().advance(100 * MINUTE);
     // The access token is over by now; a new one shows the same records.
     let body = json!({"refreshToken": text(&ada.tokens, "refreshToken")});
-    let renewed = surface.client().post("/auth/tokens/refresh").json(&body).send().await.expect(200).json();
+    let renewed = surface
+        .client()
+        .post("/auth/tokens/refresh")
+        .json(&body)
+        .send()
+        .await
+        .expect(200)
+        .json();
     let ada = surface.person(&ada.email, renewed).await;
     let _ = surface.mailbox().to(&ada.email).await;
-    assert_eq!(ada.client.get(&expiring).send().await.expect(200).string("/status"), "EXPIRED");
+    assert_eq!(
+        ada.client
+            .get(&expiring)
+            .send()
+            .await
+            .expect(200)
+            .string("/status"),
+        "EXPIRED"
+    );
     assert_eq!(surface.mailbox().list(&ada.email, 0).await.len(), 1);
     postern.stop().await;
 }

@@ -1,5 +1,6 @@
-//! The contract in both directions: every documented operation answers as documented, and every route that exists
-//! is documented. What single answers look like is held by the client of the harness, in every test.
+//! The contract in both directions: every documented operation answers as documented, and every
+//! route that exists is documented. What single answers look like is held by the client of the
+//! harness, in every test.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -19,12 +20,16 @@ type Operations = BTreeSet<(String, String)>;
 
 fn documented() -> Operations {
     let operations = Contract::shared().operations().iter();
-    operations.map(|operation| (operation.method.to_string(), nameless(&operation.path))).collect()
+    operations
+        .map(|operation| (operation.method.to_string(), nameless(&operation.path)))
+        .collect()
 }
 
 /// Two templates are the same whatever their parameters are called.
 fn nameless(path: &str) -> String {
-    let parts = path.split('/').map(|part| if part.starts_with('{') { "{}" } else { part });
+    let parts = path
+        .split('/')
+        .map(|part| if part.starts_with('{') { "{}" } else { part });
     parts.collect::<Vec<_>>().join("/")
 }
 
@@ -45,17 +50,34 @@ fn the_routes_of_the_gateway_are_those_of_the_document() {
 fn public_routes_are_those_that_the_document_gives_no_security() {
     let config: toml::Table = ConfigFile::of_gateway().text().parse().expect("TOML");
     for route in config["route"].as_array().expect("routes") {
-        let path = route["path"].as_str().expect("a route has a path").replace(['{', '}'], "");
-        let method = route["methods"][0].as_str().expect("a method").parse().expect("a method");
-        let operation = Contract::shared().find(&method, &path).expect("every route is documented");
-        assert_eq!(route["policy"].as_str() != Some("public"), operation.is_protected, "{}", operation.id);
+        let path = route["path"]
+            .as_str()
+            .expect("a route has a path")
+            .replace(['{', '}'], "");
+        let method = route["methods"][0]
+            .as_str()
+            .expect("a method")
+            .parse()
+            .expect("a method");
+        let operation = Contract::shared()
+            .find(&method, &path)
+            .expect("every route is documented");
+        assert_eq!(
+            route["policy"].as_str() != Some("public"),
+            operation.is_protected,
+            "{}",
+            operation.id
+        );
     }
 }
 
 /// The routes that a router has, read from its source: `.route("PATH", METHOD(…))`.
 fn routes_of(source: &str) -> Operations {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(source);
-    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("..")
+        .join(source);
+    let text = std::fs::read_to_string(&path)
+        .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let mut routes = Operations::new();
     for part in text.split(".route(\"").skip(1) {
         let (path, rest) = part.split_once('"').expect("a route's path ends");
@@ -94,9 +116,23 @@ async fn a_method_that_is_not_documented_is_405_and_says_which_are() {
     for operation in contract.operations() {
         let path = operation.path.replace(['{', '}'], "");
         let documented: BTreeSet<_> = contract.methods(&path).into_iter().cloned().collect();
-        let all = [Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
-        for method in all.into_iter().filter(|method| !documented.contains(method)) {
-            let refusal = ada.client.request(method, &path).send().await.problem(405, "method_not_allowed");
+        let all = [
+            Method::GET,
+            Method::POST,
+            Method::PUT,
+            Method::PATCH,
+            Method::DELETE,
+        ];
+        for method in all
+            .into_iter()
+            .filter(|method| !documented.contains(method))
+        {
+            let refusal = ada
+                .client
+                .request(method, &path)
+                .send()
+                .await
+                .problem(405, "method_not_allowed");
             let allow = refusal.headers["allow"].to_str().expect("text").to_owned();
             let allowed: BTreeSet<Method> = allow
                 .split(',')
@@ -111,8 +147,14 @@ async fn a_method_that_is_not_documented_is_405_and_says_which_are() {
 
 /// Operations with a success that this installation cannot give, and why.
 const ELSEWHERE: &[(&str, &str)] = &[
-    ("confirmRegistration", "the pool must ask for a code: the test below"),
-    ("webhook", "no provider of the shipped configuration sends webhooks: webhook.rs"),
+    (
+        "confirmRegistration",
+        "the pool must ask for a code: the test below",
+    ),
+    (
+        "webhook",
+        "no provider of the shipped configuration sends webhooks: webhook.rs",
+    ),
 ];
 
 #[tokio::test]
@@ -127,10 +169,16 @@ async fn every_documented_operation_answers_as_documented() {
     actors(&postern, &surface, &ada).await;
     notifications(&postern, &ada).await;
     keys(&surface).await;
-    let unanswered: Vec<_> =
-        contract.unanswered().into_iter().map(|operation| operation.id.as_str()).collect();
+    let unanswered: Vec<_> = contract
+        .unanswered()
+        .into_iter()
+        .map(|operation| operation.id.as_str())
+        .collect();
     let expected: Vec<_> = ELSEWHERE.iter().map(|(id, _)| *id).collect();
-    assert_eq!(unanswered.iter().collect::<BTreeSet<_>>(), expected.iter().collect::<BTreeSet<_>>());
+    assert_eq!(
+        unanswered.iter().collect::<BTreeSet<_>>(),
+        expected.iter().collect::<BTreeSet<_>>()
+    );
     postern.stop().await;
 }
 
@@ -138,49 +186,136 @@ async fn sign_in(surface: &Surface) -> Person {
     let ada = surface.register().await;
     let client = surface.client();
     let login = json!({"email": ada.email, "password": PASSWORD});
-    let first = client.post("/auth/login").json(&login).send().await.expect(200).json();
+    let first = client
+        .post("/auth/login")
+        .json(&login)
+        .send()
+        .await
+        .expect(200)
+        .json();
     let refresh = |tokens: &Value| json!({"refreshToken": text(tokens, "refreshToken")});
-    let second = client.post("/auth/tokens/refresh").json(&refresh(&first)).send().await.expect(200).json();
-    let third =
-        client.post("/auth/refresh-user-token").json(&refresh(&second)).send().await.expect(200).json();
-    let fourth = client.post("/api/session").json(&refresh(&third)).send().await.expect(200).json();
-    let _ = client.post("/api/session").json(&login).send().await.expect(200);
-    let _ = client.post("/auth/logout").json(&refresh(&fourth)).send().await.expect(204);
-    let gone = client.post("/auth/tokens/refresh").json(&refresh(&fourth)).send().await;
+    let second = client
+        .post("/auth/tokens/refresh")
+        .json(&refresh(&first))
+        .send()
+        .await
+        .expect(200)
+        .json();
+    let third = client
+        .post("/auth/refresh-user-token")
+        .json(&refresh(&second))
+        .send()
+        .await
+        .expect(200)
+        .json();
+    let fourth = client
+        .post("/api/session")
+        .json(&refresh(&third))
+        .send()
+        .await
+        .expect(200)
+        .json();
+    let _ = client
+        .post("/api/session")
+        .json(&login)
+        .send()
+        .await
+        .expect(200);
+    let _ = client
+        .post("/auth/logout")
+        .json(&refresh(&fourth))
+        .send()
+        .await
+        .expect(204);
+    let gone = client
+        .post("/auth/tokens/refresh")
+        .json(&refresh(&fourth))
+        .send()
+        .await;
     let _ = gone.problem(401, "invalid_refresh_token");
     ada
 }
 
 async fn passwords(surface: &Surface, ada: &Person) {
     let client = surface.client();
-    let _ = client.post("/auth/password/forgot").json(&json!({"email": ada.email})).send().await.expect(204);
+    let _ = client
+        .post("/auth/password/forgot")
+        .json(&json!({"email": ada.email}))
+        .send()
+        .await
+        .expect(204);
     let mail = surface.mailbox().to(&ada.email).await;
-    let code = text(&mail, "text").split(|c: char| !c.is_ascii_digit()).find(|word| word.len() == 6);
+    let code = text(&mail, "text")
+        .split(|c: char| !c.is_ascii_digit())
+        .find(|word| word.len() == 6);
     let code = code.unwrap_or_else(|| panic!("no code in {mail}"));
     let new = "Another horse battery 8";
     let wrong = json!({"email": ada.email, "code": "000000", "newPassword": new});
-    let _ = client.post("/auth/password/reset").json(&wrong).send().await.problem(422, "invalid_code");
+    let _ = client
+        .post("/auth/password/reset")
+        .json(&wrong)
+        .send()
+        .await
+        .problem(422, "invalid_code");
     let reset = json!({"email": ada.email, "code": code, "newPassword": new});
-    let _ = client.post("/auth/password/reset").json(&reset).send().await.expect(204);
+    let _ = client
+        .post("/auth/password/reset")
+        .json(&reset)
+        .send()
+        .await
+        .expect(204);
     let old = json!({"email": ada.email, "password": PASSWORD});
-    let _ = client.post("/auth/login").json(&old).send().await.problem(401, "invalid_credentials");
+    let _ = client
+        .post("/auth/login")
+        .json(&old)
+        .send()
+        .await
+        .problem(401, "invalid_credentials");
     let login = json!({"email": ada.email, "password": new});
-    let _ = client.post("/auth/login").json(&login).send().await.expect(200);
+    let _ = client
+        .post("/auth/login")
+        .json(&login)
+        .send()
+        .await
+        .expect(200);
 }
 
 /// A user whom an administrator made must choose a password of its own first.
 async fn challenge(surface: &Surface) {
     let (admin, identity) = administrator(surface).await;
     let (email, first) = ("dora@example.com", "Given horse battery 7");
-    let create = admin.admin_create_user().user_pool_id(&identity.actor.pool_id).username(email);
-    let create = create.temporary_password(first).message_action("SUPPRESS".into());
-    Box::pin(create.send()).await.expect("the pool makes a user");
+    let create = admin
+        .admin_create_user()
+        .user_pool_id(&identity.actor.pool_id)
+        .username(email);
+    let create = create
+        .temporary_password(first)
+        .message_action("SUPPRESS".into());
+    Box::pin(create.send())
+        .await
+        .expect("the pool makes a user");
     let login = json!({"email": email, "password": first});
-    let asked =
-        surface.client().post("/auth/login").json(&login).send().await.problem(401, "challenge_required");
-    assert_eq!(asked.body["challenge"]["name"], "NEW_PASSWORD_REQUIRED", "{}", asked.body);
+    let asked = surface
+        .client()
+        .post("/auth/login")
+        .json(&login)
+        .send()
+        .await
+        .problem(401, "challenge_required");
+    assert_eq!(
+        asked.body["challenge"]["name"], "NEW_PASSWORD_REQUIRED",
+        "{}",
+        asked.body
+    );
     let answer = json!({"session": asked.body["challenge"]["session"], "newPassword": PASSWORD});
-    let tokens = surface.client().post("/auth/challenge").json(&answer).send().await.expect(200).json();
+    let tokens = surface
+        .client()
+        .post("/auth/challenge")
+        .json(&answer)
+        .send()
+        .await
+        .expect(200)
+        .json();
     let _ = surface.person(email, tokens).await;
 }
 
@@ -188,26 +323,75 @@ async fn social(surface: &Surface) {
     // RFC 7636, appendix B.
     let verifier = "dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk";
     let challenge = "E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM";
-    let token = surface.social_sign_in(&sample("ada"), Some(challenge)).await.expect("ada is signed in");
+    let token = surface
+        .social_sign_in(&sample("ada"), Some(challenge))
+        .await
+        .expect("ada is signed in");
     let body = json!({"temporaryToken": token, "codeVerifier": verifier});
-    let _ = surface.client().post("/auth/tokens/exchange").json(&body).send().await.expect(200);
+    let _ = surface
+        .client()
+        .post("/auth/tokens/exchange")
+        .json(&body)
+        .send()
+        .await
+        .expect(200);
     let declined = surface.social_sign_in(&sample("nobody"), None).await;
     assert_eq!(declined, Err("access_denied".to_owned()));
 }
 
 async fn actors(postern: &Postern, surface: &Surface, ada: &Person) {
-    let _ = ada.client.get(&format!("/actors/{}", ada.id)).send().await.expect(200);
-    let _ = ada.client.get(&format!("/actor?actorId={}", ada.id)).send().await.expect(200);
-    let auth = surface.client().with_token(&postern.service_token("auth").await);
-    let actor = json!({"actorId": "a-1", "email": "one@example.com", "profile": {"firstName": "One"}});
-    let _ = auth.post("/actors/register").json(&actor).send().await.expect(201);
-    let _ = auth.post("/actors/register").json(&actor).send().await.expect(200);
+    let _ = ada
+        .client
+        .get(&format!("/actors/{}", ada.id))
+        .send()
+        .await
+        .expect(200);
+    let _ = ada
+        .client
+        .get(&format!("/actor?actorId={}", ada.id))
+        .send()
+        .await
+        .expect(200);
+    let auth = surface
+        .client()
+        .with_token(&postern.service_token("auth").await);
+    let actor =
+        json!({"actorId": "a-1", "email": "one@example.com", "profile": {"firstName": "One"}});
+    let _ = auth
+        .post("/actors/register")
+        .json(&actor)
+        .send()
+        .await
+        .expect(201);
+    let _ = auth
+        .post("/actors/register")
+        .json(&actor)
+        .send()
+        .await
+        .expect(200);
     let (content, _) = resume(1000);
-    let stored = ada.client.post("/resumes").multipart(resume_form("c-1", &content)).send().await.expect(201);
-    let _ = ada.client.get(&stored.header("location")).send().await.expect(200);
-    let admin = surface.client().with_token(&postern.token_of_group("admin").await);
-    let _ =
-        admin.put("/admin/features/beta").json(&json!({"on": true, "for": ["a"]})).send().await.expect(200);
+    let stored = ada
+        .client
+        .post("/resumes")
+        .multipart(resume_form("c-1", &content))
+        .send()
+        .await
+        .expect(201);
+    let _ = ada
+        .client
+        .get(&stored.header("location"))
+        .send()
+        .await
+        .expect(200);
+    let admin = surface
+        .client()
+        .with_token(&postern.token_of_group("admin").await);
+    let _ = admin
+        .put("/admin/features/beta")
+        .json(&json!({"on": true, "for": ["a"]}))
+        .send()
+        .await
+        .expect(200);
     let _ = ada
         .client
         .put("/admin/features/beta")
@@ -218,55 +402,154 @@ async fn actors(postern: &Postern, surface: &Surface, ada: &Person) {
 }
 
 async fn notifications(postern: &Postern, ada: &Person) {
-    let created = ada.client.post("/notifications").json(&welcome(&ada.id)).send().await.expect(201);
-    let _ = ada.client.get(&created.header("location")).send().await.expect(200);
+    let created = ada
+        .client
+        .post("/notifications")
+        .json(&welcome(&ada.id))
+        .send()
+        .await
+        .expect(201);
+    let _ = ada
+        .client
+        .get(&created.header("location"))
+        .send()
+        .await
+        .expect(200);
     let mut unknown = welcome(&ada.id);
     unknown["template"] = json!("no-such-template");
     let batch = json!({"notifications": [welcome(&ada.id), unknown]});
-    let results = ada.client.post("/notifications/batch").json(&batch).send().await.expect(200).json();
+    let results = ada
+        .client
+        .post("/notifications/batch")
+        .json(&batch)
+        .send()
+        .await
+        .expect(200)
+        .json();
     assert_eq!(
-        (&results["results"][0]["status"], &results["results"][1]["status"]),
+        (
+            &results["results"][0]["status"],
+            &results["results"][1]["status"]
+        ),
         (&json!(201), &json!(422))
     );
     let mut later = welcome(&ada.id);
     later["sendAt"] = json!(postern.clock().now().plus(Duration::from_secs(86_400)));
-    let later = ada.client.post("/notifications").json(&later).send().await.expect(201).header("location");
-    assert_eq!(ada.client.get(&later).send().await.expect(200).string("/status"), "SCHEDULED");
+    let later = ada
+        .client
+        .post("/notifications")
+        .json(&later)
+        .send()
+        .await
+        .expect(201)
+        .header("location");
+    assert_eq!(
+        ada.client
+            .get(&later)
+            .send()
+            .await
+            .expect(200)
+            .string("/status"),
+        "SCHEDULED"
+    );
     // Only once it is sent is it known where it went.
-    while ada.client.get(&created.header("location")).send().await.expect(200).string("/status") == "QUEUED" {
-    }
+    while ada
+        .client
+        .get(&created.header("location"))
+        .send()
+        .await
+        .expect(200)
+        .string("/status")
+        == "QUEUED"
+    {}
     let surface = postern.surface();
-    let (key, id) = (surface.env("NOTIFY_TOKEN_KEY"), created.string("/notificationId"));
-    let click = format!("/webhooks/unsubscribe?token={}", mail_token(key, UNSUBSCRIBE, &id, &ada.email));
+    let (key, id) = (
+        surface.env("NOTIFY_TOKEN_KEY"),
+        created.string("/notificationId"),
+    );
+    let click = format!(
+        "/webhooks/unsubscribe?token={}",
+        mail_token(key, UNSUBSCRIBE, &id, &ada.email)
+    );
     let form = "application/x-www-form-urlencoded";
-    let click = ada.client.post(&click).body(form, "List-Unsubscribe=One-Click").send().await;
+    let click = ada
+        .client
+        .post(&click)
+        .body(form, "List-Unsubscribe=One-Click")
+        .send()
+        .await;
     let _ = click.expect(204);
-    let cancelled = ada.client.post(&format!("{later}/cancel")).send().await.expect(200);
+    let cancelled = ada
+        .client
+        .post(&format!("{later}/cancel"))
+        .send()
+        .await
+        .expect(200);
     assert_eq!(cancelled.string("/status"), "CANCELLED");
 }
 
 /// What a service needs that verifies tokens itself.
 async fn keys(surface: &Surface) {
-    let issuer = surface.client().get("/.well-known/openid-configuration").send().await.expect(200);
-    assert!(issuer.string("/jwks_uri").starts_with(&issuer.string("/issuer")), "{}", issuer.text());
-    let keys = surface.client().get("/.well-known/jwks.json").send().await.expect(200);
-    assert!(keys.json()["keys"].as_array().is_some_and(|keys| keys.len() >= 2), "of both pools");
-    let known = surface.client().get("/.well-known/jwks.json").header("if-none-match", &keys.header("etag"));
+    let issuer = surface
+        .client()
+        .get("/.well-known/openid-configuration")
+        .send()
+        .await
+        .expect(200);
+    assert!(
+        issuer
+            .string("/jwks_uri")
+            .starts_with(&issuer.string("/issuer")),
+        "{}",
+        issuer.text()
+    );
+    let keys = surface
+        .client()
+        .get("/.well-known/jwks.json")
+        .send()
+        .await
+        .expect(200);
+    assert!(
+        keys.json()["keys"]
+            .as_array()
+            .is_some_and(|keys| keys.len() >= 2),
+        "of both pools"
+    );
+    let known = surface
+        .client()
+        .get("/.well-known/jwks.json")
+        .header("if-none-match", &keys.header("etag"));
     let _ = known.send().await.expect(304);
 }
 
 #[tokio::test]
 async fn where_the_pool_wants_a_code_a_registration_is_confirmed_with_it() {
-    let split =
-        Split::start_with(Changes { auth: vec![("confirm", "\"code\"")], ..Changes::default() }).await;
+    let split = Split::start_with(Changes {
+        auth: vec![("confirm", "\"code\"")],
+        ..Changes::default()
+    })
+    .await;
     let (admin, identity) = administrator(split.surface()).await;
-    let update = admin.update_user_pool().user_pool_id(&identity.actor.pool_id);
-    Box::pin(update.auto_verified_attributes("email".into()).send()).await.expect("the pool is changed");
+    let update = admin
+        .update_user_pool()
+        .user_pool_id(&identity.actor.pool_id);
+    Box::pin(update.auto_verified_attributes("email".into()).send())
+        .await
+        .expect("the pool is changed");
     let client = split.surface().client();
     let email = "carla@example.com";
     let body = json!({"email": email, "password": PASSWORD, "profile": {"firstName": "Carla"}});
-    let asked = client.post("/auth/register").json(&body).send().await.problem(401, "challenge_required");
-    assert_eq!(asked.body["challenge"]["name"], "CONFIRM_SIGN_UP", "{}", asked.body);
+    let asked = client
+        .post("/auth/register")
+        .json(&body)
+        .send()
+        .await
+        .problem(401, "challenge_required");
+    assert_eq!(
+        asked.body["challenge"]["name"], "CONFIRM_SIGN_UP",
+        "{}",
+        asked.body
+    );
     let session = &asked.body["challenge"]["session"];
     let mail = split.surface().mailbox().to(email).await;
     let code = text(&mail, "text")
@@ -274,11 +557,27 @@ async fn where_the_pool_wants_a_code_a_registration_is_confirmed_with_it() {
         .find(|word| word.len() == 6)
         .expect("a code");
     let wrong = json!({"session": session, "code": "000000", "password": PASSWORD});
-    let _ = client.post("/auth/register/confirm").json(&wrong).send().await.problem(422, "invalid_code");
+    let _ = client
+        .post("/auth/register/confirm")
+        .json(&wrong)
+        .send()
+        .await
+        .problem(422, "invalid_code");
     let right = json!({"session": session, "code": code, "password": PASSWORD});
-    let tokens = client.post("/auth/register/confirm").json(&right).send().await.expect(201).json();
+    let tokens = client
+        .post("/auth/register/confirm")
+        .json(&right)
+        .send()
+        .await
+        .expect(201)
+        .json();
     let carla = split.surface().person(email, tokens).await;
-    let actor = carla.client.get(&format!("/actors/{}", carla.id)).send().await.expect(200);
+    let actor = carla
+        .client
+        .get(&format!("/actors/{}", carla.id))
+        .send()
+        .await
+        .expect(200);
     assert_eq!(actor.string("/firstName"), "Carla");
     split.stop().await;
 }

@@ -1,5 +1,6 @@
-//! What is shipped to deploy starts: the image and the systemd units, with their own folders, configuration and commands.
-//! There is no container runtime here: the file system of each is laid out in a folder, which a program has for its root.
+//! What is shipped to deploy starts: the image and the systemd units, with their own folders,
+//! configuration and commands. There is no container runtime here: the file system of each is laid
+//! out in a folder, which a program has for its root.
 
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
@@ -25,14 +26,21 @@ fn read(path: &str) -> String {
 
 /// The value of the last line that begins so.
 fn value(text: &str, beginning: &str) -> String {
-    let line = text.lines().rev().find_map(|line| line.trim_start().strip_prefix(beginning));
-    line.unwrap_or_else(|| panic!("no {beginning:?} in\n{text}")).trim().to_owned()
+    let line = text
+        .lines()
+        .rev()
+        .find_map(|line| line.trim_start().strip_prefix(beginning));
+    line.unwrap_or_else(|| panic!("no {beginning:?} in\n{text}"))
+        .trim()
+        .to_owned()
 }
 
 /// Words of `[a, b]` or `["a", "b"]`.
 fn words(list: &str) -> Vec<String> {
     let words = list.trim_matches(['[', ']']).split(',');
-    words.map(|word| word.trim().trim_matches('"').to_owned()).collect()
+    words
+        .map(|word| word.trim().trim_matches('"').to_owned())
+        .collect()
 }
 
 /// A file system of a deployment: programs, `/etc/postern`, the folder for state.
@@ -42,26 +50,39 @@ struct Layout {
 }
 
 impl Layout {
-    /// `network` as `conf/deploy/configure` has it; other ports, for those of the files may be taken.
+    /// `network` as `conf/deploy/configure` has it; other ports, for those of the files may be
+    /// taken.
     fn new(network: bool) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let at = |path: &str| folder.path().join(path);
-        for path in ["usr/local/bin", "etc/postern", "etc/ssl/certs", "var/lib", "tmp"] {
+        for path in [
+            "usr/local/bin",
+            "etc/postern",
+            "etc/ssl/certs",
+            "var/lib",
+            "tmp",
+        ] {
             std::fs::create_dir_all(at(path)).expect("made");
         }
         // As empty as the device is; making one is not for everybody.
         std::fs::create_dir(at("dev")).expect("made");
         std::fs::write(at("dev/null"), "").expect("made");
         let mut configure = Command::new(root().join("conf/deploy/configure"));
-        configure.arg(at("etc/postern")).args(network.then_some("network"));
+        configure
+            .arg(at("etc/postern"))
+            .args(network.then_some("network"));
         assert!(configure.status().expect("it runs").success());
-        let ports: Vec<(u16, u16)> =
-            [8500, 8501, 8502, 8509, 8510, 8511].map(|port| (port, ports::free(1))).into();
+        let ports: Vec<(u16, u16)> = [8500, 8501, 8502, 8509, 8510, 8511]
+            .map(|port| (port, ports::free(1)))
+            .into();
         for service in SERVICES {
             let file = at(&format!("etc/postern/{service}.toml"));
             let text = std::fs::read_to_string(&file).expect("written");
-            let listens =
-                |line: &&str| ["listen", "admin", "address "].iter().any(|key| line.starts_with(key));
+            let listens = |line: &&str| {
+                ["listen", "admin", "address "]
+                    .iter()
+                    .any(|key| line.starts_with(key))
+            };
             let moved = |line: &str| {
                 ports.iter().fold(line.to_owned(), |line, (from, to)| {
                     line.replace(&format!(":{from}\""), &format!(":{to}\""))
@@ -76,7 +97,9 @@ impl Layout {
             std::fs::copy(authorities, at("etc/ssl/certs/ca-certificates.crt")).expect("copied");
         }
         let layout = Self { folder, ports };
-        SERVICES.iter().for_each(|service| layout.install(&format!("postern-{service}")));
+        SERVICES
+            .iter()
+            .for_each(|service| layout.install(&format!("postern-{service}")));
         layout
     }
 
@@ -89,14 +112,22 @@ impl Layout {
             .expect("target/PROFILE/deps")
             .join(name);
         self.place(&built, &Path::new("/usr/local/bin").join(name));
-        let listed = Command::new("ldd").arg(&built).output().expect("ldd is part of the C library");
+        let listed = Command::new("ldd")
+            .arg(&built)
+            .output()
+            .expect("ldd is part of the C library");
         let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
-        let libraries = listed.split_whitespace().filter(|word| word.starts_with('/'));
+        let libraries = listed
+            .split_whitespace()
+            .filter(|word| word.starts_with('/'));
         libraries.for_each(|library| self.place(Path::new(library), Path::new(library)));
     }
 
     fn place(&self, from: &Path, to: &Path) {
-        let to = self.folder.path().join(to.strip_prefix("/").expect("absolute"));
+        let to = self
+            .folder
+            .path()
+            .join(to.strip_prefix("/").expect("absolute"));
         std::fs::create_dir_all(to.parent().expect("a folder")).expect("made");
         let from = from.canonicalize().expect("it is there");
         if !to.exists() && std::fs::hard_link(&from, &to).is_err() {
@@ -105,10 +136,15 @@ impl Layout {
     }
 
     fn port(&self, of: u16) -> u16 {
-        self.ports.iter().find(|(from, _)| *from == of).expect("one of ours").1
+        self.ports
+            .iter()
+            .find(|(from, _)| *from == of)
+            .expect("one of ours")
+            .1
     }
 
-    /// The command, in this file system and a folder of it that its user may write to. `None` where this machine does not let us.
+    /// The command, in this file system and a folder of it that its user may write to. `None` where
+    /// this machine does not let us.
     fn program(&self, command: &[String], state: &str) -> Option<Program> {
         let place = self.folder.path().join(state.trim_start_matches('/'));
         std::fs::create_dir_all(&place).expect("made");
@@ -119,13 +155,18 @@ impl Layout {
         let inside = match chown(&place, Some(USER), Some(USER)) {
             Ok(()) => {
                 for path in ["", "etc", "etc/postern", "tmp"] {
-                    let mode = std::fs::Permissions::from_mode(if path == "tmp" { 0o1777 } else { 0o755 });
+                    let mode =
+                        std::fs::Permissions::from_mode(if path == "tmp" { 0o1777 } else { 0o755 });
                     std::fs::set_permissions(self.folder.path().join(path), mode).expect("ours");
                 }
-                inside.arg(format!("--setuid={USER}")).arg(format!("--setgid={USER}"))
+                inside
+                    .arg(format!("--setuid={USER}"))
+                    .arg(format!("--setgid={USER}"))
             }
             Err(_) => {
-                let may = Command::new("unshare").args(["--map-root-user", "true"]).status();
+                let may = Command::new("unshare")
+                    .args(["--map-root-user", "true"])
+                    .status();
                 if !may.is_ok_and(|status| status.success()) {
                     return None;
                 }
@@ -133,34 +174,43 @@ impl Layout {
             }
         };
         let program = Path::new("/usr/local/bin").join(&command[0]);
-        Some(
-            command[1..]
-                .iter()
-                .fold(inside.arg(program.display().to_string()), |program, word| program.arg(word)),
-        )
+        Some(command[1..].iter().fold(
+            inside.arg(program.display().to_string()),
+            |program, word| program.arg(word),
+        ))
     }
 }
 
-/// With the variables of an installation; the databases are files of their own, as nobody named another.
+/// With the variables of an installation; the databases are files of their own, as nobody named
+/// another.
 fn configured(program: Program, service: &str, development: &Postern) -> Program {
     let environment = development.surface().environment().iter();
-    let environment =
-        environment.filter(|(name, _)| !name.starts_with("POSTERN_") && !name.starts_with("SOCIAL_"));
+    let environment = environment
+        .filter(|(name, _)| !name.starts_with("POSTERN_") && !name.starts_with("SOCIAL_"));
     let program = environment.fold(program, |program, (name, value)| program.env(name, value));
     if service == "proxy" {
         return program;
     }
-    program
-        .env("IDP_SERVICE_ACCOUNT_USERNAME", service)
-        .env("IDP_SERVICE_ACCOUNT_PASSWORD", development.password_of(service))
+    program.env("IDP_SERVICE_ACCOUNT_USERNAME", service).env(
+        "IDP_SERVICE_ACCOUNT_PASSWORD",
+        development.password_of(service),
+    )
 }
 
-/// Until it says that it is ready, at an address that only those reach who listen on every one, if `everywhere`.
+/// Until it says that it is ready, at an address that only those reach who listen on every one, if
+/// `everywhere`.
 async fn until_ready(running: &mut Running, admin: u16, everywhere: bool) {
-    let client =
-        Client::new(&format!("http://{}:{admin}", if everywhere { "127.0.0.2" } else { "127.0.0.1" }));
+    let client = Client::new(&format!(
+        "http://{}:{admin}",
+        if everywhere { "127.0.0.2" } else { "127.0.0.1" }
+    ));
     let ready = async {
-        while client.get("/readyz").try_send().await.is_none_or(|answer| answer.status != 200) {
+        while client
+            .get("/readyz")
+            .try_send()
+            .await
+            .is_none_or(|answer| answer.status != 200)
+        {
             running.expect_alive();
             tokio::task::yield_now().await;
         }
@@ -177,7 +227,9 @@ async fn starts(
     everywhere: bool,
 ) -> bool {
     let development = Postern::start().await;
-    let Some(program) = layout.program(&command, &state) else { return false };
+    let Some(program) = layout.program(&command, &state) else {
+        return false;
+    };
     let mut running = configured(program, service, &development).start();
     let (http, admin) = match service {
         "proxy" => (8500, 8509),
@@ -189,7 +241,11 @@ async fn starts(
     let client = Client::new(&format!("http://{host}:{}", layout.port(http)));
     let _ = client.get("/nowhere").send().await.problem(
         if service == "proxy" { 401 } else { 404 },
-        if service == "proxy" { "authentication_required" } else { "not_found" },
+        if service == "proxy" {
+            "authentication_required"
+        } else {
+            "not_found"
+        },
     );
     assert_eq!(running.stop("TERM").await.status, Some(0));
     development.stop().await;
@@ -201,11 +257,20 @@ async fn image_starts_each_service_and_is_reached() {
     let dockerfile = read("conf/deploy/Dockerfile");
     assert!(dockerfile.contains("COPY --from=build /etc/postern /etc/postern\n"));
     assert!(dockerfile.contains("conf/deploy/configure /etc/postern network\n"));
-    let (state, gateway) = (value(&dockerfile, "WORKDIR "), words(&value(&dockerfile, "CMD ")));
-    assert_eq!(gateway, ["postern-proxy", "--config", "/etc/postern/proxy.toml"]);
+    let (state, gateway) = (
+        value(&dockerfile, "WORKDIR "),
+        words(&value(&dockerfile, "CMD ")),
+    );
+    assert_eq!(
+        gateway,
+        ["postern-proxy", "--config", "/etc/postern/proxy.toml"]
+    );
     let layout = Layout::new(true);
     for service in SERVICES {
-        let command = gateway.iter().map(|word| word.replace("proxy", service)).collect();
+        let command = gateway
+            .iter()
+            .map(|word| word.replace("proxy", service))
+            .collect();
         if !starts(&layout, service, (command, state.clone()), true).await {
             return skipped(
                 "image_starts_each_service_and_is_reached",
@@ -220,12 +285,21 @@ async fn systemd_units_start_each_service() {
     let layout = Layout::new(false);
     for service in SERVICES {
         let unit = read(&format!("conf/deploy/postern-{service}.service"));
-        let command: Vec<String> =
-            value(&unit, "ExecStart=/usr/local/bin/").split(' ').map(str::to_owned).collect();
+        let command: Vec<String> = value(&unit, "ExecStart=/usr/local/bin/")
+            .split(' ')
+            .map(str::to_owned)
+            .collect();
         let state = value(&unit, "WorkingDirectory=");
-        assert_eq!(state, format!("/var/lib/{}", value(&unit, "StateDirectory=")), "it may be written to");
+        assert_eq!(
+            state,
+            format!("/var/lib/{}", value(&unit, "StateDirectory=")),
+            "it may be written to"
+        );
         if !starts(&layout, service, (command, state), false).await {
-            return skipped("systemd_units_start_each_service", "no file system of its own for a program");
+            return skipped(
+                "systemd_units_start_each_service",
+                "no file system of its own for a program",
+            );
         }
     }
 }
@@ -240,17 +314,26 @@ fn socket_unit_has_the_address_of_the_configuration() {
         .iter()
         .filter_map(|one| one["address"].as_str())
         .collect();
-    let sockets: Vec<&str> = unit.lines().filter_map(|line| line.strip_prefix("ListenStream=")).collect();
+    let sockets: Vec<&str> = unit
+        .lines()
+        .filter_map(|line| line.strip_prefix("ListenStream="))
+        .collect();
     assert_eq!(sockets, listens);
 }
 
 #[test]
 fn kubernetes_runs_what_the_configuration_names() {
     let manifests = read("conf/deploy/kubernetes.yaml");
-    for (service, http, admin) in [("proxy", 8500, 8509), ("auth", 8501, 8510), ("notify", 8502, 8511)] {
+    for (service, http, admin) in [
+        ("proxy", 8500, 8509),
+        ("auth", 8501, 8510),
+        ("notify", 8502, 8511),
+    ] {
         let name = format!("postern-{service}");
-        let parts: Vec<&str> =
-            manifests.split("---\n").filter(|part| part.contains(&format!("\n  name: {name}\n"))).collect();
+        let parts: Vec<&str> = manifests
+            .split("---\n")
+            .filter(|part| part.contains(&format!("\n  name: {name}\n")))
+            .collect();
         let of = |kind: &str| {
             parts
                 .iter()
@@ -259,9 +342,19 @@ fn kubernetes_runs_what_the_configuration_names() {
         };
         let deployment = of("Deployment");
         let command = words(&value(deployment, "command: "));
-        assert_eq!(command, [name.as_str(), "--config", &format!("/etc/postern/{service}/{service}.toml")]);
+        assert_eq!(
+            command,
+            [
+                name.as_str(),
+                "--config",
+                &format!("/etc/postern/{service}/{service}.toml")
+            ]
+        );
         for (port, what) in [(http, "http"), (admin, "admin")] {
-            assert!(deployment.contains(&format!("{{name: {what}, containerPort: {port}}}")), "{deployment}");
+            assert!(
+                deployment.contains(&format!("{{name: {what}, containerPort: {port}}}")),
+                "{deployment}"
+            );
         }
         assert!(of("Service").contains(&format!("{{name: http, port: {http}, targetPort: http}}")));
     }

@@ -1,4 +1,5 @@
-//! The contract's document by itself: complete, consistent, and the same as the code where the two overlap.
+//! The contract's document by itself: complete, consistent, and the same as the code where the two
+//! overlap.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +19,9 @@ fn walk<'a>(value: &'a Value, visit: &mut impl FnMut(&'a Value)) {
 
 fn references(document: &Value) -> BTreeSet<&str> {
     let mut found = BTreeSet::new();
-    walk(document, &mut |value| found.extend(value.get("$ref").and_then(Value::as_str)));
+    walk(document, &mut |value| {
+        found.extend(value.get("$ref").and_then(Value::as_str))
+    });
     found
 }
 
@@ -27,13 +30,23 @@ fn every_reference_leads_somewhere_and_every_component_is_used() {
     let document = Contract::shared().document();
     let used = references(document);
     for reference in &used {
-        let pointer = reference.strip_prefix('#').expect("references stay in the document");
-        assert!(document.pointer(pointer).is_some(), "{reference} leads nowhere");
+        let pointer = reference
+            .strip_prefix('#')
+            .expect("references stay in the document");
+        assert!(
+            document.pointer(pointer).is_some(),
+            "{reference} leads nowhere"
+        );
     }
     for kind in ["schemas", "headers", "responses"] {
-        for name in document["components"][kind].as_object().expect("components").keys() {
+        for name in document["components"][kind]
+            .as_object()
+            .expect("components")
+            .keys()
+        {
             let reference = format!("#/components/{kind}/{name}");
-            // No operation has it: it is what every path answers to the methods that it does not document.
+            // No operation has it: it is what every path answers to the methods that it does not
+            // document.
             assert!(
                 name == "MethodNotAllowed" || used.contains(reference.as_str()),
                 "{reference} is not used"
@@ -48,8 +61,14 @@ fn every_example_is_one_of_its_schema() {
     let mut mistakes = Vec::new();
     let mut count = 0;
     walk(contract.document(), &mut |value| {
-        let Some(schema) = value.get("schema") else { return };
-        let named = value["examples"].as_object().into_iter().flatten().map(|(_, example)| &example["value"]);
+        let Some(schema) = value.get("schema") else {
+            return;
+        };
+        let named = value["examples"]
+            .as_object()
+            .into_iter()
+            .flatten()
+            .map(|(_, example)| &example["value"]);
         for example in value.get("example").into_iter().chain(named) {
             count += 1;
             mistakes.extend(contract.check_value(schema, example, &example.to_string()));
@@ -64,7 +83,10 @@ fn every_json_body_has_an_example() {
     walk(Contract::shared().document(), &mut |value| {
         for media in ["application/json", "application/problem+json"] {
             if let Some(body) = value.get("content").and_then(|content| content.get(media)) {
-                assert!(body.get("example").is_some() || body.get("examples").is_some(), "{body}");
+                assert!(
+                    body.get("example").is_some() || body.get("examples").is_some(),
+                    "{body}"
+                );
             }
         }
     });
@@ -73,7 +95,11 @@ fn every_json_body_has_an_example() {
 #[test]
 fn every_operation_has_an_id_of_its_own() {
     let contract = Contract::shared();
-    let ids: BTreeSet<_> = contract.operations().iter().map(|operation| &operation.id).collect();
+    let ids: BTreeSet<_> = contract
+        .operations()
+        .iter()
+        .map(|operation| &operation.id)
+        .collect();
     assert_eq!(ids.len(), contract.operations().len());
 }
 
@@ -86,25 +112,42 @@ fn the_codes_of_the_document_are_those_of_the_code() {
         .iter()
         .filter_map(Value::as_str)
         .collect();
-    assert_eq!(documented, Code::ALL.iter().map(|code| code.as_str()).collect::<Vec<_>>());
+    assert_eq!(
+        documented,
+        Code::ALL
+            .iter()
+            .map(|code| code.as_str())
+            .collect::<Vec<_>>()
+    );
 }
 
 #[test]
 fn a_code_stands_only_under_its_own_status_and_every_code_under_one() {
-    let responses = Contract::shared().document()["components"]["responses"].as_object().expect("responses");
+    let responses = Contract::shared().document()["components"]["responses"]
+        .as_object()
+        .expect("responses");
     let mut seen = BTreeSet::new();
     for (name, response) in responses {
-        let narrow = &response["content"]["application/problem+json"]["schema"]["allOf"][1]["properties"];
-        let status = narrow["status"]["const"].as_u64().expect("a problem response has one status");
+        let narrow =
+            &response["content"]["application/problem+json"]["schema"]["allOf"][1]["properties"];
+        let status = narrow["status"]["const"]
+            .as_u64()
+            .expect("a problem response has one status");
         let one = narrow["code"].get("const").into_iter();
         let many = narrow["code"]["enum"].as_array().into_iter().flatten();
         for code in one.chain(many).filter_map(Value::as_str) {
-            let known = Code::ALL.iter().find(|known| known.as_str() == code).expect("the code exists");
+            let known = Code::ALL
+                .iter()
+                .find(|known| known.as_str() == code)
+                .expect("the code exists");
             assert_eq!(u64::from(known.status().as_u16()), status, "{name}: {code}");
             seen.insert(code);
         }
     }
-    let missing: Vec<_> = Code::ALL.iter().filter(|code| !seen.contains(code.as_str())).collect();
+    let missing: Vec<_> = Code::ALL
+        .iter()
+        .filter(|code| !seen.contains(code.as_str()))
+        .collect();
     assert!(missing.is_empty(), "no response has {missing:?}");
 }
 
@@ -114,7 +157,16 @@ fn protected_operations_document_their_401_and_public_ones_ask_for_no_token() {
         let is_public = ["/auth/", "/api/session", "/webhooks/", "/.well-known/"]
             .iter()
             .any(|prefix| operation.path.starts_with(prefix));
-        assert_eq!(operation.is_protected, !is_public || operation.path == "/auth/me", "{}", operation.id);
-        assert!(!operation.is_protected || operation.responses.contains_key(&401), "{}", operation.id);
+        assert_eq!(
+            operation.is_protected,
+            !is_public || operation.path == "/auth/me",
+            "{}",
+            operation.id
+        );
+        assert!(
+            !operation.is_protected || operation.responses.contains_key(&401),
+            "{}",
+            operation.id
+        );
     }
 }

@@ -16,7 +16,8 @@ struct Standalone {
     surface: Surface,
 }
 
-/// A data folder, and a port that stays the same over restarts, for tokens name the address of their pool.
+/// A data folder, and a port that stays the same over restarts, for tokens name the address of
+/// their pool.
 struct Home {
     folder: TempDir,
     port: u16,
@@ -26,18 +27,30 @@ struct Home {
 
 impl Home {
     fn new() -> Self {
-        Self { folder: tempfile::tempdir().expect("a temporary folder"), port: ports::free(12) }
+        Self {
+            folder: tempfile::tempdir().expect("a temporary folder"),
+            port: ports::free(12),
+        }
     }
 
     fn postern(&self) -> Program {
-        Program::of_workspace("postern", self.folder.path()).arg("--data-dir").arg("var")
+        Program::of_workspace("postern", self.folder.path())
+            .arg("--data-dir")
+            .arg("var")
     }
 
     async fn start(&self) -> Standalone {
         let began = Instant::now();
-        let mut running = self.postern().arg("--port").arg(self.port.to_string()).start();
+        let mut running = self
+            .postern()
+            .arg("--port")
+            .arg(self.port.to_string())
+            .start();
         let _ = running.wait_for_line("ready").await;
-        postern_tests::note(&format!("standalone: start to ready {} ms", began.elapsed().as_millis()));
+        postern_tests::note(&format!(
+            "standalone: start to ready {} ms",
+            began.elapsed().as_millis()
+        ));
         let surface = Surface::of_folder(&self.folder.path().join("var"));
         surface.until_keys().await;
         Standalone { running, surface }
@@ -46,7 +59,10 @@ impl Home {
 
 impl Standalone {
     async fn service_token(&self, account: &str) -> String {
-        let password = self.surface.env(&format!("POSTERN_SERVICE_{}_PASSWORD", account.to_uppercase()));
+        let password = self.surface.env(&format!(
+            "POSTERN_SERVICE_{}_PASSWORD",
+            account.to_uppercase()
+        ));
         self.surface.service_token(account, password).await
     }
 }
@@ -56,15 +72,44 @@ async fn the_command_line_gives_service_tokens() {
     let home = Home::new();
     let standalone = home.start().await;
     for account in ["auth", "notify", "actor", "document"] {
-        let ended = home.postern().arg("token").arg("--service").arg(account).run().await;
+        let ended = home
+            .postern()
+            .arg("token")
+            .arg("--service")
+            .arg(account)
+            .run()
+            .await;
         assert_eq!(ended.status, Some(0), "{}", ended.stderr);
         let service = standalone.surface.client().with_token(ended.stdout.trim());
-        assert_eq!(service.get("/auth/me").send().await.expect(200).string("/serviceId"), account);
+        assert_eq!(
+            service
+                .get("/auth/me")
+                .send()
+                .await
+                .expect(200)
+                .string("/serviceId"),
+            account
+        );
     }
-    let unknown = home.postern().arg("token").arg("--service").arg("nobody").run().await;
-    assert!(unknown.expect(64, 1)[0].contains("document"), "the accounts that there are");
+    let unknown = home
+        .postern()
+        .arg("token")
+        .arg("--service")
+        .arg("nobody")
+        .run()
+        .await;
+    assert!(
+        unknown.expect(64, 1)[0].contains("document"),
+        "the accounts that there are"
+    );
     assert_eq!(standalone.running.stop("TERM").await.status, Some(0));
-    let away = home.postern().arg("token").arg("--service").arg("auth").run().await;
+    let away = home
+        .postern()
+        .arg("token")
+        .arg("--service")
+        .arg("auth")
+        .run()
+        .await;
     assert!(away.expect(69, 1)[0].contains("no answer"));
 }
 
@@ -73,22 +118,60 @@ async fn a_second_start_finds_everything() {
     let home = Home::new();
     let first = home.start().await;
     let ada = first.surface.register().await;
-    let created = ada.client.post("/notifications").json(&welcome(&ada.id)).send().await.expect(201);
+    let created = ada
+        .client
+        .post("/notifications")
+        .json(&welcome(&ada.id))
+        .send()
+        .await
+        .expect(201);
     let mail = first.surface.mailbox().to(&ada.email).await;
     assert_eq!(first.running.stop("TERM").await.status, Some(0));
 
     let second = home.start().await;
     let login = json!({"email": ada.email, "password": PASSWORD});
-    let tokens = second.surface.client().post("/auth/login").json(&login).send().await.expect(200).json();
+    let tokens = second
+        .surface
+        .client()
+        .post("/auth/login")
+        .json(&login)
+        .send()
+        .await
+        .expect(200)
+        .json();
     let again = second.surface.person(&ada.email, tokens).await;
     assert_eq!(again.id, ada.id);
     // A token of before the restart is still good: the signing keys are kept.
-    let old = second.surface.client().with_token(ada.tokens["accessToken"].as_str().expect("a token"));
-    assert_eq!(old.get("/auth/me").send().await.expect(200).string("/userId"), ada.id);
-    assert_eq!(old.get(&format!("/actors/{}", ada.id)).send().await.expect(200).string("/email"), ada.email);
-    let record = old.get(&created.header("location")).send().await.expect(200);
+    let old = second
+        .surface
+        .client()
+        .with_token(ada.tokens["accessToken"].as_str().expect("a token"));
+    assert_eq!(
+        old.get("/auth/me")
+            .send()
+            .await
+            .expect(200)
+            .string("/userId"),
+        ada.id
+    );
+    assert_eq!(
+        old.get(&format!("/actors/{}", ada.id))
+            .send()
+            .await
+            .expect(200)
+            .string("/email"),
+        ada.email
+    );
+    let record = old
+        .get(&created.header("location"))
+        .send()
+        .await
+        .expect(200);
     assert_eq!(record.string("/status"), "SENT");
-    assert_eq!(second.surface.mailbox().list(&ada.email, 0).await[0]["id"], mail["id"]);
+    assert_eq!(
+        second.surface.mailbox().list(&ada.email, 0).await[0]["id"],
+        mail["id"]
+    );
     assert_eq!(second.running.stop("TERM").await.status, Some(0));
 }
 
@@ -98,7 +181,9 @@ async fn post_until_cut_off(client: Client, lane: usize, accepted: UnboundedSend
         let email = format!("kill-{lane}-{number}@example.com");
         let body = json!({"channel": "email", "recipient": {"email": email}, "template": "welcome",
             "variables": {"name": "Ada"}});
-        let Some(answer) = client.post("/notifications").json(&body).try_send().await else { return };
+        let Some(answer) = client.post("/notifications").json(&body).try_send().await else {
+            return;
+        };
         if answer.status != 201 || accepted.send(email).is_err() {
             return;
         }
@@ -116,12 +201,21 @@ async fn a_kill_loses_nothing_that_was_accepted() {
         let mut posting = JoinSet::new();
         for lane in 0..8 {
             let client = standalone.surface.client().with_token(&token);
-            posting.spawn(post_until_cut_off(client, lane + waiting.len() * 8, sender.clone()));
+            posting.spawn(post_until_cut_off(
+                client,
+                lane + waiting.len() * 8,
+                sender.clone(),
+            ));
         }
         drop(sender);
         let before = waiting.len();
         while waiting.len() < before + 60 {
-            waiting.push(accepted.recv().await.expect("posting goes on until the kill"));
+            waiting.push(
+                accepted
+                    .recv()
+                    .await
+                    .expect("posting goes on until the kill"),
+            );
         }
         standalone.running.kill().await;
         while let Some(email) = accepted.recv().await {
@@ -132,7 +226,10 @@ async fn a_kill_loses_nothing_that_was_accepted() {
     let standalone = home.start().await;
     let mailbox = standalone.surface.mailbox();
     for email in &waiting {
-        assert!(!mailbox.list(email, 60).await.is_empty(), "{email} was accepted, and no mail came");
+        assert!(
+            !mailbox.list(email, 60).await.is_empty(),
+            "{email} was accepted, and no mail came"
+        );
     }
     assert_eq!(standalone.running.stop("TERM").await.status, Some(0));
 }
@@ -147,7 +244,9 @@ async fn register_until_cut_off(client: Client, told: UnboundedSender<Told>) {
     for number in 0..1000 {
         let email = format!("kill-{number}@example.com");
         let body = json!({"email": email, "password": PASSWORD, "profile": {"firstName": "Ada"}});
-        let Some(answer) = client.post("/auth/register").json(&body).try_send().await else { return };
+        let Some(answer) = client.post("/auth/register").json(&body).try_send().await else {
+            return;
+        };
         if answer.status != 201 || told.send(Told::Registered { email }).is_err() {
             return;
         }
@@ -157,10 +256,19 @@ async fn register_until_cut_off(client: Client, told: UnboundedSender<Told>) {
 async fn upload_until_cut_off(client: Client, told: UnboundedSender<Told>) {
     for _ in 0..1000 {
         let (content, sha256) = resume(300_000);
-        let upload = client.post("/resumes").multipart(resume_form("c-1", &content));
-        let Some(answer) = upload.try_send().await else { return };
+        let upload = client
+            .post("/resumes")
+            .multipart(resume_form("c-1", &content));
+        let Some(answer) = upload.try_send().await else {
+            return;
+        };
         if answer.status != 201
-            || told.send(Told::Stored { location: answer.header("location"), sha256 }).is_err()
+            || told
+                .send(Told::Stored {
+                    location: answer.header("location"),
+                    sha256,
+                })
+                .is_err()
         {
             return;
         }
@@ -174,7 +282,10 @@ async fn a_kill_loses_no_registration_and_no_upload() {
     let ada = standalone.surface.register().await;
     let (sender, mut heard) = unbounded_channel();
     let mut asking = JoinSet::new();
-    asking.spawn(register_until_cut_off(standalone.surface.client().clone(), sender.clone()));
+    asking.spawn(register_until_cut_off(
+        standalone.surface.client().clone(),
+        sender.clone(),
+    ));
     asking.spawn(upload_until_cut_off(ada.client.clone(), sender));
     let (mut told, mut registered) = (Vec::new(), 0);
     while registered < 4 || told.len() < 12 {
@@ -192,14 +303,33 @@ async fn a_kill_loses_no_registration_and_no_upload() {
         match one {
             Told::Registered { email } => {
                 let login = json!({"email": email, "password": PASSWORD});
-                let tokens =
-                    standalone.surface.client().post("/auth/login").json(&login).send().await.expect(200);
+                let tokens = standalone
+                    .surface
+                    .client()
+                    .post("/auth/login")
+                    .json(&login)
+                    .send()
+                    .await
+                    .expect(200);
                 let person = standalone.surface.person(&email, tokens.json()).await;
-                let profile = person.client.get(&format!("/actors/{}", person.id)).send().await.expect(200);
+                let profile = person
+                    .client
+                    .get(&format!("/actors/{}", person.id))
+                    .send()
+                    .await
+                    .expect(200);
                 assert_eq!(profile.string("/email"), email);
             }
             Told::Stored { location, sha256 } => {
-                assert_eq!(ada.client.get(&location).send().await.expect(200).string("/sha256"), sha256);
+                assert_eq!(
+                    ada.client
+                        .get(&location)
+                        .send()
+                        .await
+                        .expect(200)
+                        .string("/sha256"),
+                    sha256
+                );
             }
         }
     }
@@ -211,7 +341,9 @@ async fn ctrl_c_stops_within_two_seconds_whoever_is_connected() {
     let home = Home::new();
     let standalone = home.start().await;
     let ada = standalone.surface.register().await;
-    let idle = tokio::net::TcpStream::connect(ada.client.address()).await.expect("the gateway accepts");
+    let idle = tokio::net::TcpStream::connect(ada.client.address())
+        .await
+        .expect("the gateway accepts");
     let began = Instant::now();
     let ended = standalone.running.stop("INT").await;
     let took = began.elapsed();

@@ -1,5 +1,6 @@
-//! What the OpenAPI document shows is sent as it stands there, and accepted. Only what the service itself has given out before
-//! (a session, a token, a code, an id) takes the place of the one that is shown.
+//! What the OpenAPI document shows is sent as it stands there, and accepted. Only what the service
+//! itself has given out before (a session, a token, a code, an id) takes the place of the one that
+//! is shown.
 
 use std::collections::BTreeSet;
 
@@ -20,8 +21,14 @@ impl Examples {
     /// The body that an operation shows, under a name where there are several.
     fn body(&mut self, operation: &str, name: Option<&str>) -> Value {
         self.sent.insert(operation.to_owned());
-        let found = self.contract.operations().iter().find(|known| known.id == operation);
-        let media = found.and_then(|operation| operation.json_body()).expect("it reads JSON");
+        let found = self
+            .contract
+            .operations()
+            .iter()
+            .find(|known| known.id == operation);
+        let media = found
+            .and_then(|operation| operation.json_body())
+            .expect("it reads JSON");
         let example = match name {
             Some(name) => &media["examples"][name]["value"],
             None => &media["example"],
@@ -34,7 +41,10 @@ impl Examples {
     fn with(&mut self, operation: &str, given: &[(&str, &str)]) -> Value {
         let mut body = self.body(operation, None);
         for (member, value) in given {
-            assert!(body[*member].is_string(), "{operation}: {body} has no {member}");
+            assert!(
+                body[*member].is_string(),
+                "{operation}: {body} has no {member}"
+            );
             body[*member] = json!(value);
         }
         body
@@ -45,7 +55,9 @@ impl Examples {
         let item = &self.contract.document()["paths"][path];
         let all = [&item["parameters"], &item[method]["parameters"]];
         let mut all = all.into_iter().filter_map(Value::as_array).flatten();
-        let found = all.find(|parameter| parameter["name"] == name).expect("the parameter");
+        let found = all
+            .find(|parameter| parameter["name"] == name)
+            .expect("the parameter");
         found["example"].as_str().expect("an example").to_owned()
     }
 }
@@ -58,112 +70,203 @@ async fn post(client: &Client, path: &str, body: &Value, status: u16) -> Answer 
 async fn code(surface: &Surface, email: &str) -> String {
     let mail = surface.mailbox().to(email).await;
     let mut words = text(&mail, "text").split(|c: char| !c.is_ascii_digit());
-    words.find(|word| word.len() == 6).expect("a code").to_owned()
+    words
+        .find(|word| word.len() == 6)
+        .expect("a code")
+        .to_owned()
 }
 
 #[tokio::test]
 async fn every_example_of_the_document_is_accepted() {
     let postern = Postern::start().await;
-    let mut examples = Examples { contract: Contract::shared(), sent: BTreeSet::new() };
+    let mut examples = Examples {
+        contract: Contract::shared(),
+        sent: BTreeSet::new(),
+    };
     let surface = postern.surface();
     passwords(surface, &mut examples).await;
     challenge(surface, &mut examples).await;
     social(surface, &mut examples).await;
     actors(&postern, &mut examples).await;
     notifications(&postern, &mut examples).await;
-    let shown = examples.contract.operations().iter().filter(|operation| operation.json_body().is_some());
+    let shown = examples
+        .contract
+        .operations()
+        .iter()
+        .filter(|operation| operation.json_body().is_some());
     let shown: BTreeSet<String> = shown.map(|operation| operation.id.clone()).collect();
-    assert_eq!(examples.sent, shown, "an operation's example is not sent here");
+    assert_eq!(
+        examples.sent, shown,
+        "an operation's example is not sent here"
+    );
     postern.stop().await;
 }
 
 async fn passwords(surface: &Surface, examples: &mut Examples) {
     let client = surface.client();
-    let _ = post(client, "/auth/register", &examples.body("register", None), 201).await;
+    let _ = post(
+        client,
+        "/auth/register",
+        &examples.body("register", None),
+        201,
+    )
+    .await;
     let login = examples.body("login", None);
     let tokens = post(client, "/auth/login", &login, 200).await.json();
-    let _ = post(client, "/api/session", &examples.body("session", Some("password")), 200).await;
+    let _ = post(
+        client,
+        "/api/session",
+        &examples.body("session", Some("password")),
+        200,
+    )
+    .await;
     let mut refresh = text(&tokens, "refreshToken").to_owned();
     let mut renewed = examples.body("session", Some("refresh"));
     renewed["refreshToken"] = json!(refresh);
-    refresh = post(client, "/api/session", &renewed, 200).await.string("/refreshToken");
-    for (operation, path) in
-        [("refresh", "/auth/tokens/refresh"), ("refreshUserToken", "/auth/refresh-user-token")]
-    {
+    refresh = post(client, "/api/session", &renewed, 200)
+        .await
+        .string("/refreshToken");
+    for (operation, path) in [
+        ("refresh", "/auth/tokens/refresh"),
+        ("refreshUserToken", "/auth/refresh-user-token"),
+    ] {
         let body = examples.with(operation, &[("refreshToken", &refresh)]);
         refresh = post(client, path, &body, 200).await.string("/refreshToken");
     }
-    let _ = post(client, "/auth/logout", &examples.with("logout", &[("refreshToken", &refresh)]), 204).await;
+    let _ = post(
+        client,
+        "/auth/logout",
+        &examples.with("logout", &[("refreshToken", &refresh)]),
+        204,
+    )
+    .await;
     let forgot = examples.body("forgotPassword", None);
     let _ = post(client, "/auth/password/forgot", &forgot, 204).await;
     let code = code(surface, text(&forgot, "email")).await;
     let reset = examples.with("resetPassword", &[("code", &code)]);
     let _ = post(client, "/auth/password/reset", &reset, 204).await;
-    // The pool of this installation asks for no code at registration: the session is what is refused, and not the example.
+    // The pool of this installation asks for no code at registration: the session is what is
+    // refused, and not the example.
     let confirm = examples.body("confirmRegistration", None);
-    let refused = client.post("/auth/register/confirm").json(&confirm).send().await;
+    let refused = client
+        .post("/auth/register/confirm")
+        .json(&confirm)
+        .send()
+        .await;
     let _ = refused.problem(401, "invalid_challenge");
-    assert_eq!(confirm["password"], login["password"], "the password is one that the pool takes");
+    assert_eq!(
+        confirm["password"], login["password"],
+        "the password is one that the pool takes"
+    );
 }
 
 async fn challenge(surface: &Surface, examples: &mut Examples) {
     let (admin, identity) = administrator(surface).await;
     let (email, first) = ("dora@example.com", "Given horse battery 7");
-    let create = admin.admin_create_user().user_pool_id(&identity.actor.pool_id).username(email);
-    let create = create.temporary_password(first).message_action("SUPPRESS".into());
-    Box::pin(create.send()).await.expect("the pool makes a user");
+    let create = admin
+        .admin_create_user()
+        .user_pool_id(&identity.actor.pool_id)
+        .username(email);
+    let create = create
+        .temporary_password(first)
+        .message_action("SUPPRESS".into());
+    Box::pin(create.send())
+        .await
+        .expect("the pool makes a user");
     let login = json!({"email": email, "password": first});
-    let asked =
-        surface.client().post("/auth/login").json(&login).send().await.problem(401, "challenge_required");
-    let session = asked.body["challenge"]["session"].as_str().expect("a session").to_owned();
+    let asked = surface
+        .client()
+        .post("/auth/login")
+        .json(&login)
+        .send()
+        .await
+        .problem(401, "challenge_required");
+    let session = asked.body["challenge"]["session"]
+        .as_str()
+        .expect("a session")
+        .to_owned();
     let answer = examples.with("answerChallenge", &[("session", &session)]);
     let _ = post(surface.client(), "/auth/challenge", &answer, 200).await;
 }
 
 async fn social(surface: &Surface, examples: &mut Examples) {
-    let token = surface.social_sign_in(&sample("ada"), None).await.expect("ada is signed in");
+    let token = surface
+        .social_sign_in(&sample("ada"), None)
+        .await
+        .expect("ada is signed in");
     let body = examples.with("exchange", &[("temporaryToken", &token)]);
     let _ = post(surface.client(), "/auth/tokens/exchange", &body, 200).await;
 }
 
 async fn actors(postern: &Postern, examples: &mut Examples) {
     let surface = postern.surface();
-    let service = surface.client().with_token(&postern.service_token("auth").await);
+    let service = surface
+        .client()
+        .with_token(&postern.service_token("auth").await);
     let actor = examples.body("registerActor", None);
     let _ = post(&service, "/actors/register", &actor, 201).await;
     let id = examples.parameter("/actors/{id}", "get", "id");
     assert_eq!(actor["actorId"], id.as_str());
-    let _ = service.get(&format!("/actors/{id}")).send().await.expect(200);
+    let _ = service
+        .get(&format!("/actors/{id}"))
+        .send()
+        .await
+        .expect(200);
     let id = examples.parameter("/actor", "get", "actorId");
-    let _ = service.get(&format!("/actor?actorId={id}")).send().await.expect(200);
-    let admin = surface.client().with_token(&postern.token_of_group("admin").await);
+    let _ = service
+        .get(&format!("/actor?actorId={id}"))
+        .send()
+        .await
+        .expect(200);
+    let admin = surface
+        .client()
+        .with_token(&postern.token_of_group("admin").await);
     let feature = examples.parameter("/admin/features/{featureName}", "put", "featureName");
     let settings = examples.body("putFeature", None);
-    let _ = admin.put(&format!("/admin/features/{feature}")).json(&settings).send().await.expect(200);
+    let _ = admin
+        .put(&format!("/admin/features/{feature}"))
+        .json(&settings)
+        .send()
+        .await
+        .expect(200);
     let form = &examples.contract.document()["paths"]["/resumes"]["post"]["requestBody"];
     let shown = &form["content"]["multipart/form-data"]["example"];
     let form = resume_form(text(shown, "candidateId"), text(shown, "resume").as_bytes());
-    let _ = admin.post("/resumes").multipart(form).send().await.expect(201);
+    let _ = admin
+        .post("/resumes")
+        .multipart(form)
+        .send()
+        .await
+        .expect(201);
 }
 
 async fn notifications(postern: &Postern, examples: &mut Examples) {
     let surface = postern.surface();
-    let service = surface.client().with_token(&postern.service_token("auth").await);
+    let service = surface
+        .client()
+        .with_token(&postern.service_token("auth").await);
     let one = examples.body("createNotification", None);
     let created = post(&service, "/notifications", &one, 201).await;
     let batch = examples.body("createNotifications", None);
-    let results = post(&service, "/notifications/batch", &batch, 200).await.json();
+    let results = post(&service, "/notifications/batch", &batch, 200)
+        .await
+        .json();
     for result in results["results"].as_array().expect("results") {
         assert_eq!(result["status"], 201, "{results}");
     }
     let id = created.string("/notificationId");
     let shown = examples.parameter("/notifications/{notificationId}", "get", "notificationId");
     assert_eq!(shown.len(), id.len(), "{shown}");
-    let token =
-        mail_token(surface.env("NOTIFY_TOKEN_KEY"), UNSUBSCRIBE, &id, text(&one["recipient"], "email"));
+    let token = mail_token(
+        surface.env("NOTIFY_TOKEN_KEY"),
+        UNSUBSCRIBE,
+        &id,
+        text(&one["recipient"], "email"),
+    );
     let shown = examples.parameter("/webhooks/unsubscribe", "post", "token");
     assert_eq!(shown.len(), token.len(), "{shown}");
-    let form = &examples.contract.document()["paths"]["/webhooks/unsubscribe"]["post"]["requestBody"];
+    let form =
+        &examples.contract.document()["paths"]["/webhooks/unsubscribe"]["post"]["requestBody"];
     let shown = &form["content"]["application/x-www-form-urlencoded"]["example"];
     let fields: Vec<(&str, &str)> = shown
         .as_object()
@@ -171,6 +274,8 @@ async fn notifications(postern: &Postern, examples: &mut Examples) {
         .iter()
         .map(|(name, _)| (name.as_str(), text(shown, name)))
         .collect();
-    let click = surface.client().post(&format!("/webhooks/unsubscribe?token={token}"));
+    let click = surface
+        .client()
+        .post(&format!("/webhooks/unsubscribe?token={token}"));
     let _ = click.form(&fields).send().await.expect(204);
 }

@@ -1,7 +1,7 @@
-//! The gateway as a process under load, while its configuration and the process itself are exchanged: no request
-//! fails, whether its client opens a connection for each request, keeps one, or speaks HTTP/2. `POSTERN_TEST_RELOADS`
-//! (default 200), `POSTERN_TEST_TAKEOVERS` and `POSTERN_TEST_RESTARTS` (20 each) say how often: the same tests are the
-//! long runs.
+//! The gateway as a process under load, while its configuration and the process itself are
+//! exchanged: no request fails, whether its client opens a connection for each request, keeps one,
+//! or speaks HTTP/2. `POSTERN_TEST_RELOADS` (default 200), `POSTERN_TEST_TAKEOVERS` and
+//! `POSTERN_TEST_RESTARTS` (20 each) say how often: the same tests are the long runs.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
@@ -36,14 +36,19 @@ struct Site {
 
 /// How often something is done; a variable says another number.
 fn times(variable: &str, default: u32) -> u32 {
-    Env::of_process().get(variable).map_or(default, |times| times.parse().expect("a number"))
+    Env::of_process()
+        .get(variable)
+        .map_or(default, |times| times.parse().expect("a number"))
 }
 
 // === impl Site ===
 
 impl Site {
     async fn new() -> Self {
-        let (folder, upstream) = (tempfile::tempdir().expect("a folder"), Recorder::start().await);
+        let (folder, upstream) = (
+            tempfile::tempdir().expect("a folder"),
+            Recorder::start().await,
+        );
         let ports = ports::free(3);
         let [plain, encrypted, admin] =
             [0, 1, 2].map(|number| SocketAddr::from(([127, 0, 0, 1], ports + number)));
@@ -86,13 +91,20 @@ impl Site {
 
     fn program(&self) -> Program {
         let program = Program::of_workspace("postern-proxy", self.folder.path());
-        let program = program.arg("--config").arg(self.file().display().to_string()).arg("run");
-        self.pools.variables().iter().fold(program, |program, (name, value)| program.env(name, value))
+        let program = program
+            .arg("--config")
+            .arg(self.file().display().to_string())
+            .arg("run");
+        self.pools
+            .variables()
+            .iter()
+            .fold(program, |program, (name, value)| program.env(name, value))
     }
 
     /// Its two sockets, as a service manager holds them.
     fn sockets(&self) -> [Arc<TcpListener>; 2] {
-        [self.encrypted, self.plain].map(|address| Arc::new(TcpListener::bind(address).expect("a free port")))
+        [self.encrypted, self.plain]
+            .map(|address| Arc::new(TcpListener::bind(address).expect("a free port")))
     }
 
     async fn load(&self) -> Load {
@@ -102,7 +114,10 @@ impl Site {
             tls: (self.encrypted, self.authority.clone()),
             requests: vec![
                 ("/open", Vec::new()),
-                ("/closed", vec![("authorization", format!("Bearer {token}"))]),
+                (
+                    "/closed",
+                    vec![("authorization", format!("Bearer {token}"))],
+                ),
             ],
         })
     }
@@ -110,11 +125,20 @@ impl Site {
     /// Asks `/config/status` until it is so.
     async fn configured(&self, is: impl Fn(&Value) -> bool) {
         let asking = async {
-            while !is(&self.admin.get("/config/status").send().await.expect(200).json()) {
+            while !is(&self
+                .admin
+                .get("/config/status")
+                .send()
+                .await
+                .expect(200)
+                .json())
+            {
                 tokio::task::yield_now().await;
             }
         };
-        tokio::time::timeout(PATIENCE, asking).await.expect("the gateway takes the configuration");
+        tokio::time::timeout(PATIENCE, asking)
+            .await
+            .expect("the gateway takes the configuration");
     }
 }
 
@@ -122,9 +146,15 @@ impl Site {
 fn certify(folder: &TempDir) -> RootCertStore {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
     std::fs::write(folder.path().join("server.pem"), made.cert.pem()).expect("written");
-    std::fs::write(folder.path().join("server.key"), made.signing_key.serialize_pem()).expect("written");
+    std::fs::write(
+        folder.path().join("server.key"),
+        made.signing_key.serialize_pem(),
+    )
+    .expect("written");
     let mut authority = RootCertStore::empty();
-    authority.add(made.cert.der().clone()).expect("an authority");
+    authority
+        .add(made.cert.der().clone())
+        .expect("an authority");
     authority
 }
 
@@ -135,18 +165,23 @@ async fn ready(program: &Program) -> Running {
     running
 }
 
-/// Ends the load, and says what was done under it. Who holds a connection was told to go `told` times at least, or
-/// never.
+/// Ends the load, and says what was done under it. Who holds a connection was told to go `told`
+/// times at least, or never.
 async fn finish(load: Load, done: &str, told: Option<u32>) {
     let counts = load.finish().await;
     let said: Vec<String> = counts
         .iter()
         .map(|(kind, served, told)| format!("{kind:?} {served} requests, told to go {told} times"))
         .collect();
-    postern_tests::note(&format!("gateway: {done} under load, no request failed: {}", said.join("; ")));
+    postern_tests::note(&format!(
+        "gateway: {done} under load, no request failed: {}",
+        said.join("; ")
+    ));
     for (kind, _, count) in counts {
         match told {
-            Some(least) if kind != Kind::Fresh => assert!(count >= least, "{kind:?}: told {count} times"),
+            Some(least) if kind != Kind::Fresh => {
+                assert!(count >= least, "{kind:?}: told {count} times")
+            }
             Some(_) | None => assert!(told.is_some() || count == 0, "{kind:?}: told {count} times"),
         }
     }
@@ -168,21 +203,37 @@ async fn two_hundred_reloads_good_and_bad_fail_no_request_and_end_no_connection(
     for number in 0..reloads {
         if number % 2 == 0 {
             version += 1;
-            site.write(&format!("{}response_headers = {{ X-Version = \"{version}\" }}\n", site.text));
+            site.write(&format!(
+                "{}response_headers = {{ X-Version = \"{version}\" }}\n",
+                site.text
+            ));
             running.signal("HUP").await;
-            site.configured(|status| status["version"] == version && status["lastError"].is_null()).await;
+            site.configured(|status| status["version"] == version && status["lastError"].is_null())
+                .await;
         } else {
-            site.write(&format!("{}\n{}", site.text, bad[usize::try_from(number / 2 % 4).expect("small")]));
+            site.write(&format!(
+                "{}\n{}",
+                site.text,
+                bad[usize::try_from(number / 2 % 4).expect("small")]
+            ));
             running.signal("HUP").await;
-            site.configured(|status| !status["lastError"].is_null()).await;
+            site.configured(|status| !status["lastError"].is_null())
+                .await;
         }
     }
     load.goes_on(10).await;
     finish(load, &format!("{reloads} reloads"), None).await;
     let (_, token) = site.pools.user(&[]).await;
-    let answer =
-        Client::new(&format!("http://{}", site.plain)).with_token(&token).get("/closed").send().await;
-    assert_eq!(answer.expect(200).header("x-version"), version.to_string(), "the last good one is live");
+    let answer = Client::new(&format!("http://{}", site.plain))
+        .with_token(&token)
+        .get("/closed")
+        .send()
+        .await;
+    assert_eq!(
+        answer.expect(200).header("x-version"),
+        version.to_string(),
+        "the last good one is live"
+    );
     assert_eq!(running.stop("TERM").await.status, Some(0));
 }
 
@@ -199,16 +250,28 @@ async fn twenty_processes_take_over_from_one_another_and_no_request_fails() {
         let ended = running.wait().await;
         assert_eq!(ended.status, Some(0), "{}", ended.stderr);
         let stops = |told: &String| told.contains("STOPPING=1");
-        assert!(!ended.told.iter().any(stops), "the unit does not stop: {:?}", ended.told);
+        assert!(
+            !ended.told.iter().any(stops),
+            "the unit does not stop: {:?}",
+            ended.told
+        );
         running = next;
     }
     load.goes_on(10).await;
-    assert!(!probing.is_finished(), "readiness turned red: {:?}", probing.await);
+    assert!(
+        !probing.is_finished(),
+        "readiness turned red: {:?}",
+        probing.await
+    );
     probing.abort();
     finish(load, &format!("{takeovers} take-overs"), Some(takeovers)).await;
     let ended = running.stop("TERM").await;
     assert_eq!(ended.status, Some(0));
-    assert!(ended.told.concat().contains("STOPPING=1"), "this one does: {:?}", ended.told);
+    assert!(
+        ended.told.concat().contains("STOPPING=1"),
+        "this one does: {:?}",
+        ended.told
+    );
 }
 
 #[tokio::test]
@@ -222,9 +285,13 @@ async fn a_predecessor_that_drains_tells_the_service_manager_nothing_any_more() 
     // Who is told to go is told so by a process that knows it has been relieved.
     let mut told = String::new();
     while !told.contains("onnection: close") {
-        busy.write_all(b"GET /open HTTP/1.1\r\nHost: gate\r\n\r\n").await.expect("written");
+        busy.write_all(b"GET /open HTTP/1.1\r\nHost: gate\r\n\r\n")
+            .await
+            .expect("written");
         let mut answer = [0; 4096];
-        let length = tokio::time::timeout(PATIENCE, busy.read(&mut answer)).await.expect("an answer in time");
+        let length = tokio::time::timeout(PATIENCE, busy.read(&mut answer))
+            .await
+            .expect("an answer in time");
         told = String::from_utf8_lossy(&answer[..length.expect("an answer")]).into_owned();
         assert!(told.starts_with("HTTP/1.1 200 "), "{told:?}");
     }
@@ -232,7 +299,11 @@ async fn a_predecessor_that_drains_tells_the_service_manager_nothing_any_more() 
     drop(idle);
     let ended = old.wait().await;
     assert_eq!(ended.status, Some(0), "{}", ended.stderr);
-    assert!(ended.told.is_empty(), "it is not the main process any more: {:?}", ended.told);
+    assert!(
+        ended.told.is_empty(),
+        "it is not the main process any more: {:?}",
+        ended.told
+    );
     assert_eq!(new.stop("TERM").await.status, Some(0));
 }
 
@@ -240,30 +311,44 @@ async fn a_predecessor_that_drains_tells_the_service_manager_nothing_any_more() 
 async fn a_successor_that_waits_for_keys_ends_at_once_when_it_is_told_to() {
     let site = Site::new().await;
     let old = ready(&site.program()).await;
-    let nowhere = site
-        .program()
-        .arg("--take-over")
-        .env("AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER", "http://127.0.0.1:1");
+    let nowhere = site.program().arg("--take-over").env(
+        "AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER",
+        "http://127.0.0.1:1",
+    );
     let new = nowhere.start();
     let waiting = async {
         while !new.log().contains("the keys could not be refreshed") {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(PATIENCE, waiting).await.expect("the successor looks for keys");
+    tokio::time::timeout(PATIENCE, waiting)
+        .await
+        .expect("the successor looks for keys");
     let ended = new.stop("TERM").await;
-    assert!(ended.status == Some(69) && ended.told.is_empty(), "{ended:?}");
-    let _ = raw::send(site.plain, b"GET /open HTTP/1.1\r\nHost: gate\r\n\r\n").await.expect(200);
-    assert_eq!(old.stop("TERM").await.status, Some(0), "the old one has served on");
+    assert!(
+        ended.status == Some(69) && ended.told.is_empty(),
+        "{ended:?}"
+    );
+    let _ = raw::send(site.plain, b"GET /open HTTP/1.1\r\nHost: gate\r\n\r\n")
+        .await
+        .expect(200);
+    assert_eq!(
+        old.stop("TERM").await.status,
+        Some(0),
+        "the old one has served on"
+    );
 }
 
 /// Asks for readiness again and again, as a load balancer does; ends when it is red.
 fn probe(admin: SocketAddr) -> tokio::task::JoinHandle<()> {
     tokio::spawn(async move {
         loop {
-            let _ = raw::send(admin, b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-                .await
-                .expect(200);
+            let _ = raw::send(
+                admin,
+                b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+            )
+            .await
+            .expect(200);
         }
     })
 }
@@ -293,22 +378,41 @@ async fn a_socket_that_the_configuration_does_not_name_is_refused() {
     let stranger = Arc::new(TcpListener::bind("127.0.0.1:0").expect("a free port"));
     let address = stranger.local_addr().expect("bound");
     let ended = site.program().passing(&[stranger]).start().wait().await;
-    assert!(ended.expect(64, 1)[0].contains(&address.to_string()), "{}", ended.stderr);
+    assert!(
+        ended.expect(64, 1)[0].contains(&address.to_string()),
+        "{}",
+        ended.stderr
+    );
     let connected = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let no_listener =
         std::net::TcpStream::connect(connected.local_addr().expect("bound")).expect("connected");
     let no_listener = Arc::new(TcpListener::from(std::os::fd::OwnedFd::from(no_listener)));
     let ended = site.program().passing(&[no_listener]).start().wait().await;
-    assert!(ended.expect(64, 1)[0].contains("socket 0 of LISTEN_FDS"), "{}", ended.stderr);
+    assert!(
+        ended.expect(64, 1)[0].contains("socket 0 of LISTEN_FDS"),
+        "{}",
+        ended.stderr
+    );
 }
 
 #[tokio::test]
 async fn an_access_log_that_was_moved_is_opened_anew_on_a_signal() {
     let site = Site::new().await;
-    let (log, moved) = (site.folder.path().join("access.log"), site.folder.path().join("access.log.1"));
-    site.write(&site.text.replace("\"off\"", &format!("\"{}\"", log.display())));
+    let (log, moved) = (
+        site.folder.path().join("access.log"),
+        site.folder.path().join("access.log.1"),
+    );
+    site.write(
+        &site
+            .text
+            .replace("\"off\"", &format!("\"{}\"", log.display())),
+    );
     let running = ready(&site.program()).await;
-    let ask = async || raw::send(site.plain, b"GET /open HTTP/1.1\r\nHost: gate\r\n\r\n").await.expect(200);
+    let ask = async || {
+        raw::send(site.plain, b"GET /open HTTP/1.1\r\nHost: gate\r\n\r\n")
+            .await
+            .expect(200)
+    };
     let _ = ask().await;
     std::fs::rename(&log, &moved).expect("moved");
     running.signal("USR1").await;
@@ -317,6 +421,15 @@ async fn an_access_log_that_was_moved_is_opened_anew_on_a_signal() {
     }
     let _ = ask().await;
     assert_eq!(running.stop("TERM").await.status, Some(0));
-    let lines = |path| std::fs::read_to_string(path).expect("a log").lines().count();
-    assert_eq!((lines(moved), lines(log)), (1, 1), "nothing is lost and nothing is said twice");
+    let lines = |path| {
+        std::fs::read_to_string(path)
+            .expect("a log")
+            .lines()
+            .count()
+    };
+    assert_eq!(
+        (lines(moved), lines(log)),
+        (1, 1),
+        "nothing is lost and nothing is said twice"
+    );
 }

@@ -1,4 +1,5 @@
-//! The gateway's commands, as an operator types them: what they say, and with which status they end.
+//! The gateway's commands, as an operator types them: what they say, and with which status they
+//! end.
 
 use std::path::Path;
 
@@ -40,26 +41,39 @@ struct Desk {
 
 impl Desk {
     async fn new() -> Self {
-        let desk = Self { folder: tempfile::tempdir().expect("a folder"), pools: Pools::start().await };
+        let desk = Self {
+            folder: tempfile::tempdir().expect("a folder"),
+            pools: Pools::start().await,
+        };
         desk.write(ROUTES);
         desk
     }
 
     fn write(&self, text: &str) {
-        std::fs::write(self.folder.path().join("proxy.toml"), text).expect("the folder can be written");
+        std::fs::write(self.folder.path().join("proxy.toml"), text)
+            .expect("the folder can be written");
     }
 
     async fn run(&self, arguments: &[&str]) -> Ended {
         let program = Program::of_workspace("postern-proxy", self.folder.path());
         let program = program.arg("--config").arg("proxy.toml");
-        let program = arguments.iter().fold(program, |program, argument| program.arg(*argument));
+        let program = arguments
+            .iter()
+            .fold(program, |program, argument| program.arg(*argument));
         let variables = self.pools.variables().iter();
-        variables.fold(program, |program, (name, value)| program.env(name, value)).run().await
+        variables
+            .fold(program, |program, (name, value)| program.env(name, value))
+            .run()
+            .await
     }
 
     /// What `explain` says of one request.
     async fn explain(&self, arguments: &[&str]) -> String {
-        let asked = [&["explain", "GET", "https://gate.example/v1/things/7?a=b"], arguments].concat();
+        let asked = [
+            &["explain", "GET", "https://gate.example/v1/things/7?a=b"],
+            arguments,
+        ]
+        .concat();
         let ended = self.run(&asked).await;
         assert_eq!(ended.status, Some(0), "{}", ended.stderr);
         ended.stdout
@@ -72,16 +86,30 @@ async fn a_configuration_is_checked_before_it_is_live() {
     let ended = desk.run(&["check"]).await;
     assert_eq!(ended.status, Some(0), "{}", ended.stderr);
     assert_eq!(ended.stdout, "proxy.toml: good: 2 routes, 1 tests\n");
-    desk.write(&ROUTES.replace("methods", "method").replace("addresses", "address"));
+    desk.write(
+        &ROUTES
+            .replace("methods", "method")
+            .replace("addresses", "address"),
+    );
     let ended = desk.run(&["check"]).await;
     let said = &ended.stderr;
-    assert!(ended.status == Some(64) && ended.stdout.is_empty(), "{said}");
-    for mistake in ["proxy.toml:5: upstream.one.address:", "9: route.0.method:", "16: route.1.method:"] {
+    assert!(
+        ended.status == Some(64) && ended.stdout.is_empty(),
+        "{said}"
+    );
+    for mistake in [
+        "proxy.toml:5: upstream.one.address:",
+        "9: route.0.method:",
+        "16: route.1.method:",
+    ] {
         assert!(said.contains(mistake), "{mistake} is missing: {said}");
     }
     desk.write(&ROUTES.replace("decision = \"allow\"", "decision = \"not_found\""));
     let said = desk.run(&["check"]).await.expect(64, 1).concat();
-    assert!(said.contains("test \"GET /v1/things/7\": is decided allow, not not_found"), "{said}");
+    assert!(
+        said.contains("test \"GET /v1/things/7\": is decided allow, not not_found"),
+        "{said}"
+    );
 }
 
 #[tokio::test]
@@ -100,27 +128,47 @@ async fn a_request_is_explained_with_a_real_token_or_a_made_up_one() {
         assert!(said.contains(line), "{line} is missing:\n{said}");
     }
     let said = desk.explain(&["--header", "X-Beta: 1"]).await;
-    assert!(said.contains("route      beta: ") && said.contains("with x-beta\n"), "{said}");
+    assert!(
+        said.contains("route      beta: ") && said.contains("with x-beta\n"),
+        "{said}"
+    );
     assert!(said.contains("decision   allow"), "{said}");
-    assert!(desk.explain(&["--token", "user"]).await.contains("decision   403 insufficient_scope"));
-    assert!(desk.explain(&["--token", "service:a"]).await.contains("decision   401 user_required"));
+    assert!(
+        desk.explain(&["--token", "user"])
+            .await
+            .contains("decision   403 insufficient_scope")
+    );
+    assert!(
+        desk.explain(&["--token", "service:a"])
+            .await
+            .contains("decision   401 user_required")
+    );
     let (subject, stranger) = desk.pools.user(&[]).await;
     let said = desk.explain(&["--token", &stranger]).await;
     assert!(
-        said.contains(&format!("caller     user {subject}\ndecision   403 insufficient_scope")),
+        said.contains(&format!(
+            "caller     user {subject}\ndecision   403 insufficient_scope"
+        )),
         "{said}"
     );
     let (subject, member) = desk.pools.user(&["staff"]).await;
     let said = desk.explain(&["--token", &member]).await;
-    assert!(said.contains(&format!("caller     user {subject}\ndecision   allow")), "{said}");
+    assert!(
+        said.contains(&format!("caller     user {subject}\ndecision   allow")),
+        "{said}"
+    );
     let (body, signature) = member.rsplit_once('.').expect("a token");
     let forged = if signature.starts_with('A') { "B" } else { "A" };
-    let said = desk.explain(&["--token", &format!("{body}.{forged}{}", &signature[1..])]).await;
+    let said = desk
+        .explain(&["--token", &format!("{body}.{forged}{}", &signature[1..])])
+        .await;
     assert!(
         said.contains("caller     the token is refused\ndecision   401 token_signature_invalid"),
         "{said}"
     );
-    let wrong = desk.run(&["explain", "GET", "/", "--header", "no header"]).await;
+    let wrong = desk
+        .run(&["explain", "GET", "/", "--header", "no header"])
+        .await;
     assert!(
         wrong.status == Some(64) && wrong.stderr.contains("must be a header such as"),
         "{}",
@@ -133,7 +181,10 @@ async fn the_schema_is_printed_as_it_stands() {
     let ended = Desk::new().await.run(&["schema"]).await;
     assert_eq!(ended.status, Some(0), "{}", ended.stderr);
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../proxy/proxy.schema.json");
-    assert_eq!(ended.stdout, std::fs::read_to_string(file).expect("the schema"));
+    assert_eq!(
+        ended.stdout,
+        std::fs::read_to_string(file).expect("the schema")
+    );
     let schema: serde_json::Value = serde_json::from_str(&ended.stdout).expect("JSON");
     assert!(schema["properties"]["route"].is_object(), "{schema}");
 }

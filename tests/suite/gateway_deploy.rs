@@ -6,14 +6,23 @@ use std::process::Command;
 /// What `conf/deploy/check` says, and its status.
 fn check(path: &str) -> (String, Option<i32>) {
     let check = Path::new(env!("CARGO_MANIFEST_DIR")).join("../conf/deploy/check");
-    let output = Command::new(check).env("PATH", path).output().expect("the check can be run");
+    let output = Command::new(check)
+        .env("PATH", path)
+        .output()
+        .expect("the check can be run");
     let said = [output.stdout, output.stderr].concat();
-    (String::from_utf8_lossy(&said).into_owned(), output.status.code())
+    (
+        String::from_utf8_lossy(&said).into_owned(),
+        output.status.code(),
+    )
 }
 
 #[test]
 fn linters_find_nothing_in_what_deploys_it() {
-    let path = postern_common::config::Env::of_process().get("PATH").unwrap_or_default().to_owned();
+    let path = postern_common::config::Env::of_process()
+        .get("PATH")
+        .unwrap_or_default()
+        .to_owned();
     match check(&path) {
         (said, Some(0)) => assert_eq!(said, ""),
         // `tests/run` installs the others.
@@ -33,12 +42,26 @@ fn check_fails_when_a_linter_is_missing() {
     std::fs::copy(original, deploy.join("check")).expect("copied");
     let bin = folder.path().join("bin");
     std::fs::create_dir(&bin).expect("made");
-    let dirname = ["/usr/bin/dirname", "/bin/dirname"].map(Path::new).into_iter().find(|path| path.exists());
+    let dirname = ["/usr/bin/dirname", "/bin/dirname"]
+        .map(Path::new)
+        .into_iter()
+        .find(|path| path.exists());
     std::os::unix::fs::symlink(dirname.expect("coreutils"), bin.join("dirname")).expect("linked");
-    let output = Command::new(deploy.join("check")).env("PATH", &bin).output().expect("it runs");
+    let output = Command::new(deploy.join("check"))
+        .env("PATH", &bin)
+        .output()
+        .expect("it runs");
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    for linter in ["systemd-analyze", "yamllint", "kubernetes-validate", "hadolint"] {
-        assert!(said.contains(&format!("not checked: {linter} is missing")), "{said}");
+    for linter in [
+        "systemd-analyze",
+        "yamllint",
+        "kubernetes-validate",
+        "hadolint",
+    ] {
+        assert!(
+            said.contains(&format!("not checked: {linter} is missing")),
+            "{said}"
+        );
     }
     assert_eq!(output.status.code(), Some(69), "{said}");
 }
@@ -46,8 +69,18 @@ fn check_fails_when_a_linter_is_missing() {
 /// A certificate and the authority that signed it, both files of a folder.
 fn is_signed(folder: &Path, certificate: &str, purpose: &str) -> bool {
     let mut verify = Command::new("openssl");
-    verify.args(["verify", "-CAfile", "authority.pem", "-purpose", purpose, certificate]);
-    verify.current_dir(folder).output().is_ok_and(|output| output.status.success())
+    verify.args([
+        "verify",
+        "-CAfile",
+        "authority.pem",
+        "-purpose",
+        purpose,
+        certificate,
+    ]);
+    verify
+        .current_dir(folder)
+        .output()
+        .is_ok_and(|output| output.status.success())
 }
 
 #[test]
@@ -63,14 +96,25 @@ fn the_certificates_of_development_serve_their_purpose() {
     let original = Path::new(env!("CARGO_MANIFEST_DIR")).join("../certs/generate.sh");
     std::fs::copy(original, &script).expect("copied");
     let authority = || std::fs::read(folder.path().join("authority.pem")).expect("an authority");
-    let make = || assert!(Command::new(&script).output().expect("it runs").status.success());
+    let make = || {
+        assert!(
+            Command::new(&script)
+                .output()
+                .expect("it runs")
+                .status
+                .success()
+        )
+    };
     make();
     let first = authority();
     make();
     assert_eq!(first, authority(), "the authority stays");
     assert!(is_signed(folder.path(), "server.pem", "sslserver"));
     assert!(is_signed(folder.path(), "client.pem", "sslclient"));
-    assert!(!is_signed(folder.path(), "server.pem", "sslclient"), "a server is no client");
+    assert!(
+        !is_signed(folder.path(), "server.pem", "sslclient"),
+        "a server is no client"
+    );
     let wrong = Command::new(&script).arg("soon").output().expect("it runs");
     assert_eq!(wrong.status.code(), Some(64));
 }

@@ -10,14 +10,25 @@ async fn every_protected_path_without_a_token_is_401() {
     let postern = Postern::start().await;
     for (method, path) in protected() {
         let method = method.parse().expect("a method");
-        let answer = postern.surface().client().request(method, &path).send().await;
+        let answer = postern
+            .surface()
+            .client()
+            .request(method, &path)
+            .send()
+            .await;
         let refusal = answer.problem(401, "authentication_required");
         assert_eq!(
             refusal.headers["www-authenticate"], "Bearer",
             "no error is named where no token was sent"
         );
     }
-    let _ = postern.surface().client().get("/nothing").send().await.problem(401, "authentication_required");
+    let _ = postern
+        .surface()
+        .client()
+        .get("/nothing")
+        .send()
+        .await
+        .problem(401, "authentication_required");
     postern.stop().await;
 }
 
@@ -26,18 +37,38 @@ async fn a_service_reaches_what_is_for_services_and_a_user_does_not() {
     let postern = Postern::start().await;
     let surface = postern.surface();
     let ada = surface.register().await;
-    let body =
-        json!({"actorId": uuid::Uuid::new_v4().to_string(), "email": "new@example.com", "profile": {}});
+    let body = json!({"actorId": uuid::Uuid::new_v4().to_string(), "email": "new@example.com", "profile": {}});
     let user = ada.client.post("/actors/register").json(&body).send().await;
     let _ = user.problem(401, "service_not_allowed");
-    let auth = surface.client().with_token(&postern.service_token("auth").await);
-    let saved = auth.post("/actors/register").json(&body).send().await.expect(201);
+    let auth = surface
+        .client()
+        .with_token(&postern.service_token("auth").await);
+    let saved = auth
+        .post("/actors/register")
+        .json(&body)
+        .send()
+        .await
+        .expect(201);
     assert_eq!(saved.string("/email"), "new@example.com");
-    let other = surface.client().with_token(&postern.service_token("document").await);
-    let _ = other.post("/actors/register").json(&body).send().await.problem(401, "service_not_allowed");
+    let other = surface
+        .client()
+        .with_token(&postern.service_token("document").await);
+    let _ = other
+        .post("/actors/register")
+        .json(&body)
+        .send()
+        .await
+        .problem(401, "service_not_allowed");
     let me = other.get("/auth/me").send().await.expect(200).json();
-    assert_eq!((&me["kind"], &me["serviceId"]), (&json!("service"), &json!("document")));
-    let feature = other.put("/admin/features/beta").json(&json!({"on": true})).send().await;
+    assert_eq!(
+        (&me["kind"], &me["serviceId"]),
+        (&json!("service"), &json!("document"))
+    );
+    let feature = other
+        .put("/admin/features/beta")
+        .json(&json!({"on": true}))
+        .send()
+        .await;
     let _ = feature.problem(401, "user_required");
     postern.stop().await;
 }
@@ -46,7 +77,14 @@ async fn a_service_reaches_what_is_for_services_and_a_user_does_not() {
 async fn only_an_access_token_of_a_user_passes_for_a_user() {
     let postern = Postern::start().await;
     let ada = postern.surface().register().await;
-    let with = |token: &str| postern.surface().client().with_token(token).get("/auth/me").send();
+    let with = |token: &str| {
+        postern
+            .surface()
+            .client()
+            .with_token(token)
+            .get("/auth/me")
+            .send()
+    };
     let id_token = ada.tokens["idToken"].as_str().expect("a token");
     let _ = with(id_token).await.problem(401, "token_use_not_accepted");
     let access = ada.tokens["accessToken"].as_str().expect("a token");

@@ -1,4 +1,5 @@
-//! No spelling of a request reaches a protected upstream without a token: path, header, method, upgrade, version.
+//! No spelling of a request reaches a protected upstream without a token: path, header, method,
+//! upgrade, version.
 
 use std::net::SocketAddr;
 
@@ -7,11 +8,18 @@ use postern_tests::{Contract, Edge, Pools, raw};
 /// One concrete path for each protected operation, with its method.
 pub(crate) fn protected() -> Vec<(String, String)> {
     let fill = |path: &str| {
-        let parts = path.split('/').map(|part| if part.starts_with('{') { "a1" } else { part });
+        let parts = path
+            .split('/')
+            .map(|part| if part.starts_with('{') { "a1" } else { part });
         parts.collect::<Vec<_>>().join("/")
     };
-    let operations = Contract::shared().operations().iter().filter(|operation| operation.is_protected);
-    operations.map(|operation| (operation.method.to_string(), fill(&operation.path))).collect()
+    let operations = Contract::shared()
+        .operations()
+        .iter()
+        .filter(|operation| operation.is_protected);
+    operations
+        .map(|operation| (operation.method.to_string(), fill(&operation.path)))
+        .collect()
 }
 
 /// Other spellings of a path that some server somewhere takes for the same.
@@ -58,7 +66,13 @@ fn spellings(path: &str) -> Vec<String> {
     .iter()
     .map(|form| form.replace("{}", path))
     .collect();
-    all.extend([path.to_uppercase(), encoded, twice, path.replace('/', "\\"), path.replace('/', "/./")]);
+    all.extend([
+        path.to_uppercase(),
+        encoded,
+        twice,
+        path.replace('/', "\\"),
+        path.replace('/', "/./"),
+    ]);
     all
 }
 
@@ -89,8 +103,10 @@ const HEADERS: &[&str] = &[
     "Expect: 100-continue\r\n",
 ];
 
-const METHODS: &[&str] =
-    &["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "get", "PROPFIND", "X"];
+const METHODS: &[&str] = &[
+    "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "get",
+    "PROPFIND", "X",
+];
 
 async fn is_refused(address: SocketAddr, request: &str) {
     let answer = raw::send(address, request.as_bytes()).await;
@@ -103,7 +119,10 @@ async fn is_refused(address: SocketAddr, request: &str) {
     if status == 401 && answer.status.as_u16() == 401 && !request.starts_with("HEAD ") {
         let body = answer.json();
         assert_eq!(body["status"], 401, "{request:?}: {body}");
-        assert!(answer.header("www-authenticate").starts_with("Bearer"), "{request:?}");
+        assert!(
+            answer.header("www-authenticate").starts_with("Bearer"),
+            "{request:?}"
+        );
     }
 }
 
@@ -111,11 +130,16 @@ async fn is_refused(address: SocketAddr, request: &str) {
 async fn every_hostile_request<F: Future<Output = ()>>(send: impl Fn(String) -> F) {
     for (method, path) in protected() {
         for spelling in spellings(&path) {
-            send(format!("{method} {spelling} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"))
-                .await;
+            send(format!(
+                "{method} {spelling} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+            ))
+            .await;
         }
         for other in METHODS {
-            send(format!("{other} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n")).await;
+            send(format!(
+                "{other} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n"
+            ))
+            .await;
         }
         for headers in HEADERS {
             send(format!(
@@ -124,7 +148,10 @@ async fn every_hostile_request<F: Future<Output = ()>>(send: impl Fn(String) -> 
             .await;
         }
         for version in ["HTTP/1.0", "HTTP/0.9", "HTTP/2.0", "HTTP/1.1 "] {
-            send(format!("{method} {path} {version}\r\nHost: localhost\r\n\r\n")).await;
+            send(format!(
+                "{method} {path} {version}\r\nHost: localhost\r\n\r\n"
+            ))
+            .await;
         }
     }
 }
@@ -135,6 +162,10 @@ async fn no_spelling_header_or_method_passes_without_a_token() {
     let edge = Edge::start(&pools.env()).await;
     let address = edge.client().address();
     every_hostile_request(|request| async move { is_refused(address, &request).await }).await;
-    assert_eq!(edge.upstream.seen().len(), 0, "what is refused reaches no upstream");
+    assert_eq!(
+        edge.upstream.seen().len(),
+        0,
+        "what is refused reaches no upstream"
+    );
     edge.stop().await;
 }

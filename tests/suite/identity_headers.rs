@@ -31,7 +31,10 @@ const FORGED: &[&str] = &[
 ];
 
 fn forged_headers() -> String {
-    FORGED.iter().map(|name| format!("{name}: forged\r\n")).collect()
+    FORGED
+        .iter()
+        .map(|name| format!("{name}: forged\r\n"))
+        .collect()
 }
 
 #[track_caller]
@@ -39,7 +42,13 @@ fn is_clean(seen: &Seen) {
     for (name, value) in &seen.headers {
         assert_ne!(value, "forged", "{name} came through: {:?}", seen.headers);
     }
-    for name in ["x-request-id", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "traceparent"] {
+    for name in [
+        "x-request-id",
+        "x-forwarded-for",
+        "x-forwarded-host",
+        "x-forwarded-proto",
+        "traceparent",
+    ] {
         assert_eq!(seen.all(name).len(), 1, "{name} in {:?}", seen.headers);
     }
 }
@@ -55,7 +64,9 @@ async fn the_gateway_alone_says_who_is_calling() {
             "GET /actors/42?b=1&a=%20 HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n{}\r\n",
             forged_headers()
         );
-        let answer = raw::send(edge.client().address(), head.as_bytes()).await.expect(200);
+        let answer = raw::send(edge.client().address(), head.as_bytes())
+            .await
+            .expect(200);
         let seen = edge.upstream.wait_for(number + 1).await.remove(number);
         is_clean(&seen);
         assert_eq!(seen.target, "/actors/42?b=1&a=%20");
@@ -71,7 +82,10 @@ async fn the_gateway_alone_says_who_is_calling() {
                 (vec!["user".into()], vec![], vec![subject.clone()])
             );
         } else {
-            assert_eq!((kind, name), (vec!["service".into()], vec!["document".into()]));
+            assert_eq!(
+                (kind, name),
+                (vec!["service".into()], vec!["document".into()])
+            );
         }
     }
     edge.stop().await;
@@ -89,10 +103,18 @@ async fn a_public_route_carries_no_identity() {
         body.len(),
         forged_headers()
     );
-    let _ = raw::send(edge.client().address(), head.as_bytes()).await.expect(200);
+    let _ = raw::send(edge.client().address(), head.as_bytes())
+        .await
+        .expect(200);
     let seen = edge.upstream.wait_for(1).await.remove(0);
     is_clean(&seen);
-    assert!(seen.headers.keys().all(|name| !name.as_str().starts_with("x-postern-")), "{:?}", seen.headers);
+    assert!(
+        seen.headers
+            .keys()
+            .all(|name| !name.as_str().starts_with("x-postern-")),
+        "{:?}",
+        seen.headers
+    );
     edge.stop().await;
 }
 
@@ -102,18 +124,35 @@ async fn policies_are_about_services_groups_and_users() {
     let edge = Edge::start(&pools.env()).await;
     let (_, user) = pools.user(&[]).await;
     let (_, admin) = pools.user(&["admin"]).await;
-    let (auth, notify) = (pools.service_token("auth").await, pools.service_token("notify").await);
-    let register =
-        |token: &str| edge.client().with_token(token).post("/actors/register").json(&json!({})).send();
+    let (auth, notify) = (
+        pools.service_token("auth").await,
+        pools.service_token("notify").await,
+    );
+    let register = |token: &str| {
+        edge.client()
+            .with_token(token)
+            .post("/actors/register")
+            .json(&json!({}))
+            .send()
+    };
     let _ = register(&auth).await.expect(200);
     let _ = register(&notify).await.problem(401, "service_not_allowed");
     let _ = register(&user).await.problem(401, "service_not_allowed");
     let _ = register(&admin).await.problem(401, "service_not_allowed");
-    let feature =
-        |token: &str| edge.client().with_token(token).put("/admin/features/x").json(&json!({})).send();
+    let feature = |token: &str| {
+        edge.client()
+            .with_token(token)
+            .put("/admin/features/x")
+            .json(&json!({}))
+            .send()
+    };
     let _ = feature(&admin).await.expect(200);
     let _ = feature(&user).await.problem(403, "insufficient_scope");
     let _ = feature(&auth).await.problem(401, "user_required");
-    assert_eq!(edge.upstream.seen().len(), 2, "what is refused reaches no upstream");
+    assert_eq!(
+        edge.upstream.seen().len(),
+        2,
+        "what is refused reaches no upstream"
+    );
     edge.stop().await;
 }

@@ -1,4 +1,5 @@
-//! The table of configuration inputs of the interface: every name works as it is written, and no other is needed.
+//! The table of configuration inputs of the interface: every name works as it is written, and no
+//! other is needed.
 
 use postern_tests::Split;
 use postern_tests::http_body::json;
@@ -22,47 +23,94 @@ const IDENTITY: &[&str] = &[
     "IDP_SERVICE_ACCOUNT_USERNAME",
     "IDP_SERVICE_ACCOUNT_PASSWORD",
 ];
-const SOCIAL: &[&str] =
-    &["SOCIAL_OAUTH2_CLIENT_ID", "SOCIAL_OAUTH2_CLIENT_SECRET", "SOCIAL_REFRESH_TOKEN_ENCRYPTION_KEY"];
+const SOCIAL: &[&str] = &[
+    "SOCIAL_OAUTH2_CLIENT_ID",
+    "SOCIAL_OAUTH2_CLIENT_SECRET",
+    "SOCIAL_REFRESH_TOKEN_ENCRYPTION_KEY",
+];
 
 #[tokio::test]
 async fn the_variables_of_the_interface_are_enough() {
-    let split =
-        Split::start_with(Changes { only: [IDENTITY, SOCIAL, ENDPOINT].concat(), ..Changes::default() })
-            .await;
+    let split = Split::start_with(Changes {
+        only: [IDENTITY, SOCIAL, ENDPOINT].concat(),
+        ..Changes::default()
+    })
+    .await;
     let surface = split.surface();
     let (id, token) = new_user(surface, &[]).await;
     let client = surface.client().with_token(&token);
     let me = client.get("/auth/me").send().await.expect(200);
-    assert_eq!((me.string("/kind"), me.string("/userId")), ("user".to_owned(), id));
+    assert_eq!(
+        (me.string("/kind"), me.string("/userId")),
+        ("user".to_owned(), id)
+    );
     // The profile, which the notification upstream asks for with its own service account.
-    let auth = surface.client().with_token(&split.development().service_token("auth").await);
+    let auth = surface
+        .client()
+        .with_token(&split.development().service_token("auth").await);
     let email = "interface@example.com";
     let profile = json!({"actorId": me.string("/userId"), "email": email, "profile": {}});
-    let _ = auth.post("/actors/register").json(&profile).send().await.expect(201);
-    let _ = client.post("/notifications").json(&welcome(&me.string("/userId"))).send().await.expect(201);
+    let _ = auth
+        .post("/actors/register")
+        .json(&profile)
+        .send()
+        .await
+        .expect(201);
+    let _ = client
+        .post("/notifications")
+        .json(&welcome(&me.string("/userId")))
+        .send()
+        .await
+        .expect(201);
     assert!(text(&surface.mailbox().to(email).await, "subject").contains("Ada"));
     // Without an administrator's key the person of a social sign-in is known, and gets no tokens.
-    let temporary = surface.social_sign_in(&sample("grace"), None).await.expect("grace is signed in");
+    let temporary = surface
+        .social_sign_in(&sample("grace"), None)
+        .await
+        .expect("grace is signed in");
     let body = json!({ "temporaryToken": temporary });
-    let exchanged =
-        surface.client().post("/auth/tokens/exchange").json(&body).send().await.expect(200).json();
-    assert_eq!(exchanged["user"]["email"], "grace.social@example.com", "{exchanged}");
+    let exchanged = surface
+        .client()
+        .post("/auth/tokens/exchange")
+        .json(&body)
+        .send()
+        .await
+        .expect(200)
+        .json();
+    assert_eq!(
+        exchanged["user"]["email"], "grace.social@example.com",
+        "{exchanged}"
+    );
     assert!(exchanged["tokens"].is_null(), "{exchanged}");
-    assert_eq!(exchanged["tokensUnavailable"], "not_configured", "{exchanged}");
+    assert_eq!(
+        exchanged["tokensUnavailable"], "not_configured",
+        "{exchanged}"
+    );
     split.stop().await;
 }
 
 #[tokio::test]
 async fn without_a_social_provider_there_is_no_social_sign_in_and_the_rest_works() {
     let only = [IDENTITY, ADMINISTRATOR, ENDPOINT].concat();
-    let split = Split::start_with(Changes { only, ..Changes::default() }).await;
+    let split = Split::start_with(Changes {
+        only,
+        ..Changes::default()
+    })
+    .await;
     let client = split.surface().client();
-    for path in ["/auth/social/login", "/auth/social/login/callback?code=x&state=y"] {
+    for path in [
+        "/auth/social/login",
+        "/auth/social/login/callback?code=x&state=y",
+    ] {
         let _ = client.get(path).send().await.problem(404, "not_found");
     }
     let ada = split.surface().register().await;
     let login = json!({"email": ada.email, "password": PASSWORD});
-    let _ = client.post("/auth/login").json(&login).send().await.expect(200);
+    let _ = client
+        .post("/auth/login")
+        .json(&login)
+        .send()
+        .await
+        .expect(200);
     split.stop().await;
 }

@@ -1,5 +1,5 @@
-//! What a mail server reports, as a mail server pipes it, and how an operator takes an address off the lists: the real
-//! program.
+//! What a mail server reports, as a mail server pipes it, and how an operator takes an address off
+//! the lists: the real program.
 
 use postern_common::database::testing::both;
 use postern_tests::mail_token::DELIVERY_REPORT;
@@ -25,27 +25,68 @@ async fn a_bounce_silences_its_address_until_an_operator_takes_it_off_the_list()
         let report = report.replace("{token}", &stage.mail_token(DELIVERY_REPORT, &id, ADA));
         for said in ["1 kept, 0 known before\n", "0 kept, 1 known before\n"] {
             let ended = stage.pipe(&["dsn"], &report).await;
-            assert_eq!((ended.status, ended.stdout.as_str()), (Some(0), said), "{}", ended.stderr);
+            assert_eq!(
+                (ended.status, ended.stdout.as_str()),
+                (Some(0), said),
+                "{}",
+                ended.stderr
+            );
         }
         stage.settled(&replica, &id, "FAILED").await;
         let view = stage.status(&replica.url, &id).await;
         assert_eq!(view["reason"], "BOUNCED", "{view}");
-        stage.mail_ends(&replica, ADA, Some("ADDRESS_SUPPRESSED")).await;
+        stage
+            .mail_ends(&replica, ADA, Some("ADDRESS_SUPPRESSED"))
+            .await;
 
-        let listed = stage.tool(&["suppression", "list", "--address", " Ada@Example.com"]).await;
-        let [at, list, channel, reason, hash] = listed.stdout.split_whitespace().collect::<Vec<_>>()[..]
+        let listed = stage
+            .tool(&["suppression", "list", "--address", " Ada@Example.com"])
+            .await;
+        let [at, list, channel, reason, hash] =
+            listed.stdout.split_whitespace().collect::<Vec<_>>()[..]
         else {
             panic!("{}{}", listed.stdout, listed.stderr)
         };
-        assert_eq!((list, channel, reason, hash.len()), ("suppressed", "email", "mailbox_unknown", 64));
-        for nothing in [&["--address", "bob@example.com"][..], &["--list", "unsubscribed"], &["--until", at]]
-        {
-            let other = stage.tool(&[&["suppression", "list"], nothing].concat()).await;
-            assert_eq!((other.status, other.stdout.as_str()), (Some(0), ""), "{nothing:?}: {}", other.stderr);
+        assert_eq!(
+            (list, channel, reason, hash.len()),
+            ("suppressed", "email", "mailbox_unknown", 64)
+        );
+        for nothing in [
+            &["--address", "bob@example.com"][..],
+            &["--list", "unsubscribed"],
+            &["--until", at],
+        ] {
+            let other = stage
+                .tool(&[&["suppression", "list"], nothing].concat())
+                .await;
+            assert_eq!(
+                (other.status, other.stdout.as_str()),
+                (Some(0), ""),
+                "{nothing:?}: {}",
+                other.stderr
+            );
         }
-        let other = stage.tool(&["suppression", "remove", "--list", "unsubscribed", "--hash", hash]).await;
+        let other = stage
+            .tool(&[
+                "suppression",
+                "remove",
+                "--list",
+                "unsubscribed",
+                "--hash",
+                hash,
+            ])
+            .await;
         assert_eq!(other.stdout, "0 removed\n", "{}", other.stderr);
-        let removed = stage.tool(&["suppression", "remove", "--list", "suppressed", "--address", ADA]).await;
+        let removed = stage
+            .tool(&[
+                "suppression",
+                "remove",
+                "--list",
+                "suppressed",
+                "--address",
+                ADA,
+            ])
+            .await;
         assert_eq!(removed.stdout, "1 removed\n", "{}", removed.stderr);
         stage.mail_ends(&replica, ADA, None).await;
         assert_eq!(replica.running.stop("TERM").await.status, Some(0));
@@ -59,7 +100,9 @@ async fn an_address_is_taken_off_the_list_of_those_who_unsubscribed() {
         let replica = stage.replica().await;
         let id = stage.post_mail(&replica, ADA).await;
         stage.unsubscribe(&replica, &id, ADA).await;
-        let listed = stage.tool(&["suppression", "list", "--channel", "email"]).await;
+        let listed = stage
+            .tool(&["suppression", "list", "--channel", "email"])
+            .await;
         let [_, "unsubscribed", "email", "unsubscribed", hash] =
             listed.stdout.split_whitespace().collect::<Vec<_>>()[..]
         else {
@@ -71,13 +114,36 @@ async fn an_address_is_taken_off_the_list_of_those_who_unsubscribed() {
             &["--hash", hash],
             &["--list", "unsubscribed", "--hash", "abc"],
             &["--list", "unsubscribed", "--hash", hash, "--limit", "50001"],
-            &["--list", "unsubscribed", "--reason", "unsubscribed", "--channel", "fax"],
+            &[
+                "--list",
+                "unsubscribed",
+                "--reason",
+                "unsubscribed",
+                "--channel",
+                "fax",
+            ],
             &["--list", "unsubscribed", "--since", "yesterday"],
         ] {
-            let ended = stage.tool(&[&["suppression", "remove"], wrong].concat()).await;
-            assert_eq!((ended.status, ended.stdout.as_str()), (Some(64), ""), "{wrong:?}: {}", ended.stderr);
+            let ended = stage
+                .tool(&[&["suppression", "remove"], wrong].concat())
+                .await;
+            assert_eq!(
+                (ended.status, ended.stdout.as_str()),
+                (Some(64), ""),
+                "{wrong:?}: {}",
+                ended.stderr
+            );
         }
-        let removed = stage.tool(&["suppression", "remove", "--list", "unsubscribed", "--hash", hash]).await;
+        let removed = stage
+            .tool(&[
+                "suppression",
+                "remove",
+                "--list",
+                "unsubscribed",
+                "--hash",
+                hash,
+            ])
+            .await;
         assert_eq!(removed.stdout, "1 removed\n", "{}", removed.stderr);
         assert_eq!(stage.tool(&["suppression", "list"]).await.stdout, "");
         assert_eq!(replica.running.stop("TERM").await.status, Some(0));
@@ -88,8 +154,7 @@ async fn an_address_is_taken_off_the_list_of_those_who_unsubscribed() {
 async fn a_mail_server_keeps_a_report_that_cannot_be_kept_here_and_no_other_mail() {
     let [database, _] = both().await;
     let stage = Stage::over(&database.url, MAIL).await;
-    let vacation =
-        "From: ada@example.com\nSubject: Out of office\nAuto-Submitted: auto-replied\n\nBack on Monday.\n";
+    let vacation = "From: ada@example.com\nSubject: Out of office\nAuto-Submitted: auto-replied\n\nBack on Monday.\n";
     for other in [vacation, "", &"no mail at all ".repeat(200_000)] {
         let ended = stage.pipe(&["dsn"], other).await;
         assert_eq!(ended.status, Some(0), "{}", ended.stderr);
@@ -99,8 +164,16 @@ async fn a_mail_server_keeps_a_report_that_cannot_be_kept_here_and_no_other_mail
     let report = UNKNOWN.replace("{token}", &stage.mail_token(DELIVERY_REPORT, id, ADA));
     let away = Stage::over("postgres://nobody@127.0.0.1:1/nowhere", MAIL).await;
     let ended = away.pipe(&["dsn"], &report).await;
-    assert!(ended.status == Some(75) && ended.stderr.contains("is not available"), "{}", ended.stderr);
+    assert!(
+        ended.status == Some(75) && ended.stderr.contains("is not available"),
+        "{}",
+        ended.stderr
+    );
     let wrong = Stage::over(&database.url, "no_such_key = 1").await;
     let ended = wrong.pipe(&["dsn"], &report).await;
-    assert!(ended.status == Some(75) && ended.stderr.contains("no_such_key"), "{}", ended.stderr);
+    assert!(
+        ended.status == Some(75) && ended.stderr.contains("no_such_key"),
+        "{}",
+        ended.stderr
+    );
 }

@@ -1,4 +1,5 @@
-//! A flood of the largest bodies while the store stands still: how much memory it takes is a setting.
+//! A flood of the largest bodies while the store stands still: how much memory it takes is a
+//! setting.
 
 use std::time::Duration;
 
@@ -15,10 +16,12 @@ use crate::notify_stage::Stage;
 /// How many send at once.
 const CLIENTS: usize = 24;
 
-/// How much a process may grow for 4 MiB of bodies: the text, what it is parsed to, and what is stored of it.
+/// How much a process may grow for 4 MiB of bodies: the text, what it is parsed to, and what is
+/// stored of it.
 const MOST_GROWN_KIB: u64 = 128 << 10;
 
-/// A batch of nearly a mebibyte, as large as may be: fifteen times almost all the variables that one may have.
+/// A batch of nearly a mebibyte, as large as may be: fifteen times almost all the variables that
+/// one may have.
 fn batch(blob: &Value) -> Value {
     let one = json!({"channel": "sms", "recipient": {"phone": "+491701234567"}, "template": "welcome",
         "variables": {"name": "Ada", "blob": blob}});
@@ -34,31 +37,53 @@ struct Flood {
     accepted: usize,
 }
 
-/// Sends them all while nothing can be stored, until all but `held` were refused; then the rest is stored. A refusal may
-/// close the connection before its client has read it.
+/// Sends them all while nothing can be stored, until all but `held` were refused; then the rest is
+/// stored. A refusal may close the connection before its client has read it.
 async fn flood(bodies: &str, blob: &Value, held: usize) -> Flood {
     let database = postgres().await;
-    let stage = Stage::over(&database.url, &format!("[queue]\nbodies = '{bodies}'\nsms_permits = 16")).await;
+    let stage = Stage::over(
+        &database.url,
+        &format!("[queue]\nbodies = '{bodies}'\nsms_permits = 16"),
+    )
+    .await;
     let replica = stage.replica().await;
-    let mut lock = PgConnection::connect(&database.url).await.expect("connects");
-    lock.execute("BEGIN; LOCK TABLE notify_record IN EXCLUSIVE MODE").await.expect("locks");
+    let mut lock = PgConnection::connect(&database.url)
+        .await
+        .expect("connects");
+    lock.execute("BEGIN; LOCK TABLE notify_record IN EXCLUSIVE MODE")
+        .await
+        .expect("locks");
     let (body, before) = (batch(blob), replica.running.peak_memory_kib());
-    let mut answers: FuturesUnordered<_> = (0..CLIENTS).map(|_| stage.post_body(&replica, &body)).collect();
+    let mut answers: FuturesUnordered<_> = (0..CLIENTS)
+        .map(|_| stage.post_body(&replica, &body))
+        .collect();
     let mut told = 0;
     let refused = async {
         for _ in held..CLIENTS {
             let answer = answers.next().await.expect("one of all");
-            assert!(answer.is_none_or(|status| status == StatusCode::SERVICE_UNAVAILABLE), "{answer:?}");
+            assert!(
+                answer.is_none_or(|status| status == StatusCode::SERVICE_UNAVAILABLE),
+                "{answer:?}"
+            );
             told += usize::from(answer.is_some());
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), refused).await.expect("they are refused");
+    tokio::time::timeout(Duration::from_secs(60), refused)
+        .await
+        .expect("they are refused");
     let grown = replica.running.peak_memory_kib() - before;
     lock.execute("ROLLBACK").await.expect("unlocks");
     let rest: Vec<Option<StatusCode>> = answers.collect().await;
     assert_eq!(replica.running.stop("TERM").await.status, Some(0));
-    let accepted = rest.iter().filter(|status| **status == Some(StatusCode::OK)).count();
-    Flood { grown, told, accepted }
+    let accepted = rest
+        .iter()
+        .filter(|status| **status == Some(StatusCode::OK))
+        .count();
+    Flood {
+        grown,
+        told,
+        accepted,
+    }
 }
 
 #[tokio::test]
@@ -75,6 +100,11 @@ async fn a_flood_of_large_bodies_takes_no_more_memory_than_it_is_given() {
             bounded.grown, bounded.accepted, bounded.told
         ));
         assert!((1..=4).contains(&bounded.accepted), "{}", bounded.accepted);
-        assert!(bounded.told > 0 && bounded.grown < MOST_GROWN_KIB, "{} {}", bounded.told, bounded.grown);
+        assert!(
+            bounded.told > 0 && bounded.grown < MOST_GROWN_KIB,
+            "{} {}",
+            bounded.told,
+            bounded.grown
+        );
     }
 }

@@ -11,7 +11,12 @@ use crate::notify_stage::Stage;
 fn tool(arguments: &[&str]) -> (Program, tempfile::TempDir) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let program = Program::of_workspace("postern-notify", folder.path());
-    (arguments.iter().fold(program, |program, argument| program.arg(*argument)), folder)
+    (
+        arguments
+            .iter()
+            .fold(program, |program, argument| program.arg(*argument)),
+        folder,
+    )
 }
 
 #[tokio::test]
@@ -20,7 +25,12 @@ async fn templates_are_checked_and_every_mistake_is_told() {
     let (check, _folder) = tool(&["templates", "check", "--folder", &shipped]);
     let ended = check.run().await;
     assert_eq!(ended.status, Some(0), "{}", ended.stderr);
-    for line in ["welcome email de", "welcome push en", "welcome sms en", "all sound"] {
+    for line in [
+        "welcome email de",
+        "welcome push en",
+        "welcome sms en",
+        "all sound",
+    ] {
         assert!(ended.stdout.contains(line), "{line} in {}", ended.stdout);
     }
     let (check, folder) = tool(&["templates", "check", "--folder", "bad"]);
@@ -44,25 +54,59 @@ async fn templates_are_checked_and_every_mistake_is_told() {
 async fn a_template_is_shown_as_it_would_be_sent() {
     let shipped = conf().join("templates").display().to_string();
     let preview = |arguments: &[&str]| {
-        let all = [&["templates", "preview", "welcome", "--folder", shipped.as_str()], arguments].concat();
+        let all = [
+            &[
+                "templates",
+                "preview",
+                "welcome",
+                "--folder",
+                shipped.as_str(),
+            ],
+            arguments,
+        ]
+        .concat();
         tool(&all)
     };
     let (program, _folder) = preview(&["--variables", r#"{"name": "Ada <b>"}"#]);
     let ended = program.run().await;
     assert_eq!(ended.status, Some(0), "{}", ended.stderr);
-    assert!(ended.stdout.starts_with("version 1, language en\nSubject: "), "{}", ended.stdout);
-    assert!(ended.stdout.contains("Ada <b>") && ended.stdout.contains("Ada &lt;b&gt;"), "{}", ended.stdout);
-    let (program, _folder) =
-        preview(&["--channel", "sms", "--locale", "de-AT", "--variables", r#"{"name": "Ada"}"#]);
+    assert!(
+        ended
+            .stdout
+            .starts_with("version 1, language en\nSubject: "),
+        "{}",
+        ended.stdout
+    );
+    assert!(
+        ended.stdout.contains("Ada <b>") && ended.stdout.contains("Ada &lt;b&gt;"),
+        "{}",
+        ended.stdout
+    );
+    let (program, _folder) = preview(&[
+        "--channel",
+        "sms",
+        "--locale",
+        "de-AT",
+        "--variables",
+        r#"{"name": "Ada"}"#,
+    ]);
     let ended = program.run().await;
-    assert!(ended.stdout.starts_with("version 1, language de\n"), "{}{}", ended.stdout, ended.stderr);
+    assert!(
+        ended.stdout.starts_with("version 1, language de\n"),
+        "{}{}",
+        ended.stdout,
+        ended.stderr
+    );
     for (arguments, word) in [
         (&["--variables", "{}"][..], "missing variables: name"),
         (&["--channel", "fax"], "--channel"),
         (&["--variables", "[]"], "--variables"),
     ] {
         let (program, _folder) = preview(arguments);
-        assert!(program.run().await.expect(64, 1)[0].contains(word), "{word}");
+        assert!(
+            program.run().await.expect(64, 1)[0].contains(word),
+            "{word}"
+        );
     }
 }
 
@@ -74,7 +118,10 @@ async fn dead_letters_are_listed_replayed_and_dropped_by_filter() {
     stage.provider.refuse(Some(422));
     let mut ids = Vec::new();
     for key in ["a", "b", "c"] {
-        let id = stage.try_post(&replica.url, key, "Ada", "NORMAL").await.expect("accepted");
+        let id = stage
+            .try_post(&replica.url, key, "Ada", "NORMAL")
+            .await
+            .expect("accepted");
         stage.settled(&replica, &id, "FAILED").await;
         ids.push(id);
     }
@@ -83,28 +130,50 @@ async fn dead_letters_are_listed_replayed_and_dropped_by_filter() {
     let lines: Vec<&str> = listed.stdout.lines().collect();
     assert_eq!(lines.len(), 3, "{lines:?}");
     for (line, id) in lines.iter().zip(&ids) {
-        assert!(line.starts_with(id.as_str()) && line.contains(" sms NORMAL 1 "), "{line}");
+        assert!(
+            line.starts_with(id.as_str()) && line.contains(" sms NORMAL 1 "),
+            "{line}"
+        );
     }
     let code = lines[0].rsplit(' ').next().expect("a code").to_owned();
-    let other = stage.tool(&["dead", "list", "--code", "no_such_code"]).await;
+    let other = stage
+        .tool(&["dead", "list", "--code", "no_such_code"])
+        .await;
     assert_eq!((other.status, other.stdout.as_str()), (Some(0), ""));
     stage.provider.refuse(None);
-    let replayed = stage.tool(&["dead", "replay", "--id", &ids[1], "--code", &code]).await;
+    let replayed = stage
+        .tool(&["dead", "replay", "--id", &ids[1], "--code", &code])
+        .await;
     assert_eq!(replayed.stdout, "1 queued again\n", "{}", replayed.stderr);
     stage.settled(&replica, &ids[1], "SENT").await;
-    let sent = stage.provider.until(Duration::from_secs(60), |calls| calls.len() == 4).await;
+    let sent = stage
+        .provider
+        .until(Duration::from_secs(60), |calls| calls.len() == 4)
+        .await;
     assert_eq!(sent[3].id, ids[1], "under the same id as before");
-    for everything in [&["dead", "drop"][..], &["dead", "replay"], &["dead", "drop", "--limit", "10"]] {
+    for everything in [
+        &["dead", "drop"][..],
+        &["dead", "replay"],
+        &["dead", "drop", "--limit", "10"],
+    ] {
         let refused = stage.tool(everything).await;
         assert!(refused.expect(64, 1)[0].contains("--all"), "{everything:?}");
     }
-    let dropped = stage.tool(&["dead", "drop", "--until", "2020-01-01T00:00:00Z"]).await;
+    let dropped = stage
+        .tool(&["dead", "drop", "--until", "2020-01-01T00:00:00Z"])
+        .await;
     assert_eq!(dropped.stdout, "0 dropped\n", "{}", dropped.stderr);
     let dropped = stage.tool(&["dead", "drop", "--all"]).await;
     assert_eq!(dropped.stdout, "2 dropped\n", "{}", dropped.stderr);
     assert_eq!(stage.tool(&["dead", "list"]).await.stdout, "");
-    assert_eq!(stage.status(&replica.url, &ids[0]).await["status"], "FAILED", "its history stays");
-    let wrong = stage.tool(&["dead", "replay", "--since", "yesterday"]).await;
+    assert_eq!(
+        stage.status(&replica.url, &ids[0]).await["status"],
+        "FAILED",
+        "its history stays"
+    );
+    let wrong = stage
+        .tool(&["dead", "replay", "--since", "yesterday"])
+        .await;
     assert!(wrong.expect(64, 1)[0].contains("--since"));
     assert_eq!(replica.running.stop("TERM").await.status, Some(0));
 }

@@ -16,16 +16,28 @@ async fn a_promoted_standby_takes_over_without_a_restart() {
     let primary = OwnPostgres::start().await;
     let standby = primary.standby().await;
     // The standby comes first: it answers, and takes no writes.
-    let hosts = format!("127.0.0.1:{},127.0.0.1:{}", port(standby.url()), port(primary.url()));
+    let hosts = format!(
+        "127.0.0.1:{},127.0.0.1:{}",
+        port(standby.url()),
+        port(primary.url())
+    );
     let url = format!("postgres://postern@{hosts}/postgres?target_session_attrs=read-write");
     let stage = Stage::over(&url, SETTINGS).await;
     let replica = stage.replica().await;
-    let id = stage.try_post(&replica.url, "k0", "Ada", "NORMAL").await.expect("accepted");
+    let id = stage
+        .try_post(&replica.url, "k0", "Ada", "NORMAL")
+        .await
+        .expect("accepted");
     stage.settled(&replica, &id, "SENT").await;
     primary.kill().await;
     assert!(stage.not_ready(&replica).await.contains("database"));
-    let mut operator = PgConnection::connect(standby.url()).await.expect("the standby answers");
-    operator.execute("SELECT pg_promote()").await.expect("promoted");
+    let mut operator = PgConnection::connect(standby.url())
+        .await
+        .expect("the standby answers");
+    operator
+        .execute("SELECT pg_promote()")
+        .await
+        .expect("promoted");
     let accepted = tokio::time::timeout(PATIENCE, async {
         loop {
             if let Some(id) = stage.try_post(&replica.url, "k1", "Ada", "NORMAL").await {
@@ -47,7 +59,10 @@ async fn pgbouncer_in_session_mode_works() {
     let (one, other) = (stage.replica().await, stage.replica().await);
     for number in 0..20 {
         let replica = if number % 2 == 0 { &one } else { &other };
-        let id = stage.try_post(&replica.url, &format!("k{number}"), "Ada", "HIGH").await.expect("accepted");
+        let id = stage
+            .try_post(&replica.url, &format!("k{number}"), "Ada", "HIGH")
+            .await
+            .expect("accepted");
         stage.settled(replica, &id, "SENT").await;
     }
     for replica in [one, other] {
@@ -63,6 +78,9 @@ async fn pgbouncer_that_shares_sessions_is_refused() {
         let stage = Stage::over(&pooler.url(&database.url), SETTINGS).await;
         let ended = stage.tool(&["dead", "list"]).await;
         let lines = ended.expect(64, 1);
-        assert!(lines[0].contains("pool_mode = session"), "{mode}: {lines:?}");
+        assert!(
+            lines[0].contains("pool_mode = session"),
+            "{mode}: {lines:?}"
+        );
     }
 }

@@ -22,8 +22,10 @@ async fn without_its_cache_everything_goes_on() {
     stage.cache = "redis://127.0.0.1:1".to_owned();
     let replica = stage.replica().await;
     for number in 0..10 {
-        let id =
-            stage.try_post(&replica.url, &format!("k{number}"), "Ada", "NORMAL").await.expect("accepted");
+        let id = stage
+            .try_post(&replica.url, &format!("k{number}"), "Ada", "NORMAL")
+            .await
+            .expect("accepted");
         stage.settled(&replica, &id, "SENT").await;
     }
     assert_eq!(replica.running.stop("TERM").await.status, Some(0));
@@ -34,13 +36,26 @@ async fn without_its_database_nothing_is_accepted_and_the_client_is_told_when_to
     let mut database = OwnPostgres::start().await;
     let stage = Stage::over(database.url(), SETTINGS).await;
     let replica = stage.replica().await;
-    let id = stage.try_post(&replica.url, "k0", "Ada", "NORMAL").await.expect("accepted");
+    let id = stage
+        .try_post(&replica.url, "k0", "Ada", "NORMAL")
+        .await
+        .expect("accepted");
     stage.settled(&replica, &id, "SENT").await;
     database.kill().await;
-    let answer = stage.post(&replica.url, "k1", "Ada", "NORMAL").await.expect("it answers");
+    let answer = stage
+        .post(&replica.url, "k1", "Ada", "NORMAL")
+        .await
+        .expect("it answers");
     assert_eq!(answer.status(), 503);
-    assert!(answer.headers().contains_key("retry-after"), "{:?}", answer.headers());
-    assert!(stage.not_ready(&replica).await.contains("database"), "a balancer is told, too");
+    assert!(
+        answer.headers().contains_key("retry-after"),
+        "{:?}",
+        answer.headers()
+    );
+    assert!(
+        stage.not_ready(&replica).await.contains("database"),
+        "a balancer is told, too"
+    );
     database.again().await;
     let accepted = tokio::time::timeout(PATIENCE, async {
         loop {
@@ -64,20 +79,29 @@ async fn a_silent_database_is_503_and_not_ready_until_it_is_back() {
     let (relay, url) = Relay::start(&database.url).await;
     let stage = Stage::over(&url, SETTINGS).await;
     let replica = stage.replica().await;
-    let id = stage.try_post(&replica.url, "k0", "Ada", "NORMAL").await.expect("accepted");
+    let id = stage
+        .try_post(&replica.url, "k0", "Ada", "NORMAL")
+        .await
+        .expect("accepted");
     stage.settled(&replica, &id, "SENT").await;
     relay.fall_silent();
     for number in 0..3 {
         let asked = Instant::now();
-        let answer = stage.post(&replica.url, &format!("s{number}"), "Ada", "NORMAL").await;
+        let answer = stage
+            .post(&replica.url, &format!("s{number}"), "Ada", "NORMAL")
+            .await;
         let answer = answer.expect("it answers");
-        postern_tests::note(&format!("silent database: 503 after {} ms", asked.elapsed().as_millis()));
+        postern_tests::note(&format!(
+            "silent database: 503 after {} ms",
+            asked.elapsed().as_millis()
+        ));
         assert_eq!(answer.status(), 503);
         assert!(asked.elapsed() < ANSWERED, "{:?}", asked.elapsed());
     }
     assert!(stage.not_ready(&replica).await.contains("database"));
     relay.recover();
-    // The same keys: what was committed although its caller was told otherwise is found, and nothing is sent twice.
+    // The same keys: what was committed although its caller was told otherwise is found, and
+    // nothing is sent twice.
     for key in ["s0", "s1", "s2"] {
         let accepted = tokio::time::timeout(PATIENCE, async {
             loop {
@@ -86,7 +110,9 @@ async fn a_silent_database_is_503_and_not_ready_until_it_is_back() {
                 }
             }
         });
-        let id = accepted.await.expect("it is accepted again, without a restart");
+        let id = accepted
+            .await
+            .expect("it is accepted again, without a restart");
         stage.settled(&replica, &id, "SENT").await;
     }
     assert_eq!(stage.provider.calls().len(), 4);
@@ -99,13 +125,27 @@ async fn a_stop_does_not_wait_for_a_silent_database() {
     let (relay, url) = Relay::start(&database.url).await;
     let stage = Stage::over(&url, SETTINGS).await;
     let replica = stage.replica().await;
-    let id = stage.try_post(&replica.url, "k0", "Ada", "NORMAL").await.expect("accepted");
+    let id = stage
+        .try_post(&replica.url, "k0", "Ada", "NORMAL")
+        .await
+        .expect("accepted");
     stage.settled(&replica, &id, "SENT").await;
     relay.fall_silent();
-    assert_eq!(stage.post(&replica.url, "k1", "Ada", "NORMAL").await.expect("it answers").status(), 503);
+    assert_eq!(
+        stage
+            .post(&replica.url, "k1", "Ada", "NORMAL")
+            .await
+            .expect("it answers")
+            .status(),
+        503
+    );
     let stopped = Instant::now();
     assert_eq!(replica.running.stop("TERM").await.status, Some(0));
-    assert!(stopped.elapsed() < Duration::from_secs(40), "{:?}", stopped.elapsed());
+    assert!(
+        stopped.elapsed() < Duration::from_secs(40),
+        "{:?}",
+        stopped.elapsed()
+    );
 }
 
 #[tokio::test]
@@ -113,12 +153,18 @@ async fn a_demoted_database_is_503_and_not_ready_until_another_takes_writes() {
     let database = postgres().await;
     let stage = Stage::over(&database.url, SETTINGS).await;
     let replica = stage.replica().await;
-    let id = stage.try_post(&replica.url, "k0", "Ada", "NORMAL").await.expect("accepted");
+    let id = stage
+        .try_post(&replica.url, "k0", "Ada", "NORMAL")
+        .await
+        .expect("accepted");
     stage.settled(&replica, &id, "SENT").await;
     let name = database.url.rsplit_once('/').expect("a path").1;
-    let Database::Postgres(pool) = &database.database else { panic!("PostgreSQL") };
+    let Database::Postgres(pool) = &database.database else {
+        panic!("PostgreSQL")
+    };
     let set = async |value: &str| {
-        // Sessions from before keep what they began with: the replica's are ended, as a fail-over does.
+        // Sessions from before keep what they began with: the replica's are ended, as a fail-over
+        // does.
         let set = format!("ALTER DATABASE {name} SET default_transaction_read_only = {value}");
         pool.execute(AssertSqlSafe(set)).await.expect("set");
         let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
@@ -127,8 +173,16 @@ async fn a_demoted_database_is_503_and_not_ready_until_another_takes_writes() {
     };
     set("on").await;
     assert!(stage.not_ready(&replica).await.contains("takes no writes"));
-    assert_eq!(stage.post(&replica.url, "k1", "Ada", "NORMAL").await.expect("it answers").status(), 503);
-    // The old server's sessions are not ended: the replica finds out by itself that they are useless.
+    assert_eq!(
+        stage
+            .post(&replica.url, "k1", "Ada", "NORMAL")
+            .await
+            .expect("it answers")
+            .status(),
+        503
+    );
+    // The old server's sessions are not ended: the replica finds out by itself that they are
+    // useless.
     let set = format!("ALTER DATABASE {name} RESET default_transaction_read_only");
     pool.execute(AssertSqlSafe(set)).await.expect("reset");
     let accepted = tokio::time::timeout(PATIENCE, async {
@@ -138,7 +192,13 @@ async fn a_demoted_database_is_503_and_not_ready_until_another_takes_writes() {
             }
         }
     });
-    stage.settled(&replica, &accepted.await.expect("accepted without a restart"), "SENT").await;
+    stage
+        .settled(
+            &replica,
+            &accepted.await.expect("accepted without a restart"),
+            "SENT",
+        )
+        .await;
     assert_eq!(replica.running.stop("TERM").await.status, Some(0));
 }
 
@@ -148,17 +208,28 @@ async fn a_zombie_that_wakes_up_after_its_lease_changes_nothing() {
     let stage = Stage::over(&database.url, SETTINGS).await;
     let zombie = stage.replica().await;
     stage.provider.hold();
-    let id = stage.try_post(&zombie.url, "k", "Ada", "HIGH").await.expect("accepted");
-    stage.provider.until(PATIENCE, |calls| calls.len() == 1).await;
+    let id = stage
+        .try_post(&zombie.url, "k", "Ada", "HIGH")
+        .await
+        .expect("accepted");
+    stage
+        .provider
+        .until(PATIENCE, |calls| calls.len() == 1)
+        .await;
     zombie.running.signal("STOP").await;
     let other = stage.replica().await;
     stage.provider.let_go();
     let stopped = Instant::now();
-    stage.provider.until(PATIENCE, |calls| calls.len() == 2).await;
+    stage
+        .provider
+        .until(PATIENCE, |calls| calls.len() == 2)
+        .await;
     assert!(stopped.elapsed() <= RESCUE, "{:?}", stopped.elapsed());
     stage.settled(&other, &id, "SENT").await;
     zombie.running.signal("CONT").await;
-    stage.metric_reaches(&zombie, "postern_notify_lease_lost_total", 1).await;
+    stage
+        .metric_reaches(&zombie, "postern_notify_lease_lost_total", 1)
+        .await;
     let view = stage.status(&other.url, &id).await;
     let kinds: Vec<&str> = view["events"]
         .as_array()
@@ -166,10 +237,27 @@ async fn a_zombie_that_wakes_up_after_its_lease_changes_nothing() {
         .iter()
         .filter_map(|event| event["type"].as_str())
         .collect();
-    assert_eq!(kinds, ["QUEUED", "ATTEMPTED", "OUTCOME_UNKNOWN", "ATTEMPTED", "SENT"], "{view}");
-    assert_eq!(stage.provider.calls().len(), 2, "the zombie begins nothing more");
+    assert_eq!(
+        kinds,
+        [
+            "QUEUED",
+            "ATTEMPTED",
+            "OUTCOME_UNKNOWN",
+            "ATTEMPTED",
+            "SENT"
+        ],
+        "{view}"
+    );
+    assert_eq!(
+        stage.provider.calls().len(),
+        2,
+        "the zombie begins nothing more"
+    );
     // It is a worker like any other again, under a new identity.
-    let again = stage.try_post(&zombie.url, "k2", "Ada", "HIGH").await.expect("accepted");
+    let again = stage
+        .try_post(&zombie.url, "k2", "Ada", "HIGH")
+        .await
+        .expect("accepted");
     stage.settled(&zombie, &again, "SENT").await;
     for replica in [zombie, other] {
         assert_eq!(replica.running.stop("TERM").await.status, Some(0));
@@ -183,12 +271,22 @@ async fn an_attempt_that_was_cut_off_is_looked_up_and_not_repeated() {
     stage.can_be_asked = true;
     let first = stage.replica().await;
     stage.provider.hold();
-    let id = stage.try_post(&first.url, "k", "Ada", "HIGH").await.expect("accepted");
-    stage.provider.until(PATIENCE, |calls| calls.len() == 1).await;
+    let id = stage
+        .try_post(&first.url, "k", "Ada", "HIGH")
+        .await
+        .expect("accepted");
+    stage
+        .provider
+        .until(PATIENCE, |calls| calls.len() == 1)
+        .await;
     first.running.kill().await;
     let second = stage.replica().await;
     stage.settled(&second, &id, "SENT").await;
-    assert_eq!(stage.provider.calls().len(), 1, "the provider has it already");
+    assert_eq!(
+        stage.provider.calls().len(),
+        1,
+        "the provider has it already"
+    );
     stage.provider.let_go();
     assert_eq!(second.running.stop("TERM").await.status, Some(0));
 }
@@ -201,10 +299,17 @@ async fn one_key_on_two_replicas_at_once_is_one_notification() {
     for round in 0..20 {
         let key = format!("double-{round}");
         let posts = (0..8).map(|n| stage.try_post(&replicas[n % 2].url, &key, "Ada", "NORMAL"));
-        let ids: BTreeSet<_> = join_all(posts).await.into_iter().map(|id| id.expect("201")).collect();
+        let ids: BTreeSet<_> = join_all(posts)
+            .await
+            .into_iter()
+            .map(|id| id.expect("201"))
+            .collect();
         assert_eq!(ids.len(), 1, "{ids:?}");
     }
-    let calls = stage.provider.until(PATIENCE, |calls| calls.len() >= 20).await;
+    let calls = stage
+        .provider
+        .until(PATIENCE, |calls| calls.len() >= 20)
+        .await;
     let sent: BTreeSet<_> = calls.iter().map(|call| &call.id).collect();
     assert_eq!((calls.len(), sent.len()), (20, 20));
     for replica in replicas {

@@ -1,4 +1,5 @@
-//! A worker that is frozen (`SIGSTOP`) beside one that is killed: what both had in hand is delivered by a third.
+//! A worker that is frozen (`SIGSTOP`) beside one that is killed: what both had in hand is
+//! delivered by a third.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -9,7 +10,8 @@ use postern_tests::note;
 use crate::notify_kills::RESCUE;
 use crate::notify_stage::{Call, Replica, Stage};
 
-/// What each of the two has in hand. A sixteenth of the permits is reserved for each of CRITICAL and HIGH.
+/// What each of the two has in hand. A sixteenth of the permits is reserved for each of CRITICAL
+/// and HIGH.
 const ROWS: usize = 120;
 const SETTINGS: &str = "[queue]\nsms_permits = 150";
 /// Calls at once of one provider: the other rows in hand wait for their turn.
@@ -20,7 +22,10 @@ const PATIENCE: Duration = Duration::from_secs(60);
 async fn laden(stage: &Stage, calls: usize) -> (Replica, Vec<String>) {
     let replica = stage.replica().await;
     let ids = stage.post_batch(&replica, &vec!["NORMAL"; ROWS]).await;
-    stage.provider.until(PATIENCE, |made| made.len() == calls).await;
+    stage
+        .provider
+        .until(PATIENCE, |made| made.len() == calls)
+        .await;
     for id in &ids {
         let leased = tokio::time::timeout(PATIENCE, async {
             while stage.status(&replica.url, id).await["attempts"] != 1 {}
@@ -36,7 +41,10 @@ fn rescues(ids: &[String], calls: &[Call], fault: Instant) -> Vec<Duration> {
     for call in calls.iter().filter(|call| call.at > fault) {
         first.entry(&call.id).or_insert(call.at);
     }
-    let mut rescues: Vec<_> = ids.iter().map(|id| first[id.as_str()].duration_since(fault)).collect();
+    let mut rescues: Vec<_> = ids
+        .iter()
+        .map(|id| first[id.as_str()].duration_since(fault))
+        .collect();
     rescues.sort_unstable();
     rescues
 }
@@ -56,7 +64,11 @@ async fn rows_of_a_frozen_worker_are_delivered_within_15_s() {
     stage.provider.let_go();
     let is_rescued = |calls: &[Call]| {
         let after = calls.iter().filter(|call| call.at > fault);
-        after.map(|call| call.id.as_str()).collect::<std::collections::BTreeSet<_>>().len() == ids.len()
+        after
+            .map(|call| call.id.as_str())
+            .collect::<std::collections::BTreeSet<_>>()
+            .len()
+            == ids.len()
     };
     let calls = stage.provider.until(PATIENCE, is_rescued).await;
     let rescues = rescues(&ids, &calls, fault);
@@ -68,7 +80,10 @@ async fn rows_of_a_frozen_worker_are_delivered_within_15_s() {
         p99.as_millis(),
         slowest.as_millis()
     ));
-    assert!(p99 <= RESCUE && slowest <= RESCUE, "p99 {p99:?}, slowest {slowest:?}");
+    assert!(
+        p99 <= RESCUE && slowest <= RESCUE,
+        "p99 {p99:?}, slowest {slowest:?}"
+    );
 
     // Awake, it begins nothing of what others have taken over, and works on.
     frozen.running.signal("CONT").await;

@@ -1,5 +1,6 @@
-//! What is killed while notifications flow: workers, PostgreSQL, Redis, the one process over SQLite. `POSTERN_TEST_KILLS`
-//! says how many kills of each a run has (default 4): the same tests are the long runs.
+//! What is killed while notifications flow: workers, PostgreSQL, Redis, the one process over
+//! SQLite. `POSTERN_TEST_KILLS` says how many kills of each a run has (default 4): the same tests
+//! are the long runs.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -22,14 +23,27 @@ const WITH_CACHE: &str = "service_quota = 1000000000\n[queue]\nsms_permits = 16"
 pub(crate) const RESCUE: Duration = Duration::from_secs(15);
 
 fn kills() -> usize {
-    Env::of_process().get("POSTERN_TEST_KILLS").and_then(|text| text.parse().ok()).unwrap_or(4)
+    Env::of_process()
+        .get("POSTERN_TEST_KILLS")
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(4)
 }
 
 #[track_caller]
 fn hold_to(verdict: &Verdict, kills: &[Kill], what: &str) {
-    let Verdict { accepted, lost, extra, unknown, slowest_rescue, displaced } = verdict;
+    let Verdict {
+        accepted,
+        lost,
+        extra,
+        unknown,
+        slowest_rescue,
+        displaced,
+    } = verdict;
     let most = kills.len() * PERMITS;
-    let away: Duration = kills.iter().map(|kill| kill.back.duration_since(kill.at)).sum();
+    let away: Duration = kills
+        .iter()
+        .map(|kill| kill.back.duration_since(kill.at))
+        .sum();
     note(&format!(
         "notify: {} kills of {what} under load: {accepted} accepted, {} lost, {extra} extra sends (at most {most}), slowest \
          rescue {} ms, at most {displaced} places late; PostgreSQL was away for {} ms in all, which is not counted",
@@ -45,7 +59,8 @@ fn hold_to(verdict: &Verdict, kills: &[Kill], what: &str) {
     assert!(*displaced <= 2 * PERMITS, "{displaced} places");
 }
 
-/// Kills the oldest process; another takes its place. The time until that is not taken off: the others go on.
+/// Kills the oldest process; another takes its place. The time until that is not taken off: the
+/// others go on.
 async fn kill_a_worker(stage: &Stage, load: &Load, replicas: &mut Vec<Replica>) -> Kill {
     let (victim, kill) = (replicas.remove(0), Kill::now());
     victim.running.kill().await;
@@ -60,7 +75,10 @@ async fn kill_postgres(load: &Load, database: &mut OwnPostgres) -> Kill {
     database.kill().await;
     database.again().await;
     load.tries_again();
-    Kill { at, back: Instant::now() }
+    Kill {
+        at,
+        back: Instant::now(),
+    }
 }
 
 async fn kill_redis(redis: &mut RedisServer) -> Kill {
@@ -111,7 +129,11 @@ async fn whatever_is_killed_nothing_is_lost() {
         killed
     };
     let (posted, killed) = Box::pin(load.during(&stage, killed)).await;
-    hold_to(&verdict(&stage, &posted, &killed).await, &killed, "PostgreSQL, Redis and workers in turn");
+    hold_to(
+        &verdict(&stage, &posted, &killed).await,
+        &killed,
+        "PostgreSQL, Redis and workers in turn",
+    );
     for replica in replicas {
         assert_eq!(replica.running.stop("TERM").await.status, Some(0));
     }
@@ -134,18 +156,25 @@ async fn one_process_over_sqlite_that_is_killed_loses_nothing() {
         killed
     };
     let (posted, killed) = Box::pin(load.during(&stage, killed)).await;
-    hold_to(&verdict(&stage, &posted, &killed).await, &killed, "the one process over SQLite");
+    hold_to(
+        &verdict(&stage, &posted, &killed).await,
+        &killed,
+        "the one process over SQLite",
+    );
     for replica in replicas {
         assert_eq!(replica.running.stop("TERM").await.status, Some(0));
     }
 }
 
-/// `POSTERN_TEST_OLDER` may name the `postern-notify` of an older release, whose processes are the ones that are replaced.
+/// `POSTERN_TEST_OLDER` may name the `postern-notify` of an older release, whose processes are the
+/// ones that are replaced.
 #[tokio::test]
 async fn a_rolling_restart_loses_nothing_and_sends_nothing_twice() {
     let database = postgres().await;
     let mut stage = Stage::over(&database.url, SETTINGS).await;
-    stage.older = Env::of_process().get("POSTERN_TEST_OLDER").map(PathBuf::from);
+    stage.older = Env::of_process()
+        .get("POSTERN_TEST_OLDER")
+        .map(PathBuf::from);
     let mut replicas = vec![stage.replica().await, stage.replica().await];
     stage.older = None;
     let load = Load::on(&replicas);

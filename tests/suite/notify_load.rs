@@ -1,4 +1,5 @@
-//! Careful clients that post while things are killed, and what the provider's record says of it afterwards.
+//! Careful clients that post while things are killed, and what the provider's record says of it
+//! afterwards.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
@@ -19,7 +20,8 @@ pub(crate) struct Accepted {
     /// Its number among those of its poster.
     pub(crate) number: usize,
     pub(crate) at: Instant,
-    /// The process that took it, `None` if it was not the first one that was asked: an earlier one may have it.
+    /// The process that took it, `None` if it was not the first one that was asked: an earlier one
+    /// may have it.
     pub(crate) by: Option<String>,
 }
 
@@ -33,7 +35,11 @@ pub(crate) struct Load {
 impl Load {
     pub(crate) fn on(replicas: &[Replica]) -> Self {
         let (targets, accepted) = (watch::Sender::new(urls(replicas)), watch::Sender::new(0));
-        Self { targets, accepted, stop: watch::Sender::new(false) }
+        Self {
+            targets,
+            accepted,
+            stop: watch::Sender::new(false),
+        }
     }
 
     /// Everything that was accepted until the end of `faults`.
@@ -55,8 +61,11 @@ impl Load {
     pub(crate) async fn goes_on(&self, more: usize) {
         let mut accepted = self.accepted.subscribe();
         let wanted = *accepted.borrow_and_update() + more;
-        let reached = tokio::time::timeout(PATIENCE, accepted.wait_for(|count| *count >= wanted)).await;
-        let _ = reached.expect("notifications are accepted within a minute").expect("the sender is here");
+        let reached =
+            tokio::time::timeout(PATIENCE, accepted.wait_for(|count| *count >= wanted)).await;
+        let _ = reached
+            .expect("notifications are accepted within a minute")
+            .expect("the sender is here");
     }
 
     /// From now on these are posted to.
@@ -69,8 +78,8 @@ impl Load {
         self.targets.send_modify(|_| {});
     }
 
-    /// Posts until the stop, one after the other, each under a key of its own and to whichever replica answers, until it
-    /// is accepted: as a careful client does.
+    /// Posts until the stop, one after the other, each under a key of its own and to whichever
+    /// replica answers, until it is accepted: as a careful client does.
     async fn post(&self, stage: &Stage, poster: usize) -> Vec<Accepted> {
         let mut stop = self.stop.subscribe();
         let mut done = Vec::new();
@@ -84,7 +93,10 @@ impl Load {
                 let posted = match urls.get(number % urls.len().max(1)) {
                     Some(url) => {
                         tries += 1;
-                        stage.try_post(url, &name, &name, "NORMAL").await.map(|id| (id, url.clone()))
+                        stage
+                            .try_post(url, &name, &name, "NORMAL")
+                            .await
+                            .map(|id| (id, url.clone()))
                     }
                     None => None,
                 };
@@ -94,7 +106,12 @@ impl Load {
                     None => drop(tokio::time::timeout(SOON, targets.changed()).await),
                 }
             };
-            done.push(Accepted { id, number, at: Instant::now(), by: (tries == 1).then_some(url) });
+            done.push(Accepted {
+                id,
+                number,
+                at: Instant::now(),
+                by: (tries == 1).then_some(url),
+            });
             self.accepted.send_modify(|count| *count += 1);
         }
         done
@@ -107,9 +124,14 @@ fn urls(replicas: &[Replica]) -> Vec<String> {
 
 /// What the provider's record says once everything that was accepted stands in it.
 pub(crate) async fn verdict(stage: &Stage, posted: &[Vec<Accepted>], kills: &[Kill]) -> Verdict {
-    let ids: BTreeSet<&str> = posted.iter().flatten().map(|accepted| accepted.id.as_str()).collect();
+    let ids: BTreeSet<&str> = posted
+        .iter()
+        .flatten()
+        .map(|accepted| accepted.id.as_str())
+        .collect();
     let calls = stage.provider.until(PATIENCE, |calls| {
-        calls.len() >= ids.len() && ids.is_subset(&calls.iter().map(|call| call.id.as_str()).collect())
+        calls.len() >= ids.len()
+            && ids.is_subset(&calls.iter().map(|call| call.id.as_str()).collect())
     });
     Verdict::of(posted, &calls.await, kills)
 }
@@ -130,7 +152,9 @@ impl Kill {
 
     /// For how much of the time between two instants nobody could do anything.
     fn away_within(&self, from: Instant, to: Instant) -> Duration {
-        self.back.min(to).saturating_duration_since(self.at.max(from))
+        self.back
+            .min(to)
+            .saturating_duration_since(self.at.max(from))
     }
 }
 
@@ -142,11 +166,11 @@ pub(crate) struct Verdict {
     pub(crate) extra: usize,
     /// Calls for notifications that nobody was told of.
     pub(crate) unknown: usize,
-    /// The longest that something accepted before a kill was not delivered after it, without the time for which the
-    /// database was away.
+    /// The longest that something accepted before a kill was not delivered after it, without the
+    /// time for which the database was away.
     pub(crate) slowest_rescue: Duration,
-    /// How many places a notification came too late, among those that its process took from its poster and that no kill
-    /// has touched.
+    /// How many places a notification came too late, among those that its process took from its
+    /// poster and that no kill has touched.
     pub(crate) displaced: usize,
 }
 
@@ -158,13 +182,22 @@ impl Verdict {
         }
         let all: Vec<&Accepted> = posted.iter().flatten().collect();
         let known: BTreeSet<&str> = all.iter().map(|accepted| accepted.id.as_str()).collect();
-        let lost = all.iter().filter(|accepted| !first.contains_key(accepted.id.as_str()));
+        let lost = all
+            .iter()
+            .filter(|accepted| !first.contains_key(accepted.id.as_str()));
         let rescue = kills.iter().flat_map(|kill| {
             let before = all.iter().filter(move |accepted| accepted.at <= kill.at);
             before.filter_map(|accepted| {
                 let called = *first.get(accepted.id.as_str())?;
-                let away: Duration = kills.iter().map(|other| other.away_within(kill.at, called)).sum();
-                Some(called.saturating_duration_since(kill.at).saturating_sub(away))
+                let away: Duration = kills
+                    .iter()
+                    .map(|other| other.away_within(kill.at, called))
+                    .sum();
+                Some(
+                    called
+                        .saturating_duration_since(kill.at)
+                        .saturating_sub(away),
+                )
             })
         });
         Self {
@@ -173,13 +206,18 @@ impl Verdict {
             extra: calls.len() - first.len(),
             unknown: first.keys().filter(|id| !known.contains(*id)).count(),
             slowest_rescue: rescue.max().unwrap_or_default(),
-            displaced: posted.iter().map(|posted| displaced(posted, &first)).max().unwrap_or(0),
+            displaced: posted
+                .iter()
+                .map(|posted| displaced(posted, &first))
+                .max()
+                .unwrap_or(0),
         }
     }
 }
 
-/// How far behind its place the latest of those stands that one process took from one poster and that were delivered
-/// promptly: the rest were in the hands of a process that was killed, or waited for a database that was.
+/// How far behind its place the latest of those stands that one process took from one poster and
+/// that were delivered promptly: the rest were in the hands of a process that was killed, or waited
+/// for a database that was.
 fn displaced(posted: &[Accepted], first: &HashMap<&str, Instant>) -> usize {
     let mut by_process: HashMap<&str, Vec<(usize, Instant)>> = HashMap::new();
     for Accepted { id, number, at, by } in posted {
@@ -189,12 +227,24 @@ fn displaced(posted: &[Accepted], first: &HashMap<&str, Instant>) -> usize {
             by_process.entry(by).or_default().push((*number, *called));
         }
     }
-    by_process.values().map(|prompt| latest(prompt)).max().unwrap_or(0)
+    by_process
+        .values()
+        .map(|prompt| latest(prompt))
+        .max()
+        .unwrap_or(0)
 }
 
 /// How many places the latest of these, in the order of acceptance, was called too late.
 fn latest(prompt: &[(usize, Instant)]) -> usize {
-    let by_call: BTreeMap<(Instant, usize), usize> =
-        prompt.iter().enumerate().map(|(rank, (number, called))| ((*called, *number), rank)).collect();
-    by_call.values().enumerate().map(|(place, rank)| place.saturating_sub(*rank)).max().unwrap_or(0)
+    let by_call: BTreeMap<(Instant, usize), usize> = prompt
+        .iter()
+        .enumerate()
+        .map(|(rank, (number, called))| ((*called, *number), rank))
+        .collect();
+    by_call
+        .values()
+        .enumerate()
+        .map(|(place, rank)| place.saturating_sub(*rank))
+        .max()
+        .unwrap_or(0)
 }

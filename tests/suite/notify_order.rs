@@ -1,5 +1,6 @@
-//! The order in which the provider hears of things: by its own record. `POSTERN_TEST_WAITING` says how many wait (default
-//! 2000) and `POSTERN_TEST_LOW` how many LOW ones (default 20000): the same tests are the long runs.
+//! The order in which the provider hears of things: by its own record. `POSTERN_TEST_WAITING` says
+//! how many wait (default 2000) and `POSTERN_TEST_LOW` how many LOW ones (default 20000): the same
+//! tests are the long runs.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -24,7 +25,10 @@ const CRITICAL: usize = 200;
 const PER_SECOND: u64 = 50;
 
 fn figure(variable: &str, default: usize) -> usize {
-    Env::of_process().get(variable).and_then(|text| text.parse().ok()).unwrap_or(default)
+    Env::of_process()
+        .get(variable)
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(default)
 }
 
 fn patience(rows: usize) -> Duration {
@@ -34,9 +38,11 @@ fn patience(rows: usize) -> Duration {
 /// What came out of its order, of these.
 #[derive(Debug)]
 struct Disorder {
-    /// Most that were older than one and not called yet, when it was called. They are in hand: what is claimed, is in order.
+    /// Most that were older than one and not called yet, when it was called. They are in hand: what
+    /// is claimed, is in order.
     passed: usize,
-    /// Those called more than twice as many places from their own as may be in hand: place, own place, when.
+    /// Those called more than twice as many places from their own as may be in hand: place, own
+    /// place, when.
     far: Vec<(usize, usize, Duration)>,
     /// How many places any was called from its own, at most.
     most: usize,
@@ -45,36 +51,58 @@ struct Disorder {
 /// Calls that were out before the rest was accepted are left out.
 #[track_caller]
 fn disorder(expected: &[String], calls: &[Call]) -> Disorder {
-    let places: HashMap<&str, usize> =
-        expected.iter().enumerate().map(|(place, id)| (id.as_str(), place)).collect();
-    let heard: Vec<_> =
-        calls.iter().filter_map(|call| Some((*places.get(call.id.as_str())?, call.at))).collect();
+    let places: HashMap<&str, usize> = expected
+        .iter()
+        .enumerate()
+        .map(|(place, id)| (id.as_str(), place))
+        .collect();
+    let heard: Vec<_> = calls
+        .iter()
+        .filter_map(|call| Some((*places.get(call.id.as_str())?, call.at)))
+        .collect();
     assert_eq!(
         heard.len(),
         expected.len(),
         "each is called once: none of them was in hand when anything was killed"
     );
     let mut uncalled: BTreeSet<usize> = (0..expected.len()).collect();
-    let mut found = Disorder { passed: 0, far: Vec::new(), most: 0 };
+    let mut found = Disorder {
+        passed: 0,
+        far: Vec::new(),
+        most: 0,
+    };
     for (place, (own, at)) in heard.iter().enumerate() {
         uncalled.remove(own);
         found.passed = found.passed.max(uncalled.range(..own).count());
         let away = place.abs_diff(*own);
         found.most = found.most.max(away);
         if away > 2 * PERMITS {
-            found.far.push((place, *own, at.saturating_duration_since(heard[0].1)));
+            found
+                .far
+                .push((place, *own, at.saturating_duration_since(heard[0].1)));
         }
     }
     found
 }
 
-/// Accepts so many of all four priorities, mixed; their ids by priority, each in the order of acceptance.
+/// Accepts so many of all four priorities, mixed; their ids by priority, each in the order of
+/// acceptance.
 async fn accept_mixed(stage: &Stage, replica: &Replica, count: usize) -> [Vec<String>; 4] {
     let mut expected: [Vec<String>; 4] = Default::default();
-    let batch: Vec<&str> = (0..count.min(1000)).map(|n| PRIORITIES[(n * 7 + n / 3) % 4]).collect();
+    let batch: Vec<&str> = (0..count.min(1000))
+        .map(|n| PRIORITIES[(n * 7 + n / 3) % 4])
+        .collect();
     while expected.iter().map(Vec::len).sum::<usize>() < count {
-        for (id, priority) in stage.post_batch(replica, &batch).await.into_iter().zip(&batch) {
-            let class = PRIORITIES.iter().position(|known| known == priority).expect("one of four");
+        for (id, priority) in stage
+            .post_batch(replica, &batch)
+            .await
+            .into_iter()
+            .zip(&batch)
+        {
+            let class = PRIORITIES
+                .iter()
+                .position(|known| known == priority)
+                .expect("one of four");
             expected[class].push(id);
         }
     }
@@ -85,7 +113,10 @@ async fn accept_mixed(stage: &Stage, replica: &Replica, count: usize) -> [Vec<St
 async fn fill_the_hands(stage: &Stage, replica: &Replica) -> Vec<String> {
     stage.provider.hold();
     let first = stage.post_batch(replica, &["CRITICAL"; PERMITS]).await;
-    stage.provider.until(Duration::from_secs(60), |calls| calls.len() == PERMITS).await;
+    stage
+        .provider
+        .until(Duration::from_secs(60), |calls| calls.len() == PERMITS)
+        .await;
     first
 }
 
@@ -93,14 +124,16 @@ async fn fill_the_hands(stage: &Stage, replica: &Replica) -> Vec<String> {
 async fn once_called(stage: &Stage, ids: &[&[String]]) -> Vec<Call> {
     let ids: HashSet<&str> = ids.iter().copied().flatten().map(String::as_str).collect();
     let all = |calls: &[Call]| {
-        calls.len() >= ids.len() && ids.is_subset(&calls.iter().map(|call| call.id.as_str()).collect())
+        calls.len() >= ids.len()
+            && ids.is_subset(&calls.iter().map(|call| call.id.as_str()).collect())
     };
     stage.provider.until(patience(ids.len()), all).await
 }
 
-/// Within a priority in the order of acceptance, and over all CRITICAL, HIGH, NORMAL, LOW, but for what is in hand at
-/// once; says how far off, within a priority and over all. In one thread none is far from its place: on several, a call
-/// that the machine holds up in hand is passed by any number of younger ones, a handful at a time.
+/// Within a priority in the order of acceptance, and over all CRITICAL, HIGH, NORMAL, LOW, but for
+/// what is in hand at once; says how far off, within a priority and over all. In one thread none is
+/// far from its place: on several, a call that the machine holds up in hand is passed by any number
+/// of younger ones, a handful at a time.
 #[track_caller]
 fn hold_to_the_order(
     expected: &[Vec<String>; 4],
@@ -122,7 +155,14 @@ fn hold_to_the_order(
     if age <= NORMAL_IS_LATE {
         within(&all);
     }
-    (expected.iter().map(|class| within(class)).max().unwrap_or(0), over_all.most)
+    (
+        expected
+            .iter()
+            .map(|class| within(class))
+            .max()
+            .unwrap_or(0),
+        over_all.most,
+    )
 }
 
 /// A stage whose replicas have so many threads; none: one for each core, as delivered.
@@ -147,24 +187,37 @@ async fn order_of_many(database: &str, store: &str, threads: Option<usize>) {
         "notify: {} waiting of four priorities over {store}: at most {within} places off within a priority and {over_all} \
          over all, with {PERMITS} in hand{}; {} delivered/s (LOW waits for calm at the end)",
         all.len(),
-        if threads == ONE { ", in one thread" } else { "" },
+        if threads == ONE {
+            ", in one thread"
+        } else {
+            ""
+        },
         all.len() as u128 * 1000 / took.as_millis().max(1)
     ));
     assert_eq!(replica.running.stop("TERM").await.status, Some(0));
 }
 
 #[tokio::test]
-async fn the_order_is_strict_and_fair_with_thousands_waiting_and_a_session_that_sits_in_its_transaction() {
+async fn the_order_is_strict_and_fair_with_thousands_waiting_and_a_session_that_sits_in_its_transaction()
+ {
     let database = postgres().await;
     // The tables are there before the session begins.
     drop(Stage::over(&database.url, SETTINGS).await.replica().await);
     // Nothing that is deleted from now on can be cleaned away.
-    let mut idle = PgConnection::connect(&database.url).await.expect("connects");
-    idle.execute("BEGIN ISOLATION LEVEL REPEATABLE READ").await.expect("begins");
-    idle.execute("SELECT count(*) FROM notify_queue").await.expect("has a snapshot");
+    let mut idle = PgConnection::connect(&database.url)
+        .await
+        .expect("connects");
+    idle.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        .await
+        .expect("begins");
+    idle.execute("SELECT count(*) FROM notify_queue")
+        .await
+        .expect("has a snapshot");
     order_of_many(&database.url, "PostgreSQL with an idle transaction", ONE).await;
     order_of_many(&database.url, "PostgreSQL with an idle transaction", None).await;
-    idle.execute("ROLLBACK").await.expect("it was held all the time");
+    idle.execute("ROLLBACK")
+        .await
+        .expect("it was held all the time");
 }
 
 #[tokio::test]
@@ -226,20 +279,31 @@ pub(crate) async fn fill(url: &str, lane: i16, rows: usize) {
         Clock::system().now().0 - i64::try_from(rows).unwrap_or(0)
     );
     let mut connection = PgConnection::connect(url).await.expect("connects");
-    connection.execute(AssertSqlSafe(sql)).await.expect("the rows are good");
-    connection.execute("ANALYZE").await.expect("statistics as autovacuum would make them");
+    connection
+        .execute(AssertSqlSafe(sql))
+        .await
+        .expect("the rows are good");
+    connection
+        .execute("ANALYZE")
+        .await
+        .expect("statistics as autovacuum would make them");
 }
 
 #[tokio::test]
 async fn critical_ones_flow_while_low_ones_wait() {
     let alone = critical_beside_low(ONE).await;
-    assert!(alone[CRITICAL - 1] <= PERMITS, "{alone:?}: more LOW ones than were in hand already");
-    // On several threads the machine may hold one up in hand, while others go; it holds up few of them for long.
+    assert!(
+        alone[CRITICAL - 1] <= PERMITS,
+        "{alone:?}: more LOW ones than were in hand already"
+    );
+    // On several threads the machine may hold one up in hand, while others go; it holds up few of
+    // them for long.
     let shared = critical_beside_low(None).await;
     assert!(shared[CRITICAL * 9 / 10] <= 2 * PERMITS, "{shared:?}");
 }
 
-/// How many LOW ones were called between the answer to a CRITICAL one and its own call, for each of them, the least first.
+/// How many LOW ones were called between the answer to a CRITICAL one and its own call, for each of
+/// them, the least first.
 async fn critical_beside_low(threads: Option<usize>) -> Vec<usize> {
     let low = figure("POSTERN_TEST_LOW", 20_000);
     let database = postgres().await;
@@ -251,22 +315,39 @@ async fn critical_beside_low(threads: Option<usize>) -> Vec<usize> {
     for number in 0..CRITICAL {
         tick.tick().await;
         let (key, began) = (format!("c-{number}"), Instant::now());
-        let id = stage.try_post(&replica.url, &key, "critical", "CRITICAL").await.expect("accepted");
+        let id = stage
+            .try_post(&replica.url, &key, "critical", "CRITICAL")
+            .await
+            .expect("accepted");
         posted.insert(id, (began, Instant::now()));
     }
-    let heard = |calls: &[Call]| calls.iter().filter(|call| posted.contains_key(&call.id)).count();
-    let calls = stage.provider.until(Duration::from_secs(60), |calls| heard(calls) == CRITICAL).await;
+    let heard = |calls: &[Call]| {
+        calls
+            .iter()
+            .filter(|call| posted.contains_key(&call.id))
+            .count()
+    };
+    let calls = stage
+        .provider
+        .until(Duration::from_secs(60), |calls| heard(calls) == CRITICAL)
+        .await;
     assert!(
         calls.len() - CRITICAL < low,
         "no LOW one was left: POSTERN_TEST_LOW is too small for this machine"
     );
-    let urgent = || calls.iter().filter_map(|call| Some((call.at, *posted.get(&call.id)?)));
-    let mut waits: Vec<Duration> =
-        urgent().map(|(called, (began, _))| called.saturating_duration_since(began)).collect();
+    let urgent = || {
+        calls
+            .iter()
+            .filter_map(|call| Some((call.at, *posted.get(&call.id)?)))
+    };
+    let mut waits: Vec<Duration> = urgent()
+        .map(|(called, (began, _))| called.saturating_duration_since(began))
+        .collect();
     waits.sort_unstable();
     let between = |(called, (_, accepted)): (Instant, (Instant, Instant))| {
         let low = calls.iter().filter(|call| !posted.contains_key(&call.id));
-        low.filter(|call| call.at > accepted && call.at < called).count()
+        low.filter(|call| call.at > accepted && call.at < called)
+            .count()
     };
     let mut overtaken: Vec<usize> = urgent().map(between).collect();
     overtaken.sort_unstable();
@@ -276,7 +357,11 @@ async fn critical_beside_low(threads: Option<usize>) -> Vec<usize> {
         CRITICAL as u64 / PER_SECOND,
         calls.len() - CRITICAL,
         overtaken[CRITICAL - 1],
-        if threads == ONE { ", in one thread" } else { "" },
+        if threads == ONE {
+            ", in one thread"
+        } else {
+            ""
+        },
         waits[CRITICAL / 2].as_millis(),
         waits[CRITICAL * 99 / 100].as_millis()
     ));

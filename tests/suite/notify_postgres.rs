@@ -46,7 +46,8 @@ printf '%s %s\n' "$PGBOUNCER_PID" "$PGBOUNCER_PORT"
 "#;
 
 /// Ends the server and everyone who works for it, at once.
-const KILL: &str = r#"workers=$(ps -o pid= --ppid "$1"); kill -KILL "$1" $workers 2>/dev/null || true"#;
+const KILL: &str =
+    r#"workers=$(ps -o pid= --ppid "$1"); kill -KILL "$1" $workers 2>/dev/null || true"#;
 
 // === impl OwnPostgres ===
 
@@ -62,7 +63,9 @@ impl OwnPostgres {
     pub(crate) async fn standby(&self) -> Self {
         let folder = open_folder();
         let port = port(&self.url).to_string();
-        let (pid, url) = bash(START_STANDBY, folder.path(), &[&port]).await.expect("the standby starts");
+        let (pid, url) = bash(START_STANDBY, folder.path(), &[&port])
+            .await
+            .expect("the standby starts");
         let pid = pid.parse().expect("a process id");
         Self { folder, pid, url }
     }
@@ -73,7 +76,10 @@ impl OwnPostgres {
 
     /// As a crash of the machine would end it, except for what the kernel has in hand.
     pub(crate) async fn kill(&self) {
-        let _ = Command::new("bash").args(["-c", KILL, "kill", &self.pid.to_string()]).status().await;
+        let _ = Command::new("bash")
+            .args(["-c", KILL, "kill", &self.pid.to_string()])
+            .status()
+            .await;
     }
 
     /// Starts it again over the same files; the dead one's workers may take a moment to be gone.
@@ -85,20 +91,26 @@ impl OwnPostgres {
                 return;
             }
         }
-        let log = std::fs::read_to_string(self.folder.path().join("postgres.log")).unwrap_or_default();
+        let log =
+            std::fs::read_to_string(self.folder.path().join("postgres.log")).unwrap_or_default();
         panic!("PostgreSQL does not come back: {log}");
     }
 
     /// Ends it well.
     pub(crate) async fn stop(self) {
-        let status = Command::new("kill").args(["-INT", &self.pid.to_string()]).status().await;
+        let status = Command::new("kill")
+            .args(["-INT", &self.pid.to_string()])
+            .status()
+            .await;
         assert!(status.expect("kill can be run").success());
     }
 }
 
 impl Drop for OwnPostgres {
     fn drop(&mut self) {
-        let _ = std::process::Command::new("bash").args(["-c", KILL, "kill", &self.pid.to_string()]).status();
+        let _ = std::process::Command::new("bash")
+            .args(["-c", KILL, "kill", &self.pid.to_string()])
+            .status();
     }
 }
 
@@ -118,7 +130,11 @@ impl PgBouncer {
         let server = port(url).to_string();
         let started = bash(START_PGBOUNCER, folder.path(), &[&server, mode]).await;
         let (pid, port) = started.expect("PgBouncer starts");
-        Self { pid, port: port.parse().expect("a port"), _folder: folder }
+        Self {
+            pid,
+            port: port.parse().expect("a port"),
+            _folder: folder,
+        }
     }
 
     /// The same database through it.
@@ -131,12 +147,17 @@ impl PgBouncer {
 
 impl Drop for PgBouncer {
     fn drop(&mut self) {
-        let _ = std::process::Command::new("kill").args(["-KILL", &self.pid]).status();
+        let _ = std::process::Command::new("kill")
+            .args(["-KILL", &self.pid])
+            .status();
     }
 }
 
 pub(crate) fn port(url: &str) -> u16 {
-    url::Url::parse(url).ok().and_then(|url| url.port()).expect("a port")
+    url::Url::parse(url)
+        .ok()
+        .and_then(|url| url.port())
+        .expect("a port")
 }
 
 /// The servers run as another user where the tests run as root.
@@ -158,8 +179,15 @@ async fn bash(script: &str, folder: &Path, arguments: &[&str]) -> Option<(String
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let folder = folder.to_str().expect("a path in UTF-8");
     let mut command = Command::new("bash");
-    command.args(["-c", script, "start", folder]).args(arguments).current_dir(root);
-    let output = command.stdin(std::process::Stdio::null()).output().await.expect("bash runs");
+    command
+        .args(["-c", script, "start", folder])
+        .args(arguments)
+        .current_dir(root);
+    let output = command
+        .stdin(std::process::Stdio::null())
+        .output()
+        .await
+        .expect("bash runs");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let (one, other) = text.trim().split_once(' ')?;
     Some((one.to_owned(), other.to_owned()))

@@ -21,12 +21,21 @@ const EXPANDED: Migrations = Migrations {
 /// What the release after that takes away.
 const CONTRACTED: Migrations = Migrations {
     owner: "postern_notify",
-    postgres: &[(1001, "-- oldest-binary: 1000\nALTER TABLE notify_result DROP COLUMN detail")],
-    sqlite: &[(1001, "-- oldest-binary: 1000\nALTER TABLE notify_result DROP COLUMN detail")],
+    postgres: &[(
+        1001,
+        "-- oldest-binary: 1000\nALTER TABLE notify_result DROP COLUMN detail",
+    )],
+    sqlite: &[(
+        1001,
+        "-- oldest-binary: 1000\nALTER TABLE notify_result DROP COLUMN detail",
+    )],
 };
 
 async fn works(stage: &Stage, replica: &Replica, key: &str) {
-    let id = stage.try_post(&replica.url, key, "Ada", "NORMAL").await.expect("accepted");
+    let id = stage
+        .try_post(&replica.url, key, "Ada", "NORMAL")
+        .await
+        .expect("accepted");
     stage.settled(replica, &id, "SENT").await;
 }
 
@@ -36,15 +45,22 @@ async fn a_release_works_beside_the_next_and_is_refused_once_a_step_says_so() {
         let stage = Stage::over(&database.url, "").await;
         let replica = stage.replica().await;
         works(&stage, &replica, "before").await;
-        database.database.migrate(&EXPANDED).await.expect("the next release has begun");
+        database
+            .database
+            .migrate(&EXPANDED)
+            .await
+            .expect("the next release has begun");
         works(&stage, &replica, "beside").await;
         assert_eq!(replica.running.stop("TERM").await.status, Some(0));
         let replica = stage.replica().await;
         works(&stage, &replica, "started-again").await;
 
-        database.database.migrate(&CONTRACTED).await.expect("the release after");
-        let refused =
-            "the tables of postern_notify have version 1001, for binaries that know version 1000 or later";
+        database
+            .database
+            .migrate(&CONTRACTED)
+            .await
+            .expect("the release after");
+        let refused = "the tables of postern_notify have version 1001, for binaries that know version 1000 or later";
         let said = stage.not_ready(&replica).await;
         assert!(said.contains(refused), "{said}");
         let ended = stage.tool(&[]).await;

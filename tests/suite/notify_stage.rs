@@ -1,4 +1,5 @@
-//! Real replicas of the notification upstream over one database, and a provider that keeps the record of every call.
+//! Real replicas of the notification upstream over one database, and a provider that keeps the
+//! record of every call.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -112,7 +113,11 @@ impl Stage {
     /// The operator's tools, with the same configuration.
     pub(crate) async fn tool(&self, arguments: &[&str]) -> Ended {
         let program = self.program(&self.config(ports::free(1), ports::free(1)));
-        arguments.iter().fold(program, |program, argument| program.arg(*argument)).run().await
+        arguments
+            .iter()
+            .fold(program, |program, argument| program.arg(*argument))
+            .run()
+            .await
     }
 
     /// The same, with this on standard input.
@@ -120,11 +125,19 @@ impl Stage {
         let program = self.program(&self.config(ports::free(1), ports::free(1)));
         let file = self.folder.path().join("input");
         std::fs::write(&file, input).expect("the test's folder can be written");
-        arguments.iter().fold(program, |program, argument| program.arg(*argument)).input(file).run().await
+        arguments
+            .iter()
+            .fold(program, |program, argument| program.arg(*argument))
+            .input(file)
+            .run()
+            .await
     }
 
     fn program(&self, config: &str) -> Program {
-        let path = self.folder.path().join(format!("{}.toml", uuid::Uuid::new_v4().simple()));
+        let path = self
+            .folder
+            .path()
+            .join(format!("{}.toml", uuid::Uuid::new_v4().simple()));
         std::fs::write(&path, config).expect("the test's folder can be written");
         let program = match &self.older {
             Some(older) => Program::at(older.clone(), self.folder.path()),
@@ -144,19 +157,39 @@ impl Stage {
             "AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER",
             "CLOUD_REGION",
         ];
-        let program = names.into_iter().fold(program, |program, name| match env.get(name) {
-            Some(value) => program.env(name, value),
-            None => program,
-        });
-        program.env("NOTIFY_TOKEN_KEY", TOKEN_KEY).arg("--config").arg(path.display().to_string())
+        let program = names
+            .into_iter()
+            .fold(program, |program, name| match env.get(name) {
+                Some(value) => program.env(name, value),
+                None => program,
+            });
+        program
+            .env("NOTIFY_TOKEN_KEY", TOKEN_KEY)
+            .arg("--config")
+            .arg(path.display().to_string())
     }
 
     fn config(&self, public: u16, admin: u16) -> String {
-        let templates = conf().join("templates").canonicalize().expect("conf/templates is there");
-        let Self { database, settings, cache, provider: Provider { url, .. }, .. } = self;
-        let lookup =
-            if self.can_be_asked { format!("lookup_url = \"{url}/messages/{{id}}\"") } else { String::new() };
-        let rate = self.rate.map(|rate| format!("rate = {rate}")).unwrap_or_default();
+        let templates = conf()
+            .join("templates")
+            .canonicalize()
+            .expect("conf/templates is there");
+        let Self {
+            database,
+            settings,
+            cache,
+            provider: Provider { url, .. },
+            ..
+        } = self;
+        let lookup = if self.can_be_asked {
+            format!("lookup_url = \"{url}/messages/{{id}}\"")
+        } else {
+            String::new()
+        };
+        let rate = self
+            .rate
+            .map(|rate| format!("rate = {rate}"))
+            .unwrap_or_default();
         format!(
             r#"listen = "127.0.0.1:{public}"
 admin = "127.0.0.1:{admin}"
@@ -181,11 +214,19 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
     }
 
     /// One attempt to have a notification accepted: its id, or nothing.
-    pub(crate) async fn try_post(&self, url: &str, key: &str, name: &str, priority: &str) -> Option<String> {
+    pub(crate) async fn try_post(
+        &self,
+        url: &str,
+        key: &str,
+        name: &str,
+        priority: &str,
+    ) -> Option<String> {
         let answer = self.post(url, key, name, priority).await.ok()?;
         let created = answer.status() == StatusCode::CREATED;
         let answer: Value = answer.json().await.ok()?;
-        created.then(|| answer["notificationId"].as_str().map(str::to_owned)).flatten()
+        created
+            .then(|| answer["notificationId"].as_str().map(str::to_owned))
+            .flatten()
     }
 
     /// The answer to one attempt.
@@ -198,21 +239,41 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
     ) -> reqwest::Result<reqwest::Response> {
         let body = json!({"channel": "sms", "recipient": {"phone": "+491701234567"}, "template": "welcome",
             "variables": {"name": name}, "priority": priority});
-        let request = self.http.post(format!("{url}/notifications")).bearer_auth(&self.token);
-        request.header("idempotency-key", key).json(&body).send().await
+        let request = self
+            .http
+            .post(format!("{url}/notifications"))
+            .bearer_auth(&self.token);
+        request
+            .header("idempotency-key", key)
+            .json(&body)
+            .send()
+            .await
     }
 
     /// A notification by e-mail: its id.
     pub(crate) async fn post_mail(&self, replica: &Replica, to: &str) -> String {
         let body = json!({"channel": "email", "recipient": {"email": to}, "template": "welcome",
             "variables": {"name": "Ada"}});
-        let request = self.http.post(format!("{}/notifications", replica.url)).bearer_auth(&self.token);
-        let answer: Value = request.json(&body).send().await.expect("it answers").json().await.expect("JSON");
-        answer["notificationId"].as_str().expect("accepted").to_owned()
+        let request = self
+            .http
+            .post(format!("{}/notifications", replica.url))
+            .bearer_auth(&self.token);
+        let answer: Value = request
+            .json(&body)
+            .send()
+            .await
+            .expect("it answers")
+            .json()
+            .await
+            .expect("JSON");
+        answer["notificationId"]
+            .as_str()
+            .expect("accepted")
+            .to_owned()
     }
 
-    /// Posts mails until one ends with this reason, `None` for one that is sent: another process has decided that, and
-    /// this one hears of it within seconds.
+    /// Posts mails until one ends with this reason, `None` for one that is sent: another process
+    /// has decided that, and this one hears of it within seconds.
     pub(crate) async fn mail_ends(&self, replica: &Replica, to: &str, reason: Option<&str>) {
         let heard = tokio::time::timeout(Duration::from_secs(60), async {
             loop {
@@ -229,7 +290,9 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
                 }
             }
         });
-        heard.await.unwrap_or_else(|_| panic!("no mail to {to} ends with {reason:?}"));
+        heard
+            .await
+            .unwrap_or_else(|_| panic!("no mail to {to} ends with {reason:?}"));
     }
 
     /// What a mail to this address carries.
@@ -242,16 +305,27 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
         let token = self.mail_token(UNSUBSCRIBE, id, address);
         let url = format!("{}/webhooks/unsubscribe?token={token}", replica.url);
         let form = "application/x-www-form-urlencoded";
-        let request = self.http.post(url).header("content-type", form).body("List-Unsubscribe=One-Click");
-        assert_eq!(request.send().await.expect("it answers").status(), StatusCode::NO_CONTENT);
+        let request = self
+            .http
+            .post(url)
+            .header("content-type", form)
+            .body("List-Unsubscribe=One-Click");
+        assert_eq!(
+            request.send().await.expect("it answers").status(),
+            StatusCode::NO_CONTENT
+        );
     }
 
     /// What a replica says once it is not ready.
     pub(crate) async fn not_ready(&self, replica: &Replica) -> String {
         let asked = tokio::time::timeout(Duration::from_secs(60), async {
             loop {
-                let answer =
-                    self.http.get(format!("{}/readyz", replica.admin)).send().await.expect("it answers");
+                let answer = self
+                    .http
+                    .get(format!("{}/readyz", replica.admin))
+                    .send()
+                    .await
+                    .expect("it answers");
                 if answer.status() == StatusCode::SERVICE_UNAVAILABLE {
                     return answer.text().await.expect("text");
                 }
@@ -268,33 +342,75 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
                 "variables": {"name": "Ada"}, "priority": priority})
         };
         let body = json!({"notifications": priorities.iter().map(one).collect::<Vec<_>>()});
-        let request = self.http.post(format!("{}/notifications/batch", replica.url)).bearer_auth(&self.token);
-        let answer: Value = request.json(&body).send().await.expect("it answers").json().await.expect("JSON");
+        let request = self
+            .http
+            .post(format!("{}/notifications/batch", replica.url))
+            .bearer_auth(&self.token);
+        let answer: Value = request
+            .json(&body)
+            .send()
+            .await
+            .expect("it answers")
+            .json()
+            .await
+            .expect("JSON");
         let results = answer["results"].as_array().expect("results").iter();
-        results.map(|result| result["notificationId"].as_str().expect("accepted").to_owned()).collect()
+        results
+            .map(|result| {
+                result["notificationId"]
+                    .as_str()
+                    .expect("accepted")
+                    .to_owned()
+            })
+            .collect()
     }
 
-    /// Posts a batch as it is; the status of the answer, `None` where the connection was closed before all was sent.
+    /// Posts a batch as it is; the status of the answer, `None` where the connection was closed
+    /// before all was sent.
     pub(crate) async fn post_body(&self, replica: &Replica, body: &Value) -> Option<StatusCode> {
-        let request = self.http.post(format!("{}/notifications/batch", replica.url)).bearer_auth(&self.token);
-        request.json(body).send().await.ok().map(|answer| answer.status())
+        let request = self
+            .http
+            .post(format!("{}/notifications/batch", replica.url))
+            .bearer_auth(&self.token);
+        request
+            .json(body)
+            .send()
+            .await
+            .ok()
+            .map(|answer| answer.status())
     }
 
     /// The status document.
     pub(crate) async fn status(&self, url: &str, id: &str) -> Value {
-        let request = self.http.get(format!("{url}/notifications/{id}")).bearer_auth(&self.token);
-        request.send().await.expect("it answers").json().await.expect("JSON")
+        let request = self
+            .http
+            .get(format!("{url}/notifications/{id}"))
+            .bearer_auth(&self.token);
+        request
+            .send()
+            .await
+            .expect("it answers")
+            .json()
+            .await
+            .expect("JSON")
     }
 
     /// A figure of a replica's metrics; 0 when it is not there.
     pub(crate) async fn metric(&self, replica: &Replica, name: &str) -> u64 {
-        let request = self.http.get(format!("{}/metrics", replica.admin)).send().await.expect("it answers");
+        let request = self
+            .http
+            .get(format!("{}/metrics", replica.admin))
+            .send()
+            .await
+            .expect("it answers");
         let text = request.text().await.expect("text");
         let line = text.lines().find(|line| line.starts_with(name));
-        line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or(0)
+        line.and_then(|line| line.rsplit(' ').next()?.parse().ok())
+            .unwrap_or(0)
     }
 
-    /// Asks until a notification stands where it should, as a caller does, who has no other way to know.
+    /// Asks until a notification stands where it should, as a caller does, who has no other way to
+    /// know.
     pub(crate) async fn settled(&self, replica: &Replica, id: &str, status: &str) {
         let polled = tokio::time::timeout(Duration::from_secs(60), async {
             while self.status(&replica.url, id).await["status"] != status {
@@ -313,7 +429,9 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
                 self.provider.moved().await;
             }
         });
-        polled.await.unwrap_or_else(|_| panic!("{name} did not reach {figure}"));
+        polled
+            .await
+            .unwrap_or_else(|_| panic!("{name} did not reach {figure}"));
     }
 }
 
@@ -321,8 +439,15 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
 
 impl Provider {
     async fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("the loopback has a free port");
-        let url = format!("http://{}", listener.local_addr().expect("a bound socket has an address"));
+        let listener = TcpListener::bind("127.0.0.1:0")
+            .await
+            .expect("the loopback has a free port");
+        let url = format!(
+            "http://{}",
+            listener
+                .local_addr()
+                .expect("a bound socket has an address")
+        );
         let shared = Arc::new(Shared {
             calls: Mutex::default(),
             changed: Notify::new(),
@@ -354,20 +479,38 @@ impl Provider {
 
     /// From now on it refuses with this status.
     pub(crate) fn refuse(&self, status: Option<u16>) {
-        *self.shared.refusal.lock().unwrap_or_else(PoisonError::into_inner) = status;
+        *self
+            .shared
+            .refusal
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = status;
     }
 
     /// The record.
     pub(crate) fn calls(&self) -> Vec<Call> {
-        self.shared.calls.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.shared
+            .calls
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// Returns the record when it fits.
-    pub(crate) async fn until(&self, patience: Duration, fits: impl Fn(&[Call]) -> bool) -> Vec<Call> {
+    pub(crate) async fn until(
+        &self,
+        patience: Duration,
+        fits: impl Fn(&[Call]) -> bool,
+    ) -> Vec<Call> {
         let waited = tokio::time::timeout(patience, async {
             loop {
                 let changed = self.shared.changed.notified();
-                if fits(&self.shared.calls.lock().unwrap_or_else(PoisonError::into_inner)) {
+                if fits(
+                    &self
+                        .shared
+                        .calls
+                        .lock()
+                        .unwrap_or_else(PoisonError::into_inner),
+                ) {
                     return;
                 }
                 changed.await;
@@ -375,22 +518,44 @@ impl Provider {
         });
         let calls = waited.await.map(|()| self.calls());
         calls.unwrap_or_else(|_| {
-            panic!("the provider waited {patience:?} in vain: {} calls", self.calls().len())
+            panic!(
+                "the provider waited {patience:?} in vain: {} calls",
+                self.calls().len()
+            )
         })
     }
 }
 
 async fn take(State(shared): State<Arc<Shared>>, request: Request) -> StatusCode {
-    let id = request.headers()["idempotency-key"].to_str().expect("an id").to_owned();
-    let refusal = *shared.refusal.lock().unwrap_or_else(PoisonError::into_inner);
-    shared.calls.lock().unwrap_or_else(PoisonError::into_inner).push(Call { id, at: Instant::now() });
+    let id = request.headers()["idempotency-key"]
+        .to_str()
+        .expect("an id")
+        .to_owned();
+    let refusal = *shared
+        .refusal
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
+    shared
+        .calls
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .push(Call {
+            id,
+            at: Instant::now(),
+        });
     shared.changed.notify_waiters();
     let mut answers = shared.answers.subscribe();
     let _ = answers.wait_for(|go| *go).await;
-    refusal.map_or(StatusCode::ACCEPTED, |status| StatusCode::from_u16(status).expect("a status"))
+    refusal.map_or(StatusCode::ACCEPTED, |status| {
+        StatusCode::from_u16(status).expect("a status")
+    })
 }
 
 async fn look(State(shared): State<Arc<Shared>>, Path(id): Path<String>) -> StatusCode {
     let calls = shared.calls.lock().unwrap_or_else(PoisonError::into_inner);
-    if calls.iter().any(|call| call.id == id) { StatusCode::OK } else { StatusCode::NOT_FOUND }
+    if calls.iter().any(|call| call.id == id) {
+        StatusCode::OK
+    } else {
+        StatusCode::NOT_FOUND
+    }
 }

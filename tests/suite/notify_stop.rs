@@ -1,4 +1,5 @@
-//! A stop while a provider takes its time: what was begun is finished, by the process that began it.
+//! A stop while a provider takes its time: what was begun is finished, by the process that began
+//! it.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -23,9 +24,18 @@ struct SlowMail {
 
 impl SlowMail {
     async fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("the loopback has a free port");
-        let port = listener.local_addr().expect("a bound socket has an address").port();
-        let mail = Self { port, taken: Arc::default(), answers: Arc::default() };
+        let listener = TcpListener::bind("127.0.0.1:0")
+            .await
+            .expect("the loopback has a free port");
+        let port = listener
+            .local_addr()
+            .expect("a bound socket has an address")
+            .port();
+        let mail = Self {
+            port,
+            taken: Arc::default(),
+            answers: Arc::default(),
+        };
         let (taken, answers) = (Arc::clone(&mail.taken), Arc::clone(&mail.answers));
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
@@ -45,8 +55,10 @@ impl SlowMail {
 
     async fn has(&self, messages: usize) {
         let mut taken = self.taken.subscribe();
-        let waited =
-            tokio::time::timeout(Duration::from_secs(60), taken.wait_for(|taken| *taken == messages));
+        let waited = tokio::time::timeout(
+            Duration::from_secs(60),
+            taken.wait_for(|taken| *taken == messages),
+        );
         waited.await.expect("it is sent").expect("the server runs");
     }
 }
@@ -80,8 +92,9 @@ async fn converse(
     Ok(())
 }
 
-/// Half a minute goes by in rescues: a worker dies with a text message in hand, and the next relieves it some ten seconds
-/// later. All the while the one that stops has its mail in hand, and its lease.
+/// Half a minute goes by in rescues: a worker dies with a text message in hand, and the next
+/// relieves it some ten seconds later. All the while the one that stops has its mail in hand, and
+/// its lease.
 #[tokio::test]
 async fn a_stop_waits_for_the_slowest_call_and_nobody_repeats_it() {
     let database = postgres().await;
@@ -94,7 +107,10 @@ async fn a_stop_waits_for_the_slowest_call_and_nobody_repeats_it() {
     let began = Instant::now();
     stage.provider.hold();
     let mut other = stage.replica().await;
-    stage.try_post(&other.url, "k", "Ada", "HIGH").await.expect("accepted");
+    stage
+        .try_post(&other.url, "k", "Ada", "HIGH")
+        .await
+        .expect("accepted");
     stage.provider.until(RESCUE, |calls| calls.len() == 1).await;
     for calls in 2.. {
         if began.elapsed() > Duration::from_secs(28) {
@@ -102,14 +118,21 @@ async fn a_stop_waits_for_the_slowest_call_and_nobody_repeats_it() {
         }
         other.running.kill().await;
         other = stage.replica().await;
-        stage.provider.until(RESCUE, |known| known.len() == calls).await;
+        stage
+            .provider
+            .until(RESCUE, |known| known.len() == calls)
+            .await;
     }
     assert_eq!(stage.status(&other.url, &id).await["status"], "QUEUED");
     mail.answers.send_replace(true);
     assert_eq!(stopping.running.wait().await.status, Some(0));
     stage.settled(&other, &id, "SENT").await;
     let view = stage.status(&other.url, &id).await;
-    assert_eq!((&view["attempts"], *mail.taken.borrow()), (&1.into(), 1), "{view}");
+    assert_eq!(
+        (&view["attempts"], *mail.taken.borrow()),
+        (&1.into(), 1),
+        "{view}"
+    );
     stage.provider.let_go();
     assert_eq!(other.running.stop("TERM").await.status, Some(0));
 }
@@ -124,7 +147,12 @@ const HELD_CLAIMS: &str = "CREATE FUNCTION waits() RETURNS trigger LANGUAGE plpg
 async fn until_claims(asks: &mut PgConnection, fits: impl Fn(i64) -> bool) {
     const CLAIMS: &str = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
         AND pid <> pg_backend_pid() AND state = 'active' AND query LIKE '%picked%'";
-    while !fits(sqlx::query_scalar(CLAIMS).fetch_one(&mut *asks).await.expect("asks")) {
+    while !fits(
+        sqlx::query_scalar(CLAIMS)
+            .fetch_one(&mut *asks)
+            .await
+            .expect("asks"),
+    ) {
         tokio::task::yield_now().await;
     }
 }
@@ -135,18 +163,30 @@ async fn what_a_claim_takes_that_was_under_way_at_the_stop_is_handed_back() {
     let stage = Stage::over(&database.url, "").await;
     drop(stage.replica().await);
     fill(&database.url, CRITICAL_LANE, 5).await;
-    let mut other = PgConnection::connect(&database.url).await.expect("connects");
-    other.execute(HELD_CLAIMS).await.expect("whoever claims waits for us");
+    let mut other = PgConnection::connect(&database.url)
+        .await
+        .expect("connects");
+    other
+        .execute(HELD_CLAIMS)
+        .await
+        .expect("whoever claims waits for us");
     let replica = stage.replica().await;
     until_claims(&mut other, |claims| claims > 0).await;
     replica.running.signal("TERM").await;
     let mut stopped = pin!(replica.running.wait());
     let too_early = tokio::time::timeout(Duration::from_secs(1), &mut stopped).await;
     assert!(too_early.is_err(), "it waits for the claim");
-    other.execute("SELECT pg_advisory_unlock(1)").await.expect("lets go");
+    other
+        .execute("SELECT pg_advisory_unlock(1)")
+        .await
+        .expect("lets go");
     assert_eq!(stopped.await.status, Some(0));
     until_claims(&mut other, |claims| claims == 0).await;
-    const UNTOUCHED: &str = "SELECT count(*) FROM notify_queue WHERE worker IS NULL AND attempt = 0";
-    let untouched: i64 = sqlx::query_scalar(UNTOUCHED).fetch_one(&mut other).await.expect("asks");
+    const UNTOUCHED: &str =
+        "SELECT count(*) FROM notify_queue WHERE worker IS NULL AND attempt = 0";
+    let untouched: i64 = sqlx::query_scalar(UNTOUCHED)
+        .fetch_one(&mut other)
+        .await
+        .expect("asks");
     assert_eq!((untouched, stage.provider.calls().len()), (5, 0));
 }

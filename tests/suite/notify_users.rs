@@ -1,4 +1,5 @@
-//! What a user may have sent, and where to: through the gateway, with the actor service that comes along.
+//! What a user may have sent, and where to: through the gateway, with the actor service that comes
+//! along.
 
 use postern_tests::http_body::json;
 use postern_tests::pools::new_user;
@@ -28,9 +29,17 @@ async fn end_of(client: &Client, created: &Answer) -> Value {
 #[tokio::test]
 async fn a_user_reaches_nobody_but_itself() {
     let postern = Postern::start().await;
-    let (ada, bob) = (postern.surface().register().await, postern.surface().register().await);
+    let (ada, bob) = (
+        postern.surface().register().await,
+        postern.surface().register().await,
+    );
     for channel in ["email", "sms", "push"] {
-        let refused = ada.client.post("/notifications").json(&to_actor(&bob.id, channel)).send().await;
+        let refused = ada
+            .client
+            .post("/notifications")
+            .json(&to_actor(&bob.id, channel))
+            .send()
+            .await;
         refused.problem(403, "recipient_not_allowed");
     }
     let addresses = [
@@ -42,14 +51,39 @@ async fn a_user_reaches_nobody_but_itself() {
     for (channel, recipient) in addresses {
         let mut body = to_actor(&ada.id, channel);
         body["recipient"] = recipient;
-        ada.client.post("/notifications").json(&body).send().await.problem(403, "recipient_not_allowed");
+        ada.client
+            .post("/notifications")
+            .json(&body)
+            .send()
+            .await
+            .problem(403, "recipient_not_allowed");
         let batch = json!({"notifications": [body]});
-        let results = ada.client.post("/notifications/batch").json(&batch).send().await.expect(200).json();
-        assert_eq!(results["results"][0]["code"], "recipient_not_allowed", "{results}");
+        let results = ada
+            .client
+            .post("/notifications/batch")
+            .json(&batch)
+            .send()
+            .await
+            .expect(200)
+            .json();
+        assert_eq!(
+            results["results"][0]["code"], "recipient_not_allowed",
+            "{results}"
+        );
     }
-    let own = ada.client.post("/notifications").json(&welcome(&ada.id)).send().await.expect(201);
+    let own = ada
+        .client
+        .post("/notifications")
+        .json(&welcome(&ada.id))
+        .send()
+        .await
+        .expect(201);
     assert_eq!(end_of(&ada.client, &own).await["status"], "SENT");
-    bob.client.get(&own.header("location")).send().await.problem(404, "not_found");
+    bob.client
+        .get(&own.header("location"))
+        .send()
+        .await
+        .problem(404, "not_found");
     postern.stop().await;
 }
 
@@ -61,16 +95,28 @@ async fn a_number_that_a_user_wrote_itself_gets_no_message_until_it_is_verified(
         let body = json!({"email": email, "password": PASSWORD, "profile": profile});
         surface.client().post("/auth/register").json(&body)
     };
-    let forged =
-        register("eve@example.com", json!({"phone": PHONE, "phoneVerified": true, "emailVerified": true}));
+    let forged = register(
+        "eve@example.com",
+        json!({"phone": PHONE, "phoneVerified": true, "emailVerified": true}),
+    );
     forged
         .send()
         .await
         .problem(422, "validation_failed")
         .points_at(&["/profile/phoneVerified", "/profile/emailVerified"]);
-    let tokens = register("eve@example.com", json!({"phone": PHONE})).send().await.expect(201).json();
+    let tokens = register("eve@example.com", json!({"phone": PHONE}))
+        .send()
+        .await
+        .expect(201)
+        .json();
     let eve = surface.person("eve@example.com", tokens).await;
-    let sms = eve.client.post("/notifications").json(&to_actor(&eve.id, "sms")).send().await.expect(201);
+    let sms = eve
+        .client
+        .post("/notifications")
+        .json(&to_actor(&eve.id, "sms"))
+        .send()
+        .await
+        .expect(201);
     let view = end_of(&eve.client, &sms).await;
     assert_eq!(
         (&view["status"], &view["reason"]),
@@ -78,22 +124,47 @@ async fn a_number_that_a_user_wrote_itself_gets_no_message_until_it_is_verified(
         "{view}"
     );
 
-    // The same number, of which the actor service says that it is verified, and for a service even the other.
+    // The same number, of which the actor service says that it is verified, and for a service even
+    // the other.
     let (subject, token) = new_user(surface, &[]).await;
-    let auth = surface.client().with_token(&postern.service_token("auth").await);
-    let profile = json!({"phone": PHONE, "phoneVerified": true, "emailVerified": false, "deviceToken": "t"});
+    let auth = surface
+        .client()
+        .with_token(&postern.service_token("auth").await);
+    let profile =
+        json!({"phone": PHONE, "phoneVerified": true, "emailVerified": false, "deviceToken": "t"});
     let known = json!({"actorId": subject, "email": "ada@example.com", "profile": profile});
-    let _ = auth.post("/actors/register").json(&known).send().await.expect(201);
+    let _ = auth
+        .post("/actors/register")
+        .json(&known)
+        .send()
+        .await
+        .expect(201);
     let ada = surface.client().with_token(&token);
     for (channel, status) in [("sms", "SENT"), ("push", "FAILED"), ("email", "SENT")] {
-        let created = ada.post("/notifications").json(&to_actor(&subject, channel)).send().await.expect(201);
+        let created = ada
+            .post("/notifications")
+            .json(&to_actor(&subject, channel))
+            .send()
+            .await
+            .expect(201);
         let view = end_of(&ada, &created).await;
         assert_eq!(view["status"], status, "{channel}: {view}");
     }
-    let service = surface.client().with_token(&postern.service_token("document").await);
+    let service = surface
+        .client()
+        .with_token(&postern.service_token("document").await);
     for (id, channel) in [(&eve.id, "sms"), (&subject, "email")] {
-        let created = service.post("/notifications").json(&to_actor(id, channel)).send().await.expect(201);
-        assert_eq!(end_of(&service, &created).await["status"], "SENT", "a service may address anyone");
+        let created = service
+            .post("/notifications")
+            .json(&to_actor(id, channel))
+            .send()
+            .await
+            .expect(201);
+        assert_eq!(
+            end_of(&service, &created).await["status"],
+            "SENT",
+            "a service may address anyone"
+        );
     }
     postern.stop().await;
 }

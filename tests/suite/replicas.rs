@@ -1,5 +1,6 @@
-//! Replicas that are restarted or killed behind the gateway while clients ask. `POSTERN_TEST_ROLLS` says how many rolling
-//! restarts of both replicas there are, and kills of each (default 1): the same tests are the long runs.
+//! Replicas that are restarted or killed behind the gateway while clients ask. `POSTERN_TEST_ROLLS`
+//! says how many rolling restarts of both replicas there are, and kills of each (default 1): the
+//! same tests are the long runs.
 
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -20,7 +21,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const LANES: usize = 4;
 
 fn rolls() -> usize {
-    Env::of_process().get("POSTERN_TEST_ROLLS").map_or(1, |text| text.parse().expect("a number"))
+    Env::of_process()
+        .get("POSTERN_TEST_ROLLS")
+        .map_or(1, |text| text.parse().expect("a number"))
 }
 
 /// What a client asks again and again, and the only status that is no failure.
@@ -32,11 +35,19 @@ struct Ask {
 
 impl Ask {
     fn get(expected: u16, request: impl Fn() -> Request + Send + Sync + 'static) -> Self {
-        Self { method: Method::GET, expected, request: Box::new(request) }
+        Self {
+            method: Method::GET,
+            expected,
+            request: Box::new(request),
+        }
     }
 
     fn post(expected: u16, request: impl Fn() -> Request + Send + Sync + 'static) -> Self {
-        Self { method: Method::POST, expected, request: Box::new(request) }
+        Self {
+            method: Method::POST,
+            expected,
+            request: Box::new(request),
+        }
     }
 }
 
@@ -81,7 +92,10 @@ impl Clients {
         let mut served = self.outcome.served.subscribe();
         let until = *served.borrow() + more;
         let serving = served.wait_for(|served| *served >= until);
-        tokio::time::timeout(PATIENCE, serving).await.expect("requests are served").expect("lanes run");
+        tokio::time::timeout(PATIENCE, serving)
+            .await
+            .expect("requests are served")
+            .expect("lanes run");
     }
 
     async fn stop(self) -> Arc<Outcome> {
@@ -106,13 +120,20 @@ async fn lane(ask: Arc<Ask>, outcome: Arc<Outcome>) {
             Some(answer) => format!("{}: {} {}", answer.asked, answer.status, answer.text()),
             None => "no answer".to_owned(),
         };
-        let failure = Failure { method: ask.method.clone(), began, ended: Instant::now(), what };
+        let failure = Failure {
+            method: ask.method.clone(),
+            began,
+            ended: Instant::now(),
+            what,
+        };
         outcome.failed.lock().expect("not poisoned").push(failure);
     }
 }
 
 fn unknown_token(client: &Client) -> Request {
-    client.post("/auth/tokens/exchange").json(&json!({"temporaryToken": "A".repeat(43)}))
+    client
+        .post("/auth/tokens/exchange")
+        .json(&json!({"temporaryToken": "A".repeat(43)}))
 }
 
 #[tokio::test]
@@ -149,7 +170,8 @@ async fn rolling_restart_of_auth_fails_no_request() {
     replicas.stop().await;
 }
 
-/// A kill may cut off what is in flight and must not be repeated: POSTs that were under way while the process died, and no GET.
+/// A kill may cut off what is in flight and must not be repeated: POSTs that were under way while
+/// the process died, and no GET.
 #[tokio::test]
 async fn killing_notify_in_turn_fails_only_posts_in_flight() {
     let mut replicas = Replicas::start().await;
@@ -157,7 +179,13 @@ async fn killing_notify_in_turn_fails_only_posts_in_flight() {
     let client = replicas.surface().client().with_token(&token);
     let body = json!({"channel": "sms", "recipient": {"phone": "+436641234567"}, "template": "welcome",
         "variables": {"name": "Ada"}});
-    let known = client.post("/notifications").json(&body).send().await.expect(201).header("location");
+    let known = client
+        .post("/notifications")
+        .json(&body)
+        .send()
+        .await
+        .expect(201)
+        .header("location");
     let (posts, gets) = (client.clone(), client.clone());
     let clients = Clients::start(vec![
         Ask::get(200, move || gets.get(&known)),
@@ -184,11 +212,16 @@ async fn killing_notify_in_turn_fails_only_posts_in_flight() {
         failed.len()
     ));
     for failure in &failed {
-        let in_flight = kills.iter().any(|kill| failure.began <= kill.end && failure.ended >= kill.start);
+        let in_flight = kills
+            .iter()
+            .any(|kill| failure.began <= kill.end && failure.ended >= kill.start);
         assert!(in_flight && failure.method == Method::POST, "{failure:?}");
     }
     let created = std::mem::take(&mut *outcome.created.lock().expect("not poisoned"));
-    let created: Vec<String> = created.iter().map(|answer| answer.header("location")).collect();
+    let created: Vec<String> = created
+        .iter()
+        .map(|answer| answer.header("location"))
+        .collect();
     for location in created.iter().rev().step_by(created.len().div_ceil(100)) {
         let _ = client.get(location).send().await.expect(200);
     }

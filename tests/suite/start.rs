@@ -1,4 +1,5 @@
-//! How the programs begin and end: what is wrong with a config is told all at once, what is away in one line.
+//! How the programs begin and end: what is wrong with a config is told all at once, what is away in
+//! one line.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -21,7 +22,8 @@ struct Case {
 impl Case {
     fn of(program: &'static str) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        std::os::unix::fs::symlink(conf(), folder.path().join("conf")).expect("the folder can be written");
+        std::os::unix::fs::symlink(conf(), folder.path().join("conf"))
+            .expect("the folder can be written");
         Self { folder, program }
     }
 
@@ -44,7 +46,9 @@ impl Case {
             ("IDP_SERVICE_ACCOUNT_USERNAME", "test"),
             ("IDP_SERVICE_ACCOUNT_PASSWORD", "test"),
         ];
-        let program = identity.into_iter().fold(program, |program, (name, value)| program.env(name, value));
+        let program = identity
+            .into_iter()
+            .fold(program, |program, (name, value)| program.env(name, value));
         program.arg("--config").arg("test.toml")
     }
 
@@ -54,7 +58,10 @@ impl Case {
         let lines = ended.expect(64, expected.len());
         for (line, key) in expected {
             let beginning = format!("test.toml:{line}: {key}: ");
-            assert!(lines.iter().any(|line| line.starts_with(&beginning)), "no {beginning:?} in {lines:#?}");
+            assert!(
+                lines.iter().any(|line| line.starts_with(&beginning)),
+                "no {beginning:?} in {lines:#?}"
+            );
         }
     }
 }
@@ -62,16 +69,25 @@ impl Case {
 #[tokio::test]
 async fn auth_lists_every_mistake_of_its_config() {
     let case = Case::of("postern-auth");
-    let config =
-        "listen = \"127.0.0.1:99999\"\ndatabas = \"sqlite://x\"\ncache = 7\n\n[refresh]\ngrace = \"soon\"\n";
+    let config = "listen = \"127.0.0.1:99999\"\ndatabas = \"sqlite://x\"\ncache = 7\n\n[refresh]\ngrace = \"soon\"\n";
     let ended = case.run(config).await;
-    case.mistakes(&ended, &[(1, "listen"), (2, "databas"), (3, "cache"), (6, "refresh.grace")]);
+    case.mistakes(
+        &ended,
+        &[
+            (1, "listen"),
+            (2, "databas"),
+            (3, "cache"),
+            (6, "refresh.grace"),
+        ],
+    );
 }
 
 #[tokio::test]
 async fn notify_lists_every_mistake_of_its_config() {
     let case = Case::of("postern-notify");
-    let ended = case.run("listen = \"here\"\ndatabas = \"sqlite://x\"\ncache = 7\n").await;
+    let ended = case
+        .run("listen = \"here\"\ndatabas = \"sqlite://x\"\ncache = 7\n")
+        .await;
     case.mistakes(&ended, &[(1, "listen"), (2, "databas"), (3, "cache")]);
 }
 
@@ -80,7 +96,11 @@ async fn the_gateway_lists_every_mistake_of_its_config() {
     let case = Case::of("postern-proxy");
     let upstream = "[upstream.a]\naddresses = [\"nowhere\"]\n\n";
     let route = "[[route]]\nname = \"open\"\npath = \"x\"\nupstream = \"b\"\n";
-    let ended = case.run(&format!("workers = 0\nadmin = \"here\"\nlistne = 1\n\n{upstream}{route}")).await;
+    let ended = case
+        .run(&format!(
+            "workers = 0\nadmin = \"here\"\nlistne = 1\n\n{upstream}{route}"
+        ))
+        .await;
     let mistakes = [
         "1: at least one [[listen]]",
         "1: workers: ",
@@ -93,7 +113,10 @@ async fn the_gateway_lists_every_mistake_of_its_config() {
         "11: route.0.upstream: ",
     ];
     for (line, mistake) in ended.expect(64, mistakes.len()).iter().zip(mistakes) {
-        assert!(line.starts_with(&format!("test.toml:{mistake}")), "{line} is not {mistake:?}");
+        assert!(
+            line.starts_with(&format!("test.toml:{mistake}")),
+            "{line} is not {mistake:?}"
+        );
     }
 }
 
@@ -103,7 +126,10 @@ async fn text_that_is_not_toml_is_told_with_its_line() {
         let case = Case::of(program);
         let ended = case.run("# fine\nlisten = \n").await;
         let lines = ended.expect(64, 1);
-        assert!(lines[0].starts_with("test.toml:2: "), "{program}: {lines:?}");
+        assert!(
+            lines[0].starts_with("test.toml:2: "),
+            "{program}: {lines:?}"
+        );
     }
 }
 
@@ -111,8 +137,11 @@ async fn text_that_is_not_toml_is_told_with_its_line() {
 async fn a_config_that_is_not_there_is_one_line() {
     for program in ["postern-auth", "postern-notify", "postern-proxy"] {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let ended =
-            Program::of_workspace(program, folder.path()).arg("--config").arg("none.toml").run().await;
+        let ended = Program::of_workspace(program, folder.path())
+            .arg("--config")
+            .arg("none.toml")
+            .run()
+            .await;
         let lines = ended.expect(64, 1);
         assert!(lines[0].starts_with("none.toml: "), "{program}: {lines:?}");
     }
@@ -120,16 +149,24 @@ async fn a_config_that_is_not_there_is_one_line() {
 
 #[tokio::test]
 async fn a_port_that_is_taken_is_one_line() {
-    let taken = TcpListener::bind("127.0.0.1:0").await.expect("the loopback has a free port");
+    let taken = TcpListener::bind("127.0.0.1:0")
+        .await
+        .expect("the loopback has a free port");
     let address = taken.local_addr().expect("a bound socket has an address");
     let upstream = format!("listen = \"{address}\"\nadmin = \"127.0.0.1:0\"\n");
-    let gateway = format!("[admin]\naddress = \"127.0.0.1:0\"\n[[listen]]\naddress = \"{address}\"\n");
-    for (program, config) in
-        [("postern-auth", &upstream), ("postern-notify", &upstream), ("postern-proxy", &gateway)]
-    {
+    let gateway =
+        format!("[admin]\naddress = \"127.0.0.1:0\"\n[[listen]]\naddress = \"{address}\"\n");
+    for (program, config) in [
+        ("postern-auth", &upstream),
+        ("postern-notify", &upstream),
+        ("postern-proxy", &gateway),
+    ] {
         let lines = Case::of(program).run(config).await;
         let lines = lines.expect(69, 1);
-        assert!(lines[0].contains(&address.to_string()), "{program}: {lines:?}");
+        assert!(
+            lines[0].contains(&address.to_string()),
+            "{program}: {lines:?}"
+        );
     }
 }
 
@@ -141,10 +178,15 @@ async fn a_database_that_turns_us_down_is_one_line_without_its_password() {
     for program in ["postern-auth", "postern-notify"] {
         let stores = format!("database = \"{url}\"\n");
         let ended = Case::of(program)
-            .run(&format!("listen = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\n{stores}"))
+            .run(&format!(
+                "listen = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\n{stores}"
+            ))
             .await;
         let lines = ended.expect(69, 1);
-        assert!(lines[0].contains("\"nowhere\" does not exist"), "{program}: {lines:?}");
+        assert!(
+            lines[0].contains("\"nowhere\" does not exist"),
+            "{program}: {lines:?}"
+        );
         assert!(!lines[0].contains("sesame"), "{program}: {lines:?}");
     }
 }
@@ -157,8 +199,11 @@ async fn a_database_that_is_away_is_waited_for() {
         relay.fall_silent();
         let (case, public, admin) = (Case::of(program), ports::free(1), ports::free(1));
         let url = url.replace("postern@", "postern:sesame@");
-        let templates =
-            if program == "postern-notify" { "[templates]\nfolder = \"conf/templates\"\n" } else { "" };
+        let templates = if program == "postern-notify" {
+            "[templates]\nfolder = \"conf/templates\"\n"
+        } else {
+            ""
+        };
         let config = format!(
             "listen = \"127.0.0.1:{public}\"\nadmin = \"127.0.0.1:{admin}\"\ndatabase = \"{url}\"\n{templates}"
         );
@@ -167,18 +212,30 @@ async fn a_database_that_is_away_is_waited_for() {
         let answer = until_answered(&format!("http://127.0.0.1:{admin}/readyz")).await;
         assert_eq!(answer.status(), 503, "{program}");
         let reason = answer.text().await.expect("text");
-        assert!(reason.contains("is not available: no answer within"), "{program}: {reason}");
+        assert!(
+            reason.contains("is not available: no answer within"),
+            "{program}: {reason}"
+        );
         let answer = until_answered(&format!("http://127.0.0.1:{public}/notifications")).await;
         assert_eq!(answer.status(), 503, "{program}");
-        assert!(answer.headers().contains_key("retry-after"), "{program}: {:?}", answer.headers());
+        assert!(
+            answer.headers().contains_key("retry-after"),
+            "{program}: {:?}",
+            answer.headers()
+        );
         relay.recover();
         let served = tokio::time::timeout(PATIENCE, async {
-            while until_answered(&format!("http://127.0.0.1:{public}/notifications/x")).await.status() == 503
+            while until_answered(&format!("http://127.0.0.1:{public}/notifications/x"))
+                .await
+                .status()
+                == 503
             {
                 tokio::task::yield_now().await;
             }
         });
-        served.await.unwrap_or_else(|_| panic!("{program} does not begin: {}", running.log()));
+        served
+            .await
+            .unwrap_or_else(|_| panic!("{program} does not begin: {}", running.log()));
         assert!(!running.log().contains("sesame"), "{}", running.log());
         assert_eq!(running.stop("TERM").await.status, Some(0), "{program}");
     }
@@ -195,7 +252,11 @@ async fn a_stop_ends_the_wait_for_a_database() {
         until_answered(&format!("http://127.0.0.1:{admin}/readyz")).await;
         let ended = running.stop("TERM").await;
         assert_eq!(ended.status, Some(0), "{program}: {}", ended.stderr);
-        assert!(ended.stderr.contains("127.0.0.1:1") && !ended.stderr.contains("sesame"), "{}", ended.stderr);
+        assert!(
+            ended.stderr.contains("127.0.0.1:1") && !ended.stderr.contains("sesame"),
+            "{}",
+            ended.stderr
+        );
     }
 }
 
@@ -210,7 +271,9 @@ async fn until_answered(url: &str) -> reqwest::Response {
             }
         }
     });
-    asked.await.unwrap_or_else(|_| panic!("no answer from {url}"))
+    asked
+        .await
+        .unwrap_or_else(|_| panic!("no answer from {url}"))
 }
 
 #[tokio::test]
@@ -220,13 +283,22 @@ async fn a_folder_that_cannot_be_written_is_one_line() {
         // A file stands where the folder would be: refused to root too.
         std::fs::write(case.folder.path().join("file"), "").expect("the folder can be written");
         let stores = "database = \"sqlite://file/below.db\"\n";
-        let ended = case.run(&format!("listen = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\n{stores}")).await;
+        let ended = case
+            .run(&format!(
+                "listen = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\n{stores}"
+            ))
+            .await;
         let lines = ended.expect(69, 1);
-        assert!(lines[0].contains("file/below.db") || lines[0].contains("file:"), "{program}: {lines:?}");
+        assert!(
+            lines[0].contains("file/below.db") || lines[0].contains("file:"),
+            "{program}: {lines:?}"
+        );
     }
     let folder = tempfile::tempdir().expect("a temporary folder");
     std::fs::write(folder.path().join("file"), "").expect("the folder can be written");
-    let postern = Program::of_workspace("postern", folder.path()).arg("--port").arg("0");
+    let postern = Program::of_workspace("postern", folder.path())
+        .arg("--port")
+        .arg("0");
     let ended = postern.arg("--data-dir").arg("file/below").run().await;
     assert!(ended.expect(69, 1)[0].contains("file/below"));
 }
@@ -235,8 +307,15 @@ async fn a_folder_that_cannot_be_written_is_one_line() {
 async fn a_flag_that_is_not_known_is_status_64() {
     for program in ["postern-auth", "postern-notify", "postern-proxy", "postern"] {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let ended = Program::of_workspace(program, folder.path()).arg("--surprise").run().await;
+        let ended = Program::of_workspace(program, folder.path())
+            .arg("--surprise")
+            .run()
+            .await;
         assert_eq!(ended.status, Some(64), "{program}: {}", ended.stderr);
-        assert!(ended.stderr.contains("--surprise"), "{program}: {}", ended.stderr);
+        assert!(
+            ended.stderr.contains("--surprise"),
+            "{program}: {}",
+            ended.stderr
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! What the gateway answers in its own name, on every operation of the contract: each documented status is provoked,
-//! and the answer is held against the document.
+//! What the gateway answers in its own name, on every operation of the contract: each documented
+//! status is provoked, and the answer is held against the document.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -48,8 +48,9 @@ impl Caller {
         format!("Authorization: Bearer {token}\r\n")
     }
 
-    /// Sends a request to every operation that documents the status, and holds that each answers with it. `change`
-    /// makes the query, more headers and the body out of the headers of a good request.
+    /// Sends a request to every operation that documents the status, and holds that each answers
+    /// with it. `change` makes the query, more headers and the body out of the headers of a good
+    /// request.
     async fn provoke(
         &self,
         gateway: SocketAddr,
@@ -58,22 +59,39 @@ impl Caller {
         change: impl Fn(String) -> (String, String, &'static str),
     ) {
         for operation in self.contract.operations() {
-            if !operation.responses.contains_key(&status) || (status == 401 && !operation.is_protected) {
+            if !operation.responses.contains_key(&status)
+                || (status == 401 && !operation.is_protected)
+            {
                 continue;
             }
             let (query, headers, body) = change(self.authorization(operation));
             let answer = send(gateway, operation, &query, &headers, body).await;
-            assert_eq!(answer.status.as_u16(), status, "{}: {}", operation.id, answer.text());
-            assert_eq!(answer.json()["code"], code, "{}: {}", operation.id, answer.text());
-            self.contract.hold(&operation.method, &path(operation), &answer);
+            assert_eq!(
+                answer.status.as_u16(),
+                status,
+                "{}: {}",
+                operation.id,
+                answer.text()
+            );
+            assert_eq!(
+                answer.json()["code"],
+                code,
+                "{}: {}",
+                operation.id,
+                answer.text()
+            );
+            self.contract
+                .hold(&operation.method, &path(operation), &answer);
         }
     }
 
     /// The same request to every operation through a gateway of its own.
     async fn provoke_behind(&self, file: ConfigFile, status: u16, code: &str) {
         let gateway = Gateway::start(&file, &self.env).await;
-        self.provoke(gateway.client().address(), status, code, |headers| (String::new(), headers, "{}"))
-            .await;
+        self.provoke(gateway.client().address(), status, code, |headers| {
+            (String::new(), headers, "{}")
+        })
+        .await;
         gateway.stop().await;
     }
 }
@@ -82,34 +100,58 @@ fn path(operation: &Operation) -> String {
     operation.path.replace(['{', '}'], "")
 }
 
-async fn send(gateway: SocketAddr, operation: &Operation, query: &str, headers: &str, body: &str) -> Answer {
+async fn send(
+    gateway: SocketAddr,
+    operation: &Operation,
+    query: &str,
+    headers: &str,
+    body: &str,
+) -> Answer {
     let length = match operation.method {
         Method::GET => String::new(),
         _ if headers.contains("Content-Length") => String::new(),
         _ => format!("Content-Length: {}\r\n", body.len()),
     };
-    let body = if operation.method == Method::GET { "" } else { body };
-    let line = format!("{} {}{query} HTTP/1.1\r\nHost: localhost\r\n", operation.method, path(operation));
+    let body = if operation.method == Method::GET {
+        ""
+    } else {
+        body
+    };
+    let line = format!(
+        "{} {}{query} HTTP/1.1\r\nHost: localhost\r\n",
+        operation.method,
+        path(operation)
+    );
     let request = format!("{line}Content-Type: application/json\r\n{length}{headers}\r\n{body}");
     raw::send(gateway, request.as_bytes()).await
 }
 
 #[tokio::test]
-async fn every_operation_answers_what_the_document_says_when_the_gateway_refuses_or_its_upstream_fails() {
+async fn every_operation_answers_what_the_document_says_when_the_gateway_refuses_or_its_upstream_fails()
+ {
     let pools = Pools::start().await;
     let caller = Caller::new(&pools).await;
     refusals(&caller).await;
     failures(&caller).await;
     let seen = caller.contract.seen();
     let documented = caller.contract.operations().iter().flat_map(|operation| {
-        let own = operation.responses.keys().filter(|status| OF_THE_GATEWAY.contains(status));
+        let own = operation
+            .responses
+            .keys()
+            .filter(|status| OF_THE_GATEWAY.contains(status));
         own.map(|status| (operation.id.clone(), *status))
     });
     // A public operation's 401 and any operation's own reading of its body are its upstream's.
-    let public: BTreeSet<_> =
-        caller.contract.operations().iter().filter(|one| !one.is_protected).map(|one| &one.id).collect();
-    let unseen: Vec<_> =
-        documented.filter(|one| !(seen.contains(one) || one.1 == 401 && public.contains(&one.0))).collect();
+    let public: BTreeSet<_> = caller
+        .contract
+        .operations()
+        .iter()
+        .filter(|one| !one.is_protected)
+        .map(|one| &one.id)
+        .collect();
+    let unseen: Vec<_> = documented
+        .filter(|one| !(seen.contains(one) || one.1 == 401 && public.contains(&one.0)))
+        .collect();
     assert!(unseen.is_empty(), "not provoked: {unseen:?}");
 }
 
@@ -119,39 +161,90 @@ async fn refusals(caller: &Caller) {
     let gateway = Gateway::start(&Gateway::config(away), &caller.env).await;
     let address = gateway.client().address();
     let with = |more: &'static str| move |good: String| (String::new(), good + more, "");
-    caller.provoke(address, 400, "invalid_header", with("Connection: authorization\r\n")).await;
-    caller.provoke(address, 401, "authentication_required", |_| (String::new(), String::new(), "")).await;
-    caller.provoke(address, 413, "body_too_large", with("Content-Length: 99999999999\r\n")).await;
+    caller
+        .provoke(
+            address,
+            400,
+            "invalid_header",
+            with("Connection: authorization\r\n"),
+        )
+        .await;
+    caller
+        .provoke(address, 401, "authentication_required", |_| {
+            (String::new(), String::new(), "")
+        })
+        .await;
+    caller
+        .provoke(
+            address,
+            413,
+            "body_too_large",
+            with("Content-Length: 99999999999\r\n"),
+        )
+        .await;
     let long = format!("?a={}", "a".repeat(10_000));
-    caller.provoke(address, 414, "target_too_long", |good| (long.clone(), good, "")).await;
+    caller
+        .provoke(address, 414, "target_too_long", |good| {
+            (long.clone(), good, "")
+        })
+        .await;
     // The version that follows becomes a field.
     let version = " HTTP/1.2\r\nX-Rest:";
-    caller.provoke(address, 505, "http_version_not_supported", |good| (version.to_owned(), good, "")).await;
+    caller
+        .provoke(address, 505, "http_version_not_supported", |good| {
+            (version.to_owned(), good, "")
+        })
+        .await;
     let large = format!("X-Large: {}\r\n", "a".repeat(70_000));
-    caller.provoke(address, 431, "head_too_large", |good| (String::new(), good + &large, "")).await;
+    caller
+        .provoke(address, 431, "head_too_large", |good| {
+            (String::new(), good + &large, "")
+        })
+        .await;
     gateway.stop().await;
     let limit = "requests = 1\nper = \"1h\"\nburst = 1\n";
     let limited = Gateway::config(away).table("limits.address", limit);
     let gateway = Gateway::start(&limited, &caller.env).await;
     let first = gateway.client().get("/").send().await;
-    assert_eq!(first.status.as_u16(), 401, "the first is within the limit: {}", first.text());
+    assert_eq!(
+        first.status.as_u16(),
+        401,
+        "the first is within the limit: {}",
+        first.text()
+    );
     let address = gateway.client().address();
-    caller.provoke(address, 429, "rate_limited", |good| (String::new(), good, "{}")).await;
+    caller
+        .provoke(address, 429, "rate_limited", |good| {
+            (String::new(), good, "{}")
+        })
+        .await;
     gateway.stop().await;
 }
 
 /// What it says of an upstream.
 async fn failures(caller: &Caller) {
     let failed = Broken::Says(FAILED).start().await;
-    caller.provoke_behind(Gateway::config(failed), 500, "internal_error").await;
+    caller
+        .provoke_behind(Gateway::config(failed), 500, "internal_error")
+        .await;
     let garbage = Broken::Says(b"ceci n'est pas HTTP\r\n\r\n").start().await;
-    caller.provoke_behind(Gateway::config(garbage), 502, "upstream_failed").await;
+    caller
+        .provoke_behind(Gateway::config(garbage), 502, "upstream_failed")
+        .await;
     let away = Broken::Away.start().await;
-    caller.provoke_behind(Gateway::config(away), 503, "upstream_unavailable").await;
+    caller
+        .provoke_behind(Gateway::config(away), 503, "upstream_unavailable")
+        .await;
     let hangs = Broken::Hangs.start().await;
-    let keys = format!("addresses = [\"{hangs}\"]\nconnect_timeout = \"200ms\"\nread_timeout = \"50ms\"\n");
+    let keys = format!(
+        "addresses = [\"{hangs}\"]\nconnect_timeout = \"200ms\"\nread_timeout = \"50ms\"\n"
+    );
     let impatient = ["auth", "notify", "actor", "document", "identity-pool"]
         .into_iter()
-        .fold(Gateway::config(hangs), |file, name| file.table(&format!("upstream.{name}"), &keys));
-    caller.provoke_behind(impatient, 504, "upstream_timeout").await;
+        .fold(Gateway::config(hangs), |file, name| {
+            file.table(&format!("upstream.{name}"), &keys)
+        });
+    caller
+        .provoke_behind(impatient, 504, "upstream_timeout")
+        .await;
 }

@@ -1,4 +1,5 @@
-//! What a provider reports comes through the gateway, is believed only when it is signed, and shows in the status.
+//! What a provider reports comes through the gateway, is believed only when it is signed, and shows
+//! in the status.
 
 use aws_lc_rs::hmac;
 use base64::Engine as _;
@@ -13,9 +14,16 @@ use postern_tests::{Answer, Split, Surface};
 const KEY: &[u8] = b"a key of thirty-two bytes or more";
 
 /// Sends an event as a provider does; `key` signs it.
-async fn report(surface: &Surface, key: &[u8], event: &str, kind: &str, notification: &str) -> Answer {
+async fn report(
+    surface: &Surface,
+    key: &[u8],
+    event: &str,
+    kind: &str,
+    notification: &str,
+) -> Answer {
     let body =
-        json!({"type": format!("notification.{kind}"), "data": {"notificationId": notification}}).to_string();
+        json!({"type": format!("notification.{kind}"), "data": {"notificationId": notification}})
+            .to_string();
     let timestamp = Clock::system().now().unix_seconds();
     let signed = format!("{event}.{timestamp}.{body}");
     let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, key), signed.as_bytes());
@@ -41,16 +49,47 @@ async fn a_signed_report_shows_in_the_status_and_a_forged_one_changes_nothing() 
     let split = Split::start_with(changes).await;
     let surface = split.surface();
     let ada = surface.register().await;
-    let created = ada.client.post("/notifications").json(&welcome(&ada.id)).send().await.expect(201);
-    let (id, location) = (created.string("/notificationId"), created.header("location"));
+    let created = ada
+        .client
+        .post("/notifications")
+        .json(&welcome(&ada.id))
+        .send()
+        .await
+        .expect(201);
+    let (id, location) = (
+        created.string("/notificationId"),
+        created.header("location"),
+    );
     let _ = surface.mailbox().to(&ada.email).await;
-    let forged = report(surface, b"another key of thirty-two bytes..", "event-1", "delivered", &id).await;
+    let forged = report(
+        surface,
+        b"another key of thirty-two bytes..",
+        "event-1",
+        "delivered",
+        &id,
+    )
+    .await;
     let _ = forged.problem(401, "invalid_webhook_signature");
-    let unknown = surface.client().post("/webhooks/twilio").body("application/json", "{}").send().await;
+    let unknown = surface
+        .client()
+        .post("/webhooks/twilio")
+        .body("application/json", "{}")
+        .send()
+        .await;
     let _ = unknown.problem(401, "invalid_webhook_signature");
-    assert_ne!(ada.client.get(&location).send().await.expect(200).string("/status"), "DELIVERED");
+    assert_ne!(
+        ada.client
+            .get(&location)
+            .send()
+            .await
+            .expect(200)
+            .string("/status"),
+        "DELIVERED"
+    );
     for _ in 0..2 {
-        let _ = report(surface, KEY, "event-1", "delivered", &id).await.expect(204);
+        let _ = report(surface, KEY, "event-1", "delivered", &id)
+            .await
+            .expect(204);
     }
     let record = ada.client.get(&location).send().await.expect(200);
     assert_eq!(record.string("/status"), "DELIVERED");
@@ -60,8 +99,23 @@ async fn a_signed_report_shows_in_the_status_and_a_forged_one_changes_nothing() 
         .iter()
         .filter(|e| e["type"] == "DELIVERED")
         .count();
-    assert_eq!(delivered, 1, "a report that is repeated is one event: {}", record.text());
-    let _ = report(surface, KEY, "event-2", "bounced", &id).await.expect(204);
-    assert_eq!(ada.client.get(&location).send().await.expect(200).string("/status"), "FAILED");
+    assert_eq!(
+        delivered,
+        1,
+        "a report that is repeated is one event: {}",
+        record.text()
+    );
+    let _ = report(surface, KEY, "event-2", "bounced", &id)
+        .await
+        .expect(204);
+    assert_eq!(
+        ada.client
+            .get(&location)
+            .send()
+            .await
+            .expect(200)
+            .string("/status"),
+        "FAILED"
+    );
     split.stop().await;
 }

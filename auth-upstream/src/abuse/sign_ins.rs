@@ -1,9 +1,9 @@
 //! A limit on how often the right password of one account is accepted.
 //!
-//! Each accepted password costs the pool a hash and the store a family of refresh tokens, so the right password is
-//! limited as well. Only a client that sends it learns of the limit: a wrong one gets the answer for a wrong password.
-//! A password that has reached the limit is remembered in this process as a keyed digest, so that the pool is not
-//! called for it until the window ends.
+//! Each accepted password costs the pool a hash and the store a family of refresh tokens, so the
+//! right password is limited as well. Only a client that sends it learns of the limit: a wrong one
+//! gets the answer for a wrong password. A password that has reached the limit is remembered in
+//! this process as a keyed digest, so that the pool is not called for it until the window ends.
 
 use std::time::Duration;
 
@@ -31,7 +31,9 @@ pub(crate) struct Credential {
 impl Abuse {
     pub(crate) fn credential(&self, who: &str, password: &Secret) -> Credential {
         let account = account(who);
-        let digest = Sha256::new().chain_update(self.digest_key.expose()).chain_update(&account);
+        let digest = Sha256::new()
+            .chain_update(self.digest_key.expose())
+            .chain_update(&account);
         let digest = digest.chain_update(password.expose()).finalize();
         Credential {
             count: format!("{PREFIX}:sign-ins:{account}"),
@@ -39,7 +41,8 @@ impl Abuse {
         }
     }
 
-    /// Returns how long this password is not accepted any more, if it is known to have reached the limit.
+    /// Returns how long this password is not accepted any more, if it is known to have reached the
+    /// limit.
     pub(crate) async fn sign_in_wait(&self, credential: &Credential) -> Option<Duration> {
         let until = self.local.get(&credential.mark).await.ok().flatten()?;
         Some(instant(&until)?.since(self.clock.now()))
@@ -48,17 +51,30 @@ impl Abuse {
     /// Counts an accepted password. Returns how long to wait if it was one too many.
     pub(crate) async fn count_sign_in(&self, credential: &Credential) -> Option<Duration> {
         let began = format!("{}:began", credential.count);
-        let (count, now) = (self.count(&credential.count, SIGN_IN_WINDOW).await, self.clock.now());
+        let (count, now) = (
+            self.count(&credential.count, SIGN_IN_WINDOW).await,
+            self.clock.now(),
+        );
         if count == 1 {
-            self.set(&began, now.0.to_string().as_bytes(), SIGN_IN_WINDOW).await;
+            self.set(&began, now.0.to_string().as_bytes(), SIGN_IN_WINDOW)
+                .await;
         }
         if count < self.limits.sign_ins {
             return None;
         }
-        let began = self.get(&began).await.and_then(|text| instant(&text)).unwrap_or(now);
-        let until = began.plus(SIGN_IN_WINDOW).max(now.plus(Duration::from_secs(1)));
+        let began = self
+            .get(&began)
+            .await
+            .and_then(|text| instant(&text))
+            .unwrap_or(now);
+        let until = began
+            .plus(SIGN_IN_WINDOW)
+            .max(now.plus(Duration::from_secs(1)));
         let wait = until.since(now);
-        let _ = self.local.set(&credential.mark, until.0.to_string().as_bytes(), wait).await;
+        let _ = self
+            .local
+            .set(&credential.mark, until.0.to_string().as_bytes(), wait)
+            .await;
         (count > self.limits.sign_ins).then_some(wait)
     }
 

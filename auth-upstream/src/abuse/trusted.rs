@@ -1,8 +1,9 @@
-//! The networks from which an account's holder has signed in: a stranger's failures do not hold these back.
+//! The networks from which an account's holder has signed in: a stranger's failures do not hold
+//! these back.
 //!
-//! Only a completed sign-in, a new password or a registration adds one: whoever stops at a challenge has shown a part
-//! of what is asked for. The list belongs to a subject: it ends with the account, and with the password that its
-//! networks were trusted for.
+//! Only a completed sign-in, a new password or a registration adds one: whoever stops at a
+//! challenge has shown a part of what is asked for. The list belongs to a subject: it ends with the
+//! account, and with the password that its networks were trusted for.
 
 use std::time::Duration;
 
@@ -33,9 +34,12 @@ pub(super) struct TrustedNetworks {
 // === impl Abuse ===
 
 impl Abuse {
-    /// The account's holder has signed in completely, set a new password or registered; `subject` where that is known.
+    /// The account's holder has signed in completely, set a new password or registered; `subject`
+    /// where that is known.
     pub(crate) async fn trust_network(&self, visitor: &Visitor, who: &str, subject: Option<&str>) {
-        let Some(address) = address(visitor) else { return };
+        let Some(address) = address(visitor) else {
+            return;
+        };
         let mut trusted = self.trusted_networks(who).await;
         if trusted.add(&network(address), subject, self.clock.now()) {
             self.save_trusted(who, &trusted).await;
@@ -49,12 +53,16 @@ impl Abuse {
 
     /// Whether the account's holder has signed in from the network.
     pub(super) async fn trusts(&self, who: &str, network: &str) -> bool {
-        self.trusted_networks(who).await.contains(network, self.clock.now())
+        self.trusted_networks(who)
+            .await
+            .contains(network, self.clock.now())
     }
 
     async fn trusted_networks(&self, who: &str) -> TrustedNetworks {
         let found = self.get(&trusted_key(who)).await;
-        found.and_then(|json| serde_json::from_slice(&json).ok()).unwrap_or_default()
+        found
+            .and_then(|json| serde_json::from_slice(&json).ok())
+            .unwrap_or_default()
     }
 
     /// Best effort: without the cache a user is a stranger next time.
@@ -72,9 +80,16 @@ impl TrustedNetworks {
         let subject = subject.map(|subject| hex(&Sha256::digest(subject)[..16]));
         if self.subject != subject {
             // Another account has the address now.
-            *self = Self { subject, networks: Vec::new() };
+            *self = Self {
+                subject,
+                networks: Vec::new(),
+            };
         }
-        let renewed = self.networks.iter().find(|(known, _)| known == network).map(|(_, at)| Timestamp(*at));
+        let renewed = self
+            .networks
+            .iter()
+            .find(|(known, _)| known == network)
+            .map(|(_, at)| Timestamp(*at));
         if renewed.is_some_and(|at| now.since(at) < RENEWED_AFTER) {
             return false;
         }
@@ -87,7 +102,9 @@ impl TrustedNetworks {
 
     fn contains(&self, network: &str, now: Timestamp) -> bool {
         let is_fresh = |at: i64| now.since(Timestamp(at)) < TRUSTED;
-        self.networks.iter().any(|(known, at)| known == network && is_fresh(*at))
+        self.networks
+            .iter()
+            .any(|(known, at)| known == network && is_fresh(*at))
     }
 }
 
@@ -105,10 +122,16 @@ mod tests {
     fn a_network_is_trusted_for_ninety_days_after_its_last_renewal() {
         let (mut list, start) = (TrustedNetworks::default(), Timestamp(1_000_000));
         assert!(list.add("192.0.2.0/24", Some("s-1"), start));
-        assert!(!list.add("192.0.2.0/24", Some("s-1"), start.plus(DAY / 2)), "the same day");
+        assert!(
+            !list.add("192.0.2.0/24", Some("s-1"), start.plus(DAY / 2)),
+            "the same day"
+        );
         assert!(list.contains("192.0.2.0/24", start.plus(DAY * 89)));
         assert!(!list.contains("192.0.2.0/24", start.plus(DAY * 90)));
-        assert!(list.add("192.0.2.0/24", Some("s-1"), start.plus(DAY * 89)), "renewed");
+        assert!(
+            list.add("192.0.2.0/24", Some("s-1"), start.plus(DAY * 89)),
+            "renewed"
+        );
         assert!(list.contains("192.0.2.0/24", start.plus(DAY * 178)));
         assert!(!list.contains("198.51.100.0/24", start));
     }

@@ -26,32 +26,36 @@ pub struct SocialConfig {
     pub token_endpoint: Option<Url>,
     /// Where the provider's keys are; found by discovery if absent.
     pub jwks_url: Option<Url>,
-    /// Where the provider sends the browser back: the gateway's own `/auth/social/login/callback`, as it is
-    /// registered at the provider. Default `http://127.0.0.1:8500/auth/social/login/callback`.
+    /// Where the provider sends the browser back: the gateway's own `/auth/social/login/callback`,
+    /// as it is registered at the provider. Default
+    /// `http://127.0.0.1:8500/auth/social/login/callback`.
     pub redirect_uri: Url,
     /// What is asked for. Default `openid email profile`.
     pub scopes: Vec<String>,
-    /// Added to the authorization URL. Default for Google: `access_type=offline`, `prompt=consent`, without which
-    /// it gives no refresh token.
+    /// Added to the authorization URL. Default for Google: `access_type=offline`, `prompt=consent`,
+    /// without which it gives no refresh token.
     pub parameters: BTreeMap<String, String>,
-    /// The page of the UI that gets the temporary token. Required: a target comes from here and nowhere else.
+    /// The page of the UI that gets the temporary token. Required: a target comes from here and
+    /// nowhere else.
     pub ui: Url,
     /// How the page gets it. Default [`Delivery::Fragment`].
     pub delivery: Delivery,
-    /// Whether a sign-in must begin with a `code_challenge`, which binds the temporary token to the browser that began.
-    /// Without it, somebody who is made to open the callback of a stranger's sign-in is signed in as that stranger.
-    /// Default `false`: the interface has the call take nothing. Switch it on where every UI sends one.
+    /// Whether a sign-in must begin with a `code_challenge`, which binds the temporary token to the
+    /// browser that began. Without it, somebody who is made to open the callback of a stranger's
+    /// sign-in is signed in as that stranger. Default `false`: the interface has the call take
+    /// nothing. Switch it on where every UI sends one.
     pub require_code_challenge: bool,
-    /// How long one call to the provider may take. Default 5 s: it is on another network, and a person waits.
+    /// How long one call to the provider may take. Default 5 s: it is on another network, and a
+    /// person waits.
     pub deadline: Duration,
-    /// Domains whose addresses the provider itself hands out, so that its word about them is final. Default for Google:
-    /// `gmail.com`, `googlemail.com`; for everybody else none.
+    /// Domains whose addresses the provider itself hands out, so that its word about them is final.
+    /// Default for Google: `gmail.com`, `googlemail.com`; for everybody else none.
     pub authoritative_domains: Vec<String>,
-    /// Whether a `hd` claim (a Google Workspace domain) makes the provider's word final. Default `true` for Google, which
-    /// alone defines the claim; else `false`.
+    /// Whether a `hd` claim (a Google Workspace domain) makes the provider's word final. Default
+    /// `true` for Google, which alone defines the claim; else `false`.
     pub trust_hosted_domain: bool,
-    /// Seals the provider's refresh tokens: `SOCIAL_REFRESH_TOKEN_ENCRYPTION_KEY`, the newest first, older ones
-    /// behind commas.
+    /// Seals the provider's refresh tokens: `SOCIAL_REFRESH_TOKEN_ENCRYPTION_KEY`, the newest
+    /// first, older ones behind commas.
     pub(crate) ring: KeyRing,
 }
 
@@ -90,9 +94,14 @@ impl SocialConfig {
             }
         }
         let ring = key.and_then(|key| read_ring(root, "SOCIAL_REFRESH_TOKEN_ENCRYPTION_KEY", key));
-        let table = root.section("social", |table| Some(SocialTable::read(table))).unwrap_or_default();
+        let table = root
+            .section("social", |table| Some(SocialTable::read(table)))
+            .unwrap_or_default();
         if table.ui.is_none() {
-            root.fail("missing_field", "social.ui is required where SOCIAL_OAUTH2_CLIENT_ID is set");
+            root.fail(
+                "missing_field",
+                "social.ui is required where SOCIAL_OAUTH2_CLIENT_ID is set",
+            );
         }
         let issuer = table.issuer.unwrap_or_else(|| GOOGLE.to_owned());
         Some(Some(Self {
@@ -103,8 +112,12 @@ impl SocialConfig {
             token_endpoint: table.token_endpoint,
             jwks_url: table.jwks_url,
             redirect_uri: table.redirect_uri.unwrap_or_else(default_redirect),
-            scopes: table.scopes.unwrap_or_else(|| ["openid", "email", "profile"].map(str::to_owned).into()),
-            parameters: table.parameters.unwrap_or_else(|| default_parameters(&issuer)),
+            scopes: table
+                .scopes
+                .unwrap_or_else(|| ["openid", "email", "profile"].map(str::to_owned).into()),
+            parameters: table
+                .parameters
+                .unwrap_or_else(|| default_parameters(&issuer)),
             ui: table.ui?,
             delivery: table.delivery,
             require_code_challenge: table.require_code_challenge,
@@ -118,14 +131,18 @@ impl SocialConfig {
         }))
     }
 
-    /// What is unusual about whose word is final: such a word deletes accounts whose address was never verified.
+    /// What is unusual about whose word is final: such a word deletes accounts whose address was
+    /// never verified.
     pub(crate) fn trust_warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         if self.issuer == GOOGLE {
             return warnings;
         }
         for domain in &self.authoritative_domains {
-            if GOOGLE_DOMAINS.iter().any(|google| google.eq_ignore_ascii_case(domain)) {
+            if GOOGLE_DOMAINS
+                .iter()
+                .any(|google| google.eq_ignore_ascii_case(domain))
+            {
                 warnings.push(format!(
                     "social.authoritative_domains has {domain}, whose addresses Google hands out, and not {}",
                     self.issuer
@@ -169,10 +186,15 @@ impl SocialTable {
         let parameters = table.section("parameters", |parameters| {
             Some(parameters.entries(|name, value| Some((name.to_owned(), value.text(0..=255)?))))
         });
-        let deliveries = [("fragment", Delivery::Fragment), ("form_post", Delivery::FormPost)];
+        let deliveries = [
+            ("fragment", Delivery::Fragment),
+            ("form_post", Delivery::FormPost),
+        ];
         Self {
             provider: table.optional("provider", |field| field.text(1..=64)),
-            issuer: table.optional("issuer", |field| secure_url(field).and_then(|_| field.text(1..=2048))),
+            issuer: table.optional("issuer", |field| {
+                secure_url(field).and_then(|_| field.text(1..=2048))
+            }),
             authorization_endpoint: table.optional("authorization_endpoint", secure_url),
             token_endpoint: table.optional("token_endpoint", secure_url),
             jwks_url: table.optional("jwks_url", secure_url),
@@ -180,8 +202,11 @@ impl SocialTable {
             scopes: texts("scopes"),
             parameters: parameters.map(|entries| entries.into_iter().collect()),
             ui: table.optional("ui", secure_url),
-            delivery: table.or("delivery", Delivery::Fragment, |field| field.one_of(&deliveries)),
-            require_code_challenge: table.or("require_code_challenge", false, |field| field.boolean()),
+            delivery: table.or("delivery", Delivery::Fragment, |field| {
+                field.one_of(&deliveries)
+            }),
+            require_code_challenge: table
+                .or("require_code_challenge", false, |field| field.boolean()),
             deadline: table.optional("deadline", |field| field.duration()),
             authoritative_domains: texts("authoritative_domains"),
             trust_hosted_domain: table.optional("trust_hosted_domain", |field| field.boolean()),
@@ -201,20 +226,31 @@ fn secure_url(field: Field<'_>) -> Option<Url> {
     if url.scheme() == "https" || is_loopback {
         return Some(url);
     }
-    field.reject("insecure_url", "must be an https URL, unless it is on this machine")
+    field.reject(
+        "insecure_url",
+        "must be an https URL, unless it is on this machine",
+    )
 }
 
 fn default_redirect() -> Url {
-    Url::parse("http://127.0.0.1:8500/auth/social/login/callback").expect("a constant that is a URL")
+    Url::parse("http://127.0.0.1:8500/auth/social/login/callback")
+        .expect("a constant that is a URL")
 }
 
 fn default_authoritative_domains(issuer: &str) -> Vec<String> {
-    let domains = if issuer == GOOGLE { &GOOGLE_DOMAINS[..] } else { &[] };
+    let domains = if issuer == GOOGLE {
+        &GOOGLE_DOMAINS[..]
+    } else {
+        &[]
+    };
     domains.iter().map(|domain| (*domain).to_owned()).collect()
 }
 
 fn default_parameters(issuer: &str) -> BTreeMap<String, String> {
     let google = [("access_type", "offline"), ("prompt", "consent")];
     let pairs = if issuer == GOOGLE { &google[..] } else { &[] };
-    pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    pairs
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+        .collect()
 }

@@ -22,7 +22,10 @@ fn read(text: &str, more: &[(&str, &str)]) -> Result<Config, Exit> {
 fn the_variables_of_the_interface_are_enough() {
     let config = read("", &[]).expect("defaults");
     assert_eq!(config.listen.port(), 8501);
-    assert_eq!((config.confirm, config.flow), (Confirm::Pool, Flow::UserPassword));
+    assert_eq!(
+        (config.confirm, config.flow),
+        (Confirm::Pool, Flow::UserPassword)
+    );
     assert!(config.social.is_none() && config.aws.is_none());
 }
 
@@ -30,13 +33,19 @@ fn the_variables_of_the_interface_are_enough() {
 fn without_a_service_account_no_profile_could_be_saved() {
     let env: Env = POOLS[..4].iter().copied().collect();
     let exit = parse("auth.toml", "", |root| Config::read(root, &env)).expect_err("no account");
-    assert!(exit.message().contains("IDP_SERVICE_ACCOUNT_USERNAME"), "{exit}");
+    assert!(
+        exit.message().contains("IDP_SERVICE_ACCOUNT_USERNAME"),
+        "{exit}"
+    );
 }
 
 #[test]
 fn gateways_on_other_machines_must_be_named() {
     let exit = read("listen = '0.0.0.0:8501'\n", &[]).expect_err("no gateway is named");
-    assert!(exit.message().contains("trusted_proxies is required"), "{exit}");
+    assert!(
+        exit.message().contains("trusted_proxies is required"),
+        "{exit}"
+    );
     let named = "listen = '0.0.0.0:8501'\ntrusted_proxies = ['10.0.0.0/8']\n";
     let trusted = read(named, &[]).expect("named").trusted_proxies;
     assert!(trusted.contains("10.1.2.3".parse().expect("an address")) && !trusted.is_loopback());
@@ -54,12 +63,18 @@ fn the_shipped_file_is_read_whole() {
         ("SOCIAL_REFRESH_TOKEN_ENCRYPTION_KEY", key.as_str()),
     ];
     let config = read(text, &social).expect("conf/auth.toml with social sign-in");
-    assert_eq!(config.social.expect("on").issuer, "https://accounts.google.com");
+    assert_eq!(
+        config.social.expect("on").issuer,
+        "https://accounts.google.com"
+    );
 }
 
 #[test]
 fn the_environment_places_the_stores() {
-    let stores = [("AUTH_DATABASE", "postgres://db/postern"), ("AUTH_CACHE", "redis://cache:6379")];
+    let stores = [
+        ("AUTH_DATABASE", "postgres://db/postern"),
+        ("AUTH_CACHE", "redis://cache:6379"),
+    ];
     let config = read("database = 'sqlite://var/other.db'", &stores).expect("config");
     assert_eq!(
         (config.database.as_str(), config.cache.as_str()),
@@ -70,7 +85,10 @@ fn the_environment_places_the_stores() {
 #[test]
 fn every_mistake_is_told_at_once() {
     let text = "listen = 8501\nconfirm = 'admin'\nflwo = 'x'\npool_deadline = '9s'\n";
-    let social = [("SOCIAL_OAUTH2_CLIENT_ID", "c"), ("SOCIAL_REFRESH_TOKEN_ENCRYPTION_KEY", "c2hvcnQ=")];
+    let social = [
+        ("SOCIAL_OAUTH2_CLIENT_ID", "c"),
+        ("SOCIAL_REFRESH_TOKEN_ENCRYPTION_KEY", "c2hvcnQ="),
+    ];
     let exit = read(text, &social).expect_err("mistakes");
     for part in [
         "listen: must be a string",
@@ -81,7 +99,11 @@ fn every_mistake_is_told_at_once() {
         "SOCIAL_REFRESH_TOKEN_ENCRYPTION_KEY must be 32 bytes",
         "social.ui is required",
     ] {
-        assert!(exit.message().contains(part), "{part} is missing in\n{}", exit.message());
+        assert!(
+            exit.message().contains(part),
+            "{part} is missing in\n{}",
+            exit.message()
+        );
     }
     assert_eq!(exit.status(), 64);
     assert!(!exit.message().contains("c2hvcnQ="));
@@ -89,9 +111,17 @@ fn every_mistake_is_told_at_once() {
 
 #[test]
 fn codes_and_tokens_travel_by_https() {
-    let exit =
-        read("[social]\nissuer = 'http://login.example'\nui = 'http://[::1]:1/'\n", &[]).expect_err("http");
-    assert!(exit.message().contains("social.issuer: must be an https URL"), "{}", exit.message());
+    let exit = read(
+        "[social]\nissuer = 'http://login.example'\nui = 'http://[::1]:1/'\n",
+        &[],
+    )
+    .expect_err("http");
+    assert!(
+        exit.message()
+            .contains("social.issuer: must be an https URL"),
+        "{}",
+        exit.message()
+    );
     assert!(!exit.message().contains("social.ui"));
 }
 
@@ -103,13 +133,19 @@ fn social(text: &str) -> SocialConfig {
         ("SOCIAL_REFRESH_TOKEN_ENCRYPTION_KEY", key.as_str()),
     ];
     let text = format!("[social]\nui = 'http://127.0.0.1:8500/'\n{text}");
-    read(&text, &variables).expect("a config").social.expect("on")
+    read(&text, &variables)
+        .expect("a config")
+        .social
+        .expect("on")
 }
 
 #[test]
 fn the_word_of_google_about_its_addresses_is_nobody_elses() {
     let google = social("");
-    assert_eq!(google.authoritative_domains, ["gmail.com", "googlemail.com"]);
+    assert_eq!(
+        google.authoritative_domains,
+        ["gmail.com", "googlemail.com"]
+    );
     assert!(google.trust_hosted_domain && google.trust_warnings().is_empty());
     let other = social("issuer = 'https://login.example'");
     assert!(other.authoritative_domains.is_empty() && !other.trust_hosted_domain);
@@ -118,7 +154,10 @@ fn the_word_of_google_about_its_addresses_is_nobody_elses() {
                 trust_hosted_domain = true";
     let warnings = social(text).trust_warnings();
     assert_eq!(warnings.len(), 2, "{warnings:?}");
-    assert!(warnings[0].contains("Gmail.com") && warnings[1].contains("trust_hosted_domain"), "{warnings:?}");
+    assert!(
+        warnings[0].contains("Gmail.com") && warnings[1].contains("trust_hosted_domain"),
+        "{warnings:?}"
+    );
 }
 
 #[test]
@@ -130,5 +169,9 @@ fn a_sample_key_refuses_to_start() {
         ("SOCIAL_REFRESH_TOKEN_ENCRYPTION_KEY", sample.as_str()),
     ];
     let exit = read("[social]\nui = 'http://127.0.0.1:8500/'\n", &social).expect_err("refused");
-    assert!(exit.message().contains("is a sample or was typed by hand"), "{}", exit.message());
+    assert!(
+        exit.message().contains("is a sample or was typed by hand"),
+        "{}",
+        exit.message()
+    );
 }

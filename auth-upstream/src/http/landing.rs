@@ -16,12 +16,13 @@ use crate::social::Landing;
 
 const SUBMIT: &str = "document.forms[0].submit()";
 
-/// A redirect with the token in the fragment, or a form that posts itself. Neither puts it into a query, a path
-/// or a Referer.
+/// A redirect with the token in the fragment, or a form that posts itself. Neither puts it into a
+/// query, a path or a Referer.
 pub(super) fn answer(landing: &Landing) -> Result<Response, Problem> {
     let mut response = match landing.delivery {
         Delivery::Fragment => {
-            let location = HeaderValue::from_str(fragment(landing).as_str()).map_err(|_| Code::Internal)?;
+            let location =
+                HeaderValue::from_str(fragment(landing).as_str()).map_err(|_| Code::Internal)?;
             (StatusCode::FOUND, [(LOCATION, location)]).into_response()
         }
         Delivery::FormPost => form_post(landing)?,
@@ -57,11 +58,18 @@ fn form_post(landing: &Landing) -> Result<Response, Problem> {
     );
     let policy = HeaderValue::from_str(&policy).map_err(|_| Code::Internal)?;
     let kind = HeaderValue::from_static("text/html; charset=utf-8");
-    Ok(([(CONTENT_TYPE, kind), (CONTENT_SECURITY_POLICY, policy)], page).into_response())
+    Ok((
+        [(CONTENT_TYPE, kind), (CONTENT_SECURITY_POLICY, policy)],
+        page,
+    )
+        .into_response())
 }
 
 fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+        .replace('"', "&quot;")
 }
 
 #[cfg(test)]
@@ -70,20 +78,33 @@ mod tests {
 
     fn landing(delivery: Delivery, value: &str) -> Landing {
         let ui = Url::parse("https://ui.example/welcome?a=1&b=2").expect("URL");
-        Landing { ui, delivery, name: "temporaryToken", value: value.to_owned() }
+        Landing {
+            ui,
+            delivery,
+            name: "temporaryToken",
+            value: value.to_owned(),
+        }
     }
 
     #[test]
     fn the_token_stands_in_the_fragment_alone() {
         let url = fragment(&landing(Delivery::Fragment, "abc-_"));
-        assert_eq!(url.as_str(), "https://ui.example/welcome?a=1&b=2#temporaryToken=abc-_");
+        assert_eq!(
+            url.as_str(),
+            "https://ui.example/welcome?a=1&b=2#temporaryToken=abc-_"
+        );
     }
 
     #[test]
     fn the_form_can_be_sent_to_the_ui_alone() {
         let response = answer(&landing(Delivery::FormPost, "\"><script>")).expect("page");
-        let policy = response.headers()[CONTENT_SECURITY_POLICY].to_str().expect("text");
-        assert!(policy.contains("form-action https://ui.example;"), "{policy}");
+        let policy = response.headers()[CONTENT_SECURITY_POLICY]
+            .to_str()
+            .expect("text");
+        assert!(
+            policy.contains("form-action https://ui.example;"),
+            "{policy}"
+        );
         assert_eq!(response.headers()[REFERRER_POLICY], "no-referrer");
         assert_eq!(response.headers()[CACHE_CONTROL], "no-store");
     }

@@ -21,32 +21,50 @@ const SEALED_BYTES: usize = 16 << 10;
 pub(super) fn login(body: &Object<'_>) -> Option<Login> {
     let email = body.required("email", Email::read);
     let password = body.required("password", password);
-    Some(Login { email: email?, password: password? })
+    Some(Login {
+        email: email?,
+        password: password?,
+    })
 }
 
 pub(super) fn registration(body: &Object<'_>) -> Option<Registration> {
     let email = body.required("email", Email::read);
     let password = body.required("password", password);
     let profile = body.optional("profile", profile::read).unwrap_or_default();
-    Some(Registration { email: email?, password: password?, profile })
+    Some(Registration {
+        email: email?,
+        password: password?,
+        profile,
+    })
 }
 
 pub(super) fn confirmation(body: &Object<'_>) -> Option<Confirmation> {
     let session = body.required("session", sealed);
     let code = body.required("code", code);
     let password = body.required("password", password);
-    Some(Confirmation { session: session?, code: code?, password: password? })
+    Some(Confirmation {
+        session: session?,
+        code: code?,
+        password: password?,
+    })
 }
 
 pub(super) fn challenge(body: &Object<'_>) -> Option<Answer> {
     let session = body.required("session", sealed);
-    let new_password = body.optional("newPassword", password).map(|secret| secret.expose().to_owned());
+    let new_password = body
+        .optional("newPassword", password)
+        .map(|secret| secret.expose().to_owned());
     let code = body.optional("code", code);
     let responses = body.section("responses", |responses| {
         Some(responses.entries(|name, value| Some((name.to_owned(), value.string()?.to_owned()))))
     });
     let responses: HashMap<String, String> = responses.unwrap_or_default().into_iter().collect();
-    Some(Answer { session: session?, new_password, code, responses })
+    Some(Answer {
+        session: session?,
+        new_password,
+        code,
+        responses,
+    })
 }
 
 pub(super) fn exchange(body: &Object<'_>) -> Option<(String, Option<String>)> {
@@ -68,7 +86,11 @@ pub(super) fn reset(body: &Object<'_>) -> Option<Reset> {
     let email = body.required("email", Email::read);
     let code = body.required("code", code);
     let new_password = body.required("newPassword", password);
-    Some(Reset { email: email?, code: code?, new_password: new_password? })
+    Some(Reset {
+        email: email?,
+        code: code?,
+        new_password: new_password?,
+    })
 }
 
 /// `email` and `password`, or `refreshToken`; not both.
@@ -78,7 +100,10 @@ pub(super) fn session(body: &Object<'_>) -> Option<Older> {
     }
     let token = refresh_token(body);
     if body.has("email") || body.has("password") {
-        body.fail("conflicting_fields", "send `email` and `password`, or `refreshToken`, not both");
+        body.fail(
+            "conflicting_fields",
+            "send `email` and `password`, or `refreshToken`, not both",
+        );
     }
     token.map(Older::Refresh)
 }
@@ -108,7 +133,9 @@ pub(super) fn social_query(query: &str, is_required: bool) -> Result<Option<Stri
     let mut refuse = |name: &str, code: &'static str, detail: &str| {
         if room > 0 {
             room -= 1;
-            let so_far = problem.take().unwrap_or_else(|| Problem::new(Code::InvalidRequest));
+            let so_far = problem
+                .take()
+                .unwrap_or_else(|| Problem::new(Code::InvalidRequest));
             problem = Some(so_far.error(&format!("?{name}"), code, detail));
         }
     };
@@ -123,7 +150,11 @@ pub(super) fn social_query(query: &str, is_required: bool) -> Result<Option<Stri
                 challenge = Some(value.clone());
             }
             ("code_challenge", [_]) => {
-                refuse(&name, "invalid_format", "must be 32 bytes in base64url without padding");
+                refuse(
+                    &name,
+                    "invalid_format",
+                    "must be 32 bytes in base64url without padding",
+                );
             }
             ("code_challenge_method", [value]) if value == "S256" => {}
             ("code_challenge_method", [_]) => refuse(&name, "invalid_choice", "must be S256"),
@@ -143,13 +174,20 @@ pub(super) fn callback(query: &str) -> Callback {
         let [value]: [String; 1] = all.remove(name)?.try_into().ok()?;
         Some(value).filter(|value| !value.is_empty() && value.len() <= 4096)
     };
-    Callback { code: take("code"), state: take("state"), error: take("error"), issuer: take("iss") }
+    Callback {
+        code: take("code"),
+        state: take("state"),
+        error: take("error"),
+        issuer: take("iss"),
+    }
 }
 
 fn parameters(query: &str) -> BTreeMap<String, Vec<String>> {
     let mut all: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (name, value) in url::form_urlencoded::parse(query.as_bytes()) {
-        all.entry(name.into_owned()).or_default().push(value.into_owned());
+        all.entry(name.into_owned())
+            .or_default()
+            .push(value.into_owned());
     }
     all
 }
@@ -161,8 +199,14 @@ mod tests {
     #[test]
     fn a_provider_may_send_more_than_we_ask_for() {
         let read = callback("code=c&state=s&scope=openid&hd=example.com&iss=https%3A%2F%2Fa");
-        assert_eq!((read.code.as_deref(), read.state.as_deref()), (Some("c"), Some("s")));
-        assert_eq!((read.issuer.as_deref(), read.error), (Some("https://a"), None));
+        assert_eq!(
+            (read.code.as_deref(), read.state.as_deref()),
+            (Some("c"), Some("s"))
+        );
+        assert_eq!(
+            (read.issuer.as_deref(), read.error),
+            (Some("https://a"), None)
+        );
     }
 
     #[test]
@@ -170,13 +214,31 @@ mod tests {
         let challenge = "E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM";
         let read = |query: &str| social_query(query, false).map_err(|problem| problem.code());
         assert_eq!(read(""), Ok(None));
-        assert_eq!(read(&format!("code_challenge={challenge}")), Ok(Some(challenge.to_owned())));
-        for bad in ["codeChallenge=x", "code_challenge=x", "code_challenge_method=plain"] {
+        assert_eq!(
+            read(&format!("code_challenge={challenge}")),
+            Ok(Some(challenge.to_owned()))
+        );
+        for bad in [
+            "codeChallenge=x",
+            "code_challenge=x",
+            "code_challenge_method=plain",
+        ] {
             assert_eq!(read(bad), Err(Code::InvalidRequest), "{bad}");
         }
-        assert!(read(&format!("code_challenge={challenge}&code_challenge={challenge}")).is_err());
+        assert!(
+            read(&format!(
+                "code_challenge={challenge}&code_challenge={challenge}"
+            ))
+            .is_err()
+        );
         let required = |query: &str| social_query(query, true).map_err(|problem| problem.code());
-        assert_eq!(required(&format!("code_challenge={challenge}")), Ok(Some(challenge.to_owned())));
-        assert_eq!(required("code_challenge_method=S256"), Err(Code::InvalidRequest));
+        assert_eq!(
+            required(&format!("code_challenge={challenge}")),
+            Ok(Some(challenge.to_owned()))
+        );
+        assert_eq!(
+            required("code_challenge_method=S256"),
+            Err(Code::InvalidRequest)
+        );
     }
 }

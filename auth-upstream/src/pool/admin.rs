@@ -1,5 +1,5 @@
-//! Calls under the operator's AWS credentials, signed with SigV4. Every one of them is optional: without
-//! credentials the journeys do what they can without.
+//! Calls under the operator's AWS credentials, signed with SigV4. Every one of them is optional:
+//! without credentials the journeys do what they can without.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -94,13 +94,21 @@ impl AdminPool {
 
     /// Confirms a user who just signed up, without a code.
     pub(crate) async fn confirm(&self, name: &str) -> Result<(), Fault> {
-        let call = self.client.admin_confirm_sign_up().user_pool_id(&self.pool.pool_id).username(name);
+        let call = self
+            .client
+            .admin_confirm_sign_up()
+            .user_pool_id(&self.pool.pool_id)
+            .username(name);
         self.gate.call(call.send()).await.map(drop)
     }
 
     /// Deletes a user; one who is not there counts as deleted.
     pub(crate) async fn delete(&self, name: &str) -> Result<(), Fault> {
-        let call = self.client.admin_delete_user().user_pool_id(&self.pool.pool_id).username(name);
+        let call = self
+            .client
+            .admin_delete_user()
+            .user_pool_id(&self.pool.pool_id)
+            .username(name);
         match self.gate.call(call.send()).await.map(drop) {
             Err(Fault::UserNotFound) => Ok(()),
             decided => decided,
@@ -109,17 +117,28 @@ impl AdminPool {
 
     /// Looks a user up by name or address.
     pub(crate) async fn find(&self, name: &str) -> Result<Option<Account>, Fault> {
-        let call = self.client.admin_get_user().user_pool_id(&self.pool.pool_id).username(name);
+        let call = self
+            .client
+            .admin_get_user()
+            .user_pool_id(&self.pool.pool_id)
+            .username(name);
         let answer = match self.gate.call(call.send()).await {
             Ok(answer) => answer,
             Err(Fault::UserNotFound) => return Ok(None),
             Err(fault) => return Err(fault),
         };
-        let attribute =
-            |name: &str| answer.user_attributes().iter().find(|attribute| attribute.name() == name)?.value();
+        let attribute = |name: &str| {
+            answer
+                .user_attributes()
+                .iter()
+                .find(|attribute| attribute.name() == name)?
+                .value()
+        };
         let status = answer.user_status();
         let is_verified = attribute("email_verified") == Some("true");
-        let created_at = answer.user_create_date().map_or(i64::MIN, |at| at.secs().saturating_mul(1000));
+        let created_at = answer
+            .user_create_date()
+            .map_or(i64::MIN, |at| at.secs().saturating_mul(1000));
         Ok(Some(Account {
             subject: attribute("sub").unwrap_or(answer.username()).to_owned(),
             is_verified: is_verified && status != Some(&UserStatusType::Unconfirmed),
@@ -130,8 +149,8 @@ impl AdminPool {
         }))
     }
 
-    /// Makes a user whose address a social provider vouches for. No mail is sent; no password is known to
-    /// anyone.
+    /// Makes a user whose address a social provider vouches for. No mail is sent; no password is
+    /// known to anyone.
     pub(crate) async fn create(&self, email: &Email) -> Result<Account, Fault> {
         let call = self
             .client
@@ -142,13 +161,33 @@ impl AdminPool {
             .user_attributes(attribute("email", email.as_str())?)
             .user_attributes(attribute("email_verified", "true")?);
         let answer = self.gate.call(call.send()).await?;
-        let user = answer.user().ok_or(Fault::Unavailable("an answer without the user"))?;
-        let username = user.username().ok_or(Fault::Unavailable("an answer without the user"))?.to_owned();
-        let subject = user.attributes().iter().find(|attribute| attribute.name() == "sub");
-        let subject = subject.and_then(AttributeType::value).unwrap_or(&username).to_owned();
-        let created_at = user.user_create_date().map_or(i64::MIN, |at| at.secs().saturating_mul(1000));
+        let user = answer
+            .user()
+            .ok_or(Fault::Unavailable("an answer without the user"))?;
+        let username = user
+            .username()
+            .ok_or(Fault::Unavailable("an answer without the user"))?
+            .to_owned();
+        let subject = user
+            .attributes()
+            .iter()
+            .find(|attribute| attribute.name() == "sub");
+        let subject = subject
+            .and_then(AttributeType::value)
+            .unwrap_or(&username)
+            .to_owned();
+        let created_at = user
+            .user_create_date()
+            .map_or(i64::MIN, |at| at.secs().saturating_mul(1000));
         let created_at = Timestamp(created_at);
-        Ok(Account { username, subject, is_verified: true, is_enabled: true, is_invited: true, created_at })
+        Ok(Account {
+            username,
+            subject,
+            is_verified: true,
+            is_enabled: true,
+            is_invited: true,
+            created_at,
+        })
     }
 
     /// Sets a password for good; the user becomes CONFIRMED.
@@ -165,18 +204,35 @@ impl AdminPool {
 
     /// Ends every session of a user: no refresh token issued before works any more.
     pub(crate) async fn sign_out_everywhere(&self, username: &str) -> Result<(), Fault> {
-        let call =
-            self.client.admin_user_global_sign_out().user_pool_id(&self.pool.pool_id).username(username);
+        let call = self
+            .client
+            .admin_user_global_sign_out()
+            .user_pool_id(&self.pool.pool_id)
+            .username(username);
         self.gate.call(call.send()).await.map(drop)
     }
 
     /// What a client of this pool or another may do.
-    pub(crate) async fn describe_client(&self, pool: &str, client: &str) -> Result<ClientSettings, Fault> {
-        let call = self.client.describe_user_pool_client().user_pool_id(pool).client_id(client);
+    pub(crate) async fn describe_client(
+        &self,
+        pool: &str,
+        client: &str,
+    ) -> Result<ClientSettings, Fault> {
+        let call = self
+            .client
+            .describe_user_pool_client()
+            .user_pool_id(pool)
+            .client_id(client);
         let answer = self.gate.call(call.send()).await?;
-        let client = answer.user_pool_client().ok_or(Fault::Unavailable("an answer without the client"))?;
+        let client = answer
+            .user_pool_client()
+            .ok_or(Fault::Unavailable("an answer without the client"))?;
         Ok(ClientSettings {
-            flows: client.explicit_auth_flows().iter().map(|flow| flow.as_str().to_owned()).collect(),
+            flows: client
+                .explicit_auth_flows()
+                .iter()
+                .map(|flow| flow.as_str().to_owned())
+                .collect(),
             reads: client.read_attributes().to_vec(),
             writes: client.write_attributes().to_vec(),
         })
@@ -184,5 +240,9 @@ impl AdminPool {
 }
 
 fn attribute(name: &str, value: &str) -> Result<AttributeType, Fault> {
-    AttributeType::builder().name(name).value(value).build().map_err(|_| Fault::InvalidParameter)
+    AttributeType::builder()
+        .name(name)
+        .value(value)
+        .build()
+        .map_err(|_| Fault::InvalidParameter)
 }

@@ -86,7 +86,9 @@ impl Fault {
     /// From what the SDK reports.
     pub(crate) fn of<E: ProvideErrorMetadata>(error: &SdkError<E, HttpResponse>) -> Self {
         if let Some(service) = error.as_service_error() {
-            let status = error.raw_response().map_or(0, |response| response.status().as_u16());
+            let status = error
+                .raw_response()
+                .map_or(0, |response| response.status().as_u16());
             let name = service.code().unwrap_or_default();
             return Self::of_wire(name, service.message().unwrap_or_default(), status);
         }
@@ -101,12 +103,15 @@ impl Fault {
         Self::Unavailable("cannot be reached")
     }
 
-    /// From an exception's name, its sentence and the HTTP status. The sentence decides only between a user's
-    /// mistake and an operator's, both of which Cognito calls `NotAuthorizedException`.
+    /// From an exception's name, its sentence and the HTTP status. The sentence decides only
+    /// between a user's mistake and an operator's, both of which Cognito calls
+    /// `NotAuthorizedException`.
     pub(crate) fn of_wire(name: &str, message: &str, status: u16) -> Self {
         match name {
             // A client whose refresh tokens do not rotate: REFRESH_TOKEN_AUTH is for it.
-            "NotAuthorizedException" | "InvalidParameterException" if message.contains("otation") => {
+            "NotAuthorizedException" | "InvalidParameterException"
+                if message.contains("otation") =>
+            {
                 Self::Unsupported
             }
             "NotAuthorizedException" if blames_operator(message) => misconfigured(name, message),
@@ -116,7 +121,9 @@ impl Fault {
             "PasswordResetRequiredException" => Self::PasswordResetRequired,
             "UsernameExistsException" => Self::UserExists,
             "AliasExistsException" => Self::AliasExists,
-            "InvalidPasswordException" | "PasswordHistoryPolicyViolationException" => Self::WeakPassword,
+            "InvalidPasswordException" | "PasswordHistoryPolicyViolationException" => {
+                Self::WeakPassword
+            }
             "CodeMismatchException" | "EnableSoftwareTokenMFAException" => Self::CodeMismatch,
             "ExpiredCodeException" => Self::CodeExpired,
             "CodeDeliveryFailureException" => Self::CodeNotDelivered,
@@ -130,9 +137,10 @@ impl Fault {
             | "UnknownOperationException" => Self::Unsupported,
             // A web firewall before the pool has had enough of us.
             "ForbiddenException" => Self::Throttled,
-            "TooManyRequestsException" | "ThrottlingException" | "RequestLimitExceeded" | "SlowDown" => {
-                Self::Throttled
-            }
+            "TooManyRequestsException"
+            | "ThrottlingException"
+            | "RequestLimitExceeded"
+            | "SlowDown" => Self::Throttled,
             "InternalErrorException" | "InternalServerException" | "ServiceUnavailable" => {
                 Self::Unavailable("internal error")
             }
@@ -142,7 +150,8 @@ impl Fault {
         }
     }
 
-    /// What our client is told. Total: a new fault or operation does not compile until it stands here.
+    /// What our client is told. Total: a new fault or operation does not compile until it stands
+    /// here.
     pub(crate) fn code(&self, operation: Operation) -> Code {
         match self {
             Self::Misconfigured(_) | Self::Unsupported => Code::IdpMisconfigured,
@@ -172,13 +181,24 @@ impl Fault {
                 "choose a longer password with upper-case and lower-case letters, digits and symbols",
             );
         }
-        if code == Code::RateLimited { problem.retry_after(2) } else { problem }
+        if code == Code::RateLimited {
+            problem.retry_after(2)
+        } else {
+            problem
+        }
     }
 
     fn log(&self, operation: Operation) {
-        let Some(suppressed) = LOG_LIMITS.get(operation as usize).and_then(LogLimit::admit) else { return };
+        let Some(suppressed) = LOG_LIMITS.get(operation as usize).and_then(LogLimit::admit) else {
+            return;
+        };
         if let Self::Misconfigured(reason) = self {
-            tracing::error!(suppressed, ?operation, reason, "the identity pool is misconfigured");
+            tracing::error!(
+                suppressed,
+                ?operation,
+                reason,
+                "the identity pool is misconfigured"
+            );
         } else {
             tracing::warn!(suppressed, ?operation, fault = %self, "the identity pool failed");
         }
@@ -210,7 +230,9 @@ fn blames_operator(message: &str) -> bool {
 fn refused(operation: Operation) -> Code {
     match operation {
         Operation::SignIn => Code::InvalidCredentials,
-        Operation::Confirm | Operation::ResetPassword | Operation::ForgotPassword => Code::InvalidCode,
+        Operation::Confirm | Operation::ResetPassword | Operation::ForgotPassword => {
+            Code::InvalidCode
+        }
         Operation::Challenge => Code::InvalidChallenge,
         Operation::Refresh | Operation::Revoke => Code::InvalidRefreshToken,
         Operation::SignUp | Operation::Admin => Code::IdpMisconfigured,
@@ -222,20 +244,25 @@ fn unfinished(operation: Operation) -> Code {
         Operation::SignIn | Operation::Challenge => Code::ChallengeRequired,
         Operation::Refresh | Operation::Revoke => Code::InvalidRefreshToken,
         Operation::SignUp | Operation::Admin => Code::IdpMisconfigured,
-        Operation::Confirm | Operation::ResetPassword | Operation::ForgotPassword => Code::InvalidCode,
+        Operation::Confirm | Operation::ResetPassword | Operation::ForgotPassword => {
+            Code::InvalidCode
+        }
     }
 }
 
 fn wrong_code(operation: Operation) -> Code {
     match operation {
         Operation::SignIn | Operation::Challenge => Code::InvalidChallenge,
-        Operation::Confirm | Operation::ResetPassword | Operation::ForgotPassword => Code::InvalidCode,
+        Operation::Confirm | Operation::ResetPassword | Operation::ForgotPassword => {
+            Code::InvalidCode
+        }
         Operation::Refresh | Operation::Revoke => Code::InvalidRefreshToken,
         Operation::SignUp | Operation::Admin => Code::IdpMisconfigured,
     }
 }
 
-/// Attempts are counted per user: where no proof of anything came before, saying so would tell that the user exists.
+/// Attempts are counted per user: where no proof of anything came before, saying so would tell that
+/// the user exists.
 fn exhausted(operation: Operation) -> Code {
     match operation {
         Operation::SignIn => Code::InvalidCredentials,
@@ -253,7 +280,9 @@ fn exhausted(operation: Operation) -> Code {
 fn unacceptable(operation: Operation) -> Code {
     match operation {
         Operation::SignUp => Code::ValidationFailed,
-        Operation::Confirm | Operation::ResetPassword | Operation::ForgotPassword => Code::InvalidCode,
+        Operation::Confirm | Operation::ResetPassword | Operation::ForgotPassword => {
+            Code::InvalidCode
+        }
         Operation::Challenge => Code::InvalidChallenge,
         Operation::Refresh | Operation::Revoke => Code::InvalidRefreshToken,
         // Whatever a person can type is no fault of the operator's.

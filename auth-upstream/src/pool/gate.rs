@@ -1,9 +1,9 @@
 //! What stands between us and the pool, so that one that is away or hangs costs its callers little.
 //!
-//! A call that takes long is suspected: the pool's public keys are asked for meanwhile, which every pool answers
-//! at once. If they come, the pool is only busy, and the call may take its whole deadline; if not, it hangs, and
-//! the call ends in less than a second. After some failures in a row calls fail at once, and one at a time tries
-//! whether the pool is back.
+//! A call that takes long is suspected: the pool's public keys are asked for meanwhile, which every
+//! pool answers at once. If they come, the pool is only busy, and the call may take its whole
+//! deadline; if not, it hangs, and the call ends in less than a second. After some failures in a
+//! row calls fail at once, and one at a time tries whether the pool is back.
 
 use std::future::Future;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -60,9 +60,22 @@ struct State {
 
 impl Gate {
     pub(crate) fn new(clock: Clock, keys: Url, metrics: Metrics) -> Self {
-        let state = State { failures: 0, closed_until: Timestamp(i64::MIN), patience: CLOSED.0 };
-        let probe = Probe { http: http_client(), url: keys, last: tokio::sync::Mutex::default() };
-        Self { clock, state: Mutex::new(state), probe, metrics }
+        let state = State {
+            failures: 0,
+            closed_until: Timestamp(i64::MIN),
+            patience: CLOSED.0,
+        };
+        let probe = Probe {
+            http: http_client(),
+            url: keys,
+            last: tokio::sync::Mutex::default(),
+        };
+        Self {
+            clock,
+            state: Mutex::new(state),
+            probe,
+            metrics,
+        }
     }
 
     /// Makes the call, unless the gate is closed.
@@ -136,7 +149,8 @@ impl Probe {
         }
     }
 
-    /// Whether a sign of life came that was asked for after `since`; calls that are suspected together share one.
+    /// Whether a sign of life came that was asked for after `since`; calls that are suspected
+    /// together share one.
     async fn is_alive(&self, since: Instant) -> bool {
         let mut last = self.last.lock().await;
         if let Some((at, alive)) = *last
@@ -145,7 +159,12 @@ impl Probe {
             return alive;
         }
         let at = Instant::now();
-        let answer = self.http.get(self.url.clone()).timeout(SIGN_OF_LIFE).send().await;
+        let answer = self
+            .http
+            .get(self.url.clone())
+            .timeout(SIGN_OF_LIFE)
+            .send()
+            .await;
         *last = Some((at, answer.is_ok()));
         answer.is_ok()
     }
@@ -159,8 +178,13 @@ mod tests {
 
     /// Takes connections and never answers.
     async fn silent() -> Url {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let url = format!("http://{}/jwks.json", listener.local_addr().expect("an address"));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+            .await
+            .expect("a port");
+        let url = format!(
+            "http://{}/jwks.json",
+            listener.local_addr().expect("an address")
+        );
         tokio::spawn(async move {
             let mut taken = Vec::new();
             while let Ok(connection) = listener.accept().await {
@@ -172,13 +196,21 @@ mod tests {
 
     #[tokio::test]
     async fn calls_to_a_pool_that_hangs_end_together_long_before_their_deadline() {
-        let gate = Gate::new(Clock::system(), silent().await, Metrics::new().expect("metrics"));
+        let gate = Gate::new(
+            Clock::system(),
+            silent().await,
+            Metrics::new().expect("metrics"),
+        );
         let call = || async {
-            let never = std::future::pending::<Result<(), SdkError<InitiateAuthError, HttpResponse>>>();
+            let never =
+                std::future::pending::<Result<(), SdkError<InitiateAuthError, HttpResponse>>>();
             gate.call(never).await
         };
         let hangs = Err(Fault::Unavailable("it hangs"));
-        assert_eq!(tokio::join!(call(), call(), call()), (hangs.clone(), hangs.clone(), hangs));
+        assert_eq!(
+            tokio::join!(call(), call(), call()),
+            (hangs.clone(), hangs.clone(), hangs)
+        );
         assert!(!gate.is_open());
     }
 

@@ -1,5 +1,6 @@
-//! What is known of the provider, kept for a while. A provider that is away keeps nobody from starting; one that
-//! moves its endpoints is followed; one that is away when it is looked at again is used as it was.
+//! What is known of the provider, kept for a while. A provider that is away keeps nobody from
+//! starting; one that moves its endpoints is followed; one that is away when it is looked at again
+//! is used as it was.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,10 +14,12 @@ use super::provider::Provider;
 
 /// How long a discovery document counts: providers let it be cached for an hour or a day.
 const FRESH: Duration = Duration::from_secs(3600);
-/// When a provider whose document cannot be read is asked again, with one that is known and without.
+/// When a provider whose document cannot be read is asked again, with one that is known and
+/// without.
 const AGAIN: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(1));
 
-/// The provider as it was found last. The lock is held while it is looked for, so that one look serves everybody.
+/// The provider as it was found last. The lock is held while it is looked for, so that one look
+/// serves everybody.
 #[derive(Debug, Default)]
 pub(super) struct Known(Mutex<Option<State>>);
 
@@ -47,12 +50,17 @@ impl Known {
         let before = state.as_ref().and_then(|state| state.found.clone().ok());
         let (found, wait) = match (find(clock.clone()).await, before) {
             // The one that is known has the provider's keys already.
-            (Ok(found), Some(before)) if found.is_at_the_endpoints_of(&before) => (Ok(before), FRESH),
+            (Ok(found), Some(before)) if found.is_at_the_endpoints_of(&before) => {
+                (Ok(before), FRESH)
+            }
             (Ok(found), _) => (Ok(Arc::new(found)), FRESH),
             (Err(_), Some(before)) => (Ok(before), AGAIN.0),
             (Err(fault), None) => (Err(fault), AGAIN.1),
         };
-        *state = Some(State { found: found.clone(), look_at: clock.now().plus(wait) });
+        *state = Some(State {
+            found: found.clone(),
+            look_at: clock.now().plus(wait),
+        });
         found
     }
 }

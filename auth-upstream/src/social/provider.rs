@@ -4,12 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use oauth2::basic::{
-    BasicErrorResponse, BasicRevocationErrorResponse, BasicTokenIntrospectionResponse, BasicTokenType,
+    BasicErrorResponse, BasicRevocationErrorResponse, BasicTokenIntrospectionResponse,
+    BasicTokenType,
 };
 use oauth2::{
-    AuthUrl, AuthorizationCode, Client, ClientId, ClientSecret, CsrfToken, EndpointNotSet, EndpointSet,
-    ExtraTokenFields, HttpRequest, HttpResponse, PkceCodeChallenge, PkceCodeVerifier, RedirectUrl,
-    RequestTokenError, Scope, StandardRevocableToken, StandardTokenResponse, TokenResponse, TokenUrl,
+    AuthUrl, AuthorizationCode, Client, ClientId, ClientSecret, CsrfToken, EndpointNotSet,
+    EndpointSet, ExtraTokenFields, HttpRequest, HttpResponse, PkceCodeChallenge, PkceCodeVerifier,
+    RedirectUrl, RequestTokenError, Scope, StandardRevocableToken, StandardTokenResponse,
+    TokenResponse, TokenUrl,
 };
 use postern_common::Clock;
 use postern_common::token::oidc::{IdToken, OidcVerifier};
@@ -108,12 +110,18 @@ impl Provider {
             .set_redirect_uri(RedirectUrl::from_url(config.redirect_uri.clone()));
         let (issuer, client) = (config.issuer.as_str(), config.client_id.clone());
         let id_tokens = OidcVerifier::new(issuer, client, endpoints.jwks.clone(), clock);
-        Ok(Self { endpoints, oauth, id_tokens })
+        Ok(Self {
+            endpoints,
+            oauth,
+            id_tokens,
+        })
     }
 
     /// Whether the browser comes from this provider, as far as it says so: RFC 9207 section 2.4.
     pub(super) fn has_sent(&self, issuer: Option<&str>, config: &SocialConfig) -> bool {
-        issuer.map_or(!self.endpoints.names_itself, |issuer| issuer == config.issuer)
+        issuer.map_or(!self.endpoints.names_itself, |issuer| {
+            issuer == config.issuer
+        })
     }
 
     pub(super) fn is_at_the_endpoints_of(&self, other: &Self) -> bool {
@@ -149,7 +157,8 @@ impl Provider {
         verifier: &str,
         nonce: &str,
     ) -> Result<Authorized, SocialFault> {
-        let call = |request: HttpRequest| send(social.http.clone(), social.config.deadline, request);
+        let call =
+            |request: HttpRequest| send(social.http.clone(), social.config.deadline, request);
         let answer = self
             .oauth
             .exchange_code(AuthorizationCode::new(code))
@@ -157,15 +166,23 @@ impl Provider {
             .request_async(&call)
             .await
             .map_err(|error| token_fault(&error))?;
-        let id_token = answer.extra_fields().id_token.as_deref().ok_or(SocialFault::InvalidIdToken)?;
-        let id = self.id_tokens.verify(id_token, nonce).await.map_err(|refusal| {
-            log_limited!(warn, ?refusal, "the provider's ID token is refused");
-            if refusal.code() == postern_common::Code::KeysUnavailable {
-                SocialFault::ProviderUnavailable
-            } else {
-                SocialFault::InvalidIdToken
-            }
-        })?;
+        let id_token = answer
+            .extra_fields()
+            .id_token
+            .as_deref()
+            .ok_or(SocialFault::InvalidIdToken)?;
+        let id = self
+            .id_tokens
+            .verify(id_token, nonce)
+            .await
+            .map_err(|refusal| {
+                log_limited!(warn, ?refusal, "the provider's ID token is refused");
+                if refusal.code() == postern_common::Code::KeysUnavailable {
+                    SocialFault::ProviderUnavailable
+                } else {
+                    SocialFault::InvalidIdToken
+                }
+            })?;
         let refresh_token = answer.refresh_token().map(|token| token.secret().clone());
         Ok(Authorized { id, refresh_token })
     }
@@ -175,15 +192,26 @@ impl Provider {
 
 impl Endpoints {
     async fn find(config: &SocialConfig, http: &reqwest::Client) -> Result<Self, SocialFault> {
-        let given = (&config.authorization_endpoint, &config.token_endpoint, &config.jwks_url);
+        let given = (
+            &config.authorization_endpoint,
+            &config.token_endpoint,
+            &config.jwks_url,
+        );
         if let (Some(authorization), Some(token), Some(jwks)) = given {
             let (authorization, token, jwks) = (authorization.clone(), token.clone(), jwks.clone());
-            return Ok(Self { authorization, token, jwks, names_itself: false });
+            return Ok(Self {
+                authorization,
+                token,
+                jwks,
+                names_itself: false,
+            });
         }
         let found = discover(config, http).await?;
         let (authorization, token, jwks) = given;
         Ok(Self {
-            authorization: authorization.clone().unwrap_or(found.authorization_endpoint),
+            authorization: authorization
+                .clone()
+                .unwrap_or(found.authorization_endpoint),
             token: token.clone().unwrap_or(found.token_endpoint),
             jwks: jwks.clone().unwrap_or(found.jwks_uri),
             names_itself: found.authorization_response_iss_parameter_supported,
@@ -191,19 +219,34 @@ impl Endpoints {
     }
 }
 
-/// Reads the provider's own description; what it says its issuer is must be what we were told (section 4.3).
+/// Reads the provider's own description; what it says its issuer is must be what we were told
+/// (section 4.3).
 async fn discover(config: &SocialConfig, http: &reqwest::Client) -> Result<Discovery, SocialFault> {
     let issuer = &config.issuer;
-    let url = format!("{}/.well-known/openid-configuration", issuer.trim_end_matches('/'));
+    let url = format!(
+        "{}/.well-known/openid-configuration",
+        issuer.trim_end_matches('/')
+    );
     let away = |error: CallError| {
         log_limited!(warn, %error, "the provider's discovery document cannot be read");
         SocialFault::ProviderUnavailable
     };
-    let answer = http.get(url).timeout(config.deadline).send().await.map_err(|error| away(error.into()))?;
-    let answer = answer.error_for_status().map_err(|error| away(error.into()))?;
+    let answer = http
+        .get(url)
+        .timeout(config.deadline)
+        .send()
+        .await
+        .map_err(|error| away(error.into()))?;
+    let answer = answer
+        .error_for_status()
+        .map_err(|error| away(error.into()))?;
     let body = read(answer).await.map_err(away)?;
     let found: Discovery = serde_json::from_slice(&body).map_err(|_| SocialFault::ProviderError)?;
-    if found.issuer == *issuer { Ok(found) } else { Err(SocialFault::ProviderError) }
+    if found.issuer == *issuer {
+        Ok(found)
+    } else {
+        Err(SocialFault::ProviderError)
+    }
 }
 
 /// One call for the `oauth2` crate over our own client.
@@ -233,10 +276,13 @@ async fn read(mut answer: reqwest::Response) -> Result<Vec<u8>, CallError> {
     Ok(body)
 }
 
-/// The provider's own words stay in the log's kind of fault; a code that was refused is the person's to repeat.
+/// The provider's own words stay in the log's kind of fault; a code that was refused is the
+/// person's to repeat.
 fn token_fault(error: &RequestTokenError<CallError, BasicErrorResponse>) -> SocialFault {
     let fault = match error {
-        RequestTokenError::ServerResponse(_) | RequestTokenError::Parse(..) => SocialFault::ProviderError,
+        RequestTokenError::ServerResponse(_) | RequestTokenError::Parse(..) => {
+            SocialFault::ProviderError
+        }
         RequestTokenError::Request(_) => SocialFault::ProviderUnavailable,
         RequestTokenError::Other(_) => SocialFault::ProviderError,
     };

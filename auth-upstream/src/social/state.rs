@@ -1,8 +1,9 @@
-//! The `state` of a social sign-in: what must be remembered while the person is at the provider, sealed, so that
-//! beginning a sign-in stores nothing and nobody can fill a store with beginnings.
+//! The `state` of a social sign-in: what must be remembered while the person is at the provider,
+//! sealed, so that beginning a sign-in stores nothing and nobody can fill a store with beginnings.
 //!
-//! A state is used once: whoever comes back first leaves a mark in the cache, and of callers that race one leaves it.
-//! It is bound to the epoch of the cache too, so that no mark that a restart or a fail-over has lost makes a used one new.
+//! A state is used once: whoever comes back first leaves a mark in the cache, and of callers that
+//! race one leaves it. It is bound to the epoch of the cache too, so that no mark that a restart or
+//! a fail-over has lost makes a used one new.
 
 use postern_common::Problem;
 use serde::{Deserialize, Serialize};
@@ -31,7 +32,8 @@ pub(super) struct Begun {
 // === impl Begun ===
 
 impl Begun {
-    /// Where the mark of its use stands. The nonce is unique; the text of the state could be spelt in another way.
+    /// Where the mark of its use stands. The nonce is unique; the text of the state could be spelt
+    /// in another way.
     fn mark(&self) -> String {
         mark_of(&self.nonce)
     }
@@ -46,9 +48,19 @@ impl Auth {
         code_challenge: Option<String>,
     ) -> Result<(String, Begun), Problem> {
         let nonce = random::token();
-        let epoch = self.cache.epoch(&mark_of(&nonce)).await.map_err(cache_away)?;
+        let epoch = self
+            .cache
+            .epoch(&mark_of(&nonce))
+            .await
+            .map_err(cache_away)?;
         let expires_at = self.clock.now().plus(STATE_TTL).0;
-        let begun = Begun { pkce_verifier: random::token(), nonce, code_challenge, expires_at, epoch };
+        let begun = Begun {
+            pkce_verifier: random::token(),
+            nonce,
+            code_challenge,
+            expires_at,
+            epoch,
+        };
         let plain = serde_json::to_vec(&begun).expect("a struct of texts is JSON");
         Ok((self.ring.seal(&CONTEXT, &plain), begun))
     }
@@ -61,8 +73,15 @@ impl Auth {
         let begun = begun.filter(|begun| self.clock.now().0 < begun.expires_at);
         let begun = begun.ok_or(SocialFault::InvalidState)?;
         let mark = begun.mark();
-        let is_first = self.cache.set_if_absent_in(&begun.epoch, &mark, b"1", STATE_TTL).await;
-        if is_first.map_err(cache_away)? { Ok(begun) } else { Err(SocialFault::InvalidState) }
+        let is_first = self
+            .cache
+            .set_if_absent_in(&begun.epoch, &mark, b"1", STATE_TTL)
+            .await;
+        if is_first.map_err(cache_away)? {
+            Ok(begun)
+        } else {
+            Err(SocialFault::InvalidState)
+        }
     }
 }
 

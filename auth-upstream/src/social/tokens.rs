@@ -1,4 +1,5 @@
-//! What a social user's tokens are: ours, from the pool, and the provider's refresh token, which is kept sealed.
+//! What a social user's tokens are: ours, from the pool, and the provider's refresh token, which is
+//! kept sealed.
 
 use postern_common::token::oidc::IdToken;
 use postern_common::{Problem, Secret};
@@ -24,20 +25,32 @@ impl Auth {
         user_id: &str,
         token: &str,
     ) -> Result<(), SocialFault> {
-        let context = [social.config.provider.as_str(), &id.issuer, &id.subject, user_id];
+        let context = [
+            social.config.provider.as_str(),
+            &id.issuer,
+            &id.subject,
+            user_id,
+        ];
         let sealed = social.config.ring.seal(&context, token.as_bytes());
-        let saved = self.store.save_social_token(&id.issuer, &id.subject, &sealed, self.clock.now()).await;
+        let saved = self
+            .store
+            .save_social_token(&id.issuer, &id.subject, &sealed, self.clock.now())
+            .await;
         Ok(saved.map_err(Problem::from)?)
     }
 
-    /// Tokens of the pool for a user whom nobody has a password for: one is set, used once and forgotten, by
-    /// one sign-in at a time. Else why there are none.
+    /// Tokens of the pool for a user whom nobody has a password for: one is set, used once and
+    /// forgotten, by one sign-in at a time. Else why there are none.
     pub(super) async fn social_tokens(
         &self,
         identity: &SocialIdentity,
     ) -> Result<Result<TokenSet, TokensUnavailable>, SocialFault> {
-        let Some(admin) = &self.pool.admin else { return Ok(Err(TokensUnavailable::NotConfigured)) };
-        let Some(username) = &identity.username else { return Ok(Err(TokensUnavailable::NoAccount)) };
+        let Some(admin) = &self.pool.admin else {
+            return Ok(Err(TokensUnavailable::NotConfigured));
+        };
+        let Some(username) = &identity.username else {
+            return Ok(Err(TokensUnavailable::NoAccount));
+        };
         if !identity.social_only {
             return Ok(Err(TokensUnavailable::PasswordRequired));
         }
@@ -46,7 +59,11 @@ impl Auth {
         guard.run(sign_in).await.map_err(cache_away)?.map(Ok)
     }
 
-    async fn one_time_sign_in(&self, admin: &AdminPool, username: &str) -> Result<TokenSet, SocialFault> {
+    async fn one_time_sign_in(
+        &self,
+        admin: &AdminPool,
+        username: &str,
+    ) -> Result<TokenSet, SocialFault> {
         let password = Secret::from(random::password());
         match admin.set_password(username, password.expose()).await {
             Err(Fault::UserNotFound) => return Err(SocialFault::AccessDenied),

@@ -13,7 +13,10 @@ pub(super) const MIGRATIONS: Migrations = Migrations {
             "CREATE TABLE auth_pending_registrations (id TEXT PRIMARY KEY, email TEXT NOT NULL, subject TEXT, \
              began_at BIGINT NOT NULL, due_at BIGINT NOT NULL, attempts BIGINT NOT NULL)",
         ),
-        (3, "CREATE INDEX auth_pending_registrations_due ON auth_pending_registrations (due_at)"),
+        (
+            3,
+            "CREATE INDEX auth_pending_registrations_due ON auth_pending_registrations (due_at)",
+        ),
         (
             4,
             "CREATE TABLE auth_social_identities (issuer TEXT NOT NULL, subject TEXT NOT NULL, \
@@ -21,8 +24,14 @@ pub(super) const MIGRATIONS: Migrations = Migrations {
              refresh_token TEXT, created_at BIGINT NOT NULL, updated_at BIGINT NOT NULL, \
              PRIMARY KEY (issuer, subject))",
         ),
-        (5, "CREATE INDEX auth_social_identities_user ON auth_social_identities (user_id)"),
-        (6, "CREATE INDEX auth_social_identities_username ON auth_social_identities (username)"),
+        (
+            5,
+            "CREATE INDEX auth_social_identities_user ON auth_social_identities (user_id)",
+        ),
+        (
+            6,
+            "CREATE INDEX auth_social_identities_username ON auth_social_identities (username)",
+        ),
     ],
     sqlite: &[
         (
@@ -35,7 +44,10 @@ pub(super) const MIGRATIONS: Migrations = Migrations {
             "CREATE TABLE auth_pending_registrations (id TEXT PRIMARY KEY, email TEXT NOT NULL, subject TEXT, \
              began_at INTEGER NOT NULL, due_at INTEGER NOT NULL, attempts INTEGER NOT NULL) STRICT",
         ),
-        (3, "CREATE INDEX auth_pending_registrations_due ON auth_pending_registrations (due_at)"),
+        (
+            3,
+            "CREATE INDEX auth_pending_registrations_due ON auth_pending_registrations (due_at)",
+        ),
         (
             4,
             "CREATE TABLE auth_social_identities (issuer TEXT NOT NULL, subject TEXT NOT NULL, \
@@ -43,7 +55,13 @@ pub(super) const MIGRATIONS: Migrations = Migrations {
              refresh_token TEXT, created_at INTEGER NOT NULL, updated_at INTEGER NOT NULL, \
              PRIMARY KEY (issuer, subject)) STRICT",
         ),
-        (5, "CREATE INDEX auth_social_identities_user ON auth_social_identities (user_id)"),
-        (6, "CREATE INDEX auth_social_identities_username ON auth_social_identities (username)"),
+        (
+            5,
+            "CREATE INDEX auth_social_identities_user ON auth_social_identities (user_id)",
+        ),
+        (
+            6,
+            "CREATE INDEX auth_social_identities_username ON auth_social_identities (username)",
+        ),
     ],
 };

@@ -46,12 +46,20 @@ impl StubActors {
     }
 
     pub(crate) fn profile(&self, subject: &str) -> Option<Value> {
-        self.profiles.lock().unwrap_or_else(PoisonError::into_inner).get(subject).cloned()
+        self.profiles
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(subject)
+            .cloned()
     }
 
     fn fails(&self) -> bool {
         self.calls.fetch_add(1, Ordering::SeqCst);
-        self.failing.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok()
+        self.failing
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
+                left.checked_sub(1)
+            })
+            .is_ok()
     }
 }
 
@@ -63,7 +71,10 @@ async fn register(
     if actors.fails() {
         return StatusCode::SERVICE_UNAVAILABLE;
     }
-    if !headers.get("authorization").is_some_and(|value| value.as_bytes().starts_with(b"Bearer ")) {
+    if !headers
+        .get("authorization")
+        .is_some_and(|value| value.as_bytes().starts_with(b"Bearer "))
+    {
         return StatusCode::UNAUTHORIZED;
     }
     let refusing = actors.refusing.load(Ordering::SeqCst);
@@ -72,12 +83,23 @@ async fn register(
     }
     actors.holds.pass("register", When::Before).await;
     let subject = body["actorId"].as_str().expect("actorId").to_owned();
-    let before = actors.profiles.lock().unwrap_or_else(PoisonError::into_inner).insert(subject, body);
+    let before = actors
+        .profiles
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .insert(subject, body);
     actors.holds.pass("register", When::After).await;
-    if before.is_some() { StatusCode::OK } else { StatusCode::CREATED }
+    if before.is_some() {
+        StatusCode::OK
+    } else {
+        StatusCode::CREATED
+    }
 }
 
-async fn find(State(actors): State<Arc<StubActors>>, Path(id): Path<String>) -> (StatusCode, Json<Value>) {
+async fn find(
+    State(actors): State<Arc<StubActors>>,
+    Path(id): Path<String>,
+) -> (StatusCode, Json<Value>) {
     if actors.fails() {
         return (StatusCode::SERVICE_UNAVAILABLE, Json(Value::Null));
     }

@@ -2,7 +2,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::Notify;
 
-/// Stops a stub at a call: the test learns that the call came, and its caller gets no answer until the test lets it go on.
+/// Stops a stub at a call: the test learns that the call came, and its caller gets no answer until
+/// the test lets it go on.
 #[derive(Default)]
 pub(crate) struct Holds(Mutex<Vec<(String, When, Arc<Gate>)>>);
 
@@ -29,7 +30,10 @@ impl Holds {
     pub(crate) fn add(&self, operation: &str, when: When) -> Held {
         let gate = Arc::new(Gate::default());
         let hold = (operation.to_owned(), when, Arc::clone(&gate));
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(hold);
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(hold);
         Held(gate)
     }
 
@@ -37,7 +41,9 @@ impl Holds {
     pub(super) async fn pass(&self, operation: &str, when: When) {
         let found = {
             let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            let at = all.iter().position(|(name, at, _)| name == operation && *at == when);
+            let at = all
+                .iter()
+                .position(|(name, at, _)| name == operation && *at == when);
             at.map(|at| all.remove(at).2)
         };
         if let Some(gate) = found {

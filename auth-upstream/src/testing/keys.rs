@@ -11,7 +11,10 @@ pub(crate) struct SigningKey {
 
 impl SigningKey {
     pub(crate) fn new(id: &str) -> Self {
-        Self { id: id.to_owned(), pair: Ed25519KeyPair::generate().expect("a key") }
+        Self {
+            id: id.to_owned(),
+            pair: Ed25519KeyPair::generate().expect("a key"),
+        }
     }
 
     pub(crate) fn sign(&self, claims: &Value) -> String {

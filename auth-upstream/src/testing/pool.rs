@@ -102,20 +102,31 @@ impl StubPool {
 
     /// As an operator does it.
     pub(crate) fn alter(&self, email: &str, change: impl FnOnce(&mut User)) {
-        self.state().users.entry(email.to_owned()).and_modify(change);
+        self.state()
+            .users
+            .entry(email.to_owned())
+            .and_modify(change);
     }
 
     fn delete(&self, doomed: impl Fn(&User) -> bool) {
         let mut state = self.state();
-        let gone: Vec<String> =
-            state.users.values().filter(|user| doomed(user)).map(|user| user.subject.clone()).collect();
+        let gone: Vec<String> = state
+            .users
+            .values()
+            .filter(|user| doomed(user))
+            .map(|user| user.subject.clone())
+            .collect();
         state.users.retain(|_, user| !doomed(user));
         state.refresh.retain(|_, owner| !gone.contains(owner));
     }
 
     /// How often an operation was called.
     pub(crate) fn count(&self, operation: &str) -> usize {
-        self.state().calls.iter().filter(|call| *call == operation).count()
+        self.state()
+            .calls
+            .iter()
+            .filter(|call| *call == operation)
+            .count()
     }
 
     /// How many refresh tokens work.
@@ -130,7 +141,9 @@ impl StubPool {
             "ConfirmSignUp" => self.confirm(body),
             "GetTokensFromRefreshToken" => self.rotate(body),
             "RevokeToken" => {
-                self.state().refresh.remove(body["Token"].as_str().unwrap_or_default());
+                self.state()
+                    .refresh
+                    .remove(body["Token"].as_str().unwrap_or_default());
                 Ok(json!({}))
             }
             "AdminConfirmSignUp" => self.change(body, |user| user.status = CONFIRMED),
@@ -152,12 +165,15 @@ impl StubPool {
                 Ok(json!({}))
             }
             "DeleteUser" => {
-                let claims = crate::token_set::Claims::of(body["AccessToken"].as_str().unwrap_or_default());
+                let claims =
+                    crate::token_set::Claims::of(body["AccessToken"].as_str().unwrap_or_default());
                 let subject = claims.ok_or(WRONG)?.sub;
                 self.delete(|user| user.subject == subject);
                 Ok(json!({}))
             }
-            "AdminGetUser" => self.named(body).map(|(email, user)| describe(&email, &user, "UserAttributes")),
+            "AdminGetUser" => self
+                .named(body)
+                .map(|(email, user)| describe(&email, &user, "UserAttributes")),
             "AdminCreateUser" => self.create(body),
             "ForgotPassword" | "ResendConfirmationCode" => self.named(body).map(|_| json!({})),
             "ConfirmForgotPassword" if body["ConfirmationCode"] == "123456" => {
@@ -184,11 +200,18 @@ impl StubPool {
                 "token_use": "id", "custom:service_id": "auth", "iat": now, "exp": now + 3600,
             });
             let token = self.key.sign(&claims);
-            return Ok(json!({ "AuthenticationResult": { "AccessToken": token, "IdToken": token } }));
+            return Ok(
+                json!({ "AuthenticationResult": { "AccessToken": token, "IdToken": token } }),
+            );
         }
         if body["AuthFlow"] == "REFRESH_TOKEN_AUTH" {
             let token = text(parameters, "REFRESH_TOKEN");
-            let subject = self.state().refresh.get(&token).cloned().ok_or(INVALID_REFRESH)?;
+            let subject = self
+                .state()
+                .refresh
+                .get(&token)
+                .cloned()
+                .ok_or(INVALID_REFRESH)?;
             hash_fits(parameters, &subject)?;
             return Ok(json!({ "AuthenticationResult": self.result(&subject, None) }));
         }
@@ -235,7 +258,10 @@ impl StubPool {
             _ => {}
         }
         let password = text(answers, "NEW_PASSWORD");
-        self.state().users.entry(email).and_modify(|user| user.password = password);
+        self.state()
+            .users
+            .entry(email)
+            .and_modify(|user| user.password = password);
         Ok(json!({ "AuthenticationResult": self.signed_in(&user.subject) }))
     }
 
@@ -257,7 +283,10 @@ impl StubPool {
     fn sign_up(&self, body: &Value) -> Result<Value, Refusal> {
         let email = text(body, "Username");
         if body["SecretHash"] != hash(&email) {
-            return Err(("NotAuthorizedException", "Unable to verify secret hash for client"));
+            return Err((
+                "NotAuthorizedException",
+                "Unable to verify secret hash for client",
+            ));
         }
         if self.user(&email).is_some() {
             return Err(("UsernameExistsException", "User already exists"));
@@ -270,8 +299,14 @@ impl StubPool {
         let subject = Uuid::new_v4().to_string();
         let created_at = self.clock.now().unix_seconds();
         let status = if confirmed { CONFIRMED } else { UNCONFIRMED };
-        let user =
-            User { subject: subject.clone(), password, status, verified: false, enabled: true, created_at };
+        let user = User {
+            subject: subject.clone(),
+            password,
+            status,
+            verified: false,
+            enabled: true,
+            created_at,
+        };
         self.state().users.insert(email, user);
         Ok(json!({ "UserConfirmed": confirmed, "UserSub": subject }))
     }
@@ -279,10 +314,16 @@ impl StubPool {
     fn confirm(&self, body: &Value) -> Result<Value, Refusal> {
         let (_, user) = self.named(body)?;
         if user.status == CONFIRMED {
-            return Err(("NotAuthorizedException", "User cannot be confirmed. Current status is CONFIRMED"));
+            return Err((
+                "NotAuthorizedException",
+                "User cannot be confirmed. Current status is CONFIRMED",
+            ));
         }
         if body["ConfirmationCode"] != "123456" {
-            return Err(("CodeMismatchException", "Invalid verification code provided, please try again."));
+            return Err((
+                "CodeMismatchException",
+                "Invalid verification code provided, please try again.",
+            ));
         }
         self.change(body, |user| {
             user.status = CONFIRMED;
@@ -295,7 +336,10 @@ impl StubPool {
             return Err(("UnknownOperationException", ""));
         }
         if body["ClientSecret"] != "actor-secret" {
-            return Err(("NotAuthorizedException", "Unable to verify secret for client"));
+            return Err((
+                "NotAuthorizedException",
+                "Unable to verify secret for client",
+            ));
         }
         let token = text(body, "RefreshToken");
         let subject = self.state().refresh.remove(&token).ok_or(INVALID_REFRESH)?;
@@ -304,7 +348,9 @@ impl StubPool {
 
     fn signed_in(&self, subject: &str) -> Value {
         let refresh = Uuid::new_v4().to_string();
-        self.state().refresh.insert(refresh.clone(), subject.to_owned());
+        self.state()
+            .refresh
+            .insert(refresh.clone(), subject.to_owned());
         self.result(subject, Some(&refresh))
     }
 
@@ -321,12 +367,16 @@ impl StubPool {
 
     fn find(&self, name: &str) -> Option<(String, User)> {
         let state = self.state();
-        let found = state.users.iter().find(|(email, user)| *email == name || user.subject == name)?;
+        let found = state
+            .users
+            .iter()
+            .find(|(email, user)| *email == name || user.subject == name)?;
         Some((found.0.clone(), found.1.clone()))
     }
 
     fn named(&self, body: &Value) -> Result<(String, User), Refusal> {
-        self.find(&text(body, "Username")).ok_or(("UserNotFoundException", "User does not exist."))
+        self.find(&text(body, "Username"))
+            .ok_or(("UserNotFoundException", "User does not exist."))
     }
 
     fn change(&self, body: &Value, change: impl FnOnce(&mut User)) -> Result<Value, Refusal> {
@@ -363,14 +413,25 @@ fn hash_fits(parameters: &Value, name: &str) -> Result<(), Refusal> {
     if parameters["SECRET_HASH"] == hash(name) {
         return Ok(());
     }
-    Err(("NotAuthorizedException", "Unable to verify secret hash for client actor-client"))
+    Err((
+        "NotAuthorizedException",
+        "Unable to verify secret hash for client actor-client",
+    ))
 }
 
 async fn call(State(pool): State<Arc<StubPool>>, headers: HeaderMap, body: String) -> Response {
-    let target = headers.get("x-amz-target").and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let target = headers
+        .get("x-amz-target")
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default();
     let operation = target.rsplit('.').next().unwrap_or_default();
     pool.state().calls.push(operation.to_owned());
-    if let Some(Failure { status, name, message }) = pool.script.next(operation) {
+    if let Some(Failure {
+        status,
+        name,
+        message,
+    }) = pool.script.next(operation)
+    {
         if status == 0 {
             // Hangs until the caller gives up.
             std::future::pending::<()>().await;
@@ -380,17 +441,28 @@ async fn call(State(pool): State<Arc<StubPool>>, headers: HeaderMap, body: Strin
     }
     let body: Value = serde_json::from_str(&body).expect("JSON");
     if operation.starts_with("Admin") && !headers.contains_key("authorization") {
-        return wire(StatusCode::BAD_REQUEST, &json!({ "__type": "MissingAuthenticationTokenException" }));
+        return wire(
+            StatusCode::BAD_REQUEST,
+            &json!({ "__type": "MissingAuthenticationTokenException" }),
+        );
     }
     pool.holds.pass(operation, When::Before).await;
     let answer = pool.answer(operation, &body);
     pool.holds.pass(operation, When::After).await;
     match answer {
         Ok(answer) => wire(StatusCode::OK, &answer),
-        Err((name, message)) => wire(StatusCode::BAD_REQUEST, &json!({ "__type": name, "message": message })),
+        Err((name, message)) => wire(
+            StatusCode::BAD_REQUEST,
+            &json!({ "__type": name, "message": message }),
+        ),
     }
 }
 
 fn wire(status: StatusCode, body: &Value) -> Response {
-    (status, [("content-type", "application/x-amz-json-1.1")], body.to_string()).into_response()
+    (
+        status,
+        [("content-type", "application/x-amz-json-1.1")],
+        body.to_string(),
+    )
+        .into_response()
 }

@@ -100,7 +100,10 @@ impl StubProvider {
         assert_eq!(query["response_type"], "code");
         let code = crate::random::token();
         let begun = (query["nonce"].clone(), query["code_challenge"].clone());
-        self.codes.lock().unwrap_or_else(PoisonError::into_inner).insert(code.clone(), begun);
+        self.codes
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(code.clone(), begun);
         *self.claims.lock().unwrap_or_else(PoisonError::into_inner) = claims;
         (code, query["state"].clone())
     }
@@ -144,9 +147,19 @@ async fn token(
         Mood::Honest | Mood::Moved | Mood::NoIdToken | Mood::Unsigned | Mood::Hmac => {}
         Mood::Hidden | Mood::Impostor | Mood::Named => {}
     }
-    let refused = (StatusCode::BAD_REQUEST, Json(json!({ "error": "invalid_grant" }))).into_response();
-    let begun = provider.codes.lock().unwrap_or_else(PoisonError::into_inner).remove(&form["code"]);
-    let Some((nonce, challenge)) = begun else { return refused };
+    let refused = (
+        StatusCode::BAD_REQUEST,
+        Json(json!({ "error": "invalid_grant" })),
+    )
+        .into_response();
+    let begun = provider
+        .codes
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .remove(&form["code"]);
+    let Some((nonce, challenge)) = begun else {
+        return refused;
+    };
     if URL_SAFE_NO_PAD.encode(Sha256::digest(&form["code_verifier"])) != challenge {
         return refused;
     }
@@ -155,24 +168,39 @@ async fn token(
         "iss": provider.url, "aud": "social-client", "sub": "p-1", "iat": now, "exp": now + 300, "nonce": nonce,
         "email": "ada@example.com", "email_verified": true, "given_name": "Ada", "name": "Ada Lovelace",
     });
-    let wanted = provider.claims.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let wanted = provider
+        .claims
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .clone();
     for (name, value) in wanted.as_object().expect("an object") {
         claims[name] = value.clone();
     }
     // A key of somebody else's, under the name of the provider's.
     let forged = SigningKey::new("p1");
-    let key = if claims["forged"] == true { &forged } else { &provider.key };
+    let key = if claims["forged"] == true {
+        &forged
+    } else {
+        &provider.key
+    };
     let id_token = match mood {
         Mood::NoIdToken => None,
-        Mood::Unsigned => Some(format!("{}.", compact(&json!({ "alg": "none", "kid": "p1" }), &claims))),
+        Mood::Unsigned => Some(format!(
+            "{}.",
+            compact(&json!({ "alg": "none", "kid": "p1" }), &claims)
+        )),
         Mood::Hmac => {
             let text = compact(&json!({ "alg": "HS256", "kid": "p1" }), &claims);
             let secret = hmac::Key::new(hmac::HMAC_SHA256, b"social-secret");
             let tag = URL_SAFE_NO_PAD.encode(hmac::sign(&secret, text.as_bytes()));
             Some(format!("{text}.{tag}"))
         }
-        Mood::Honest | Mood::Moved | Mood::Hidden | Mood::Impostor | Mood::Named => Some(key.sign(&claims)),
-        Mood::Silent | Mood::Page(_) | Mood::Huge | Mood::Redirect => unreachable!("answered above"),
+        Mood::Honest | Mood::Moved | Mood::Hidden | Mood::Impostor | Mood::Named => {
+            Some(key.sign(&claims))
+        }
+        Mood::Silent | Mood::Page(_) | Mood::Huge | Mood::Redirect => {
+            unreachable!("answered above")
+        }
     };
     let answer = json!({
         "access_token": "provider-access", "token_type": "Bearer", "expires_in": 300,

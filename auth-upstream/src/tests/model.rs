@@ -1,11 +1,12 @@
-//! Exhaustive models of a temporary token and of a refresh family over two Redis servers that replicate late or not at
-//! all, are promoted, demoted, failed back to and restarted, and whose answers are lost.
+//! Exhaustive models of a temporary token and of a refresh family over two Redis servers that
+//! replicate late or not at all, are promoted, demoted, failed back to and restarted, and whose
+//! answers are lost.
 
 mod family;
 mod token;
 
-/// One server. What an epoch consists of is drawn anew as Redis does: `process` (`run_id`) at a start, `history`
-/// (`master_replid`) at a start as a master and at a promotion.
+/// One server. What an epoch consists of is drawn anew as Redis does: `process` (`run_id`) at a
+/// start, `history` (`master_replid`) at a start as a master and at a promotion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Server<D> {
     process: u8,
@@ -39,9 +40,23 @@ enum Fault<D> {
 
 impl<D: Copy + Eq> Pair<D> {
     fn new(data: D, faults: u8) -> Self {
-        let master = Server { process: 0, history: 0, is_master: true, data };
-        let replica = Server { process: 1, is_master: false, ..master };
-        Self { servers: [master, replica], leader: 0, next: 2, faults }
+        let master = Server {
+            process: 0,
+            history: 0,
+            is_master: true,
+            data,
+        };
+        let replica = Server {
+            process: 1,
+            is_master: false,
+            ..master
+        };
+        Self {
+            servers: [master, replica],
+            leader: 0,
+            next: 2,
+            faults,
+        }
     }
 
     fn epoch(&self, server: usize) -> (u8, u8) {

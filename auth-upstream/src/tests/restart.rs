@@ -1,5 +1,6 @@
-//! A temporary token is exchanged at most once, whatever races and whatever becomes of Redis meanwhile.
-//! `POSTERN_TEST_TOKENS` says how many are raced for (default 20000): the same test is the long run.
+//! A temporary token is exchanged at most once, whatever races and whatever becomes of Redis
+//! meanwhile. `POSTERN_TEST_TOKENS` says how many are raced for (default 20000): the same test is
+//! the long run.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,7 +19,14 @@ use crate::testing::social::{begin, callback, finish, land};
 use crate::testing::{Fixture, Wish, visitor};
 
 const SNAPSHOTS: &[&str] = &["--save", "3600 1", "--appendonly", "no"];
-const APPEND_ONLY: &[&str] = &["--save", "", "--appendonly", "yes", "--appendfsync", "everysec"];
+const APPEND_ONLY: &[&str] = &[
+    "--save",
+    "",
+    "--appendonly",
+    "yes",
+    "--appendfsync",
+    "everysec",
+];
 const NOTHING_KEPT: &[&str] = &["--save", "", "--appendonly", "no"];
 
 /// Callers that race for each token, and tokens between two kills of Redis.
@@ -28,13 +36,19 @@ const BETWEEN_KILLS: usize = 2_500;
 const LANES: usize = 8;
 
 fn tokens() -> usize {
-    Env::of_process().get("POSTERN_TEST_TOKENS").map_or(20_000, |tokens| tokens.parse().expect("a number"))
+    Env::of_process()
+        .get("POSTERN_TEST_TOKENS")
+        .map_or(20_000, |tokens| tokens.parse().expect("a number"))
 }
 
 async fn over(redis: &RedisServer) -> Fixture {
     // The deadline is for a machine that does other things, too.
     let url = format!("{}?deadline=2000ms", redis.url());
-    Fixture::with(Wish { cache_url: Some(url), ..Wish::default() }).await
+    Fixture::with(Wish {
+        cache_url: Some(url),
+        ..Wish::default()
+    })
+    .await
 }
 
 fn ada() -> Exchanged {
@@ -46,31 +60,57 @@ fn ada() -> Exchanged {
         picture: None,
         provider: "stub".to_owned(),
     };
-    Exchanged { user, tokens: None, tokens_unavailable: None }
+    Exchanged {
+        user,
+        tokens: None,
+        tokens_unavailable: None,
+    }
 }
 
 #[tokio::test]
 async fn what_a_snapshot_brings_back_is_not_exchanged_again() {
     let mut redis = RedisServer::start(SNAPSHOTS).await;
     let fixture = over(&redis).await;
-    let (used, unused) = (land(&fixture, json!({})).await.value, land(&fixture, json!({})).await.value);
+    let (used, unused) = (
+        land(&fixture, json!({})).await.value,
+        land(&fixture, json!({})).await.value,
+    );
     let begun = begin(&fixture, None).await;
     let back = callback(fixture.provider.consent(&begun, json!({})));
     redis.command("SAVE").await;
-    fixture.auth.exchange(&visitor(), &used, None).await.expect("once");
+    fixture
+        .auth
+        .exchange(&visitor(), &used, None)
+        .await
+        .expect("once");
     assert_eq!(finish(&fixture, back.clone()).await.name, "temporaryToken");
     redis.kill().await;
     redis.restart().await;
     until_it_answers(&fixture.auth.cache).await;
     for token in [&used, &unused] {
         // The snapshot has it again; nobody can know whether it was taken.
-        assert!(fixture.auth.vault.holds(token).await, "the restart brings it back");
-        let refused = fixture.auth.exchange(&visitor(), token, None).await.expect_err("of an earlier run");
+        assert!(
+            fixture.auth.vault.holds(token).await,
+            "the restart brings it back"
+        );
+        let refused = fixture
+            .auth
+            .exchange(&visitor(), token, None)
+            .await
+            .expect_err("of an earlier run");
         assert_eq!(refused.code(), Code::InvalidTemporaryToken);
     }
-    assert_eq!(finish(&fixture, back).await.value, "invalid_state", "its mark is lost, and it with it");
+    assert_eq!(
+        finish(&fixture, back).await.value,
+        "invalid_state",
+        "its mark is lost, and it with it"
+    );
     let token = land(&fixture, json!({})).await.value;
-    fixture.auth.exchange(&visitor(), &token, None).await.expect("one of this run");
+    fixture
+        .auth
+        .exchange(&visitor(), &token, None)
+        .await
+        .expect("one of this run");
 }
 
 #[tokio::test]
@@ -105,12 +145,20 @@ async fn sixteen_race_for_each_token_while_redis_is_killed() {
             }
             raced += done.load(Ordering::SeqCst);
         }
-        assert!(exchanged > raced / 2, "{exchanged} of {raced} over {options:?}: most meet no restart");
+        assert!(
+            exchanged > raced / 2,
+            "{exchanged} of {raced} over {options:?}: most meet no restart"
+        );
     }
 }
 
-/// Issues tokens and races for each until its share is done; returns how many were exchanged, once each.
-async fn lane(replicas: &[Arc<Auth>; 2], mut is_up: watch::Receiver<bool>, done: &AtomicUsize) -> usize {
+/// Issues tokens and races for each until its share is done; returns how many were exchanged, once
+/// each.
+async fn lane(
+    replicas: &[Arc<Auth>; 2],
+    mut is_up: watch::Receiver<bool>,
+    done: &AtomicUsize,
+) -> usize {
     let mut exchanged = 0;
     while done.fetch_add(1, Ordering::SeqCst) < BETWEEN_KILLS {
         let token = loop {
@@ -120,7 +168,11 @@ async fn lane(replicas: &[Arc<Auth>; 2], mut is_up: watch::Receiver<bool>, done:
             }
         };
         let callers = (0..CALLERS).map(|caller| call(&replicas[caller % 2], &token, is_up.clone()));
-        let won = join_all(callers).await.into_iter().filter(|won| *won).count();
+        let won = join_all(callers)
+            .await
+            .into_iter()
+            .filter(|won| *won)
+            .count();
         assert!(won <= 1, "{won} callers got one token");
         exchanged += won;
     }
@@ -130,7 +182,11 @@ async fn lane(replicas: &[Arc<Auth>; 2], mut is_up: watch::Receiver<bool>, done:
 /// Asks until there is an answer that is not 503, as a client does.
 async fn call(auth: &Auth, token: &str, mut is_up: watch::Receiver<bool>) -> bool {
     loop {
-        match auth.exchange(&visitor(), token, None).await.map_err(|problem| problem.code()) {
+        match auth
+            .exchange(&visitor(), token, None)
+            .await
+            .map_err(|problem| problem.code())
+        {
             Ok(_) => return true,
             Err(Code::InvalidTemporaryToken) => return false,
             Err(Code::Unavailable) => until(&mut is_up).await,
@@ -140,7 +196,10 @@ async fn call(auth: &Auth, token: &str, mut is_up: watch::Receiver<bool>) -> boo
 }
 
 async fn until(is_up: &mut watch::Receiver<bool>) {
-    is_up.wait_for(|is_up| *is_up).await.expect("the test goes on");
+    is_up
+        .wait_for(|is_up| *is_up)
+        .await
+        .expect("the test goes on");
     tokio::task::yield_now().await;
 }
 

@@ -4,11 +4,20 @@ use serde_json::{Value, json};
 use crate::testing::Fixture;
 
 fn client() -> Client {
-    Client::builder().redirect(redirect::Policy::none()).no_proxy().build().expect("a client")
+    Client::builder()
+        .redirect(redirect::Policy::none())
+        .no_proxy()
+        .build()
+        .expect("a client")
 }
 
 async fn post(url: &str, path: &str, body: &Value) -> Response {
-    client().post(format!("{url}{path}")).json(body).send().await.expect("an answer")
+    client()
+        .post(format!("{url}{path}"))
+        .json(body)
+        .send()
+        .await
+        .expect("an answer")
 }
 
 async fn codes(response: Response) -> (u16, Vec<(String, String)>) {
@@ -16,15 +25,20 @@ async fn codes(response: Response) -> (u16, Vec<(String, String)>) {
     let body: Value = response.json().await.expect("a problem");
     let errors = body["errors"].as_array().cloned().unwrap_or_default();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    (status, errors.iter().map(|error| (text(&error["pointer"]), text(&error["code"]))).collect())
+    (
+        status,
+        errors
+            .iter()
+            .map(|error| (text(&error["pointer"]), text(&error["code"])))
+            .collect(),
+    )
 }
 
 #[tokio::test]
 async fn answers_with_tokens_are_never_kept_and_set_no_cookie() {
     let fixture = Fixture::new().await;
     let url = fixture.serve().await;
-    let body =
-        json!({ "email": "ada@example.com", "password": "Password-1", "profile": { "firstName": "Ada" } });
+    let body = json!({ "email": "ada@example.com", "password": "Password-1", "profile": { "firstName": "Ada" } });
     let registered = post(&url, "/auth/register", &body).await;
     assert_eq!(registered.status(), StatusCode::CREATED);
     let set: Value = registered.json().await.expect("a token set");
@@ -42,7 +56,10 @@ async fn answers_with_tokens_are_never_kept_and_set_no_cookie() {
         assert_eq!(answer.status(), StatusCode::OK, "{path}");
         assert_eq!(answer.headers()["cache-control"], "no-store", "{path}");
         assert!(!answer.headers().contains_key("set-cookie"), "{path}");
-        assert_eq!(answer.headers().contains_key("deprecation"), path == "/api/session");
+        assert_eq!(
+            answer.headers().contains_key("deprecation"),
+            path == "/api/session"
+        );
         let set: Value = answer.json().await.expect("a token set");
         for field in ["accessToken", "idToken", "refreshToken", "expiresAt"] {
             assert!(set[field].is_string(), "{path} {field}");
@@ -50,7 +67,12 @@ async fn answers_with_tokens_are_never_kept_and_set_no_cookie() {
     }
     let logout = post(&url, "/auth/logout", &refresh).await;
     assert_eq!(logout.status(), StatusCode::NO_CONTENT);
-    let forgot = post(&url, "/auth/password/forgot", &json!({ "email": "nobody@example.com" })).await;
+    let forgot = post(
+        &url,
+        "/auth/password/forgot",
+        &json!({ "email": "nobody@example.com" }),
+    )
+    .await;
     assert_eq!(forgot.status(), StatusCode::NO_CONTENT);
 }
 
@@ -58,8 +80,7 @@ async fn answers_with_tokens_are_never_kept_and_set_no_cookie() {
 async fn every_mistake_in_a_request_is_told_at_once() {
     let fixture = Fixture::new().await;
     let url = fixture.serve().await;
-    let wrong =
-        json!({ "email": "no address", "passwort": "x", "profile": { "phone": "555", "firstName": 7 } });
+    let wrong = json!({ "email": "no address", "passwort": "x", "profile": { "phone": "555", "firstName": 7 } });
     let (status, mut errors) = codes(post(&url, "/auth/register", &wrong).await).await;
     errors.sort();
     let expected = [
@@ -69,9 +90,22 @@ async fn every_mistake_in_a_request_is_told_at_once() {
         ("/profile/firstName", "invalid_type"),
         ("/profile/phone", "invalid_format"),
     ];
-    assert_eq!((status, errors), (400, expected.map(|(a, b)| (a.to_owned(), b.to_owned())).to_vec()));
-    let (status, _) =
-        codes(post(&url, "/api/session", &json!({ "refreshToken": "x", "email": "a@b.co" })).await).await;
+    assert_eq!(
+        (status, errors),
+        (
+            400,
+            expected.map(|(a, b)| (a.to_owned(), b.to_owned())).to_vec()
+        )
+    );
+    let (status, _) = codes(
+        post(
+            &url,
+            "/api/session",
+            &json!({ "refreshToken": "x", "email": "a@b.co" }),
+        )
+        .await,
+    )
+    .await;
     assert_eq!(status, 400);
     let long = json!({ "email": "ada@example.com", "password": "x".repeat(257) });
     let (status, errors) = codes(post(&url, "/auth/login", &long).await).await;
@@ -82,18 +116,34 @@ async fn every_mistake_in_a_request_is_told_at_once() {
 async fn me_wants_a_token_that_verifies_here() {
     let fixture = Fixture::new().await;
     let url = fixture.serve().await;
-    let bare = client().get(format!("{url}/auth/me")).send().await.expect("an answer");
+    let bare = client()
+        .get(format!("{url}/auth/me"))
+        .send()
+        .await
+        .expect("an answer");
     assert_eq!(bare.headers()["www-authenticate"], "Bearer");
     assert_eq!(codes(bare).await.0, 401);
-    let forged = client().get(format!("{url}/auth/me")).bearer_auth("a.b.c").send().await.expect("an answer");
-    assert_eq!(forged.headers()["www-authenticate"], "Bearer error=\"invalid_token\"");
+    let forged = client()
+        .get(format!("{url}/auth/me"))
+        .bearer_auth("a.b.c")
+        .send()
+        .await
+        .expect("an answer");
+    assert_eq!(
+        forged.headers()["www-authenticate"],
+        "Bearer error=\"invalid_token\""
+    );
 }
 
 #[tokio::test]
 async fn the_token_travels_in_the_fragment_and_nowhere_else() {
     let fixture = Fixture::new().await;
     let url = fixture.serve().await;
-    let begun = client().get(format!("{url}/auth/social/login")).send().await.expect("an answer");
+    let begun = client()
+        .get(format!("{url}/auth/social/login"))
+        .send()
+        .await
+        .expect("an answer");
     assert_eq!(
         (begun.status(), &begun.headers()["cache-control"]),
         (StatusCode::FOUND, &"no-store".parse().expect("v"))
@@ -103,15 +153,32 @@ async fn the_token_travels_in_the_fragment_and_nowhere_else() {
     let back = format!("{url}/auth/social/login/callback?code={code}&state={state}&scope=openid");
     let landed = client().get(back).send().await.expect("an answer");
     assert_eq!(landed.headers()["referrer-policy"], "no-referrer");
-    let location = url::Url::parse(landed.headers()["location"].to_str().expect("text")).expect("a URL");
-    let token = location.fragment().and_then(|text| text.strip_prefix("temporaryToken=")).expect("a token");
+    let location =
+        url::Url::parse(landed.headers()["location"].to_str().expect("text")).expect("a URL");
+    let token = location
+        .fragment()
+        .and_then(|text| text.strip_prefix("temporaryToken="))
+        .expect("a token");
     assert_eq!((token.len(), location.query()), (43, None));
-    let exchanged = post(&url, "/auth/tokens/exchange", &json!({ "temporaryToken": token })).await;
+    let exchanged = post(
+        &url,
+        "/auth/tokens/exchange",
+        &json!({ "temporaryToken": token }),
+    )
+    .await;
     assert_eq!(exchanged.headers()["cache-control"], "no-store");
     assert_eq!(exchanged.status(), StatusCode::OK);
-    let again = post(&url, "/auth/tokens/exchange", &json!({ "temporaryToken": token })).await;
+    let again = post(
+        &url,
+        "/auth/tokens/exchange",
+        &json!({ "temporaryToken": token }),
+    )
+    .await;
     assert_eq!(codes(again).await.0, 401);
-    let mistyped =
-        client().get(format!("{url}/auth/social/login?codeChallenge=x")).send().await.expect("answer");
+    let mistyped = client()
+        .get(format!("{url}/auth/social/login?codeChallenge=x"))
+        .send()
+        .await
+        .expect("answer");
     assert_eq!(codes(mistyped).await.0, 400);
 }

@@ -26,8 +26,16 @@ async fn unfinished(server: &str, client: &str) -> TcpStream {
 
 async fn sign_in(url: &str, client: &str) -> u16 {
     let body = json!({ "email": "ada@example.com", "password": "Password-1" });
-    let request = reqwest::Client::new().post(format!("{url}/auth/login")).json(&body);
-    request.header("x-forwarded-for", client).send().await.expect("an answer").status().as_u16()
+    let request = reqwest::Client::new()
+        .post(format!("{url}/auth/login"))
+        .json(&body);
+    request
+        .header("x-forwarded-for", client)
+        .send()
+        .await
+        .expect("an answer")
+        .status()
+        .as_u16()
 }
 
 #[tokio::test]
@@ -42,9 +50,14 @@ async fn unfinished_bodies_of_one_client_keep_nobody_from_signing_in() {
     // Those beyond the client's share are refused; when one is, the others have been read.
     let mut answer = [0; 12];
     let mut last = connections.pop().expect("one");
-    let read = tokio::time::timeout(std::time::Duration::from_secs(20), last.read_exact(&mut answer)).await;
+    let read = tokio::time::timeout(
+        std::time::Duration::from_secs(20),
+        last.read_exact(&mut answer),
+    )
+    .await;
     assert!(read.is_ok(), "the last one is refused at once");
     assert_eq!(sign_in(&url, "192.0.2.1").await, 401);
-    // A body that is there at once needs nothing of what unfinished ones have taken, except the client's own share.
+    // A body that is there at once needs nothing of what unfinished ones have taken, except the
+    // client's own share.
     assert_eq!(sign_in(&url, "192.0.2.66").await, 401);
 }

@@ -39,7 +39,8 @@ fn spent(service: &Service) -> io::Result<Cost> {
 
 /// What each of so many costs beyond what the same time costs when nothing happens.
 fn each(before: Cost, after: Cost, idle_a_second: Cost, took: Duration, count: f64) -> Cost {
-    let of = |before: f64, after: f64, idle: f64| (after - before - idle * took.as_secs_f64()) / count;
+    let of =
+        |before: f64, after: f64, idle: f64| (after - before - idle * took.as_secs_f64()) / count;
     Cost {
         upstream: of(before.upstream, after.upstream, idle_a_second.upstream),
         hash: of(before.hash, after.hash, 0.0),
@@ -47,9 +48,10 @@ fn each(before: Cost, after: Cost, idle_a_second: Cost, took: Duration, count: f
     }
 }
 
-/// CPU of a password login beside that of the threads that hash, and beside what both processes take in the same
-/// time when nobody signs in: the one that is the pool is a standalone, with a gateway and a queue of its own. One login after
-/// the other, and four at a time, so that every core hashes.
+/// CPU of a password login beside that of the threads that hash, and beside what both processes
+/// take in the same time when nobody signs in: the one that is the pool is a standalone, with a
+/// gateway and a queue of its own. One login after the other, and four at a time, so that every
+/// core hashes.
 pub(super) fn overhead(bench: &Bench, service: &Service, report: &mut Report) -> io::Result<()> {
     let email = "login@example.com";
     service.register(email)?;
@@ -58,7 +60,11 @@ pub(super) fn overhead(bench: &Bench, service: &Service, report: &mut Report) ->
     progress(&format!("login: {} s of nothing", quiet.as_secs()));
     let before = spent(service)?;
     std::thread::sleep(quiet);
-    let nothing = Cost { upstream: 0.0, hash: 0.0, pool: 0.0 };
+    let nothing = Cost {
+        upstream: 0.0,
+        hash: 0.0,
+        pool: 0.0,
+    };
     let idle = each(before, spent(service)?, nothing, quiet, quiet.as_secs_f64());
     let (mut rows, mut one_at_a_time) = (Vec::new(), Vec::new());
     for at_once in [1, 4] {
@@ -90,7 +96,10 @@ pub(super) fn overhead(bench: &Bench, service: &Service, report: &mut Report) ->
         ],
         rows,
     });
-    let rest: Vec<f64> = one_at_a_time.iter().map(|cost| cost.upstream + cost.pool).collect();
+    let rest: Vec<f64> = one_at_a_time
+        .iter()
+        .map(|cost| cost.upstream + cost.pool)
+        .collect();
     let what = "password login: CPU of everything but argon2id";
     let figure = Figure::number(what, Bound::AtMost(1.0), median(&rest), " ms");
     let (least, _, most) = spread(&rest);
@@ -102,11 +111,22 @@ pub(super) fn overhead(bench: &Bench, service: &Service, report: &mut Report) ->
 }
 
 /// What a login costs in each of some rounds, after a round that warms up.
-fn sign_ins(bench: &Bench, service: &Service, body: &str, at_once: u32, idle: Cost) -> io::Result<Vec<Cost>> {
+fn sign_ins(
+    bench: &Bench,
+    service: &Service,
+    body: &str,
+    at_once: u32,
+    idle: Cost,
+) -> io::Result<Vec<Cost>> {
     let logins: u32 = bench.pick(20, 100);
     let person = || {
         let mut client = Client::connect(service.address)?;
-        let mut one = || client.ask("POST", "/auth/login", &[], body)?.expect(200).map(drop);
+        let mut one = || {
+            client
+                .ask("POST", "/auth/login", &[], body)?
+                .expect(200)
+                .map(drop)
+        };
         (0..logins / at_once).try_for_each(|_| one())
     };
     let mut costs = Vec::new();
@@ -114,34 +134,57 @@ fn sign_ins(bench: &Bench, service: &Service, body: &str, at_once: u32, idle: Co
         let (before, began) = (spent(service)?, Instant::now());
         std::thread::scope(|scope| {
             let people: Vec<_> = (0..at_once).map(|_| scope.spawn(person)).collect();
-            people.into_iter().try_for_each(|person| person.join().expect("no panic"))
+            people
+                .into_iter()
+                .try_for_each(|person| person.join().expect("no panic"))
         })?;
         if round > 0 {
-            costs.push(each(before, spent(service)?, idle, began.elapsed(), f64::from(logins)));
+            costs.push(each(
+                before,
+                spent(service)?,
+                idle,
+                began.elapsed(),
+                f64::from(logins),
+            ));
         }
     }
     Ok(costs)
 }
 
 /// Whether the time of a refusal tells if the person is known.
-pub(super) fn known_and_unknown(bench: &Bench, service: &Service, report: &mut Report) -> io::Result<()> {
+pub(super) fn known_and_unknown(
+    bench: &Bench,
+    service: &Service,
+    report: &mut Report,
+) -> io::Result<()> {
     let pairs: u32 = bench.pick(60, 500);
     let people = pairs.div_ceil(WRONG_EACH);
     for person in 0..people {
-        progress(&format!("timing: {person} of {people} people are registered"));
+        progress(&format!(
+            "timing: {person} of {people} people are registered"
+        ));
         service.register(&format!("known-{person}@example.com"))?;
     }
     let mut client = Client::connect(service.address)?;
     let mut ask = |email: &str| -> io::Result<f64> {
         let began = Instant::now();
-        client.ask("POST", "/auth/login", &[], &body(email, "Wrong horse battery 9"))?.expect(401)?;
+        client
+            .ask(
+                "POST",
+                "/auth/login",
+                &[],
+                &body(email, "Wrong horse battery 9"),
+            )?
+            .expect(401)?;
         Ok(began.elapsed().as_secs_f64() * 1e3)
     };
     let (mut known, mut unknown) = (Vec::new(), Vec::new());
     for pair in 0..pairs {
         progress(&format!("timing: {pair} of {pairs} pairs"));
-        let (here, nowhere) =
-            (format!("known-{}@example.com", pair % people), format!("nobody-{pair}@example.com"));
+        let (here, nowhere) = (
+            format!("known-{}@example.com", pair % people),
+            format!("nobody-{pair}@example.com"),
+        );
         // Each goes first as often as the other.
         if pair % 2 == 0 {
             known.push(ask(&here)?);
@@ -153,9 +196,14 @@ pub(super) fn known_and_unknown(bench: &Bench, service: &Service, report: &mut R
     }
     progress("");
     let p = mann_whitney(&known, &unknown);
-    let what = format!("timing of known and unknown e-mail at login, {pairs} pairs: Mann-Whitney p");
+    let what =
+        format!("timing of known and unknown e-mail at login, {pairs} pairs: Mann-Whitney p");
     let figure = Figure::number(&what, Bound::AtLeast(0.05), p, "");
-    let medians = format!("medians {:.1} ms and {:.1} ms", median(&known), median(&unknown));
+    let medians = format!(
+        "medians {:.1} ms and {:.1} ms",
+        median(&known),
+        median(&unknown)
+    );
     report.figures.push(figure.noting(&medians));
     report.rounds["timing"] = json!({"knownMs": known, "unknownMs": unknown});
     Ok(())

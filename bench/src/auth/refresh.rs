@@ -12,7 +12,8 @@ use crate::report::{Report, Sheet, median, progress, ranged};
 
 const PATH: &str = "/auth/tokens/refresh";
 
-/// Families of refresh tokens: more than connections, so that each request finds one that is not being refreshed.
+/// Families of refresh tokens: more than connections, so that each request finds one that is not
+/// being refreshed.
 const FAMILIES: u32 = 96;
 const CONNECTIONS: u32 = 64;
 
@@ -24,17 +25,26 @@ pub(super) fn rotating(bench: &Bench, service: &Service, report: &mut Report) ->
     for round in 1..=rounds {
         let mut tokens = Vec::new();
         for family in 0..FAMILIES {
-            progress(&format!("refresh: round {round} of {rounds}: {family} of {FAMILIES} have signed in"));
+            progress(&format!(
+                "refresh: round {round} of {rounds}: {family} of {FAMILIES} have signed in"
+            ));
             tokens.push(service.register(&format!("refresh-{round}-{family}@example.com"))?);
         }
         let file = bench.folder().join("refresh-tokens");
         fs::write(&file, tokens.join("\n"))?;
-        let load = Wrk { connections: CONNECTIONS, seconds: bench.pick(3, 8), script: script(&file) };
+        let load = Wrk {
+            connections: CONNECTIONS,
+            seconds: bench.pick(3, 8),
+            script: script(&file),
+        };
         let (before, pool) = (service.process.cpu_ns()?, service.standalone.cpu_ns()?);
         let seen = load.run(bench.folder(), service.address, PATH)?;
-        costs.push(service.process.cpu_ns()?.saturating_sub(before) as f64 / 1e3 / seen.requests as f64);
-        pool_costs
-            .push(service.standalone.cpu_ns()?.saturating_sub(pool) as f64 / 1e3 / seen.requests as f64);
+        costs.push(
+            service.process.cpu_ns()?.saturating_sub(before) as f64 / 1e3 / seen.requests as f64,
+        );
+        pool_costs.push(
+            service.standalone.cpu_ns()?.saturating_sub(pool) as f64 / 1e3 / seen.requests as f64,
+        );
         rates.push(seen.per_second);
         p99_ms.push(seen.p99_us / 1e3);
         failed += seen.failed;
@@ -58,8 +68,18 @@ pub(super) fn rotating(bench: &Bench, service: &Service, report: &mut Report) ->
         ]],
     });
     let what = "refresh against the local pool";
-    report.figures.push(Figure::number(what, Bound::AtLeast(2_000.0), median(&rates), "/s"));
-    report.figures.push(Figure::number(&format!("{what}: refused"), Bound::AtMost(0.0), failed as f64, ""));
+    report.figures.push(Figure::number(
+        what,
+        Bound::AtLeast(2_000.0),
+        median(&rates),
+        "/s",
+    ));
+    report.figures.push(Figure::number(
+        &format!("{what}: refused"),
+        Bound::AtMost(0.0),
+        failed as f64,
+        "",
+    ));
     report.rounds["refresh"] =
         json!({"perSecond": rates, "p99Ms": p99_ms, "cpuUs": costs, "poolCpuUs": pool_costs});
     Ok(())

@@ -13,8 +13,8 @@ use crate::process::{Process, free_address};
 /// The password of everybody here.
 pub(super) const PASSWORD: &str = "Correct horse battery 9";
 
-/// An authentication upstream over Redis, with a standalone beside it that is pools, actor service and social
-/// provider.
+/// An authentication upstream over Redis, with a standalone beside it that is pools, actor service
+/// and social provider.
 pub(super) struct Service {
     pub(super) address: SocketAddr,
     pub(super) process: Process,
@@ -23,8 +23,12 @@ pub(super) struct Service {
     environment: BTreeMap<String, String>,
 }
 
-/// Starts a standalone in a folder, on whatever ports are free, and reads the variables that it tells.
-pub(super) fn standalone(bench: &Bench, folder: &Path) -> io::Result<(Process, BTreeMap<String, String>)> {
+/// Starts a standalone in a folder, on whatever ports are free, and reads the variables that it
+/// tells.
+pub(super) fn standalone(
+    bench: &Bench,
+    folder: &Path,
+) -> io::Result<(Process, BTreeMap<String, String>)> {
     let file = folder.join("standalone.env");
     // What an earlier start has told is out of date.
     match fs::remove_file(&file) {
@@ -32,7 +36,10 @@ pub(super) fn standalone(bench: &Bench, folder: &Path) -> io::Result<(Process, B
         Ok(()) | Err(_) => {}
     }
     let mut command = bench.program("postern")?;
-    let process = Process::spawn("postern", command.args(["--port", "0", "--data-dir"]).arg(folder))?;
+    let process = Process::spawn(
+        "postern",
+        command.args(["--port", "0", "--data-dir"]).arg(folder),
+    )?;
     let process = process.until(Duration::from_millis(20), || file.exists())?;
     let text = fs::read_to_string(&file)?;
     let pairs = text.lines().filter_map(|line| {
@@ -41,14 +48,28 @@ pub(super) fn standalone(bench: &Bench, folder: &Path) -> io::Result<(Process, B
     });
     let environment: BTreeMap<String, String> = pairs.collect();
     let admin = address(&environment, "POSTERN_PROXY_ADMIN_URL")?;
-    Ok((ready(process, admin, Duration::from_millis(20))?, environment))
+    Ok((
+        ready(process, admin, Duration::from_millis(20))?,
+        environment,
+    ))
 }
 
 /// The address in a URL of the environment.
-pub(super) fn address(environment: &BTreeMap<String, String>, name: &str) -> io::Result<SocketAddr> {
-    let url = environment.get(name).map(String::as_str).unwrap_or_default();
-    let text = url.trim_start_matches("http://").split('/').next().unwrap_or_default();
-    text.parse().map_err(|_| io::Error::other(format!("standalone.env: {name} is {url:?}")))
+pub(super) fn address(
+    environment: &BTreeMap<String, String>,
+    name: &str,
+) -> io::Result<SocketAddr> {
+    let url = environment
+        .get(name)
+        .map(String::as_str)
+        .unwrap_or_default();
+    let text = url
+        .trim_start_matches("http://")
+        .split('/')
+        .next()
+        .unwrap_or_default();
+    text.parse()
+        .map_err(|_| io::Error::other(format!("standalone.env: {name} is {url:?}")))
 }
 
 /// The command that starts the upstream, and where its two listeners are.
@@ -93,7 +114,13 @@ impl Service {
         let (mut command, address, admin) = command(bench, &environment, &redis)?;
         let process = Process::spawn("postern-auth", &mut command)?;
         let process = ready(process, admin, Duration::from_millis(20))?;
-        Ok(Self { address, process, standalone, redis, environment })
+        Ok(Self {
+            address,
+            process,
+            standalone,
+            redis,
+            environment,
+        })
     }
 
     /// An address in the environment of standalone.
@@ -105,6 +132,9 @@ impl Service {
     pub(super) fn register(&self, email: &str) -> io::Result<String> {
         let body = format!("{{\"email\":\"{email}\",\"password\":\"{PASSWORD}\"}}");
         let answer = http::once(self.address, "POST", "/auth/register", &[], &body)?.expect(201)?;
-        Ok(answer.json()["refreshToken"].as_str().unwrap_or_default().to_owned())
+        Ok(answer.json()["refreshToken"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned())
     }
 }

@@ -14,5 +14,8 @@ fn main() -> io::Result<()> {
     std::fs::remove_dir_all(&folder)?;
     let counted = counted?;
     let (empty, all_on) = (counted.passthrough, counted.gateway);
-    writeln!(io::stdout(), "{{\"passthrough\":{empty},\"gateway\":{all_on}}}")
+    writeln!(
+        io::stdout(),
+        "{{\"passthrough\":{empty},\"gateway\":{all_on}}}"
+    )
 }

@@ -17,12 +17,19 @@ enum Path {
 fn main() -> io::Result<()> {
     let mut arguments = std::env::args().skip(1);
     let name = arguments.next().unwrap_or_default();
-    let times = arguments.next().and_then(|times| times.parse().ok()).unwrap_or(0);
+    let times = arguments
+        .next()
+        .and_then(|times| times.parse().ok())
+        .unwrap_or(0);
     let mut path = match name.as_str() {
         "request" => Path::Request(Box::new(Journey::new()?)),
         "token-seen" => Path::Tokens(Tokens::of(Algorithm::Es256, true)?),
         "token-new" => Path::Tokens(Tokens::of(Algorithm::Rs256, false)?),
-        _ => return Err(io::Error::other("request, token-seen or token-new, and how often")),
+        _ => {
+            return Err(io::Error::other(
+                "request, token-seen or token-new, and how often",
+            ));
+        }
     };
     walk(&mut path, times);
     Ok(())

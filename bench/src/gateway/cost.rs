@@ -14,57 +14,111 @@ use crate::rounds::{self, Peer, Question, Row, paired, range};
 /// Tokens of the load without a cache hit: more than the gateway is given room for, in turn.
 const NEW_TOKENS: u64 = 4_000;
 
-/// Bytes that hold far fewer than [`NEW_TOKENS`], so that each has been forgotten when it comes again.
+/// Bytes that hold far fewer than [`NEW_TOKENS`], so that each has been forgotten when it comes
+/// again.
 const SMALL_CACHE: &str = "cache_bytes = \"256KiB\"";
 
 /// Starts a peer on a free port.
 fn peer(name: &'static str, start: impl Fn(SocketAddr) -> io::Result<Process>) -> io::Result<Peer> {
     let address = free_address()?;
-    Ok(Peer { name, address, process: start(address)? })
+    Ok(Peer {
+        name,
+        address,
+        process: start(address)?,
+    })
 }
 
-fn postern(name: &'static str, how: &Postern<'_>, bench: &Bench, origin: &Origin) -> io::Result<Peer> {
+fn postern(
+    name: &'static str,
+    how: &Postern<'_>,
+    bench: &Bench,
+    origin: &Origin,
+) -> io::Result<Peer> {
     let gateway = how.start(bench, origin)?;
-    Ok(Peer { name, address: gateway.address, process: gateway.process })
+    Ok(Peer {
+        name,
+        address: gateway.address,
+        process: gateway.process,
+    })
 }
 
 /// Everything on, with a token that was seen before.
 pub(super) fn all_on(bench: &Bench, origin: &Origin, report: &mut Report) -> io::Result<()> {
     let folder = bench.folder();
     let peers = [
-        peer("nginx, no auth", |address| peers::nginx_proxy(folder, address, origin.address))?,
-        peer("HAProxy, no auth", |address| peers::haproxy(folder, address, origin))?,
-        peer("HAProxy, RS256", |address| peers::haproxy_rs256(folder, address, origin))?,
-        peer("Pingora, empty", |address| peers::passthrough(address, origin.address))?,
+        peer("nginx, no auth", |address| {
+            peers::nginx_proxy(folder, address, origin.address)
+        })?,
+        peer("HAProxy, no auth", |address| {
+            peers::haproxy(folder, address, origin)
+        })?,
+        peer("HAProxy, RS256", |address| {
+            peers::haproxy_rs256(folder, address, origin)
+        })?,
+        peer("Pingora, empty", |address| {
+            peers::passthrough(address, origin.address)
+        })?,
         postern("Postern, all on", &Postern::default(), bench, origin)?,
     ];
     let token = origin.signer.token(&origin.issuer, 1)?;
-    let question = Question { path: PATH, token: &token, body: ANSWER };
+    let question = Question {
+        path: PATH,
+        token: &token,
+        body: ANSWER,
+    };
     let bearer = format!("Bearer {token}");
     let script = headers_script("GET", &[("Authorization", &bearer)], "");
-    let load = Wrk { connections: 64, seconds: bench.pick(2, 6), script };
+    let load = Wrk {
+        connections: 64,
+        seconds: bench.pick(2, 6),
+        script,
+    };
     let rows = rounds::measure(bench, "cost", &peers, &question, &load, bench.pick(3, 5))?;
-    report.sheets.push(rounds::sheet("CPU per request, the same token each time", &rows));
+    report.sheets.push(rounds::sheet(
+        "CPU per request, the same token each time",
+        &rows,
+    ));
     report.rounds["cost"] = rounds::json(&rows);
     if let [nginx, _, verified, empty, postern] = rows.as_slice() {
         let all = "all on: 100 routes, RS256 token (seen before), policy, identity headers, limits, metrics, access log";
         let mut figure = |against: &str, bound, of: &Row, over: &Row| {
-            report.figures.push(ratio(&format!("{all}: {against}"), bound, of, over));
+            report
+                .figures
+                .push(ratio(&format!("{all}: {against}"), bound, of, over));
         };
         figure("over an empty Pingora", Bound::AtMost(1.0), postern, empty);
-        figure("over nginx without auth", Bound::AtMost(1.35), postern, nginx);
-        figure("cheaper than HAProxy RS256", Bound::AtLeast(2.0), verified, postern);
+        figure(
+            "over nginx without auth",
+            Bound::AtMost(1.35),
+            postern,
+            nginx,
+        );
+        figure(
+            "cheaper than HAProxy RS256",
+            Bound::AtLeast(2.0),
+            verified,
+            postern,
+        );
         failures("all on", &rows, report);
     }
     Ok(())
 }
 
 /// No token twice within the memory of the cache.
-pub(super) fn every_token_new(bench: &Bench, origin: &Origin, report: &mut Report) -> io::Result<()> {
+pub(super) fn every_token_new(
+    bench: &Bench,
+    origin: &Origin,
+    report: &mut Report,
+) -> io::Result<()> {
     let folder = bench.folder();
-    let how = Postern { tokens: SMALL_CACHE, ..Postern::default() };
+    let how = Postern {
+        tokens: SMALL_CACHE,
+        ..Postern::default()
+    };
     let peers = [
-        peer("HAProxy, RS256", |address| peers::haproxy_rs256(folder, address, origin))?,
+        peer("HAProxy, RS256", |address| {
+            peers::haproxy_rs256(folder, address, origin)
+        })?,
         postern("Postern, no cache hit", &how, bench, origin)?,
     ];
     let tokens: Vec<String> = (10..10 + NEW_TOKENS)
@@ -72,14 +126,33 @@ pub(super) fn every_token_new(bench: &Bench, origin: &Origin, report: &mut Repor
         .collect::<Result<_, _>>()?;
     let file = folder.join("tokens");
     fs::write(&file, tokens.join("\n"))?;
-    let question = Question { path: PATH, token: &tokens[0], body: ANSWER };
-    let load = Wrk { connections: 64, seconds: bench.pick(2, 6), script: tokens_script(&file, PATH) };
-    let rows = rounds::measure(bench, "every token new", &peers, &question, &load, bench.pick(3, 5))?;
-    report.sheets.push(rounds::sheet("CPU per request, every token new", &rows));
+    let question = Question {
+        path: PATH,
+        token: &tokens[0],
+        body: ANSWER,
+    };
+    let load = Wrk {
+        connections: 64,
+        seconds: bench.pick(2, 6),
+        script: tokens_script(&file, PATH),
+    };
+    let rows = rounds::measure(
+        bench,
+        "every token new",
+        &peers,
+        &question,
+        &load,
+        bench.pick(3, 5),
+    )?;
+    report
+        .sheets
+        .push(rounds::sheet("CPU per request, every token new", &rows));
     report.rounds["everyTokenNew"] = rounds::json(&rows);
     if let [verified, postern] = rows.as_slice() {
         let what = "every token new (no cache hit): over HAProxy RS256";
-        report.figures.push(ratio(what, Bound::AtMost(1.0), postern, verified));
+        report
+            .figures
+            .push(ratio(what, Bound::AtMost(1.0), postern, verified));
         failures("every token new", &rows, report);
     }
     Ok(())
@@ -87,16 +160,27 @@ pub(super) fn every_token_new(bench: &Bench, origin: &Origin, report: &mut Repor
 
 /// What the second worker is worth.
 pub(super) fn two_workers(bench: &Bench, origin: &Origin, report: &mut Report) -> io::Result<()> {
-    let two = Postern { workers: 2, ..Postern::default() };
+    let two = Postern {
+        workers: 2,
+        ..Postern::default()
+    };
     let peers = [
         postern("one worker", &Postern::default(), bench, origin)?,
         postern("two workers", &two, bench, origin)?,
     ];
     let token = origin.signer.token(&origin.issuer, 1)?;
-    let question = Question { path: PATH, token: &token, body: ANSWER };
+    let question = Question {
+        path: PATH,
+        token: &token,
+        body: ANSWER,
+    };
     let bearer = format!("Bearer {token}");
     let script = headers_script("GET", &[("Authorization", &bearer)], "");
-    let load = Wrk { connections: 64, seconds: bench.pick(2, 6), script };
+    let load = Wrk {
+        connections: 64,
+        seconds: bench.pick(2, 6),
+        script,
+    };
     let rows = rounds::measure(bench, "workers", &peers, &question, &load, bench.pick(3, 5))?;
     report.sheets.push(rounds::sheet("Workers", &rows));
     report.rounds["workers"] = rounds::json(&rows);
@@ -107,9 +191,9 @@ pub(super) fn two_workers(bench: &Bench, origin: &Origin, report: &mut Report) -
     Ok(())
 }
 
-/// Two workers, the load and the origin do not fit on fewer than four cores: throughput would tell of them and not of
-/// the gateway. There it is derived: as long as a request costs no more CPU with two workers than with one, two cores
-/// carry twice as much.
+/// Two workers, the load and the origin do not fit on fewer than four cores: throughput would tell
+/// of them and not of the gateway. There it is derived: as long as a request costs no more CPU with
+/// two workers than with one, two cores carry twice as much.
 fn scaling(one: &Row, two: &Row) -> Figure {
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let rates = format!(
@@ -118,9 +202,15 @@ fn scaling(one: &Row, two: &Row) -> Figure {
         short(median(&two.per_second))
     );
     let (ratios, how) = if cores >= 4 {
-        (paired(&two.per_second, &one.per_second), format!("throughput by rounds; {rates}"))
+        (
+            paired(&two.per_second, &one.per_second),
+            format!("throughput by rounds; {rates}"),
+        )
     } else {
-        let ratios = paired(&one.cpu_us, &two.cpu_us).iter().map(|ratio| 2.0 * ratio).collect();
+        let ratios = paired(&one.cpu_us, &two.cpu_us)
+            .iter()
+            .map(|ratio| 2.0 * ratio)
+            .collect();
         let blind = "cannot show threads that sleep on a lock, which spend no CPU";
         (
             ratios,
@@ -138,7 +228,13 @@ fn scaling(one: &Row, two: &Row) -> Figure {
 
 /// The cost of one over the cost of another.
 fn ratio(what: &str, bound: Bound, of: &Row, over: &Row) -> Figure {
-    rounds::figure(what, bound, of.cost() / over.cost(), " ×", of.failed + over.failed)
+    rounds::figure(
+        what,
+        bound,
+        of.cost() / over.cost(),
+        " ×",
+        of.failed + over.failed,
+    )
 }
 
 fn failures(what: &str, rows: &[Row], report: &mut Report) {

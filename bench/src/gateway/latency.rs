@@ -18,8 +18,9 @@ const SHARES: [f64; 4] = [0.1, 0.25, 0.5, 0.75];
 /// The share at which latency is judged.
 const JUDGED: f64 = 0.5;
 
-/// So often each peer takes its turn at that share in a round, and so many seconds. A tail is what is rare, and moves more
-/// than all else: a pause of the machine's own every few seconds is the tail of every long turn, but of few short ones.
+/// So often each peer takes its turn at that share in a round, and so many seconds. A tail is what
+/// is rare, and moves more than all else: a pause of the machine's own every few seconds is the
+/// tail of every long turn, but of few short ones.
 const TURNS: usize = 15;
 const TURN: u32 = 2;
 
@@ -38,7 +39,8 @@ struct Point {
 /// All rounds of one peer at one rate.
 type Rounds = Vec<Point>;
 
-/// Cost and latency by load, open loop. The rates are the same for all: shares of what the gateway can do at most.
+/// Cost and latency by load, open loop. The rates are the same for all: shares of what the gateway
+/// can do at most.
 pub(super) fn paced(bench: &Bench, origin: &Origin, report: &mut Report) -> io::Result<()> {
     let (nginx, empty) = (free_address()?, free_address()?);
     let gateway = Postern::default().start(bench, origin)?;
@@ -48,24 +50,44 @@ pub(super) fn paced(bench: &Bench, origin: &Origin, report: &mut Report) -> io::
             address: nginx,
             process: peers::nginx_proxy(bench.folder(), nginx, origin.address)?,
         },
-        Peer { name: "Pingora, empty", address: empty, process: peers::passthrough(empty, origin.address)? },
-        Peer { name: "Postern, all on", address: gateway.address, process: gateway.process },
+        Peer {
+            name: "Pingora, empty",
+            address: empty,
+            process: peers::passthrough(empty, origin.address)?,
+        },
+        Peer {
+            name: "Postern, all on",
+            address: gateway.address,
+            process: gateway.process,
+        },
     ];
     let token = origin.signer.token(&origin.issuer, 1)?;
-    let question = Question { path: PATH, token: &token, body: ANSWER };
+    let question = Question {
+        path: PATH,
+        token: &token,
+        body: ANSWER,
+    };
     let floods = saturate(bench, &peers[2], &question)?;
     let pace = |share: f64| ((median(&floods) * share) as u32, bench.pick(3, 10));
     let ours = |peer: &Peer, pace| Paced::run(peer.name, peer.address, &question, pace);
     let theirs = |peer: &Peer, pace| oha(&bench.oha(), peer.address, &question, pace);
-    let mut points: Vec<Vec<Rounds>> =
-        peers.iter().map(|_| SHARES.iter().map(|_| Vec::new()).collect()).collect();
+    let mut points: Vec<Vec<Rounds>> = peers
+        .iter()
+        .map(|_| SHARES.iter().map(|_| Vec::new()).collect())
+        .collect();
     let mut by_oha: Vec<Vec<Rounds>> = peers.iter().map(|_| vec![Vec::new()]).collect();
     let (rounds, strangers) = (bench.pick(3, 5), Strangers::watch()?);
     for round in 1..=rounds {
         for (at, share) in SHARES.iter().enumerate() {
             let (per_second, seconds) = pace(*share);
-            progress(&format!("latency: round {round} of {rounds}: {per_second}/s"));
-            let (turns, seconds) = if at == judged() { (bench.pick(5, TURNS), TURN) } else { (1, seconds) };
+            progress(&format!(
+                "latency: round {round} of {rounds}: {per_second}/s"
+            ));
+            let (turns, seconds) = if at == judged() {
+                (bench.pick(5, TURNS), TURN)
+            } else {
+                (1, seconds)
+            };
             for _ in 0..turns {
                 turn(&peers, &mut points, at, (per_second, seconds), ours)?;
             }
@@ -82,7 +104,11 @@ pub(super) fn paced(bench: &Bench, origin: &Origin, report: &mut Report) -> io::
     );
     report.sheets.push(sheet(title, &peers, &points));
     if bench.oha().exists() {
-        report.sheets.push(sheet("Half of the saturation rate, asked by oha".to_owned(), &peers, &by_oha));
+        report.sheets.push(sheet(
+            "Half of the saturation rate, asked by oha".to_owned(),
+            &peers,
+            &by_oha,
+        ));
     }
     report.rounds["paced"] = json!({
         "saturationPerSecond": floods, "peers": rounds_json(&peers, &points), "byOha": rounds_json(&peers, &by_oha),
@@ -106,7 +132,11 @@ fn turn(
         let seen = load(peer, pace)?;
         let spent = peer.process.cpu_ns()?.saturating_sub(before) as f64 / 1e3;
         let cpu_us = spent / seen.requests.max(1) as f64;
-        points[at].push(Point { per_second: pace.0, cpu_us, seen });
+        points[at].push(Point {
+            per_second: pace.0,
+            cpu_us,
+            seen,
+        });
     }
     Ok(())
 }
@@ -116,14 +146,21 @@ fn saturate(bench: &Bench, peer: &Peer, question: &Question<'_>) -> io::Result<V
     let answer_bytes = question.answer_bytes(peer.name, peer.address)?;
     let bearer = format!("Bearer {}", question.token);
     let script = headers_script("GET", &[("Authorization", &bearer)], "");
-    let flood = Wrk { connections: 64, seconds: 2, script };
+    let flood = Wrk {
+        connections: 64,
+        seconds: 2,
+        script,
+    };
     let mut rates = Vec::new();
     for run in 1..=FLOODS {
         progress(&format!("latency: saturation, run {run} of {FLOODS}"));
         let seen = flood.run(bench.folder(), peer.address, question.path)?;
         let seen = seen.hold_to(answer_bytes, flood.connections);
         if seen.failed > 0 {
-            return Err(io::Error::other(format!("{} requests failed at saturation", seen.failed)));
+            return Err(io::Error::other(format!(
+                "{} requests failed at saturation",
+                seen.failed
+            )));
         }
         rates.push(seen.per_second);
     }
@@ -132,7 +169,10 @@ fn saturate(bench: &Bench, peer: &Peer, question: &Question<'_>) -> io::Result<V
 
 /// Where the share that is judged stands.
 fn judged() -> usize {
-    SHARES.iter().position(|share| (share - JUDGED).abs() < 1e-9).unwrap_or(0)
+    SHARES
+        .iter()
+        .position(|share| (share - JUDGED).abs() < 1e-9)
+        .unwrap_or(0)
 }
 
 fn costs(rounds: &[Point]) -> Vec<f64> {
@@ -141,7 +181,10 @@ fn costs(rounds: &[Point]) -> Vec<f64> {
 
 /// A percentile, round by round.
 fn percentiles(rounds: &[Point], percentile: f64) -> Vec<f64> {
-    rounds.iter().map(|point| point.seen.at(percentile)).collect()
+    rounds
+        .iter()
+        .map(|point| point.seen.at(percentile))
+        .collect()
 }
 
 /// Percentiles stand only where the rate was kept in every round.
@@ -151,7 +194,10 @@ fn is_in_time(rounds: &[Point]) -> bool {
 
 /// The least share of the asked rate that was achieved.
 fn achieved(rounds: &[Point]) -> f64 {
-    rounds.iter().map(|point| point.seen.achieved()).fold(f64::INFINITY, f64::min)
+    rounds
+        .iter()
+        .map(|point| point.seen.achieved())
+        .fold(f64::INFINITY, f64::min)
 }
 
 fn failed(rounds: &[Point]) -> u64 {
@@ -164,8 +210,14 @@ fn rounds_json(peers: &[Peer], points: &[Vec<Rounds>]) -> Value {
         let per_second = rounds.first().map_or(0, |point| point.per_second);
         json!({"perSecond": per_second, "rounds": rounds.iter().map(round).collect::<Value>()})
     };
-    let rates = points.iter().map(|shares| shares.iter().map(rate).collect::<Value>());
-    peers.iter().zip(rates).map(|(peer, rates)| json!({"name": peer.name, "rates": rates})).collect()
+    let rates = points
+        .iter()
+        .map(|shares| shares.iter().map(rate).collect::<Value>());
+    peers
+        .iter()
+        .zip(rates)
+        .map(|(peer, rates)| json!({"name": peer.name, "rates": rates}))
+        .collect()
 }
 
 fn sheet(title: String, peers: &[Peer], points: &[Vec<Rounds>]) -> Sheet {
@@ -173,17 +225,32 @@ fn sheet(title: String, peers: &[Peer], points: &[Vec<Rounds>]) -> Sheet {
         let in_time = is_in_time(rounds);
         let mut row = vec![
             peer.name.to_owned(),
-            rounds.first().map_or(0, |point| point.per_second).to_string(),
-            format!("{:.2} %{}", achieved(rounds) * 100.0, if in_time { "" } else { ": not kept" }),
+            rounds
+                .first()
+                .map_or(0, |point| point.per_second)
+                .to_string(),
+            format!(
+                "{:.2} %{}",
+                achieved(rounds) * 100.0,
+                if in_time { "" } else { ": not kept" }
+            ),
             ranged(&costs(rounds)),
         ];
-        let cell = |at| if in_time { ranged(&percentiles(rounds, at)) } else { "–".to_owned() };
+        let cell = |at| {
+            if in_time {
+                ranged(&percentiles(rounds, at))
+            } else {
+                "–".to_owned()
+            }
+        };
         row.extend([50.0, 99.0, 99.9].map(cell));
         row.push(failed(rounds).to_string());
         row
     };
-    let rows =
-        peers.iter().zip(points).flat_map(|(peer, shares)| shares.iter().map(move |at| line(peer, at)));
+    let rows = peers
+        .iter()
+        .zip(points)
+        .flat_map(|(peer, shares)| shares.iter().map(move |at| line(peer, at)));
     Sheet {
         title,
         columns: vec![
@@ -200,9 +267,12 @@ fn sheet(title: String, peers: &[Peer], points: &[Vec<Rounds>]) -> Sheet {
     }
 }
 
-/// The tail of the gateway over that of nginx, and what oha says of it; not measured where one of them, or the
-/// generator, did not keep the rate.
-fn tail((postern, by_oha): (&Rounds, &Rounds), (nginx, nginx_by_oha): (&Rounds, &Rounds)) -> Figure {
+/// The tail of the gateway over that of nginx, and what oha says of it; not measured where one of
+/// them, or the generator, did not keep the rate.
+fn tail(
+    (postern, by_oha): (&Rounds, &Rounds),
+    (nginx, nginx_by_oha): (&Rounds, &Rounds),
+) -> Figure {
     let bound = Bound::AtMost(1.2);
     if !(is_in_time(postern) && is_in_time(nginx)) {
         let least = achieved(postern).min(achieved(nginx)) * 100.0;
@@ -211,7 +281,10 @@ fn tail((postern, by_oha): (&Rounds, &Rounds), (nginx, nginx_by_oha): (&Rounds, 
     }
     let ratio = |one: &Rounds, other: &Rounds| {
         let (ours, base) = (percentiles(one, 99.9), percentiles(other, 99.9));
-        (median(&ours) / median(&base), format!("{} ms against {} ms", ranged(&ours), ranged(&base)))
+        (
+            median(&ours) / median(&base),
+            format!("{} ms against {} ms", ranged(&ours), ranged(&base)),
+        )
     };
     let (over, mut note) = ratio(postern, nginx);
     if !by_oha.is_empty() {
@@ -224,16 +297,29 @@ fn tail((postern, by_oha): (&Rounds, &Rounds), (nginx, nginx_by_oha): (&Rounds, 
 fn plots(peers: &[Peer], points: &[Vec<Rounds>], report: &mut Report) {
     let (mut by_rate, mut by_share) = (Vec::new(), Vec::new());
     for (peer, shares) in peers.iter().zip(points) {
-        let line = |points| Line { name: peer.name.to_owned(), points };
+        let line = |points| Line {
+            name: peer.name.to_owned(),
+            points,
+        };
         let rate = |rounds: &Rounds| {
-            let rates = rounds.iter().map(|point| f64::from(point.per_second) * point.seen.achieved());
+            let rates = rounds
+                .iter()
+                .map(|point| f64::from(point.per_second) * point.seen.achieved());
             median(&rates.collect::<Vec<_>>())
         };
-        by_rate.push(line(shares.iter().map(|rounds| (rate(rounds), median(&costs(rounds)))).collect()));
+        by_rate.push(line(
+            shares
+                .iter()
+                .map(|rounds| (rate(rounds), median(&costs(rounds))))
+                .collect(),
+        ));
         let rounds = &shares[judged()];
         if is_in_time(rounds) {
             let told = [50.0, 75.0, 90.0, 95.0, 99.0, 99.9];
-            by_share.push(line(told.map(|at| (nines(at), median(&percentiles(rounds, at)))).to_vec()));
+            by_share.push(line(
+                told.map(|at| (nines(at), median(&percentiles(rounds, at))))
+                    .to_vec(),
+            ));
         }
     }
     charts(by_rate, by_share, report);
@@ -252,13 +338,26 @@ fn charts(costs: Vec<Line>, latencies: Vec<Line>, report: &mut Report) {
         y: Axis::linear("CPU per request, µs"),
         lines: costs,
     });
-    let marks = [(50.0, "50 %"), (90.0, "90 %"), (99.0, "99 %"), (99.9, "99.9 %")];
+    let marks = [
+        (50.0, "50 %"),
+        (90.0, "90 %"),
+        (99.0, "99 %"),
+        (99.9, "99.9 %"),
+    ];
     let marks = marks.map(|(at, text)| (nines(at), text.to_owned()));
     report.plots.push(Plot {
         name: "latency",
         title: "Latency at half of the saturation rate, corrected for coordinated omission",
-        x: Axis { label: "percentile", logarithmic: false, marks: marks.to_vec() },
-        y: Axis { label: "milliseconds", logarithmic: true, marks: Vec::new() },
+        x: Axis {
+            label: "percentile",
+            logarithmic: false,
+            marks: marks.to_vec(),
+        },
+        y: Axis {
+            label: "milliseconds",
+            logarithmic: true,
+            marks: Vec::new(),
+        },
         lines: latencies,
     });
 }

@@ -16,8 +16,8 @@ use crate::process::signal;
 use crate::report::{Report, median, progress, ranged};
 use crate::rounds::{self, Question, paired, range};
 
-/// So often a file goes live while the load runs: a stall of 10 ms is then one request in a hundred. Latencies are watched by the
-/// second, and each second has one reload.
+/// So often a file goes live while the load runs: a stall of 10 ms is then one request in a
+/// hundred. Latencies are watched by the second, and each second has one reload.
 const EVERY: Duration = Duration::from_secs(1);
 
 /// How often the operator asks whether the file is live.
@@ -26,8 +26,8 @@ const ASKS: Duration = Duration::from_millis(5);
 /// How long the operator asks when nothing goes live: about as long as a reload takes.
 const LIVE: Duration = Duration::from_millis(50);
 
-/// Requests a second, open loop: a fraction of what the gateway can do, so that cores are left for reading the file
-/// and a step is a stall, not a share of a core that the load lacks.
+/// Requests a second, open loop: a fraction of what the gateway can do, so that cores are left for
+/// reading the file and a step is a stall, not a share of a core that the load lacks.
 const RATE: u32 = 5_000;
 
 /// The runs, in pairs: one without a reload, one with a reload every [`EVERY`].
@@ -37,8 +37,8 @@ struct Runs {
     disturbed: Vec<Paced>,
 }
 
-/// Writes files and asks about them beside a load, in both runs of a pair alike: all that they differ by is what the
-/// gateway does.
+/// Writes files and asks about them beside a load, in both runs of a pair alike: all that they
+/// differ by is what the gateway does.
 struct Operator<'a> {
     gateway: &'a Gateway,
     admin: http::Client,
@@ -47,18 +47,30 @@ struct Operator<'a> {
 }
 
 /// A file of ten thousand routes goes live under load, again and again.
-pub(super) fn ten_thousand_routes(bench: &Bench, origin: &Origin, report: &mut Report) -> io::Result<()> {
-    let large = Postern { routes: 10_000, ..Postern::default() };
+pub(super) fn ten_thousand_routes(
+    bench: &Bench,
+    origin: &Origin,
+    report: &mut Report,
+) -> io::Result<()> {
+    let large = Postern {
+        routes: 10_000,
+        ..Postern::default()
+    };
     let gateway = large.start(bench, origin)?;
     let token = origin.signer.token(&origin.issuer, 1)?;
-    let question = Question { path: PATH, token: &token, body: ANSWER };
+    let question = Question {
+        path: PATH,
+        token: &token,
+        body: ANSWER,
+    };
     let load = || Paced::run("Postern", gateway.address, &question, (RATE, 3));
     let rounds = bench.pick(5, 30);
     let (mut runs, mut operator) = (Runs::default(), Operator::new(&gateway)?);
     for round in 1..=rounds {
         progress(&format!("reload: round {round} of {rounds}"));
         runs.still.push(operator.beside(load, Operator::write)?);
-        runs.disturbed.push(operator.beside(load, Operator::reload)?);
+        runs.disturbed
+            .push(operator.beside(load, Operator::reload)?);
     }
     progress("");
     runs.tell(&operator.to_live_ms, report);
@@ -81,13 +93,23 @@ impl Runs {
         let reloads = to_live_ms.len();
         let note = format!("{} ms, {reloads} reloads under load", range(to_live_ms));
         let bound = Bound::AtMost(100.0);
-        figures.push(rounds::figure(&loaded("to live"), bound, to_live, " ms", failed).noting(&note));
+        figures
+            .push(rounds::figure(&loaded("to live"), bound, to_live, " ms", failed).noting(&note));
         let bound = Bound::AtMost(0.0);
-        figures.push(Figure::number(&loaded("failed requests"), bound, failed as f64, ""));
+        figures.push(Figure::number(
+            &loaded("failed requests"),
+            bound,
+            failed as f64,
+            "",
+        ));
         let in_time = all().all(Paced::is_in_time);
         let step = if in_time { median(&steps) } else { f64::NAN };
-        let mut note =
-            format!("by pairs, {}; {} ms against {} ms", range(&steps), ranged(&disturbed), ranged(&still));
+        let mut note = format!(
+            "by pairs, {}; {} ms against {} ms",
+            range(&steps),
+            ranged(&disturbed),
+            ranged(&still)
+        );
         if !in_time {
             let least = all().map(Paced::achieved).fold(f64::INFINITY, f64::min) * 100.0;
             note = format!("a run achieved only {least:.1} % of its rate; {note}");
@@ -106,7 +128,12 @@ impl<'a> Operator<'a> {
     fn new(gateway: &'a Gateway) -> io::Result<Self> {
         let text = fs::read_to_string(&gateway.file)?;
         let admin = http::Client::connect(gateway.admin)?;
-        Ok(Self { gateway, admin, text, to_live_ms: Vec::new() })
+        Ok(Self {
+            gateway,
+            admin,
+            text,
+            to_live_ms: Vec::new(),
+        })
     }
 
     /// Runs the load, and does something every [`EVERY`] meanwhile.
@@ -124,7 +151,9 @@ impl<'a> Operator<'a> {
                 act(self)?;
                 thread::sleep(EVERY.saturating_sub(began.elapsed()));
             }
-            running.join().map_err(|_| io::Error::other("the load panicked"))?
+            running
+                .join()
+                .map_err(|_| io::Error::other("the load panicked"))?
         })
     }
 
@@ -165,7 +194,10 @@ impl<'a> Operator<'a> {
 
     /// The version that is live.
     fn version(&mut self) -> io::Result<u64> {
-        let answer = self.admin.ask("GET", "/config/status", &[], "")?.expect(200)?;
+        let answer = self
+            .admin
+            .ask("GET", "/config/status", &[], "")?
+            .expect(200)?;
         Ok(answer.json()["version"].as_u64().unwrap_or(0))
     }
 }

@@ -29,14 +29,23 @@ pub(super) fn matching(bench: &Bench, _origin: &Origin, report: &mut Report) -> 
     }
     progress("");
     let middles: Vec<f64> = taken.iter().map(|taken| median(taken)).collect();
-    let rows =
-        SIZES.iter().zip(&middles).map(|(size, ns)| vec![size.to_string(), format!("{ns:.0}")]).collect();
-    report.sheets.push(Sheet { title: "Route match".to_owned(), columns: vec!["routes", "ns"], rows });
+    let rows = SIZES
+        .iter()
+        .zip(&middles)
+        .map(|(size, ns)| vec![size.to_string(), format!("{ns:.0}")])
+        .collect();
+    report.sheets.push(Sheet {
+        title: "Route match".to_owned(),
+        columns: vec!["routes", "ns"],
+        rows,
+    });
     report.rounds["routeMatchNs"] = json!(taken);
     if let [few, thousand, many] = middles.as_slice() {
         let flat = (thousand.max(*many) / few - 1.0) * 100.0;
         let what = "route match among 10, 1,000 and 10,000 routes: slower than among 10 by";
-        report.figures.push(Figure::number(what, Bound::AtMost(10.0), flat, " %"));
+        report
+            .figures
+            .push(Figure::number(what, Bound::AtMost(10.0), flat, " %"));
         report.figures.push(Figure::number(
             "route match among 1,000 routes",
             Bound::AtMost(300.0),
@@ -62,6 +71,8 @@ pub(super) fn allocations(bench: &Bench, _origin: &Origin, report: &mut Report) 
         all_on - empty,
         "",
     );
-    report.figures.push(figure.noting(&format!("{all_on:.1} against {empty:.1}")));
+    report
+        .figures
+        .push(figure.noting(&format!("{all_on:.1} against {empty:.1}")));
     Ok(())
 }

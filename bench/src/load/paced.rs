@@ -20,20 +20,21 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// The percentiles that are kept.
 const PERCENTILES: [f64; 7] = [50.0, 75.0, 90.0, 99.0, 99.9, 99.99, 100.0];
 
-/// The share of the requests that must have been answered. The others are in no percentile: the more there are of
-/// them, the more of its tail a run has not seen.
+/// The share of the requests that must have been answered. The others are in no percentile: the
+/// more there are of them, the more of its tail a run has not seen.
 const IN_TIME: f64 = 0.99;
 
-/// What a paced run saw. A latency counts from when its request was due, not from when a busy connection came to send
-/// it, so that a stall of the server shows in every request that it held up (coordinated omission).
+/// What a paced run saw. A latency counts from when its request was due, not from when a busy
+/// connection came to send it, so that a stall of the server shows in every request that it held up
+/// (coordinated omission).
 #[derive(Clone, Debug)]
 pub(crate) struct Paced {
     /// Requests that were due.
     pub(crate) asked: u64,
     /// Those that were answered rightly.
     pub(crate) requests: u64,
-    /// Those that were answered wrongly, or not, or whose connection broke. What was due and could not even be sent,
-    /// for all connections were busy, is what remains of `asked`.
+    /// Those that were answered wrongly, or not, or whose connection broke. What was due and could
+    /// not even be sent, for all connections were busy, is what remains of `asked`.
     pub(crate) failed: u64,
     /// Percentile and milliseconds, ascending.
     pub(super) percentiles: Vec<(f64, f64)>,
@@ -42,10 +43,12 @@ pub(crate) struct Paced {
 // === impl Paced ===
 
 impl Paced {
-    /// Asks the question `per_second` times a second, evenly, whether answers come or not, for `seconds`.
+    /// Asks the question `per_second` times a second, evenly, whether answers come or not, for
+    /// `seconds`.
     ///
-    /// One thread that waits for the sockets and for the next time due, and room for all latencies from the beginning:
-    /// a generator that pauses to move its growing list is seen in the tail of everybody whom it measures.
+    /// One thread that waits for the sockets and for the next time due, and room for all latencies
+    /// from the beginning: a generator that pauses to move its growing list is seen in the tail of
+    /// everybody whom it measures.
     ///
     /// # Errors
     /// When the first answer is wrong, or nothing listens there.
@@ -70,12 +73,18 @@ impl Paced {
             let connection = generator.connect(number)?;
             generator.connections.push(connection);
         }
-        generator.run(u64::from(per_second) * u64::from(seconds), f64::from(per_second))
+        generator.run(
+            u64::from(per_second) * u64::from(seconds),
+            f64::from(per_second),
+        )
     }
 
     /// Milliseconds at one of [`PERCENTILES`].
     pub(crate) fn at(&self, percentile: f64) -> f64 {
-        let told = self.percentiles.iter().find(|(known, _)| (known - percentile).abs() < 1e-9);
+        let told = self
+            .percentiles
+            .iter()
+            .find(|(known, _)| (known - percentile).abs() < 1e-9);
         told.map_or(f64::NAN, |(_, millis)| *millis)
     }
 
@@ -125,7 +134,11 @@ impl Generator<'_> {
         stream.set_nonblocking(true)?;
         let data = epoll::EventData::new_u64(number as u64);
         epoll::add(&self.epoll, &stream, data, epoll::EventFlags::IN)?;
-        Ok(Connection { stream, due: Instant::now(), answer: Vec::with_capacity(self.answer_bytes) })
+        Ok(Connection {
+            stream,
+            due: Instant::now(),
+            answer: Vec::with_capacity(self.answer_bytes),
+        })
     }
 
     fn run(mut self, asked: u64, per_second: f64) -> io::Result<Paced> {
@@ -140,7 +153,9 @@ impl Generator<'_> {
         loop {
             let now = Instant::now();
             while sent < asked && due(sent) <= now && now < last {
-                let Some(number) = self.idle.pop_front() else { break };
+                let Some(number) = self.idle.pop_front() else {
+                    break;
+                };
                 self.send(number, due(sent))?;
                 sent += 1;
             }
@@ -190,12 +205,20 @@ impl Generator<'_> {
             return self.fail(number);
         }
         answer.clear();
-        self.latencies_us.push(connection.due.elapsed().as_micros().try_into().unwrap_or(u32::MAX));
+        self.latencies_us.push(
+            connection
+                .due
+                .elapsed()
+                .as_micros()
+                .try_into()
+                .unwrap_or(u32::MAX),
+        );
         self.idle.push_back(number);
         Ok(())
     }
 
-    /// A request has failed, and its connection with it, if it was under way: another takes its place.
+    /// A request has failed, and its connection with it, if it was under way: another takes its
+    /// place.
     fn fail(&mut self, number: usize) -> io::Result<()> {
         if !self.idle.contains(&number) {
             self.failed += 1;
@@ -210,7 +233,9 @@ impl Generator<'_> {
         let count = self.latencies_us.len();
         let millis = |percentile: f64| {
             let rank = (percentile / 100.0 * count as f64).ceil() as usize;
-            self.latencies_us.get(rank.max(1) - 1).map_or(f64::NAN, |micros| f64::from(*micros) / 1e3)
+            self.latencies_us
+                .get(rank.max(1) - 1)
+                .map_or(f64::NAN, |micros| f64::from(*micros) / 1e3)
         };
         Paced {
             asked,
@@ -221,8 +246,8 @@ impl Generator<'_> {
     }
 }
 
-/// Waits until a socket has something to say, or until `next`. By `poll`, whose timeouts are finer than the whole
-/// milliseconds of `epoll_wait`.
+/// Waits until a socket has something to say, or until `next`. By `poll`, whose timeouts are finer
+/// than the whole milliseconds of `epoll_wait`.
 fn wait(epoll: &OwnedFd, events: &mut Vec<epoll::Event>, next: Instant) -> io::Result<()> {
     let timeout = Timespec::try_from(next.saturating_duration_since(Instant::now()));
     let timeout = timeout.map_err(io::Error::other)?;
@@ -243,7 +268,8 @@ mod tests {
 
     const RIGHT: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
-    /// Answers each connection on a thread of its own, by what `answer` says at that time; an empty answer closes.
+    /// Answers each connection on a thread of its own, by what `answer` says at that time; an empty
+    /// answer closes.
     fn serve(answer: impl Fn(Duration) -> &'static str + Send + Copy + 'static) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("bound");
@@ -265,7 +291,11 @@ mod tests {
     }
 
     fn ask(answer: impl Fn(Duration) -> &'static str + Send + Copy + 'static) -> Paced {
-        let question = Question { path: "/", token: "token", body: "ok" };
+        let question = Question {
+            path: "/",
+            token: "token",
+            body: "ok",
+        };
         Paced::run("the server", serve(answer), &question, (1_000, 1)).expect("a run")
     }
 
@@ -279,8 +309,8 @@ mod tests {
             RIGHT
         });
         assert_eq!((seen.asked, seen.failed), (1_000, 0));
-        // Of 1,000, 300 were due while nothing moved, half of them more than 150 ms before its end. The connections
-        // alone would tell of 64.
+        // Of 1,000, 300 were due while nothing moved, half of them more than 150 ms before its end.
+        // The connections alone would tell of 64.
         assert!(seen.at(90.0) > 150.0, "{seen:?}");
     }
 
@@ -298,7 +328,8 @@ mod tests {
             assert!(seen.failed > 300, "{answer:?}: {seen:?}");
             assert!(!seen.is_in_time());
         }
-        // Less than a whole answer: the connections wait for the rest, and 64 are all that could ask.
+        // Less than a whole answer: the connections wait for the rest, and 64 are all that could
+        // ask.
         let seen = wrong("HTTP/1.1 200 OK\r\n");
         assert_eq!(seen.failed, CONNECTIONS as u64, "{seen:?}");
         assert!(!seen.is_in_time());

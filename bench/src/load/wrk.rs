@@ -24,7 +24,11 @@ impl Wrk {
         let file = folder.join("load.lua");
         fs::write(&file, format!("{}\n{REPORT}", self.script))?;
         let output = Command::new("wrk")
-            .args(["-t1", &format!("-c{}", self.connections), &format!("-d{}s", self.seconds)])
+            .args([
+                "-t1",
+                &format!("-c{}", self.connections),
+                &format!("-d{}s", self.seconds),
+            ])
             .arg("-s")
             .arg(&file)
             .arg(format!("http://{address}{path}"))
@@ -42,7 +46,10 @@ impl Wrk {
 
     /// The same for another time.
     pub(crate) fn lasting(&self, seconds: u32) -> Self {
-        Self { seconds, ..self.clone() }
+        Self {
+            seconds,
+            ..self.clone()
+        }
     }
 }
 

@@ -50,7 +50,12 @@ pub(super) fn fill(
 }
 
 /// Makes the tables by starting a service once.
-pub(super) fn prepare(bench: &Bench, postgres: &Postgres, origin: &Origin, name: &str) -> io::Result<String> {
+pub(super) fn prepare(
+    bench: &Bench,
+    postgres: &Postgres,
+    origin: &Origin,
+    name: &str,
+) -> io::Result<String> {
     let database = postgres.database(name)?;
     drop(Service::start(bench, origin, &database, Carrier::NULL)?);
     Ok(database)
@@ -58,7 +63,12 @@ pub(super) fn prepare(bench: &Bench, postgres: &Postgres, origin: &Origin, name:
 
 /// A backlog worked off, beside the no-ops of the peers.
 pub(super) fn drained(run: &Run<'_>, report: &mut Report) -> io::Result<()> {
-    let Run { bench, postgres, origin, .. } = *run;
+    let Run {
+        bench,
+        postgres,
+        origin,
+        ..
+    } = *run;
     let (rounds, rows) = bench.pick((2, 200_000), (5, 500_000));
     let mut taken: [Vec<f64>; 3] = Default::default();
     let mut cost = Vec::new();
@@ -67,8 +77,12 @@ pub(super) fn drained(run: &Run<'_>, report: &mut Report) -> io::Result<()> {
         let (rate, cpu_us) = drain(bench, postgres, origin, rows)?;
         taken[0].push(rate);
         cost.push(cpu_us);
-        for (at, (name, script)) in
-            [("graphile-worker", "graphile-worker.mjs"), ("pg-boss", "pg-boss.mjs")].into_iter().enumerate()
+        for (at, (name, script)) in [
+            ("graphile-worker", "graphile-worker.mjs"),
+            ("pg-boss", "pg-boss.mjs"),
+        ]
+        .into_iter()
+        .enumerate()
         {
             progress(&format!("backlog: round {round} of {rounds}: {name}"));
             let url = postgres.database("bench_jobs")?;
@@ -82,8 +96,13 @@ pub(super) fn drained(run: &Run<'_>, report: &mut Report) -> io::Result<()> {
         "pg-boss: fetched and completed, batches of 500",
     ];
     let none = || "–".to_owned();
-    let lines = names.iter().zip(&taken).zip([ranged(&cost), none(), none()]);
-    let rows = lines.map(|((name, taken), cost)| vec![(*name).to_owned(), ranged(taken), cost]).collect();
+    let lines = names
+        .iter()
+        .zip(&taken)
+        .zip([ranged(&cost), none(), none()]);
+    let rows = lines
+        .map(|((name, taken), cost)| vec![(*name).to_owned(), ranged(taken), cost])
+        .collect();
     report.sheets.push(Sheet {
         title: "A backlog worked off".to_owned(),
         columns: vec!["what", "per second", "CPU service and PostgreSQL, µs"],
@@ -94,7 +113,12 @@ pub(super) fn drained(run: &Run<'_>, report: &mut Report) -> io::Result<()> {
     let (ours, theirs) = (median(&taken[0]), median(&taken[1]));
     let what = "delivered per second to a null provider, rendered, status and events durable: over graphile-worker's no-ops";
     let figure = Figure::number(what, Bound::AtLeast(1.5), ours / theirs, " ×");
-    let note = format!("{}/s against {}/s; {:.0} µs of CPU each", short(ours), short(theirs), median(&cost));
+    let note = format!(
+        "{}/s against {}/s; {:.0} µs of CPU each",
+        short(ours),
+        short(theirs),
+        median(&cost)
+    );
     report.figures.push(figure.noting(&note));
     Ok(())
 }
@@ -122,7 +146,9 @@ fn drain(bench: &Bench, postgres: &Postgres, origin: &Origin, rows: u32) -> io::
             return Ok(((done - before) / (now - since), cpu as f64 / 1e3 / done));
         }
         if now > 120.0 {
-            return Err(io::Error::other(format!("only {done} of {rows} were sent in two minutes")));
+            return Err(io::Error::other(format!(
+                "only {done} of {rows} were sent in two minutes"
+            )));
         }
         thread::sleep(Duration::from_millis(50));
     }

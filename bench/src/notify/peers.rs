@@ -26,8 +26,8 @@ pub(super) struct Singles {
     pub(super) boss: Vec<f64>,
 }
 
-/// Three rows in one statement, as one notification has them: what PostgreSQL does without a queue around it. The ids
-/// ascend, as the service's do.
+/// Three rows in one statement, as one notification has them: what PostgreSQL does without a queue
+/// around it. The ids ascend, as the service's do.
 const ROWS: &str = "\
 WITH id AS MATERIALIZED (SELECT nextval('ord') AS ord),
 made AS MATERIALIZED (SELECT ord, lpad(to_hex(ord), 32, '0')::uuid AS id FROM id),
@@ -40,32 +40,62 @@ INSERT INTO notify_result (id, attempt, kind, at) SELECT id, 0, 1, 1763600000000
 /// The tables of the notification upstream.
 const SCHEMA: &str = include_str!("../../../notify-upstream/src/store/schema/postgres_1.sql");
 
-/// Prepares the single rows and the single adds, which are timed in the same rounds as what they are compared with.
-pub(super) fn single_rows(bench: &Bench, postgres: &Postgres, report: &mut Report) -> io::Result<Peers> {
+/// Prepares the single rows and the single adds, which are timed in the same rounds as what they
+/// are compared with.
+pub(super) fn single_rows(
+    bench: &Bench,
+    postgres: &Postgres,
+    report: &mut Report,
+) -> io::Result<Peers> {
     let rows = postgres.database("bench_rows")?;
     postgres.ask("bench_rows", SCHEMA)?;
     postgres.ask("bench_rows", "CREATE SEQUENCE ord CACHE 100")?;
     let script = bench.folder().join("rows.sql");
     fs::write(&script, ROWS.replace('\n', " "))?;
-    let (graphile, boss) = (postgres.database("bench_graphile")?, postgres.database("bench_boss")?);
-    report.notes.push("Cells with rounds behind them: median (minimum to maximum).".to_owned());
-    Ok(Peers { script, rows, graphile, boss })
+    let (graphile, boss) = (
+        postgres.database("bench_graphile")?,
+        postgres.database("bench_boss")?,
+    );
+    report
+        .notes
+        .push("Cells with rounds behind them: median (minimum to maximum).".to_owned());
+    Ok(Peers {
+        script,
+        rows,
+        graphile,
+        boss,
+    })
 }
 
 impl Peers {
     /// A round of pgbench.
     pub(super) fn rows(&self, seconds: u32, singles: &mut Singles) -> io::Result<()> {
         progress("pgbench: single rows");
-        singles.rows.push(pgbench(&self.script, &self.rows, seconds)?);
+        singles
+            .rows
+            .push(pgbench(&self.script, &self.rows, seconds)?);
         Ok(())
     }
 
     /// A round of the adds of graphile-worker and of pg-boss.
-    pub(super) fn adds(&self, bench: &Bench, seconds: u32, singles: &mut Singles) -> io::Result<()> {
+    pub(super) fn adds(
+        &self,
+        bench: &Bench,
+        seconds: u32,
+        singles: &mut Singles,
+    ) -> io::Result<()> {
         progress("graphile-worker: single adds");
-        singles.graphile.push(node(bench, "graphile-worker.mjs", "add", &self.graphile, seconds)?);
+        singles.graphile.push(node(
+            bench,
+            "graphile-worker.mjs",
+            "add",
+            &self.graphile,
+            seconds,
+        )?);
         progress("pg-boss: single adds");
-        singles.boss.push(node(bench, "pg-boss.mjs", "add", &self.boss, seconds)?);
+        singles
+            .boss
+            .push(node(bench, "pg-boss.mjs", "add", &self.boss, seconds)?);
         Ok(())
     }
 }
@@ -81,27 +111,54 @@ impl Singles {
         Sheet {
             title: title.to_owned(),
             columns: vec!["peer", "adds/s"],
-            rows: measured.map(|(name, taken)| vec![name.to_owned(), ranged(taken)]).collect(),
+            rows: measured
+                .map(|(name, taken)| vec![name.to_owned(), ranged(taken)])
+                .collect(),
         }
     }
 }
 
 fn pgbench(script: &Path, url: &str, seconds: u32) -> io::Result<f64> {
     let output = Command::new("pgbench")
-        .args(["-n", "-M", "prepared", "-c", "32", "-j", "1", "-T", &seconds.to_string(), "-f"])
+        .args([
+            "-n",
+            "-M",
+            "prepared",
+            "-c",
+            "32",
+            "-j",
+            "1",
+            "-T",
+            &seconds.to_string(),
+            "-f",
+        ])
         .arg(script)
         .arg(url)
         .output()?;
     let said = String::from_utf8_lossy(&output.stdout);
-    let rate =
-        said.lines().find_map(|line| line.strip_prefix("tps = ")?.split_whitespace().next()?.parse().ok());
+    let rate = said.lines().find_map(|line| {
+        line.strip_prefix("tps = ")?
+            .split_whitespace()
+            .next()?
+            .parse()
+            .ok()
+    });
     rate.ok_or_else(|| {
-        io::Error::other(format!("pgbench: {}", String::from_utf8_lossy(&output.stderr).trim()))
+        io::Error::other(format!(
+            "pgbench: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        ))
     })
 }
 
 /// Runs one of `bench/peers`; how many a second.
-pub(super) fn node(bench: &Bench, script: &str, what: &str, url: &str, seconds: u32) -> io::Result<f64> {
+pub(super) fn node(
+    bench: &Bench,
+    script: &str,
+    what: &str,
+    url: &str,
+    seconds: u32,
+) -> io::Result<f64> {
     let folder = bench.tools.join("peers");
     let output = Command::new("node")
         .args([script, what, url, &seconds.to_string()])
@@ -109,7 +166,10 @@ pub(super) fn node(bench: &Bench, script: &str, what: &str, url: &str, seconds: 
         .output()
         .map_err(|error| io::Error::other(format!("node in {}: {error}", folder.display())))?;
     let said: serde_json::Value = serde_json::from_slice(&output.stdout).map_err(|_| {
-        io::Error::other(format!("{script}: {}", String::from_utf8_lossy(&output.stderr).trim()))
+        io::Error::other(format!(
+            "{script}: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        ))
     })?;
     let number = |name: &str| said[name].as_f64().unwrap_or(f64::NAN);
     Ok(number("count") / number("seconds"))

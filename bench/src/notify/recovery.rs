@@ -16,7 +16,12 @@ use crate::report::{Report, Sheet, progress, ranged};
 
 /// What a killed worker held, taken over by another one.
 pub(super) fn after_a_kill(run: &Run<'_>, report: &mut Report) -> io::Result<()> {
-    let Run { bench, postgres, origin, .. } = *run;
+    let Run {
+        bench,
+        postgres,
+        origin,
+        ..
+    } = *run;
     const HELD: u32 = 64;
     progress("recovery: a worker is killed");
     let database = postgres.database("bench_recovery")?;
@@ -25,8 +30,10 @@ pub(super) fn after_a_kill(run: &Run<'_>, report: &mut Report) -> io::Result<()>
         victim.post(BODY)?;
     }
     let heir = Service::start(bench, origin, &database, Carrier::NULL)?;
-    let killed =
-        postgres.number("bench_recovery", "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::int8")?;
+    let killed = postgres.number(
+        "bench_recovery",
+        "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::int8",
+    )?;
     signal(Signal::KILL, victim.process.id());
     let began = Instant::now();
     let sent = "SELECT count(DISTINCT id) FROM notify_result WHERE kind = 2";
@@ -40,20 +47,34 @@ pub(super) fn after_a_kill(run: &Run<'_>, report: &mut Report) -> io::Result<()>
     };
     progress("");
     drop(heir);
-    let taken_over =
-        format!("SELECT at - {killed} FROM notify_result WHERE kind = 2 AND attempt > 1 ORDER BY at");
+    let taken_over = format!(
+        "SELECT at - {killed} FROM notify_result WHERE kind = 2 AND attempt > 1 ORDER BY at"
+    );
     let taken_over = postgres.ask("bench_recovery", &taken_over)?;
-    let seconds: Vec<f64> =
-        taken_over.lines().filter_map(|ms| ms.parse::<f64>().ok()).map(|ms| ms / 1e3).collect();
-    report.rounds["recovery"] = json!({"asked": HELD, "delivered": delivered, "secondsOfTakenOver": seconds});
+    let seconds: Vec<f64> = taken_over
+        .lines()
+        .filter_map(|ms| ms.parse::<f64>().ok())
+        .map(|ms| ms / 1e3)
+        .collect();
+    report.rounds["recovery"] =
+        json!({"asked": HELD, "delivered": delivered, "secondsOfTakenOver": seconds});
     report.sheets.push(Sheet {
         title: "A worker is killed".to_owned(),
         columns: vec!["asked", "delivered", "taken over", "from kill to result, s"],
-        rows: vec![vec![HELD.to_string(), short(delivered), seconds.len().to_string(), ranged(&seconds)]],
+        rows: vec![vec![
+            HELD.to_string(),
+            short(delivered),
+            seconds.len().to_string(),
+            ranged(&seconds),
+        ]],
     });
     let rank = (seconds.len() * 99).div_ceil(100).saturating_sub(1);
     let whole = delivered >= expected;
-    let p99 = seconds.get(rank).copied().filter(|_| whole).unwrap_or(f64::NAN);
+    let p99 = seconds
+        .get(rank)
+        .copied()
+        .filter(|_| whole)
+        .unwrap_or(f64::NAN);
     let what = "recovery of what a SIGKILLed worker held: p99";
     report.figures.push(Figure::number(what, Bound::AtMost(15.0), p99, " s").noting(&format!(
         "{} of {HELD} were in its hands, as an eighth of the permits is kept for CRITICAL and HIGH; {} of {HELD} \
@@ -64,19 +85,33 @@ pub(super) fn after_a_kill(run: &Run<'_>, report: &mut Report) -> io::Result<()>
     Ok(())
 }
 
-/// A session that is idle in a transaction holds back the clean-up of dead rows: what that costs, and whether a
-/// restart finds its place again. Only the database of the session is held back, so that another one beside it, with a
-/// service of its own and the same load in turn, is what it would be without.
+/// A session that is idle in a transaction holds back the clean-up of dead rows: what that costs,
+/// and whether a restart finds its place again. Only the database of the session is held back, so
+/// that another one beside it, with a service of its own and the same load in turn, is what it
+/// would be without.
 pub(super) fn held_session(run: &Run<'_>, report: &mut Report) -> io::Result<()> {
-    let Run { bench, postgres, origin, .. } = *run;
+    let Run {
+        bench,
+        postgres,
+        origin,
+        ..
+    } = *run;
     let minutes = bench.pick(0.75, 30.0);
     // Some 600 bytes a notification and a few GB of log; where the disk is full answers fail.
     bench.needs_room(bench.pick(3, 20) << 30)?;
-    let [url, other] = [postgres.database(DATABASES[0])?, postgres.database(DATABASES[1])?];
+    let [url, other] = [
+        postgres.database(DATABASES[0])?,
+        postgres.database(DATABASES[1])?,
+    ];
     let beside = Service::start(bench, origin, &other, Carrier::NULL)?;
     let service = Service::start(bench, origin, &url, Carrier::NULL)?;
     let holder = Holder::start(postgres, DATABASES[0])?;
-    let turns = side_by_side(run, &service, &beside, Duration::from_secs_f64(minutes * 60.0))?;
+    let turns = side_by_side(
+        run,
+        &service,
+        &beside,
+        Duration::from_secs_f64(minutes * 60.0),
+    )?;
     drop((service, beside));
     // What another replica accepts between the stop and the start.
     fill(postgres, DATABASES[0], NORMAL, 1_000, 0)?;
@@ -90,11 +125,18 @@ pub(super) fn held_session(run: &Run<'_>, report: &mut Report) -> io::Result<()>
     let claimed = restart.elapsed().saturating_sub(ready).as_secs_f64();
     drop(service);
     if !holder.is_idle_in_transaction()? {
-        return Err(io::Error::other("the session that was to be idle in a transaction has ended"));
+        return Err(io::Error::other(
+            "the session that was to be idle in a transaction has ended",
+        ));
     }
     let what = format!("idle-in-transaction session held {minutes} min: ");
     let size = |database| postgres.number(database, "SELECT pg_database_size(current_database())");
-    judge(&what, &turns, [size(DATABASES[0])?, size(DATABASES[1])?], report);
+    judge(
+        &what,
+        &turns,
+        [size(DATABASES[0])?, size(DATABASES[1])?],
+        report,
+    );
     report.figures.push(Figure::number(
         &format!("{what}ready to first claims after a restart"),
         Bound::AtMost(1.0),
@@ -103,7 +145,9 @@ pub(super) fn held_session(run: &Run<'_>, report: &mut Report) -> io::Result<()>
     ));
     let turns: Value = turns
         .iter()
-        .map(|turn| json!(turn.map(|work| json!({"delivered": work.delivered, "cpuS": work.cpu_s}))))
+        .map(|turn| {
+            json!(turn.map(|work| json!({"delivered": work.delivered, "cpuS": work.cpu_s})))
+        })
         .collect();
     report.rounds["held"] = json!({"turns": turns, "firstClaimsS": claimed});
     Ok(())
@@ -111,29 +155,59 @@ pub(super) fn held_session(run: &Run<'_>, report: &mut Report) -> io::Result<()>
 
 fn judge(what: &str, turns: &[[Work; 2]], bytes: [f64; 2], report: &mut Report) {
     let last = &turns[turns.len().saturating_sub(LAST)..];
-    let each = |side: usize| last.iter().map(|turn| turn[side].a_cpu_second()).collect::<Vec<_>>();
-    let ratios: Vec<f64> =
-        last.iter().map(|[held, beside]| held.a_cpu_second() / beside.a_cpu_second()).collect();
+    let each = |side: usize| {
+        last.iter()
+            .map(|turn| turn[side].a_cpu_second())
+            .collect::<Vec<_>>()
+    };
+    let ratios: Vec<f64> = last
+        .iter()
+        .map(|[held, beside]| held.a_cpu_second() / beside.a_cpu_second())
+        .collect();
     report.sheets.push(Sheet {
-        title: format!("A session idle in a transaction, the last {} turns", last.len()),
-        columns: vec!["database", "delivered per CPU second", "size in the end, GB"],
+        title: format!(
+            "A session idle in a transaction, the last {} turns",
+            last.len()
+        ),
+        columns: vec![
+            "database",
+            "delivered per CPU second",
+            "size in the end, GB",
+        ],
         rows: vec![
-            vec!["with it".to_owned(), ranged(&each(0)), short(bytes[0] / 1e9)],
-            vec!["without".to_owned(), ranged(&each(1)), short(bytes[1] / 1e9)],
-            vec!["with it over without, ×".to_owned(), ranged(&ratios), short(bytes[0] / bytes[1])],
+            vec![
+                "with it".to_owned(),
+                ranged(&each(0)),
+                short(bytes[0] / 1e9),
+            ],
+            vec![
+                "without".to_owned(),
+                ranged(&each(1)),
+                short(bytes[1] / 1e9),
+            ],
+            vec![
+                "with it over without, ×".to_owned(),
+                ranged(&ratios),
+                short(bytes[0] / bytes[1]),
+            ],
         ],
     });
-    let [held, beside] =
-        [0, 1].map(|side| last.iter().map(|turn| turn[side]).fold(Work::default(), Work::plus));
+    let [held, beside] = [0, 1].map(|side| {
+        last.iter()
+            .map(|turn| turn[side])
+            .fold(Work::default(), Work::plus)
+    });
     let ratio = held.a_cpu_second() / beside.a_cpu_second();
     let name = format!("{what}delivered per CPU second over one without");
-    report.figures.push(Figure::number(&name, Bound::AtLeast(0.9), ratio, " ×").noting(&format!(
-        "{}/s against {}/s in the last {} turns together, each {} ×; the bound is for 30 min",
-        short(held.a_cpu_second()),
-        short(beside.a_cpu_second()),
-        last.len(),
-        ranged(&ratios)
-    )));
+    report.figures.push(
+        Figure::number(&name, Bound::AtLeast(0.9), ratio, " ×").noting(&format!(
+            "{}/s against {}/s in the last {} turns together, each {} ×; the bound is for 30 min",
+            short(held.a_cpu_second()),
+            short(beside.a_cpu_second()),
+            last.len(),
+            ranged(&ratios)
+        )),
+    );
 }
 
 /// What was delivered, and the CPU time of service and PostgreSQL for it.
@@ -145,7 +219,10 @@ struct Work {
 
 impl Work {
     fn plus(self, other: Self) -> Self {
-        Self { delivered: self.delivered + other.delivered, cpu_s: self.cpu_s + other.cpu_s }
+        Self {
+            delivered: self.delivered + other.delivered,
+            cpu_s: self.cpu_s + other.cpu_s,
+        }
     }
 
     fn a_cpu_second(self) -> f64 {
@@ -159,8 +236,9 @@ const DATABASES: [&str; 2] = ["bench_held", "bench_beside"];
 /// Turns that are quoted, at the end of the half hour.
 const LAST: usize = 10;
 
-/// A turn of the database with the held session and one of the other, once a minute, so that half an hour of them fits on a
-/// disk. Each goes first as often as the other: what PostgreSQL does behind a turn falls into the next one.
+/// A turn of the database with the held session and one of the other, once a minute, so that half
+/// an hour of them fits on a disk. Each goes first as often as the other: what PostgreSQL does
+/// behind a turn falls into the next one.
 fn side_by_side(
     run: &Run<'_>,
     service: &Service,
@@ -171,7 +249,11 @@ fn side_by_side(
     let began = Instant::now();
     let mut turns = Vec::new();
     while began.elapsed() < long {
-        progress(&format!("held session: {} of {} s", began.elapsed().as_secs(), long.as_secs()));
+        progress(&format!(
+            "held session: {} of {} s",
+            began.elapsed().as_secs(),
+            long.as_secs()
+        ));
         let turn = Instant::now();
         let mut works = [Work::default(); 2];
         let order = if turns.len() % 2 == 0 { [0, 1] } else { [1, 0] };
@@ -196,9 +278,18 @@ struct Holder<'a> {
 impl<'a> Holder<'a> {
     fn start(postgres: &'a Postgres, database: &'static str) -> io::Result<Self> {
         let mut command = Command::new("psql");
-        command.args([&postgres.url(database), "-XAtq", "-v", "ON_ERROR_STOP=1"]).env("PGAPPNAME", "holder");
-        let psql = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?;
-        let mut holder = Self { psql, postgres, database };
+        command
+            .args([&postgres.url(database), "-XAtq", "-v", "ON_ERROR_STOP=1"])
+            .env("PGAPPNAME", "holder");
+        let psql = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()?;
+        let mut holder = Self {
+            psql,
+            postgres,
+            database,
+        };
         let sql = b"BEGIN ISOLATION LEVEL REPEATABLE READ;\nSELECT count(*) FROM notify_worker;\n";
         // The pipe stays open as long as the child is kept.
         if let Some(stdin) = &mut holder.psql.stdin {
@@ -208,7 +299,9 @@ impl<'a> Holder<'a> {
         let began = Instant::now();
         while !holder.is_idle_in_transaction()? {
             if began.elapsed() > Duration::from_secs(10) {
-                return Err(io::Error::other("no session is idle in a transaction after 10 s"));
+                return Err(io::Error::other(
+                    "no session is idle in a transaction after 10 s",
+                ));
             }
             thread::sleep(Duration::from_millis(50));
         }
@@ -234,8 +327,13 @@ impl Drop for Holder<'_> {
 
 /// Asks for so many seconds and waits until all of it is delivered.
 fn work(run: &Run<'_>, service: &Service, seconds: u32) -> io::Result<Work> {
-    let (cpu, sent) = (service.process.cpu_ns()? + run.postgres.cpu_ns()?, service.sent()?);
-    let seen = service.load(seconds).run(run.bench.folder(), service.address, PATH)?;
+    let (cpu, sent) = (
+        service.process.cpu_ns()? + run.postgres.cpu_ns()?,
+        service.sent()?,
+    );
+    let seen = service
+        .load(seconds)
+        .run(run.bench.folder(), service.address, PATH)?;
     all_answered([seen])?;
     let asked = Instant::now();
     let delivered = loop {
@@ -244,10 +342,16 @@ fn work(run: &Run<'_>, service: &Service, seconds: u32) -> io::Result<Work> {
             break delivered;
         }
         if asked.elapsed() > Duration::from_secs(20) {
-            return Err(io::Error::other(format!("{delivered} of {} were delivered", seen.requests)));
+            return Err(io::Error::other(format!(
+                "{delivered} of {} were delivered",
+                seen.requests
+            )));
         }
         thread::sleep(Duration::from_millis(20));
     };
     let spent = (service.process.cpu_ns()? + run.postgres.cpu_ns()?).saturating_sub(cpu);
-    Ok(Work { delivered, cpu_s: spent as f64 / 1e9 })
+    Ok(Work {
+        delivered,
+        cpu_s: spent as f64 / 1e9,
+    })
 }

@@ -41,14 +41,20 @@ pub(super) struct Service {
 
 impl Carrier {
     /// The null provider, unhurried.
-    pub(super) const NULL: Self = Self::Null { permits: 3_000, rate: None };
+    pub(super) const NULL: Self = Self::Null {
+        permits: 3_000,
+        rate: None,
+    };
 
     fn toml(self, silent: Option<&TcpListener>) -> io::Result<(u32, String)> {
         let head = "[[provider]]\nname = \"carrier\"\nchannel = \"email\"\n";
         Ok(match self {
             Self::Null { permits, rate } => {
                 let rate = rate.map_or(String::new(), |rate| format!("rate = {rate}\n"));
-                (permits, format!("{head}kind = \"null\"\nconcurrency = {permits}\n{rate}"))
+                (
+                    permits,
+                    format!("{head}kind = \"null\"\nconcurrency = {permits}\n{rate}"),
+                )
             }
             Self::Never { permits } => {
                 let address = match silent {
@@ -79,7 +85,9 @@ impl Service {
         };
         let (permits, provider) = carrier.toml(silent.as_ref())?;
         let (issuer, root) = (&origin.issuer, bench.root.display());
-        let file = bench.folder().join(format!("notify-{}.toml", address.port()));
+        let file = bench
+            .folder()
+            .join(format!("notify-{}.toml", address.port()));
         fs::write(
             &file,
             format!(
@@ -96,16 +104,33 @@ impl Service {
         let mut command = bench.program("postern-notify")?;
         let process = Process::spawn("postern-notify", command.arg("--config").arg(&file))?;
         let process = ready(process, admin, Duration::from_millis(5))?;
-        let token = origin.signer.service_token(&format!("{issuer}-services"), "bench")?;
-        Ok(Self { address, admin, process, token, _silent: silent })
+        let token = origin
+            .signer
+            .service_token(&format!("{issuer}-services"), "bench")?;
+        Ok(Self {
+            address,
+            admin,
+            process,
+            token,
+            _silent: silent,
+        })
     }
 
     /// Asks for one notification; its id.
     pub(super) fn post(&self, body: &str) -> io::Result<String> {
         let bearer = format!("Bearer {}", self.token);
-        let answer =
-            http::once(self.address, "POST", PATH, &[("Authorization", &bearer)], body)?.expect(201)?;
-        Ok(answer.json()["notificationId"].as_str().unwrap_or_default().to_owned())
+        let answer = http::once(
+            self.address,
+            "POST",
+            PATH,
+            &[("Authorization", &bearer)],
+            body,
+        )?
+        .expect(201)?;
+        Ok(answer.json()["notificationId"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned())
     }
 
     /// How many a provider has taken, by the service's own count.
@@ -115,15 +140,21 @@ impl Service {
         let sent = text.lines().filter(|line| {
             line.starts_with("postern_notify_attempts_total{") && line.contains("outcome=\"sent\"")
         });
-        Ok(sent.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum())
+        Ok(sent
+            .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
+            .sum())
     }
 
-    /// Waits until all that was accepted is sent, once each, and its count of that is what the database says.
+    /// Waits until all that was accepted is sent, once each, and its count of that is what the
+    /// database says.
     pub(super) fn drained(&self, postgres: &Postgres, database: &str) -> io::Result<()> {
         let began = Instant::now();
         loop {
             let accepted = postgres.number(database, "SELECT count(*) FROM notify_record")?;
-            let stored = postgres.number(database, "SELECT count(*) FROM notify_result WHERE kind = 2")?;
+            let stored = postgres.number(
+                database,
+                "SELECT count(*) FROM notify_result WHERE kind = 2",
+            )?;
             let counted = self.sent()?;
             if (accepted - stored).abs() < 0.5 && (stored - counted).abs() < 0.5 {
                 return Ok(());
@@ -140,18 +171,27 @@ impl Service {
     /// A load of requests for notifications.
     pub(super) fn load(&self, seconds: u32) -> Wrk {
         let bearer = format!("Bearer {}", self.token);
-        let headers = [("Authorization", bearer.as_str()), ("Content-Type", "application/json")];
-        Wrk { connections: CONNECTIONS, seconds, script: headers_script("POST", &headers, BODY) }
+        let headers = [
+            ("Authorization", bearer.as_str()),
+            ("Content-Type", "application/json"),
+        ];
+        Wrk {
+            connections: CONNECTIONS,
+            seconds,
+            script: headers_script("POST", &headers, BODY),
+        }
     }
 }
 
 /// A load whose answers failed is no measurement: a fast wrong answer is not a notification.
 pub(super) fn all_answered(seen: impl IntoIterator<Item = Seen>) -> io::Result<()> {
-    let (failed, requests) = seen
-        .into_iter()
-        .fold((0, 0), |(failed, requests), seen| (failed + seen.failed, requests + seen.requests));
+    let (failed, requests) = seen.into_iter().fold((0, 0), |(failed, requests), seen| {
+        (failed + seen.failed, requests + seen.requests)
+    });
     if failed > 0 || requests == 0 {
-        return Err(io::Error::other(format!("{failed} of {requests} answers failed")));
+        return Err(io::Error::other(format!(
+            "{failed} of {requests} answers failed"
+        )));
     }
     Ok(())
 }

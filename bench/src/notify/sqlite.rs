@@ -22,8 +22,12 @@ pub(super) fn over_http(run: &Run<'_>, report: &mut Report) -> io::Result<()> {
         let database = format!("sqlite://{}/sqlite-{round}.db", bench.folder().display());
         let service = Service::start(bench, origin, &database, Carrier::Never { permits: 1 })?;
         let cpu = service.process.cpu_ns()?;
-        let load = service.load(seconds).run(bench.folder(), service.address, PATH)?;
-        cost.push(service.process.cpu_ns()?.saturating_sub(cpu) as f64 / 1e3 / load.requests as f64);
+        let load = service
+            .load(seconds)
+            .run(bench.folder(), service.address, PATH)?;
+        cost.push(
+            service.process.cpu_ns()?.saturating_sub(cpu) as f64 / 1e3 / load.requests as f64,
+        );
         seen.push(load);
         drop(service);
         // What waits now is the backlog.
@@ -38,7 +42,13 @@ pub(super) fn over_http(run: &Run<'_>, report: &mut Report) -> io::Result<()> {
     let failed = seen.iter().map(|seen| seen.failed).sum::<u64>();
     report.sheets.push(Sheet {
         title: "SQLite, synchronous=FULL, over HTTP".to_owned(),
-        columns: vec!["accepted/s", "CPU service, µs", "p99, ms", "delivered/s", "failed"],
+        columns: vec![
+            "accepted/s",
+            "CPU service, µs",
+            "p99, ms",
+            "delivered/s",
+            "failed",
+        ],
         rows: vec![vec![
             ranged(&accepted),
             ranged(&cost),
@@ -52,9 +62,18 @@ pub(super) fn over_http(run: &Run<'_>, report: &mut Report) -> io::Result<()> {
     all_answered(seen.iter().copied())?;
     let what = "the SQLite default, synchronous=FULL, over HTTP";
     let figure = |name: &str, least, value| {
-        Figure::number(&format!("{what}: {name}"), Bound::AtLeast(least), value, "/s")
+        Figure::number(
+            &format!("{what}: {name}"),
+            Bound::AtLeast(least),
+            value,
+            "/s",
+        )
     };
-    report.figures.push(figure("accepted", 20_000.0, median(&accepted)));
-    report.figures.push(figure("delivered", 25_000.0, median(&delivered)));
+    report
+        .figures
+        .push(figure("accepted", 20_000.0, median(&accepted)));
+    report
+        .figures
+        .push(figure("delivered", 25_000.0, median(&delivered)));
     Ok(())
 }

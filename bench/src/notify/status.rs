@@ -22,7 +22,12 @@ const TURNS: &str = "not cached: 20,000 in turn";
 
 /// GET of one status again and again, and of very many in turn.
 pub(super) fn read(run: &Run<'_>, report: &mut Report) -> io::Result<()> {
-    let Run { bench, postgres, origin, .. } = *run;
+    let Run {
+        bench,
+        postgres,
+        origin,
+        ..
+    } = *run;
     let database = prepare(bench, postgres, origin, DATABASE)?;
     fill(postgres, DATABASE, NORMAL, IDS, 60)?;
     let service = Service::start(bench, origin, &database, Carrier::Never { permits: 1 })?;
@@ -37,15 +42,31 @@ pub(super) fn read(run: &Run<'_>, report: &mut Report) -> io::Result<()> {
     let bearer = format!("Bearer {}", service.token);
     // The last in line is not attempted meanwhile, so that its tag stays.
     let one = format!("/notifications/{}", ids.lines().max().unwrap_or_default());
-    let answer = http::once(service.address, "GET", &one, &[("Authorization", &bearer)], "")?.expect(200)?;
+    let answer = http::once(
+        service.address,
+        "GET",
+        &one,
+        &[("Authorization", &bearer)],
+        "",
+    )?
+    .expect(200)?;
     // As somebody who waits for a change asks: with the tag of what was seen last.
-    let tag = answer.header("etag").ok_or_else(|| io::Error::other("a status without a tag"))?;
+    let tag = answer
+        .header("etag")
+        .ok_or_else(|| io::Error::other("a status without a tag"))?;
     let same = Wrk {
         connections: 64,
         seconds: bench.pick(2, 6),
-        script: headers_script("GET", &[("Authorization", &bearer), ("If-None-Match", tag)], ""),
+        script: headers_script(
+            "GET",
+            &[("Authorization", &bearer), ("If-None-Match", tag)],
+            "",
+        ),
     };
-    let turns = Wrk { script: in_turn(&file, &bearer), ..same.clone() };
+    let turns = Wrk {
+        script: in_turn(&file, &bearer),
+        ..same.clone()
+    };
     let mut sides: [Vec<Round>; 2] = Default::default();
     let rounds = bench.pick(3, 5);
     for round in 1..=rounds {
@@ -54,7 +75,9 @@ pub(super) fn read(run: &Run<'_>, report: &mut Report) -> io::Result<()> {
             load.lasting(1).run(bench.folder(), service.address, &one)?;
             let before = service.process.cpu_ns()?;
             let seen = load.run(bench.folder(), service.address, &one)?;
-            let cpu_us = service.process.cpu_ns()?.saturating_sub(before) as f64 / 1e3 / seen.requests as f64;
+            let cpu_us = service.process.cpu_ns()?.saturating_sub(before) as f64
+                / 1e3
+                / seen.requests as f64;
             side.push(Round { seen, cpu_us });
         }
     }
@@ -81,7 +104,11 @@ fn tell(sides: &[Vec<Round>; 2], report: &mut Report) -> io::Result<()> {
             ranged(&of(rounds, |round| round.seen.per_second)),
             ranged(&of(rounds, |round| round.cpu_us)),
             ranged(&of(rounds, |round| round.seen.p99_us / 1e3)),
-            rounds.iter().map(|round| round.seen.failed).sum::<u64>().to_string(),
+            rounds
+                .iter()
+                .map(|round| round.seen.failed)
+                .sum::<u64>()
+                .to_string(),
         ]
     };
     report.sheets.push(Sheet {
@@ -93,13 +120,17 @@ fn tell(sides: &[Vec<Round>; 2], report: &mut Report) -> io::Result<()> {
         let Round { seen, cpu_us } = round;
         json!({"perSecond": seen.per_second, "serviceUs": cpu_us, "p99Ms": seen.p99_us / 1e3})
     };
-    let [same, turns] = sides.each_ref().map(|rounds| rounds.iter().map(round).collect::<Value>());
+    let [same, turns] = sides
+        .each_ref()
+        .map(|rounds| rounds.iter().map(round).collect::<Value>());
     report.rounds["status"] = json!({"same": same, "inTurn": turns});
     all_answered(sides.iter().flatten().map(|round| round.seen))?;
     for ((name, least), rounds) in [(SAME, 60_000.0), (TURNS, 25_000.0)].into_iter().zip(sides) {
         let rate = median(&of(rounds, |round| round.seen.per_second));
         let what = format!("GET status, {name}");
-        report.figures.push(Figure::number(&what, Bound::AtLeast(least), rate, "/s"));
+        report
+            .figures
+            .push(Figure::number(&what, Bound::AtLeast(least), rate, "/s"));
     }
     Ok(())
 }

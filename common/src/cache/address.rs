@@ -21,8 +21,8 @@ pub(super) enum Target {
     Redis(Box<Server>),
 }
 
-/// `scheme://[user[:password]@]host[:port][,host[:port]…][/path…][?name=value…]`; the URL standard has no place
-/// for several hosts.
+/// `scheme://[user[:password]@]host[:port][,host[:port]…][/path…][?name=value…]`; the URL standard
+/// has no place for several hosts.
 struct Parts<'a> {
     tls: bool,
     credentials: &'a str,
@@ -36,13 +36,17 @@ struct Parts<'a> {
 /// # Errors
 /// What is wrong, in words without the URL's password.
 pub(super) fn parse(url: &str) -> Result<Address, String> {
-    let (scheme, rest) =
-        url.split_once(':').ok_or("must be a URL such as memory: or redis://127.0.0.1:6379")?;
+    let (scheme, rest) = url
+        .split_once(':')
+        .ok_or("must be a URL such as memory: or redis://127.0.0.1:6379")?;
     let mut parts = Parts::of(scheme, rest.strip_prefix("//").unwrap_or(rest));
     let prefix = parts.prefix()?;
     let deadline = parts.deadline()?;
-    let label =
-        if scheme == "memory" { url.to_owned() } else { format!("{scheme}://{}", parts.hosts.join(",")) };
+    let label = if scheme == "memory" {
+        url.to_owned()
+    } else {
+        format!("{scheme}://{}", parts.hosts.join(","))
+    };
     let target = match scheme {
         "memory" => Ok(Target::Memory),
         "redis" | "rediss" => single(&mut parts).map(Target::redis),
@@ -55,7 +59,12 @@ pub(super) fn parse(url: &str) -> Result<Address, String> {
     let target = target
         .and_then(|target| parts.finish().map(|()| target))
         .map_err(|reason| format!("{label}: {reason}"))?;
-    Ok(Address { target, prefix, label, deadline })
+    Ok(Address {
+        target,
+        prefix,
+        label,
+        deadline,
+    })
 }
 
 fn single(parts: &mut Parts<'_>) -> Result<Server, String> {
@@ -64,11 +73,15 @@ fn single(parts: &mut Parts<'_>) -> Result<Server, String> {
         ([node], None) => Client::open(node.clone()),
         ([node], Some(certificates)) => Client::build_with_tls(node.clone(), certificates),
         (_, _) => {
-            return Err("names several servers; a cluster is redis-cluster:, sentinels are redis-sentinel:"
-                .to_owned());
+            return Err(
+                "names several servers; a cluster is redis-cluster:, sentinels are redis-sentinel:"
+                    .to_owned(),
+            );
         }
     };
-    client.map(|client| Server::Single(Box::new(client))).map_err(|error| error.to_string())
+    client
+        .map(|client| Server::Single(Box::new(client)))
+        .map_err(|error| error.to_string())
 }
 
 fn cluster(parts: &mut Parts<'_>) -> Result<Server, String> {
@@ -76,17 +89,25 @@ fn cluster(parts: &mut Parts<'_>) -> Result<Server, String> {
         return Err("a cluster has no database number".to_owned());
     }
     let certificates = parts.certificates()?;
-    parts.nodes("").map(|nodes| Server::Cluster(nodes, certificates))
+    parts
+        .nodes("")
+        .map(|nodes| Server::Cluster(nodes, certificates))
 }
 
 fn sentinel(parts: &mut Parts<'_>) -> Result<Server, String> {
     let path = parts.path.trim_matches('/');
     let (master, database) = path.split_once('/').unwrap_or((path, ""));
     if master.is_empty() {
-        return Err("the path must name the master, as in redis-sentinel://host:26379/mymaster".to_owned());
+        return Err(
+            "the path must name the master, as in redis-sentinel://host:26379/mymaster".to_owned(),
+        );
     }
     let nodes = parts.nodes(database)?;
-    let behind = nodes.first().ok_or("names no sentinel")?.redis_settings().clone();
+    let behind = nodes
+        .first()
+        .ok_or("names no sentinel")?
+        .redis_settings()
+        .clone();
     let sentinels = nodes.iter().map(|node| node.addr().clone());
     let error = |error: redis::RedisError| error.to_string();
     let mut client = SentinelClientBuilder::new(sentinels, master, SentinelServerType::Master)
@@ -113,7 +134,9 @@ fn sentinel(parts: &mut Parts<'_>) -> Result<Server, String> {
         client = client.set_client_to_sentinel_certificates(certificates);
     }
     let client = client.build().map_err(error)?;
-    Ok(Server::Sentinel(std::sync::Arc::new(tokio::sync::Mutex::new(client))))
+    Ok(Server::Sentinel(std::sync::Arc::new(
+        tokio::sync::Mutex::new(client),
+    )))
 }
 
 // === impl Target ===
@@ -136,7 +159,9 @@ impl<'a> Parts<'a> {
             credentials,
             hosts: hosts.split(',').filter(|host| !host.is_empty()).collect(),
             path,
-            query: url::form_urlencoded::parse(query.as_bytes()).into_owned().collect(),
+            query: url::form_urlencoded::parse(query.as_bytes())
+                .into_owned()
+                .collect(),
         }
     }
 
@@ -146,15 +171,23 @@ impl<'a> Parts<'a> {
     }
 
     fn prefix(&mut self) -> Result<String, String> {
-        let Some(name) = self.take("namespace") else { return Ok("postern:".to_owned()) };
-        if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_graphic() && byte != b':') {
+        let Some(name) = self.take("namespace") else {
+            return Ok("postern:".to_owned());
+        };
+        if name.is_empty()
+            || !name
+                .bytes()
+                .all(|byte| byte.is_ascii_graphic() && byte != b':')
+        {
             return Err("namespace must be visible ASCII without a colon".to_owned());
         }
         Ok(format!("postern:{name}:"))
     }
 
     fn deadline(&mut self) -> Result<Option<Duration>, String> {
-        let Some(text) = self.take("deadline") else { return Ok(None) };
+        let Some(text) = self.take("deadline") else {
+            return Ok(None);
+        };
         let millis = text.strip_suffix("ms").and_then(|count| count.parse().ok());
         match millis.filter(|millis| (1..=60_000).contains(millis)) {
             Some(millis) => Ok(Some(Duration::from_millis(millis))),
@@ -164,17 +197,25 @@ impl<'a> Parts<'a> {
 
     /// The authority that signed the server's certificate, where it is not a public one.
     fn certificates(&mut self) -> Result<Option<TlsCertificates>, String> {
-        let Some(path) = self.take("ca") else { return Ok(None) };
+        let Some(path) = self.take("ca") else {
+            return Ok(None);
+        };
         if !self.tls {
             return Err("ca is for the schemes that begin with rediss".to_owned());
         }
-        let pem = std::fs::read(&path).map_err(|error| format!("cannot read ca {path}: {error}"))?;
-        Ok(Some(TlsCertificates { client_tls: None, root_cert: Some(pem) }))
+        let pem =
+            std::fs::read(&path).map_err(|error| format!("cannot read ca {path}: {error}"))?;
+        Ok(Some(TlsCertificates {
+            client_tls: None,
+            root_cert: Some(pem),
+        }))
     }
 
     /// Nothing may be left over: a misspelt parameter is not passed over.
     fn finish(&self) -> Result<(), String> {
-        self.query.first().map_or(Ok(()), |(name, _)| Err(format!("`{name}` is not a known parameter")))
+        self.query.first().map_or(Ok(()), |(name, _)| {
+            Err(format!("`{name}` is not a known parameter"))
+        })
     }
 
     /// Each host as a server of its own, with the shared credentials.
@@ -185,9 +226,14 @@ impl<'a> Parts<'a> {
         let node = |host: &&str| {
             let scheme = if self.tls { "rediss" } else { "redis" };
             let at = if self.credentials.is_empty() { "" } else { "@" };
-            let url = format!("{scheme}://{}{at}{host}/{}", self.credentials, database.trim_matches('/'));
+            let url = format!(
+                "{scheme}://{}{at}{host}/{}",
+                self.credentials,
+                database.trim_matches('/')
+            );
             let url = Url::parse(&url).map_err(|error| format!("`{host}`: {error}"))?;
-            url.into_connection_info().map_err(|error| format!("`{host}`: {error}"))
+            url.into_connection_info()
+                .map_err(|error| format!("`{host}`: {error}"))
         };
         self.hosts.iter().map(node).collect()
     }

@@ -46,7 +46,8 @@ impl Breaker {
             None => true,
             Some(until) if now < until => false,
             Some(_) => {
-                // This one tries; the others wait for its outcome, or for the next turn if it has none.
+                // This one tries; the others wait for its outcome, or for the next turn if it has
+                // none.
                 state.open_until = Some(now + OPEN_FOR);
                 true
             }
@@ -60,9 +61,9 @@ impl Breaker {
         state.open_until.take().is_some()
     }
 
-    /// Notes an answer that refuses: it is one, but nothing that was asked for. Whether to tell it now. It opens
-    /// nothing: nobody waits for a server that answers, and one without memory, which refuses what it should keep,
-    /// still gives out what it holds.
+    /// Notes an answer that refuses: it is one, but nothing that was asked for. Whether to tell it
+    /// now. It opens nothing: nobody waits for a server that answers, and one without memory, which
+    /// refuses what it should keep, still gives out what it holds.
     pub(super) fn refused(&self, now: Instant) -> bool {
         self.succeeded();
         let mut state = self.state();
@@ -115,7 +116,11 @@ mod tests {
         }
         assert!(!breaker.succeeded(), "it was closed");
         for _ in 1..THRESHOLD {
-            assert_eq!(breaker.failed(start), Failed::StillClosed, "a success began the count anew");
+            assert_eq!(
+                breaker.failed(start),
+                Failed::StillClosed,
+                "a success began the count anew"
+            );
         }
         assert_eq!(breaker.failed(start), Failed::Opened);
         assert!(!breaker.admits(start + OPEN_FOR / 2));

@@ -22,20 +22,23 @@ pub struct Change<'a> {
     pub epoch: &'a str,
     /// What was there.
     pub expected: Option<&'a [u8]>,
-    /// What is to be there, different at every call: a repeat of a call whose answer was lost finds it there.
+    /// What is to be there, different at every call: a repeat of a call whose answer was lost finds
+    /// it there.
     pub value: &'a [u8],
     /// For how long.
     pub ttl: Duration,
-    /// Whose share of the cache in memory it is taken from, with what is kept beside it: one principal cannot fill it.
+    /// Whose share of the cache in memory it is taken from, with what is kept beside it: one
+    /// principal cannot fill it.
     pub owner: Option<&'a str>,
 }
 
 // === impl Cache ===
 
 impl Cache {
-    /// Names the history that the store of `key` writes: one process, for as long as it is the master. It is another one
-    /// after every restart, fail-over and fail-back, and none comes twice, so that within one epoch nothing that was
-    /// taken comes back. Over Redis: `run_id` and `master_replid`.
+    /// Names the history that the store of `key` writes: one process, for as long as it is the
+    /// master. It is another one after every restart, fail-over and fail-back, and none comes
+    /// twice, so that within one epoch nothing that was taken comes back. Over Redis: `run_id` and
+    /// `master_replid`.
     ///
     /// # Errors
     /// As [`Cache::set`]; also where the store is a replica, or its ACL forbids INFO.
@@ -50,7 +53,10 @@ impl Cache {
     ///
     /// # Errors
     /// As [`Cache::take`].
-    pub async fn take_with_epoch(&self, key: &str) -> Result<(Option<Vec<u8>>, String), CacheError> {
+    pub async fn take_with_epoch(
+        &self,
+        key: &str,
+    ) -> Result<(Option<Vec<u8>>, String), CacheError> {
         let key = self.key(key);
         match &self.0.store {
             Store::Memory(memory) => Ok((memory.take(&key), memory.epoch().to_owned())),
@@ -71,7 +77,9 @@ impl Cache {
     ) -> Result<bool, CacheError> {
         let key = self.key(key);
         match &self.0.store {
-            Store::Memory(memory) if memory.epoch() == epoch => memory.set_if_absent(&key, value, ttl),
+            Store::Memory(memory) if memory.epoch() == epoch => {
+                memory.set_if_absent(&key, value, ttl)
+            }
             Store::Memory(_) => Ok(false),
             Store::Redis(redis) => redis.set_if_absent_in(epoch, &key, value, ttl).await,
         }
@@ -83,10 +91,14 @@ impl Cache {
     /// As [`Cache::epoch`].
     pub async fn get_with_epoch(&self, key: &str) -> Result<Found<1>, CacheError> {
         let epoch = self.epoch(key).await?;
-        Ok(Found { values: [self.get(key).await?], epoch })
+        Ok(Found {
+            values: [self.get(key).await?],
+            epoch,
+        })
     }
 
-    /// Makes a change; false if somebody has changed the key since it was read, or if the store is in another epoch.
+    /// Makes a change; false if somebody has changed the key since it was read, or if the store is
+    /// in another epoch.
     ///
     /// # Errors
     /// As [`Cache::set`]: then it is not known whether it was done. It may be repeated.
@@ -106,13 +118,20 @@ impl Cache {
             Store::Memory(memory) => {
                 let kept = memory.set_if_absent(&key, value, ttl)?;
                 let values = wanted.map(|key| memory.get(&key));
-                Ok((kept, Found { values, epoch: memory.epoch().to_owned() }))
+                Ok((
+                    kept,
+                    Found {
+                        values,
+                        epoch: memory.epoch().to_owned(),
+                    },
+                ))
             }
             Store::Redis(redis) => redis.set_if_absent_and_get(&key, value, ttl, &wanted).await,
         }
     }
 
-    /// Makes the change, keeps all of `kept` and deletes the lock if it still has this value; or does none of it.
+    /// Makes the change, keeps all of `kept` and deletes the lock if it still has this value; or
+    /// does none of it.
     pub(super) async fn commit(
         &self,
         change: &Change<'_>,
@@ -122,8 +141,14 @@ impl Cache {
         let key = self.key(change.key);
         let (lock_key, token) = lock.map(|(lock, token)| (self.key(lock), token)).unzip();
         let lock = lock_key.as_deref().zip(token);
-        let change = Change { key: &key, ..*change };
-        let kept: Vec<_> = kept.iter().map(|(key, value, ttl)| (self.key(key), *value, *ttl)).collect();
+        let change = Change {
+            key: &key,
+            ..*change
+        };
+        let kept: Vec<_> = kept
+            .iter()
+            .map(|(key, value, ttl)| (self.key(key), *value, *ttl))
+            .collect();
         match &self.0.store {
             Store::Memory(memory) => memory.commit(&change, &kept, lock),
             Store::Redis(redis) => redis.commit(&change, &kept, lock).await,

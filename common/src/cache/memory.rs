@@ -1,8 +1,8 @@
 //! The cache in this process: bounded, and forgetting on time.
 //!
-//! When it is full of what still lives, it refuses what is new rather than throw out what is old: an entry may
-//! be a single-use value that someone holds the other half of, or the count that slows a guesser down, and a
-//! flood must not be able to push either out.
+//! When it is full of what still lives, it refuses what is new rather than throw out what is old:
+//! an entry may be a single-use value that someone holds the other half of, or the count that slows
+//! a guesser down, and a flood must not be able to push either out.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -73,36 +73,56 @@ impl Memory {
         self.put(&mut state, key, value, now.plus(ttl))
     }
 
-    pub(super) fn set_if_absent(&self, key: &str, value: &[u8], ttl: Duration) -> Result<bool, CacheError> {
+    pub(super) fn set_if_absent(
+        &self,
+        key: &str,
+        value: &[u8],
+        ttl: Duration,
+    ) -> Result<bool, CacheError> {
         let (mut state, now) = self.fresh();
         if state.entries.contains_key(key) {
             return Ok(false);
         }
-        self.put(&mut state, key, value, now.plus(ttl)).map(|()| true)
+        self.put(&mut state, key, value, now.plus(ttl))
+            .map(|()| true)
     }
 
     pub(super) fn get(&self, key: &str) -> Option<Vec<u8>> {
-        self.fresh().0.entries.get(key).map(|entry| entry.value.to_vec())
+        self.fresh()
+            .0
+            .entries
+            .get(key)
+            .map(|entry| entry.value.to_vec())
     }
 
     pub(super) fn take(&self, key: &str) -> Option<Vec<u8>> {
-        self.fresh().0.remove(key).map(|entry| entry.value.into_vec())
+        self.fresh()
+            .0
+            .remove(key)
+            .map(|entry| entry.value.into_vec())
     }
 
     pub(super) fn delete_if_equal(&self, key: &str, value: &[u8]) -> bool {
         let (mut state, _) = self.fresh();
-        state.entries.get(key).is_some_and(|entry| *entry.value == *value) && state.remove(key).is_some()
+        state
+            .entries
+            .get(key)
+            .is_some_and(|entry| *entry.value == *value)
+            && state.remove(key).is_some()
     }
 
     pub(super) fn increment(&self, key: &str, ttl: Duration) -> Result<u64, CacheError> {
         let (mut state, now) = self.fresh();
         let (count, due) = state.count(key)?.unwrap_or_else(|| (0, now.plus(ttl)));
-        self.put(&mut state, key, (count + 1).to_string().as_bytes(), due).map(|()| count + 1)
+        self.put(&mut state, key, (count + 1).to_string().as_bytes(), due)
+            .map(|()| count + 1)
     }
 
     pub(super) fn decrement(&self, key: &str) -> Result<(), CacheError> {
         let (mut state, _) = self.fresh();
-        let Some((count, due)) = state.count(key)? else { return Ok(()) };
+        let Some((count, due)) = state.count(key)? else {
+            return Ok(());
+        };
         if count <= 1 {
             state.remove(key);
             return Ok(());
@@ -110,7 +130,8 @@ impl Memory {
         self.put(&mut state, key, (count - 1).to_string().as_bytes(), due)
     }
 
-    /// What is kept beside the change is left out where there is no room for it: the change is what counts.
+    /// What is kept beside the change is left out where there is no room for it: the change is what
+    /// counts.
     pub(super) fn commit(
         &self,
         change: &Change<'_>,
@@ -123,12 +144,19 @@ impl Memory {
         if !is_as_read && found != Some(change.value) {
             return Ok(false);
         }
-        self.put_owned(&mut state, (change.key, change.value, now.plus(change.ttl)), change.owner)?;
+        self.put_owned(
+            &mut state,
+            (change.key, change.value, now.plus(change.ttl)),
+            change.owner,
+        )?;
         for (key, value, ttl) in kept {
             let _ = self.put_owned(&mut state, (key, value, now.plus(*ttl)), change.owner);
         }
         if let Some((lock, token)) = lock
-            && state.entries.get(lock).is_some_and(|entry| *entry.value == *token)
+            && state
+                .entries
+                .get(lock)
+                .is_some_and(|entry| *entry.value == *token)
         {
             state.remove(lock);
         }
@@ -146,7 +174,13 @@ impl Memory {
         (state, now)
     }
 
-    fn put(&self, state: &mut State, key: &str, value: &[u8], due: Timestamp) -> Result<(), CacheError> {
+    fn put(
+        &self,
+        state: &mut State,
+        key: &str,
+        value: &[u8],
+        due: Timestamp,
+    ) -> Result<(), CacheError> {
         self.put_owned(state, (key, value, due), None)
     }
 
@@ -161,7 +195,10 @@ impl Memory {
         let is_own = old.is_some_and(|old| old.owner.as_deref() == owner);
         let others = state.entries.len() - usize::from(freed > 0);
         let bytes = state.bytes - freed + cost(key, value);
-        let owned = owner.and_then(|owner| state.owned.get(owner)).copied().unwrap_or(0);
+        let owned = owner
+            .and_then(|owner| state.owned.get(owner))
+            .copied()
+            .unwrap_or(0);
         let owned = owned - if is_own && owner.is_some() { freed } else { 0 } + cost(key, value);
         let is_over_share = owner.is_some() && owned > self.most_bytes / SHARES;
         if is_over_share || others >= self.most_entries || bytes > self.most_bytes {
@@ -185,7 +222,14 @@ impl Memory {
         state.next += 1;
         state.bytes = bytes;
         state.due.insert(due, key.clone());
-        state.entries.insert(key, Entry { value: value.into(), due, owner });
+        state.entries.insert(
+            key,
+            Entry {
+                value: value.into(),
+                due,
+                owner,
+            },
+        );
         Ok(())
     }
 }
@@ -199,15 +243,25 @@ fn cost(key: &str, value: &[u8]) -> usize {
 impl State {
     /// What is counted, as decimal text as Redis keeps it, and when it is due.
     fn count(&self, key: &str) -> Result<Option<(u64, Timestamp)>, CacheError> {
-        let Some(entry) = self.entries.get(key) else { return Ok(None) };
-        let count = std::str::from_utf8(&entry.value).ok().and_then(|text| text.parse().ok());
-        count.map(|count| Some((count, entry.due.0))).ok_or(CacheError::Unavailable)
+        let Some(entry) = self.entries.get(key) else {
+            return Ok(None);
+        };
+        let count = std::str::from_utf8(&entry.value)
+            .ok()
+            .and_then(|text| text.parse().ok());
+        count
+            .map(|count| Some((count, entry.due.0)))
+            .ok_or(CacheError::Unavailable)
     }
 
-    /// Counts a refusal, and returns how many there were since the last time if it is to be logged now.
+    /// Counts a refusal, and returns how many there were since the last time if it is to be logged
+    /// now.
     fn refusals_to_log(&mut self, now: Timestamp) -> Option<u64> {
         self.unlogged += 1;
-        if self.logged_at.is_some_and(|logged_at| now < logged_at.plus(FULL_LOG_INTERVAL)) {
+        if self
+            .logged_at
+            .is_some_and(|logged_at| now < logged_at.plus(FULL_LOG_INTERVAL))
+        {
             return None;
         }
         self.logged_at = Some(now);
@@ -233,7 +287,10 @@ impl State {
 /// Values may be secrets.
 impl std::fmt::Debug for State {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("State").field("entries", &self.entries.len()).field("bytes", &self.bytes).finish()
+        f.debug_struct("State")
+            .field("entries", &self.entries.len())
+            .field("bytes", &self.bytes)
+            .finish()
     }
 }
 
@@ -245,21 +302,46 @@ mod tests {
 
     fn small(clock: &Clock) -> Memory {
         let memory_bytes = 3 * (OVERHEAD + 100);
-        Memory::new(&Options { clock: clock.clone(), memory_entries: 3, memory_bytes, ..Options::default() })
+        Memory::new(&Options {
+            clock: clock.clone(),
+            memory_entries: 3,
+            memory_bytes,
+            ..Options::default()
+        })
     }
 
     #[test]
     fn what_is_new_is_refused_when_full_and_what_lives_stays() {
         let clock = Clock::manual(Timestamp(0));
         let memory = small(&clock);
-        memory.set("soon", b"x", Duration::from_secs(1)).expect("room");
+        memory
+            .set("soon", b"x", Duration::from_secs(1))
+            .expect("room");
         memory.set("a", b"1", HOUR).expect("room");
         memory.set("b", b"2", HOUR).expect("room");
-        assert_eq!(memory.set("c", b"3", HOUR), Err(CacheError::Unavailable), "too many");
-        assert_eq!(memory.increment("n", HOUR), Err(CacheError::Unavailable), "too many");
-        memory.set("a", b"4", HOUR).expect("one that is there may change");
-        assert_eq!(memory.set("a", &[0; 999], HOUR), Err(CacheError::Unavailable), "too large");
-        assert_eq!(memory.get("a").as_deref(), Some(&b"4"[..]), "and is as it was");
+        assert_eq!(
+            memory.set("c", b"3", HOUR),
+            Err(CacheError::Unavailable),
+            "too many"
+        );
+        assert_eq!(
+            memory.increment("n", HOUR),
+            Err(CacheError::Unavailable),
+            "too many"
+        );
+        memory
+            .set("a", b"4", HOUR)
+            .expect("one that is there may change");
+        assert_eq!(
+            memory.set("a", &[0; 999], HOUR),
+            Err(CacheError::Unavailable),
+            "too large"
+        );
+        assert_eq!(
+            memory.get("a").as_deref(),
+            Some(&b"4"[..]),
+            "and is as it was"
+        );
         clock.advance(Duration::from_secs(1));
         memory.set("c", b"3", HOUR).expect("what was due made room");
         assert_eq!(memory.get("soon"), None);
@@ -268,17 +350,32 @@ mod tests {
     #[test]
     fn one_principal_fills_its_share_and_no_more() {
         let clock = Clock::manual(Timestamp(0));
-        let memory = Memory::new(&Options { clock: clock.clone(), ..Options::default() });
+        let memory = Memory::new(&Options {
+            clock: clock.clone(),
+            ..Options::default()
+        });
         let keep = |key: &str, owner| {
-            let change =
-                Change { key, epoch: memory.epoch(), expected: None, value: &[0; 4096], ttl: HOUR, owner };
+            let change = Change {
+                key,
+                epoch: memory.epoch(),
+                expected: None,
+                value: &[0; 4096],
+                ttl: HOUR,
+                owner,
+            };
             memory.commit(&change, &[], None)
         };
-        let kept = (0..10_000).take_while(|n| keep(&format!("eve-{n}"), Some("eve")).is_ok()).count();
+        let kept = (0..10_000)
+            .take_while(|n| keep(&format!("eve-{n}"), Some("eve")).is_ok())
+            .count();
         assert!((200..300).contains(&kept), "{kept} of 4 KiB in 1 MiB");
         assert_eq!(keep("ada", Some("ada")), Ok(true), "others have room");
         clock.advance(HOUR);
-        assert_eq!(keep("eve", Some("eve")), Ok(true), "what was due is not counted");
+        assert_eq!(
+            keep("eve", Some("eve")),
+            Ok(true),
+            "what was due is not counted"
+        );
         memory.take("eve");
         memory.take("ada");
         assert!(memory.fresh().0.owned.is_empty());
@@ -289,7 +386,10 @@ mod tests {
         let (mut state, start) = (State::default(), Timestamp(0));
         assert_eq!(state.refusals_to_log(start), Some(1));
         assert!((0..14_000).all(|_| state.refusals_to_log(start).is_none()));
-        assert_eq!(state.refusals_to_log(start.plus(FULL_LOG_INTERVAL)), Some(14_001));
+        assert_eq!(
+            state.refusals_to_log(start.plus(FULL_LOG_INTERVAL)),
+            Some(14_001)
+        );
     }
 
     #[test]
@@ -297,8 +397,16 @@ mod tests {
         let clock = Clock::manual(Timestamp(0));
         let memory = small(&clock);
         for round in 0..100_u64 {
-            memory.set("a", &vec![0; usize::try_from(round % 7).expect("small")], HOUR).expect("room");
-            memory.increment("n", Duration::from_millis(1 + round % 3)).expect("room");
+            memory
+                .set(
+                    "a",
+                    &vec![0; usize::try_from(round % 7).expect("small")],
+                    HOUR,
+                )
+                .expect("room");
+            memory
+                .increment("n", Duration::from_millis(1 + round % 3))
+                .expect("room");
             clock.advance(Duration::from_millis(round % 2));
             if round % 5 == 0 {
                 memory.take("a");
@@ -306,6 +414,9 @@ mod tests {
         }
         clock.advance(HOUR);
         let (state, _) = memory.fresh();
-        assert_eq!((state.entries.len(), state.due.len(), state.bytes), (0, 0, 0));
+        assert_eq!(
+            (state.entries.len(), state.due.len(), state.bytes),
+            (0, 0, 0)
+        );
     }
 }

@@ -27,15 +27,23 @@ pub struct TestCache {
 pub async fn redis() -> TestCache {
     let server = required("POSTERN_TEST_REDIS");
     // The default deadline is for a server that has the machine to itself.
-    let url = format!("{server}?namespace={}&deadline=5000ms", Uuid::new_v4().simple());
-    let cache = Cache::open(&url).await.expect("POSTERN_TEST_REDIS is a URL");
+    let url = format!(
+        "{server}?namespace={}&deadline=5000ms",
+        Uuid::new_v4().simple()
+    );
+    let cache = Cache::open(&url)
+        .await
+        .expect("POSTERN_TEST_REDIS is a URL");
     TestCache { url, cache }
 }
 
 /// One in this process.
 #[must_use]
 pub fn memory(clock: Clock) -> TestCache {
-    TestCache { url: "memory:".to_owned(), cache: Cache::memory(clock) }
+    TestCache {
+        url: "memory:".to_owned(),
+        cache: Cache::memory(clock),
+    }
 }
 
 /// One of each: what a cache promises, it promises over both.

@@ -19,7 +19,11 @@ async fn what_is_set_can_be_read_replaced_and_deleted() {
     for TestCache { cache, url } in testing::both().await {
         assert_eq!(cache.get("a").await, Ok(None), "{url}");
         cache.set("a", b"\x00\xff1", MINUTE).await.expect("set");
-        assert_eq!(cache.get("a").await, Ok(Some(b"\x00\xff1".to_vec())), "{url}");
+        assert_eq!(
+            cache.get("a").await,
+            Ok(Some(b"\x00\xff1".to_vec())),
+            "{url}"
+        );
         cache.set("a", b"2", MINUTE).await.expect("set");
         assert_eq!(
             cache.get("postern:a").await,
@@ -42,8 +46,10 @@ async fn sixteen_takers_and_one_gets_it() {
                 tokio::spawn(async move { cache.take("once").await.expect("answers") })
             };
             let taken = futures_util::future::join_all((0..16).map(taker)).await;
-            let winners: Vec<Vec<u8>> =
-                taken.into_iter().filter_map(|taken| taken.expect("no panic")).collect();
+            let winners: Vec<Vec<u8>> = taken
+                .into_iter()
+                .filter_map(|taken| taken.expect("no panic"))
+                .collect();
             assert_eq!(winners, [[round]], "{url}");
         }
     }
@@ -54,10 +60,21 @@ async fn of_those_who_set_if_absent_one_wins() {
     for TestCache { cache, url } in testing::both().await {
         let setter = |n: u8| {
             let cache = cache.clone();
-            tokio::spawn(async move { cache.set_if_absent("first", &[n], MINUTE).await.expect("answers") })
+            tokio::spawn(async move {
+                cache
+                    .set_if_absent("first", &[n], MINUTE)
+                    .await
+                    .expect("answers")
+            })
         };
         let kept = futures_util::future::join_all((0..16).map(setter)).await;
-        assert_eq!(kept.into_iter().filter(|kept| *kept.as_ref().expect("no panic")).count(), 1, "{url}");
+        assert_eq!(
+            kept.into_iter()
+                .filter(|kept| *kept.as_ref().expect("no panic"))
+                .count(),
+            1,
+            "{url}"
+        );
     }
 }
 
@@ -69,23 +86,56 @@ async fn counts_miss_none_and_the_window_does_not_move() {
             tokio::spawn(async move { cache.increment("n", MINUTE).await.expect("answers") })
         };
         let counts = futures_util::future::join_all((0..32).map(counter)).await;
-        let mut counts: Vec<u64> = counts.into_iter().map(|count| count.expect("no panic")).collect();
+        let mut counts: Vec<u64> = counts
+            .into_iter()
+            .map(|count| count.expect("no panic"))
+            .collect();
         counts.sort_unstable();
         assert_eq!(counts, (1..=32).collect::<Vec<u64>>(), "{url}");
         cache.decrement("n").await.expect("counted");
-        assert_eq!(cache.increment("n", MINUTE).await, Ok(32), "{url}: one less and one more");
+        assert_eq!(
+            cache.increment("n", MINUTE).await,
+            Ok(32),
+            "{url}: one less and one more"
+        );
         cache.increment("few", MINUTE).await.expect("counted");
         for _ in 0..3 {
             cache.decrement("few").await.expect("counted");
         }
-        assert_eq!(cache.get("few").await, Ok(None), "{url}: a count of none takes no room");
-        assert_eq!(cache.increment("few", MINUTE).await, Ok(1), "{url}: none is below zero");
+        assert_eq!(
+            cache.get("few").await,
+            Ok(None),
+            "{url}: a count of none takes no room"
+        );
+        assert_eq!(
+            cache.increment("few", MINUTE).await,
+            Ok(1),
+            "{url}: none is below zero"
+        );
         cache.decrement("nothing").await.expect("counted");
-        assert_eq!(cache.get("nothing").await, Ok(None), "{url}: it would have no end");
-        cache.set("text", b"not a number", MINUTE).await.expect("set");
-        assert_eq!(cache.increment("text", MINUTE).await, Err(CacheError::Unavailable), "{url}");
-        assert_eq!(cache.decrement("text").await, Err(CacheError::Unavailable), "{url}");
-        cache.ping().await.expect("a refused command does not break the cache");
+        assert_eq!(
+            cache.get("nothing").await,
+            Ok(None),
+            "{url}: it would have no end"
+        );
+        cache
+            .set("text", b"not a number", MINUTE)
+            .await
+            .expect("set");
+        assert_eq!(
+            cache.increment("text", MINUTE).await,
+            Err(CacheError::Unavailable),
+            "{url}"
+        );
+        assert_eq!(
+            cache.decrement("text").await,
+            Err(CacheError::Unavailable),
+            "{url}"
+        );
+        cache
+            .ping()
+            .await
+            .expect("a refused command does not break the cache");
     }
 }
 
@@ -99,26 +149,50 @@ async fn everything_is_forgotten_in_time() {
         cache.increment("n", short).await.expect("counted");
         cache.increment("n", MINUTE).await.expect("counted");
         cache.decrement("n").await.expect("counted");
-        let lock = cache.lock("l", short).await.expect("answers").expect("free");
+        let lock = cache
+            .lock("l", short)
+            .await
+            .expect("answers")
+            .expect("free");
         let start = Instant::now();
         while cache.get("a").await != Ok(None) || start.elapsed() < short * 2 {
             assert!(start.elapsed() < MINUTE, "{url}");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         assert_eq!(cache.get("b").await, Ok(None), "{url}");
-        assert_eq!(cache.increment("n", MINUTE).await, Ok(1), "{url}: the first one's window counts");
-        let other = cache.lock("l", MINUTE).await.expect("answers").expect("free again");
+        assert_eq!(
+            cache.increment("n", MINUTE).await,
+            Ok(1),
+            "{url}: the first one's window counts"
+        );
+        let other = cache
+            .lock("l", MINUTE)
+            .await
+            .expect("answers")
+            .expect("free again");
         lock.release().await;
-        assert!(cache.lock("l", MINUTE).await.expect("answers").is_none(), "{url}: not ours to release");
+        assert!(
+            cache.lock("l", MINUTE).await.expect("answers").is_none(),
+            "{url}: not ours to release"
+        );
         other.release().await;
-        assert!(cache.lock("l", MINUTE).await.expect("answers").is_some(), "{url}");
+        assert!(
+            cache.lock("l", MINUTE).await.expect("answers").is_some(),
+            "{url}"
+        );
     }
 }
 
 #[tokio::test]
 async fn a_dropped_lock_is_released() {
     for TestCache { cache, url } in testing::both().await {
-        drop(cache.lock("l", MINUTE).await.expect("answers").expect("free"));
+        drop(
+            cache
+                .lock("l", MINUTE)
+                .await
+                .expect("answers")
+                .expect("free"),
+        );
         let start = Instant::now();
         while cache.lock("l", MINUTE).await.expect("answers").is_none() {
             assert!(start.elapsed() < MINUTE, "{url}");
@@ -136,7 +210,10 @@ async fn who_goes_while_a_lock_is_taken_leaves_none_behind() {
             && cache.get("l").await.expect("answers").is_none()
         {}
         drop(taking);
-        let taken = cache.wait_for_lock("l", MINUTE, Duration::from_secs(5)).await.expect("answers");
+        let taken = cache
+            .wait_for_lock("l", MINUTE, Duration::from_secs(5))
+            .await
+            .expect("answers");
         assert!(taken.is_some(), "{url}");
     }
 }
@@ -144,8 +221,15 @@ async fn who_goes_while_a_lock_is_taken_leaves_none_behind() {
 #[tokio::test]
 async fn who_waits_for_a_lock_has_it_once_it_is_free() {
     for TestCache { cache, url } in testing::both().await {
-        let held = cache.lock("l", MINUTE).await.expect("answers").expect("free");
-        let none = cache.wait_for_lock("l", MINUTE, Duration::from_millis(60)).await.expect("answers");
+        let held = cache
+            .lock("l", MINUTE)
+            .await
+            .expect("answers")
+            .expect("free");
+        let none = cache
+            .wait_for_lock("l", MINUTE, Duration::from_millis(60))
+            .await
+            .expect("answers");
         assert!(none.is_none(), "{url}");
         let free = async {
             tokio::time::sleep(Duration::from_millis(60)).await;
@@ -157,12 +241,22 @@ async fn who_waits_for_a_lock_has_it_once_it_is_free() {
 }
 
 async fn read_under_lock(cache: &Cache) -> (Option<Guard>, Found<2>) {
-    cache.lock_and_get("l", MINUTE, ["a", "b"]).await.expect("answers")
+    cache
+        .lock_and_get("l", MINUTE, ["a", "b"])
+        .await
+        .expect("answers")
 }
 
 fn change<'a>(found: &'a Found<2>, value: &'a [u8]) -> Change<'a> {
     let expected = found.values[0].as_deref();
-    Change { key: "a", epoch: &found.epoch, expected, value, ttl: MINUTE, owner: None }
+    Change {
+        key: "a",
+        epoch: &found.epoch,
+        expected,
+        value,
+        ttl: MINUTE,
+        owner: None,
+    }
 }
 
 #[tokio::test]
@@ -171,15 +265,32 @@ async fn commit_changes_what_was_read_and_releases_the_lock() {
         let (held, found) = read_under_lock(&cache).await;
         assert_eq!(found.values, [None, None], "{url}");
         let mut held = held.expect("free");
-        assert_eq!(held.commit(&change(&found, b"1"), &[("b", b"2", MINUTE)]).await, Ok(true), "{url}");
+        assert_eq!(
+            held.commit(&change(&found, b"1"), &[("b", b"2", MINUTE)])
+                .await,
+            Ok(true),
+            "{url}"
+        );
         let (second, found) = read_under_lock(&cache).await;
-        assert_eq!(found.values, [Some(b"1".to_vec()), Some(b"2".to_vec())], "{url}");
+        assert_eq!(
+            found.values,
+            [Some(b"1".to_vec()), Some(b"2".to_vec())],
+            "{url}"
+        );
         let mut second = second.expect("released by the commit");
         let (none, _) = read_under_lock(&cache).await;
         assert!(none.is_none(), "{url}: the lock is held");
-        assert_eq!(second.commit(&change(&found, b"3"), &[]).await, Ok(true), "{url}");
+        assert_eq!(
+            second.commit(&change(&found, b"3"), &[]).await,
+            Ok(true),
+            "{url}"
+        );
         // As after an answer that was lost.
-        assert_eq!(second.commit(&change(&found, b"3"), &[]).await, Ok(true), "{url}: a repeat");
+        assert_eq!(
+            second.commit(&change(&found, b"3"), &[]).await,
+            Ok(true),
+            "{url}: a repeat"
+        );
     }
 }
 
@@ -198,17 +309,51 @@ async fn commit_over_a_changed_value_or_epoch_does_nothing() {
             owner: None,
         };
         assert_eq!(cache.compare_and_set(&revoked).await, Ok(true), "{url}");
-        assert_eq!(held.commit(&change(&found, b"1"), &[("b", b"2", MINUTE)]).await, Ok(false), "{url}");
+        assert_eq!(
+            held.commit(&change(&found, b"1"), &[("b", b"2", MINUTE)])
+                .await,
+            Ok(false),
+            "{url}"
+        );
         let (none, read) = read_under_lock(&cache).await;
         assert!(none.is_none(), "{url}: the lock is still held");
         assert_eq!(read.values, [Some(b"revoked".to_vec()), None], "{url}");
-        let elsewhere = Found { epoch: "of another".to_owned(), ..read };
-        assert_eq!(held.commit(&change(&elsewhere, b"1"), &[]).await, Ok(false), "{url}");
-        assert!(!cache.set_if_absent_in("of another", "c", b"1", MINUTE).await.expect("answers"), "{url}");
+        let elsewhere = Found {
+            epoch: "of another".to_owned(),
+            ..read
+        };
+        assert_eq!(
+            held.commit(&change(&elsewhere, b"1"), &[]).await,
+            Ok(false),
+            "{url}"
+        );
+        assert!(
+            !cache
+                .set_if_absent_in("of another", "c", b"1", MINUTE)
+                .await
+                .expect("answers"),
+            "{url}"
+        );
         let epoch = cache.epoch("c").await.expect("told");
-        assert!(cache.set_if_absent_in(&epoch, "c", b"1", MINUTE).await.expect("answers"), "{url}");
-        assert!(!cache.set_if_absent_in(&epoch, "c", b"1", MINUTE).await.expect("answers"), "{url}");
-        assert_eq!(cache.take_with_epoch("c").await, Ok((Some(b"1".to_vec()), epoch.clone())), "{url}");
+        assert!(
+            cache
+                .set_if_absent_in(&epoch, "c", b"1", MINUTE)
+                .await
+                .expect("answers"),
+            "{url}"
+        );
+        assert!(
+            !cache
+                .set_if_absent_in(&epoch, "c", b"1", MINUTE)
+                .await
+                .expect("answers"),
+            "{url}"
+        );
+        assert_eq!(
+            cache.take_with_epoch("c").await,
+            Ok((Some(b"1".to_vec()), epoch.clone())),
+            "{url}"
+        );
         assert_eq!(cache.take_with_epoch("c").await, Ok((None, epoch)), "{url}");
     }
 }
@@ -243,7 +388,10 @@ async fn hung_server() -> (String, Arc<AtomicUsize>) {
 #[tokio::test]
 async fn a_server_that_hangs_costs_the_deadline_a_few_times_and_then_nothing() {
     let (url, tried) = hung_server().await;
-    let options = Options { deadline: Duration::from_millis(30), ..Options::default() };
+    let options = Options {
+        deadline: Duration::from_millis(30),
+        ..Options::default()
+    };
     let cache = Cache::open_with(&url, &options).expect("a URL");
     for _ in 0..breaker::THRESHOLD {
         let start = Instant::now();
@@ -258,7 +406,10 @@ async fn a_server_that_hangs_costs_the_deadline_a_few_times_and_then_nothing() {
     assert!(cost < options.deadline * 100, "1000 calls took {cost:?}");
     let probes = cost.as_millis() / breaker::OPEN_FOR.as_millis() + 1;
     let most = usize::from(u8::try_from(probes).expect("few")) + 6;
-    assert!(tried.load(Ordering::SeqCst) <= most, "connections do not pile up");
+    assert!(
+        tried.load(Ordering::SeqCst) <= most,
+        "connections do not pile up"
+    );
 }
 
 #[tokio::test]
@@ -267,11 +418,15 @@ async fn a_server_that_is_away_is_found_again_when_it_comes_back() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         listener.local_addr().expect("bound")
     };
-    let cache = Cache::open(&format!("redis://{port}")).await.expect("a URL");
+    let cache = Cache::open(&format!("redis://{port}"))
+        .await
+        .expect("a URL");
     for _ in 0..=breaker::THRESHOLD {
         assert_eq!(cache.ping().await, Err(CacheError::Unavailable));
     }
-    let listener = TcpListener::bind(port).await.expect("the port is still free");
+    let listener = TcpListener::bind(port)
+        .await
+        .expect("the port is still free");
     tokio::spawn(pong(listener));
     let start = Instant::now();
     while cache.ping().await.is_err() {
@@ -316,17 +471,26 @@ struct Proxy {
 
 /// A way to the test's Redis that can be cut.
 async fn cuttable() -> (String, Arc<Proxy>) {
-    let target = url::Url::parse(&crate::database::testing::required("POSTERN_TEST_REDIS")).expect("a URL");
-    let target = format!("{}:{}", target.host_str().expect("a host"), target.port().unwrap_or(6379));
+    let target =
+        url::Url::parse(&crate::database::testing::required("POSTERN_TEST_REDIS")).expect("a URL");
+    let target = format!(
+        "{}:{}",
+        target.host_str().expect("a host"),
+        target.port().unwrap_or(6379)
+    );
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("bound").to_string();
-    let proxy = Arc::new(Proxy { cut: tokio::sync::Notify::new() });
+    let proxy = Arc::new(Proxy {
+        cut: tokio::sync::Notify::new(),
+    });
     let switch = proxy.clone();
     tokio::spawn(async move {
         while let Ok((mut near, _)) = listener.accept().await {
             let (target, switch) = (target.clone(), switch.clone());
             tokio::spawn(async move {
-                let mut far = tokio::net::TcpStream::connect(target).await.expect("Redis is there");
+                let mut far = tokio::net::TcpStream::connect(target)
+                    .await
+                    .expect("Redis is there");
                 tokio::select! {
                     _ = tokio::io::copy_bidirectional(&mut near, &mut far) => {}
                     () = switch.cut.notified() => {}
@@ -338,7 +502,10 @@ async fn cuttable() -> (String, Arc<Proxy>) {
 }
 
 fn cache_through(address: &str) -> Cache {
-    let url = format!("redis://{address}?namespace={}&deadline=5000ms", uuid::Uuid::new_v4().simple());
+    let url = format!(
+        "redis://{address}?namespace={}&deadline=5000ms",
+        uuid::Uuid::new_v4().simple()
+    );
     Cache::open_with(&url, &Options::default()).expect("a URL")
 }
 
@@ -353,7 +520,9 @@ async fn urls_are_read_whole_and_mistakes_told_without_the_password() {
         "redis-cluster://u:hunter2@a:1,b:2,[::1]:3",
         "redis-sentinel://:hunter2@a:26379,b:26379/mymaster/2?sentinel_password=hunter3",
     ] {
-        let cache = Cache::open(good).await.unwrap_or_else(|exit| panic!("{good}: {exit}"));
+        let cache = Cache::open(good)
+            .await
+            .unwrap_or_else(|exit| panic!("{good}: {exit}"));
         assert!(!cache.label().contains("hunter"), "{}", cache.label());
     }
     for (bad, reason) in [
@@ -362,7 +531,10 @@ async fn urls_are_read_whole_and_mistakes_told_without_the_password() {
         ("redis://", "names no host"),
         ("redis://a,b", "names several servers"),
         ("redis://:hunter2@a/x", "a"),
-        ("redis://a?namspace=b", "`namspace` is not a known parameter"),
+        (
+            "redis://a?namspace=b",
+            "`namspace` is not a known parameter",
+        ),
         ("redis://a?namespace=b:c", "without a colon"),
         ("memory:?namespace=", "without a colon"),
         ("redis://a?deadline=0ms", "deadline must be 1ms to 60000ms"),
@@ -370,11 +542,17 @@ async fn urls_are_read_whole_and_mistakes_told_without_the_password() {
         ("rediss://a?ca=/nowhere/x", "cannot read ca /nowhere/x"),
         ("redis://a?deadline=5", "deadline must be 1ms to 60000ms"),
         ("redis-cluster://a/3", "a cluster has no database number"),
-        ("redis-sentinel://:hunter2@a", "the path must name the master"),
+        (
+            "redis-sentinel://:hunter2@a",
+            "the path must name the master",
+        ),
     ] {
         let exit = Cache::open(bad).await.expect_err(bad);
         assert_eq!(exit.status(), 64, "{bad}");
-        assert!(exit.message().contains(reason) && !exit.message().contains("hunter2"), "{bad}: {exit}");
+        assert!(
+            exit.message().contains(reason) && !exit.message().contains("hunter2"),
+            "{bad}: {exit}"
+        );
     }
 }
 
@@ -389,7 +567,11 @@ async fn namespaces_do_not_see_one_another() {
 async fn a_run_is_named_as_long_as_it_lasts() {
     for TestCache { cache, url } in testing::both().await {
         let first = cache.epoch("k").await.expect("answers");
-        assert_eq!(cache.epoch("another").await.as_deref(), Ok(first.as_str()), "{url}");
+        assert_eq!(
+            cache.epoch("another").await.as_deref(),
+            Ok(first.as_str()),
+            "{url}"
+        );
         assert!(first.len() >= 32, "{url}: {first:?}");
     }
     assert_ne!(

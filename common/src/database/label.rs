@@ -15,7 +15,9 @@ pub(crate) fn without_password(url: &str) -> String {
             parsed.set_fragment(None);
             parsed.to_string()
         }
-        Err(_) => url.split_once("://").map_or("…".to_owned(), |(scheme, _)| format!("{scheme}://…")),
+        Err(_) => url
+            .split_once("://")
+            .map_or("…".to_owned(), |(scheme, _)| format!("{scheme}://…")),
     }
 }
 
@@ -28,7 +30,9 @@ pub(super) fn postgres(hosts: &[PgConnectOptions]) -> String {
         }
         None => format!("{}:{}", options.get_host(), options.get_port()),
     };
-    let Some(options) = hosts.first() else { return "postgres://".to_owned() };
+    let Some(options) = hosts.first() else {
+        return "postgres://".to_owned();
+    };
     let place = hosts.iter().map(place).collect::<Vec<_>>().join(",");
     let name = options.get_database().unwrap_or(options.get_username());
     format!("postgres://{}@{place}/{name}", options.get_username())

@@ -6,22 +6,24 @@ use sqlx::{AssertSqlSafe, Connection, Executor, SqlSafeStr};
 use super::{Database, postgres};
 use crate::exit::Exit;
 
-/// How long all of a service's migrations may take together, and how long one waits for another process's.
+/// How long all of a service's migrations may take together, and how long one waits for another
+/// process's.
 const DEADLINE: Duration = Duration::from_secs(600);
 
 /// One service's tables, as steps in each dialect.
 ///
 /// Several services may share one PostgreSQL database: each keeps its own ledger in a table named
-/// `{owner}_migrations`, and begins the names of its own tables with its own prefix. A step is never edited
-/// once it was released; its text is held against the ledger. A PostgreSQL step that begins with
-/// `-- no-transaction` runs outside one.
+/// `{owner}_migrations`, and begins the names of its own tables with its own prefix. A step is
+/// never edited once it was released; its text is held against the ledger. A PostgreSQL step that
+/// begins with `-- no-transaction` runs outside one.
 ///
-/// Processes of several releases work on the same tables while one release replaces another, and the older one may be
-/// started again. So a step only adds what older binaries need not know (expand), and every binary works on tables that
-/// have steps after its own. A step that takes something away (contract) comes in a later release, when no process is
-/// left that needs it, and says so in its first lines: `-- oldest-binary: 7` means that a binary whose own last step is
-/// before 7 is refused on these tables from then on. The ledger keeps that word, so that a binary can obey steps that it
-/// has never seen.
+/// Processes of several releases work on the same tables while one release replaces another, and
+/// the older one may be started again. So a step only adds what older binaries need not know
+/// (expand), and every binary works on tables that have steps after its own. A step that takes
+/// something away (contract) comes in a later release, when no process is left that needs it, and
+/// says so in its first lines: `-- oldest-binary: 7` means that a binary whose own last step is
+/// before 7 is refused on these tables from then on. The ledger keeps that word, so that a binary
+/// can obey steps that it has never seen.
 ///
 /// ```
 /// use postern_common::database::Migrations;
@@ -50,17 +52,22 @@ pub(super) async fn run(database: &Database, migrations: &Migrations) -> Result<
     let steps = steps(database, migrations);
     let migrator = migrator(migrations.owner, steps);
     let (owner, label, known) = (migrations.owner, database.label(), newest(steps));
-    let outcome = tokio::time::timeout(DEADLINE, Box::pin(apply(database, &migrator, owner, known))).await;
+    let outcome =
+        tokio::time::timeout(DEADLINE, Box::pin(apply(database, &migrator, owner, known))).await;
     let what = match outcome {
         Ok(Ok(newer)) => return judge(&newer, owner, known).map_err(|what| refusal(&label, &what)),
         Ok(Err(error)) => describe(&error, owner),
-        Err(_) => format!("the migrations of {owner} did not finish within {} s", DEADLINE.as_secs()),
+        Err(_) => format!(
+            "the migrations of {owner} did not finish within {} s",
+            DEADLINE.as_secs()
+        ),
     };
     Err(refusal(&label, &what))
 }
 
-/// Whether the store takes a write, and the tables, which other processes may have brought forward meanwhile, are still
-/// ones that this binary works on. What is written is the ledger's newest row that this binary knows, as it was.
+/// Whether the store takes a write, and the tables, which other processes may have brought forward
+/// meanwhile, are still ones that this binary works on. What is written is the ledger's newest row
+/// that this binary knows, as it was.
 pub(super) async fn still_fit(
     database: &Database,
     migrations: &Migrations,
@@ -73,8 +80,14 @@ pub(super) async fn still_fit(
             sqlx::query_as(sql).bind(known).fetch_all(pool).await?
         }
         Database::Sqlite(sqlite) => {
-            sqlx::query(AssertSqlSafe(write)).bind(known).execute(&sqlite.writer).await?;
-            sqlx::query_as(AssertSqlSafe(newer)).bind(known).fetch_all(&sqlite.readers).await?
+            sqlx::query(AssertSqlSafe(write))
+                .bind(known)
+                .execute(&sqlite.writer)
+                .await?;
+            sqlx::query_as(AssertSqlSafe(newer))
+                .bind(known)
+                .fetch_all(&sqlite.readers)
+                .await?
         }
     };
     Ok(judge(&newer, owner, known).map_err(|what| refusal(&database.label(), &what)))
@@ -105,7 +118,13 @@ fn migrator(owner: &str, steps: &'static [(i64, &'static str)]) -> Migrator {
         oldest = oldest.max(oldest_binary(sql));
         let word = format!("{LEDGER_WORD}{oldest}");
         let outside = sql.starts_with("-- no-transaction");
-        Migration::new(*version, word.into(), MigrationType::Simple, sql.into_sql_str(), outside)
+        Migration::new(
+            *version,
+            word.into(),
+            MigrationType::Simple,
+            sql.into_sql_str(),
+            outside,
+        )
     };
     let mut migrator = Migrator::with_migrations(steps.iter().map(migration).collect());
     // Steps that this binary has never seen are judged by their own word, in `judge`.
@@ -117,11 +136,13 @@ fn migrator(owner: &str, steps: &'static [(i64, &'static str)]) -> Migrator {
 /// What a step says of older binaries; 0 where it says nothing.
 fn oldest_binary(sql: &str) -> i64 {
     let head = sql.lines().take_while(|line| line.starts_with("--"));
-    head.filter_map(|line| line.strip_prefix(OLDEST_BINARY)?.trim().parse().ok()).max().unwrap_or(0)
+    head.filter_map(|line| line.strip_prefix(OLDEST_BINARY)?.trim().parse().ok())
+        .max()
+        .unwrap_or(0)
 }
 
-/// Runs on a connection of its own: a failure would give it back to the pool with the advisory lock still held. Returns
-/// the steps that the tables have and this binary does not know.
+/// Runs on a connection of its own: a failure would give it back to the pool with the advisory lock
+/// still held. Returns the steps that the tables have and this binary does not know.
 async fn apply(
     database: &Database,
     migrator: &Migrator,
@@ -135,14 +156,20 @@ async fn apply(
             // A migration may take longer than a statement of the service; the deadline bounds it.
             connection.execute("SET statement_timeout = 0").await?;
             migrator.run_direct(None, &mut connection, false).await?;
-            let newer = sqlx::query_as(newer).bind(known).fetch_all(&mut connection).await?;
+            let newer = sqlx::query_as(newer)
+                .bind(known)
+                .fetch_all(&mut connection)
+                .await?;
             connection.close().await?;
             Ok(newer)
         }
         Database::Sqlite(sqlite) => {
             let mut connection = sqlite.writer.acquire().await?;
             migrator.run_direct(None, &mut *connection, false).await?;
-            Ok(sqlx::query_as(newer).bind(known).fetch_all(&mut *connection).await?)
+            Ok(sqlx::query_as(newer)
+                .bind(known)
+                .fetch_all(&mut *connection)
+                .await?)
         }
     }
 }
@@ -151,13 +178,17 @@ async fn apply(
 type NewerStep = (i64, String);
 
 fn newer_steps(owner: &str) -> String {
-    format!("SELECT version, description FROM {owner}_migrations WHERE version > $1 ORDER BY version")
+    format!(
+        "SELECT version, description FROM {owner}_migrations WHERE version > $1 ORDER BY version"
+    )
 }
 
 /// Each step that this binary does not know must let it work; one that says nothing does not.
 fn judge(newer: &[NewerStep], owner: &str, known: i64) -> Result<(), String> {
     for (version, word) in newer {
-        let oldest: Option<i64> = word.strip_prefix(LEDGER_WORD).and_then(|oldest| oldest.parse().ok());
+        let oldest: Option<i64> = word
+            .strip_prefix(LEDGER_WORD)
+            .and_then(|oldest| oldest.parse().ok());
         if oldest.is_none_or(|oldest| oldest > known) {
             let least = oldest.unwrap_or(*version);
             return Err(format!(
@@ -175,9 +206,15 @@ fn describe(error: &MigrateError, owner: &str) -> String {
     } else if let MigrateError::Dirty(version) = error {
         format!("migration {version} of {owner} was interrupted half-way; see {owner}_migrations")
     } else if let MigrateError::ExecuteMigration(cause, version) = error {
-        format!("migration {version} of {owner} fails: {}", postgres::one_line(cause))
+        format!(
+            "migration {version} of {owner} fails: {}",
+            postgres::one_line(cause)
+        )
     } else if let MigrateError::Execute(cause) = error {
-        format!("the migrations of {owner} cannot run: {}", postgres::one_line(cause))
+        format!(
+            "the migrations of {owner} cannot run: {}",
+            postgres::one_line(cause)
+        )
     } else {
         format!("the migrations of {owner} cannot run: {error}")
     }

@@ -14,11 +14,12 @@ use crate::exit::Exit;
 /// How long a statement waits for another process to finish its write.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// One SQLite file in WAL mode with `synchronous=FULL`: a commit that returned survives SIGKILL and power loss.
+/// One SQLite file in WAL mode with `synchronous=FULL`: a commit that returned survives SIGKILL and
+/// power loss.
 #[derive(Clone, Debug)]
 pub struct Sqlite {
-    /// The only connection that writes. SQLite has one writer at a time; waiting for it here, in order, is
-    /// cheaper and fairer than its busy loop.
+    /// The only connection that writes. SQLite has one writer at a time; waiting for it here, in
+    /// order, is cheaper and fairer than its busy loop.
     pub writer: SqlitePool,
     /// Connections that read, and refuse to write.
     pub readers: SqlitePool,
@@ -27,8 +28,8 @@ pub struct Sqlite {
 // === impl Sqlite ===
 
 impl Sqlite {
-    /// Begins a transaction that will write. It takes the lock now (`BEGIN IMMEDIATE`): one that begins with a
-    /// read and writes later fails at once if another process wrote in between.
+    /// Begins a transaction that will write. It takes the lock now (`BEGIN IMMEDIATE`): one that
+    /// begins with a read and writes later fails at once if another process wrote in between.
     ///
     /// # Errors
     /// The driver's.
@@ -42,27 +43,38 @@ pub(super) async fn open(url: &str, options: &Options) -> Result<Sqlite, Exit> {
         .map_err(|error| Exit::usage(format!("database `{url}`: not a SQLite URL: {error}")))?
         .foreign_keys(true)
         .busy_timeout(BUSY_TIMEOUT)
-        // What a statement would undo, and what it sorts, else goes through a file that is made and deleted for it.
+        // What a statement would undo, and what it sorts, else goes through a file that is made and
+        // deleted for it.
         .pragma("temp_store", "memory")
         .statement_cache_capacity(options.statement_cache)
         .disable_statement_logging();
     if url.contains(":memory:") || url.contains("mode=memory") {
         return Err(Exit::usage(format!("database `{url}`: must name a file")));
     }
-    create_file(connect.get_filename())
-        .map_err(|error| Exit::unavailable(format!("database {url}: cannot create the file: {error}")))?;
+    create_file(connect.get_filename()).map_err(|error| {
+        Exit::unavailable(format!("database {url}: cannot create the file: {error}"))
+    })?;
     let label = label::sqlite(&connect);
     let unavailable = |error: &sqlx::Error| {
-        Exit::unavailable(format!("database {label} is not available: {}", postgres::one_line(error)))
+        Exit::unavailable(format!(
+            "database {label} is not available: {}",
+            postgres::one_line(error)
+        ))
     };
     let writer = pool(1, options.acquire_timeout.max(BUSY_TIMEOUT))
         .connect_with(
-            connect.clone().journal_mode(SqliteJournalMode::Wal).synchronous(SqliteSynchronous::Full),
+            connect
+                .clone()
+                .journal_mode(SqliteJournalMode::Wal)
+                .synchronous(SqliteSynchronous::Full),
         )
         .await
         .map_err(|error| unavailable(&error))?;
-    let readers = pool(options.readers, options.acquire_timeout)
-        .connect_lazy_with(connect.pragma("query_only", "on").optimize_on_close(false, None));
+    let readers = pool(options.readers, options.acquire_timeout).connect_lazy_with(
+        connect
+            .pragma("query_only", "on")
+            .optimize_on_close(false, None),
+    );
     Ok(Sqlite { writer, readers })
 }
 
@@ -76,19 +88,32 @@ fn pool(connections: u32, acquire_timeout: Duration) -> SqlitePoolOptions {
         .before_acquire(|connection, _| Box::pin(async move { Ok(!is_astray(connection)) }))
 }
 
-/// Whether the driver still counts a transaction on a connection that nobody holds. SQLite has ended it by itself, as it
-/// does where the disk is full or fails (sqlite.org/lang_transaction.html, 3.1); the driver's own end of it has failed,
-/// and every later one would be refused, after there is room again too.
+/// Whether the driver still counts a transaction on a connection that nobody holds. SQLite has
+/// ended it by itself, as it does where the disk is full or fails
+/// (sqlite.org/lang_transaction.html, 3.1); the driver's own end of it has failed, and every later
+/// one would be refused, after there is room again too.
 fn is_astray(connection: &SqliteConnection) -> bool {
     connection.is_in_transaction()
 }
 
-/// Makes the file, readable by its owner alone, and the folder it stands in. SQLite gives its log the same mode.
+/// Makes the file, readable by its owner alone, and the folder it stands in. SQLite gives its log
+/// the same mode.
 fn create_file(path: &Path) -> std::io::Result<()> {
-    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-        DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    if let Some(folder) = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty())
+    {
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(folder)?;
     }
-    match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
+    match OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)
+    {
         Ok(_) => Ok(()),
         Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
         Err(error) => Err(error),

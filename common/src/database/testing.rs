@@ -45,15 +45,24 @@ enum Remains {
 pub async fn postgres() -> TestDatabase {
     let admin = required("POSTERN_TEST_POSTGRES");
     let name = format!("postern_test_{}", Uuid::new_v4().simple());
-    let mut connection = PgConnection::connect(&admin).await.expect("POSTERN_TEST_POSTGRES answers");
+    let mut connection = PgConnection::connect(&admin)
+        .await
+        .expect("POSTERN_TEST_POSTGRES answers");
     let create = AssertSqlSafe(format!("CREATE DATABASE {name} TEMPLATE template0"));
-    connection.execute(create).await.expect("POSTERN_TEST_POSTGRES may create databases");
+    connection
+        .execute(create)
+        .await
+        .expect("POSTERN_TEST_POSTGRES may create databases");
     connection.close().await.expect("the server says goodbye");
     let mut url = url::Url::parse(&admin).expect("POSTERN_TEST_POSTGRES is a URL");
     url.set_path(&name);
     let url = url.to_string();
     let database = open(&url).await;
-    TestDatabase { url, database, _remains: Remains::Postgres { admin, name } }
+    TestDatabase {
+        url,
+        database,
+        _remains: Remains::Postgres { admin, name },
+    }
 }
 
 /// A SQLite file in a temporary folder of its own.
@@ -64,7 +73,11 @@ pub async fn sqlite() -> TestDatabase {
     let folder = std::env::temp_dir().join(format!("postern-test-{}", Uuid::new_v4().simple()));
     let url = format!("sqlite://{}", folder.join("test.db").display());
     let database = open(&url).await;
-    TestDatabase { url, database, _remains: Remains::Folder(folder) }
+    TestDatabase {
+        url,
+        database,
+        _remains: Remains::Folder(folder),
+    }
 }
 
 /// One of each: what a store promises, it promises over both.
@@ -76,7 +89,9 @@ pub async fn both() -> [TestDatabase; 2] {
 }
 
 async fn open(url: &str) -> Database {
-    Database::open(url, Options::new("postern-test")).await.expect("a fresh store opens")
+    Database::open(url, Options::new("postern-test"))
+        .await
+        .expect("a fresh store opens")
 }
 
 /// A variable that the test runner sets.
@@ -88,7 +103,9 @@ async fn open(url: &str) -> Database {
 pub fn required(variable: &str) -> String {
     Env::of_process()
         .get(variable)
-        .unwrap_or_else(|| panic!("{variable} is not set: run ./tests/run, which starts what the tests need"))
+        .unwrap_or_else(|| {
+            panic!("{variable} is not set: run ./tests/run, which starts what the tests need")
+        })
         .to_owned()
 }
 
@@ -109,8 +126,15 @@ impl Drop for Remains {
 
 /// Best effort: what it cannot remove goes with the test server.
 fn drop_database(admin: &str, name: &str) {
-    let Ok(options) = PgConnectOptions::from_str(admin) else { return };
-    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
+    let Ok(options) = PgConnectOptions::from_str(admin) else {
+        return;
+    };
+    let Ok(runtime) = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+    else {
+        return;
+    };
     let _ = runtime.block_on(async {
         let mut connection = PgConnection::connect_with(&options).await?;
         let sql = AssertSqlSafe(format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)"));

@@ -6,13 +6,25 @@ use super::*;
 
 const FIRST: Migrations = Migrations {
     owner: "postern_first",
-    postgres: &[(1, "CREATE TABLE first_note (id BIGINT PRIMARY KEY, text TEXT NOT NULL UNIQUE)")],
-    sqlite: &[(1, "CREATE TABLE first_note (id INTEGER PRIMARY KEY, text TEXT NOT NULL UNIQUE) STRICT")],
+    postgres: &[(
+        1,
+        "CREATE TABLE first_note (id BIGINT PRIMARY KEY, text TEXT NOT NULL UNIQUE)",
+    )],
+    sqlite: &[(
+        1,
+        "CREATE TABLE first_note (id INTEGER PRIMARY KEY, text TEXT NOT NULL UNIQUE) STRICT",
+    )],
 };
 const SECOND: Migrations = Migrations {
     owner: "postern_second",
-    postgres: &[(1, "CREATE TABLE second_a (id BIGINT)"), (2, "CREATE TABLE second_b (id BIGINT)")],
-    sqlite: &[(1, "CREATE TABLE second_a (id INTEGER)"), (2, "CREATE TABLE second_b (id INTEGER)")],
+    postgres: &[
+        (1, "CREATE TABLE second_a (id BIGINT)"),
+        (2, "CREATE TABLE second_b (id BIGINT)"),
+    ],
+    sqlite: &[
+        (1, "CREATE TABLE second_a (id INTEGER)"),
+        (2, "CREATE TABLE second_b (id INTEGER)"),
+    ],
 };
 const SECOND_OLDER: Migrations = Migrations {
     owner: "postern_second",
@@ -27,13 +39,25 @@ const SECOND_EXPANDED: Migrations = Migrations {
 };
 const SECOND_CONTRACTED: Migrations = Migrations {
     owner: "postern_second",
-    postgres: &[(4, "-- Nobody reads it any more.\n-- oldest-binary: 3\nDROP TABLE second_b")],
-    sqlite: &[(4, "-- Nobody reads it any more.\n-- oldest-binary: 3\nDROP TABLE second_b")],
+    postgres: &[(
+        4,
+        "-- Nobody reads it any more.\n-- oldest-binary: 3\nDROP TABLE second_b",
+    )],
+    sqlite: &[(
+        4,
+        "-- Nobody reads it any more.\n-- oldest-binary: 3\nDROP TABLE second_b",
+    )],
 };
 const SECOND_EDITED: Migrations = Migrations {
     owner: "postern_second",
-    postgres: &[(1, "CREATE TABLE other (id BIGINT)"), (2, "CREATE TABLE second_b (id BIGINT)")],
-    sqlite: &[(1, "CREATE TABLE other (id INTEGER)"), (2, "CREATE TABLE second_b (id INTEGER)")],
+    postgres: &[
+        (1, "CREATE TABLE other (id BIGINT)"),
+        (2, "CREATE TABLE second_b (id BIGINT)"),
+    ],
+    sqlite: &[
+        (1, "CREATE TABLE other (id INTEGER)"),
+        (2, "CREATE TABLE second_b (id INTEGER)"),
+    ],
 };
 const BROKEN: Migrations = Migrations {
     owner: "postern_broken",
@@ -45,8 +69,14 @@ const BROKEN: Migrations = Migrations {
 async fn two_services_share_one_database_and_a_second_start_changes_nothing() {
     for test in testing::both().await {
         for _ in 0..2 {
-            test.database.migrate(&FIRST).await.expect("the first service");
-            test.database.migrate(&SECOND).await.expect("the second service");
+            test.database
+                .migrate(&FIRST)
+                .await
+                .expect("the first service");
+            test.database
+                .migrate(&SECOND)
+                .await
+                .expect("the second service");
         }
         test.database.ping().await.expect("answers");
     }
@@ -71,10 +101,15 @@ async fn eight_replicas_that_start_at_once_migrate_once() {
 async fn an_edited_step_is_told() {
     for test in testing::both().await {
         test.database.migrate(&SECOND).await.expect("fresh");
-        let exit = test.database.migrate(&SECOND_EDITED).await.expect_err("an edited step");
+        let exit = test
+            .database
+            .migrate(&SECOND_EDITED)
+            .await
+            .expect_err("an edited step");
         assert_eq!(exit.status(), 69);
         assert!(
-            exit.message().contains("migration 1 of postern_second was applied with another text"),
+            exit.message()
+                .contains("migration 1 of postern_second was applied with another text"),
             "{exit}"
         );
     }
@@ -87,20 +122,40 @@ async fn a_binary_works_on_newer_tables_until_a_step_says_no() {
     for test in testing::both().await {
         test.database.migrate(&SECOND).await.expect("fresh");
         for binary in [&SECOND_OLDER, &SECOND] {
-            test.database.migrate(binary).await.expect("what was added is nothing to it");
+            test.database
+                .migrate(binary)
+                .await
+                .expect("what was added is nothing to it");
         }
-        test.database.migrate(&SECOND_EXPANDED).await.expect("the next release");
+        test.database
+            .migrate(&SECOND_EXPANDED)
+            .await
+            .expect("the next release");
         for binary in [&SECOND_OLDER, &SECOND] {
-            test.database.migrate(binary).await.expect("a start beside the next release");
+            test.database
+                .migrate(binary)
+                .await
+                .expect("a start beside the next release");
             test.database.still_fits(binary).await.expect("it goes on");
         }
-        test.database.migrate(&SECOND_CONTRACTED).await.expect("the release after");
-        test.database.still_fits(&SECOND_EXPANDED).await.expect("it knows what the step takes for granted");
-        let (started, running) =
-            (test.database.migrate(&SECOND).await, test.database.still_fits(&SECOND).await);
+        test.database
+            .migrate(&SECOND_CONTRACTED)
+            .await
+            .expect("the release after");
+        test.database
+            .still_fits(&SECOND_EXPANDED)
+            .await
+            .expect("it knows what the step takes for granted");
+        let (started, running) = (
+            test.database.migrate(&SECOND).await,
+            test.database.still_fits(&SECOND).await,
+        );
         for exit in [started, running] {
             let exit = exit.expect_err("what it needs is gone");
-            assert!(exit.status() == 69 && exit.message().ends_with(refused), "{exit}");
+            assert!(
+                exit.status() == 69 && exit.message().ends_with(refused),
+                "{exit}"
+            );
         }
     }
 }
@@ -115,9 +170,20 @@ async fn a_newer_step_that_does_not_say_who_may_work_on_it_refuses_all_who_do_no
             Database::Sqlite(sqlite) => sqlx::query(sql).execute(&sqlite.writer).await.map(drop),
         }
         .expect("updated");
-        test.database.migrate(&SECOND).await.expect("it knows the step itself");
-        let exit = test.database.migrate(&SECOND_OLDER).await.expect_err("nobody says that it may");
-        assert!(exit.message().contains("for binaries that know version 2 or later"), "{exit}");
+        test.database
+            .migrate(&SECOND)
+            .await
+            .expect("it knows the step itself");
+        let exit = test
+            .database
+            .migrate(&SECOND_OLDER)
+            .await
+            .expect_err("nobody says that it may");
+        assert!(
+            exit.message()
+                .contains("for binaries that know version 2 or later"),
+            "{exit}"
+        );
     }
 }
 
@@ -125,15 +191,26 @@ async fn a_newer_step_that_does_not_say_who_may_work_on_it_refuses_all_who_do_no
 async fn a_migration_that_fails_leaves_nothing_behind_and_holds_no_lock() {
     for test in testing::both().await {
         let exit = test.database.migrate(&BROKEN).await.expect_err("nowhere");
-        assert!(exit.message().contains("migration 1 of postern_broken fails: "), "{exit}");
+        assert!(
+            exit.message()
+                .contains("migration 1 of postern_broken fails: "),
+            "{exit}"
+        );
         assert!(exit.message().contains("nowhere"), "{exit}");
         assert!(!exit.message().contains('\n'), "{exit}");
-        test.database.migrate(&FIRST).await.expect("the lock is free");
+        test.database
+            .migrate(&FIRST)
+            .await
+            .expect("the lock is free");
         let left = match &test.database {
-            Database::Postgres(pool) => sqlx::query("SELECT 1 FROM broken").execute(pool).await.map(drop),
-            Database::Sqlite(sqlite) => {
-                sqlx::query("SELECT 1 FROM broken").execute(&sqlite.readers).await.map(drop)
-            }
+            Database::Postgres(pool) => sqlx::query("SELECT 1 FROM broken")
+                .execute(pool)
+                .await
+                .map(drop),
+            Database::Sqlite(sqlite) => sqlx::query("SELECT 1 FROM broken")
+                .execute(&sqlite.readers)
+                .await
+                .map(drop),
         };
         left.expect_err("rolled back");
     }
@@ -146,21 +223,34 @@ async fn a_store_that_is_away_is_one_line_without_the_password() {
         listener.local_addr().expect("bound").port()
     };
     let url = format!("postgres://postern:hunter2@127.0.0.1:{closed}/postern?sslmode=disable");
-    let exit = Database::open(&url, Options::new("test")).await.expect_err("nobody listens");
+    let exit = Database::open(&url, Options::new("test"))
+        .await
+        .expect_err("nobody listens");
     assert_eq!(exit.status(), 69);
-    let expected = format!("database postgres://postern@127.0.0.1:{closed}/postern is not available: ");
+    let expected =
+        format!("database postgres://postern@127.0.0.1:{closed}/postern is not available: ");
     assert!(exit.message().starts_with(&expected), "{exit}");
-    assert!(exit.message().contains("refused") && !exit.message().contains("hunter2"), "{exit}");
+    assert!(
+        exit.message().contains("refused") && !exit.message().contains("hunter2"),
+        "{exit}"
+    );
     assert!(!exit.message().contains('\n'), "{exit}");
 
-    let exit =
-        Database::open("mysql://a:hunter2@h/x", Options::new("test")).await.expect_err("no such store");
-    assert_eq!((exit.status(), exit.message().contains("hunter2")), (64, false));
-    let exit =
-        Database::open("sqlite:///proc/nowhere/a.db", Options::new("test")).await.expect_err("read-only");
+    let exit = Database::open("mysql://a:hunter2@h/x", Options::new("test"))
+        .await
+        .expect_err("no such store");
+    assert_eq!(
+        (exit.status(), exit.message().contains("hunter2")),
+        (64, false)
+    );
+    let exit = Database::open("sqlite:///proc/nowhere/a.db", Options::new("test"))
+        .await
+        .expect_err("read-only");
     assert_eq!(exit.status(), 69);
     assert!(exit.message().contains("cannot create the file"), "{exit}");
-    let exit = Database::open("sqlite::memory:", Options::new("test")).await.expect_err("no file");
+    let exit = Database::open("sqlite::memory:", Options::new("test"))
+        .await
+        .expect_err("no file");
     assert_eq!(exit.status(), 64);
 }
 
@@ -170,18 +260,32 @@ async fn the_file_is_for_its_owner_alone_and_durable() {
     let test = testing::sqlite().await;
     test.database.migrate(&FIRST).await.expect("migrated");
     let path = std::path::PathBuf::from(test.url.trim_start_matches("sqlite://"));
-    let mode = |path: &std::path::Path| std::fs::metadata(path).expect("there").permissions().mode() & 0o777;
+    let mode = |path: &std::path::Path| {
+        std::fs::metadata(path).expect("there").permissions().mode() & 0o777
+    };
     assert_eq!(mode(&path), 0o600);
     assert_eq!(mode(&path.with_extension("db-wal")), 0o600);
     assert_eq!(mode(path.parent().expect("a folder")), 0o700);
-    let Database::Sqlite(sqlite) = &test.database else { panic!("SQLite") };
+    let Database::Sqlite(sqlite) = &test.database else {
+        panic!("SQLite")
+    };
     let pragma = |name: &'static str| sqlx::query_scalar::<_, i64>(name).fetch_one(&sqlite.writer);
-    assert_eq!(pragma("PRAGMA synchronous").await.expect("answers"), 2, "FULL");
+    assert_eq!(
+        pragma("PRAGMA synchronous").await.expect("answers"),
+        2,
+        "FULL"
+    );
     assert_eq!(pragma("PRAGMA foreign_keys").await.expect("answers"), 1);
-    assert_eq!(pragma("PRAGMA temp_store").await.expect("answers"), 2, "memory");
+    assert_eq!(
+        pragma("PRAGMA temp_store").await.expect("answers"),
+        2,
+        "memory"
+    );
     assert_eq!(pragma("PRAGMA busy_timeout").await.expect("answers"), 5000);
-    let journal: String =
-        sqlx::query_scalar("PRAGMA journal_mode").fetch_one(&sqlite.writer).await.expect("answers");
+    let journal: String = sqlx::query_scalar("PRAGMA journal_mode")
+        .fetch_one(&sqlite.writer)
+        .await
+        .expect("answers");
     assert_eq!(journal, "wal");
 }
 
@@ -189,32 +293,58 @@ async fn the_file_is_for_its_owner_alone_and_durable() {
 async fn readers_see_what_is_committed_and_cannot_write() {
     let test = testing::sqlite().await;
     test.database.migrate(&FIRST).await.expect("migrated");
-    let Database::Sqlite(sqlite) = &test.database else { panic!("SQLite") };
-    let count = || sqlx::query_scalar::<_, i64>("SELECT count(*) FROM first_note").fetch_one(&sqlite.readers);
+    let Database::Sqlite(sqlite) = &test.database else {
+        panic!("SQLite")
+    };
+    let count = || {
+        sqlx::query_scalar::<_, i64>("SELECT count(*) FROM first_note").fetch_one(&sqlite.readers)
+    };
     let mut transaction = sqlite.begin().await.expect("begins");
     let insert = "INSERT INTO first_note (id, text) VALUES (1, 'a')";
-    sqlx::query(insert).execute(&mut *transaction).await.expect("inserted");
+    sqlx::query(insert)
+        .execute(&mut *transaction)
+        .await
+        .expect("inserted");
     assert_eq!(count().await.expect("reads"), 0, "not committed yet");
     transaction.commit().await.expect("committed");
     assert_eq!(count().await.expect("reads"), 1);
-    sqlx::query(insert).execute(&sqlite.readers).await.expect_err("a reader does not write");
-    let error = sqlx::query(insert).execute(&sqlite.writer).await.expect_err("the key is taken");
-    assert!(is_unique_violation(&error) && !is_unavailable(&error), "{error}");
+    sqlx::query(insert)
+        .execute(&sqlite.readers)
+        .await
+        .expect_err("a reader does not write");
+    let error = sqlx::query(insert)
+        .execute(&sqlite.writer)
+        .await
+        .expect_err("the key is taken");
+    assert!(
+        is_unique_violation(&error) && !is_unavailable(&error),
+        "{error}"
+    );
 }
 
 #[tokio::test]
 async fn what_a_full_disk_has_ended_is_begun_anew_once_there_is_room() {
     let test = testing::sqlite().await;
     test.database.migrate(&FIRST).await.expect("migrated");
-    let Database::Sqlite(sqlite) = &test.database else { panic!("SQLite") };
-    // As many pages as there are: SQLite answers as it does where the disk has no more. A new connection knows no limit.
-    sqlx::query("PRAGMA max_page_count = 1").execute(&sqlite.writer).await.expect("limited");
+    let Database::Sqlite(sqlite) = &test.database else {
+        panic!("SQLite")
+    };
+    // As many pages as there are: SQLite answers as it does where the disk has no more. A new
+    // connection knows no limit.
+    sqlx::query("PRAGMA max_page_count = 1")
+        .execute(&sqlite.writer)
+        .await
+        .expect("limited");
     let insert = "INSERT INTO first_note (id, text) VALUES (?1, hex(zeroblob(4096)))";
     let mut transaction = sqlite.begin().await.expect("begins");
     let mut id = 0;
     let error = loop {
         id += 1;
-        match sqlx::query(insert).bind(id).execute(&mut *transaction).await {
+        match sqlx::query(insert)
+            .bind(id)
+            .execute(&mut *transaction)
+            .await
+        {
             Ok(_) => assert!(id < 1_000, "the file grows"),
             Err(error) => break error,
         }
@@ -222,21 +352,36 @@ async fn what_a_full_disk_has_ended_is_begun_anew_once_there_is_room() {
     assert!(is_unavailable(&error), "{error}");
     drop(transaction);
     let mut transaction = sqlite.begin().await.expect("begins");
-    sqlx::query(insert).bind(1).execute(&mut *transaction).await.expect("there is room");
+    sqlx::query(insert)
+        .bind(1)
+        .execute(&mut *transaction)
+        .await
+        .expect("there is room");
     transaction.commit().await.expect("committed");
-    let count = sqlx::query_scalar::<_, i64>("SELECT count(*) FROM first_note").fetch_one(&sqlite.readers);
-    assert_eq!(count.await.expect("reads"), 1, "what was under way is undone, and what came later is there");
+    let count =
+        sqlx::query_scalar::<_, i64>("SELECT count(*) FROM first_note").fetch_one(&sqlite.readers);
+    assert_eq!(
+        count.await.expect("reads"),
+        1,
+        "what was under way is undone, and what came later is there"
+    );
 }
 
 #[tokio::test]
 async fn a_pool_outlives_the_loss_of_its_connections() {
     let test = testing::postgres().await;
-    let Database::Postgres(pool) = &test.database else { panic!("PostgreSQL") };
+    let Database::Postgres(pool) = &test.database else {
+        panic!("PostgreSQL")
+    };
     let kill = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
                 WHERE datname = current_database() AND pid <> pg_backend_pid()";
     test.database.ping().await.expect("one connection");
-    let other = Database::open(&test.url, Options::new("operator")).await.expect("another");
-    let Database::Postgres(other) = &other else { panic!("PostgreSQL") };
+    let other = Database::open(&test.url, Options::new("operator"))
+        .await
+        .expect("another");
+    let Database::Postgres(other) = &other else {
+        panic!("PostgreSQL")
+    };
     sqlx::query(kill).execute(other).await.expect("killed");
     // The one that was idle for under a second may fail once, as unavailable; the next is fresh.
     if let Err(error) = test.database.ping().await {
@@ -249,8 +394,18 @@ async fn a_pool_outlives_the_loss_of_its_connections() {
 #[tokio::test]
 async fn the_server_ends_what_runs_away() {
     let test = testing::postgres().await;
-    let Database::Postgres(pool) = &test.database else { panic!("PostgreSQL") };
+    let Database::Postgres(pool) = &test.database else {
+        panic!("PostgreSQL")
+    };
     let show = |sql: &'static str| sqlx::query_scalar::<_, String>(sql).fetch_one(pool);
-    assert_eq!(show("SHOW statement_timeout").await.expect("answers"), "30s");
-    assert_eq!(show("SHOW idle_in_transaction_session_timeout").await.expect("answers"), "1min");
+    assert_eq!(
+        show("SHOW statement_timeout").await.expect("answers"),
+        "30s"
+    );
+    assert_eq!(
+        show("SHOW idle_in_transaction_session_timeout")
+            .await
+            .expect("answers"),
+        "1min"
+    );
 }

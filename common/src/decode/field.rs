@@ -46,7 +46,10 @@ pub struct Object<'a> {
 
 impl<'a> At<'a> {
     pub(super) fn root() -> Self {
-        Self { parent: None, segment: Segment::Root }
+        Self {
+            parent: None,
+            segment: Segment::Root,
+        }
     }
 
     fn pointer(&self) -> String {
@@ -64,7 +67,11 @@ impl<'a> At<'a> {
 
 impl Object<'_> {
     /// A field that must be there.
-    pub fn required<T>(&self, name: &'static str, read: impl FnOnce(Field<'_>) -> Option<T>) -> Option<T> {
+    pub fn required<T>(
+        &self,
+        name: &'static str,
+        read: impl FnOnce(Field<'_>) -> Option<T>,
+    ) -> Option<T> {
         let found = self.field(name);
         if found.is_none() {
             self.note(name, self.offset, "missing_field", "is required".to_owned());
@@ -73,29 +80,48 @@ impl Object<'_> {
     }
 
     /// A field that may be absent. `None` also when it is there and wrong, which is noted.
-    pub fn optional<T>(&self, name: &'static str, read: impl FnOnce(Field<'_>) -> Option<T>) -> Option<T> {
+    pub fn optional<T>(
+        &self,
+        name: &'static str,
+        read: impl FnOnce(Field<'_>) -> Option<T>,
+    ) -> Option<T> {
         self.field(name).and_then(read)
     }
 
     /// A field with a default.
-    pub fn or<T>(&self, name: &'static str, default: T, read: impl FnOnce(Field<'_>) -> Option<T>) -> T {
+    pub fn or<T>(
+        &self,
+        name: &'static str,
+        default: T,
+        read: impl FnOnce(Field<'_>) -> Option<T>,
+    ) -> T {
         self.optional(name, read).unwrap_or(default)
     }
 
     /// A nested object that may be absent.
-    pub fn section<T>(&self, name: &'static str, read: impl FnOnce(&Object<'_>) -> Option<T>) -> Option<T> {
+    pub fn section<T>(
+        &self,
+        name: &'static str,
+        read: impl FnOnce(&Object<'_>) -> Option<T>,
+    ) -> Option<T> {
         self.optional(name, |field| field.object(read))
     }
 
     /// Every item of a list that may be absent; an item that is wrong is left out and noted.
     pub fn list<T>(&self, name: &'static str, read: impl FnMut(Field<'_>) -> Option<T>) -> Vec<T> {
-        self.optional(name, |field| field.array(read)).unwrap_or_default()
+        self.optional(name, |field| field.array(read))
+            .unwrap_or_default()
     }
 
     /// Every entry, for objects whose names are data; none of them is unknown any more.
     pub fn entries<T>(&self, mut read: impl FnMut(&str, Field<'_>) -> Option<T>) -> Vec<T> {
-        let unknown = self.entries.iter().filter(|(name, _)| !self.known.borrow().contains(&name.as_str()));
-        let all = unknown.filter_map(|(name, node)| read(name, self.child(name, node))).collect();
+        let unknown = self
+            .entries
+            .iter()
+            .filter(|(name, _)| !self.known.borrow().contains(&name.as_str()));
+        let all = unknown
+            .filter_map(|(name, node)| read(name, self.child(name, node)))
+            .collect();
         self.known.borrow_mut().push(ANY);
         all
     }
@@ -105,7 +131,8 @@ impl Object<'_> {
         self.field(name).is_some()
     }
 
-    /// Notes a mistake that concerns the object as a whole, such as two fields that exclude each other.
+    /// Notes a mistake that concerns the object as a whole, such as two fields that exclude each
+    /// other.
     pub fn fail(&self, code: &'static str, detail: impl Into<String>) {
         self.mistakes.note(Mistake {
             pointer: self.at.pointer(),
@@ -116,8 +143,9 @@ impl Object<'_> {
         });
     }
 
-    /// Notes a mistake of a value below this object that was found after it was read; `path` names it as messages do,
-    /// such as `listen.0.tls.key`. What is not there is told at the nearest value above it.
+    /// Notes a mistake of a value below this object that was found after it was read; `path` names
+    /// it as messages do, such as `listen.0.tls.key`. What is not there is told at the nearest
+    /// value above it.
     pub fn fail_at(&self, path: &str, code: &'static str, detail: impl Into<String>) {
         let (mut pointer, mut offset) = (self.at.pointer(), self.offset);
         let mut below = self.entries.iter().find(|(name, _)| is_first(path, name));
@@ -129,15 +157,25 @@ impl Object<'_> {
             let mut here = node;
             while let Value::Array(items) = &here.value {
                 let (index, after) = rest.split_once('.').unwrap_or((rest, ""));
-                let Some(item) = index.parse().ok().and_then(|at: usize| items.get(at)) else { break };
+                let Some(item) = index.parse().ok().and_then(|at: usize| items.get(at)) else {
+                    break;
+                };
                 push_segment(&mut pointer, index);
                 (offset, rest, here) = (item.offset, after, item);
             }
-            let Value::Object(entries) = &here.value else { break };
+            let Value::Object(entries) = &here.value else {
+                break;
+            };
             below = entries.iter().find(|(name, _)| is_first(rest, name));
         }
         let detail = detail.into();
-        self.mistakes.note(Mistake { pointer, offset, weight: Weight::Unacceptable, code, detail });
+        self.mistakes.note(Mistake {
+            pointer,
+            offset,
+            weight: Weight::Unacceptable,
+            code,
+            detail,
+        });
     }
 
     /// Whether nothing has been found wrong so far, here or elsewhere in the text.
@@ -153,14 +191,27 @@ impl Object<'_> {
     }
 
     fn child<'s>(&'s self, name: &'s str, node: &'s Node) -> Field<'s> {
-        let at = At { parent: Some(&self.at), segment: Segment::Name(name) };
-        Field { node, at, mistakes: self.mistakes }
+        let at = At {
+            parent: Some(&self.at),
+            segment: Segment::Name(name),
+        };
+        Field {
+            node,
+            at,
+            mistakes: self.mistakes,
+        }
     }
 
     fn note(&self, name: &str, offset: usize, code: &'static str, detail: String) {
         let mut pointer = self.at.pointer();
         push_segment(&mut pointer, name);
-        self.mistakes.note(Mistake { pointer, offset, weight: Weight::Unreadable, code, detail });
+        self.mistakes.note(Mistake {
+            pointer,
+            offset,
+            weight: Weight::Unreadable,
+            code,
+            detail,
+        });
     }
 
     /// Notes every name that was never asked for.
@@ -169,7 +220,11 @@ impl Object<'_> {
         if known.contains(&ANY) {
             return;
         }
-        for (name, node) in self.entries.iter().filter(|(name, _)| !known.contains(&name.as_str())) {
+        for (name, node) in self
+            .entries
+            .iter()
+            .filter(|(name, _)| !known.contains(&name.as_str()))
+        {
             let near = known.iter().find(|known| is_near(known, name));
             let detail = near.map_or_else(
                 || "is not a known field".to_owned(),
@@ -188,7 +243,8 @@ const ANY: &str = "\0any";
 
 /// Whether `name` is the first part of a path with dots.
 fn is_first(path: &str, name: &str) -> bool {
-    path.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    path.strip_prefix(name)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
 /// Whether two names differ by at most two edits: close enough to ask "did you mean".
@@ -237,17 +293,30 @@ impl<'a> Field<'a> {
 
     fn note<T>(&self, weight: Weight, code: &'static str, detail: String) -> Option<T> {
         let pointer = self.at.pointer();
-        self.mistakes.note(Mistake { pointer, offset: self.node.offset, weight, code, detail });
+        self.mistakes.note(Mistake {
+            pointer,
+            offset: self.node.offset,
+            weight,
+            code,
+            detail,
+        });
         None
     }
 
     fn mistyped<T>(&self, wanted: &str) -> Option<T> {
-        self.fail("invalid_type", format!("must be {wanted}, not {}", self.node.value.kind()))
+        self.fail(
+            "invalid_type",
+            format!("must be {wanted}, not {}", self.node.value.kind()),
+        )
     }
 
     /// Text of any length.
     pub fn string(&self) -> Option<&'a str> {
-        if let Value::String(text) = &self.node.value { Some(text) } else { self.mistyped("a string") }
+        if let Value::String(text) = &self.node.value {
+            Some(text)
+        } else {
+            self.mistyped("a string")
+        }
     }
 
     /// Text whose length in bytes lies in `range`, without control characters.
@@ -255,7 +324,10 @@ impl<'a> Field<'a> {
         let text = self.string()?;
         if !range.contains(&text.len()) {
             let (least, most) = (range.start(), range.end());
-            return self.fail("invalid_length", format!("must be {least} to {most} bytes long"));
+            return self.fail(
+                "invalid_length",
+                format!("must be {least} to {most} bytes long"),
+            );
         }
         if text.chars().any(char::is_control) {
             return self.fail("invalid_format", "must not contain control characters");
@@ -265,7 +337,11 @@ impl<'a> Field<'a> {
 
     /// `true` or `false`.
     pub fn boolean(&self) -> Option<bool> {
-        if let Value::Bool(flag) = self.node.value { Some(flag) } else { self.mistyped("a boolean") }
+        if let Value::Bool(flag) = self.node.value {
+            Some(flag)
+        } else {
+            self.mistyped("a boolean")
+        }
     }
 
     /// A whole number in `range`.
@@ -273,10 +349,15 @@ impl<'a> Field<'a> {
     where
         T: Copy + PartialOrd + TryFrom<i128> + std::fmt::Display,
     {
-        let Value::Integer(number) = self.node.value else { return self.mistyped("an integer") };
+        let Value::Integer(number) = self.node.value else {
+            return self.mistyped("an integer");
+        };
         match T::try_from(number) {
             Ok(number) if range.contains(&number) => Some(number),
-            _ => self.fail("out_of_range", format!("must be {} to {}", range.start(), range.end())),
+            _ => self.fail(
+                "out_of_range",
+                format!("must be {} to {}", range.start(), range.end()),
+            ),
         }
     }
 
@@ -286,15 +367,26 @@ impl<'a> Field<'a> {
         if let Value::Integer(number) = self.node.value {
             return Some(number as f64);
         }
-        if let Value::Float(number) = self.node.value { Some(number) } else { self.mistyped("a number") }
+        if let Value::Float(number) = self.node.value {
+            Some(number)
+        } else {
+            self.mistyped("a number")
+        }
     }
 
     /// A nested object; whatever `read` does not take is an unknown field.
     pub fn object<T>(&self, read: impl FnOnce(&Object<'_>) -> Option<T>) -> Option<T> {
-        let Value::Object(entries) = &self.node.value else { return self.mistyped("an object") };
+        let Value::Object(entries) = &self.node.value else {
+            return self.mistyped("an object");
+        };
         let known = RefCell::new(Vec::with_capacity(USUAL_FIELDS));
-        let object =
-            Object { entries, offset: self.node.offset, at: self.at, mistakes: self.mistakes, known };
+        let object = Object {
+            entries,
+            offset: self.node.offset,
+            at: self.at,
+            mistakes: self.mistakes,
+            known,
+        };
         let value = read(&object);
         object.refuse_unknown();
         value
@@ -302,10 +394,19 @@ impl<'a> Field<'a> {
 
     /// Every item of a list; one that is wrong is left out and noted.
     pub fn array<T>(&self, mut read: impl FnMut(Field<'_>) -> Option<T>) -> Option<Vec<T>> {
-        let Value::Array(items) = &self.node.value else { return self.mistyped("an array") };
+        let Value::Array(items) = &self.node.value else {
+            return self.mistyped("an array");
+        };
         let item = |(index, node)| {
-            let at = At { parent: Some(&self.at), segment: Segment::Index(index) };
-            read(Field { node, at, mistakes: self.mistakes })
+            let at = At {
+                parent: Some(&self.at),
+                segment: Segment::Index(index),
+            };
+            read(Field {
+                node,
+                at,
+                mistakes: self.mistakes,
+            })
         };
         Some(items.iter().enumerate().filter_map(item).collect())
     }
@@ -317,7 +418,10 @@ impl<'a> Field<'a> {
             Some((_, choice)) => Some(*choice),
             None => {
                 let words: Vec<&str> = choices.iter().map(|(word, _)| *word).collect();
-                self.fail("invalid_choice", format!("must be one of {}", words.join(", ")))
+                self.fail(
+                    "invalid_choice",
+                    format!("must be one of {}", words.join(", ")),
+                )
             }
         }
     }
@@ -325,30 +429,40 @@ impl<'a> Field<'a> {
     /// An instant in RFC 3339.
     pub fn timestamp(&self) -> Option<Timestamp> {
         let text = self.string()?;
-        Timestamp::parse(text).or_else(|| self.fail("invalid_format", "must be an RFC 3339 instant"))
+        Timestamp::parse(text)
+            .or_else(|| self.fail("invalid_format", "must be an RFC 3339 instant"))
     }
 
     /// A duration such as `250ms`, `30s`, `5m`, `1h` or `7d`.
     pub fn duration(&self) -> Option<Duration> {
         let text = self.string()?;
-        parse_duration(text)
-            .or_else(|| self.fail("invalid_format", "must be a duration such as 250ms, 30s, 5m, 1h or 7d"))
+        parse_duration(text).or_else(|| {
+            self.fail(
+                "invalid_format",
+                "must be a duration such as 250ms, 30s, 5m, 1h or 7d",
+            )
+        })
     }
 
     /// A size in bytes such as `512`, `64KiB`, `10MiB` or `1GiB`.
     pub fn bytes(&self) -> Option<u64> {
         if let Value::Integer(number) = self.node.value {
-            return u64::try_from(number).ok().or_else(|| self.fail("out_of_range", "must not be negative"));
+            return u64::try_from(number)
+                .ok()
+                .or_else(|| self.fail("out_of_range", "must not be negative"));
         }
         let text = self.string()?;
-        parse_bytes(text).or_else(|| self.fail("invalid_format", "must be a size such as 64KiB or 10MiB"))
+        parse_bytes(text)
+            .or_else(|| self.fail("invalid_format", "must be a size such as 64KiB or 10MiB"))
     }
 
     /// An absolute `http` or `https` URL without credentials.
     pub fn url(&self) -> Option<Url> {
         let text = self.string()?;
         match Url::parse(text) {
-            Ok(url) if matches!(url.scheme(), "http" | "https") && url.username().is_empty() => Some(url),
+            Ok(url) if matches!(url.scheme(), "http" | "https") && url.username().is_empty() => {
+                Some(url)
+            }
             _ => self.fail("invalid_format", "must be an absolute http or https URL"),
         }
     }
@@ -356,12 +470,19 @@ impl<'a> Field<'a> {
     /// An address and port, such as `127.0.0.1:8500` or `[::1]:8500`.
     pub fn socket_addr(&self) -> Option<SocketAddr> {
         let text = self.string()?;
-        text.parse().ok().or_else(|| self.fail("invalid_format", "must be an address such as 127.0.0.1:8500"))
+        text.parse().ok().or_else(|| {
+            self.fail(
+                "invalid_format",
+                "must be an address such as 127.0.0.1:8500",
+            )
+        })
     }
 }
 
 fn split_number(text: &str) -> Option<(u64, &str)> {
-    let end = text.find(|character: char| !character.is_ascii_digit()).unwrap_or(text.len());
+    let end = text
+        .find(|character: char| !character.is_ascii_digit())
+        .unwrap_or(text.len());
     Some((text[..end].parse().ok()?, &text[end..]))
 }
 

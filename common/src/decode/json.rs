@@ -6,14 +6,18 @@ use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visi
 use super::mistake::{Mistake, Mistakes, Weight};
 use super::{Node, Value};
 
-/// Parses strict JSON (RFC 8259) in UTF-8. A name that stands twice in one object is a mistake: readers differ
-/// on which one counts. `None` means that the text is not JSON; the mistake is noted.
+/// Parses strict JSON (RFC 8259) in UTF-8. A name that stands twice in one object is a mistake:
+/// readers differ on which one counts. `None` means that the text is not JSON; the mistake is
+/// noted.
 #[must_use]
 pub fn json(text: &[u8], mistakes: &Mistakes) -> Option<Node> {
     let mut deserializer = serde_json::Deserializer::from_slice(text);
-    let parsed = Tree { pointer: &mut String::new(), mistakes }
-        .deserialize(&mut deserializer)
-        .and_then(|node| deserializer.end().map(|()| node));
+    let parsed = Tree {
+        pointer: &mut String::new(),
+        mistakes,
+    }
+    .deserialize(&mut deserializer)
+    .and_then(|node| deserializer.end().map(|()| node));
     match parsed {
         Ok(node) => Some(node),
         Err(error) => {
@@ -22,7 +26,11 @@ pub fn json(text: &[u8], mistakes: &Mistakes) -> Option<Node> {
                 offset: 0,
                 weight: Weight::Unreadable,
                 code: "invalid_json",
-                detail: format!("not valid JSON at line {} column {}", error.line(), error.column()),
+                detail: format!(
+                    "not valid JSON at line {} column {}",
+                    error.line(),
+                    error.column()
+                ),
             });
             None
         }
@@ -59,7 +67,8 @@ impl Names {
             return entries.iter().all(|(known, _)| known != name);
         }
         if self.0.is_empty() {
-            self.0.extend(entries.iter().map(|(known, _)| known.clone()));
+            self.0
+                .extend(entries.iter().map(|(known, _)| known.clone()));
         }
         self.0.insert(name.to_owned())
     }
@@ -117,7 +126,10 @@ impl<'de> Visitor<'de> for Tree<'_> {
         let here = self.pointer.len();
         loop {
             push_segment(self.pointer, &list.len().to_string());
-            let next = items.next_element_seed(Tree { pointer: self.pointer, mistakes: self.mistakes })?;
+            let next = items.next_element_seed(Tree {
+                pointer: self.pointer,
+                mistakes: self.mistakes,
+            })?;
             self.pointer.truncate(here);
             match next {
                 Some(item) => list.push(item),
@@ -132,7 +144,10 @@ impl<'de> Visitor<'de> for Tree<'_> {
         let here = self.pointer.len();
         while let Some(name) = entries.next_key::<String>()? {
             push_segment(self.pointer, &name);
-            let value = entries.next_value_seed(Tree { pointer: self.pointer, mistakes: self.mistakes })?;
+            let value = entries.next_value_seed(Tree {
+                pointer: self.pointer,
+                mistakes: self.mistakes,
+            })?;
             if names.is_new(&name, &object) {
                 object.push((name, value));
             } else if !self.mistakes.is_full() {

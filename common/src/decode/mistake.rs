@@ -44,13 +44,16 @@ impl Mistakes {
             return;
         }
         if mistake.pointer.len() > POINTER_BYTES {
-            let end = (0..=POINTER_BYTES).rev().find(|end| mistake.pointer.is_char_boundary(*end));
+            let end = (0..=POINTER_BYTES)
+                .rev()
+                .find(|end| mistake.pointer.is_char_boundary(*end));
             mistake.pointer.truncate(end.unwrap_or(0));
         }
         self.0.borrow_mut().push(mistake);
     }
 
-    /// Whether no more are noted: a text of nothing but mistakes must not cost more memory than it is long.
+    /// Whether no more are noted: a text of nothing but mistakes must not cost more memory than it
+    /// is long.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.0.borrow().len() >= MOST
@@ -70,7 +73,11 @@ impl Mistakes {
     /// The root as a field, for texts whose root is not an object.
     #[must_use]
     pub fn field<'a>(&'a self, root: &'a Node) -> Field<'a> {
-        Field { node: root, at: At::root(), mistakes: self }
+        Field {
+            node: root,
+            at: At::root(),
+            mistakes: self,
+        }
     }
 
     /// The value, if it was read and nothing is wrong with it.

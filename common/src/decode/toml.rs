@@ -4,8 +4,8 @@ use toml::de::{DeTable, DeValue};
 use super::mistake::{Mistake, Mistakes, Weight};
 use super::{Node, Value};
 
-/// A larger file is read in pieces of about this many bytes. The parser takes tens of times a text in memory, and
-/// for ten thousand routes it took longer to come by that memory than to parse.
+/// A larger file is read in pieces of about this many bytes. The parser takes tens of times a text
+/// in memory, and for ten thousand routes it took longer to come by that memory than to parse.
 const PIECE: usize = 16 << 10;
 
 /// Parses TOML 1.0. `None` means that the text is not TOML; every syntax error is noted.
@@ -25,29 +25,38 @@ fn whole(text: &str, mistakes: &Mistakes) -> Option<Node> {
             detail: describe(text, error),
         });
     }
-    errors.is_empty().then(|| Node { offset: 0, value: Value::Object(table(root.into_inner(), 0)) })
+    errors.is_empty().then(|| Node {
+        offset: 0,
+        value: Value::Object(table(root.into_inner(), 0)),
+    })
 }
 
 /// What the parser says, and the name where one stands twice: the header of a table, or the key.
 fn describe(text: &str, error: &toml::de::Error) -> String {
     let message = error.message();
-    let span = error.span().filter(|_| message.starts_with("duplicate key"));
+    let span = error
+        .span()
+        .filter(|_| message.starts_with("duplicate key"));
     let Some(name) = span.and_then(|span| Some((text.get(span.clone())?, span.start))) else {
         return message.to_owned();
     };
     let (name, start) = name;
     let line = text[..start].rfind('\n').map_or(0, |newline| newline + 1);
     let header = text[line..].lines().next().unwrap_or_default().trim();
-    let table = header.strip_prefix('[').and_then(|rest| rest.rsplit_once(']'));
-    let table = table.map(|(table, _)| table.trim_matches(|c: char| c == '[' || c == ']' || c == ' '));
+    let table = header
+        .strip_prefix('[')
+        .and_then(|rest| rest.rsplit_once(']'));
+    let table =
+        table.map(|(table, _)| table.trim_matches(|c: char| c == '[' || c == ']' || c == ' '));
     format!("duplicate key `{}`", table.unwrap_or(name))
 }
 
-/// The same for a text that is good, piece by piece. A piece begins at the header of an array of tables, where TOML
-/// begins anew.
+/// The same for a text that is good, piece by piece. A piece begins at the header of an array of
+/// tables, where TOML begins anew.
 ///
-/// `None` leaves the judgement to [`whole`]: where a piece is not good by itself, such as one with a string that is
-/// open at its end, and where two pieces have a name in common that is not such an array in both.
+/// `None` leaves the judgement to [`whole`]: where a piece is not good by itself, such as one with
+/// a string that is open at its end, and where two pieces have a name in common that is not such an
+/// array in both.
 fn in_pieces(text: &str, size: usize) -> Option<Node> {
     let mut root: Vec<(String, Node)> = Vec::new();
     let seams = seams(text, size);
@@ -71,7 +80,10 @@ fn in_pieces(text: &str, size: usize) -> Option<Node> {
             }
         }
     }
-    Some(Node { offset: 0, value: Value::Object(root) })
+    Some(Node {
+        offset: 0,
+        value: Value::Object(root),
+    })
 }
 
 /// Where pieces begin, and the end.
@@ -91,10 +103,13 @@ fn seams(text: &str, size: usize) -> Vec<usize> {
     seams
 }
 
-/// Whether it is an array of tables under headers, and not a list of inline ones, which nothing can be added to.
+/// Whether it is an array of tables under headers, and not a list of inline ones, which nothing can
+/// be added to.
 fn begins_with_header(text: &str, items: &[Node]) -> bool {
     let first = items.first();
-    first.is_some_and(|item| matches!(item.value, Value::Object(_)) && text[item.offset..].starts_with("[["))
+    first.is_some_and(|item| {
+        matches!(item.value, Value::Object(_)) && text[item.offset..].starts_with("[[")
+    })
 }
 
 /// Takes the parser's tree apart as it goes. `start` is where its text begins.
@@ -113,15 +128,17 @@ fn table(entries: DeTable<'_>, start: usize) -> Vec<(String, Node)> {
 fn node(offset: usize, value: Spanned<DeValue<'_>>, start: usize) -> Node {
     let value = match value.into_inner() {
         DeValue::String(text) => Value::String(text.into_owned()),
-        DeValue::Integer(number) => {
-            i128::from_str_radix(number.as_str(), number.radix()).map_or(Value::Null, Value::Integer)
-        }
+        DeValue::Integer(number) => i128::from_str_radix(number.as_str(), number.radix())
+            .map_or(Value::Null, Value::Integer),
         DeValue::Float(number) => number.as_str().parse().map_or(Value::Null, Value::Float),
         DeValue::Boolean(flag) => Value::Bool(flag),
         DeValue::Datetime(at) => Value::String(at.to_string()),
-        DeValue::Array(items) => {
-            Value::Array(items.into_iter().map(|item| node(start + item.span().start, item, start)).collect())
-        }
+        DeValue::Array(items) => Value::Array(
+            items
+                .into_iter()
+                .map(|item| node(start + item.span().start, item, start))
+                .collect(),
+        ),
         DeValue::Table(entries) => Value::Object(table(entries, start)),
     };
     Node { value, offset }
@@ -167,9 +184,12 @@ mod tests {
 
     #[test]
     fn many_routes_are_read_in_pieces() {
-        let text: String = std::iter::once("[limits]\nbody = 1\n".to_owned())
-            .chain((0..1_000).map(|number| format!("[[route]]\npath = \"/{number}\"\nmethods = [\"GET\"]\n")))
-            .collect();
+        let text: String =
+            std::iter::once("[limits]\nbody = 1\n".to_owned())
+                .chain((0..1_000).map(|number| {
+                    format!("[[route]]\npath = \"/{number}\"\nmethods = [\"GET\"]\n")
+                }))
+                .collect();
         assert!(seams(&text, PIECE).len() > 2);
         let read = in_pieces(&text, PIECE);
         assert!(read.is_some());

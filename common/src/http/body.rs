@@ -21,10 +21,11 @@ const MIN_BYTES_PER_SECOND: u64 = 16 << 10;
 /// How long any body may take.
 const MAX_ARRIVAL_TIME: Duration = Duration::from_secs(30);
 
-/// A request body that is JSON: the content type is right, the size within the limit, every name stands once.
+/// A request body that is JSON: the content type is right, the size within the limit, every name
+/// stands once.
 ///
-/// The refusals are 415, 413, 400 `invalid_request`, 503 where the caller's class has used up its memory budget, and 429
-/// where the caller has used up its share.
+/// The refusals are 415, 413, 400 `invalid_request`, 503 where the caller's class has used up its
+/// memory budget, and 429 where the caller has used up its share.
 #[derive(Debug)]
 pub struct Json(Node, Mistakes, BudgetPermit);
 
@@ -64,15 +65,16 @@ impl<S: Send + Sync> FromRequest<S> for Json {
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
         if !is_json(request.headers()) {
-            return Err(
-                Problem::new(Code::UnsupportedMediaType).detail("Content-Type must be application/json")
-            );
+            return Err(Problem::new(Code::UnsupportedMediaType)
+                .detail("Content-Type must be application/json"));
         }
         let Raw(bytes, permit) = Raw::from_request(request, state).await?;
         let mistakes = Mistakes::default();
         match decode::json(&bytes, &mistakes) {
             Some(root) => Ok(Self(root, mistakes, permit)),
-            None => Err(Problem::from_mistakes(mistakes.finish::<()>(None).err().unwrap_or_default())),
+            None => Err(Problem::from_mistakes(
+                mistakes.finish::<()>(None).err().unwrap_or_default(),
+            )),
         }
     }
 }
@@ -102,7 +104,9 @@ async fn read(mut body: Body, extensions: &Extensions) -> Result<Raw, Problem> {
     let (mut first, mut grown) = (Bytes::new(), BytesMut::new());
     let began = Instant::now();
     while let Some(frame) = next_frame(&mut body, began, first.len().max(grown.len())).await? {
-        let Ok(data) = frame.into_data() else { continue };
+        let Ok(data) = frame.into_data() else {
+            continue;
+        };
         if first.len().max(grown.len()) + data.len() > limit {
             return Err(too_large(limit));
         }
@@ -118,7 +122,11 @@ async fn read(mut body: Body, extensions: &Extensions) -> Result<Raw, Problem> {
     if !reservation.is_complete() {
         reservation.grow(0, true)?;
     }
-    let bytes = if grown.is_empty() { first } else { grown.freeze() };
+    let bytes = if grown.is_empty() {
+        first
+    } else {
+        grown.freeze()
+    };
     Ok(Raw(bytes, reservation.into_permit()))
 }
 
@@ -129,10 +137,14 @@ async fn next_frame(
     received: usize,
 ) -> Result<Option<Frame<Bytes>>, Problem> {
     let frame = tokio::time::timeout_at(began + time_for(received), body.frame()).await;
-    frame.map_err(|_| incomplete())?.transpose().map_err(|_| incomplete())
+    frame
+        .map_err(|_| incomplete())?
+        .transpose()
+        .map_err(|_| incomplete())
 }
 
-/// How long a body may take that has brought so many bytes so far: memory is lent only to those who keep sending.
+/// How long a body may take that has brought so many bytes so far: memory is lent only to those who
+/// keep sending.
 fn time_for(received: usize) -> Duration {
     let millis = received as u64 * 1000 / MIN_BYTES_PER_SECOND;
     MAX_ARRIVAL_TIME.min(BASE_ARRIVAL_TIME + Duration::from_millis(millis))
@@ -146,13 +158,19 @@ fn incomplete() -> Problem {
     Problem::new(Code::InvalidRequest).detail("the body did not arrive whole")
 }
 
-/// `application/json` or `application/*+json`; a charset, if given, is UTF-8 (RFC 8259 section 8.1).
+/// `application/json` or `application/*+json`; a charset, if given, is UTF-8 (RFC 8259 section
+/// 8.1).
 fn is_json(headers: &http::HeaderMap) -> bool {
-    let Some(value) = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()) else { return false };
+    let Some(value) = headers
+        .get(CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok())
+    else {
+        return false;
+    };
     let mut parts = value.split(';').map(str::trim);
     let essence = parts.next().unwrap_or_default().to_ascii_lowercase();
-    let named =
-        essence == "application/json" || (essence.starts_with("application/") && essence.ends_with("+json"));
+    let named = essence == "application/json"
+        || (essence.starts_with("application/") && essence.ends_with("+json"));
     named
         && parts.all(|parameter| {
             let parameter = parameter.to_ascii_lowercase();
@@ -174,8 +192,16 @@ mod tests {
     use super::*;
 
     fn known(body: usize, budget: &BodyMemoryBudget) -> Arc<Known> {
-        let limits = Limits { body, ..Limits::default() };
-        Known::new(Peer::default(), RequestId("r".into()), limits, budget.clone())
+        let limits = Limits {
+            body,
+            ..Limits::default()
+        };
+        Known::new(
+            Peer::default(),
+            RequestId("r".into()),
+            limits,
+            budget.clone(),
+        )
     }
 
     fn budget(bytes: usize) -> BodyMemoryBudget {
@@ -188,15 +214,30 @@ mod tests {
             .extension(known(16, &budget(16)))
             .body(Body::from(body))
             .expect("request");
-        Json::from_request(request, &()).await.expect_err("refused").code()
+        Json::from_request(request, &())
+            .await
+            .expect_err("refused")
+            .code()
     }
 
     #[tokio::test]
     async fn what_cannot_be_read_is_refused_by_name() {
-        assert_eq!(refusal("text/plain", "{}").await, Code::UnsupportedMediaType);
-        assert_eq!(refusal("application/json; charset=latin1", "{}").await, Code::UnsupportedMediaType);
-        assert_eq!(refusal("application/json", "{\"a\":\"0123456789\"}").await, Code::BodyTooLarge);
-        assert_eq!(refusal("application/json", "{\"a\":").await, Code::InvalidRequest);
+        assert_eq!(
+            refusal("text/plain", "{}").await,
+            Code::UnsupportedMediaType
+        );
+        assert_eq!(
+            refusal("application/json; charset=latin1", "{}").await,
+            Code::UnsupportedMediaType
+        );
+        assert_eq!(
+            refusal("application/json", "{\"a\":\"0123456789\"}").await,
+            Code::BodyTooLarge
+        );
+        assert_eq!(
+            refusal("application/json", "{\"a\":").await,
+            Code::InvalidRequest
+        );
     }
 
     /// A body of these pieces, announced with so many bytes where that is known.
@@ -205,8 +246,13 @@ mod tests {
         pieces: &'static [&'static str],
         announced: bool,
     ) -> Result<Raw, Problem> {
-        let stream = futures_util::stream::iter(pieces.iter().map(|piece| Ok::<_, Infallible>(*piece)));
-        let body = if announced { Body::from(pieces.concat()) } else { Body::from_stream(stream) };
+        let stream =
+            futures_util::stream::iter(pieces.iter().map(|piece| Ok::<_, Infallible>(*piece)));
+        let body = if announced {
+            Body::from(pieces.concat())
+        } else {
+            Body::from_stream(stream)
+        };
         let request = Request::builder().extension(known(20, budget)).body(body);
         Raw::from_request(request.expect("request"), &()).await
     }
@@ -215,21 +261,27 @@ mod tests {
     async fn bodies_beyond_the_budget_are_refused_until_it_is_released() {
         for announced in [true, false] {
             let budget = budget(20);
-            let Raw(bytes, permit) =
-                arrives(&budget, &["0123", "4567", "89"], announced).await.expect("budget for it");
+            let Raw(bytes, permit) = arrives(&budget, &["0123", "4567", "89"], announced)
+                .await
+                .expect("budget for it");
             assert_eq!(bytes, "0123456789");
             let refused = arrives(&budget, &["0123456", "7890"], announced)
                 .await
                 .expect_err("11 and 10 are more than 20");
             assert_eq!(refused.code(), Code::Unavailable);
             assert!(refused.render("x").headers.contains_key("retry-after"));
-            let Raw(_, other) =
-                arrives(&budget, &["0123456789"], announced).await.expect("what was refused left nothing");
+            let Raw(_, other) = arrives(&budget, &["0123456789"], announced)
+                .await
+                .expect("what was refused left nothing");
             let kept = permit.clone();
             drop((permit, other));
-            arrives(&budget, &["0123456", "7890"], announced).await.expect_err("a clone keeps the budget");
+            arrives(&budget, &["0123456", "7890"], announced)
+                .await
+                .expect_err("a clone keeps the budget");
             drop(kept);
-            arrives(&budget, &["01234567890123456789"], announced).await.expect("all of it is free again");
+            arrives(&budget, &["01234567890123456789"], announced)
+                .await
+                .expect("all of it is free again");
         }
     }
 
@@ -237,11 +289,15 @@ mod tests {
     async fn announced_bytes_that_do_not_arrive_reserve_nothing() {
         let budget = budget(20);
         let silence = futures_util::stream::pending::<Result<Bytes, Infallible>>();
-        let request = Request::builder().extension(known(20, &budget)).body(Body::from_stream(silence));
+        let request = Request::builder()
+            .extension(known(20, &budget))
+            .body(Body::from_stream(silence));
         let request = request.expect("request");
         let mut waiting = Box::pin(Raw::from_request(request, &()));
         assert!((&mut waiting).now_or_never().is_none());
-        arrives(&budget, &["01234567890123456789"], true).await.expect("nothing is taken");
+        arrives(&budget, &["01234567890123456789"], true)
+            .await
+            .expect("nothing is taken");
     }
 
     #[test]
@@ -254,9 +310,13 @@ mod tests {
     async fn stalled_body_is_given_up_before_a_long_one() {
         let first = futures_util::stream::iter([Ok::<_, Infallible>(Bytes::from_static(b"{"))]);
         let body = Body::from_stream(first.chain(futures_util::stream::pending()));
-        let request = Request::builder().extension(known(20, &budget(20))).body(body);
+        let request = Request::builder()
+            .extension(known(20, &budget(20)))
+            .body(body);
         let began = Instant::now();
-        let refused = Raw::from_request(request.expect("request"), &()).await.expect_err("given up");
+        let refused = Raw::from_request(request.expect("request"), &())
+            .await
+            .expect_err("given up");
         assert_eq!(refused.code(), Code::InvalidRequest);
         assert!((BASE_ARRIVAL_TIME..MAX_ARRIVAL_TIME).contains(&began.elapsed()));
     }

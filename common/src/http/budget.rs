@@ -6,9 +6,10 @@ use aws_lc_rs::digest;
 
 use crate::problem::{Code, Problem};
 
-/// Bytes of request bodies that a server holds in memory at once, by the class of the caller: no class can use up what
-/// another one needs. Each class has so much for complete bodies, and as much again for bodies that are still arriving.
-/// A class whose budget is smaller than one body has room for one.
+/// Bytes of request bodies that a server holds in memory at once, by the class of the caller: no
+/// class can use up what another one needs. Each class has so much for complete bodies, and as much
+/// again for bodies that are still arriving. A class whose budget is smaller than one body has room
+/// for one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BodyBudgets {
     /// Services with a verified token; they share it without further limits.
@@ -21,7 +22,8 @@ pub struct BodyBudgets {
     pub webhooks: usize,
 }
 
-/// The caller to whose budget and share a body is charged. Without one it is anonymous, from an unknown address.
+/// The caller to whose budget and share a body is charged. Without one it is anonymous, from an
+/// unknown address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyOwner {
     /// A service with a verified token.
@@ -34,8 +36,8 @@ pub enum BodyOwner {
     Webhook(Option<IpAddr>),
 }
 
-/// The memory that one body has reserved; released when the last clone is dropped. Whoever keeps what was read from the
-/// body keeps this with it.
+/// The memory that one body has reserved; released when the last clone is dropped. Whoever keeps
+/// what was read from the body keeps this with it.
 #[derive(Clone, Debug, Default)]
 pub struct BudgetPermit {
     _reservation: Option<Arc<Reservation>>,
@@ -81,13 +83,23 @@ impl BodyBudgets {
     /// For a server that reads no body of a verified caller.
     #[must_use]
     pub const fn anonymous(bytes: usize) -> Self {
-        Self { services: 0, users: 0, anonymous: bytes, webhooks: 0 }
+        Self {
+            services: 0,
+            users: 0,
+            anonymous: bytes,
+            webhooks: 0,
+        }
     }
 
     /// Half for services, a quarter for users, an eighth each for anonymous callers and webhooks.
     #[must_use]
     pub const fn split(bytes: usize) -> Self {
-        Self { services: bytes / 2, users: bytes / 4, anonymous: bytes / 8, webhooks: bytes / 8 }
+        Self {
+            services: bytes / 2,
+            users: bytes / 4,
+            anonymous: bytes / 8,
+            webhooks: bytes / 8,
+        }
     }
 }
 
@@ -139,9 +151,18 @@ impl BodyMemoryBudget {
     pub(super) fn new(budgets: BodyBudgets, body: usize) -> Self {
         let class = |size: usize, shares: usize| {
             let size = size.max(body);
-            ClassBudget { size, share: (size / shares).max(body), usage: Mutex::default() }
+            ClassBudget {
+                size,
+                share: (size / shares).max(body),
+                usage: Mutex::default(),
+            }
         };
-        let BodyBudgets { services, users, anonymous, webhooks } = budgets;
+        let BodyBudgets {
+            services,
+            users,
+            anonymous,
+            webhooks,
+        } = budgets;
         Self(Arc::new([
             class(services, 1),
             class(users, SHARES),
@@ -150,11 +171,12 @@ impl BodyMemoryBudget {
         ]))
     }
 
-    /// An empty reservation for a body of so many announced bytes. Nothing is taken: a body that is announced and does
-    /// not come keeps nobody out.
+    /// An empty reservation for a body of so many announced bytes. Nothing is taken: a body that is
+    /// announced and does not come keeps nobody out.
     ///
     /// # Errors
-    /// 503 where the body would not fit now, 429 where it would exceed its caller's share; both with `Retry-After`.
+    /// 503 where the body would not fit now, 429 where it would exceed its caller's share; both
+    /// with `Retry-After`.
     pub(super) fn reserve(&self, owner: BodyOwner, announced: u64) -> Result<Reservation, Problem> {
         let (class, source) = (owner.class(), owner.source());
         let announced = usize::try_from(announced).map_err(|_| exhausted())?;
@@ -163,7 +185,13 @@ impl BodyMemoryBudget {
         budget.check_share(&usage, source, announced)?;
         budget.check_total(usage.complete, announced)?;
         drop(usage);
-        Ok(Reservation { budget: self.clone(), class, source, bytes: 0, is_complete: false })
+        Ok(Reservation {
+            budget: self.clone(),
+            class,
+            source,
+            bytes: 0,
+            is_complete: false,
+        })
     }
 }
 
@@ -175,28 +203,40 @@ impl ClassBudget {
     }
 
     fn check_total(&self, used: usize, more: usize) -> Result<(), Problem> {
-        if more <= self.size.saturating_sub(used) { Ok(()) } else { Err(exhausted()) }
+        if more <= self.size.saturating_sub(used) {
+            Ok(())
+        } else {
+            Err(exhausted())
+        }
     }
 
     fn check_share(&self, usage: &Usage, source: Option<u128>, more: usize) -> Result<(), Problem> {
-        let used = source.and_then(|source| usage.by_source.get(&source)).copied().unwrap_or(0);
+        let used = source
+            .and_then(|source| usage.by_source.get(&source))
+            .copied()
+            .unwrap_or(0);
         if more <= self.share.saturating_sub(used) {
             return Ok(());
         }
         let detail = "too many bytes of requests are in progress for this caller";
-        Err(Problem::new(Code::RateLimited).detail(detail).retry_after(1))
+        Err(Problem::new(Code::RateLimited)
+            .detail(detail)
+            .retry_after(1))
     }
 }
 
 fn exhausted() -> Problem {
-    Problem::new(Code::Unavailable).detail("too many bytes of requests are in progress").retry_after(1)
+    Problem::new(Code::Unavailable)
+        .detail("too many bytes of requests are in progress")
+        .retry_after(1)
 }
 
 // === impl Reservation ===
 
 impl Reservation {
-    /// Reserves memory for bytes that have arrived. `is_last` says that the body is complete with them: then it is
-    /// charged to the budget of complete bodies, which unfinished ones cannot use up.
+    /// Reserves memory for bytes that have arrived. `is_last` says that the body is complete with
+    /// them: then it is charged to the budget of complete bodies, which unfinished ones cannot use
+    /// up.
     ///
     /// # Errors
     /// 503 or 429, as [`BodyMemoryBudget::reserve`].
@@ -226,7 +266,9 @@ impl Reservation {
     }
 
     pub(super) fn into_permit(self) -> BudgetPermit {
-        BudgetPermit { _reservation: Some(Arc::new(self)) }
+        BudgetPermit {
+            _reservation: Some(Arc::new(self)),
+        }
     }
 }
 

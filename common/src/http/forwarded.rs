@@ -33,9 +33,16 @@ impl Network {
             None => (text, None),
         };
         let address: IpAddr = address.parse().ok()?;
-        let (most, offset) = if address.is_ipv4() { (32, 96) } else { (128, 0) };
+        let (most, offset) = if address.is_ipv4() {
+            (32, 96)
+        } else {
+            (128, 0)
+        };
         let prefix = prefix.unwrap_or(most);
-        (prefix <= most).then(|| Self { address: bits(address), prefix: prefix + offset })
+        (prefix <= most).then(|| Self {
+            address: bits(address),
+            prefix: prefix + offset,
+        })
     }
 
     /// Reads a field that holds one.
@@ -47,7 +54,10 @@ impl Network {
     /// Whether all of it is this machine.
     fn is_loopback(self) -> bool {
         let within = |outer: Self| self.prefix >= outer.prefix && outer.covers(self.address);
-        ["127.0.0.0/8", "::1"].into_iter().filter_map(Self::parse).any(within)
+        ["127.0.0.0/8", "::1"]
+            .into_iter()
+            .filter_map(Self::parse)
+            .any(within)
     }
 
     fn contains(self, address: IpAddr) -> bool {
@@ -64,8 +74,8 @@ impl Network {
 // === impl TrustedProxies ===
 
 impl TrustedProxies {
-    /// Reads the key `trusted_proxies`. Default: this machine's own addresses, for a gateway beside the service; where
-    /// `listen` is reached from other machines there is none.
+    /// Reads the key `trusted_proxies`. Default: this machine's own addresses, for a gateway beside
+    /// the service; where `listen` is reached from other machines there is none.
     #[must_use]
     pub fn read(root: &Object<'_>, listen: SocketAddr) -> Self {
         if !root.has("trusted_proxies") && !listen.ip().is_loopback() {
@@ -77,8 +87,9 @@ impl TrustedProxies {
             .map_or_else(Self::default, Self::from)
     }
 
-    /// The address of the client. Every trusted proxy appends the address that it saw to `X-Forwarded-For`; the first
-    /// from the right that is no trusted proxy's is the client's. What precedes it was written by the client.
+    /// The address of the client. Every trusted proxy appends the address that it saw to
+    /// `X-Forwarded-For`; the first from the right that is no trusted proxy's is the client's. What
+    /// precedes it was written by the client.
     #[must_use]
     pub fn client_address(&self, peer: Peer, headers: &HeaderMap) -> Option<IpAddr> {
         let mut address = peer.0?.ip().to_canonical();
@@ -95,7 +106,9 @@ impl TrustedProxies {
             if !self.contains(address) {
                 break;
             }
-            let Ok(next) = value.trim().parse::<IpAddr>() else { break };
+            let Ok(next) = value.trim().parse::<IpAddr>() else {
+                break;
+            };
             address = next.to_canonical();
         }
         Some(address)
@@ -104,7 +117,9 @@ impl TrustedProxies {
     /// Whether an address is a trusted proxy's.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
-        self.networks.iter().any(|network| network.contains(address))
+        self.networks
+            .iter()
+            .any(|network| network.contains(address))
     }
 
     /// Whether only this machine is listed.
@@ -113,7 +128,8 @@ impl TrustedProxies {
         self.networks.iter().all(|network| network.is_loopback())
     }
 
-    /// A gateway that was forgotten, or a client that made the header up: told ever more rarely, and never its address.
+    /// A gateway that was forgotten, or a client that made the header up: told ever more rarely,
+    /// and never its address.
     fn warn_of_unlisted(&self) {
         let requests = self.unlisted.fetch_add(1, Ordering::Relaxed) + 1;
         if requests.is_power_of_two() {
@@ -128,13 +144,21 @@ impl TrustedProxies {
 
 impl From<Vec<Network>> for TrustedProxies {
     fn from(networks: Vec<Network>) -> Self {
-        Self { networks: networks.into(), unlisted: Arc::default() }
+        Self {
+            networks: networks.into(),
+            unlisted: Arc::default(),
+        }
     }
 }
 
 impl Default for TrustedProxies {
     fn default() -> Self {
-        Self::from(["127.0.0.0/8", "::1"].into_iter().filter_map(Network::parse).collect::<Vec<_>>())
+        Self::from(
+            ["127.0.0.0/8", "::1"]
+                .into_iter()
+                .filter_map(Network::parse)
+                .collect::<Vec<_>>(),
+        )
     }
 }
 
@@ -151,14 +175,22 @@ mod tests {
     use super::*;
 
     fn of_(peer: &str, forwarded: &[&'static str]) -> String {
-        let trusted =
-            ["127.0.0.0/8", "::1", "10.1.0.0/16"].map(|text| Network::parse(text).expect("network"));
+        let trusted = ["127.0.0.0/8", "::1", "10.1.0.0/16"]
+            .map(|text| Network::parse(text).expect("network"));
         let headers = forwarded
             .iter()
-            .map(|value| ("x-forwarded-for".parse().expect("a name"), value.parse().expect("a value")))
+            .map(|value| {
+                (
+                    "x-forwarded-for".parse().expect("a name"),
+                    value.parse().expect("a value"),
+                )
+            })
             .collect();
         let peer = Peer(Some(peer.parse().expect("an address")));
-        TrustedProxies::from(trusted.to_vec()).client_address(peer, &headers).expect("a peer").to_string()
+        TrustedProxies::from(trusted.to_vec())
+            .client_address(peer, &headers)
+            .expect("a peer")
+            .to_string()
     }
 
     #[test]
@@ -166,8 +198,14 @@ mod tests {
         assert_eq!(of_("127.0.0.1:9", &["192.0.2.1"]), "192.0.2.1");
         assert_eq!(of_("[::1]:9", &["192.0.2.1"]), "192.0.2.1");
         assert_eq!(of_("192.0.2.9:9", &["198.51.100.1"]), "192.0.2.9");
-        assert_eq!(of_("127.0.0.1:9", &["198.51.100.1, 192.0.2.1"]), "192.0.2.1");
-        assert_eq!(of_("127.0.0.1:9", &["198.51.100.1", "192.0.2.1, 10.1.2.3"]), "192.0.2.1");
+        assert_eq!(
+            of_("127.0.0.1:9", &["198.51.100.1, 192.0.2.1"]),
+            "192.0.2.1"
+        );
+        assert_eq!(
+            of_("127.0.0.1:9", &["198.51.100.1", "192.0.2.1, 10.1.2.3"]),
+            "192.0.2.1"
+        );
         assert_eq!(of_("127.0.0.1:9", &["nonsense"]), "127.0.0.1");
         assert_eq!(of_("127.0.0.1:9", &[]), "127.0.0.1");
     }
@@ -175,7 +213,10 @@ mod tests {
     #[test]
     fn gateway_that_is_not_listed_is_counted_for_the_warning() {
         let proxies = TrustedProxies::default();
-        let forwarded = [("x-forwarded-for".parse().expect("a name"), "192.0.2.1".parse().expect("a value"))];
+        let forwarded = [(
+            "x-forwarded-for".parse().expect("a name"),
+            "192.0.2.1".parse().expect("a value"),
+        )];
         let forwarded: HeaderMap = forwarded.into_iter().collect();
         for (peer, headers, expected) in [
             ("127.0.0.1:1", &forwarded, 0),
@@ -192,9 +233,21 @@ mod tests {
     fn networks_are_read() {
         assert_eq!(Network::parse("10.0.0.0/33"), None);
         assert_eq!(Network::parse("x"), None);
-        assert!(Network::parse("::/0").expect("network").contains("192.0.2.1".parse().expect("address")));
+        assert!(
+            Network::parse("::/0")
+                .expect("network")
+                .contains("192.0.2.1".parse().expect("address"))
+        );
         let is_loopback = |text| Network::parse(text).expect("network").is_loopback();
-        assert!(["127.0.0.0/8", "127.0.0.1", "127.1.0.0/16", "::1"].into_iter().all(is_loopback));
-        assert!(!["126.0.0.0/7", "0.0.0.0/0", "::/0", "::1/127", "10.0.0.1"].into_iter().any(is_loopback));
+        assert!(
+            ["127.0.0.0/8", "127.0.0.1", "127.1.0.0/16", "::1"]
+                .into_iter()
+                .all(is_loopback)
+        );
+        assert!(
+            !["126.0.0.0/7", "0.0.0.0/0", "::/0", "::1/127", "10.0.0.1"]
+                .into_iter()
+                .any(is_loopback)
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! Refuses requests whose `Host` is a name of somebody else: a page that rebinds its own name to the address of a
-//! listener would otherwise read what is there (DNS rebinding).
+//! Refuses requests whose `Host` is a name of somebody else: a page that rebinds its own name to
+//! the address of a listener would otherwise read what is there (DNS rebinding).
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -17,8 +17,8 @@ use crate::problem::{Code, Problem};
 #[derive(Clone, Debug)]
 pub struct AllowedHosts {
     names: Arc<[String]>,
-    /// Whether any IP address will do: those of a listener that other machines reach cannot be known, and a page cannot
-    /// rebind an address.
+    /// Whether any IP address will do: those of a listener that other machines reach cannot be
+    /// known, and a page cannot rebind an address.
     any_address: bool,
 }
 
@@ -26,14 +26,21 @@ impl AllowedHosts {
     /// Those of this machine only: `localhost` and the loopback addresses.
     #[must_use]
     pub fn loopback() -> Self {
-        Self { names: Arc::default(), any_address: false }
+        Self {
+            names: Arc::default(),
+            any_address: false,
+        }
     }
 
-    /// Those of this machine and `names`; any IP address as well where `address` is not a loopback address.
+    /// Those of this machine and `names`; any IP address as well where `address` is not a loopback
+    /// address.
     #[must_use]
     pub fn of(address: Option<SocketAddr>, names: &[String]) -> Self {
         let any_address = address.is_some_and(|address| !address.ip().is_loopback());
-        Self { names: names.iter().map(|name| name.to_ascii_lowercase()).collect(), any_address }
+        Self {
+            names: names.iter().map(|name| name.to_ascii_lowercase()).collect(),
+            any_address,
+        }
     }
 
     /// A router that answers 400 `invalid_header` to a request for any other host.
@@ -45,14 +52,18 @@ impl AllowedHosts {
     #[must_use]
     pub fn allows(&self, headers: &HeaderMap) -> bool {
         let mut all = headers.get_all(HOST).iter();
-        let (Some(host), None) = (all.next().and_then(|host| host.to_str().ok()), all.next()) else {
+        let (Some(host), None) = (all.next().and_then(|host| host.to_str().ok()), all.next())
+        else {
             return false;
         };
         let name = match host.rsplit_once(':') {
             Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
             Some(_) | None => host,
         };
-        let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+        let bare = name
+            .strip_prefix('[')
+            .and_then(|name| name.strip_suffix(']'))
+            .unwrap_or(name);
         match bare.parse::<IpAddr>() {
             Ok(address) => self.any_address || address.is_loopback() || self.has(name),
             Err(_) => name.eq_ignore_ascii_case("localhost") || self.has(name),
@@ -60,16 +71,25 @@ impl AllowedHosts {
     }
 
     fn has(&self, name: &str) -> bool {
-        self.names.iter().any(|known| known.eq_ignore_ascii_case(name))
+        self.names
+            .iter()
+            .any(|known| known.eq_ignore_ascii_case(name))
     }
 }
 
-async fn refuse_others(State(hosts): State<AllowedHosts>, request: Request, next: Next) -> Response {
+async fn refuse_others(
+    State(hosts): State<AllowedHosts>,
+    request: Request,
+    next: Next,
+) -> Response {
     if hosts.allows(request.headers()) {
         return next.run(request).await;
     }
-    let detail = "Host must be localhost, a loopback address or a name that the configuration allows";
-    Problem::new(Code::InvalidHeader).detail(detail).into_response()
+    let detail =
+        "Host must be localhost, a loopback address or a name that the configuration allows";
+    Problem::new(Code::InvalidHeader)
+        .detail(detail)
+        .into_response()
 }
 
 #[cfg(test)]
@@ -81,11 +101,20 @@ mod tests {
     use super::*;
 
     async fn status(hosts: &AllowedHosts, host: &[&str]) -> u16 {
-        let router = hosts.clone().guard(Router::new().route("/", get(|| async { "in" })));
+        let router = hosts
+            .clone()
+            .guard(Router::new().route("/", get(|| async { "in" })));
         let request = Request::builder().uri("/");
-        let request = host.iter().fold(request, |request, host| request.header(HOST, *host));
+        let request = host
+            .iter()
+            .fold(request, |request, host| request.header(HOST, *host));
         let request = request.body(Body::empty()).expect("request");
-        router.oneshot(request).await.expect("answer").status().as_u16()
+        router
+            .oneshot(request)
+            .await
+            .expect("answer")
+            .status()
+            .as_u16()
     }
 
     #[tokio::test]
@@ -105,11 +134,23 @@ mod tests {
             (AllowedHosts::loopback(), "evil.example:127.0.0.1", 400),
             (AllowedHosts::loopback(), "", 400),
             (AllowedHosts::of(Some(local), &named), "10.0.0.5:8509", 400),
-            (AllowedHosts::of(Some(local), &named), "gateway.INTERNAL:8509", 200),
-            (AllowedHosts::of(Some(local), &named), "gateway.internal.evil.example", 400),
+            (
+                AllowedHosts::of(Some(local), &named),
+                "gateway.INTERNAL:8509",
+                200,
+            ),
+            (
+                AllowedHosts::of(Some(local), &named),
+                "gateway.internal.evil.example",
+                400,
+            ),
             (AllowedHosts::of(Some(open), &named), "10.0.0.5:8509", 200),
             (AllowedHosts::of(Some(open), &named), "[fd00::5]:8509", 200),
-            (AllowedHosts::of(Some(open), &named), "evil.example:8509", 400),
+            (
+                AllowedHosts::of(Some(open), &named),
+                "evil.example:8509",
+                400,
+            ),
         ] {
             assert_eq!(status(&hosts, &[host]).await, expected, "{host} {hosts:?}");
         }

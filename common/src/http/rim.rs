@@ -28,7 +28,8 @@ pub(super) struct Rim {
     budget: BodyMemoryBudget,
 }
 
-/// What the rim knows of a request: one extension for all its extractors, for each is an allocation or two.
+/// What the rim knows of a request: one extension for all its extractors, for each is an allocation
+/// or two.
 #[derive(Debug)]
 pub(super) struct Known {
     pub(super) peer: Peer,
@@ -41,7 +42,8 @@ pub(super) struct Known {
     route: OnceLock<MatchedPath>,
 }
 
-/// Notes the route that a request has found. A type of its own, for a middleware that is a function costs boxes.
+/// Notes the route that a request has found. A type of its own, for a middleware that is a function
+/// costs boxes.
 #[derive(Clone)]
 struct NoteRoute<S>(S);
 
@@ -54,13 +56,28 @@ impl IntoResponse for Code {
 // === impl Known ===
 
 impl Known {
-    pub(super) fn new(peer: Peer, id: RequestId, limits: Limits, budget: BodyMemoryBudget) -> Arc<Self> {
-        Arc::new(Self { peer, id, limits, budget, owner: OnceLock::new(), route: OnceLock::new() })
+    pub(super) fn new(
+        peer: Peer,
+        id: RequestId,
+        limits: Limits,
+        budget: BodyMemoryBudget,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            peer,
+            id,
+            limits,
+            budget,
+            owner: OnceLock::new(),
+            route: OnceLock::new(),
+        })
     }
 
     /// The caller to whom the body is charged.
     pub(super) fn owner(&self) -> BodyOwner {
-        self.owner.get().copied().unwrap_or(BodyOwner::Anonymous(None))
+        self.owner
+            .get()
+            .copied()
+            .unwrap_or(BodyOwner::Anonymous(None))
     }
 
     pub(super) fn set_owner(&self, owner: BodyOwner) {
@@ -79,16 +96,26 @@ impl Rim {
     pub(super) fn new(router: Router, limits: Limits) -> Self {
         let noted = router.layer(tower::layer::layer_fn(NoteRoute));
         let router = noted.fallback(|| async { Code::NotFound.into_response() });
-        Self { router, limits, budget: BodyMemoryBudget::new(limits.bodies, limits.body) }
+        Self {
+            router,
+            limits,
+            budget: BodyMemoryBudget::new(limits.bodies, limits.body),
+        }
     }
 
-    pub(super) async fn answer(mut self, peer: Peer, mut request: http::Request<Incoming>) -> Response {
+    pub(super) async fn answer(
+        mut self,
+        peer: Peer,
+        mut request: http::Request<Incoming>,
+    ) -> Response {
         let began = Instant::now();
         let id = RequestId::of(request.headers());
         let method = request.method().clone();
         let known = Known::new(peer, id, self.limits, self.budget);
         request.extensions_mut().insert(Arc::clone(&known));
-        let answered = AssertUnwindSafe(self.router.call(request)).catch_unwind().await;
+        let answered = AssertUnwindSafe(self.router.call(request))
+            .catch_unwind()
+            .await;
         let response = match answered {
             Ok(Ok(response)) => response,
             Ok(Err(never)) => match never {},
@@ -113,7 +140,8 @@ impl<S: Service<Request>> Service<Request> for NoteRoute<S> {
 
     fn call(&mut self, request: Request) -> S::Future {
         let extensions = request.extensions();
-        if let (Some(known), Some(route)) = (Known::of(extensions), extensions.get::<MatchedPath>()) {
+        if let (Some(known), Some(route)) = (Known::of(extensions), extensions.get::<MatchedPath>())
+        {
             let _only_once = known.route.set(route.clone());
         }
         self.0.call(request)
@@ -129,11 +157,14 @@ fn from_panic(id: &RequestId, panic: &(dyn Any + Send)) -> Response {
 
 /// Writes the problem out if there is one, and repeats the request id.
 fn finish(mut response: Response, id: &RequestId) -> Response {
-    if response.status() == StatusCode::METHOD_NOT_ALLOWED && response.extensions().get::<Problem>().is_none()
+    if response.status() == StatusCode::METHOD_NOT_ALLOWED
+        && response.extensions().get::<Problem>().is_none()
     {
         let allow = response.headers_mut().remove(ALLOW);
         response = Code::MethodNotAllowed.into_response();
-        response.headers_mut().extend(allow.map(|allow| (ALLOW, allow)));
+        response
+            .headers_mut()
+            .extend(allow.map(|allow| (ALLOW, allow)));
     }
     if let Some(problem) = response.extensions().get::<Problem>().cloned() {
         let rendered = problem.render(&id.0);
@@ -142,7 +173,9 @@ fn finish(mut response: Response, id: &RequestId) -> Response {
         response.headers_mut().remove(CONTENT_LENGTH);
         response.headers_mut().extend(rendered.headers);
         *response.body_mut() = Body::from(rendered.body);
-        response.headers_mut().insert(CODE, HeaderValue::from_static(problem.code().as_str()));
+        response
+            .headers_mut()
+            .insert(CODE, HeaderValue::from_static(problem.code().as_str()));
     }
     if let Ok(value) = HeaderValue::from_str(&id.0) {
         response.headers_mut().insert(REQUEST_ID, value);
@@ -152,7 +185,10 @@ fn finish(mut response: Response, id: &RequestId) -> Response {
 
 fn log(method: &Method, response: &Response, known: &Known, began: Instant) {
     let route = known.route.get().map_or("none", MatchedPath::as_str);
-    let code = response.extensions().get::<Problem>().map_or("ok", |problem| problem.code().as_str());
+    let code = response
+        .extensions()
+        .get::<Problem>()
+        .map_or("ok", |problem| problem.code().as_str());
     let elapsed_us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
     let status = response.status().as_u16();
     let request_id = &*known.id.0;

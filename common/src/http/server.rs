@@ -43,13 +43,17 @@ pub async fn bind(address: SocketAddr) -> Result<TcpListener, Exit> {
 /// Serves HTTP/1.1 until the stop begins, then lets the requests in flight finish, for at most
 /// `limits.drain`. The caller owns the socket and the stop.
 ///
-/// A client that keeps connections may be sending a request on an idle one at the very moment of the stop, and must not
-/// repeat it by itself unless its method is idempotent. So idle connections stay open for `limits.linger`, and each
-/// answer from the stop on says `Connection: close`.
+/// A client that keeps connections may be sending a request on an idle one at the very moment of
+/// the stop, and must not repeat it by itself unless its method is idempotent. So idle connections
+/// stay open for `limits.linger`, and each answer from the stop on says `Connection: close`.
 pub async fn serve(listener: TcpListener, router: Router, limits: Limits, shutdown: Shutdown) {
     let rim = Rim::new(router, limits);
     let permits = Arc::new(Semaphore::new(limits.connections));
-    let rules = Rules { limits, shutdown, tasks: TaskTracker::new() };
+    let rules = Rules {
+        limits,
+        shutdown,
+        tasks: TaskTracker::new(),
+    };
     loop {
         let accepted = tokio::select! {
             () = rules.shutdown.begun() => break,
@@ -61,12 +65,19 @@ pub async fn serve(listener: TcpListener, router: Router, limits: Limits, shutdo
     }
     empty(listener, &permits, &rim, &rules);
     rules.tasks.close();
-    if tokio::time::timeout(limits.drain, rules.tasks.wait()).await.is_err() {
-        tracing::warn!(drain_s = limits.drain.as_secs(), "stopped with requests in flight");
+    if tokio::time::timeout(limits.drain, rules.tasks.wait())
+        .await
+        .is_err()
+    {
+        tracing::warn!(
+            drain_s = limits.drain.as_secs(),
+            "stopped with requests in flight"
+        );
     }
 }
 
-/// `None` when the system refused (no file descriptors, a reset): the next one is tried after a breath.
+/// `None` when the system refused (no file descriptors, a reset): the next one is tried after a
+/// breath.
 async fn accept(
     listener: &TcpListener,
     permits: &Arc<Semaphore>,
@@ -84,9 +95,13 @@ async fn accept(
 
 /// Takes in what waits in the queue of a socket before it is closed: the system would reset it.
 fn empty(listener: TcpListener, permits: &Arc<Semaphore>, rim: &Rim, rules: &Rules) {
-    let Ok(listener) = listener.into_std() else { return };
+    let Ok(listener) = listener.into_std() else {
+        return;
+    };
     for _ in 0..BACKLOG {
-        let Ok(permit) = Arc::clone(permits).try_acquire_owned() else { return };
+        let Ok(permit) = Arc::clone(permits).try_acquire_owned() else {
+            return;
+        };
         match listener.accept() {
             Ok((stream, peer)) => {
                 if stream.set_nonblocking(true).is_ok()
@@ -113,14 +128,18 @@ fn spawn_connection(
         let stop = stop.clone();
         rim.clone().answer(peer, request).map(move |mut response| {
             if stop.has_begun() {
-                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+                response
+                    .headers_mut()
+                    .insert(CONNECTION, HeaderValue::from_static("close"));
             }
             Ok::<_, Infallible>(response)
         })
     });
     let _best_effort = stream.set_nodelay(true);
     let mut http = hyper::server::conn::http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(rules.limits.head_timeout).max_buf_size(64 << 10);
+    http.timer(TokioTimer::new())
+        .header_read_timeout(rules.limits.head_timeout)
+        .max_buf_size(64 << 10);
     let connection = http.serve_connection(TokioIo::new(stream), service);
     let (shutdown, linger) = (rules.shutdown.clone(), rules.limits.linger);
     rules.tasks.spawn(async move {
@@ -153,20 +172,29 @@ mod tests {
     async fn started() -> (String, Shutdown, tokio::task::JoinHandle<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("port");
         let url = format!("http://{}", listener.local_addr().expect("address"));
-        let router = Router::new().route("/panic", get(|| async { panic!("on purpose") as &str })).route(
-            "/echo",
-            post(|body: Json| async {
-                body.read(|object| object.required("n", |n| n.integer(0..=9))).map(|n| n.to_string())
-            }),
-        );
+        let router = Router::new()
+            .route("/panic", get(|| async { panic!("on purpose") as &str }))
+            .route(
+                "/echo",
+                post(|body: Json| async {
+                    body.read(|object| object.required("n", |n| n.integer(0..=9)))
+                        .map(|n| n.to_string())
+                }),
+            );
         let shutdown = Shutdown::new();
         let served = tokio::spawn(serve(listener, router, Limits::default(), shutdown.clone()));
         (url, shutdown, served)
     }
 
     async fn problem(response: reqwest::Response) -> (u16, serde_json::Value) {
-        assert_eq!(response.headers()["content-type"], "application/problem+json");
-        let id = response.headers()["x-request-id"].to_str().expect("id").to_owned();
+        assert_eq!(
+            response.headers()["content-type"],
+            "application/problem+json"
+        );
+        let id = response.headers()["x-request-id"]
+            .to_str()
+            .expect("id")
+            .to_owned();
         let status = response.status().as_u16();
         let body: serde_json::Value = response.json().await.expect("JSON");
         assert_eq!(body["requestId"], id.as_str());
@@ -177,18 +205,50 @@ mod tests {
     async fn every_refusal_is_a_problem_with_the_request_id() {
         let (url, shutdown, served) = started().await;
         let client = reqwest::Client::new();
-        let (status, _) = problem(client.get(format!("{url}/nowhere")).send().await.expect("answer")).await;
+        let (status, _) = problem(
+            client
+                .get(format!("{url}/nowhere"))
+                .send()
+                .await
+                .expect("answer"),
+        )
+        .await;
         assert_eq!(status, 404);
-        let answer = client.get(format!("{url}/echo")).send().await.expect("answer");
-        let heads = (&answer.headers()["allow"].clone(), &answer.headers()[crate::http::CODE].clone());
-        assert_eq!(heads, (&"POST".parse().expect("text"), &"method_not_allowed".parse().expect("text")));
+        let answer = client
+            .get(format!("{url}/echo"))
+            .send()
+            .await
+            .expect("answer");
+        let heads = (
+            &answer.headers()["allow"].clone(),
+            &answer.headers()[crate::http::CODE].clone(),
+        );
+        assert_eq!(
+            heads,
+            (
+                &"POST".parse().expect("text"),
+                &"method_not_allowed".parse().expect("text")
+            )
+        );
         let (status, _) = problem(answer).await;
         assert_eq!(status, 405);
-        let (status, body) = problem(client.get(format!("{url}/panic")).send().await.expect("answer")).await;
+        let (status, body) = problem(
+            client
+                .get(format!("{url}/panic"))
+                .send()
+                .await
+                .expect("answer"),
+        )
+        .await;
         assert_eq!((status, &body["code"]), (500, &"internal_error".into()));
-        let wrong = client.post(format!("{url}/echo")).json(&serde_json::json!({"n": "x", "m": 1}));
+        let wrong = client
+            .post(format!("{url}/echo"))
+            .json(&serde_json::json!({"n": "x", "m": 1}));
         let (status, body) = problem(wrong.send().await.expect("answer")).await;
-        assert_eq!((status, body["errors"].as_array().map(Vec::len)), (400, Some(2)));
+        assert_eq!(
+            (status, body["errors"].as_array().map(Vec::len)),
+            (400, Some(2))
+        );
         drop(client);
         shutdown.begin();
         served.await.expect("drained");
@@ -197,8 +257,19 @@ mod tests {
     #[tokio::test]
     async fn a_stop_lets_the_request_in_flight_finish() {
         let (url, shutdown, served) = started().await;
-        let answer = reqwest::Client::new().post(format!("{url}/echo")).json(&serde_json::json!({"n": 3}));
-        assert_eq!(answer.send().await.expect("answer").text().await.expect("text"), "3");
+        let answer = reqwest::Client::new()
+            .post(format!("{url}/echo"))
+            .json(&serde_json::json!({"n": 3}));
+        assert_eq!(
+            answer
+                .send()
+                .await
+                .expect("answer")
+                .text()
+                .await
+                .expect("text"),
+            "3"
+        );
         shutdown.begin();
         served.await.expect("drained");
     }
@@ -209,7 +280,10 @@ mod tests {
     async fn last_answer(mut stream: TcpStream) {
         stream.write_all(ASK).await.expect("writes");
         let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.expect("an answer and an end");
+        stream
+            .read_to_string(&mut answer)
+            .await
+            .expect("an answer and an end");
         assert!(answer.starts_with("HTTP/1.1 404 "), "{answer:?}");
         assert!(answer.contains("\r\nconnection: close\r\n"), "{answer:?}");
     }
@@ -220,7 +294,9 @@ mod tests {
         let address = url.trim_start_matches("http://").to_owned();
         let young = TcpStream::connect(&address).await.expect("connects");
         // Whoever comes later is accepted later.
-        let other = reqwest::get(format!("{url}/nowhere")).await.expect("answer");
+        let other = reqwest::get(format!("{url}/nowhere"))
+            .await
+            .expect("answer");
         assert_eq!(other.status(), 404);
         drop(other);
         // No task runs between these two: they wait in the queue when the stop begins.
@@ -236,10 +312,16 @@ mod tests {
     #[tokio::test]
     async fn idle_connection_may_bring_one_more_request_after_the_stop() {
         let (url, shutdown, served) = started().await;
-        let mut kept = TcpStream::connect(url.trim_start_matches("http://")).await.expect("connects");
+        let mut kept = TcpStream::connect(url.trim_start_matches("http://"))
+            .await
+            .expect("connects");
         kept.write_all(ASK).await.expect("writes");
-        let (mut answer, mut idle) =
-            (Vec::new(), TcpStream::connect(url.trim_start_matches("http://")).await.expect("connects"));
+        let (mut answer, mut idle) = (
+            Vec::new(),
+            TcpStream::connect(url.trim_start_matches("http://"))
+                .await
+                .expect("connects"),
+        );
         while !answer.ends_with(b"}") {
             assert_ne!(kept.read_buf(&mut answer).await.expect("an answer"), 0);
         }

@@ -37,7 +37,11 @@ impl IdentityConfig {
         let config = self.client_config();
         let config = match credentials {
             None => config.identity_cache(IdentityCache::no_cache()),
-            Some(AwsCredentials::Static { access_key_id, secret_access_key, session_token }) => {
+            Some(AwsCredentials::Static {
+                access_key_id,
+                secret_access_key,
+                session_token,
+            }) => {
                 let session_token = session_token.map(|token| token.expose().to_owned());
                 let secret = secret_access_key.expose();
                 let keys = Credentials::new(access_key_id, secret, session_token, None, "postern");
@@ -45,7 +49,8 @@ impl IdentityConfig {
             }
             Some(AwsCredentials::DefaultChain) => {
                 let region = Region::new(self.region.clone());
-                let chain = Box::pin(DefaultCredentialsChain::builder().region(region).build()).await;
+                let chain =
+                    Box::pin(DefaultCredentialsChain::builder().region(region).build()).await;
                 config.credentials_provider(chain)
             }
         };
@@ -55,13 +60,18 @@ impl IdentityConfig {
     /// The same without credentials: for sign-in, refresh and registration.
     #[must_use]
     pub fn unsigned_client(&self) -> Client {
-        Client::from_conf(self.client_config().identity_cache(IdentityCache::no_cache()).build())
+        Client::from_conf(
+            self.client_config()
+                .identity_cache(IdentityCache::no_cache())
+                .build(),
+        )
     }
 
     fn client_config(&self) -> Builder {
         let timeouts = TimeoutConfig::builder()
             .connect_timeout(Duration::from_secs(1))
-            // For all attempts together: one that a busy pool is late with is not made again, at the price of another hash.
+            // For all attempts together: one that a busy pool is late with is not made again, at
+            // the price of another hash.
             .operation_timeout(Duration::from_secs(5))
             .build();
         let config = Builder::new()

@@ -21,28 +21,47 @@ pub(super) fn read(field: Field<'_>) -> Option<Issuer> {
             services: read_services(entry, kind),
         };
         if client_ids.is_empty() && rules.audiences.is_empty() {
-            entry.fail("missing_field", "needs clients or audiences: else any of its tokens would do");
+            entry.fail(
+                "missing_field",
+                "needs clients or audiences: else any of its tokens would do",
+            );
         }
-        // Without `token_use` only its audience tells an access token from an ID token (RFC 9068 section 4).
+        // Without `token_use` only its audience tells an access token from an ID token (RFC 9068
+        // section 4).
         if rules.token_uses.as_ref().is_some_and(Vec::is_empty) && rules.audiences.is_empty() {
             entry.fail("missing_field", "needs audiences where token_use is empty");
         }
         let issuer = issuer?;
         let jwks_url = match jwks_url {
             Some(url) => Some(url),
-            None => Url::parse(&format!("{}/.well-known/jwks.json", issuer.trim_end_matches('/'))).ok(),
+            None => Url::parse(&format!(
+                "{}/.well-known/jwks.json",
+                issuer.trim_end_matches('/')
+            ))
+            .ok(),
         };
         if jwks_url.is_none() {
             entry.fail("missing_field", "needs jwks_url: its issuer is not a URL");
         }
-        Some(Issuer { issuer, jwks_url: jwks_url?, kind: kind?, client_ids, rules, claims: Vec::new() })
+        Some(Issuer {
+            issuer,
+            jwks_url: jwks_url?,
+            kind: kind?,
+            client_ids,
+            rules,
+            claims: Vec::new(),
+        })
     })
 }
 
-/// Visible ASCII, because `X-Postern-Issuer` carries it; `|` separates issuer and subject where identities are stored.
+/// Visible ASCII, because `X-Postern-Issuer` carries it; `|` separates issuer and subject where
+/// identities are stored.
 fn issuer_name(field: Field<'_>) -> Option<String> {
     let text = field.text(1..=2048)?;
-    if text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'|') {
+    if text
+        .bytes()
+        .all(|byte| byte.is_ascii_graphic() && byte != b'|')
+    {
         return Some(text);
     }
     field.fail("invalid_format", "must be visible ASCII without |")
@@ -53,11 +72,16 @@ fn read_services(entry: &Object<'_>, kind: Option<IssuerKind>) -> ServiceNames {
     let services = entry.or("services", Vec::new(), names);
     match kind {
         Some(IssuerKind::Service) if services.is_empty() => {
-            entry
-                .fail("missing_field", "needs services: the names of the services that its tokens may carry");
+            entry.fail(
+                "missing_field",
+                "needs services: the names of the services that its tokens may carry",
+            );
         }
         Some(IssuerKind::User) if !services.is_empty() => {
-            entry.fail("conflicting_fields", "services is for issuers of the kind service");
+            entry.fail(
+                "conflicting_fields",
+                "services is for issuers of the kind service",
+            );
         }
         Some(IssuerKind::Service | IssuerKind::User) | None => {}
     }
@@ -68,22 +92,31 @@ fn names(field: Field<'_>) -> Option<Vec<String>> {
     field.array(|item| item.text(1..=256))
 }
 
-/// A token's issuer decides what it is, so that no issuer may stand twice, and no name of a service at two issuers.
+/// A token's issuer decides what it is, so that no issuer may stand twice, and no name of a service
+/// at two issuers.
 pub(super) fn check(root: &Object<'_>, config: &IdentityConfig) -> bool {
     let mut known = vec![config.actor.issuer.as_str(), config.service.issuer.as_str()];
     for issuer in &config.issuers {
         if known.contains(&issuer.issuer.as_str()) {
-            root.fail("same_issuer", format!("identity.issuer: {} stands twice", issuer.issuer));
+            root.fail(
+                "same_issuer",
+                format!("identity.issuer: {} stands twice", issuer.issuer),
+            );
             return false;
         }
         known.push(&issuer.issuer);
     }
     let mut services = Vec::new();
     for issuer in &config.issuers {
-        let ServiceNames::Only(names) = &issuer.rules.services else { continue };
+        let ServiceNames::Only(names) = &issuer.rules.services else {
+            continue;
+        };
         for name in names {
             if services.contains(&name) {
-                root.fail("same_service", format!("identity.issuer: the service {name} stands twice"));
+                root.fail(
+                    "same_service",
+                    format!("identity.issuer: the service {name} stands twice"),
+                );
                 return false;
             }
             services.push(name);

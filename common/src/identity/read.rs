@@ -64,18 +64,28 @@ const ENDPOINT: &str = "AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER";
 // === impl IdentityConfig ===
 
 impl IdentityConfig {
-    /// Reads the table `[identity]` of `root` and the environment. `None` means that something is missing or
-    /// wrong; every mistake is noted, each with its key and its variable.
+    /// Reads the table `[identity]` of `root` and the environment. `None` means that something is
+    /// missing or wrong; every mistake is noted, each with its key and its variable.
     pub fn read(root: &Object<'_>, env: &Env) -> Option<Self> {
-        let written = root.section("identity", |table| Some(read_table(table, env))).unwrap_or_default();
-        let region =
-            env.get("CLOUD_REGION").map(str::to_owned).or(written.region).unwrap_or("us-west-2".to_owned());
+        let written = root
+            .section("identity", |table| Some(read_table(table, env)))
+            .unwrap_or_default();
+        let region = env
+            .get("CLOUD_REGION")
+            .map(str::to_owned)
+            .or(written.region)
+            .unwrap_or("us-west-2".to_owned());
         let endpoint = match env.get(ENDPOINT) {
             // Noted where it is wrong; what else is wrong is told with it.
             Some(text) => endpoint_of_environment(root, text),
             None => written.endpoint,
         };
-        let place = Place { root, env, region: &region, endpoint: endpoint.as_ref() };
+        let place = Place {
+            root,
+            env,
+            region: &region,
+            endpoint: endpoint.as_ref(),
+        };
         let actor = place.pool(&ACTOR, written.actor);
         let service = place.pool(&SERVICE, written.service);
         let account = place.account(written.username, written.password);
@@ -88,22 +98,36 @@ impl IdentityConfig {
             return None;
         }
         let issuers = written.issuers;
-        let config = Self { region, endpoint, actor, service, issuers, service_account };
+        let config = Self {
+            region,
+            endpoint,
+            actor,
+            service,
+            issuers,
+            service_account,
+        };
         issuer::check(root, &config).then_some(config)
     }
 }
 
 fn endpoint_of_environment(root: &Object<'_>, text: &str) -> Option<Url> {
-    let url = Url::parse(text).ok().filter(|url| matches!(url.scheme(), "http" | "https"));
+    let url = Url::parse(text)
+        .ok()
+        .filter(|url| matches!(url.scheme(), "http" | "https"));
     if url.is_none() {
-        root.fail("invalid_format", format!("{ENDPOINT} must be an absolute http or https URL"));
+        root.fail(
+            "invalid_format",
+            format!("{ENDPOINT} must be an absolute http or https URL"),
+        );
     }
     url
 }
 
 fn read_table(table: &Object<'_>, env: &Env) -> WrittenIdentity {
     let pool = |names: &'static Names| {
-        table.section(names.table, |pool| Some(read_pool(pool, names, env))).unwrap_or_default()
+        table
+            .section(names.table, |pool| Some(read_pool(pool, names, env)))
+            .unwrap_or_default()
     };
     let (actor, service) = (pool(&ACTOR), pool(&SERVICE));
     let account = table.section("service_account", |account| {
@@ -126,7 +150,13 @@ fn read_pool(table: &Object<'_>, names: &Names, env: &Env) -> WrittenPool {
     WrittenPool {
         pool_id: written(table, "pool_id"),
         client_id: written(table, "client_id"),
-        client_secret: secret_file(table, "client_secret", "client_secret_file", names.client_secret, env),
+        client_secret: secret_file(
+            table,
+            "client_secret",
+            "client_secret_file",
+            names.client_secret,
+            env,
+        ),
         issuer: table.optional("issuer", |field| issuer(field, table.has("jwks_url"))),
         jwks_url: table.optional("jwks_url", |field| field.url()),
     }
@@ -142,7 +172,10 @@ fn issuer(field: Field<'_>, keys_are_elsewhere: bool) -> Option<String> {
     if keys_are_elsewhere || jwks_url(&issuer).is_some() {
         return Some(issuer);
     }
-    field.reject("invalid_format", "must be an absolute http or https URL, or `jwks_url` must be set, too")
+    field.reject(
+        "invalid_format",
+        "must be an absolute http or https URL, or `jwks_url` must be set, too",
+    )
 }
 
 /// Where a pool publishes its keys (OpenID Connect Discovery names the same place for Cognito).
@@ -152,7 +185,10 @@ fn jwks_url(issuer: &str) -> Option<Url> {
 }
 
 fn written(table: &Object<'_>, name: &'static str) -> Written<String> {
-    Written { value: table.optional(name, text), stands: table.has(name) }
+    Written {
+        value: table.optional(name, text),
+        stands: table.has(name),
+    }
 }
 
 /// A secret in a file of its own. The variable wins, and then the file is not even opened.
@@ -173,7 +209,9 @@ fn secret_file(
             return None;
         }
         match std::fs::read_to_string(Path::new(&path)) {
-            Ok(text) if !text.trim().is_empty() => Some(Secret::from(text.trim_end_matches(['\r', '\n']))),
+            Ok(text) if !text.trim().is_empty() => {
+                Some(Secret::from(text.trim_end_matches(['\r', '\n'])))
+            }
             Ok(_) => field.reject("empty_file", format!("{path} is empty")),
             Err(error) => field.reject("unreadable_file", format!("cannot read {path}: {error}")),
         }
@@ -200,27 +238,52 @@ impl Place<'_> {
             Some(url) => url,
             None => self.jwks_url(names.table, &issuer)?,
         };
-        let client_secret = self.env.secret(names.client_secret).or(written.client_secret);
-        Some(Pool { pool_id, client_id, client_secret, issuer, jwks_url })
+        let client_secret = self
+            .env
+            .secret(names.client_secret)
+            .or(written.client_secret);
+        Some(Pool {
+            pool_id,
+            client_id,
+            client_secret,
+            issuer,
+            jwks_url,
+        })
     }
 
     /// `Some(None)`: no account is set, which is fine; `None`: half of one is.
-    fn account(&self, username: Written<String>, password: Option<Secret>) -> Option<Option<ServiceAccount>> {
+    fn account(
+        &self,
+        username: Written<String>,
+        password: Option<Secret>,
+    ) -> Option<Option<ServiceAccount>> {
         let username = self.env.get(USERNAME).map(str::to_owned).or(username.value);
         let password = self.env.secret(PASSWORD).or(password);
         match (username, password) {
             (None, None) => Some(None),
             (Some(username), Some(password)) => Some(Some(ServiceAccount { username, password })),
-            (Some(_), None) => {
-                self.missing("service_account", "password_file", PASSWORD, " to go with the user name")
-            }
-            (None, Some(_)) => {
-                self.missing("service_account", "username", USERNAME, " to go with the password")
-            }
+            (Some(_), None) => self.missing(
+                "service_account",
+                "password_file",
+                PASSWORD,
+                " to go with the user name",
+            ),
+            (None, Some(_)) => self.missing(
+                "service_account",
+                "username",
+                USERNAME,
+                " to go with the password",
+            ),
         }
     }
 
-    fn required(&self, table: &str, key: &str, variable: &str, written: Written<String>) -> Option<String> {
+    fn required(
+        &self,
+        table: &str,
+        key: &str,
+        variable: &str,
+        written: Written<String>,
+    ) -> Option<String> {
         let value = self.env.get(variable).map(str::to_owned).or(written.value);
         if value.is_none() && !written.stands {
             let assumed = self.env.assumed(variable).map(str::to_owned);
@@ -230,7 +293,8 @@ impl Place<'_> {
     }
 
     fn missing<T>(&self, table: &str, key: &str, variable: &str, why: &str) -> Option<T> {
-        let detail = format!("identity.{table}.{key} is required{why}: set it, or the variable {variable}");
+        let detail =
+            format!("identity.{table}.{key} is required{why}: set it, or the variable {variable}");
         self.root.fail("missing_field", detail);
         None
     }
@@ -240,14 +304,19 @@ impl Place<'_> {
         if let Some(endpoint) = self.endpoint {
             return format!("{}/{pool_id}", endpoint.as_str().trim_end_matches('/'));
         }
-        let domain = if self.region.starts_with("cn-") { "amazonaws.com.cn" } else { "amazonaws.com" };
+        let domain = if self.region.starts_with("cn-") {
+            "amazonaws.com.cn"
+        } else {
+            "amazonaws.com"
+        };
         format!("https://cognito-idp.{}.{domain}/{pool_id}", self.region)
     }
 
     fn jwks_url(&self, table: &str, issuer: &str) -> Option<Url> {
         let url = jwks_url(issuer);
         if url.is_none() {
-            let detail = format!("identity.{table}: the region and the pool make no URL: `{issuer}`");
+            let detail =
+                format!("identity.{table}: the region and the pool make no URL: `{issuer}`");
             self.root.fail("invalid_format", detail);
         }
         url

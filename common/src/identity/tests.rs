@@ -14,7 +14,8 @@ fn read(text: &str, variables: &[(&str, &str)]) -> Result<IdentityConfig, Exit> 
     parse("conf/x.toml", text, |root| IdentityConfig::read(root, &env))
 }
 
-/// The example of Amazon's developer guide has no published value; this one is from `openssl dgst -sha256 -hmac`.
+/// The example of Amazon's developer guide has no published value; this one is from `openssl dgst
+/// -sha256 -hmac`.
 #[test]
 fn the_secret_hash_is_hmac_sha_256_over_user_name_and_client_id() {
     let hash = secret_hash("ada@example.com", "1example23456789", "9example87654321");
@@ -23,18 +24,33 @@ fn the_secret_hash_is_hmac_sha_256_over_user_name_and_client_id() {
 
 #[test]
 fn the_variables_of_the_interface_are_enough() {
-    let account = [("IDP_SERVICE_ACCOUNT_USERNAME", "auth"), ("IDP_SERVICE_ACCOUNT_PASSWORD", "hunter2")];
-    let secrets = [("IDP_ACTOR_CLIENT_SECRET", "s1"), ("IDP_SERVICE_CLIENT_SECRET", "s2")];
+    let account = [
+        ("IDP_SERVICE_ACCOUNT_USERNAME", "auth"),
+        ("IDP_SERVICE_ACCOUNT_PASSWORD", "hunter2"),
+    ];
+    let secrets = [
+        ("IDP_ACTOR_CLIENT_SECRET", "s1"),
+        ("IDP_SERVICE_CLIENT_SECRET", "s2"),
+    ];
     let config = read("", &[&POOLS[..], &account, &secrets].concat()).expect("complete");
     assert_eq!(config.region, "us-west-2");
-    assert_eq!(config.actor.issuer, "https://cognito-idp.us-west-2.amazonaws.com/us-west-2_actors");
+    assert_eq!(
+        config.actor.issuer,
+        "https://cognito-idp.us-west-2.amazonaws.com/us-west-2_actors"
+    );
     assert_eq!(
         config.service.jwks_url.as_str(),
         "https://cognito-idp.us-west-2.amazonaws.com/us-west-2_services/.well-known/jwks.json"
     );
     let hash = secret_hash("ada", "actor-client", "s1");
     assert_eq!(config.actor.secret_hash("ada"), Some(hash));
-    assert_eq!(config.service_account.as_ref().map(|account| account.username.as_str()), Some("auth"));
+    assert_eq!(
+        config
+            .service_account
+            .as_ref()
+            .map(|account| account.username.as_str()),
+        Some("auth")
+    );
     assert!(!format!("{config:?}").contains("hunter2"));
 }
 
@@ -48,13 +64,35 @@ fn the_environment_wins_over_the_file() {
     assert_eq!(config.actor.issuer, "http://127.0.0.1:8503/eu-west-1_a");
     assert_eq!(config.service.issuer, "https://elsewhere.example/s");
     assert!(config.service_account.is_none() && config.actor.secret_hash("ada").is_none());
-    let endpoint = ("AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER", "http://127.0.0.1:9999/");
-    let config = read(text, &[endpoint, ("IDP_ACTOR_POOL_ID", "p"), ("CLOUD_REGION", "cn-north-1")]);
+    let endpoint = (
+        "AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER",
+        "http://127.0.0.1:9999/",
+    );
+    let config = read(
+        text,
+        &[
+            endpoint,
+            ("IDP_ACTOR_POOL_ID", "p"),
+            ("CLOUD_REGION", "cn-north-1"),
+        ],
+    );
     let config = config.expect("complete");
-    assert_eq!((config.region.as_str(), config.actor.pool_id.as_str()), ("cn-north-1", "p"));
+    assert_eq!(
+        (config.region.as_str(), config.actor.pool_id.as_str()),
+        ("cn-north-1", "p")
+    );
     assert_eq!(config.actor.issuer, "http://127.0.0.1:9999/p");
-    let china = read("", &[&POOLS[..], &[("CLOUD_REGION", "cn-north-1")]].concat()).expect("complete");
-    assert!(china.actor.issuer.starts_with("https://cognito-idp.cn-north-1.amazonaws.com.cn/"));
+    let china = read(
+        "",
+        &[&POOLS[..], &[("CLOUD_REGION", "cn-north-1")]].concat(),
+    )
+    .expect("complete");
+    assert!(
+        china
+            .actor
+            .issuer
+            .starts_with("https://cognito-idp.cn-north-1.amazonaws.com.cn/")
+    );
 }
 
 #[test]
@@ -75,48 +113,85 @@ fn everything_that_is_missing_is_told_at_once_with_key_and_variable() {
 fn a_mistyped_value_is_told_once() {
     let text = "[identity.actor]\npool_id = 7\n";
     let exit = read(text, &POOLS[1..]).expect_err("a number");
-    assert_eq!(exit.message(), "conf/x.toml:2: identity.actor.pool_id: must be a string, not an integer");
+    assert_eq!(
+        exit.message(),
+        "conf/x.toml:2: identity.actor.pool_id: must be a string, not an integer"
+    );
 }
 
 #[test]
 fn one_pool_for_both_kinds_is_refused() {
-    let same = [POOLS[0], POOLS[1], ("IDP_SERVICE_POOL_ID", "us-west-2_actors"), POOLS[3]];
+    let same = [
+        POOLS[0],
+        POOLS[1],
+        ("IDP_SERVICE_POOL_ID", "us-west-2_actors"),
+        POOLS[3],
+    ];
     let exit = read("", &same).expect_err("the same pool");
     assert!(exit.message().contains("are the same pool"), "{exit}");
 }
 
 #[test]
 fn a_secret_stands_in_a_file_of_its_own_or_in_a_variable() {
-    let exit =
-        read("[identity.actor]\nclient_secret = 'hunter2'\n", &POOLS).expect_err("a secret in the file");
-    assert!(exit.message().contains("set IDP_ACTOR_CLIENT_SECRET, or `client_secret_file`"), "{exit}");
+    let exit = read("[identity.actor]\nclient_secret = 'hunter2'\n", &POOLS)
+        .expect_err("a secret in the file");
+    assert!(
+        exit.message()
+            .contains("set IDP_ACTOR_CLIENT_SECRET, or `client_secret_file`"),
+        "{exit}"
+    );
     assert!(!exit.message().contains("hunter2"), "{exit}");
 
     let path = std::env::temp_dir().join(format!("postern-secret-{}", uuid::Uuid::new_v4()));
-    let text = format!("[identity.actor]\nclient_secret_file = '{}'\n", path.display());
+    let text = format!(
+        "[identity.actor]\nclient_secret_file = '{}'\n",
+        path.display()
+    );
     let exit = read(&text, &POOLS).expect_err("no such file");
-    assert!(exit.message().contains("client_secret_file: cannot read"), "{exit}");
+    assert!(
+        exit.message().contains("client_secret_file: cannot read"),
+        "{exit}"
+    );
     std::fs::write(&path, "from-file\n").expect("written");
-    let secret = |config: IdentityConfig| config.actor.client_secret.expect("a secret").expose().to_owned();
+    let secret = |config: IdentityConfig| {
+        config
+            .actor
+            .client_secret
+            .expect("a secret")
+            .expose()
+            .to_owned()
+    };
     assert_eq!(secret(read(&text, &POOLS).expect("read")), "from-file");
     let variable = [&POOLS[..], &[("IDP_ACTOR_CLIENT_SECRET", "from-variable")]].concat();
-    assert_eq!(secret(read(&text, &variable).expect("read")), "from-variable");
+    assert_eq!(
+        secret(read(&text, &variable).expect("read")),
+        "from-variable"
+    );
     std::fs::remove_file(&path).expect("removed");
 }
 
 #[test]
 fn a_wrong_endpoint_hides_nothing_else_that_is_wrong() {
-    let exit =
-        read("", &[("AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER", "not a URL")]).expect_err("mistakes");
-    for part in ["AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER", "IDP_ACTOR_POOL_ID", "IDP_SERVICE_CLIENT_ID"] {
-        assert!(exit.message().contains(part), "{part} is missing in\n{exit}");
+    let exit = read(
+        "",
+        &[("AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER", "not a URL")],
+    )
+    .expect_err("mistakes");
+    for part in [
+        "AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER",
+        "IDP_ACTOR_POOL_ID",
+        "IDP_SERVICE_CLIENT_ID",
+    ] {
+        assert!(
+            exit.message().contains(part),
+            "{part} is missing in\n{exit}"
+        );
     }
 }
 
 #[test]
 fn an_issuer_without_keys_is_told_at_its_line_and_hides_nothing_else() {
-    let text =
-        "[identity.actor]\nissuer = 'nowhere'\nclient_id = 7\n[identity.service]\nissuer = 'mailto:a@b'\n";
+    let text = "[identity.actor]\nissuer = 'nowhere'\nclient_id = 7\n[identity.service]\nissuer = 'mailto:a@b'\n";
     let exit = read(text, &[POOLS[0], POOLS[2], POOLS[3]]).expect_err("mistakes");
     let expected = [
         "conf/x.toml:2: identity.actor.issuer: must be an absolute http or https URL, or `jwks_url` must be set, too",
@@ -125,7 +200,10 @@ fn an_issuer_without_keys_is_told_at_its_line_and_hides_nothing_else() {
     ];
     assert_eq!(exit.message(), expected.join("\n"));
     let elsewhere = "[identity.actor]\nissuer = 'nowhere'\njwks_url = 'https://keys.example/'\n";
-    assert_eq!(read(elsewhere, &POOLS).expect("good").actor.issuer, "nowhere");
+    assert_eq!(
+        read(elsewhere, &POOLS).expect("good").actor.issuer,
+        "nowhere"
+    );
 }
 
 #[test]
@@ -136,16 +214,31 @@ fn further_issuers_have_rules_of_their_own() {
                 clients = ['batch']\ntoken_use = ['access']\nservices = ['batch']\n";
     let issuers = read(text, &POOLS).expect("complete").issuers();
     assert_eq!(issuers.len(), 4);
-    assert_eq!(issuers[2].jwks_url.as_str(), "https://login.example/.well-known/jwks.json");
+    assert_eq!(
+        issuers[2].jwks_url.as_str(),
+        "https://login.example/.well-known/jwks.json"
+    );
     assert_eq!(issuers[2].rules.token_uses.as_deref(), Some(&[][..]));
     assert_eq!(
-        (issuers[2].rules.client_claim.as_deref(), &issuers[2].client_ids[..]),
+        (
+            issuers[2].rules.client_claim.as_deref(),
+            &issuers[2].client_ids[..]
+        ),
         (Some("azp"), &["web".to_owned()][..])
     );
-    assert_eq!((issuers[3].kind, issuers[3].issuer.as_str()), (token::IssuerKind::Service, "mesh"));
+    assert_eq!(
+        (issuers[3].kind, issuers[3].issuer.as_str()),
+        (token::IssuerKind::Service, "mesh")
+    );
     let batch = vec!["batch".to_owned()];
-    assert_eq!(issuers[3].rules.services, token::ServiceNames::Only(batch.clone()));
-    assert_eq!(issuers[1].rules.services, token::ServiceNames::AllBut(batch));
+    assert_eq!(
+        issuers[3].rules.services,
+        token::ServiceNames::Only(batch.clone())
+    );
+    assert_eq!(
+        issuers[1].rules.services,
+        token::ServiceNames::AllBut(batch)
+    );
 }
 
 #[test]
@@ -157,9 +250,18 @@ fn an_issuer_that_would_accept_too_much_is_refused() {
             "needs audiences where token_use is empty",
         ),
         ("issuer = 'mesh'\nclients = ['a']", "needs jwks_url"),
-        ("issuer = 'https://a.example'\nclients = ['a']", "needs services"),
-        ("issuer = 'https://a.example/ä'\nclients = ['a']", "must be visible ASCII"),
-        ("issuer = 'https://a.example/|b'\nclients = ['a']", "must be visible ASCII"),
+        (
+            "issuer = 'https://a.example'\nclients = ['a']",
+            "needs services",
+        ),
+        (
+            "issuer = 'https://a.example/ä'\nclients = ['a']",
+            "must be visible ASCII",
+        ),
+        (
+            "issuer = 'https://a.example/|b'\nclients = ['a']",
+            "must be visible ASCII",
+        ),
         (
             "issuer = 'https://a.example'\nclients = ['a']\nservices = ['x', 'x']",
             "the service x stands twice",
@@ -169,7 +271,11 @@ fn an_issuer_that_would_accept_too_much_is_refused() {
             "stands twice",
         ),
     ] {
-        let exit = read(&format!("[[identity.issuer]]\nkind = 'service'\n{entry}\n"), &POOLS).expect_err(why);
+        let exit = read(
+            &format!("[[identity.issuer]]\nkind = 'service'\n{entry}\n"),
+            &POOLS,
+        )
+        .expect_err(why);
         assert!(exit.message().contains(why), "{exit}");
     }
 }

@@ -2,7 +2,8 @@ use http::StatusCode;
 
 macro_rules! codes {
     ($($(#[$doc:meta])* $name:ident = $text:literal, $status:literal, $title:literal;)*) => {
-        /// Why a request was refused. The names are stable; `common/PROBLEMS.md` documents every one.
+        /// Why a request was refused. The names are stable; `common/PROBLEMS.md` documents every
+        /// one.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Code { $(#[doc = $title] $(#[$doc])* $name,)* }
 
@@ -89,8 +90,8 @@ impl Code {
         StatusCode::from_u16(self.number()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
     }
 
-    /// The `WWW-Authenticate` value (RFC 6750 section 3): every 401 has one, with `error` only where a token
-    /// was sent; 403 has one where scope is what lacks.
+    /// The `WWW-Authenticate` value (RFC 6750 section 3): every 401 has one, with `error` only
+    /// where a token was sent; 403 has one where scope is what lacks.
     #[must_use]
     pub fn challenge(self) -> Option<&'static str> {
         match self.number() {

@@ -10,8 +10,9 @@ use crate::clock::Timestamp;
 /// A token is not sent in the last seconds before its `exp`: it has a way to go, and clocks differ.
 const MARGIN: Duration = Duration::from_secs(10);
 
-/// Where in its life a token is refreshed: with this share of it left, and up to as much again by chance, so that
-/// replicas that started together do not refresh together. Of an hour: 9 to 18 minutes before the end.
+/// Where in its life a token is refreshed: with this share of it left, and up to as much again by
+/// chance, so that replicas that started together do not refresh together. Of an hour: 9 to 18
+/// minutes before the end.
 const AHEAD_PERCENT: u64 = 15;
 
 /// A service token and what its times mean.
@@ -25,12 +26,16 @@ pub(super) struct Held {
 // === impl Held ===
 
 impl Held {
-    /// Reads the times of a token that comes from the pool, or from our own sealed copy: its signature is for
-    /// those who receive it. `chance` is anything; `None` if it is no JWT with an `exp`.
+    /// Reads the times of a token that comes from the pool, or from our own sealed copy: its
+    /// signature is for those who receive it. `chance` is anything; `None` if it is no JWT with an
+    /// `exp`.
     pub(super) fn read(token: &str, now: Timestamp, chance: u32) -> Option<Self> {
         let claims = claims(token)?;
         let expires = Timestamp::from_unix_seconds(claims.get("exp")?.as_i64()?);
-        let issued = claims.get("iat").and_then(Value::as_i64).map_or(now, Timestamp::from_unix_seconds);
+        let issued = claims
+            .get("iat")
+            .and_then(Value::as_i64)
+            .map_or(now, Timestamp::from_unix_seconds);
         let life = expires.since(issued);
         let percent = AHEAD_PERCENT + u64::from(chance) % AHEAD_PERCENT;
         let ahead = i64::try_from(life.as_millis() * u128::from(percent) / 100).ok()?;
@@ -60,7 +65,10 @@ impl Held {
 /// Whether the token says which service it is for; the pool decides which of its two tokens does.
 pub(super) fn names_a_service(token: &str) -> bool {
     let claims = claims(token);
-    let name = claims.as_ref().and_then(|claims| claims.get("custom:service_id")).and_then(Value::as_str);
+    let name = claims
+        .as_ref()
+        .and_then(|claims| claims.get("custom:service_id"))
+        .and_then(Value::as_str);
     name.is_some_and(|name| !name.is_empty())
 }
 

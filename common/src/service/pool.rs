@@ -2,14 +2,17 @@
 
 use aws_sdk_cognitoidentityprovider::Client;
 use aws_sdk_cognitoidentityprovider::error::{ProvideErrorMetadata, SdkError};
-use aws_sdk_cognitoidentityprovider::operation::initiate_auth::{InitiateAuthError, InitiateAuthOutput};
+use aws_sdk_cognitoidentityprovider::operation::initiate_auth::{
+    InitiateAuthError, InitiateAuthOutput,
+};
 use aws_sdk_cognitoidentityprovider::types::AuthFlowType;
 
 use super::{ServiceTokenError, held};
 use crate::identity::{Pool, ServiceAccount};
 
-/// Signs in with the service account and returns the token that names the service: the ID token, where Cognito
-/// puts custom attributes, or the access token of a pool whose trigger puts them there.
+/// Signs in with the service account and returns the token that names the service: the ID token,
+/// where Cognito puts custom attributes, or the access token of a pool whose trigger puts them
+/// there.
 pub(super) async fn sign_in(
     client: &Client,
     pool: &Pool,
@@ -34,7 +37,9 @@ pub(super) async fn sign_in(
 fn token(output: &InitiateAuthOutput) -> Result<String, ServiceTokenError> {
     let Some(result) = output.authentication_result() else {
         let challenge = output.challenge_name().map_or("none", |name| name.as_str());
-        return Err(ServiceTokenError::Refused(format!("it demands the challenge {challenge}")));
+        return Err(ServiceTokenError::Refused(format!(
+            "it demands the challenge {challenge}"
+        )));
     };
     [result.id_token(), result.access_token()]
         .into_iter()
@@ -64,7 +69,10 @@ fn refusal(error: &SdkError<InitiateAuthError>) -> ServiceTokenError {
     };
     let name = answer.err().code().unwrap_or("without a name");
     let passes = answer.raw().status().is_server_error()
-        || matches!(name, "TooManyRequestsException" | "InternalErrorException" | "LimitExceededException");
+        || matches!(
+            name,
+            "TooManyRequestsException" | "InternalErrorException" | "LimitExceededException"
+        );
     if passes {
         ServiceTokenError::Unavailable(name.to_owned())
     } else {

@@ -40,7 +40,11 @@ struct World {
 impl World {
     async fn new() -> Self {
         let clock = Clock::manual(START);
-        Self { stub: Stub::start(&clock).await, cache: Cache::memory(clock.clone()), clock }
+        Self {
+            stub: Stub::start(&clock).await,
+            cache: Cache::memory(clock.clone()),
+            clock,
+        }
     }
 
     /// Another process of the same service.
@@ -49,7 +53,11 @@ impl World {
     }
 
     fn replica_with(&self, password: &str) -> ServiceTokens {
-        ServiceTokens::new(&identity(&self.stub.url, password), self.cache.clone(), self.clock.clone())
+        ServiceTokens::new(
+            &identity(&self.stub.url, password),
+            self.cache.clone(),
+            self.clock.clone(),
+        )
     }
 
     fn sign_ins(&self) -> usize {
@@ -69,7 +77,9 @@ fn exp(token: &Secret) -> i64 {
 fn claims(token: &Secret) -> serde_json::Value {
     use base64::Engine;
     let payload = token.expose().split('.').nth(1).expect("a JWT");
-    let payload = base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(payload).expect("base64url");
+    let payload = base64::engine::general_purpose::URL_SAFE_NO_PAD
+        .decode(payload)
+        .expect("base64url");
     serde_json::from_slice(&payload).expect("JSON")
 }
 
@@ -99,14 +109,22 @@ async fn fifty_callers_on_two_replicas_sign_in_once() {
     let redis = cache::testing::redis().await.cache;
     let clock = Clock::manual(START);
     for shared in [Cache::memory(clock.clone()), redis] {
-        let world = World { stub: Stub::start(&clock).await, cache: shared, clock: clock.clone() };
+        let world = World {
+            stub: Stub::start(&clock).await,
+            cache: shared,
+            clock: clock.clone(),
+        };
         let replicas = [world.replica(), world.replica()];
         let call = |n: usize| {
             let tokens = replicas[n % 2].clone();
             tokio::spawn(async move { tokens.token().await.expect("signed in") })
         };
         let tokens = futures_util::future::join_all((0..50).map(call)).await;
-        assert!(tokens.into_iter().all(|token| number(&token.expect("no panic")) == 1));
+        assert!(
+            tokens
+                .into_iter()
+                .all(|token| number(&token.expect("no panic")) == 1)
+        );
         assert_eq!(world.sign_ins(), 1);
     }
 }
@@ -117,12 +135,37 @@ async fn the_shared_copy_is_sealed_and_opens_for_the_same_account_alone() {
     let tokens = world.replica();
     let token = tokens.token().await.expect("signed in");
     let key = format!("service-token:{}", tokens.name());
-    let sealed = world.cache.get(&key).await.expect("answers").expect("shared");
+    let sealed = world
+        .cache
+        .get(&key)
+        .await
+        .expect("answers")
+        .expect("shared");
     let text = token.expose().as_bytes();
-    assert!(!sealed.windows(20).any(|part| text.windows(20).any(|other| part == other)));
-    assert_eq!(number(&world.replica_with("other").token().await.expect("signed in")), 2);
-    world.cache.set(&key, b"not sealed by us", minutes(1)).await.expect("set");
-    assert_eq!(number(&world.replica().token().await.expect("signed in")), 3);
+    assert!(
+        !sealed
+            .windows(20)
+            .any(|part| text.windows(20).any(|other| part == other))
+    );
+    assert_eq!(
+        number(
+            &world
+                .replica_with("other")
+                .token()
+                .await
+                .expect("signed in")
+        ),
+        2
+    );
+    world
+        .cache
+        .set(&key, b"not sealed by us", minutes(1))
+        .await
+        .expect("set");
+    assert_eq!(
+        number(&world.replica().token().await.expect("signed in")),
+        3
+    );
 }
 
 #[tokio::test]
@@ -131,14 +174,22 @@ async fn a_token_is_refreshed_ahead_while_the_old_one_is_given_out() {
     let tokens = world.replica();
     tokens.token().await.expect("signed in");
     world.clock.advance(minutes(52));
-    assert_eq!(number(&tokens.token().await.expect("the old one, at once")), 1);
+    assert_eq!(
+        number(&tokens.token().await.expect("the old one, at once")),
+        1
+    );
     let renewed = async {
         while number(&tokens.token().await.expect("valid")) == 1 {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(minutes(1), renewed).await.expect("refreshed behind");
-    assert_eq!(number(&world.replica().token().await.expect("from the cache")), 2);
+    tokio::time::timeout(minutes(1), renewed)
+        .await
+        .expect("refreshed behind");
+    assert_eq!(
+        number(&world.replica().token().await.expect("from the cache")),
+        2
+    );
     assert_eq!(world.sign_ins(), 2);
 }
 
@@ -148,7 +199,11 @@ async fn a_token_is_kept_fresh_though_nobody_asks() {
     let (first, second) = (world.replica(), world.replica());
     first.look_ahead().await;
     second.look_ahead().await;
-    assert_eq!(world.sign_ins(), 1, "the second finds the first one's in the cache");
+    assert_eq!(
+        world.sign_ins(),
+        1,
+        "the second finds the first one's in the cache"
+    );
     for minute in 0..180 {
         world.clock.advance(minutes(1));
         first.look_ahead().await;
@@ -175,19 +230,30 @@ async fn the_background_task_renews_and_ends_with_the_process() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(minutes(1), signed_in).await.expect("signed in though nobody asked");
+    tokio::time::timeout(minutes(1), signed_in)
+        .await
+        .expect("signed in though nobody asked");
     shutdown.begin();
-    tokio::time::timeout(minutes(1), running).await.expect("ended").expect("well");
+    tokio::time::timeout(minutes(1), running)
+        .await
+        .expect("ended")
+        .expect("well");
 }
 
 #[test]
 fn replicas_that_started_together_do_not_refresh_together() {
     use base64::Engine;
-    let claims = json!({"iat": START.unix_seconds(), "exp": START.unix_seconds() + 3600}).to_string();
-    let token = format!("e30.{}.c2ln", base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(claims));
+    let claims =
+        json!({"iat": START.unix_seconds(), "exp": START.unix_seconds() + 3600}).to_string();
+    let token = format!(
+        "e30.{}.c2ln",
+        base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(claims)
+    );
     let fresh_until = |chance: u32| {
         let held = held::Held::read(&token, START, chance).expect("a token");
-        (0..60).find(|minute| !held.is_fresh(START.plus(minutes(*minute)))).expect("it ends")
+        (0..60)
+            .find(|minute| !held.is_fresh(START.plus(minutes(*minute))))
+            .expect("it ends")
     };
     let all: std::collections::BTreeSet<u64> = (0..100).map(fresh_until).collect();
     assert_eq!((all.first(), all.last()), (Some(&43), Some(&51)), "{all:?}");
@@ -199,17 +265,27 @@ async fn a_replica_that_dies_with_the_lock_holds_the_others_up_for_its_time_only
     let world = World::new().await;
     let tokens = world.replica();
     let lock = format!("service-token-lock:{}", tokens.name());
-    let held = world.cache.lock(&lock, Duration::from_secs(6)).await.expect("answers").expect("free");
+    let held = world
+        .cache
+        .lock(&lock, Duration::from_secs(6))
+        .await
+        .expect("answers")
+        .expect("free");
     // Its process is gone: nobody releases it.
     std::mem::forget(held);
     let waiting = tokio::spawn({
         let tokens = tokens.clone();
         async move { tokens.token().await }
     });
-    assert!(waiting.await.expect("no panic").is_err(), "the caller does not wait so long");
+    assert!(
+        waiting.await.expect("no panic").is_err(),
+        "the caller does not wait so long"
+    );
     world.clock.advance(Duration::from_secs(6));
     let signed_in = async { while tokens.token().await.is_err() {} };
-    tokio::time::timeout(minutes(1), signed_in).await.expect("the attempt goes on");
+    tokio::time::timeout(minutes(1), signed_in)
+        .await
+        .expect("the attempt goes on");
     assert_eq!(world.sign_ins(), 1);
 }
 
@@ -227,10 +303,23 @@ async fn through_an_outage_the_old_one_serves_until_it_ends_and_never_after() {
     world.clock.advance(Duration::from_secs(49));
     tokens.token().await.expect("eleven seconds left");
     world.clock.advance(Duration::from_secs(1));
-    let error = tokens.token().await.expect_err("ten seconds left are too few");
-    assert!(matches!(error, ServiceTokenError::Unavailable(_)), "{error}");
-    let fresh_process = world.replica().token().await.expect_err("the shared copy is gone, too");
-    assert!(matches!(fresh_process, ServiceTokenError::Unavailable(_)), "{fresh_process}");
+    let error = tokens
+        .token()
+        .await
+        .expect_err("ten seconds left are too few");
+    assert!(
+        matches!(error, ServiceTokenError::Unavailable(_)),
+        "{error}"
+    );
+    let fresh_process = world
+        .replica()
+        .token()
+        .await
+        .expect_err("the shared copy is gone, too");
+    assert!(
+        matches!(fresh_process, ServiceTokenError::Unavailable(_)),
+        "{fresh_process}"
+    );
     world.stub.set(Mood::Good);
     world.clock.advance(Duration::from_secs(10));
     tokens.token().await.expect("the pool is back");
@@ -243,7 +332,10 @@ async fn a_pool_that_fails_is_not_asked_by_every_caller() {
     world.stub.set(Mood::Error(400, "NotAuthorizedException"));
     for _ in 0..20 {
         let error = tokens.token().await.expect_err("refused");
-        assert_eq!(error, ServiceTokenError::Refused("NotAuthorizedException".to_owned()));
+        assert_eq!(
+            error,
+            ServiceTokenError::Refused("NotAuthorizedException".to_owned())
+        );
     }
     assert_eq!(world.sign_ins(), 1);
 }
@@ -252,10 +344,22 @@ async fn a_pool_that_fails_is_not_asked_by_every_caller() {
 async fn what_waits_for_an_operator_is_told_apart_from_what_passes() {
     let refused = |text: &str| ServiceTokenError::Refused(text.to_owned());
     for (mood, expected) in [
-        (Mood::Error(400, "UserNotFoundException"), refused("UserNotFoundException")),
-        (Mood::Error(400, "ResourceNotFoundException"), refused("ResourceNotFoundException")),
-        (Mood::Challenge, refused("it demands the challenge NEW_PASSWORD_REQUIRED")),
-        (Mood::Over, refused("its token has no exp, or one that is over")),
+        (
+            Mood::Error(400, "UserNotFoundException"),
+            refused("UserNotFoundException"),
+        ),
+        (
+            Mood::Error(400, "ResourceNotFoundException"),
+            refused("ResourceNotFoundException"),
+        ),
+        (
+            Mood::Challenge,
+            refused("it demands the challenge NEW_PASSWORD_REQUIRED"),
+        ),
+        (
+            Mood::Over,
+            refused("its token has no exp, or one that is over"),
+        ),
         (
             Mood::Error(400, "TooManyRequestsException"),
             ServiceTokenError::Unavailable("TooManyRequestsException".to_owned()),
@@ -276,22 +380,43 @@ async fn a_pool_that_hangs_or_is_away_is_unavailable_soon() {
     let world = World::new().await;
     world.stub.set(Mood::Hang);
     let error = world.replica().token().await.expect_err("no answer");
-    assert_eq!(error, ServiceTokenError::Unavailable("no token within 2 s".to_owned()));
+    assert_eq!(
+        error,
+        ServiceTokenError::Unavailable("no token within 2 s".to_owned())
+    );
     let closed = {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+            .await
+            .expect("a port");
         format!("http://{}", listener.local_addr().expect("bound"))
     };
-    let tokens = ServiceTokens::new(&identity(&closed, "x"), world.cache.clone(), world.clock.clone());
+    let tokens = ServiceTokens::new(
+        &identity(&closed, "x"),
+        world.cache.clone(),
+        world.clock.clone(),
+    );
     let error = tokens.token().await.expect_err("nobody listens");
-    assert!(matches!(error, ServiceTokenError::Unavailable(_)), "{error}");
+    assert!(
+        matches!(error, ServiceTokenError::Unavailable(_)),
+        "{error}"
+    );
 }
 
 #[tokio::test]
 async fn without_the_cache_every_replica_signs_in_for_itself() {
     let world = World::new().await;
-    let world = World { cache: Cache::open("redis://127.0.0.1:1").await.expect("a URL"), ..world };
-    assert_eq!(number(&world.replica().token().await.expect("signed in")), 1);
-    assert_eq!(number(&world.replica().token().await.expect("signed in")), 2);
+    let world = World {
+        cache: Cache::open("redis://127.0.0.1:1").await.expect("a URL"),
+        ..world
+    };
+    assert_eq!(
+        number(&world.replica().token().await.expect("signed in")),
+        1
+    );
+    assert_eq!(
+        number(&world.replica().token().await.expect("signed in")),
+        2
+    );
 }
 
 #[tokio::test]
@@ -301,9 +426,15 @@ async fn call_carries_our_own_token() {
     let url: Url = "http://127.0.0.1:8504/actors/a1".parse().expect("a URL");
     let authorization = |request: reqwest::RequestBuilder| {
         let request = request.build().expect("a request");
-        request.headers()[header::AUTHORIZATION].to_str().expect("ASCII").to_owned()
+        request.headers()[header::AUTHORIZATION]
+            .to_str()
+            .expect("ASCII")
+            .to_owned()
     };
-    let request = calls.request(http::Method::GET, url.clone()).await.expect("signed in");
+    let request = calls
+        .request(http::Method::GET, url.clone())
+        .await
+        .expect("signed in");
     let ours = world.replica().token().await.expect("shared");
     assert_eq!(authorization(request), format!("Bearer {}", ours.expose()));
 
@@ -313,7 +444,10 @@ async fn call_carries_our_own_token() {
         ServiceTokens::new(&config, world.cache.clone(), world.clock.clone()),
         http_client(),
     );
-    let error = none.request(http::Method::GET, url).await.expect_err("no account");
+    let error = none
+        .request(http::Method::GET, url)
+        .await
+        .expect_err("no account");
     assert_eq!(error, ServiceTokenError::NotConfigured);
     assert_eq!(Problem::from(error).code(), Code::IdpMisconfigured);
 }

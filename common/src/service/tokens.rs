@@ -18,13 +18,15 @@ use crate::{Secret, Shutdown, cache};
 /// How long a caller waits for a new token; the attempt itself goes on.
 const WAIT: Duration = Duration::from_secs(2);
 
-/// How long a replica may take for its sign-in while the others wait; longer than the client's own timeout.
+/// How long a replica may take for its sign-in while the others wait; longer than the client's own
+/// timeout.
 const LOCK_FOR: Duration = Duration::from_secs(6);
 
 /// How often a replica that waits for another's sign-in looks for its result.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// How often [`ServiceTokens::run`] looks whether the token is due: a small part of the time that is left then.
+/// How often [`ServiceTokens::run`] looks whether the token is due: a small part of the time that
+/// is left then.
 const LOOK_AHEAD_EVERY: Duration = Duration::from_secs(15);
 
 /// After a failure, the next attempt is this much later, doubling up to the second number.
@@ -32,8 +34,9 @@ const PATIENCE: (Duration, Duration) = (Duration::from_millis(500), Duration::fr
 
 /// Gives out this service's own token. Clones share it.
 ///
-/// In one process and across replicas, one sign-in at a time; refreshed ahead of its end while the old one is still
-/// given out; through an outage of the pool the old one is given out until it ends, and never after.
+/// In one process and across replicas, one sign-in at a time; refreshed ahead of its end while the
+/// old one is still given out; through an outage of the pool the old one is given out until it
+/// ends, and never after.
 #[derive(Clone, Debug)]
 pub struct ServiceTokens(Option<Arc<Inner>>);
 
@@ -66,10 +69,13 @@ struct Failure {
 // === impl ServiceTokens ===
 
 impl ServiceTokens {
-    /// Tokens of the configured service account; without one, every call to [`ServiceTokens::token`] says so.
+    /// Tokens of the configured service account; without one, every call to
+    /// [`ServiceTokens::token`] says so.
     #[must_use]
     pub fn new(identity: &IdentityConfig, cache: Cache, clock: Clock) -> Self {
-        let Some(account) = identity.service_account.clone() else { return Self(None) };
+        let Some(account) = identity.service_account.clone() else {
+            return Self(None);
+        };
         let pool = identity.service.clone();
         let name = name(&pool, &account);
         Self(Some(Arc::new(Inner {
@@ -85,8 +91,8 @@ impl ServiceTokens {
         })))
     }
 
-    /// Keeps the token fresh until the stop begins, whether it is asked for or not, so that no call waits for a
-    /// sign-in. Without an account there is nothing to do.
+    /// Keeps the token fresh until the stop begins, whether it is asked for or not, so that no call
+    /// waits for a sign-in. Without an account there is nothing to do.
     pub async fn run(&self, shutdown: Shutdown) {
         let Some(inner) = &self.0 else { return };
         loop {
@@ -101,7 +107,8 @@ impl ServiceTokens {
     /// A token that is valid for some seconds at least.
     ///
     /// # Errors
-    /// There is none: no account is set, the pool refuses it, or the pool is away and the last one has expired.
+    /// There is none: no account is set, the pool refuses it, or the pool is away and the last one
+    /// has expired.
     pub async fn token(&self) -> Result<Secret, ServiceTokenError> {
         let inner = self.0.as_ref().ok_or(ServiceTokenError::NotConfigured)?;
         let now = inner.clock.now();
@@ -120,8 +127,13 @@ impl ServiceTokens {
         });
         match tokio::time::timeout(WAIT, renewing).await {
             Ok(Ok(renewed)) => renewed.map(|held| held.token.clone()),
-            Ok(Err(_)) => Err(ServiceTokenError::Unavailable("the attempt was given up".to_owned())),
-            Err(_) => Err(ServiceTokenError::Unavailable(format!("no token within {} s", WAIT.as_secs()))),
+            Ok(Err(_)) => Err(ServiceTokenError::Unavailable(
+                "the attempt was given up".to_owned(),
+            )),
+            Err(_) => Err(ServiceTokenError::Unavailable(format!(
+                "no token within {} s",
+                WAIT.as_secs()
+            ))),
         }
     }
 }
@@ -129,7 +141,10 @@ impl ServiceTokens {
 /// What the shared copy is sealed with: the service account's password and the client's secret.
 fn seal(pool: &Pool, account: &ServiceAccount, name: &str) -> Seal {
     let password = account.password.expose();
-    let secret = pool.client_secret.as_ref().map_or("", |secret| secret.expose());
+    let secret = pool
+        .client_secret
+        .as_ref()
+        .map_or("", |secret| secret.expose());
     let material = zeroize::Zeroizing::new(format!("{}:{password}{secret}", password.len()));
     Seal::new("postern service token v1", material.as_bytes(), name)
 }
@@ -152,7 +167,11 @@ impl ServiceTokens {
 fn name(pool: &Pool, account: &ServiceAccount) -> String {
     let identity = format!("{}\n{}\n{}", pool.issuer, pool.client_id, account.username);
     let digest = Sha256::digest(identity.as_bytes());
-    digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+    digest
+        .iter()
+        .take(16)
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
 }
 
 // === impl Inner ===
@@ -166,7 +185,8 @@ impl Inner {
         }
     }
 
-    /// Renews the token if it is due; a failure is logged where it arises, and the next look tries again.
+    /// Renews the token if it is due; a failure is logged where it arises, and the next look tries
+    /// again.
     async fn keep_fresh(&self) {
         let now = self.clock.now();
         let is_fresh = self.held().is_some_and(|held| held.is_fresh(now));
@@ -182,7 +202,12 @@ impl Inner {
         if let Some(held) = self.held().filter(|held| held.is_fresh(now)) {
             return Ok(held);
         }
-        if let Some(failure) = self.state().failure.as_ref().filter(|failure| now < failure.next_attempt) {
+        if let Some(failure) = self
+            .state()
+            .failure
+            .as_ref()
+            .filter(|failure| now < failure.next_attempt)
+        {
             return Err(failure.error.clone());
         }
         let (shared, lock) = self.shared_or_lock().await;
@@ -199,15 +224,19 @@ impl Inner {
         outcome
     }
 
-    /// A fresh token from the shared cache, or the right to sign in. Waits for another replica's sign-in as long
-    /// as that may take; without a cache, everyone is on its own.
+    /// A fresh token from the shared cache, or the right to sign in. Waits for another replica's
+    /// sign-in as long as that may take; without a cache, everyone is on its own.
     async fn shared_or_lock(&self) -> (Option<Held>, Option<cache::Guard>) {
         let looks = LOCK_FOR.as_millis() / LOOK_EVERY.as_millis();
         for _ in 0..looks {
             if let Some(held) = self.shared().await {
                 return (Some(held), None);
             }
-            match self.cache.lock(&format!("service-token-lock:{}", self.name), LOCK_FOR).await {
+            match self
+                .cache
+                .lock(&format!("service-token-lock:{}", self.name), LOCK_FOR)
+                .await
+            {
                 Ok(None) => tokio::time::sleep(LOOK_EVERY).await,
                 // The one before us may have shared its token between our look and our lock.
                 Ok(Some(lock)) => return (self.shared().await, Some(lock)),
@@ -219,9 +248,14 @@ impl Inner {
 
     async fn sign_in(&self) -> Result<Arc<Held>, ServiceTokenError> {
         let held = match pool::sign_in(&self.client, &self.pool, &self.account).await {
-            Ok(token) => self.read(&token).filter(|held| held.is_usable(self.clock.now())).ok_or_else(|| {
-                ServiceTokenError::Refused("its token has no exp, or one that is over".to_owned())
-            }),
+            Ok(token) => self
+                .read(&token)
+                .filter(|held| held.is_usable(self.clock.now()))
+                .ok_or_else(|| {
+                    ServiceTokenError::Refused(
+                        "its token has no exp, or one that is over".to_owned(),
+                    )
+                }),
             Err(error) => Err(error),
         };
         match held {
@@ -236,21 +270,33 @@ impl Inner {
     }
 
     async fn shared(&self) -> Option<Held> {
-        let sealed = self.cache.get(&format!("service-token:{}", self.name)).await.ok()??;
+        let sealed = self
+            .cache
+            .get(&format!("service-token:{}", self.name))
+            .await
+            .ok()??;
         let held = self.read(&self.seal.open(&sealed)?)?;
         held.is_fresh(self.clock.now()).then_some(held)
     }
 
     async fn share(&self, held: &Held) {
-        let Some(sealed) = self.seal.close(held.token.expose()) else { return };
+        let Some(sealed) = self.seal.close(held.token.expose()) else {
+            return;
+        };
         let remaining = held.remaining(self.clock.now());
         // Without the cache every replica signs in for itself, which is no fault.
-        let _ = self.cache.set(&format!("service-token:{}", self.name), &sealed, remaining).await;
+        let _ = self
+            .cache
+            .set(&format!("service-token:{}", self.name), &sealed, remaining)
+            .await;
     }
 
     fn keep(&self, held: Held) -> Arc<Held> {
         let held = Arc::new(held);
-        *self.state() = State { held: Some(held.clone()), failure: None };
+        *self.state() = State {
+            held: Some(held.clone()),
+            failure: None,
+        };
         held
     }
 
@@ -258,9 +304,16 @@ impl Inner {
         tracing::warn!(%error, account = self.account.username, "no new service token");
         let mut state = self.state();
         let (first, most) = PATIENCE;
-        let patience = state.failure.as_ref().map_or(first, |before| (before.patience * 2).min(most));
+        let patience = state
+            .failure
+            .as_ref()
+            .map_or(first, |before| (before.patience * 2).min(most));
         let next_attempt = self.clock.now().plus(patience);
-        state.failure = Some(Failure { error: error.clone(), next_attempt, patience });
+        state.failure = Some(Failure {
+            error: error.clone(),
+            next_attempt,
+            patience,
+        });
         error
     }
 
@@ -269,7 +322,10 @@ impl Inner {
     }
 
     fn must_wait(&self, now: Timestamp) -> bool {
-        self.state().failure.as_ref().is_some_and(|failure| now < failure.next_attempt)
+        self.state()
+            .failure
+            .as_ref()
+            .is_some_and(|failure| now < failure.next_attempt)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -279,6 +335,8 @@ impl Inner {
 
 impl std::fmt::Debug for Inner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ServiceTokens").field("account", &self.account.username).finish_non_exhaustive()
+        f.debug_struct("ServiceTokens")
+            .field("account", &self.account.username)
+            .finish_non_exhaustive()
     }
 }

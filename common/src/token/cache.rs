@@ -9,9 +9,9 @@ use crate::clock::Timestamp;
 
 /// What became of tokens that were seen before.
 ///
-/// A token is known by its mark, and not kept. An entry ends at `exp`, when its key ends, or with its generation (a
-/// change of the trust). It holds an identity, never a decision. Memory is bounded: when a shard is full, the entry
-/// that was not asked for since the hand last passed goes.
+/// A token is known by its mark, and not kept. An entry ends at `exp`, when its key ends, or with
+/// its generation (a change of the trust). It holds an identity, never a decision. Memory is
+/// bounded: when a shard is full, the entry that was not asked for since the hand last passed goes.
 pub(super) struct Cache {
     shards: Box<[Mutex<Shard>]>,
     shard_bytes: usize,
@@ -27,7 +27,8 @@ pub(super) enum Outcome {
 
 #[derive(Default)]
 struct Shard {
-    /// From a part of the mark to the slot. Two tokens that share it take turns; none passes for the other.
+    /// From a part of the mark to the slot. Two tokens that share it take turns; none passes for
+    /// the other.
     index: HashMap<u32, u32, BuildHasherDefault<Prehashed>>,
     slots: Vec<Slot>,
     free: Vec<u32>,
@@ -51,8 +52,8 @@ struct Entry {
 #[derive(Default)]
 struct Prehashed(u64);
 
-/// What an entry costs besides the text of its identity: slot, index, identity and their allocations, measured and
-/// rounded up.
+/// What an entry costs besides the text of its identity: slot, index, identity and their
+/// allocations, measured and rounded up.
 const ENTRY_BYTES: usize = 256;
 
 const MAX_SHARDS: usize = 64;
@@ -62,15 +63,27 @@ const MIN_SHARD_BYTES: usize = 64 * 1024;
 
 impl Cache {
     pub(super) fn new(bytes: usize) -> Self {
-        let shards = (bytes / MIN_SHARD_BYTES).clamp(1, MAX_SHARDS).next_power_of_two();
-        Self { shards: (0..shards).map(|_| Mutex::default()).collect(), shard_bytes: bytes / shards }
+        let shards = (bytes / MIN_SHARD_BYTES)
+            .clamp(1, MAX_SHARDS)
+            .next_power_of_two();
+        Self {
+            shards: (0..shards).map(|_| Mutex::default()).collect(),
+            shard_bytes: bytes / shards,
+        }
     }
 
     /// The outcome for the token with this mark, if it still counts. Allocates nothing.
-    pub(super) fn get(&self, mark: Mark, now: Timestamp, generation: u32) -> Option<Result<Caller, Refusal>> {
+    pub(super) fn get(
+        &self,
+        mark: Mark,
+        now: Timestamp,
+        generation: u32,
+    ) -> Option<Result<Caller, Refusal>> {
         let mut shard = self.shard(mark);
         let place = *shard.index.get(&mark.slot_bits())?;
-        let Slot::Taken(entry) = &mut shard.slots[to_index(place)] else { return None };
+        let Slot::Taken(entry) = &mut shard.slots[to_index(place)] else {
+            return None;
+        };
         if entry.mark != mark {
             return None;
         }
@@ -87,7 +100,12 @@ impl Cache {
 
     pub(super) fn insert(&self, mark: Mark, outcome: Outcome, generation: u32) {
         let mut shard = self.shard(mark);
-        let entry = Entry { mark, outcome, generation, asked: false };
+        let entry = Entry {
+            mark,
+            outcome,
+            generation,
+            asked: false,
+        };
         let cost = entry.cost();
         if cost > self.shard_bytes {
             return;
@@ -104,7 +122,9 @@ impl Cache {
         self.shards
             .iter()
             .map(lock)
-            .fold((0, 0), |(entries, bytes), shard| (entries + shard.index.len(), bytes + shard.bytes))
+            .fold((0, 0), |(entries, bytes), shard| {
+                (entries + shard.index.len(), bytes + shard.bytes)
+            })
     }
 
     fn shard(&self, mark: Mark) -> MutexGuard<'_, Shard> {
@@ -163,15 +183,16 @@ impl Shard {
     }
 
     fn remove(&mut self, place: u32) {
-        if let Slot::Taken(entry) = std::mem::replace(&mut self.slots[to_index(place)], Slot::Free) {
+        if let Slot::Taken(entry) = std::mem::replace(&mut self.slots[to_index(place)], Slot::Free)
+        {
             self.bytes -= entry.cost();
             self.index.remove(&entry.mark.slot_bits());
             self.free.push(place);
         }
     }
 
-    /// Turns the hand until it finds an entry that was not asked for since it last passed: at most one round
-    /// clears the marks and a second one finds it.
+    /// Turns the hand until it finds an entry that was not asked for since it last passed: at most
+    /// one round clears the marks and a second one finds it.
     fn evict_one(&mut self) -> bool {
         for _ in 0..2 * self.slots.len() {
             let place = self.hand;
@@ -206,7 +227,8 @@ impl Hasher for Prehashed {
 
     fn write(&mut self, _: &[u8]) {}
 
-    /// The table takes the slot from the low bits and the tag from the high ones, so that both need some.
+    /// The table takes the slot from the low bits and the tag from the high ones, so that both need
+    /// some.
     fn write_u32(&mut self, hash: u32) {
         self.0 = u64::from(hash) << 32 | u64::from(hash);
     }

@@ -3,7 +3,8 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-/// Who is calling. Users and services are different types on purpose: no policy can mistake one for the other.
+/// Who is calling. Users and services are different types on purpose: no policy can mistake one for
+/// the other.
 #[derive(Clone, Debug)]
 pub enum Caller {
     /// A person, from the actor pool.
@@ -48,7 +49,8 @@ pub struct Service {
     pub expires_at: i64,
 }
 
-/// Claims of a verified token. A list and no map: they are few, and identities are remembered by the hundred thousand.
+/// Claims of a verified token. A list and no map: they are few, and identities are remembered by
+/// the hundred thousand.
 #[derive(Clone, Default)]
 pub struct Claims(Box<[(Arc<str>, Value)]>);
 
@@ -114,8 +116,12 @@ impl Caller {
 
     /// What the text of it takes at most, in bytes: as much of it as no other identity may share.
     pub(super) fn text_bytes(&self) -> usize {
-        let list =
-            |items: &[String]| items.iter().map(|item| size_of::<String>() + item.len()).sum::<usize>();
+        let list = |items: &[String]| {
+            items
+                .iter()
+                .map(|item| size_of::<String>() + item.len())
+                .sum::<usize>()
+        };
         match self {
             Self::User(user) => {
                 let names = user.subject.len() + user.username.len() + user.client_id.len();
@@ -152,11 +158,17 @@ impl Claims {
     /// The claim, if the token has it and policies look at it.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Value> {
-        self.0.iter().find(|(known, _)| **known == *name).map(|(_, value)| value)
+        self.0
+            .iter()
+            .find(|(known, _)| **known == *name)
+            .map(|(_, value)| value)
     }
 
     fn bytes(&self) -> usize {
-        self.0.iter().map(|(_, value)| value.to_string().len() * VALUE_BYTES_PER_CHARACTER).sum()
+        self.0
+            .iter()
+            .map(|(_, value)| value.to_string().len() * VALUE_BYTES_PER_CHARACTER)
+            .sum()
     }
 }
 

@@ -1,7 +1,9 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use aws_lc_rs::rsa::PublicKeyComponents;
-use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED, ED25519, ParsedPublicKey, RSA_PKCS1_2048_8192_SHA256};
+use aws_lc_rs::signature::{
+    ECDSA_P256_SHA256_FIXED, ED25519, ParsedPublicKey, RSA_PKCS1_2048_8192_SHA256,
+};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jsonwebtoken::Algorithm;
@@ -13,18 +15,20 @@ use super::jws::{self, Jws};
 use super::{Refusal, roca};
 use crate::clock::Timestamp;
 
-/// RSA keys below this many bits are refused (RFC 7518 section 3.3); above 8192 a signature costs too much.
+/// RSA keys below this many bits are refused (RFC 7518 section 3.3); above 8192 a signature costs
+/// too much.
 const RSA_BITS: std::ops::RangeInclusive<usize> = 2048..=8192;
 
-/// A key that signatures are checked with, parsed once. It is a verifier of `jsonwebtoken` over the same library as
-/// the crate's own ones, which build an RSA key out of its numbers for every signature: a tenth of the cost of one.
+/// A key that signatures are checked with, parsed once. It is a verifier of `jsonwebtoken` over the
+/// same library as the crate's own ones, which build an RSA key out of its numbers for every
+/// signature: a tenth of the cost of one.
 pub(super) struct Key {
     algorithm: Algorithm,
     public: ParsedPublicKey,
     /// Public key octets, to see whether a refreshed key is the same.
     material: Vec<u8>,
-    /// Unix milliseconds from which it verifies nothing more: later with every refresh that still has the key,
-    /// at once when one no longer has it.
+    /// Unix milliseconds from which it verifies nothing more: later with every refresh that still
+    /// has the key, at once when one no longer has it.
     good_until: AtomicI64,
 }
 
@@ -41,7 +45,12 @@ pub(super) const NO_KEY_ID: &str = "it has no kid";
 
 impl Key {
     fn new(algorithm: Algorithm, public: ParsedPublicKey, material: Vec<u8>) -> Self {
-        Self { algorithm, public, material, good_until: AtomicI64::new(i64::MIN) }
+        Self {
+            algorithm,
+            public,
+            material,
+            good_until: AtomicI64::new(i64::MIN),
+        }
     }
 
     /// Checks the signature; the algorithm must be the one of this key.
@@ -49,7 +58,8 @@ impl Key {
         if jws.algorithm != self.algorithm() {
             return Err(Refusal::AlgorithmOfKey);
         }
-        self.verify(jws.signing_input.as_bytes(), &jws.signature).map_err(|_| Refusal::Signature)
+        self.verify(jws.signing_input.as_bytes(), &jws.signature)
+            .map_err(|_| Refusal::Signature)
     }
 
     pub(super) fn is_good_at(&self, now: Timestamp) -> bool {
@@ -71,7 +81,9 @@ impl Key {
 
 impl Verifier<Vec<u8>> for Key {
     fn verify(&self, message: &[u8], signature: &Vec<u8>) -> Result<(), Error> {
-        self.public.verify_sig(message, signature).map_err(|_| Error::new())
+        self.public
+            .verify_sig(message, signature)
+            .map_err(|_| Error::new())
     }
 }
 
@@ -91,7 +103,12 @@ impl NamedKey {
     pub(super) fn read(jwk: &Map<String, Value>) -> Result<Self, &'static str> {
         let key_id = match jwk.get("kid") {
             None => None,
-            Some(_) => Some(text(jwk, "kid").filter(|id| !id.is_empty()).ok_or(NO_KEY_ID)?.to_owned()),
+            Some(_) => Some(
+                text(jwk, "kid")
+                    .filter(|id| !id.is_empty())
+                    .ok_or(NO_KEY_ID)?
+                    .to_owned(),
+            ),
         };
         check_purpose(jwk)?;
         let key = match text(jwk, "kty") {
@@ -112,18 +129,26 @@ fn check_purpose(jwk: &Map<String, Value>) -> Result<(), &'static str> {
     if jwk.get("use").is_some_and(|purpose| purpose != "sig") {
         return Err("its use is not sig");
     }
-    let operations = jwk.get("key_ops").map(|all| all.as_array().cloned().unwrap_or_default());
+    let operations = jwk
+        .get("key_ops")
+        .map(|all| all.as_array().cloned().unwrap_or_default());
     if operations.is_some_and(|all| !all.iter().any(|operation| operation == "verify")) {
         return Err("its key_ops lack verify");
     }
-    if ["d", "p", "q", "k"].iter().any(|name| jwk.contains_key(*name)) {
+    if ["d", "p", "q", "k"]
+        .iter()
+        .any(|name| jwk.contains_key(*name))
+    {
         return Err("it publishes its private half");
     }
     Ok(())
 }
 
 /// The algorithm of a key is its `alg`; where that is absent, the one accepted for its type.
-fn check_algorithm(jwk: &Map<String, Value>, of_type: Algorithm) -> Result<Algorithm, &'static str> {
+fn check_algorithm(
+    jwk: &Map<String, Value>,
+    of_type: Algorithm,
+) -> Result<Algorithm, &'static str> {
     match jwk.get("alg") {
         None => Ok(of_type),
         Some(Value::String(name)) if jws::algorithm(name) == Some(of_type) => Ok(of_type),
@@ -133,7 +158,9 @@ fn check_algorithm(jwk: &Map<String, Value>, of_type: Algorithm) -> Result<Algor
 
 fn octets(jwk: &Map<String, Value>, name: &str) -> Result<Vec<u8>, &'static str> {
     let encoded = text(jwk, name).ok_or("a member of the public key is missing")?;
-    URL_SAFE_NO_PAD.decode(encoded).map_err(|_| "a member of the public key is not base64url")
+    URL_SAFE_NO_PAD
+        .decode(encoded)
+        .map_err(|_| "a member of the public key is not base64url")
 }
 
 fn rsa(jwk: &Map<String, Value>) -> Result<Key, &'static str> {
@@ -149,7 +176,10 @@ fn rsa(jwk: &Map<String, Value>) -> Result<Key, &'static str> {
     if roca::is_weak(&modulus) {
         return Err("its modulus is of the ROCA kind");
     }
-    let components = PublicKeyComponents { n: &modulus, e: &exponent };
+    let components = PublicKeyComponents {
+        n: &modulus,
+        e: &exponent,
+    };
     let public = components.to_parsed_public_key(&RSA_PKCS1_2048_8192_SHA256);
     let public = public.map_err(|_| "its modulus and exponent are no key")?;
     Ok(Key::new(algorithm, public, [modulus, exponent].concat()))
@@ -166,7 +196,11 @@ fn elliptic(jwk: &Map<String, Value>) -> Result<Key, &'static str> {
     }
     let point = [&[4], x.as_slice(), y.as_slice()].concat();
     let public = ParsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, &point);
-    Ok(Key::new(algorithm, public.map_err(|_| "its point is not on the curve")?, point))
+    Ok(Key::new(
+        algorithm,
+        public.map_err(|_| "its point is not on the curve")?,
+        point,
+    ))
 }
 
 fn edwards(jwk: &Map<String, Value>) -> Result<Key, &'static str> {
@@ -189,5 +223,7 @@ fn trimmed(mut number: Vec<u8>) -> Vec<u8> {
 }
 
 fn bits(number: &[u8]) -> usize {
-    number.first().map_or(0, |first| number.len() * 8 - usize::try_from(first.leading_zeros()).unwrap_or(0))
+    number.first().map_or(0, |first| {
+        number.len() * 8 - usize::try_from(first.leading_zeros()).unwrap_or(0)
+    })
 }

@@ -1,7 +1,8 @@
 //! The keys of one issuer, kept fresh off the request path.
 //!
-//! A request reads a snapshot. It waits only when its `kid` is not in it: then one refetch, shared by all who
-//! wait and bounded by a budget, decides between "no such key" (401) and "cannot tell" (503).
+//! A request reads a snapshot. It waits only when its `kid` is not in it: then one refetch, shared
+//! by all who wait and bounded by a budget, decides between "no such key" (401) and "cannot tell"
+//! (503).
 
 mod disk;
 mod document;
@@ -49,8 +50,8 @@ pub(super) struct Source {
     snapshot: ArcSwap<Snapshot>,
     /// Whoever holds it may fetch: single flight.
     flight: Mutex<Budget>,
-    /// Fetches begun so far, and the number of the last one that ended: who waited through one that began after
-    /// it asked needs no other. One that was given up with its request never ends.
+    /// Fetches begun so far, and the number of the last one that ended: who waited through one that
+    /// began after it asked needs no other. One that was given up with its request never ends.
     begun: AtomicU64,
     ended: AtomicU64,
     waiting: Semaphore,
@@ -81,7 +82,9 @@ const MAX_WAITING: usize = 512;
 /// What a request that cannot be decided is told, in seconds.
 const RETRY_AFTER_S: u32 = 1;
 
-const UNAVAILABLE: Refusal = Refusal::KeysUnavailable { retry_after_s: RETRY_AFTER_S };
+const UNAVAILABLE: Refusal = Refusal::KeysUnavailable {
+    retry_after_s: RETRY_AFTER_S,
+};
 
 // === impl Source ===
 
@@ -92,7 +95,10 @@ impl Source {
             issuer,
             fetcher: Fetcher::new(url, settings.fetch_timeout),
             snapshot: ArcSwap::default(),
-            flight: Mutex::new(Budget { left: settings.refetch_burst, filled_at: now }),
+            flight: Mutex::new(Budget {
+                left: settings.refetch_burst,
+                filled_at: now,
+            }),
             begun: AtomicU64::new(0),
             ended: AtomicU64::new(0),
             waiting: Semaphore::new(MAX_WAITING),
@@ -110,7 +116,8 @@ impl Source {
     pub(super) fn find(&self, key_id: &str) -> Option<Arc<Key>> {
         let snapshot = self.snapshot.load();
         let key = snapshot.keys.get(key_id)?;
-        key.is_good_at(self.settings.clock.now()).then(|| Arc::clone(key))
+        key.is_good_at(self.settings.clock.now())
+            .then(|| Arc::clone(key))
     }
 
     /// The key, after a refetch if it must be.
@@ -132,8 +139,8 @@ impl Source {
         self.find(key_id).ok_or_else(|| self.verdict_on_absence())
     }
 
-    /// The key for a token that names none: the only one of its algorithm. OpenID Connect Core 1.0 section 10.1 demands a
-    /// `kid` only where the set has several.
+    /// The key for a token that names none: the only one of its algorithm. OpenID Connect Core 1.0
+    /// section 10.1 demands a `kid` only where the set has several.
     ///
     /// # Errors
     /// [`Refusal::KeyIdMissing`] where there are several.
@@ -160,12 +167,20 @@ impl Source {
 
     /// A set that was just read does not have the key: there is none. Any older set says nothing.
     fn verdict_on_absence(&self) -> Refusal {
-        if self.progress().last_attempt_succeeded() { Refusal::KeyUnknown } else { UNAVAILABLE }
+        if self.progress().last_attempt_succeeded() {
+            Refusal::KeyUnknown
+        } else {
+            UNAVAILABLE
+        }
     }
 
     async fn pay(&self, budget: &mut Budget) {
         let interval = self.settings.refetch_interval;
-        budget.fill(self.settings.clock.now(), interval, self.settings.refetch_burst);
+        budget.fill(
+            self.settings.clock.now(),
+            interval,
+            self.settings.refetch_burst,
+        );
         if budget.left == 0 {
             tokio::time::sleep(interval).await;
         } else {
@@ -204,7 +219,8 @@ impl Source {
     /// Whether there is a set that may verify.
     pub(super) fn is_usable(&self) -> bool {
         let fetched_at = self.snapshot.load().fetched_at;
-        fetched_at.is_some_and(|at| self.settings.clock.now() < at.plus(self.settings.max_staleness))
+        fetched_at
+            .is_some_and(|at| self.settings.clock.now() < at.plus(self.settings.max_staleness))
     }
 
     /// Reads the last good set from disk, once, unless a fetch was first.
@@ -213,8 +229,12 @@ impl Source {
     }
 
     async fn load_from_disk(&self) {
-        let Some(dir) = &self.settings.dir else { return };
-        let Some(saved) = disk::load(dir, &self.issuer, self.url()).await else { return };
+        let Some(dir) = &self.settings.dir else {
+            return;
+        };
+        let Some(saved) = disk::load(dir, &self.issuer, self.url()).await else {
+            return;
+        };
         if let Ok(document) = Document::read(saved.body.as_bytes()) {
             let fetched_at = Timestamp(saved.fetched_at_ms).min(self.settings.clock.now());
             self.adopt(document, fetched_at);
@@ -229,22 +249,29 @@ impl Source {
         match outcome {
             Ok((document, answer)) => {
                 self.adopt(document, started_at);
-                let lives = answer.max_age.unwrap_or(self.settings.refresh).min(self.settings.refresh_max);
+                let lives = answer
+                    .max_age
+                    .unwrap_or(self.settings.refresh)
+                    .min(self.settings.refresh_max);
                 self.progress().succeeded(started_at, lives);
                 if let Some(dir) = &self.settings.dir {
                     disk::save(dir, &self.issuer, self.url(), started_at, &answer.body).await;
                 }
             }
             Err(fault) => {
-                tracing::warn!(issuer = &*self.issuer, fault, "the keys could not be refreshed");
+                tracing::warn!(
+                    issuer = &*self.issuer,
+                    fault,
+                    "the keys could not be refreshed"
+                );
                 self.progress().failed(started_at, fault);
             }
         }
         self.ended.store(number, Ordering::Release);
     }
 
-    /// Makes a set the snapshot. A key that stayed the same stays the same object, so that what was verified
-    /// with it stays remembered; one that is gone verifies nothing from this moment.
+    /// Makes a set the snapshot. A key that stayed the same stays the same object, so that what was
+    /// verified with it stays remembered; one that is gone verifies nothing from this moment.
     fn adopt(&self, document: Document, fetched_at: Timestamp) {
         let until = fetched_at.plus(self.settings.max_staleness);
         let before = self.snapshot.load();
@@ -259,8 +286,10 @@ impl Source {
         }
         let unnamed: Vec<Arc<Key>> = document.unnamed.into_iter().map(Arc::new).collect();
         unnamed.iter().for_each(|key| key.keep_until(until));
-        let stays =
-            |key_id: &String, known: &Arc<Key>| keys.get(key_id).is_some_and(|kept| Arc::ptr_eq(kept, known));
+        let stays = |key_id: &String, known: &Arc<Key>| {
+            keys.get(key_id)
+                .is_some_and(|kept| Arc::ptr_eq(kept, known))
+        };
         let gone: Vec<&String> = before
             .keys
             .iter()
@@ -270,17 +299,31 @@ impl Source {
         let come = keys.len() + gone.len() - before.keys.len();
         if come + gone.len() > 0 || document.skipped != before.skipped {
             let (issuer, count, skipped) = (&*self.issuer, keys.len(), document.skipped.len());
-            tracing::info!(issuer, keys = count, come, gone = gone.len(), skipped, "the keys have changed");
+            tracing::info!(
+                issuer,
+                keys = count,
+                come,
+                gone = gone.len(),
+                skipped,
+                "the keys have changed"
+            );
         }
         for key_id in gone {
             before.keys[key_id].retire();
         }
         let skipped = document.skipped;
-        self.snapshot.store(Arc::new(Snapshot { keys, unnamed, skipped, fetched_at: Some(fetched_at) }));
+        self.snapshot.store(Arc::new(Snapshot {
+            keys,
+            unnamed,
+            skipped,
+            fetched_at: Some(fetched_at),
+        }));
     }
 
     fn progress(&self) -> std::sync::MutexGuard<'_, Progress> {
-        self.progress.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.progress
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     /// For the admin listener.
@@ -288,7 +331,9 @@ impl Source {
         let snapshot = self.snapshot.load();
         let mut keys: Vec<String> = snapshot.keys.keys().cloned().collect();
         keys.sort();
-        let age = snapshot.fetched_at.map(|at| self.settings.clock.now().since(at).as_secs());
+        let age = snapshot
+            .fetched_at
+            .map(|at| self.settings.clock.now().since(at).as_secs());
         let progress = self.progress();
         JwksStatus {
             issuer: self.issuer.to_string(),

@@ -5,8 +5,9 @@ use jsonwebtoken::Algorithm;
 use super::strict::{Json, Object};
 use super::{MAX_TOKEN_BYTES, Refusal};
 
-/// Parameters that would let a token choose its own key, change what is signed, or be understood otherwise than
-/// read here (RFC 7515 sections 4.1.2 to 4.1.6 and 4.1.11, RFC 7797, RFC 7516 section 4.1.3).
+/// Parameters that would let a token choose its own key, change what is signed, or be understood
+/// otherwise than read here (RFC 7515 sections 4.1.2 to 4.1.6 and 4.1.11, RFC 7797, RFC 7516
+/// section 4.1.3).
 const REFUSED_PARAMETERS: [&str; 7] = ["crit", "jku", "x5u", "x5c", "jwk", "b64", "zip"];
 
 /// Longest `kid` that is looked for, in bytes.
@@ -27,8 +28,8 @@ pub(super) struct Jws<'a> {
 }
 
 impl<'a> Jws<'a> {
-    /// Reads a token. Its payload stays unread: nothing in it counts before the signature is verified but the
-    /// issuer, which only selects the keys.
+    /// Reads a token. Its payload stays unread: nothing in it counts before the signature is
+    /// verified but the issuer, which only selects the keys.
     pub(super) fn read(token: &'a str) -> Result<Self, Refusal> {
         if token.len() > MAX_TOKEN_BYTES {
             return Err(Refusal::TooLong);
@@ -37,7 +38,13 @@ impl<'a> Jws<'a> {
         let (algorithm, key_id) = read_header(&decode(header)?)?;
         let payload = decode(payload)?;
         let signing_input = &token[..token.len() - signature.len() - 1];
-        Ok(Self { algorithm, key_id, signing_input, payload, signature: decode(signature)? })
+        Ok(Self {
+            algorithm,
+            key_id,
+            signing_input,
+            payload,
+            signature: decode(signature)?,
+        })
     }
 
     /// The claims, strictly read.
@@ -56,9 +63,12 @@ fn parts(token: &str) -> Result<(&str, &str, &str), Refusal> {
     }
 }
 
-/// Base64url without padding; the engine refuses padding and stray bits, so that one token has one spelling.
+/// Base64url without padding; the engine refuses padding and stray bits, so that one token has one
+/// spelling.
 fn decode(part: &str) -> Result<Vec<u8>, Refusal> {
-    URL_SAFE_NO_PAD.decode(part).map_err(|_| Refusal::NotBase64Url)
+    URL_SAFE_NO_PAD
+        .decode(part)
+        .map_err(|_| Refusal::NotBase64Url)
 }
 
 fn read_header(text: &[u8]) -> Result<(Algorithm, Option<String>), Refusal> {
@@ -66,12 +76,20 @@ fn read_header(text: &[u8]) -> Result<(Algorithm, Option<String>), Refusal> {
     if REFUSED_PARAMETERS.iter().any(|name| header.has(name)) {
         return Err(Refusal::HeaderParameter);
     }
-    if ["typ", "cty"].iter().any(|name| header.get(name).is_some_and(|value| !value.is_text())) {
+    if ["typ", "cty"]
+        .iter()
+        .any(|name| header.get(name).is_some_and(|value| !value.is_text()))
+    {
         return Err(Refusal::HeaderType);
     }
-    let name = header.get("alg").and_then(Json::as_text).ok_or(Refusal::HeaderType)?;
+    let name = header
+        .get("alg")
+        .and_then(Json::as_text)
+        .ok_or(Refusal::HeaderType)?;
     let algorithm = algorithm(name).ok_or(Refusal::Algorithm)?;
-    let Some(key_id) = header.get("kid") else { return Ok((algorithm, None)) };
+    let Some(key_id) = header.get("kid") else {
+        return Ok((algorithm, None));
+    };
     match key_id.as_text() {
         Some(key_id) if !key_id.is_empty() && key_id.len() <= MAX_KEY_ID_BYTES => {
             Ok((algorithm, Some(key_id.to_owned())))

@@ -5,9 +5,10 @@ pub(super) struct Marker(SipHasher24);
 
 /// Stands for a whole token, in 16 bytes instead of its thousand.
 ///
-/// It is SipHash-2-4 with 128 bits (Aumasson and Bernstein 2012), a message authentication code: whoever does not know
-/// the secret, which is drawn at the start, and sees no mark, which is never told, can choose tokens as they like and
-/// makes one that has the mark of another with a chance of one in 2¹²⁸.
+/// It is SipHash-2-4 with 128 bits (Aumasson and Bernstein 2012), a message authentication code:
+/// whoever does not know the secret, which is drawn at the start, and sees no mark, which is never
+/// told, can choose tokens as they like and makes one that has the mark of another with a chance of
+/// one in 2¹²⁸.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Mark {
     high: u64,
@@ -23,7 +24,10 @@ impl Marker {
 
     pub(super) fn mark(&self, token: &str) -> Mark {
         let hash = self.0.hash(token.as_bytes());
-        Mark { high: hash.h1, low: hash.h2 }
+        Mark {
+            high: hash.h1,
+            low: hash.h2,
+        }
     }
 }
 

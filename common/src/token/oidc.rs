@@ -1,5 +1,5 @@
-//! ID tokens of a social provider (OpenID Connect Core 1.0 section 3.1.3.7), verified with the same strict
-//! reader and key engine as Bearer tokens.
+//! ID tokens of a social provider (OpenID Connect Core 1.0 section 3.1.3.7), verified with the same
+//! strict reader and key engine as Bearer tokens.
 
 use std::sync::Arc;
 
@@ -21,7 +21,8 @@ pub struct OidcVerifier {
     source: Source,
 }
 
-/// Whom the provider says it is. The identity is issuer and subject, never the e-mail address alone.
+/// Whom the provider says it is. The identity is issuer and subject, never the e-mail address
+/// alone.
 #[derive(Clone)]
 pub struct IdToken {
     /// `iss`.
@@ -55,13 +56,22 @@ impl OidcVerifier {
         clock: Clock,
     ) -> Arc<Self> {
         let issuer = issuer.into();
-        let settings = VerifierOptions { clock: clock.clone(), ..VerifierOptions::default() }.into_settings();
+        let settings = VerifierOptions {
+            clock: clock.clone(),
+            ..VerifierOptions::default()
+        }
+        .into_settings();
         let source = Source::new(Arc::clone(&issuer), jwks_url, settings);
-        Arc::new(Self { issuer, client_id: client_id.into(), clock, source })
+        Arc::new(Self {
+            issuer,
+            client_id: client_id.into(),
+            clock,
+            source,
+        })
     }
 
-    /// The identity in an ID token that answers the request with this nonce. Keys that are due are fetched
-    /// first; if that fails, the last good ones count.
+    /// The identity in an ID token that answers the request with this nonce. Keys that are due are
+    /// fetched first; if that fails, the last good ones count.
     ///
     /// # Errors
     /// Why the token is refused.
@@ -88,7 +98,12 @@ impl OidcVerifier {
         if let Some(key_id) = &jws.key_id {
             return self.source.obtain(key_id).await?.check(jws);
         }
-        if self.source.only(jws.algorithm).and_then(|key| key.check(jws)).is_ok() {
+        if self
+            .source
+            .only(jws.algorithm)
+            .and_then(|key| key.check(jws))
+            .is_ok()
+        {
             return Ok(());
         }
         self.source.refetch().await;
@@ -98,9 +113,10 @@ impl OidcVerifier {
     /// We must be an audience; where there are others too, or `azp` is there, `azp` must name us.
     fn check_audience(&self, claims: &Object<'_>) -> Result<(), Refusal> {
         let (ours, several) = match claims.get("aud") {
-            Some(Json::List(all)) => {
-                (all.iter().any(|one| one.as_text() == Some(&self.client_id)), all.len() > 1)
-            }
+            Some(Json::List(all)) => (
+                all.iter().any(|one| one.as_text() == Some(&self.client_id)),
+                all.len() > 1,
+            ),
             Some(_) => (text(claims, "aud")? == self.client_id, false),
             None => return Err(Refusal::ClaimMissing),
         };
@@ -108,7 +124,11 @@ impl OidcVerifier {
             Some(party) => party.as_text() == Some(&self.client_id),
             None => !several,
         };
-        if ours && authorized { Ok(()) } else { Err(Refusal::Client) }
+        if ours && authorized {
+            Ok(())
+        } else {
+            Err(Refusal::Client)
+        }
     }
 
     /// The provider's keys, for the admin listener.
@@ -119,12 +139,18 @@ impl OidcVerifier {
 }
 
 fn instant_is_there(claims: &Object<'_>, name: &str) -> Result<(), Refusal> {
-    if claims.has(name) { Ok(()) } else { Err(Refusal::ClaimMissing) }
+    if claims.has(name) {
+        Ok(())
+    } else {
+        Err(Refusal::ClaimMissing)
+    }
 }
 
 impl std::fmt::Debug for OidcVerifier {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("OidcVerifier").field("issuer", &self.issuer).finish_non_exhaustive()
+        f.debug_struct("OidcVerifier")
+            .field("issuer", &self.issuer)
+            .finish_non_exhaustive()
     }
 }
 

@@ -1,7 +1,7 @@
 use crate::problem::{Code, Problem};
 
-/// Why a token was refused. [`Refusal::code`] is what a client and the metrics see; the variants are finer, for
-/// the log.
+/// Why a token was refused. [`Refusal::code`] is what a client and the metrics see; the variants
+/// are finer, for the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Refusal {
     /// More than [`super::MAX_TOKEN_BYTES`].

@@ -1,22 +1,27 @@
-//! The fingerprint of RSA moduli made by a flawed generator (CVE-2017-15361, "ROCA"), whose private halves can
-//! be computed from the public ones.
+//! The fingerprint of RSA moduli made by a flawed generator (CVE-2017-15361, "ROCA"), whose private
+//! halves can be computed from the public ones.
 
-/// The odd primes up to 167: the flawed generator's primes are powers of 65537 modulo the product of these.
+/// The odd primes up to 167: the flawed generator's primes are powers of 65537 modulo the product
+/// of these.
 const PRIMES: [u32; 38] = [
-    3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101, 103,
-    107, 109, 113, 127, 131, 137, 139, 149, 151, 157, 163, 167,
+    3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97,
+    101, 103, 107, 109, 113, 127, 131, 137, 139, 149, 151, 157, 163, 167,
 ];
 
 const GENERATOR: u32 = 65537;
 
-/// Whether a big-endian modulus is a power of 65537 modulo every one of the primes. A sound modulus is so by
-/// chance once in about 2^27.
+/// Whether a big-endian modulus is a power of 65537 modulo every one of the primes. A sound modulus
+/// is so by chance once in about 2^27.
 pub(super) fn is_weak(modulus: &[u8]) -> bool {
-    PRIMES.iter().all(|prime| is_power_of_generator(remainder(modulus, *prime), *prime))
+    PRIMES
+        .iter()
+        .all(|prime| is_power_of_generator(remainder(modulus, *prime), *prime))
 }
 
 fn remainder(number: &[u8], prime: u32) -> u32 {
-    number.iter().fold(0, |rest, byte| (rest * 256 + u32::from(*byte)) % prime)
+    number
+        .iter()
+        .fold(0, |rest, byte| (rest * 256 + u32::from(*byte)) % prime)
 }
 
 fn is_power_of_generator(value: u32, prime: u32) -> bool {

@@ -7,8 +7,8 @@ use serde_json::{Map, Number, Value};
 
 use super::Refusal;
 
-/// A JSON object in which no name stands twice. Text that needs no unescaping stays where it was read: most claims
-/// are looked at once and forgotten.
+/// A JSON object in which no name stands twice. Text that needs no unescaping stays where it was
+/// read: most claims are looked at once and forgotten.
 #[derive(Clone, Debug)]
 pub(super) struct Object<'a> {
     /// In the order of their names.
@@ -26,24 +26,27 @@ pub(super) enum Json<'a> {
     Object(Object<'a>),
 }
 
-/// Members that there is room for before the list grows: a token of a pool has some fourteen claims.
+/// Members that there is room for before the list grows: a token of a pool has some fourteen
+/// claims.
 const USUAL_MEMBERS: usize = 16;
 
 // === impl Object ===
 
 impl<'a> Object<'a> {
-    /// Reads one JSON object (RFC 8259, UTF-8) in which no name stands twice, at any depth: RFC 7515 section 4 and
-    /// RFC 7519 section 4 let a reader refuse it, and two readers that keep different ones would disagree on who is
-    /// calling.
+    /// Reads one JSON object (RFC 8259, UTF-8) in which no name stands twice, at any depth: RFC
+    /// 7515 section 4 and RFC 7519 section 4 let a reader refuse it, and two readers that keep
+    /// different ones would disagree on who is calling.
     ///
     /// # Errors
     /// [`Refusal::NotJson`] or [`Refusal::DuplicateName`].
     pub(super) fn read(text: &'a [u8]) -> Result<Self, Refusal> {
         let duplicate = Cell::new(false);
         let mut deserializer = serde_json::Deserializer::from_slice(text);
-        let read = Strict { duplicate: &duplicate }
-            .deserialize(&mut deserializer)
-            .and_then(|value| deserializer.end().map(|()| value));
+        let read = Strict {
+            duplicate: &duplicate,
+        }
+        .deserialize(&mut deserializer)
+        .and_then(|value| deserializer.end().map(|()| value));
         match read {
             Ok(Json::Object(object)) => Ok(object),
             Ok(Json::Null | Json::Bool(_) | Json::Number(_) | Json::Text(_) | Json::List(_)) => {
@@ -55,7 +58,10 @@ impl<'a> Object<'a> {
     }
 
     pub(super) fn get(&self, name: &str) -> Option<&Json<'a>> {
-        let place = self.members.binary_search_by(|(known, _)| (**known).cmp(name)).ok()?;
+        let place = self
+            .members
+            .binary_search_by(|(known, _)| (**known).cmp(name))
+            .ok()?;
         Some(&self.members[place].1)
     }
 
@@ -64,7 +70,10 @@ impl<'a> Object<'a> {
     }
 
     pub(super) fn to_map(&self) -> Map<String, Value> {
-        self.members.iter().map(|(name, value)| (name.clone().into_owned(), value.to_value())).collect()
+        self.members
+            .iter()
+            .map(|(name, value)| (name.clone().into_owned(), value.to_value()))
+            .collect()
     }
 
     /// Sorts the members. `None` if a name stands twice.
@@ -146,7 +155,9 @@ impl<'de> Visitor<'de> for Strict<'_> {
     }
 
     fn visit_f64<E: Error>(self, number: f64) -> Result<Json<'de>, E> {
-        Number::from_f64(number).map(Json::Number).ok_or_else(|| E::custom("not a number of JSON"))
+        Number::from_f64(number)
+            .map(Json::Number)
+            .ok_or_else(|| E::custom("not a number of JSON"))
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<Json<'de>, E> {

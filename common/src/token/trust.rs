@@ -23,14 +23,15 @@ pub struct Issuer {
     pub claims: Vec<String>,
 }
 
-/// What the tokens of one issuer must say besides. The default is what the pools of the interface write.
+/// What the tokens of one issuer must say besides. The default is what the pools of the interface
+/// write.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IssuerRules {
-    /// The `token_use`s that are accepted. `None`: `access` of users, `id` and `access` of services. An empty list:
-    /// the issuer writes none, and none is looked at.
+    /// The `token_use`s that are accepted. `None`: `access` of users, `id` and `access` of
+    /// services. An empty list: the issuer writes none, and none is looked at.
     pub token_uses: Option<Vec<String>>,
-    /// Of which `aud` must hold one (RFC 9068 section 4); none means that it is looked at only for the client of
-    /// an ID token.
+    /// Of which `aud` must hold one (RFC 9068 section 4); none means that it is looked at only for
+    /// the client of an ID token.
     pub audiences: Vec<String>,
     /// The claim that names the client, where it is not `client_id`, such as `azp`.
     pub client_claim: Option<String>,
@@ -94,16 +95,20 @@ const CLIENT_ID: &str = "client_id";
 // === impl Times ===
 
 impl Times {
-    /// Reads `exp`, `nbf` and `iat`: integers all (stricter than NumericDate of RFC 7519 section 2).
+    /// Reads `exp`, `nbf` and `iat`: integers all (stricter than NumericDate of RFC 7519 section
+    /// 2).
     pub(super) fn read(claims: &Object<'_>) -> Result<Self, Refusal> {
         let expires_at = instant(claims, "exp")?.ok_or(Refusal::ClaimMissing)?;
         let not_before = instant(claims, "nbf")?.unwrap_or(i64::MIN);
         let issued_at = instant(claims, "iat")?.unwrap_or(i64::MIN);
-        Ok(Self { expires_at, valid_from: not_before.max(issued_at) })
+        Ok(Self {
+            expires_at,
+            valid_from: not_before.max(issued_at),
+        })
     }
 
-    /// Holds the times against the clock. The leeway is for clocks that run ahead of ours, so it is for the
-    /// beginning only: at `exp` it is over, cached or not.
+    /// Holds the times against the clock. The leeway is for clocks that run ahead of ours, so it is
+    /// for the beginning only: at `exp` it is over, cached or not.
     pub(super) fn check(self, now_s: i64, leeway_s: i64) -> Result<(), Refusal> {
         if now_s >= self.expires_at {
             return Err(Refusal::Expired);
@@ -116,18 +121,28 @@ impl Times {
 }
 
 fn instant(claims: &Object<'_>, name: &str) -> Result<Option<i64>, Refusal> {
-    claims.get(name).map(|value| value.as_integer().ok_or(Refusal::ClaimType)).transpose()
+    claims
+        .get(name)
+        .map(|value| value.as_integer().ok_or(Refusal::ClaimType))
+        .transpose()
 }
 
-/// Registered claims that are not looked at have their types all the same (RFC 7519 sections 4.1.3 and 4.1.7):
-/// other readers refuse what has not, and a token means the same to all or nothing.
+/// Registered claims that are not looked at have their types all the same (RFC 7519 sections 4.1.3
+/// and 4.1.7): other readers refuse what has not, and a token means the same to all or nothing.
 pub(super) fn check_types(claims: &Object<'_>) -> Result<(), Refusal> {
     let audience = |value: &Json<'_>| match value {
         Json::List(all) => all.iter().all(Json::is_text),
-        Json::Null | Json::Bool(_) | Json::Number(_) | Json::Text(_) | Json::Object(_) => value.is_text(),
+        Json::Null | Json::Bool(_) | Json::Number(_) | Json::Text(_) | Json::Object(_) => {
+            value.is_text()
+        }
     };
-    let sound = claims.get("aud").is_none_or(audience) && claims.get("jti").is_none_or(Json::is_text);
-    if sound { Ok(()) } else { Err(Refusal::ClaimType) }
+    let sound =
+        claims.get("aud").is_none_or(audience) && claims.get("jti").is_none_or(Json::is_text);
+    if sound {
+        Ok(())
+    } else {
+        Err(Refusal::ClaimType)
+    }
 }
 
 /// A claim that must be there and be text.
@@ -180,7 +195,14 @@ impl Lists {
 
 impl Trust {
     pub(super) fn new(issuer: &Issuer) -> Self {
-        let Issuer { issuer, kind, client_ids, rules, claims, jwks_url: _ } = issuer;
+        let Issuer {
+            issuer,
+            kind,
+            client_ids,
+            rules,
+            claims,
+            jwks_url: _,
+        } = issuer;
         let of_pools: &[&str] = match kind {
             IssuerKind::User => &["access"],
             IssuerKind::Service => &["id", "access"],
@@ -192,23 +214,35 @@ impl Trust {
         Self {
             issuer: issuer.as_str().into(),
             kind: *kind,
-            clients: client_ids.iter().map(|client| client.as_str().into()).collect(),
+            clients: client_ids
+                .iter()
+                .map(|client| client.as_str().into())
+                .collect(),
             token_uses,
             audiences: rules.audiences.clone(),
-            client_claim: rules.client_claim.clone().unwrap_or_else(|| CLIENT_ID.to_owned()),
+            client_claim: rules
+                .client_claim
+                .clone()
+                .unwrap_or_else(|| CLIENT_ID.to_owned()),
             services: rules.services.clone(),
             claims: claims.iter().map(|name| name.as_str().into()).collect(),
             lists: Lists::default(),
         }
     }
 
-    /// The truth table of the contract, from `token_use` on; the issuer has selected this row already.
+    /// The truth table of the contract, from `token_use` on; the issuer has selected this row
+    /// already.
     pub(super) fn decide(&self, claims: &Object<'_>, times: Times) -> Result<Caller, Refusal> {
-        let token_use = self.token_uses.as_ref().map(|_| text(claims, "token_use")).transpose()?;
+        let token_use = self
+            .token_uses
+            .as_ref()
+            .map(|_| text(claims, "token_use"))
+            .transpose()?;
         let subject: Arc<str> = text(claims, "sub")?.into();
         match self.kind {
             IssuerKind::User => {
-                // An ID token tells whose it is to its client alone; whose client that is does not matter.
+                // An ID token tells whose it is to its client alone; whose client that is does not
+                // matter.
                 if token_use == Some("id") {
                     self.check_use(token_use)?;
                 }
@@ -258,17 +292,27 @@ impl Trust {
             (Some(accepted), Some(token_use)) => accepted.iter().any(|name| name == token_use),
             (None, _) | (_, None) => true,
         };
-        if accepted { Ok(()) } else { Err(Refusal::TokenUse) }
+        if accepted {
+            Ok(())
+        } else {
+            Err(Refusal::TokenUse)
+        }
     }
 
     /// The client that the token is for: the audience of an ID token, a claim of any other.
     fn client(&self, claims: &Object<'_>, token_use: Option<&str>) -> Result<Arc<str>, Refusal> {
-        if !self.audiences.is_empty() && !self.audiences.iter().any(|ours| is_audience(claims, ours)) {
+        if !self.audiences.is_empty()
+            && !self.audiences.iter().any(|ours| is_audience(claims, ours))
+        {
             return Err(Refusal::Client);
         }
         let has_claim = claims.has(&self.client_claim);
         if self.clients.is_empty() {
-            return Ok(if has_claim { text(claims, &self.client_claim)?.into() } else { "".into() });
+            return Ok(if has_claim {
+                text(claims, &self.client_claim)?.into()
+            } else {
+                "".into()
+            });
         }
         let name = match token_use {
             Some("id") => audience(claims)?,
@@ -276,7 +320,11 @@ impl Trust {
             Some(_) if has_claim => text(claims, &self.client_claim)?,
             Some(_) => audience(claims)?,
         };
-        self.clients.iter().find(|client| ***client == *name).cloned().ok_or(Refusal::Client)
+        self.clients
+            .iter()
+            .find(|client| ***client == *name)
+            .cloned()
+            .ok_or(Refusal::Client)
     }
 }
 
@@ -302,7 +350,11 @@ fn audience<'a>(claims: &'a Object<'_>) -> Result<&'a str, Refusal> {
 }
 
 fn service_id<'a>(claims: &'a Object<'_>) -> Result<&'a str, Refusal> {
-    claims.get(SERVICE_ID).and_then(Json::as_text).filter(|id| !id.trim().is_empty()).ok_or(Refusal::Kind)
+    claims
+        .get(SERVICE_ID)
+        .and_then(Json::as_text)
+        .filter(|id| !id.trim().is_empty())
+        .ok_or(Refusal::Kind)
 }
 
 fn username(claims: &Object<'_>, subject: &Arc<str>) -> Result<Arc<str>, Refusal> {
@@ -323,9 +375,10 @@ fn scopes(claims: &Object<'_>) -> Result<Vec<String>, Refusal> {
 
 fn groups(claims: &Object<'_>) -> Result<Vec<String>, Refusal> {
     match claims.get("cognito:groups") {
-        Some(Json::List(all)) => {
-            all.iter().map(|group| group.as_text().map(str::to_owned).ok_or(Refusal::ClaimType)).collect()
-        }
+        Some(Json::List(all)) => all
+            .iter()
+            .map(|group| group.as_text().map(str::to_owned).ok_or(Refusal::ClaimType))
+            .collect(),
         Some(_) => Err(Refusal::ClaimType),
         None => Ok(Vec::new()),
     }

@@ -36,17 +36,21 @@ pub struct Verifier {
 pub struct VerifierOptions {
     /// The time.
     pub clock: Clock,
-    /// Bytes that remembered tokens may take; default 40 MiB, some 100,000 tokens. 0 remembers none.
+    /// Bytes that remembered tokens may take; default 40 MiB, some 100,000 tokens. 0 remembers
+    /// none.
     pub cache_bytes: usize,
     /// Where the last good keys are kept across restarts; default none.
     pub jwks_dir: Option<PathBuf>,
-    /// How far `nbf` and `iat` may be ahead of the clock, in seconds; default and most 5 (the contract).
+    /// How far `nbf` and `iat` may be ahead of the clock, in seconds; default and most 5 (the
+    /// contract).
     pub leeway_s: u32,
     /// How long keys are used before a refresh if the issuer does not say; default 5 min.
     pub refresh: Duration,
-    /// The longest that an issuer may say: a key that was removed verifies at most so long; default 15 min.
+    /// The longest that an issuer may say: a key that was removed verifies at most so long; default
+    /// 15 min.
     pub refresh_max: Duration,
-    /// How long the last good keys are used while the issuer is away; default 24 h. Then 503, never 401.
+    /// How long the last good keys are used while the issuer is away; default 24 h. Then 503, never
+    /// 401.
     pub max_staleness: Duration,
     /// Deadline of one fetch of keys; default 5 s.
     pub fetch_timeout: Duration,
@@ -54,7 +58,8 @@ pub struct VerifierOptions {
     pub refetch_burst: u32,
     /// How often they may cause one after that; default 1 s.
     pub refetch_interval: Duration,
-    /// How long a refused token is remembered; default 5 s. A flood of one bad token costs no signature work.
+    /// How long a refused token is remembered; default 5 s. A flood of one bad token costs no
+    /// signature work.
     pub negative_ttl: Duration,
 }
 
@@ -145,14 +150,15 @@ impl Verifier {
         Arc::new(verifier)
     }
 
-    /// Changes whom to trust. Everything remembered is forgotten, unless nothing changes; the keys of an issuer that
-    /// stays at its address stay.
+    /// Changes whom to trust. Everything remembered is forgotten, unless nothing changes; the keys
+    /// of an issuer that stays at its address stay.
     pub fn replace_issuers(&self, issuers: Vec<Issuer>) {
         self.adopt(Prepared(self.pools(issuers)));
     }
 
-    /// Fetches the keys of issuers that are not trusted yet, so that they are there when [`Verifier::adopt`] changes
-    /// the trust. One that does not answer within `fetch_timeout` is tried again later.
+    /// Fetches the keys of issuers that are not trusted yet, so that they are there when
+    /// [`Verifier::adopt`] changes the trust. One that does not answer within `fetch_timeout` is
+    /// tried again later.
     pub async fn prepare(&self, issuers: Vec<Issuer>) -> Prepared {
         let pools = self.pools(issuers);
         let fresh = pools.values().filter(|pool| !pool.source.is_usable());
@@ -164,13 +170,19 @@ impl Verifier {
     pub fn adopt(&self, Prepared(issuers): Prepared) {
         let before = self.trusted.load();
         let stays = |pool: &Pool| {
-            before.issuers.get(pool.issuer.issuer.as_str()).is_some_and(|known| known.issuer == pool.issuer)
+            before
+                .issuers
+                .get(pool.issuer.issuer.as_str())
+                .is_some_and(|known| known.issuer == pool.issuer)
         };
         if issuers.len() == before.issuers.len() && issuers.values().all(stays) {
             return;
         }
         let generation = before.generation.wrapping_add(1);
-        self.trusted.store(Arc::new(Trusted { generation, issuers }));
+        self.trusted.store(Arc::new(Trusted {
+            generation,
+            issuers,
+        }));
         self.generation.store(generation, Ordering::Release);
     }
 
@@ -189,26 +201,40 @@ impl Verifier {
                     Arc::new(Source::new(name, url, self.settings.clone()))
                 }
             };
-            (issuer.issuer.as_str().into(), Pool { issuer, trust, source })
+            (
+                issuer.issuer.as_str().into(),
+                Pool {
+                    issuer,
+                    trust,
+                    source,
+                },
+            )
         };
         issuers.into_iter().map(pool).collect()
     }
 
-    /// The outcome for a token that was seen before: no I/O, no signature work, no allocation. `None` says that
+    /// The outcome for a token that was seen before: no I/O, no signature work, no allocation.
+    /// `None` says that
     /// [`Verifier::verify`] must look.
     #[must_use]
     pub fn verify_cached(&self, token: &str) -> Option<Result<Caller, Refusal>> {
         self.verify_cached_at(token, self.settings.clock.now())
     }
 
-    /// As [`Verifier::verify_cached`], for a caller that has the time at hand: it is read once for a request.
+    /// As [`Verifier::verify_cached`], for a caller that has the time at hand: it is read once for
+    /// a request.
     #[must_use]
     pub fn verify_cached_at(&self, token: &str, now: Timestamp) -> Option<Result<Caller, Refusal>> {
         if token.len() > MAX_TOKEN_BYTES {
             return Some(Err(Refusal::TooLong));
         }
-        let (mark, generation) = (self.marker.mark(token), self.generation.load(Ordering::Acquire));
-        self.accepted.get(mark, now, generation).or_else(|| self.refused.get(mark, now, generation))
+        let (mark, generation) = (
+            self.marker.mark(token),
+            self.generation.load(Ordering::Acquire),
+        );
+        self.accepted
+            .get(mark, now, generation)
+            .or_else(|| self.refused.get(mark, now, generation))
     }
 
     /// Who is calling with this token. Waits only if the issuer's keys must be fetched for it.
@@ -222,8 +248,8 @@ impl Verifier {
         }
     }
 
-    /// As [`Verifier::verify`], for a token that [`Verifier::verify_cached`] has just not found: it is not looked for
-    /// again.
+    /// As [`Verifier::verify`], for a token that [`Verifier::verify_cached`] has just not found: it
+    /// is not looked for again.
     ///
     /// # Errors
     /// As [`Verifier::verify`].
@@ -232,7 +258,10 @@ impl Verifier {
         let key_id = jws.key_id.as_deref().ok_or(Refusal::KeyIdMissing)?;
         let claims = jws.claims()?;
         let trusted = self.trusted.load_full();
-        let pool = trusted.issuers.get(trust::text(&claims, "iss")?).ok_or(Refusal::Issuer)?;
+        let pool = trusted
+            .issuers
+            .get(trust::text(&claims, "iss")?)
+            .ok_or(Refusal::Issuer)?;
         let key = match pool.source.find(key_id) {
             Some(key) => Ok(key),
             None => pool.source.obtain(key_id).await,
@@ -241,7 +270,13 @@ impl Verifier {
         self.remember(token, outcome, trusted.generation)
     }
 
-    fn judge(&self, jws: &Jws<'_>, claims: &Object<'_>, key: &Key, trust: &Trust) -> Result<Caller, Refusal> {
+    fn judge(
+        &self,
+        jws: &Jws<'_>,
+        claims: &Object<'_>,
+        key: &Key,
+        trust: &Trust,
+    ) -> Result<Caller, Refusal> {
         key.check(jws)?;
         trust::check_types(claims)?;
         let times = Times::read(claims)?;
@@ -258,13 +293,21 @@ impl Verifier {
         let mark = self.marker.mark(token);
         match outcome {
             Ok((caller, key)) => {
-                self.accepted.insert(mark, Outcome::Accepted { caller: caller.clone(), key }, generation);
+                self.accepted.insert(
+                    mark,
+                    Outcome::Accepted {
+                        caller: caller.clone(),
+                        key,
+                    },
+                    generation,
+                );
                 Ok(caller)
             }
             Err(refusal) => {
                 if refusal.lasts() {
                     let until = self.settings.clock.now().plus(self.negative_ttl);
-                    self.refused.insert(mark, Outcome::Refused { refusal, until }, generation);
+                    self.refused
+                        .insert(mark, Outcome::Refused { refusal, until }, generation);
                 }
                 Err(refusal)
             }
@@ -295,20 +338,33 @@ impl Verifier {
 
     fn next_look(&self) -> Duration {
         let now = self.settings.clock.now();
-        let next = self.sources().iter().map(|source| source.due_at().since(now)).min();
+        let next = self
+            .sources()
+            .iter()
+            .map(|source| source.due_at().since(now))
+            .min();
         next.unwrap_or(TICK).clamp(Duration::from_millis(100), TICK)
     }
 
     /// Whether the tokens of this issuer can be verified.
     #[must_use]
     pub fn can_verify(&self, issuer: &str) -> bool {
-        self.trusted.load().issuers.get(issuer).is_some_and(|pool| pool.source.is_usable())
+        self.trusted
+            .load()
+            .issuers
+            .get(issuer)
+            .is_some_and(|pool| pool.source.is_usable())
     }
 
-    /// The keys of every issuer, for the admin listener (`/jwks/status`), in the order of their names.
+    /// The keys of every issuer, for the admin listener (`/jwks/status`), in the order of their
+    /// names.
     #[must_use]
     pub fn status(&self) -> Vec<JwksStatus> {
-        let mut all: Vec<JwksStatus> = self.sources().iter().map(|source| source.status()).collect();
+        let mut all: Vec<JwksStatus> = self
+            .sources()
+            .iter()
+            .map(|source| source.status())
+            .collect();
         all.sort_by(|one, other| one.issuer.cmp(&other.issuer));
         all
     }
@@ -321,13 +377,20 @@ impl Verifier {
     }
 
     fn sources(&self) -> Vec<Arc<Source>> {
-        self.trusted.load().issuers.values().map(|pool| Arc::clone(&pool.source)).collect()
+        self.trusted
+            .load()
+            .issuers
+            .values()
+            .map(|pool| Arc::clone(&pool.source))
+            .collect()
     }
 }
 
 impl std::fmt::Debug for Prepared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Prepared").field("issuers", &self.0.len()).finish_non_exhaustive()
+        f.debug_struct("Prepared")
+            .field("issuers", &self.0.len())
+            .finish_non_exhaustive()
     }
 }
 

@@ -3,21 +3,39 @@ use postern_common::testing;
 
 use super::*;
 
-const CHEAP: Hashing = Hashing { memory_kib: 64, passes: 1, threads: 1, queue: 1 };
+const CHEAP: Hashing = Hashing {
+    memory_kib: 64,
+    passes: 1,
+    threads: 1,
+    queue: 1,
+};
 
 #[tokio::test]
 async fn a_hash_tells_its_parameters_and_matches_only_its_password() {
     let hasher = Hasher::start(CHEAP).expect("threads");
     let hash = hasher.hash(&"Correct-Horse-9".into()).await.expect("hash");
     assert!(hash.starts_with("$argon2id$v=19$m=64,t=1,p=1$"), "{hash}");
-    let right = hasher.verify(&"Correct-Horse-9".into(), Some(&hash)).await.expect("verified");
+    let right = hasher
+        .verify(&"Correct-Horse-9".into(), Some(&hash))
+        .await
+        .expect("verified");
     assert_eq!((right.answer, right.rehashed), (Answer::Right, None));
-    let wrong = hasher.verify(&"correct-horse-9".into(), Some(&hash)).await.expect("verified");
+    let wrong = hasher
+        .verify(&"correct-horse-9".into(), Some(&hash))
+        .await
+        .expect("verified");
     assert_eq!(wrong.answer, Answer::Wrong);
     let before = hasher.hashes().get();
-    let nobody = hasher.verify(&"Correct-Horse-9".into(), None).await.expect("verified");
+    let nobody = hasher
+        .verify(&"Correct-Horse-9".into(), None)
+        .await
+        .expect("verified");
     assert_eq!(nobody.answer, Answer::Wrong);
-    assert_eq!(hasher.hashes().get(), before + 1, "nobody costs the same work");
+    assert_eq!(
+        hasher.hashes().get(),
+        before + 1,
+        "nobody costs the same work"
+    );
 }
 
 #[tokio::test]
@@ -25,19 +43,35 @@ async fn a_hash_of_another_cost_is_made_anew_when_the_password_is_right() {
     let hasher = Hasher::start(CHEAP).expect("threads");
     let dearer = Hasher::start(Hashing { passes: 2, ..CHEAP }).expect("threads");
     let old = hasher.hash(&"secret".into()).await.expect("hash");
-    let verified = dearer.verify(&"secret".into(), Some(&old)).await.expect("verified");
+    let verified = dearer
+        .verify(&"secret".into(), Some(&old))
+        .await
+        .expect("verified");
     assert!(verified.rehashed.expect("a new hash").contains("t=2"));
-    let verified = dearer.verify(&"Secret".into(), Some(&old)).await.expect("verified");
+    let verified = dearer
+        .verify(&"Secret".into(), Some(&old))
+        .await
+        .expect("verified");
     assert_eq!(verified.rehashed, None);
 }
 
 #[tokio::test]
 async fn what_does_not_fit_in_the_queue_is_refused_before_hashing() {
-    let slow = Hashing { memory_kib: 32 << 10, passes: 2, threads: 1, queue: 2 };
+    let slow = Hashing {
+        memory_kib: 32 << 10,
+        passes: 2,
+        threads: 1,
+        queue: 2,
+    };
     let hasher = Hasher::start(slow).expect("threads");
     let attempts = (0..20).map(|_| {
         let hasher = hasher.clone();
-        tokio::spawn(async move { hasher.hash(&"secret".into()).await.map_err(|fault| fault.kind()) })
+        tokio::spawn(async move {
+            hasher
+                .hash(&"secret".into())
+                .await
+                .map_err(|fault| fault.kind())
+        })
     });
     let attempts: Vec<_> = attempts.collect();
     let mut refused = 0;
@@ -50,31 +84,52 @@ async fn what_does_not_fit_in_the_queue_is_refused_before_hashing() {
             }
         }
     }
-    assert!((15..=18).contains(&refused), "one at work, two waiting, {refused} refused");
+    assert!(
+        (15..=18).contains(&refused),
+        "one at work, two waiting, {refused} refused"
+    );
 }
 
-/// P-H-C's known answers: one case at version 19 and one at version 16, with secret and associated data.
+/// P-H-C's known answers: one case at version 19 and one at version 16, with secret and associated
+/// data.
 #[test]
 fn argon2id_agrees_with_the_published_vectors() {
     let file = testing::vectors("argon2/argon2id");
     let text = std::fs::read_to_string(&file).expect("a readable file");
-    let tags: Vec<Vec<u8>> =
-        text.lines().filter_map(|line| line.trim().strip_prefix("Tag:")).map(hex).collect();
+    let tags: Vec<Vec<u8>> = text
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("Tag:"))
+        .map(hex)
+        .collect();
     assert!(!tags.is_empty(), "{} has no tag", file.display());
     let mut params = ParamsBuilder::new();
-    params.m_cost(32).t_cost(3).p_cost(4).data(AssociatedData::new(&[4; 12]).expect("12 bytes"));
+    params
+        .m_cost(32)
+        .t_cost(3)
+        .p_cost(4)
+        .data(AssociatedData::new(&[4; 12]).expect("12 bytes"));
     let params = params.build().expect("parameters");
-    let versions = text.lines().filter_map(|line| line.strip_prefix("Argon2id version number "));
+    let versions = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("Argon2id version number "));
     for (version, tag) in versions.zip(&tags) {
-        let version = if version.trim() == "19" { Version::V0x13 } else { Version::V0x10 };
-        let argon2 =
-            Argon2::new_with_secret(&[3; 8], Algorithm::Argon2id, version, params.clone()).expect("secret");
+        let version = if version.trim() == "19" {
+            Version::V0x13
+        } else {
+            Version::V0x10
+        };
+        let argon2 = Argon2::new_with_secret(&[3; 8], Algorithm::Argon2id, version, params.clone())
+            .expect("secret");
         let mut out = [0; 32];
-        argon2.hash_password_into(&[1; 32], &[2; 16], &mut out).expect("hash");
+        argon2
+            .hash_password_into(&[1; 32], &[2; 16], &mut out)
+            .expect("hash");
         assert_eq!(&out[..], &tag[..]);
     }
 }
 
 fn hex(text: &str) -> Vec<u8> {
-    text.split_whitespace().map(|byte| u8::from_str_radix(byte, 16).expect("hexadecimal")).collect()
+    text.split_whitespace()
+        .map(|byte| u8::from_str_radix(byte, 16).expect("hexadecimal"))
+        .collect()
 }

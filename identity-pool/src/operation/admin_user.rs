@@ -101,25 +101,40 @@ pub(super) async fn create(call: &Call<'_>, request: Create) -> Result<Value, Fa
 async fn invite_again(call: &Call<'_>, pool: &Pool, request: &Create) -> Result<Value, Fault> {
     let mut user = call.admin_user(&pool.id, &request.username).await?;
     if user.status != Status::ForceChangePassword {
-        return Err(Fault::new(Kind::NotAuthorized, "Resend not possible. User is already confirmed."));
+        return Err(Fault::new(
+            Kind::NotAuthorized,
+            "Resend not possible. User is already confirmed.",
+        ));
     }
     let password = temporary_password(pool)?;
     set_temporary(call, pool, &mut user, &password).await?;
-    call.server.store.set_password(&user, call.server.clock.now()).await?;
+    call.server
+        .store
+        .set_password(&user, call.server.clock.now())
+        .await?;
     invite(call, &user, password)?;
     Ok(json!({"User": user.to_user_type()}))
 }
 
 fn invite(call: &Call<'_>, user: &User, password: Secret) -> Result<(), Fault> {
-    let Some(email) = user.email() else { return Ok(()) };
-    let mail = CodeMail { to: email.to_owned(), purpose: CodePurpose::Invitation, code: password };
+    let Some(email) = user.email() else {
+        return Ok(());
+    };
+    let mail = CodeMail {
+        to: email.to_owned(),
+        purpose: CodePurpose::Invitation,
+        code: password,
+    };
     call.server.delivery.deliver(mail)
 }
 
 /// Random, and good enough for any policy of up to its length.
 fn temporary_password(pool: &Pool) -> Result<Secret, Fault> {
     let length = pool.settings.password_policy.minimum_length.max(20);
-    Ok(Secret::new(format!("{}-aA1", random::alphanumeric(length)?)))
+    Ok(Secret::new(format!(
+        "{}-aA1",
+        random::alphanumeric(length)?
+    )))
 }
 
 async fn set_temporary(
@@ -131,12 +146,20 @@ async fn set_temporary(
     let days = pool.settings.password_policy.temporary_days;
     user.password = Some(call.server.hasher.hash(password).await?);
     user.status = Status::ForceChangePassword;
-    user.temporary_until = Some(call.server.clock.now().plus(Duration::from_secs(days * 86_400)).0);
+    user.temporary_until = Some(
+        call.server
+            .clock
+            .now()
+            .plus(Duration::from_secs(days * 86_400))
+            .0,
+    );
     Ok(())
 }
 
 pub(super) async fn get(call: &Call<'_>, request: OfUser) -> Result<Value, Fault> {
-    let user = call.admin_user(&request.user_pool_id, &request.username).await?;
+    let user = call
+        .admin_user(&request.user_pool_id, &request.username)
+        .await?;
     Ok(json!({
         "Username": user.username,
         "UserAttributes": user.attribute_list(|_| true),
@@ -148,13 +171,17 @@ pub(super) async fn get(call: &Call<'_>, request: OfUser) -> Result<Value, Fault
 }
 
 pub(super) async fn delete(call: &Call<'_>, request: OfUser) -> Result<Value, Fault> {
-    let user = call.admin_user(&request.user_pool_id, &request.username).await?;
+    let user = call
+        .admin_user(&request.user_pool_id, &request.username)
+        .await?;
     call.server.store.delete_user(&user).await?;
     Ok(nothing())
 }
 
 pub(super) async fn confirm_sign_up(call: &Call<'_>, request: OfUser) -> Result<Value, Fault> {
-    let mut user = call.admin_user(&request.user_pool_id, &request.username).await?;
+    let mut user = call
+        .admin_user(&request.user_pool_id, &request.username)
+        .await?;
     if user.status != Status::Unconfirmed {
         return Err(Fault::not_authorized(format!(
             "User cannot be confirmed. Current status is {}",
@@ -162,12 +189,17 @@ pub(super) async fn confirm_sign_up(call: &Call<'_>, request: OfUser) -> Result<
         )));
     }
     user.status = Status::Confirmed;
-    call.server.store.set_password(&user, call.server.clock.now()).await?;
+    call.server
+        .store
+        .set_password(&user, call.server.clock.now())
+        .await?;
     Ok(nothing())
 }
 
 pub(super) async fn set_password(call: &Call<'_>, request: SetPassword) -> Result<Value, Fault> {
-    let mut user = call.admin_user(&request.user_pool_id, &request.username).await?;
+    let mut user = call
+        .admin_user(&request.user_pool_id, &request.username)
+        .await?;
     let pool = call.server.directory.pool(&user.pool_id)?;
     pool.settings.password_policy.check(&request.password)?;
     let password = Secret::new(request.password);
@@ -178,33 +210,59 @@ pub(super) async fn set_password(call: &Call<'_>, request: SetPassword) -> Resul
     } else {
         set_temporary(call, &pool, &mut user, &password).await?;
     }
-    call.server.store.set_password(&user, call.server.clock.now()).await?;
+    call.server
+        .store
+        .set_password(&user, call.server.clock.now())
+        .await?;
     Ok(nothing())
 }
 
 /// AdminResetUserPassword: the password stops working until it is replaced by a code.
 pub(super) async fn reset_password(call: &Call<'_>, request: OfUser) -> Result<Value, Fault> {
-    let mut user = call.admin_user(&request.user_pool_id, &request.username).await?;
+    let mut user = call
+        .admin_user(&request.user_pool_id, &request.username)
+        .await?;
     user.status = Status::ResetRequired;
-    call.server.store.set_password(&user, call.server.clock.now()).await?;
-    Place::of(&user, CodePurpose::ForgotPassword).send(call.server, true).await?;
+    call.server
+        .store
+        .set_password(&user, call.server.clock.now())
+        .await?;
+    Place::of(&user, CodePurpose::ForgotPassword)
+        .send(call.server, true)
+        .await?;
     Ok(nothing())
 }
 
-pub(super) async fn set_enabled(call: &Call<'_>, request: OfUser, enabled: bool) -> Result<Value, Fault> {
-    let user = call.admin_user(&request.user_pool_id, &request.username).await?;
-    call.server.store.set_enabled(&user, enabled, call.server.clock.now()).await?;
+pub(super) async fn set_enabled(
+    call: &Call<'_>,
+    request: OfUser,
+    enabled: bool,
+) -> Result<Value, Fault> {
+    let user = call
+        .admin_user(&request.user_pool_id, &request.username)
+        .await?;
+    call.server
+        .store
+        .set_enabled(&user, enabled, call.server.clock.now())
+        .await?;
     Ok(nothing())
 }
 
 pub(super) async fn sign_out(call: &Call<'_>, request: OfUser) -> Result<Value, Fault> {
-    let user = call.admin_user(&request.user_pool_id, &request.username).await?;
-    call.server.store.revoke_user(&user.pool_id, &user.username, call.server.clock.now()).await?;
+    let user = call
+        .admin_user(&request.user_pool_id, &request.username)
+        .await?;
+    call.server
+        .store
+        .revoke_user(&user.pool_id, &user.username, call.server.clock.now())
+        .await?;
     Ok(nothing())
 }
 
 pub(super) async fn update_attributes(call: &Call<'_>, request: Update) -> Result<Value, Fault> {
-    let mut user = call.admin_user(&request.user_pool_id, &request.username).await?;
+    let mut user = call
+        .admin_user(&request.user_pool_id, &request.username)
+        .await?;
     let pool = call.server.directory.pool(&user.pool_id)?;
     attributes::check(&pool, &request.user_attributes)?;
     attributes::apply(&pool, &mut user, &request.user_attributes);
@@ -212,8 +270,13 @@ pub(super) async fn update_attributes(call: &Call<'_>, request: Update) -> Resul
     Ok(nothing())
 }
 
-pub(super) async fn delete_attributes(call: &Call<'_>, request: DeleteAttributes) -> Result<Value, Fault> {
-    let mut user = call.admin_user(&request.user_pool_id, &request.username).await?;
+pub(super) async fn delete_attributes(
+    call: &Call<'_>,
+    request: DeleteAttributes,
+) -> Result<Value, Fault> {
+    let mut user = call
+        .admin_user(&request.user_pool_id, &request.username)
+        .await?;
     let pool = call.server.directory.pool(&user.pool_id)?;
     attributes::remove(&pool, &mut user, &request.user_attribute_names)?;
     account::save(call, &user).await?;
@@ -229,12 +292,25 @@ pub(super) async fn list(call: &Call<'_>, request: List) -> Result<Value, Fault>
     let limit = if limit == 0 { PAGE } else { limit };
     let filter = request.filter.as_deref().map_or(Ok(None), filter)?;
     let after = request.pagination_token.as_deref().unwrap_or("");
-    let mut found =
-        call.server.store.users(&pool.id, filter.as_ref(), Page { after, limit: limit + 1 }).await?;
+    let mut found = call
+        .server
+        .store
+        .users(
+            &pool.id,
+            filter.as_ref(),
+            Page {
+                after,
+                limit: limit + 1,
+            },
+        )
+        .await?;
     let more = i64::try_from(found.len()).is_ok_and(|count| count > limit);
     found.truncate(usize::try_from(limit).unwrap_or(0));
     let shown = |name: &str| {
-        request.attributes_to_get.as_ref().is_none_or(|wanted| wanted.iter().any(|want| want == name))
+        request
+            .attributes_to_get
+            .as_ref()
+            .is_none_or(|wanted| wanted.iter().any(|want| want == name))
     };
     let users: Vec<Value> = found
         .iter()
@@ -257,8 +333,14 @@ fn filter(text: &str) -> Result<Option<UserFilter>, Fault> {
         return Ok(None);
     }
     let parsed = text.split_once('=').and_then(|(name, value)| {
-        let value = value.trim().strip_prefix('"')?.strip_suffix('"')?.replace("\\\"", "\"");
-        let (name, is_prefix) = name.strip_suffix('^').map_or((name, false), |name| (name, true));
+        let value = value
+            .trim()
+            .strip_prefix('"')?
+            .strip_suffix('"')?
+            .replace("\\\"", "\"");
+        let (name, is_prefix) = name
+            .strip_suffix('^')
+            .map_or((name, false), |name| (name, true));
         let column = match name.trim().trim_matches('"') {
             "username" => Column::Username,
             "sub" => Column::Sub,
@@ -266,10 +348,20 @@ fn filter(text: &str) -> Result<Option<UserFilter>, Fault> {
             "cognito:user_status" => Column::Status,
             _ => return None,
         };
-        let value = if matches!(column, Column::Email) { value.to_lowercase() } else { value };
-        Some(UserFilter { column, is_prefix, value })
+        let value = if matches!(column, Column::Email) {
+            value.to_lowercase()
+        } else {
+            value
+        };
+        Some(UserFilter {
+            column,
+            is_prefix,
+            value,
+        })
     });
     parsed.map(Some).ok_or_else(|| {
-        Fault::invalid("Filter must be username, sub, email or cognito:user_status, = or ^=, \"value\"")
+        Fault::invalid(
+            "Filter must be username, sub, email or cognito:user_status, = or ^=, \"value\"",
+        )
     })
 }

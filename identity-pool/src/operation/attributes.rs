@@ -8,12 +8,21 @@ use crate::user::{Attribute, User, is_email};
 const LONGEST: usize = 2048;
 
 /// Checks what a user's own client wants to write.
-pub(super) fn check_client(pool: &Pool, client: &Client, attributes: &[Attribute]) -> Result<(), Fault> {
+pub(super) fn check_client(
+    pool: &Pool,
+    client: &Client,
+    attributes: &[Attribute],
+) -> Result<(), Fault> {
     check(pool, attributes)?;
-    if attributes.iter().all(|attribute| client.may_write(&attribute.name)) {
+    if attributes
+        .iter()
+        .all(|attribute| client.may_write(&attribute.name))
+    {
         return Ok(());
     }
-    Err(Fault::not_authorized("A client attempted to write unauthorized attribute"))
+    Err(Fault::not_authorized(
+        "A client attempted to write unauthorized attribute",
+    ))
 }
 
 /// Checks what an administrator wants to write.
@@ -44,11 +53,12 @@ pub(super) fn check(pool: &Pool, attributes: &[Attribute]) -> Result<(), Fault> 
 /// E.164: `+` and up to fifteen digits. An empty value takes the number away.
 fn is_phone(text: &str) -> bool {
     let digits = text.strip_prefix('+').unwrap_or_default();
-    text.is_empty() || ((1..=15).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_digit()))
+    text.is_empty()
+        || ((1..=15).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// Writes checked attributes into the user, and the alias with them. An address that changes is not verified
-/// any more, unless the same request says so.
+/// Writes checked attributes into the user, and the alias with them. An address that changes is not
+/// verified any more, unless the same request says so.
 pub(super) fn apply(pool: &Pool, user: &mut User, attributes: &[Attribute]) {
     let said = |name: &str| attributes.iter().any(|attribute| attribute.name == name);
     for Attribute { name, value } in attributes {
@@ -60,7 +70,9 @@ pub(super) fn apply(pool: &Pool, user: &mut User, attributes: &[Attribute]) {
             _ => continue,
         };
         if changed && !said(verified) {
-            user.attributes.0.insert(verified.to_owned(), "false".to_owned());
+            user.attributes
+                .0
+                .insert(verified.to_owned(), "false".to_owned());
         }
     }
     set_alias(pool, user);
@@ -69,7 +81,9 @@ pub(super) fn apply(pool: &Pool, user: &mut User, attributes: &[Attribute]) {
 /// Takes attributes away; `sub` and the address that users sign in with stay.
 pub(super) fn remove(pool: &Pool, user: &mut User, names: &[String]) -> Result<(), Fault> {
     if pool.settings.email_usernames && names.iter().any(|name| name == "email") {
-        return Err(Fault::invalid("Cannot delete the email attribute: users sign in with it"));
+        return Err(Fault::invalid(
+            "Cannot delete the email attribute: users sign in with it",
+        ));
     }
     for name in names {
         user.attributes.0.remove(name);

@@ -36,7 +36,11 @@ pub(super) struct AdminRespond {
 }
 
 /// Asks for a new password in place of one that an administrator gave.
-pub(super) async fn ask_new_password(server: &Server, client: &Client, user: &User) -> Result<Value, Fault> {
+pub(super) async fn ask_new_password(
+    server: &Server,
+    client: &Client,
+    user: &User,
+) -> Result<Value, Fault> {
     let session = random::token()?;
     let wait = Duration::from_secs(client.settings.auth_session_minutes * 60);
     let row = ChallengeRow {
@@ -47,9 +51,13 @@ pub(super) async fn ask_new_password(server: &Server, client: &Client, user: &Us
         expires_at: server.clock.now().plus(wait).0,
     };
     server.store.put_challenge(&row).await?;
-    let shown = user.attributes.iter().filter(|(name, _)| client.may_read(name));
-    let shown: Map<String, Value> =
-        shown.map(|(name, value)| (name.clone(), value.as_str().into())).collect();
+    let shown = user
+        .attributes
+        .iter()
+        .filter(|(name, _)| client.may_read(name));
+    let shown: Map<String, Value> = shown
+        .map(|(name, value)| (name.clone(), value.as_str().into()))
+        .collect();
     Ok(json!({
         "ChallengeName": NEW_PASSWORD,
         "Session": session,
@@ -62,7 +70,9 @@ pub(super) async fn ask_new_password(server: &Server, client: &Client, user: &Us
 }
 
 pub(super) async fn admin_respond(call: &Call<'_>, request: AdminRespond) -> Result<Value, Fault> {
-    call.server.directory.client_of(&request.user_pool_id, &request.respond.client_id)?;
+    call.server
+        .directory
+        .client_of(&request.user_pool_id, &request.respond.client_id)?;
     respond(call, request.respond).await
 }
 
@@ -70,13 +80,19 @@ pub(super) async fn respond(call: &Call<'_>, request: Respond) -> Result<Value, 
     let (client, pool) = call.server.client(&request.client_id)?;
     call.note_client(&client);
     if request.challenge_name != NEW_PASSWORD {
-        return Err(Fault::invalid(format!("{} is not a challenge of this pool", request.challenge_name)));
+        return Err(Fault::invalid(format!(
+            "{} is not a challenge of this pool",
+            request.challenge_name
+        )));
     }
     let (hash, mut user) = open_session(call, &client, request.session.as_deref()).await?;
     call.note_user(&user);
     let answers = &request.challenge_responses;
     let name = sign_in::parameter(answers, "USERNAME")?;
-    client.check_secret_hash(answers.get("SECRET_HASH").map(String::as_str), &user.username)?;
+    client.check_secret_hash(
+        answers.get("SECRET_HASH").map(String::as_str),
+        &user.username,
+    )?;
     if name != user.username {
         return Err(Fault::not_authorized("Invalid session for the user."));
     }
@@ -85,7 +101,9 @@ pub(super) async fn respond(call: &Call<'_>, request: Respond) -> Result<Value, 
     let written = written_attributes(&pool, &client, answers)?;
     let password = call.server.hasher.hash(&password).await?;
     if !call.server.store.take_challenge(&hash).await? {
-        return Err(Fault::not_authorized("Invalid session for the user, session can only be used once."));
+        return Err(Fault::not_authorized(
+            "Invalid session for the user, session can only be used once.",
+        ));
     }
     let now = call.server.clock.now();
     user.password = Some(password);
@@ -109,12 +127,25 @@ async fn open_session(
 ) -> Result<(String, User), Fault> {
     let session = session.ok_or_else(|| Fault::missing("session"))?;
     let invalid = || Fault::not_authorized("Invalid session for the user.");
-    let found = call.server.store.challenge(&random::digest(&[session])).await?;
-    let row = found.filter(|row| row.client_id == client.id).ok_or_else(invalid)?;
+    let found = call
+        .server
+        .store
+        .challenge(&random::digest(&[session]))
+        .await?;
+    let row = found
+        .filter(|row| row.client_id == client.id)
+        .ok_or_else(invalid)?;
     if row.expires_at <= call.server.clock.now().0 {
-        return Err(Fault::not_authorized("Invalid session for the user, session is expired."));
+        return Err(Fault::not_authorized(
+            "Invalid session for the user, session is expired.",
+        ));
     }
-    let user = call.server.store.user(&row.pool_id, &row.username).await?.ok_or_else(invalid)?;
+    let user = call
+        .server
+        .store
+        .user(&row.pool_id, &row.username)
+        .await?
+        .ok_or_else(invalid)?;
     if !user.is_enabled() {
         return Err(Fault::user_disabled());
     }
@@ -134,7 +165,10 @@ fn written_attributes(
         .iter()
         .filter_map(|(key, value)| {
             let name = key.strip_prefix("userAttributes.")?.to_owned();
-            Some(Attribute { name, value: value.clone() })
+            Some(Attribute {
+                name,
+                value: value.clone(),
+            })
         })
         .collect();
     attributes::check_client(pool, client, &written)?;

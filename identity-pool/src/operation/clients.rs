@@ -39,8 +39,8 @@ pub(super) struct OfClient {
     client_id: String,
 }
 
-/// What a request says about a client. An update replaces everything: what is absent goes back to its default,
-/// as at Cognito.
+/// What a request says about a client. An update replaces everything: what is absent goes back to
+/// its default, as at Cognito.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Settings {
@@ -84,7 +84,14 @@ const FLOWS: [&str; 6] = [
 pub(super) async fn create(call: &Call<'_>, request: Create) -> Result<Value, Fault> {
     let pool = call.server.directory.pool(&request.user_pool_id)?;
     let settings = to_settings(&pool, request.settings)?;
-    let client = make(call.server, &pool, request.client_name, request.generate_secret, settings).await?;
+    let client = make(
+        call.server,
+        &pool,
+        request.client_name,
+        request.generate_secret,
+        settings,
+    )
+    .await?;
     call.note_client(&client);
     Ok(json!({"UserPoolClient": to_client_type(&client)}))
 }
@@ -98,7 +105,11 @@ pub(crate) async fn make(
     settings: ClientSettings,
 ) -> Result<Client, Fault> {
     let now = server.clock.now().0;
-    let secret = if with_secret { Some(Secret::new(random::lowercase(52)?)) } else { None };
+    let secret = if with_secret {
+        Some(Secret::new(random::lowercase(52)?))
+    } else {
+        None
+    };
     let client = Client {
         id: random::lowercase(26)?,
         pool_id: pool.id.clone(),
@@ -108,30 +119,50 @@ pub(crate) async fn make(
         created_at: now,
         updated_at: now,
     };
-    server.directory.put_client(&server.store, client.clone()).await?;
+    server
+        .directory
+        .put_client(&server.store, client.clone())
+        .await?;
     Ok(client)
 }
 
 pub(super) async fn update(call: &Call<'_>, request: Update) -> Result<Value, Fault> {
     let pool = call.server.directory.pool(&request.user_pool_id)?;
-    let mut client = (*call.server.directory.client_of(&pool.id, &request.client_id)?).clone();
+    let mut client = (*call
+        .server
+        .directory
+        .client_of(&pool.id, &request.client_id)?)
+    .clone();
     call.note_client(&client);
     client.settings = to_settings(&pool, request.settings)?;
     client.name = request.client_name.unwrap_or(client.name);
     client.updated_at = call.server.clock.now().0;
-    let client = call.server.directory.put_client(&call.server.store, client).await?;
+    let client = call
+        .server
+        .directory
+        .put_client(&call.server.store, client)
+        .await?;
     Ok(json!({"UserPoolClient": to_client_type(&client)}))
 }
 
 pub(super) async fn delete(call: &Call<'_>, request: OfClient) -> Result<Value, Fault> {
-    let client = call.server.directory.client_of(&request.user_pool_id, &request.client_id)?;
+    let client = call
+        .server
+        .directory
+        .client_of(&request.user_pool_id, &request.client_id)?;
     call.note_client(&client);
-    call.server.directory.delete_client(&call.server.store, &client.id).await?;
+    call.server
+        .directory
+        .delete_client(&call.server.store, &client.id)
+        .await?;
     Ok(nothing())
 }
 
 pub(super) fn describe(call: &Call<'_>, request: &OfClient) -> Result<Value, Fault> {
-    let client = call.server.directory.client_of(&request.user_pool_id, &request.client_id)?;
+    let client = call
+        .server
+        .directory
+        .client_of(&request.user_pool_id, &request.client_id)?;
     call.note_client(&client);
     Ok(json!({"UserPoolClient": to_client_type(&client)}))
 }
@@ -151,22 +182,50 @@ pub(super) fn list(call: &Call<'_>, request: &OfPool) -> Result<Value, Fault> {
 fn to_settings(pool: &Pool, request: Settings) -> Result<ClientSettings, Fault> {
     let defaults = ClientSettings::default();
     let flows = request.explicit_auth_flows.unwrap_or_else(|| {
-        ["ALLOW_REFRESH_TOKEN_AUTH", "ALLOW_USER_SRP_AUTH", "ALLOW_CUSTOM_AUTH"].map(str::to_owned).to_vec()
+        [
+            "ALLOW_REFRESH_TOKEN_AUTH",
+            "ALLOW_USER_SRP_AUTH",
+            "ALLOW_CUSTOM_AUTH",
+        ]
+        .map(str::to_owned)
+        .to_vec()
     });
     if let Some(unknown) = flows.iter().find(|flow| !FLOWS.contains(&flow.as_str())) {
         return Err(Fault::invalid(format!("{unknown} is not an auth flow")));
     }
-    let named = request.read_attributes.iter().chain(&request.write_attributes).flatten();
-    if let Some(unknown) = named.into_iter().find(|name| *name != "sub" && !pool.knows_attribute(name)) {
-        return Err(Fault::invalid(format!("Invalid attribute {unknown} specified while creating a client")));
+    let named = request
+        .read_attributes
+        .iter()
+        .chain(&request.write_attributes)
+        .flatten();
+    if let Some(unknown) = named
+        .into_iter()
+        .find(|name| *name != "sub" && !pool.knows_attribute(name))
+    {
+        return Err(Fault::invalid(format!(
+            "Invalid attribute {unknown} specified while creating a client"
+        )));
     }
     let units = request.token_validity_units.unwrap_or_default();
-    let short = |value, unit: &Option<String>, name| lifetime(value, unit, ("hours", 300..=86_400), name);
-    let access_token_s = short(request.access_token_validity, &units.access_token, "AccessTokenValidity")?;
-    let id_token_s = short(request.id_token_validity, &units.id_token, "IdTokenValidity")?;
+    let short =
+        |value, unit: &Option<String>, name| lifetime(value, unit, ("hours", 300..=86_400), name);
+    let access_token_s = short(
+        request.access_token_validity,
+        &units.access_token,
+        "AccessTokenValidity",
+    )?;
+    let id_token_s = short(
+        request.id_token_validity,
+        &units.id_token,
+        "IdTokenValidity",
+    )?;
     let long = ("days", 3600..=315_360_000);
-    let refresh_token_s =
-        lifetime(request.refresh_token_validity, &units.refresh_token, long, "RefreshTokenValidity")?;
+    let refresh_token_s = lifetime(
+        request.refresh_token_validity,
+        &units.refresh_token,
+        long,
+        "RefreshTokenValidity",
+    )?;
     Ok(ClientSettings {
         rotation_grace_s: rotation(request.refresh_token_rotation.as_ref(), &flows)?,
         flows,
@@ -175,7 +234,8 @@ fn to_settings(pool: &Pool, request: Settings) -> Result<ClientSettings, Fault> 
         access_token_s: access_token_s.unwrap_or(defaults.access_token_s),
         id_token_s: id_token_s.unwrap_or(defaults.id_token_s),
         refresh_token_s: refresh_token_s.unwrap_or(defaults.refresh_token_s),
-        prevent_user_existence_errors: request.prevent_user_existence_errors.as_deref() == Some("ENABLED"),
+        prevent_user_existence_errors: request.prevent_user_existence_errors.as_deref()
+            == Some("ENABLED"),
         token_revocation: request.enable_token_revocation.unwrap_or(true),
         auth_session_minutes: request.auth_session_validity.unwrap_or(3).clamp(3, 15),
     })
@@ -188,7 +248,9 @@ fn lifetime(
     (default_unit, range): (&str, std::ops::RangeInclusive<u64>),
     name: &str,
 ) -> Result<Option<u64>, Fault> {
-    let Some(value) = value.filter(|value| *value > 0) else { return Ok(None) };
+    let Some(value) = value.filter(|value| *value > 0) else {
+        return Ok(None);
+    };
     let factor = match unit.as_deref().unwrap_or(default_unit) {
         "seconds" => 1,
         "minutes" => 60,
@@ -208,9 +270,13 @@ fn lifetime(
 }
 
 fn rotation(request: Option<&Rotation>, flows: &[String]) -> Result<Option<u64>, Fault> {
-    let Some(rotation) = request.filter(|rotation| rotation.feature == "ENABLED") else { return Ok(None) };
+    let Some(rotation) = request.filter(|rotation| rotation.feature == "ENABLED") else {
+        return Ok(None);
+    };
     if flows.iter().any(|flow| flow == "ALLOW_REFRESH_TOKEN_AUTH") {
-        return Err(Fault::invalid("Refresh token rotation cannot be enabled with ALLOW_REFRESH_TOKEN_AUTH"));
+        return Err(Fault::invalid(
+            "Refresh token rotation cannot be enabled with ALLOW_REFRESH_TOKEN_AUTH",
+        ));
     }
     let grace = rotation.retry_grace_period_seconds.unwrap_or(0);
     if grace > 60 {
@@ -244,8 +310,10 @@ fn to_client_type(client: &Client) -> Value {
             "RetryGracePeriodSeconds": settings.rotation_grace_s.unwrap_or(0),
         },
     });
-    let lists =
-        [("ReadAttributes", &settings.read_attributes), ("WriteAttributes", &settings.write_attributes)];
+    let lists = [
+        ("ReadAttributes", &settings.read_attributes),
+        ("WriteAttributes", &settings.write_attributes),
+    ];
     for (name, list) in lists {
         if let Some(list) = list {
             described[name] = list.clone().into();

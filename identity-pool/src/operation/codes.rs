@@ -19,8 +19,8 @@ const PER_HOUR: i64 = 10;
 const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// A code's place: a name in a pool, the address that it proves, and the purpose. A code proves no other address
-/// than the one that it was sent to, even if the user changes its own in between.
+/// A code's place: a name in a pool, the address that it proves, and the purpose. A code proves no
+/// other address than the one that it was sent to, even if the user changes its own in between.
 #[derive(Clone, Debug)]
 pub(super) struct Place<'a> {
     pool_id: &'a str,
@@ -32,7 +32,12 @@ pub(super) struct Place<'a> {
 impl<'a> Place<'a> {
     /// The place of a user's code.
     pub(super) fn of(user: &'a User, purpose: CodePurpose) -> Self {
-        Self::at(&user.pool_id, &user.username, user.email().unwrap_or_default(), purpose)
+        Self::at(
+            &user.pool_id,
+            &user.username,
+            user.email().unwrap_or_default(),
+            purpose,
+        )
     }
 
     /// The place of a code for whoever typed a name: a user that was found, or nobody.
@@ -49,15 +54,30 @@ impl<'a> Place<'a> {
     }
 
     fn at(pool_id: &'a str, name: &str, address: &'a str, purpose: CodePurpose) -> Self {
-        Self { pool_id, name: random::digest(&[&name.to_lowercase()]), address, purpose }
+        Self {
+            pool_id,
+            name: random::digest(&[&name.to_lowercase()]),
+            address,
+            purpose,
+        }
     }
 
     fn key(&self) -> CodeKey<'_> {
-        CodeKey { pool_id: self.pool_id, name: &self.name, purpose: self.purpose.name() }
+        CodeKey {
+            pool_id: self.pool_id,
+            name: &self.name,
+            purpose: self.purpose.name(),
+        }
     }
 
     fn hash(&self, code: &str) -> String {
-        random::digest(&[self.pool_id, &self.name, self.address, self.purpose.name(), code])
+        random::digest(&[
+            self.pool_id,
+            &self.name,
+            self.address,
+            self.purpose.name(),
+            code,
+        ])
     }
 
     /// How long a code works: Cognito's hour for a forgotten password, a day for the rest.
@@ -77,18 +97,29 @@ impl<'a> Place<'a> {
         }
         let code = random::digits()?;
         let times = (now.plus(self.lifetime()), hour_ago);
-        server.store.put_code(self.key(), &self.hash(&code), now, times).await?;
+        server
+            .store
+            .put_code(self.key(), &self.hash(&code), now, times)
+            .await?;
         if !may_have || self.address.is_empty() {
             return Ok(());
         }
-        let mail = CodeMail { to: self.address.to_owned(), purpose: self.purpose, code: Secret::new(code) };
+        let mail = CodeMail {
+            to: self.address.to_owned(),
+            purpose: self.purpose,
+            code: Secret::new(code),
+        };
         server.delivery.deliver(mail)
     }
 
     /// Refuses a code that is wrong, unknown, expired, used, or was guessed at too often.
     pub(super) async fn check(&self, server: &Server, code: &str) -> Result<(), Fault> {
         let now = server.clock.now();
-        match server.store.check_code(self.key(), &self.hash(code), now).await? {
+        match server
+            .store
+            .check_code(self.key(), &self.hash(code), now)
+            .await?
+        {
             Checked::Right => Ok(()),
             Checked::Wrong => Err(Fault::code_mismatch()),
             Checked::Gone => Err(Fault::code_expired()),
@@ -105,7 +136,8 @@ impl<'a> Place<'a> {
     }
 }
 
-/// The `CodeDeliveryDetailsType` of an answer; what was typed stands in for the address of an unknown user.
+/// The `CodeDeliveryDetailsType` of an answer; what was typed stands in for the address of an
+/// unknown user.
 pub(super) fn details(address: &str) -> Value {
     json!({"Destination": masked(address), "DeliveryMedium": "EMAIL", "AttributeName": "email"})
 }

@@ -27,10 +27,12 @@ pub(super) struct Member {
 
 pub(super) async fn create(call: &Call<'_>, request: Group) -> Result<Value, Fault> {
     let pool = call.server.directory.pool(&request.user_pool_id)?;
-    let named =
-        (1..=128).contains(&request.group_name.len()) && !request.group_name.contains(char::is_whitespace);
+    let named = (1..=128).contains(&request.group_name.len())
+        && !request.group_name.contains(char::is_whitespace);
     if !named {
-        return Err(Fault::invalid("GroupName must have 1 to 128 characters and no spaces"));
+        return Err(Fault::invalid(
+            "GroupName must have 1 to 128 characters and no spaces",
+        ));
     }
     let now = call.server.clock.now().0;
     let group = GroupRow {
@@ -42,9 +44,10 @@ pub(super) async fn create(call: &Call<'_>, request: Group) -> Result<Value, Fau
         updated_at: now,
     };
     match call.server.store.add_group(&group).await {
-        Err(error) if postern_common::database::is_unique_violation(&error) => {
-            Err(Fault::new(Kind::GroupExists, "A group with the name already exists."))
-        }
+        Err(error) if postern_common::database::is_unique_violation(&error) => Err(Fault::new(
+            Kind::GroupExists,
+            "A group with the name already exists.",
+        )),
         outcome => {
             outcome?;
             Ok(json!({"Group": to_group_type(&group)}))
@@ -68,13 +71,19 @@ pub(super) async fn update(call: &Call<'_>, request: Group) -> Result<Value, Fau
     group.description = request.description.or(group.description);
     group.precedence = request.precedence.or(group.precedence);
     group.updated_at = call.server.clock.now().0;
-    call.server.store.update_group(&group, call.server.clock.now()).await?;
+    call.server
+        .store
+        .update_group(&group, call.server.clock.now())
+        .await?;
     Ok(json!({"Group": to_group_type(&group)}))
 }
 
 pub(super) async fn delete(call: &Call<'_>, request: Group) -> Result<Value, Fault> {
     find(call, &request.user_pool_id, &request.group_name).await?;
-    call.server.store.delete_group(&request.user_pool_id, &request.group_name).await?;
+    call.server
+        .store
+        .delete_group(&request.user_pool_id, &request.group_name)
+        .await?;
     Ok(nothing())
 }
 
@@ -85,26 +94,36 @@ pub(super) async fn list(call: &Call<'_>, request: OfPool) -> Result<Value, Faul
 }
 
 pub(super) async fn of_user(call: &Call<'_>, request: OfUser) -> Result<Value, Fault> {
-    let user = call.admin_user(&request.user_pool_id, &request.username).await?;
+    let user = call
+        .admin_user(&request.user_pool_id, &request.username)
+        .await?;
     let groups = call.server.store.groups_of(&user).await?;
     Ok(json!({"Groups": groups.iter().map(to_group_type).collect::<Vec<_>>()}))
 }
 
 pub(super) async fn users(call: &Call<'_>, request: Group) -> Result<Value, Fault> {
     let group = find(call, &request.user_pool_id, &request.group_name).await?;
-    let users = call.server.store.members(&group.pool_id, &group.name).await?;
+    let users = call
+        .server
+        .store
+        .members(&group.pool_id, &group.name)
+        .await?;
     Ok(json!({"Users": users.iter().map(User::to_user_type).collect::<Vec<_>>()}))
 }
 
 pub(super) async fn add_user(call: &Call<'_>, request: Member) -> Result<Value, Fault> {
-    let user = call.admin_user(&request.user_pool_id, &request.username).await?;
+    let user = call
+        .admin_user(&request.user_pool_id, &request.username)
+        .await?;
     let group = find(call, &request.user_pool_id, &request.group_name).await?;
     call.server.store.join_group(&user, &group.name).await?;
     Ok(nothing())
 }
 
 pub(super) async fn remove_user(call: &Call<'_>, request: Member) -> Result<Value, Fault> {
-    let user = call.admin_user(&request.user_pool_id, &request.username).await?;
+    let user = call
+        .admin_user(&request.user_pool_id, &request.username)
+        .await?;
     let group = find(call, &request.user_pool_id, &request.group_name).await?;
     call.server.store.leave_group(&user, &group.name).await?;
     Ok(nothing())

@@ -78,7 +78,10 @@ pub(super) struct MfaConfig {
 
 pub(super) async fn create(call: &Call<'_>, request: Create) -> Result<Value, Fault> {
     let mut settings = PoolSettings {
-        email_usernames: request.username_attributes.iter().any(|name| name == "email"),
+        email_usernames: request
+            .username_attributes
+            .iter()
+            .any(|name| name == "email"),
         custom_attributes: custom(&request.schema),
         ..PoolSettings::default()
     };
@@ -87,22 +90,40 @@ pub(super) async fn create(call: &Call<'_>, request: Create) -> Result<Value, Fa
     // The first start's keys come first: until then, no pool has any.
     call.server.keys.wait().await?;
     let now = call.server.clock.now();
-    call.server.keys.turn(&call.server.store, std::slice::from_ref(&pool.id), now).await?;
+    call.server
+        .keys
+        .turn(&call.server.store, std::slice::from_ref(&pool.id), now)
+        .await?;
     let described = to_user_pool_type(call.server, &pool).await?;
     Ok(json!({"UserPool": described}))
 }
 
 /// Makes a pool; its signing keys come with the next turn.
-pub(crate) async fn make(server: &Server, name: String, settings: PoolSettings) -> Result<Pool, Fault> {
+pub(crate) async fn make(
+    server: &Server,
+    name: String,
+    settings: PoolSettings,
+) -> Result<Pool, Fault> {
     let now = server.clock.now();
     let id = format!("{}_{}", server.region, random::alphanumeric(9)?);
-    let pool = Pool { id, name, settings, created_at: now.0, updated_at: now.0 };
-    server.directory.put_pool(&server.store, pool.clone()).await?;
+    let pool = Pool {
+        id,
+        name,
+        settings,
+        created_at: now.0,
+        updated_at: now.0,
+    };
+    server
+        .directory
+        .put_pool(&server.store, pool.clone())
+        .await?;
     Ok(pool)
 }
 
 fn custom(schema: &[SchemaAttribute]) -> Vec<String> {
-    let named = schema.iter().map(|attribute| attribute.name.trim_start_matches("custom:"));
+    let named = schema
+        .iter()
+        .map(|attribute| attribute.name.trim_start_matches("custom:"));
     let ours = named.filter(|name| *name != "sub" && !STANDARD_ATTRIBUTES.contains(name));
     ours.map(|name| format!("custom:{name}")).collect()
 }
@@ -111,12 +132,19 @@ pub(super) async fn update(call: &Call<'_>, request: Update) -> Result<Value, Fa
     let mut pool = (*call.server.directory.pool(&request.user_pool_id)?).clone();
     apply(&mut pool.settings, &request.settings)?;
     pool.updated_at = call.server.clock.now().0;
-    call.server.directory.put_pool(&call.server.store, pool).await?;
+    call.server
+        .directory
+        .put_pool(&call.server.store, pool)
+        .await?;
     Ok(nothing())
 }
 
 fn apply(settings: &mut PoolSettings, request: &Settings) -> Result<(), Fault> {
-    if let Some(policy) = request.policies.as_ref().and_then(|policies| policies.password_policy.as_ref()) {
+    if let Some(policy) = request
+        .policies
+        .as_ref()
+        .and_then(|policies| policies.password_policy.as_ref())
+    {
         settings.password_policy = to_policy(policy)?;
     }
     if let Some(verified) = &request.auto_verified_attributes {
@@ -141,13 +169,19 @@ fn to_policy(policy: &Policy) -> Result<PasswordPolicy, Fault> {
         require_lowercase: policy.require_lowercase.unwrap_or(false),
         require_numbers: policy.require_numbers.unwrap_or(false),
         require_symbols: policy.require_symbols.unwrap_or(false),
-        temporary_days: policy.temporary_password_validity_days.unwrap_or(defaults.temporary_days).min(365),
+        temporary_days: policy
+            .temporary_password_validity_days
+            .unwrap_or(defaults.temporary_days)
+            .min(365),
     })
 }
 
 pub(super) async fn delete(call: &Call<'_>, request: OfPool) -> Result<Value, Fault> {
     let pool = call.server.directory.pool(&request.user_pool_id)?;
-    call.server.directory.delete_pool(&call.server.store, &pool.id).await?;
+    call.server
+        .directory
+        .delete_pool(&call.server.store, &pool.id)
+        .await?;
     call.server.keys.forget(&pool.id);
     Ok(nothing())
 }
@@ -182,7 +216,11 @@ pub(super) fn mfa_config(call: &Call<'_>, request: &MfaConfig) -> Result<Value, 
 }
 
 pub(super) fn set_mfa_config(call: &Call<'_>, request: &MfaConfig) -> Result<Value, Fault> {
-    if request.mfa_configuration.as_deref().is_some_and(|wanted| wanted != "OFF") {
+    if request
+        .mfa_configuration
+        .as_deref()
+        .is_some_and(|wanted| wanted != "OFF")
+    {
         return Err(Fault::invalid("This pool has no second factors"));
     }
     mfa_config(call, request)
@@ -219,7 +257,11 @@ fn schema(settings: &PoolSettings) -> Vec<Value> {
     standard
         .chain(custom)
         .map(|name| {
-            let kind = if name.ends_with("_verified") { "Boolean" } else { "String" };
+            let kind = if name.ends_with("_verified") {
+                "Boolean"
+            } else {
+                "String"
+            };
             json!({
                 "Name": name,
                 "AttributeDataType": kind,

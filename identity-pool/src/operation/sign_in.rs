@@ -42,34 +42,70 @@ pub(super) async fn initiate(call: &Call<'_>, request: Initiate) -> Result<Value
     call.note_client(&client);
     let parameters = &request.auth_parameters;
     match request.auth_flow.as_str() {
-        "USER_PASSWORD_AUTH" => with_password(call, (&client, &pool), "USER_PASSWORD_AUTH", parameters).await,
-        "REFRESH_TOKEN_AUTH" | "REFRESH_TOKEN" => refresh::without_rotation(call, &client, parameters).await,
-        "USER_SRP_AUTH" | "CUSTOM_AUTH" | "USER_AUTH" | "ADMIN_USER_PASSWORD_AUTH" | "ADMIN_NO_SRP_AUTH" => {
-            Err(Fault::invalid(format!("{} flow not enabled for this client", request.auth_flow)))
+        "USER_PASSWORD_AUTH" => {
+            with_password(call, (&client, &pool), "USER_PASSWORD_AUTH", parameters).await
         }
-        other => Err(Fault::invalid(format!("{other} is not a flow of InitiateAuth"))),
+        "REFRESH_TOKEN_AUTH" | "REFRESH_TOKEN" => {
+            refresh::without_rotation(call, &client, parameters).await
+        }
+        "USER_SRP_AUTH"
+        | "CUSTOM_AUTH"
+        | "USER_AUTH"
+        | "ADMIN_USER_PASSWORD_AUTH"
+        | "ADMIN_NO_SRP_AUTH" => Err(Fault::invalid(format!(
+            "{} flow not enabled for this client",
+            request.auth_flow
+        ))),
+        other => Err(Fault::invalid(format!(
+            "{other} is not a flow of InitiateAuth"
+        ))),
     }
 }
 
-pub(super) async fn admin_initiate(call: &Call<'_>, request: AdminInitiate) -> Result<Value, Fault> {
+pub(super) async fn admin_initiate(
+    call: &Call<'_>,
+    request: AdminInitiate,
+) -> Result<Value, Fault> {
     let pool = call.server.directory.pool(&request.user_pool_id)?;
-    let client = call.server.directory.client_of(&pool.id, &request.client_id)?;
+    let client = call
+        .server
+        .directory
+        .client_of(&pool.id, &request.client_id)?;
     call.note_client(&client);
     let parameters = &request.auth_parameters;
     match request.auth_flow.as_str() {
         "ADMIN_USER_PASSWORD_AUTH" | "ADMIN_NO_SRP_AUTH" => {
-            with_password(call, (&client, &pool), "ADMIN_USER_PASSWORD_AUTH", parameters).await
+            with_password(
+                call,
+                (&client, &pool),
+                "ADMIN_USER_PASSWORD_AUTH",
+                parameters,
+            )
+            .await
         }
-        "REFRESH_TOKEN_AUTH" | "REFRESH_TOKEN" => refresh::without_rotation(call, &client, parameters).await,
+        "REFRESH_TOKEN_AUTH" | "REFRESH_TOKEN" => {
+            refresh::without_rotation(call, &client, parameters).await
+        }
         "USER_SRP_AUTH" | "CUSTOM_AUTH" | "USER_AUTH" | "USER_PASSWORD_AUTH" => {
-            Err(Fault::invalid(format!("{} flow not enabled for this client", request.auth_flow)))
+            Err(Fault::invalid(format!(
+                "{} flow not enabled for this client",
+                request.auth_flow
+            )))
         }
-        other => Err(Fault::invalid(format!("{other} is not a flow of AdminInitiateAuth"))),
+        other => Err(Fault::invalid(format!(
+            "{other} is not a flow of AdminInitiateAuth"
+        ))),
     }
 }
 
-pub(super) fn parameter<'a>(parameters: &'a HashMap<String, String>, name: &str) -> Result<&'a str, Fault> {
-    let value = parameters.get(name).map(String::as_str).filter(|value| !value.is_empty());
+pub(super) fn parameter<'a>(
+    parameters: &'a HashMap<String, String>,
+    name: &str,
+) -> Result<&'a str, Fault> {
+    let value = parameters
+        .get(name)
+        .map(String::as_str)
+        .filter(|value| !value.is_empty());
     value.ok_or_else(|| Fault::invalid(format!("Missing required parameter {name}")))
 }
 
@@ -84,23 +120,40 @@ async fn with_password(
     let password = Secret::from(parameter(parameters, "PASSWORD")?);
     // At sign-in the hash is over what was typed; everywhere else over the real username.
     client.check_secret_hash(parameters.get("SECRET_HASH").map(String::as_str), typed)?;
-    let attempted = call.server.store.attempted(pool, typed, &Lockout::nobody(pool, typed)).await?;
+    let attempted = call
+        .server
+        .store
+        .attempted(pool, typed, &Lockout::nobody(pool, typed))
+        .await?;
     if let Some(user) = &attempted.user {
         call.note_user(user);
     }
     Lockout::admit_after(attempted.locked_until, call.server.clock.now())?;
-    let kept = attempted.user.as_ref().and_then(|user| user.password.as_deref());
+    let kept = attempted
+        .user
+        .as_ref()
+        .and_then(|user| user.password.as_deref());
     let verified = call.server.hasher.verify(&password, kept).await?;
     match (verified, attempted.user) {
-        (Verified { answer: Answer::Right, rehashed }, Some(user)) => {
+        (
+            Verified {
+                answer: Answer::Right,
+                rehashed,
+            },
+            Some(user),
+        ) => {
             if let Some(hash) = rehashed {
                 call.server.store.rehash(&user, &hash).await?;
             }
             admit(call, client, &user).await
         }
-        (Verified { answer: Answer::Right | Answer::Wrong, .. }, found) => {
-            Err(refused(call.server, (client, pool), typed, found.as_ref()).await?)
-        }
+        (
+            Verified {
+                answer: Answer::Right | Answer::Wrong,
+                ..
+            },
+            found,
+        ) => Err(refused(call.server, (client, pool), typed, found.as_ref()).await?),
     }
 }
 
@@ -117,12 +170,19 @@ async fn refused(
     };
     lockout.failed(server.clock.now()).await?;
     let tells = found.is_none() && !client.settings.prevent_user_existence_errors;
-    Ok(if tells { Fault::user_not_found() } else { Fault::wrong_password() })
+    Ok(if tells {
+        Fault::user_not_found()
+    } else {
+        Fault::wrong_password()
+    })
 }
 
 /// What a user who knows the password gets: tokens, a challenge, or the reason why neither.
 async fn admit(call: &Call<'_>, client: &Client, user: &User) -> Result<Value, Fault> {
-    let (lockout, now) = (Lockout::of(&call.server.store, user), call.server.clock.now());
+    let (lockout, now) = (
+        Lockout::of(&call.server.store, user),
+        call.server.clock.now(),
+    );
     let reason = match user.status {
         _ if !user.is_enabled() => Fault::user_disabled(),
         Status::Confirmed => {
@@ -133,20 +193,22 @@ async fn admit(call: &Call<'_>, client: &Client, user: &User) -> Result<Value, F
             lockout.succeeded(now).await?;
             return challenge::ask_new_password(call.server, client, user).await;
         }
-        Status::ForceChangePassword => {
-            Fault::not_authorized("Temporary password has expired and must be reset by an administrator.")
-        }
+        Status::ForceChangePassword => Fault::not_authorized(
+            "Temporary password has expired and must be reset by an administrator.",
+        ),
         Status::Unconfirmed => Fault::new(Kind::UserNotConfirmed, "User is not confirmed."),
-        Status::ResetRequired => {
-            Fault::new(Kind::PasswordResetRequired, "Password reset required for the user")
-        }
+        Status::ResetRequired => Fault::new(
+            Kind::PasswordResetRequired,
+            "Password reset required for the user",
+        ),
     };
     lockout.succeeded(now).await?;
     Err(reason)
 }
 
-/// Begins a sign-in: a family with its first refresh token, an access and an ID token. Refuses when the password was reset or
-/// the user disabled since it was read, or the name is locked; where that counts, its failures are forgiven.
+/// Begins a sign-in: a family with its first refresh token, an access and an ID token. Refuses when
+/// the password was reset or the user disabled since it was read, or the name is locked; where that
+/// counts, its failures are forgiven.
 pub(super) async fn begin(
     server: &Server,
     client: &Client,
@@ -177,7 +239,13 @@ pub(super) async fn begin(
         }
         return Err(Fault::wrong_password());
     };
-    let sign_in = SignIn { client, user, groups: &groups, family: &family, auth_time };
+    let sign_in = SignIn {
+        client,
+        user,
+        groups: &groups,
+        family: &family,
+        auth_time,
+    };
     let mut result = tokens::issue(server, &sign_in).await?;
     result["RefreshToken"] = token.into();
     Ok(result)

@@ -50,21 +50,36 @@ pub(super) async fn sign_up(call: &Call<'_>, request: SignUp) -> Result<Value, F
     call.note_client(&client);
     client.check_secret_hash(request.secret_hash.as_deref(), &request.username)?;
     if pool.settings.admin_create_only {
-        return Err(Fault::not_authorized("SignUp is not permitted for this user pool"));
+        return Err(Fault::not_authorized(
+            "SignUp is not permitted for this user pool",
+        ));
     }
     attributes::check_client(&pool, &client, &request.user_attributes)?;
     pool.settings.password_policy.check(&request.password)?;
     let mut user = new_user(server, &pool, &request.username)?;
-    attributes::apply(&pool, &mut user, &address_first(&pool, &request.username, request.user_attributes));
+    attributes::apply(
+        &pool,
+        &mut user,
+        &address_first(&pool, &request.username, request.user_attributes),
+    );
     refuse_taken(server, &pool, &request.username).await?;
     user.password = Some(server.hasher.hash(&request.password.into()).await?);
-    user.status = if pool.settings.auto_confirm { Status::Confirmed } else { Status::Unconfirmed };
+    user.status = if pool.settings.auto_confirm {
+        Status::Confirmed
+    } else {
+        Status::Unconfirmed
+    };
     add(server, &user).await?;
     call.note_user(&user);
     let confirmed = user.status == Status::Confirmed;
     let mut answer = json!({"UserConfirmed": confirmed, "UserSub": user.sub});
-    if let Some(email) = user.email().filter(|_| pool.settings.verify_email && !confirmed) {
-        Place::of(&user, CodePurpose::SignUp).send(server, true).await?;
+    if let Some(email) = user
+        .email()
+        .filter(|_| pool.settings.verify_email && !confirmed)
+    {
+        Place::of(&user, CodePurpose::SignUp)
+            .send(server, true)
+            .await?;
         answer["CodeDeliveryDetails"] = details(email);
     }
     Ok(answer)
@@ -79,9 +94,12 @@ pub(crate) fn new_user(server: &Server, pool: &Pool, typed: &str) -> Result<User
         }
         sub.clone()
     } else {
-        let plain = !typed.is_empty() && typed.len() <= 128 && !typed.chars().any(char::is_whitespace);
+        let plain =
+            !typed.is_empty() && typed.len() <= 128 && !typed.chars().any(char::is_whitespace);
         if !plain {
-            return Err(Fault::invalid("Username must have 1 to 128 characters and no spaces"));
+            return Err(Fault::invalid(
+                "Username must have 1 to 128 characters and no spaces",
+            ));
         }
         typed.to_owned()
     };
@@ -103,12 +121,23 @@ pub(crate) fn new_user(server: &Server, pool: &Pool, typed: &str) -> Result<User
 }
 
 /// The request's attributes, with the address that was typed as the username.
-pub(super) fn address_first(pool: &Pool, typed: &str, attributes: Vec<Attribute>) -> Vec<Attribute> {
+pub(super) fn address_first(
+    pool: &Pool,
+    typed: &str,
+    attributes: Vec<Attribute>,
+) -> Vec<Attribute> {
     if !pool.settings.email_usernames {
         return attributes;
     }
-    let mut all = vec![Attribute { name: "email".into(), value: typed.to_owned() }];
-    all.extend(attributes.into_iter().filter(|attribute| attribute.name != "email"));
+    let mut all = vec![Attribute {
+        name: "email".into(),
+        value: typed.to_owned(),
+    }];
+    all.extend(
+        attributes
+            .into_iter()
+            .filter(|attribute| attribute.name != "email"),
+    );
     all
 }
 
@@ -121,7 +150,10 @@ pub(super) async fn refuse_taken(server: &Server, pool: &Pool, typed: &str) -> R
 }
 
 fn taken() -> Fault {
-    Fault::new(Kind::UsernameExists, "An account with the given email already exists.")
+    Fault::new(
+        Kind::UsernameExists,
+        "An account with the given email already exists.",
+    )
 }
 
 pub(super) async fn add(server: &Server, user: &User) -> Result<(), Fault> {
@@ -157,7 +189,9 @@ pub(super) async fn confirm(call: &Call<'_>, request: Confirm) -> Result<Value, 
     let now = server.clock.now();
     user.status = Status::Confirmed;
     server.store.set_password(&user, now).await?;
-    user.attributes.0.insert("email_verified".into(), "true".into());
+    user.attributes
+        .0
+        .insert("email_verified".into(), "true".into());
     server.store.set_attributes(&user, now).await?;
     Ok(nothing())
 }
@@ -171,10 +205,18 @@ pub(super) async fn resend(call: &Call<'_>, request: Resend) -> Result<Value, Fa
     if found.is_none() && !client.settings.prevent_user_existence_errors {
         return Err(Fault::user_not_found());
     }
-    if found.as_ref().is_some_and(|user| user.status != Status::Unconfirmed) {
+    if found
+        .as_ref()
+        .is_some_and(|user| user.status != Status::Unconfirmed)
+    {
         return Err(Fault::invalid("User is already confirmed."));
     }
-    let place = Place::of_typed(&pool, found.as_ref(), &request.username, CodePurpose::SignUp);
+    let place = Place::of_typed(
+        &pool,
+        found.as_ref(),
+        &request.username,
+        CodePurpose::SignUp,
+    );
     place.send(server, found.is_some()).await?;
     let to = found.as_ref().and_then(User::email);
     Ok(json!({"CodeDeliveryDetails": details(to.unwrap_or(&request.username))}))

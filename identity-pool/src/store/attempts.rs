@@ -1,4 +1,5 @@
-//! Failed password attempts, by the name that was tried: a name that no user has is counted as well.
+//! Failed password attempts, by the name that was tried: a name that no user has is counted as
+//! well.
 
 use postern_common::clock::Timestamp;
 
@@ -8,28 +9,38 @@ use super::{Store, reading, writing};
 type LockedUntil = i64;
 
 impl Store {
-    pub(crate) async fn locked_until(&self, pool_id: &str, name: &str) -> Result<LockedUntil, sqlx::Error> {
+    pub(crate) async fn locked_until(
+        &self,
+        pool_id: &str,
+        name: &str,
+    ) -> Result<LockedUntil, sqlx::Error> {
         Ok(self.last_lock(pool_id, name).await?.unwrap_or(0))
     }
 
     /// `None` where no failure is known.
-    async fn last_lock(&self, pool_id: &str, name: &str) -> Result<Option<LockedUntil>, sqlx::Error> {
+    async fn last_lock(
+        &self,
+        pool_id: &str,
+        name: &str,
+    ) -> Result<Option<LockedUntil>, sqlx::Error> {
         const SQL: &str = "SELECT locked_until FROM pool_attempt WHERE pool_id = $1 AND name = $2";
         reading!(self, db => sqlx::query_scalar(SQL).bind(pool_id).bind(name).fetch_optional(db).await)
     }
 
-    /// Counts a failure, and locks the name from the fifth on: for a second, and twice as long with each further
-    /// one, up to a quarter of an hour. After `quiet_since` without an attempt the count begins anew.
+    /// Counts a failure, and locks the name from the fifth on: for a second, and twice as long with
+    /// each further one, up to a quarter of an hour. After `quiet_since` without an attempt the
+    /// count begins anew.
     ///
-    /// One statement, so that of attempts that run side by side each sees the ones before it. `false` when the
-    /// name was locked already: then nothing is counted.
+    /// One statement, so that of attempts that run side by side each sees the ones before it.
+    /// `false` when the name was locked already: then nothing is counted.
     pub(crate) async fn count_failure(
         &self,
         (pool_id, name): (&str, &str),
         now: Timestamp,
         quiet_since: Timestamp,
     ) -> Result<bool, sqlx::Error> {
-        const SQL: &str = "INSERT INTO pool_attempt (pool_id, name, failures, locked_until, last_at)
+        const SQL: &str =
+            "INSERT INTO pool_attempt (pool_id, name, failures, locked_until, last_at)
             VALUES ($1, $2, 1, 0, $3)
             ON CONFLICT (pool_id, name) DO UPDATE SET
                 failures = CASE WHEN pool_attempt.last_at < $4 AND pool_attempt.locked_until < $4
@@ -47,15 +58,16 @@ impl Store {
         })
     }
 
-    /// Forgets the failures of a name that is not locked; `false` when it is. Mostly there are none, and nothing is
-    /// written.
+    /// Forgets the failures of a name that is not locked; `false` when it is. Mostly there are
+    /// none, and nothing is written.
     pub(crate) async fn forget_failures(
         &self,
         pool_id: &str,
         name: &str,
         now: Timestamp,
     ) -> Result<bool, sqlx::Error> {
-        const SQL: &str = "DELETE FROM pool_attempt WHERE pool_id = $1 AND name = $2 AND locked_until <= $3";
+        const SQL: &str =
+            "DELETE FROM pool_attempt WHERE pool_id = $1 AND name = $2 AND locked_until <= $3";
         if self.last_lock(pool_id, name).await?.is_none() {
             return Ok(true);
         }
@@ -67,7 +79,11 @@ impl Store {
     }
 
     /// Forgets the failures of a name, locked or not.
-    pub(crate) async fn forget_attempts(&self, pool_id: &str, name: &str) -> Result<(), sqlx::Error> {
+    pub(crate) async fn forget_attempts(
+        &self,
+        pool_id: &str,
+        name: &str,
+    ) -> Result<(), sqlx::Error> {
         const SQL: &str = "DELETE FROM pool_attempt WHERE pool_id = $1 AND name = $2";
         writing!(self, db => sqlx::query(SQL).bind(pool_id).bind(name).execute(db).await.map(drop))
     }
@@ -86,7 +102,12 @@ mod tests {
             let (mut now, mut locks) = (Timestamp(1_000_000_000), Vec::new());
             for _ in 0..17 {
                 let quiet_since = Timestamp(now.0 - 900_000);
-                assert!(store.count_failure(("p", "n"), now, quiet_since).await.expect("counted"));
+                assert!(
+                    store
+                        .count_failure(("p", "n"), now, quiet_since)
+                        .await
+                        .expect("counted")
+                );
                 let until = store.locked_until("p", "n").await.expect("read");
                 if until > now.0 {
                     let counted = store.count_failure(("p", "n"), now, quiet_since).await;
@@ -96,8 +117,18 @@ mod tests {
                 locks.push((until - now.0).max(0) / 1000);
                 now = Timestamp(until.max(now.0));
             }
-            assert_eq!(locks, [0, 0, 0, 0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 900, 900, 900]);
-            assert!(store.forget_failures("p", "n", now).await.expect("forgotten"));
+            assert_eq!(
+                locks,
+                [
+                    0, 0, 0, 0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 900, 900, 900
+                ]
+            );
+            assert!(
+                store
+                    .forget_failures("p", "n", now)
+                    .await
+                    .expect("forgotten")
+            );
             assert_eq!(store.locked_until("p", "n").await.expect("read"), 0);
         }
     }

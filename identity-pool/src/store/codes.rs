@@ -1,5 +1,5 @@
-//! One-time codes that prove an address. A code for a name that no user has is kept as well and never sent, so
-//! that asking for one costs the same work.
+//! One-time codes that prove an address. A code for a name that no user has is kept as well and
+//! never sent, so that asking for one costs the same work.
 
 use postern_common::clock::Timestamp;
 
@@ -26,8 +26,8 @@ pub(crate) enum Checked {
 
 /// Wrong tries after which a code is dead.
 const TRIES: i64 = 5;
-/// Wrong tries in an hour, over all the codes of a name: a new code is no new chance. One name in 50,000 is guessed
-/// in an hour.
+/// Wrong tries in an hour, over all the codes of a name: a new code is no new chance. One name in
+/// 50,000 is guessed in an hour.
 const TRIES_IN_WINDOW: i64 = 20;
 
 impl Store {
@@ -77,7 +77,8 @@ impl Store {
         hash: &str,
         now: Timestamp,
     ) -> Result<Checked, sqlx::Error> {
-        const COUNT: &str = "UPDATE pool_code SET wrong = wrong + (CASE WHEN hash = $4 THEN 0 ELSE 1 END),
+        const COUNT: &str =
+            "UPDATE pool_code SET wrong = wrong + (CASE WHEN hash = $4 THEN 0 ELSE 1 END),
                 wrong_in_window = wrong_in_window + (CASE WHEN hash = $4 THEN 0 ELSE 1 END)
             WHERE pool_id = $1 AND name = $2 AND purpose = $3 AND expires_at > $5
             RETURNING hash, wrong, wrong_in_window";
@@ -87,7 +88,9 @@ impl Store {
         });
         Ok(match found {
             None => Checked::Gone,
-            Some((_, wrong, in_window)) if wrong > TRIES || in_window > TRIES_IN_WINDOW => Checked::Exhausted,
+            Some((_, wrong, in_window)) if wrong > TRIES || in_window > TRIES_IN_WINDOW => {
+                Checked::Exhausted
+            }
             Some((kept, ..)) if kept == hash => Checked::Right,
             Some(_) => Checked::Wrong,
         })

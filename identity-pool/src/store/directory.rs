@@ -79,15 +79,43 @@ impl Store {
 
 impl From<PoolRow> for Pool {
     fn from(row: PoolRow) -> Self {
-        let PoolRow { id, name, settings, created_at, updated_at } = row;
-        Self { id, name, settings: settings.0, created_at, updated_at }
+        let PoolRow {
+            id,
+            name,
+            settings,
+            created_at,
+            updated_at,
+        } = row;
+        Self {
+            id,
+            name,
+            settings: settings.0,
+            created_at,
+            updated_at,
+        }
     }
 }
 
 impl From<ClientRow> for Client {
     fn from(row: ClientRow) -> Self {
-        let ClientRow { id, pool_id, name, secret, settings, created_at, updated_at } = row;
+        let ClientRow {
+            id,
+            pool_id,
+            name,
+            secret,
+            settings,
+            created_at,
+            updated_at,
+        } = row;
         let secret = secret.map(Secret::new);
-        Self { id, pool_id, name, secret, settings: settings.0, created_at, updated_at }
+        Self {
+            id,
+            pool_id,
+            name,
+            secret,
+            settings: settings.0,
+            created_at,
+            updated_at,
+        }
     }
 }

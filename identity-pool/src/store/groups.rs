@@ -31,7 +31,9 @@ impl<T> InGroup<T> {
     pub(super) fn gather(rows: Vec<Self>) -> Option<(T, Vec<String>)> {
         let mut rows = rows.into_iter();
         let first = rows.next()?;
-        let groups = std::iter::once(first.group_name).chain(rows.map(|row| row.group_name)).flatten();
+        let groups = std::iter::once(first.group_name)
+            .chain(rows.map(|row| row.group_name))
+            .flatten();
         Some((first.row, groups.collect()))
     }
 }
@@ -47,7 +49,11 @@ impl Store {
         })
     }
 
-    pub(crate) async fn group(&self, pool_id: &str, name: &str) -> Result<Option<GroupRow>, sqlx::Error> {
+    pub(crate) async fn group(
+        &self,
+        pool_id: &str,
+        name: &str,
+    ) -> Result<Option<GroupRow>, sqlx::Error> {
         const SQL: &str = "SELECT * FROM pool_group WHERE pool_id = $1 AND name = $2";
         reading!(self, db => sqlx::query_as(SQL).bind(pool_id).bind(name).fetch_optional(db).await)
     }
@@ -57,7 +63,11 @@ impl Store {
         reading!(self, db => sqlx::query_as(SQL).bind(pool_id).fetch_all(db).await)
     }
 
-    pub(crate) async fn update_group(&self, group: &GroupRow, now: Timestamp) -> Result<(), sqlx::Error> {
+    pub(crate) async fn update_group(
+        &self,
+        group: &GroupRow,
+        now: Timestamp,
+    ) -> Result<(), sqlx::Error> {
         const SQL: &str = "UPDATE pool_group SET description = $3, precedence = $4, updated_at = $5
             WHERE pool_id = $1 AND name = $2";
         writing!(self, db => {
@@ -66,7 +76,11 @@ impl Store {
         })
     }
 
-    pub(crate) async fn delete_group(&self, pool_id: &str, name: &str) -> Result<bool, sqlx::Error> {
+    pub(crate) async fn delete_group(
+        &self,
+        pool_id: &str,
+        name: &str,
+    ) -> Result<bool, sqlx::Error> {
         const SQL: &str = "DELETE FROM pool_group WHERE pool_id = $1 AND name = $2";
         writing!(self, db => {
             let done = sqlx::query(SQL).bind(pool_id).bind(name).execute(db).await;
@@ -83,7 +97,11 @@ impl Store {
         reading!(self, db => sqlx::query_as(SQL).bind(&user.pool_id).bind(&user.username).fetch_all(db).await)
     }
 
-    pub(crate) async fn members(&self, pool_id: &str, group: &str) -> Result<Vec<User>, sqlx::Error> {
+    pub(crate) async fn members(
+        &self,
+        pool_id: &str,
+        group: &str,
+    ) -> Result<Vec<User>, sqlx::Error> {
         const SQL: &str = "SELECT u.* FROM pool_membership m
             JOIN pool_user u ON u.pool_id = m.pool_id AND u.username = m.username
             WHERE m.pool_id = $1 AND m.group_name = $2 ORDER BY u.username LIMIT 1000";
@@ -91,7 +109,8 @@ impl Store {
     }
 
     pub(crate) async fn join_group(&self, user: &User, group: &str) -> Result<(), sqlx::Error> {
-        const SQL: &str = "INSERT INTO pool_membership (pool_id, username, group_name) VALUES ($1, $2, $3)
+        const SQL: &str =
+            "INSERT INTO pool_membership (pool_id, username, group_name) VALUES ($1, $2, $3)
             ON CONFLICT DO NOTHING";
         writing!(self, db => {
             let query = sqlx::query(SQL).bind(&user.pool_id).bind(&user.username).bind(group);

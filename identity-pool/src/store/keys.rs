@@ -1,4 +1,5 @@
-//! Signing keys. A key is known by when its turn begins; two processes that make the same turn keep one of them.
+//! Signing keys. A key is known by when its turn begins; two processes that make the same turn keep
+//! one of them.
 
 use postern_common::clock::Timestamp;
 
@@ -16,12 +17,14 @@ pub(crate) struct KeyRow {
 
 impl Store {
     pub(crate) async fn keys(&self) -> Result<Vec<KeyRow>, sqlx::Error> {
-        const SQL: &str = "SELECT kid, pool_id, der, signs_from FROM pool_key ORDER BY pool_id, signs_from";
+        const SQL: &str =
+            "SELECT kid, pool_id, der, signs_from FROM pool_key ORDER BY pool_id, signs_from";
         reading!(self, db => sqlx::query_as(SQL).fetch_all(db).await)
     }
 
     pub(crate) async fn add_key(&self, key: &KeyRow) -> Result<(), sqlx::Error> {
-        const SQL: &str = "INSERT INTO pool_key (kid, pool_id, der, signs_from) VALUES ($1, $2, $3, $4)
+        const SQL: &str =
+            "INSERT INTO pool_key (kid, pool_id, der, signs_from) VALUES ($1, $2, $3, $4)
             ON CONFLICT DO NOTHING";
         writing!(self, db => {
             let query = sqlx::query(SQL).bind(&key.kid).bind(&key.pool_id).bind(&key.der).bind(key.signs_from);

@@ -124,8 +124,16 @@ const WRONG_IN_WINDOW: &str = "
 ALTER TABLE pool_code ADD COLUMN wrong_in_window BIGINT NOT NULL DEFAULT 0;
 ";
 
-const STEPS: &[(i64, &str)] = &[(1, FIRST), (2, ROTATED), (3, PASSWORD_VERSION), (4, WRONG_IN_WINDOW)];
+const STEPS: &[(i64, &str)] = &[
+    (1, FIRST),
+    (2, ROTATED),
+    (3, PASSWORD_VERSION),
+    (4, WRONG_IN_WINDOW),
+];
 
 /// The pool's tables in each dialect.
-pub(crate) const MIGRATIONS: Migrations =
-    Migrations { owner: "postern_pool", postgres: STEPS, sqlite: STEPS };
+pub(crate) const MIGRATIONS: Migrations = Migrations {
+    owner: "postern_pool",
+    postgres: STEPS,
+    sqlite: STEPS,
+};

@@ -1,6 +1,7 @@
 //! Refresh tokens and unanswered challenges. Only hashes are kept.
 //!
-//! A family is one sign-in (`origin_jti`); its tokens are the first one and those that rotation made of it.
+//! A family is one sign-in (`origin_jti`); its tokens are the first one and those that rotation
+//! made of it.
 
 use postern_common::clock::Timestamp;
 use postern_common::database::Database;
@@ -38,7 +39,8 @@ pub(crate) struct FamilyOfUser {
 /// What came of a write.
 #[derive(Clone, Debug)]
 pub(crate) enum Written {
-    /// A new sign-in, whose user is in these groups now, the one with the lowest precedence number first.
+    /// A new sign-in, whose user is in these groups now, the one with the lowest precedence number
+    /// first.
     Begun { groups: Vec<String> },
     /// A sign-in that goes on.
     Rotated(Box<FamilyOfUser>),
@@ -53,21 +55,23 @@ pub(crate) enum SessionWrite {
     Rotate(Rotate),
 }
 
-/// A new sign-in with its first refresh token: if the user is enabled, and its password still the one that was read.
+/// A new sign-in with its first refresh token: if the user is enabled, and its password still the
+/// one that was read.
 #[derive(Clone, Debug)]
 pub(crate) struct Begin {
     pub(crate) pool_id: String,
     pub(crate) username: String,
     pub(crate) password_version: i64,
-    /// The name in the list of attempts, whose failures are forgotten, if it is not locked: then nothing is written.
+    /// The name in the list of attempts, whose failures are forgotten, if it is not locked: then
+    /// nothing is written.
     pub(crate) attempts: Option<String>,
     pub(crate) now: Timestamp,
     pub(crate) family: Family,
     pub(crate) hash: String,
 }
 
-/// A refresh token is marked as rotated and a new one added, if its sign-in is this client's and stands, its user is
-/// enabled, and the old one is unused or within its grace.
+/// A refresh token is marked as rotated and a new one added, if its sign-in is this client's and
+/// stands, its user is enabled, and the old one is unused or within its grace.
 #[derive(Clone, Debug)]
 pub(crate) struct Rotate {
     pub(crate) old: String,
@@ -125,11 +129,12 @@ macro_rules! begin_in_sqlite {
 
 pub(super) const BEGIN_IN_SQLITE: &str = begin_in_sqlite!();
 /// The same with the transaction around it.
-pub(super) const BEGIN_ALONE_IN_SQLITE: &str = concat!("BEGIN IMMEDIATE; ", begin_in_sqlite!(), "; COMMIT");
+pub(super) const BEGIN_ALONE_IN_SQLITE: &str =
+    concat!("BEGIN IMMEDIATE; ", begin_in_sqlite!(), "; COMMIT");
 
-/// Any number of rotations, as an array of `[old, new, client, now, grace began]`: what [`Store::refresh_token`] would tell
-/// of each new token, with the place of its rotation, for those that were done. The array leads in every join: however the
-/// tables are, each is asked by its key.
+/// Any number of rotations, as an array of `[old, new, client, now, grace began]`: what
+/// [`Store::refresh_token`] would tell of each new token, with the place of its rotation, for those
+/// that were done. The array leads in every join: however the tables are, each is asked by its key.
 ///
 /// An old token may stand in it twice where both are within its grace.
 pub(super) const ROTATE_IN_SQLITE: &str = concat!(
@@ -154,9 +159,10 @@ pub(super) const ROTATE_IN_SQLITE: &str = concat!(
     "; COMMIT"
 );
 
-/// The user is locked, so that whoever changes the password meanwhile finds the sign-in, or is found by it. Failures are
-/// forgotten as they are when their row is locked, which may be later than what the statement sees: where there were some and
-/// none could be forgotten, the name has been locked.
+/// The user is locked, so that whoever changes the password meanwhile finds the sign-in, or is
+/// found by it. Failures are forgotten as they are when their row is locked, which may be later
+/// than what the statement sees: where there were some and none could be forgotten, the name has
+/// been locked.
 const BEGIN_IN_POSTGRES: &str = "WITH sound AS (SELECT pool_id, username FROM pool_user
         WHERE pool_id = $2 AND username = $4 AND enabled <> 0 AND password_version = $8 FOR SHARE
     ), forgotten AS (DELETE FROM pool_attempt a USING sound
@@ -193,7 +199,9 @@ impl Written {
         if rows.is_empty() {
             Self::Refused
         } else {
-            Self::Begun { groups: rows.into_iter().flatten().collect() }
+            Self::Begun {
+                groups: rows.into_iter().flatten().collect(),
+            }
         }
     }
 
@@ -212,10 +220,25 @@ impl FamilyOfUser {
 /// Begins a sign-in in either store.
 macro_rules! begin {
     ($connection:expr, $sql:expr, $begin:expr) => {{
-        let Begin { pool_id, username, password_version, attempts, now, family, hash } = $begin;
+        let Begin {
+            pool_id,
+            username,
+            password_version,
+            attempts,
+            now,
+            family,
+            hash,
+        } = $begin;
         let query = sqlx::query_scalar($sql);
-        let query = query.bind(&family.family).bind(pool_id).bind(&family.client_id).bind(username);
-        let query = query.bind(family.auth_time).bind(family.expires_at).bind(hash);
+        let query = query
+            .bind(&family.family)
+            .bind(pool_id)
+            .bind(&family.client_id)
+            .bind(username);
+        let query = query
+            .bind(family.auth_time)
+            .bind(family.expires_at)
+            .bind(hash);
         let query = query.bind(password_version).bind(attempts).bind(now.0);
         query.fetch_all($connection).await.map(Written::begun)
     }};
@@ -225,7 +248,10 @@ pub(super) use begin;
 
 impl Store {
     /// What a refresh token stands for.
-    pub(crate) async fn refresh_token(&self, hash: &str) -> Result<Option<FamilyOfUser>, sqlx::Error> {
+    pub(crate) async fn refresh_token(
+        &self,
+        hash: &str,
+    ) -> Result<Option<FamilyOfUser>, sqlx::Error> {
         const SQL: &str = concat!(
             "SELECT t.rotated_at, ",
             sign_in_of!(
@@ -244,7 +270,13 @@ impl Store {
         match (&self.database, &self.grouped) {
             (Database::Postgres(pool), _) => match write {
                 SessionWrite::Begin(begin) => begin!(pool, BEGIN_IN_POSTGRES, &begin),
-                SessionWrite::Rotate(Rotate { old, new, client_id, now, grace_began }) => {
+                SessionWrite::Rotate(Rotate {
+                    old,
+                    new,
+                    client_id,
+                    now,
+                    grace_began,
+                }) => {
                     let query = sqlx::query_as(ROTATE_IN_POSTGRES).bind(old).bind(now.0);
                     let query = query.bind(grace_began.0).bind(new).bind(client_id);
                     query.fetch_all(pool).await.map(Written::rotated)
@@ -255,8 +287,13 @@ impl Store {
         }
     }
 
-    pub(crate) async fn revoke_family(&self, family: &str, now: Timestamp) -> Result<(), sqlx::Error> {
-        const SQL: &str = "UPDATE pool_family SET revoked_at = $2 WHERE id = $1 AND revoked_at IS NULL";
+    pub(crate) async fn revoke_family(
+        &self,
+        family: &str,
+        now: Timestamp,
+    ) -> Result<(), sqlx::Error> {
+        const SQL: &str =
+            "UPDATE pool_family SET revoked_at = $2 WHERE id = $1 AND revoked_at IS NULL";
         writing!(self, db => sqlx::query(SQL).bind(family).bind(now.0).execute(db).await.map(drop))
     }
 
@@ -283,7 +320,8 @@ impl Store {
     }
 
     pub(crate) async fn put_challenge(&self, row: &ChallengeRow) -> Result<(), sqlx::Error> {
-        const SQL: &str = "INSERT INTO pool_challenge (hash, pool_id, client_id, username, expires_at)
+        const SQL: &str =
+            "INSERT INTO pool_challenge (hash, pool_id, client_id, username, expires_at)
             VALUES ($1, $2, $3, $4, $5)";
         writing!(self, db => {
             let query = sqlx::query(SQL).bind(&row.hash).bind(&row.pool_id).bind(&row.client_id);
@@ -292,8 +330,7 @@ impl Store {
     }
 
     pub(crate) async fn challenge(&self, hash: &str) -> Result<Option<ChallengeRow>, sqlx::Error> {
-        const SQL: &str =
-            "SELECT hash, pool_id, client_id, username, expires_at FROM pool_challenge WHERE hash = $1";
+        const SQL: &str = "SELECT hash, pool_id, client_id, username, expires_at FROM pool_challenge WHERE hash = $1";
         reading!(self, db => sqlx::query_as(SQL).bind(hash).fetch_optional(db).await)
     }
 

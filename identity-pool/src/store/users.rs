@@ -42,8 +42,8 @@ pub(crate) enum Column {
     Status,
 }
 
-/// A user by real username, `sub` or address. Three questions, each for a row of an index: one with `OR` reads every user of the
-/// pool in SQLite.
+/// A user by real username, `sub` or address. Three questions, each for a row of an index: one with
+/// `OR` reads every user of the pool in SQLite.
 macro_rules! named {
     () => {
         "SELECT * FROM (SELECT * FROM pool_user WHERE pool_id = $1 AND username = $2
@@ -83,22 +83,30 @@ where
 
 impl Store {
     /// By real username, by `sub`, or by the address that the pool's users sign in with.
-    pub(crate) async fn user(&self, pool_id: &str, name: &str) -> Result<Option<User>, sqlx::Error> {
+    pub(crate) async fn user(
+        &self,
+        pool_id: &str,
+        name: &str,
+    ) -> Result<Option<User>, sqlx::Error> {
         let alias = name.to_lowercase();
         reading!(self, db => {
             sqlx::query_as(NAMED).bind(pool_id).bind(name).bind(alias).fetch_optional(db).await
         })
     }
 
-    /// Whose password is tried under what was typed, and until when that is locked: one question, whether the user exists or
-    /// not. `unknown` is the name in the list of attempts where nobody has the one that was typed.
+    /// Whose password is tried under what was typed, and until when that is locked: one question,
+    /// whether the user exists or not. `unknown` is the name in the list of attempts where nobody
+    /// has the one that was typed.
     pub(crate) async fn attempted(
         &self,
         pool: &Pool,
         typed: &str,
         unknown: &str,
     ) -> Result<Attempted, sqlx::Error> {
-        let (alias, by_address) = (typed.to_lowercase(), i64::from(pool.settings.email_usernames));
+        let (alias, by_address) = (
+            typed.to_lowercase(),
+            i64::from(pool.settings.email_usernames),
+        );
         reading!(self, db => {
             let query = sqlx::query_as(ATTEMPTED).bind(&pool.id).bind(typed).bind(alias).bind(unknown);
             query.bind(by_address).fetch_one(db).await
@@ -119,7 +127,11 @@ impl Store {
     }
 
     /// Writes attributes and the alias that goes with them.
-    pub(crate) async fn set_attributes(&self, user: &User, now: Timestamp) -> Result<(), sqlx::Error> {
+    pub(crate) async fn set_attributes(
+        &self,
+        user: &User,
+        now: Timestamp,
+    ) -> Result<(), sqlx::Error> {
         const SQL: &str = "UPDATE pool_user SET attributes = $3, alias = $4, updated_at = $5
             WHERE pool_id = $1 AND username = $2";
         let attributes = to_text(&user.attributes.0);
@@ -130,7 +142,11 @@ impl Store {
     }
 
     /// Writes the status, the password and until when it works.
-    pub(crate) async fn set_password(&self, user: &User, now: Timestamp) -> Result<(), sqlx::Error> {
+    pub(crate) async fn set_password(
+        &self,
+        user: &User,
+        now: Timestamp,
+    ) -> Result<(), sqlx::Error> {
         const SQL: &str = "UPDATE pool_user SET status = $3, password = $4, temporary_until = $5,
             updated_at = $6, password_version = password_version + 1 WHERE pool_id = $1 AND username = $2";
         writing!(self, db => {
@@ -139,7 +155,8 @@ impl Store {
         })
     }
 
-    /// Replaces a hash by a stronger one of the same password, unless the password was changed meanwhile.
+    /// Replaces a hash by a stronger one of the same password, unless the password was changed
+    /// meanwhile.
     pub(crate) async fn rehash(&self, user: &User, hash: &str) -> Result<(), sqlx::Error> {
         const SQL: &str = "UPDATE pool_user SET password = $4
             WHERE pool_id = $1 AND username = $2 AND password = $3";
@@ -194,11 +211,14 @@ impl Store {
             ORDER BY username LIMIT $3";
         const BY_USERNAME: &str = "SELECT * FROM pool_user WHERE pool_id = $1 AND username > $2
             AND username = $4 ORDER BY username LIMIT $3";
-        const BY_SUB: &str = "SELECT * FROM pool_user WHERE pool_id = $1 AND username > $2 AND sub = $4
+        const BY_SUB: &str =
+            "SELECT * FROM pool_user WHERE pool_id = $1 AND username > $2 AND sub = $4
             ORDER BY username LIMIT $3";
-        const BY_EMAIL: &str = "SELECT * FROM pool_user WHERE pool_id = $1 AND username > $2 AND alias = $4
+        const BY_EMAIL: &str =
+            "SELECT * FROM pool_user WHERE pool_id = $1 AND username > $2 AND alias = $4
             ORDER BY username LIMIT $3";
-        const BY_STATUS: &str = "SELECT * FROM pool_user WHERE pool_id = $1 AND username > $2 AND status = $4
+        const BY_STATUS: &str =
+            "SELECT * FROM pool_user WHERE pool_id = $1 AND username > $2 AND status = $4
             ORDER BY username LIMIT $3";
         const USERNAME_BEGINS: &str = "SELECT * FROM pool_user WHERE pool_id = $1 AND username > $2
             AND substr(username, 1, length($4)) = $4 ORDER BY username LIMIT $3";
@@ -237,14 +257,27 @@ mod tests {
     async fn finding_one_user_reads_no_other() {
         let test = testing::sqlite().await;
         let _store = Store::open(test.database.clone()).await.expect("tables");
-        let Database::Sqlite(sqlite) = &test.database else { panic!("SQLite") };
+        let Database::Sqlite(sqlite) = &test.database else {
+            panic!("SQLite")
+        };
         for sql in [NAMED, ATTEMPTED] {
             let plan = format!("EXPLAIN QUERY PLAN {sql}");
-            let plan =
-                sqlx::query(sqlx::AssertSqlSafe(plan)).fetch_all(&sqlite.readers).await.expect("a plan");
-            let steps = plan.iter().map(|row| row.get::<String, _>("detail")).collect::<Vec<_>>();
-            let reads: Vec<_> = steps.iter().filter(|step| step.starts_with("SEARCH")).collect();
-            assert!(reads.len() >= 3 && reads.iter().all(|read| read.contains("=? AND ")), "{steps:?}");
+            let plan = sqlx::query(sqlx::AssertSqlSafe(plan))
+                .fetch_all(&sqlite.readers)
+                .await
+                .expect("a plan");
+            let steps = plan
+                .iter()
+                .map(|row| row.get::<String, _>("detail"))
+                .collect::<Vec<_>>();
+            let reads: Vec<_> = steps
+                .iter()
+                .filter(|step| step.starts_with("SEARCH"))
+                .collect();
+            assert!(
+                reads.len() >= 3 && reads.iter().all(|read| read.contains("=? AND ")),
+                "{steps:?}"
+            );
             // What the question itself has made.
             let made = ["CONSTANT ROW", "asked", "named", "u LEFT-JOIN"];
             let mut scans = steps.iter().filter_map(|step| step.strip_prefix("SCAN "));

@@ -8,7 +8,11 @@ use postern_common::identity::AwsCredentials;
 use super::harness::{EMAIL, PASSWORD, claims, over_both, refusal, with};
 
 fn attribute(name: &str, value: &str) -> AttributeType {
-    AttributeType::builder().name(name).value(value).build().expect("an attribute")
+    AttributeType::builder()
+        .name(name)
+        .value(value)
+        .build()
+        .expect("an attribute")
 }
 
 #[tokio::test]
@@ -16,16 +20,33 @@ async fn administration_needs_the_administrators_signature() {
     let pool = with(|_| {}).await;
     let id = pool.actor().pool_id.clone();
     let unsigned = pool.raw("ListUserPools", r#"{"MaxResults": 1}"#).await;
-    assert_eq!(unsigned.headers()["x-amzn-errortype"], "MissingAuthenticationTokenException");
+    assert_eq!(
+        unsigned.headers()["x-amzn-errortype"],
+        "MissingAuthenticationTokenException"
+    );
     let wrong = AwsCredentials::Static {
         access_key_id: pool.provisioned.access_key_id.clone(),
         secret_access_key: "not the secret".into(),
         session_token: None,
     };
     let stranger = pool.identity.client(Some(wrong)).await;
-    let refused = stranger.list_users().user_pool_id(&id).send().await.map_err(refusal).expect_err("refused");
-    assert!(refused.starts_with("InvalidSignatureException"), "{refused}");
-    pool.admin.list_users().user_pool_id(&id).send().await.expect("signed");
+    let refused = stranger
+        .list_users()
+        .user_pool_id(&id)
+        .send()
+        .await
+        .map_err(refusal)
+        .expect_err("refused");
+    assert!(
+        refused.starts_with("InvalidSignatureException"),
+        "{refused}"
+    );
+    pool.admin
+        .list_users()
+        .user_pool_id(&id)
+        .send()
+        .await
+        .expect("signed");
 }
 
 #[tokio::test]
@@ -34,24 +55,64 @@ async fn users_are_listed_page_by_page_and_found() {
         let id = &pool.actor().pool_id;
         for number in 0..5 {
             let create = pool.admin.admin_create_user().user_pool_id(id);
-            let create =
-                create.username(format!("user{number}@example.com")).message_action("SUPPRESS".into());
-            create.temporary_password(PASSWORD).send().await.expect("created");
+            let create = create
+                .username(format!("user{number}@example.com"))
+                .message_action("SUPPRESS".into());
+            create
+                .temporary_password(PASSWORD)
+                .send()
+                .await
+                .expect("created");
         }
-        let first = pool.admin.list_users().user_pool_id(id).limit(3).send().await.expect("listed");
+        let first = pool
+            .admin
+            .list_users()
+            .user_pool_id(id)
+            .limit(3)
+            .send()
+            .await
+            .expect("listed");
         assert_eq!(first.users().len(), 3);
         let rest = pool.admin.list_users().user_pool_id(id).limit(3);
-        let rest = rest.set_pagination_token(first.pagination_token).send().await.expect("listed");
+        let rest = rest
+            .set_pagination_token(first.pagination_token)
+            .send()
+            .await
+            .expect("listed");
         assert_eq!((rest.users().len(), rest.pagination_token()), (2, None));
-        let found = pool.admin.list_users().user_pool_id(id).filter("email = \"USER3@example.com\"");
+        let found = pool
+            .admin
+            .list_users()
+            .user_pool_id(id)
+            .filter("email = \"USER3@example.com\"");
         assert_eq!(found.send().await.expect("listed").users().len(), 1);
-        for (filter, count) in [("email ^= \"user\"", 5), ("email ^= \"user4\"", 1), ("username ^= \"x\"", 0)]
-        {
-            let found = pool.admin.list_users().user_pool_id(id).filter(filter).send().await.expect("listed");
+        for (filter, count) in [
+            ("email ^= \"user\"", 5),
+            ("email ^= \"user4\"", 1),
+            ("username ^= \"x\"", 0),
+        ] {
+            let found = pool
+                .admin
+                .list_users()
+                .user_pool_id(id)
+                .filter(filter)
+                .send()
+                .await
+                .expect("listed");
             assert_eq!(found.users().len(), count, "{filter}");
         }
-        let odd = pool.admin.list_users().user_pool_id(id).filter("shoe = \"44\"").send().await;
-        assert!(odd.map_err(refusal).expect_err("refused").starts_with("InvalidParameterException"));
+        let odd = pool
+            .admin
+            .list_users()
+            .user_pool_id(id)
+            .filter("shoe = \"44\"")
+            .send()
+            .await;
+        assert!(
+            odd.map_err(refusal)
+                .expect_err("refused")
+                .starts_with("InvalidParameterException")
+        );
     })
     .await;
 }
@@ -64,20 +125,53 @@ async fn groups_stand_in_the_tokens_by_precedence() {
         for (name, precedence) in [("staff", 20), ("admin", 10)] {
             let create = pool.admin.create_group().user_pool_id(id).group_name(name);
             create.precedence(precedence).send().await.expect("created");
-            let add = pool.admin.admin_add_user_to_group().user_pool_id(id).username(EMAIL);
+            let add = pool
+                .admin
+                .admin_add_user_to_group()
+                .user_pool_id(id)
+                .username(EMAIL);
             add.group_name(name).send().await.expect("added");
         }
-        let again = pool.admin.create_group().user_pool_id(id).group_name("staff").send().await;
-        assert!(again.map_err(refusal).expect_err("refused").starts_with("GroupExistsException"));
+        let again = pool
+            .admin
+            .create_group()
+            .user_pool_id(id)
+            .group_name("staff")
+            .send()
+            .await;
+        assert!(
+            again
+                .map_err(refusal)
+                .expect_err("refused")
+                .starts_with("GroupExistsException")
+        );
         let tokens = pool.sign_in(EMAIL, PASSWORD).await.expect("signed in");
         let groups = serde_json::json!(["admin", "staff"]);
-        assert_eq!(claims(tokens.access_token().expect(""))["cognito:groups"], groups);
-        assert_eq!(claims(tokens.id_token().expect(""))["cognito:groups"], groups);
-        let of = pool.admin.admin_list_groups_for_user().user_pool_id(id).username(EMAIL);
+        assert_eq!(
+            claims(tokens.access_token().expect(""))["cognito:groups"],
+            groups
+        );
+        assert_eq!(
+            claims(tokens.id_token().expect(""))["cognito:groups"],
+            groups
+        );
+        let of = pool
+            .admin
+            .admin_list_groups_for_user()
+            .user_pool_id(id)
+            .username(EMAIL);
         assert_eq!(of.send().await.expect("listed").groups().len(), 2);
-        let leave = pool.admin.admin_remove_user_from_group().user_pool_id(id).username(EMAIL);
+        let leave = pool
+            .admin
+            .admin_remove_user_from_group()
+            .user_pool_id(id)
+            .username(EMAIL);
         leave.group_name("admin").send().await.expect("removed");
-        let members = pool.admin.list_users_in_group().user_pool_id(id).group_name("admin");
+        let members = pool
+            .admin
+            .list_users_in_group()
+            .user_pool_id(id)
+            .group_name("admin");
         assert!(members.send().await.expect("listed").users().is_empty());
     })
     .await;
@@ -88,25 +182,71 @@ async fn attributes_are_read_and_written_as_the_client_may() {
     over_both(|pool| async move {
         let id = &pool.actor().pool_id;
         let sub = pool.register(EMAIL, PASSWORD).await;
-        let update = pool.admin.admin_update_user_attributes().user_pool_id(id).username(&sub);
+        let update = pool
+            .admin
+            .admin_update_user_attributes()
+            .user_pool_id(id)
+            .username(&sub);
         let update = update.user_attributes(attribute("given_name", "Ada"));
-        update.user_attributes(attribute("email_verified", "true")).send().await.expect("written");
-        let unknown = pool.admin.admin_update_user_attributes().user_pool_id(id).username(&sub);
-        let unknown = unknown.user_attributes(attribute("custom:service_id", "auth")).send().await;
-        assert!(unknown.map_err(refusal).expect_err("refused").contains("does not exist in the schema"));
+        update
+            .user_attributes(attribute("email_verified", "true"))
+            .send()
+            .await
+            .expect("written");
+        let unknown = pool
+            .admin
+            .admin_update_user_attributes()
+            .user_pool_id(id)
+            .username(&sub);
+        let unknown = unknown
+            .user_attributes(attribute("custom:service_id", "auth"))
+            .send()
+            .await;
+        assert!(
+            unknown
+                .map_err(refusal)
+                .expect_err("refused")
+                .contains("does not exist in the schema")
+        );
         let tokens = pool.sign_in(EMAIL, PASSWORD).await.expect("signed in");
         let id_claims = claims(tokens.id_token().expect(""));
-        assert_eq!((&id_claims["given_name"], &id_claims["email_verified"]), (&"Ada".into(), &true.into()));
+        assert_eq!(
+            (&id_claims["given_name"], &id_claims["email_verified"]),
+            (&"Ada".into(), &true.into())
+        );
         let access = tokens.access_token().expect("access token");
         let verify = pool.anonymous.update_user_attributes().access_token(access);
-        let verify = verify.user_attributes(attribute("email_verified", "true")).send().await;
-        assert!(verify.map_err(refusal).expect_err("refused").contains("unauthorized attribute"));
+        let verify = verify
+            .user_attributes(attribute("email_verified", "true"))
+            .send()
+            .await;
+        assert!(
+            verify
+                .map_err(refusal)
+                .expect_err("refused")
+                .contains("unauthorized attribute")
+        );
         let moved = pool.anonymous.update_user_attributes().access_token(access);
-        moved.user_attributes(attribute("email", "ada@new.example")).send().await.expect("written");
-        let user = pool.anonymous.get_user().access_token(access).send().await.expect("read");
+        moved
+            .user_attributes(attribute("email", "ada@new.example"))
+            .send()
+            .await
+            .expect("written");
+        let user = pool
+            .anonymous
+            .get_user()
+            .access_token(access)
+            .send()
+            .await
+            .expect("read");
         let read = |name: &str| {
-            let found = user.user_attributes().iter().find(|attribute| attribute.name() == name);
-            found.and_then(|attribute| attribute.value()).map(str::to_owned)
+            let found = user
+                .user_attributes()
+                .iter()
+                .find(|attribute| attribute.name() == name);
+            found
+                .and_then(|attribute| attribute.value())
+                .map(str::to_owned)
         };
         assert_eq!(
             (read("email").as_deref(), read("email_verified").as_deref()),
@@ -123,16 +263,39 @@ async fn a_user_is_set_a_password_and_deleted() {
     over_both(|pool| async move {
         let id = &pool.actor().pool_id;
         pool.register(EMAIL, PASSWORD).await;
-        let set = pool.admin.admin_set_user_password().user_pool_id(id).username(EMAIL);
-        set.password("Fresher-Horse-8").permanent(true).send().await.expect("set");
+        let set = pool
+            .admin
+            .admin_set_user_password()
+            .user_pool_id(id)
+            .username(EMAIL);
+        set.password("Fresher-Horse-8")
+            .permanent(true)
+            .send()
+            .await
+            .expect("set");
         assert!(pool.sign_in(EMAIL, "Fresher-Horse-8").await.is_ok());
-        let get = || pool.admin.admin_get_user().user_pool_id(id).username(EMAIL).send();
+        let get = || {
+            pool.admin
+                .admin_get_user()
+                .user_pool_id(id)
+                .username(EMAIL)
+                .send()
+        };
         let user = get().await.expect("found");
         assert_eq!(
-            (user.enabled(), user.user_status().map(|status| status.as_str())),
+            (
+                user.enabled(),
+                user.user_status().map(|status| status.as_str())
+            ),
             (true, Some("CONFIRMED"))
         );
-        pool.admin.admin_delete_user().user_pool_id(id).username(EMAIL).send().await.expect("deleted");
+        pool.admin
+            .admin_delete_user()
+            .user_pool_id(id)
+            .username(EMAIL)
+            .send()
+            .await
+            .expect("deleted");
         let gone = get().await.map_err(refusal).expect_err("gone");
         assert_eq!(gone, "UserNotFoundException: User does not exist.");
         pool.register(EMAIL, PASSWORD).await;
@@ -143,30 +306,90 @@ async fn a_user_is_set_a_password_and_deleted() {
 #[tokio::test]
 async fn a_pool_and_its_clients_are_made_described_and_deleted() {
     over_both(|pool| async move {
-        let made = pool.admin.create_user_pool().pool_name("other").send().await.expect("made");
-        let id = made.user_pool().and_then(|made| made.id()).expect("id").to_owned();
+        let made = pool
+            .admin
+            .create_user_pool()
+            .pool_name("other")
+            .send()
+            .await
+            .expect("made");
+        let id = made
+            .user_pool()
+            .and_then(|made| made.id())
+            .expect("id")
+            .to_owned();
         assert!(id.starts_with("us-west-2_"), "{id}");
-        let units = TokenValidityUnitsType::builder().access_token(TimeUnitsType::Minutes).build();
+        let units = TokenValidityUnitsType::builder()
+            .access_token(TimeUnitsType::Minutes)
+            .build();
         let rotation = RefreshTokenRotationType::builder().feature(FeatureType::Enabled);
-        let rotation = rotation.retry_grace_period_seconds(10).build().expect("rotation");
-        let create = pool.admin.create_user_pool_client().user_pool_id(&id).client_name("app");
-        let create = create.generate_secret(true).access_token_validity(5).token_validity_units(units);
+        let rotation = rotation
+            .retry_grace_period_seconds(10)
+            .build()
+            .expect("rotation");
+        let create = pool
+            .admin
+            .create_user_pool_client()
+            .user_pool_id(&id)
+            .client_name("app");
+        let create = create
+            .generate_secret(true)
+            .access_token_validity(5)
+            .token_validity_units(units);
         let create = create.explicit_auth_flows("ALLOW_USER_PASSWORD_AUTH".into());
-        let client = create.refresh_token_rotation(rotation).send().await.expect("made");
+        let client = create
+            .refresh_token_rotation(rotation)
+            .send()
+            .await
+            .expect("made");
         let client = client.user_pool_client().expect("client");
         assert_eq!(client.access_token_validity(), Some(300));
         let client_id = client.client_id().expect("id").to_owned();
-        let describe = pool.admin.describe_user_pool_client().user_pool_id(&id).client_id(&client_id);
+        let describe = pool
+            .admin
+            .describe_user_pool_client()
+            .user_pool_id(&id)
+            .client_id(&client_id);
         let described = describe.send().await.expect("described");
         let described = described.user_pool_client().expect("client");
-        assert!(described.client_secret().is_some_and(|secret| secret.len() > 40));
-        let pools = pool.admin.list_user_pools().max_results(10).send().await.expect("listed");
+        assert!(
+            described
+                .client_secret()
+                .is_some_and(|secret| secret.len() > 40)
+        );
+        let pools = pool
+            .admin
+            .list_user_pools()
+            .max_results(10)
+            .send()
+            .await
+            .expect("listed");
         assert_eq!(pools.user_pools().len(), 3);
-        let clients = pool.admin.list_user_pool_clients().user_pool_id(&id).send().await.expect("listed");
+        let clients = pool
+            .admin
+            .list_user_pool_clients()
+            .user_pool_id(&id)
+            .send()
+            .await
+            .expect("listed");
         assert_eq!(clients.user_pool_clients().len(), 1);
-        pool.admin.delete_user_pool().user_pool_id(&id).send().await.expect("deleted");
-        let gone = pool.admin.describe_user_pool().user_pool_id(&id).send().await.map_err(refusal);
-        assert!(gone.expect_err("gone").starts_with("ResourceNotFoundException"));
+        pool.admin
+            .delete_user_pool()
+            .user_pool_id(&id)
+            .send()
+            .await
+            .expect("deleted");
+        let gone = pool
+            .admin
+            .describe_user_pool()
+            .user_pool_id(&id)
+            .send()
+            .await
+            .map_err(refusal);
+        assert!(
+            gone.expect_err("gone")
+                .starts_with("ResourceNotFoundException")
+        );
     })
     .await;
 }
@@ -175,12 +398,32 @@ async fn a_pool_and_its_clients_are_made_described_and_deleted() {
 async fn a_pool_describes_what_a_doctor_asks() {
     let pool = with(|_| {}).await;
     let service = pool.service().clone();
-    let described = pool.admin.describe_user_pool_client().user_pool_id(&service.pool_id);
-    let described = described.client_id(&service.client_id).send().await.expect("described");
+    let described = pool
+        .admin
+        .describe_user_pool_client()
+        .user_pool_id(&service.pool_id);
+    let described = described
+        .client_id(&service.client_id)
+        .send()
+        .await
+        .expect("described");
     let client = described.user_pool_client().expect("client");
-    assert!(client.read_attributes().iter().any(|name| name == "custom:service_id"));
-    assert!(!client.write_attributes().iter().any(|name| name == "custom:service_id"));
-    let actor = pool.admin.describe_user_pool().user_pool_id(&pool.actor().pool_id);
+    assert!(
+        client
+            .read_attributes()
+            .iter()
+            .any(|name| name == "custom:service_id")
+    );
+    assert!(
+        !client
+            .write_attributes()
+            .iter()
+            .any(|name| name == "custom:service_id")
+    );
+    let actor = pool
+        .admin
+        .describe_user_pool()
+        .user_pool_id(&pool.actor().pool_id);
     let actor = actor.send().await.expect("described");
     let names = actor.user_pool().expect("pool").username_attributes();
     assert_eq!(names.first().map(|name| name.as_str()), Some("email"));
@@ -191,16 +434,43 @@ async fn what_cannot_be_read_is_named() {
     let pool = with(|_| {}).await;
     for (operation, body, kind) in [
         ("InitiateAuth", "{", "SerializationException"),
-        ("InitiateAuth", r#"{"ClientId": 7, "AuthFlow": "X"}"#, "SerializationException"),
-        ("InitiateAuth", r#"{"AuthFlow": "USER_PASSWORD_AUTH"}"#, "InvalidParameterException"),
-        ("InitiateAuth", r#"{"AuthFlow": "X", "ClientId": "nobody"}"#, "ResourceNotFoundException"),
-        ("StartWebAuthnRegistration", "{}", "UnknownOperationException"),
-        ("GetUser", r#"{"AccessToken": "a.b.c"}"#, "NotAuthorizedException"),
+        (
+            "InitiateAuth",
+            r#"{"ClientId": 7, "AuthFlow": "X"}"#,
+            "SerializationException",
+        ),
+        (
+            "InitiateAuth",
+            r#"{"AuthFlow": "USER_PASSWORD_AUTH"}"#,
+            "InvalidParameterException",
+        ),
+        (
+            "InitiateAuth",
+            r#"{"AuthFlow": "X", "ClientId": "nobody"}"#,
+            "ResourceNotFoundException",
+        ),
+        (
+            "StartWebAuthnRegistration",
+            "{}",
+            "UnknownOperationException",
+        ),
+        (
+            "GetUser",
+            r#"{"AccessToken": "a.b.c"}"#,
+            "NotAuthorizedException",
+        ),
     ] {
         let answer = pool.raw(operation, body).await;
         assert_eq!(answer.status(), 400, "{operation} {body}");
-        assert_eq!(answer.headers()["x-amzn-errortype"], kind, "{operation} {body}");
-        assert_eq!(answer.headers()["content-type"], "application/x-amz-json-1.1");
+        assert_eq!(
+            answer.headers()["x-amzn-errortype"],
+            kind,
+            "{operation} {body}"
+        );
+        assert_eq!(
+            answer.headers()["content-type"],
+            "application/x-amz-json-1.1"
+        );
         let body: serde_json::Value = answer.json().await.expect("JSON");
         assert_eq!(body["__type"], kind);
         assert!(body["message"].is_string());
@@ -213,6 +483,14 @@ async fn an_access_token_dies_with_its_hour() {
     pool.register(EMAIL, PASSWORD).await;
     let tokens = pool.sign_in(EMAIL, PASSWORD).await.expect("signed in");
     pool.clock.advance(Duration::from_secs(3600));
-    let late = pool.anonymous.get_user().access_token(tokens.access_token().expect("")).send().await;
-    assert_eq!(late.map_err(refusal).expect_err("late"), "NotAuthorizedException: Access Token has expired");
+    let late = pool
+        .anonymous
+        .get_user()
+        .access_token(tokens.access_token().expect(""))
+        .send()
+        .await;
+    assert_eq!(
+        late.map_err(refusal).expect_err("late"),
+        "NotAuthorizedException: Access Token has expired"
+    );
 }

@@ -30,31 +30,57 @@ async fn the_audit_log_says_who_what_and_outcome_and_never_a_secret() {
     let mut pool = with(|_| {}).await;
     let sub = pool.register(EMAIL, PASSWORD).await;
     let tokens = pool.sign_in(EMAIL, PASSWORD).await.expect("signed in");
-    pool.sign_in(EMAIL, "Wrong-Horse-9").await.expect_err("refused");
+    pool.sign_in(EMAIL, "Wrong-Horse-9")
+        .await
+        .expect_err("refused");
     let actor = pool.actor().clone();
-    let forgot = pool.anonymous.forgot_password().client_id(&actor.client_id).username(EMAIL);
-    forgot.set_secret_hash(actor.secret_hash(EMAIL)).send().await.expect("sent");
+    let forgot = pool
+        .anonymous
+        .forgot_password()
+        .client_id(&actor.client_id)
+        .username(EMAIL);
+    forgot
+        .set_secret_hash(actor.secret_hash(EMAIL))
+        .send()
+        .await
+        .expect("sent");
     let code = pool.codes.recv().await.expect("a code").code;
     drop(guard);
     let log = String::from_utf8(lines.0.lock().expect("one thread").clone()).expect("UTF-8");
     let line = |operation: &str, outcome: &str| {
         log.lines()
             .find(|line| {
-                line.contains(&format!("\"{operation}\"")) && line.contains(&format!("\"{outcome}\""))
+                line.contains(&format!("\"{operation}\""))
+                    && line.contains(&format!("\"{outcome}\""))
             })
             .unwrap_or_else(|| panic!("no line about {operation} {outcome} in:\n{log}"))
             .to_owned()
     };
     assert!(line("InitiateAuth", "ok").contains(&sub));
     let refused = line("InitiateAuth", "NotAuthorizedException");
-    assert!(refused.contains(&sub) && refused.contains("request_id"), "{refused}");
+    assert!(
+        refused.contains(&sub) && refused.contains("request_id"),
+        "{refused}"
+    );
     assert!(line("AdminConfirmSignUp", "ok").contains("\"administrator\""));
     let secret = actor.client_secret.clone().expect("a secret");
     let hash = actor.secret_hash(EMAIL).expect("a hash");
     let refresh = tokens.refresh_token().expect("refresh token");
     let access = tokens.access_token().expect("access token");
-    let (password, key) = (pool.account("auth"), pool.provisioned.secret_access_key.clone());
-    let secrets = [PASSWORD, "Wrong-Horse-9", EMAIL, code.expose(), secret.expose(), &hash, refresh, access];
+    let (password, key) = (
+        pool.account("auth"),
+        pool.provisioned.secret_access_key.clone(),
+    );
+    let secrets = [
+        PASSWORD,
+        "Wrong-Horse-9",
+        EMAIL,
+        code.expose(),
+        secret.expose(),
+        &hash,
+        refresh,
+        access,
+    ];
     for secret in secrets.into_iter().chain([password.expose(), key.expose()]) {
         assert!(!log.contains(secret), "the log has `{secret}`");
     }

@@ -8,25 +8,54 @@ async fn a_code_proves_no_other_address_than_the_one_it_was_sent_to() {
         pool.register(EMAIL, PASSWORD).await;
         let tokens = pool.sign_in(EMAIL, PASSWORD).await.expect("signed in");
         let access = tokens.access_token().expect("access token");
-        let send = pool.anonymous.get_user_attribute_verification_code().access_token(access);
+        let send = pool
+            .anonymous
+            .get_user_attribute_verification_code()
+            .access_token(access);
         send.attribute_name("email").send().await.expect("sent");
         let code = pool.codes.recv().await.expect("a code").code;
-        let victim = AttributeType::builder().name("email").value("victim@example.com").build();
+        let victim = AttributeType::builder()
+            .name("email")
+            .value("victim@example.com")
+            .build();
         let change = pool.anonymous.update_user_attributes().access_token(access);
-        change.user_attributes(victim.expect("an attribute")).send().await.expect("changed");
+        change
+            .user_attributes(victim.expect("an attribute"))
+            .send()
+            .await
+            .expect("changed");
         let verify = || {
             let call = pool.anonymous.verify_user_attribute().access_token(access);
             call.attribute_name("email").code(code.expose()).send()
         };
-        let refused = verify().await.map_err(refusal).expect_err("another address");
+        let refused = verify()
+            .await
+            .map_err(refusal)
+            .expect_err("another address");
         assert!(refused.starts_with("CodeMismatchException"), "{refused}");
-        let back = AttributeType::builder().name("email").value(EMAIL).build().expect("an attribute");
+        let back = AttributeType::builder()
+            .name("email")
+            .value(EMAIL)
+            .build()
+            .expect("an attribute");
         let change = pool.anonymous.update_user_attributes().access_token(access);
         change.user_attributes(back).send().await.expect("changed");
         verify().await.expect("the address that it was sent to");
-        let user = pool.anonymous.get_user().access_token(access).send().await.expect("read");
-        let verified = user.user_attributes().iter().find(|attribute| attribute.name() == "email_verified");
-        assert_eq!(verified.and_then(|attribute| attribute.value()), Some("true"));
+        let user = pool
+            .anonymous
+            .get_user()
+            .access_token(access)
+            .send()
+            .await
+            .expect("read");
+        let verified = user
+            .user_attributes()
+            .iter()
+            .find(|attribute| attribute.name() == "email_verified");
+        assert_eq!(
+            verified.and_then(|attribute| attribute.value()),
+            Some("true")
+        );
     })
     .await;
 }
@@ -38,7 +67,11 @@ async fn a_name_gets_ten_codes_an_hour_known_or_not() {
         let actor = pool.actor();
         for name in [EMAIL, "nobody@example.com"] {
             let forgot = || {
-                let call = pool.anonymous.forgot_password().client_id(&actor.client_id).username(name);
+                let call = pool
+                    .anonymous
+                    .forgot_password()
+                    .client_id(&actor.client_id)
+                    .username(name);
                 call.set_secret_hash(actor.secret_hash(name)).send()
             };
             for _ in 0..10 {
@@ -59,40 +92,87 @@ async fn a_new_code_is_no_new_chance_for_who_guesses() {
         let sub = pool.register(EMAIL, PASSWORD).await;
         let actor = pool.actor().clone();
         let admin = pool.admin.clone();
-        let verified = AttributeType::builder().name("email_verified").value("true").build();
-        let mark = admin.admin_update_user_attributes().user_pool_id(&actor.pool_id).username(sub);
-        mark.user_attributes(verified.expect("an attribute")).send().await.expect("verified");
+        let verified = AttributeType::builder()
+            .name("email_verified")
+            .value("true")
+            .build();
+        let mark = admin
+            .admin_update_user_attributes()
+            .user_pool_id(&actor.pool_id)
+            .username(sub);
+        mark.user_attributes(verified.expect("an attribute"))
+            .send()
+            .await
+            .expect("verified");
         let anonymous = pool.anonymous.clone();
         let forgot = || {
-            let call = anonymous.forgot_password().client_id(&actor.client_id).username(EMAIL);
+            let call = anonymous
+                .forgot_password()
+                .client_id(&actor.client_id)
+                .username(EMAIL);
             call.set_secret_hash(actor.secret_hash(EMAIL)).send()
         };
         let confirm = |code: &str| {
-            let call = anonymous.confirm_forgot_password().client_id(&actor.client_id).username(EMAIL);
-            let call = call.set_secret_hash(actor.secret_hash(EMAIL)).confirmation_code(code);
+            let call = anonymous
+                .confirm_forgot_password()
+                .client_id(&actor.client_id)
+                .username(EMAIL);
+            let call = call
+                .set_secret_hash(actor.secret_hash(EMAIL))
+                .confirmation_code(code);
             call.password("Another-Horse-9").send()
         };
         let mut code = String::new();
         for _ in 0..4 {
             forgot().await.expect("sent");
-            code = pool.codes.recv().await.expect("a code").code.expose().to_owned();
+            code = pool
+                .codes
+                .recv()
+                .await
+                .expect("a code")
+                .code
+                .expose()
+                .to_owned();
             let wrong = if code == "000000" { "000001" } else { "000000" };
             for _ in 0..5 {
                 let refused = confirm(wrong).await.map_err(refusal).expect_err("wrong");
                 assert!(refused.starts_with("CodeMismatchException"), "{refused}");
             }
         }
-        let refused = confirm("999999999").await.map_err(refusal).expect_err("the sixth of this code");
+        let refused = confirm("999999999")
+            .await
+            .map_err(refusal)
+            .expect_err("the sixth of this code");
         assert!(refused.starts_with("LimitExceededException"), "{refused}");
         // The fifth code of this hour is dead before it is tried, the right one included.
         forgot().await.expect("sent");
-        let fifth = pool.codes.recv().await.expect("a code").code.expose().to_owned();
-        let refused = confirm(&fifth).await.map_err(refusal).expect_err("no new chance");
+        let fifth = pool
+            .codes
+            .recv()
+            .await
+            .expect("a code")
+            .code
+            .expose()
+            .to_owned();
+        let refused = confirm(&fifth)
+            .await
+            .map_err(refusal)
+            .expect_err("no new chance");
         assert!(refused.starts_with("LimitExceededException"), "{refused}");
-        confirm(&code).await.map_err(refusal).expect_err("nor an old one");
+        confirm(&code)
+            .await
+            .map_err(refusal)
+            .expect_err("nor an old one");
         pool.clock.advance(std::time::Duration::from_secs(3601));
         forgot().await.expect("sent");
-        let code = pool.codes.recv().await.expect("a code").code.expose().to_owned();
+        let code = pool
+            .codes
+            .recv()
+            .await
+            .expect("a code")
+            .code
+            .expose()
+            .to_owned();
         confirm(&code).await.expect("an hour later");
     })
     .await;

@@ -14,7 +14,10 @@ fn folder() -> PathBuf {
 
 /// Whether the part is installed; if not, tells the test runner.
 fn is_installed(part: &str, test: &str) -> bool {
-    if folder().join(format!("../../.peers/boto3/{part}.installed")).exists() {
+    if folder()
+        .join(format!("../../.peers/boto3/{part}.installed"))
+        .exists()
+    {
         return true;
     }
     skipped(test, "run tests/peers/boto3/install first");
@@ -22,9 +25,19 @@ fn is_installed(part: &str, test: &str) -> bool {
 }
 
 async fn passes(command: &mut Command) {
-    let output = command.kill_on_drop(true).output().await.expect("the peers run");
-    let (lines, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    let failed: Vec<&str> = lines.lines().filter(|line| line.contains("\"failed\"")).collect();
+    let output = command
+        .kill_on_drop(true)
+        .output()
+        .await
+        .expect("the peers run");
+    let (lines, errors) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
+    let failed: Vec<&str> = lines
+        .lines()
+        .filter(|line| line.contains("\"failed\""))
+        .collect();
     println!("{}", lines.lines().last().unwrap_or_default());
     assert!(output.status.success(), "{}\n{errors}", failed.join("\n"));
 }

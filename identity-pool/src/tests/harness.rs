@@ -18,7 +18,12 @@ use crate::{App, Config, Hashing, Listeners, Provisioned};
 
 pub(super) const EMAIL: &str = "ada@example.com";
 pub(super) const PASSWORD: &str = "Correct-Horse-9";
-pub(super) const CHEAP: Hashing = Hashing { memory_kib: 256, passes: 1, threads: 2, queue: 64 };
+pub(super) const CHEAP: Hashing = Hashing {
+    memory_kib: 256,
+    passes: 1,
+    threads: 2,
+    queue: 64,
+};
 
 /// A server with a clock that a test turns, and clients of it.
 pub(super) struct Running {
@@ -41,7 +46,8 @@ pub(super) struct Running {
 /// Runs a test over SQLite and over PostgreSQL.
 pub(super) async fn over_both<F: Future<Output = ()>>(test: impl Fn(Running) -> F) {
     for database in testing::both().await {
-        // Kept here: a test that moves only some fields of `Running` would drop the store with the rest.
+        // Kept here: a test that moves only some fields of `Running` would drop the store with the
+        // rest.
         let database = Arc::new(database);
         test(start(Arc::clone(&database), standing_still(), |_| {}).await).await;
     }
@@ -61,10 +67,15 @@ fn standing_still() -> Clock {
     Clock::manual(Clock::system().now())
 }
 
-async fn start(database: Arc<TestDatabase>, clock: Clock, change: impl FnOnce(&mut Config)) -> Running {
+async fn start(
+    database: Arc<TestDatabase>,
+    clock: Clock,
+    change: impl FnOnce(&mut Config),
+) -> Running {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("port");
     let url = format!("http://{}", listener.local_addr().expect("address"));
-    let folder = std::env::temp_dir().join(format!("postern-pool-{}", uuid::Uuid::new_v4().simple()));
+    let folder =
+        std::env::temp_dir().join(format!("postern-pool-{}", uuid::Uuid::new_v4().simple()));
     let mut config = Config::new(&database.url, folder, url.parse().expect("URL"));
     config.hashing = CHEAP;
     change(&mut config);
@@ -77,20 +88,28 @@ async fn run(
     mut config: Config,
     clock: Clock,
 ) -> Running {
-    postern_common::log::init(postern_common::log::Format::Text, "off,postern_identity_pool=error");
+    postern_common::log::init(
+        postern_common::log::Format::Text,
+        "off,postern_identity_pool=error",
+    );
     let (sender, codes) = tokio::sync::mpsc::channel(16);
     config.code_delivery = crate::CodeDelivery::Mail(sender);
-    let app = App::build(config.clone(), clock.clone()).await.expect("the server starts");
+    let app = App::build(config.clone(), clock.clone())
+        .await
+        .expect("the server starts");
     let (provisioned, hashes) = (app.provisioned().clone(), app.hashes());
     let env: Env = provisioned.variables("auth").into_iter().collect();
-    let identity =
-        config::parse("env", "", |root| IdentityConfig::read(root, &env)).expect("complete variables");
+    let identity = config::parse("env", "", |root| IdentityConfig::read(root, &env))
+        .expect("complete variables");
     let admin = identity.client(Some(administrator(&provisioned))).await;
     // The administrator's signatures carry the time of the test, not of the machine.
     let time = SharedTimeSource::new(TestTime(clock.clone()));
     let admin = Client::from_conf(admin.config().to_builder().time_source(time).build());
     let shutdown = Shutdown::new();
-    let listeners = Listeners { public: listener, admin: None };
+    let listeners = Listeners {
+        public: listener,
+        admin: None,
+    };
     let served = tokio::spawn(app.run(listeners, shutdown.clone()));
     Running {
         url: provisioned.endpoint.clone(),
@@ -146,17 +165,34 @@ impl Running {
     }
 
     pub(super) fn account(&self, name: &str) -> Secret {
-        let account = self.provisioned.accounts.iter().find(|account| account.name == name);
+        let account = self
+            .provisioned
+            .accounts
+            .iter()
+            .find(|account| account.name == name);
         account.expect("a service account").password.clone()
     }
 
     /// Registers and confirms a user; returns its `sub`.
     pub(super) async fn register(&self, email: &str, password: &str) -> String {
         let pool = self.actor();
-        let sign_up = self.anonymous.sign_up().client_id(&pool.client_id).username(email).password(password);
-        let sign_up = sign_up.set_secret_hash(pool.secret_hash(email)).send().await.expect("signed up");
+        let sign_up = self
+            .anonymous
+            .sign_up()
+            .client_id(&pool.client_id)
+            .username(email)
+            .password(password);
+        let sign_up = sign_up
+            .set_secret_hash(pool.secret_hash(email))
+            .send()
+            .await
+            .expect("signed up");
         assert!(!sign_up.user_confirmed());
-        let confirm = self.admin.admin_confirm_sign_up().user_pool_id(&pool.pool_id).username(email);
+        let confirm = self
+            .admin
+            .admin_confirm_sign_up()
+            .user_pool_id(&pool.pool_id)
+            .username(email);
         confirm.send().await.expect("confirmed");
         sign_up.user_sub().to_owned()
     }
@@ -170,7 +206,9 @@ impl Running {
     ) -> Result<InitiateAuthOutput, String> {
         let call = self.anonymous.initiate_auth().client_id(&pool.client_id);
         let call = call.auth_flow(AuthFlowType::UserPasswordAuth);
-        let call = call.auth_parameters("USERNAME", typed).auth_parameters("PASSWORD", password);
+        let call = call
+            .auth_parameters("USERNAME", typed)
+            .auth_parameters("PASSWORD", password);
         let call = match pool.secret_hash(typed) {
             Some(hash) => call.auth_parameters("SECRET_HASH", hash),
             None => call,
@@ -190,8 +228,13 @@ impl Running {
 
     /// What Postern's own verifier says of a token.
     pub(super) async fn verify(&self, token: &str) -> Result<Caller, Refusal> {
-        let options = VerifierOptions { clock: self.clock.clone(), ..VerifierOptions::default() };
-        Verifier::new(self.identity.issuers(), options).verify(token).await
+        let options = VerifierOptions {
+            clock: self.clock.clone(),
+            ..VerifierOptions::default()
+        };
+        Verifier::new(self.identity.issuers(), options)
+            .verify(token)
+            .await
     }
 
     /// Sends a request to the API without the SDK.
@@ -199,7 +242,10 @@ impl Running {
         reqwest::Client::new()
             .post(&self.url)
             .header("content-type", "application/x-amz-json-1.1")
-            .header("x-amz-target", format!("AWSCognitoIdentityProviderService.{operation}"))
+            .header(
+                "x-amz-target",
+                format!("AWSCognitoIdentityProviderService.{operation}"),
+            )
             .body(body)
             .send()
             .await
@@ -208,7 +254,9 @@ impl Running {
 
     /// Fetches JSON from a well-known place.
     pub(super) async fn get(&self, path: &str) -> serde_json::Value {
-        let response = reqwest::get(format!("{}{path}", self.url)).await.expect("answer");
+        let response = reqwest::get(format!("{}{path}", self.url))
+            .await
+            .expect("answer");
         assert_eq!(response.headers()["cache-control"], "public, max-age=300");
         response.json().await.expect("JSON")
     }
@@ -227,6 +275,8 @@ pub(super) fn refusal<E: ProvideErrorMetadata, R>(error: SdkError<E, R>) -> Stri
 pub(super) fn claims(token: &str) -> serde_json::Value {
     use base64::Engine;
     let payload = token.split('.').nth(1).expect("three parts");
-    let bytes = base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(payload).expect("base64url");
+    let bytes = base64::engine::general_purpose::URL_SAFE_NO_PAD
+        .decode(payload)
+        .expect("base64url");
     serde_json::from_slice(&bytes).expect("JSON")
 }

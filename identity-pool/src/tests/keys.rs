@@ -6,9 +6,13 @@ use super::harness::{EMAIL, PASSWORD, Running, claims, over_both, with};
 const DAY: Duration = Duration::from_secs(86_400);
 
 async fn kids(pool: &Running) -> BTreeSet<String> {
-    let set = pool.get(&format!("/{}/.well-known/jwks.json", pool.actor().pool_id)).await;
+    let set = pool
+        .get(&format!("/{}/.well-known/jwks.json", pool.actor().pool_id))
+        .await;
     let keys = set["keys"].as_array().expect("keys");
-    keys.iter().map(|key| key["kid"].as_str().expect("kid").to_owned()).collect()
+    keys.iter()
+        .map(|key| key["kid"].as_str().expect("kid").to_owned())
+        .collect()
 }
 
 fn kid(token: &str) -> String {
@@ -25,11 +29,23 @@ async fn tokens_keys_and_accounts_survive_a_restart() {
         let client = pool.actor().client_id.clone();
         let pool = pool.restart().await;
         assert_eq!(kids(&pool).await, before);
-        assert_eq!((&pool.actor().client_id, &pool.account("auth")), (&client, &password));
-        pool.verify(tokens.access_token().expect("")).await.expect("accepted");
-        pool.initiate(pool.service(), "auth", password.expose()).await.expect("signed in");
+        assert_eq!(
+            (&pool.actor().client_id, &pool.account("auth")),
+            (&client, &password)
+        );
+        pool.verify(tokens.access_token().expect(""))
+            .await
+            .expect("accepted");
+        pool.initiate(pool.service(), "auth", password.expose())
+            .await
+            .expect("signed in");
         let access = tokens.access_token().expect("");
-        pool.anonymous.get_user().access_token(access).send().await.expect("known");
+        pool.anonymous
+            .get_user()
+            .access_token(access)
+            .send()
+            .await
+            .expect("known");
     })
     .await;
 }
@@ -48,9 +64,15 @@ async fn the_next_key_is_published_before_it_signs_and_the_old_one_until_its_tok
         let second = pool.sign_in(EMAIL, PASSWORD).await.expect("signed in");
         let second_kid = kid(second.access_token().expect(""));
         assert_ne!(second_kid, first_kid);
-        assert!(published.contains(&second_kid), "it was published before it signed");
+        assert!(
+            published.contains(&second_kid),
+            "it was published before it signed"
+        );
         let during = kids(&pool).await;
-        assert!(during.contains(&first_kid) && during.len() == 3, "the old one stays");
+        assert!(
+            during.contains(&first_kid) && during.len() == 3,
+            "the old one stays"
+        );
         pool.clock.advance(DAY + Duration::from_secs(60));
         let pool = pool.restart().await;
         let after = kids(&pool).await;
@@ -64,16 +86,31 @@ async fn discovery_names_the_issuer_and_its_keys() {
     let pool = with(|_| {}).await;
     let issuer = pool.actor().issuer.clone();
     let id = pool.actor().pool_id.clone();
-    let document = pool.get(&format!("/{id}/.well-known/openid-configuration")).await;
+    let document = pool
+        .get(&format!("/{id}/.well-known/openid-configuration"))
+        .await;
     assert_eq!(document["issuer"], issuer.as_str());
-    assert_eq!(document["jwks_uri"], format!("{issuer}/.well-known/jwks.json"));
-    assert_eq!(pool.get("/.well-known/openid-configuration").await["issuer"], issuer.as_str());
+    assert_eq!(
+        document["jwks_uri"],
+        format!("{issuer}/.well-known/jwks.json")
+    );
+    assert_eq!(
+        pool.get("/.well-known/openid-configuration").await["issuer"],
+        issuer.as_str()
+    );
     let all = pool.get("/.well-known/jwks.json").await;
     assert_eq!(all["keys"].as_array().map(Vec::len), Some(4));
     let key = &all["keys"][0];
-    assert_eq!((&key["kty"], &key["alg"], &key["use"]), (&"RSA".into(), &"RS256".into(), &"sig".into()));
+    assert_eq!(
+        (&key["kty"], &key["alg"], &key["use"]),
+        (&"RSA".into(), &"RS256".into(), &"sig".into())
+    );
     assert_eq!(key.get("d"), None);
-    let missing = reqwest::get(format!("{}/us-west-2_nothere00/.well-known/jwks.json", pool.url)).await;
+    let missing = reqwest::get(format!(
+        "{}/us-west-2_nothere00/.well-known/jwks.json",
+        pool.url
+    ))
+    .await;
     assert_eq!(missing.expect("answer").status(), 404);
 }
 
@@ -83,7 +120,11 @@ async fn keys_are_not_sent_again_to_who_has_them() {
     let url = format!("{}/.well-known/jwks.json", pool.url);
     let first = reqwest::get(&url).await.expect("answer");
     let etag = first.headers()["etag"].clone();
-    let again = reqwest::Client::new().get(&url).header("if-none-match", etag).send().await;
+    let again = reqwest::Client::new()
+        .get(&url)
+        .header("if-none-match", etag)
+        .send()
+        .await;
     assert_eq!(again.expect("answer").status(), 304);
 }
 
@@ -99,7 +140,10 @@ async fn token_lifetimes_follow_the_client() {
     assert_eq!(tokens.expires_in(), 300);
     for (token, lifetime) in [(tokens.access_token(), 300), (tokens.id_token(), 600)] {
         let claims = claims(token.expect("token"));
-        let times = (claims["exp"].as_i64().expect("exp"), claims["iat"].as_i64().expect("iat"));
+        let times = (
+            claims["exp"].as_i64().expect("exp"),
+            claims["iat"].as_i64().expect("iat"),
+        );
         assert_eq!(times.0 - times.1, lifetime);
     }
 }

@@ -8,7 +8,12 @@ const LOCKED: &str = "NotAuthorizedException: Password attempts exceeded";
 
 async fn fail(pool: &Running, name: &str, times: usize) {
     for _ in 0..times {
-        assert_eq!(pool.sign_in(name, "Wrong-Horse-9").await.expect_err("wrong"), WRONG);
+        assert_eq!(
+            pool.sign_in(name, "Wrong-Horse-9")
+                .await
+                .expect_err("wrong"),
+            WRONG
+        );
     }
 }
 
@@ -18,16 +23,26 @@ async fn five_failures_lock_for_a_second_that_doubles() {
         pool.register(EMAIL, PASSWORD).await;
         for name in [EMAIL, "nobody@example.com"] {
             fail(&pool, name, 5).await;
-            assert_eq!(pool.sign_in(name, PASSWORD).await.expect_err("locked"), LOCKED);
+            assert_eq!(
+                pool.sign_in(name, PASSWORD).await.expect_err("locked"),
+                LOCKED
+            );
             pool.clock.advance(Duration::from_millis(1001));
             fail(&pool, name, 1).await;
             pool.clock.advance(Duration::from_millis(1001));
-            assert_eq!(pool.sign_in(name, PASSWORD).await.expect_err("two seconds"), LOCKED);
+            assert_eq!(
+                pool.sign_in(name, PASSWORD).await.expect_err("two seconds"),
+                LOCKED
+            );
             pool.clock.advance(Duration::from_millis(1000));
         }
-        pool.sign_in(EMAIL, PASSWORD).await.expect("an honest user comes in");
+        pool.sign_in(EMAIL, PASSWORD)
+            .await
+            .expect("an honest user comes in");
         fail(&pool, EMAIL, 4).await;
-        pool.sign_in(EMAIL, PASSWORD).await.expect("the count began anew");
+        pool.sign_in(EMAIL, PASSWORD)
+            .await
+            .expect("the count began anew");
     })
     .await;
 }
@@ -52,16 +67,28 @@ async fn a_live_refresh_token_works_on_through_a_lockout() {
         fail(&pool, EMAIL, 5).await;
         let actor = pool.actor();
         let secret = actor.client_secret.clone().expect("a secret");
-        let call = pool.anonymous.get_tokens_from_refresh_token().client_id(&actor.client_id);
-        let call = call.client_secret(secret.expose()).refresh_token(tokens.refresh_token().expect(""));
-        call.send().await.expect("a stranger's failures do not count");
+        let call = pool
+            .anonymous
+            .get_tokens_from_refresh_token()
+            .client_id(&actor.client_id);
+        let call = call
+            .client_secret(secret.expose())
+            .refresh_token(tokens.refresh_token().expect(""));
+        call.send()
+            .await
+            .expect("a stranger's failures do not count");
     })
     .await;
 }
 
 #[tokio::test]
 async fn more_sign_ins_than_fit_the_queue_are_refused_before_hashing() {
-    let slow = Hashing { memory_kib: 32 << 10, passes: 2, threads: 1, queue: 2 };
+    let slow = Hashing {
+        memory_kib: 32 << 10,
+        passes: 2,
+        threads: 1,
+        queue: 2,
+    };
     let pool = std::sync::Arc::new(with(|config| config.hashing = slow).await);
     pool.register(EMAIL, PASSWORD).await;
     let client_id = pool.actor().client_id.clone();
@@ -82,7 +109,10 @@ async fn more_sign_ins_than_fit_the_queue_are_refused_before_hashing() {
     for call in calls {
         let answer = call.await.expect("no panic");
         if answer.status() == 400 {
-            assert_eq!(answer.headers()["x-amzn-errortype"], "TooManyRequestsException");
+            assert_eq!(
+                answer.headers()["x-amzn-errortype"],
+                "TooManyRequestsException"
+            );
             refused += 1;
         }
     }
@@ -95,14 +125,25 @@ async fn a_lock_tells_nobody_whether_the_name_is_a_users() {
         let mut answers = Vec::new();
         for (name, in_capitals) in [("notify", "NOTIFY"), ("nobody", "NOBODY")] {
             for _ in 0..5 {
-                pool.initiate(pool.service(), name, "Wrong-Horse-9").await.expect_err("wrong");
+                pool.initiate(pool.service(), name, "Wrong-Horse-9")
+                    .await
+                    .expect_err("wrong");
             }
-            let again = pool.initiate(pool.service(), name, "Wrong-Horse-9").await.expect_err("locked");
+            let again = pool
+                .initiate(pool.service(), name, "Wrong-Horse-9")
+                .await
+                .expect_err("locked");
             assert_eq!(again, LOCKED);
-            answers
-                .push(pool.initiate(pool.service(), in_capitals, "Wrong-Horse-9").await.expect_err("wrong"));
+            answers.push(
+                pool.initiate(pool.service(), in_capitals, "Wrong-Horse-9")
+                    .await
+                    .expect_err("wrong"),
+            );
         }
-        assert_eq!(answers[0], answers[1], "another name, whether a user has the first or not");
+        assert_eq!(
+            answers[0], answers[1],
+            "another name, whether a user has the first or not"
+        );
     })
     .await;
 }

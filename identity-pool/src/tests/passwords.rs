@@ -8,16 +8,31 @@ const NEW_PASSWORD: &str = "Fresher-Horse-8";
 
 async fn forgot(pool: &Running, email: &str) -> Result<String, String> {
     let actor = pool.actor();
-    let call = pool.anonymous.forgot_password().client_id(&actor.client_id).username(email);
-    let answer = call.set_secret_hash(actor.secret_hash(email)).send().await.map_err(refusal)?;
+    let call = pool
+        .anonymous
+        .forgot_password()
+        .client_id(&actor.client_id)
+        .username(email);
+    let answer = call
+        .set_secret_hash(actor.secret_hash(email))
+        .send()
+        .await
+        .map_err(refusal)?;
     let details = answer.code_delivery_details().expect("details");
     Ok(details.destination().expect("destination").to_owned())
 }
 
 async fn confirm(pool: &Running, email: &str, code: &str, password: &str) -> Result<(), String> {
     let actor = pool.actor();
-    let call = pool.anonymous.confirm_forgot_password().client_id(&actor.client_id).username(email);
-    let call = call.set_secret_hash(actor.secret_hash(email)).confirmation_code(code).password(password);
+    let call = pool
+        .anonymous
+        .confirm_forgot_password()
+        .client_id(&actor.client_id)
+        .username(email);
+    let call = call
+        .set_secret_hash(actor.secret_hash(email))
+        .confirmation_code(code)
+        .password(password);
     call.send().await.map(drop).map_err(refusal)
 }
 
@@ -29,16 +44,31 @@ async fn a_forgotten_password_is_reset_by_code_once_and_ends_every_sign_in() {
         assert_eq!(forgot(&pool, EMAIL).await.expect("sent"), "a***@e***");
         let mail = pool.codes.recv().await.expect("a mail");
         let code = mail.code.expose();
-        let weak = confirm(&pool, EMAIL, code, "weak").await.expect_err("refused");
+        let weak = confirm(&pool, EMAIL, code, "weak")
+            .await
+            .expect_err("refused");
         assert!(weak.starts_with("InvalidPasswordException"), "{weak}");
-        confirm(&pool, EMAIL, code, NEW_PASSWORD).await.expect("reset");
-        let again = confirm(&pool, EMAIL, code, PASSWORD).await.expect_err("used");
+        confirm(&pool, EMAIL, code, NEW_PASSWORD)
+            .await
+            .expect("reset");
+        let again = confirm(&pool, EMAIL, code, PASSWORD)
+            .await
+            .expect_err("used");
         assert!(again.starts_with("ExpiredCodeException"), "{again}");
         assert!(pool.sign_in(EMAIL, PASSWORD).await.is_err());
         let fresh = pool.sign_in(EMAIL, NEW_PASSWORD).await.expect("signed in");
-        assert_eq!(claims(fresh.id_token().expect("ID token"))["email_verified"], true);
-        let old = pool.anonymous.get_user().access_token(tokens.access_token().expect(""));
-        assert!(old.send().await.is_err(), "a stranger's sign-in would stand");
+        assert_eq!(
+            claims(fresh.id_token().expect("ID token"))["email_verified"],
+            true
+        );
+        let old = pool
+            .anonymous
+            .get_user()
+            .access_token(tokens.access_token().expect(""));
+        assert!(
+            old.send().await.is_err(),
+            "a stranger's sign-in would stand"
+        );
     })
     .await;
 }
@@ -47,8 +77,13 @@ async fn a_forgotten_password_is_reset_by_code_once_and_ends_every_sign_in() {
 async fn an_unknown_address_is_answered_like_a_known_one_and_gets_no_mail() {
     over_both(|mut pool| async move {
         pool.register(EMAIL, PASSWORD).await;
-        assert_eq!(forgot(&pool, "anna@elsewhere.org").await.expect("answered"), "a***@e***");
-        let wrong = confirm(&pool, "anna@elsewhere.org", "000000", NEW_PASSWORD).await.expect_err("refused");
+        assert_eq!(
+            forgot(&pool, "anna@elsewhere.org").await.expect("answered"),
+            "a***@e***"
+        );
+        let wrong = confirm(&pool, "anna@elsewhere.org", "000000", NEW_PASSWORD)
+            .await
+            .expect_err("refused");
         assert!(wrong.starts_with("CodeMismatchException"), "{wrong}");
         assert!(pool.codes.try_recv().is_err(), "no mail");
         forgot(&pool, EMAIL).await.expect("sent");
@@ -63,18 +98,30 @@ async fn a_code_dies_after_five_wrong_tries_and_after_an_hour() {
         pool.register(EMAIL, PASSWORD).await;
         forgot(&pool, EMAIL).await.expect("sent");
         let code = pool.codes.recv().await.expect("a mail").code;
-        let wrong = if code.expose() == "000000" { "000001" } else { "000000" };
+        let wrong = if code.expose() == "000000" {
+            "000001"
+        } else {
+            "000000"
+        };
         for _ in 0..5 {
-            let refused = confirm(&pool, EMAIL, wrong, NEW_PASSWORD).await.expect_err("wrong");
+            let refused = confirm(&pool, EMAIL, wrong, NEW_PASSWORD)
+                .await
+                .expect_err("wrong");
             assert!(refused.starts_with("CodeMismatchException"), "{refused}");
         }
-        confirm(&pool, EMAIL, wrong, NEW_PASSWORD).await.expect_err("the sixth");
-        let dead = confirm(&pool, EMAIL, code.expose(), NEW_PASSWORD).await.expect_err("dead");
+        confirm(&pool, EMAIL, wrong, NEW_PASSWORD)
+            .await
+            .expect_err("the sixth");
+        let dead = confirm(&pool, EMAIL, code.expose(), NEW_PASSWORD)
+            .await
+            .expect_err("dead");
         assert!(dead.starts_with("LimitExceededException"), "{dead}");
         forgot(&pool, EMAIL).await.expect("sent again");
         let code = pool.codes.recv().await.expect("a mail").code;
         pool.clock.advance(Duration::from_secs(3601));
-        let late = confirm(&pool, EMAIL, code.expose(), NEW_PASSWORD).await.expect_err("late");
+        let late = confirm(&pool, EMAIL, code.expose(), NEW_PASSWORD)
+            .await
+            .expect_err("late");
         assert!(late.starts_with("ExpiredCodeException"), "{late}");
     })
     .await;
@@ -84,16 +131,28 @@ async fn a_code_dies_after_five_wrong_tries_and_after_an_hour() {
 async fn a_password_that_an_administrator_gave_must_be_replaced() {
     over_both(|pool| async move {
         let actor = pool.actor();
-        let create = pool.admin.admin_create_user().user_pool_id(&actor.pool_id).username(EMAIL);
-        let create = create.temporary_password(PASSWORD).message_action("SUPPRESS".into());
+        let create = pool
+            .admin
+            .admin_create_user()
+            .user_pool_id(&actor.pool_id)
+            .username(EMAIL);
+        let create = create
+            .temporary_password(PASSWORD)
+            .message_action("SUPPRESS".into());
         let user = create.send().await.expect("created").user.expect("user");
         let sub = user.username().expect("username").to_owned();
         let asked = pool.initiate(actor, EMAIL, PASSWORD).await.expect("asked");
-        assert_eq!(asked.challenge_name().map(|name| name.as_str()), Some("NEW_PASSWORD_REQUIRED"));
+        assert_eq!(
+            asked.challenge_name().map(|name| name.as_str()),
+            Some("NEW_PASSWORD_REQUIRED")
+        );
         let parameters = asked.challenge_parameters().expect("parameters");
         assert_eq!(parameters["USER_ID_FOR_SRP"], sub);
         let respond = |name: &str, hash_over: &str, password: &str| {
-            let call = pool.anonymous.respond_to_auth_challenge().client_id(&actor.client_id);
+            let call = pool
+                .anonymous
+                .respond_to_auth_challenge()
+                .client_id(&actor.client_id);
             let call = call.challenge_name("NEW_PASSWORD_REQUIRED".into());
             let call = call.set_session(asked.session().map(str::to_owned));
             let call = call.challenge_responses("USERNAME", name);
@@ -102,7 +161,9 @@ async fn a_password_that_an_administrator_gave_must_be_replaced() {
             let call = call.challenge_responses("SECRET_HASH", hash);
             async move { call.send().await.map_err(refusal) }
         };
-        let alias = respond(EMAIL, EMAIL, NEW_PASSWORD).await.expect_err("the real username is needed");
+        let alias = respond(EMAIL, EMAIL, NEW_PASSWORD)
+            .await
+            .expect_err("the real username is needed");
         assert!(alias.contains("Unable to verify secret hash"), "{alias}");
         let weak = respond(&sub, &sub, "weak").await.expect_err("weak");
         assert!(weak.starts_with("InvalidPasswordException"), "{weak}");
@@ -125,12 +186,25 @@ async fn a_password_that_an_administrator_gave_must_be_replaced() {
 async fn a_given_password_and_a_session_expire() {
     over_both(|pool| async move {
         let actor = pool.actor();
-        let create = pool.admin.admin_create_user().user_pool_id(&actor.pool_id).username(EMAIL);
-        create.temporary_password(PASSWORD).send().await.expect("created");
+        let create = pool
+            .admin
+            .admin_create_user()
+            .user_pool_id(&actor.pool_id)
+            .username(EMAIL);
+        create
+            .temporary_password(PASSWORD)
+            .send()
+            .await
+            .expect("created");
         let asked = pool.initiate(actor, EMAIL, PASSWORD).await.expect("asked");
         pool.clock.advance(Duration::from_secs(181));
-        let call = pool.anonymous.respond_to_auth_challenge().client_id(&actor.client_id);
-        let call = call.challenge_name("NEW_PASSWORD_REQUIRED".into()).set_session(asked.session);
+        let call = pool
+            .anonymous
+            .respond_to_auth_challenge()
+            .client_id(&actor.client_id);
+        let call = call
+            .challenge_name("NEW_PASSWORD_REQUIRED".into())
+            .set_session(asked.session);
         let late = call.send().await.map_err(refusal).expect_err("late");
         assert!(late.contains("session is expired"), "{late}");
         pool.clock.advance(Duration::from_secs(7 * 86_400));
@@ -146,11 +220,16 @@ async fn a_signed_in_user_changes_its_password() {
         pool.register(EMAIL, PASSWORD).await;
         let tokens = pool.sign_in(EMAIL, PASSWORD).await.expect("signed in");
         let change = |from: &str, to: &str| {
-            let call = pool.anonymous.change_password().access_token(tokens.access_token().expect(""));
+            let call = pool
+                .anonymous
+                .change_password()
+                .access_token(tokens.access_token().expect(""));
             let call = call.previous_password(from).proposed_password(to);
             async move { call.send().await.map_err(refusal) }
         };
-        let wrong = change("Wrong-Horse-9", NEW_PASSWORD).await.expect_err("wrong");
+        let wrong = change("Wrong-Horse-9", NEW_PASSWORD)
+            .await
+            .expect_err("wrong");
         assert!(wrong.starts_with("NotAuthorizedException"), "{wrong}");
         change(PASSWORD, NEW_PASSWORD).await.expect("changed");
         assert!(pool.sign_in(EMAIL, NEW_PASSWORD).await.is_ok());
@@ -165,22 +244,48 @@ async fn a_wrong_password_costs_one_hash_and_reads_the_same_whoever_is_meant() {
         pool.register("known@example.com", PASSWORD).await;
         pool.register("disabled@example.com", PASSWORD).await;
         let disable = pool.admin.admin_disable_user().user_pool_id(&actor.pool_id);
-        disable.username("disabled@example.com").send().await.expect("disabled");
-        let sign_up = pool.anonymous.sign_up().client_id(&actor.client_id).username("new@example.com");
-        let sign_up = sign_up.password(PASSWORD).set_secret_hash(actor.secret_hash("new@example.com"));
+        disable
+            .username("disabled@example.com")
+            .send()
+            .await
+            .expect("disabled");
+        let sign_up = pool
+            .anonymous
+            .sign_up()
+            .client_id(&actor.client_id)
+            .username("new@example.com");
+        let sign_up = sign_up
+            .password(PASSWORD)
+            .set_secret_hash(actor.secret_hash("new@example.com"));
         sign_up.send().await.expect("signed up");
         // As a social sign-in makes them: before the first tokens, and after.
         for name in ["social@example.com", "fresh@example.com"] {
-            let create = pool.admin.admin_create_user().user_pool_id(&actor.pool_id).username(name);
-            create.message_action(MessageActionType::Suppress).send().await.expect("made");
+            let create = pool
+                .admin
+                .admin_create_user()
+                .user_pool_id(&actor.pool_id)
+                .username(name);
+            create
+                .message_action(MessageActionType::Suppress)
+                .send()
+                .await
+                .expect("made");
         }
-        let set = pool.admin.admin_set_user_password().user_pool_id(&actor.pool_id);
-        let set = set.username("social@example.com").password("Random-Horse-7").permanent(true);
+        let set = pool
+            .admin
+            .admin_set_user_password()
+            .user_pool_id(&actor.pool_id);
+        let set = set
+            .username("social@example.com")
+            .password("Random-Horse-7")
+            .permanent(true);
         set.send().await.expect("set");
         let mut refusals = std::collections::BTreeSet::new();
         for name in ["known", "unknown", "disabled", "new", "social", "fresh"] {
             let before = pool.hashes.get();
-            let refused = pool.sign_in(&format!("{name}@example.com"), "Wrong-Horse-9").await;
+            let refused = pool
+                .sign_in(&format!("{name}@example.com"), "Wrong-Horse-9")
+                .await;
             refusals.insert(refused.expect_err("wrong"));
             assert_eq!(pool.hashes.get(), before + 1, "{name}");
         }

@@ -15,13 +15,26 @@ async fn of_many_guesses_at_once_no_more_than_five_are_answered() {
             pool.sign_in(EMAIL, PASSWORD).await
         };
         let (wrong, right) = tokio::join!(wrong, right);
-        let answers: Vec<String> = wrong.into_iter().map(|answer| answer.expect_err("wrong")).collect();
-        let told = answers.iter().filter(|answer| answer.contains("Incorrect")).count();
-        let locked = answers.iter().filter(|answer| answer.contains("attempts exceeded")).count();
+        let answers: Vec<String> = wrong
+            .into_iter()
+            .map(|answer| answer.expect_err("wrong"))
+            .collect();
+        let told = answers
+            .iter()
+            .filter(|answer| answer.contains("Incorrect"))
+            .count();
+        let locked = answers
+            .iter()
+            .filter(|answer| answer.contains("attempts exceeded"))
+            .count();
         assert_eq!(told + locked, 20, "{answers:?}");
         // A right one that is in time begins the count anew: then five more may be answered.
         let most = if right.is_ok() { 9 } else { 5 };
-        assert!((5..=most).contains(&told), "{told} guesses were answered; the right one: {}", right.is_ok());
+        assert!(
+            (5..=most).contains(&told),
+            "{told} guesses were answered; the right one: {}",
+            right.is_ok()
+        );
     })
     .await;
 }
@@ -31,8 +44,12 @@ async fn of_many_registrations_of_one_address_one_succeeds() {
     over_both(|pool| async move {
         let actor = pool.actor();
         let attempts = join_all((0..8).map(|_| {
-            let call =
-                pool.anonymous.sign_up().client_id(&actor.client_id).username(EMAIL).password(PASSWORD);
+            let call = pool
+                .anonymous
+                .sign_up()
+                .client_id(&actor.client_id)
+                .username(EMAIL)
+                .password(PASSWORD);
             call.set_secret_hash(actor.secret_hash(EMAIL)).send()
         }));
         let (made, refused): (Vec<_>, Vec<_>) = attempts.await.into_iter().partition(Result::is_ok);
@@ -50,18 +67,38 @@ async fn a_code_is_used_once_whatever_races() {
     over_both(|mut pool| async move {
         pool.register(EMAIL, PASSWORD).await;
         let actor = pool.actor().clone();
-        let forgot = pool.anonymous.forgot_password().client_id(&actor.client_id).username(EMAIL);
-        forgot.set_secret_hash(actor.secret_hash(EMAIL)).send().await.expect("sent");
+        let forgot = pool
+            .anonymous
+            .forgot_password()
+            .client_id(&actor.client_id)
+            .username(EMAIL);
+        forgot
+            .set_secret_hash(actor.secret_hash(EMAIL))
+            .send()
+            .await
+            .expect("sent");
         let code = pool.codes.recv().await.expect("a code").code;
         let attempts = join_all((0..8).map(|number| {
-            let call = pool.anonymous.confirm_forgot_password().client_id(&actor.client_id).username(EMAIL);
-            let call = call.set_secret_hash(actor.secret_hash(EMAIL)).confirmation_code(code.expose());
+            let call = pool
+                .anonymous
+                .confirm_forgot_password()
+                .client_id(&actor.client_id)
+                .username(EMAIL);
+            let call = call
+                .set_secret_hash(actor.secret_hash(EMAIL))
+                .confirmation_code(code.expose());
             call.password(format!("{NEW_PASSWORD}{number}")).send()
         }));
-        let outcomes: Vec<_> = attempts.await.into_iter().map(|outcome| outcome.is_ok()).collect();
+        let outcomes: Vec<_> = attempts
+            .await
+            .into_iter()
+            .map(|outcome| outcome.is_ok())
+            .collect();
         assert_eq!(outcomes.iter().filter(|reset| **reset).count(), 1);
         let winner = outcomes.iter().position(|reset| *reset).expect("one");
-        pool.sign_in(EMAIL, &format!("{NEW_PASSWORD}{winner}")).await.expect("the winner's password");
+        pool.sign_in(EMAIL, &format!("{NEW_PASSWORD}{winner}"))
+            .await
+            .expect("the winner's password");
     })
     .await;
 }
@@ -70,18 +107,28 @@ async fn a_code_is_used_once_whatever_races() {
 async fn a_challenge_is_answered_once_whatever_races() {
     over_both(|pool| async move {
         let actor = pool.actor();
-        let create = pool.admin.admin_create_user().user_pool_id(&actor.pool_id).username(EMAIL);
-        let created = create.temporary_password(PASSWORD).message_action("SUPPRESS".into());
+        let create = pool
+            .admin
+            .admin_create_user()
+            .user_pool_id(&actor.pool_id)
+            .username(EMAIL);
+        let created = create
+            .temporary_password(PASSWORD)
+            .message_action("SUPPRESS".into());
         let user = created.send().await.expect("created").user.expect("user");
         let sub = user.username().expect("username").to_owned();
         let asked = pool.initiate(actor, EMAIL, PASSWORD).await.expect("asked");
         let attempts = join_all((0..8).map(|number| {
-            let call = pool.anonymous.respond_to_auth_challenge().client_id(&actor.client_id);
+            let call = pool
+                .anonymous
+                .respond_to_auth_challenge()
+                .client_id(&actor.client_id);
             let call = call.challenge_name("NEW_PASSWORD_REQUIRED".into());
             let call = call.set_session(asked.session().map(str::to_owned));
             let call = call.challenge_responses("USERNAME", &sub);
             let call = call.challenge_responses("NEW_PASSWORD", format!("{NEW_PASSWORD}{number}"));
-            call.challenge_responses("SECRET_HASH", actor.secret_hash(&sub).expect("a secret")).send()
+            call.challenge_responses("SECRET_HASH", actor.secret_hash(&sub).expect("a secret"))
+                .send()
         }));
         let answered = attempts.await.into_iter().filter(Result::is_ok).count();
         assert_eq!(answered, 1);
@@ -98,7 +145,9 @@ async fn the_first_sign_ins_of_a_service_account_all_succeed_at_once() {
         for outcome in join_all(attempts).await {
             outcome.expect("signed in");
         }
-        pool.initiate(pool.service(), "notify", password.expose()).await.expect("the new hash is right");
+        pool.initiate(pool.service(), "notify", password.expose())
+            .await
+            .expect("the new hash is right");
     })
     .await;
 }
@@ -108,19 +157,39 @@ async fn no_sign_in_by_the_old_password_outlives_a_reset() {
     over_both(|mut pool| async move {
         pool.register(EMAIL, PASSWORD).await;
         let actor = pool.actor().clone();
-        let forgot = pool.anonymous.forgot_password().client_id(&actor.client_id).username(EMAIL);
-        forgot.set_secret_hash(actor.secret_hash(EMAIL)).send().await.expect("sent");
+        let forgot = pool
+            .anonymous
+            .forgot_password()
+            .client_id(&actor.client_id)
+            .username(EMAIL);
+        forgot
+            .set_secret_hash(actor.secret_hash(EMAIL))
+            .send()
+            .await
+            .expect("sent");
         let code = pool.codes.recv().await.expect("a code").code;
         let sign_ins = join_all((0..12).map(|_| pool.sign_in(EMAIL, PASSWORD)));
         let reset = async {
-            let call = pool.anonymous.confirm_forgot_password().client_id(&actor.client_id).username(EMAIL);
-            let call = call.set_secret_hash(actor.secret_hash(EMAIL)).confirmation_code(code.expose());
+            let call = pool
+                .anonymous
+                .confirm_forgot_password()
+                .client_id(&actor.client_id)
+                .username(EMAIL);
+            let call = call
+                .set_secret_hash(actor.secret_hash(EMAIL))
+                .confirmation_code(code.expose());
             call.password(NEW_PASSWORD).send().await.expect("reset");
         };
         let (signed_in, ()) = tokio::join!(sign_ins, reset);
         for tokens in signed_in.into_iter().flatten() {
-            let call = pool.anonymous.get_user().access_token(tokens.access_token().expect("a token"));
-            assert!(call.send().await.is_err(), "a sign-in by the old password stands");
+            let call = pool
+                .anonymous
+                .get_user()
+                .access_token(tokens.access_token().expect("a token"));
+            assert!(
+                call.send().await.is_err(),
+                "a sign-in by the old password stands"
+            );
         }
     })
     .await;

@@ -8,8 +8,16 @@ use super::harness::{EMAIL, PASSWORD, Running, claims, over_both, refusal};
 async fn refresh(pool: &Running, token: &str) -> Result<AuthenticationResultType, String> {
     let actor = pool.actor();
     let secret = actor.client_secret.clone().expect("a secret");
-    let call = pool.anonymous.get_tokens_from_refresh_token().client_id(&actor.client_id);
-    let output = call.client_secret(secret.expose()).refresh_token(token).send().await.map_err(refusal)?;
+    let call = pool
+        .anonymous
+        .get_tokens_from_refresh_token()
+        .client_id(&actor.client_id);
+    let output = call
+        .client_secret(secret.expose())
+        .refresh_token(token)
+        .send()
+        .await
+        .map_err(refusal)?;
     Ok(output.authentication_result.expect("tokens"))
 }
 
@@ -27,15 +35,19 @@ async fn a_refresh_token_rotates_and_works_on_within_its_grace() {
         let second = refresh(&pool, old).await.expect("rotated");
         let new = second.refresh_token().expect("a new refresh token");
         assert_ne!(new, old);
-        let (before, after) =
-            (claims(first.access_token().expect("")), claims(second.access_token().expect("")));
+        let (before, after) = (
+            claims(first.access_token().expect("")),
+            claims(second.access_token().expect("")),
+        );
         assert_eq!(
             (&before["origin_jti"], &before["auth_time"]),
             (&after["origin_jti"], &after["auth_time"])
         );
         assert_ne!(before["jti"], after["jti"]);
         pool.clock.advance(Duration::from_secs(29));
-        refresh(&pool, old).await.expect("the answer may have been lost");
+        refresh(&pool, old)
+            .await
+            .expect("the answer may have been lost");
         refresh(&pool, new).await.expect("rotated again");
     })
     .await;
@@ -50,10 +62,20 @@ async fn a_refresh_token_that_is_used_after_its_grace_ends_the_sign_in() {
         pool.clock.advance(Duration::from_secs(31));
         let reused = refresh(&pool, old).await.expect_err("refused");
         assert!(reused.starts_with("RefreshTokenReuseException"), "{reused}");
-        let sibling = refresh(&pool, second.refresh_token().expect("")).await.expect_err("refused");
-        assert_eq!(sibling, "NotAuthorizedException: Refresh Token has been revoked");
-        let other = pool.sign_in(EMAIL, PASSWORD).await.expect("another sign-in");
-        refresh(&pool, other.refresh_token().expect("")).await.expect("stands");
+        let sibling = refresh(&pool, second.refresh_token().expect(""))
+            .await
+            .expect_err("refused");
+        assert_eq!(
+            sibling,
+            "NotAuthorizedException: Refresh Token has been revoked"
+        );
+        let other = pool
+            .sign_in(EMAIL, PASSWORD)
+            .await
+            .expect("another sign-in");
+        refresh(&pool, other.refresh_token().expect(""))
+            .await
+            .expect("stands");
     })
     .await;
 }
@@ -67,24 +89,50 @@ async fn a_refresh_token_ends_with_its_time_its_user_or_its_revocation() {
         assert_eq!(unknown, "NotAuthorizedException: Invalid Refresh Token");
         let actor = pool.actor();
         let secret = actor.client_secret.clone().expect("a secret");
-        let revoke = pool.anonymous.revoke_token().client_id(&actor.client_id).client_secret(secret.expose());
+        let revoke = pool
+            .anonymous
+            .revoke_token()
+            .client_id(&actor.client_id)
+            .client_secret(secret.expose());
         revoke.token(token).send().await.expect("revoked");
         let revoked = refresh(&pool, token).await.expect_err("refused");
-        assert_eq!(revoked, "NotAuthorizedException: Refresh Token has been revoked");
+        assert_eq!(
+            revoked,
+            "NotAuthorizedException: Refresh Token has been revoked"
+        );
         let access = tokens.access_token().expect("access token");
-        let gone = pool.anonymous.get_user().access_token(access).send().await.map_err(refusal);
-        assert_eq!(gone.expect_err("refused"), "NotAuthorizedException: Access Token has been revoked");
+        let gone = pool
+            .anonymous
+            .get_user()
+            .access_token(access)
+            .send()
+            .await
+            .map_err(refusal);
+        assert_eq!(
+            gone.expect_err("refused"),
+            "NotAuthorizedException: Access Token has been revoked"
+        );
 
         let tokens = pool.sign_in(EMAIL, PASSWORD).await.expect("signed in");
         let token = tokens.refresh_token().expect("refresh token");
-        let disable = pool.admin.admin_disable_user().user_pool_id(&actor.pool_id).username(EMAIL);
+        let disable = pool
+            .admin
+            .admin_disable_user()
+            .user_pool_id(&actor.pool_id)
+            .username(EMAIL);
         disable.send().await.expect("disabled");
         assert!(refresh(&pool, token).await.is_err());
-        let enable = pool.admin.admin_enable_user().user_pool_id(&actor.pool_id).username(EMAIL);
+        let enable = pool
+            .admin
+            .admin_enable_user()
+            .user_pool_id(&actor.pool_id)
+            .username(EMAIL);
         enable.send().await.expect("enabled");
         let tokens = pool.sign_in(EMAIL, PASSWORD).await.expect("signed in");
         pool.clock.advance(Duration::from_secs(30 * 86_400));
-        let expired = refresh(&pool, tokens.refresh_token().expect("")).await.expect_err("refused");
+        let expired = refresh(&pool, tokens.refresh_token().expect(""))
+            .await
+            .expect_err("refused");
         assert_eq!(expired, "NotAuthorizedException: Refresh Token has expired");
     })
     .await;
@@ -94,24 +142,41 @@ async fn a_refresh_token_ends_with_its_time_its_user_or_its_revocation() {
 async fn without_rotation_the_secret_hash_is_over_the_real_username() {
     over_both(|pool| async move {
         let service = pool.service();
-        let output = pool.initiate(service, "auth", pool.account("auth").expose()).await.expect("signed in");
-        let token = output.authentication_result().and_then(|tokens| tokens.refresh_token()).expect("token");
+        let output = pool
+            .initiate(service, "auth", pool.account("auth").expose())
+            .await
+            .expect("signed in");
+        let token = output
+            .authentication_result()
+            .and_then(|tokens| tokens.refresh_token())
+            .expect("token");
         let secret = service.client_secret.clone().expect("a secret");
         let call = |name: &str| {
             let hash = secret_hash(name, &service.client_id, secret.expose());
             let call = pool.anonymous.initiate_auth().client_id(&service.client_id);
-            let call = call.auth_flow("REFRESH_TOKEN_AUTH".into()).auth_parameters("SECRET_HASH", hash);
+            let call = call
+                .auth_flow("REFRESH_TOKEN_AUTH".into())
+                .auth_parameters("SECRET_HASH", hash);
             let call = call.auth_parameters("REFRESH_TOKEN", token);
             async move { call.send().await.map_err(refusal) }
         };
         let refused = call("notify").await.expect_err("another name");
-        assert!(refused.contains("Unable to verify secret hash"), "{refused}");
+        assert!(
+            refused.contains("Unable to verify secret hash"),
+            "{refused}"
+        );
         let output = call("auth").await.expect("refreshed");
         let tokens = output.authentication_result().expect("tokens");
         assert_eq!(tokens.refresh_token(), None);
         let id = tokens.id_token().expect("ID token");
         assert_eq!(
-            pool.verify(id).await.expect("accepted").service().expect("service").service_id.as_ref(),
+            pool.verify(id)
+                .await
+                .expect("accepted")
+                .service()
+                .expect("service")
+                .service_id
+                .as_ref(),
             "auth"
         );
     })
@@ -122,11 +187,17 @@ async fn without_rotation_the_secret_hash_is_over_the_real_username() {
 async fn a_client_whose_tokens_rotate_has_no_other_refresh() {
     over_both(|pool| async move {
         let tokens = signed_in(&pool).await;
-        let call = pool.anonymous.initiate_auth().client_id(&pool.actor().client_id);
+        let call = pool
+            .anonymous
+            .initiate_auth()
+            .client_id(&pool.actor().client_id);
         let call = call.auth_flow("REFRESH_TOKEN_AUTH".into());
         let call = call.auth_parameters("REFRESH_TOKEN", tokens.refresh_token().expect(""));
         let refused = call.send().await.map_err(refusal).expect_err("refused");
-        assert!(refused.starts_with("InvalidParameterException"), "{refused}");
+        assert!(
+            refused.starts_with("InvalidParameterException"),
+            "{refused}"
+        );
     })
     .await;
 }

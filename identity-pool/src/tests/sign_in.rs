@@ -9,11 +9,17 @@ async fn a_registered_user_gets_tokens_in_cognitos_shape_that_postern_accepts() 
     over_both(|pool| async move {
         let sub = pool.register(EMAIL, PASSWORD).await;
         let tokens = pool.sign_in(EMAIL, PASSWORD).await.expect("signed in");
-        assert_eq!((tokens.token_type(), tokens.expires_in()), (Some("Bearer"), 3600));
+        assert_eq!(
+            (tokens.token_type(), tokens.expires_in()),
+            (Some("Bearer"), 3600)
+        );
         let access = tokens.access_token().expect("access token");
         let caller = pool.verify(access).await.expect("accepted");
         let user = caller.user().expect("a user");
-        assert_eq!((&*user.subject, &*user.username), (sub.as_str(), sub.as_str()));
+        assert_eq!(
+            (&*user.subject, &*user.username),
+            (sub.as_str(), sub.as_str())
+        );
         let access = claims(access);
         for (name, value) in [
             ("sub", sub.as_str()),
@@ -27,11 +33,20 @@ async fn a_registered_user_gets_tokens_in_cognitos_shape_that_postern_accepts() 
         }
         let id = claims(tokens.id_token().expect("ID token"));
         assert_eq!(id["aud"], pool.actor().client_id.as_str());
-        assert_eq!((&id["token_use"], &id["email"]), (&"id".into(), &EMAIL.into()));
-        assert_eq!((&id["cognito:username"], &id["email_verified"]), (&sub.as_str().into(), &false.into()));
+        assert_eq!(
+            (&id["token_use"], &id["email"]),
+            (&"id".into(), &EMAIL.into())
+        );
+        assert_eq!(
+            (&id["cognito:username"], &id["email_verified"]),
+            (&sub.as_str().into(), &false.into())
+        );
         assert_eq!(id["origin_jti"], access["origin_jti"]);
         assert_eq!(access.get("email"), None);
-        let id = pool.verify(tokens.id_token().expect("ID token")).await.expect_err("not for calls");
+        let id = pool
+            .verify(tokens.id_token().expect("ID token"))
+            .await
+            .expect_err("not for calls");
         assert_eq!(id, Refusal::TokenUse);
     })
     .await;
@@ -41,11 +56,17 @@ async fn a_registered_user_gets_tokens_in_cognitos_shape_that_postern_accepts() 
 async fn a_service_account_gets_an_id_token_that_says_which_service_it_is() {
     over_both(|pool| async move {
         let password = pool.account("notify");
-        let output = pool.initiate(pool.service(), "notify", password.expose()).await.expect("signed in");
+        let output = pool
+            .initiate(pool.service(), "notify", password.expose())
+            .await
+            .expect("signed in");
         let tokens = output.authentication_result().expect("tokens");
         let id = tokens.id_token().expect("ID token");
         let caller = pool.verify(id).await.expect("accepted");
-        assert_eq!(caller.service().expect("a service").service_id.as_ref(), "notify");
+        assert_eq!(
+            caller.service().expect("a service").service_id.as_ref(),
+            "notify"
+        );
         assert_eq!(claims(id)["custom:service_id"], "notify");
         let access = claims(tokens.access_token().expect("access token"));
         assert_eq!(access.get("custom:service_id"), None);
@@ -58,11 +79,23 @@ async fn a_service_account_gets_an_id_token_that_says_which_service_it_is() {
 async fn wrong_password_and_unknown_user_are_one_answer() {
     over_both(|pool| async move {
         pool.register(EMAIL, PASSWORD).await;
-        let wrong = pool.sign_in(EMAIL, "Wrong-Horse-9").await.expect_err("refused");
-        assert_eq!(wrong, "NotAuthorizedException: Incorrect username or password.");
-        let unknown = pool.sign_in("bob@example.com", PASSWORD).await.expect_err("refused");
+        let wrong = pool
+            .sign_in(EMAIL, "Wrong-Horse-9")
+            .await
+            .expect_err("refused");
+        assert_eq!(
+            wrong,
+            "NotAuthorizedException: Incorrect username or password."
+        );
+        let unknown = pool
+            .sign_in("bob@example.com", PASSWORD)
+            .await
+            .expect_err("refused");
         assert_eq!(unknown, wrong);
-        assert!(pool.sign_in("ADA@Example.com", PASSWORD).await.is_ok(), "addresses have no case");
+        assert!(
+            pool.sign_in("ADA@Example.com", PASSWORD).await.is_ok(),
+            "addresses have no case"
+        );
     })
     .await;
 }
@@ -72,19 +105,47 @@ async fn a_disabled_or_unconfirmed_user_is_told_so_only_with_the_right_password(
     over_both(|pool| async move {
         pool.register(EMAIL, PASSWORD).await;
         let id = &pool.actor().pool_id;
-        pool.admin.admin_disable_user().user_pool_id(id).username(EMAIL).send().await.expect("disabled");
+        pool.admin
+            .admin_disable_user()
+            .user_pool_id(id)
+            .username(EMAIL)
+            .send()
+            .await
+            .expect("disabled");
         let wrong = "NotAuthorizedException: Incorrect username or password.";
-        assert_eq!(pool.sign_in(EMAIL, "Wrong-Horse-9").await.expect_err("refused"), wrong);
+        assert_eq!(
+            pool.sign_in(EMAIL, "Wrong-Horse-9")
+                .await
+                .expect_err("refused"),
+            wrong
+        );
         let right = pool.sign_in(EMAIL, PASSWORD).await.expect_err("refused");
         assert_eq!(right, "NotAuthorizedException: User is disabled.");
-        pool.admin.admin_enable_user().user_pool_id(id).username(EMAIL).send().await.expect("enabled");
+        pool.admin
+            .admin_enable_user()
+            .user_pool_id(id)
+            .username(EMAIL)
+            .send()
+            .await
+            .expect("enabled");
         assert!(pool.sign_in(EMAIL, PASSWORD).await.is_ok());
 
         let other = "bob@example.com";
-        let sign_up = pool.anonymous.sign_up().client_id(&pool.actor().client_id).username(other);
-        let sign_up = sign_up.password(PASSWORD).set_secret_hash(pool.actor().secret_hash(other));
+        let sign_up = pool
+            .anonymous
+            .sign_up()
+            .client_id(&pool.actor().client_id)
+            .username(other);
+        let sign_up = sign_up
+            .password(PASSWORD)
+            .set_secret_hash(pool.actor().secret_hash(other));
         sign_up.send().await.expect("signed up");
-        assert_eq!(pool.sign_in(other, "Wrong-Horse-9").await.expect_err("refused"), wrong);
+        assert_eq!(
+            pool.sign_in(other, "Wrong-Horse-9")
+                .await
+                .expect_err("refused"),
+            wrong
+        );
         let right = pool.sign_in(other, PASSWORD).await.expect_err("refused");
         assert_eq!(right, "UserNotConfirmedException: User is not confirmed.");
     })
@@ -100,17 +161,33 @@ async fn the_secret_hash_is_over_what_was_typed_and_is_required() {
         let call = |hash: Option<String>| {
             let call = pool.anonymous.initiate_auth().client_id(&actor.client_id);
             let call = call.auth_flow("USER_PASSWORD_AUTH".into());
-            let call = call.auth_parameters("USERNAME", EMAIL).auth_parameters("PASSWORD", PASSWORD);
+            let call = call
+                .auth_parameters("USERNAME", EMAIL)
+                .auth_parameters("PASSWORD", PASSWORD);
             match hash {
                 Some(hash) => call.auth_parameters("SECRET_HASH", hash),
                 None => call,
             }
         };
         let over_sub = secret_hash(&sub, &actor.client_id, secret.expose());
-        let refused = call(Some(over_sub)).send().await.map_err(refusal).expect_err("refused");
-        assert!(refused.starts_with("NotAuthorizedException: Unable to verify secret hash"), "{refused}");
-        let refused = call(None).send().await.map_err(refusal).expect_err("refused");
-        assert!(refused.contains("SECRET_HASH was not received"), "{refused}");
+        let refused = call(Some(over_sub))
+            .send()
+            .await
+            .map_err(refusal)
+            .expect_err("refused");
+        assert!(
+            refused.starts_with("NotAuthorizedException: Unable to verify secret hash"),
+            "{refused}"
+        );
+        let refused = call(None)
+            .send()
+            .await
+            .map_err(refusal)
+            .expect_err("refused");
+        assert!(
+            refused.contains("SECRET_HASH was not received"),
+            "{refused}"
+        );
         let over_typed = secret_hash(EMAIL, &actor.client_id, secret.expose());
         assert!(call(Some(over_typed)).send().await.is_ok());
         // The sub is a name that may be typed; then the hash is over the sub.
@@ -124,13 +201,31 @@ async fn a_name_registers_once_with_a_good_password() {
     over_both(|pool| async move {
         pool.register(EMAIL, PASSWORD).await;
         let sign_up = |email: &'static str, password: &'static str| {
-            let call = pool.anonymous.sign_up().client_id(&pool.actor().client_id).username(email);
-            let call = call.password(password).set_secret_hash(pool.actor().secret_hash(email));
+            let call = pool
+                .anonymous
+                .sign_up()
+                .client_id(&pool.actor().client_id)
+                .username(email);
+            let call = call
+                .password(password)
+                .set_secret_hash(pool.actor().secret_hash(email));
             async move { call.send().await.map_err(refusal).expect_err("refused") }
         };
-        assert!(sign_up("Ada@example.com", PASSWORD).await.starts_with("UsernameExistsException"));
-        assert!(sign_up("eve@example.com", "short").await.starts_with("InvalidPasswordException"));
-        assert!(sign_up("eve", PASSWORD).await.starts_with("InvalidParameterException"));
+        assert!(
+            sign_up("Ada@example.com", PASSWORD)
+                .await
+                .starts_with("UsernameExistsException")
+        );
+        assert!(
+            sign_up("eve@example.com", "short")
+                .await
+                .starts_with("InvalidPasswordException")
+        );
+        assert!(
+            sign_up("eve", PASSWORD)
+                .await
+                .starts_with("InvalidParameterException")
+        );
     })
     .await;
 }
@@ -139,17 +234,40 @@ async fn a_name_registers_once_with_a_good_password() {
 async fn nobody_signs_up_as_a_service_or_writes_what_makes_one() {
     over_both(|pool| async move {
         let service = pool.service();
-        let call = pool.anonymous.sign_up().client_id(&service.client_id).username("evil").password(PASSWORD);
-        let refused = call.set_secret_hash(service.secret_hash("evil")).send().await.map_err(refusal);
-        assert!(refused.expect_err("refused").contains("SignUp is not permitted"));
-        let output = pool.initiate(service, "actor", pool.account("actor").expose()).await.expect("tokens");
-        let access = output.authentication_result().and_then(|tokens| tokens.access_token()).expect("token");
+        let call = pool
+            .anonymous
+            .sign_up()
+            .client_id(&service.client_id)
+            .username("evil")
+            .password(PASSWORD);
+        let refused = call
+            .set_secret_hash(service.secret_hash("evil"))
+            .send()
+            .await
+            .map_err(refusal);
+        assert!(
+            refused
+                .expect_err("refused")
+                .contains("SignUp is not permitted")
+        );
+        let output = pool
+            .initiate(service, "actor", pool.account("actor").expose())
+            .await
+            .expect("tokens");
+        let access = output
+            .authentication_result()
+            .and_then(|tokens| tokens.access_token())
+            .expect("token");
         let attribute = aws_sdk_cognitoidentityprovider::types::AttributeType::builder()
             .name("custom:service_id")
             .value("auth")
             .build()
             .expect("an attribute");
-        let call = pool.anonymous.update_user_attributes().access_token(access).user_attributes(attribute);
+        let call = pool
+            .anonymous
+            .update_user_attributes()
+            .access_token(access)
+            .user_attributes(attribute);
         let refused = call.send().await.map_err(refusal).expect_err("refused");
         assert!(refused.contains("unauthorized attribute"), "{refused}");
     })
@@ -159,24 +277,54 @@ async fn nobody_signs_up_as_a_service_or_writes_what_makes_one() {
 #[tokio::test]
 async fn a_pool_that_demands_a_confirmed_address_sends_a_code() {
     let mut pool = with(|config| {
-        config.actor_pool = PoolSettings { verify_email: true, ..config.actor_pool.clone() };
+        config.actor_pool = PoolSettings {
+            verify_email: true,
+            ..config.actor_pool.clone()
+        };
     })
     .await;
     let actor = pool.actor().clone();
-    let call = pool.anonymous.sign_up().client_id(&actor.client_id).username(EMAIL).password(PASSWORD);
-    let answer = call.set_secret_hash(actor.secret_hash(EMAIL)).send().await.expect("signed up");
+    let call = pool
+        .anonymous
+        .sign_up()
+        .client_id(&actor.client_id)
+        .username(EMAIL)
+        .password(PASSWORD);
+    let answer = call
+        .set_secret_hash(actor.secret_hash(EMAIL))
+        .send()
+        .await
+        .expect("signed up");
     let details = answer.code_delivery_details().expect("delivered");
     assert_eq!(details.destination(), Some("a***@e***"));
     let mail = pool.codes.recv().await.expect("a code");
     assert_eq!(mail.to, EMAIL);
     let confirm = |code: &str| {
-        let call = pool.anonymous.confirm_sign_up().client_id(&actor.client_id).username(EMAIL);
-        let call = call.set_secret_hash(actor.secret_hash(EMAIL)).confirmation_code(code);
+        let call = pool
+            .anonymous
+            .confirm_sign_up()
+            .client_id(&actor.client_id)
+            .username(EMAIL);
+        let call = call
+            .set_secret_hash(actor.secret_hash(EMAIL))
+            .confirmation_code(code);
         async move { call.send().await.map_err(refusal) }
     };
-    let wrong = if mail.code.expose() == "000000" { "000001" } else { "000000" };
-    assert!(confirm(wrong).await.expect_err("wrong").starts_with("CodeMismatchException"));
+    let wrong = if mail.code.expose() == "000000" {
+        "000001"
+    } else {
+        "000000"
+    };
+    assert!(
+        confirm(wrong)
+            .await
+            .expect_err("wrong")
+            .starts_with("CodeMismatchException")
+    );
     confirm(mail.code.expose()).await.expect("confirmed");
     let tokens = pool.sign_in(EMAIL, PASSWORD).await.expect("signed in");
-    assert_eq!(claims(tokens.id_token().expect("ID token"))["email_verified"], true);
+    assert_eq!(
+        claims(tokens.id_token().expect("ID token"))["email_verified"],
+        true
+    );
 }

@@ -19,7 +19,10 @@ pub(super) async fn keys(
     Path(pool): Path<String>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    wire.server.directory.pool(&pool).map_err(|_| Problem::new(Code::NotFound))?;
+    wire.server
+        .directory
+        .pool(&pool)
+        .map_err(|_| Problem::new(Code::NotFound))?;
     wait(&wire).await?;
     Ok(cached(&wire, &headers, &wire.server.keys.to_jwks([&pool])))
 }
@@ -30,12 +33,20 @@ pub(super) async fn every_key(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     wait(&wire).await?;
-    Ok(cached(&wire, &headers, &wire.server.keys.to_jwks(&wire.server.directory.pool_ids())))
+    Ok(cached(
+        &wire,
+        &headers,
+        &wire.server.keys.to_jwks(&wire.server.directory.pool_ids()),
+    ))
 }
 
 /// Keys that are not made yet are waited for: an empty set would be cached.
 async fn wait(wire: &Wire) -> Result<(), Problem> {
-    wire.server.keys.wait().await.map_err(|_| Problem::new(Code::Internal))
+    wire.server
+        .keys
+        .wait()
+        .await
+        .map_err(|_| Problem::new(Code::Internal))
 }
 
 pub(super) async fn configuration(
@@ -43,15 +54,22 @@ pub(super) async fn configuration(
     Path(pool): Path<String>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    wire.server.directory.pool(&pool).map_err(|_| Problem::new(Code::NotFound))?;
+    wire.server
+        .directory
+        .pool(&pool)
+        .map_err(|_| Problem::new(Code::NotFound))?;
     Ok(cached(&wire, &headers, &describe(&wire, &pool)))
 }
 
-pub(super) async fn default_configuration(State(wire): State<Arc<Wire>>, headers: HeaderMap) -> Response {
+pub(super) async fn default_configuration(
+    State(wire): State<Arc<Wire>>,
+    headers: HeaderMap,
+) -> Response {
     cached(&wire, &headers, &describe(&wire, &wire.default_pool))
 }
 
-/// OpenID Connect Discovery 1.0 section 3. There is no authorization endpoint: tokens come from the API.
+/// OpenID Connect Discovery 1.0 section 3. There is no authorization endpoint: tokens come from the
+/// API.
 fn describe(wire: &Wire, pool: &str) -> Value {
     let issuer = wire.server.issuer(pool);
     json!({
@@ -67,9 +85,15 @@ fn describe(wire: &Wire, pool: &str) -> Value {
 
 fn cached(wire: &Wire, headers: &HeaderMap, body: &Value) -> Response {
     let etag = format!("\"{}\"", random::digest(&[&body.to_string()]));
-    let known = headers.get_all(IF_NONE_MATCH).iter().any(|value| value.as_bytes() == etag.as_bytes());
-    let mut response =
-        if known { StatusCode::NOT_MODIFIED.into_response() } else { rim::json(StatusCode::OK, body) };
+    let known = headers
+        .get_all(IF_NONE_MATCH)
+        .iter()
+        .any(|value| value.as_bytes() == etag.as_bytes());
+    let mut response = if known {
+        StatusCode::NOT_MODIFIED.into_response()
+    } else {
+        rim::json(StatusCode::OK, body)
+    };
     let cache = format!("public, max-age={}", wire.max_age_s);
     for (name, value) in [(CACHE_CONTROL, cache), (ETAG, etag)] {
         if let Ok(value) = HeaderValue::from_str(&value) {

@@ -33,7 +33,8 @@ struct Authorization<'a> {
     signature: &'a str,
 }
 
-/// Refuses a request that the administrator's key did not sign, for this region and service, within five minutes.
+/// Refuses a request that the administrator's key did not sign, for this region and service, within
+/// five minutes.
 pub(super) fn verify(
     received: &Received<'_>,
     key: &AccessKey,
@@ -41,12 +42,23 @@ pub(super) fn verify(
     now: Timestamp,
 ) -> Result<(), Fault> {
     let header = received.headers.get(http::header::AUTHORIZATION);
-    let header =
-        header.ok_or_else(|| Fault::new(Kind::MissingAuthenticationToken, "Missing Authentication Token"))?;
-    let authorization = header.to_str().ok().and_then(parse).ok_or_else(|| {
-        Fault::new(Kind::IncompleteSignature, "Authorization header is not a complete AWS4-HMAC-SHA256 one")
+    let header = header.ok_or_else(|| {
+        Fault::new(
+            Kind::MissingAuthenticationToken,
+            "Missing Authentication Token",
+        )
     })?;
-    let names_key: bool = authorization.access_key_id.as_bytes().ct_eq(key.id.as_bytes()).into();
+    let authorization = header.to_str().ok().and_then(parse).ok_or_else(|| {
+        Fault::new(
+            Kind::IncompleteSignature,
+            "Authorization header is not a complete AWS4-HMAC-SHA256 one",
+        )
+    })?;
+    let names_key: bool = authorization
+        .access_key_id
+        .as_bytes()
+        .ct_eq(key.id.as_bytes())
+        .into();
     if !names_key {
         return Err(Fault::new(
             Kind::UnrecognizedClient,
@@ -54,17 +66,27 @@ pub(super) fn verify(
         ));
     }
     if (authorization.region, authorization.service) != (region, SERVICE) {
-        return Err(invalid(&format!("Credential should be scoped to {region}/{SERVICE}")));
+        return Err(invalid(&format!(
+            "Credential should be scoped to {region}/{SERVICE}"
+        )));
     }
-    let sent_at = single_header(received, "x-amz-date").ok_or_else(|| invalid("X-Amz-Date is missing"))?;
+    let sent_at =
+        single_header(received, "x-amz-date").ok_or_else(|| invalid("X-Amz-Date is missing"))?;
     check_time(sent_at, authorization.date, now)?;
-    if !COVERED.iter().all(|name| authorization.signed_headers.contains(name)) {
+    if !COVERED
+        .iter()
+        .all(|name| authorization.signed_headers.contains(name))
+    {
         return Err(invalid("host, x-amz-date and x-amz-target must be signed"));
     }
     let canonical = canonical_request(received, &authorization.signed_headers)
         .ok_or_else(|| invalid("A signed header is missing or stands more than once"))?;
     let expected = sign(key, &authorization, sent_at, &canonical);
-    if bool::from(expected.as_bytes().ct_eq(authorization.signature.as_bytes())) {
+    if bool::from(
+        expected
+            .as_bytes()
+            .ct_eq(authorization.signature.as_bytes()),
+    ) {
         return Ok(());
     }
     Err(invalid(
@@ -108,20 +130,31 @@ fn parse(header: &str) -> Option<Authorization<'_>> {
 
 /// `20261120T093000Z` must lie within five minutes and on the day of the credential's scope.
 fn check_time(sent_at: &str, day: &str, now: Timestamp) -> Result<(), Fault> {
-    let at = basic_time(sent_at).ok_or_else(|| invalid("X-Amz-Date is not of the form 20261120T093000Z"))?;
+    let at = basic_time(sent_at)
+        .ok_or_else(|| invalid("X-Amz-Date is not of the form 20261120T093000Z"))?;
     if !sent_at.starts_with(day) || day.len() != 8 {
-        return Err(invalid("Date in Credential scope does not match YYYYMMDD from X-Amz-Date"));
+        return Err(invalid(
+            "Date in Credential scope does not match YYYYMMDD from X-Amz-Date",
+        ));
     }
     if at.0.abs_diff(now.0) > SKEW_MS {
-        let side = if at < now { "Signature expired" } else { "Signature not yet current" };
-        return Err(invalid(&format!("{side}: {sent_at} is more than 5 min from {now}")));
+        let side = if at < now {
+            "Signature expired"
+        } else {
+            "Signature not yet current"
+        };
+        return Err(invalid(&format!(
+            "{side}: {sent_at} is more than 5 min from {now}"
+        )));
     }
     Ok(())
 }
 
 fn basic_time(text: &str) -> Option<Timestamp> {
-    let digits =
-        |from: usize, to: usize| text.get(from..to).filter(|part| part.bytes().all(|b| b.is_ascii_digit()));
+    let digits = |from: usize, to: usize| {
+        text.get(from..to)
+            .filter(|part| part.bytes().all(|b| b.is_ascii_digit()))
+    };
     if text.len() != 16 || text.get(8..9)? != "T" || text.get(15..)? != "Z" {
         return None;
     }
@@ -154,10 +187,21 @@ fn canonical_request(received: &Received<'_>, signed_headers: &[&str]) -> Option
     ))
 }
 
-fn sign(key: &AccessKey, authorization: &Authorization<'_>, sent_at: &str, canonical: &str) -> String {
-    let Authorization { date, region, service, .. } = authorization;
+fn sign(
+    key: &AccessKey,
+    authorization: &Authorization<'_>,
+    sent_at: &str,
+    canonical: &str,
+) -> String {
+    let Authorization {
+        date,
+        region,
+        service,
+        ..
+    } = authorization;
     let hashed = hex(&Sha256::digest(canonical));
-    let to_sign = format!("{ALGORITHM}\n{sent_at}\n{date}/{region}/{service}/aws4_request\n{hashed}");
+    let to_sign =
+        format!("{ALGORITHM}\n{sent_at}\n{date}/{region}/{service}/aws4_request\n{hashed}");
     let mut signing = hmac(format!("AWS4{}", key.secret.expose()).as_bytes(), date);
     for part in [*region, *service, "aws4_request"] {
         signing = hmac(&signing, part);
@@ -166,19 +210,21 @@ fn sign(key: &AccessKey, authorization: &Authorization<'_>, sent_at: &str, canon
 }
 
 fn hmac(key: &[u8], text: &str) -> Vec<u8> {
-    let mut mac =
-        Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes a key of any length (RFC 2104 section 2)");
+    let mut mac = Hmac::<Sha256>::new_from_slice(key)
+        .expect("HMAC takes a key of any length (RFC 2104 section 2)");
     mac.update(text.as_bytes());
     mac.finalize().into_bytes().to_vec()
 }
 
 fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write;
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        // Writing to a String cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    bytes
+        .iter()
+        .fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+            // Writing to a String cannot fail.
+            let _ = write!(text, "{byte:02x}");
+            text
+        })
 }
 
 #[cfg(test)]
@@ -191,7 +237,10 @@ mod tests {
     const SENT: &str = "20261120T093000Z";
 
     fn key() -> AccessKey {
-        AccessKey { id: "AKIDEXAMPLE".into(), secret: "secret".into() }
+        AccessKey {
+            id: "AKIDEXAMPLE".into(),
+            secret: "secret".into(),
+        }
     }
 
     fn headers() -> HeaderMap {
@@ -202,25 +251,48 @@ mod tests {
         headers
     }
 
-    fn signed(mut headers: HeaderMap, signed: &str, change: impl Fn(String) -> String) -> HeaderMap {
+    fn signed(
+        mut headers: HeaderMap,
+        signed: &str,
+        change: impl Fn(String) -> String,
+    ) -> HeaderMap {
         let uri = Uri::from_static("/");
-        let received = Received { uri: &uri, headers: &headers, body: BODY };
+        let received = Received {
+            uri: &uri,
+            headers: &headers,
+            body: BODY,
+        };
         let names: Vec<&str> = signed.split(';').collect();
         let canonical = canonical_request(&received, &names).expect("headers");
-        let credential =
-            format!("{ALGORITHM} Credential=AKIDEXAMPLE/20261120/us-west-2/cognito-idp/aws4_request");
+        let credential = format!(
+            "{ALGORITHM} Credential=AKIDEXAMPLE/20261120/us-west-2/cognito-idp/aws4_request"
+        );
         let text = format!("{credential}, SignedHeaders={signed}, Signature=");
-        let signature = sign(&key(), &parse(&format!("{text}0")).expect("complete"), SENT, &canonical);
+        let signature = sign(
+            &key(),
+            &parse(&format!("{text}0")).expect("complete"),
+            SENT,
+            &canonical,
+        );
         let value = change(format!("{text}{signature}"));
-        headers.insert("authorization", HeaderValue::from_str(&value).expect("value"));
+        headers.insert(
+            "authorization",
+            HeaderValue::from_str(&value).expect("value"),
+        );
         headers
     }
 
     fn refusal(headers: &HeaderMap, body: &[u8], now: &str) -> Option<Kind> {
         let uri = Uri::from_static("/");
-        let received = Received { uri: &uri, headers, body };
+        let received = Received {
+            uri: &uri,
+            headers,
+            body,
+        };
         let now = Timestamp::parse(now).expect("instant");
-        verify(&received, &key(), "us-west-2", now).err().map(|fault| fault.kind())
+        verify(&received, &key(), "us-west-2", now)
+            .err()
+            .map(|fault| fault.kind())
     }
 
     const ALL: &str = "host;x-amz-date;x-amz-target";
@@ -230,24 +302,51 @@ mod tests {
         let good = signed(headers(), ALL, |value| value);
         assert_eq!(refusal(&good, BODY, "2026-11-20T09:34:59Z"), None);
         assert_eq!(refusal(&good, BODY, "2026-11-20T09:25:01Z"), None);
-        assert_eq!(refusal(&good, BODY, "2026-11-20T09:35:01Z"), Some(Kind::InvalidSignature));
-        assert_eq!(refusal(&good, b"{ }", "2026-11-20T09:30:00Z"), Some(Kind::InvalidSignature));
+        assert_eq!(
+            refusal(&good, BODY, "2026-11-20T09:35:01Z"),
+            Some(Kind::InvalidSignature)
+        );
+        assert_eq!(
+            refusal(&good, b"{ }", "2026-11-20T09:30:00Z"),
+            Some(Kind::InvalidSignature)
+        );
         let mut other_target = good.clone();
-        other_target.insert("x-amz-target", HeaderValue::from_static("A.AdminDeleteUser"));
-        assert_eq!(refusal(&other_target, BODY, "2026-11-20T09:30:00Z"), Some(Kind::InvalidSignature));
+        other_target.insert(
+            "x-amz-target",
+            HeaderValue::from_static("A.AdminDeleteUser"),
+        );
+        assert_eq!(
+            refusal(&other_target, BODY, "2026-11-20T09:30:00Z"),
+            Some(Kind::InvalidSignature)
+        );
     }
 
     #[test]
     fn what_is_missing_or_another_has_its_own_name() {
         let now = "2026-11-20T09:30:00Z";
-        assert_eq!(refusal(&headers(), BODY, now), Some(Kind::MissingAuthenticationToken));
-        let cut = signed(headers(), ALL, |value| value.replace(", Signature=", ", Sig="));
+        assert_eq!(
+            refusal(&headers(), BODY, now),
+            Some(Kind::MissingAuthenticationToken)
+        );
+        let cut = signed(headers(), ALL, |value| {
+            value.replace(", Signature=", ", Sig=")
+        });
         assert_eq!(refusal(&cut, BODY, now), Some(Kind::IncompleteSignature));
-        let stranger = signed(headers(), ALL, |value| value.replace("AKIDEXAMPLE", "AKIDSTRANGE"));
-        assert_eq!(refusal(&stranger, BODY, now), Some(Kind::UnrecognizedClient));
-        let elsewhere = signed(headers(), ALL, |value| value.replace("us-west-2", "eu-west-1"));
+        let stranger = signed(headers(), ALL, |value| {
+            value.replace("AKIDEXAMPLE", "AKIDSTRANGE")
+        });
+        assert_eq!(
+            refusal(&stranger, BODY, now),
+            Some(Kind::UnrecognizedClient)
+        );
+        let elsewhere = signed(headers(), ALL, |value| {
+            value.replace("us-west-2", "eu-west-1")
+        });
         assert_eq!(refusal(&elsewhere, BODY, now), Some(Kind::InvalidSignature));
         let target_open = signed(headers(), "host;x-amz-date", |value| value);
-        assert_eq!(refusal(&target_open, BODY, now), Some(Kind::InvalidSignature));
+        assert_eq!(
+            refusal(&target_open, BODY, now),
+            Some(Kind::InvalidSignature)
+        );
     }
 }

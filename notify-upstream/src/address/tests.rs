@@ -4,7 +4,12 @@ use super::*;
 
 #[test]
 fn email_addresses_are_plain_or_refused() {
-    for good in ["ada@example.com", "a.b+c@Example.COM", "o'neil@x-y.example", "a@localhost"] {
+    for good in [
+        "ada@example.com",
+        "a.b+c@Example.COM",
+        "o'neil@x-y.example",
+        "a@localhost",
+    ] {
         assert!(EmailAddress::parse(good).is_some(), "{good}");
     }
     let long = format!("{}@example.com", "a".repeat(65));
@@ -35,7 +40,9 @@ fn email_addresses_are_plain_or_refused() {
         assert!(EmailAddress::parse(bad).is_none(), "{bad:?}");
     }
     assert_eq!(
-        EmailAddress::parse("A@Example.COM").map(|a| a.as_str().to_owned()).as_deref(),
+        EmailAddress::parse("A@Example.COM")
+            .map(|a| a.as_str().to_owned())
+            .as_deref(),
         Some("A@example.com")
     );
 }
@@ -43,8 +50,14 @@ fn email_addresses_are_plain_or_refused() {
 #[test]
 fn telephone_numbers_are_e_164() {
     assert!(E164::parse("+491701234567").is_some());
-    for bad in ["491701234567", "+0491701234", "+49 170 123", "+123456", "+1234567890123456", "+49170123456a"]
-    {
+    for bad in [
+        "491701234567",
+        "+0491701234",
+        "+49 170 123",
+        "+123456",
+        "+1234567890123456",
+        "+49170123456a",
+    ] {
         assert!(E164::parse(bad).is_none(), "{bad}");
     }
 }
@@ -77,7 +90,9 @@ fn recipient(text: &str, channel: Channel) -> Result<Recipient, Vec<&'static str
     let mistakes = Mistakes::default();
     let node = json(text.as_bytes(), &mistakes).expect("JSON");
     let value = Recipient::read(&mistakes.field(&node), Some(channel));
-    mistakes.finish(value).map_err(|all| all.into_iter().map(|mistake| mistake.code).collect())
+    mistakes
+        .finish(value)
+        .map_err(|all| all.into_iter().map(|mistake| mistake.code).collect())
 }
 
 #[test]
@@ -86,10 +101,22 @@ fn a_recipient_is_reached_in_exactly_one_way() {
     assert!(recipient(r#"{"actorId":"a-1"}"#, Channel::Push).is_ok());
     let refused = |text, channel| recipient(text, channel).expect_err("refused");
     assert_eq!(refused("{}", Channel::Email), ["missing_field"]);
-    assert_eq!(refused(r#"{"email":"a@x.com","actorId":"b"}"#, Channel::Email), ["ambiguous_recipient"]);
-    assert_eq!(refused(r#"{"email":"a@x.com"}"#, Channel::Sms), ["recipient_mismatch"]);
-    assert_eq!(refused(r#"{"actorId":"../admin"}"#, Channel::Email), ["invalid_format"]);
-    assert_eq!(refused(r#"{"emial":"a@x.com"}"#, Channel::Email), ["missing_field", "unknown_field"]);
+    assert_eq!(
+        refused(r#"{"email":"a@x.com","actorId":"b"}"#, Channel::Email),
+        ["ambiguous_recipient"]
+    );
+    assert_eq!(
+        refused(r#"{"email":"a@x.com"}"#, Channel::Sms),
+        ["recipient_mismatch"]
+    );
+    assert_eq!(
+        refused(r#"{"actorId":"../admin"}"#, Channel::Email),
+        ["invalid_format"]
+    );
+    assert_eq!(
+        refused(r#"{"emial":"a@x.com"}"#, Channel::Email),
+        ["missing_field", "unknown_field"]
+    );
 }
 
 #[test]
@@ -98,6 +125,9 @@ fn a_recipient_survives_the_store() {
         let recipient = recipient(text, Channel::Email).expect("sound");
         let stored = serde_json::to_string(&recipient).expect("JSON");
         assert_eq!(stored, text);
-        assert_eq!(serde_json::from_str::<Recipient>(&stored).expect("stored"), recipient);
+        assert_eq!(
+            serde_json::from_str::<Recipient>(&stored).expect("stored"),
+            recipient
+        );
     }
 }

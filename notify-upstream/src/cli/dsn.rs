@@ -13,10 +13,11 @@ use super::{open, say};
 /// Most bytes of a mail that are read: what a report says stands before the mail that it returns.
 const MOST: u64 = 128 * 1024;
 
-/// Reads one mail on standard input and keeps what it reports. A mail that reports nothing of ours is taken and left:
-/// nothing would be won by sending it back. Anything that fails is `EX_TEMPFAIL`, upon which a mail server keeps the mail
-/// and tries again. Of one notification a bounded number of reports is stored (`MAX_RECEIPTS_PER_NOTIFICATION`):
-/// the recipient of one can repeat it with other bytes.
+/// Reads one mail on standard input and keeps what it reports. A mail that reports nothing of ours
+/// is taken and left: nothing would be won by sending it back. Anything that fails is
+/// `EX_TEMPFAIL`, upon which a mail server keeps the mail and tries again. Of one notification a
+/// bounded number of reports is stored (`MAX_RECEIPTS_PER_NOTIFICATION`): the recipient of one can
+/// repeat it with other bytes.
 pub(super) async fn run(config: Result<Config, Exit>) -> Result<(), Exit> {
     let mail = read_mail().map_err(|error| Exit::unavailable(format!("standard input: {error}")));
     keep(config, mail).await.map_err(Exit::for_now)
@@ -34,10 +35,14 @@ async fn keep(config: Result<Config, Exit>, mail: Result<Vec<u8>, Exit>) -> Resu
     let (config, mail, clock) = (config?, mail?, Clock::system());
     let now = clock.now();
     let Some(tokens) = &config.mail_tokens else {
-        return Err(Exit::usage(format!("{KEY_VARIABLE} is not set: no delivery report can be believed")));
+        return Err(Exit::usage(format!(
+            "{KEY_VARIABLE} is not set: no delivery report can be believed"
+        )));
     };
     let nothing = "no report of a notification: nothing is kept";
-    let Some(report) = dsn::read(&mail, &Codes::shipped(), now) else { return say(nothing) };
+    let Some(report) = dsn::read(&mail, &Codes::shipped(), now) else {
+        return say(nothing);
+    };
     let ids = report.ids(tokens);
     if ids.is_empty() {
         return say(nothing);
@@ -49,7 +54,10 @@ async fn keep(config: Result<Config, Exit>, mail: Result<Vec<u8>, Exit>) -> Resu
         let known = snapshots.iter().filter(|snapshot| snapshot.id == id);
         known.flat_map(|snapshot| snapshot.addresses()).collect()
     });
-    let receipts: Vec<_> = reports.iter().filter_map(|report| report.receipt(dsn::PROVIDER, now)).collect();
+    let receipts: Vec<_> = reports
+        .iter()
+        .filter_map(|report| report.receipt(dsn::PROVIDER, now))
+        .collect();
     if receipts.is_empty() {
         return say(nothing);
     }
@@ -57,5 +65,8 @@ async fn keep(config: Result<Config, Exit>, mail: Result<Vec<u8>, Exit>) -> Resu
     let suppression = Suppression::new(store, clock);
     suppression.believe(&reports).await.map_err(away)?;
     suppression.write().await.map_err(away)?;
-    say(&format!("{new} kept, {} known before", receipts.len() as u64 - new))
+    say(&format!(
+        "{new} kept, {} known before",
+        receipts.len() as u64 - new
+    ))
 }

@@ -11,8 +11,8 @@ use super::{instant, open, say};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum SuppressionCommand {
-    /// Lists them, the oldest first: since when, list, channel, why, SHA-256 of the address. Addresses themselves are
-    /// not kept: ask with `--address`.
+    /// Lists them, the oldest first: since when, list, channel, why, SHA-256 of the address.
+    /// Addresses themselves are not kept: ask with `--address`.
     List {
         /// suppressed or unsubscribed; without it both.
         #[arg(long)]
@@ -20,10 +20,12 @@ pub(crate) enum SuppressionCommand {
         #[command(flatten)]
         filter: Filter,
     },
-    /// Takes addresses off a list; every replica follows within seconds. An address that bounces again comes back.
+    /// Takes addresses off a list; every replica follows within seconds. An address that bounces
+    /// again comes back.
     Remove {
-        /// suppressed: addresses that are proven not to exist. unsubscribed: addresses whose holders asked for no more
-        /// mail of templates that offer that; only they themselves can take that back.
+        /// suppressed: addresses that are proven not to exist. unsubscribed: addresses whose
+        /// holders asked for no more mail of templates that offer that; only they themselves can
+        /// take that back.
         #[arg(long)]
         list: String,
         #[command(flatten)]
@@ -33,8 +35,8 @@ pub(crate) enum SuppressionCommand {
 
 #[derive(Debug, Args)]
 pub(crate) struct Filter {
-    /// One address, as it was written in the request: an e-mail address, a phone number, a device token, the endpoint of
-    /// a subscription.
+    /// One address, as it was written in the request: an e-mail address, a phone number, a device
+    /// token, the endpoint of a subscription.
     #[arg(long)]
     address: Option<String>,
     /// One address, by its SHA-256 in hexadecimal digits, as the list shows it.
@@ -65,17 +67,28 @@ impl SuppressionCommand {
         match self {
             Self::List { list, filter } => {
                 let filter = filter.parse(list.as_deref())?;
-                for entry in open(config).await?.suppressed(&filter).await.map_err(away)? {
+                for entry in open(config)
+                    .await?
+                    .suppressed(&filter)
+                    .await
+                    .map_err(away)?
+                {
                     say(&line(&entry))?;
                 }
                 Ok(())
             }
             Self::Remove { list, filter } => {
                 if filter.is_wide_open() {
-                    return Err(Exit::usage("say which: --address, --hash, --reason, --since or --until"));
+                    return Err(Exit::usage(
+                        "say which: --address, --hash, --reason, --since or --until",
+                    ));
                 }
                 let filter = filter.parse(Some(&list))?;
-                let lifted = open(config).await?.lift(&filter, Clock::system().now()).await.map_err(away)?;
+                let lifted = open(config)
+                    .await?
+                    .lift(&filter, Clock::system().now())
+                    .await
+                    .map_err(away)?;
                 say(&format!("{lifted} removed"))
             }
         }
@@ -83,17 +96,33 @@ impl SuppressionCommand {
 }
 
 fn line(entry: &Suppressed) -> String {
-    let (list, channel) =
-        List::of_kind(entry.kind).map_or(("-", "-"), |(list, channel)| (list.as_str(), channel.as_str()));
-    format!("{} {list} {channel} {} {}", entry.at, entry.reason, address::hex(&entry.address))
+    let (list, channel) = List::of_kind(entry.kind).map_or(("-", "-"), |(list, channel)| {
+        (list.as_str(), channel.as_str())
+    });
+    format!(
+        "{} {list} {channel} {} {}",
+        entry.at,
+        entry.reason,
+        address::hex(&entry.address)
+    )
 }
 
 // === impl Filter ===
 
 impl Filter {
     fn is_wide_open(&self) -> bool {
-        let Self { address, hash, channel: _, reason, since, until, limit: _ } = self;
-        [address, hash, reason, since, until].iter().all(|choice| choice.is_none())
+        let Self {
+            address,
+            hash,
+            channel: _,
+            reason,
+            since,
+            until,
+            limit: _,
+        } = self;
+        [address, hash, reason, since, until]
+            .iter()
+            .all(|choice| choice.is_none())
     }
 
     fn parse(self, list: Option<&str>) -> Result<SuppressedFilter, Exit> {
@@ -102,16 +131,21 @@ impl Filter {
         let kinds = List::WORDS
             .iter()
             .flat_map(|(_, list)| Channel::ALL.map(|channel| (*list, channel)))
-            .filter(|(known, of)| list.is_none_or(|list| list == *known) && channel.is_none_or(|c| c == *of))
+            .filter(|(known, of)| {
+                list.is_none_or(|list| list == *known) && channel.is_none_or(|c| c == *of)
+            })
             .map(|(list, channel)| list.kind(channel))
             .collect();
         let by_hash = self.hash.map(|text| {
-            let hash: Option<AddressHash> = address::from_hex(&text).and_then(|hash| hash.try_into().ok());
+            let hash: Option<AddressHash> =
+                address::from_hex(&text).and_then(|hash| hash.try_into().ok());
             hash.ok_or_else(|| Exit::usage("--hash must be 64 hexadecimal digits"))
         });
         Ok(SuppressedFilter {
             kinds,
-            address: by_hash.transpose()?.or(self.address.map(|text| address::hash(text.trim()))),
+            address: by_hash
+                .transpose()?
+                .or(self.address.map(|text| address::hash(text.trim()))),
             reason: self.reason,
             since: instant("since", self.since)?,
             until: instant("until", self.until)?,

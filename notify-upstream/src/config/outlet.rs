@@ -13,7 +13,9 @@ use crate::address::EmailAddress;
 use crate::config::webhooks::callback;
 use crate::mail_token::{MailTokens, TOKEN_LENGTH};
 use crate::notification::Channel;
-use crate::provider::{FcmAccount, HttpConfig, Patience, SmtpConfig, TlsMode, TwilioConfig, VapidKey};
+use crate::provider::{
+    FcmAccount, HttpConfig, Patience, SmtpConfig, TlsMode, TwilioConfig, VapidKey,
+};
 
 /// RFC 5321 section 4.5.3.1.1.
 const MAX_LOCAL_PART: usize = 64;
@@ -74,8 +76,14 @@ impl OutletConfig {
         if let (Some(kind), Some(carried), Some(channel)) = (kind, carried, channel)
             && carried != channel
         {
-            let word = KINDS.iter().find(|(_, known)| *known == kind).map_or("", |(word, _)| *word);
-            object.fail("kind_mismatch", format!("kind `{word}` carries the channel `{}`", carried.as_str()));
+            let word = KINDS
+                .iter()
+                .find(|(_, known)| *known == kind)
+                .map_or("", |(word, _)| *word);
+            object.fail(
+                "kind_mismatch",
+                format!("kind `{word}` carries the channel `{}`", carried.as_str()),
+            );
         }
         let provider = match kind? {
             Kind::Smtp => {
@@ -92,7 +100,14 @@ impl OutletConfig {
                 .map(ProviderConfig::File),
             Kind::Null => Some(ProviderConfig::Null),
         };
-        Some(Self { name: name?, channel: channel?, weight, concurrency, rate, provider: provider? })
+        Some(Self {
+            name: name?,
+            channel: channel?,
+            weight,
+            concurrency,
+            rate,
+            provider: provider?,
+        })
     }
 }
 
@@ -131,15 +146,26 @@ impl Kind {
 
 fn name(field: Field<'_>) -> Option<String> {
     let text = field.text(1..=32)?;
-    let sound =
-        text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_".contains(&byte));
-    if sound { Some(text) } else { field.fail("invalid_format", "must be of a-z, 0-9, - and _") }
+    let sound = text
+        .bytes()
+        .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_".contains(&byte));
+    if sound {
+        Some(text)
+    } else {
+        field.fail("invalid_format", "must be of a-z, 0-9, - and _")
+    }
 }
 
 pub(super) fn refuse_doubles(root: &Object<'_>, outlets: &[OutletConfig]) {
     let mut names = BTreeSet::new();
-    for outlet in outlets.iter().filter(|outlet| !names.insert(outlet.name.as_str())) {
-        root.fail("duplicate_provider", format!("two providers have the name `{}`", outlet.name));
+    for outlet in outlets
+        .iter()
+        .filter(|outlet| !names.insert(outlet.name.as_str()))
+    {
+        root.fail(
+            "duplicate_provider",
+            format!("two providers have the name `{}`", outlet.name),
+        );
     }
 }
 
@@ -150,19 +176,31 @@ fn read_smtp(
     (public_url, tokens): (Option<&Url>, Option<&MailTokens>),
 ) -> Option<SmtpConfig> {
     let host = object.required("host", |field| field.text(1..=253));
-    let modes = [("starttls", TlsMode::StartTls), ("tls", TlsMode::Tls), ("none", TlsMode::None)];
+    let modes = [
+        ("starttls", TlsMode::StartTls),
+        ("tls", TlsMode::Tls),
+        ("none", TlsMode::None),
+    ];
     let tls = object.or("tls", TlsMode::StartTls, |field| {
         let mode = field.one_of(&modes)?;
         if mode == TlsMode::None && !host.as_deref().is_some_and(is_loopback) {
-            return field.fail("not_allowed", "`none` is allowed only where host is a loopback address");
+            return field.fail(
+                "not_allowed",
+                "`none` is allowed only where host is a loopback address",
+            );
         }
         Some(mode)
     });
-    let port =
-        object.or("port", if tls == TlsMode::Tls { 465 } else { 587 }, |field| field.integer(1..=65_535));
+    let port = object.or(
+        "port",
+        if tls == TlsMode::Tls { 465 } else { 587 },
+        |field| field.integer(1..=65_535),
+    );
     let ca_pem = object.optional("ca_file", |field| {
         let path = field.text(1..=1024)?;
-        std::fs::read(&path).ok().or_else(|| field.fail("unreadable", format!("cannot read {path}")))
+        std::fs::read(&path)
+            .ok()
+            .or_else(|| field.fail("unreadable", format!("cannot read {path}")))
     });
     let from = object.required("from", email);
     let return_path = object.optional("return_path", return_path);
@@ -174,9 +212,15 @@ fn read_smtp(
     // RFC 8058 section 3.1: nothing but https.
     let page = object.optional("unsubscribe_url", |field| {
         let url = field.url()?;
-        if url.scheme() == "https" { Some(url) } else { field.fail("not_allowed", "must be an https URL") }
+        if url.scheme() == "https" {
+            Some(url)
+        } else {
+            field.fail("not_allowed", "must be an https URL")
+        }
     });
-    let own = public_url.filter(|url| url.scheme() == "https").map(|url| callback(url, "unsubscribe"));
+    let own = public_url
+        .filter(|url| url.scheme() == "https")
+        .map(|url| callback(url, "unsubscribe"));
     let unsubscribe = match (page, own) {
         (Some(page), _) => Some(format!("{}/", page.as_str().trim_end_matches('/'))),
         (None, own) => own.map(|own| format!("{own}?token=")),
@@ -207,26 +251,36 @@ fn return_path(field: Field<'_>) -> Option<EmailAddress> {
     let address = email(field)?;
     let most = MAX_LOCAL_PART - 1 - TOKEN_LENGTH;
     if address.parts().0.len() > most {
-        return field
-            .fail("too_long", format!("must have at most {most} bytes before the @: a token follows"));
+        return field.fail(
+            "too_long",
+            format!("must have at most {most} bytes before the @: a token follows"),
+        );
     }
     Some(address)
 }
 
 fn email(field: Field<'_>) -> Option<EmailAddress> {
-    EmailAddress::parse(field.string()?).or_else(|| field.fail("invalid_format", "must be an e-mail address"))
+    EmailAddress::parse(field.string()?)
+        .or_else(|| field.fail("invalid_format", "must be an e-mail address"))
 }
 
 /// The secret in the variable that a `…_env` key names: no secret stands in the file.
 pub(super) fn secret(object: &Object<'_>, env: &Env, key: &'static str) -> Option<Secret> {
     object.required(key, |field| {
         let variable = field.text(1..=128)?;
-        env.secret(&variable)
-            .or_else(|| field.fail("missing_variable", format!("the environment has no {variable}")))
+        env.secret(&variable).or_else(|| {
+            field.fail(
+                "missing_variable",
+                format!("the environment has no {variable}"),
+            )
+        })
     })
 }
 
 fn is_loopback(host: &str) -> bool {
     host == "localhost"
-        || host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+        || host
+            .trim_matches(['[', ']'])
+            .parse::<IpAddr>()
+            .is_ok_and(|address| address.is_loopback())
 }

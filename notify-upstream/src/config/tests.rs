@@ -32,7 +32,9 @@ fn an_empty_file_has_every_default() {
     assert_eq!(config.queue.permits, [64; 3]);
     assert_eq!(config.unverified_addresses, [false; 3]);
     assert_eq!(
-        read("unverified_addresses = ['push']").expect("sound").unverified_addresses,
+        read("unverified_addresses = ['push']")
+            .expect("sound")
+            .unverified_addresses,
         [false, false, true]
     );
 }

@@ -6,34 +6,49 @@ use super::outlet::secret;
 use crate::provider::check_tls;
 use crate::webhook::{Certificates, Mailgun, SendGrid, Sns, Standard, Twilio, Webhooks};
 
-/// The table `[webhooks]`: a provider that has no table of its own there is answered as a bad signature is.
+/// The table `[webhooks]`: a provider that has no table of its own there is answered as a bad
+/// signature is.
 pub(super) fn read(root: &Object<'_>, env: &Env, public_url: Option<&Url>) -> Option<Webhooks> {
     let tables = root.section("webhooks", |table| {
         let twilio = table.optional("twilio", |field| {
             field.object(|twilio| {
                 let auth_token = secret(twilio, env, "auth_token_env");
                 let Some(base) = public_url else {
-                    twilio.fail("missing_field", "needs public_url, which is part of what Twilio signs");
+                    twilio.fail(
+                        "missing_field",
+                        "needs public_url, which is part of what Twilio signs",
+                    );
                     return None;
                 };
-                Some(Twilio { auth_token: auth_token?, url: callback(base, "twilio") })
+                Some(Twilio {
+                    auth_token: auth_token?,
+                    url: callback(base, "twilio"),
+                })
             })
         });
         let sns = table.section("sns", |sns| {
             let topics = sns.list("topics", |field| {
                 let topic = field.text(1..=256)?;
                 let sound = Sns::is_topic(&topic);
-                if sound { Some(topic) } else { field.fail("invalid_format", "must be the ARN of a topic") }
+                if sound {
+                    Some(topic)
+                } else {
+                    field.fail("invalid_format", "must be the ARN of a topic")
+                }
             });
             if let Err(reason) = check_tls() {
                 sns.fail("tls_unavailable", reason);
                 return None;
             }
-            Some(Sns { topics, certificates: Certificates::new(postern_common::service::http_client()) })
+            Some(Sns {
+                topics,
+                certificates: Certificates::new(postern_common::service::http_client()),
+            })
         });
         let sendgrid = table.section("sendgrid", |sendgrid| {
             sendgrid.required("public_key", |field| {
-                SendGrid::new(field.string()?).or_else(|| field.fail("invalid_format", "must be base64"))
+                SendGrid::new(field.string()?)
+                    .or_else(|| field.fail("invalid_format", "must be base64"))
             })
         });
         let mailgun = table.section("mailgun", |mailgun| {
@@ -43,11 +58,20 @@ pub(super) fn read(root: &Object<'_>, env: &Env, public_url: Option<&Url>) -> Op
             let key = secret(standard, env, "secret_env")?;
             let read = Standard::new(&key);
             if read.is_none() {
-                standard.fail("invalid_format", "the secret must be base64, after `whsec_` or not");
+                standard.fail(
+                    "invalid_format",
+                    "the secret must be base64, after `whsec_` or not",
+                );
             }
             read
         });
-        Some(Webhooks { twilio, sns, sendgrid, mailgun, standard })
+        Some(Webhooks {
+            twilio,
+            sns,
+            sendgrid,
+            mailgun,
+            standard,
+        })
     });
     Some(tables.unwrap_or_default())
 }
@@ -55,7 +79,10 @@ pub(super) fn read(root: &Object<'_>, env: &Env, public_url: Option<&Url>) -> Op
 /// Where a provider reaches us: through the gateway.
 pub(super) fn callback(base: &Url, provider: &str) -> Url {
     let mut url = base.clone();
-    url.set_path(&format!("{}/webhooks/{provider}", base.path().trim_end_matches('/')));
+    url.set_path(&format!(
+        "{}/webhooks/{provider}",
+        base.path().trim_end_matches('/')
+    ));
     url.set_query(None);
     url
 }

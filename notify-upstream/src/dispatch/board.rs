@@ -17,8 +17,8 @@ pub struct Board {
     precedence: Arc<Precedence>,
     /// What the other replicas are to be told: lanes and the lowest place in each.
     pub(super) news: watch::Sender<BTreeMap<i16, Order>>,
-    /// Whose turn it is to look at its lanes from their beginning: one channel at a time, so that the queue's connections
-    /// are left to claims.
+    /// Whose turn it is to look at its lanes from their beginning: one channel at a time, so that
+    /// the queue's connections are left to claims.
     pub(super) whole_looks: Arc<Semaphore>,
 }
 
@@ -85,21 +85,29 @@ impl Desk {
         Self {
             permits: Permits::new(permits),
             wake: Notify::new(),
-            waiting: Mutex::new([Waiting { some: true, signals: 0 }; Lane::PER_CHANNEL]),
+            waiting: Mutex::new(
+                [Waiting {
+                    some: true,
+                    signals: 0,
+                }; Lane::PER_CHANNEL],
+            ),
             moved: Mutex::default(),
             gate: AtomicU8::new(0),
             next_probe: AtomicI64::new(0),
         }
     }
 
-    /// A permit for a notification that is just being accepted, so that it is born leased; `None` when something that
-    /// goes first is waiting, or no permit is free.
+    /// A permit for a notification that is just being accepted, so that it is born leased; `None`
+    /// when something that goes first is waiting, or no permit is free.
     #[must_use]
     pub fn lease(&self, lane: Lane) -> Option<Permit> {
         let blocked = lane.priority == Priority::Low && self.gate() != GateState::Open;
         let somebody_waits = {
             let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-            waiting.iter().take(lane.index() + 1).any(|waiting| waiting.some)
+            waiting
+                .iter()
+                .take(lane.index() + 1)
+                .any(|waiting| waiting.some)
         };
         if blocked || somebody_waits {
             return None;
@@ -142,7 +150,8 @@ impl Desk {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)[lane.index()].signals
     }
 
-    /// A claim came to the end of a lane; what was left waiting since `signals` was read is not forgotten.
+    /// A claim came to the end of a lane; what was left waiting since `signals` was read is not
+    /// forgotten.
     pub fn seen_to_the_end(&self, lane: Lane, signals: u64) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let waiting = &mut waiting[lane.index()];
@@ -152,7 +161,10 @@ impl Desk {
     /// In which lanes rows may wait.
     #[must_use]
     pub fn waiting(&self) -> [bool; Lane::PER_CHANNEL] {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).map(|waiting| waiting.some)
+        self.waiting
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .map(|waiting| waiting.some)
     }
 
     /// Whether LOW flows.
@@ -165,11 +177,15 @@ impl Desk {
     #[must_use]
     pub fn flow(&self) -> Flow {
         let next_probe = self.next_probe.load(Ordering::Relaxed);
-        Flow { gate: self.gate(), next_probe_at: (next_probe > 0).then_some(Timestamp(next_probe)) }
+        Flow {
+            gate: self.gate(),
+            next_probe_at: (next_probe > 0).then_some(Timestamp(next_probe)),
+        }
     }
 
     pub(super) fn set_next_probe(&self, at: Option<Timestamp>) {
-        self.next_probe.store(at.map_or(0, |at| at.0), Ordering::Relaxed);
+        self.next_probe
+            .store(at.map_or(0, |at| at.0), Ordering::Relaxed);
     }
 
     pub(super) fn set_gate(&self, state: GateState) {

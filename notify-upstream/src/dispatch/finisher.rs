@@ -60,11 +60,28 @@ impl Finisher {
     /// Takes what the runner says has ended.
     #[must_use]
     pub fn new(means: &Means, ended: mpsc::UnboundedReceiver<Ended>) -> Self {
-        let Means { store, clock, board, metrics, recent, workers, .. } = means.clone();
-        Self { store, clock, board, metrics, recent, workers, ended }
+        let Means {
+            store,
+            clock,
+            board,
+            metrics,
+            recent,
+            workers,
+            ..
+        } = means.clone();
+        Self {
+            store,
+            clock,
+            board,
+            metrics,
+            recent,
+            workers,
+            ended,
+        }
     }
 
-    /// Writes until the last runner is gone: while one batch waits for the disk the next is on its way.
+    /// Writes until the last runner is gone: while one batch waits for the disk the next is on its
+    /// way.
     pub async fn run(mut self) {
         let mut ended = std::mem::replace(&mut self.ended, mpsc::unbounded_channel().1);
         let (mut batch, mut writing) = (Vec::with_capacity(BATCH), FuturesUnordered::new());
@@ -88,7 +105,10 @@ impl Finisher {
         loop {
             let mut batch = Vec::new();
             let most = self.board.precedence().most(BATCH);
-            while let Some(ended) = (batch.len() < most).then(|| self.ended.try_recv().ok()).flatten() {
+            while let Some(ended) = (batch.len() < most)
+                .then(|| self.ended.try_recv().ok())
+                .flatten()
+            {
                 batch.push(ended);
             }
             if batch.is_empty() {
@@ -100,32 +120,53 @@ impl Finisher {
     }
 
     async fn flush(&self, batch: Vec<Ended>) {
-        if let Some(priority) = batch.iter().map(|ended| ended.job.claimed.record.lane.priority).min() {
+        if let Some(priority) = batch
+            .iter()
+            .map(|ended| ended.job.claimed.record.lane.priority)
+            .min()
+        {
             self.board.precedence().make_way(priority).await;
         }
-        let (rows, writers): (Vec<Finished>, Vec<&Worker>) =
-            batch.iter().filter_map(|ended| Some((finished(ended)?, &*ended.job.worker))).unzip();
+        let (rows, writers): (Vec<Finished>, Vec<&Worker>) = batch
+            .iter()
+            .filter_map(|ended| Some((finished(ended)?, &*ended.job.worker)))
+            .unzip();
         if !rows.is_empty() {
             self.write(&rows, &writers).await;
             self.count(&batch);
         }
         self.hand_back(&batch).await;
-        self.recent.forget(batch.iter().map(|ended| ended.job.claimed.id));
-        let touched = Channel::ALL
-            .map(|channel| batch.iter().any(|ended| ended.job.claimed.record.lane.channel == channel));
+        self.recent
+            .forget(batch.iter().map(|ended| ended.job.claimed.id));
+        let touched = Channel::ALL.map(|channel| {
+            batch
+                .iter()
+                .any(|ended| ended.job.claimed.record.lane.channel == channel)
+        });
         // Only now are the permits free: the results are durable.
         drop(batch);
-        for (channel, _) in Channel::ALL.into_iter().zip(touched).filter(|(_, touched)| *touched) {
+        for (channel, _) in Channel::ALL
+            .into_iter()
+            .zip(touched)
+            .filter(|(_, touched)| *touched)
+        {
             self.board.desk(channel).wake();
         }
     }
 
-    /// Gives back what was not begun, to places that were claimed beyond already: they are looked at at once, or, where
-    /// the answer was lost, with the next survey. What the store does not take back is rescued like a dead worker's.
+    /// Gives back what was not begun, to places that were claimed beyond already: they are looked
+    /// at at once, or, where the answer was lost, with the next survey. What the store does not
+    /// take back is rescued like a dead worker's.
     async fn hand_back(&self, batch: &[Ended]) {
-        let back =
-            || batch.iter().filter(|ended| matches!(ended.ending, Ending::HandBack)).map(|ended| &ended.job);
-        let rows: Vec<_> = back().map(|job| (job.claimed.id, job.claimed.fence)).collect();
+        let back = || {
+            batch
+                .iter()
+                .filter(|ended| matches!(ended.ending, Ending::HandBack))
+                .map(|ended| &ended.job)
+        };
+        let rows: Vec<_> = back()
+            .map(|job| (job.claimed.id, job.claimed.fence))
+            .collect();
         if rows.is_empty() {
             return;
         }
@@ -133,7 +174,9 @@ impl Finisher {
         for left in (0..HAND_BACKS).rev() {
             match self.store.release(&rows).await {
                 Ok(places) => {
-                    places.into_iter().for_each(|(lane, order)| self.board.note_moved(lane, order));
+                    places
+                        .into_iter()
+                        .for_each(|(lane, order)| self.board.note_moved(lane, order));
                     return;
                 }
                 Err(StoreError::Unavailable(error)) if left > 0 => {
@@ -150,8 +193,8 @@ impl Finisher {
         back().for_each(|job| self.workers.doubt(&job.worker));
     }
 
-    /// Writes a batch, however long the store is away. If others have taken the rows over meanwhile, their fences have
-    /// moved on and the rows are left alone.
+    /// Writes a batch, however long the store is away. If others have taken the rows over
+    /// meanwhile, their fences have moved on and the rows are left alone.
     async fn write(&self, rows: &[Finished], workers: &[&Worker]) {
         let mut wait = FIRST_WAIT;
         loop {
@@ -183,18 +226,27 @@ impl Finisher {
     fn count(&self, batch: &[Ended]) {
         let now = self.clock.now();
         self.metrics.ended(batch.iter().filter_map(|ended| {
-            let Ending::Result(result, next) = &ended.ending else { return None };
+            let Ending::Result(result, next) = &ended.ending else {
+                return None;
+            };
             let record = &ended.job.claimed.record;
-            next.is_told().then(|| (record.lane, result, now.since(record.created_at)))
+            next.is_told()
+                .then(|| (record.lane, result, now.since(record.created_at)))
         }));
     }
 }
 
 fn finished(ended: &Ended) -> Option<Finished> {
-    let Ending::Result(result, next) = &ended.ending else { return None };
+    let Ending::Result(result, next) = &ended.ending else {
+        return None;
+    };
     let claimed = &ended.job.claimed;
     let lane = claimed.record.lane;
-    let lane = if next.due().is_some() { lane.repeats() } else { lane };
+    let lane = if next.due().is_some() {
+        lane.repeats()
+    } else {
+        lane
+    };
     let mut result = result.clone();
     result.detail = result.detail.map(|detail| sanitised(&detail));
     Some(Finished {

@@ -82,7 +82,12 @@ impl Gate {
     /// Open.
     #[must_use]
     pub fn new(clock: Clock) -> Self {
-        Self { clock, state: GateState::Open, calm_since: None, slowest_claim: Duration::ZERO }
+        Self {
+            clock,
+            state: GateState::Open,
+            calm_since: None,
+            slowest_claim: Duration::ZERO,
+        }
     }
 
     /// The state since the last look.
@@ -96,17 +101,19 @@ impl Gate {
         self.slowest_claim = self.slowest_claim.max(took);
     }
 
-    /// Looks at the load: how long the oldest above LOW has waited, and how the providers stand. While they wait for one to
-    /// see whether they work again, that may be a LOW: there may be nothing else.
+    /// Looks at the load: how long the oldest above LOW has waited, and how the providers stand.
+    /// While they wait for one to see whether they work again, that may be a LOW: there may be
+    /// nothing else.
     pub fn look(&mut self, oldest: Duration, providers: Standing) -> GateState {
         let claim = std::mem::take(&mut self.slowest_claim);
-        let wanted = if matches!(providers, Standing::Open(_)) || oldest > AGE.1 || claim > CLAIM_TIME.1 {
-            GateState::Paused
-        } else if providers == Standing::Due || oldest > AGE.0 || claim > CLAIM_TIME.0 {
-            GateState::Throttled
-        } else {
-            GateState::Open
-        };
+        let wanted =
+            if matches!(providers, Standing::Open(_)) || oldest > AGE.1 || claim > CLAIM_TIME.1 {
+                GateState::Paused
+            } else if providers == Standing::Due || oldest > AGE.0 || claim > CLAIM_TIME.0 {
+                GateState::Throttled
+            } else {
+                GateState::Open
+            };
         if wanted >= self.state {
             self.state = wanted;
             self.calm_since = None;
@@ -130,8 +137,14 @@ mod tests {
     fn it_closes_at_once_and_opens_step_by_step_after_calm() {
         let clock = Clock::manual(Timestamp(1));
         let mut gate = Gate::new(clock.clone());
-        assert_eq!(gate.look(Duration::from_secs(2), Standing::Closed), GateState::Throttled);
-        assert_eq!(gate.look(Duration::ZERO, Standing::Open(CALM)), GateState::Paused);
+        assert_eq!(
+            gate.look(Duration::from_secs(2), Standing::Closed),
+            GateState::Throttled
+        );
+        assert_eq!(
+            gate.look(Duration::ZERO, Standing::Open(CALM)),
+            GateState::Paused
+        );
         let mut seen = Vec::new();
         for _ in 0..12 {
             seen.push(gate.look(Duration::ZERO, Standing::Closed));
@@ -152,7 +165,10 @@ mod tests {
         gate.look(Duration::from_secs(9), Standing::Closed);
         clock.advance(Duration::from_secs(4));
         gate.note_claim(Duration::from_secs(2));
-        assert_eq!(gate.look(Duration::ZERO, Standing::Closed), GateState::Paused);
+        assert_eq!(
+            gate.look(Duration::ZERO, Standing::Closed),
+            GateState::Paused
+        );
     }
 
     #[test]
@@ -163,7 +179,10 @@ mod tests {
         assert_eq!(gate.look(Duration::ZERO, Standing::Due), GateState::Paused);
         for _ in 0..3 {
             clock.advance(CALM);
-            assert_eq!(gate.look(Duration::ZERO, Standing::Due), GateState::Throttled);
+            assert_eq!(
+                gate.look(Duration::ZERO, Standing::Due),
+                GateState::Throttled
+            );
         }
     }
 }

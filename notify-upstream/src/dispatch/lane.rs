@@ -15,8 +15,8 @@ pub(super) struct LaneState {
     pub(super) low: Order,
     /// The oldest row that is known to wait.
     head: Option<Order>,
-    /// All rows up to here have been claimed once, or were born leased: what waits here was delayed, given back or rescued
-    /// from a dead worker.
+    /// All rows up to here have been claimed once, or were born leased: what waits here was
+    /// delayed, given back or rescued from a dead worker.
     reached: Order,
     /// When the head was first seen where none had been, or where only newer ones had been.
     seen_at: Option<Timestamp>,
@@ -68,11 +68,16 @@ impl LaneState {
         self.set_head(last.filter(|_| !is_end), now);
     }
 
-    /// How long the head has been there to be claimed. One that came back was not while somebody else had it, or until it
-    /// was due: its age says nothing of the load.
+    /// How long the head has been there to be claimed. One that came back was not while somebody
+    /// else had it, or until it was due: its age says nothing of the load.
     pub(super) fn waited(&self, now: Timestamp) -> Option<Duration> {
         let accepted_at = order_time(self.head?);
-        Some(now.since(self.seen_at.map_or(accepted_at, |seen_at| seen_at.max(accepted_at))))
+        Some(
+            now.since(
+                self.seen_at
+                    .map_or(accepted_at, |seen_at| seen_at.max(accepted_at)),
+            ),
+        )
     }
 }
 
@@ -107,9 +112,17 @@ mod tests {
         lane.step_back(Some(order(90)), at(112));
         assert_eq!(lane.waited(at(113)), Some(Duration::from_secs(3)));
         lane.claimed(Some(order(95)), false, at(113));
-        assert_eq!(lane.waited(at(114)), Some(Duration::from_secs(4)), "more of them");
+        assert_eq!(
+            lane.waited(at(114)),
+            Some(Duration::from_secs(4)),
+            "more of them"
+        );
         lane.set_head(Some(order(103)), at(114));
-        assert_eq!(lane.waited(at(114)), Some(Duration::from_secs(11)), "the backlog behind them");
+        assert_eq!(
+            lane.waited(at(114)),
+            Some(Duration::from_secs(11)),
+            "the backlog behind them"
+        );
     }
 
     #[test]

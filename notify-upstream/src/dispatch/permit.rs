@@ -3,13 +3,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::Turn;
 use crate::notification::{Lane, Priority};
 
-/// How many notifications of a channel are in hand at once: memory is bounded by these, and by nothing that a client
-/// sends. Some are kept for CRITICAL, some for CRITICAL and HIGH.
+/// How many notifications of a channel are in hand at once: memory is bounded by these, and by
+/// nothing that a client sends. Some are kept for CRITICAL, some for CRITICAL and HIGH.
 #[derive(Clone, Debug)]
 pub struct Permits(Arc<Inner>);
 
-/// The right to have one notification in hand. Dropped when its result is durable; whoever drops some wakes the
-/// dispatcher once, so that it claims for all of them together.
+/// The right to have one notification in hand. Dropped when its result is durable; whoever drops
+/// some wakes the dispatcher once, so that it claims for all of them together.
 #[derive(Debug)]
 pub struct Permit {
     inner: Arc<Inner>,
@@ -28,41 +28,66 @@ impl Permits {
     /// As many as `total`, at least one.
     #[must_use]
     pub fn new(total: usize) -> Self {
-        Self(Arc::new(Inner { total: total.max(1), used: Mutex::default() }))
+        Self(Arc::new(Inner {
+            total: total.max(1),
+            used: Mutex::default(),
+        }))
     }
 
-    /// Up to `want` permits for a lane whose share of all is `share` (0 to 1); fewer when fewer are free.
+    /// Up to `want` permits for a lane whose share of all is `share` (0 to 1); fewer when fewer are
+    /// free.
     #[must_use]
     pub fn take(&self, lane: Lane, share: f64, want: usize) -> Vec<Permit> {
-        self.take_for(&[Turn { lane, share }], want).map(|(_, permits)| permits).unwrap_or_default()
+        self.take_for(&[Turn { lane, share }], want)
+            .map(|(_, permits)| permits)
+            .unwrap_or_default()
     }
 
-    /// The first of these whose lane can have a permit, with up to `want` of them. Those that come back while one lane after
-    /// another is looked at go to none of them: they would go to a lane behind the one that has just found none.
+    /// The first of these whose lane can have a permit, with up to `want` of them. Those that come
+    /// back while one lane after another is looked at go to none of them: they would go to a lane
+    /// behind the one that has just found none.
     #[must_use]
     pub fn take_for(&self, turns: &[Turn], want: usize) -> Option<(Turn, Vec<Permit>)> {
         let mut used = self.0.used.lock().unwrap_or_else(PoisonError::into_inner);
         let in_use: usize = used.iter().sum();
         let (turn, count) = turns.iter().find_map(|turn| {
-            let free = self.0.total.saturating_sub(in_use + self.reserved(turn.lane.priority));
-            let most = self.share_of(turn.share).saturating_sub(used[turn.lane.index()]);
+            let free = self
+                .0
+                .total
+                .saturating_sub(in_use + self.reserved(turn.lane.priority));
+            let most = self
+                .share_of(turn.share)
+                .saturating_sub(used[turn.lane.index()]);
             let count = free.min(most).min(want);
             (count > 0).then_some((*turn, count))
         })?;
         let lane = turn.lane.index();
         used[lane] += count;
         drop(used);
-        Some((turn, (0..count).map(|_| Permit { inner: Arc::clone(&self.0), lane }).collect()))
+        Some((
+            turn,
+            (0..count)
+                .map(|_| Permit {
+                    inner: Arc::clone(&self.0),
+                    lane,
+                })
+                .collect(),
+        ))
     }
 
     /// How many are in use.
     #[must_use]
     pub fn in_use(&self) -> usize {
-        self.0.used.lock().unwrap_or_else(PoisonError::into_inner).iter().sum()
+        self.0
+            .used
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .iter()
+            .sum()
     }
 
-    /// How many are kept from this priority for more urgent ones: a sixteenth for each of CRITICAL and HIGH, at
-    /// least one, once there are enough to share.
+    /// How many are kept from this priority for more urgent ones: a sixteenth for each of CRITICAL
+    /// and HIGH, at least one, once there are enough to share.
     fn reserved(&self, priority: Priority) -> usize {
         if self.0.total < 4 {
             return 0;
@@ -88,7 +113,11 @@ impl Permits {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        let mut used = self.inner.used.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut used = self
+            .inner
+            .used
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         used[self.lane] = used[self.lane].saturating_sub(1);
     }
 }
@@ -115,8 +144,10 @@ mod tests {
     #[test]
     fn what_comes_back_meanwhile_does_not_go_to_who_is_behind() {
         let permits = Permits::new(1);
-        let turns = [Priority::Critical, Priority::High]
-            .map(|priority| Turn { lane: Lane::first(Channel::Email, priority), share: 1.0 });
+        let turns = [Priority::Critical, Priority::High].map(|priority| Turn {
+            lane: Lane::first(Channel::Email, priority),
+            share: 1.0,
+        });
         let (back, coming) = std::sync::mpsc::channel::<Vec<Permit>>();
         let returning = std::thread::spawn(move || coming.into_iter().for_each(drop));
         for _ in 0..20_000 {

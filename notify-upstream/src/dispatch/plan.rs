@@ -23,15 +23,16 @@ pub struct Turn {
     pub share: f64,
 }
 
-/// Share of all permits that repeats of one priority may have: a provider that fails everything does not keep
-/// first attempts waiting.
+/// Share of all permits that repeats of one priority may have: a provider that fails everything
+/// does not keep first attempts waiting.
 const REPEATS: f64 = 0.25;
 /// Share that a late class gets beside the class above it.
 const LATE: f64 = 0.25;
 /// Share that LOW gets while it is throttled.
 const THROTTLED: f64 = 0.25;
 
-/// How long the oldest of a class may wait before the class is promoted; CRITICAL has nothing above it, LOW no promise.
+/// How long the oldest of a class may wait before the class is promoted; CRITICAL has nothing above
+/// it, LOW no promise.
 fn target(priority: Priority) -> Option<Duration> {
     match priority {
         Priority::Critical | Priority::Low => None,
@@ -40,8 +41,8 @@ fn target(priority: Priority) -> Option<Duration> {
     }
 }
 
-/// The lanes that may be claimed from, in order: CRITICAL; then a share for each class that is late for its target;
-/// then HIGH, NORMAL and LOW. Within a priority first attempts come before repeats.
+/// The lanes that may be claimed from, in order: CRITICAL; then a share for each class that is late
+/// for its target; then HIGH, NORMAL and LOW. Within a priority first attempts come before repeats.
 #[must_use]
 pub fn plan(sights: &[Sight; Lane::PER_CHANNEL], gate: GateState) -> Vec<Turn> {
     let waiting = || sights.iter().filter(|sight| sight.waiting);
@@ -54,13 +55,29 @@ pub fn plan(sights: &[Sight; Lane::PER_CHANNEL], gate: GateState) -> Vec<Turn> {
     let regular = |wanted: fn(Priority) -> bool| {
         waiting()
             .filter(move |sight| wanted(sight.lane.priority))
-            .filter_map(move |sight| Some(Turn { lane: sight.lane, share: share(sight.lane)? }))
+            .filter_map(move |sight| {
+                Some(Turn {
+                    lane: sight.lane,
+                    share: share(sight.lane)?,
+                })
+            })
     };
     let late = waiting()
-        .filter(|sight| sight.age.zip(target(sight.lane.priority)).is_some_and(|(age, target)| age > target))
-        .map(|sight| Turn { lane: sight.lane, share: LATE });
+        .filter(|sight| {
+            sight
+                .age
+                .zip(target(sight.lane.priority))
+                .is_some_and(|(age, target)| age > target)
+        })
+        .map(|sight| Turn {
+            lane: sight.lane,
+            share: LATE,
+        });
     let critical = regular(|priority| priority == Priority::Critical);
-    critical.chain(late).chain(regular(|priority| priority != Priority::Critical)).collect()
+    critical
+        .chain(late)
+        .chain(regular(|priority| priority != Priority::Critical))
+        .collect()
 }
 
 #[cfg(test)]
@@ -98,8 +115,14 @@ mod tests {
     #[test]
     fn a_late_class_is_promoted_below_critical_with_a_share() {
         let waiting = [true, false, true, false, true, false, true, false];
-        let turns = plan(&sights(waiting, [500, 0, 0, 0, 500, 0, 9999, 0]), GateState::Open);
-        let order: Vec<_> = turns.iter().map(|turn| (turn.lane.priority, turn.share)).collect();
+        let turns = plan(
+            &sights(waiting, [500, 0, 0, 0, 500, 0, 9999, 0]),
+            GateState::Open,
+        );
+        let order: Vec<_> = turns
+            .iter()
+            .map(|turn| (turn.lane.priority, turn.share))
+            .collect();
         assert_eq!(
             order,
             [
@@ -115,8 +138,12 @@ mod tests {
     #[test]
     fn low_is_throttled_and_paused() {
         let waiting = [false, false, false, false, false, false, true, true];
-        let shares =
-            |gate| plan(&sights(waiting, [0; 8]), gate).iter().map(|turn| turn.share).collect::<Vec<_>>();
+        let shares = |gate| {
+            plan(&sights(waiting, [0; 8]), gate)
+                .iter()
+                .map(|turn| turn.share)
+                .collect::<Vec<_>>()
+        };
         assert_eq!(shares(GateState::Open), [1.0, 0.25]);
         assert_eq!(shares(GateState::Throttled), [0.25, 0.25]);
         assert!(shares(GateState::Paused).is_empty());

@@ -1,5 +1,5 @@
-//! What is urgent goes first in the store as well: its commit has the same processors and the same disk as the claims and
-//! results of everything else.
+//! What is urgent goes first in the store as well: its commit has the same processors and the same
+//! disk as the claims and results of everything else.
 
 #[cfg(test)]
 use std::sync::atomic::AtomicUsize;
@@ -36,7 +36,8 @@ pub struct Entering<'a> {
 const RECKONED_WITH: Duration = Duration::from_secs(2);
 /// Most rows of one statement meanwhile.
 pub(super) const BESIDE_URGENT: usize = 128;
-/// Longest that one statement makes way: some commits. A flood of urgent ones does not stop the rest.
+/// Longest that one statement makes way: some commits. A flood of urgent ones does not stop the
+/// rest.
 const LONGEST_WAY: Duration = Duration::from_millis(5);
 
 // === impl Precedence ===
@@ -73,15 +74,23 @@ impl Precedence {
             self.note_urgent();
             self.entering.send_modify(|entering| *entering += count);
         }
-        Entering { precedence: self, count }
+        Entering {
+            precedence: self,
+            count,
+        }
     }
 
-    /// Most rows of one statement, of which there may be so many otherwise: fewer while something urgent comes, or came in
-    /// the last seconds, for the statement is in the way of the next one, and so is what it has brought.
+    /// Most rows of one statement, of which there may be so many otherwise: fewer while something
+    /// urgent comes, or came in the last seconds, for the statement is in the way of the next one,
+    /// and so is what it has brought.
     #[must_use]
     pub fn most(&self, otherwise: usize) -> usize {
         let last = Timestamp(self.last.load(Ordering::Relaxed));
-        if self.clock.now().since(last) < RECKONED_WITH { otherwise.min(BESIDE_URGENT) } else { otherwise }
+        if self.clock.now().since(last) < RECKONED_WITH {
+            otherwise.min(BESIDE_URGENT)
+        } else {
+            otherwise
+        }
     }
 
     /// Whether urgent ones are on their way into the store just now.
@@ -96,7 +105,8 @@ impl Precedence {
         self.ways.load(Ordering::Relaxed)
     }
 
-    /// Waits, with what is not urgent itself, until nothing urgent is on its way into the store; but not for long.
+    /// Waits, with what is not urgent itself, until nothing urgent is on its way into the store;
+    /// but not for long.
     pub async fn make_way(&self, priority: Priority) {
         if priority.is_urgent() || !self.is_entering() {
             return;
@@ -105,7 +115,8 @@ impl Precedence {
         self.ways.fetch_add(1, Ordering::Relaxed);
         let mut entering = self.entering.subscribe();
         // However it ended: it is the other's turn.
-        let _ = tokio::time::timeout(LONGEST_WAY, entering.wait_for(|entering| *entering == 0)).await;
+        let _ =
+            tokio::time::timeout(LONGEST_WAY, entering.wait_for(|entering| *entering == 0)).await;
     }
 }
 
@@ -114,7 +125,9 @@ impl Precedence {
 impl Drop for Entering<'_> {
     fn drop(&mut self) {
         if self.count > 0 {
-            self.precedence.entering.send_modify(|entering| *entering -= self.count);
+            self.precedence
+                .entering
+                .send_modify(|entering| *entering -= self.count);
         }
     }
 }
@@ -162,7 +175,10 @@ mod tests {
         assert_eq!(precedence.most(500), 500);
         drop(precedence.enter([Priority::Low, Priority::High].into_iter()));
         clock.advance(Duration::from_millis(1999));
-        assert_eq!([500, 1].map(|otherwise| precedence.most(otherwise)), [BESIDE_URGENT, 1]);
+        assert_eq!(
+            [500, 1].map(|otherwise| precedence.most(otherwise)),
+            [BESIDE_URGENT, 1]
+        );
         clock.advance(Duration::from_millis(1));
         precedence.note(Priority::Low, 1);
         precedence.note(Priority::High, 0);

@@ -27,8 +27,8 @@ pub struct Job {
     pub permit: Permit,
 }
 
-/// Attempts that begin one right behind the other: the runtime keeps the order of some hundreds of tasks, and whatever comes
-/// meanwhile does not wait for all of a claim.
+/// Attempts that begin one right behind the other: the runtime keeps the order of some hundreds of
+/// tasks, and whatever comes meanwhile does not wait for all of a claim.
 const AT_A_TIME: usize = 64;
 
 /// Makes the attempts, each a task of its own, and says how they ended.
@@ -54,7 +54,14 @@ impl Runner {
         ended: mpsc::UnboundedSender<Ended>,
         stop: Shutdown,
     ) -> Arc<Self> {
-        Arc::new(Self { courier, clock, workers, ended, tasks: TaskTracker::new(), stop })
+        Arc::new(Self {
+            courier,
+            clock,
+            workers,
+            ended,
+            tasks: TaskTracker::new(),
+            stop,
+        })
     }
 
     /// Begins attempts in this order.
@@ -77,7 +84,9 @@ impl Runner {
                 Err(_) => {
                     tracing::error!(id = %job.claimed.id, "an attempt panicked");
                     let verdict = Verdict::Failed(Failure::internal());
-                    runner.ending(&job.claimed, runner.row(&job.claimed, None), verdict).await
+                    runner
+                        .ending(&job.claimed, runner.row(&job.claimed, None), verdict)
+                        .await
                 }
             };
             // Nobody listens any more only when the process ends; then the lease ends by itself.
@@ -105,48 +114,82 @@ impl Runner {
     }
 
     async fn attempt(&self, job: &Job) -> Ending {
-        let Job { claimed, worker, .. } = job;
+        let Job {
+            claimed, worker, ..
+        } = job;
         if self.stop.has_begun() || !self.workers.holds(worker) {
             return Ending::HandBack;
         }
         let began = self.clock.now();
         if claimed.record.expires_at.is_some_and(|end| end <= began) {
-            return self.ending(claimed, self.row(claimed, None), Verdict::Expired).await;
+            return self
+                .ending(claimed, self.row(claimed, None), Verdict::Expired)
+                .await;
         }
         if self.is_spent(claimed).await {
-            return self.ending(claimed, self.row(claimed, None), Verdict::Failed(Failure::spent())).await;
+            return self
+                .ending(
+                    claimed,
+                    self.row(claimed, None),
+                    Verdict::Failed(Failure::spent()),
+                )
+                .await;
         }
-        let attempt =
-            Attempt { claimed, worker, workers: &self.workers, clock: &self.clock, stop: &self.stop };
+        let attempt = Attempt {
+            claimed,
+            worker,
+            workers: &self.workers,
+            clock: &self.clock,
+            stop: &self.stop,
+        };
         let (verdict, version) = self.courier.deliver(&attempt).await;
         let template_version = version.map(|version| i32::try_from(version).unwrap_or(i32::MAX));
-        let row = ResultRow { template_version, ..self.row(claimed, Some(began)) };
+        let row = ResultRow {
+            template_version,
+            ..self.row(claimed, Some(began))
+        };
         self.ending(claimed, row, verdict).await
     }
 
-    /// Whether every attempt was made, though none came to an end that could be written: else what ends its process, or has
-    /// a result that the store refuses, would be sent for ever.
+    /// Whether every attempt was made, though none came to an end that could be written: else what
+    /// ends its process, or has a result that the store refuses, would be sent for ever.
     async fn is_spent(&self, claimed: &Claimed) -> bool {
         let most = Policy::of(claimed.record.lane.priority).attempts;
         claimed.attempt > most
-            && self.courier.replayed(claimed).await.is_none_or(|(_, before)| claimed.attempt - before > most)
+            && self
+                .courier
+                .replayed(claimed)
+                .await
+                .is_none_or(|(_, before)| claimed.attempt - before > most)
     }
 
-    /// When the next attempt is due. One that an operator has queued again begins anew, in count and time.
+    /// When the next attempt is due. One that an operator has queued again begins anew, in count
+    /// and time.
     async fn next(&self, claimed: &Claimed, failure: &Failure) -> Option<Timestamp> {
         let policy = Policy::of(claimed.record.lane.priority);
-        let times = Times { at_least: failure.retry_after, ..self.times(claimed) };
+        let times = Times {
+            at_least: failure.retry_after,
+            ..self.times(claimed)
+        };
         let due = policy.next(claimed.attempt, failure.class, times, roll());
         if due.is_some() || failure.class == Class::Permanent {
             return due;
         }
         let (began, before) = self.courier.replayed(claimed).await?;
-        policy.next(claimed.attempt - before, failure.class, Times { began, ..times }, roll())
+        policy.next(
+            claimed.attempt - before,
+            failure.class,
+            Times { began, ..times },
+            roll(),
+        )
     }
 
     /// When one is looked at again whose providers are left alone for so long.
     async fn later(&self, claimed: &Claimed, left: Duration) -> Option<Timestamp> {
-        let (policy, times) = (Policy::of(claimed.record.lane.priority), self.times(claimed));
+        let (policy, times) = (
+            Policy::of(claimed.record.lane.priority),
+            self.times(claimed),
+        );
         if let Some(due) = policy.later(left, times, roll()) {
             return Some(due);
         }
@@ -156,14 +199,23 @@ impl Runner {
 
     fn times(&self, claimed: &Claimed) -> Times {
         let (began, expires_at) = (claimed.wanted_at, claimed.record.expires_at);
-        Times { now: self.clock.now(), began, expires_at, at_least: None }
+        Times {
+            now: self.clock.now(),
+            began,
+            expires_at,
+            at_least: None,
+        }
     }
 
     async fn ending(&self, claimed: &Claimed, row: ResultRow, verdict: Verdict) -> Ending {
         match verdict {
             Verdict::NotBegun => Ending::HandBack,
             Verdict::Expired => {
-                let result = ResultRow { kind: ResultKind::Expired, began_at: None, ..row };
+                let result = ResultRow {
+                    kind: ResultKind::Expired,
+                    began_at: None,
+                    ..row
+                };
                 Ending::Result(result, Next::Done)
             }
             Verdict::Sent(sent) => {
@@ -179,7 +231,14 @@ impl Runner {
             Verdict::LeftAlone(left) => match self.later(claimed, left).await {
                 Some(due) => {
                     let attempt = claimed.attempt - 1;
-                    Ending::Result(ResultRow { attempt, began_at: None, ..row }, Next::Later(due))
+                    Ending::Result(
+                        ResultRow {
+                            attempt,
+                            began_at: None,
+                            ..row
+                        },
+                        Next::Later(due),
+                    )
                 }
                 None => failed(&row, Failure::left_alone(), None),
             },

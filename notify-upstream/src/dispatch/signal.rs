@@ -1,5 +1,6 @@
-//! Telling other replicas that rows were left waiting: one debounced signal, never in the transaction that accepts. It
-//! is a courtesy: a replica that does not hear it finds the rows with its next look.
+//! Telling other replicas that rows were left waiting: one debounced signal, never in the
+//! transaction that accepts. It is a courtesy: a replica that does not hear it finds the rows with
+//! its next look.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -45,10 +46,15 @@ type News = BTreeMap<i16, Order>;
 // === impl Voice ===
 
 impl Voice {
-    /// Tells what the board notes, and hears what others tell. `None` over a store that has one process alone.
+    /// Tells what the board notes, and hears what others tell. `None` over a store that has one
+    /// process alone.
     #[must_use]
     pub fn new(store: Store, board: Arc<Board>) -> Option<Self> {
-        store.is_shared().then(|| Self { store, board, name: Uuid::new_v4().as_u64_pair().0 })
+        store.is_shared().then(|| Self {
+            store,
+            board,
+            name: Uuid::new_v4().as_u64_pair().0,
+        })
     }
 
     /// The other side: hears everyone but this voice.
@@ -57,7 +63,11 @@ impl Voice {
     /// The store's.
     pub async fn ear(&self) -> Result<Option<Ear>, StoreError> {
         let listener = self.store.listen().await?;
-        Ok(listener.map(|listener| Ear { listener, board: Arc::clone(&self.board), name: self.name }))
+        Ok(listener.map(|listener| Ear {
+            listener,
+            board: Arc::clone(&self.board),
+            name: self.name,
+        }))
     }
 
     /// Waits until something was left waiting, and tells it.
@@ -74,7 +84,11 @@ impl Voice {
     /// The store's.
     pub async fn last_word(&self) -> Result<(), StoreError> {
         let news = self.board.news.send_replace(News::new());
-        if news.is_empty() { Ok(()) } else { self.tell(news).await }
+        if news.is_empty() {
+            Ok(())
+        } else {
+            self.tell(news).await
+        }
     }
 
     async fn tell(&self, news: News) -> Result<(), StoreError> {
@@ -122,15 +136,20 @@ impl Ear {
             Err(_) => return self.ask().await,
         };
         // One that cannot be read is of a newer version: the next look finds what it meant.
-        let Ok((name, news)) = serde_json::from_str::<(u64, News)>(signal.payload()) else { return Ok(()) };
-        let lanes = news.into_iter().filter_map(|(code, order)| Some((Lane::from_code(code)?, order)));
+        let Ok((name, news)) = serde_json::from_str::<(u64, News)>(signal.payload()) else {
+            return Ok(());
+        };
+        let lanes = news
+            .into_iter()
+            .filter_map(|(code, order)| Some((Lane::from_code(code)?, order)));
         for (lane, order) in lanes.filter(|_| name != self.name) {
             self.board.desk(lane.channel).note_moved(lane, order);
         }
         Ok(())
     }
 
-    /// Whether the connection is alive: one that is silent and one whose server has gone sound the same.
+    /// Whether the connection is alive: one that is silent and one whose server has gone sound the
+    /// same.
     async fn ask(&mut self) -> Result<(), StoreError> {
         let answer = tokio::time::timeout(ANSWER_TIMEOUT, self.listener.execute("SELECT 1")).await;
         answer.unwrap_or_else(|_| Err(sqlx::Error::Io(ErrorKind::TimedOut.into())))?;
@@ -141,13 +160,15 @@ impl Ear {
 // === impl Board ===
 
 impl Board {
-    /// Rows were left waiting in a lane from this place on: this replica looks, and the others are told.
+    /// Rows were left waiting in a lane from this place on: this replica looks, and the others are
+    /// told.
     pub fn leave_waiting(&self, lane: Lane, order: Order) {
         self.desk(lane.channel).mark_waiting(lane);
         self.tell(lane, order);
     }
 
-    /// A row was moved to this place, maybe below what any replica has claimed already: all are told.
+    /// A row was moved to this place, maybe below what any replica has claimed already: all are
+    /// told.
     pub fn note_moved(&self, lane: Lane, order: Order) {
         self.desk(lane.channel).note_moved(lane, order);
         self.tell(lane, order);
@@ -155,7 +176,9 @@ impl Board {
 
     fn tell(&self, lane: Lane, order: Order) {
         self.news.send_modify(|news: &mut News| {
-            news.entry(lane.code()).and_modify(|lowest| *lowest = order.min(*lowest)).or_insert(order);
+            news.entry(lane.code())
+                .and_modify(|lowest| *lowest = order.min(*lowest))
+                .or_insert(order);
         });
     }
 

@@ -25,7 +25,10 @@ fn clock() -> Clock {
 
 fn kinds(view: &serde_json::Value) -> Vec<String> {
     let events = view["events"].as_array().expect("events");
-    events.iter().map(|event| event["type"].as_str().expect("type").to_owned()).collect()
+    events
+        .iter()
+        .map(|event| event["type"].as_str().expect("type").to_owned())
+        .collect()
 }
 
 #[tokio::test]
@@ -33,10 +36,19 @@ async fn an_accepted_notification_is_queued_attempted_and_sent() {
     for (store, _database) in stores().await {
         let mut rig = Rig::new(&store, &clock(), 8).await;
         let id = rig.accept(Priority::Normal).await;
-        assert_eq!((rig.view(id).await["status"].as_str(), rig.script.calls().len()), (Some("QUEUED"), 0));
+        assert_eq!(
+            (
+                rig.view(id).await["status"].as_str(),
+                rig.script.calls().len()
+            ),
+            (Some("QUEUED"), 0)
+        );
         assert_eq!(rig.step().await, 1);
         let view = rig.view(id).await;
-        assert_eq!((&view["status"], &view["attempts"]), (&"SENT".into(), &1.into()));
+        assert_eq!(
+            (&view["status"], &view["attempts"]),
+            (&"SENT".into(), &1.into())
+        );
         assert_eq!(kinds(&view), ["QUEUED", "ATTEMPTED", "SENT"]);
         assert_eq!(view["events"][2]["provider"], "script");
         assert_eq!(rig.script.calls(), [id]);
@@ -105,8 +117,20 @@ async fn a_dead_workers_rows_are_rescued_and_its_late_result_is_refused() {
         gate.notify_one();
         first.settle().await;
         let view = second.view(id).await;
-        assert_eq!((&view["status"], &view["attempts"]), (&"SENT".into(), &2.into()));
-        assert_eq!(kinds(&view), ["QUEUED", "ATTEMPTED", "OUTCOME_UNKNOWN", "ATTEMPTED", "SENT"]);
+        assert_eq!(
+            (&view["status"], &view["attempts"]),
+            (&"SENT".into(), &2.into())
+        );
+        assert_eq!(
+            kinds(&view),
+            [
+                "QUEUED",
+                "ATTEMPTED",
+                "OUTCOME_UNKNOWN",
+                "ATTEMPTED",
+                "SENT"
+            ]
+        );
         assert!(!first.workers.is_alive(), "it begins nothing more");
     }
 }
@@ -118,7 +142,10 @@ async fn rescued_rows_do_not_pause_low() {
         let mut frozen = Rig::new(&store, &clock, 8).await;
         let _gate = frozen.script.hold();
         let mut second = Rig::new(&store, &clock, 8).await;
-        let ids = [frozen.accept(Priority::Normal).await, frozen.accept(Priority::Low).await];
+        let ids = [
+            frozen.accept(Priority::Normal).await,
+            frozen.accept(Priority::Low).await,
+        ];
         for _ in 0..2 {
             frozen.dispatcher.pass().await.expect("claims");
         }
@@ -127,7 +154,11 @@ async fn rescued_rows_do_not_pause_low() {
             clock.advance(Duration::from_secs(1));
             second.workers.step().await.expect("renews");
             second.step().await;
-            assert_eq!(gate(&second), GateState::Open, "the age of rescued rows is no load");
+            assert_eq!(
+                gate(&second),
+                GateState::Open,
+                "the age of rescued rows is no load"
+            );
         }
         for id in ids {
             assert_eq!(second.view(id).await["status"], "SENT");
@@ -148,7 +179,8 @@ async fn failures_are_repeated_when_due_and_counted() {
             (&view["status"], &view["waitReason"], &view["attempts"]),
             (&"QUEUED".into(), &"RETRY".into(), &1.into())
         );
-        let due = Timestamp::parse(view["nextAttemptAt"].as_str().expect("an instant")).expect("RFC 3339");
+        let due = Timestamp::parse(view["nextAttemptAt"].as_str().expect("an instant"))
+            .expect("RFC 3339");
         assert!(due > START && due <= after(15), "{due}");
         for _ in 0..2 {
             for _ in 0..30 {
@@ -159,8 +191,19 @@ async fn failures_are_repeated_when_due_and_counted() {
             rig.step().await;
         }
         let view = rig.view(id).await;
-        assert_eq!((&view["status"], &view["attempts"]), (&"SENT".into(), &3.into()));
-        let expected = ["QUEUED", "ATTEMPTED", "RETRYING", "ATTEMPTED", "RETRYING", "ATTEMPTED", "SENT"];
+        assert_eq!(
+            (&view["status"], &view["attempts"]),
+            (&"SENT".into(), &3.into())
+        );
+        let expected = [
+            "QUEUED",
+            "ATTEMPTED",
+            "RETRYING",
+            "ATTEMPTED",
+            "RETRYING",
+            "ATTEMPTED",
+            "SENT",
+        ];
         assert_eq!(kinds(&view), expected);
     }
 }
@@ -173,12 +216,18 @@ async fn a_permanent_failure_is_a_dead_letter_and_its_address_is_not_used_again(
         let first = rig.accept(Priority::Normal).await;
         rig.step().await;
         let view = rig.view(first).await;
-        assert_eq!((&view["status"], &view["reason"]), (&"FAILED".into(), &"MAILBOX_UNKNOWN".into()));
+        assert_eq!(
+            (&view["status"], &view["reason"]),
+            (&"FAILED".into(), &"MAILBOX_UNKNOWN".into())
+        );
         let second = rig.accept(Priority::Normal).await;
         rig.step().await;
         assert_eq!(rig.view(second).await["reason"], "ADDRESS_SUPPRESSED");
         assert_eq!(rig.script.calls(), [first]);
-        let all = crate::store::DeadFilter { limit: 10, ..Default::default() };
+        let all = crate::store::DeadFilter {
+            limit: 10,
+            ..Default::default()
+        };
         assert_eq!(store.dead_letters(&all).await.expect("lists").len(), 2);
     }
 }
@@ -196,14 +245,20 @@ async fn what_is_scheduled_waits_and_what_is_too_late_is_not_sent() {
         let later = rig.submit(later, None).await.expect("accepted").id;
         let short = rig.submit(short, None).await.expect("accepted").id;
         assert_eq!(
-            (&rig.view(later).await["status"], &rig.view(later).await["waitReason"]),
+            (
+                &rig.view(later).await["status"],
+                &rig.view(later).await["waitReason"]
+            ),
             (&"SCHEDULED".into(), &"SCHEDULED".into())
         );
         clock.advance(Duration::from_secs(3));
         assert_eq!(rig.view(short).await["status"], "EXPIRED");
         rig.step().await;
         assert_eq!(
-            (rig.view(short).await["status"].as_str(), rig.script.calls().len()),
+            (
+                rig.view(short).await["status"].as_str(),
+                rig.script.calls().len()
+            ),
             (Some("EXPIRED"), 0)
         );
         clock.advance(Duration::from_secs(2));
@@ -235,7 +290,10 @@ async fn a_class_that_is_late_is_promoted_and_would_starve_otherwise() {
             }
             clock.advance(Duration::from_secs(1));
         }
-        assert!(sent_after.is_some_and(|second| (119..=125).contains(&second)), "{sent_after:?}");
+        assert!(
+            sent_after.is_some_and(|second| (119..=125).contains(&second)),
+            "{sent_after:?}"
+        );
     }
 }
 
@@ -249,13 +307,22 @@ async fn a_stop_hands_back_what_was_not_begun() {
         rig.step().await;
         assert!(rig.script.calls().is_empty());
         assert_eq!(
-            (&rig.view(id).await["status"], &rig.view(id).await["attempts"]),
+            (
+                &rig.view(id).await["status"],
+                &rig.view(id).await["attempts"]
+            ),
             (&"QUEUED".into(), &0.into())
         );
         rig.workers.leave().await;
         let mut next = Rig::new(&store, &clock, 8).await;
         next.step().await;
-        assert_eq!((next.script.calls(), next.view(id).await["attempts"].as_i64()), (vec![id], Some(1)));
+        assert_eq!(
+            (
+                next.script.calls(),
+                next.view(id).await["attempts"].as_i64()
+            ),
+            (vec![id], Some(1))
+        );
     }
 }
 
@@ -263,11 +330,19 @@ async fn a_stop_hands_back_what_was_not_begun() {
 async fn more_than_the_store_can_take_is_refused_and_not_kept() {
     for (store, _database) in stores().await {
         let rig = Rig::new(&store, &clock(), 8).await;
-        let principal = crate::request::Principal { creator: "service:test".into(), actor: None };
+        let principal = crate::request::Principal {
+            creator: "service:test".into(),
+            actor: None,
+        };
         // Nobody writes: what is asked for piles up to its bound.
         let mut asked: Vec<_> = (0..8192)
             .map(|_| {
-                Box::pin(rig.door.accept(&principal, draft(Priority::Low), None, BudgetPermit::default()))
+                Box::pin(rig.door.accept(
+                    &principal,
+                    draft(Priority::Low),
+                    None,
+                    BudgetPermit::default(),
+                ))
             })
             .collect();
         for one in &mut asked {
@@ -275,7 +350,12 @@ async fn more_than_the_store_can_take_is_refused_and_not_kept() {
         }
         let refused = rig
             .door
-            .accept(&principal, draft(Priority::Critical), None, BudgetPermit::default())
+            .accept(
+                &principal,
+                draft(Priority::Critical),
+                None,
+                BudgetPermit::default(),
+            )
             .await
             .expect_err("full");
         assert_eq!(refused.code(), Code::Unavailable);
@@ -288,14 +368,28 @@ async fn one_key_is_one_notification() {
     for (store, _database) in stores().await {
         let clock = clock();
         let mut rig = Rig::new(&store, &clock, 8).await;
-        let first = rig.submit(draft(Priority::Normal), Some("k")).await.expect("accepted");
-        assert_eq!(rig.submit(draft(Priority::Normal), Some("k")).await.expect("the same"), first);
-        let other = rig.submit(draft(Priority::High), Some("k")).await.expect_err("another body");
+        let first = rig
+            .submit(draft(Priority::Normal), Some("k"))
+            .await
+            .expect("accepted");
+        assert_eq!(
+            rig.submit(draft(Priority::Normal), Some("k"))
+                .await
+                .expect("the same"),
+            first
+        );
+        let other = rig
+            .submit(draft(Priority::High), Some("k"))
+            .await
+            .expect_err("another body");
         assert_eq!(other.code(), Code::IdempotencyKeyReused);
         rig.step().await;
         assert_eq!(rig.script.calls(), [first.id]);
         clock.advance(Duration::from_secs(24 * 3600 + 1));
-        let later = rig.submit(draft(Priority::High), Some("k")).await.expect("a day later it is free");
+        let later = rig
+            .submit(draft(Priority::High), Some("k"))
+            .await
+            .expect("a day later it is free");
         assert_ne!(later.id, first.id);
     }
 }
@@ -304,7 +398,10 @@ async fn one_key_is_one_notification() {
 async fn two_replicas_share_the_work_and_send_nothing_twice() {
     for (store, _database) in stores().await {
         let clock = clock();
-        let (mut a, mut b) = (Rig::new(&store, &clock, 4).await, Rig::new(&store, &clock, 4).await);
+        let (mut a, mut b) = (
+            Rig::new(&store, &clock, 4).await,
+            Rig::new(&store, &clock, 4).await,
+        );
         let mut ids = Vec::new();
         for n in 0..40 {
             let rig = if n % 2 == 0 { &mut a } else { &mut b };

@@ -1,6 +1,7 @@
-//! The look at a channel's lanes from their beginning. It finds what stands below the places that are looked at every second:
-//! committed very late by another replica, or moved there by one that has died. It goes on beside the claims, because over
-//! millions of dead rows it takes more than a second.
+//! The look at a channel's lanes from their beginning. It finds what stands below the places that
+//! are looked at every second: committed very late by another replica, or moved there by one that
+//! has died. It goes on beside the claims, because over millions of dead rows it takes more than a
+//! second.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,7 +35,12 @@ pub(super) struct WholeLook {
 impl WholeLook {
     pub(super) fn new(store: &Store, board: &Board) -> Self {
         let turns = Arc::clone(&board.whole_looks);
-        Self { store: store.clone(), turns, running: JoinSet::new(), due: Instant::now() }
+        Self {
+            store: store.clone(),
+            turns,
+            running: JoinSet::new(),
+            due: Instant::now(),
+        }
     }
 
     /// Begins one, when it is time and none is on its way.
@@ -52,15 +58,21 @@ impl WholeLook {
 
     /// Waits for the one that is on its way, for ever if there is none; what it found.
     pub(super) async fn found(&mut self) -> Vec<Survey> {
-        let Some(done) = self.running.join_next().await else { return std::future::pending().await };
+        let Some(done) = self.running.join_next().await else {
+            return std::future::pending().await;
+        };
         self.due = Instant::now() + PAUSE;
         match done {
             Ok((took, Ok(found))) => {
                 self.due = Instant::now() + PAUSE.max(took * PAUSES);
                 return found;
             }
-            Ok((_, Err(error))) => tracing::warn!(%error, "cannot look at the queue from its beginning"),
-            Err(error) => tracing::error!(%error, "the look at the queue from its beginning has ended"),
+            Ok((_, Err(error))) => {
+                tracing::warn!(%error, "cannot look at the queue from its beginning")
+            }
+            Err(error) => {
+                tracing::error!(%error, "the look at the queue from its beginning has ended")
+            }
         }
         Vec::new()
     }
@@ -70,7 +82,8 @@ impl WholeLook {
 async fn look(store: &Store, marks: &[LaneMark], dead: &[i64]) -> Result<Vec<Survey>, StoreError> {
     let mut found = Vec::with_capacity(marks.len());
     for mark in marks {
-        let lane = tokio::time::timeout(LANE_WITHIN, store.survey(std::slice::from_ref(mark), dead)).await;
+        let lane =
+            tokio::time::timeout(LANE_WITHIN, store.survey(std::slice::from_ref(mark), dead)).await;
         found.extend(lane.map_err(|_| StoreError::Unavailable(sqlx::Error::PoolTimedOut))??);
     }
     Ok(found)

@@ -33,7 +33,8 @@ pub struct Worker {
 /// Whose time leases go by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseTime {
-    /// The store's, where several processes share it: their own clocks may differ by more than a lease is long.
+    /// The store's, where several processes share it: their own clocks may differ by more than a
+    /// lease is long.
     Store,
     /// Our own clock's, which a test moves by hand.
     #[cfg(test)]
@@ -42,9 +43,9 @@ pub enum LeaseTime {
 
 /// The identities of this process: one for new leases, and older ones that still hold rows.
 ///
-/// When the answer to a claim or an accept is lost, rows may be leased to us that we do not know of. Then the identity
-/// is doubted: a new one takes its place, the old one lives until its last known row is done, and then dies, so that
-/// the unknown rows are rescued like any dead worker's.
+/// When the answer to a claim or an accept is lost, rows may be leased to us that we do not know
+/// of. Then the identity is doubted: a new one takes its place, the old one lives until its last
+/// known row is done, and then dies, so that the unknown rows are rescued like any dead worker's.
 #[derive(Debug)]
 pub struct Workers {
     store: Store,
@@ -52,7 +53,8 @@ pub struct Workers {
     time: LeaseTime,
     all: Mutex<Vec<Arc<Worker>>>,
     dead: Mutex<Arc<[i64]>>,
-    /// Our last word: by our own clock, which counts the time that the machine sleeps, and by one that nobody can set back.
+    /// Our last word: by our own clock, which counts the time that the machine sleeps, and by one
+    /// that nobody can set back.
     seen: Mutex<(Timestamp, Instant)>,
     /// Whether the store's tables are ones that this binary works on.
     fits: AtomicBool,
@@ -66,7 +68,11 @@ impl Worker {
     fn new() -> Arc<Self> {
         let bytes = Uuid::new_v4().as_u64_pair().0 >> 1;
         let id = i64::try_from(bytes).unwrap_or(i64::MAX);
-        Arc::new(Self { id, doubted: AtomicBool::new(false), lost: AtomicBool::new(false) })
+        Arc::new(Self {
+            id,
+            doubted: AtomicBool::new(false),
+            lost: AtomicBool::new(false),
+        })
     }
 
     /// Its number in the store.
@@ -83,7 +89,11 @@ impl Workers {
     ///
     /// # Errors
     /// The store's.
-    pub async fn start(store: Store, clock: Clock, time: LeaseTime) -> Result<Arc<Self>, StoreError> {
+    pub async fn start(
+        store: Store,
+        clock: Clock,
+        time: LeaseTime,
+    ) -> Result<Arc<Self>, StoreError> {
         let began = clock.now();
         let workers = Self {
             store,
@@ -103,7 +113,11 @@ impl Workers {
     /// What time it is for leases.
     async fn lease_now(&self) -> Result<Timestamp, StoreError> {
         match self.time {
-            LeaseTime::Store => Ok(self.store.shared_now().await?.unwrap_or_else(|| self.clock.now())),
+            LeaseTime::Store => Ok(self
+                .store
+                .shared_now()
+                .await?
+                .unwrap_or_else(|| self.clock.now())),
             #[cfg(test)]
             LeaseTime::Own => Ok(self.clock.now()),
         }
@@ -113,7 +127,10 @@ impl Workers {
     #[must_use]
     pub fn current(&self) -> Arc<Worker> {
         let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(all.last().expect("there is always an identity: the last is never removed"))
+        Arc::clone(
+            all.last()
+                .expect("there is always an identity: the last is never removed"),
+        )
     }
 
     /// Whose rows may be taken over.
@@ -131,15 +148,18 @@ impl Workers {
             #[cfg(test)]
             LeaseTime::Own => Duration::ZERO,
         };
-        self.clock.now().since(at).max(by_the_machine) < CAUTIOUS_AFTER && self.fits.load(Ordering::Relaxed)
+        self.clock.now().since(at).max(by_the_machine) < CAUTIOUS_AFTER
+            && self.fits.load(Ordering::Relaxed)
     }
 
-    /// Whether the store's tables are ones that this binary works on. While they are not, nothing is begun.
+    /// Whether the store's tables are ones that this binary works on. While they are not, nothing
+    /// is begun.
     pub fn set_fits(&self, fits: bool) {
         self.fits.store(fits, Ordering::Relaxed);
     }
 
-    /// The answer to a claim or accept under this identity was lost, or a row of it could not be given back.
+    /// The answer to a claim or accept under this identity was lost, or a row of it could not be
+    /// given back.
     pub fn doubt(&self, worker: &Worker) {
         worker.doubted.store(true, Ordering::Relaxed);
         self.hurry.notify_one();
@@ -161,14 +181,25 @@ impl Workers {
         if self.current().doubted.load(Ordering::Relaxed) {
             self.replace(now).await?;
         }
-        let all = self.all.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let all = self
+            .all
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
         let current = self.current().id;
         for worker in &all {
             // One reference is ours, one the list's.
             if worker.id != current && Arc::strong_count(worker) <= 2 {
                 self.store.retire_worker(worker.id, false).await?;
-                self.all.lock().unwrap_or_else(PoisonError::into_inner).retain(|known| known.id != worker.id);
-            } else if !self.store.renew_worker(worker.id, now, dead_before(now)).await? {
+                self.all
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .retain(|known| known.id != worker.id);
+            } else if !self
+                .store
+                .renew_worker(worker.id, now, dead_before(now))
+                .await?
+            {
                 tracing::warn!(worker = worker.id, "lease lost: others have taken over");
                 worker.lost.store(true, Ordering::Relaxed);
                 if worker.id == current {
@@ -183,7 +214,10 @@ impl Workers {
 
     /// Looks who is dead.
     async fn look(&self) -> Result<(), StoreError> {
-        let dead = self.store.dead_workers(dead_before(self.lease_now().await?)).await?;
+        let dead = self
+            .store
+            .dead_workers(dead_before(self.lease_now().await?))
+            .await?;
         *self.dead.lock().unwrap_or_else(PoisonError::into_inner) = dead.into();
         Ok(())
     }
@@ -191,12 +225,16 @@ impl Workers {
     async fn replace(&self, now: Timestamp) -> Result<(), StoreError> {
         let worker = Worker::new();
         self.store.register_worker(worker.id, now).await?;
-        self.all.lock().unwrap_or_else(PoisonError::into_inner).push(worker);
+        self.all
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(worker);
         Ok(())
     }
 
-    /// Renews, and looks who is dead, until the stop. An identity in doubt is replaced, and one that a step has left
-    /// over is given up, without waiting for the next renewal: what they hold without our knowing it waits for that.
+    /// Renews, and looks who is dead, until the stop. An identity in doubt is replaced, and one
+    /// that a step has left over is given up, without waiting for the next renewal: what they hold
+    /// without our knowing it waits for that.
     pub async fn run(self: Arc<Self>, shutdown: Shutdown) {
         let mut tick = tokio::time::interval(RENEW);
         let mut look = tokio::time::interval(LOOK);
@@ -223,7 +261,11 @@ impl Workers {
     }
 
     fn has_several(&self) -> bool {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner).len() > 1
+        self.all
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .len()
+            > 1
     }
 
     /// Forgets who died long ago and holds nothing.
@@ -246,7 +288,10 @@ impl Workers {
             }
         }
         // Whoever asks after this gets an identity that is not registered, and leases nothing.
-        self.all.lock().unwrap_or_else(PoisonError::into_inner).push(Worker::new());
+        self.all
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(Worker::new());
         self.set_fits(false);
     }
 }
@@ -264,10 +309,14 @@ mod tests {
     async fn a_clock_that_is_set_back_keeps_nobody_alive() {
         for (store, _database) in stores().await {
             let clock = Clock::manual(START);
-            let workers = Workers::start(store, clock.clone(), LeaseTime::Store).await.expect("registers");
+            let workers = Workers::start(store, clock.clone(), LeaseTime::Store)
+                .await
+                .expect("registers");
             assert!(workers.is_alive());
             let silent = CAUTIOUS_AFTER + Duration::from_secs(1);
-            let long_ago = Instant::now().checked_sub(silent).expect("the machine runs for longer");
+            let long_ago = Instant::now()
+                .checked_sub(silent)
+                .expect("the machine runs for longer");
             *workers.seen.lock().expect("no panic") = (clock.now(), long_ago);
             assert!(!workers.is_alive(), "no time went by on the clock");
             workers.step().await.expect("renews");

@@ -18,7 +18,11 @@ fn tokens() -> MailTokens {
 
 /// What proves a mail about a notification to this address.
 fn token(id: &str, address: &str) -> String {
-    tokens().issue(Purpose::DeliveryReport, NotificationId::parse(id).expect("an id"), &hash(address))
+    tokens().issue(
+        Purpose::DeliveryReport,
+        NotificationId::parse(id).expect("an id"),
+        &hash(address),
+    )
 }
 
 /// What is believed of a report about a mail to Ada; nothing is known beside it.
@@ -28,12 +32,16 @@ fn read_text(mail: &str) -> Vec<Report> {
 
 fn read_with(mail: &str, known: &[AddressHash]) -> Vec<Report> {
     let report = read(mail.replace("{id}", ID).as_bytes(), &Codes::shipped(), NOW);
-    report.map(|report| report.believe(&tokens(), |_| known.to_vec())).unwrap_or_default()
+    report
+        .map(|report| report.believe(&tokens(), |_| known.to_vec()))
+        .unwrap_or_default()
 }
 
 #[track_caller]
 fn only(mail: &str) -> Report {
-    let [report] = &read_text(mail)[..] else { panic!("one recipient: {:?}", read_text(mail)) };
+    let [report] = &read_text(mail)[..] else {
+        panic!("one recipient: {:?}", read_text(mail))
+    };
     report.clone()
 }
 
@@ -44,19 +52,44 @@ fn at(text: &str) -> Timestamp {
 #[test]
 fn what_mail_servers_write_is_understood() {
     let cases = [
-        (POSTFIX, ReceiptKind::Bounced, Some("mailbox_unknown"), true, NOW),
-        (DELAYED, ReceiptKind::Deferred, None, false, at("2025-11-20T00:51:05Z")),
-        (EXCHANGE, ReceiptKind::Bounced, Some("mailbox_unknown"), true, NOW),
+        (
+            POSTFIX,
+            ReceiptKind::Bounced,
+            Some("mailbox_unknown"),
+            true,
+            NOW,
+        ),
+        (
+            DELAYED,
+            ReceiptKind::Deferred,
+            None,
+            false,
+            at("2025-11-20T00:51:05Z"),
+        ),
+        (
+            EXCHANGE,
+            ReceiptKind::Bounced,
+            Some("mailbox_unknown"),
+            true,
+            NOW,
+        ),
         (EXIM, ReceiptKind::Failed, Some("provider_busy"), false, NOW),
     ];
     for (mail, kind, code, is_dead, at) in cases {
         for mail in [mail.to_owned(), mail.replace('\n', "\r\n")] {
             let report = only(&mail);
-            assert_eq!((report.kind, report.code.as_deref(), report.at), (kind, code, at), "{report:?}");
+            assert_eq!(
+                (report.kind, report.code.as_deref(), report.at),
+                (kind, code, at),
+                "{report:?}"
+            );
             assert_eq!(report.id, NotificationId::parse(ID), "{report:?}");
             let dead = is_dead.then_some("ada@example.com");
             assert_eq!(report.dead_address.as_deref(), dead, "{report:?}");
-            assert!(!report.detail.as_ref().expect("words").contains("ada@"), "{report:?}");
+            assert!(
+                !report.detail.as_ref().expect("words").contains("ada@"),
+                "{report:?}"
+            );
         }
     }
     assert_eq!(
@@ -74,7 +107,10 @@ fn report_is_believed_by_its_envelope_id_or_its_return_path() {
     let without_return_path = POSTFIX.replace("bounces+{token}@", "bounces@");
     assert_eq!(only(&without_return_path).id, NotificationId::parse(ID));
     for header in ["Delivered-To", "X-Original-To", "Envelope-To"] {
-        let piped = EXCHANGE.replace("To: <bounces+{token}@example.org>", "To: <bounces@example.org>");
+        let piped = EXCHANGE.replace(
+            "To: <bounces+{token}@example.org>",
+            "To: <bounces@example.org>",
+        );
         let piped = format!("{header}: <bounces+{{token}}@example.org>\n{piped}");
         assert_eq!(only(&piped).id, NotificationId::parse(ID), "{header}");
     }
@@ -84,9 +120,21 @@ fn report_is_believed_by_its_envelope_id_or_its_return_path() {
 fn forged_report_that_has_the_id_alone_is_not_believed() {
     for mail in [POSTFIX, EXCHANGE, EXIM, DELAYED] {
         let believed = |token: &str| read_with(&mail.replace("{token}", token), &[]);
-        assert!(believed(ID).is_empty(), "the creator of a notification has its id");
-        assert!(believed(&token(ID, "eve@example.com")).is_empty(), "it went to somebody else");
-        assert!(believed(&token("0190a5d0-0000-7000-8000-000000000002", "eve@example.com")).is_empty());
+        assert!(
+            believed(ID).is_empty(),
+            "the creator of a notification has its id"
+        );
+        assert!(
+            believed(&token(ID, "eve@example.com")).is_empty(),
+            "it went to somebody else"
+        );
+        assert!(
+            believed(&token(
+                "0190a5d0-0000-7000-8000-000000000002",
+                "eve@example.com"
+            ))
+            .is_empty()
+        );
         let id = NotificationId::parse(ID).expect("an id");
         let click = tokens().issue(Purpose::Unsubscribe, id, &hash("ada@example.com"));
         assert!(believed(&click).is_empty(), "a click proves no report");
@@ -98,14 +146,23 @@ fn forged_report_that_has_the_id_alone_is_not_believed() {
 fn report_of_a_forwarded_mail_says_nothing_of_the_address_beyond() {
     // The mail went to Ada's alias, and the report names only the address that it was forwarded to.
     let mail = POSTFIX.replace("{token}", &token(ID, "alias@example.com"));
-    assert!(read_with(&mail, &[]).is_empty(), "nothing says where it went");
-    let [report] = &read_with(&mail, &[hash("alias@example.com")])[..] else { panic!("one recipient") };
-    assert_eq!((report.kind, report.dead_address.as_deref()), (ReceiptKind::Bounced, None));
+    assert!(
+        read_with(&mail, &[]).is_empty(),
+        "nothing says where it went"
+    );
+    let [report] = &read_with(&mail, &[hash("alias@example.com")])[..] else {
+        panic!("one recipient")
+    };
+    assert_eq!(
+        (report.kind, report.dead_address.as_deref()),
+        (ReceiptKind::Bounced, None)
+    );
 }
 
 #[test]
 fn report_of_very_many_recipients_is_cut() {
-    let many = "Final-Recipient: rfc822; bob@example.com\nAction: failed\nStatus: 5.1.1\n\n".repeat(16_000);
+    let many = "Final-Recipient: rfc822; bob@example.com\nAction: failed\nStatus: 5.1.1\n\n"
+        .repeat(16_000);
     let boundary = "--4dB0xj6Lq1z3m.1763599802/mail.example.org\nContent-Description: Undelivered";
     let reports = read_text(&POSTFIX.replace(boundary, &format!("{many}{boundary}")));
     assert_eq!(reports.len(), MAX_RECIPIENTS);
@@ -122,7 +179,11 @@ fn a_report_that_is_read_twice_is_one_event_and_two_reports_are_two() {
         let mail = EXCHANGE.replace("{token}", &token(id, "ada@example.com"));
         read_with(&mail, &[]).remove(0).event_id
     };
-    assert_ne!(twice(ID), twice("0190a5d0-0000-7000-8000-000000000002"), "its words name no notification");
+    assert_ne!(
+        twice(ID),
+        twice("0190a5d0-0000-7000-8000-000000000002"),
+        "its words name no notification"
+    );
 }
 
 #[test]
@@ -130,22 +191,46 @@ fn each_recipient_has_an_entry_of_its_own() {
     let second = "Final-Recipient: rfc822; bob@example.com\nAction: relayed\nStatus: 2.0.0\n\n";
     let boundary = "--4dB0xj6Lq1z3m.1763599802/mail.example.org\nContent-Description: Undelivered";
     let reports = read_text(&POSTFIX.replace(boundary, &format!("{second}{boundary}")));
-    let kinds: Vec<_> = reports.iter().map(|report| (report.kind, report.dead_address.is_some())).collect();
-    assert_eq!(kinds, [(ReceiptKind::Bounced, true), (ReceiptKind::Sent, false)]);
+    let kinds: Vec<_> = reports
+        .iter()
+        .map(|report| (report.kind, report.dead_address.is_some()))
+        .collect();
+    assert_eq!(
+        kinds,
+        [(ReceiptKind::Bounced, true), (ReceiptKind::Sent, false)]
+    );
     assert_ne!(reports[0].event_id, reports[1].event_id);
 }
 
 #[test]
 fn an_address_is_dead_only_where_the_mailbox_is_unknown() {
     for (status, words, kind, is_dead) in [
-        ("5.2.2", "552 5.2.2 mailbox full", ReceiptKind::Bounced, false),
-        ("5.7.1", "550 5.7.1 looks like spam", ReceiptKind::Bounced, false),
+        (
+            "5.2.2",
+            "552 5.2.2 mailbox full",
+            ReceiptKind::Bounced,
+            false,
+        ),
+        (
+            "5.7.1",
+            "550 5.7.1 looks like spam",
+            ReceiptKind::Bounced,
+            false,
+        ),
         ("5.4.4", "", ReceiptKind::Bounced, false),
         ("5.1.1", "", ReceiptKind::Bounced, true),
-        ("4.2.2", "452 4.2.2 mailbox full", ReceiptKind::Failed, false),
+        (
+            "4.2.2",
+            "452 4.2.2 mailbox full",
+            ReceiptKind::Failed,
+            false,
+        ),
     ] {
         let mail = EXIM.replace("Status: 4.4.7", &format!("Status: {status}"));
-        let mail = mail.replace("451 4.7.1 Greylisting in action, please come back later", words);
+        let mail = mail.replace(
+            "451 4.7.1 Greylisting in action, please come back later",
+            words,
+        );
         let report = only(&mail);
         assert_eq!(
             (report.kind, report.dead_address.is_some()),
@@ -169,9 +254,14 @@ fn what_is_no_report_reports_nothing() {
     let forwarded = format!(
         "From: eve@example.net\nContent-Type: multipart/mixed; boundary=x\n\n--x\nContent-Type: message/rfc822\n\n{POSTFIX}\n--x--\n"
     );
-    for mail in
-        ["", "\n", "--", vacation, &forwarded, &POSTFIX.replace("message/delivery-status", "text/plain")]
-    {
+    for mail in [
+        "",
+        "\n",
+        "--",
+        vacation,
+        &forwarded,
+        &POSTFIX.replace("message/delivery-status", "text/plain"),
+    ] {
         assert!(read_text(mail).is_empty(), "{mail}");
     }
 }

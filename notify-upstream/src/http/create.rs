@@ -39,7 +39,8 @@ struct CreatedInBatch {
     created: Members,
 }
 
-/// In a batch `status` is the HTTP status of the one result; everything else is as in a single answer.
+/// In a batch `status` is the HTTP status of the one result; everything else is as in a single
+/// answer.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Members {
@@ -70,7 +71,9 @@ pub(super) async fn one(
         (Err(problem), Some(asked), Some(key))
             if problem.code().status() == StatusCode::UNPROCESSABLE_ENTITY =>
         {
-            first_answer(&service, &principal, &asked, &key).await?.ok_or(problem)?
+            first_answer(&service, &principal, &asked, &key)
+                .await?
+                .ok_or(problem)?
         }
         (answer, ..) => answer?,
     };
@@ -91,8 +94,8 @@ pub(super) async fn one(
 /// Channel and priority, for the answer.
 type Words = (&'static str, &'static str);
 
-/// What is not acceptable now may have been when it came first: times go by and templates change. Then the same key and
-/// body have the same answer.
+/// What is not acceptable now may have been when it came first: times go by and templates change.
+/// Then the same key and body have the same answer.
 async fn first_answer(
     service: &Service,
     principal: &Principal,
@@ -100,7 +103,14 @@ async fn first_answer(
     key: &IdempotencyKey,
 ) -> Result<Option<(Accepted, Words)>, Problem> {
     let (now, print) = (service.clock.now(), request.fingerprint());
-    let first = accept::first_answer(&service.store, now, &principal.creator, key.as_str(), &print).await?;
+    let first = accept::first_answer(
+        &service.store,
+        now,
+        &principal.creator,
+        key.as_str(),
+        &print,
+    )
+    .await?;
     Ok(first.map(|accepted| (accepted, words(request))))
 }
 
@@ -117,13 +127,19 @@ async fn accept(
     let draft = check(service, principal, request)?;
     service.quota.take(principal).await?;
     let words = words(&draft.request);
-    Ok((service.door.accept(principal, draft, key, permit).await?, words))
+    Ok((
+        service.door.accept(principal, draft, key, permit).await?,
+        words,
+    ))
 }
 
 fn check(service: &Service, principal: &Principal, request: Request) -> Result<Draft, Problem> {
     principal.may_address(&request.recipient, service.users_may_address_anyone)?;
     principal.may_send(request.priority, service.users_may_send_urgent)?;
-    request.check(&service.templates.load(), Principal::author(&principal.creator))
+    request.check(
+        &service.templates.load(),
+        Principal::author(&principal.creator),
+    )
 }
 
 /// `Idempotency-Key`.
@@ -132,7 +148,10 @@ pub(super) struct Key(Option<IdempotencyKey>);
 impl FromRequestParts<Arc<Service>> for Key {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, _service: &Arc<Service>) -> Result<Self, Problem> {
+    async fn from_request_parts(
+        parts: &mut Parts,
+        _service: &Arc<Service>,
+    ) -> Result<Self, Problem> {
         idempotency_key(&parts.headers).map(Self)
     }
 }
@@ -145,9 +164,12 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<IdempotencyKey>, Proble
     let mut values = headers.get_all(IDEMPOTENCY_KEY).iter();
     match (values.next(), values.next()) {
         (None, _) => Ok(None),
-        (Some(value), None) => {
-            value.to_str().ok().and_then(IdempotencyKey::parse).map(Some).ok_or_else(wrong)
-        }
+        (Some(value), None) => value
+            .to_str()
+            .ok()
+            .and_then(IdempotencyKey::parse)
+            .map(Some)
+            .ok_or_else(wrong),
         (Some(_), Some(_)) => Err(wrong()),
     }
 }
@@ -160,21 +182,30 @@ pub(super) async fn batch(
     body: Json,
 ) -> Result<Response, Problem> {
     if key.is_some() {
-        return Err(Problem::new(Code::InvalidHeader).detail("Idempotency-Key is for single notifications"));
+        return Err(
+            Problem::new(Code::InvalidHeader).detail("Idempotency-Key is for single notifications")
+        );
     }
     let permit = body.permit();
     let requests = read_batch(body, service.clock.now())?;
     let (service, principal, permit) = (&service, &principal, &permit);
-    let results: Vec<serde_json::Value> = futures_util::stream::iter(requests)
-        .map(|request| async move { one_of_batch(service, principal, request?, permit.clone()).await })
-        .buffered(AT_ONCE)
-        .map(|result| result.unwrap_or_else(|problem| problem.to_json(&request_id)))
-        .collect()
-        .await;
-    Ok(postern_common::http::json(StatusCode::OK, &serde_json::json!({ "results": results })).into_response())
+    let results: Vec<serde_json::Value> =
+        futures_util::stream::iter(requests)
+            .map(|request| async move {
+                one_of_batch(service, principal, request?, permit.clone()).await
+            })
+            .buffered(AT_ONCE)
+            .map(|result| result.unwrap_or_else(|problem| problem.to_json(&request_id)))
+            .collect()
+            .await;
+    Ok(
+        postern_common::http::json(StatusCode::OK, &serde_json::json!({ "results": results }))
+            .into_response(),
+    )
 }
 
-/// Each by itself; the tree, which takes many times what the text took, is gone before any of them waits.
+/// Each by itself; the tree, which takes many times what the text took, is gone before any of them
+/// waits.
 fn read_batch(body: Json, now: Timestamp) -> Result<Vec<Result<Request, Problem>>, Problem> {
     let one = |item: &Node| {
         let mistakes = Mistakes::default();
@@ -186,9 +217,10 @@ fn read_batch(body: Json, now: Timestamp) -> Result<Vec<Result<Request, Problem>
             Value::Array(items) if (1..=MAX_BATCH).contains(&items.len()) => {
                 Some(items.iter().map(one).collect())
             }
-            Value::Array(_) => {
-                field.reject("invalid_length", format!("must hold 1 to {MAX_BATCH} notifications"))
-            }
+            Value::Array(_) => field.reject(
+                "invalid_length",
+                format!("must hold 1 to {MAX_BATCH} notifications"),
+            ),
             Value::Null
             | Value::Bool(_)
             | Value::Integer(_)
@@ -212,6 +244,9 @@ async fn one_of_batch(
         priority: words.1,
         created_at: accepted.created_at,
     };
-    let created = CreatedInBatch { status: StatusCode::CREATED.as_u16(), created };
+    let created = CreatedInBatch {
+        status: StatusCode::CREATED.as_u16(),
+        created,
+    };
     serde_json::to_value(created).map_err(|_| Code::Internal.into())
 }

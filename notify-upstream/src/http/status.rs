@@ -21,7 +21,10 @@ pub(super) struct Head(HeaderMap);
 impl FromRequestParts<Arc<Service>> for Head {
     type Rejection = Infallible;
 
-    async fn from_request_parts(parts: &mut Parts, _service: &Arc<Service>) -> Result<Self, Infallible> {
+    async fn from_request_parts(
+        parts: &mut Parts,
+        _service: &Arc<Service>,
+    ) -> Result<Self, Infallible> {
         Ok(Self(std::mem::take(&mut parts.headers)))
     }
 }
@@ -32,13 +35,14 @@ pub(super) async fn get(
     Path(id): Path<String>,
     Head(headers): Head,
 ) -> Result<Response, Problem> {
-    // A client that has seen another status than the one remembered here, or does not say what it has seen, may have seen a
-    // newer one, of another replica: it is read again, so that no status ever goes backwards. Where there is one process,
-    // what is remembered is what is stored.
+    // A client that has seen another status than the one remembered here, or does not say what it
+    // has seen, may have seen a newer one, of another replica: it is read again, so that no status
+    // ever goes backwards. Where there is one process, what is remembered is what is stored.
     let recent = NotificationId::parse(&id).and_then(|id| service.reader.recent(id));
     if let Some(snapshot) = recent.filter(|snapshot| may_read(&principal, snapshot)) {
         let document = Document::of(&view(&service, &snapshot))?;
-        if document.is_known(&headers) || (!service.store.is_shared() && !headers.contains_key(IF_NONE_MATCH))
+        if document.is_known(&headers)
+            || (!service.store.is_shared() && !headers.contains_key(IF_NONE_MATCH))
         {
             return Ok(document.answer(&headers));
         }
@@ -58,8 +62,11 @@ pub(super) async fn cancel(
         // The addressee may look, and may not call it back; for it there is nothing here to cancel.
         return Err(Code::NotFound.into());
     }
-    let outcome =
-        service.store.cancel(snapshot.id, service.clock.now()).await.map_err(|error| unavailable(&error))?;
+    let outcome = service
+        .store
+        .cancel(snapshot.id, service.clock.now())
+        .await
+        .map_err(|error| unavailable(&error))?;
     service.recent.forget([snapshot.id]);
     let snapshot = find(&service, &principal, &id).await?;
     let view = view(&service, &snapshot);
@@ -74,19 +81,32 @@ pub(super) async fn cancel(
 }
 
 /// What the caller may see; anything else is not there.
-async fn find(service: &Service, principal: &Principal, id: &str) -> Result<Arc<Snapshot>, Problem> {
+async fn find(
+    service: &Service,
+    principal: &Principal,
+    id: &str,
+) -> Result<Arc<Snapshot>, Problem> {
     let id = NotificationId::parse(id).ok_or(Code::NotFound)?;
     let snapshot = service.reader.read(id).await?.ok_or(Code::NotFound)?;
-    if may_read(principal, &snapshot) { Ok(snapshot) } else { Err(Code::NotFound.into()) }
+    if may_read(principal, &snapshot) {
+        Ok(snapshot)
+    } else {
+        Err(Code::NotFound.into())
+    }
 }
 
 fn may_read(principal: &Principal, snapshot: &Snapshot) -> bool {
-    principal.may_read(&snapshot.record.creator, snapshot.record.addressee.as_deref())
+    principal.may_read(
+        &snapshot.record.creator,
+        snapshot.record.addressee.as_deref(),
+    )
 }
 
 fn view(service: &Service, snapshot: &Snapshot) -> View {
     let flow = |channel| service.board.desk(channel).flow();
-    View::of(snapshot, service.clock.now(), flow, |channel| service.webhooks.report(channel))
+    View::of(snapshot, service.clock.now(), flow, |channel| {
+        service.webhooks.report(channel)
+    })
 }
 
 pub(super) fn unavailable(error: &StoreError) -> Problem {
@@ -110,14 +130,23 @@ impl Document {
         let body = serde_json::to_vec(view).map_err(|_| Problem::new(Code::Internal))?;
         let digest = Sha256::digest(&body);
         let half = u128::from_be_bytes(*digest.first_chunk().ok_or(Code::Internal)?);
-        Ok(Self { body, tag: format!("\"{half:032x}\"") })
+        Ok(Self {
+            body,
+            tag: format!("\"{half:032x}\""),
+        })
     }
 
     /// Whether the client has it (RFC 9110 section 13.1.2).
     fn is_known(&self, headers: &HeaderMap) -> bool {
         let fits = |known: &str| known == "*" || known.trim_start_matches("W/") == self.tag;
-        let values = headers.get_all(IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
-        values.flat_map(|value| value.split(',')).map(str::trim).any(fits)
+        let values = headers
+            .get_all(IF_NONE_MATCH)
+            .iter()
+            .filter_map(|value| value.to_str().ok());
+        values
+            .flat_map(|value| value.split(','))
+            .map(str::trim)
+            .any(fits)
     }
 
     /// 304 when the client has it.
@@ -126,12 +155,19 @@ impl Document {
         let mut response = if self.is_known(headers) {
             StatusCode::NOT_MODIFIED.into_response()
         } else {
-            (StatusCode::OK, [(CONTENT_TYPE, "application/json")], self.body).into_response()
+            (
+                StatusCode::OK,
+                [(CONTENT_TYPE, "application/json")],
+                self.body,
+            )
+                .into_response()
         };
         if let Ok(tag) = tag {
             response.headers_mut().insert(ETAG, tag);
         }
-        response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("private, no-cache"));
+        response
+            .headers_mut()
+            .insert(CACHE_CONTROL, HeaderValue::from_static("private, no-cache"));
         response
     }
 }

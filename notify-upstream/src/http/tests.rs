@@ -49,9 +49,16 @@ struct Served {
 }
 
 async fn listen(router: Router, limits: Limits, shutdown: &Shutdown) -> String {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("port");
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+        .await
+        .expect("port");
     let url = format!("http://{}", listener.local_addr().expect("address"));
-    tokio::spawn(postern_common::http::serve(listener, router, limits, shutdown.clone()));
+    tokio::spawn(postern_common::http::serve(
+        listener,
+        router,
+        limits,
+        shutdown.clone(),
+    ));
     url
 }
 
@@ -67,10 +74,16 @@ async fn served_within(store: &Store, limits: Limits) -> (Served, Writer) {
     let public = pair.public_key().as_ref().to_vec();
     let private: EcPrivateKeyRfc5915Der<'_> = pair.private_key().as_der().expect("DER");
     let key = EncodingKey::from_ec_der(&pkcs8(private.as_ref()));
-    let (x, y) = (URL_SAFE_NO_PAD.encode(&public[1..33]), URL_SAFE_NO_PAD.encode(&public[33..]));
+    let (x, y) = (
+        URL_SAFE_NO_PAD.encode(&public[1..33]),
+        URL_SAFE_NO_PAD.encode(&public[33..]),
+    );
     let keys = json!({"keys": [{"kty": "EC", "crv": "P-256", "alg": "ES256", "use": "sig", "kid": "k", "x": x, "y": y}]});
     let shutdown = Shutdown::new();
-    let router = Router::new().route("/keys", get(move || async move { axum::Json(keys.clone()) }));
+    let router = Router::new().route(
+        "/keys",
+        get(move || async move { axum::Json(keys.clone()) }),
+    );
     let issuer = listen(router, Limits::default(), &shutdown).await;
     let trusted = Issuer {
         issuer: format!("{issuer}/services"),
@@ -81,7 +94,10 @@ async fn served_within(store: &Store, limits: Limits) -> (Served, Writer) {
         claims: Vec::new(),
     };
     let clock = Clock::manual(START);
-    let options = VerifierOptions { clock: clock.clone(), ..VerifierOptions::default() };
+    let options = VerifierOptions {
+        clock: clock.clone(),
+        ..VerifierOptions::default()
+    };
     let verifier = Verifier::new(vec![trusted], options);
     let rig = Rig::new(store, &clock, 8).await;
     let (reader, library) = Reader::open(store.clone(), Arc::clone(&rig.recent));
@@ -125,7 +141,9 @@ async fn served_within(store: &Store, limits: Limits) -> (Served, Writer) {
 fn webhooks() -> Webhooks {
     Webhooks {
         standard: Standard::new(&Secret::from("whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3")),
-        mailgun: Some(Mailgun { signing_key: Secret::from("mg-key") }),
+        mailgun: Some(Mailgun {
+            signing_key: Secret::from("mg-key"),
+        }),
         ..Webhooks::default()
     }
 }
@@ -133,8 +151,8 @@ fn webhooks() -> Webhooks {
 /// PKCS#8 around an EC key (RFC 5958), which is what `jsonwebtoken` reads.
 fn pkcs8(sec1: &[u8]) -> Vec<u8> {
     let algorithm: &[u8] = &[
-        0x30, 0x13, 0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01, 0x06, 0x08, 0x2a, 0x86, 0x48, 0xce,
-        0x3d, 0x03, 0x01, 0x07,
+        0x30, 0x13, 0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01, 0x06, 0x08, 0x2a, 0x86,
+        0x48, 0xce, 0x3d, 0x03, 0x01, 0x07,
     ];
     let length = |bytes: &[u8]| match u8::try_from(bytes.len()) {
         Ok(short) if short < 0x80 => vec![short],
@@ -153,11 +171,19 @@ impl Served {
             "iss": format!("{}/services", self.issuer), "sub": name, "aud": "services", "token_use": "id",
             "custom:service_id": name, "iat": now, "exp": now + 600
         });
-        let header = Header { kid: Some("k".to_owned()), ..Header::new(Algorithm::ES256) };
+        let header = Header {
+            kid: Some("k".to_owned()),
+            ..Header::new(Algorithm::ES256)
+        };
         jsonwebtoken::encode(&header, &claims, &self.key).expect("signs")
     }
 
-    async fn post(&self, path: &str, headers: &[(&str, &str)], body: &Value) -> (StatusCode, Value) {
+    async fn post(
+        &self,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &Value,
+    ) -> (StatusCode, Value) {
         let mut request = self.client.post(format!("{}{path}", self.url)).json(body);
         if !headers.iter().any(|(name, _)| *name == "authorization") {
             request = request.bearer_auth(self.service_token("auth"));
@@ -169,15 +195,28 @@ impl Served {
         (answer.status(), answer.json().await.unwrap_or_default())
     }
 
-    async fn get(&self, id: &str, service: &str, tag: Option<&str>) -> (StatusCode, Option<String>, Value) {
+    async fn get(
+        &self,
+        id: &str,
+        service: &str,
+        tag: Option<&str>,
+    ) -> (StatusCode, Option<String>, Value) {
         let request = self.client.get(format!("{}/notifications/{id}", self.url));
         let mut request = request.bearer_auth(self.service_token(service));
         if let Some(tag) = tag {
             request = request.header("if-none-match", tag);
         }
         let answer = request.send().await.expect("answers");
-        let tag = answer.headers().get("etag").and_then(|tag| tag.to_str().ok()).map(str::to_owned);
-        (answer.status(), tag, answer.json().await.unwrap_or_default())
+        let tag = answer
+            .headers()
+            .get("etag")
+            .and_then(|tag| tag.to_str().ok())
+            .map(str::to_owned);
+        (
+            answer.status(),
+            tag,
+            answer.json().await.unwrap_or_default(),
+        )
     }
 
     async fn deliver(&mut self) {
@@ -201,7 +240,10 @@ async fn a_notification_is_created_followed_and_seen_by_its_creator_alone() {
             (status, &created["status"], &created["priority"]),
             (StatusCode::CREATED, &"QUEUED".into(), &"NORMAL".into())
         );
-        let id = created["notificationId"].as_str().expect("an id").to_owned();
+        let id = created["notificationId"]
+            .as_str()
+            .expect("an id")
+            .to_owned();
         let (status, tag, view) = served.get(&id, "auth", None).await;
         assert_eq!(
             (status, &view["status"], &view["templateVersion"]),
@@ -213,10 +255,21 @@ async fn a_notification_is_created_followed_and_seen_by_its_creator_alone() {
         let (status, _, view) = served.get(&id, "auth", tag.as_deref()).await;
         assert_eq!((status, &view["status"]), (StatusCode::OK, &"SENT".into()));
         let (status, _, problem) = served.get(&id, "notify", None).await;
-        assert_eq!((status, &problem["code"]), (StatusCode::NOT_FOUND, &"not_found".into()));
-        assert_eq!(served.get("nonsense", "auth", None).await.0, StatusCode::NOT_FOUND);
-        let (status, problem) = served.post(&format!("/notifications/{id}/cancel"), &[], &json!({})).await;
-        assert_eq!((status.as_u16(), &problem["code"]), (422, &"not_cancellable".into()));
+        assert_eq!(
+            (status, &problem["code"]),
+            (StatusCode::NOT_FOUND, &"not_found".into())
+        );
+        assert_eq!(
+            served.get("nonsense", "auth", None).await.0,
+            StatusCode::NOT_FOUND
+        );
+        let (status, problem) = served
+            .post(&format!("/notifications/{id}/cancel"), &[], &json!({}))
+            .await;
+        assert_eq!(
+            (status.as_u16(), &problem["code"]),
+            (422, &"not_cancellable".into())
+        );
         served.shutdown.begin();
     }
 }
@@ -231,8 +284,18 @@ async fn every_refusal_has_its_code() {
             body
         };
         let cases = [
-            (with(&|body| body["template"] = "nope".into()), 422, "unknown_template", "/template"),
-            (with(&|body| body["variables"] = json!({})), 422, "validation_failed", "/variables/name"),
+            (
+                with(&|body| body["template"] = "nope".into()),
+                422,
+                "unknown_template",
+                "/template",
+            ),
+            (
+                with(&|body| body["variables"] = json!({})),
+                422,
+                "validation_failed",
+                "/variables/name",
+            ),
             (
                 with(&|body| body["variables"]["name"] = json!(["Ada"])),
                 422,
@@ -245,8 +308,18 @@ async fn every_refusal_has_its_code() {
                 "validation_failed",
                 "/variables",
             ),
-            (with(&|body| body["priority"] = "URGENT".into()), 400, "invalid_request", "/priority"),
-            (with(&|body| body["colour"] = 1.into()), 400, "invalid_request", "/colour"),
+            (
+                with(&|body| body["priority"] = "URGENT".into()),
+                400,
+                "invalid_request",
+                "/priority",
+            ),
+            (
+                with(&|body| body["colour"] = 1.into()),
+                400,
+                "invalid_request",
+                "/colour",
+            ),
             (
                 with(&|body| body["recipient"] = json!({"phone": "+491701234567"})),
                 422,
@@ -262,14 +335,27 @@ async fn every_refusal_has_its_code() {
         ];
         for (body, status, code, pointer) in cases {
             let (answered, problem) = served.post("/notifications", &[], &body).await;
-            assert_eq!((answered.as_u16(), &problem["code"]), (status, &code.into()), "{problem}");
+            assert_eq!(
+                (answered.as_u16(), &problem["code"]),
+                (status, &code.into()),
+                "{problem}"
+            );
             assert_eq!(problem["errors"][0]["pointer"], pointer, "{problem}");
         }
-        let (status, problem) = served.post("/notifications", &[("authorization", "")], &welcome()).await;
-        assert_eq!((status.as_u16(), &problem["code"]), (401, &"authentication_required".into()));
-        let (status, problem) =
-            served.post("/notifications", &[("idempotency-key", "a b")], &welcome()).await;
-        assert_eq!((status.as_u16(), &problem["code"]), (400, &"invalid_header".into()));
+        let (status, problem) = served
+            .post("/notifications", &[("authorization", "")], &welcome())
+            .await;
+        assert_eq!(
+            (status.as_u16(), &problem["code"]),
+            (401, &"authentication_required".into())
+        );
+        let (status, problem) = served
+            .post("/notifications", &[("idempotency-key", "a b")], &welcome())
+            .await;
+        assert_eq!(
+            (status.as_u16(), &problem["code"]),
+            (400, &"invalid_header".into())
+        );
         served.shutdown.begin();
     }
 }
@@ -279,18 +365,31 @@ async fn a_double_click_is_one_notification() {
     for (store, _database) in stores().await {
         let mut served = served(&store).await;
         let (key, body) = ([("idempotency-key", "k-1")], welcome());
-        let answers =
-            futures_util::future::join_all((0..8).map(|_| served.post("/notifications", &key, &body))).await;
+        let answers = futures_util::future::join_all(
+            (0..8).map(|_| served.post("/notifications", &key, &body)),
+        )
+        .await;
         assert!(
-            answers.iter().all(|answer| answer == &answers[0] && answer.0 == StatusCode::CREATED),
+            answers
+                .iter()
+                .all(|answer| answer == &answers[0] && answer.0 == StatusCode::CREATED),
             "{answers:?}"
         );
         let mut other = welcome();
         other["priority"] = "HIGH".into();
         let (status, problem) = served.post("/notifications", &key, &other).await;
-        assert_eq!((status.as_u16(), &problem["code"]), (409, &"idempotency_key_reused".into()));
+        assert_eq!(
+            (status.as_u16(), &problem["code"]),
+            (409, &"idempotency_key_reused".into())
+        );
         served.deliver().await;
-        let depth: i64 = store.depths(10).await.expect("counts").iter().map(|(_, rows)| rows).sum();
+        let depth: i64 = store
+            .depths(10)
+            .await
+            .expect("counts")
+            .iter()
+            .map(|(_, rows)| rows)
+            .sum();
         assert_eq!(depth, 0);
         served.shutdown.begin();
     }
@@ -304,14 +403,23 @@ async fn a_batch_answers_for_each_in_order() {
         bad["template"] = "nope".into();
         let body = json!({"notifications": [welcome(), bad, 7, welcome()]});
         let (status, answer) = served.post("/notifications/batch", &[], &body).await;
-        let statuses: Vec<_> =
-            answer["results"].as_array().expect("results").iter().map(|r| r["status"].clone()).collect();
+        let statuses: Vec<_> = answer["results"]
+            .as_array()
+            .expect("results")
+            .iter()
+            .map(|r| r["status"].clone())
+            .collect();
         assert_eq!(
             (status, statuses),
-            (StatusCode::OK, vec![201.into(), 422.into(), 400.into(), 201.into()]),
+            (
+                StatusCode::OK,
+                vec![201.into(), 422.into(), 400.into(), 201.into()]
+            ),
             "{answer}"
         );
-        let (status, _) = served.post("/notifications/batch", &[], &json!({"notifications": []})).await;
+        let (status, _) = served
+            .post("/notifications/batch", &[], &json!({"notifications": []}))
+            .await;
         assert_eq!(status.as_u16(), 422);
         served.shutdown.begin();
     }
@@ -324,10 +432,17 @@ async fn what_is_scheduled_can_be_cancelled_twice_and_is_cancelled_once() {
         let mut later = welcome();
         later["sendAt"] = crate::testing::after(60).to_string().into();
         let (_, created) = served.post("/notifications", &[], &later).await;
-        let path = format!("/notifications/{}/cancel", created["notificationId"].as_str().expect("an id"));
+        let path = format!(
+            "/notifications/{}/cancel",
+            created["notificationId"].as_str().expect("an id")
+        );
         for _ in 0..2 {
             let (status, view) = served.post(&path, &[], &json!({})).await;
-            assert_eq!((status, &view["status"]), (StatusCode::OK, &"CANCELLED".into()), "{view}");
+            assert_eq!(
+                (status, &view["status"]),
+                (StatusCode::OK, &"CANCELLED".into()),
+                "{view}"
+            );
         }
         served.shutdown.begin();
     }
@@ -338,26 +453,56 @@ async fn a_webhook_needs_its_signature_and_is_heard_once() {
     for (store, _database) in stores().await {
         let mut served = served(&store).await;
         let (_, created) = served.post("/notifications", &[], &welcome()).await;
-        let id = created["notificationId"].as_str().expect("an id").to_owned();
+        let id = created["notificationId"]
+            .as_str()
+            .expect("an id")
+            .to_owned();
         served.deliver().await;
         let body = json!({"type": "notification.delivered", "timestamp": START.to_string(), "data": {"notificationId": id}});
         let body = body.to_string();
         let signed = format!("m1.{}.{body}", START.unix_seconds());
-        let key = aws_lc_rs::hmac::Key::new(aws_lc_rs::hmac::HMAC_SHA256, b"0123456789abcdef01234567");
-        let tag =
-            base64::engine::general_purpose::STANDARD.encode(aws_lc_rs::hmac::sign(&key, signed.as_bytes()));
+        let key =
+            aws_lc_rs::hmac::Key::new(aws_lc_rs::hmac::HMAC_SHA256, b"0123456789abcdef01234567");
+        let tag = base64::engine::general_purpose::STANDARD
+            .encode(aws_lc_rs::hmac::sign(&key, signed.as_bytes()));
         let send = |provider: &str, tag: &str| {
-            let request = served.client.post(format!("{}/webhooks/{provider}", served.url));
+            let request = served
+                .client
+                .post(format!("{}/webhooks/{provider}", served.url));
             let request = request
                 .header("webhook-id", "m1")
                 .header("webhook-timestamp", START.unix_seconds().to_string());
-            request.header("webhook-signature", format!("v1,{tag}")).body(body.clone()).send()
+            request
+                .header("webhook-signature", format!("v1,{tag}"))
+                .body(body.clone())
+                .send()
         };
-        assert_eq!(send("standard", "AAAA").await.expect("answers").status().as_u16(), 401);
-        assert_eq!(send("twilio", &tag).await.expect("answers").status().as_u16(), 401);
+        assert_eq!(
+            send("standard", "AAAA")
+                .await
+                .expect("answers")
+                .status()
+                .as_u16(),
+            401
+        );
+        assert_eq!(
+            send("twilio", &tag)
+                .await
+                .expect("answers")
+                .status()
+                .as_u16(),
+            401
+        );
         assert_eq!(served.get(&id, "auth", None).await.2["status"], "SENT");
         for _ in 0..2 {
-            assert_eq!(send("standard", &tag).await.expect("answers").status().as_u16(), 204);
+            assert_eq!(
+                send("standard", &tag)
+                    .await
+                    .expect("answers")
+                    .status()
+                    .as_u16(),
+                204
+            );
         }
         let view = served.get(&id, "auth", None).await.2;
         assert_eq!(

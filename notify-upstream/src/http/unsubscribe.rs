@@ -12,9 +12,10 @@ use crate::address::AddressHash;
 use crate::mail_token::{Claim, Purpose};
 use crate::notification::Channel;
 
-/// One click in a mail program (RFC 8058): the address that the notification went to gets no more mail of templates that
-/// offer the click. Only a mail of such a template carries the token, which is good for its address alone. The store is read
-/// only for a token that was issued here. 204 once it is durable.
+/// One click in a mail program (RFC 8058): the address that the notification went to gets no more
+/// mail of templates that offer the click. Only a mail of such a template carries the token, which
+/// is good for its address alone. The store is read only for a token that was issued here. 204 once
+/// it is durable.
 pub(super) async fn one_click(
     State(service): State<Arc<Service>>,
     RawQuery(query): RawQuery,
@@ -22,7 +23,8 @@ pub(super) async fn one_click(
     Raw(body, _permit): Raw,
 ) -> Result<Response, Problem> {
     if !is_click(&body) {
-        return Err(Problem::new(Code::InvalidRequest).detail("the body must be List-Unsubscribe=One-Click"));
+        return Err(Problem::new(Code::InvalidRequest)
+            .detail("the body must be List-Unsubscribe=One-Click"));
     }
     let nobody = || Problem::new(Code::InvalidWebhookSignature);
     let claim = claim_of(query.as_deref()).ok_or_else(nobody)?;
@@ -33,13 +35,20 @@ pub(super) async fn one_click(
     let known = service.reader.read(claim.id).await?;
     let mail = known.filter(|snapshot| snapshot.record.lane.channel == Channel::Email);
     let is_proven = |address: &AddressHash| tokens.verify(Purpose::Unsubscribe, claim, address);
-    let address = mail.and_then(|mail| mail.addresses().find(is_proven)).ok_or_else(nobody)?;
-    service.suppression.unsubscribe(&[address]).await.map_err(|error| unavailable(&error))?;
+    let address = mail
+        .and_then(|mail| mail.addresses().find(is_proven))
+        .ok_or_else(nobody)?;
+    service
+        .suppression
+        .unsubscribe(&[address])
+        .await
+        .map_err(|error| unavailable(&error))?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
 fn claim_of(query: Option<&str>) -> Option<Claim> {
-    let mut pairs = url::form_urlencoded::parse(query?.as_bytes()).filter(|(name, _)| name == "token");
+    let mut pairs =
+        url::form_urlencoded::parse(query?.as_bytes()).filter(|(name, _)| name == "token");
     match (pairs.next(), pairs.next()) {
         (Some((_, token)), None) => Claim::parse(&token),
         _ => None,
@@ -48,12 +57,17 @@ fn claim_of(query: Option<&str>) -> Option<Claim> {
 
 /// As a form or as form data (RFC 8058 section 3.2). A browser that opens the link sends neither.
 fn is_click(body: &[u8]) -> bool {
-    let Ok(text) = std::str::from_utf8(body) else { return false };
+    let Ok(text) = std::str::from_utf8(body) else {
+        return false;
+    };
     let mut form = url::form_urlencoded::parse(body);
     form.any(|(name, value)| name == "List-Unsubscribe" && value.trim() == "One-Click")
-        || text.split_once("name=\"List-Unsubscribe\"").is_some_and(|(_, rest)| {
-            rest.split_once("\r\n\r\n").is_some_and(|(_, value)| value.starts_with("One-Click\r\n"))
-        })
+        || text
+            .split_once("name=\"List-Unsubscribe\"")
+            .is_some_and(|(_, rest)| {
+                rest.split_once("\r\n\r\n")
+                    .is_some_and(|(_, value)| value.starts_with("One-Click\r\n"))
+            })
 }
 
 #[cfg(test)]
@@ -63,10 +77,15 @@ mod tests {
     #[test]
     fn a_click_is_read_in_both_forms_and_nothing_else_is_one() {
         assert!(is_click(b"List-Unsubscribe=One-Click"));
-        let multipart =
-            "--b\r\nContent-Disposition: form-data; name=\"List-Unsubscribe\"\r\n\r\nOne-Click\r\n--b--\r\n";
+        let multipart = "--b\r\nContent-Disposition: form-data; name=\"List-Unsubscribe\"\r\n\r\nOne-Click\r\n--b--\r\n";
         assert!(is_click(multipart.as_bytes()));
-        for no in ["", "List-Unsubscribe=One-Clic", "x=One-Click", "List-Unsubscribe", "One-Click"] {
+        for no in [
+            "",
+            "List-Unsubscribe=One-Clic",
+            "x=One-Click",
+            "List-Unsubscribe",
+            "One-Click",
+        ] {
             assert!(!is_click(no.as_bytes()), "{no}");
         }
     }

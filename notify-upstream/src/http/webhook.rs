@@ -21,29 +21,57 @@ pub(super) async fn receive(
     Raw(body, _permit): Raw,
 ) -> Result<Response, Problem> {
     let now = service.clock.now();
-    let incoming = Incoming { headers: &headers, query: query.as_deref(), body: &body, source, now };
-    let reports = service.webhooks.read(&provider, &incoming).await.map_err(refusal)?;
+    let incoming = Incoming {
+        headers: &headers,
+        query: query.as_deref(),
+        body: &body,
+        source,
+        now,
+    };
+    let reports = service
+        .webhooks
+        .read(&provider, &incoming)
+        .await
+        .map_err(refusal)?;
     if let Some(token) = service.webhooks.token(&provider, &incoming)
-        && !service.store.bind_webhook(&token, now).await.map_err(|error| unavailable(&error))?
+        && !service
+            .store
+            .bind_webhook(&token, now)
+            .await
+            .map_err(|error| unavailable(&error))?
     {
         return Err(Problem::new(Code::InvalidWebhookSignature));
     }
-    let receipts: Vec<_> = reports.iter().filter_map(|report| report.receipt(&provider, now)).collect();
+    let receipts: Vec<_> = reports
+        .iter()
+        .filter_map(|report| report.receipt(&provider, now))
+        .collect();
     if !receipts.is_empty() {
-        let new = service.store.receive(&receipts).await.map_err(|error| unavailable(&error))?;
-        service.recent.forget(receipts.iter().map(|receipt| receipt.id));
+        let new = service
+            .store
+            .receive(&receipts)
+            .await
+            .map_err(|error| unavailable(&error))?;
+        service
+            .recent
+            .forget(receipts.iter().map(|receipt| receipt.id));
         let repeated = receipts.len() as u64 - new;
         service.metrics.receipts(&provider, "new", new);
         service.metrics.receipts(&provider, "repeated", repeated);
     }
-    service.metrics.receipts(&provider, "not_ours", (reports.len() - receipts.len()) as u64);
+    service.metrics.receipts(
+        &provider,
+        "not_ours",
+        (reports.len() - receipts.len()) as u64,
+    );
     if let Err(error) = service.suppression.believe(&reports).await {
         tracing::debug!(%error, "an address that a provider reports as dead is not noted");
     }
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-/// A provider that is configured and whose headers are those of its signature scheme: the body is worth reading.
+/// A provider that is configured and whose headers are those of its signature scheme: the body is
+/// worth reading.
 pub(super) struct Sender {
     provider: String,
     source: Option<IpAddr>,
@@ -52,10 +80,18 @@ pub(super) struct Sender {
 impl FromRequestParts<Arc<Service>> for Sender {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, service: &Arc<Service>) -> Result<Self, Problem> {
+    async fn from_request_parts(
+        parts: &mut Parts,
+        service: &Arc<Service>,
+    ) -> Result<Self, Problem> {
         let unknown = |_| Problem::new(Code::InvalidWebhookSignature);
-        let Path(provider): Path<String> = Path::from_request_parts(parts, service).await.map_err(unknown)?;
-        service.webhooks.check_headers(&provider, &parts.headers, service.clock.now()).map_err(refusal)?;
+        let Path(provider): Path<String> = Path::from_request_parts(parts, service)
+            .await
+            .map_err(unknown)?;
+        service
+            .webhooks
+            .check_headers(&provider, &parts.headers, service.clock.now())
+            .map_err(refusal)?;
         let source = client_address(parts, service).await;
         BodyOwner::Webhook(source).set(parts);
         Ok(Self { provider, source })
@@ -65,7 +101,9 @@ impl FromRequestParts<Arc<Service>> for Sender {
 fn refusal(unheard: Unheard) -> Problem {
     match unheard {
         Unheard::Signature => Problem::new(Code::InvalidWebhookSignature),
-        Unheard::Unreadable => Problem::new(Code::InvalidRequest).detail("the event cannot be read"),
+        Unheard::Unreadable => {
+            Problem::new(Code::InvalidRequest).detail("the event cannot be read")
+        }
         Unheard::Unavailable => Problem::new(Code::Unavailable),
     }
 }

@@ -8,9 +8,10 @@ use postern_common::clock::Timestamp;
 use crate::provider::{FaultScope, Refusal};
 use crate::retry::Class;
 
-/// A circuit breaker. Open, it keeps calls from a provider that fails them all: it opens after ten failures in a row that are
-/// the provider's own, or ten refusals in a row of recipients each of another domain and another caller; lets one probe
-/// through after a while; and closes with the first call that works.
+/// A circuit breaker. Open, it keeps calls from a provider that fails them all: it opens after ten
+/// failures in a row that are the provider's own, or ten refusals in a row of recipients each of
+/// another domain and another caller; lets one probe through after a while; and closes with the
+/// first call that works.
 #[derive(Debug)]
 pub struct Breaker {
     clock: Clock,
@@ -38,7 +39,8 @@ struct Open {
     tried: VecDeque<String>,
 }
 
-/// Who asked for a message, and where it goes: what two refusals must not share to be independent of each other.
+/// Who asked for a message, and where it goes: what two refusals must not share to be independent
+/// of each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
     /// The creator of the notification.
@@ -90,15 +92,28 @@ const MAX_TRIED: usize = 64;
 // === impl CallOutcome ===
 
 impl CallOutcome {
-    /// Classifies a call by its refusal; `None` for a message that was refused before any call, which says nothing about
-    /// the provider.
+    /// Classifies a call by its refusal; `None` for a message that was refused before any call,
+    /// which says nothing about the provider.
     #[must_use]
     pub fn of(refusal: Option<&Refusal>) -> Option<Self> {
         match refusal {
-            Some(Refusal { scope: FaultScope::NotSent, .. }) => None,
-            None | Some(Refusal { class: Class::Permanent, .. }) => Some(Self::Answered),
-            Some(Refusal { scope: FaultScope::Provider, .. }) => Some(Self::ProviderFailed),
-            Some(Refusal { scope: FaultScope::Recipient, .. }) => Some(Self::RecipientRefused),
+            Some(Refusal {
+                scope: FaultScope::NotSent,
+                ..
+            }) => None,
+            None
+            | Some(Refusal {
+                class: Class::Permanent,
+                ..
+            }) => Some(Self::Answered),
+            Some(Refusal {
+                scope: FaultScope::Provider,
+                ..
+            }) => Some(Self::ProviderFailed),
+            Some(Refusal {
+                scope: FaultScope::Recipient,
+                ..
+            }) => Some(Self::RecipientRefused),
         }
     }
 }
@@ -109,11 +124,14 @@ impl Breaker {
     /// Closed.
     #[must_use]
     pub fn new(clock: Clock) -> Self {
-        Self { clock, state: Mutex::default() }
+        Self {
+            clock,
+            state: Mutex::default(),
+        }
     }
 
-    /// Records how a call ended. The wait grows with each probe that the provider fails, not with each call that was in
-    /// flight when it opened.
+    /// Records how a call ended. The wait grows with each probe that the provider fails, not with
+    /// each call that was in flight when it opened.
     pub fn record(&self, outcome: CallOutcome, source: &Source) -> Option<Change> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.clock.now();
@@ -127,7 +145,8 @@ impl Breaker {
         }
     }
 
-    /// Takes the right to a call for this caller. While it is open, one has it at the end of each wait.
+    /// Takes the right to a call for this caller. While it is open, one has it at the end of each
+    /// wait.
     #[must_use]
     pub fn lets_through(&self, caller: &str) -> bool {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -155,7 +174,11 @@ impl Breaker {
     #[must_use]
     pub fn standing(&self) -> Standing {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        match state.open.as_ref().map(|open| open.until.since(self.clock.now())) {
+        match state
+            .open
+            .as_ref()
+            .map(|open| open.until.since(self.clock.now()))
+        {
             None => Standing::Closed,
             Some(Duration::ZERO) => Standing::Due,
             Some(left) => Standing::Open(left),
@@ -189,8 +212,14 @@ impl State {
         match &mut self.open {
             Some(Open { probing: false, .. }) => None,
             // What kept the provider from answering is over.
-            Some(Open { cause: FaultScope::Provider, .. }) => {
-                *self = Self { refused: vec![source.clone()], ..Self::default() };
+            Some(Open {
+                cause: FaultScope::Provider,
+                ..
+            }) => {
+                *self = Self {
+                    refused: vec![source.clone()],
+                    ..Self::default()
+                };
                 Some(Change::Closed)
             }
             Some(open) => {
@@ -204,7 +233,8 @@ impl State {
             None => {
                 // It answers, after all.
                 self.failures = 0;
-                let shares = |known: &Source| known.caller == source.caller || known.domain == source.domain;
+                let shares =
+                    |known: &Source| known.caller == source.caller || known.domain == source.domain;
                 if !self.refused.iter().any(shares) {
                     self.refused.push(source.clone());
                 }
@@ -214,9 +244,17 @@ impl State {
     }
 
     fn open(&mut self, now: Timestamp, cause: FaultScope) -> Change {
-        let tried = std::mem::take(&mut self.refused).into_iter().map(|source| source.caller).collect();
-        self.open =
-            Some(Open { until: now.plus(FIRST_WAIT), wait: FIRST_WAIT, probing: false, cause, tried });
+        let tried = std::mem::take(&mut self.refused)
+            .into_iter()
+            .map(|source| source.caller)
+            .collect();
+        self.open = Some(Open {
+            until: now.plus(FIRST_WAIT),
+            wait: FIRST_WAIT,
+            probing: false,
+            cause,
+            tried,
+        });
         Change::Opened(FIRST_WAIT)
     }
 }

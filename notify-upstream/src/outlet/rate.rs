@@ -5,8 +5,9 @@ use std::time::Duration;
 use postern_common::Clock;
 use postern_common::cache::Cache;
 
-/// How many calls a second a provider takes from all replicas together: counted in the shared cache, and by each replica
-/// for itself while the cache is away. They are spread over the second, so that nobody waits for the next one to begin.
+/// How many calls a second a provider takes from all replicas together: counted in the shared
+/// cache, and by each replica for itself while the cache is away. They are spread over the second,
+/// so that nobody waits for the next one to begin.
 #[derive(Debug)]
 pub struct Rate {
     cache: Cache,
@@ -27,11 +28,18 @@ impl Rate {
     #[must_use]
     pub fn new(cache: Cache, clock: Clock, name: &str, per_second: u64) -> Self {
         let per_second = i64::try_from(per_second.max(1)).unwrap_or(i64::MAX / PARTS);
-        Self { cache, clock, name: name.to_owned(), per_second, local: Mutex::default() }
+        Self {
+            cache,
+            clock,
+            name: name.to_owned(),
+            per_second,
+            local: Mutex::default(),
+        }
     }
 
-    /// Whether a call of this part of the second is left; takes it. What is urgent may take one of the next part, a
-    /// fiftieth of a second ahead of its time: whatever waits has used up this part as it began.
+    /// Whether a call of this part of the second is left; takes it. What is urgent may take one of
+    /// the next part, a fiftieth of a second ahead of its time: whatever waits has used up this
+    /// part as it began.
     pub async fn try_turn(&self, urgent: bool) -> bool {
         let part = self.part();
         self.take(part).await || (urgent && self.per_second > PARTS && self.take(part + 1).await)
@@ -70,7 +78,11 @@ impl Rate {
 
     fn until_next_part(&self) -> Duration {
         let begins = ((self.part() + 1) * 1000 + self.parts() - 1).div_euclid(self.parts());
-        Duration::from_millis(u64::try_from(begins - self.clock.now().0).unwrap_or(0).max(1))
+        Duration::from_millis(
+            u64::try_from(begins - self.clock.now().0)
+                .unwrap_or(0)
+                .max(1),
+        )
     }
 
     fn count_locally(&self, part: i64) -> u64 {
@@ -99,7 +111,10 @@ mod tests {
         for per_second in [1, 3, 7, 49, 50, 51, 120, 2_000, 2_049] {
             let clock = Clock::manual(Timestamp(1_700_000_000_000));
             let cache = Cache::memory(clock.clone());
-            let replicas = [rate(&clock, &cache, per_second), rate(&clock, &cache, per_second)];
+            let replicas = [
+                rate(&clock, &cache, per_second),
+                rate(&clock, &cache, per_second),
+            ];
             let (mut taken, mut most) = (0, 0);
             for _ in 0..1000 {
                 let mut now = 0;
@@ -111,7 +126,10 @@ mod tests {
                 clock.advance(Duration::from_millis(1));
             }
             assert_eq!(taken, per_second);
-            assert!(most <= per_second.div_ceil(50), "{most} of {per_second} at once");
+            assert!(
+                most <= per_second.div_ceil(50),
+                "{most} of {per_second} at once"
+            );
         }
     }
 
@@ -119,7 +137,10 @@ mod tests {
     async fn the_wait_ends_with_the_part() {
         let clock = Clock::manual(Timestamp(1_000));
         let rate = rate(&clock, &Cache::memory(clock.clone()), 3);
-        assert_eq!((rate.try_turn(true).await, rate.try_turn(true).await), (true, false));
+        assert_eq!(
+            (rate.try_turn(true).await, rate.try_turn(true).await),
+            (true, false)
+        );
         assert_eq!(rate.until_next_part(), Duration::from_millis(334));
         clock.advance(rate.until_next_part());
         assert!(rate.try_turn(false).await);
@@ -142,6 +163,9 @@ mod tests {
     fn while_the_cache_is_away_each_counts_for_itself() {
         let clock = Clock::manual(Timestamp(1_000));
         let rate = rate(&clock, &Cache::memory(clock.clone()), 100);
-        assert_eq!([9, 9, 10, 9, 11].map(|part| rate.count_locally(part)), [1, 2, 1, u64::MAX, 1]);
+        assert_eq!(
+            [9, 9, 10, 9, 11].map(|part| rate.count_locally(part)),
+            [1, 2, 1, u64::MAX, 1]
+        );
     }
 }

@@ -10,8 +10,8 @@ use crate::notification::Priority;
 use crate::provider::Provider;
 use crate::request::Principal;
 
-/// Limits how many of a provider's calls one caller and one push service may have in hand, so that slow ones do not hold
-/// every permit of the channel.
+/// Limits how many of a provider's calls one caller and one push service may have in hand, so that
+/// slow ones do not hold every permit of the channel.
 #[derive(Debug)]
 pub struct Shares {
     /// Calls that the provider and the channel's permits allow together.
@@ -41,7 +41,8 @@ struct Held {
     moved: Instant,
 }
 
-/// A share whose calls neither begin nor end for so long is stuck: what comes then does not wait for it.
+/// A share whose calls neither begin nor end for so long is stuck: what comes then does not wait
+/// for it.
 const STUCK: Duration = Duration::from_secs(1);
 
 // === impl Shares ===
@@ -50,7 +51,11 @@ impl Shares {
     /// Shares of so many calls.
     #[must_use]
     pub fn new(total: usize) -> Arc<Self> {
-        Arc::new(Self { total: total.max(1), held: Mutex::default(), released: Notify::new() })
+        Arc::new(Self {
+            total: total.max(1),
+            held: Mutex::default(),
+            released: Notify::new(),
+        })
     }
 
     /// Waits for a share of this call, for a second at most; `None` where it is stuck.
@@ -68,7 +73,12 @@ impl Shares {
             tokio::pin!(released);
             released.as_mut().enable();
             match self.try_enter(&keys) {
-                Ok(()) => return Some(Share { shares: Arc::clone(self), keys }),
+                Ok(()) => {
+                    return Some(Share {
+                        shares: Arc::clone(self),
+                        keys,
+                    });
+                }
                 Err(Full { is_stuck: true }) => return None,
                 Err(Full { is_stuck: false }) => {}
             }
@@ -83,18 +93,24 @@ impl Shares {
             if let Some(of_key) = held.get(key)
                 && of_key.count >= self.most(key)
             {
-                return Err(Full { is_stuck: now.duration_since(of_key.moved) >= STUCK });
+                return Err(Full {
+                    is_stuck: now.duration_since(of_key.moved) >= STUCK,
+                });
             }
         }
         for key in keys {
-            let of_key = held.entry(key.clone()).or_insert(Held { count: 0, moved: now });
+            let of_key = held.entry(key.clone()).or_insert(Held {
+                count: 0,
+                moved: now,
+            });
             of_key.count += 1;
             of_key.moved = now;
         }
         Ok(())
     }
 
-    /// A quarter for a push service and for a service; a sixteenth for a user, who writes to itself alone.
+    /// A quarter for a push service and for a service; a sixteenth for a user, who writes to itself
+    /// alone.
     fn most(&self, key: &Key) -> usize {
         let part = match key {
             Key::Caller(caller, _) if Principal::is_user(caller) => 16,
@@ -108,8 +124,8 @@ struct Full {
     is_stuck: bool,
 }
 
-/// What a call counts for. The recipient has chosen the push service of a browser; every other provider is the operator's
-/// choice, and there a service may have all calls.
+/// What a call counts for. The recipient has chosen the push service of a browser; every other
+/// provider is the operator's choice, and there a service may have all calls.
 fn keys(provider: &Provider, to: &Address, caller: &str, priority: Priority) -> Vec<Key> {
     let is_endpoint = matches!(to, Address::Subscription(_)) && provider.calls_endpoint();
     let mut keys = Vec::with_capacity(2);
@@ -129,7 +145,11 @@ impl Drop for Share {
         if self.keys.is_empty() {
             return;
         }
-        let mut held = self.shares.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = self
+            .shares
+            .held
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
         for key in &self.keys {
             if let Some(of_key) = held.get_mut(key) {
@@ -152,8 +172,14 @@ mod tests {
     use crate::provider::script::Script;
 
     fn endpoint(host: &str) -> Address {
-        let keys = SubscriptionKeys { p256dh: String::new(), auth: String::new() };
-        Address::Subscription(Subscription { endpoint: format!("https://{host}/x"), keys })
+        let keys = SubscriptionKeys {
+            p256dh: String::new(),
+            auth: String::new(),
+        };
+        Address::Subscription(Subscription {
+            endpoint: format!("https://{host}/x"),
+            keys,
+        })
     }
 
     fn provider() -> Provider {
@@ -172,21 +198,39 @@ mod tests {
             let provider = &provider;
             async move { shares.enter(provider, &to, &caller, Priority::Normal).await }
         });
-        futures_util::future::join_all(entering).await.into_iter().flatten().collect()
+        futures_util::future::join_all(entering)
+            .await
+            .into_iter()
+            .flatten()
+            .collect()
     }
 
     #[tokio::test(start_paused = true)]
     async fn slow_push_service_holds_a_quarter_whatever_its_subdomains() {
         let shares = Shares::new(64);
-        let held =
-            entered(&shares, |n| endpoint(&format!("h{n}.slow.example")), |n| format!("service:{n}")).await;
+        let held = entered(
+            &shares,
+            |n| endpoint(&format!("h{n}.slow.example")),
+            |n| format!("service:{n}"),
+        )
+        .await;
         assert_eq!(held.len(), 16);
         let began = Instant::now();
         let to = endpoint("a.slow.example");
-        assert!(shares.enter(&provider(), &to, "service:x", Priority::Normal).await.is_none());
+        assert!(
+            shares
+                .enter(&provider(), &to, "service:x", Priority::Normal)
+                .await
+                .is_none()
+        );
         assert_eq!(began.elapsed(), Duration::ZERO, "it is known to be stuck");
         let to = endpoint("fast.example");
-        assert!(shares.enter(&provider(), &to, "service:x", Priority::Normal).await.is_some());
+        assert!(
+            shares
+                .enter(&provider(), &to, "service:x", Priority::Normal)
+                .await
+                .is_some()
+        );
         drop(held);
         assert!(shares.held.lock().expect("no panic").is_empty());
     }
@@ -203,15 +247,27 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn share_that_moves_is_waited_for() {
         let shares = Shares::new(64);
-        let mut held = entered(&shares, |_| endpoint("push.example"), |n| format!("service:{n}")).await;
+        let mut held = entered(
+            &shares,
+            |_| endpoint("push.example"),
+            |n| format!("service:{n}"),
+        )
+        .await;
         let (provider, to) = (provider(), endpoint("push.example"));
         held.pop();
-        held.extend(shares.enter(&provider, &to, "service:y", Priority::Normal).await);
+        held.extend(
+            shares
+                .enter(&provider, &to, "service:y", Priority::Normal)
+                .await,
+        );
         let next = async {
             tokio::time::sleep(Duration::from_millis(900)).await;
             held.pop();
         };
-        let (entered, ()) = tokio::join!(shares.enter(&provider, &to, "service:x", Priority::Normal), next);
+        let (entered, ()) = tokio::join!(
+            shares.enter(&provider, &to, "service:x", Priority::Normal),
+            next
+        );
         assert!(entered.is_some());
     }
 
@@ -219,7 +275,15 @@ mod tests {
     async fn service_has_every_call_of_an_operators_provider() {
         let shares = Shares::new(64);
         let mail = |_| Address::Email(EmailAddress::parse("ada@example.com").expect("address"));
-        assert_eq!(entered(&shares, mail, |_| "service:a".to_owned()).await.len(), 64);
-        assert_eq!(entered(&shares, mail, |_| "user:a".to_owned()).await.len(), 4);
+        assert_eq!(
+            entered(&shares, mail, |_| "service:a".to_owned())
+                .await
+                .len(),
+            64
+        );
+        assert_eq!(
+            entered(&shares, mail, |_| "user:a".to_owned()).await.len(),
+            4
+        );
     }
 }

@@ -6,8 +6,9 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 use super::Rate;
 use crate::notification::Priority;
 
-/// Lets calls through to one provider: so many at once, and so many a second where the provider has a rate. Who goes next
-/// is decided only when a call can be made: the most urgent of those that wait, and of those the first that came.
+/// Lets calls through to one provider: so many at once, and so many a second where the provider has
+/// a rate. Who goes next is decided only when a call can be made: the most urgent of those that
+/// wait, and of those the first that came.
 #[derive(Debug)]
 pub struct Turnstile {
     slots: Arc<Semaphore>,
@@ -15,7 +16,8 @@ pub struct Turnstile {
     waiting: Mutex<[VecDeque<oneshot::Sender<Slot>>; Priority::ALL.len()]>,
     /// Told when something urgent has come to wait.
     urgent: Notify,
-    /// Held by the one of those that wait that waits for the next slot and the next turn, for whoever gets them.
+    /// Held by the one of those that wait that waits for the next slot and the next turn, for
+    /// whoever gets them.
     usher: tokio::sync::Mutex<()>,
 }
 
@@ -78,7 +80,9 @@ impl Turnstile {
 
     fn has_urgent(&self) -> bool {
         let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        URGENT.iter().any(|priority| !waiting[priority.index()].is_empty())
+        URGENT
+            .iter()
+            .any(|priority| !waiting[priority.index()].is_empty())
     }
 
     /// Waits until a call can be made, and gives the right to it to whoever comes first by then.
@@ -114,7 +118,10 @@ mod tests {
     use super::*;
 
     /// Callers of these priorities, in this order, all waiting.
-    fn callers(turnstile: &Arc<Turnstile>, priorities: &[Priority]) -> Vec<tokio::task::JoinHandle<Slot>> {
+    fn callers(
+        turnstile: &Arc<Turnstile>,
+        priorities: &[Priority],
+    ) -> Vec<tokio::task::JoinHandle<Slot>> {
         let call = |priority: &Priority| {
             let (turnstile, priority) = (Arc::clone(turnstile), *priority);
             tokio::spawn(async move { turnstile.pass(priority).await })
@@ -141,7 +148,8 @@ mod tests {
             idle().await;
             let order: Vec<_> = (0..6).filter(|at| waiting[*at].is_finished()).collect();
             assert_eq!(order, [next]);
-            let caller = std::mem::replace(&mut waiting[next], tokio::spawn(std::future::pending()));
+            let caller =
+                std::mem::replace(&mut waiting[next], tokio::spawn(std::future::pending()));
             pass = caller.await.expect("no panic");
         }
     }
@@ -150,7 +158,10 @@ mod tests {
     async fn who_goes_away_keeps_nobody_waiting() {
         let turnstile = Arc::new(Turnstile::new(1, None));
         let pass = turnstile.pass(Priority::Low).await;
-        let waiting = callers(&turnstile, &[Priority::Critical, Priority::Critical, Priority::Low]);
+        let waiting = callers(
+            &turnstile,
+            &[Priority::Critical, Priority::Critical, Priority::Low],
+        );
         idle().await;
         // The first of them is the one that waits for the next slot.
         waiting[0].abort();

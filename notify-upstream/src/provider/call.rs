@@ -47,7 +47,8 @@ fn built(builder: reqwest::ClientBuilder) -> Result<reqwest::Client, String> {
     })
 }
 
-/// The same for addresses that strangers gave: a name that resolves to a private address is not called.
+/// The same for addresses that strangers gave: a name that resolves to a private address is not
+/// called.
 pub(super) fn guarded_client() -> Result<reqwest::Client, String> {
     built(builder().dns_resolver(Arc::new(PublicOnly)))
 }
@@ -80,7 +81,8 @@ impl reqwest::dns::Resolve for PublicOnly {
 /// Makes the call.
 ///
 /// # Errors
-/// No answer, judged by the table of codes: before a connection nothing was handed over, after it nobody knows.
+/// No answer, judged by the table of codes: before a connection nothing was handed over, after it
+/// nobody knows.
 pub(super) async fn call(
     codes: &Codes,
     provider: &'static str,
@@ -105,7 +107,11 @@ pub(super) async fn call(
             break;
         }
     }
-    Ok(Answer { status, headers, body })
+    Ok(Answer {
+        status,
+        headers,
+        body,
+    })
 }
 
 impl Answer {
@@ -118,22 +124,32 @@ impl Answer {
     }
 
     /// The provider's no, by its own code where it has one, else by the status.
-    pub(super) fn refusal(&self, codes: &Codes, provider: &'static str, code: Option<&str>) -> Refusal {
+    pub(super) fn refusal(
+        &self,
+        codes: &Codes,
+        provider: &'static str,
+        code: Option<&str>,
+    ) -> Refusal {
         let refusal = codes.judge_http(provider, self.status, code);
-        Refusal { retry_after: retry_after(&self.headers), ..refusal }
+        Refusal {
+            retry_after: retry_after(&self.headers),
+            ..refusal
+        }
     }
 }
 
-/// `Retry-After`, in seconds or as a date (RFC 9110 section 10.2.3). A date is read against the answer's own `Date`, so
-/// that it does not matter whether the provider's clock is right.
+/// `Retry-After`, in seconds or as a date (RFC 9110 section 10.2.3). A date is read against the
+/// answer's own `Date`, so that it does not matter whether the provider's clock is right.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = |name| headers.get(name)?.to_str().ok().map(str::trim);
     let wish = text(RETRY_AFTER)?;
     let wait = match wish.parse() {
         Ok(seconds) => Duration::from_secs(seconds),
         Err(_) => {
-            let (until, now) =
-                (httpdate::parse_http_date(wish).ok()?, httpdate::parse_http_date(text(DATE)?).ok()?);
+            let (until, now) = (
+                httpdate::parse_http_date(wish).ok()?,
+                httpdate::parse_http_date(text(DATE)?).ok()?,
+            );
             until.duration_since(now).ok()?
         }
     };
@@ -148,14 +164,34 @@ mod tests {
     fn retry_after_is_read_in_both_forms_and_capped() {
         let date = "Fri, 20 Nov 2026 07:30:00 GMT";
         let after = |wish: &'static str, date: Option<&'static str>| {
-            let mut headers = HeaderMap::from_iter([(RETRY_AFTER, http::HeaderValue::from_static(wish))]);
+            let mut headers =
+                HeaderMap::from_iter([(RETRY_AFTER, http::HeaderValue::from_static(wish))]);
             headers.extend(date.map(|date| (DATE, http::HeaderValue::from_static(date))));
             retry_after(&headers).map(|wait| wait.as_secs())
         };
-        assert_eq!((after("120", None), after("99999999", None)), (Some(120), Some(86_400)));
-        assert_eq!(after("Fri, 20 Nov 2026 07:32:10 GMT", Some(date)), Some(130));
-        assert_eq!(after("Thu, 20 Nov 2036 07:32:10 GMT", Some(date)), Some(86_400));
-        assert_eq!(after("Fri, 20 Nov 2026 07:29:00 GMT", Some(date)), None, "it is over");
-        assert_eq!((after("soon", Some(date)), after("Fri, 20 Nov 2026 07:32:10 GMT", None)), (None, None));
+        assert_eq!(
+            (after("120", None), after("99999999", None)),
+            (Some(120), Some(86_400))
+        );
+        assert_eq!(
+            after("Fri, 20 Nov 2026 07:32:10 GMT", Some(date)),
+            Some(130)
+        );
+        assert_eq!(
+            after("Thu, 20 Nov 2036 07:32:10 GMT", Some(date)),
+            Some(86_400)
+        );
+        assert_eq!(
+            after("Fri, 20 Nov 2026 07:29:00 GMT", Some(date)),
+            None,
+            "it is over"
+        );
+        assert_eq!(
+            (
+                after("soon", Some(date)),
+                after("Fri, 20 Nov 2026 07:32:10 GMT", None)
+            ),
+            (None, None)
+        );
     }
 }

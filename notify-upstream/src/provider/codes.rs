@@ -43,12 +43,14 @@ impl Codes {
     /// Status 64 with every mistake.
     pub fn parse(name: &str, text: &str) -> Result<Self, Exit> {
         config::parse(name, text, |root| {
-            Some(Self(root.list("rule", |field| field.object(Rule::read)).into()))
+            Some(Self(
+                root.list("rule", |field| field.object(Rule::read)).into(),
+            ))
         })
     }
 
-    /// What a provider's code means: an exact rule before a pattern, a longer pattern before a shorter one, a rule of
-    /// this provider before one of any.
+    /// What a provider's code means: an exact rule before a pattern, a longer pattern before a
+    /// shorter one, a rule of this provider before one of any.
     #[must_use]
     pub fn judge(&self, provider: &str, code: &str) -> Refusal {
         let fits = |rule: &&Rule| {
@@ -76,15 +78,23 @@ impl Codes {
     #[must_use]
     pub fn leaves_doubt(&self, code: &str) -> bool {
         [NOT_UNDERSTOOD, INTERNAL_ERROR].contains(&code)
-            || self.0.iter().any(|rule| rule.class == Class::Ambiguous && rule.code == code)
+            || self
+                .0
+                .iter()
+                .any(|rule| rule.class == Class::Ambiguous && rule.code == code)
     }
 
-    /// Like [`Codes::judge`], for an answer by HTTP. The provider's own code decides; in an answer of 5xx only one that a
-    /// rule names, for a code that nobody knows does not make an outage the message's fault.
+    /// Like [`Codes::judge`], for an answer by HTTP. The provider's own code decides; in an answer
+    /// of 5xx only one that a rule names, for a code that nobody knows does not make an outage the
+    /// message's fault.
     #[must_use]
     pub fn judge_http(&self, provider: &str, status: u16, code: Option<&str>) -> Refusal {
         let named = |code: &&str| {
-            status < 500 || self.0.iter().any(|rule| rule.provider == provider && rule.names(code))
+            status < 500
+                || self
+                    .0
+                    .iter()
+                    .any(|rule| rule.provider == provider && rule.names(code))
         };
         match code.filter(named) {
             Some(code) => self.judge(provider, code),
@@ -96,7 +106,8 @@ impl Codes {
 // === impl Rule ===
 
 impl Rule {
-    /// Whether it is about this code, and not about whatever has no rule of its own: one digit and an asterisk.
+    /// Whether it is about this code, and not about whatever has no rule of its own: one digit and
+    /// an asterisk.
     fn names(&self, code: &str) -> bool {
         match self.pattern.strip_suffix('*') {
             Some(prefix) => prefix.len() > 1 && code.starts_with(prefix),
@@ -118,9 +129,21 @@ impl Rule {
         let class = object.required("class", |field| field.one_of(&classes));
         let code = object.required("code", text);
         let suppress = object.or("suppress", false, |field| field.boolean());
-        let scopes = [("provider", FaultScope::Provider), ("recipient", FaultScope::Recipient)];
-        let scope = object.or("scope", FaultScope::Recipient, |field| field.one_of(&scopes));
-        Some(Self { provider: provider?, pattern: pattern?, class: class?, code: code?, suppress, scope })
+        let scopes = [
+            ("provider", FaultScope::Provider),
+            ("recipient", FaultScope::Recipient),
+        ];
+        let scope = object.or("scope", FaultScope::Recipient, |field| {
+            field.one_of(&scopes)
+        });
+        Some(Self {
+            provider: provider?,
+            pattern: pattern?,
+            class: class?,
+            code: code?,
+            suppress,
+            scope,
+        })
     }
 }
 
@@ -136,21 +159,46 @@ mod tests {
             (refusal.class, refusal.code, refusal.suppress)
         };
         let expect = |class, code: &str, suppress| (class, code.to_owned(), suppress);
-        assert_eq!(judged("smtp", "550 5.1.1"), expect(Class::Permanent, "mailbox_unknown", true));
+        assert_eq!(
+            judged("smtp", "550 5.1.1"),
+            expect(Class::Permanent, "mailbox_unknown", true)
+        );
         assert_eq!(
             judged("smtp", "550 5.7.26"),
             expect(Class::Permanent, "message_refused_by_policy", false)
         );
-        assert_eq!(judged("smtp", "550"), expect(Class::Permanent, "provider_refused", false));
-        assert_eq!(judged("smtp", "421 4.7.0"), expect(Class::Throttled, "provider_throttles", false));
-        assert_eq!(judged("smtp", "451 4.3.0"), expect(Class::Transient, "provider_busy", false));
+        assert_eq!(
+            judged("smtp", "550"),
+            expect(Class::Permanent, "provider_refused", false)
+        );
+        assert_eq!(
+            judged("smtp", "421 4.7.0"),
+            expect(Class::Throttled, "provider_throttles", false)
+        );
+        assert_eq!(
+            judged("smtp", "451 4.3.0"),
+            expect(Class::Transient, "provider_busy", false)
+        );
         assert_eq!(
             judged("smtp", "535 5.7.8"),
-            expect(Class::Configuration, "provider_authentication_failed", false)
+            expect(
+                Class::Configuration,
+                "provider_authentication_failed",
+                false
+            )
         );
-        assert_eq!(judged("twilio", "21610"), expect(Class::Permanent, "recipient_opted_out", false));
-        assert_eq!(judged("twilio", "30006"), expect(Class::Permanent, "number_not_mobile", false));
-        assert_eq!(judged("twilio", "http 503"), expect(Class::Transient, "provider_busy", false));
+        assert_eq!(
+            judged("twilio", "21610"),
+            expect(Class::Permanent, "recipient_opted_out", false)
+        );
+        assert_eq!(
+            judged("twilio", "30006"),
+            expect(Class::Permanent, "number_not_mobile", false)
+        );
+        assert_eq!(
+            judged("twilio", "http 503"),
+            expect(Class::Transient, "provider_busy", false)
+        );
         assert_eq!(
             judged("anything", "???"),
             expect(Class::Ambiguous, "provider_answer_not_understood", false)
@@ -164,11 +212,27 @@ mod tests {
             let refusal = codes.judge(provider, code);
             (refusal.class, codes.leaves_doubt(&refusal.code))
         };
-        for (provider, code) in [("twilio", "20503"), ("twilio", "30008"), ("http", "http 503")] {
-            assert_eq!(judged(provider, code), (Class::Transient, false), "{provider} {code}");
+        for (provider, code) in [
+            ("twilio", "20503"),
+            ("twilio", "30008"),
+            ("http", "http 503"),
+        ] {
+            assert_eq!(
+                judged(provider, code),
+                (Class::Transient, false),
+                "{provider} {code}"
+            );
         }
-        for (provider, code) in [("twilio", "20429"), ("twilio", "30001"), ("fcm", "http 429")] {
-            assert_eq!(judged(provider, code), (Class::Throttled, false), "{provider} {code}");
+        for (provider, code) in [
+            ("twilio", "20429"),
+            ("twilio", "30001"),
+            ("fcm", "http 429"),
+        ] {
+            assert_eq!(
+                judged(provider, code),
+                (Class::Throttled, false),
+                "{provider} {code}"
+            );
         }
         let doubtful = ["http 408", "http 500", "http 502", "http 504", "http 599"];
         for (provider, code) in doubtful.map(|code| ("webpush", code)).into_iter().chain([
@@ -176,7 +240,11 @@ mod tests {
             ("twilio", "20504"),
             ("fcm", "INTERNAL"),
         ]) {
-            assert_eq!(judged(provider, code), (Class::Ambiguous, true), "{provider} {code}");
+            assert_eq!(
+                judged(provider, code),
+                (Class::Ambiguous, true),
+                "{provider} {code}"
+            );
         }
     }
 }

@@ -65,28 +65,51 @@ impl Fcm {
     ///
     /// # Errors
     /// The key cannot be read, or TLS cannot be set up.
-    pub fn new(account: FcmAccount, cache: Cache, clock: Clock, codes: Codes) -> Result<Self, String> {
+    pub fn new(
+        account: FcmAccount,
+        cache: Cache,
+        clock: Clock,
+        codes: Codes,
+    ) -> Result<Self, String> {
         let key = EncodingKey::from_rsa_pem(account.key.expose().as_bytes())
             .map_err(|_| "the service account's private_key is not an RSA key in PEM".to_owned())?;
-        let seal =
-            Seal::new("postern FCM token v1", account.key.expose().as_bytes(), &cache_key(&account.project));
-        Ok(Self { account, key, http: client()?, cache, seal, held: Mutex::default(), clock, codes })
+        let seal = Seal::new(
+            "postern FCM token v1",
+            account.key.expose().as_bytes(),
+            &cache_key(&account.project),
+        );
+        Ok(Self {
+            account,
+            key,
+            http: client()?,
+            cache,
+            seal,
+            held: Mutex::default(),
+            clock,
+            codes,
+        })
     }
 
     pub(super) async fn send(&self, message: &Message<'_>) -> Result<Taken, Refusal> {
-        let (Address::DeviceToken(device), Content::Push { title, body }) = (message.to, message.content)
+        let (Address::DeviceToken(device), Content::Push { title, body }) =
+            (message.to, message.content)
         else {
             return Err(Refusal::unfit());
         };
         let token = self.token().await?;
         let mut url = self.account.base.clone();
-        url.set_path(&format!("/v1/projects/{}/messages:send", self.account.project));
+        url.set_path(&format!(
+            "/v1/projects/{}/messages:send",
+            self.account.project
+        ));
         let body = self.body(message, device.as_str(), title, body);
         let request = self.http.post(url).bearer_auth(token.expose()).json(&body);
         let answer = call(&self.codes, "fcm", request).await?;
         let said = answer.json();
         if answer.is_success() {
-            return Ok(Taken { detail: said.get("name").and_then(Value::as_str).map(str::to_owned) });
+            return Ok(Taken {
+                detail: said.get("name").and_then(Value::as_str).map(str::to_owned),
+            });
         }
         if answer.status == 401 {
             // A token that was revoked; the next attempt asks for a new one.
@@ -98,9 +121,14 @@ impl Fcm {
 
     fn body(&self, message: &Message<'_>, device: &str, title: &str, body: &str) -> Value {
         let id = message.id.to_string();
-        let left =
-            message.expires_at.map_or(MAX_TTL_S, |end| end.since(self.clock.now()).as_secs().min(MAX_TTL_S));
-        let (android, apns) = if message.urgent { ("HIGH", "10") } else { ("NORMAL", "5") };
+        let left = message.expires_at.map_or(MAX_TTL_S, |end| {
+            end.since(self.clock.now()).as_secs().min(MAX_TTL_S)
+        });
+        let (android, apns) = if message.urgent {
+            ("HIGH", "10")
+        } else {
+            ("NORMAL", "5")
+        };
         let expiration = self.clock.now().unix_seconds() + i64::try_from(left).unwrap_or(0);
         json!({"message": {
             "token": device,
@@ -116,7 +144,11 @@ impl Fcm {
     /// Our own copy, else the one of the shared cache, else a new one.
     async fn token(&self) -> Result<Secret, Refusal> {
         let now = self.clock.now();
-        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let held = self
+            .held
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
         let token = match held.filter(|held| held.until > now) {
             Some(held) => return Ok(held.words),
             None => match self.shared().await.filter(|shared| shared.until > now) {
@@ -134,10 +166,17 @@ impl Fcm {
 
     /// What another replica has asked for: the milliseconds of its end, and the token.
     async fn shared(&self) -> Option<Token> {
-        let sealed = self.cache.get(&cache_key(&self.account.project)).await.ok()??;
+        let sealed = self
+            .cache
+            .get(&cache_key(&self.account.project))
+            .await
+            .ok()??;
         let kept = self.seal.open(&sealed)?;
         let (until, words) = kept.split_once(' ')?;
-        Some(Token { words: Secret::from(words), until: Timestamp(until.parse().ok()?) })
+        Some(Token {
+            words: Secret::from(words),
+            until: Timestamp(until.parse().ok()?),
+        })
     }
 
     /// By a signed assertion (RFC 7523).
@@ -148,22 +187,39 @@ impl Fcm {
         });
         let assertion = jsonwebtoken::encode(&Header::new(Algorithm::RS256), &claims, &self.key)
             .map_err(|_| self.codes.judge("fcm", "UNAUTHENTICATED"))?;
-        let form = [("grant_type", "urn:ietf:params:oauth:grant-type:jwt-bearer"), ("assertion", &assertion)];
+        let form = [
+            ("grant_type", "urn:ietf:params:oauth:grant-type:jwt-bearer"),
+            ("assertion", &assertion),
+        ];
         let request = self.http.post(self.account.token_uri.clone()).form(&form);
-        let answer = call(&self.codes, "fcm", request).await.map_err(|refusal| Refusal {
-            // No message was handed over yet.
-            class: crate::retry::Class::Transient,
-            scope: FaultScope::Provider,
-            ..refusal
-        })?;
+        let answer = call(&self.codes, "fcm", request)
+            .await
+            .map_err(|refusal| Refusal {
+                // No message was handed over yet.
+                class: crate::retry::Class::Transient,
+                scope: FaultScope::Provider,
+                ..refusal
+            })?;
         let (words, life) = token_of(&answer).ok_or_else(|| match answer.status {
-            400..=404 => self.codes.judge("fcm", "UNAUTHENTICATED").with_detail("no access token"),
-            _ => self.codes.judge("fcm", "UNAVAILABLE").with_detail("no access token"),
+            400..=404 => self
+                .codes
+                .judge("fcm", "UNAUTHENTICATED")
+                .with_detail("no access token"),
+            _ => self
+                .codes
+                .judge("fcm", "UNAVAILABLE")
+                .with_detail("no access token"),
         })?;
-        let token = Token { until: Timestamp::from_unix_seconds(now).plus(life), words };
+        let token = Token {
+            until: Timestamp::from_unix_seconds(now).plus(life),
+            words,
+        };
         let kept = format!("{} {}", token.until.0, token.words.expose());
         if let Some(sealed) = self.seal.close(&kept) {
-            let _best_effort = self.cache.set(&cache_key(&self.account.project), &sealed, life).await;
+            let _best_effort = self
+                .cache
+                .set(&cache_key(&self.account.project), &sealed, life)
+                .await;
         }
         Ok(token)
     }
@@ -176,22 +232,35 @@ fn cache_key(project: &str) -> String {
 /// The token of an answer, and how long it is used.
 fn token_of(answer: &Answer) -> Option<(Secret, Duration)> {
     let body = answer.json();
-    let words =
-        answer.is_success().then(|| body.get("access_token")?.as_str().map(Secret::from)).flatten()?;
-    let life_s = body.get("expires_in").and_then(Value::as_u64).unwrap_or(TOKEN_LIFE_S).min(TOKEN_LIFE_S);
+    let words = answer
+        .is_success()
+        .then(|| body.get("access_token")?.as_str().map(Secret::from))
+        .flatten()?;
+    let life_s = body
+        .get("expires_in")
+        .and_then(Value::as_u64)
+        .unwrap_or(TOKEN_LIFE_S)
+        .min(TOKEN_LIFE_S);
     Some((words, Duration::from_secs(life_s).saturating_sub(MARGIN)))
 }
 
 /// `error.details[].errorCode`, else `error.status`.
 fn error_code(answer: &Value) -> Option<String> {
     let details = answer.pointer("/error/details").and_then(Value::as_array);
-    let detailed = details.into_iter().flatten().find_map(|detail| detail.get("errorCode")?.as_str());
-    detailed.or_else(|| answer.pointer("/error/status")?.as_str()).map(str::to_owned)
+    let detailed = details
+        .into_iter()
+        .flatten()
+        .find_map(|detail| detail.get("errorCode")?.as_str());
+    detailed
+        .or_else(|| answer.pointer("/error/status")?.as_str())
+        .map(str::to_owned)
 }
 
 impl std::fmt::Debug for Fcm {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Fcm").field("project", &self.account.project).finish_non_exhaustive()
+        f.debug_struct("Fcm")
+            .field("project", &self.account.project)
+            .finish_non_exhaustive()
     }
 }
 

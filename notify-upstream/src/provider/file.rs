@@ -24,7 +24,9 @@ impl File {
 
     pub(super) async fn look(&self, message: &Message<'_>) -> Sight {
         match tokio::fs::try_exists(self.path(message)).await {
-            Ok(true) => Sight::There(Taken { detail: Some("written".to_owned()) }),
+            Ok(true) => Sight::There(Taken {
+                detail: Some("written".to_owned()),
+            }),
             Ok(false) => Sight::NotThere,
             Err(_) => Sight::Blind,
         }
@@ -45,7 +47,9 @@ impl File {
             tokio::fs::rename(&draft, &path).await
         };
         match written.await {
-            Ok(()) => Ok(Taken { detail: Some("written".to_owned()) }),
+            Ok(()) => Ok(Taken {
+                detail: Some("written".to_owned()),
+            }),
             Err(error) => Err(Refusal {
                 class: Class::Configuration,
                 code: "file_not_written".to_owned(),
@@ -64,7 +68,11 @@ fn document(message: &Message<'_>) -> serde_json::Value {
         Address::Subscription(subscription) => json!({ "subscription": subscription }),
     };
     let content = match message.content {
-        Content::Email { subject, text, html } => json!({ "subject": subject, "text": text, "html": html }),
+        Content::Email {
+            subject,
+            text,
+            html,
+        } => json!({ "subject": subject, "text": text, "html": html }),
         Content::Sms { text } => json!({ "text": text }),
         Content::Push { title, body } => json!({ "title": title, "body": body }),
     };

@@ -95,7 +95,8 @@ impl Script {
 
     pub(super) fn carries(&self, address: &Address) -> bool {
         let carried = *self.carried.lock().expect("no panic");
-        let ends = |end| matches!(address, Address::Email(address) if address.as_str().ends_with(end));
+        let ends =
+            |end| matches!(address, Address::Email(address) if address.as_str().ends_with(end));
         carried.is_none_or(|(end, wanted)| ends(end) == wanted)
     }
 
@@ -105,7 +106,10 @@ impl Script {
         if let Some(gate) = gate {
             gate.notified().await;
         }
-        match (*self.sighted.lock().expect("no panic"), self.calls().contains(&message.id)) {
+        match (
+            *self.sighted.lock().expect("no panic"),
+            self.calls().contains(&message.id),
+        ) {
             (false, _) => Sight::Blind,
             (true, true) => Sight::There(Taken::default()),
             (true, false) => Sight::NotThere,
@@ -114,9 +118,15 @@ impl Script {
 
     pub(super) async fn send(&self, message: &Message<'_>) -> Result<Taken, Refusal> {
         self.calls.lock().expect("no panic").push(message.id);
-        if let (Address::Email(to), Content::Email { subject, text, .. }) = (message.to, message.content) {
+        if let (Address::Email(to), Content::Email { subject, text, .. }) =
+            (message.to, message.content)
+        {
             let (to, words) = (to.as_str().to_owned(), [subject.clone(), text.clone()]);
-            self.mails.lock().expect("no panic").push(Mail { id: message.id, to, words });
+            self.mails.lock().expect("no panic").push(Mail {
+                id: message.id,
+                to,
+                words,
+            });
         }
         let hold = self.hold.lock().expect("no panic").clone();
         if let Some(gate) = hold {
@@ -132,7 +142,9 @@ impl Script {
         if refusals.is_empty() {
             Ok(Taken::default())
         } else {
-            Err(Codes::shipped().judge("smtp", refusals.remove(0)).with_scope(FaultScope::Provider))
+            Err(Codes::shipped()
+                .judge("smtp", refusals.remove(0))
+                .with_scope(FaultScope::Provider))
         }
     }
 }

@@ -46,11 +46,17 @@ impl Segments {
     /// # Errors
     /// It takes too many: no provider is asked.
     pub(super) fn of(content: &Content) -> Result<Option<Self>, Refusal> {
-        let Content::Sms { text } = content else { return Ok(None) };
+        let Content::Sms { text } = content else {
+            return Ok(None);
+        };
         let (encoding, count) = segments(text);
         if count > MOST {
             let code = "message_too_long".to_owned();
-            return Err(Refusal { class: Class::Permanent, code, ..Refusal::unfit() });
+            return Err(Refusal {
+                class: Class::Permanent,
+                code,
+                ..Refusal::unfit()
+            });
         }
         Ok(Some(Self { encoding, count }))
     }
@@ -62,17 +68,24 @@ impl std::fmt::Display for Segments {
     }
 }
 
-/// The encoding of a text and how many messages it takes: 160 places in one, 153 in each of several; 70 and 67 in UCS-2.
+/// The encoding of a text and how many messages it takes: 160 places in one, 153 in each of
+/// several; 70 and 67 in UCS-2.
 fn segments(text: &str) -> (Encoding, usize) {
     let place = |c: char| match c {
         c if GSM7.contains(c) => Some(1),
         c if GSM7_EXTENSION.contains(c) => Some(2),
         _ => None,
     };
-    let (encoding, lengths, one, many) = match text.chars().map(place).collect::<Option<Vec<usize>>>() {
-        Some(lengths) => (Encoding::Gsm7, lengths, 160, 153),
-        None => (Encoding::Ucs2, text.chars().map(char::len_utf16).collect(), 70, 67),
-    };
+    let (encoding, lengths, one, many) =
+        match text.chars().map(place).collect::<Option<Vec<usize>>>() {
+            Some(lengths) => (Encoding::Gsm7, lengths, 160, 153),
+            None => (
+                Encoding::Ucs2,
+                text.chars().map(char::len_utf16).collect(),
+                70,
+                67,
+            ),
+        };
     let total: usize = lengths.iter().sum();
     if total <= one {
         return (encoding, 1);

@@ -48,7 +48,11 @@ impl Twilio {
     /// # Errors
     /// TLS cannot be set up.
     pub fn new(config: TwilioConfig, codes: Codes) -> Result<Self, String> {
-        Ok(Self { config, http: client()?, codes })
+        Ok(Self {
+            config,
+            http: client()?,
+            codes,
+        })
     }
 
     pub(super) async fn send(&self, message: &Message<'_>) -> Result<Taken, Refusal> {
@@ -61,9 +65,14 @@ impl Twilio {
         if answer.is_success() {
             let sid = body.get("sid").and_then(Value::as_str).unwrap_or_default();
             let words = format!("{sid} in {segments}");
-            return Ok(Taken { detail: Some(words) });
+            return Ok(Taken {
+                detail: Some(words),
+            });
         }
-        let code = body.get("code").and_then(Value::as_i64).map(|code| code.to_string());
+        let code = body
+            .get("code")
+            .and_then(Value::as_i64)
+            .map(|code| code.to_string());
         let words = body
             .get("message")
             .and_then(Value::as_str)
@@ -78,7 +87,10 @@ impl Twilio {
     fn request(&self, message: &Message<'_>, to: &E164, text: &str) -> reqwest::RequestBuilder {
         let config = &self.config;
         let mut url = config.base.clone();
-        url.set_path(&format!("/2010-04-01/Accounts/{}/Messages.json", config.account));
+        url.set_path(&format!(
+            "/2010-04-01/Accounts/{}/Messages.json",
+            config.account
+        ));
         let mut form = vec![("To", to.as_str().to_owned()), ("Body", text.to_owned())];
         form.push(match &config.sender {
             Sender::Number(number) => ("From", number.as_str().to_owned()),
@@ -86,7 +98,9 @@ impl Twilio {
         });
         if let Some(callback) = &config.callback {
             let mut callback = callback.clone();
-            callback.query_pairs_mut().append_pair("id", &message.id.to_string());
+            callback
+                .query_pairs_mut()
+                .append_pair("id", &message.id.to_string());
             form.push(("StatusCallback", callback.into()));
         }
         self.http

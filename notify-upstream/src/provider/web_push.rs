@@ -1,4 +1,5 @@
-//! Push messages to browsers (RFC 8030), encrypted for them (RFC 8291), with our own identity (RFC 8292).
+//! Push messages to browsers (RFC 8030), encrypted for them (RFC 8291), with our own identity (RFC
+//! 8292).
 
 mod seal;
 
@@ -44,14 +45,21 @@ impl VapidKey {
     /// It is not a key on P-256.
     pub fn new(private: &Secret, contact: String) -> Result<Self, String> {
         let wrong = || "must be a private key on P-256: 32 bytes in base64url".to_owned();
-        let bytes = URL_SAFE_NO_PAD.decode(private.expose().trim_end_matches('=')).map_err(|_| wrong())?;
-        let scalar =
-            agreement::PrivateKey::from_private_key(&agreement::ECDH_P256, &bytes).map_err(|_| wrong())?;
+        let bytes = URL_SAFE_NO_PAD
+            .decode(private.expose().trim_end_matches('='))
+            .map_err(|_| wrong())?;
+        let scalar = agreement::PrivateKey::from_private_key(&agreement::ECDH_P256, &bytes)
+            .map_err(|_| wrong())?;
         let public = scalar.compute_public_key().map_err(|_| wrong())?;
         let algorithm = &ECDSA_P256_SHA256_FIXED_SIGNING;
-        let pair = EcdsaKeyPair::from_private_key_and_public_key(algorithm, &bytes, public.as_ref())
-            .map_err(|_| wrong())?;
-        Ok(Self { pair, public: URL_SAFE_NO_PAD.encode(public.as_ref()), contact })
+        let pair =
+            EcdsaKeyPair::from_private_key_and_public_key(algorithm, &bytes, public.as_ref())
+                .map_err(|_| wrong())?;
+        Ok(Self {
+            pair,
+            public: URL_SAFE_NO_PAD.encode(public.as_ref()),
+            contact,
+        })
     }
 
     /// The value of `Authorization` for a push service (RFC 8292 section 3).
@@ -61,8 +69,15 @@ impl VapidKey {
         });
         let header = URL_SAFE_NO_PAD.encode(r#"{"typ":"JWT","alg":"ES256"}"#);
         let signed = format!("{header}.{}", URL_SAFE_NO_PAD.encode(claims.to_string()));
-        let signature = self.pair.sign(&SystemRandom::new(), signed.as_bytes()).ok()?;
-        Some(format!("vapid t={signed}.{}, k={}", URL_SAFE_NO_PAD.encode(signature), self.public))
+        let signature = self
+            .pair
+            .sign(&SystemRandom::new(), signed.as_bytes())
+            .ok()?;
+        Some(format!(
+            "vapid t={signed}.{}, k={}",
+            URL_SAFE_NO_PAD.encode(signature),
+            self.public
+        ))
     }
 }
 
@@ -72,7 +87,12 @@ impl WebPush {
     /// # Errors
     /// TLS cannot be set up.
     pub fn new(key: VapidKey, clock: Clock, codes: Codes) -> Result<Self, String> {
-        Ok(Self { key, http: guarded_client()?, clock, codes })
+        Ok(Self {
+            key,
+            http: guarded_client()?,
+            clock,
+            codes,
+        })
     }
 
     pub(super) async fn send(&self, message: &Message<'_>) -> Result<Taken, Refusal> {
@@ -83,12 +103,20 @@ impl WebPush {
         };
         let request = self
             .request(message, subscription, title, body)
-            .ok_or_else(|| Refusal { code: "subscription_not_usable".to_owned(), ..Refusal::unfit() })?;
-        // The recipient has chosen the push service: whatever it does, it says nothing of the others.
+            .ok_or_else(|| Refusal {
+                code: "subscription_not_usable".to_owned(),
+                ..Refusal::unfit()
+            })?;
+        // The recipient has chosen the push service: whatever it does, it says nothing of the
+        // others.
         let of_recipient = |refusal: Refusal| refusal.with_scope(FaultScope::Recipient);
-        let answer = call(&self.codes, "webpush", request).await.map_err(of_recipient)?;
+        let answer = call(&self.codes, "webpush", request)
+            .await
+            .map_err(of_recipient)?;
         if answer.is_success() {
-            return Ok(Taken { detail: Some(format!("http {}", answer.status)) });
+            return Ok(Taken {
+                detail: Some(format!("http {}", answer.status)),
+            });
         }
         Err(of_recipient(answer.refusal(&self.codes, "webpush", None)))
     }
@@ -102,9 +130,15 @@ impl WebPush {
     ) -> Option<reqwest::RequestBuilder> {
         // Checked when it came in; what lies in a store for days is checked again.
         let endpoint = Url::parse(&to.endpoint).ok().filter(is_public_https)?;
-        let sealed = seal::seal(payload(message, title, body).as_bytes(), &to.keys.p256dh, &to.keys.auth)?;
+        let sealed = seal::seal(
+            payload(message, title, body).as_bytes(),
+            &to.keys.p256dh,
+            &to.keys.auth,
+        )?;
         let now = self.clock.now();
-        let ttl = message.expires_at.map_or(MAX_TTL_S, |end| end.since(now).as_secs().min(MAX_TTL_S));
+        let ttl = message
+            .expires_at
+            .map_or(MAX_TTL_S, |end| end.since(now).as_secs().min(MAX_TTL_S));
         let authorization = self.key.authorization(&endpoint, now.unix_seconds())?;
         let request = self
             .http
@@ -114,7 +148,8 @@ impl WebPush {
             .header("Content-Type", "application/octet-stream")
             .header("TTL", ttl.to_string())
             .header("Urgency", if message.urgent { "high" } else { "normal" })
-            // 32 characters of base64url: a repeat replaces the message before it (RFC 8030 section 5.4).
+            // 32 characters of base64url: a repeat replaces the message before it (RFC 8030 section
+            // 5.4).
             .header("Topic", message.id.0.simple().to_string());
         Some(request.body(sealed))
     }
@@ -127,7 +162,9 @@ fn payload(message: &Message<'_>, title: &str, body: &str) -> String {
 
 impl std::fmt::Debug for VapidKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("VapidKey").field("public", &self.public).finish_non_exhaustive()
+        f.debug_struct("VapidKey")
+            .field("public", &self.public)
+            .finish_non_exhaustive()
     }
 }
 
@@ -148,16 +185,29 @@ mod tests {
 
     #[tokio::test]
     async fn an_independent_browser_opens_what_we_seal() {
-        let Some(_) = crate::testing::judge::installed("an_independent_browser_opens_what_we_seal") else {
+        let Some(_) = crate::testing::judge::installed("an_independent_browser_opens_what_we_seal")
+        else {
             return;
         };
         let [private, public, auth] = BROWSER;
         let key = Secret::from("yfWPiYE-n46HLnH0KqZOF1fJJU3MYrct3AELtAQ-oRw");
         let key = VapidKey::new(&key, "mailto:ops@example.org".to_owned()).expect("a key");
-        let push = WebPush::new(key, Clock::manual(Timestamp(0)), Codes::shipped()).expect("client");
-        let keys = SubscriptionKeys { p256dh: public.to_owned(), auth: auth.to_owned() };
-        let to = Subscription { endpoint: "https://push.example/x".to_owned(), keys };
-        let (address, content) = (Address::Subscription(to.clone()), Content::Sms { text: String::new() });
+        let push =
+            WebPush::new(key, Clock::manual(Timestamp(0)), Codes::shipped()).expect("client");
+        let keys = SubscriptionKeys {
+            p256dh: public.to_owned(),
+            auth: auth.to_owned(),
+        };
+        let to = Subscription {
+            endpoint: "https://push.example/x".to_owned(),
+            keys,
+        };
+        let (address, content) = (
+            Address::Subscription(to.clone()),
+            Content::Sms {
+                text: String::new(),
+            },
+        );
         let message = Message {
             id: Sequence::id(1 << 40),
             to: &address,
@@ -172,20 +222,24 @@ mod tests {
             .expect("sound")
             .build()
             .expect("request");
-        let body = request.body().and_then(reqwest::Body::as_bytes).expect("a body");
+        let body = request
+            .body()
+            .and_then(reqwest::Body::as_bytes)
+            .expect("a body");
         let about = json!({
             "body": URL_SAFE_NO_PAD.encode(body), "privateKey": private, "publicKey": public, "auth": auth,
             "authorization": request.headers()["authorization"].to_str().expect("text"),
         });
-        let opened = crate::testing::judge::ask(&[("web-push-open", about)]).await.remove(0);
+        let opened = crate::testing::judge::ask(&[("web-push-open", about)])
+            .await
+            .remove(0);
         let text: serde_json::Value =
             serde_json::from_str(opened["text"].as_str().expect("text")).expect("JSON");
         assert_eq!(
             text,
             json!({"title": "Grüße \u{1f44b}", "body": "an Ada", "notificationId": message.id.to_string()})
         );
-        let claims =
-            json!({"aud": "https://push.example", "exp": 12 * 3600, "sub": "mailto:ops@example.org"});
+        let claims = json!({"aud": "https://push.example", "exp": 12 * 3600, "sub": "mailto:ops@example.org"});
         assert_eq!(opened["claims"], claims);
     }
 
@@ -193,12 +247,21 @@ mod tests {
     fn a_request_carries_our_identity_and_no_private_address_is_called() {
         let private = Secret::from("yfWPiYE-n46HLnH0KqZOF1fJJU3MYrct3AELtAQ-oRw");
         let key = VapidKey::new(&private, "mailto:ops@example.org".to_owned()).expect("a key");
-        let push = WebPush::new(key, Clock::manual(Timestamp(0)), Codes::shipped()).expect("client");
+        let push =
+            WebPush::new(key, Clock::manual(Timestamp(0)), Codes::shipped()).expect("client");
         let subscription = |endpoint: &str| Subscription {
             endpoint: endpoint.to_owned(),
-            keys: SubscriptionKeys { p256dh: BROWSER[1].to_owned(), auth: BROWSER[2].to_owned() },
+            keys: SubscriptionKeys {
+                p256dh: BROWSER[1].to_owned(),
+                auth: BROWSER[2].to_owned(),
+            },
         };
-        let (to, content) = (subscription("https://push.example/x"), Content::Sms { text: String::new() });
+        let (to, content) = (
+            subscription("https://push.example/x"),
+            Content::Sms {
+                text: String::new(),
+            },
+        );
         let address = Address::Subscription(to.clone());
         let message = Message {
             id: Sequence::id(1 << 40),
@@ -209,7 +272,11 @@ mod tests {
             urgent: true,
             unsubscribe: false,
         };
-        let request = push.request(&message, &to, "t", "b").expect("sound").build().expect("request");
+        let request = push
+            .request(&message, &to, "t", "b")
+            .expect("sound")
+            .build()
+            .expect("request");
         let header = |name: &str| request.headers()[name].to_str().expect("text").to_owned();
         assert_eq!(
             (header("ttl"), header("urgency"), header("topic").len()),
@@ -217,19 +284,32 @@ mod tests {
         );
         let authorization = header("authorization");
         assert!(
-            authorization.starts_with("vapid t=ey") && authorization.contains(", k=BP4z9KsN6nGRTbVY"),
+            authorization.starts_with("vapid t=ey")
+                && authorization.contains(", k=BP4z9KsN6nGRTbVY"),
             "{authorization}"
         );
-        assert!(push.request(&message, &subscription("https://127.0.0.1/x"), "t", "b").is_none());
+        assert!(
+            push.request(&message, &subscription("https://127.0.0.1/x"), "t", "b")
+                .is_none()
+        );
         assert!(VapidKey::new(&Secret::from("AAAA"), String::new()).is_err());
     }
 
     #[test]
     fn no_string_is_more_than_text() {
-        let keys = SubscriptionKeys { p256dh: BROWSER[1].to_owned(), auth: BROWSER[2].to_owned() };
-        let to = Address::Subscription(Subscription { endpoint: "https://push.example/x".to_owned(), keys });
+        let keys = SubscriptionKeys {
+            p256dh: BROWSER[1].to_owned(),
+            auth: BROWSER[2].to_owned(),
+        };
+        let to = Address::Subscription(Subscription {
+            endpoint: "https://push.example/x".to_owned(),
+            keys,
+        });
         for text in naughty() {
-            let content = Content::Push { title: text.clone(), body: text.clone() };
+            let content = Content::Push {
+                title: text.clone(),
+                body: text.clone(),
+            };
             let message = Message {
                 id: Sequence::id(1 << 40),
                 to: &to,
@@ -241,7 +321,8 @@ mod tests {
             };
             let read: serde_json::Value =
                 serde_json::from_str(&payload(&message, &text, &text)).expect("JSON");
-            let expected = json!({"title": text, "body": text, "notificationId": message.id.to_string()});
+            let expected =
+                json!({"title": text, "body": text, "notificationId": message.id.to_string()});
             assert_eq!(read, expected);
         }
     }

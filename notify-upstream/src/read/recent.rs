@@ -8,8 +8,8 @@ use postern_common::clock::Timestamp;
 use crate::notification::NotificationId;
 use crate::store::Snapshot;
 
-/// What was read lately, so that many who poll cost one read. Whatever this process itself writes is forgotten here at
-/// once; what another replica writes is seen when the second is over.
+/// What was read lately, so that many who poll cost one read. Whatever this process itself writes
+/// is forgotten here at once; what another replica writes is seen when the second is over.
 #[derive(Debug)]
 pub struct Recent {
     clock: Clock,
@@ -55,7 +55,10 @@ impl Recent {
     /// Empty.
     #[must_use]
     pub fn new(clock: Clock) -> Arc<Self> {
-        Arc::new(Self { clock, shelves: Default::default() })
+        Arc::new(Self {
+            clock,
+            shelves: Default::default(),
+        })
     }
 
     /// What was read of it within the last second.
@@ -73,11 +76,16 @@ impl Recent {
         }
     }
 
-    /// These were read; what was found is kept, unless something was written about it since the read began.
+    /// These were read; what was found is kept, unless something was written about it since the
+    /// read began.
     pub fn end(&self, ids: &[NotificationId], found: &[Arc<Snapshot>]) {
         for snapshot in found {
             let mut shelf = self.shelf(snapshot.id);
-            if shelf.reading.get(&snapshot.id).is_some_and(|reading| !reading.outdated) {
+            if shelf
+                .reading
+                .get(&snapshot.id)
+                .is_some_and(|reading| !reading.outdated)
+            {
                 shelf.keep(snapshot, self.clock.now());
             }
         }
@@ -125,7 +133,11 @@ impl Shelf {
         }
         if self.bytes + bytes <= MAX_SHELF_BYTES {
             self.bytes += bytes;
-            let kept = Kept { snapshot: Arc::clone(snapshot), read_at: now, bytes };
+            let kept = Kept {
+                snapshot: Arc::clone(snapshot),
+                read_at: now,
+                bytes,
+            };
             self.known.insert(snapshot.id, kept);
         }
     }
@@ -158,13 +170,24 @@ mod tests {
             created_at: Timestamp(0),
             expires_at: None,
         };
-        Arc::new(Snapshot { id: Sequence::id(order), record, send_at: None, trail: Vec::new() })
+        Arc::new(Snapshot {
+            id: Sequence::id(order),
+            record,
+            send_at: None,
+            trail: Vec::new(),
+        })
     }
 
     fn read(recent: &Recent, found: &[&Arc<Snapshot>]) {
         let ids: Vec<_> = found.iter().map(|snapshot| snapshot.id).collect();
         recent.begin(&ids);
-        recent.end(&ids, &found.iter().map(|snapshot| Arc::clone(snapshot)).collect::<Vec<_>>());
+        recent.end(
+            &ids,
+            &found
+                .iter()
+                .map(|snapshot| Arc::clone(snapshot))
+                .collect::<Vec<_>>(),
+        );
     }
 
     #[test]
@@ -201,9 +224,18 @@ mod tests {
     /// One with this many reports of 300 characters.
     fn large(order: i64, reports: usize) -> Arc<Snapshot> {
         let said = "x".repeat(300);
-        let report = Trail::Receipt(ReceiptKind::Deferred, Timestamp(0), "dsn".to_owned(), None, Some(said));
+        let report = Trail::Receipt(
+            ReceiptKind::Deferred,
+            Timestamp(0),
+            "dsn".to_owned(),
+            None,
+            Some(said),
+        );
         let plain = Arc::unwrap_or_clone(snapshot(order));
-        Arc::new(Snapshot { trail: vec![report; reports], ..plain })
+        Arc::new(Snapshot {
+            trail: vec![report; reports],
+            ..plain
+        })
     }
 
     #[test]
@@ -211,8 +243,9 @@ mod tests {
         for reports in [0, 10, 100] {
             let clock = Clock::manual(Timestamp(0));
             let recent = Recent::new(clock.clone());
-            let many: Vec<_> =
-                (0..60_000 / (reports as i64 + 1)).map(|order| large(order, reports)).collect();
+            let many: Vec<_> = (0..60_000 / (reports as i64 + 1))
+                .map(|order| large(order, reports))
+                .collect();
             for _ in 0..3 {
                 read(&recent, &many.iter().collect::<Vec<_>>());
                 let kept = recent.shelves.iter().map(|shelf| {
@@ -229,7 +262,12 @@ mod tests {
                 clock.advance(LIFE);
             }
             recent.forget(many.iter().map(|snapshot| snapshot.id));
-            assert!(recent.shelves.iter().all(|shelf| shelf.lock().expect("no panic").bytes == 0));
+            assert!(
+                recent
+                    .shelves
+                    .iter()
+                    .all(|shelf| shelf.lock().expect("no panic").bytes == 0)
+            );
         }
         let recent = Recent::new(Clock::manual(Timestamp(0)));
         let huge = large(1, 1000);

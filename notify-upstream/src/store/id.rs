@@ -54,6 +54,8 @@ impl Type<Sqlite> for NotificationId {
 
 impl<'r> Decode<'r, Sqlite> for NotificationId {
     fn decode(value: SqliteValueRef<'r>) -> Result<Self, BoxDynError> {
-        Ok(Self(Uuid::try_parse(<&str as Decode<Sqlite>>::decode(value)?)?))
+        Ok(Self(Uuid::try_parse(<&str as Decode<Sqlite>>::decode(
+            value,
+        )?)?))
     }
 }

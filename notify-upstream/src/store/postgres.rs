@@ -30,8 +30,9 @@ const QUEUE_DEADLINE: Duration = Duration::from_secs(5);
 /// How long a statement of housekeeping or of an operator's tool may take.
 const SLOW_DEADLINE: Duration = Duration::from_secs(30);
 
-/// Statistics of a table that is empty one moment and holds a million rows the next mislead the planner either way:
-/// these leave it only the index path. A statement that has not ended by then has lost its caller.
+/// Statistics of a table that is empty one moment and holds a million rows the next mislead the
+/// planner either way: these leave it only the index path. A statement that has not ended by then
+/// has lost its caller.
 const QUEUE_SETTINGS: [(&str, &str); 9] = [
     ("enable_seqscan", "off"),
     ("enable_bitmapscan", "off"),
@@ -53,7 +54,12 @@ impl Postgres {
         let queue = pool.separate(queue_connections, &QUEUE_SETTINGS, QUEUE_DEADLINE);
         let urgent = queue.with_deadline(pool.deadline());
         let slow = pool.with_deadline(SLOW_DEADLINE);
-        Self { queue, urgent, history: pool, slow }
+        Self {
+            queue,
+            urgent,
+            history: pool,
+            slow,
+        }
     }
 
     /// Closes the queue's connections; those of the pool are closed by whoever opened it.

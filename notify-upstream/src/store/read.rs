@@ -1,4 +1,5 @@
-//! Reading rows: one text for both databases, whose row types share no trait that says what they can give.
+//! Reading rows: one text for both databases, whose row types share no trait that says what they
+//! can give.
 
 /// A number that only a newer version writes.
 pub(super) fn unknown(what: &str) -> super::StoreError {
@@ -14,7 +15,8 @@ pub(super) const RECORD: &str = "r.lane, r.creator, r.addressee, r.template, r.t
 /// From when the time for attempts counts.
 pub(super) const WANTED_AT: &str = "coalesce(r.send_at, r.created_at)";
 
-/// Defines, for one row type, the functions that take a row apart; each says by position what it expects.
+/// Defines, for one row type, the functions that take a row apart; each says by position what it
+/// expects.
 macro_rules! row_readers {
     ($row:ty) => {
         use postern_common::clock::Timestamp;
@@ -22,7 +24,9 @@ macro_rules! row_readers {
 
         use crate::notification::{Lane, Order};
         use crate::store::read::unknown;
-        use crate::store::row::{DeadLetter, Existing, ReceiptKind, Record, ResultKind, ResultRow, Survey};
+        use crate::store::row::{
+            DeadLetter, Existing, ReceiptKind, Record, ResultKind, ResultRow, Survey,
+        };
         use crate::store::{Outcome, Snapshot, Trail, WaitingRow};
 
         fn instant(row: &$row, column: usize) -> Outcome<Option<Timestamp>> {
@@ -57,10 +61,16 @@ macro_rules! row_readers {
         /// Id, `send_at`, `RECORD`.
         pub(super) fn snapshot(row: &$row) -> Outcome<Snapshot> {
             let (id, send_at) = (row.try_get(0)?, instant(row, 1)?);
-            Ok(Snapshot { id, record: record(row, 2)?, send_at, trail: Vec::new() })
+            Ok(Snapshot {
+                id,
+                record: record(row, 2)?,
+                send_at,
+                trail: Vec::new(),
+            })
         }
 
-        /// Id, part, attempt, kind, `began_at`, `at`, `next_at` or `due`, provider, code, detail, address, template version.
+        /// Id, part, attempt, kind, `began_at`, `at`, `next_at` or `due`, provider, code, detail,
+        /// address, template version.
         pub(super) fn trail(row: &$row) -> Outcome<Trail> {
             let kind: i16 = row.try_get(3)?;
             Ok(match row.try_get::<i16, _>(1)? {
@@ -73,7 +83,9 @@ macro_rules! row_readers {
                     provider: row.try_get(7)?,
                     code: row.try_get(8)?,
                     detail: row.try_get(9)?,
-                    address: row.try_get::<Option<Vec<u8>>, _>(10)?.and_then(|hash| hash.try_into().ok()),
+                    address: row
+                        .try_get::<Option<Vec<u8>>, _>(10)?
+                        .and_then(|hash| hash.try_into().ok()),
                     template_version: row.try_get(11)?,
                 }),
                 1 => Trail::Receipt(

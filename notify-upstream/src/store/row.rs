@@ -88,7 +88,8 @@ pub struct Claimed {
     pub attempt: i32,
     /// Whether a dead worker held it: what became of the attempt before is not known.
     pub lost: bool,
-    /// From when the time for its attempts counts: its acceptance, or the instant that it was scheduled for.
+    /// From when the time for its attempts counts: its acceptance, or the instant that it was
+    /// scheduled for.
     pub wanted_at: Timestamp,
     /// What was asked for.
     pub record: Record,
@@ -192,8 +193,8 @@ pub struct Receipt {
     pub detail: Option<String>,
 }
 
-/// What a provider's report says, in rising rank: the highest that was heard counts, whatever came when. A hard bounce
-/// may follow DELIVERED; any other failure does not take it back.
+/// What a provider's report says, in rising rank: the highest that was heard counts, whatever came
+/// when. A hard bounce may follow DELIVERED; any other failure does not take it back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ReceiptKind {
     /// It is on its way.
@@ -226,7 +227,8 @@ pub struct Survey {
     pub lane: Lane,
     /// The first row beyond the cursor that can be claimed.
     pub head: Option<Order>,
-    /// The first row up to the cursor that can be claimed: committed late, given back, or its worker dead.
+    /// The first row up to the cursor that can be claimed: committed late, given back, or its
+    /// worker dead.
     pub overlooked: Option<Order>,
     /// The first row of any kind up to the cursor.
     pub lowest: Option<Order>,
@@ -332,9 +334,17 @@ impl ResultKind {
     /// From the number in the stores.
     #[must_use]
     pub fn from_code(code: i16) -> Option<Self> {
-        [Self::Retrying, Self::Sent, Self::Failed, Self::Expired, Self::Cancelled, Self::Replayed, Self::Lost]
-            .into_iter()
-            .find(|kind| kind.code() == code)
+        [
+            Self::Retrying,
+            Self::Sent,
+            Self::Failed,
+            Self::Expired,
+            Self::Cancelled,
+            Self::Replayed,
+            Self::Lost,
+        ]
+        .into_iter()
+        .find(|kind| kind.code() == code)
     }
 }
 
@@ -356,9 +366,15 @@ impl ReceiptKind {
     /// From the number in the stores.
     #[must_use]
     pub fn from_code(code: i16) -> Option<Self> {
-        [Self::Sent, Self::Deferred, Self::Delivered, Self::Failed, Self::Bounced]
-            .into_iter()
-            .find(|kind| kind.code() == code)
+        [
+            Self::Sent,
+            Self::Deferred,
+            Self::Delivered,
+            Self::Failed,
+            Self::Bounced,
+        ]
+        .into_iter()
+        .find(|kind| kind.code() == code)
     }
 }
 
@@ -367,7 +383,12 @@ impl ReceiptKind {
 impl Suppressed {
     /// From the columns `channel`, `address`, `reason`, `at`.
     pub(super) fn of_row((kind, address, reason, at): (i16, Vec<u8>, String, i64)) -> Self {
-        Self { kind, address, reason, at: Timestamp(at) }
+        Self {
+            kind,
+            address,
+            reason,
+            at: Timestamp(at),
+        }
     }
 }
 

@@ -25,7 +25,13 @@ pub enum Trail {
     /// From the history.
     Result(ResultRow),
     /// From the inbox.
-    Receipt(ReceiptKind, Timestamp, String, Option<String>, Option<String>),
+    Receipt(
+        ReceiptKind,
+        Timestamp,
+        String,
+        Option<String>,
+        Option<String>,
+    ),
     /// It waits, or is being sent.
     Waiting(WaitingRow),
 }
@@ -48,8 +54,18 @@ impl Snapshot {
     #[must_use]
     pub fn bytes(&self) -> usize {
         let optional = |text: &Option<String>| text.as_ref().map_or(0, String::len);
-        let Record { creator, addressee, template, locale, recipient, variables, .. } = &self.record;
-        let record = [creator, template, locale, recipient, variables].into_iter().map(String::len);
+        let Record {
+            creator,
+            addressee,
+            template,
+            locale,
+            recipient,
+            variables,
+            ..
+        } = &self.record;
+        let record = [creator, template, locale, recipient, variables]
+            .into_iter()
+            .map(String::len);
         let trail = self.trail.iter().map(|trail| match trail {
             Trail::Result(result) => {
                 optional(&result.provider) + optional(&result.code) + optional(&result.detail)
@@ -63,8 +79,8 @@ impl Snapshot {
         fixed + record.sum::<usize>() + optional(addressee) + trail.sum::<usize>()
     }
 
-    /// The addresses that it is known to have gone to, hashed: the one that was asked for, and those that an `actorId`
-    /// was resolved to when a provider was called.
+    /// The addresses that it is known to have gone to, hashed: the one that was asked for, and
+    /// those that an `actorId` was resolved to when a provider was called.
     pub fn addresses(&self) -> impl Iterator<Item = AddressHash> {
         let asked = match serde_json::from_str(&self.record.recipient) {
             Ok(Recipient::Address(address)) => Some(Address::hash(&address)),
@@ -77,28 +93,34 @@ impl Snapshot {
         asked.into_iter().chain(tried)
     }
 
-    /// Whether an attempt, since an operator last queued it again, may have reached a provider without our knowing it.
+    /// Whether an attempt, since an operator last queued it again, may have reached a provider
+    /// without our knowing it.
     #[must_use]
     pub fn is_in_doubt(&self, leaves_doubt: impl Fn(&str) -> bool) -> bool {
         let results = self.trail.iter().rev().filter_map(|trail| match trail {
             Trail::Result(result) => Some(result),
             Trail::Receipt(..) | Trail::Waiting(_) => None,
         });
-        results.take_while(|result| result.kind != ResultKind::Replayed).any(|result| {
-            result.kind == ResultKind::Lost || result.code.as_deref().is_some_and(&leaves_doubt)
-        })
+        results
+            .take_while(|result| result.kind != ResultKind::Replayed)
+            .any(|result| {
+                result.kind == ResultKind::Lost || result.code.as_deref().is_some_and(&leaves_doubt)
+            })
     }
 
     /// When an operator last queued it again, and after how many attempts.
     #[must_use]
     pub fn replayed(&self) -> Option<(Timestamp, i32)> {
         self.trail.iter().rev().find_map(|trail| match trail {
-            Trail::Result(result) if result.kind == ResultKind::Replayed => Some((result.at, result.attempt)),
+            Trail::Result(result) if result.kind == ResultKind::Replayed => {
+                Some((result.at, result.attempt))
+            }
             Trail::Result(_) | Trail::Receipt(..) | Trail::Waiting(_) => None,
         })
     }
 
-    /// What a provider has reported of it: proof that the provider has it, whatever we know ourselves.
+    /// What a provider has reported of it: proof that the provider has it, whatever we know
+    /// ourselves.
     #[must_use]
     pub fn reported_by(&self) -> Option<&str> {
         self.trail.iter().find_map(|trail| match trail {

@@ -22,7 +22,10 @@ async fn both() -> Vec<(Store, TestDatabase)> {
     let mut stores = Vec::new();
     for test in testing::both().await {
         let store = Store::open(&test.database, 4).await.expect("opens");
-        store.keep_house(NOW, Timestamp(0)).await.expect("partitions");
+        store
+            .keep_house(NOW, Timestamp(0))
+            .await
+            .expect("partitions");
         stores.push((store, test));
     }
     stores
@@ -55,12 +58,24 @@ fn notification(order: Order, priority: Priority) -> NewNotification {
 }
 
 fn orders(from: i64, count: i64) -> Vec<NewNotification> {
-    (0..count).map(|n| notification(order_at(NOW) + from + n, Priority::Normal)).collect()
+    (0..count)
+        .map(|n| notification(order_at(NOW) + from + n, Priority::Normal))
+        .collect()
 }
 
 async fn claim(store: &Store, after: Order, limit: i64, worker: i64, dead: &[i64]) -> Vec<Claimed> {
     let lane = lane(Priority::Normal);
-    store.claim(&Claim { lane, after, limit, worker, dead, now: NOW }).await.expect("claims")
+    store
+        .claim(&Claim {
+            lane,
+            after,
+            limit,
+            worker,
+            dead,
+            now: NOW,
+        })
+        .await
+        .expect("claims")
 }
 
 fn ended(claimed: &Claimed, worker: i64, kind: ResultKind, next: Next) -> Finished {
@@ -86,7 +101,12 @@ fn ended(claimed: &Claimed, worker: i64, kind: ResultKind, next: Next) -> Finish
 }
 
 async fn snapshot(store: &Store, id: NotificationId) -> Snapshot {
-    store.read(&[id]).await.expect("reads").pop().expect("there")
+    store
+        .read(&[id])
+        .await
+        .expect("reads")
+        .pop()
+        .expect("there")
 }
 
 #[tokio::test]
@@ -99,8 +119,14 @@ async fn rows_are_claimed_once_in_order_and_whole() {
         let seen: Vec<_> = first.iter().chain(&second).map(|row| row.order).collect();
         assert_eq!(seen, batch.iter().map(|row| row.order).collect::<Vec<_>>());
         assert_eq!(first[0].record, batch[0].record);
-        assert_eq!((first[0].fence, first[0].attempt, first[0].lost), (1, 1, false));
-        assert!(claim(&store, 0, 100, OTHER, &[]).await.is_empty(), "all are leased");
+        assert_eq!(
+            (first[0].fence, first[0].attempt, first[0].lost),
+            (1, 1, false)
+        );
+        assert!(
+            claim(&store, 0, 100, OTHER, &[]).await.is_empty(),
+            "all are leased"
+        );
     }
 }
 
@@ -120,18 +146,35 @@ async fn a_key_is_good_once_per_caller_whatever_races() {
             notification(order_at(NOW) + 4, Priority::Normal),
         ];
         assert_eq!(store.accept(&batch).await.expect("accepted"), [batch[1].id]);
-        let existing = store.existing("a", "k").await.expect("looks").expect("there");
-        assert_eq!((existing.id, existing.fingerprint), (batch[0].id, vec![1; 32]));
+        let existing = store
+            .existing("a", "k")
+            .await
+            .expect("looks")
+            .expect("there");
+        assert_eq!(
+            (existing.id, existing.fingerprint),
+            (batch[0].id, vec![1; 32])
+        );
         let racing = (10..30).map(|n| {
             let (store, row) = (store.clone(), keyed(n, "c", "race"));
             tokio::spawn(async move { store.accept(&[row]).await.expect("accepted").len() })
         });
-        let refused: usize =
-            futures_util::future::join_all(racing).await.into_iter().map(|n| n.expect("no panic")).sum();
+        let refused: usize = futures_util::future::join_all(racing)
+            .await
+            .into_iter()
+            .map(|n| n.expect("no panic"))
+            .sum();
         assert_eq!(refused, 19);
-        assert_eq!(claim(&store, 0, 100, ME, &[]).await.len(), 4, "nothing of a refused row is stored");
         assert_eq!(
-            store.forget_keys(NOW.plus(std::time::Duration::from_millis(1))).await.expect("forgets"),
+            claim(&store, 0, 100, ME, &[]).await.len(),
+            4,
+            "nothing of a refused row is stored"
+        );
+        assert_eq!(
+            store
+                .forget_keys(NOW.plus(std::time::Duration::from_millis(1)))
+                .await
+                .expect("forgets"),
             3
         );
         assert_eq!(store.existing("a", "k").await.expect("looks"), None);
@@ -145,9 +188,20 @@ async fn born_leased_rows_are_nobody_elses_until_their_worker_dies() {
         batch[0].worker = Some(ME);
         store.accept(&batch).await.expect("accepted");
         let others = claim(&store, 0, 10, OTHER, &[]).await;
-        assert_eq!(others.iter().map(|row| row.id).collect::<Vec<_>>(), [batch[1].id]);
+        assert_eq!(
+            others.iter().map(|row| row.id).collect::<Vec<_>>(),
+            [batch[1].id]
+        );
         let rescued = claim(&store, 0, 10, OTHER, &[ME]).await;
-        assert_eq!((rescued.len(), rescued[0].fence, rescued[0].attempt, rescued[0].lost), (1, 2, 2, true));
+        assert_eq!(
+            (
+                rescued.len(),
+                rescued[0].fence,
+                rescued[0].attempt,
+                rescued[0].lost
+            ),
+            (1, 2, 2, true)
+        );
         let trail = snapshot(&store, batch[0].id).await.trail;
         let lost = trail.iter().any(
             |trail| matches!(trail, Trail::Result(row) if row.kind == ResultKind::Lost && row.attempt == 1),
@@ -163,9 +217,20 @@ async fn a_result_counts_only_under_its_fence() {
         let mine = claim(&store, 0, 3, ME, &[]).await;
         let theirs = claim(&store, 0, 1, OTHER, &[ME]).await;
         assert_eq!(theirs[0].id, mine[0].id);
-        let results: Vec<_> = mine.iter().map(|row| ended(row, ME, ResultKind::Sent, Next::Done)).collect();
-        assert_eq!(store.finish(&results).await.expect("finishes"), 2, "the zombie's result is refused");
-        assert_eq!(store.finish(&results).await.expect("finishes"), 0, "twice is once");
+        let results: Vec<_> = mine
+            .iter()
+            .map(|row| ended(row, ME, ResultKind::Sent, Next::Done))
+            .collect();
+        assert_eq!(
+            store.finish(&results).await.expect("finishes"),
+            2,
+            "the zombie's result is refused"
+        );
+        assert_eq!(
+            store.finish(&results).await.expect("finishes"),
+            0,
+            "twice is once"
+        );
         let sent = |trail: &[Trail]| {
             trail
                 .iter()
@@ -194,9 +259,19 @@ async fn a_retry_waits_until_it_is_due_and_keeps_its_count() {
         assert_eq!(moved.len(), 1);
         assert!(moved[0].0.retry && crate::notification::order_time(moved[0].1) == due);
         assert_eq!(store.next_due().await.expect("looks"), None);
-        let claim = Claim { lane: moved[0].0, after: 0, limit: 9, worker: ME, dead: &[], now: due };
+        let claim = Claim {
+            lane: moved[0].0,
+            after: 0,
+            limit: 9,
+            worker: ME,
+            dead: &[],
+            now: due,
+        };
         let again = store.claim(&claim).await.expect("claims");
-        assert_eq!((again[0].attempt, again[0].fence, again[0].lost), (2, 2, false));
+        assert_eq!(
+            (again[0].attempt, again[0].fence, again[0].lost),
+            (2, 2, false)
+        );
     }
 }
 
@@ -220,8 +295,10 @@ async fn scheduled_ones_are_moved_in_order_of_due_time() {
         }
         assert_eq!(moved.len(), 40);
         let claimed = claim(&store, 0, 100, ME, &[]).await;
-        let due: Vec<_> =
-            claimed.iter().map(|row| batch.iter().find(|b| b.id == row.id).expect("ours").send_at).collect();
+        let due: Vec<_> = claimed
+            .iter()
+            .map(|row| batch.iter().find(|b| b.id == row.id).expect("ours").send_at)
+            .collect();
         assert!(due.is_sorted() && due.len() == 40, "{due:?}");
     }
 }
@@ -233,10 +310,19 @@ async fn what_waits_can_be_cancelled_and_what_was_begun_cannot() {
         batch[2].send_at = Some(NOW.plus(std::time::Duration::from_secs(5)));
         store.accept(&batch).await.expect("accepted");
         let begun = claim(&store, 0, 1, ME, &[]).await;
-        assert_eq!(store.cancel(begun[0].id, NOW).await.expect("answers"), Cancelled::TooLate);
+        assert_eq!(
+            store.cancel(begun[0].id, NOW).await.expect("answers"),
+            Cancelled::TooLate
+        );
         for row in &batch[1..] {
-            assert_eq!(store.cancel(row.id, NOW).await.expect("answers"), Cancelled::Now);
-            assert_eq!(store.cancel(row.id, NOW).await.expect("answers"), Cancelled::TooLate);
+            assert_eq!(
+                store.cancel(row.id, NOW).await.expect("answers"),
+                Cancelled::Now
+            );
+            assert_eq!(
+                store.cancel(row.id, NOW).await.expect("answers"),
+                Cancelled::TooLate
+            );
         }
         assert!(claim(&store, 0, 9, ME, &[]).await.is_empty());
         assert_eq!(store.next_due().await.expect("looks"), None);
@@ -249,13 +335,24 @@ async fn what_is_handed_back_keeps_its_place_and_counts_no_attempt() {
         store.accept(&orders(0, 2)).await.expect("accepted");
         let claimed = claim(&store, 0, 2, ME, &[]).await;
         let stale = (claimed[1].id, claimed[1].fence - 1);
-        let released = store.release(&[(claimed[0].id, claimed[0].fence), stale]).await.expect("releases");
+        let released = store
+            .release(&[(claimed[0].id, claimed[0].fence), stale])
+            .await
+            .expect("releases");
         assert_eq!(released, [(lane(Priority::Normal), claimed[0].order)]);
-        let twice = store.release(&[(claimed[0].id, claimed[0].fence)]).await.expect("answers");
+        let twice = store
+            .release(&[(claimed[0].id, claimed[0].fence)])
+            .await
+            .expect("answers");
         assert_eq!(twice, [], "twice is once");
         let again = claim(&store, 0, 2, OTHER, &[]).await;
         assert_eq!(
-            (again.len(), again[0].order, again[0].attempt, again[0].fence),
+            (
+                again.len(),
+                again[0].order,
+                again[0].attempt,
+                again[0].fence
+            ),
             (1, claimed[0].order, 1, 2)
         );
     }
@@ -268,7 +365,11 @@ async fn a_survey_finds_what_lies_below_the_cursor() {
         store.accept(&batch[2..]).await.expect("accepted");
         let claimed = claim(&store, 0, 5, ME, &[]).await;
         let cursor = claimed[4].order;
-        let mark = LaneMark { lane: lane(Priority::Normal), low: 0, cursor };
+        let mark = LaneMark {
+            lane: lane(Priority::Normal),
+            low: 0,
+            cursor,
+        };
         let look = async |dead: &[i64]| store.survey(&[mark], dead).await.expect("looks")[0];
         let survey = look(&[]).await;
         assert_eq!(
@@ -284,14 +385,26 @@ async fn a_survey_finds_what_lies_below_the_cursor() {
 #[tokio::test]
 async fn where_a_lane_begins_is_kept_for_the_next_start() {
     for (store, _database) in both().await {
-        let marks = |low| Lane::of(Channel::Sms).map(|lane| LaneMark { lane, low, cursor: 9 });
+        let marks = |low| {
+            Lane::of(Channel::Sms).map(|lane| LaneMark {
+                lane,
+                low,
+                cursor: 9,
+            })
+        };
         for low in [5, 7, 6] {
             store.keep_lane_marks(&marks(low)).await.expect("kept");
         }
         let mut kept = store.lane_marks(Channel::Sms).await.expect("read");
         kept.sort_by_key(|(lane, _)| lane.index());
         assert_eq!(kept, Lane::of(Channel::Sms).map(|lane| (lane, 6)));
-        assert!(store.lane_marks(Channel::Push).await.expect("read").is_empty());
+        assert!(
+            store
+                .lane_marks(Channel::Push)
+                .await
+                .expect("read")
+                .is_empty()
+        );
     }
 }
 
@@ -300,14 +413,35 @@ async fn workers_renew_until_they_are_dead() {
     for (store, _database) in both().await {
         let later = |s| NOW.plus(std::time::Duration::from_secs(s));
         store.register_worker(ME, NOW).await.expect("registers");
-        assert!(store.renew_worker(ME, later(3), later(0)).await.expect("renews"));
-        assert!(store.dead_workers(later(3)).await.expect("looks").is_empty());
+        assert!(
+            store
+                .renew_worker(ME, later(3), later(0))
+                .await
+                .expect("renews")
+        );
+        assert!(
+            store
+                .dead_workers(later(3))
+                .await
+                .expect("looks")
+                .is_empty()
+        );
         assert_eq!(store.dead_workers(later(4)).await.expect("looks"), [ME]);
-        assert!(!store.renew_worker(ME, later(20), later(10)).await.expect("answers"), "dead is dead");
+        assert!(
+            !store
+                .renew_worker(ME, later(20), later(10))
+                .await
+                .expect("answers"),
+            "dead is dead"
+        );
         let mut batch = orders(0, 1);
         batch[0].worker = Some(ME);
         store.accept(&batch).await.expect("accepted");
-        assert_eq!(store.forget_workers(later(4)).await.expect("forgets"), 0, "it holds a row");
+        assert_eq!(
+            store.forget_workers(later(4)).await.expect("forgets"),
+            0,
+            "it holds a row"
+        );
         let rescued = claim(&store, 0, 1, OTHER, &[ME]).await;
         assert_eq!(rescued.len(), 1);
         assert_eq!(store.forget_workers(later(4)).await.expect("forgets"), 1);
@@ -319,19 +453,36 @@ async fn dead_letters_are_kept_replayed_and_dropped() {
     for (store, _database) in both().await {
         store.accept(&orders(0, 3)).await.expect("accepted");
         let claimed = claim(&store, 0, 3, ME, &[]).await;
-        let results: Vec<_> =
-            claimed.iter().map(|row| ended(row, ME, ResultKind::Failed, Next::Dead)).collect();
+        let results: Vec<_> = claimed
+            .iter()
+            .map(|row| ended(row, ME, ResultKind::Failed, Next::Dead))
+            .collect();
         store.finish(&results).await.expect("finishes");
-        let all = DeadFilter { limit: 100, ..DeadFilter::default() };
+        let all = DeadFilter {
+            limit: 100,
+            ..DeadFilter::default()
+        };
         let letters = store.dead_letters(&all).await.expect("lists");
-        assert_eq!((letters.len(), letters[0].code.as_deref()), (3, Some("why")));
-        let none = DeadFilter { code: Some("other".to_owned()), ..all.clone() };
+        assert_eq!(
+            (letters.len(), letters[0].code.as_deref()),
+            (3, Some("why"))
+        );
+        let none = DeadFilter {
+            code: Some("other".to_owned()),
+            ..all.clone()
+        };
         assert!(store.dead_letters(&none).await.expect("lists").is_empty());
-        let one = DeadFilter { id: Some(claimed[0].id), ..all.clone() };
+        let one = DeadFilter {
+            id: Some(claimed[0].id),
+            ..all.clone()
+        };
         let first = order_at(NOW) + 1000;
         assert_eq!(store.replay(&one, first, NOW).await.expect("replays"), 1);
         let again = claim(&store, 0, 9, ME, &[]).await;
-        assert_eq!((again.len(), again[0].attempt, again[0].order), (1, 2, first));
+        assert_eq!(
+            (again.len(), again[0].attempt, again[0].order),
+            (1, 2, first)
+        );
         assert_eq!(store.drop_dead(&all).await.expect("drops"), 2);
         assert!(store.dead_letters(&all).await.expect("lists").is_empty());
     }
@@ -351,13 +502,25 @@ async fn receipts_count_once_and_may_come_early() {
             code: None,
             detail: Some("ok".to_owned()),
         };
-        let both = [receipt("1", ReceiptKind::Delivered), receipt("2", ReceiptKind::Sent)];
+        let both = [
+            receipt("1", ReceiptKind::Delivered),
+            receipt("2", ReceiptKind::Sent),
+        ];
         assert_eq!(store.receive(&both).await.expect("keeps"), 2);
         assert_eq!(store.receive(&both).await.expect("keeps"), 0);
         assert!(store.read(&[row.id]).await.expect("reads").is_empty());
-        store.accept(std::slice::from_ref(&row)).await.expect("accepted");
+        store
+            .accept(std::slice::from_ref(&row))
+            .await
+            .expect("accepted");
         let trail = snapshot(&store, row.id).await.trail;
-        assert_eq!(trail.iter().filter(|trail| matches!(trail, Trail::Receipt(..))).count(), 2);
+        assert_eq!(
+            trail
+                .iter()
+                .filter(|trail| matches!(trail, Trail::Receipt(..)))
+                .count(),
+            2
+        );
     }
 }
 
@@ -365,7 +528,10 @@ async fn receipts_count_once_and_may_come_early() {
 async fn what_is_due_at_one_instant_keeps_its_order_over_several_moves() {
     for (store, _database) in both().await {
         let due = NOW.plus(std::time::Duration::from_secs(60));
-        let delayed = |row| NewNotification { send_at: Some(due), ..row };
+        let delayed = |row| NewNotification {
+            send_at: Some(due),
+            ..row
+        };
         let mut rows: Vec<_> = orders(0, 60).into_iter().map(delayed).collect();
         let mut ids: Vec<_> = rows.iter().map(|row| row.id).collect();
         ids.sort_unstable();

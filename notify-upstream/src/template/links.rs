@@ -1,14 +1,25 @@
 //! Which URLs of an HTML part come from variables, and whether each passes the filter `url`.
 //!
-//! A browser reads an attribute after the template has written it, so only an expression that is the whole value, and
-//! whose last step is the filter, is sure to have a harmless scheme. Tags in comments count: mail programs read some.
+//! A browser reads an attribute after the template has written it, so only an expression that is
+//! the whole value, and whose last step is the filter, is sure to have a harmless scheme. Tags in
+//! comments count: mail programs read some.
 
 /// Attributes that hold a URL (HTML section "Attributes", SVG for `xlink:href`).
-const URLS: [&str; 10] =
-    ["href", "src", "action", "formaction", "srcset", "background", "poster", "xlink:href", "cite", "data"];
-const ATTRIBUTE: &str =
-    "takes the URL of a variable as {{ name | url }} or {{ (expression) | url }}, in quotes and alone";
-const NAMES: &str = "an expression stands between the attributes of a tag; it belongs into the quotes of one";
+const URLS: [&str; 10] = [
+    "href",
+    "src",
+    "action",
+    "formaction",
+    "srcset",
+    "background",
+    "poster",
+    "xlink:href",
+    "cite",
+    "data",
+];
+const ATTRIBUTE: &str = "takes the URL of a variable as {{ name | url }} or {{ (expression) | url }}, in quotes and alone";
+const NAMES: &str =
+    "an expression stands between the attributes of a tag; it belongs into the quotes of one";
 /// A parenthesis in a URL would end it.
 const STYLE: &str = "url() of a style takes no expression";
 
@@ -25,12 +36,18 @@ pub(super) fn unchecked(html: &str) -> Vec<(usize, String)> {
     }
     let lower = html.to_ascii_lowercase();
     for (at, open) in lower.match_indices("url(") {
-        let mut inner = Scan { html: &lower, at: at + open.len() };
+        let mut inner = Scan {
+            html: &lower,
+            at: at + open.len(),
+        };
         if inner.until(|c| c == ')').contains('{') {
             mistakes.push((at, STYLE.to_owned()));
         }
     }
-    mistakes.into_iter().map(|(at, what)| (1 + html[..at].matches('\n').count(), what)).collect()
+    mistakes
+        .into_iter()
+        .map(|(at, what)| (1 + html[..at].matches('\n').count(), what))
+        .collect()
 }
 
 struct Scan<'a> {
@@ -46,7 +63,9 @@ impl<'a> Scan<'a> {
     /// Passes one character, or one construct of the template engine, whatever stands in it.
     fn step(&mut self) {
         let rest = self.rest();
-        self.at += construct(rest).or_else(|| rest.chars().next().map(char::len_utf8)).unwrap_or(0);
+        self.at += construct(rest)
+            .or_else(|| rest.chars().next().map(char::len_utf8))
+            .unwrap_or(0);
     }
 
     /// Passes everything before such a character, which does not count within a construct.
@@ -77,8 +96,9 @@ impl<'a> Scan<'a> {
 
     fn attribute(&mut self, mistakes: &mut Vec<(usize, String)>) {
         let begin = self.at;
-        let name =
-            self.until(|c| c.is_whitespace() || matches!(c, '=' | '>' | '/' | '{')).to_ascii_lowercase();
+        let name = self
+            .until(|c| c.is_whitespace() || matches!(c, '=' | '>' | '/' | '{'))
+            .to_ascii_lowercase();
         while self.rest().starts_with("{%")
             || self.rest().starts_with("{#")
             || self.rest().starts_with(char::is_whitespace)
@@ -90,7 +110,11 @@ impl<'a> Scan<'a> {
         }
         self.step();
         self.until(|c| !c.is_whitespace());
-        let quote = self.rest().chars().next().filter(|c| matches!(c, '"' | '\''));
+        let quote = self
+            .rest()
+            .chars()
+            .next()
+            .filter(|c| matches!(c, '"' | '\''));
         let value = match quote {
             Some(quote) => {
                 self.step();
@@ -120,7 +144,9 @@ fn construct(text: &str) -> Option<usize> {
         _ => return None,
     };
     let mut quoted = Quoted::default();
-    let end = text.char_indices().find(|(at, c)| !quoted.pass(*c) && *at > 1 && text[*at..].starts_with(end));
+    let end = text
+        .char_indices()
+        .find(|(at, c)| !quoted.pass(*c) && *at > 1 && text[*at..].starts_with(end));
     Some(end.map_or(text.len(), |(at, _)| at + 2))
 }
 
@@ -129,13 +155,22 @@ fn is_filtered(value: &str) -> bool {
     let inner = (construct(value) == Some(value.len()))
         .then(|| value.strip_prefix("{{")?.strip_suffix("}}"))
         .flatten()
-        .map(|inner| inner.trim_start_matches(['-', '+']).trim_end_matches(['-', '+']).trim());
-    let Some((checked, "url")) =
-        inner.and_then(|inner| inner.rsplit_once('|')).map(|(a, b)| (a.trim(), b.trim()))
+        .map(|inner| {
+            inner
+                .trim_start_matches(['-', '+'])
+                .trim_end_matches(['-', '+'])
+                .trim()
+        });
+    let Some((checked, "url")) = inner
+        .and_then(|inner| inner.rsplit_once('|'))
+        .map(|(a, b)| (a.trim(), b.trim()))
     else {
         return false;
     };
-    let name = !checked.is_empty() && checked.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '.'));
+    let name = !checked.is_empty()
+        && checked
+            .chars()
+            .all(|c| c.is_alphanumeric() || matches!(c, '_' | '.'));
     name || is_one_group(checked)
 }
 

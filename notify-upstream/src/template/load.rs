@@ -9,7 +9,8 @@ use postern_common::decode::Object;
 use super::{Ambiguous, Locale, Part, Settings, Template, TemplateName, Templates, Variant};
 use crate::notification::Channel;
 
-/// Steps of the template engine for one part: some thousand lines of output, and an endless loop ends.
+/// Steps of the template engine for one part: some thousand lines of output, and an endless loop
+/// ends.
 const FUEL: u64 = 50_000;
 /// Most templates that are read.
 const MAX_TEMPLATES: usize = 10_000;
@@ -22,13 +23,22 @@ impl Templates {
     /// # Errors
     /// Every mistake in every file, one a line; then nothing is loaded.
     pub fn load(folder: &Path, default_locale: Locale) -> Result<Self, String> {
-        let mut loader = Loader { environment: environment(), mistakes: Vec::new() };
+        let mut loader = Loader {
+            environment: environment(),
+            mistakes: Vec::new(),
+        };
         let by_name = loader.folder(folder);
         if by_name.is_empty() && loader.mistakes.is_empty() {
-            loader.mistakes.push(format!("{}: holds no template", folder.display()));
+            loader
+                .mistakes
+                .push(format!("{}: holds no template", folder.display()));
         }
         if loader.mistakes.is_empty() {
-            Ok(Self { environment: loader.environment, by_name, default_locale })
+            Ok(Self {
+                environment: loader.environment,
+                by_name,
+                default_locale,
+            })
         } else {
             Err(loader.mistakes.join("\n"))
         }
@@ -43,8 +53,12 @@ pub fn fingerprint(folder: &Path) -> u64 {
     let mut folders = vec![folder.to_owned()];
     let mut seen = 0;
     while let Some(folder) = folders.pop() {
-        let mut paths: Vec<_> =
-            std::fs::read_dir(&folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
+        let mut paths: Vec<_> = std::fs::read_dir(&folder)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.path())
+            .collect();
         paths.sort();
         for path in paths {
             seen += 1;
@@ -69,7 +83,11 @@ fn environment() -> Environment<'static> {
     environment.set_fuel(Some(FUEL));
     environment.set_recursion_limit(32);
     environment.set_auto_escape_callback(|name| {
-        if name.ends_with(".html") { AutoEscape::Html } else { AutoEscape::None }
+        if name.ends_with(".html") {
+            AutoEscape::Html
+        } else {
+            AutoEscape::None
+        }
     });
     environment.add_filter("url", super::render::url_filter);
     environment
@@ -93,7 +111,10 @@ impl Loader {
                         templates.insert(name, template);
                     }
                 }
-                None => self.mistake(&path, "is not a template name: 1 to 64 of a-z, 0-9, - and _"),
+                None => self.mistake(
+                    &path,
+                    "is not a template name: 1 to 64 of a-z, 0-9, - and _",
+                ),
             }
         }
         templates
@@ -104,8 +125,11 @@ impl Loader {
         let settings = config::load(&folder.join("template.toml"), Settings::read)
             .map_err(|exit| self.mistakes.push(exit.message().to_owned()))
             .ok();
-        let optional =
-            |path: &String| settings.as_ref().is_some_and(|settings| is_optional(path, &settings.optional));
+        let optional = |path: &String| {
+            settings
+                .as_ref()
+                .is_some_and(|settings| is_optional(path, &settings.optional))
+        };
         let mut variants: BTreeMap<_, Variant> = BTreeMap::new();
         for (file_name, path) in self.entries(folder) {
             if file_name == "template.toml" {
@@ -121,16 +145,29 @@ impl Loader {
             let needs = self.compile(name, &file_name, &path).unwrap_or_default();
             let variant = variants
                 .entry((channel.as_str(), locale))
-                .or_insert_with(|| Variant { parts: BTreeSet::new(), needs: BTreeSet::new() });
+                .or_insert_with(|| Variant {
+                    parts: BTreeSet::new(),
+                    needs: BTreeSet::new(),
+                });
             variant.parts.insert(part);
-            variant.needs.extend(needs.into_iter().filter(|path| !optional(path)));
+            variant
+                .needs
+                .extend(needs.into_iter().filter(|path| !optional(path)));
         }
         self.check_parts(folder, &variants);
-        Some(Template { settings: Arc::new(settings?), variants })
+        Some(Template {
+            settings: Arc::new(settings?),
+            variants,
+        })
     }
 
     /// Adds one file to the engine; the variables that it uses.
-    fn compile(&mut self, name: &TemplateName, file_name: &str, path: &Path) -> Option<BTreeSet<String>> {
+    fn compile(
+        &mut self,
+        name: &TemplateName,
+        file_name: &str,
+        path: &Path,
+    ) -> Option<BTreeSet<String>> {
         let source = match read_capped(path) {
             Ok(source) => source,
             Err(reason) => {
@@ -141,14 +178,20 @@ impl Loader {
         if file_name.ends_with(".html") {
             let mistakes = super::links::unchecked(&source);
             self.mistakes.extend(
-                mistakes.into_iter().map(|(line, what)| format!("{}:{line}: {what}", path.display())),
+                mistakes
+                    .into_iter()
+                    .map(|(line, what)| format!("{}:{line}: {what}", path.display())),
             );
         }
         let key = format!("{}/{file_name}", name.as_str());
         if let Err(error) = self.environment.add_template_owned(key.clone(), source) {
             let line = error.line().unwrap_or(1);
-            let detail = error.detail().unwrap_or("is not a valid template").to_owned();
-            self.mistakes.push(format!("{}:{line}: {detail}", path.display()));
+            let detail = error
+                .detail()
+                .unwrap_or("is not a valid template")
+                .to_owned();
+            self.mistakes
+                .push(format!("{}:{line}: {detail}", path.display()));
             return None;
         }
         let template = self.environment.get_template(&key).ok()?;
@@ -163,7 +206,11 @@ impl Loader {
             ));
             return None;
         }
-        Some(used.into_iter().filter(|path| !globals.contains(path.as_str())).collect())
+        Some(
+            used.into_iter()
+                .filter(|path| !globals.contains(path.as_str()))
+                .collect(),
+        )
     }
 
     fn check_parts(&mut self, folder: &Path, variants: &BTreeMap<(&'static str, Locale), Variant>) {
@@ -180,7 +227,10 @@ impl Loader {
                 "push" if !has(Part::Text) => "txt",
                 _ => continue,
             };
-            self.mistake(folder, &format!("lacks {channel}.{}.{lacks}", locale.as_str()));
+            self.mistake(
+                folder,
+                &format!("lacks {channel}.{}.{lacks}", locale.as_str()),
+            );
         }
     }
 
@@ -196,7 +246,12 @@ impl Loader {
         let mut entries: Vec<_> = listing
             .take(MAX_TEMPLATES)
             .filter_map(Result::ok)
-            .map(|entry| (entry.file_name().to_string_lossy().into_owned(), entry.path()))
+            .map(|entry| {
+                (
+                    entry.file_name().to_string_lossy().into_owned(),
+                    entry.path(),
+                )
+            })
             .filter(|(name, _)| !name.starts_with('.'))
             .collect();
         entries.sort();
@@ -209,15 +264,27 @@ impl Loader {
 }
 
 /// A filter, test or function that does not exist: the engine notices only when it comes to it.
-fn unknown_word(template: &minijinja::Template<'_, '_>, used: &HashSet<String>) -> Option<minijinja::Error> {
+fn unknown_word(
+    template: &minijinja::Template<'_, '_>,
+    used: &HashSet<String>,
+) -> Option<minijinja::Error> {
     let names = used.iter().filter_map(|path| path.split('.').next());
     let words: BTreeMap<&str, &str> = names.map(|name| (name, "word")).collect();
-    let unknown = [ErrorKind::UnknownFilter, ErrorKind::UnknownTest, ErrorKind::UnknownFunction];
-    template.render(words).err().filter(|error| unknown.contains(&error.kind()))
+    let unknown = [
+        ErrorKind::UnknownFilter,
+        ErrorKind::UnknownTest,
+        ErrorKind::UnknownFunction,
+    ];
+    template
+        .render(words)
+        .err()
+        .filter(|error| unknown.contains(&error.kind()))
 }
 
 fn read_capped(path: &Path) -> Result<String, String> {
-    let size = std::fs::metadata(path).map_err(|error| format!("cannot read: {error}"))?.len();
+    let size = std::fs::metadata(path)
+        .map_err(|error| format!("cannot read: {error}"))?
+        .len();
     if size > MAX_FILE {
         return Err(format!("is larger than {MAX_FILE} bytes"));
     }
@@ -227,7 +294,9 @@ fn read_capped(path: &Path) -> Result<String, String> {
 fn parse_part(file_name: &str) -> Option<(Channel, Locale, Part)> {
     let mut words = file_name.split('.');
     let (channel, locale, part) = (words.next()?, words.next()?, words.next()?);
-    let channel = Channel::ALL.into_iter().find(|known| known.as_str() == channel)?;
+    let channel = Channel::ALL
+        .into_iter()
+        .find(|known| known.as_str() == channel)?;
     let parts: &[Part] = match channel {
         Channel::Email => &[Part::Subject, Part::Html, Part::Text],
         Channel::Sms => &[Part::Text],
@@ -239,17 +308,27 @@ fn parse_part(file_name: &str) -> Option<(Channel, Locale, Part)> {
 }
 
 fn is_optional(path: &str, optional: &BTreeSet<String>) -> bool {
-    optional.contains(path) || path.split('.').next().is_some_and(|first| optional.contains(first))
+    optional.contains(path)
+        || path
+            .split('.')
+            .next()
+            .is_some_and(|first| optional.contains(first))
 }
 
 impl Settings {
     fn read(root: &Object<'_>) -> Option<Self> {
         let version = root.required("version", |field| field.integer(1..=u32::MAX));
-        let optional = root.list("optional", |field| field.text(1..=64)).into_iter().collect();
+        let optional = root
+            .list("optional", |field| field.text(1..=64))
+            .into_iter()
+            .collect();
         let words = [("resend", Ambiguous::Resend), ("fail", Ambiguous::Fail)];
         let ambiguous = root.or("ambiguous", Ambiguous::Resend, |field| field.one_of(&words));
         let unsubscribe = root.or("unsubscribe", false, |field| field.boolean());
-        let user_variables = root.list("user_variables", |field| field.text(1..=64)).into_iter().collect();
+        let user_variables = root
+            .list("user_variables", |field| field.text(1..=64))
+            .into_iter()
+            .collect();
         let unverified = root.list("unverified_addresses", |field| field.one_of(Channel::WORDS));
         let unverified_addresses = Channel::ALL.map(|channel| unverified.contains(&channel));
         Some(Self {

@@ -4,7 +4,8 @@ use std::fmt;
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TemplateName(String);
 
-/// A language, with or without a region: `en`, `de-AT`, `zh-Hant-TW` (RFC 5646, as far as it is used here).
+/// A language, with or without a region: `en`, `de-AT`, `zh-Hant-TW` (RFC 5646, as far as it is
+/// used here).
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Locale(String);
 
@@ -15,9 +16,9 @@ impl TemplateName {
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let sound = (1..=64).contains(&text.len())
-            && text
-                .bytes()
-                .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_".contains(&byte));
+            && text.bytes().all(|byte| {
+                byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_".contains(&byte)
+            });
         sound.then(|| Self(text.to_owned()))
     }
 
@@ -31,17 +32,22 @@ impl TemplateName {
 // === impl Locale ===
 
 impl Locale {
-    /// Reads a tag: 2 or 3 letters, then subtags of 2 to 8 letters or digits. The case is put right.
+    /// Reads a tag: 2 or 3 letters, then subtags of 2 to 8 letters or digits. The case is put
+    /// right.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let mut subtags = text.split('-');
         let language = subtags.next()?;
-        if !(2..=3).contains(&language.len()) || !language.bytes().all(|byte| byte.is_ascii_alphabetic()) {
+        if !(2..=3).contains(&language.len())
+            || !language.bytes().all(|byte| byte.is_ascii_alphabetic())
+        {
             return None;
         }
         let mut canonical = language.to_ascii_lowercase();
         for subtag in subtags {
-            if !(2..=8).contains(&subtag.len()) || !subtag.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
+            if !(2..=8).contains(&subtag.len())
+                || !subtag.bytes().all(|byte| byte.is_ascii_alphanumeric())
+            {
                 return None;
             }
             canonical.push('-');

@@ -62,25 +62,44 @@ impl Found<'_> {
     ///
     /// # Errors
     /// When a part fails; the same variables will fail again.
-    pub fn render(&self, variables: &Map<String, Value>, author: Author) -> Result<Content, RenderError> {
+    pub fn render(
+        &self,
+        variables: &Map<String, Value>,
+        author: Author,
+    ) -> Result<Content, RenderError> {
         let value = |name: &str, value: &Value| {
             let of_user = value.as_str().filter(|_| self.is_user_text(name, author));
-            of_user.map_or_else(|| engine_value(value), |text| minijinja::Value::from(without_links(text)))
+            of_user.map_or_else(
+                || engine_value(value),
+                |text| minijinja::Value::from(without_links(text)),
+            )
         };
-        let pairs = variables.iter().map(|(name, one)| (name.clone(), value(name, one)));
+        let pairs = variables
+            .iter()
+            .map(|(name, one)| (name.clone(), value(name, one)));
         let context = minijinja::Value::from_pairs(pairs);
         let part = |part| self.part(part, &context);
         let has = |part| self.variant.parts.contains(&part);
         Ok(match self.channel {
             Channel::Email => {
-                let html = if has(Part::Html) { Some(part(Part::Html)?) } else { None };
+                let html = if has(Part::Html) {
+                    Some(part(Part::Html)?)
+                } else {
+                    None
+                };
                 let text = match (&html, has(Part::Text)) {
                     (Some(html), false) => text::from_html(html),
                     (_, _) => part(Part::Text)?,
                 };
-                Content::Email { subject: one_line(&part(Part::Subject)?), text, html }
+                Content::Email {
+                    subject: one_line(&part(Part::Subject)?),
+                    text,
+                    html,
+                }
             }
-            Channel::Sms => Content::Sms { text: part(Part::Text)?.trim_end().to_owned() },
+            Channel::Sms => Content::Sms {
+                text: part(Part::Text)?.trim_end().to_owned(),
+            },
             Channel::Push => Content::Push {
                 title: one_line(&part(Part::Title)?),
                 body: part(Part::Text)?.trim_end().to_owned(),
@@ -96,11 +115,22 @@ impl Found<'_> {
             self.locale.as_str(),
             part.as_str()
         );
-        let template = self.templates.environment.get_template(&key).map_err(|error| failed(&error))?;
-        let mut output = Capped { bytes: Vec::new(), cap: part.cap(), over: false };
+        let template = self
+            .templates
+            .environment
+            .get_template(&key)
+            .map_err(|error| failed(&error))?;
+        let mut output = Capped {
+            bytes: Vec::new(),
+            cap: part.cap(),
+            over: false,
+        };
         let rendered = template.render_captured_to(context, &mut output).map(drop);
         match rendered {
-            Err(_) if output.over => Err(RenderError::TooLong { part: part.as_str(), cap: part.cap() }),
+            Err(_) if output.over => Err(RenderError::TooLong {
+                part: part.as_str(),
+                cap: part.cap(),
+            }),
             Err(error) => Err(failed(&error)),
             Ok(()) => Ok(String::from_utf8_lossy(&output.bytes).into_owned()),
         }
@@ -119,20 +149,24 @@ fn engine_value(value: &Value) -> minijinja::Value {
         },
         Value::String(text) => minijinja::Value::from(text.as_str()),
         Value::Array(items) => items.iter().map(engine_value).collect::<Vec<_>>().into(),
-        Value::Object(map) => {
-            minijinja::Value::from_pairs(map.iter().map(|(name, value)| (name.clone(), engine_value(value))))
-        }
+        Value::Object(map) => minijinja::Value::from_pairs(
+            map.iter()
+                .map(|(name, value)| (name.clone(), engine_value(value))),
+        ),
     }
 }
 
-/// Prints texts, numbers and truth values. A list or a table where a template prints one value is a mistake of the caller,
-/// and no reader should see it written in the engine's own way.
+/// Prints texts, numbers and truth values. A list or a table where a template prints one value is a
+/// mistake of the caller, and no reader should see it written in the engine's own way.
 pub(super) fn print(
     output: &mut Output<'_>,
     state: &mut State<'_, '_>,
     value: &minijinja::Value,
 ) -> Result<(), Error> {
-    if matches!(value.kind(), ValueKind::None | ValueKind::Map | ValueKind::Seq | ValueKind::Iterable) {
+    if matches!(
+        value.kind(),
+        ValueKind::None | ValueKind::Map | ValueKind::Seq | ValueKind::Iterable
+    ) {
         let reason = "only a text, a number or a truth value can be printed";
         return Err(Error::new(ErrorKind::InvalidOperation, reason));
     }
@@ -141,13 +175,18 @@ pub(super) fn print(
 
 /// The engine's words without the values that it was given.
 fn failed(error: &Error) -> RenderError {
-    let place = error.line().map_or_else(String::new, |line| format!(" at line {line}"));
+    let place = error
+        .line()
+        .map_or_else(String::new, |line| format!(" at line {line}"));
     RenderError::Template(format!("{}{place}", error.kind()))
 }
 
 /// Subjects and titles are one line, whatever a variable holds.
 fn one_line(text: &str) -> String {
-    let plain: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let plain: String = text
+        .chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect();
     plain.trim().to_owned()
 }
 
@@ -173,14 +212,18 @@ impl Write for Capped {
     }
 }
 
-/// `{{ link | url }}`: the text, if it is an absolute URL of a harmless scheme; `javascript:` and its kin fail.
+/// `{{ link | url }}`: the text, if it is an absolute URL of a harmless scheme; `javascript:` and
+/// its kin fail.
 pub(super) fn url_filter(text: &str) -> Result<String, Error> {
     // What is left of a link in a user's text has a space in it.
     let is_whole = !text.contains(char::is_whitespace);
     match url::Url::parse(text) {
-        Ok(url) if is_whole && matches!(url.scheme(), "http" | "https" | "mailto" | "tel") => Ok(url.into()),
-        Ok(_) | Err(_) => {
-            Err(Error::new(ErrorKind::InvalidOperation, "must be an absolute http, https, mailto or tel URL"))
+        Ok(url) if is_whole && matches!(url.scheme(), "http" | "https" | "mailto" | "tel") => {
+            Ok(url.into())
         }
+        Ok(_) | Err(_) => Err(Error::new(
+            ErrorKind::InvalidOperation,
+            "must be an absolute http, https, mailto or tel URL",
+        )),
     }
 }

@@ -4,7 +4,8 @@ use super::*;
 
 fn shipped() -> Templates {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../conf/templates");
-    Templates::load(&folder, Locale::parse("en").expect("tag")).expect("the shipped templates are sound")
+    Templates::load(&folder, Locale::parse("en").expect("tag"))
+        .expect("the shipped templates are sound")
 }
 
 fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
@@ -35,13 +36,21 @@ fn welcome_is_there_on_every_channel_in_two_languages() {
     for channel in Channel::ALL {
         for locale in ["en", "de"] {
             let locale = Locale::parse(locale).expect("tag");
-            let found = templates.find(&name("welcome"), channel, Some(&locale)).expect("shipped");
+            let found = templates
+                .find(&name("welcome"), channel, Some(&locale))
+                .expect("shipped");
             assert_eq!(found.locale(), &locale);
             assert_eq!(found.missing(&Map::new()), ["name"]);
             match found.render(&ada, Author::Service).expect("renders") {
-                Content::Email { subject, text, html } => {
+                Content::Email {
+                    subject,
+                    text,
+                    html,
+                } => {
                     assert!(
-                        !subject.is_empty() && text.contains("Ada") && html.expect("HTML").contains("Ada")
+                        !subject.is_empty()
+                            && text.contains("Ada")
+                            && html.expect("HTML").contains("Ada")
                     );
                 }
                 Content::Sms { text } => assert!(text.contains("Ada")),
@@ -56,11 +65,16 @@ fn the_language_falls_back() {
     let templates = shipped();
     let used = |tag: &str| {
         let wanted = Locale::parse(tag);
-        let found = templates.find(&name("welcome"), Channel::Sms, wanted.as_ref()).expect("shipped");
+        let found = templates
+            .find(&name("welcome"), Channel::Sms, wanted.as_ref())
+            .expect("shipped");
         found.locale().as_str().to_owned()
     };
     assert_eq!((used("de-AT").as_str(), used("fr").as_str()), ("de", "en"));
-    assert_eq!(templates.find(&name("nope"), Channel::Sms, None).err(), Some(Unfit::NoSuchTemplate));
+    assert_eq!(
+        templates.find(&name("nope"), Channel::Sms, None).err(),
+        Some(Unfit::NoSuchTemplate)
+    );
 }
 
 #[test]
@@ -68,12 +82,20 @@ fn variables_are_data_and_html_is_escaped() {
     let templates = load(&[
         ("template.toml", "version = 3"),
         ("email.en.subject", "Hello {{ name }}"),
-        ("email.en.html", "<p>Hello {{ name }}</p><ul><li>{{ order.total }}</li></ul>"),
+        (
+            "email.en.html",
+            "<p>Hello {{ name }}</p><ul><li>{{ order.total }}</li></ul>",
+        ),
     ])
     .expect("sound");
-    let found = templates.find(&name("t"), Channel::Email, None).expect("there");
+    let found = templates
+        .find(&name("t"), Channel::Email, None)
+        .expect("there");
     assert_eq!(found.version(), 3);
-    assert_eq!(found.missing(&variables(&serde_json::json!({"name": 1, "order": {}}))), ["order.total"]);
+    assert_eq!(
+        found.missing(&variables(&serde_json::json!({"name": 1, "order": {}}))),
+        ["order.total"]
+    );
     let nothing = variables(&serde_json::json!({"name": null, "order": {"total": null}}));
     assert_eq!(found.missing(&nothing), ["name", "order.total"]);
     for unprintable in [serde_json::json!({"a": 1}), serde_json::json!(["a"])] {
@@ -83,20 +105,30 @@ fn variables_are_data_and_html_is_escaped() {
     let evil = variables(&serde_json::json!({
         "name": "<script>{{ 7*7 }}</script>\r\nBcc: x@y.z", "order": {"total": "{% for %}"}
     }));
-    let Content::Email { subject, text, html } = found.render(&evil, Author::Service).expect("renders")
+    let Content::Email {
+        subject,
+        text,
+        html,
+    } = found.render(&evil, Author::Service).expect("renders")
     else {
         panic!("e-mail")
     };
     assert_eq!(subject, "Hello <script>{{ 7*7 }}</script>  Bcc: x@y.z");
     assert!(html.expect("HTML").contains("&lt;script&gt;{{ 7*7 }}"));
-    assert_eq!(text, "Hello <script>{{ 7*7 }}</script> Bcc: x@y.z\n\n- {% for %}\n");
+    assert_eq!(
+        text,
+        "Hello <script>{{ 7*7 }}</script> Bcc: x@y.z\n\n- {% for %}\n"
+    );
 }
 
 #[test]
 fn what_runs_wild_is_stopped() {
     let templates = load(&[
         ("template.toml", "version = 1"),
-        ("sms.en.txt", "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}"),
+        (
+            "sms.en.txt",
+            "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}",
+        ),
         ("push.en.title", "{{ name * 600 }}"),
         ("push.en.txt", "x"),
     ])
@@ -110,14 +142,25 @@ fn what_runs_wild_is_stopped() {
             .expect_err("stopped")
             .to_string()
     };
-    assert!(error(Channel::Sms).contains("fuel"), "{}", error(Channel::Sms));
-    assert!(error(Channel::Push).contains("more than 512 bytes"), "{}", error(Channel::Push));
+    assert!(
+        error(Channel::Sms).contains("fuel"),
+        "{}",
+        error(Channel::Sms)
+    );
+    assert!(
+        error(Channel::Push).contains("more than 512 bytes"),
+        "{}",
+        error(Channel::Push)
+    );
 }
 
 #[test]
 fn a_bad_set_is_refused_as_a_whole_with_every_mistake() {
-    let refused =
-        load(&[("template.toml", "version = 0\ncolour = 1"), ("email.en.html", "x")]).expect_err("refused");
+    let refused = load(&[
+        ("template.toml", "version = 0\ncolour = 1"),
+        ("email.en.html", "x"),
+    ])
+    .expect_err("refused");
     assert!(
         refused.contains("template.toml:1: version") && refused.contains("template.toml:2: colour"),
         "{refused}"
@@ -148,15 +191,30 @@ fn a_link_from_a_variable_has_a_harmless_scheme() {
         ("email.en.html", "<a href=\"{{ link | url }}\">x</a>"),
     ])
     .expect("sound");
-    let found = templates.find(&name("t"), Channel::Email, None).expect("there");
+    let found = templates
+        .find(&name("t"), Channel::Email, None)
+        .expect("there");
     assert!(
         found
-            .render(&variables(&serde_json::json!({"link": "https://x.example/a?b=1"})), Author::Service)
+            .render(
+                &variables(&serde_json::json!({"link": "https://x.example/a?b=1"})),
+                Author::Service
+            )
             .is_ok()
     );
-    for bad in ["javascript:alert(1)", "JaVaScRiPt:alert(1)", "data:text/html,x", "x"] {
+    for bad in [
+        "javascript:alert(1)",
+        "JaVaScRiPt:alert(1)",
+        "data:text/html,x",
+        "x",
+    ] {
         assert!(
-            found.render(&variables(&serde_json::json!({"link": bad})), Author::Service).is_err(),
+            found
+                .render(
+                    &variables(&serde_json::json!({"link": bad})),
+                    Author::Service
+                )
+                .is_err(),
             "{bad}"
         );
     }
@@ -165,7 +223,11 @@ fn a_link_from_a_variable_has_a_harmless_scheme() {
 #[test]
 fn an_expression_in_a_url_is_whole_and_filtered_or_the_set_is_refused() {
     let load_html = |html: &str| {
-        load(&[("template.toml", "version = 1"), ("email.en.subject", "s"), ("email.en.html", html)])
+        load(&[
+            ("template.toml", "version = 1"),
+            ("email.en.subject", "s"),
+            ("email.en.html", html),
+        ])
     };
     for good in [
         "<a href='{{ l | url }}'>{{ x }}</a>",
@@ -211,36 +273,67 @@ fn text_made_from_html_keeps_where_links_lead() {
         text("<p>Please <a class=x HREF='https://x.example/?a=1&amp;b=2'>confirm </a>now.</p>"),
         "Please confirm (https://x.example/?a=1&b=2) now.\n"
     );
-    assert_eq!(text("<a href=\"https:&#x2f;&#x2f;x.example\">https://x.example</a>"), "https://x.example\n");
-    assert_eq!(text("<a href=\"https://x.example\"><img src=\"y\"></a>"), "https://x.example\n");
-    assert_eq!(text("<a href=\"mailto:a@b.c\">write</a> <a name=x>here</a>"), "write here\n");
+    assert_eq!(
+        text("<a href=\"https:&#x2f;&#x2f;x.example\">https://x.example</a>"),
+        "https://x.example\n"
+    );
+    assert_eq!(
+        text("<a href=\"https://x.example\"><img src=\"y\"></a>"),
+        "https://x.example\n"
+    );
+    assert_eq!(
+        text("<a href=\"mailto:a@b.c\">write</a> <a name=x>here</a>"),
+        "write here\n"
+    );
 }
 
 #[test]
 fn user_text_is_short_and_no_link_where_it_is_marked_or_sent_by_a_user() {
     let templates = load(&[
-        ("template.toml", "version = 1\nuser_variables = ['name']\nunverified_addresses = ['email', 'push']"),
+        (
+            "template.toml",
+            "version = 1\nuser_variables = ['name']\nunverified_addresses = ['email', 'push']",
+        ),
         ("email.en.subject", "{{ name }} {{ note }}"),
-        ("email.en.html", "<a href=\"{{ link | url }}\">{{ name }}</a>"),
+        (
+            "email.en.html",
+            "<a href=\"{{ link | url }}\">{{ name }}</a>",
+        ),
     ])
     .expect("sound");
-    let found = templates.find(&name("t"), Channel::Email, None).expect("there");
+    let found = templates
+        .find(&name("t"), Channel::Email, None)
+        .expect("there");
     assert_eq!(found.settings().unverified_addresses, [true, false, true]);
     let told = variables(&serde_json::json!({
         "name": "evil.example", "note": "own.example", "link": "https://x.example/"
     }));
-    let Content::Email { subject, html, .. } = found.render(&told, Author::Service).expect("renders") else {
+    let Content::Email { subject, html, .. } =
+        found.render(&told, Author::Service).expect("renders")
+    else {
         panic!("an e-mail")
     };
     assert_eq!(subject, "evil. example own.example");
     assert!(html.expect("HTML").contains("\">evil. example<"));
-    assert!(found.render(&told, Author::User).is_err(), "a user's text is no link");
+    assert!(
+        found.render(&told, Author::User).is_err(),
+        "a user's text is no link"
+    );
     let mistakes = |told: &Value, author| {
-        let all = found.user_text_mistakes(&variables(told), author).into_iter();
-        all.map(|mistake| (mistake.name, mistake.code)).collect::<Vec<_>>()
+        let all = found
+            .user_text_mistakes(&variables(told), author)
+            .into_iter();
+        all.map(|mistake| (mistake.name, mistake.code))
+            .collect::<Vec<_>>()
     };
     let long = serde_json::json!({"name": "a".repeat(101), "note": ["x"], "link": "a".repeat(100), "n": 1});
-    let (name, note) = (("name".to_owned(), "too_long"), ("note".to_owned(), "invalid_type"));
-    assert_eq!(mistakes(&long, Author::Service).as_slice(), std::slice::from_ref(&name));
+    let (name, note) = (
+        ("name".to_owned(), "too_long"),
+        ("note".to_owned(), "invalid_type"),
+    );
+    assert_eq!(
+        mistakes(&long, Author::Service).as_slice(),
+        std::slice::from_ref(&name)
+    );
     assert_eq!(mistakes(&long, Author::User), [name, note]);
 }

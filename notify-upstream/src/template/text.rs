@@ -1,7 +1,7 @@
 //! Plain text out of HTML that we rendered ourselves.
 
-/// What stands between the tags: blocks become lines, list items get a dash, links keep their targets, scripts and
-/// styles are left out.
+/// What stands between the tags: blocks become lines, list items get a dash, links keep their
+/// targets, scripts and styles are left out.
 pub(super) fn from_html(html: &str) -> String {
     let mut text = String::with_capacity(html.len() / 2);
     let mut rest = html;
@@ -27,15 +27,22 @@ pub(super) fn from_html(html: &str) -> String {
 
 fn name_of(tag: &str) -> String {
     let name = tag.trim_start_matches('/');
-    name.chars().take_while(char::is_ascii_alphanumeric).collect::<String>().to_ascii_lowercase()
+    name.chars()
+        .take_while(char::is_ascii_alphanumeric)
+        .collect::<String>()
+        .to_ascii_lowercase()
 }
 
 /// Where a web link leads, of its opening tag.
 fn target(tag: &str) -> Option<String> {
     let lower = tag.to_ascii_lowercase();
-    let (at, name) =
-        lower.match_indices("href").find(|(at, _)| lower[..*at].ends_with(char::is_whitespace))?;
-    let value = tag[at + name.len()..].trim_start().strip_prefix('=')?.trim_start();
+    let (at, name) = lower
+        .match_indices("href")
+        .find(|(at, _)| lower[..*at].ends_with(char::is_whitespace))?;
+    let value = tag[at + name.len()..]
+        .trim_start()
+        .strip_prefix('=')?
+        .trim_start();
     let value = match value.chars().next()? {
         quote @ ('"' | '\'') => value[1..].split(quote).next()?,
         _ => value.split_whitespace().next()?,
@@ -44,7 +51,8 @@ fn target(tag: &str) -> Option<String> {
     (value.starts_with("https://") || value.starts_with("http://")).then_some(value)
 }
 
-/// The target behind its label, which begins at a place of the text; alone where the label says the same or nothing.
+/// The target behind its label, which begins at a place of the text; alone where the label says the
+/// same or nothing.
 fn push_target(text: &mut String, link: Option<(usize, String)>) {
     let Some((begin, target)) = link else { return };
     let spaced = text.ends_with(' ');
@@ -53,7 +61,11 @@ fn push_target(text: &mut String, link: Option<(usize, String)>) {
         return;
     }
     text.truncate(text.trim_end_matches(' ').len().max(begin));
-    text.push_str(&if label.is_empty() { target } else { format!(" ({target})") });
+    text.push_str(&if label.is_empty() {
+        target
+    } else {
+        format!(" ({target})")
+    });
     if spaced {
         text.push(' ');
     }
@@ -64,13 +76,18 @@ fn skip_element<'a>(name: &str, tag: &str, rest: &'a str) -> &'a str {
     if !matches!(name, "script" | "style" | "title") || tag.starts_with('/') {
         return rest;
     }
-    let end = rest.to_ascii_lowercase().find(&format!("</{name}")).unwrap_or(rest.len());
+    let end = rest
+        .to_ascii_lowercase()
+        .find(&format!("</{name}"))
+        .unwrap_or(rest.len());
     &rest[end..]
 }
 
 fn push_break(text: &mut String, name: &str, closing: bool) {
     match name {
-        "p" | "h1" | "h2" | "h3" | "h4" | "ul" | "ol" | "table" | "blockquote" => text.push_str("\n\n"),
+        "p" | "h1" | "h2" | "h3" | "h4" | "ul" | "ol" | "table" | "blockquote" => {
+            text.push_str("\n\n")
+        }
         "br" | "div" | "tr" | "hr" => text.push('\n'),
         "li" if !closing => text.push_str("\n- "),
         "td" | "th" if closing => text.push(' '),
@@ -80,7 +97,8 @@ fn push_break(text: &mut String, name: &str, closing: bool) {
 
 fn push_words(text: &mut String, source: &str) {
     let plain = source.split_whitespace().collect::<Vec<_>>().join(" ");
-    let glued = source.starts_with(char::is_whitespace) && !text.ends_with(['\n', ' ']) && !text.is_empty();
+    let glued =
+        source.starts_with(char::is_whitespace) && !text.ends_with(['\n', ' ']) && !text.is_empty();
     if glued {
         text.push(' ');
     }
@@ -106,7 +124,11 @@ fn unescape(text: &str) -> String {
         ("&nbsp;", " "),
         ("&amp;", "&"),
     ];
-    names.into_iter().fold(text.to_owned(), |text, (name, plain)| text.replace(name, plain))
+    names
+        .into_iter()
+        .fold(text.to_owned(), |text, (name, plain)| {
+            text.replace(name, plain)
+        })
 }
 
 fn tidy(text: &str) -> String {

@@ -1,5 +1,5 @@
-//! The official clients of providers, asked what they think of a request (`tests/peers/notify`; its `install` brings
-//! them).
+//! The official clients of providers, asked what they think of a request (`tests/peers/notify`; its
+//! `install` brings them).
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -13,7 +13,8 @@ fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/peers/notify")
 }
 
-/// The folder of the peers, if they are installed; if not, tells the test runner that `test` was skipped.
+/// The folder of the peers, if they are installed; if not, tells the test runner that `test` was
+/// skipped.
 pub(crate) fn installed(test: &str) -> Option<PathBuf> {
     if folder().join("../../.peers/notify/installed").exists() {
         return Some(folder());
@@ -25,7 +26,10 @@ pub(crate) fn installed(test: &str) -> Option<PathBuf> {
 /// The answers to questions, in order.
 pub(crate) async fn ask(questions: &[(&str, Value)]) -> Vec<Value> {
     let mut command = Command::new(folder().join("run"));
-    let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+    let command = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .kill_on_drop(true);
     let mut child = command.spawn().expect("the peers run");
     let text = serde_json::to_vec(questions).expect("JSON");
     let mut stdin = child.stdin.take().expect("piped");
@@ -38,6 +42,10 @@ pub(crate) async fn ask(questions: &[(&str, Value)]) -> Vec<Value> {
     );
     written.expect("the peers read");
     let output = output.expect("the peers end");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     serde_json::from_slice(&output.stdout).expect("a JSON array")
 }

@@ -25,7 +25,12 @@ fn snapshot(trail: Vec<Trail>) -> Snapshot {
         created_at: NOW,
         expires_at: Some(at(3600)),
     };
-    Snapshot { id: Sequence::id(order_at(NOW)), record, send_at: None, trail }
+    Snapshot {
+        id: Sequence::id(order_at(NOW)),
+        record,
+        send_at: None,
+        trail,
+    }
 }
 
 fn result(kind: ResultKind, attempt: i32, seconds: i64) -> Trail {
@@ -51,7 +56,10 @@ fn view(trail: Vec<Trail>, seconds: i64) -> View {
     View::of(
         &snapshot(trail),
         at(seconds),
-        |_| Flow { gate: GateState::Paused, next_probe_at: None },
+        |_| Flow {
+            gate: GateState::Paused,
+            next_probe_at: None,
+        },
         |_| false,
     )
 }
@@ -62,23 +70,65 @@ fn view_of(waiting: WaitingRow) -> View {
 
 #[test]
 fn a_low_one_that_waits_says_why() {
-    let waiting = WaitingRow { attempt: 0, since: None, due: None };
+    let waiting = WaitingRow {
+        attempt: 0,
+        since: None,
+        due: None,
+    };
     let still = view_of(waiting);
-    assert_eq!((still.status, still.wait_reason, still.attempts), (Status::Queued, Some("LOW_PAUSED"), 0));
-    let running = WaitingRow { attempt: 1, since: Some(at(5)), due: None };
+    assert_eq!(
+        (still.status, still.wait_reason, still.attempts),
+        (Status::Queued, Some("LOW_PAUSED"), 0)
+    );
+    let running = WaitingRow {
+        attempt: 1,
+        since: Some(at(5)),
+        due: None,
+    };
     let begun = view_of(running);
-    assert_eq!((begun.status, begun.wait_reason, begun.events.len()), (Status::Queued, None, 2));
+    assert_eq!(
+        (begun.status, begun.wait_reason, begun.events.len()),
+        (Status::Queued, None, 2)
+    );
 }
 
 #[test]
 fn one_that_waits_for_its_provider_says_so_and_until_when() {
-    let flow = |_| Flow { gate: GateState::Paused, next_probe_at: Some(at(12)) };
-    let view = |waiting| View::of(&snapshot(vec![Trail::Waiting(waiting)]), at(10), flow, |_| false);
-    let waiting = view(WaitingRow { attempt: 0, since: None, due: None });
-    assert_eq!((waiting.wait_reason, waiting.next_attempt_at), (Some("PROVIDER_UNAVAILABLE"), Some(at(12))));
-    let repeated = view(WaitingRow { attempt: 1, since: None, due: Some(at(20)) });
-    assert_eq!((repeated.wait_reason, repeated.next_attempt_at), (Some("RETRY"), Some(at(20))));
-    let begun = view(WaitingRow { attempt: 1, since: Some(at(9)), due: None });
+    let flow = |_| Flow {
+        gate: GateState::Paused,
+        next_probe_at: Some(at(12)),
+    };
+    let view = |waiting| {
+        View::of(
+            &snapshot(vec![Trail::Waiting(waiting)]),
+            at(10),
+            flow,
+            |_| false,
+        )
+    };
+    let waiting = view(WaitingRow {
+        attempt: 0,
+        since: None,
+        due: None,
+    });
+    assert_eq!(
+        (waiting.wait_reason, waiting.next_attempt_at),
+        (Some("PROVIDER_UNAVAILABLE"), Some(at(12)))
+    );
+    let repeated = view(WaitingRow {
+        attempt: 1,
+        since: None,
+        due: Some(at(20)),
+    });
+    assert_eq!(
+        (repeated.wait_reason, repeated.next_attempt_at),
+        (Some("RETRY"), Some(at(20)))
+    );
+    let begun = view(WaitingRow {
+        attempt: 1,
+        since: Some(at(9)),
+        due: None,
+    });
     assert_eq!((begun.wait_reason, begun.next_attempt_at), (None, None));
 }
 
@@ -86,16 +136,36 @@ fn one_that_waits_for_its_provider_says_so_and_until_when() {
 fn report_of_whole_seconds_or_a_slow_clock_follows_its_attempt() {
     let mut snapshot = snapshot(Vec::new());
     snapshot.record.created_at = Timestamp(NOW.0 + 400);
-    let Trail::Result(sent) = result(ResultKind::Sent, 1, 0) else { panic!("a result") };
-    let sent = ResultRow { began_at: Some(Timestamp(NOW.0 + 410)), at: Timestamp(NOW.0 + 600), ..sent };
+    let Trail::Result(sent) = result(ResultKind::Sent, 1, 0) else {
+        panic!("a result")
+    };
+    let sent = ResultRow {
+        began_at: Some(Timestamp(NOW.0 + 410)),
+        at: Timestamp(NOW.0 + 600),
+        ..sent
+    };
     for told in [0, -5000] {
         let delivered = Timestamp(NOW.0 + told);
-        let report = Trail::Receipt(ReceiptKind::Delivered, delivered, "sns".to_owned(), None, None);
-        for trail in
-            [vec![report.clone(), Trail::Result(sent.clone())], vec![Trail::Result(sent.clone()), report]]
-        {
-            let view =
-                View::of(&Snapshot { trail, ..snapshot.clone() }, at(20), |_| Flow::default(), |_| false);
+        let report = Trail::Receipt(
+            ReceiptKind::Delivered,
+            delivered,
+            "sns".to_owned(),
+            None,
+            None,
+        );
+        for trail in [
+            vec![report.clone(), Trail::Result(sent.clone())],
+            vec![Trail::Result(sent.clone()), report],
+        ] {
+            let view = View::of(
+                &Snapshot {
+                    trail,
+                    ..snapshot.clone()
+                },
+                at(20),
+                |_| Flow::default(),
+                |_| false,
+            );
             let types: Vec<_> = view.events.iter().map(|event| event.r#type).collect();
             let expected: &[&str] = if told == 0 {
                 &["QUEUED", "ATTEMPTED", "SENT", "DELIVERED"]
@@ -110,17 +180,34 @@ fn report_of_whole_seconds_or_a_slow_clock_follows_its_attempt() {
 
 #[test]
 fn what_is_certain_to_expire_has_expired() {
-    let waiting = WaitingRow { attempt: 0, since: None, due: None };
-    assert_eq!(view(vec![Trail::Waiting(waiting)], 3600).status, Status::Expired);
-    let running = WaitingRow { attempt: 1, since: Some(at(3599)), due: None };
-    assert_eq!(view(vec![Trail::Waiting(running)], 3600).status, Status::Queued, "it may still be sent");
+    let waiting = WaitingRow {
+        attempt: 0,
+        since: None,
+        due: None,
+    };
+    assert_eq!(
+        view(vec![Trail::Waiting(waiting)], 3600).status,
+        Status::Expired
+    );
+    let running = WaitingRow {
+        attempt: 1,
+        since: Some(at(3599)),
+        due: None,
+    };
+    assert_eq!(
+        view(vec![Trail::Waiting(running)], 3600).status,
+        Status::Queued,
+        "it may still be sent"
+    );
 }
 
 #[test]
 fn a_hard_bounce_may_follow_delivered_and_nothing_else_goes_back() {
     let sent = || result(ResultKind::Sent, 1, 1);
     let status = |receipts: &[ReceiptKind]| {
-        let trail = std::iter::once(sent()).chain(receipts.iter().map(|kind| receipt(*kind, 9))).collect();
+        let trail = std::iter::once(sent())
+            .chain(receipts.iter().map(|kind| receipt(*kind, 9)))
+            .collect();
         view(trail, 20).status
     };
     use ReceiptKind::{Bounced, Deferred, Delivered};
@@ -135,14 +222,32 @@ fn a_hard_bounce_may_follow_delivered_and_nothing_else_goes_back() {
 
 #[test]
 fn an_early_receipt_counts_before_sent_is_stored() {
-    let running = Trail::Waiting(WaitingRow { attempt: 1, since: Some(at(1)), due: None });
-    assert_eq!(view(vec![running, receipt(ReceiptKind::Delivered, 2)], 3).status, Status::Delivered);
+    let running = Trail::Waiting(WaitingRow {
+        attempt: 1,
+        since: Some(at(1)),
+        due: None,
+    });
+    assert_eq!(
+        view(vec![running, receipt(ReceiptKind::Delivered, 2)], 3).status,
+        Status::Delivered
+    );
 }
 
 #[test]
 fn a_receipt_that_never_comes_is_an_event() {
-    let trail = || vec![result(ResultKind::Sent, 1, 1), receipt(ReceiptKind::Sent, 3)];
-    let types = |seconds| view(trail(), seconds).events.iter().map(|event| event.r#type).collect::<Vec<_>>();
+    let trail = || {
+        vec![
+            result(ResultKind::Sent, 1, 1),
+            receipt(ReceiptKind::Sent, 3),
+        ]
+    };
+    let types = |seconds| {
+        view(trail(), seconds)
+            .events
+            .iter()
+            .map(|event| event.r#type)
+            .collect::<Vec<_>>()
+    };
     assert!(!types(3600).contains(&"RECEIPT_MISSED"));
     assert!(types(80 * 3600).contains(&"RECEIPT_MISSED"));
 }
@@ -150,11 +255,22 @@ fn a_receipt_that_never_comes_is_an_event() {
 #[test]
 fn where_receipts_are_sent_none_at_all_is_missed_as_well() {
     let types = |trail: Vec<Trail>, reports: bool| {
-        let view = View::of(&snapshot(trail), at(80 * 3600), |_| Flow::default(), |_| reports);
-        view.events.iter().map(|event| event.r#type).collect::<Vec<_>>()
+        let view = View::of(
+            &snapshot(trail),
+            at(80 * 3600),
+            |_| Flow::default(),
+            |_| reports,
+        );
+        view.events
+            .iter()
+            .map(|event| event.r#type)
+            .collect::<Vec<_>>()
     };
     let sent = || vec![result(ResultKind::Sent, 1, 1)];
-    assert_eq!(types(sent(), true), ["QUEUED", "ATTEMPTED", "SENT", "RECEIPT_MISSED"]);
+    assert_eq!(
+        types(sent(), true),
+        ["QUEUED", "ATTEMPTED", "SENT", "RECEIPT_MISSED"]
+    );
     assert_eq!(types(sent(), false), ["QUEUED", "ATTEMPTED", "SENT"]);
     let delivered = [sent(), vec![receipt(ReceiptKind::Delivered, 9)]].concat();
     assert!(!types(delivered, true).contains(&"RECEIPT_MISSED"));

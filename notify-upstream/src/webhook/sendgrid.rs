@@ -23,10 +23,15 @@ pub struct SendGrid {
 const WINDOW: Duration = Duration::from_secs(600);
 
 impl SendGrid {
-    /// With the public key that SendGrid shows: base64 of a `SubjectPublicKeyInfo`. `None` if it is not base64.
+    /// With the public key that SendGrid shows: base64 of a `SubjectPublicKeyInfo`. `None` if it is
+    /// not base64.
     #[must_use]
     pub fn new(public_key: &str) -> Option<Self> {
-        STANDARD.decode(public_key.trim()).ok().filter(|key| key.len() >= 65).map(|key| Self { key })
+        STANDARD
+            .decode(public_key.trim())
+            .ok()
+            .filter(|key| key.len() >= 65)
+            .map(|key| Self { key })
     }
 
     pub(super) fn read(&self, incoming: &Incoming<'_>) -> Result<Vec<Report>, Unheard> {
@@ -35,8 +40,13 @@ impl SendGrid {
         UnparsedPublicKey::new(&ECDSA_P256_SHA256_ASN1, &self.key)
             .verify(&signed, &signature)
             .map_err(|_| Unheard::Signature)?;
-        let Value::Array(events) = json(incoming.body)? else { return Err(Unheard::Unreadable) };
-        Ok(events.iter().filter_map(|event| report(incoming, event)).collect())
+        let Value::Array(events) = json(incoming.body)? else {
+            return Err(Unheard::Unreadable);
+        };
+        Ok(events
+            .iter()
+            .filter_map(|event| report(incoming, event))
+            .collect())
     }
 }
 
@@ -45,7 +55,11 @@ pub(super) fn signature(headers: &HeaderMap, now: Timestamp) -> Result<(&str, Ve
     let signature = header(headers, "x-twilio-email-event-webhook-signature")?;
     let timestamp = header(headers, "x-twilio-email-event-webhook-timestamp")?;
     let signature = STANDARD.decode(signature).map_err(|_| Unheard::Signature)?;
-    within_window(timestamp.parse().map_err(|_| Unheard::Signature)?, now, WINDOW)?;
+    within_window(
+        timestamp.parse().map_err(|_| Unheard::Signature)?,
+        now,
+        WINDOW,
+    )?;
     Ok((timestamp, signature))
 }
 
@@ -70,6 +84,8 @@ fn report(incoming: &Incoming<'_>, event: &Value) -> Option<Report> {
         at: seconds.map_or(incoming.now, Timestamp::from_unix_seconds),
         code: text(event, "/status").map(str::to_owned),
         detail: words.map(|words| without_address(words, email)),
-        dead_address: email.filter(|_| kind == ReceiptKind::Bounced).map(str::to_owned),
+        dead_address: email
+            .filter(|_| kind == ReceiptKind::Bounced)
+            .map(str::to_owned),
     })
 }

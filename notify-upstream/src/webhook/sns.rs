@@ -1,4 +1,5 @@
-//! Mail events of Amazon SES, by Amazon SNS (docs.aws.amazon.com/sns, "Verifying the signatures of Amazon SNS messages").
+//! Mail events of Amazon SES, by Amazon SNS (docs.aws.amazon.com/sns, "Verifying the signatures of
+//! Amazon SNS messages").
 
 mod certificate;
 #[cfg(test)]
@@ -20,11 +21,13 @@ pub use certificate::Certificates;
 #[cfg(test)]
 pub(super) use certificate::{Absent, public_key};
 
-use super::{Incoming, Report, Unheard, id_in_message_id, json, text, within_window, without_address};
+use super::{
+    Incoming, Report, Unheard, id_in_message_id, json, text, within_window, without_address,
+};
 use crate::store::row::ReceiptKind;
 
-/// The topics that we believe, and the certificates that they are signed with. Anyone with an account at Amazon can have
-/// SNS sign something: the topic decides.
+/// The topics that we believe, and the certificates that they are signed with. Anyone with an
+/// account at Amazon can have SNS sign something: the topic decides.
 #[derive(Debug)]
 pub struct Sns {
     /// ARNs of our topics.
@@ -43,7 +46,8 @@ impl Sns {
         host_of(text).is_some()
     }
 
-    /// SNS names the topic in a header, too, which is not signed: what names another one is not read.
+    /// SNS names the topic in a header, too, which is not signed: what names another one is not
+    /// read.
     pub(super) fn check_topic(&self, headers: &HeaderMap) -> Result<(), Unheard> {
         match headers.get("x-amz-sns-topic-arn") {
             Some(named) if !self.topics.iter().any(|topic| named == topic.as_str()) => {
@@ -56,12 +60,18 @@ impl Sns {
     pub(super) async fn read(&self, incoming: &Incoming<'_>) -> Result<Vec<Report>, Unheard> {
         let body = json(incoming.body).map_err(|_| Unheard::Signature)?;
         let part = |name: &str| text(&body, &format!("/{name}")).ok_or(Unheard::Signature);
-        if !self.topics.iter().any(|topic| part("TopicArn") == Ok(topic)) {
+        if !self
+            .topics
+            .iter()
+            .any(|topic| part("TopicArn") == Ok(topic))
+        {
             return Err(Unheard::Signature);
         }
         let topic = part("TopicArn")?;
         let url = certificate_url(part("SigningCertURL")?, topic).ok_or(Unheard::Signature)?;
-        let signature = STANDARD.decode(part("Signature")?).map_err(|_| Unheard::Signature)?;
+        let signature = STANDARD
+            .decode(part("Signature")?)
+            .map_err(|_| Unheard::Signature)?;
         let signed = signed_text(&body).ok_or(Unheard::Signature)?;
         let algorithm = match part("SignatureVersion")? {
             "1" => &RSA_PKCS1_2048_8192_SHA1_FOR_LEGACY_USE_ONLY,
@@ -71,18 +81,27 @@ impl Sns {
         let sent_at = Timestamp::parse(part("Timestamp")?).ok_or(Unheard::Signature)?;
         within_window(sent_at.unix_seconds(), incoming.now, WINDOW)?;
         // Last of all, for it may cost a call.
-        let key = self.certificates.public_key(&url, incoming.source, incoming.now).await?;
+        let key = self
+            .certificates
+            .public_key(&url, incoming.source, incoming.now)
+            .await?;
         UnparsedPublicKey::new(algorithm, &*key)
             .verify(signed.as_bytes(), &signature)
             .map_err(|_| Unheard::Signature)?;
         match part("Type")? {
             "Notification" => {
-                let event: Value = serde_json::from_str(part("Message")?).map_err(|_| Unheard::Unreadable)?;
-                Ok(report(incoming, part("MessageId")?, &event).into_iter().collect())
+                let event: Value =
+                    serde_json::from_str(part("Message")?).map_err(|_| Unheard::Unreadable)?;
+                Ok(report(incoming, part("MessageId")?, &event)
+                    .into_iter()
+                    .collect())
             }
             "SubscriptionConfirmation" => {
                 let url = subscribe_url(part("SubscribeURL")?, topic).ok_or(Unheard::Unreadable)?;
-                self.certificates.visit(&url).await.map_err(|_| Unheard::Unavailable)?;
+                self.certificates
+                    .visit(&url)
+                    .await
+                    .map_err(|_| Unheard::Unavailable)?;
                 tracing::info!(topic, "subscription confirmed");
                 Ok(Vec::new())
             }
@@ -91,18 +110,23 @@ impl Sns {
     }
 }
 
-/// The one host that signs for a topic: SNS of the region that the ARN names (`arn:{partition}:sns:{region}:…`). Whoever
-/// could name another place could sign. `None` for what is no ARN of a topic.
+/// The one host that signs for a topic: SNS of the region that the ARN names
+/// (`arn:{partition}:sns:{region}:…`). Whoever could name another place could sign. `None` for what
+/// is no ARN of a topic.
 fn host_of(topic: &str) -> Option<String> {
     let parts: Vec<&str> = topic.split(':').collect();
-    let ["arn", partition, "sns", region, account, name] = parts[..] else { return None };
+    let ["arn", partition, "sns", region, account, name] = parts[..] else {
+        return None;
+    };
     let domain = match partition {
         "aws" | "aws-us-gov" => "amazonaws.com",
         "aws-cn" => "amazonaws.com.cn",
         _ => return None,
     };
     let sound = region.len() >= 3
-        && region.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+        && region
+            .bytes()
+            .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
         && !account.is_empty()
         && account.bytes().all(|byte| byte.is_ascii_digit())
         && !name.is_empty();
@@ -119,23 +143,44 @@ fn on_topics_host(text: &str, topic: &str) -> Option<Url> {
 fn certificate_url(text: &str, topic: &str) -> Option<Url> {
     let url = on_topics_host(text, topic)?;
     let name = url.path().strip_prefix('/')?.strip_suffix(".pem")?;
-    let one_file = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
+    let one_file = name
+        .bytes()
+        .all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
     (one_file && url.query().is_none()).then_some(url)
 }
 
 fn subscribe_url(text: &str, topic: &str) -> Option<Url> {
     let url = on_topics_host(text, topic)?;
     let has = |name: &str, value: &str| {
-        url.query_pairs().filter(|(known, _)| known == name).map(|(_, value)| value).eq([value])
+        url.query_pairs()
+            .filter(|(known, _)| known == name)
+            .map(|(_, value)| value)
+            .eq([value])
     };
-    (url.path() == "/" && has("Action", "ConfirmSubscription") && has("TopicArn", topic)).then_some(url)
+    (url.path() == "/" && has("Action", "ConfirmSubscription") && has("TopicArn", topic))
+        .then_some(url)
 }
 
 /// Name and value, a line each, of the fields that are signed, in the order of their names.
 fn signed_text(body: &Value) -> Option<String> {
     let names: &[&str] = match text(body, "/Type")? {
-        "Notification" => &["Message", "MessageId", "Subject", "Timestamp", "TopicArn", "Type"],
-        _ => &["Message", "MessageId", "SubscribeURL", "Timestamp", "Token", "TopicArn", "Type"],
+        "Notification" => &[
+            "Message",
+            "MessageId",
+            "Subject",
+            "Timestamp",
+            "TopicArn",
+            "Type",
+        ],
+        _ => &[
+            "Message",
+            "MessageId",
+            "SubscribeURL",
+            "Timestamp",
+            "Token",
+            "TopicArn",
+            "Type",
+        ],
     };
     let mut signed = String::new();
     for name in names {
@@ -167,12 +212,20 @@ fn report(incoming: &Incoming<'_>, event_id: &str, event: &Value) -> Option<Repo
     let recipient = text(event, "/mail/destination/0");
     let words = text(event, "/bounce/bouncedRecipients/0/diagnosticCode")
         .or_else(|| text(event, "/delivery/smtpResponse"));
-    let times = ["/delivery/timestamp", "/bounce/timestamp", "/deliveryDelay/timestamp", "/mail/timestamp"];
+    let times = [
+        "/delivery/timestamp",
+        "/bounce/timestamp",
+        "/deliveryDelay/timestamp",
+        "/mail/timestamp",
+    ];
     Some(Report {
         event_id: event_id.to_owned(),
         id: message_id(event).and_then(id_in_message_id),
         kind,
-        at: times.iter().find_map(|pointer| Timestamp::parse(text(event, pointer)?)).unwrap_or(incoming.now),
+        at: times
+            .iter()
+            .find_map(|pointer| Timestamp::parse(text(event, pointer)?))
+            .unwrap_or(incoming.now),
         code: text(event, "/bounce/bouncedRecipients/0/status").map(str::to_owned),
         detail: words.map(|words| without_address(words, recipient)),
         dead_address: text(event, "/bounce/bouncedRecipients/0/emailAddress")
@@ -184,11 +237,11 @@ fn report(incoming: &Incoming<'_>, event_id: &str, event: &Value) -> Option<Repo
 /// The `Message-ID` that we gave; SES puts one of its own beside it.
 fn message_id(event: &Value) -> Option<&str> {
     let headers = event.pointer("/mail/headers").and_then(Value::as_array);
-    let ours = headers
-        .into_iter()
-        .flatten()
-        .find(|header| text(header, "/name").is_some_and(|name| name.eq_ignore_ascii_case("message-id")));
-    ours.and_then(|header| text(header, "/value")).or_else(|| text(event, "/mail/commonHeaders/messageId"))
+    let ours = headers.into_iter().flatten().find(|header| {
+        text(header, "/name").is_some_and(|name| name.eq_ignore_ascii_case("message-id"))
+    });
+    ours.and_then(|header| text(header, "/value"))
+        .or_else(|| text(event, "/mail/commonHeaders/messageId"))
 }
 
 #[cfg(test)]
@@ -200,8 +253,11 @@ mod tests {
     #[test]
     fn only_the_topics_own_region_is_asked_for_certificates() {
         assert!(
-            certificate_url("https://sns.us-west-2.amazonaws.com/SimpleNotificationService-0a.pem", TOPIC)
-                .is_some()
+            certificate_url(
+                "https://sns.us-west-2.amazonaws.com/SimpleNotificationService-0a.pem",
+                TOPIC
+            )
+            .is_some()
         );
         let china = "arn:aws-cn:sns:cn-north-1:1:mail";
         assert!(certificate_url("https://sns.cn-north-1.amazonaws.com.cn/x.pem", china).is_some());
@@ -228,9 +284,13 @@ mod tests {
         ] {
             assert!(certificate_url(bad, TOPIC).is_none(), "{bad}");
         }
-        for bad in
-            ["", "mail", "arn:aws:sqs:us-west-2:1:x", "arn:evil:sns:us-west-2:1:x", "arn:aws:sns:a.b:1:x"]
-        {
+        for bad in [
+            "",
+            "mail",
+            "arn:aws:sqs:us-west-2:1:x",
+            "arn:evil:sns:us-west-2:1:x",
+            "arn:aws:sns:a.b:1:x",
+        ] {
             assert_eq!(host_of(bad), None, "{bad}");
         }
     }
@@ -238,7 +298,9 @@ mod tests {
     #[test]
     fn only_the_topics_own_subscription_is_confirmed() {
         let url = |query: &str| format!("https://sns.us-west-2.amazonaws.com/?{query}");
-        let good = url(&format!("Action=ConfirmSubscription&TopicArn={TOPIC}&Token=23"));
+        let good = url(&format!(
+            "Action=ConfirmSubscription&TopicArn={TOPIC}&Token=23"
+        ));
         assert!(subscribe_url(&good, TOPIC).is_some());
         for bad in [
             good.replace("us-west-2.amazonaws", "us-east-1.amazonaws"),

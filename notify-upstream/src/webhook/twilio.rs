@@ -9,7 +9,8 @@ use super::{Incoming, Report, Unheard, bytes, header};
 use crate::notification::NotificationId;
 use crate::store::row::ReceiptKind;
 
-/// SMS status callbacks of Twilio (twilio.com/docs/usage/security): HMAC-SHA1 over the URL and the sorted form.
+/// SMS status callbacks of Twilio (twilio.com/docs/usage/security): HMAC-SHA1 over the URL and the
+/// sorted form.
 #[derive(Debug)]
 pub struct Twilio {
     /// The account's token.
@@ -21,8 +22,9 @@ pub struct Twilio {
 impl Twilio {
     pub(super) fn read(&self, incoming: &Incoming<'_>) -> Result<Vec<Report>, Unheard> {
         let tag = signature(incoming.headers)?;
-        let mut form: Vec<(String, String)> =
-            url::form_urlencoded::parse(incoming.body).into_owned().collect();
+        let mut form: Vec<(String, String)> = url::form_urlencoded::parse(incoming.body)
+            .into_owned()
+            .collect();
         form.sort();
         let mut signed = self.url.to_string();
         if let Some(query) = incoming.query {
@@ -42,11 +44,19 @@ impl Twilio {
 /// The HMAC of the header, 20 bytes.
 pub(super) fn signature(headers: &HeaderMap) -> Result<Vec<u8>, Unheard> {
     let sent = header(headers, "x-twilio-signature")?;
-    STANDARD.decode(sent).ok().filter(|tag| tag.len() == 20).ok_or(Unheard::Signature)
+    STANDARD
+        .decode(sent)
+        .ok()
+        .filter(|tag| tag.len() == 20)
+        .ok_or(Unheard::Signature)
 }
 
 fn report(incoming: &Incoming<'_>, form: &[(String, String)]) -> Option<Report> {
-    let field = |name: &str| form.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str());
+    let field = |name: &str| {
+        form.iter()
+            .find(|(known, _)| known == name)
+            .map(|(_, value)| value.as_str())
+    };
     let status = field("MessageStatus").or_else(|| field("SmsStatus"))?;
     let error = field("ErrorCode").filter(|code| !code.is_empty());
     let kind = match status {
@@ -57,15 +67,24 @@ fn report(incoming: &Incoming<'_>, form: &[(String, String)]) -> Option<Report> 
         _ => return None,
     };
     let query = url::form_urlencoded::parse(incoming.query.unwrap_or_default().as_bytes());
-    let id = query.into_owned().find(|(name, _)| name == "id").and_then(|(_, id)| NotificationId::parse(&id));
+    let id = query
+        .into_owned()
+        .find(|(name, _)| name == "id")
+        .and_then(|(_, id)| NotificationId::parse(&id));
     Some(Report {
-        event_id: format!("{}/{status}", field("MessageSid").or_else(|| field("SmsSid"))?),
+        event_id: format!(
+            "{}/{status}",
+            field("MessageSid").or_else(|| field("SmsSid"))?
+        ),
         id,
         kind,
         at: incoming.now,
         code: error.map(str::to_owned),
         detail: Some(status.to_owned()),
-        dead_address: error.filter(|code| proves_dead(code)).and_then(|_| field("To")).map(str::to_owned),
+        dead_address: error
+            .filter(|code| proves_dead(code))
+            .and_then(|_| field("To"))
+            .map(str::to_owned),
     })
 }
 

@@ -7,8 +7,8 @@ use postern_common::clock::Timestamp;
 use super::AccessLog;
 use crate::config::ClientAddress;
 
-/// What one event says. Text that a client chose (method, path) has been checked to be visible ASCII, or is
-/// left out.
+/// What one event says. Text that a client chose (method, path) has been checked to be visible
+/// ASCII, or is left out.
 #[derive(Debug, Default)]
 pub struct Event<'a> {
     /// The id of the request.
@@ -133,7 +133,8 @@ fn shown(client: IpAddr, how: ClientAddress) -> Option<IpAddr> {
     }
 }
 
-/// A member of the object; `key` is all that stands in front of the text, so that it is copied at once.
+/// A member of the object; `key` is all that stands in front of the text, so that it is copied at
+/// once.
 fn text(line: &mut Vec<u8>, key: &[u8], value: Option<&str>) {
     let Some(value) = value else { return };
     line.extend_from_slice(key);
@@ -153,12 +154,12 @@ fn text(line: &mut Vec<u8>, key: &[u8], value: Option<&str>) {
     line.push(b'"');
 }
 
-/// Whether the text stands in JSON as it is. Every byte is looked at, plain or not, so that the compiler takes many at
-/// a time.
+/// Whether the text stands in JSON as it is. Every byte is looked at, plain or not, so that the
+/// compiler takes many at a time.
 fn is_plain(value: &str) -> bool {
-    value
-        .bytes()
-        .fold(true, |plain, byte| plain & (0x20..=0x7e).contains(&byte) & (byte != b'"') & (byte != b'\\'))
+    value.bytes().fold(true, |plain, byte| {
+        plain & (0x20..=0x7e).contains(&byte) & (byte != b'"') & (byte != b'\\')
+    })
 }
 
 fn number(line: &mut Vec<u8>, key: &[u8], value: u64) {
@@ -200,7 +201,12 @@ mod tests {
 
     #[test]
     fn text_is_always_a_json_string() {
-        for value in ["plain", "quote\" back\\slash", "line\nbreak\u{7f}", "caf\u{e9}"] {
+        for value in [
+            "plain",
+            "quote\" back\\slash",
+            "line\nbreak\u{7f}",
+            "caf\u{e9}",
+        ] {
             let mut line = Vec::new();
             text(&mut line, br#","x":""#, Some(value));
             let json = format!("{{{}}}", &String::from_utf8(line).expect("UTF-8")[1..]);
@@ -214,7 +220,10 @@ mod tests {
         for value in [0, 7, 10, 999, 1_000, 65_536, u64::MAX] {
             let mut line = Vec::new();
             number(&mut line, br#","n":"#, value);
-            assert_eq!(String::from_utf8(line).expect("ASCII"), format!(",\"n\":{value}"));
+            assert_eq!(
+                String::from_utf8(line).expect("ASCII"),
+                format!(",\"n\":{value}")
+            );
         }
         let mut line = Vec::new();
         millis(&mut line, br#","ms":"#, 12_034);
@@ -224,8 +233,17 @@ mod tests {
     #[test]
     fn an_address_is_cut_to_its_network() {
         let cut = |text: &str| shown(text.parse().expect("an address"), ClientAddress::Network);
-        assert_eq!(cut("203.0.113.77"), Some("203.0.113.0".parse().expect("an address")));
-        assert_eq!(cut("2001:db8:1:2::3"), Some("2001:db8:1::".parse().expect("an address")));
-        assert_eq!(shown(IpAddr::V4(Ipv4Addr::LOCALHOST), ClientAddress::Off), None);
+        assert_eq!(
+            cut("203.0.113.77"),
+            Some("203.0.113.0".parse().expect("an address"))
+        );
+        assert_eq!(
+            cut("2001:db8:1:2::3"),
+            Some("2001:db8:1::".parse().expect("an address"))
+        );
+        assert_eq!(
+            shown(IpAddr::V4(Ipv4Addr::LOCALHOST), ClientAddress::Off),
+            None
+        );
     }
 }

@@ -12,15 +12,26 @@ pub(super) struct LogFile {
 }
 
 impl LogFile {
-    /// For its owner and the group that may read logs. What is no file (`/dev/stdout`, a pipe) is never too large.
+    /// For its owner and the group that may read logs. What is no file (`/dev/stdout`, a pipe) is
+    /// never too large.
     pub(super) fn open(path: PathBuf, most: Option<u64>) -> std::io::Result<Self> {
-        let file = OpenOptions::new().create(true).append(true).mode(0o640).open(&path)?;
+        let file = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .mode(0o640)
+            .open(&path)?;
         let metadata = file.metadata()?;
         let most = most.filter(|_| metadata.is_file());
-        Ok(Self { path, file, bytes: metadata.len(), most })
+        Ok(Self {
+            path,
+            file,
+            bytes: metadata.len(),
+            most,
+        })
     }
 
-    /// A batch is never cut: the file that is full is put aside before it, in the place of the one before.
+    /// A batch is never cut: the file that is full is put aside before it, in the place of the one
+    /// before.
     pub(super) fn write(&mut self, batch: &[u8]) -> std::io::Result<()> {
         let next = self.bytes.saturating_add(batch.len() as u64);
         if self.bytes > 0
@@ -34,8 +45,9 @@ impl LogFile {
         Ok(())
     }
 
-    /// Begins the file anew. Where another process writes to it as well, as during a hand-over, or an operator moved
-    /// it, the file of that name may be a fresh one already, or none: then there is nothing to put aside.
+    /// Begins the file anew. Where another process writes to it as well, as during a hand-over, or
+    /// an operator moved it, the file of that name may be a fresh one already, or none: then there
+    /// is nothing to put aside.
     fn put_aside(&mut self) -> std::io::Result<()> {
         let identity = |file: &Metadata| (file.dev(), file.ino());
         match std::fs::metadata(&self.path) {
@@ -80,10 +92,17 @@ mod tests {
             file.write(line).expect("writes");
         }
         let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).expect("reads");
-        assert_eq!((read("access.log"), read("access.log.1")), ("four\n".into(), "three and more\n".into()));
+        assert_eq!(
+            (read("access.log"), read("access.log.1")),
+            ("four\n".into(), "three and more\n".into())
+        );
         let mut again = LogFile::open(path, Some(8)).expect("opens");
         again.write(b"five\n").expect("writes");
-        assert_eq!(read("access.log"), "five\n", "what was there before the start counts");
+        assert_eq!(
+            read("access.log"),
+            "five\n",
+            "what was there before the start counts"
+        );
     }
 
     #[test]
@@ -94,9 +113,16 @@ mod tests {
         file.write(b"one\n").expect("writes");
         std::fs::remove_file(&path).expect("removes");
         file.write(b"two and more\n").expect("writes");
-        assert_eq!(std::fs::read_to_string(&path).expect("reads"), "two and more\n");
+        assert_eq!(
+            std::fs::read_to_string(&path).expect("reads"),
+            "two and more\n"
+        );
         file.write(b"three\n").expect("writes");
-        assert_eq!(std::fs::read_to_string(path).expect("reads"), "three\n", "and put aside as before");
+        assert_eq!(
+            std::fs::read_to_string(path).expect("reads"),
+            "three\n",
+            "and put aside as before"
+        );
     }
 
     #[test]
@@ -119,15 +145,31 @@ mod tests {
     #[test]
     fn only_what_is_a_file_is_put_aside_and_a_link_stays_one() {
         let folder = tempfile::tempdir().expect("a folder");
-        let (link, target) = (folder.path().join("access.log"), folder.path().join("real.log"));
+        let (link, target) = (
+            folder.path().join("access.log"),
+            folder.path().join("real.log"),
+        );
         std::os::unix::fs::symlink(&target, &link).expect("links");
         let mut file = LogFile::open(link.clone(), Some(8)).expect("opens");
         file.write(b"one\n").expect("writes");
         file.write(b"two and more\n").expect("writes");
-        assert!(std::fs::symlink_metadata(&link).expect("is there").is_symlink());
-        assert_eq!(std::fs::read_to_string(link).expect("reads"), "two and more\n");
-        assert_eq!(std::fs::read_to_string(folder.path().join("real.log.1")).expect("reads"), "one\n");
-        let mode = std::fs::metadata(target).expect("is there").permissions().mode();
+        assert!(
+            std::fs::symlink_metadata(&link)
+                .expect("is there")
+                .is_symlink()
+        );
+        assert_eq!(
+            std::fs::read_to_string(link).expect("reads"),
+            "two and more\n"
+        );
+        assert_eq!(
+            std::fs::read_to_string(folder.path().join("real.log.1")).expect("reads"),
+            "one\n"
+        );
+        let mode = std::fs::metadata(target)
+            .expect("is there")
+            .permissions()
+            .mode();
         assert_eq!(mode & 0o027, 0, "not for others: {mode:o}");
         let null = LogFile::open("/dev/null".into(), Some(8)).expect("opens");
         assert_eq!(null.most, None);

@@ -5,13 +5,14 @@ use postern_common::decode::{Field, Object};
 
 use super::{Route, texts};
 
-/// `[cors]` and `[route.cors]`: which pages of other origins may read answers (the Fetch standard's CORS protocol).
+/// `[cors]` and `[route.cors]`: which pages of other origins may read answers (the Fetch standard's
+/// CORS protocol).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cors {
     /// Whose pages may; empty for none.
     pub origins: Vec<OriginPattern>,
-    /// Request fields that scripts may send; default `authorization`, `content-type`, `idempotency-key` and
-    /// `traceparent`.
+    /// Request fields that scripts may send; default `authorization`, `content-type`,
+    /// `idempotency-key` and `traceparent`.
     pub headers: Vec<String>,
     /// How long a browser may remember the answer to a preflight; default 10 min.
     pub max_age: Duration,
@@ -29,16 +30,31 @@ pub enum OriginPattern {
 }
 
 /// Fields that scripts may send where a table names none.
-const DEFAULT_HEADERS: [&str; 4] = ["authorization", "content-type", "idempotency-key", "traceparent"];
+const DEFAULT_HEADERS: [&str; 4] = [
+    "authorization",
+    "content-type",
+    "idempotency-key",
+    "traceparent",
+];
 
 // === impl Cors ===
 
 impl Cors {
     pub(super) fn read(section: &Object<'_>) -> Option<Self> {
         let origins = section.required("origins", |field| field.array(OriginPattern::read));
-        let headers = section.or("headers", DEFAULT_HEADERS.map(str::to_owned).to_vec(), texts);
-        let max_age = section.or("max_age", Duration::from_secs(600), |field| field.duration());
-        Some(Self { origins: origins?, headers, max_age })
+        let headers = section.or(
+            "headers",
+            DEFAULT_HEADERS.map(str::to_owned).to_vec(),
+            texts,
+        );
+        let max_age = section.or("max_age", Duration::from_secs(600), |field| {
+            field.duration()
+        });
+        Some(Self {
+            origins: origins?,
+            headers,
+            max_age,
+        })
     }
 
     /// Whether pages of this origin may read answers.
@@ -47,8 +63,8 @@ impl Cors {
         self.origins.iter().any(|pattern| pattern.matches(origin))
     }
 
-    /// The rules for requests that no route takes: those of `[cors]`, or else of all routes together, so that a page
-    /// can read why it was refused.
+    /// The rules for requests that no route takes: those of `[cors]`, or else of all routes
+    /// together, so that a page can read why it was refused.
     pub(super) fn without_route(common: Option<Arc<Self>>, routes: &[Route]) -> Option<Arc<Self>> {
         if common.is_some() {
             return common;
@@ -56,10 +72,16 @@ impl Cors {
         let mut all = routes.iter().filter_map(|route| route.cors.as_deref());
         let mut merged = all.next()?.clone();
         for cors in all {
-            let origins = cors.origins.iter().filter(|origin| !merged.origins.contains(origin));
+            let origins = cors
+                .origins
+                .iter()
+                .filter(|origin| !merged.origins.contains(origin));
             let origins: Vec<OriginPattern> = origins.cloned().collect();
             merged.origins.extend(origins);
-            let headers = cors.headers.iter().filter(|header| !merged.headers.contains(header));
+            let headers = cors
+                .headers
+                .iter()
+                .filter(|header| !merged.headers.contains(header));
             let headers: Vec<String> = headers.cloned().collect();
             merged.headers.extend(headers);
             merged.max_age = merged.max_age.min(cors.max_age);
@@ -83,7 +105,11 @@ impl OriginPattern {
         if !is_origin(whole) || (whole != text && port(whole).is_some()) {
             return field.fail("invalid_format", Self::FORMAT);
         }
-        Some(if whole == text { Self::Exact(text) } else { Self::AnyPort(whole.to_owned()) })
+        Some(if whole == text {
+            Self::Exact(text)
+        } else {
+            Self::AnyPort(whole.to_owned())
+        })
     }
 
     fn matches(&self, origin: &[u8]) -> bool {
@@ -101,13 +127,16 @@ impl OriginPattern {
 
 /// Whether this is how browsers write an origin: lower case, no path, no default port.
 fn is_origin(text: &str) -> bool {
-    let Some((scheme, authority)) = text.split_once("://") else { return false };
+    let Some((scheme, authority)) = text.split_once("://") else {
+        return false;
+    };
     let default = match scheme {
         "http" => Some("80"),
         "https" => Some("443"),
         _ => None,
     };
-    let known = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"+-.".contains(&byte);
+    let known =
+        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"+-.".contains(&byte);
     !scheme.is_empty()
         && scheme.bytes().all(known)
         && !authority.starts_with(':')
@@ -119,7 +148,9 @@ fn is_origin(text: &str) -> bool {
 /// The port of an origin, if it names one.
 fn port(origin: &str) -> Option<&str> {
     let (_, port) = origin.split_once("://")?.1.rsplit_once(':')?;
-    port.bytes().all(|byte| byte.is_ascii_digit()).then_some(port)
+    port.bytes()
+        .all(|byte| byte.is_ascii_digit())
+        .then_some(port)
 }
 
 impl std::fmt::Display for OriginPattern {
@@ -140,7 +171,9 @@ mod tests {
 
     fn read(origin: &str) -> Option<OriginPattern> {
         let text = format!("origins = [\"{origin}\"]\n");
-        parse("x.toml", &text, Cors::read).ok().map(|mut cors| cors.origins.remove(0))
+        parse("x.toml", &text, Cors::read)
+            .ok()
+            .map(|mut cors| cors.origins.remove(0))
     }
 
     #[test]

@@ -9,11 +9,12 @@ use crate::client::Network;
 use crate::head::HeadLimits;
 use crate::limit::Rate;
 
-/// `[limits]`: what clients may ask of the gateway. Every one has a default; none can be switched off but the
-/// rates, which are off until they are set.
+/// `[limits]`: what clients may ask of the gateway. Every one has a default; none can be switched
+/// off but the rates, which are off until they are set.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Open connections in all; default 20,000. Above it, new ones wait in the kernel's queue. A reload ends none.
+    /// Open connections in all; default 20,000. Above it, new ones wait in the kernel's queue. A
+    /// reload ends none.
     pub connections: usize,
     /// Open connections from one address; default 1,000. Above it, new ones are closed.
     pub connections_per_address: usize,
@@ -25,29 +26,34 @@ pub struct Limits {
     pub head_timeout: Duration,
     /// How long a connection may be idle between requests; default 60 s.
     pub idle_timeout: Duration,
-    /// How long a connection that has become a tunnel (WebSocket) may be silent in both directions; default 10 min.
+    /// How long a connection that has become a tunnel (WebSocket) may be silent in both directions;
+    /// default 10 min.
     pub tunnel_timeout: Duration,
     /// The largest request body; default 1 MiB. A route can have its own.
     pub body_bytes: u64,
-    /// Bytes per second below which a body that is being sent or read counts as stalled; default 512.
+    /// Bytes per second below which a body that is being sent or read counts as stalled; default
+    /// 512.
     pub min_rate: u32,
     /// How long a body may stay below that rate; default 20 s.
     pub stall_timeout: Duration,
-    /// Bytes that responses may hold in all while their readers are slow, an eighth of it for the readers of one address;
-    /// default 256 MiB. Above it, new requests get 503, and a response that its reader makes wait is cut.
+    /// Bytes that responses may hold in all while their readers are slow, an eighth of it for the
+    /// readers of one address; default 256 MiB. Above it, new requests get 503, and a response that
+    /// its reader makes wait is cut.
     pub response_buffer_bytes: usize,
-    /// From the head of a request to the end of its response; default 60 s. A route can have its own.
+    /// From the head of a request to the end of its response; default 60 s. A route can have its
+    /// own.
     pub deadline: Duration,
     /// Requests from one client address, those whose head is refused included; default none.
     pub address: Option<Rate>,
     /// Requests of one user or service; default none.
     pub principal: Option<Rate>,
-    /// Proxies in front, whose `X-Forwarded-For` and `X-Forwarded-Proto` are believed; default none.
+    /// Proxies in front, whose `X-Forwarded-For` and `X-Forwarded-Proto` are believed; default
+    /// none.
     pub trusted_proxies: Vec<Network>,
     /// Keys that the rate limits remember; default 200,000.
     pub keys: usize,
-    /// `redis://…` where rates marked `global` are counted across gateways; default none. With a password it
-    /// comes from the variable POSTERN_LIMITS_STORE, which goes before the file.
+    /// `redis://…` where rates marked `global` are counted across gateways; default none. With a
+    /// password it comes from the variable POSTERN_LIMITS_STORE, which goes before the file.
     pub store: Option<String>,
 }
 
@@ -82,7 +88,10 @@ pub enum RateBy {
 impl Limits {
     /// The defaults, with what the environment says.
     pub(super) fn from_env(env: &Env) -> Self {
-        Self { store: env.get("POSTERN_LIMITS_STORE").map(str::to_owned), ..Self::default() }
+        Self {
+            store: env.get("POSTERN_LIMITS_STORE").map(str::to_owned),
+            ..Self::default()
+        }
     }
 
     /// What has to move of a body within `stall_timeout`, at the least rate.
@@ -93,32 +102,46 @@ impl Limits {
 
     /// Whether this is the address of a trusted proxy, which brings many clients.
     pub(crate) fn trusts(&self, address: IpAddr) -> bool {
-        self.trusted_proxies.iter().any(|network| network.contains(address))
+        self.trusted_proxies
+            .iter()
+            .any(|network| network.contains(address))
     }
 
     pub(super) fn read(section: &Object<'_>, env: &Env) -> Option<Self> {
         let default = Self::from_env(env);
         let head = HeadLimits {
             bytes: section.or("head_bytes", default.head.bytes, size),
-            fields: section.or("head_fields", default.head.fields, |field| field.integer(8..=240)),
+            fields: section.or("head_fields", default.head.fields, |field| {
+                field.integer(8..=240)
+            }),
             target: section.or("target_bytes", default.head.target, size),
         };
         Some(Self {
-            connections: section.or("connections", default.connections, |f| f.integer(1..=1_000_000)),
+            connections: section.or("connections", default.connections, |f| {
+                f.integer(1..=1_000_000)
+            }),
             connections_per_address: section.or(
                 "connections_per_address",
                 default.connections_per_address,
                 |field| field.integer(1..=1_000_000),
             ),
-            streams: section.or("streams", default.streams, |field| field.integer(1..=10_000)),
+            streams: section.or("streams", default.streams, |field| {
+                field.integer(1..=10_000)
+            }),
             head,
             head_timeout: section.or("head_timeout", default.head_timeout, timeout),
             idle_timeout: section.or("idle_timeout", default.idle_timeout, timeout),
             tunnel_timeout: section.or("tunnel_timeout", default.tunnel_timeout, timeout),
             body_bytes: section.or("body_bytes", default.body_bytes, |field| field.bytes()),
-            min_rate: section.or("min_rate", default.min_rate, |field| field.integer(1..=1_000_000)),
+            min_rate: section.or("min_rate", default.min_rate, |field| {
+                field.integer(1..=1_000_000)
+            }),
             stall_timeout: section.or("stall_timeout", default.stall_timeout, timeout),
-            response_buffer_bytes: section.or("response_buffer_bytes", default.response_buffer_bytes, size),
+            response_buffer_bytes: section.or(
+                "response_buffer_bytes",
+                default.response_buffer_bytes,
+                size,
+            ),
             deadline: section.or("deadline", default.deadline, timeout),
             address: section.section("address", read_rate),
             principal: section.section("principal", read_rate),
@@ -126,7 +149,9 @@ impl Limits {
                 Network::parse(item.string()?)
                     .or_else(|| item.fail("invalid_format", "must be a network such as 10.0.0.0/8"))
             }),
-            keys: section.or("keys", default.keys, |field| field.integer(1_000..=100_000_000)),
+            keys: section.or("keys", default.keys, |field| {
+                field.integer(1_000..=100_000_000)
+            }),
             store: default.store.or(section.optional("store", read_store)),
         })
     }
@@ -138,7 +163,11 @@ impl Default for Limits {
             connections: 20_000,
             connections_per_address: 1_000,
             streams: 100,
-            head: HeadLimits { bytes: 32 << 10, fields: 100, target: 8 << 10 },
+            head: HeadLimits {
+                bytes: 32 << 10,
+                fields: 100,
+                target: 8 << 10,
+            },
             head_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(60),
             tunnel_timeout: Duration::from_secs(600),
@@ -160,8 +189,15 @@ impl Default for Limits {
 fn read_store(field: Field<'_>) -> Option<String> {
     let text = field.text(1..=2048)?;
     let authority = text.split("://").nth(1).unwrap_or_default();
-    if authority.split('/').next().is_some_and(|authority| authority.contains('@')) {
-        return field.fail("secret_in_file", "must not hold a password: set POSTERN_LIMITS_STORE instead");
+    if authority
+        .split('/')
+        .next()
+        .is_some_and(|authority| authority.contains('@'))
+    {
+        return field.fail(
+            "secret_in_file",
+            "must not hold a password: set POSTERN_LIMITS_STORE instead",
+        );
     }
     Some(text)
 }
@@ -181,15 +217,24 @@ fn read_parts(section: &Object<'_>) -> Option<(Rate, u32, Duration)> {
 impl RateLimit {
     pub(super) fn read(field: Field<'_>, has_store: bool) -> Option<Self> {
         field.object(|limit| {
-            let choices =
-                [("address", RateBy::Address), ("principal", RateBy::Principal), ("route", RateBy::Route)];
+            let choices = [
+                ("address", RateBy::Address),
+                ("principal", RateBy::Principal),
+                ("route", RateBy::Route),
+            ];
             let by = limit.required("by", |field| field.one_of(&choices));
             let global = limit.or("global", false, |field| match field.boolean()? {
                 true if !has_store => field.fail("missing_field", "needs limits.store"),
                 global => Some(global),
             });
             let (rate, requests, per) = read_parts(limit)?;
-            Some(Self { by: by?, rate, requests, per, global })
+            Some(Self {
+                by: by?,
+                rate,
+                requests,
+                per,
+                global,
+            })
         })
     }
 }

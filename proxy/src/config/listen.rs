@@ -10,7 +10,8 @@ pub struct Listen {
     pub address: SocketAddr,
     /// TLS; plain HTTP without.
     pub tls: Option<Tls>,
-    /// Whether clients without TLS may begin with HTTP/2 (prior knowledge, RFC 9113 section 3.3); default false.
+    /// Whether clients without TLS may begin with HTTP/2 (prior knowledge, RFC 9113 section 3.3);
+    /// default false.
     pub h2c: bool,
 }
 
@@ -21,7 +22,8 @@ pub struct Tls {
     pub certificate: PathBuf,
     /// Its private key.
     pub key: PathBuf,
-    /// Authorities of which one must have signed the client's certificate; none is asked for without.
+    /// Authorities of which one must have signed the client's certificate; none is asked for
+    /// without.
     pub client_ca: Option<PathBuf>,
     /// Whether HTTP/2 is offered besides HTTP/1.1; default true.
     pub http2: bool,
@@ -34,8 +36,8 @@ pub struct AccessLog {
     pub to: AccessLogTo,
     /// How much of the client's address an event holds; default nothing.
     pub client_address: ClientAddress,
-    /// Bytes after which a file is put aside as `….1`, in the place of the one before; default none, for a rotation
-    /// from outside with SIGUSR1.
+    /// Bytes after which a file is put aside as `….1`, in the place of the one before; default
+    /// none, for a rotation from outside with SIGUSR1.
     pub max_bytes: Option<u64>,
     /// Bytes that wait for a slow disk before events are dropped and counted; default 8 MiB.
     pub buffer_bytes: usize,
@@ -72,12 +74,17 @@ impl Listen {
         let address = section.required("address", |field| field.socket_addr());
         let tls = section.section("tls", Tls::read);
         let h2c = section.or("h2c", false, |field| match field.boolean()? {
-            true if tls.is_some() => {
-                field.fail("invalid_choice", "is for listeners without TLS: with it, HTTP/2 is tls.http2")
-            }
+            true if tls.is_some() => field.fail(
+                "invalid_choice",
+                "is for listeners without TLS: with it, HTTP/2 is tls.http2",
+            ),
             h2c => Some(h2c),
         });
-        Some(Self { address: address?, tls, h2c })
+        Some(Self {
+            address: address?,
+            tls,
+            h2c,
+        })
     }
 }
 
@@ -101,22 +108,37 @@ impl Tls {
 impl AccessLog {
     pub(super) fn read(section: &Object<'_>) -> Option<Self> {
         let default = Self::default();
-        let to = section.or("to", default.to, |field| match field.text(1..=4096)?.as_str() {
-            "off" => Some(AccessLogTo::Off),
-            "stdout" => Some(AccessLogTo::Stdout),
-            "stderr" => Some(AccessLogTo::Stderr),
-            path if path.contains('/') => Some(AccessLogTo::File(path.into())),
-            _ => field.fail("invalid_choice", "must be off, stdout, stderr or a path with a slash"),
+        let to = section.or("to", default.to, |field| {
+            match field.text(1..=4096)?.as_str() {
+                "off" => Some(AccessLogTo::Off),
+                "stdout" => Some(AccessLogTo::Stdout),
+                "stderr" => Some(AccessLogTo::Stderr),
+                path if path.contains('/') => Some(AccessLogTo::File(path.into())),
+                _ => field.fail(
+                    "invalid_choice",
+                    "must be off, stdout, stderr or a path with a slash",
+                ),
+            }
         });
-        let choices =
-            [("off", ClientAddress::Off), ("network", ClientAddress::Network), ("full", ClientAddress::Full)];
-        let client_address = section.or("client_address", default.client_address, |f| f.one_of(&choices));
+        let choices = [
+            ("off", ClientAddress::Off),
+            ("network", ClientAddress::Network),
+            ("full", ClientAddress::Full),
+        ];
+        let client_address = section.or("client_address", default.client_address, |f| {
+            f.one_of(&choices)
+        });
         let buffer_bytes = section.or("buffer_bytes", default.buffer_bytes, super::size);
         let max_bytes = section.optional("max_bytes", |field| match field.bytes()? {
             0 => field.fail("out_of_range", "must be more than 0"),
             bytes => Some(bytes),
         });
-        Some(Self { to, client_address, max_bytes, buffer_bytes })
+        Some(Self {
+            to,
+            client_address,
+            max_bytes,
+            buffer_bytes,
+        })
     }
 }
 

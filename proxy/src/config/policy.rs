@@ -12,18 +12,26 @@ pub(super) fn read(field: Field<'_>) -> Option<Policy> {
             let services = policy.optional("services", read_services);
             let audit = policy.or("audit", false, |field| field.boolean());
             if !policy.has("users") && !policy.has("services") {
-                policy.fail("missing_field", "must let in users or services, or be \"public\"");
+                policy.fail(
+                    "missing_field",
+                    "must let in users or services, or be \"public\"",
+                );
             }
-            Some(Policy::Protected(Protected { users, services, audit }))
+            Some(Policy::Protected(Protected {
+                users,
+                services,
+                audit,
+            }))
         }),
         Value::String(_)
         | Value::Null
         | Value::Bool(_)
         | Value::Integer(_)
         | Value::Float(_)
-        | Value::Array(_) => {
-            field.fail("invalid_choice", "must be \"public\" or a table with users or services")
-        }
+        | Value::Array(_) => field.fail(
+            "invalid_choice",
+            "must be \"public\" or a table with users or services",
+        ),
     }
 }
 
@@ -33,7 +41,10 @@ fn read_users(field: Field<'_>) -> Option<UserRule> {
         return Some(UserRule::default());
     }
     if !matches!(field.value(), Value::Object(_)) {
-        return field.fail("invalid_choice", "must be \"any\" or a table with scopes, groups or claims");
+        return field.fail(
+            "invalid_choice",
+            "must be \"any\" or a table with scopes, groups or claims",
+        );
     }
     field.object(|rule| {
         Some(UserRule {
@@ -54,11 +65,16 @@ fn read_services(field: Field<'_>) -> Option<ServiceRule> {
         return Some(ServiceRule::default());
     }
     if matches!(field.value(), Value::Array(_)) {
-        return Some(ServiceRule { allow: Some(texts(field)?), scopes: Vec::new() });
+        return Some(ServiceRule {
+            allow: Some(texts(field)?),
+            scopes: Vec::new(),
+        });
     }
     if !matches!(field.value(), Value::Object(_)) {
-        return field
-            .fail("invalid_choice", "must be \"any\", a list of names or a table with allow or scopes");
+        return field.fail(
+            "invalid_choice",
+            "must be \"any\", a list of names or a table with allow or scopes",
+        );
     }
     field.object(|rule| {
         Some(ServiceRule {

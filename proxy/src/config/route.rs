@@ -25,7 +25,8 @@ pub struct Route {
     pub body_bytes: u64,
     /// From the head of the request to the end of the response.
     pub deadline: Duration,
-    /// How long its upstream may be silent, as in `upstream.NAME.read_timeout`; default what stands there.
+    /// How long its upstream may be silent, as in `upstream.NAME.read_timeout`; default what stands
+    /// there.
     pub read_timeout: Option<Duration>,
     /// Further attempts, as in `upstream.NAME.retries`; default what stands there.
     pub retries: Option<u32>,
@@ -35,8 +36,8 @@ pub struct Route {
     pub rewrite: Option<Rewrite>,
     /// Whether a WebSocket upgrade is passed on; default false.
     pub websocket: bool,
-    /// Whether a WebSocket stays open when the token that opened it expires; default false: both sides are told 1008
-    /// (policy violation), and the connection ends.
+    /// Whether a WebSocket stays open when the token that opened it expires; default false: both
+    /// sides are told 1008 (policy violation), and the connection ends.
     pub outlives_token: bool,
     /// Whether its upstream may set cookies; default false, for no session is kept in one.
     pub cookies: bool,
@@ -64,8 +65,8 @@ pub struct Rewrite {
     pub add: String,
 }
 
-/// Reads every route. What makes a route useless (an unknown upstream, a name twice, a route that an earlier
-/// one shadows) is told at its line.
+/// Reads every route. What makes a route useless (an unknown upstream, a name twice, a route that
+/// an earlier one shadows) is told at its line.
 pub(super) fn read_all(
     root: &Object<'_>,
     upstreams: &[Upstream],
@@ -78,12 +79,21 @@ pub(super) fn read_all(
     let _count = root.list("route", |field| {
         let route = Route::read(field, upstreams, limits, cors)?;
         if !names.insert(route.name.clone()) {
-            field.fail::<()>("duplicate_name", format!("a route is already called {}", route.name));
+            field.fail::<()>(
+                "duplicate_name",
+                format!("a route is already called {}", route.name),
+            );
         }
         let same = shapes.entry(route.pattern.shape()).or_default();
-        if let Some(by) = same.iter().find(|at| earlier[**at].pattern.covers(&route.pattern)) {
+        if let Some(by) = same
+            .iter()
+            .find(|at| earlier[**at].pattern.covers(&route.pattern))
+        {
             let by = &earlier[*by].name;
-            field.fail::<()>("unreachable_route", format!("can never be taken: {by} takes all its requests"));
+            field.fail::<()>(
+                "unreachable_route",
+                format!("can never be taken: {by} takes all its requests"),
+            );
         }
         same.push(earlier.len());
         earlier.push(route);
@@ -106,18 +116,26 @@ impl Route {
             let policy = route.required("policy", policy::read);
             let has_store = limits.store.is_some();
             let rates = route.list("limits", |field| RateLimit::read(field, has_store));
-            if matches!(policy, Some(Policy::Public)) && rates.iter().any(|rate| rate.by == RateBy::Principal)
+            if matches!(policy, Some(Policy::Public))
+                && rates.iter().any(|rate| rate.by == RateBy::Principal)
             {
-                route.fail("invalid_choice", "a public route has no principal to limit by");
+                route.fail(
+                    "invalid_choice",
+                    "a public route has no principal to limit by",
+                );
             }
             let rewrite = route.section("rewrite", Rewrite::read);
             let pattern = pattern?;
-            if rewrite.as_ref().is_some_and(|rewrite| !rewrite.fits(&pattern.path.template)) {
+            if rewrite
+                .as_ref()
+                .is_some_and(|rewrite| !rewrite.fits(&pattern.path.template))
+            {
                 let detail = "rewrite.strip must be the beginning of path, in whole segments";
                 route.fail("invalid_choice", detail);
             }
             Some(Self {
-                name: name.unwrap_or_else(|| format!("{} {}", pattern.methods, pattern.path.template)),
+                name: name
+                    .unwrap_or_else(|| format!("{} {}", pattern.methods, pattern.path.template)),
                 targets: targets?,
                 policy: policy?,
                 body_bytes: route.or("body_bytes", limits.body_bytes, |field| field.bytes()),
@@ -129,8 +147,13 @@ impl Route {
                 websocket: route.or("websocket", false, |field| field.boolean()),
                 outlives_token: route.or("outlives_token", false, |field| field.boolean()),
                 cookies: route.or("cookies", false, |field| field.boolean()),
-                response_headers: route.section("response_headers", read_fields).unwrap_or_default(),
-                cors: route.section("cors", Cors::read).map(Arc::new).or_else(|| cors.cloned()),
+                response_headers: route
+                    .section("response_headers", read_fields)
+                    .unwrap_or_default(),
+                cors: route
+                    .section("cors", Cors::read)
+                    .map(Arc::new)
+                    .or_else(|| cors.cloned()),
                 pattern,
             })
         })
@@ -146,14 +169,27 @@ fn read_pattern(route: &Object<'_>) -> Option<Pattern> {
     let methods = route.required("methods", |field| {
         let all = super::some(field, |item| {
             let name = item.string()?;
-            let known = if name == "*" { Some(Methods::ALL) } else { Methods::of(name) };
-            known.or_else(|| item.fail("invalid_choice", format!("must be * or one of {}", Methods::ALL)))
+            let known = if name == "*" {
+                Some(Methods::ALL)
+            } else {
+                Methods::of(name)
+            };
+            known.or_else(|| {
+                item.fail(
+                    "invalid_choice",
+                    format!("must be * or one of {}", Methods::ALL),
+                )
+            })
         })?;
         Some(all.into_iter().fold(Methods::default(), Methods::union))
     });
     let hosts = route.list("hosts", |item| {
-        HostPattern::parse(item.string()?)
-            .or_else(|| item.fail("invalid_format", "must be a name such as example.com or *.example.com"))
+        HostPattern::parse(item.string()?).or_else(|| {
+            item.fail(
+                "invalid_format",
+                "must be a name such as example.com or *.example.com",
+            )
+        })
     });
     let headers = route.section("headers", |section| Some(read_conditions(section, true)));
     let queries = route.section("query", |section| Some(read_conditions(section, false)));
@@ -169,7 +205,11 @@ fn read_pattern(route: &Object<'_>) -> Option<Pattern> {
 /// `{ name = "value" }`, or `{ name = true }` for any value.
 fn read_conditions(section: &Object<'_>, lower_case: bool) -> Vec<Condition> {
     section.entries(|name, field| {
-        let name = if lower_case { name.to_ascii_lowercase() } else { name.to_owned() };
+        let name = if lower_case {
+            name.to_ascii_lowercase()
+        } else {
+            name.to_owned()
+        };
         if lower_case && HeaderName::from_bytes(name.as_bytes()).is_err() {
             return field.fail("invalid_format", "is not the name of a header");
         }
@@ -196,15 +236,23 @@ fn read_targets(field: Field<'_>, upstreams: &[Upstream]) -> Option<Vec<Target>>
         found.or_else(|| field.fail("unknown_upstream", format!("there is no [upstream.{name}]")))
     };
     if let Value::String(name) = field.value() {
-        return Some(vec![Target { upstream: find(name, field)?, weight: 1 }]);
+        return Some(vec![Target {
+            upstream: find(name, field)?,
+            weight: 1,
+        }]);
     }
     let Value::Object(entries) = field.value() else {
-        return field
-            .fail("invalid_type", "must be the name of an upstream, or a table of names with their weights");
+        return field.fail(
+            "invalid_type",
+            "must be the name of an upstream, or a table of names with their weights",
+        );
     };
     let targets = field.object(|targets| {
         Some(targets.entries(|name, field| {
-            Some(Target { upstream: find(name, field)?, weight: field.integer(0..=1000)? })
+            Some(Target {
+                upstream: find(name, field)?,
+                weight: field.integer(0..=1000)?,
+            })
         }))
     })?;
     if targets.len() < entries.len() {
@@ -220,9 +268,13 @@ fn read_fields(section: &Object<'_>) -> Option<Vec<(HeaderName, HeaderValue)>> {
     Some(section.entries(|name, field| {
         let value = field.text(0..=4096)?;
         let may = |name: &str| {
-            !headers::is_reserved(name) && !headers::is_of_connection(name) && name != "content-length"
+            !headers::is_reserved(name)
+                && !headers::is_of_connection(name)
+                && name != "content-length"
         };
-        let name = HeaderName::from_bytes(name.as_bytes()).ok().filter(|name| may(name.as_str()));
+        let name = HeaderName::from_bytes(name.as_bytes())
+            .ok()
+            .filter(|name| may(name.as_str()));
         match (name, HeaderValue::from_str(&value)) {
             (Some(name), Ok(value)) => Some((name, value)),
             _ => field.fail("invalid_format", "is not a header that a route may set"),
@@ -235,15 +287,21 @@ impl Rewrite {
         let path = |name: &'static str| {
             section.optional(name, |field| {
                 let text = field.text(0..=1024)?;
-                let plain = text.is_empty() || PathPattern::parse(&text).is_ok_and(|path| !path.prefix);
+                let plain =
+                    text.is_empty() || PathPattern::parse(&text).is_ok_and(|path| !path.prefix);
                 if plain && !text.ends_with('/') && !text.contains('{') {
                     return Some(text);
                 }
-                field
-                    .fail("invalid_format", "must be empty or a path such as /v1, without a slash at its end")
+                field.fail(
+                    "invalid_format",
+                    "must be empty or a path such as /v1, without a slash at its end",
+                )
             })
         };
-        let rewrite = Self { strip: path("strip").unwrap_or_default(), add: path("add").unwrap_or_default() };
+        let rewrite = Self {
+            strip: path("strip").unwrap_or_default(),
+            add: path("add").unwrap_or_default(),
+        };
         Some(rewrite)
     }
 
@@ -300,7 +358,13 @@ mod tests {
     fn a_route_says_neither_how_long_an_answer_is_nor_what_only_the_gateway_says() {
         let reads = |name: &str| is_good(&format!("response_headers = {{ {name} = \"5\" }}"));
         assert!(reads("X-Frame-Options"));
-        for name in ["Content-Length", "transfer-encoding", "Connection", "Keep-Alive", "X-Postern-Kind"] {
+        for name in [
+            "Content-Length",
+            "transfer-encoding",
+            "Connection",
+            "Keep-Alive",
+            "X-Postern-Kind",
+        ] {
             assert!(!reads(name), "{name}");
         }
     }

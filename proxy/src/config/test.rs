@@ -42,17 +42,29 @@ pub enum TestToken {
     Service(String),
 }
 
-pub(super) fn read(field: Field<'_>, routes: &[Route], upstreams: &[Upstream]) -> Option<RouteTest> {
+pub(super) fn read(
+    field: Field<'_>,
+    routes: &[Route],
+    upstreams: &[Upstream],
+) -> Option<RouteTest> {
     field.object(|test| {
         let request = test.required("request", |field| {
             let text = field.string()?;
-            let words = text.split_once(' ').filter(|(_, target)| !target.contains(' '));
+            let words = text
+                .split_once(' ')
+                .filter(|(_, target)| !target.contains(' '));
             let words = words.map(|(method, target)| (method.to_owned(), target.to_owned()));
-            words
-                .or_else(|| field.fail("invalid_format", "must be a method and a target, such as GET /a?b=c"))
+            words.or_else(|| {
+                field.fail(
+                    "invalid_format",
+                    "must be a method and a target, such as GET /a?b=c",
+                )
+            })
         });
         let host = test.or("host", "localhost".to_owned(), |field| field.text(1..=253));
-        let headers = test.section("headers", |section| Some(read_headers(section))).unwrap_or_default();
+        let headers = test
+            .section("headers", |section| Some(read_headers(section)))
+            .unwrap_or_default();
         let token = test.or("token", TestToken::None, TestToken::read);
         let route = test.optional("route", |field| {
             let name = field.text(1..=100)?;
@@ -74,8 +86,10 @@ pub(super) fn read(field: Field<'_>, routes: &[Route], upstreams: &[Upstream]) -
         });
         let decision = test.required("decision", |field| {
             let code = field.text(1..=64)?;
-            let known =
-                code == "allow" || postern_common::Code::ALL.iter().any(|known| known.as_str() == code);
+            let known = code == "allow"
+                || postern_common::Code::ALL
+                    .iter()
+                    .any(|known| known.as_str() == code);
             if known {
                 Some(code)
             } else {
@@ -83,7 +97,16 @@ pub(super) fn read(field: Field<'_>, routes: &[Route], upstreams: &[Upstream]) -
             }
         });
         let (method, target) = request?;
-        Some(RouteTest { method, target, host, headers, token, route, upstream, decision: decision? })
+        Some(RouteTest {
+            method,
+            target,
+            host,
+            headers,
+            token,
+            route,
+            upstream,
+            decision: decision?,
+        })
     })
 }
 
@@ -103,27 +126,40 @@ impl TestToken {
     /// A user of whom nothing more is known.
     #[must_use]
     pub const fn user() -> Self {
-        Self::User { groups: Vec::new(), scopes: Vec::new(), claims: Vec::new() }
+        Self::User {
+            groups: Vec::new(),
+            scopes: Vec::new(),
+            claims: Vec::new(),
+        }
     }
 
-    /// `"none"`, `"user"`, `"service:NAME"` or `{ groups = […], scopes = […], claims = { … } }` for a user.
+    /// `"none"`, `"user"`, `"service:NAME"` or `{ groups = […], scopes = […], claims = { … } }` for
+    /// a user.
     fn read(field: Field<'_>) -> Option<Self> {
         if let Value::String(text) = field.value() {
             return match (text.as_str(), text.strip_prefix("service:")) {
                 ("none", _) => Some(Self::None),
                 ("user", _) => Some(Self::user()),
                 (_, Some(name)) if !name.is_empty() => Some(Self::Service(name.to_owned())),
-                _ => field.fail("invalid_choice", "must be none, user, service:NAME or a table"),
+                _ => field.fail(
+                    "invalid_choice",
+                    "must be none, user, service:NAME or a table",
+                ),
             };
         }
         if !matches!(field.value(), Value::Object(_)) {
-            return field.fail("invalid_choice", "must be none, user, service:NAME or a table");
+            return field.fail(
+                "invalid_choice",
+                "must be none, user, service:NAME or a table",
+            );
         }
         field.object(|user| {
             Some(Self::User {
                 groups: user.or("groups", Vec::new(), texts),
                 scopes: user.or("scopes", Vec::new(), texts),
-                claims: user.section("claims", policy::read_claims).unwrap_or_default(),
+                claims: user
+                    .section("claims", policy::read_claims)
+                    .unwrap_or_default(),
             })
         })
     }

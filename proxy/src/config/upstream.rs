@@ -16,20 +16,21 @@ pub struct Upstream {
     pub balance: Balance,
     /// From the first packet to the connection, TLS included; default 2 s.
     pub connect_timeout: Duration,
-    /// From the end of the request to the first byte of the response, and between any two reads after that;
-    /// default 30 s.
+    /// From the end of the request to the first byte of the response, and between any two reads
+    /// after that; default 30 s.
     pub read_timeout: Duration,
     /// How long one write may take; default 30 s.
     pub write_timeout: Duration,
     /// How long an unused connection is kept; default 60 s.
     pub idle_timeout: Duration,
-    /// Requests in flight to one address, those that still wait for their connection among them: above it, 503 at
-    /// once, for nothing queues. While half of them are taken, one client address gets an eighth (a trusted proxy brings
-    /// many clients, and is not bound by it). Default 1,024.
+    /// Requests in flight to one address, those that still wait for their connection among them:
+    /// above it, 503 at once, for nothing queues. While half of them are taken, one client address
+    /// gets an eighth (a trusted proxy brings many clients, and is not bound by it). Default 1,024.
     pub in_flight: usize,
     /// Further attempts where a request was not sent or can be repeated; default 1.
     pub retries: u32,
-    /// Retries of requests that were sent, in percent of requests, over which none is made; default 20.
+    /// Retries of requests that were sent, in percent of requests, over which none is made; default
+    /// 20.
     pub retry_budget: u32,
     /// Active health checks; default none.
     pub health: Option<Health>,
@@ -90,13 +91,14 @@ pub enum HealthProbe {
 /// `[upstream.NAME.outlier]`: passive ejection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outlier {
-    /// Failures in a row (no connection, a reset, a timeout, 502 to 504) that eject an address; 0 switches it
-    /// off; default 5.
+    /// Failures in a row (no connection, a reset, a timeout, 502 to 504) that eject an address; 0
+    /// switches it off; default 5.
     pub failures: u32,
     /// How long it stays out, times the number of ejections in a row; default 10 s.
     pub ejection: Duration,
-    /// Percent of the addresses that may be out, ejected or failing their checks; above it, first attempts go to any of
-    /// them. Where all are out they are used whatever stands here. Default 50.
+    /// Percent of the addresses that may be out, ejected or failing their checks; above it, first
+    /// attempts go to any of them. Where all are out they are used whatever stands here. Default
+    /// 50.
     pub panic_percent: u32,
 }
 
@@ -119,11 +121,15 @@ impl Upstream {
     pub(super) fn read(name: &str, field: Field<'_>) -> Option<Self> {
         let known = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
         if name.is_empty() || name.len() > 64 || !name.bytes().all(known) {
-            return field.fail("invalid_format", "the name may hold letters, digits, - and _");
+            return field.fail(
+                "invalid_format",
+                "the name may hold letters, digits, - and _",
+            );
         }
         field.object(|upstream| {
             let seconds = Duration::from_secs;
-            let addresses = upstream.required("addresses", |field| super::some(field, Address::read));
+            let addresses =
+                upstream.required("addresses", |field| super::some(field, Address::read));
             let choices = [
                 ("least-loaded", Balance::LeastLoaded),
                 ("round-robin", Balance::RoundRobin),
@@ -131,7 +137,9 @@ impl Upstream {
             ];
             Some(Self {
                 name: name.to_owned(),
-                balance: upstream.or("balance", Balance::LeastLoaded, |field| field.one_of(&choices)),
+                balance: upstream.or("balance", Balance::LeastLoaded, |field| {
+                    field.one_of(&choices)
+                }),
                 connect_timeout: upstream.or("connect_timeout", seconds(2), timeout),
                 read_timeout: upstream.or("read_timeout", seconds(30), timeout),
                 write_timeout: upstream.or("write_timeout", seconds(30), timeout),
@@ -140,7 +148,9 @@ impl Upstream {
                 retries: upstream.or("retries", 1, |field| field.integer(0..=5)),
                 retry_budget: upstream.or("retry_budget", 20, |field| field.integer(0..=100)),
                 health: upstream.section("health", Health::read),
-                outlier: upstream.section("outlier", Outlier::read).unwrap_or_default(),
+                outlier: upstream
+                    .section("outlier", Outlier::read)
+                    .unwrap_or_default(),
                 tls: upstream.section("tls", UpstreamTls::read),
                 http2: upstream.or("http2", false, |field| field.boolean()),
                 addresses: addresses?,
@@ -162,7 +172,8 @@ impl Address {
         field.object(|address| {
             let weight = address.or("weight", 1, |field| field.integer(0..=1000));
             address.required("address", |field| {
-                Self::parse(field.string()?, weight).or_else(|| field.fail("invalid_format", Self::FORMAT))
+                Self::parse(field.string()?, weight)
+                    .or_else(|| field.fail("invalid_format", Self::FORMAT))
             })
         })
     }
@@ -176,8 +187,15 @@ impl Address {
         if !crate::head::is_authority(text.as_bytes()) || host.is_empty() {
             return None;
         }
-        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-        Some(Self { host, port: port.parse().ok().filter(|port| *port > 0)?, weight })
+        let host = host
+            .trim_start_matches('[')
+            .trim_end_matches(']')
+            .to_owned();
+        Some(Self {
+            host,
+            port: port.parse().ok().filter(|port| *port > 0)?,
+            weight,
+        })
     }
 }
 
@@ -201,23 +219,34 @@ impl Outlier {
     fn read(section: &Object<'_>) -> Option<Self> {
         let default = Self::default();
         Some(Self {
-            failures: section.or("failures", default.failures, |field| field.integer(0..=1000)),
+            failures: section.or("failures", default.failures, |field| {
+                field.integer(0..=1000)
+            }),
             ejection: section.or("ejection", default.ejection, timeout),
-            panic_percent: section.or("panic_percent", default.panic_percent, |f| f.integer(0..=100)),
+            panic_percent: section.or("panic_percent", default.panic_percent, |f| {
+                f.integer(0..=100)
+            }),
         })
     }
 }
 
 impl Default for Outlier {
     fn default() -> Self {
-        Self { failures: 5, ejection: Duration::from_secs(10), panic_percent: 50 }
+        Self {
+            failures: 5,
+            ejection: Duration::from_secs(10),
+            panic_percent: 50,
+        }
     }
 }
 
 impl UpstreamTls {
     fn read(section: &Object<'_>) -> Option<Self> {
-        let path =
-            |name: &'static str| section.optional(name, |field| field.text(1..=4096)).map(PathBuf::from);
+        let path = |name: &'static str| {
+            section
+                .optional(name, |field| field.text(1..=4096))
+                .map(PathBuf::from)
+        };
         let tls = Self {
             name: section.optional("name", |field| field.text(1..=253)),
             ca: path("ca"),

@@ -26,12 +26,12 @@ use crate::stream::{self, ClientStream};
 use crate::wire::{Wire, YOUNG};
 use standing::{End, Offence, Standing};
 
-/// What is kept of an answer, in bytes, until the client takes it: one frame (RFC 9113 section 4.2). Answers that are
-/// over but not taken keep it as well, a hundred of them on each connection.
+/// What is kept of an answer, in bytes, until the client takes it: one frame (RFC 9113 section
+/// 4.2). Answers that are over but not taken keep it as well, a hundred of them on each connection.
 const SEND_BUFFER: usize = 16 << 10;
 
-/// What the frames of bodies may take beside their bytes, until the bodies are read: each that is smaller than 256
-/// bytes counts for what it lacks to that. 1,024 frames of one byte fit in.
+/// What the frames of bodies may take beside their bytes, until the bodies are read: each that is
+/// smaller than 256 bytes counts for what it lacks to that. 1,024 frames of one byte fit in.
 const DATA_FRAME_BUDGET: usize = 256 << 10;
 
 /// What every stream of a connection needs.
@@ -45,16 +45,24 @@ struct Carrier {
 }
 
 impl Connections {
-    /// Serves streams until the client leaves, is idle for too long, or the stop has let the last one end.
+    /// Serves streams until the client leaves, is idle for too long, or the stop has let the last
+    /// one end.
     pub(super) async fn serve_http2(&self, mut wire: Box<Wire>, leaving: Shutdown) {
         let (limits, is_tls) = (self.limits(), wire.is_tls());
         let socket_digest = Some(wire.socket());
-        let digest =
-            Digest { ssl_digest: None, timing_digest: Vec::new(), proxy_digest: None, socket_digest };
+        let digest = Digest {
+            ssl_digest: None,
+            timing_digest: Vec::new(),
+            proxy_digest: None,
+            socket_digest,
+        };
         let digest = Arc::new(digest);
         let backlog = wire.carry_frames();
         let shaking = handshake(wire as Stream, Some(options(&limits)));
-        let Ok(Ok(mut connection)) = tokio::time::timeout(limits.head_timeout, shaking).await else { return };
+        let Ok(Ok(mut connection)) = tokio::time::timeout(limits.head_timeout, shaking).await
+        else {
+            return;
+        };
         let mut standing = Standing::new(&limits, Instant::now());
         let carrier = self.carrier(&limits, is_tls);
         let mut streams = JoinSet::new();
@@ -101,8 +109,9 @@ impl Connections {
         while streams.join_next().await.is_some() {}
     }
 
-    /// Returns when the client is to be told to go. One that has only just connected is about to ask: a GOAWAY
-    /// before its first stream would make its request fail, and not just go elsewhere.
+    /// Returns when the client is to be told to go. One that has only just connected is about to
+    /// ask: a GOAWAY before its first stream would make its request fail, and not just go
+    /// elsewhere.
     async fn parting(&self, standing: &Standing, leaving: &Shutdown) {
         if standing.has_begun() {
             let mut stopping = self.stopping.subscribe();
@@ -119,7 +128,10 @@ impl Connections {
             state: Arc::clone(&self.state),
             limits: Arc::clone(limits),
             stopping: self.stopping.subscribe(),
-            connection: stream::Connection { is_tls, buffers: Arc::clone(&self.state.response_buffers) },
+            connection: stream::Connection {
+                is_tls,
+                buffers: Arc::clone(&self.state.response_buffers),
+            },
         }
     }
 }
@@ -134,7 +146,11 @@ impl Carrier {
         let watch = stream.watch();
         let session = ServerSession::new_custom(Box::new(stream));
         self.proxy.process_new_http(session, &self.stopping).await;
-        if watch.is_gone() { End::Abandoned } else { End::Over }
+        if watch.is_gone() {
+            End::Abandoned
+        } else {
+            End::Over
+        }
     }
 
     /// Answers what is no request of ours; the other streams of its connection go on.
@@ -143,17 +159,24 @@ impl Carrier {
         let problem = Problem::new(fault.code()).detail(fault.detail());
         let limits = (&*self.state, &*self.limits);
         let (code, rendered) = at_door(limits, client(&session), &problem, &id.to_string());
-        self.state.note_at_door(id, code, "HTTP/2", client(&session));
+        self.state
+            .note_at_door(id, code, "HTTP/2", client(&session));
         let id = id.to_string();
         if grpc::is_call(session.req_header()) {
-            let message = if code == problem.code() { problem.message() } else { code.title() };
+            let message = if code == problem.code() {
+                problem.message()
+            } else {
+                code.title()
+            };
             if let Ok(mut head) = Status::of(code).head(message, &rendered.headers) {
                 let _always_fits = head.insert_header("X-Request-Id", id);
                 let _gone = session.write_response_header(Box::new(head), true);
             }
             return;
         }
-        let Ok(mut head) = ResponseHeader::build(rendered.status, Some(4)) else { return };
+        let Ok(mut head) = ResponseHeader::build(rendered.status, Some(4)) else {
+            return;
+        };
         for (name, value) in &rendered.headers {
             let _always_fits = head.insert_header(name, value);
         }
@@ -166,7 +189,10 @@ impl Carrier {
 }
 
 fn client(session: &HttpSession) -> Option<std::net::IpAddr> {
-    session.client_addr()?.as_inet().map(std::net::SocketAddr::ip)
+    session
+        .client_addr()?
+        .as_inet()
+        .map(std::net::SocketAddr::ip)
 }
 
 /// Bounds on everything that a client can make a connection hold.
@@ -174,8 +200,8 @@ fn options(limits: &Limits) -> H2Options {
     let mut options = H2Options::new();
     options
         .max_concurrent_streams(limits.streams)
-        // A list above this is answered 431 by HTTP/2 itself, with nothing more: what is above the limit but not
-        // beyond all measure is refused as over HTTP/1.
+        // A list above this is answered 431 by HTTP/2 itself, with nothing more: what is above the
+        // limit but not beyond all measure is refused as over HTTP/1.
         .max_header_list_size(u32::try_from(2 * limits.head.bytes).unwrap_or(u32::MAX))
         .max_send_buffer_size(SEND_BUFFER)
         .initial_window_size(64 << 10)

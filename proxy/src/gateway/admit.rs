@@ -21,7 +21,11 @@ use crate::state::State;
 use crate::target::Target;
 
 /// Target, route, address limit, token, policy, principal limit, size: in this order.
-pub(super) async fn admit(state: &State, client: &impl Client, ctx: &mut Context) -> Result<(), Problem> {
+pub(super) async fn admit(
+    state: &State,
+    client: &impl Client,
+    ctx: &mut Context,
+) -> Result<(), Problem> {
     let live = Arc::clone(&ctx.live);
     let head = client.request();
     follow_trace(state, &head.headers, ctx);
@@ -41,8 +45,13 @@ pub(super) async fn admit(state: &State, client: &impl Client, ctx: &mut Context
         ctx.route = Some(index);
     }
     throttle::by_address(state, ctx)?;
-    if !state.response_buffers.have_room(&live.limits, client.address()) {
-        return Err(Problem::new(Code::Unavailable).detail("Too many responses wait for their readers."));
+    if !state
+        .response_buffers
+        .have_room(&live.limits, client.address())
+    {
+        return Err(
+            Problem::new(Code::Unavailable).detail("Too many responses wait for their readers.")
+        );
     }
     let is_public = match found {
         Found::Route(route) => live.table.routes[route].policy.is_public(),
@@ -57,12 +66,20 @@ pub(super) async fn admit(state: &State, client: &impl Client, ctx: &mut Context
         Found::Method { allow, .. } => return Err(Problem::method_not_allowed(allow.to_string())),
         Found::Nothing => return Err(Code::NotFound.into()),
     };
-    if let Some(Err(code)) = ctx.caller.as_ref().map(|caller| route.policy.decide(caller)) {
+    if let Some(Err(code)) = ctx
+        .caller
+        .as_ref()
+        .map(|caller| route.policy.decide(caller))
+    {
         if !route.policy.is_audit_only() {
             return Err(code.into());
         }
         ctx.audit = Some(code);
-        state.metrics.audited.with_label_values(&[route.name.as_str(), code.as_str()]).inc();
+        state
+            .metrics
+            .audited
+            .with_label_values(&[route.name.as_str(), code.as_str()])
+            .inc();
     }
     throttle::by_principal(state, ctx)?;
     throttle::by_route(state, route, ctx).await?;
@@ -83,12 +100,20 @@ pub(super) async fn admit(state: &State, client: &impl Client, ctx: &mut Context
 pub(super) fn host(head: &RequestHeader) -> &str {
     match head.uri.authority() {
         Some(authority) => authority.as_str(),
-        None => head.headers.get(http::header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default(),
+        None => head
+            .headers
+            .get(http::header::HOST)
+            .and_then(|host| host.to_str().ok())
+            .unwrap_or_default(),
     }
 }
 
 /// Exactly one Bearer token that verifies. A token that was seen before costs no signature.
-async fn authenticate(state: &State, headers: &HeaderMap, now: Timestamp) -> Result<Caller, Problem> {
+async fn authenticate(
+    state: &State,
+    headers: &HeaderMap,
+    now: Timestamp,
+) -> Result<Caller, Problem> {
     let token = bearer(headers)?;
     let verdict = match state.verifier.verify_cached_at(token, now) {
         Some(verdict) => verdict,
@@ -99,7 +124,9 @@ async fn authenticate(state: &State, headers: &HeaderMap, now: Timestamp) -> Res
 
 /// What is announced to be too large is refused before a byte of it is read.
 fn check_size(headers: &HeaderMap, most: u64) -> Result<(), Problem> {
-    let announced = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    let announced = headers
+        .get(CONTENT_LENGTH)
+        .and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
     match announced {
         Some(length) if length > most => Err(Code::BodyTooLarge.into()),
         Some(_) | None => Ok(()),
@@ -108,14 +135,24 @@ fn check_size(headers: &HeaderMap, most: u64) -> Result<(), Problem> {
 
 /// Goes on with the client's trace, or begins one.
 fn follow_trace(state: &State, headers: &HeaderMap, ctx: &mut Context) {
-    let given = headers.get("traceparent").filter(|value| headers::is_traceparent(value.as_bytes()));
+    let given = headers
+        .get("traceparent")
+        .filter(|value| headers::is_traceparent(value.as_bytes()));
     let span = state.ids.number();
     ctx.trace = match given.and_then(|value| value.to_str().ok()) {
         Some(text) => Trace::follow(text, span),
         None => {
             let id = u128::from(state.ids.number()) << 64 | u128::from(state.ids.number());
-            let sampled = state.traces.as_ref().is_some_and(|traces| traces.samples(state.ids.number()));
-            Trace { id, span, parent: None, flags: u8::from(sampled) }
+            let sampled = state
+                .traces
+                .as_ref()
+                .is_some_and(|traces| traces.samples(state.ids.number()));
+            Trace {
+                id,
+                span,
+                parent: None,
+                flags: u8::from(sampled),
+            }
         }
     };
 }

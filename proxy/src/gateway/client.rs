@@ -34,8 +34,16 @@ pub(super) trait Client: Send + Sync {
     fn bytes(&self) -> (u64, u64);
     /// The connection is not to be kept after this answer.
     fn close(&mut self);
-    fn write_head(&mut self, head: ResponseHeader, is_all: bool) -> impl Future<Output = Result<()>> + Send;
-    fn write_body(&mut self, data: Option<Bytes>, is_all: bool) -> impl Future<Output = Result<()>> + Send;
+    fn write_head(
+        &mut self,
+        head: ResponseHeader,
+        is_all: bool,
+    ) -> impl Future<Output = Result<()>> + Send;
+    fn write_body(
+        &mut self,
+        data: Option<Bytes>,
+        is_all: bool,
+    ) -> impl Future<Output = Result<()>> + Send;
     /// Ends the answer with these fields, where the protocol has trailers.
     fn write_trailers(&mut self, trailers: HeaderMap) -> impl Future<Output = Result<()>> + Send;
 }
@@ -46,24 +54,35 @@ impl Client for Session {
     }
 
     fn address(&self) -> Option<IpAddr> {
-        self.client_addr().and_then(|address| address.as_inet()).map(SocketAddr::ip)
+        self.client_addr()
+            .and_then(|address| address.as_inet())
+            .map(SocketAddr::ip)
     }
 
     fn wire(&self) -> Option<&Wire> {
-        self.stream().and_then(|stream| (**stream).as_any().downcast_ref::<Wire>())
+        self.stream()
+            .and_then(|stream| (**stream).as_any().downcast_ref::<Wire>())
     }
 
     fn is_tls(&self) -> bool {
         match self.wire() {
             Some(wire) => wire.is_tls(),
-            None => self.req_header().extensions.get::<IsTls>().is_some_and(|is_tls| is_tls.0),
+            None => self
+                .req_header()
+                .extensions
+                .get::<IsTls>()
+                .is_some_and(|is_tls| is_tls.0),
         }
     }
 
     fn watch(&self) -> Option<&Watch> {
         match self.wire() {
             Some(wire) => Some(wire.watch()),
-            None => self.req_header().extensions.get::<Arc<Watch>>().map(|watch| &**watch),
+            None => self
+                .req_header()
+                .extensions
+                .get::<Arc<Watch>>()
+                .map(|watch| &**watch),
         }
     }
 
@@ -88,7 +107,8 @@ impl Client for Session {
     }
 
     async fn write_head(&mut self, head: ResponseHeader, is_all: bool) -> Result<()> {
-        // Pingora's own way leaves the end of a stream to an empty frame that follows, and Trailers-Only is one frame.
+        // Pingora's own way leaves the end of a stream to an empty frame that follows, and
+        // Trailers-Only is one frame.
         if is_all && let Some(stream) = self.as_mut().as_custom_mut() {
             return stream.write_response_header(Box::new(head), true).await;
         }

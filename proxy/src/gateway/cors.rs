@@ -3,7 +3,8 @@
 use std::sync::atomic::Ordering;
 
 use http::header::{
-    ACCESS_CONTROL_ALLOW_CREDENTIALS, ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_REQUEST_METHOD, ORIGIN,
+    ACCESS_CONTROL_ALLOW_CREDENTIALS, ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_REQUEST_METHOD,
+    ORIGIN,
 };
 use http::{HeaderMap, Method, StatusCode};
 use pingora::http::ResponseHeader;
@@ -19,14 +20,22 @@ use crate::state::State;
 use crate::target::Target;
 
 /// Fields of an answer that scripts may read, besides those that they always may.
-const EXPOSED: &str = "Location, RateLimit, RateLimit-Policy, Retry-After, WWW-Authenticate, X-Request-Id";
+const EXPOSED: &str =
+    "Location, RateLimit, RateLimit-Policy, Retry-After, WWW-Authenticate, X-Request-Id";
 
-/// Answers a preflight where there are rules for it: browsers send no token with one. Whether it did.
-pub(super) async fn preflight(state: &State, client: &mut impl Client, ctx: &mut Context) -> Result<bool> {
+/// Answers a preflight where there are rules for it: browsers send no token with one. Whether it
+/// did.
+pub(super) async fn preflight(
+    state: &State,
+    client: &mut impl Client,
+    ctx: &mut Context,
+) -> Result<bool> {
     if client.request().method != Method::OPTIONS {
         return Ok(false);
     }
-    let Some(mut response) = permission(client, ctx)? else { return Ok(false) };
+    let Some(mut response) = permission(client, ctx)? else {
+        return Ok(false);
+    };
     if let Err(problem) = throttle::by_address(state, ctx) {
         refuse::write(client, ctx, &problem).await?;
         return Ok(true);
@@ -40,13 +49,19 @@ pub(super) async fn preflight(state: &State, client: &mut impl Client, ctx: &mut
     Ok(true)
 }
 
-/// The answer to a preflight; without permission where the origin has none, which is all that a browser asks.
+/// The answer to a preflight; without permission where the origin has none, which is all that a
+/// browser asks.
 fn permission(client: &impl Client, ctx: &mut Context) -> Result<Option<ResponseHeader>> {
     let head = client.request();
-    let wanted = head.headers.get(ACCESS_CONTROL_REQUEST_METHOD).and_then(|method| method.to_str().ok());
-    let (Ok(target), Some(method), Some(_)) =
-        (Target::parse(head.raw_path()), wanted, head.headers.get(ORIGIN))
-    else {
+    let wanted = head
+        .headers
+        .get(ACCESS_CONTROL_REQUEST_METHOD)
+        .and_then(|method| method.to_str().ok());
+    let (Ok(target), Some(method), Some(_)) = (
+        Target::parse(head.raw_path()),
+        wanted,
+        head.headers.get(ORIGIN),
+    ) else {
         return Ok(None);
     };
     let request = |method| Request {
@@ -68,7 +83,9 @@ fn permission(client: &impl Client, ctx: &mut Context) -> Result<Option<Response
         // So that a page can read why it was refused; whether there is such a path is not told.
         Found::Method { .. } | Found::Nothing => (None, Methods::of(method)),
     };
-    let Some(cors) = rules(ctx, route) else { return Ok(None) };
+    let Some(cors) = rules(ctx, route) else {
+        return Ok(None);
+    };
     let mut response = ResponseHeader::build(StatusCode::NO_CONTENT, Some(8))?;
     if let (true, Some(methods)) = (allow(cors, &head.headers, &mut response)?, methods) {
         response.insert_header("Access-Control-Allow-Methods", methods.to_string())?;
@@ -88,9 +105,16 @@ fn rules(ctx: &Context, route: Option<usize>) -> Option<&Cors> {
     }
 }
 
-/// Lets the page that asked read the answer, where the rules say so. What an upstream says of it does not count there.
-pub(super) fn dress(ctx: &Context, request: &HeaderMap, response: &mut ResponseHeader) -> Result<()> {
-    let Some(cors) = rules(ctx, ctx.route) else { return Ok(()) };
+/// Lets the page that asked read the answer, where the rules say so. What an upstream says of it
+/// does not count there.
+pub(super) fn dress(
+    ctx: &Context,
+    request: &HeaderMap,
+    response: &mut ResponseHeader,
+) -> Result<()> {
+    let Some(cors) = rules(ctx, ctx.route) else {
+        return Ok(());
+    };
     response.remove_header(&ACCESS_CONTROL_ALLOW_ORIGIN);
     response.remove_header(&ACCESS_CONTROL_ALLOW_CREDENTIALS);
     allow(cors, request, response).map(|_| ())
@@ -99,7 +123,10 @@ pub(super) fn dress(ctx: &Context, request: &HeaderMap, response: &mut ResponseH
 fn allow(cors: &Cors, request: &HeaderMap, response: &mut ResponseHeader) -> Result<bool> {
     // Without an Origin as well: a cache must not keep that answer for a page.
     response.append_header("Vary", "Origin")?;
-    let Some(origin) = request.get(ORIGIN).filter(|origin| cors.allows(origin.as_bytes())) else {
+    let Some(origin) = request
+        .get(ORIGIN)
+        .filter(|origin| cors.allows(origin.as_bytes()))
+    else {
         return Ok(false);
     };
     response.insert_header("Access-Control-Allow-Origin", origin)?;

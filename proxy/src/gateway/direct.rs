@@ -1,11 +1,12 @@
-//! Requests that are carried without Pingora: those that are whole when they are forwarded, over HTTP/1.1, to upstreams
-//! that speak plain HTTP/1.1. Nearly all are.
+//! Requests that are carried without Pingora: those that are whole when they are forwarded, over
+//! HTTP/1.1, to upstreams that speak plain HTTP/1.1. Nearly all are.
 //!
-//! Pingora carries both directions at once, over two channels, because either may go on while the other does. A
-//! request whose body is short has nothing left to go on with: it is read whole, leaves in one write, and its answer is
-//! passed on as it comes, by one task. Everything else (long and chunked bodies, upgrades, TLS or HTTP/2 to the
-//! upstream, HTTP/2 from the client) is Pingora's. The rules are the same on both ways, and so are the functions that
-//! hold them: they see a [`Client`].
+//! Pingora carries both directions at once, over two channels, because either may go on while the
+//! other does. A request whose body is short has nothing left to go on with: it is read whole,
+//! leaves in one write, and its answer is passed on as it comes, by one task. Everything else (long
+//! and chunked bodies, upgrades, TLS or HTTP/2 to the upstream, HTTP/2 from the client) is
+//! Pingora's. The rules are the same on both ways, and so are the functions that hold them: they
+//! see a [`Client`].
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -49,7 +50,8 @@ pub(crate) async fn serve(state: &State, wire: &mut Wire) -> Carried {
         return Carried::NotHere;
     }
     let mut ctx = state.begin();
-    let Some(request) = head::to_request(wire.head()).filter(|request| is_for(request, &ctx.live)) else {
+    let Some(request) = head::to_request(wire.head()).filter(|request| is_for(request, &ctx.live))
+    else {
         return Carried::NotHere;
     };
     let mut front = Front::new(wire, request);
@@ -60,19 +62,34 @@ pub(crate) async fn serve(state: &State, wire: &mut Wire) -> Carried {
     if let Err(error) = &carried {
         let _told = failure::answer(&mut front, error, &mut ctx).await;
     }
-    outcome::tell(state, &front, carried.as_ref().err().map(|error| &**error), &ctx);
+    outcome::tell(
+        state,
+        &front,
+        carried.as_ref().err().map(|error| &**error),
+        &ctx,
+    );
     drop(ctx);
-    if carried.is_ok() && front.finish().await { Carried::Kept } else { Carried::Closed }
+    if carried.is_ok() && front.finish().await {
+        Carried::Kept
+    } else {
+        Carried::Closed
+    }
 }
 
 fn is_for(request: &RequestHeader, live: &Live) -> bool {
-    let is_simple = ![EXPECT, UPGRADE].iter().any(|name| request.headers.contains_key(name));
-    request.version == Version::HTTP_11 && is_simple && (live.is_all_plain || goes_to_plain(request, live))
+    let is_simple = ![EXPECT, UPGRADE]
+        .iter()
+        .any(|name| request.headers.contains_key(name));
+    request.version == Version::HTTP_11
+        && is_simple
+        && (live.is_all_plain || goes_to_plain(request, live))
 }
 
 /// Looks the route up before it is admitted, where some upstreams are Pingora's.
 fn goes_to_plain(request: &RequestHeader, live: &Live) -> bool {
-    let Ok(target) = Target::parse(request.raw_path()) else { return true };
+    let Ok(target) = Target::parse(request.raw_path()) else {
+        return true;
+    };
     let wanted = Request {
         host: admit::host(request),
         path: target.path,
@@ -101,9 +118,19 @@ async fn carry(state: &State, front: &mut Front<'_>, ctx: &mut Context) -> Resul
     }
 }
 
-async fn attempt(state: &State, front: &mut Front<'_>, body: &[u8], ctx: &mut Context) -> Result<()> {
-    let Some(chosen) = &ctx.attempt else { return Err(Error::new_in(ErrorType::InternalError)) };
-    let (pool, endpoint) = (Arc::clone(&chosen.pool), Arc::clone(&chosen.ticket.endpoint));
+async fn attempt(
+    state: &State,
+    front: &mut Front<'_>,
+    body: &[u8],
+    ctx: &mut Context,
+) -> Result<()> {
+    let Some(chosen) = &ctx.attempt else {
+        return Err(Error::new_in(ErrorType::InternalError));
+    };
+    let (pool, endpoint) = (
+        Arc::clone(&chosen.pool),
+        Arc::clone(&chosen.ticket.endpoint),
+    );
     let kept = endpoint.kept.take(pool.config.idle_timeout);
     let was_kept = kept.is_some();
     let mut link = match kept {
@@ -132,15 +159,22 @@ async fn exchange(
     let to_head = front.request().method == Method::HEAD;
     send(front, link, message, ctx).await?;
     let mut answer = front.beside(|cx| link.poll_answer(cx, to_head)).await?;
-    while answer.head.status.is_informational() && answer.head.status != StatusCode::SWITCHING_PROTOCOLS {
+    while answer.head.status.is_informational()
+        && answer.head.status != StatusCode::SWITCHING_PROTOCOLS
+    {
         pass_head(state, front, answer.head, false, ctx).await?;
-        answer = front.beside(|cx| link.poll_answer(cx, to_head)).await.map_err(|mut error| {
-            error.set_retry(false);
-            error
-        })?;
+        answer = front
+            .beside(|cx| link.poll_answer(cx, to_head))
+            .await
+            .map_err(|mut error| {
+                error.set_retry(false);
+                error
+            })?;
     }
     if answer.head.status == StatusCode::SWITCHING_PROTOCOLS {
-        return Err(outcome::invalid_answer("an upgrade that the request did not ask for"));
+        return Err(outcome::invalid_answer(
+            "an upgrade that the request did not ask for",
+        ));
     }
     let mut rest = answer.body;
     let mut is_written = rest == Body::Done;
@@ -164,7 +198,12 @@ async fn exchange(
 }
 
 /// Writes the request within the upstream's time for that; then its time to answer begins.
-async fn send(front: &mut Front<'_>, link: &mut Link, mut message: BytesMut, ctx: &Context) -> Result<()> {
+async fn send(
+    front: &mut Front<'_>,
+    link: &mut Link,
+    mut message: BytesMut,
+    ctx: &Context,
+) -> Result<()> {
     let Some(Attempt { pool, .. }) = &ctx.attempt else {
         return Err(Error::new_in(ErrorType::InternalError));
     };
@@ -178,7 +217,8 @@ async fn send(front: &mut Front<'_>, link: &mut Link, mut message: BytesMut, ctx
             sent
         })
         .await?;
-    // Nearly every request is taken at once, and its end is its beginning: the clock is not read again.
+    // Nearly every request is taken at once, and its end is its beginning: the clock is not read
+    // again.
     let sent_at = if has_waited { Instant::now() } else { began };
     front.expect_upstream(ctx.read_timeout(pool), sent_at);
     Ok(())

@@ -17,15 +17,17 @@ use crate::patience::{Fault, Watch};
 
 /// No connection: nothing was sent, so that any method may be tried at another address.
 pub(super) fn to_connect(ctx: &Context, mut error: Box<Error>) -> Box<Error> {
-    let Some(attempt) = &ctx.attempt else { return error };
+    let Some(attempt) = &ctx.attempt else {
+        return error;
+    };
     note_failure(attempt, ctx, &error);
     error.set_retry(ctx.may_retry(&attempt.pool, false));
     error
 }
 
-/// A connection that broke: tried again only before a byte of an answer, for a method that may be repeated (RFC 9110
-/// section 9.2.2), with a body that is still at hand. One that had been idle says nothing of its address: origins close
-/// those.
+/// A connection that broke: tried again only before a byte of an answer, for a method that may be
+/// repeated (RFC 9110 section 9.2.2), with a body that is still at hand. One that had been idle
+/// says nothing of its address: origins close those.
 pub(super) fn while_proxying(
     client: &impl Client,
     mut error: Box<Error>,
@@ -62,8 +64,8 @@ pub(super) fn while_proxying(
     error
 }
 
-/// Counts the failure of an attempt for its address and logs why it failed: as a warning from time to time, so that an
-/// outage does not fill the log, and otherwise at debug level.
+/// Counts the failure of an attempt for its address and logs why it failed: as a warning from time
+/// to time, so that an outage does not fill the log, and otherwise at debug level.
 fn note_failure(attempt: &Attempt, ctx: &Context, error: &Error) {
     let now = Instant::now();
     let (pool, endpoint) = (&attempt.pool, &attempt.ticket.endpoint);
@@ -80,34 +82,51 @@ fn note_failure(attempt: &Attempt, ctx: &Context, error: &Error) {
     }
 }
 
-/// Why an attempt failed: the type of the error and its first cause. The context in between is left out, for it may
-/// hold bytes of an answer.
+/// Why an attempt failed: the type of the error and its first cause. The context in between is left
+/// out, for it may hold bytes of an answer.
 struct Reason<'a>(&'a Error);
 
 impl fmt::Display for Reason<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.0.etype().as_str())?;
         let cause = self.0.root_cause();
-        if cause.is::<Error>() { Ok(()) } else { write!(f, ": {cause}") }
+        if cause.is::<Error>() {
+            Ok(())
+        } else {
+            write!(f, ": {cause}")
+        }
     }
 }
 
 /// The kind of the system's error that is behind it.
 fn io_kind(error: &Error) -> Option<io::ErrorKind> {
-    error.root_cause().downcast_ref::<io::Error>().map(io::Error::kind)
+    error
+        .root_cause()
+        .downcast_ref::<io::Error>()
+        .map(io::Error::kind)
 }
 
 /// Writes the answer, where there is still someone to read it and nothing was written yet.
-pub(super) async fn answer(client: &mut impl Client, error: &Error, ctx: &mut Context) -> FailToProxy {
+pub(super) async fn answer(
+    client: &mut impl Client,
+    error: &Error,
+    ctx: &mut Context,
+) -> FailToProxy {
     // A reset that follows the whole response takes nothing from it.
     if client.watch().is_some_and(Watch::is_answered) {
-        return FailToProxy { error_code: 0, can_reuse_downstream: false };
+        return FailToProxy {
+            error_code: 0,
+            can_reuse_downstream: false,
+        };
     }
     // In a tunnel an answer would be taken for what the other side says.
-    let already = client.is_tunnel() || client.written().is_some_and(|status| !status.is_informational());
+    let already = client.is_tunnel()
+        || client
+            .written()
+            .is_some_and(|status| !status.is_informational());
     let code = ctx.refused.or_else(|| code(client, error));
-    // An answer that is still streaming at the deadline of its route is no fault of its origin: a stream of events
-    // may never end.
+    // An answer that is still streaming at the deadline of its route is no fault of its origin: a
+    // stream of events may never end.
     let is_overdue = client.watch().and_then(Watch::fault) == Some(Fault::Overdue);
     // Nor is a deadline that the client of a call has chosen.
     let is_cut = is_overdue && (already || grpc::has_own_deadline(client.request()));
@@ -117,8 +136,10 @@ pub(super) async fn answer(client: &mut impl Client, error: &Error, ctx: &mut Co
     {
         note_failure(attempt, ctx, error);
     }
-    // To HTTP/1.0 the end of the connection may be the end of the body: a part would pass for the whole.
-    if let (true, Version::HTTP_10, Some(wire)) = (already, client.request().version, client.wire()) {
+    // To HTTP/1.0 the end of the connection may be the end of the body: a part would pass for the
+    // whole.
+    if let (true, Version::HTTP_10, Some(wire)) = (already, client.request().version, client.wire())
+    {
         wire.reset_on_drop();
     }
     ctx.refused = code;
@@ -126,7 +147,10 @@ pub(super) async fn answer(client: &mut impl Client, error: &Error, ctx: &mut Co
     let status = code.map_or(0, |code| code.status().as_u16());
     if let (Some(code), false) = (code, already) {
         client.close();
-        if refuse::write(client, ctx, &Problem::new(code)).await.is_err() {
+        if refuse::write(client, ctx, &Problem::new(code))
+            .await
+            .is_err()
+        {
             ctx.is_abandoned = true;
         }
     }
@@ -136,11 +160,14 @@ pub(super) async fn answer(client: &mut impl Client, error: &Error, ctx: &mut Co
         // Without it the reset of the stream says what happened, as for every other request.
         let _gone_or_slow = refuse::end_call(client, code).await;
     }
-    FailToProxy { error_code: status, can_reuse_downstream: false }
+    FailToProxy {
+        error_code: status,
+        can_reuse_downstream: false,
+    }
 }
 
-/// `None` when the client has left. Whether the deadline of a route is the client's fault depends on who is waited for
-/// at that moment.
+/// `None` when the client has left. Whether the deadline of a route is the client's fault depends
+/// on who is waited for at that moment.
 fn code(client: &impl Client, error: &Error) -> Option<Code> {
     match client.watch().and_then(Watch::fault) {
         Some(Fault::Framing) => return Some(Code::InvalidRequest),
@@ -178,7 +205,11 @@ fn code(client: &impl Client, error: &Error) -> Option<Code> {
                     | ErrorType::ConnectionClosed
                     | ErrorType::H2Error
             );
-            if gone { None } else { Some(Code::InvalidRequest) }
+            if gone {
+                None
+            } else {
+                Some(Code::InvalidRequest)
+            }
         }
         ErrorSource::Internal | ErrorSource::Unset => Some(Code::Internal),
     }

@@ -1,4 +1,5 @@
-//! What an upstream is sent: the client's request, without what only the gateway may say, and with what it says.
+//! What an upstream is sent: the client's request, without what only the gateway may say, and with
+//! what it says.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -49,7 +50,9 @@ pub(super) fn choose(state: &State, client: &impl Client, ctx: &mut Context) -> 
     }
     let avoid = before.as_ref().map(|attempt| &*attempt.ticket.endpoint);
     let began = Instant::now();
-    let is_one_client = ctx.client.is_some_and(|address| !live.limits.trusts(address));
+    let is_one_client = ctx
+        .client
+        .is_some_and(|address| !live.limits.trusts(address));
     let ticket = match is_one_client {
         true => pool.pick_shared(ctx.client_key, avoid, began),
         false => pool.pick(ctx.client_key, avoid, began),
@@ -63,10 +66,19 @@ pub(super) fn choose(state: &State, client: &impl Client, ctx: &mut Context) -> 
         state.metrics.overhead.observe(own.as_secs_f64());
     }
     if let Some(watch) = client.watch() {
-        watch.set_buffer_units(if pool.config.http2 { UNITS_OF_HTTP2_UPSTREAM } else { 1 });
+        watch.set_buffer_units(if pool.config.http2 {
+            UNITS_OF_HTTP2_UPSTREAM
+        } else {
+            1
+        });
         watch.expect_upstream(pool.config.connect_timeout + ctx.read_timeout(pool), began);
     }
-    ctx.attempt = Some(Attempt { pool: Arc::clone(pool), ticket, began, is_reused: None });
+    ctx.attempt = Some(Attempt {
+        pool: Arc::clone(pool),
+        ticket,
+        began,
+        is_reused: None,
+    });
     Ok(())
 }
 
@@ -90,9 +102,10 @@ pub(super) fn peer(session: &Session, ctx: &mut Context) -> Result<Box<HttpPeer>
     };
     let mut peer = Box::new(attempt.ticket.endpoint.peer.clone());
     if let Some(watch) = session.watch() {
-        // The client's side watches over it, without a timer for each read, and from the end of the request on:
-        // Pingora's own would run while the client is still sending. The client's side is not asked while an upstream
-        // takes nothing of a body: then the kernel ends the connection after `write_timeout`.
+        // The client's side watches over it, without a timer for each read, and from the end of the
+        // request on: Pingora's own would run while the client is still sending. The client's side
+        // is not asked while an upstream takes nothing of a body: then the kernel ends the
+        // connection after `write_timeout`.
         peer.options.read_timeout = (!watch.is_complete()).then_some(route.deadline);
     }
     if route.websocket && headers::is_websocket_upgrade(session.req_header()) {
@@ -101,18 +114,30 @@ pub(super) fn peer(session: &Session, ctx: &mut Context) -> Result<Box<HttpPeer>
     } else {
         peer.options.http_upstream_request_policy.h1_upgrade = H1UpgradePolicy::Deny;
         if !attempt.pool.config.http2 {
-            attempt.is_reused = Some(guard::prepare(&mut peer, &attempt.ticket, &attempt.pool.config));
+            attempt.is_reused = Some(guard::prepare(
+                &mut peer,
+                &attempt.ticket,
+                &attempt.pool.config,
+            ));
         }
     }
     Ok(peer)
 }
 
-/// Checks that an upstream with `http2 = true` is spoken to in HTTP/2: within TLS it may have chosen HTTP/1.1, or nothing.
+/// Checks that an upstream with `http2 = true` is spoken to in HTTP/2: within TLS it may have
+/// chosen HTTP/1.1, or nothing.
 ///
 /// # Errors
 /// A failure of the upstream.
-pub(super) fn check_protocol(client: &RequestHeader, request: &RequestHeader, ctx: &Context) -> Result<()> {
-    let wants_http2 = ctx.attempt.as_ref().is_some_and(|attempt| attempt.pool.config.http2);
+pub(super) fn check_protocol(
+    client: &RequestHeader,
+    request: &RequestHeader,
+    ctx: &Context,
+) -> Result<()> {
+    let wants_http2 = ctx
+        .attempt
+        .as_ref()
+        .is_some_and(|attempt| attempt.pool.config.http2);
     let is_tunnel =
         ctx.route().is_some_and(|route| route.websocket) && headers::is_websocket_upgrade(client);
     if wants_http2 && !is_tunnel && request.version != Version::HTTP_2 {
@@ -121,21 +146,32 @@ pub(super) fn check_protocol(client: &RequestHeader, request: &RequestHeader, ct
     Ok(())
 }
 
-/// Takes out what only the gateway may say, in every spelling, and says it. This runs after Pingora's own
-/// removal of hop-by-hop fields, so that nothing a client sends can take it out again.
-pub(super) fn prepare(client: &RequestHeader, request: &mut RequestHeader, ctx: &Context) -> Result<()> {
+/// Takes out what only the gateway may say, in every spelling, and says it. This runs after
+/// Pingora's own removal of hop-by-hop fields, so that nothing a client sends can take it out
+/// again.
+pub(super) fn prepare(
+    client: &RequestHeader,
+    request: &mut RequestHeader,
+    ctx: &Context,
+) -> Result<()> {
     let empty = http::Request::new(()).into_parts().0;
-    let mut parts = http::request::Parts::from(std::mem::replace(request, RequestHeader::from(empty)));
-    // Towards HTTP/2 Pingora leaves a stream's authority in the target alone, where a rewrite would lose it; from
-    // `Host` it makes it anew, and the scheme with it.
+    let mut parts =
+        http::request::Parts::from(std::mem::replace(request, RequestHeader::from(empty)));
+    // Towards HTTP/2 Pingora leaves a stream's authority in the target alone, where a rewrite would
+    // lose it; from `Host` it makes it anew, and the scheme with it.
     if let (None, Some(authority)) = (parts.headers.get(HOST), parts.uri.authority()) {
-        let authority = HeaderValue::from_str(authority.as_str()).or_err(REFUSED, "an authority")?;
+        let authority =
+            HeaderValue::from_str(authority.as_str()).or_err(REFUSED, "an authority")?;
         parts.headers.insert(HOST, authority);
     }
-    said(ctx).write(&mut parts.headers).or_err(REFUSED, "an identity that no header can hold")?;
+    said(ctx)
+        .write(&mut parts.headers)
+        .or_err(REFUSED, "an identity that no header can hold")?;
     // Of this hop alone, so that Pingora has removed it; gRPC servers refuse a call without it.
     if parts.version == Version::HTTP_2 && grpc::takes_trailers(client) {
-        parts.headers.insert(TE, HeaderValue::from_static("trailers"));
+        parts
+            .headers
+            .insert(TE, HeaderValue::from_static("trailers"));
     }
     *request = RequestHeader::from(parts);
     match ctx.route().and_then(|route| route.rewrite.as_ref()) {

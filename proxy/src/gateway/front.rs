@@ -46,11 +46,23 @@ enum Framing {
 impl<'w> Front<'w> {
     pub(super) fn new(wire: &'w mut Wire, request: RequestHeader) -> Self {
         wire.take_head();
-        let says = request.headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
+        let says = request
+            .headers
+            .get_all(CONNECTION)
+            .iter()
+            .filter_map(|value| value.to_str().ok());
         let keep = !says
             .flat_map(|value| value.split(','))
             .any(|option| option.trim().eq_ignore_ascii_case("close"));
-        Self { wire, request, written: None, framing: Framing::Nothing, keep, received: 0, sent: 0 }
+        Self {
+            wire,
+            request,
+            written: None,
+            framing: Framing::Nothing,
+            keep,
+            received: 0,
+            sent: 0,
+        }
     }
 
     /// Reads the whole body, for as long as the client takes.
@@ -68,8 +80,11 @@ impl<'w> Front<'w> {
         let mut body = BytesMut::new();
         while let Some(left @ 1..) = self.wire.body_left() {
             body.reserve(usize::try_from(left.min(WHOLE)).unwrap_or(0));
-            let read =
-                self.wire.read_buf(&mut body).await.or_err(ErrorType::ReadError, "while reading a body");
+            let read = self
+                .wire
+                .read_buf(&mut body)
+                .await
+                .or_err(ErrorType::ReadError, "while reading a body");
             let read = read.map_err(Error::into_down)?;
             if read == 0 {
                 return Err(Error::new_down(ErrorType::ConnectionClosed));
@@ -84,8 +99,8 @@ impl<'w> Front<'w> {
         self.wire.watch().expect_upstream(within, now);
     }
 
-    /// Waits for the upstream, unless the client leaves before, or the time is over. What has been written for the
-    /// client meanwhile is sent to it.
+    /// Waits for the upstream, unless the client leaves before, or the time is over. What has been
+    /// written for the client meanwhile is sent to it.
     pub(super) async fn beside<T>(
         &mut self,
         mut upstream: impl FnMut(&mut Task<'_>) -> Poll<Result<T>>,
@@ -102,13 +117,19 @@ impl<'w> Front<'w> {
         if self.wire.has_unsent()
             && let Poll::Ready(Err(error)) = Pin::new(&mut *self.wire).poll_flush(cx)
         {
-            return Poll::Ready(Error::because(ErrorType::WriteError, "to a client", error).into_down());
+            return Poll::Ready(
+                Error::because(ErrorType::WriteError, "to a client", error).into_down(),
+            );
         }
         let mut space = [0; 1];
-        Poll::Ready(match ready!(Pin::new(&mut *self.wire).poll_read(cx, &mut ReadBuf::new(&mut space))) {
-            Ok(()) => Error::new_down(ErrorType::ConnectionClosed),
-            Err(error) => Error::because(ErrorType::ReadError, "while a client waits", error).into_down(),
-        })
+        Poll::Ready(
+            match ready!(Pin::new(&mut *self.wire).poll_read(cx, &mut ReadBuf::new(&mut space))) {
+                Ok(()) => Error::new_down(ErrorType::ConnectionClosed),
+                Err(error) => {
+                    Error::because(ErrorType::ReadError, "while a client waits", error).into_down()
+                }
+            },
+        )
     }
 
     /// Ends the exchange. Whether the connection is there for another.
@@ -122,15 +143,26 @@ impl<'w> Front<'w> {
     }
 
     async fn write(&mut self, data: &[u8]) -> Result<()> {
-        self.wire.write_all(data).await.or_err(ErrorType::WriteError, "to a client").map_err(Error::into_down)
+        self.wire
+            .write_all(data)
+            .await
+            .or_err(ErrorType::WriteError, "to a client")
+            .map_err(Error::into_down)
     }
 
     async fn flush(&mut self) -> Result<()> {
-        self.wire.flush().await.or_err(ErrorType::WriteError, "to a client").map_err(Error::into_down)
+        self.wire
+            .flush()
+            .await
+            .or_err(ErrorType::WriteError, "to a client")
+            .map_err(Error::into_down)
     }
 
     fn framing(&self, head: &ResponseHeader) -> Framing {
-        let length = head.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+        let length = head
+            .headers
+            .get(CONTENT_LENGTH)
+            .and_then(|length| length.to_str().ok()?.parse().ok());
         match length {
             _ if self.request.method == Method::HEAD => Framing::Nothing,
             _ if head.status.is_informational() || matches!(head.status.as_u16(), 204 | 304) => {
@@ -190,7 +222,12 @@ impl Client for Front<'_> {
         text.extend_from_slice(b"HTTP/1.1 ");
         text.extend_from_slice(head.status.as_str().as_bytes());
         text.extend_from_slice(b" ");
-        text.extend_from_slice(head.status.canonical_reason().unwrap_or_default().as_bytes());
+        text.extend_from_slice(
+            head.status
+                .canonical_reason()
+                .unwrap_or_default()
+                .as_bytes(),
+        );
         text.extend_from_slice(b"\r\n");
         for (name, value) in &head.headers {
             if *name != CONNECTION && !(is_final && *name == DATE) {
@@ -206,7 +243,11 @@ impl Client for Front<'_> {
         self.framing = self.framing(&head);
         self.written = Some(head.status);
         self.write(&text).await?;
-        if is_all || !is_final { self.flush().await } else { Ok(()) }
+        if is_all || !is_final {
+            self.flush().await
+        } else {
+            Ok(())
+        }
     }
 
     async fn write_body(&mut self, data: Option<Bytes>, is_all: bool) -> Result<()> {

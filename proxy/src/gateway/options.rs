@@ -10,8 +10,13 @@ use crate::context::Context;
 use crate::head;
 use crate::state::State;
 
-/// Answers it with 204, as a sign of life, within the limits of its sender. Returns whether the request was one.
-pub(super) async fn answer(state: &State, client: &mut impl Client, ctx: &mut Context) -> Result<bool> {
+/// Answers it with 204, as a sign of life, within the limits of its sender. Returns whether the
+/// request was one.
+pub(super) async fn answer(
+    state: &State,
+    client: &mut impl Client,
+    ctx: &mut Context,
+) -> Result<bool> {
     let request = client.request();
     if !head::is_server_options(request.method.as_str().as_bytes(), request.raw_path()) {
         return Ok(false);

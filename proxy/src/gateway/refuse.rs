@@ -13,7 +13,11 @@ use crate::grpc::{self, Status};
 use crate::patience::{Fault, Watch};
 
 /// Writes the problem as the answer.
-pub(super) async fn write(client: &mut impl Client, ctx: &mut Context, problem: &Problem) -> Result<()> {
+pub(super) async fn write(
+    client: &mut impl Client,
+    ctx: &mut Context,
+    problem: &Problem,
+) -> Result<()> {
     ctx.refused = Some(problem.code());
     let mut text = Uuid::encode_buffer();
     let id: &str = ctx.id.hyphenated().encode_lower(&mut text);
@@ -33,7 +37,9 @@ pub(super) async fn write(client: &mut impl Client, ctx: &mut Context, problem: 
     response.insert_header("X-Request-Id", id)?;
     outcome::dress_common(client, &mut response, ctx)?;
     client.write_head(response, false).await?;
-    client.write_body(Some(Bytes::from(rendered.body)), true).await
+    client
+        .write_body(Some(Bytes::from(rendered.body)), true)
+        .await
 }
 
 /// Ends a call whose response has begun: its trailers say why, where a reset would not.
@@ -46,8 +52,9 @@ pub(super) async fn end_call(client: &mut impl Client, code: Code) -> Result<()>
 fn status(client: &impl Client, code: Code) -> Status {
     match client.watch().and_then(Watch::fault) {
         Some(Fault::Deadline | Fault::Overdue) => Status::DeadlineExceeded,
-        Some(Fault::Framing | Fault::Stalled | Fault::Upstream | Fault::Expired | Fault::NoBuffer) | None => {
-            Status::of(code)
-        }
+        Some(
+            Fault::Framing | Fault::Stalled | Fault::Upstream | Fault::Expired | Fault::NoBuffer,
+        )
+        | None => Status::of(code),
     }
 }

@@ -1,6 +1,10 @@
 use super::*;
 
-const LIMITS: HeadLimits = HeadLimits { bytes: 4096, fields: 8, target: 64 };
+const LIMITS: HeadLimits = HeadLimits {
+    bytes: 4096,
+    fields: 8,
+    target: 64,
+};
 
 fn check(text: &str) -> Result<Head, HeadFault> {
     let mut progress = Progress::default();
@@ -20,9 +24,11 @@ fn plain_requests_pass() {
     let head = check("GET /a?b=c HTTP/1.1\r\nHost: a.example:80\r\n\r\n").expect("plain");
     assert_eq!(head.body, BodyKind::Length(0));
     assert!(head.authority.is_empty());
-    let head = check("POST / HTTP/1.1\r\nhost: [::1]:8500\r\nContent-Length: 12\r\n\r\n").expect("length");
+    let head =
+        check("POST / HTTP/1.1\r\nhost: [::1]:8500\r\nContent-Length: 12\r\n\r\n").expect("length");
     assert_eq!(head.body, BodyKind::Length(12));
-    let head = check("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n").expect("chunked");
+    let head =
+        check("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n").expect("chunked");
     assert_eq!(head.body, BodyKind::Chunked);
 }
 
@@ -31,34 +37,68 @@ fn an_absolute_target_must_name_the_host() {
     let text = "GET http://A.example/x HTTP/1.1\r\nHost: a.example\r\n\r\n";
     let head = check(text).expect("the same authority");
     assert_eq!(&text[head.authority], "http://A.example");
-    refused("GET http://b/x HTTP/1.1\r\nHost: a\r\n\r\n", HeadFault::Authority);
-    refused("GET http://a@b/x HTTP/1.1\r\nHost: b\r\n\r\n", HeadFault::Authority);
-    refused("GET ftp://a/x HTTP/1.1\r\nHost: a\r\n\r\n", HeadFault::RequestLine);
+    refused(
+        "GET http://b/x HTTP/1.1\r\nHost: a\r\n\r\n",
+        HeadFault::Authority,
+    );
+    refused(
+        "GET http://a@b/x HTTP/1.1\r\nHost: b\r\n\r\n",
+        HeadFault::Authority,
+    );
+    refused(
+        "GET ftp://a/x HTTP/1.1\r\nHost: a\r\n\r\n",
+        HeadFault::RequestLine,
+    );
     for request in ["GET *", "OPTIONS **", "OPTIONS *?x", "options *"] {
-        refused(&format!("{request} HTTP/1.1\r\nHost: a\r\n\r\n"), HeadFault::RequestLine);
+        refused(
+            &format!("{request} HTTP/1.1\r\nHost: a\r\n\r\n"),
+            HeadFault::RequestLine,
+        );
     }
     let head = check("OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n").expect("about the server");
     assert!(head.authority.is_empty());
-    refused("CONNECT a:443 HTTP/1.1\r\nHost: a:443\r\n\r\n", HeadFault::RequestLine);
-    refused("CONNECT /x HTTP/1.1\r\nHost: a\r\n\r\n", HeadFault::RequestLine);
+    refused(
+        "CONNECT a:443 HTTP/1.1\r\nHost: a:443\r\n\r\n",
+        HeadFault::RequestLine,
+    );
+    refused(
+        "CONNECT /x HTTP/1.1\r\nHost: a\r\n\r\n",
+        HeadFault::RequestLine,
+    );
 }
 
 #[test]
 fn a_host_is_a_name_or_an_address_with_a_port() {
-    for host in ["a", "a-b.example", "10.0.0.1:65535", "[::1]", "[2001:db8::1]:8500", "a:"] {
-        assert!(check(&format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n")).is_ok(), "{host}");
+    for host in [
+        "a",
+        "a-b.example",
+        "10.0.0.1:65535",
+        "[::1]",
+        "[2001:db8::1]:8500",
+        "a:",
+    ] {
+        assert!(
+            check(&format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n")).is_ok(),
+            "{host}"
+        );
     }
     for host in [
-        "", ":80", "a:65536", "a:99999", "a:080000", "a:x", "a:1:2", "a@b", "a/b", "a,b", "[::1", "[:::]",
-        "[a]", "[]", "[::1]x",
+        "", ":80", "a:65536", "a:99999", "a:080000", "a:x", "a:1:2", "a@b", "a/b", "a,b", "[::1",
+        "[:::]", "[a]", "[]", "[::1]x",
     ] {
-        refused(&format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n"), HeadFault::Host);
+        refused(
+            &format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n"),
+            HeadFault::Host,
+        );
     }
 }
 
 #[test]
 fn ambiguous_framing_is_refused() {
-    refused("POST / HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n", HeadFault::Framing);
+    refused(
+        "POST / HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n",
+        HeadFault::Framing,
+    );
     for framing in [
         "Content-Length: 1\r\nTransfer-Encoding: chunked",
         "Transfer-Encoding: chunked\r\nContent-Length: 1",
@@ -78,7 +118,10 @@ fn ambiguous_framing_is_refused() {
         "Content-Length:",
         "Content-Length: 9999999999999999999",
     ] {
-        refused(&format!("POST / HTTP/1.1\r\nHost: a\r\n{framing}\r\n\r\n"), HeadFault::Framing);
+        refused(
+            &format!("POST / HTTP/1.1\r\nHost: a\r\n{framing}\r\n\r\n"),
+            HeadFault::Framing,
+        );
     }
 }
 
@@ -87,18 +130,30 @@ fn lines_end_in_crlf_and_nothing_else() {
     refused("GET / HTTP/1.1\nHost: a\r\n\r\n", HeadFault::LineEnding);
     refused("GET / HTTP/1.1\r\nHost: a\n\r\n", HeadFault::LineEnding);
     refused("GET / HTTP/1.1\r\nHost: a\r\n\n", HeadFault::LineEnding);
-    refused("GET / HTTP/1.1\r\nHost: a\r\nX: a\rb\r\n\r\n", HeadFault::LineEnding);
-    refused("GET / HTTP/1.1\r\nHost: a\r\nX: a\0b\r\n\r\n", HeadFault::LineEnding);
-    refused("\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n", HeadFault::RequestLine);
+    refused(
+        "GET / HTTP/1.1\r\nHost: a\r\nX: a\rb\r\n\r\n",
+        HeadFault::LineEnding,
+    );
+    refused(
+        "GET / HTTP/1.1\r\nHost: a\r\nX: a\0b\r\n\r\n",
+        HeadFault::LineEnding,
+    );
+    refused(
+        "\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
+        HeadFault::RequestLine,
+    );
 }
 
 #[test]
 fn fields_are_well_formed() {
     for field in [
-        "X : a", "X", ": a", "X\t: a", " X: a", "\tfolded", "X: \x01", "X:\x0ca", "X: a\x0c", "X: \x7f",
-        "X(: a",
+        "X : a", "X", ": a", "X\t: a", " X: a", "\tfolded", "X: \x01", "X:\x0ca", "X: a\x0c",
+        "X: \x7f", "X(: a",
     ] {
-        refused(&format!("GET / HTTP/1.1\r\nHost: a\r\n{field}\r\n\r\n"), HeadFault::Field);
+        refused(
+            &format!("GET / HTTP/1.1\r\nHost: a\r\n{field}\r\n\r\n"),
+            HeadFault::Field,
+        );
     }
 }
 
@@ -120,14 +175,20 @@ fn request_lines_are_exact() {
         "GET /\u{e9} HTTP/1.1",
         "GET / HTTP/1.1x",
     ] {
-        refused(&format!("{line}\r\nHost: a\r\n\r\n"), HeadFault::RequestLine);
+        refused(
+            &format!("{line}\r\nHost: a\r\n\r\n"),
+            HeadFault::RequestLine,
+        );
     }
 }
 
 #[test]
 fn unsupported_version_is_refused_as_such() {
     for version in ["0.9", "1.2", "1.9", "2.0", "3.0"] {
-        refused(&format!("GET / HTTP/{version}\r\nHost: a\r\n\r\n"), HeadFault::Version);
+        refused(
+            &format!("GET / HTTP/{version}\r\nHost: a\r\n\r\n"),
+            HeadFault::Version,
+        );
     }
     assert_eq!(HeadFault::Version.code().status(), 505);
 }
@@ -136,15 +197,29 @@ fn unsupported_version_is_refused_as_such() {
 fn exactly_one_host() {
     refused("GET / HTTP/1.1\r\n\r\n", HeadFault::Host);
     refused("GET / HTTP/1.0\r\nX: a\r\n\r\n", HeadFault::Host);
-    refused("GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n", HeadFault::Host);
-    for host in ["", "a, b", "a@b", "a/b", "a b", "[::1", "a:b", "a:1:2", ":80", "[]", "a#b"] {
-        refused(&format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n"), HeadFault::Host);
+    refused(
+        "GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n",
+        HeadFault::Host,
+    );
+    for host in [
+        "", "a, b", "a@b", "a/b", "a b", "[::1", "a:b", "a:1:2", ":80", "[]", "a#b",
+    ] {
+        refused(
+            &format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n"),
+            HeadFault::Host,
+        );
     }
 }
 
 #[test]
 fn connection_nominates_nothing() {
-    for value in ["Authorization", "close, X-Postern-Kind", "keep-alive, te", "\"close\"", "x"] {
+    for value in [
+        "Authorization",
+        "close, X-Postern-Kind",
+        "keep-alive, te",
+        "\"close\"",
+        "x",
+    ] {
         let text = format!("GET / HTTP/1.1\r\nHost: a\r\nConnection: {value}\r\n\r\n");
         refused(&text, HeadFault::Connection);
     }
@@ -154,11 +229,20 @@ fn connection_nominates_nothing() {
 #[test]
 fn limits_hold() {
     let fields = "X: a\r\n".repeat(8);
-    refused(&format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n"), HeadFault::TooLarge);
+    refused(
+        &format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n"),
+        HeadFault::TooLarge,
+    );
     let target = "a".repeat(64);
-    refused(&format!("GET /{target} HTTP/1.1\r\nHost: a\r\n\r\n"), HeadFault::TargetTooLong);
+    refused(
+        &format!("GET /{target} HTTP/1.1\r\nHost: a\r\n\r\n"),
+        HeadFault::TargetTooLong,
+    );
     let mut progress = Progress::default();
-    assert_eq!(progress.find_end(&[b'a'; 4097], &LIMITS), Err(HeadFault::TooLarge));
+    assert_eq!(
+        progress.find_end(&[b'a'; 4097], &LIMITS),
+        Err(HeadFault::TooLarge)
+    );
 }
 
 proptest::proptest! {

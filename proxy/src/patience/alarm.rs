@@ -5,8 +5,9 @@ use std::time::Instant;
 
 use tokio::time::Sleep;
 
-/// One timer for all deadlines of a connection. It is only ever moved forward when it fires, or back when a
-/// nearer deadline comes: on a busy connection that is rare, so a request costs no entry in the timer wheel.
+/// One timer for all deadlines of a connection. It is only ever moved forward when it fires, or
+/// back when a nearer deadline comes: on a busy connection that is rare, so a request costs no
+/// entry in the timer wheel.
 #[derive(Default)]
 pub(crate) struct Alarm(Option<Pin<Box<Sleep>>>);
 
@@ -23,7 +24,9 @@ impl Alarm {
     /// Ready once `due` is over.
     pub(crate) fn poll(&mut self, due: Instant, cx: &mut Context<'_>) -> Poll<()> {
         let due = tokio::time::Instant::from_std(due);
-        let sleep = self.0.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(due)));
+        let sleep = self
+            .0
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(due)));
         if sleep.deadline() > due {
             sleep.as_mut().reset(due);
         }

@@ -69,7 +69,10 @@ impl Methods {
     /// The set of one method; `None` for a method that no route can name.
     #[must_use]
     pub fn of(method: &str) -> Option<Self> {
-        METHODS.iter().position(|known| *known == method).map(|bit| Self(1 << bit))
+        METHODS
+            .iter()
+            .position(|known| *known == method)
+            .map(|bit| Self(1 << bit))
     }
 
     /// Both sets.
@@ -93,7 +96,10 @@ impl Methods {
 
 impl std::fmt::Display for Methods {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut names = METHODS.iter().enumerate().filter(|(bit, _)| self.0 & (1 << bit) != 0);
+        let mut names = METHODS
+            .iter()
+            .enumerate()
+            .filter(|(bit, _)| self.0 & (1 << bit) != 0);
         if let Some((_, first)) = names.next() {
             f.write_str(first)?;
         }
@@ -112,7 +118,9 @@ impl HostPattern {
             !name.is_empty()
                 && name.split('.').all(|label| {
                     !label.is_empty()
-                        && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+                        && label
+                            .bytes()
+                            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
                 })
         };
         match text.strip_prefix("*.") {
@@ -127,16 +135,22 @@ impl HostPattern {
 impl PathPattern {
     /// Reads a template such as `/actors/{id}` or `/files/*`.
     ///
-    /// Literals are limited to letters, digits and `-._~`, which have exactly one spelling in a canonical path:
-    /// no escaped form of a request can mean a literal without being it.
+    /// Literals are limited to letters, digits and `-._~`, which have exactly one spelling in a
+    /// canonical path: no escaped form of a request can mean a literal without being it.
     ///
     /// # Errors
     /// What is wrong, in a sentence.
     pub fn parse(template: &str) -> Result<Self, String> {
-        let Some(rest) = template.strip_prefix('/') else { return Err("must begin with /".to_owned()) };
+        let Some(rest) = template.strip_prefix('/') else {
+            return Err("must begin with /".to_owned());
+        };
         let (rest, prefix) = match rest.strip_suffix('*') {
             Some("") => {
-                return Ok(Self { template: template.to_owned(), segments: Vec::new(), prefix: true });
+                return Ok(Self {
+                    template: template.to_owned(),
+                    segments: Vec::new(),
+                    prefix: true,
+                });
             }
             Some(rest) if rest.ends_with('/') => (&rest[..rest.len() - 1], true),
             Some(_) => return Err("may use * only as the whole last segment".to_owned()),
@@ -150,7 +164,11 @@ impl PathPattern {
             }
             segments.push(Segment::parse(part)?);
         }
-        Ok(Self { template: template.to_owned(), segments, prefix })
+        Ok(Self {
+            template: template.to_owned(),
+            segments,
+            prefix,
+        })
     }
 }
 
@@ -158,10 +176,18 @@ impl PathPattern {
 
 impl Segment {
     fn parse(text: &str) -> Result<Self, String> {
-        let is_plain = |text: &str| text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._~".contains(&b));
-        if let Some(name) = text.strip_prefix('{').and_then(|rest| rest.strip_suffix('}')) {
-            let named =
-                !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+        let is_plain = |text: &str| {
+            text.bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b"-._~".contains(&b))
+        };
+        if let Some(name) = text
+            .strip_prefix('{')
+            .and_then(|rest| rest.strip_suffix('}'))
+        {
+            let named = !name.is_empty()
+                && name
+                    .bytes()
+                    .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
             return if named {
                 Ok(Self::Param(name.to_owned()))
             } else {
@@ -189,19 +215,27 @@ impl Pattern {
         let header_holds = |condition: &Condition| {
             let mut values = request.headers.get_all(condition.name.as_str()).iter();
             values.any(|value| {
-                condition.value.as_ref().is_none_or(|wanted| value.as_bytes() == wanted.as_bytes())
+                condition
+                    .value
+                    .as_ref()
+                    .is_none_or(|wanted| value.as_bytes() == wanted.as_bytes())
             })
         };
         let query_holds = |condition: &Condition| {
             request.query.unwrap_or_default().split('&').any(|pair| {
                 let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-                name == condition.name && condition.value.as_ref().is_none_or(|wanted| value == wanted)
+                name == condition.name
+                    && condition
+                        .value
+                        .as_ref()
+                        .is_none_or(|wanted| value == wanted)
             })
         };
         self.headers.iter().all(header_holds) && self.queries.iter().all(query_holds)
     }
 
-    /// The path and conditions with the names of parameters left out: equal for routes that match alike.
+    /// The path and conditions with the names of parameters left out: equal for routes that match
+    /// alike.
     #[must_use]
     pub fn shape(&self) -> String {
         let mut shape = String::new();
@@ -216,7 +250,11 @@ impl Pattern {
         if self.conditions() == 0 {
             return shape;
         }
-        let mut conditions: Vec<_> = self.headers.iter().map(|condition| ('h', condition)).collect();
+        let mut conditions: Vec<_> = self
+            .headers
+            .iter()
+            .map(|condition| ('h', condition))
+            .collect();
         conditions.extend(self.queries.iter().map(|condition| ('q', condition)));
         conditions.sort();
         format!("{shape} {conditions:?}")

@@ -4,15 +4,23 @@ use super::*;
 
 fn pattern(text: &str) -> Pattern {
     let mut words = text.split(' ');
-    let methods = words.next().expect("methods").split(',').map(|name| Methods::of(name).expect("a method"));
+    let methods = words
+        .next()
+        .expect("methods")
+        .split(',')
+        .map(|name| Methods::of(name).expect("a method"));
     let methods = methods.fold(Methods::default(), Methods::union);
     let (mut hosts, mut headers, mut queries) = (Vec::new(), Vec::new(), Vec::new());
     let path = PathPattern::parse(words.next().expect("a path")).expect("a template");
     for word in words {
         let condition = |text: &str| {
-            let (name, value) =
-                text.split_once('=').map_or((text, None), |(name, value)| (name, Some(value)));
-            Condition { name: name.to_owned(), value: value.map(str::to_owned) }
+            let (name, value) = text
+                .split_once('=')
+                .map_or((text, None), |(name, value)| (name, Some(value)));
+            Condition {
+                name: name.to_owned(),
+                value: value.map(str::to_owned),
+            }
         };
         match word.split_at(1) {
             ("@", host) => hosts.push(HostPattern::parse(host).expect("a host")),
@@ -21,22 +29,43 @@ fn pattern(text: &str) -> Pattern {
             _ => panic!("{word}"),
         }
     }
-    Pattern { hosts, path, methods, headers, queries }
+    Pattern {
+        hosts,
+        path,
+        methods,
+        headers,
+        queries,
+    }
 }
 
 fn find(routes: &[&str], method: &str, host: &str, target: &str) -> Option<usize> {
     let router = Router::new(routes.iter().map(|text| pattern(text)).collect());
-    let (path, query) = target.split_once('?').map_or((target, None), |(path, query)| (path, Some(query)));
+    let (path, query) = target
+        .split_once('?')
+        .map_or((target, None), |(path, query)| (path, Some(query)));
     let headers = HeaderMap::from_iter([(
         http::HeaderName::from_static("x-beta"),
         http::HeaderValue::from_static("1"),
     )]);
-    router.find(&Request { host, path, query, method, headers: &headers })
+    router.find(&Request {
+        host,
+        path,
+        query,
+        method,
+        headers: &headers,
+    })
 }
 
 #[test]
 fn literals_win_over_params_and_params_over_the_rest() {
-    let routes = ["GET /a/*", "GET /a/{x}", "GET /a/b", "GET /a/{x}/c", "GET /a/b/d", "GET /"];
+    let routes = [
+        "GET /a/*",
+        "GET /a/{x}",
+        "GET /a/b",
+        "GET /a/{x}/c",
+        "GET /a/b/d",
+        "GET /",
+    ];
     for (path, route) in [
         ("/a/b", Some(2)),
         ("/a/z", Some(1)),
@@ -62,10 +91,19 @@ fn the_method_is_part_of_the_match() {
     assert_eq!(find(&routes, "get", "h", "/a/b"), None);
     let router = Router::new(routes.iter().map(|text| pattern(text)).collect());
     let headers = HeaderMap::new();
-    let request = Request { host: "h", path: "/a/b", query: None, method: "DELETE", headers: &headers };
+    let request = Request {
+        host: "h",
+        path: "/a/b",
+        query: None,
+        method: "DELETE",
+        headers: &headers,
+    };
     let found = router.but_for_method(&request);
     assert_eq!(
-        (found.as_slice(), router.methods(&found).to_string().as_str()),
+        (
+            found.as_slice(),
+            router.methods(&found).to_string().as_str()
+        ),
         (&[0, 1][..], "GET, POST, PUT")
     );
 }
@@ -91,12 +129,21 @@ fn hosts_go_from_named_to_none() {
     ] {
         assert_eq!(find(&routes, "GET", host, "/a"), Some(route), "{host}");
     }
-    assert_eq!(find(&routes, "GET", "y.z", "/a"), Some(0), "a host without the path falls through");
+    assert_eq!(
+        find(&routes, "GET", "y.z", "/a"),
+        Some(0),
+        "a host without the path falls through"
+    );
 }
 
 #[test]
 fn conditions_narrow_a_route() {
-    let routes = ["GET /a", "GET /a +x-beta=1", "GET /a +x-beta=1 ?v=2", "GET /a +x-none"];
+    let routes = [
+        "GET /a",
+        "GET /a +x-beta=1",
+        "GET /a +x-beta=1 ?v=2",
+        "GET /a +x-none",
+    ];
     assert_eq!(find(&routes, "GET", "h", "/a?v=2"), Some(2));
     assert_eq!(find(&routes, "GET", "h", "/a?v=3"), Some(1));
     assert_eq!(find(&routes[..1], "GET", "h", "/a?v=3"), Some(0));
@@ -104,22 +151,36 @@ fn conditions_narrow_a_route() {
 
 #[test]
 fn templates_are_checked() {
-    for template in
-        ["a", "", "/a//b", "/a*", "/*/a", "/{}", "/{a", "/a{b}", "/%61", "/a b", "/..", "/a//*", "/a/;"]
-    {
+    for template in [
+        "a", "", "/a//b", "/a*", "/*/a", "/{}", "/{a", "/a{b}", "/%61", "/a b", "/..", "/a//*",
+        "/a/;",
+    ] {
         assert!(PathPattern::parse(template).is_err(), "{template}");
     }
 }
 
 #[test]
 fn a_route_that_can_never_be_taken_is_found() {
-    let routes = ["GET,POST /a/{x}", "GET /a/{y}", "PUT /a/{y}", "GET /a/{y} @h.x", "GET /a/b"];
+    let routes = [
+        "GET,POST /a/{x}",
+        "GET /a/{y}",
+        "PUT /a/{y}",
+        "GET /a/{y} @h.x",
+        "GET /a/b",
+    ];
     let patterns: Vec<Pattern> = routes.iter().map(|text| pattern(text)).collect();
     let covered = |index: usize| {
         let (earlier, later) = (&patterns[..index], &patterns[index]);
-        earlier.iter().any(|other| other.shape() == later.shape() && other.covers(later))
+        earlier
+            .iter()
+            .any(|other| other.shape() == later.shape() && other.covers(later))
     };
-    assert_eq!((0..routes.len()).filter(|index| covered(*index)).collect::<Vec<_>>(), [1]);
+    assert_eq!(
+        (0..routes.len())
+            .filter(|index| covered(*index))
+            .collect::<Vec<_>>(),
+        [1]
+    );
 }
 
 /// Precedence written down as a sort key, over all routes one by one.
@@ -132,15 +193,19 @@ fn naive(patterns: &[Pattern], request: &Request<'_>) -> Option<usize> {
         }
         let ranks = pattern.hosts.iter().filter_map(|pattern| match pattern {
             HostPattern::Exact(name) => (*name == host).then_some((0, 0)),
-            HostPattern::Below(name) => {
-                host.ends_with(&format!(".{name}")).then_some((1, usize::MAX - name.len()))
-            }
+            HostPattern::Below(name) => host
+                .ends_with(&format!(".{name}"))
+                .then_some((1, usize::MAX - name.len())),
         });
         ranks.min()
     };
     let path_rank = |pattern: &Pattern| {
         let own = &pattern.path.segments;
-        let fits = if pattern.path.prefix { segments.len() > own.len() } else { segments.len() == own.len() };
+        let fits = if pattern.path.prefix {
+            segments.len() > own.len()
+        } else {
+            segments.len() == own.len()
+        };
         let mut rank = Vec::new();
         for (own, segment) in own.iter().zip(&segments) {
             match own {
@@ -158,7 +223,12 @@ fn naive(patterns: &[Pattern], request: &Request<'_>) -> Option<usize> {
         let (host, path) = host_rank(pattern).zip(path_rank(pattern))?;
         holds.then(|| (host, path, usize::MAX - pattern.conditions(), index))
     };
-    patterns.iter().enumerate().filter_map(key).min().map(|(.., index)| index)
+    patterns
+        .iter()
+        .enumerate()
+        .filter_map(key)
+        .min()
+        .map(|(.., index)| index)
 }
 
 prop_compose! {

@@ -54,7 +54,11 @@ impl Hosts {
 
     /// Puts the routes of each leaf in the order of precedence.
     pub(super) fn sort_leaves(&mut self, patterns: &[Pattern]) {
-        let tries = self.exact.values_mut().chain(self.below.values_mut()).chain([&mut self.any]);
+        let tries = self
+            .exact
+            .values_mut()
+            .chain(self.below.values_mut())
+            .chain([&mut self.any]);
         for node in tries.flat_map(|trie| &mut trie.0) {
             for leaf in [&mut node.exact, &mut node.prefix] {
                 leaf.sort_by_key(|index| (usize::MAX - patterns[*index].conditions(), *index));
@@ -68,13 +72,20 @@ impl Hosts {
         if !(self.exact.is_empty() && self.below.is_empty()) {
             let mut buffer = [0; MAX_HOST];
             let host = lower_case_name(request.host, &mut buffer);
-            let named = self.exact.get(host).and_then(|trie| trie.walk(0, path, visit));
+            let named = self
+                .exact
+                .get(host)
+                .and_then(|trie| trie.walk(0, path, visit));
             if named.is_some() {
                 return named;
             }
             let mut rest = host;
             while let Some((_, below)) = rest.split_once('.') {
-                if let Some(found) = self.below.get(below).and_then(|trie| trie.walk(0, path, visit)) {
+                if let Some(found) = self
+                    .below
+                    .get(below)
+                    .and_then(|trie| trie.walk(0, path, visit))
+                {
                     return Some(found);
                 }
                 rest = below;
@@ -86,9 +97,15 @@ impl Hosts {
 
 /// The host without its port, in lower case; empty if it is longer than any name can be.
 fn lower_case_name<'b>(host: &str, buffer: &'b mut [u8; MAX_HOST]) -> &'b str {
-    let name = if host.starts_with('[') { host } else { host.split(':').next().unwrap_or_default() };
+    let name = if host.starts_with('[') {
+        host
+    } else {
+        host.split(':').next().unwrap_or_default()
+    };
     let name = name.strip_suffix('.').unwrap_or(name);
-    let Some(space) = buffer.get_mut(..name.len()) else { return "" };
+    let Some(space) = buffer.get_mut(..name.len()) else {
+        return "";
+    };
     space.copy_from_slice(name.as_bytes());
     space.make_ascii_lowercase();
     std::str::from_utf8(space).unwrap_or_default()
@@ -112,7 +129,11 @@ impl Trie {
             };
         }
         let node = &mut self.0[at];
-        if pattern.path.prefix { node.prefix.push(index) } else { node.exact.push(index) }
+        if pattern.path.prefix {
+            node.prefix.push(index)
+        } else {
+            node.exact.push(index)
+        }
     }
 
     fn literal_child(&mut self, at: usize, text: &str) -> usize {
@@ -134,25 +155,36 @@ impl Trie {
         child
     }
 
-    /// `rest` is what follows the last slash that was read, `None` at the end of the path. The depth is that of
-    /// the templates, whatever the path.
+    /// `rest` is what follows the last slash that was read, `None` at the end of the path. The
+    /// depth is that of the templates, whatever the path.
     fn walk(&self, at: usize, rest: Option<&str>, visit: &mut Visit<'_>) -> Option<RouteIndex> {
         let node = &self.0[at];
-        let Some(rest) = rest else { return visit(&node.exact) };
+        let Some(rest) = rest else {
+            return visit(&node.exact);
+        };
         let (segment, next) = match rest.bytes().position(|byte| byte == b'/') {
             Some(slash) => (&rest[..slash], Some(&rest[slash + 1..])),
             None => (rest, None),
         };
-        let literal = node.literals.get(segment).and_then(|child| self.walk(child, next, visit));
+        let literal = node
+            .literals
+            .get(segment)
+            .and_then(|child| self.walk(child, next, visit));
         if literal.is_some() {
             return literal;
         }
-        let param =
-            node.param.filter(|_| !segment.is_empty()).and_then(|child| self.walk(child, next, visit));
+        let param = node
+            .param
+            .filter(|_| !segment.is_empty())
+            .and_then(|child| self.walk(child, next, visit));
         if param.is_some() {
             return param;
         }
-        if node.prefix.is_empty() { None } else { visit(&node.prefix) }
+        if node.prefix.is_empty() {
+            None
+        } else {
+            visit(&node.prefix)
+        }
     }
 }
 
@@ -169,14 +201,19 @@ impl Literals {
 
     fn get(&self, text: &str) -> Option<usize> {
         match self {
-            Self::Few(children) => children.iter().find(|(name, _)| **name == *text).map(|(_, child)| *child),
+            Self::Few(children) => children
+                .iter()
+                .find(|(name, _)| **name == *text)
+                .map(|(_, child)| *child),
             Self::Many(children) => children.get(text).copied(),
         }
     }
 
     fn insert(&mut self, text: &str, child: usize) {
         match self {
-            Self::Few(children) if children.len() < Self::FEW => children.push((text.into(), child)),
+            Self::Few(children) if children.len() < Self::FEW => {
+                children.push((text.into(), child))
+            }
             Self::Few(children) => {
                 let mut many: AHashMap<Box<str>, usize> = children.drain(..).collect();
                 many.insert(text.into(), child);

@@ -45,12 +45,22 @@ impl Session for ClientStream {
         self.read().await
     }
 
-    async fn write_response_header(&mut self, response: Box<ResponseHeader>, end: bool) -> Result<()> {
+    async fn write_response_header(
+        &mut self,
+        response: Box<ResponseHeader>,
+        end: bool,
+    ) -> Result<()> {
         self.say(end, |session| session.write_response_header(response, end))
     }
 
-    async fn write_response_header_ref(&mut self, response: &ResponseHeader, end: bool) -> Result<()> {
-        self.say(end, |session| session.write_response_header_ref(response, end))
+    async fn write_response_header_ref(
+        &mut self,
+        response: &ResponseHeader,
+        end: bool,
+    ) -> Result<()> {
+        self.say(end, |session| {
+            session.write_response_header_ref(response, end)
+        })
     }
 
     async fn write_body(&mut self, data: Bytes, end: bool) -> Result<()> {
@@ -61,9 +71,12 @@ impl Session for ClientStream {
     }
 
     async fn write_trailers(&mut self, trailers: HeaderMap) -> Result<()> {
-        // They would wait behind what a slow reader has not taken, when nothing watches over it any more.
+        // They would wait behind what a slow reader has not taken, when nothing watches over it any
+        // more.
         if self.patience.waits_for_reader() {
-            return Err(Error::explain(ErrorType::WriteTimedout, "trailers of a slow reader").into_down());
+            return Err(
+                Error::explain(ErrorType::WriteTimedout, "trailers of a slow reader").into_down(),
+            );
         }
         self.say(true, |session| session.write_trailers(trailers))
     }
@@ -78,7 +91,8 @@ impl Session for ClientStream {
             end |= self.task(task).await.map_err(Error::into_down)?;
         }
         if end {
-            self.say(true, HttpSession::finish).map_err(Error::into_down)?;
+            self.say(true, HttpSession::finish)
+                .map_err(Error::into_down)?;
         }
         Ok(end)
     }
@@ -185,7 +199,10 @@ impl Session for ClientStream {
         None
     }
 
-    fn restore_custom_message_writer(&mut self, _writer: Box<dyn CustomMessageWrite>) -> Result<()> {
+    fn restore_custom_message_writer(
+        &mut self,
+        _writer: Box<dyn CustomMessageWrite>,
+    ) -> Result<()> {
         Ok(())
     }
 }

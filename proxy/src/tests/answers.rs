@@ -23,7 +23,11 @@ fn requests() -> [String; 5] {
 
 #[track_caller]
 fn assert_failed(answer: &Answer, case: &str) {
-    assert_eq!((answer.status, answer.code().as_str()), (502, "upstream_failed"), "{case}");
+    assert_eq!(
+        (answer.status, answer.code().as_str()),
+        (502, "upstream_failed"),
+        "{case}"
+    );
 }
 
 /// A gateway before an origin that speaks TLS.
@@ -48,11 +52,17 @@ async fn refused_for_every_request(answer: &'static str) {
     let gateway = Gateway::before(origin, &text, "", ROUTES).await;
     let mut sent = 0;
     for request in requests() {
-        assert_failed(&gateway.send(&request).await, &format!("{answer:?} to {:?}", &request[..20]));
+        assert_failed(
+            &gateway.send(&request).await,
+            &format!("{answer:?} to {:?}", &request[..20]),
+        );
         sent += 1;
     }
     let bearer = format!("Authorization: Bearer {}\r\n", gateway.user());
-    assert_failed(&gateway.get("/socket", &bearer).await, &format!("{answer:?} on a route with tunnels"));
+    assert_failed(
+        &gateway.get("/socket", &bearer).await,
+        &format!("{answer:?} on a route with tunnels"),
+    );
     let events = gateway.finish().await;
     assert_eq!(events.len(), sent + 1);
 
@@ -60,20 +70,28 @@ async fn refused_for_every_request(answer: &'static str) {
     let text = upstream(&origin);
     let front = Front::before(origin, &text, "").await;
     let reply = get(&mut front.client().await, "/open", &[]).await;
-    assert_eq!((reply.status, reply.code().as_str()), (502, "upstream_failed"), "{answer:?} to HTTP/2");
+    assert_eq!(
+        (reply.status, reply.code().as_str()),
+        (502, "upstream_failed"),
+        "{answer:?} to HTTP/2"
+    );
 
     let (gateway, _folder) = before_tls(Manner::Text(answer)).await;
-    assert_failed(&gateway.get("/open", "").await, &format!("{answer:?} over TLS"));
+    assert_failed(
+        &gateway.get("/open", "").await,
+        &format!("{answer:?} over TLS"),
+    );
 
     let mut events = [events, front.gateway.finish().await, gateway.finish().await].concat();
-    events.retain(|event| (&event["status"], &event["code"]) != (&502.into(), &"upstream_failed".into()));
+    events.retain(|event| {
+        (&event["status"], &event["code"]) != (&502.into(), &"upstream_failed".into())
+    });
     assert_eq!(events, Vec::<serde_json::Value>::new(), "{answer:?}");
 }
 
 #[tokio::test]
 async fn unrequested_upgrade_is_refused() {
-    let head =
-        "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\nraw bytes";
+    let head = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\nraw bytes";
     refused_for_every_request(head).await;
 }
 
@@ -105,7 +123,10 @@ async fn upgrade_to_a_protocol_that_is_not_forwarded_is_refused() {
         let request = format!(
             "GET /socket HTTP/{version}\r\nHost: gate\r\n{bearer}Connection: Upgrade\r\nUpgrade: {upgrade}\r\n\r\n"
         );
-        assert_failed(&gateway.send(&request).await, &format!("HTTP/{version} {upgrade}"));
+        assert_failed(
+            &gateway.send(&request).await,
+            &format!("HTTP/{version} {upgrade}"),
+        );
     }
 }
 
@@ -116,7 +137,11 @@ async fn fields_of_the_connection_and_of_the_gateway_are_not_forwarded() {
     let gateway = Gateway::start(Manner::Text(answer)).await;
     for way in WAYS {
         let got = gateway.get("/open", way).await;
-        assert_eq!((got.status, got.body.as_str(), got.header("x-kept")), (200, "ok", Some("3")), "{way:?}");
+        assert_eq!(
+            (got.status, got.body.as_str(), got.header("x-kept")),
+            (200, "ok", Some("3")),
+            "{way:?}"
+        );
         for name in ["x-hop", "x-other", "x-postern-code", "x-postern-subject"] {
             assert_eq!(got.header(name), None, "{name} {way:?}");
         }
@@ -124,21 +149,35 @@ async fn fields_of_the_connection_and_of_the_gateway_are_not_forwarded() {
     let front = Front::start(Manner::Text(answer), "", "").await;
     let got = get(&mut front.client().await, "/open", &[]).await;
     let names: Vec<&str> = got.headers.keys().map(http::HeaderName::as_str).collect();
-    assert!(!names.iter().any(|name| ["x-hop", "x-other", "connection"].contains(name)), "{names:?}");
-    assert!(!names.iter().any(|name| name.starts_with("x-postern")), "{names:?}");
+    assert!(
+        !names
+            .iter()
+            .any(|name| ["x-hop", "x-other", "connection"].contains(name)),
+        "{names:?}"
+    );
+    assert!(
+        !names.iter().any(|name| name.starts_with("x-postern")),
+        "{names:?}"
+    );
     let upgraded = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade, X-Hop\r\nX-Hop: 1\r\n\r\n";
     let gateway = Gateway::start(Manner::Text(upgraded)).await;
-    let fields =
-        format!("Authorization: Bearer {}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n", gateway.user());
+    let fields = format!(
+        "Authorization: Bearer {}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n",
+        gateway.user()
+    );
     let got = gateway.get("/socket", &fields).await;
     assert_eq!((got.status, got.header("x-hop")), (101, None));
-    assert_eq!((got.header("connection"), got.header("upgrade")), (Some("Upgrade"), Some("websocket")));
+    assert_eq!(
+        (got.header("connection"), got.header("upgrade")),
+        (Some("Upgrade"), Some("websocket"))
+    );
 }
 
 #[tokio::test]
 async fn empty_chunk_size_does_not_end_an_answer() {
     for rest in ["\r\n\r\n", "\r\n2\r\nok\r\n0\r\n\r\n", ";x\r\n\r\n"] {
-        let answer = format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n{rest}");
+        let answer =
+            format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n{rest}");
         let answer: &'static str = answer.leak();
         let origin = Origin::start(Manner::Text(answer)).await;
         let upstream = format!("addresses = [\"{}\"]\n{NO_EJECTION}", origin.address);
@@ -149,18 +188,29 @@ async fn empty_chunk_size_does_not_end_an_answer() {
             let got = client.rest().await;
             // A part is told from the whole by its last chunk, and to HTTP/1.0 by a reset.
             let is_part = |got: &str| request.contains("HTTP/1.1") && !got.ends_with("0\r\n\r\n");
-            let is_refused = got.as_deref().is_none_or(|got| got.contains("upstream_failed") || is_part(got));
+            let is_refused = got
+                .as_deref()
+                .is_none_or(|got| got.contains("upstream_failed") || is_part(got));
             assert!(is_refused, "{rest:?} to {:?}: {got:?}", &request[..20]);
         }
         let origin = Origin::start(Manner::Text(answer)).await;
         let upstream = format!("addresses = [\"{}\"]\n{NO_EJECTION}", origin.address);
         let front = Front::before(origin, &upstream, "").await;
         let (got, _) = send(&mut front.client().await, head("GET", "/open", &[]), true);
-        assert!(!reply(got).await.is_ok_and(|got| got.status == 200), "{rest:?} to HTTP/2");
+        assert!(
+            !reply(got).await.is_ok_and(|got| got.status == 200),
+            "{rest:?} to HTTP/2"
+        );
         let (gateway, _folder) = before_tls(Manner::Text(answer)).await;
         let mut client = gateway.connect().await;
         client.write(&requests()[0]).await;
-        assert!(client.rest().await.is_none_or(|got| !got.ends_with("0\r\n\r\n")), "{rest:?} over TLS");
+        assert!(
+            client
+                .rest()
+                .await
+                .is_none_or(|got| !got.ends_with("0\r\n\r\n")),
+            "{rest:?} over TLS"
+        );
     }
 }
 
@@ -169,7 +219,11 @@ async fn idle_tls_connection_is_reused_and_retried() {
     let (gateway, _folder) = before_tls(Manner::AnswerOnce).await;
     for reached in [1, 3] {
         assert_eq!(gateway.get("/open", "").await.status, 200);
-        assert_eq!(gateway.origin.seen().len(), reached, "the second one finds its connection closed");
+        assert_eq!(
+            gateway.origin.seen().len(),
+            reached,
+            "the second one finds its connection closed"
+        );
     }
     let (gateway, _folder) = before_tls(Manner::AnswerOnce).await;
     let post = "POST /open HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\nok";
@@ -180,15 +234,24 @@ async fn idle_tls_connection_is_reused_and_retried() {
 
 #[tokio::test]
 async fn unreadable_answer_fails_the_upstream_over_http2() {
-    for answer in
-        ["this is not HTTP at all\r\n\r\n", "HTTP/1.1 abc\r\n\r\n", "HTTP/1.1 200 OK\r\nno colon\r\n\r\n"]
-    {
+    for answer in [
+        "this is not HTTP at all\r\n\r\n",
+        "HTTP/1.1 abc\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nno colon\r\n\r\n",
+    ] {
         let origin = Origin::start(Manner::Text(answer)).await;
         let upstream = format!("addresses = [\"{}\"]\n{NO_EJECTION}", origin.address);
         let front = Front::before(origin, &upstream, "").await;
         let got = get(&mut front.client().await, "/open", &[]).await;
-        assert_eq!((got.status, got.code().as_str()), (502, "upstream_failed"), "{answer:?}");
+        assert_eq!(
+            (got.status, got.code().as_str()),
+            (502, "upstream_failed"),
+            "{answer:?}"
+        );
         let events = front.gateway.finish().await;
-        assert_eq!((&events[0]["status"], &events[0]["code"]), (&502.into(), &"upstream_failed".into()));
+        assert_eq!(
+            (&events[0]["status"], &events[0]["code"]),
+            (&502.into(), &"upstream_failed".into())
+        );
     }
 }

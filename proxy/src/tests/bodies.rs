@@ -1,4 +1,5 @@
-//! Every shape of a request body, and the bytes of it that reach an origin: one body, that ends once.
+//! Every shape of a request body, and the bytes of it that reach an origin: one body, that ends
+//! once.
 
 use std::net::SocketAddr;
 
@@ -15,7 +16,8 @@ use crate::head::BodyKind;
 
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
 
-/// An origin that answers one request on each connection, and reports every byte that came on it until its end.
+/// An origin that answers one request on each connection, and reports every byte that came on it
+/// until its end.
 async fn origin() -> (SocketAddr, UnboundedReceiver<Vec<u8>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
     let address = listener.local_addr().expect("bound");
@@ -39,15 +41,24 @@ async fn origin() -> (SocketAddr, UnboundedReceiver<Vec<u8>>) {
 
 /// The body in the bytes of one connection, after which nothing may come.
 async fn body(reports: &mut UnboundedReceiver<Vec<u8>>, case: &str) -> String {
-    let bytes = tokio::time::timeout(PATIENCE, reports.recv()).await.expect("a report in time").expect("one");
+    let bytes = tokio::time::timeout(PATIENCE, reports.recv())
+        .await
+        .expect("a report in time")
+        .expect("one");
     let text = String::from_utf8(bytes).expect("text");
     let (head, rest) = text.split_once("\r\n\r\n").expect("a head");
     let head = head.to_ascii_lowercase();
-    let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+    let length = head
+        .lines()
+        .find_map(|line| line.strip_prefix("content-length: "));
     let is_chunked = head.contains("\r\ntransfer-encoding: chunked");
     assert!(!is_chunked || length.is_none(), "{case}: {text}");
     if !is_chunked {
-        assert_eq!(length.unwrap_or("0"), rest.len().to_string(), "{case}: {text}");
+        assert_eq!(
+            length.unwrap_or("0"),
+            rest.len().to_string(),
+            "{case}: {text}"
+        );
         return rest.to_owned();
     }
     let mut framing = Framing::begin(BodyKind::Chunked);
@@ -63,7 +74,8 @@ async fn body(reports: &mut UnboundedReceiver<Vec<u8>>, case: &str) -> String {
 fn unchunked(mut rest: &str) -> String {
     let mut body = String::new();
     while let Some((size, after)) = rest.split_once("\r\n") {
-        let size = usize::from_str_radix(size.split(';').next().expect("a size"), 16).expect("a number");
+        let size =
+            usize::from_str_radix(size.split(';').next().expect("a size"), 16).expect("a number");
         body.push_str(&after[..size]);
         rest = &after[size + 2..];
     }
@@ -81,15 +93,25 @@ fn post(length: Option<usize>) -> Vec<u8> {
     block
 }
 
-/// One request as HTTP/2 frames: its DATA frames, of which the last ends the stream, unless trailers do.
+/// One request as HTTP/2 frames: its DATA frames, of which the last ends the stream, unless
+/// trailers do.
 fn frames(parts: &[&str], has_length: bool, has_trailers: bool) -> Vec<Vec<u8>> {
     let length = has_length.then(|| parts.iter().map(|part| part.len()).sum());
     let ends_with_head = parts.is_empty() && !has_trailers;
-    let flags = if ends_with_head { END_HEADERS | END_STREAM } else { END_HEADERS };
+    let flags = if ends_with_head {
+        END_HEADERS | END_STREAM
+    } else {
+        END_HEADERS
+    };
     let mut frames = vec![frame(HEADERS, flags, 1, &post(length))];
     for (at, part) in parts.iter().enumerate() {
         let is_last = at + 1 == parts.len() && !has_trailers;
-        frames.push(frame(DATA, if is_last { END_STREAM } else { 0 }, 1, part.as_bytes()));
+        frames.push(frame(
+            DATA,
+            if is_last { END_STREAM } else { 0 },
+            1,
+            part.as_bytes(),
+        ));
     }
     if has_trailers {
         let trailer = [&[0x00, 5][..], b"x-sum", &[1], b"1"].concat();
@@ -117,7 +139,9 @@ async fn http2_body_of_any_shape_ends_once_at_the_origin() {
         for (has_length, has_trailers, is_burst) in
             (0..8).map(|bits| (bits & 1 == 1, bits & 2 == 2, bits & 4 == 4))
         {
-            let case = format!("{parts:?}, length {has_length}, trailers {has_trailers}, burst {is_burst}");
+            let case = format!(
+                "{parts:?}, length {has_length}, trailers {has_trailers}, burst {is_burst}"
+            );
             let mut stream = open(&front).await;
             let frames = frames(parts, has_length, has_trailers);
             if is_burst {
@@ -137,7 +161,8 @@ async fn http2_body_of_any_shape_ends_once_at_the_origin() {
 async fn http1_body_of_any_shape_ends_once_at_the_origin() {
     let (address, mut reports) = origin().await;
     let unused = Origin::start(Manner::Answer).await;
-    let gateway = Gateway::before(unused, &format!("addresses = [\"{address}\"]"), "", ROUTES).await;
+    let gateway =
+        Gateway::before(unused, &format!("addresses = [\"{address}\"]"), "", ROUTES).await;
     let long = "x".repeat(40 << 10);
     let long_length = format!("Content-Length: {}\r\n", long.len());
     let chunked = "Transfer-Encoding: chunked\r\n";
@@ -148,8 +173,18 @@ async fn http1_body_of_any_shape_ends_once_at_the_origin() {
         ("1.1", &long_length, &long, &long),
         ("1.1", chunked, "0\r\n\r\n", ""),
         ("1.1", chunked, "5\r\nhello\r\n0\r\n\r\n", "hello"),
-        ("1.1", chunked, "1\r\nh\r\n1;x=y\r\ne\r\n3\r\nllo\r\n000\r\n\r\n", "hello"),
-        ("1.1", chunked, "5\r\nhello\r\n0\r\nX-Sum: 1\r\nX-Other: a\r\n\r\n", "hello"),
+        (
+            "1.1",
+            chunked,
+            "1\r\nh\r\n1;x=y\r\ne\r\n3\r\nllo\r\n000\r\n\r\n",
+            "hello",
+        ),
+        (
+            "1.1",
+            chunked,
+            "5\r\nhello\r\n0\r\nX-Sum: 1\r\nX-Other: a\r\n\r\n",
+            "hello",
+        ),
         ("1.0", "", "", ""),
         ("1.0", "Content-Length: 0\r\n", "", ""),
         ("1.0", "Content-Length: 5\r\n", "hello", "hello"),
@@ -158,13 +193,18 @@ async fn http1_body_of_any_shape_ends_once_at_the_origin() {
         for way in WAYS {
             for piece in [1, 7, usize::MAX] {
                 let shown = &sent[..sent.len().min(60)];
-                let case = format!("HTTP/{version} {framing:?} {shown:?} {way:?} in pieces of {piece}");
+                let case =
+                    format!("HTTP/{version} {framing:?} {shown:?} {way:?} in pieces of {piece}");
                 let mut stream = TcpStream::connect(gateway.address).await.expect("connects");
                 stream.set_nodelay(true).expect("a socket");
                 let head = format!("POST /open HTTP/{version}\r\nHost: gate\r\n{framing}{way}\r\n");
                 stream.write_all(head.as_bytes()).await.expect("writes");
                 // The long one in pieces that are larger.
-                for part in sent.as_bytes().chunks(if sent.len() > 100 { piece.max(999) } else { piece }) {
+                for part in sent.as_bytes().chunks(if sent.len() > 100 {
+                    piece.max(999)
+                } else {
+                    piece
+                }) {
                     stream.write_all(part).await.expect("writes");
                     tokio::task::yield_now().await;
                 }
@@ -180,7 +220,10 @@ async fn burst_of_small_data_frames_is_one_body() {
     let unused = Origin::start(Manner::Answer).await;
     let front = Front::before(unused, &format!("addresses = [\"{address}\"]"), "").await;
     let mut stream = open(&front).await;
-    stream.write_all(&frames(&["x"; 1000], false, false).concat()).await.expect("writes");
+    stream
+        .write_all(&frames(&["x"; 1000], false, false).concat())
+        .await
+        .expect("writes");
     assert_eq!(body(&mut reports, "1,000 frames").await, "x".repeat(1000));
 }
 
@@ -193,9 +236,12 @@ async fn http2_origin(parts: &'static [&'static str]) -> SocketAddr {
             tokio::spawn(async move {
                 let mut connection = h2::server::handshake(stream).await.expect("a handshake");
                 while let Some(Ok((_request, mut answer))) = connection.accept().await {
-                    let mut body = answer.send_response(http::Response::new(()), false).expect("a stream");
+                    let mut body = answer
+                        .send_response(http::Response::new(()), false)
+                        .expect("a stream");
                     for (at, part) in parts.iter().enumerate() {
-                        body.send_data(part.as_bytes().into(), at + 1 == parts.len()).expect("sends");
+                        body.send_data(part.as_bytes().into(), at + 1 == parts.len())
+                            .expect("sends");
                     }
                 }
             });
@@ -206,19 +252,39 @@ async fn http2_origin(parts: &'static [&'static str]) -> SocketAddr {
 
 #[tokio::test]
 async fn http2_answer_of_any_shape_ends_once_at_the_client() {
-    for parts in [&[""][..], &["hello", ""], &["", "he", "", "llo"], &["", "", ""]] {
-        let upstream = format!("addresses = [\"{}\"]\nhttp2 = true", http2_origin(parts).await);
-        let gateway = Gateway::before(Origin::start(Manner::Answer).await, &upstream, "", ROUTES).await;
+    for parts in [
+        &[""][..],
+        &["hello", ""],
+        &["", "he", "", "llo"],
+        &["", "", ""],
+    ] {
+        let upstream = format!(
+            "addresses = [\"{}\"]\nhttp2 = true",
+            http2_origin(parts).await
+        );
+        let gateway =
+            Gateway::before(Origin::start(Manner::Answer).await, &upstream, "", ROUTES).await;
         let mut client = gateway.connect().await;
-        client.write("GET /open HTTP/1.1\r\nHost: gate\r\n\r\n").await;
-        assert!(client.until("\r\n\r\n").await.starts_with("HTTP/1.1 200"), "{parts:?}");
+        client
+            .write("GET /open HTTP/1.1\r\nHost: gate\r\n\r\n")
+            .await;
+        assert!(
+            client.until("\r\n\r\n").await.starts_with("HTTP/1.1 200"),
+            "{parts:?}"
+        );
         let first = client.until("0\r\n\r\n").await;
-        client.write("GET /open HTTP/1.1\r\nHost: gate\r\nConnection: close\r\n\r\n").await;
+        client
+            .write("GET /open HTTP/1.1\r\nHost: gate\r\nConnection: close\r\n\r\n")
+            .await;
         let rest = client.rest().await.expect("an end in order");
         let (head, second) = rest.split_once("\r\n\r\n").expect("a head");
         assert!(head.starts_with("HTTP/1.1 200"), "{parts:?}: {rest}");
         for body in [&first, second] {
-            assert_eq!(Framing::begin(BodyKind::Chunked).advance(body.as_bytes()), Ok(body.len()), "{body}");
+            assert_eq!(
+                Framing::begin(BodyKind::Chunked).advance(body.as_bytes()),
+                Ok(body.len()),
+                "{body}"
+            );
             assert_eq!(unchunked(body), parts.concat(), "{parts:?}");
         }
         let front = Front::before(Origin::start(Manner::Answer).await, &upstream, "").await;

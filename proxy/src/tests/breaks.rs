@@ -1,4 +1,5 @@
-//! Upstreams that break off, at every byte of their answer: never is a part passed off as the whole.
+//! Upstreams that break off, at every byte of their answer: never is a part passed off as the
+//! whole.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -90,7 +91,9 @@ async fn got(gateway: &Gateway, way: &str) -> Got {
 
 /// As a careful client reads it.
 pub(super) fn read_answer(text: &str) -> Got {
-    let Some((head, body)) = text.split_once("\r\n\r\n") else { return Got::Part };
+    let Some((head, body)) = text.split_once("\r\n\r\n") else {
+        return Got::Part;
+    };
     if head.starts_with("HTTP/1.1 1") {
         return read_answer(body);
     }
@@ -99,18 +102,33 @@ pub(super) fn read_answer(text: &str) -> Got {
         let problem: serde_json::Value = serde_json::from_str(body).expect("a problem is whole");
         return Got::Problem(problem["code"].as_str().expect("a code").to_owned());
     }
-    if let Some(length) = head.lines().find_map(|line| line.strip_prefix("content-length: ")) {
+    if let Some(length) = head
+        .lines()
+        .find_map(|line| line.strip_prefix("content-length: "))
+    {
         let whole = body.len() == length.parse::<usize>().expect("a number");
-        return if whole { Got::Whole(body.to_owned()) } else { Got::Part };
+        return if whole {
+            Got::Whole(body.to_owned())
+        } else {
+            Got::Part
+        };
     }
     if !head.contains("transfer-encoding: chunked") {
-        return if body.is_empty() { Got::Whole(String::new()) } else { Got::Part };
+        return if body.is_empty() {
+            Got::Whole(String::new())
+        } else {
+            Got::Part
+        };
     }
     let (mut whole, mut rest) = (String::new(), body);
     while let Some((size, after)) = rest.split_once("\r\n") {
         let size = usize::from_str_radix(size, 16).expect("a size");
         if size == 0 {
-            return if after == "\r\n" { Got::Whole(whole) } else { Got::Part };
+            return if after == "\r\n" {
+                Got::Whole(whole)
+            } else {
+                Got::Part
+            };
         }
         if after.len() < size + 2 {
             break;
@@ -122,10 +140,8 @@ pub(super) fn read_answer(text: &str) -> Got {
 }
 
 const LENGTH: &str = "HTTP/1.1 200 OK\r\nContent-Length: 11\r\nX-A: b\r\n\r\nhello world";
-const CHUNKS: &str =
-    "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n6\r\nhello \r\n5;x=y\r\nworld\r\n0\r\n\r\n";
-const INTERIM: &str =
-    "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 11\r\n\r\nhello world";
+const CHUNKS: &str = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n6\r\nhello \r\n5;x=y\r\nworld\r\n0\r\n\r\n";
+const INTERIM: &str = "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 11\r\n\r\nhello world";
 const UNTIL_CLOSED: &str = "HTTP/1.0 200 OK\r\n\r\nhello world";
 
 #[tokio::test]
@@ -133,8 +149,11 @@ async fn an_answer_cut_at_any_byte_is_never_passed_off_as_whole() {
     let script = Script::new(Mutex::new((Vec::new(), Break::Close)));
     let gateway = gateway(&script, "5s").await;
     for answer in [LENGTH, CHUNKS, INTERIM] {
-        let head =
-            answer.rfind("\r\n\r\nh").map_or_else(|| answer.find("\r\n\r\n6"), Some).expect("a body") + 4;
+        let head = answer
+            .rfind("\r\n\r\nh")
+            .map_or_else(|| answer.find("\r\n\r\n6"), Some)
+            .expect("a body")
+            + 4;
         for end in [Break::Close, Break::Reset] {
             for at in 0..answer.len() {
                 let got = ask(&gateway, &script, &answer.as_bytes()[..at], end).await;
@@ -158,8 +177,17 @@ async fn a_body_that_ends_with_the_connection_is_whole_only_if_it_was_closed_wel
     assert_eq!(whole, Got::Whole("hello world".to_owned()));
     let head = UNTIL_CLOSED.find("hello").expect("a body");
     for at in head..UNTIL_CLOSED.len() {
-        let got = ask(&gateway, &script, &UNTIL_CLOSED.as_bytes()[..at], Break::Reset).await;
-        assert!(matches!(got, Got::Part | Got::Problem(_)), "after {at}: {got:?}");
+        let got = ask(
+            &gateway,
+            &script,
+            &UNTIL_CLOSED.as_bytes()[..at],
+            Break::Reset,
+        )
+        .await;
+        assert!(
+            matches!(got, Got::Part | Got::Problem(_)),
+            "after {at}: {got:?}"
+        );
     }
 }
 
@@ -175,7 +203,11 @@ async fn an_answer_that_stands_still_is_not_waited_for() {
         let began = std::time::Instant::now();
         let got = ask(&gateway, &script, &LENGTH.as_bytes()[..at], Break::Hang).await;
         assert_eq!(got, expected, "after {at}");
-        assert!(began.elapsed() > Duration::from_millis(90), "{:?}", began.elapsed());
+        assert!(
+            began.elapsed() > Duration::from_millis(90),
+            "{:?}",
+            began.elapsed()
+        );
     }
 }
 
@@ -183,8 +215,14 @@ async fn an_answer_that_stands_still_is_not_waited_for() {
 async fn what_is_not_http_is_a_failure_of_the_upstream() {
     let script = Script::new(Mutex::new((Vec::new(), Break::Close)));
     let gateway = gateway(&script, "5s").await;
-    let long = format!("HTTP/1.1 200 OK\r\nX: {}\r\nContent-Length: 0\r\n\r\n", "x".repeat(2 << 20));
-    let many = format!("HTTP/1.1 200 OK\r\n{}Content-Length: 0\r\n\r\n", "X: y\r\n".repeat(1000));
+    let long = format!(
+        "HTTP/1.1 200 OK\r\nX: {}\r\nContent-Length: 0\r\n\r\n",
+        "x".repeat(2 << 20)
+    );
+    let many = format!(
+        "HTTP/1.1 200 OK\r\n{}Content-Length: 0\r\n\r\n",
+        "X: y\r\n".repeat(1000)
+    );
     for garbage in [
         "this is not HTTP at all\r\n\r\n",
         "\0\0\0\0\r\n\r\n",
@@ -205,12 +243,19 @@ async fn what_is_not_http_is_a_failure_of_the_upstream() {
         let shown = &garbage[..garbage.len().min(60)];
         assert_eq!(got, Got::Problem("upstream_failed".to_owned()), "{shown:?}");
     }
-    for body in
-        ["zz\r\n", "5\r\nhelloX", "-5\r\nhello\r\n0\r\n\r\n", "5 \nhello", "ffffffffffffffffff\r\nhello"]
-    {
+    for body in [
+        "zz\r\n",
+        "5\r\nhelloX",
+        "-5\r\nhello\r\n0\r\n\r\n",
+        "5 \nhello",
+        "ffffffffffffffffff\r\nhello",
+    ] {
         let answer = format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{body}");
         let got = ask(&gateway, &script, answer.as_bytes(), Break::Close).await;
-        assert!(matches!(got, Got::Part | Got::Problem(_)), "{body:?}: {got:?}");
+        assert!(
+            matches!(got, Got::Part | Got::Problem(_)),
+            "{body:?}: {got:?}"
+        );
     }
     assert_eq!(
         ask(&gateway, &script, LENGTH.as_bytes(), Break::Close).await,
@@ -226,11 +271,22 @@ async fn no_response_sets_a_cookie_unless_its_route_may() {
     let upstream = format!("addresses = [\"{address}\"]");
     let unused = Origin::start(Manner::Answer).await;
     let gateway = Gateway::before(unused, &upstream, "", &format!("{ROUTES}{own}")).await;
-    let answer =
-        "HTTP/1.1 200 OK\r\nSet-Cookie: a=b\r\nset-cookie: c=d\r\nX-Kept: yes\r\nContent-Length: 0\r\n\r\n";
+    let answer = "HTTP/1.1 200 OK\r\nSet-Cookie: a=b\r\nset-cookie: c=d\r\nX-Kept: yes\r\nContent-Length: 0\r\n\r\n";
     *script.lock().await = (answer.as_bytes().to_vec(), Break::Close);
     let stripped = gateway.get("/open", "").await;
-    assert_eq!((stripped.header("set-cookie"), stripped.header("x-kept")), (None, Some("yes")));
+    assert_eq!(
+        (stripped.header("set-cookie"), stripped.header("x-kept")),
+        (None, Some("yes"))
+    );
     let allowed = gateway.get("/own", "").await;
-    assert_eq!(allowed.head.to_ascii_lowercase().matches("set-cookie: ").count(), 2, "{}", allowed.head);
+    assert_eq!(
+        allowed
+            .head
+            .to_ascii_lowercase()
+            .matches("set-cookie: ")
+            .count(),
+        2,
+        "{}",
+        allowed.head
+    );
 }

@@ -19,28 +19,46 @@ async fn gateway_before(manner: Manner, common: &str, own: &str) -> Gateway {
 }
 
 async fn preflight(gateway: &Gateway, target: &str, origin: &str, method: &str) -> Answer {
-    let fields = format!("Host: h\r\nOrigin: {origin}\r\nAccess-Control-Request-Method: {method}\r\n");
-    gateway.send(&format!("OPTIONS {target} HTTP/1.1\r\n{fields}\r\n")).await
+    let fields =
+        format!("Host: h\r\nOrigin: {origin}\r\nAccess-Control-Request-Method: {method}\r\n");
+    gateway
+        .send(&format!("OPTIONS {target} HTTP/1.1\r\n{fields}\r\n"))
+        .await
 }
 
 fn allowed(answer: &Answer) -> Option<&str> {
     answer.header("access-control-allow-origin")
 }
 
-const COMMON: &str = "[cors]\norigins = [\"https://app\", \"http://localhost:*\"]\nmax_age = \"1m\"";
+const COMMON: &str =
+    "[cors]\norigins = [\"https://app\", \"http://localhost:*\"]\nmax_age = \"1m\"";
 
 #[tokio::test]
 async fn common_rules_hold_for_every_route_and_for_none() {
     let gateway = gateway(COMMON, "").await;
-    for (target, method) in
-        [("/closed", "PUT"), ("/open", "POST"), ("/nowhere", "DELETE"), ("/closed", "DELETE")]
-    {
+    for (target, method) in [
+        ("/closed", "PUT"),
+        ("/open", "POST"),
+        ("/nowhere", "DELETE"),
+        ("/closed", "DELETE"),
+    ] {
         let answer = preflight(&gateway, target, "http://localhost:5173", method).await;
-        assert_eq!((answer.status, allowed(&answer)), (204, Some("http://localhost:5173")), "{target}");
-        let methods = answer.header("access-control-allow-methods").expect("methods");
+        assert_eq!(
+            (answer.status, allowed(&answer)),
+            (204, Some("http://localhost:5173")),
+            "{target}"
+        );
+        let methods = answer
+            .header("access-control-allow-methods")
+            .expect("methods");
         assert!(methods.contains(method), "{target}: {methods}");
-        let headers = answer.header("access-control-allow-headers").expect("fields");
-        assert_eq!(headers, "authorization, content-type, idempotency-key, traceparent");
+        let headers = answer
+            .header("access-control-allow-headers")
+            .expect("fields");
+        assert_eq!(
+            headers,
+            "authorization, content-type, idempotency-key, traceparent"
+        );
         assert!(answer.header("x-request-id").is_some());
     }
     let bearer = format!("Authorization: Bearer {}\r\n", gateway.user());
@@ -52,15 +70,33 @@ async fn common_rules_hold_for_every_route_and_for_none() {
             ("/nowhere", bearer.as_str(), 404),
             ("/open", "", 200),
         ] {
-            let answer = gateway.get(target, &format!("{token}{way}Origin: https://app\r\n")).await;
-            assert_eq!((answer.status, allowed(&answer)), (status, Some("https://app")), "{target} {way}");
-            assert!(
-                answer.header("access-control-expose-headers").is_some_and(|all| all.contains("Retry-After"))
+            let answer = gateway
+                .get(target, &format!("{token}{way}Origin: https://app\r\n"))
+                .await;
+            assert_eq!(
+                (answer.status, allowed(&answer)),
+                (status, Some("https://app")),
+                "{target} {way}"
             );
-            let answer = gateway.get(target, &format!("{token}{way}Origin: https://evil\r\n")).await;
-            assert_eq!((answer.status, allowed(&answer)), (status, None), "{target} {way}");
+            assert!(
+                answer
+                    .header("access-control-expose-headers")
+                    .is_some_and(|all| all.contains("Retry-After"))
+            );
+            let answer = gateway
+                .get(target, &format!("{token}{way}Origin: https://evil\r\n"))
+                .await;
+            assert_eq!(
+                (answer.status, allowed(&answer)),
+                (status, None),
+                "{target} {way}"
+            );
             let answer = gateway.get(target, &format!("{token}{way}")).await;
-            assert_eq!(answer.header("vary"), Some("Origin"), "a cache keeps it for no page: {target} {way}");
+            assert_eq!(
+                answer.header("vary"),
+                Some("Origin"),
+                "a cache keeps it for no page: {target} {way}"
+            );
         }
     }
 }
@@ -79,27 +115,55 @@ async fn preflight_of_a_disallowed_origin_is_answered_without_permission() {
 
 #[tokio::test]
 async fn rules_of_a_route_replace_the_common_ones() {
-    let gateway = gateway(COMMON, "cors = { origins = [\"https://other\"], headers = [\"x-own\"] }").await;
+    let gateway = gateway(
+        COMMON,
+        "cors = { origins = [\"https://other\"], headers = [\"x-own\"] }",
+    )
+    .await;
     let answer = preflight(&gateway, "/closed", "https://other", "GET").await;
     assert_eq!(
-        (allowed(&answer), answer.header("access-control-allow-headers")),
+        (
+            allowed(&answer),
+            answer.header("access-control-allow-headers")
+        ),
         (Some("https://other"), Some("x-own"))
     );
-    assert_eq!(allowed(&preflight(&gateway, "/closed", "https://app", "GET").await), None);
-    assert_eq!(allowed(&preflight(&gateway, "/open", "https://app", "GET").await), Some("https://app"));
+    assert_eq!(
+        allowed(&preflight(&gateway, "/closed", "https://app", "GET").await),
+        None
+    );
+    assert_eq!(
+        allowed(&preflight(&gateway, "/open", "https://app", "GET").await),
+        Some("https://app")
+    );
 }
 
 #[tokio::test]
 async fn unknown_path_is_readable_for_origins_of_some_route() {
-    let gateway = gateway("", "cors = { origins = [\"https://app\"], max_age = \"1m\" }").await;
+    let gateway = gateway(
+        "",
+        "cors = { origins = [\"https://app\"], max_age = \"1m\" }",
+    )
+    .await;
     let answer = preflight(&gateway, "/closed", "https://app", "GET").await;
-    assert_eq!((answer.status, answer.header("access-control-allow-methods")), (204, Some("GET, PUT")));
+    assert_eq!(
+        (answer.status, answer.header("access-control-allow-methods")),
+        (204, Some("GET, PUT"))
+    );
     for (target, status) in [("/closed", 401), ("/nowhere", 401)] {
         let refused = gateway.get(target, "Origin: https://app\r\n").await;
-        assert_eq!((refused.status, allowed(&refused)), (status, Some("https://app")), "{target}");
+        assert_eq!(
+            (refused.status, allowed(&refused)),
+            (status, Some("https://app")),
+            "{target}"
+        );
     }
     let open = gateway.get("/open", "Origin: https://app\r\n").await;
-    assert_eq!((open.status, allowed(&open)), (200, None), "a route without rules has none");
+    assert_eq!(
+        (open.status, allowed(&open)),
+        (200, None),
+        "a route without rules has none"
+    );
 }
 
 #[tokio::test]
@@ -108,7 +172,9 @@ async fn upstream_does_not_override_the_rules() {
     for (common, passed) in [(COMMON, None), ("", Some("*"))] {
         let gateway = gateway_before(Manner::Text(text), common, "").await;
         for way in WAYS {
-            let answer = gateway.get("/open", &format!("{way}Origin: https://evil\r\n")).await;
+            let answer = gateway
+                .get("/open", &format!("{way}Origin: https://evil\r\n"))
+                .await;
             assert_eq!(allowed(&answer), passed, "{way}");
         }
     }
@@ -121,6 +187,11 @@ async fn preflights_count_for_the_address() {
     let limits = "address = { requests = 2, per = \"1h\" }";
     let gateway = Gateway::before(origin, &upstream, limits, ROUTES).await;
     for status in [204, 204, 429] {
-        assert_eq!(preflight(&gateway, "/open", "https://app", "GET").await.status, status);
+        assert_eq!(
+            preflight(&gateway, "/open", "https://app", "GET")
+                .await
+                .status,
+            status
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! What a configuration says before it is live: its mistakes, and its tests. And an audit-only policy, which decides nothing.
+//! What a configuration says before it is live: its mistakes, and its tests. And an audit-only
+//! policy, which decides nothing.
 
 use postern_common::config::{Env, parse};
 use postern_common::exit::Exit;
@@ -17,12 +18,14 @@ fn read(text: &str) -> Result<Config, Exit> {
     parse("p.toml", text, |root| Config::read(root, &env))
 }
 
-const UPSTREAM: &str = "[[listen]]\naddress = \"127.0.0.1:1\"\n[upstream.a]\naddresses = [\"127.0.0.1:2\"]\n";
+const UPSTREAM: &str =
+    "[[listen]]\naddress = \"127.0.0.1:1\"\n[upstream.a]\naddresses = [\"127.0.0.1:2\"]\n";
 
 #[test]
 fn an_audit_only_policy_decides_nothing_in_a_test_either() {
     let route = "[[route]]\npath = \"/a\"\nmethods = [\"GET\"]\nupstream = \"a\"\n";
-    let test = "[[test]]\nrequest = \"GET /a\"\ntoken = \"user\"\ndecision = \"service_not_allowed\"\n";
+    let test =
+        "[[test]]\nrequest = \"GET /a\"\ntoken = \"user\"\ndecision = \"service_not_allowed\"\n";
     let with = |policy: &str| read(&format!("{UPSTREAM}{route}policy = {policy}\n{test}"));
     with("{ services = \"any\" }").expect("refused");
     let exit = with("{ services = \"any\", audit = true }").expect_err("let through");
@@ -64,24 +67,44 @@ decision = "insufficient_scope"
     let check = |text: &str| read(&format!("{UPSTREAM}{text}"));
     check(text).expect("they hold");
     let exit = check(&text.replace("x-beta = \"1\"", "x-beta = \"3\"")).expect_err("another route");
-    assert_eq!(exit.message(), "p.toml:19: test.0: test \"GET /a\": takes old, not beta");
+    assert_eq!(
+        exit.message(),
+        "p.toml:19: test.0: test \"GET /a\": takes old, not beta"
+    );
     let exit = check(&text.replace("{ tier = \"2\" }", "{ tier = 2 }")).expect_err("let through");
-    assert!(exit.message().contains("is decided allow, not insufficient_scope"), "{exit}");
+    assert!(
+        exit.message()
+            .contains("is decided allow, not insufficient_scope"),
+        "{exit}"
+    );
     let wrong = text.replace("x-beta", "\"x beta\"");
     let exit = read(&format!("{UPSTREAM}{wrong}")).expect_err("no header");
-    assert!(exit.message().contains("test.0.headers.x beta: is not a header"), "{exit}");
+    assert!(
+        exit.message()
+            .contains("test.0.headers.x beta: is not a header"),
+        "{exit}"
+    );
 }
 
 #[test]
 fn what_can_never_be_meant_is_refused_at_its_line() {
-    let route =
-        |more: &str| format!("[[route]]\npath = \"/a\"\nmethods = [\"GET\"]\npolicy = \"public\"\n{more}");
+    let route = |more: &str| {
+        format!("[[route]]\npath = \"/a\"\nmethods = [\"GET\"]\npolicy = \"public\"\n{more}")
+    };
     let one = route("name = \"first\"\nupstream = \"a\"\n");
     let twice = route("name = \"second\"\nupstream = \"a\"\n");
     let unweighted = route("upstream = { a = 0 }\n");
     for (text, line, said) in [
-        (format!("{one}{twice}"), 11, "route.1: can never be taken: first takes all its requests"),
-        (unweighted, 9, "route.0.upstream: at least one weight must be more than 0"),
+        (
+            format!("{one}{twice}"),
+            11,
+            "route.1: can never be taken: first takes all its requests",
+        ),
+        (
+            unweighted,
+            9,
+            "route.0.upstream: at least one weight must be more than 0",
+        ),
         (
             "[limits]\nstore = \"redis://user:hidden@h:1\"\n".to_owned(),
             6,
@@ -92,27 +115,46 @@ fn what_can_never_be_meant_is_refused_at_its_line() {
             6,
             "stop.linger: must be less than drain, or 0",
         ),
-        ("[stop]\nlinger = \"30s\"\n".to_owned(), 6, "stop.linger: must be less than drain, or 0"),
+        (
+            "[stop]\nlinger = \"30s\"\n".to_owned(),
+            6,
+            "stop.linger: must be less than drain, or 0",
+        ),
     ] {
         let exit = read(&format!("{UPSTREAM}{text}")).expect_err(said);
-        assert!(exit.message().contains(&format!("p.toml:{line}: {said}")), "{exit}");
+        assert!(
+            exit.message().contains(&format!("p.toml:{line}: {said}")),
+            "{exit}"
+        );
         assert!(!exit.message().contains("hidden"), "{exit}");
     }
-    let stop = |text: &str| read(&format!("{UPSTREAM}[stop]\n{text}\n")).expect("reads").stop;
-    assert_eq!(stop("drain = \"1s\"").linger.as_millis(), 500, "never as long as the drain");
+    let stop = |text: &str| {
+        read(&format!("{UPSTREAM}[stop]\n{text}\n"))
+            .expect("reads")
+            .stop
+    };
+    assert_eq!(
+        stop("drain = \"1s\"").linger.as_millis(),
+        500,
+        "never as long as the drain"
+    );
     assert!(stop("drain = \"0s\"\nlinger = \"0s\"").linger.is_zero());
 }
 
 #[test]
 fn each_mistake_is_told_once_in_terms_of_what_is_meant() {
-    let route = "[[route]]\npath = \"/a\"\nmethods = [\"GET\"]\nupstream = \"a\"\npolicy = \"public\"\n";
+    let route =
+        "[[route]]\npath = \"/a\"\nmethods = [\"GET\"]\nupstream = \"a\"\npolicy = \"public\"\n";
     let with = |from: &str, to: &str| format!("{UPSTREAM}{route}").replace(from, to);
     for (text, said) in [
         (
             with("[\"GET\"]", "[\"get\"]"),
             "p.toml:7: route.0.methods.0: must be * or one of GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS",
         ),
-        (with("[\"GET\"]", "[]"), "p.toml:7: route.0.methods: must not be empty"),
+        (
+            with("[\"GET\"]", "[]"),
+            "p.toml:7: route.0.methods: must not be empty",
+        ),
         (
             with("[\"127.0.0.1:2\"]", "[8915]"),
             "p.toml:4: upstream.a.addresses.0: must be an address such as 127.0.0.1:8501 or auth.internal:8501, \
@@ -139,7 +181,10 @@ fn each_mistake_is_told_once_in_terms_of_what_is_meant() {
             "p.toml:5: duplicate key `upstream.a`",
         ),
         (
-            format!("{}[[test]]\nrequest = \"GET /a\"\ntoken = 1\ndecision = \"allow\"\n", with("", "")),
+            format!(
+                "{}[[test]]\nrequest = \"GET /a\"\ntoken = 1\ndecision = \"allow\"\n",
+                with("", "")
+            ),
             "p.toml:12: test.0.token: must be none, user, service:NAME or a table",
         ),
     ] {
@@ -152,7 +197,8 @@ fn files_that_are_not_there_are_told_at_their_lines() {
     let folder = tempfile::tempdir().expect("a folder");
     let own = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
     let other = rcgen::KeyPair::generate().expect("a key");
-    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).expect("writes");
+    let write =
+        |name: &str, text: &str| std::fs::write(folder.path().join(name), text).expect("writes");
     write("own.pem", &own.cert.pem());
     write("own.key", &own.signing_key.serialize_pem());
     write("other.key", &other.serialize_pem());
@@ -177,8 +223,12 @@ fn files_that_are_not_there_are_told_at_their_lines() {
     assert_eq!(crate::assumed_settings(&config).len(), 4);
     let none = "certificate = \"none.pem\"\nkey = \"none.key\"";
     let ca = format!("ca = \"{at}/empty.pem\"");
-    let said =
-        check(&format!("{none}\nclient_ca = \"none.ca\""), &ca, "no-such/access.log").expect_err("bad");
+    let said = check(
+        &format!("{none}\nclient_ca = \"none.ca\""),
+        &ca,
+        "no-such/access.log",
+    )
+    .expect_err("bad");
     let places = [
         "4: listen.0.tls.certificate: none.pem: ",
         "5: listen.0.tls.key: none.key: ",
@@ -190,8 +240,12 @@ fn files_that_are_not_there_are_told_at_their_lines() {
         assert!(line.starts_with(&format!("p.toml:{place}")), "{said}");
     }
     assert_eq!(said.lines().count(), places.len(), "{said}");
-    let said = check(&pair("other.key"), &pair("other.key"), &log).expect_err("they do not go together");
-    assert!(said.contains("p.toml:3: listen.0.tls: ") && said.contains("upstream.a.tls: "), "{said}");
+    let said =
+        check(&pair("other.key"), &pair("other.key"), &log).expect_err("they do not go together");
+    assert!(
+        said.contains("p.toml:3: listen.0.tls: ") && said.contains("upstream.a.tls: "),
+        "{said}"
+    );
 }
 
 #[tokio::test]
@@ -202,7 +256,10 @@ async fn what_an_audit_only_policy_would_refuse_is_let_through_and_told() {
     let upstream = format!("addresses = [\"{}\"]", origin.address);
     let gateway = Gateway::before(origin, &upstream, "", route).await;
     let ask = async |token: String| {
-        gateway.get("/watched", &format!("Authorization: Bearer {token}\r\n")).await.status
+        gateway
+            .get("/watched", &format!("Authorization: Bearer {token}\r\n"))
+            .await
+            .status
     };
     assert_eq!(
         gateway.get("/watched", "").await.code(),
@@ -217,8 +274,11 @@ async fn what_an_audit_only_policy_would_refuse_is_let_through_and_told() {
     let counted = "postern_audited_total{code=\"service_not_allowed\",route=\"watched\"} 2";
     assert!(metrics.contains(counted), "{metrics}");
     let events = gateway.finish().await;
-    let audits: Vec<_> =
-        events.iter().filter(|event| event["status"] == 200).map(|event| &event["audit"]).collect();
+    let audits: Vec<_> = events
+        .iter()
+        .filter(|event| event["status"] == 200)
+        .map(|event| &event["audit"])
+        .collect();
     assert_eq!(
         audits,
         ["service_not_allowed", "service_not_allowed", ""]

@@ -15,7 +15,12 @@ async fn an_address_has_so_many_connections_and_no_more() {
     assert_eq!(one.answer().await.expect("an answer").status, 200);
     let mut third = gateway.connect().await;
     assert!(third.is_closed().await, "one too many");
-    assert!(gateway.ask("/metrics").await.contains("postern_connections_refused_total 1"));
+    assert!(
+        gateway
+            .ask("/metrics")
+            .await
+            .contains("postern_connections_refused_total 1")
+    );
     drop(two);
     let again = async {
         loop {
@@ -26,7 +31,9 @@ async fn an_address_has_so_many_connections_and_no_more() {
             }
         }
     };
-    tokio::time::timeout(PATIENCE, again).await.expect("a place that was left is free again");
+    tokio::time::timeout(PATIENCE, again)
+        .await
+        .expect("a place that was left is free again");
 }
 
 #[tokio::test]
@@ -39,25 +46,35 @@ async fn above_the_cap_on_all_connections_the_next_one_waits() {
     second.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
     assert_eq!(gateway.origin.seen().len(), 1, "it waits in the kernel");
     let mut byte = [0];
-    assert!(second.stream.try_read(&mut byte).is_err(), "nothing is said to it");
+    assert!(
+        second.stream.try_read(&mut byte).is_err(),
+        "nothing is said to it"
+    );
     drop(first);
     assert_eq!(second.answer().await.expect("an answer").status, 200);
     let mut third = gateway.connect().await;
     third.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
     gateway.edit(|text| text.replace("connections = 1", "connections = 2"));
-    assert_eq!(third.answer().await.expect("an answer").status, 200, "a reload makes a place for it");
+    assert_eq!(
+        third.answer().await.expect("an answer").status,
+        200,
+        "a reload makes a place for it"
+    );
 }
 
 #[tokio::test]
 async fn what_is_matched_forwarded_and_logged_is_the_same_to_the_byte() {
     let origin = Origin::start(Manner::Answer).await;
     let address = origin.address;
-    let route =
-        "[[route]]\npath = \"/any/*\"\nmethods = [\"GET\"]\nupstream = \"origin\"\npolicy = \"public\"\n";
+    let route = "[[route]]\npath = \"/any/*\"\nmethods = [\"GET\"]\nupstream = \"origin\"\npolicy = \"public\"\n";
     let upstream = format!("addresses = [\"{address}\"]");
-    let gateway =
-        Gateway::before(origin, &upstream, "", &format!("{route}{}", ROUTES.replace("/any/{id}", "/other")))
-            .await;
+    let gateway = Gateway::before(
+        origin,
+        &upstream,
+        "",
+        &format!("{route}{}", ROUTES.replace("/any/{id}", "/other")),
+    )
+    .await;
     let mut targets: Vec<String> = (0x21..0x7f_u8)
         .filter(|byte| !b"#".contains(byte))
         .flat_map(|byte| {
@@ -91,14 +108,30 @@ async fn what_is_matched_forwarded_and_logged_is_the_same_to_the_byte() {
     let mut forwarded = seen.iter();
     for (target, event) in targets.iter().zip(&events) {
         if event["status"] == 400 {
-            assert!(event["path"].is_null() && event["code"] == "invalid_target", "{target}: {event}");
+            assert!(
+                event["path"].is_null() && event["code"] == "invalid_target",
+                "{target}: {event}"
+            );
             continue;
         }
-        assert_eq!((event["status"].as_u64(), forwarded.next()), (Some(200), Some(target)), "{event}");
-        assert_eq!(event["path"], target.split('?').next().expect("a path"), "{event}");
+        assert_eq!(
+            (event["status"].as_u64(), forwarded.next()),
+            (Some(200), Some(target)),
+            "{event}"
+        );
+        assert_eq!(
+            event["path"],
+            target.split('?').next().expect("a path"),
+            "{event}"
+        );
     }
     assert_eq!(forwarded.next(), None, "what was refused reached nothing");
-    assert!((40..targets.len() - 40).contains(&seen.len()), "{} of {} passed", seen.len(), targets.len());
+    assert!(
+        (40..targets.len() - 40).contains(&seen.len()),
+        "{} of {} passed",
+        seen.len(),
+        targets.len()
+    );
 }
 
 #[tokio::test]
@@ -128,7 +161,9 @@ async fn a_silent_tunnel_is_closed_and_one_that_speaks_is_not() {
             }
         }
     };
-    tokio::time::timeout(PATIENCE, closed).await.expect("the silent one is closed in time");
+    tokio::time::timeout(PATIENCE, closed)
+        .await
+        .expect("the silent one is closed in time");
     speaking.write("still here").await;
     assert!(speaking.until("still here").await.ends_with("still here"));
 }
@@ -148,10 +183,22 @@ async fn a_route_has_its_own_patience_and_its_own_attempts() {
     let routes = route("quick", "read_timeout = \"100ms\"") + &route("once", "retries = 0");
     let gateway = Gateway::before(origin, &upstream, "", &routes).await;
     assert_eq!(gateway.get("/quick", "").await.code(), "upstream_timeout");
-    assert_eq!(gateway.get("/once", "").await.code(), "upstream_unavailable");
-    assert!(!gateway.ask("/metrics").await.contains("postern_retries_total{upstream=\"once\"} 1"));
+    assert_eq!(
+        gateway.get("/once", "").await.code(),
+        "upstream_unavailable"
+    );
+    assert!(
+        !gateway
+            .ask("/metrics")
+            .await
+            .contains("postern_retries_total{upstream=\"once\"} 1")
+    );
     let events = gateway.finish().await;
-    assert!(events[1]["attempts"].is_null(), "one attempt: {}", events[1]);
+    assert!(
+        events[1]["attempts"].is_null(),
+        "one attempt: {}",
+        events[1]
+    );
 }
 
 #[tokio::test]
@@ -159,23 +206,54 @@ async fn options_about_the_server_are_answered() {
     let gateway = Gateway::start(Manner::Answer).await;
     let mut client = gateway.connect().await;
     for _ in 0..2 {
-        client.write("OPTIONS * HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\nok").await;
+        client
+            .write("OPTIONS * HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\nok")
+            .await;
         let answer = client.answer().await.expect("an answer");
         assert_eq!((answer.status, answer.body.as_str()), (204, ""));
         assert!(answer.header("x-request-id").is_some());
     }
-    assert_eq!(gateway.send("OPTIONS * HTTP/1.0\r\nHost: h\r\n\r\n").await.status, 204);
-    assert_eq!(gateway.send("GET * HTTP/1.1\r\nHost: h\r\n\r\n").await.status, 400);
+    assert_eq!(
+        gateway
+            .send("OPTIONS * HTTP/1.0\r\nHost: h\r\n\r\n")
+            .await
+            .status,
+        204
+    );
+    assert_eq!(
+        gateway
+            .send("GET * HTTP/1.1\r\nHost: h\r\n\r\n")
+            .await
+            .status,
+        400
+    );
     let front = Front::start(Manner::Answer, "", "").await;
-    let star = http::Request::builder().method("OPTIONS").uri("*").header("host", "gate").body(());
+    let star = http::Request::builder()
+        .method("OPTIONS")
+        .uri("*")
+        .header("host", "gate")
+        .body(());
     let (answer, _) = send(&mut front.client().await, star.expect("a request"), true);
     assert_eq!(reply(answer).await.expect("an answer").status, 204);
     assert!(gateway.origin.seen().is_empty() && front.gateway.origin.seen().is_empty());
-    let limited =
-        Gateway::with(Manner::Answer, "address = { requests = 1, per = \"1h\", burst = 1 }", "").await;
-    let statuses = [limited.send("OPTIONS * HTTP/1.1\r\nHost: h\r\n\r\n").await.status, {
-        limited.send("OPTIONS * HTTP/1.1\r\nHost: h\r\n\r\n").await.status
-    }];
+    let limited = Gateway::with(
+        Manner::Answer,
+        "address = { requests = 1, per = \"1h\", burst = 1 }",
+        "",
+    )
+    .await;
+    let statuses = [
+        limited
+            .send("OPTIONS * HTTP/1.1\r\nHost: h\r\n\r\n")
+            .await
+            .status,
+        {
+            limited
+                .send("OPTIONS * HTTP/1.1\r\nHost: h\r\n\r\n")
+                .await
+                .status
+        },
+    ];
     assert_eq!(statuses, [204, 429]);
 }
 
@@ -183,6 +261,9 @@ async fn options_about_the_server_are_answered() {
 async fn unsupported_version_is_answered_with_505() {
     let gateway = Gateway::start(Manner::Answer).await;
     let answer = gateway.send("GET /open HTTP/1.2\r\nHost: h\r\n\r\n").await;
-    assert_eq!((answer.status, answer.code().as_str()), (505, "http_version_not_supported"));
+    assert_eq!(
+        (answer.status, answer.code().as_str()),
+        (505, "http_version_not_supported")
+    );
     assert!(gateway.origin.seen().is_empty());
 }

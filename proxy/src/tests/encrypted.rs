@@ -1,7 +1,9 @@
 use std::path::Path;
 use std::time::Duration;
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair,
+};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -17,7 +19,10 @@ impl Authority {
     pub(super) fn new() -> Self {
         let mut params = CertificateParams::new(Vec::new()).expect("no names");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        Self(CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key")).expect("signs"))
+        Self(
+            CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key"))
+                .expect("signs"),
+        )
     }
 
     pub(super) fn pem(&self) -> String {
@@ -28,8 +33,10 @@ impl Authority {
     fn issue(&self, name: &str) -> (String, String) {
         let key = KeyPair::generate().expect("a key");
         let mut params = CertificateParams::new(vec![name.to_owned()]).expect("a name");
-        params.extended_key_usages =
-            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        params.extended_key_usages = vec![
+            ExtendedKeyUsagePurpose::ServerAuth,
+            ExtendedKeyUsagePurpose::ClientAuth,
+        ];
         let certificate = params.signed_by(&key, &self.0).expect("signs");
         (certificate.pem(), key.serialize_pem())
     }
@@ -52,7 +59,11 @@ async fn gateway(folder: &Path, extra: &str) -> Gateway {
     Gateway::behind_tls(origin, &upstream, "", &tls).await
 }
 
-fn client(gateway: &Gateway, authority: &Authority, identity: Option<(String, String)>) -> reqwest::Client {
+fn client(
+    gateway: &Gateway,
+    authority: &Authority,
+    identity: Option<(String, String)>,
+) -> reqwest::Client {
     let root = reqwest::Certificate::from_pem(authority.pem().as_bytes()).expect("a certificate");
     let mut builder = reqwest::Client::builder()
         .tls_certs_only([root])
@@ -61,7 +72,8 @@ fn client(gateway: &Gateway, authority: &Authority, identity: Option<(String, St
         .resolve("localhost", gateway.address);
     if let Some((certificate, key)) = identity {
         let both = format!("{certificate}{key}");
-        builder = builder.identity(reqwest::Identity::from_pem(both.as_bytes()).expect("an identity"));
+        builder =
+            builder.identity(reqwest::Identity::from_pem(both.as_bytes()).expect("an identity"));
     }
     builder.build().expect("a client")
 }
@@ -76,22 +88,47 @@ async fn http_2_is_spoken_and_held_to_the_same_rules() {
     authority.write(folder.path());
     let gateway = gateway(folder.path(), "").await;
     let client = client(&gateway, &authority, None);
-    let answer = client.get(url(&gateway, "/any/1")).send().await.expect("an answer");
-    assert_eq!((answer.status().as_u16(), answer.version()), (401, reqwest::Version::HTTP_2));
-    let ask = client.get(url(&gateway, "/any/1?q")).bearer_auth(gateway.user());
-    let answer = ask.header("X-Postern-Kind", "service").header("x_postern_service", "auth").send().await;
+    let answer = client
+        .get(url(&gateway, "/any/1"))
+        .send()
+        .await
+        .expect("an answer");
+    assert_eq!(
+        (answer.status().as_u16(), answer.version()),
+        (401, reqwest::Version::HTTP_2)
+    );
+    let ask = client
+        .get(url(&gateway, "/any/1?q"))
+        .bearer_auth(gateway.user());
+    let answer = ask
+        .header("X-Postern-Kind", "service")
+        .header("x_postern_service", "auth")
+        .send()
+        .await;
     assert_eq!(answer.expect("an answer").status().as_u16(), 200);
     let seen = gateway.origin.only();
     assert!(seen.starts_with("GET /any/1?q HTTP/1.1\r\n"), "{seen}");
-    for line in ["x-postern-kind: user", "x-forwarded-proto: https", "x-postern-subject: ada"] {
+    for line in [
+        "x-postern-kind: user",
+        "x-forwarded-proto: https",
+        "x-postern-subject: ada",
+    ] {
         assert!(has_field(&seen, line), "{line}: {seen}");
     }
     assert!(!seen.contains("service"), "{seen}");
-    let posted =
-        client.post(url(&gateway, "/open")).body("x".repeat(3 << 20)).send().await.expect("an answer");
+    let posted = client
+        .post(url(&gateway, "/open"))
+        .body("x".repeat(3 << 20))
+        .send()
+        .await
+        .expect("an answer");
     assert_eq!(posted.status().as_u16(), 413);
-    let posted =
-        client.post(url(&gateway, "/open")).body("x".repeat(100_000)).send().await.expect("an answer");
+    let posted = client
+        .post(url(&gateway, "/open"))
+        .body("x".repeat(100_000))
+        .send()
+        .await
+        .expect("an answer");
     assert_eq!(posted.status().as_u16(), 200);
 }
 
@@ -101,11 +138,32 @@ async fn a_client_must_show_its_certificate_where_one_is_asked_for() {
     authority.write(folder.path());
     let asked = format!("client_ca = \"{}/ca.pem\"\n", folder.path().display());
     let gateway = gateway(folder.path(), &asked).await;
-    assert!(client(&gateway, &authority, None).get(url(&gateway, "/open")).send().await.is_err());
+    assert!(
+        client(&gateway, &authority, None)
+            .get(url(&gateway, "/open"))
+            .send()
+            .await
+            .is_err()
+    );
     let stranger = Authority::new().issue("me");
-    assert!(client(&gateway, &authority, Some(stranger)).get(url(&gateway, "/open")).send().await.is_err());
+    assert!(
+        client(&gateway, &authority, Some(stranger))
+            .get(url(&gateway, "/open"))
+            .send()
+            .await
+            .is_err()
+    );
     let known = client(&gateway, &authority, Some(authority.issue("me")));
-    assert_eq!(known.get(url(&gateway, "/open")).send().await.expect("an answer").status().as_u16(), 200);
+    assert_eq!(
+        known
+            .get(url(&gateway, "/open"))
+            .send()
+            .await
+            .expect("an answer")
+            .status()
+            .as_u16(),
+        200
+    );
 }
 
 #[tokio::test]
@@ -116,20 +174,39 @@ async fn a_new_certificate_is_used_without_a_restart() {
     let next = Authority::new();
     next.write(folder.path());
     let renewed = async {
-        while client(&gateway, &next, None).get(url(&gateway, "/open")).send().await.is_err() {
+        while client(&gateway, &next, None)
+            .get(url(&gateway, "/open"))
+            .send()
+            .await
+            .is_err()
+        {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, renewed).await.expect("the new certificate in time");
-    assert!(client(&gateway, &authority, None).get(url(&gateway, "/open")).send().await.is_err());
+    tokio::time::timeout(PATIENCE, renewed)
+        .await
+        .expect("the new certificate in time");
+    assert!(
+        client(&gateway, &authority, None)
+            .get(url(&gateway, "/open"))
+            .send()
+            .await
+            .is_err()
+    );
 }
 
 /// An origin that asks for a client certificate, `client.pem` of the folder.
-pub(super) async fn origin_behind_tls(authority: &Authority, folder: &Path, manner: Manner) -> Origin {
+pub(super) async fn origin_behind_tls(
+    authority: &Authority,
+    folder: &Path,
+    manner: Manner,
+) -> Origin {
     let provider = std::sync::Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let mut roots = rustls::RootCertStore::empty();
     let pem = |path: &str| folder.join(path);
-    roots.add(CertificateDer::from_pem_file(pem("ca.pem")).expect("an authority")).expect("added");
+    roots
+        .add(CertificateDer::from_pem_file(pem("ca.pem")).expect("an authority"))
+        .expect("added");
     let verifier = rustls::server::WebPkiClientVerifier::builder_with_provider(
         std::sync::Arc::new(roots),
         std::sync::Arc::clone(&provider),
@@ -161,9 +238,11 @@ async fn an_upstream_is_spoken_to_over_mutual_tls_and_not_otherwise() {
         )
     };
     std::fs::write(folder.path().join("other.pem"), Authority::new().pem()).expect("writes");
-    for (name, ca, status) in
-        [("localhost", "ca.pem", 200), ("elsewhere", "ca.pem", 502), ("localhost", "other.pem", 502)]
-    {
+    for (name, ca, status) in [
+        ("localhost", "ca.pem", 200),
+        ("elsewhere", "ca.pem", 502),
+        ("localhost", "other.pem", 502),
+    ] {
         let origin = origin_behind_tls(&authority, folder.path(), Manner::Answer).await;
         let upstream = format!("addresses = [\"{}\"]\n{}", origin.address, tls(name, ca));
         let gateway = Gateway::before(origin, &upstream, "", super::harness::ROUTES).await;
@@ -197,15 +276,25 @@ async fn a_new_authority_of_an_upstream_is_used_without_a_restart() {
 async fn what_was_written_is_sent_while_the_upstream_says_nothing_more() {
     let front = Front::start(Manner::LargeEvent, "", "").await;
     let mut client = front.connect_narrow("http/1.1").await;
-    client.write_all(b"GET /open HTTP/1.1\r\nHost: gate\r\n\r\n").await.expect("writes");
+    client
+        .write_all(b"GET /open HTTP/1.1\r\nHost: gate\r\n\r\n")
+        .await
+        .expect("writes");
     client.flush().await.expect("writes");
-    // By then the gateway has all there is, and most of it waits within TLS: the client's system takes little.
+    // By then the gateway has all there is, and most of it waits within TLS: the client's system
+    // takes little.
     tokio::time::sleep(Duration::from_millis(200)).await;
     let mut got = Vec::new();
     let reading = async {
         while got.iter().filter(|byte| **byte == b'x').count() < 64 << 10 {
-            assert_ne!(client.read_buf(&mut got).await.expect("not cut"), 0, "not over");
+            assert_ne!(
+                client.read_buf(&mut got).await.expect("not cut"),
+                0,
+                "not over"
+            );
         }
     };
-    tokio::time::timeout(PATIENCE, reading).await.expect("all of it");
+    tokio::time::timeout(PATIENCE, reading)
+        .await
+        .expect("all of it");
 }

@@ -36,7 +36,12 @@ impl Front {
     pub(super) async fn start(manner: Manner, limits: &str, upstream: &str) -> Self {
         let origin = Origin::start(manner).await;
         let address = origin.address;
-        Self::before(origin, &format!("addresses = [\"{address}\"]\n{upstream}"), limits).await
+        Self::before(
+            origin,
+            &format!("addresses = [\"{address}\"]\n{upstream}"),
+            limits,
+        )
+        .await
     }
 
     pub(super) async fn before(origin: Origin, upstream: &str, limits: &str) -> Self {
@@ -47,19 +52,36 @@ impl Front {
             folder.path().display()
         );
         let gateway = Gateway::behind_tls(origin, upstream, limits, &tls).await;
-        Self { gateway, authority, _certificates: folder }
+        Self {
+            gateway,
+            authority,
+            _certificates: folder,
+        }
     }
 
     /// An encrypted connection on which nothing has been said yet but that it is HTTP/2's.
     pub(super) async fn connect(&self) -> TlsStream<TcpStream> {
-        self.encrypt(TcpStream::connect(self.gateway.address).await.expect("connects"), "h2").await
+        self.encrypt(
+            TcpStream::connect(self.gateway.address)
+                .await
+                .expect("connects"),
+            "h2",
+        )
+        .await
     }
 
     /// The same in another protocol, of a client whose system takes in little before it is read.
     pub(super) async fn connect_narrow(&self, protocol: &str) -> TlsStream<TcpStream> {
         let socket = TcpSocket::new_v4().expect("a socket");
         socket.set_recv_buffer_size(4 << 10).expect("a size");
-        self.encrypt(socket.connect(self.gateway.address).await.expect("connects"), protocol).await
+        self.encrypt(
+            socket
+                .connect(self.gateway.address)
+                .await
+                .expect("connects"),
+            protocol,
+        )
+        .await
     }
 
     async fn encrypt(&self, stream: TcpStream, protocol: &str) -> TlsStream<TcpStream> {
@@ -76,12 +98,17 @@ impl Front {
             .with_no_client_auth();
         config.alpn_protocols = vec![protocol.into()];
         let name = ServerName::try_from("localhost").expect("a name");
-        TlsConnector::from(Arc::new(config)).connect(name, stream).await.expect("a handshake")
+        TlsConnector::from(Arc::new(config))
+            .connect(name, stream)
+            .await
+            .expect("a handshake")
     }
 
     /// A client that keeps to the protocol.
     pub(super) async fn client(&self) -> SendRequest<Bytes> {
-        let (client, connection) = h2::client::handshake(self.connect().await).await.expect("a handshake");
+        let (client, connection) = h2::client::handshake(self.connect().await)
+            .await
+            .expect("a handshake");
         tokio::spawn(connection);
         client.ready().await.expect("ready")
     }
@@ -89,7 +116,9 @@ impl Front {
 
 /// A request head; its authority is `gate`.
 pub(super) fn head(method: &str, path: &str, fields: &[(&str, &str)]) -> Request<()> {
-    let mut request = Request::builder().method(method).uri(format!("https://gate{path}"));
+    let mut request = Request::builder()
+        .method(method)
+        .uri(format!("https://gate{path}"));
     for (name, value) in fields {
         request = request.header(*name, *value);
     }
@@ -106,7 +135,11 @@ pub(super) fn send(
 }
 
 /// One request without a body.
-pub(super) async fn get(client: &mut SendRequest<Bytes>, path: &str, fields: &[(&str, &str)]) -> Reply {
+pub(super) async fn get(
+    client: &mut SendRequest<Bytes>,
+    path: &str,
+    fields: &[(&str, &str)],
+) -> Reply {
     let (answer, _) = send(client, head("GET", path, fields), true);
     reply(answer).await.expect("an answer")
 }
@@ -114,16 +147,23 @@ pub(super) async fn get(client: &mut SendRequest<Bytes>, path: &str, fields: &[(
 /// The whole answer.
 pub(super) async fn reply(answer: h2::client::ResponseFuture) -> Result<Reply, h2::Error> {
     let reading = async {
-        let (head, mut body): (http::response::Parts, RecvStream) = Response::into_parts(answer.await?);
+        let (head, mut body): (http::response::Parts, RecvStream) =
+            Response::into_parts(answer.await?);
         let mut whole = Vec::new();
         while let Some(part) = body.data().await {
             let part = part?;
             body.flow_control().release_capacity(part.len())?;
             whole.extend_from_slice(&part);
         }
-        Ok(Reply { status: head.status.as_u16(), headers: head.headers, body: whole.into() })
+        Ok(Reply {
+            status: head.status.as_u16(),
+            headers: head.headers,
+            body: whole.into(),
+        })
     };
-    tokio::time::timeout(PATIENCE, reading).await.expect("an answer in time")
+    tokio::time::timeout(PATIENCE, reading)
+        .await
+        .expect("an answer in time")
 }
 
 impl Reply {

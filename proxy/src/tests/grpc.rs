@@ -35,14 +35,17 @@ policy = "public"
 deadline = "300ms"
 "#;
 
-/// An origin that acts as the last segment of the path says, and answers `te` with what it got of it.
+/// An origin that acts as the last segment of the path says, and answers `te` with what it got of
+/// it.
 async fn origin() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
     let address = listener.local_addr().expect("bound");
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             tokio::spawn(async move {
-                let Ok(mut connection) = h2::server::handshake(stream).await else { return };
+                let Ok(mut connection) = h2::server::handshake(stream).await else {
+                    return;
+                };
                 while let Some(Ok((request, respond))) = connection.accept().await {
                     tokio::spawn(act(request, respond));
                 }
@@ -53,33 +56,59 @@ async fn origin() -> SocketAddr {
 }
 
 async fn act(request: Request<h2::RecvStream>, mut respond: SendResponse<Bytes>) {
-    let te = request.headers().get("te").cloned().unwrap_or(HeaderValue::from_static("none"));
-    let head = Response::builder().header("content-type", "application/grpc").header("x-te", te);
+    let te = request
+        .headers()
+        .get("te")
+        .cloned()
+        .unwrap_or(HeaderValue::from_static("none"));
+    let head = Response::builder()
+        .header("content-type", "application/grpc")
+        .header("x-te", te);
     match request.uri().path().rsplit('/').next().unwrap_or_default() {
         "only" => {
-            let head = head.header("grpc-status", "5").header("grpc-message", "no such thing");
+            let head = head
+                .header("grpc-status", "5")
+                .header("grpc-message", "no such thing");
             let _gone = respond.send_response(head.body(()).expect("a head"), true);
         }
         "silent" => std::future::pending().await,
         "begins" => {
-            let mut stream = respond.send_response(head.body(()).expect("a head"), false).expect("sends");
-            stream.send_data(Bytes::from_static(b"part"), false).expect("sends");
+            let mut stream = respond
+                .send_response(head.body(()).expect("a head"), false)
+                .expect("sends");
+            stream
+                .send_data(Bytes::from_static(b"part"), false)
+                .expect("sends");
             std::future::pending::<()>().await;
         }
         "breaks" => {
-            let mut stream = respond.send_response(head.body(()).expect("a head"), false).expect("sends");
-            stream.send_data(Bytes::from_static(b"part"), false).expect("sends");
+            let mut stream = respond
+                .send_response(head.body(()).expect("a head"), false)
+                .expect("sends");
+            stream
+                .send_data(Bytes::from_static(b"part"), false)
+                .expect("sends");
             tokio::time::sleep(Duration::from_millis(50)).await;
             stream.send_reset(h2::Reason::INTERNAL_ERROR);
         }
         _ => {
-            let mut stream = respond.send_response(head.body(()).expect("a head"), false).expect("sends");
-            stream.send_data(Bytes::from_static(b"reply"), false).expect("sends");
+            let mut stream = respond
+                .send_response(head.body(()).expect("a head"), false)
+                .expect("sends");
+            stream
+                .send_data(Bytes::from_static(b"reply"), false)
+                .expect("sends");
             stream
                 .send_trailers(HeaderMap::from_iter([
-                    (http::HeaderName::from_static("grpc-status"), HeaderValue::from_static("0")),
+                    (
+                        http::HeaderName::from_static("grpc-status"),
+                        HeaderValue::from_static("0"),
+                    ),
                     (http::header::SET_COOKIE, HeaderValue::from_static("a=b")),
-                    (http::HeaderName::from_static("x-postern-code"), HeaderValue::from_static("internal")),
+                    (
+                        http::HeaderName::from_static("x-postern-code"),
+                        HeaderValue::from_static("internal"),
+                    ),
                 ]))
                 .expect("sends");
         }
@@ -87,11 +116,21 @@ async fn act(request: Request<h2::RecvStream>, mut respond: SendResponse<Bytes>)
 }
 
 async fn gateway(upstream: &str, limits: &str) -> Gateway {
-    Gateway::h2c(Origin::start(Manner::Answer).await, upstream, limits, ROUTES).await
+    Gateway::h2c(
+        Origin::start(Manner::Answer).await,
+        upstream,
+        limits,
+        ROUTES,
+    )
+    .await
 }
 
 async fn before_origin() -> Gateway {
-    gateway(&format!("addresses = [\"{}\"]\nhttp2 = true", origin().await), "").await
+    gateway(
+        &format!("addresses = [\"{}\"]\nhttp2 = true", origin().await),
+        "",
+    )
+    .await
 }
 
 async fn connect(gateway: &Gateway) -> SendRequest<Bytes> {
@@ -112,7 +151,10 @@ struct Outcome {
 impl Outcome {
     /// The status in the head, of a response that has neither body nor trailers.
     fn trailers_only(&self) -> &str {
-        assert_eq!((self.status, self.body.len(), &self.trailers), (200, 0, &None));
+        assert_eq!(
+            (self.status, self.body.len(), &self.trailers),
+            (200, 0, &None)
+        );
         assert_eq!(self.fields["content-type"], "application/grpc");
         assert!(self.fields.contains_key("x-request-id"));
         self.fields["grpc-status"].to_str().expect("text")
@@ -126,9 +168,11 @@ async fn call(client: &mut SendRequest<Bytes>, path: &str, fields: &[(&str, &str
     for (name, value) in fields {
         request = request.header(*name, *value);
     }
-    let (response, mut body) =
-        client.send_request(request.body(()).expect("a request"), false).expect("a stream");
-    body.send_data(Bytes::from_static(b"\0\0\0\0\0"), true).expect("sends");
+    let (response, mut body) = client
+        .send_request(request.body(()).expect("a request"), false)
+        .expect("a stream");
+    body.send_data(Bytes::from_static(b"\0\0\0\0\0"), true)
+        .expect("sends");
     let reading = async {
         let (head, mut body) = response.await.expect("a response").into_parts();
         let mut whole = Vec::new();
@@ -136,9 +180,16 @@ async fn call(client: &mut SendRequest<Bytes>, path: &str, fields: &[(&str, &str
             whole.extend_from_slice(&part.expect("whole"));
         }
         let trailers = body.trailers().await.expect("whole");
-        Outcome { status: head.status.as_u16(), fields: head.headers, body: whole, trailers }
+        Outcome {
+            status: head.status.as_u16(),
+            fields: head.headers,
+            body: whole,
+            trailers,
+        }
     };
-    tokio::time::timeout(PATIENCE, reading).await.expect("in time")
+    tokio::time::timeout(PATIENCE, reading)
+        .await
+        .expect("in time")
 }
 
 #[tokio::test]
@@ -170,7 +221,11 @@ async fn call_ends_at_the_smaller_deadline() {
         ("/brief/silent", &[]),
         ("/s/silent", &[("grpc-timeout", "0n")]),
     ] {
-        assert_eq!(call(&mut client, path, fields).await.trailers_only(), "4", "{path} {fields:?}");
+        assert_eq!(
+            call(&mut client, path, fields).await.trailers_only(),
+            "4",
+            "{path} {fields:?}"
+        );
     }
     let begun = call(&mut client, "/s/begins", &[("grpc-timeout", "300m")]).await;
     assert_eq!((begun.status, &*begun.body), (200, &b"part"[..]));
@@ -199,15 +254,25 @@ async fn refusals_are_trailers_only() {
     // Others get what they got before.
     let (answer, _) = front::send(&mut client, front::head("POST", "/locked/x", &[]), true);
     let plain = front::reply(answer).await.expect("an answer");
-    assert_eq!((plain.status, plain.code().as_str()), (401, "authentication_required"));
+    assert_eq!(
+        (plain.status, plain.code().as_str()),
+        (401, "authentication_required")
+    );
     let events = gateway.finish().await;
-    assert!(events.iter().all(|event| event["code"] != "ok"), "{events:#?}");
+    assert!(
+        events.iter().all(|event| event["code"] != "ok"),
+        "{events:#?}"
+    );
 }
 
 #[tokio::test]
 async fn rates_and_silent_upstreams_are_unavailable() {
     let limits = "[limits.address]\nrequests = 2\nper = \"1h\"\n";
-    let dead = TcpListener::bind("127.0.0.1:0").await.expect("binds").local_addr().expect("bound");
+    let dead = TcpListener::bind("127.0.0.1:0")
+        .await
+        .expect("binds")
+        .local_addr()
+        .expect("bound");
     let closed = gateway(&format!("addresses = [\"{dead}\"]\nhttp2 = true"), limits).await;
     let mut client = connect(&closed).await;
     let away = call(&mut client, "/s/reply", &[]).await;
@@ -217,12 +282,20 @@ async fn rates_and_silent_upstreams_are_unavailable() {
         let limited = call(&mut client, path, &[]).await;
         assert_eq!(limited.trailers_only(), "14");
         assert_eq!(limited.fields["grpc-message"], "Too many requests");
-        assert!(limited.fields.contains_key("retry-after") && limited.fields.contains_key("ratelimit"));
+        assert!(
+            limited.fields.contains_key("retry-after") && limited.fields.contains_key("ratelimit")
+        );
     }
-    let upstream = format!("addresses = [\"{}\"]\nhttp2 = true\nread_timeout = \"200ms\"", origin().await);
+    let upstream = format!(
+        "addresses = [\"{}\"]\nhttp2 = true\nread_timeout = \"200ms\"",
+        origin().await
+    );
     let slow = gateway(&upstream, "").await;
     let mut client = connect(&slow).await;
-    assert_eq!(call(&mut client, "/s/silent", &[]).await.trailers_only(), "14");
+    assert_eq!(
+        call(&mut client, "/s/silent", &[]).await.trailers_only(),
+        "14"
+    );
 }
 
 #[tokio::test]
@@ -230,24 +303,36 @@ async fn calls_that_the_server_ends_early_are_no_abuse() {
     let gateway = before_origin().await;
     let mut client = connect(&gateway).await;
     for _ in 0..150 {
-        let request = Request::post("http://gate/s/only").header("content-type", "application/grpc");
-        let (response, mut body) =
-            client.send_request(request.body(()).expect("a request"), false).expect("a stream");
-        let head = tokio::time::timeout(PATIENCE, response).await.expect("in time").expect("a response");
+        let request =
+            Request::post("http://gate/s/only").header("content-type", "application/grpc");
+        let (response, mut body) = client
+            .send_request(request.body(()).expect("a request"), false)
+            .expect("a stream");
+        let head = tokio::time::timeout(PATIENCE, response)
+            .await
+            .expect("in time")
+            .expect("a response");
         assert_eq!(head.headers()["grpc-status"], "5");
         body.send_reset(h2::Reason::NO_ERROR);
     }
     assert_eq!(call(&mut client, "/s/reply", &[]).await.status, 200);
     drop(client);
     let events = gateway.finish().await;
-    assert!(events.iter().all(|event| event["code"] == "ok"), "{:?}", events.first());
+    assert!(
+        events.iter().all(|event| event["code"] == "ok"),
+        "{:?}",
+        events.first()
+    );
 }
 
 #[tokio::test]
 async fn one_listener_speaks_both_versions_without_tls() {
     let gateway = before_origin().await;
     let old = gateway.get("/nowhere", "").await;
-    assert_eq!((old.status, old.code().as_str()), (401, "authentication_required"));
+    assert_eq!(
+        (old.status, old.code().as_str()),
+        (401, "authentication_required")
+    );
     // The preface may come byte by byte.
     let mut client = gateway.connect().await;
     client.stream.set_nodelay(true).expect("a socket");
@@ -255,12 +340,19 @@ async fn one_listener_speaks_both_versions_without_tls() {
         client.stream.write_all(&[*byte]).await.expect("writes");
         tokio::task::yield_now().await;
     }
-    client.stream.write_all(b"\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.expect("writes");
+    client
+        .stream
+        .write_all(b"\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0")
+        .await
+        .expect("writes");
     let settings = client.bytes(9).await;
     assert_eq!(settings.as_bytes().get(3), Some(&4), "SETTINGS");
     let mut client = connect(&gateway).await;
     let new = front::get(&mut client, "/nowhere", &[]).await;
-    assert_eq!((new.status, new.code().as_str()), (401, "authentication_required"));
+    assert_eq!(
+        (new.status, new.code().as_str()),
+        (401, "authentication_required")
+    );
     let events = gateway.finish().await;
     assert_eq!(events.last().expect("one")["protocol"], "HTTP/2");
 }
@@ -271,7 +363,12 @@ async fn upstreams_learn_that_h2c_is_not_encrypted() {
     let upstream = format!("addresses = [\"{}\"]", origin.address);
     let gateway = Gateway::h2c(origin, &upstream, "", ROUTES).await;
     let mut client = connect(&gateway).await;
-    assert_eq!(front::get(&mut client, "/s/x", &[("te", "trailers")]).await.status, 200);
+    assert_eq!(
+        front::get(&mut client, "/s/x", &[("te", "trailers")])
+            .await
+            .status,
+        200
+    );
     let seen = gateway.origin.only().to_ascii_lowercase();
     assert!(seen.contains("x-forwarded-proto: http\r\n"), "{seen}");
     assert!(!seen.contains("\r\nte:"), "a field of one hop: {seen}");

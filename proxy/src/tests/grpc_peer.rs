@@ -1,4 +1,5 @@
-//! The official client and server of gRPC with the gateway between them (`tests/peers/grpc`; its `install` brings them).
+//! The official client and server of gRPC with the gateway between them (`tests/peers/grpc`; its
+//! `install` brings them).
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -63,12 +64,23 @@ fn peer(test: &str) -> Option<PathBuf> {
 /// The server, and where it listens.
 async fn serve(run: &Path) -> (Child, SocketAddr) {
     let mut command = Command::new(run);
-    let command = command.arg("server").stdout(Stdio::piped()).kill_on_drop(true);
+    let command = command
+        .arg("server")
+        .stdout(Stdio::piped())
+        .kill_on_drop(true);
     let mut child = command.spawn().expect("the peer runs");
     let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
-    let line = tokio::time::timeout(6 * PATIENCE, lines.next_line()).await.expect("in time");
-    let line = line.expect("reads").expect("the peer says where it listens");
-    let port = line.strip_prefix("listening ").expect("a port").parse().expect("a number");
+    let line = tokio::time::timeout(6 * PATIENCE, lines.next_line())
+        .await
+        .expect("in time");
+    let line = line
+        .expect("reads")
+        .expect("the peer says where it listens");
+    let port = line
+        .strip_prefix("listening ")
+        .expect("a port")
+        .parse()
+        .expect("a number");
     (child, SocketAddr::from(([127, 0, 0, 1], port)))
 }
 
@@ -78,29 +90,47 @@ impl Calls {
         let upstream = format!("addresses = [\"{address}\"]\nhttp2 = true");
         let unused = Origin::start(Manner::Answer).await;
         let gateway = Gateway::h2c(unused, &upstream, limits, ROUTES).await;
-        Some(Self { gateway, _server: server })
+        Some(Self {
+            gateway,
+            _server: server,
+        })
     }
 
     /// What came of each call.
     async fn make(&self, calls: Value) -> Vec<Value> {
         let run = peer("").expect("installed");
         let mut command = Command::new(run);
-        command.args(["client", &self.gateway.address.to_string(), &calls.to_string()]);
+        command.args([
+            "client",
+            &self.gateway.address.to_string(),
+            &calls.to_string(),
+        ]);
         let output = tokio::time::timeout(6 * PATIENCE, command.kill_on_drop(true).output()).await;
         let output = output.expect("in time").expect("the peer runs");
         let text = String::from_utf8(output.stdout).expect("text");
-        assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
-        text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+        assert!(
+            output.status.success(),
+            "{text}{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        text.lines()
+            .map(|line| serde_json::from_str(line).expect("JSON"))
+            .collect()
     }
 }
 
 fn statuses(outcomes: &[Value]) -> Vec<&str> {
-    outcomes.iter().map(|outcome| outcome["status"].as_str().expect("a status")).collect()
+    outcomes
+        .iter()
+        .map(|outcome| outcome["status"].as_str().expect("a status"))
+        .collect()
 }
 
 #[tokio::test]
 async fn unary_and_all_streaming_calls_pass() {
-    let Some(calls) = Calls::start("unary_and_all_streaming_calls_pass", "").await else { return };
+    let Some(calls) = Calls::start("unary_and_all_streaming_calls_pass", "").await else {
+        return;
+    };
     let token = format!("Bearer {}", calls.gateway.user());
     let outcomes = calls
         .make(json!([
@@ -117,20 +147,39 @@ async fn unary_and_all_streaming_calls_pass() {
         .await;
     assert_eq!(statuses(&outcomes), ["OK"; 9], "{outcomes:#?}");
     assert_eq!(outcomes[0]["replies"], json!(["hello"]));
-    assert_eq!(outcomes[0]["trailers"], json!({"x-trailer": "after", "x-bin-bin": "b'\\x00\\xff'"}));
-    let sizes: Vec<u64> = outcomes.iter().map(|outcome| outcome["size"].as_u64().expect("a size")).collect();
+    assert_eq!(
+        outcomes[0]["trailers"],
+        json!({"x-trailer": "after", "x-bin-bin": "b'\\x00\\xff'"})
+    );
+    let sizes: Vec<u64> = outcomes
+        .iter()
+        .map(|outcome| outcome["size"].as_u64().expect("a size"))
+        .collect();
     assert_eq!(sizes[1..4], [2_000_000, 5_000_000, 0]);
-    assert_eq!((&outcomes[4]["replies"], &outcomes[5]["replies"]), (&json!(["10000"]), &json!(["5000000"])));
-    assert_eq!((&outcomes[6]["number"], sizes[6], sizes[7]), (&json!(202), 1_000_002, 0));
+    assert_eq!(
+        (&outcomes[4]["replies"], &outcomes[5]["replies"]),
+        (&json!(["10000"]), &json!(["5000000"]))
+    );
+    assert_eq!(
+        (&outcomes[6]["number"], sizes[6], sizes[7]),
+        (&json!(202), 1_000_002, 0)
+    );
     assert_eq!(outcomes[8]["replies"], json!(["ada"]));
     let events = calls.gateway.finish().await;
     assert_eq!(events.len(), 9);
-    assert!(events.iter().all(|event| event["status"] == 200 && event["code"] == "ok"), "{events:#?}");
+    assert!(
+        events
+            .iter()
+            .all(|event| event["status"] == 200 && event["code"] == "ok"),
+        "{events:#?}"
+    );
 }
 
 #[tokio::test]
 async fn status_of_the_server_reaches_the_client() {
-    let Some(calls) = Calls::start("status_of_the_server_reaches_the_client", "").await else { return };
+    let Some(calls) = Calls::start("status_of_the_server_reaches_the_client", "").await else {
+        return;
+    };
     let outcomes = calls
         .make(json!([
             {"method": "Fail", "kind": "unary", "messages": [""]},
@@ -138,16 +187,26 @@ async fn status_of_the_server_reaches_the_client() {
             {"method": "NotThere", "kind": "unary", "messages": [""]},
         ]))
         .await;
-    assert_eq!(statuses(&outcomes), ["FAILED_PRECONDITION", "RESOURCE_EXHAUSTED", "UNIMPLEMENTED"]);
+    assert_eq!(
+        statuses(&outcomes),
+        ["FAILED_PRECONDITION", "RESOURCE_EXHAUSTED", "UNIMPLEMENTED"]
+    );
     assert_eq!(outcomes[0]["message"], "not nów, 100 %");
     assert_eq!(outcomes[1]["message"], "enough");
     let events = calls.gateway.finish().await;
-    assert!(events.iter().all(|event| event["status"] == 200 && event["code"] == "ok"), "{events:#?}");
+    assert!(
+        events
+            .iter()
+            .all(|event| event["status"] == 200 && event["code"] == "ok"),
+        "{events:#?}"
+    );
 }
 
 #[tokio::test]
 async fn deadline_of_the_route_ends_a_call() {
-    let Some(calls) = Calls::start("deadline_of_the_route_ends_a_call", "").await else { return };
+    let Some(calls) = Calls::start("deadline_of_the_route_ends_a_call", "").await else {
+        return;
+    };
     let outcomes = calls
         .make(json!([
             {"method": "Wait", "kind": "unary", "messages": [""]},
@@ -156,15 +215,24 @@ async fn deadline_of_the_route_ends_a_call() {
             {"method": "WasCancelled", "kind": "unary", "messages": [""]},
         ]))
         .await;
-    assert_eq!(statuses(&outcomes), ["DEADLINE_EXCEEDED", "OK", "DEADLINE_EXCEEDED", "OK"], "{outcomes:#?}");
-    assert_eq!((&outcomes[1]["replies"], &outcomes[3]["replies"]), (&json!(["yes"]), &json!(["yes"])));
+    assert_eq!(
+        statuses(&outcomes),
+        ["DEADLINE_EXCEEDED", "OK", "DEADLINE_EXCEEDED", "OK"],
+        "{outcomes:#?}"
+    );
+    assert_eq!(
+        (&outcomes[1]["replies"], &outcomes[3]["replies"]),
+        (&json!(["yes"]), &json!(["yes"]))
+    );
     assert_eq!(outcomes[2]["number"], 3, "what came before it");
 }
 
 #[tokio::test]
 async fn refusals_of_the_gateway_are_statuses() {
     let limits = "[limits.address]\nrequests = 4\nper = \"1h\"\n";
-    let Some(calls) = Calls::start("refusals_of_the_gateway_are_statuses", limits).await else { return };
+    let Some(calls) = Calls::start("refusals_of_the_gateway_are_statuses", limits).await else {
+        return;
+    };
     let outcomes = calls
         .make(json!([
             {"method": "Subject", "kind": "unary", "messages": [""]},
@@ -174,7 +242,13 @@ async fn refusals_of_the_gateway_are_statuses() {
             {"method": "Echo", "kind": "unary", "messages": [""]},
         ]))
         .await;
-    let expected = ["UNAUTHENTICATED", "UNAUTHENTICATED", "OK", "UNAUTHENTICATED", "UNAVAILABLE"];
+    let expected = [
+        "UNAUTHENTICATED",
+        "UNAUTHENTICATED",
+        "OK",
+        "UNAUTHENTICATED",
+        "UNAVAILABLE",
+    ];
     assert_eq!(statuses(&outcomes), expected, "{outcomes:#?}");
     assert_eq!(outcomes[0]["message"], "A Bearer token is required");
     assert_eq!(outcomes[4]["message"], "Too many requests");
@@ -183,17 +257,26 @@ async fn refusals_of_the_gateway_are_statuses() {
 #[tokio::test]
 async fn answers_longer_than_their_messages_do_not_stop_a_stream() {
     let test = "answers_longer_than_their_messages_do_not_stop_a_stream";
-    let Some(calls) = Calls::start(test, "").await else { return };
+    let Some(calls) = Calls::start(test, "").await else {
+        return;
+    };
     let messages = json!([{"repeat": 20_000, "size": 20}]);
-    let outcomes = calls.make(json!([{"method": "Expand", "kind": "bidi", "messages": messages}])).await;
+    let outcomes = calls
+        .make(json!([{"method": "Expand", "kind": "bidi", "messages": messages}]))
+        .await;
     assert_eq!(statuses(&outcomes), ["OK"], "{outcomes:#?}");
-    assert_eq!((&outcomes[0]["number"], &outcomes[0]["size"]), (&json!(20_000), &json!(20_000_000)));
+    assert_eq!(
+        (&outcomes[0]["number"], &outcomes[0]["size"]),
+        (&json!(20_000), &json!(20_000_000))
+    );
 }
 
 #[tokio::test]
 async fn client_that_streams_may_pause() {
     let limits = "stall_timeout = \"300ms\"\n";
-    let Some(calls) = Calls::start("client_that_streams_may_pause", limits).await else { return };
+    let Some(calls) = Calls::start("client_that_streams_may_pause", limits).await else {
+        return;
+    };
     let outcomes = calls
         .make(json!([{"method": "EchoAll", "kind": "bidi", "messages": ["a", "b"], "pause": 1.0}]))
         .await;

@@ -18,10 +18,16 @@ async fn a_new_process_takes_the_sockets_over_and_no_request_fails() {
     let folder = tempfile::tempdir().expect("a folder");
     let socket = folder.path().join("proxy.sock");
     let origin = Origin::start(Manner::Answer).await;
-    let (address, extra) = (origin.address, format!("[handover]\nsocket = \"{}\"", socket.display()));
+    let (address, extra) = (
+        origin.address,
+        format!("[handover]\nsocket = \"{}\"", socket.display()),
+    );
     let upstream = format!("addresses = [\"{address}\"]\n{extra}");
     let old = Gateway::before(origin, &upstream, "", super::harness::ROUTES).await;
-    let (done, served) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
+    let (done, served) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(AtomicU32::new(0)),
+    );
     let front = old.address;
     let clients: Vec<_> = (0..4)
         .map(|_| {
@@ -42,20 +48,31 @@ async fn a_new_process_takes_the_sockets_over_and_no_request_fails() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(PATIENCE, offered).await.expect("the sockets are offered");
-    let inheritance = tokio::task::spawn_blocking(move || path).await.expect("a path");
-    let inheritance = tokio::task::spawn_blocking(move || Inheritance::take(&inheritance).expect("sockets"));
+    tokio::time::timeout(PATIENCE, offered)
+        .await
+        .expect("the sockets are offered");
+    let inheritance = tokio::task::spawn_blocking(move || path)
+        .await
+        .expect("a path");
+    let inheritance =
+        tokio::task::spawn_blocking(move || Inheritance::take(&inheritance).expect("sockets"));
     let (sockets, predecessor) = inheritance.await.expect("does not panic").into_parts();
     let mut sockets = sockets.0.into_iter().map(|socket| {
         socket.set_nonblocking(true).expect("a socket");
         TcpListener::from_std(socket).expect("a socket")
     });
-    let listeners = Listeners { public: sockets.by_ref().take(1).collect(), admin: sockets.next() };
+    let listeners = Listeners {
+        public: sockets.by_ref().take(1).collect(),
+        admin: sockets.next(),
+    };
     assert_eq!(listeners.public[0].local_addr().expect("bound"), front);
     let origin = Origin::start(Manner::Answer).await;
     let upstream = format!("addresses = [\"{}\"]", origin.address);
     let new = Gateway::on(listeners, predecessor, origin, &upstream).await;
-    tokio::time::timeout(PATIENCE, old.running).await.expect("the old one ends").expect("does not panic");
+    tokio::time::timeout(PATIENCE, old.running)
+        .await
+        .expect("the old one ends")
+        .expect("does not panic");
     let before = served.load(Ordering::Relaxed);
     while served.load(Ordering::Relaxed) < before + 20 {
         tokio::task::yield_now().await;
@@ -77,7 +94,8 @@ fn app(pool: &str) -> App {
         ("IDP_SERVICE_CLIENT_ID", "machines"),
     ]);
     let text = "[[listen]]\naddress = \"127.0.0.1:0\"\n[access_log]\nto = \"off\"\n";
-    let config = parse("test.toml", text, |root| Config::read(root, &env)).expect("a good configuration");
+    let config =
+        parse("test.toml", text, |root| Config::read(root, &env)).expect("a good configuration");
     App::build(config, Clock::system()).expect("builds")
 }
 
@@ -87,7 +105,10 @@ fn predecessor(most: Duration) -> (UnixStream, Predecessor) {
     (old, Predecessor::new(new, Instant::now() + most))
 }
 
-const NO_LISTENERS: Listeners = Listeners { public: Vec::new(), admin: None };
+const NO_LISTENERS: Listeners = Listeners {
+    public: Vec::new(),
+    admin: None,
+};
 
 /// Nothing listens there: no keys are found.
 const NOWHERE: &str = "http://127.0.0.1:1";
@@ -102,9 +123,14 @@ fn told(mut old: UnixStream) -> String {
 #[tokio::test]
 async fn who_is_not_ready_does_not_take_over() {
     let (old, predecessor) = predecessor(Duration::from_millis(50));
-    let refused = app(NOWHERE).take_over(NO_LISTENERS, predecessor, Shutdown::new()).await;
+    let refused = app(NOWHERE)
+        .take_over(NO_LISTENERS, predecessor, Shutdown::new())
+        .await;
     let refused = refused.expect_err("not ready");
-    assert!(refused.status() == 69 && refused.message().contains("keys"), "{refused}");
+    assert!(
+        refused.status() == 69 && refused.message().contains("keys"),
+        "{refused}"
+    );
     assert_eq!(told(old), "", "the old one serves on");
 }
 
@@ -114,8 +140,16 @@ async fn who_is_told_to_stop_before_it_is_ready_ends_at_once() {
     let shutdown = Shutdown::new();
     let running = tokio::spawn(app(NOWHERE).take_over(NO_LISTENERS, predecessor, shutdown.clone()));
     shutdown.begin();
-    let ended = tokio::time::timeout(PATIENCE, running).await.expect("an end in time");
-    assert_eq!(ended.expect("does not panic").expect_err("stopped").status(), 69);
+    let ended = tokio::time::timeout(PATIENCE, running)
+        .await
+        .expect("an end in time");
+    assert_eq!(
+        ended
+            .expect("does not panic")
+            .expect_err("stopped")
+            .status(),
+        69
+    );
     assert_eq!(told(old), "", "the old one serves on");
 }
 
@@ -126,9 +160,14 @@ async fn who_is_ready_when_nobody_waits_any_more_does_not_serve() {
     let (old, predecessor) = predecessor(PATIENCE);
     drop(old);
     let running = app(&pool).take_over(NO_LISTENERS, predecessor, Shutdown::new());
-    let refused = tokio::time::timeout(PATIENCE, running).await.expect("an end in time");
+    let refused = tokio::time::timeout(PATIENCE, running)
+        .await
+        .expect("an end in time");
     let refused = refused.expect_err("two would serve");
-    assert!(refused.status() == 69 && refused.message().contains("does not wait"), "{refused}");
+    assert!(
+        refused.status() == 69 && refused.message().contains("does not wait"),
+        "{refused}"
+    );
 }
 
 #[tokio::test]
@@ -137,7 +176,9 @@ async fn the_old_process_is_known_to_listen_before_it_is_relieved() {
         let (mut old, predecessor) = predecessor(PATIENCE);
         old.write_all(answer.as_bytes()).expect("a pair");
         old.shutdown(std::net::Shutdown::Write).expect("a pair");
-        let relieved = predecessor.relieve(|| panic!("the manager is told of nobody")).await;
+        let relieved = predecessor
+            .relieve(|| panic!("the manager is told of nobody"))
+            .await;
         assert!(relieved.is_err(), "{answer:?}");
         assert_eq!(told(old), "ready\n");
     }
@@ -148,7 +189,11 @@ async fn the_old_process_is_known_to_listen_before_it_is_relieved() {
         before.set_nonblocking(true).expect("a pair");
         let mut heard = [0; 64];
         let length = (&before).read(&mut heard).expect("words");
-        assert_eq!(heard[..length], *b"ready\n", "the old one must not end before");
+        assert_eq!(
+            heard[..length],
+            *b"ready\n",
+            "the old one must not end before"
+        );
         before.set_nonblocking(false).expect("a pair");
     };
     predecessor.relieve(committed).await.expect("relieved");

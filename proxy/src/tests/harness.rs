@@ -77,7 +77,13 @@ impl Gateway {
     pub(super) async fn with(manner: Manner, limits: &str, upstream: &str) -> Self {
         let origin = Origin::start(manner).await;
         let address = origin.address;
-        Self::before(origin, &format!("addresses = [\"{address}\"]\n{upstream}"), limits, ROUTES).await
+        Self::before(
+            origin,
+            &format!("addresses = [\"{address}\"]\n{upstream}"),
+            limits,
+            ROUTES,
+        )
+        .await
     }
 
     pub(super) async fn before(origin: Origin, upstream: &str, limits: &str, routes: &str) -> Self {
@@ -85,7 +91,12 @@ impl Gateway {
     }
 
     /// `tls` is the table `[listen.tls]`.
-    pub(super) async fn behind_tls(origin: Origin, upstream: &str, limits: &str, tls: &str) -> Self {
+    pub(super) async fn behind_tls(
+        origin: Origin,
+        upstream: &str,
+        limits: &str,
+        tls: &str,
+    ) -> Self {
         Self::launch(origin, (tls, upstream, limits, ROUTES)).await
     }
 
@@ -101,11 +112,20 @@ impl Gateway {
         origin: Origin,
         upstream: &str,
     ) -> Self {
-        Self::run(listeners, Some(predecessor), origin, ("", upstream, "", ROUTES)).await
+        Self::run(
+            listeners,
+            Some(predecessor),
+            origin,
+            ("", upstream, "", ROUTES),
+        )
+        .await
     }
 
     async fn launch(origin: Origin, parts: (&str, &str, &str, &str)) -> Self {
-        let listeners = Listeners { public: vec![bind_narrow()], admin: Some(bind().await) };
+        let listeners = Listeners {
+            public: vec![bind_narrow()],
+            admin: Some(bind().await),
+        };
         Self::run(listeners, None, origin, parts).await
     }
 
@@ -125,29 +145,54 @@ impl Gateway {
         );
         let endpoint = format!("http://{pool}");
         let env = Env::from([
-            ("AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER", endpoint.as_str()),
+            (
+                "AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER",
+                endpoint.as_str(),
+            ),
             ("IDP_ACTOR_POOL_ID", "actors"),
             ("IDP_ACTOR_CLIENT_ID", "web"),
             ("IDP_SERVICE_POOL_ID", "services"),
             ("IDP_SERVICE_CLIENT_ID", "machines"),
         ]);
-        let config =
-            parse("test.toml", &text, |root| Config::read(root, &env)).expect("a good configuration");
+        let config = parse("test.toml", &text, |root| Config::read(root, &env))
+            .expect("a good configuration");
         let file = log.path().join("proxy.toml");
         std::fs::write(&file, &text).expect("writes");
-        let app = App::build(config, Clock::system()).expect("builds").watch(file, env);
-        let bound = |listener: Option<&TcpListener>| listener.expect("one").local_addr().expect("bound");
-        let (address, admin_address) = (bound(listeners.public.first()), bound(listeners.admin.as_ref()));
+        let app = App::build(config, Clock::system())
+            .expect("builds")
+            .watch(file, env);
+        let bound =
+            |listener: Option<&TcpListener>| listener.expect("one").local_addr().expect("bound");
+        let (address, admin_address) = (
+            bound(listeners.public.first()),
+            bound(listeners.admin.as_ref()),
+        );
         let shutdown = Shutdown::new();
         let stop = shutdown.clone();
         let running = match predecessor {
             None => tokio::spawn(app.run(listeners, stop)),
-            Some(old) => tokio::spawn(async { app.take_over(listeners, old, stop).await.expect("ready") }),
+            Some(old) => {
+                tokio::spawn(async { app.take_over(listeners, old, stop).await.expect("ready") })
+            }
         };
         let issuer = endpoint;
-        let asking = reqwest::Client::builder().no_proxy().tls_certs_only([]).build().expect("a client");
+        let asking = reqwest::Client::builder()
+            .no_proxy()
+            .tls_certs_only([])
+            .build()
+            .expect("a client");
         let key = Arc::new(key);
-        Self { address, admin: admin_address, origin, shutdown, running, log, asking, key, issuer }
+        Self {
+            address,
+            admin: admin_address,
+            origin,
+            shutdown,
+            running,
+            log,
+            asking,
+            key,
+            issuer,
+        }
     }
 
     pub(super) fn user_issuer(&self) -> String {
@@ -177,13 +222,23 @@ impl Gateway {
 
     fn sign(&self, claims: &Value) -> String {
         let header = json!({"alg": "ES256", "kid": "k1", "typ": "JWT"});
-        let text = format!("{}.{}", BASE64.encode(header.to_string()), BASE64.encode(claims.to_string()));
-        let signature = self.key.sign(&SystemRandom::new(), text.as_bytes()).expect("signs");
+        let text = format!(
+            "{}.{}",
+            BASE64.encode(header.to_string()),
+            BASE64.encode(claims.to_string())
+        );
+        let signature = self
+            .key
+            .sign(&SystemRandom::new(), text.as_bytes())
+            .expect("signs");
         format!("{text}.{}", BASE64.encode(signature))
     }
 
     pub(super) async fn connect(&self) -> Client {
-        Client { stream: TcpStream::connect(self.address).await.expect("connects"), buffer: Vec::new() }
+        Client {
+            stream: TcpStream::connect(self.address).await.expect("connects"),
+            buffer: Vec::new(),
+        }
     }
 
     /// Sends raw bytes on a connection of their own and reads one answer.
@@ -195,13 +250,23 @@ impl Gateway {
 
     /// A plain request with extra header lines.
     pub(super) async fn get(&self, target: &str, headers: &str) -> Answer {
-        self.send(&format!("GET {target} HTTP/1.1\r\nHost: gate\r\n{headers}\r\n")).await
+        self.send(&format!(
+            "GET {target} HTTP/1.1\r\nHost: gate\r\n{headers}\r\n"
+        ))
+        .await
     }
 
     /// What the admin listener says.
     pub(super) async fn ask(&self, path: &str) -> String {
         let url = format!("http://{}{path}", self.admin);
-        self.asking.get(url).send().await.expect("an answer").text().await.expect("text")
+        self.asking
+            .get(url)
+            .send()
+            .await
+            .expect("an answer")
+            .text()
+            .await
+            .expect("text")
     }
 
     /// Changes the file of the configuration.
@@ -222,15 +287,22 @@ impl Gateway {
                 tokio::task::yield_now().await;
             }
         };
-        tokio::time::timeout(PATIENCE, waiting).await.expect("a configuration in time")
+        tokio::time::timeout(PATIENCE, waiting)
+            .await
+            .expect("a configuration in time")
     }
 
     /// Ends the gateway; the access events that it wrote.
     pub(super) async fn finish(self) -> Vec<Value> {
         self.shutdown.begin();
-        tokio::time::timeout(PATIENCE, self.running).await.expect("ends").expect("does not panic");
+        tokio::time::timeout(PATIENCE, self.running)
+            .await
+            .expect("ends")
+            .expect("does not panic");
         let text = std::fs::read_to_string(self.log.path().join("access.log")).expect("a log");
-        text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+        text.lines()
+            .map(|line| serde_json::from_str(line).expect("JSON"))
+            .collect()
     }
 }
 
@@ -264,7 +336,9 @@ impl Client {
                 }
             }
         };
-        tokio::time::timeout(PATIENCE, reading).await.expect("an answer in time")
+        tokio::time::timeout(PATIENCE, reading)
+            .await
+            .expect("an answer in time")
     }
 
     async fn fill(&mut self) -> usize {
@@ -275,50 +349,84 @@ impl Client {
     }
 
     fn parse(&mut self) -> Option<Answer> {
-        let head = self.buffer.windows(4).position(|window| window == b"\r\n\r\n")? + 4;
+        let head = self
+            .buffer
+            .windows(4)
+            .position(|window| window == b"\r\n\r\n")?
+            + 4;
         let text = String::from_utf8_lossy(&self.buffer[..head]).into_owned();
         let length = text
             .to_ascii_lowercase()
             .split("content-length: ")
             .nth(1)
-            .map_or(0, |rest| rest.split("\r\n").next().expect("a line").parse().expect("a length"));
+            .map_or(0, |rest| {
+                rest.split("\r\n")
+                    .next()
+                    .expect("a line")
+                    .parse()
+                    .expect("a length")
+            });
         if self.buffer.len() < head + length {
             return None;
         }
-        let status = text.split(' ').nth(1).expect("a status").parse().expect("a number");
+        let status = text
+            .split(' ')
+            .nth(1)
+            .expect("a status")
+            .parse()
+            .expect("a number");
         let body = String::from_utf8_lossy(&self.buffer[head..head + length]).into_owned();
         self.buffer.drain(..head + length);
-        Some(Answer { status, head: text, body })
+        Some(Answer {
+            status,
+            head: text,
+            body,
+        })
     }
 
     /// Whether the gateway closes this connection, with nothing more to say.
     pub(super) async fn is_closed(&mut self) -> bool {
-        tokio::time::timeout(PATIENCE, self.fill()).await.is_ok_and(|read| read == 0)
+        tokio::time::timeout(PATIENCE, self.fill())
+            .await
+            .is_ok_and(|read| read == 0)
             && self.buffer.is_empty()
     }
 
     /// All that comes until the connection ends, unless it ends with a reset.
     pub(super) async fn rest(&mut self) -> Option<String> {
         let reading = self.stream.read_to_end(&mut self.buffer);
-        let read = tokio::time::timeout(PATIENCE, reading).await.expect("an end in time");
-        read.ok().map(|_| String::from_utf8_lossy(&std::mem::take(&mut self.buffer)).into_owned())
+        let read = tokio::time::timeout(PATIENCE, reading)
+            .await
+            .expect("an end in time");
+        read.ok()
+            .map(|_| String::from_utf8_lossy(&std::mem::take(&mut self.buffer)).into_owned())
     }
 
     /// The next bytes up to and with `end`.
     pub(super) async fn until(&mut self, end: &str) -> String {
         loop {
-            let found = self.buffer.windows(end.len()).position(|window| window == end.as_bytes());
+            let found = self
+                .buffer
+                .windows(end.len())
+                .position(|window| window == end.as_bytes());
             if let Some(at) = found {
                 return self.bytes(at + end.len()).await;
             }
-            assert_ne!(tokio::time::timeout(PATIENCE, self.fill()).await.expect("bytes in time"), 0);
+            assert_ne!(
+                tokio::time::timeout(PATIENCE, self.fill())
+                    .await
+                    .expect("bytes in time"),
+                0
+            );
         }
     }
 
     /// The next bytes, whatever they are.
     pub(super) async fn bytes(&mut self, count: usize) -> String {
         while self.buffer.len() < count {
-            let read = tokio::time::timeout(PATIENCE, self.fill()).await.expect("bytes in time");
+            let read = tokio::time::timeout(PATIENCE, self.fill())
+                .await
+                .expect("bytes in time");
             assert_ne!(read, 0, "the connection ended");
         }
         String::from_utf8_lossy(&self.buffer.drain(..count).collect::<Vec<u8>>()).into_owned()
@@ -333,19 +441,26 @@ impl Answer {
     }
 
     pub(super) fn header(&self, name: &str) -> Option<&str> {
-        let line = self
-            .head
-            .lines()
-            .find(|line| line.split(':').next().is_some_and(|known| known.eq_ignore_ascii_case(name)))?;
+        let line = self.head.lines().find(|line| {
+            line.split(':')
+                .next()
+                .is_some_and(|known| known.eq_ignore_ascii_case(name))
+        })?;
         line.split_once(": ").map(|(_, value)| value)
     }
 }
 
 /// One request on a connection of its own; a connection that ends without an answer is a failure.
 pub(super) async fn fetch(address: SocketAddr, target: &str) -> Answer {
-    let mut client =
-        Client { stream: TcpStream::connect(address).await.expect("connects"), buffer: Vec::new() };
-    client.write(&format!("GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")).await;
+    let mut client = Client {
+        stream: TcpStream::connect(address).await.expect("connects"),
+        buffer: Vec::new(),
+    };
+    client
+        .write(&format!(
+            "GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        ))
+        .await;
     client.answer().await.expect("an answer")
 }
 
@@ -353,7 +468,8 @@ async fn bind() -> TcpListener {
     TcpListener::bind("127.0.0.1:0").await.expect("binds")
 }
 
-/// The system keeps little for clients that do not read, so that what waits for them waits in the gateway.
+/// The system keeps little for clients that do not read, so that what waits for them waits in the
+/// gateway.
 fn bind_narrow() -> TcpListener {
     let socket = TcpSocket::new_v4().expect("a socket");
     socket.set_send_buffer_size(8 << 10).expect("a size");
@@ -365,7 +481,8 @@ fn bind_narrow() -> TcpListener {
 pub(super) fn has_field(request: &str, field: &str) -> bool {
     let (name, value) = field.split_once(": ").expect("a field");
     request.lines().any(|line| {
-        line.split_once(": ").is_some_and(|(known, text)| known.eq_ignore_ascii_case(name) && text == value)
+        line.split_once(": ")
+            .is_some_and(|(known, text)| known.eq_ignore_ascii_case(name) && text == value)
     })
 }
 
@@ -383,9 +500,10 @@ pub(super) async fn serve_keys(key: &EcdsaKeyPair) -> SocketAddr {
         while let Ok((mut stream, _)) = listener.accept().await {
             let mut space = [0; 4096];
             let _request = stream.read(&mut space).await;
-            let head =
-                "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length:";
-            let _gone = stream.write_all(format!("{head} {}\r\n\r\n{jwks}", jwks.len()).as_bytes()).await;
+            let head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length:";
+            let _gone = stream
+                .write_all(format!("{head} {}\r\n\r\n{jwks}", jwks.len()).as_bytes())
+                .await;
         }
     });
     address

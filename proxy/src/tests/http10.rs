@@ -17,7 +17,10 @@ async fn ask(answer: &'static str, method: &str, fields: &str) -> (String, std::
     stream.write_all(request.as_bytes()).await.expect("writes");
     let mut bytes = Vec::new();
     let read = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut bytes)).await;
-    (String::from_utf8(bytes).expect("text"), read.expect("an end in time"))
+    (
+        String::from_utf8(bytes).expect("text"),
+        read.expect("an end in time"),
+    )
 }
 
 #[tokio::test]
@@ -29,10 +32,26 @@ async fn http10_client_gets_no_chunks() {
             "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhe\r\n3\r\nllo\r\n0\r\n\r\n",
             "hello",
         ),
-        ("GET", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", ""),
-        ("GET", "HTTP/1.1 404 Not Found\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n!\r\n0\r\n\r\n", "!"),
-        ("GET", "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 5\r\n\r\nhello", "hello"),
-        ("HEAD", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", ""),
+        (
+            "GET",
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+            "",
+        ),
+        (
+            "GET",
+            "HTTP/1.1 404 Not Found\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n!\r\n0\r\n\r\n",
+            "!",
+        ),
+        (
+            "GET",
+            "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 5\r\n\r\nhello",
+            "hello",
+        ),
+        (
+            "HEAD",
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+            "",
+        ),
         (
             "GET",
             "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n",
@@ -42,7 +61,10 @@ async fn http10_client_gets_no_chunks() {
         let fields = if answer.contains("chunked") { keep } else { "" };
         let (got, end) = ask(answer, method, fields).await;
         let (head, rest) = got.split_once("\r\n\r\n").expect("a head");
-        assert!(!head.to_ascii_lowercase().contains("transfer-encoding"), "{answer:?}: {got}");
+        assert!(
+            !head.to_ascii_lowercase().contains("transfer-encoding"),
+            "{answer:?}: {got}"
+        );
         assert_eq!(rest, body, "{answer:?}: {got}");
         assert!(end.is_ok(), "{answer:?}: closed in order: {end:?}");
     }

@@ -12,13 +12,28 @@ use super::origin::Manner;
 async fn a_body_that_stalls_is_refused() {
     let front = Front::start(Manner::Answer, "stall_timeout = \"150ms\"", "").await;
     let mut client = front.client().await;
-    let (answer, mut body) = send(&mut client, head("POST", "/open", &[("content-length", "9")]), false);
-    body.send_data(Bytes::from_static(b"a"), false).expect("sends");
+    let (answer, mut body) = send(
+        &mut client,
+        head("POST", "/open", &[("content-length", "9")]),
+        false,
+    );
+    body.send_data(Bytes::from_static(b"a"), false)
+        .expect("sends");
     let reply = reply(answer).await.expect("an answer");
-    assert_eq!((reply.status, reply.code().as_str()), (400, "request_timeout"));
-    assert_eq!(get(&mut client, "/open", &[]).await.status, 200, "the other streams go on");
+    assert_eq!(
+        (reply.status, reply.code().as_str()),
+        (400, "request_timeout")
+    );
+    assert_eq!(
+        get(&mut client, "/open", &[]).await.status,
+        200,
+        "the other streams go on"
+    );
     let events = front.gateway.finish().await;
-    assert_eq!((&events[0]["code"], &events[0]["protocol"]), (&"request_timeout".into(), &"HTTP/2".into()));
+    assert_eq!(
+        (&events[0]["code"], &events[0]["protocol"]),
+        (&"request_timeout".into(), &"HTTP/2".into())
+    );
 }
 
 #[tokio::test]
@@ -36,7 +51,12 @@ async fn a_client_that_takes_nothing_loses_its_stream() {
         }
         false
     };
-    assert!(tokio::time::timeout(PATIENCE, reading).await.expect("an end in time"), "cut, not complete");
+    assert!(
+        tokio::time::timeout(PATIENCE, reading)
+            .await
+            .expect("an end in time"),
+        "cut, not complete"
+    );
     let events = front.gateway.finish().await;
     assert_eq!(events[0]["code"], "request_timeout");
 }
@@ -45,14 +65,27 @@ async fn a_client_that_takes_nothing_loses_its_stream() {
 async fn a_request_has_a_deadline_and_so_has_the_upstream() {
     let front = Front::start(Manner::Hang, "deadline = \"150ms\"", "").await;
     let slow = get(&mut front.client().await, "/open", &[]).await;
-    assert_eq!((slow.status, slow.code().as_str()), (504, "upstream_timeout"));
-    // Once there is a connection, the time to make one is not waited for as well: PATIENCE would end before.
+    assert_eq!(
+        (slow.status, slow.code().as_str()),
+        (504, "upstream_timeout")
+    );
+    // Once there is a connection, the time to make one is not waited for as well: PATIENCE would
+    // end before.
     let timeouts = "connect_timeout = \"30s\"\nread_timeout = \"150ms\"";
     let front = Front::start(Manner::Hang, "", timeouts).await;
     let silent = get(&mut front.client().await, "/open", &[]).await;
-    assert_eq!((silent.status, silent.code().as_str()), (504, "upstream_timeout"));
-    let silent = Gateway::with(Manner::Hang, "", timeouts).await.get("/open", "").await;
-    assert_eq!((silent.status, silent.code().as_str()), (504, "upstream_timeout"));
+    assert_eq!(
+        (silent.status, silent.code().as_str()),
+        (504, "upstream_timeout")
+    );
+    let silent = Gateway::with(Manner::Hang, "", timeouts)
+        .await
+        .get("/open", "")
+        .await;
+    assert_eq!(
+        (silent.status, silent.code().as_str()),
+        (504, "upstream_timeout")
+    );
 }
 
 #[tokio::test]
@@ -60,10 +93,15 @@ async fn an_upload_may_take_longer_than_the_upstream_may_be_silent() {
     let front = Front::start(Manner::AnswerPosts, "", "read_timeout = \"150ms\"").await;
     let mut client = front.client().await;
     let (answer, mut body) = send(&mut client, head("POST", "/open", &[]), false);
-    body.send_data(Bytes::from_static(b"first "), false).expect("sends");
+    body.send_data(Bytes::from_static(b"first "), false)
+        .expect("sends");
     // This one begins later, and its time is over first.
-    assert_eq!(get(&mut client, "/open", &[]).await.code(), "upstream_timeout");
-    body.send_data(Bytes::from_static(b"second"), true).expect("sends");
+    assert_eq!(
+        get(&mut client, "/open", &[]).await.code(),
+        "upstream_timeout"
+    );
+    body.send_data(Bytes::from_static(b"second"), true)
+        .expect("sends");
     assert_eq!(reply(answer).await.expect("an answer").status, 200);
     let seen = front.gateway.origin.seen().concat();
     assert!(seen.contains("first ") && seen.contains("second"), "{seen}");
@@ -74,29 +112,51 @@ async fn an_upload_that_ends_in_trailers_has_ended() {
     let front = Front::start(Manner::AnswerPosts, "", "read_timeout = \"150ms\"").await;
     let mut client = front.client().await;
     let (answer, mut body) = send(&mut client, head("POST", "/open", &[]), false);
-    body.send_data(Bytes::from_static(b"whole"), false).expect("sends");
+    body.send_data(Bytes::from_static(b"whole"), false)
+        .expect("sends");
     // This one begins later, and its time is over first.
-    assert_eq!(get(&mut client, "/open", &[]).await.code(), "upstream_timeout");
-    let trailers = [("x-sum".parse().expect("a name"), "1".parse().expect("text"))].into_iter().collect();
+    assert_eq!(
+        get(&mut client, "/open", &[]).await.code(),
+        "upstream_timeout"
+    );
+    let trailers = [("x-sum".parse().expect("a name"), "1".parse().expect("text"))]
+        .into_iter()
+        .collect();
     body.send_trailers(trailers).expect("sends");
     assert_eq!(reply(answer).await.expect("an answer").status, 200);
     let (answer, mut body) = send(&mut client, head("POST", "/open", &[]), false);
     body.send_trailers(http::HeaderMap::new()).expect("sends");
-    assert_eq!(reply(answer).await.expect("an answer").status, 200, "without a body");
+    assert_eq!(
+        reply(answer).await.expect("an answer").status,
+        200,
+        "without a body"
+    );
 }
 
 #[tokio::test]
 async fn an_idle_connection_is_closed() {
-    let front = Front::start(Manner::Answer, "head_timeout = \"150ms\"\nidle_timeout = \"150ms\"", "").await;
+    let front = Front::start(
+        Manner::Answer,
+        "head_timeout = \"150ms\"\nidle_timeout = \"150ms\"",
+        "",
+    )
+    .await;
     for requests in 0..2 {
-        let (client, connection) = h2::client::handshake(front.connect().await).await.expect("a handshake");
+        let (client, connection) = h2::client::handshake(front.connect().await)
+            .await
+            .expect("a handshake");
         let ended = tokio::spawn(connection);
         let mut client = client.ready().await.expect("ready");
         for _ in 0..requests {
             assert_eq!(get(&mut client, "/open", &[]).await.status, 200);
         }
-        let ended = tokio::time::timeout(PATIENCE, ended).await.expect("an end in time");
-        assert!(ended.expect("does not panic").is_ok(), "with a GOAWAY without an error");
+        let ended = tokio::time::timeout(PATIENCE, ended)
+            .await
+            .expect("an end in time");
+        assert!(
+            ended.expect("does not panic").is_ok(),
+            "with a GOAWAY without an error"
+        );
     }
 }
 
@@ -111,7 +171,9 @@ async fn streams_are_counted() {
 #[tokio::test]
 async fn a_client_that_gives_up_what_it_began_again_and_again_is_sent_away() {
     let front = Front::start(Manner::Hang, "", "").await;
-    let (client, connection) = h2::client::handshake(front.connect().await).await.expect("a handshake");
+    let (client, connection) = h2::client::handshake(front.connect().await)
+        .await
+        .expect("a handshake");
     let ended = tokio::spawn(connection);
     let attack = async {
         let mut client = client;
@@ -120,7 +182,8 @@ async fn a_client_that_gives_up_what_it_began_again_and_again_is_sent_away() {
                 Ok(client) => client,
                 Err(error) => return (number, error),
             };
-            let Ok((_answer, mut stream)) = client.send_request(head("GET", "/open", &[]), true) else {
+            let Ok((_answer, mut stream)) = client.send_request(head("GET", "/open", &[]), true)
+            else {
                 continue;
             };
             // Each is let through to the origin, so that it costs as much as it can.
@@ -131,10 +194,22 @@ async fn a_client_that_gives_up_what_it_began_again_and_again_is_sent_away() {
         }
         panic!("400 streams were begun and given up");
     };
-    let (number, error) = tokio::time::timeout(PATIENCE, attack).await.expect("an end in time");
+    let (number, error) = tokio::time::timeout(PATIENCE, attack)
+        .await
+        .expect("an end in time");
     assert!((100..140).contains(&number), "{number}");
-    assert_eq!(error.reason(), Some(h2::Reason::ENHANCE_YOUR_CALM), "{error}");
-    assert!(front.gateway.ask("/metrics").await.contains("postern_http2_rapid_resets_total 1"));
+    assert_eq!(
+        error.reason(),
+        Some(h2::Reason::ENHANCE_YOUR_CALM),
+        "{error}"
+    );
+    assert!(
+        front
+            .gateway
+            .ask("/metrics")
+            .await
+            .contains("postern_http2_rapid_resets_total 1")
+    );
     front.client().await;
 }
 
@@ -143,18 +218,44 @@ async fn heads_are_as_strict_as_over_http_1() {
     let front = Front::start(Manner::Answer, "target_bytes = 64\nhead_fields = 10", "").await;
     let mut client = front.client().await;
     let bearer = format!("Bearer {}", front.gateway.user());
-    for target in ["/any/a%2fb", "/any/%2e%2e/open", "//open", "/any//x", "/any/x;y", "/any/%ff", "/%6fpen"] {
+    for target in [
+        "/any/a%2fb",
+        "/any/%2e%2e/open",
+        "//open",
+        "/any//x",
+        "/any/x;y",
+        "/any/%ff",
+        "/%6fpen",
+    ] {
         let reply = get(&mut client, target, &[("authorization", &bearer)]).await;
-        assert_eq!((reply.status, reply.code().as_str()), (400, "invalid_target"), "{target}");
+        assert_eq!(
+            (reply.status, reply.code().as_str()),
+            (400, "invalid_target"),
+            "{target}"
+        );
     }
     let long = format!("/open?{}", "x".repeat(64));
     assert_eq!(get(&mut client, &long, &[]).await.code(), "target_too_long");
-    assert_eq!(get(&mut client, "/open", &[("x", "y"); 11]).await.code(), "head_too_large");
-    assert_eq!(get(&mut client, "/open", &[("host", "elsewhere")]).await.status, 400);
+    assert_eq!(
+        get(&mut client, "/open", &[("x", "y"); 11]).await.code(),
+        "head_too_large"
+    );
+    assert_eq!(
+        get(&mut client, "/open", &[("host", "elsewhere")])
+            .await
+            .status,
+        400
+    );
     let unheard = "postern_unheard_total 1";
-    assert!(front.gateway.ask("/metrics").await.contains(unheard), "Pingora's own answer is counted");
+    assert!(
+        front.gateway.ask("/metrics").await.contains(unheard),
+        "Pingora's own answer is counted"
+    );
     let twice = [("content-length", "0"), ("content-length", "0")];
-    assert_eq!(get(&mut client, "/open", &twice).await.code(), "invalid_header");
+    assert_eq!(
+        get(&mut client, "/open", &twice).await.code(),
+        "invalid_header"
+    );
     assert!(front.gateway.origin.seen().is_empty());
     assert!(
         front
@@ -165,7 +266,9 @@ async fn heads_are_as_strict_as_over_http_1() {
     );
     let events = front.gateway.finish().await;
     assert!(
-        events.iter().all(|event| event["protocol"] == "HTTP/2" && event["path"].is_null()),
+        events
+            .iter()
+            .all(|event| event["protocol"] == "HTTP/2" && event["path"].is_null()),
         "{events:?}"
     );
 }
@@ -175,10 +278,21 @@ async fn a_head_with_too_many_bytes_is_told_so_as_over_http_1() {
     let front = Front::start(Manner::Answer, "head_bytes = \"2KiB\"", "").await;
     let mut client = front.client().await;
     let large = get(&mut client, "/open", &[("x", &"y".repeat(2048))]).await;
-    assert_eq!((large.status, large.code().as_str()), (431, "head_too_large"));
-    assert_eq!(get(&mut client, "/open", &[("x", &"y".repeat(1800))]).await.status, 200);
+    assert_eq!(
+        (large.status, large.code().as_str()),
+        (431, "head_too_large")
+    );
+    assert_eq!(
+        get(&mut client, "/open", &[("x", &"y".repeat(1800))])
+            .await
+            .status,
+        200
+    );
     let events = front.gateway.finish().await;
-    assert_eq!((&events[0]["code"], &events[0]["protocol"]), (&"head_too_large".into(), &"HTTP/2".into()));
+    assert_eq!(
+        (&events[0]["code"], &events[0]["protocol"]),
+        (&"head_too_large".into(), &"HTTP/2".into())
+    );
 }
 
 #[tokio::test]
@@ -195,8 +309,14 @@ async fn no_identity_comes_in_and_cookies_arrive_whole() {
     ];
     assert_eq!(get(&mut client, "/open", &forged).await.status, 200);
     let seen = front.gateway.origin.only();
-    assert!(!seen.contains("postern") && !seen.contains("6.6.6.6"), "{seen}");
-    assert!(has_field(&seen, "cookie: a=1; b=2") && has_field(&seen, "host: gate"), "{seen}");
+    assert!(
+        !seen.contains("postern") && !seen.contains("6.6.6.6"),
+        "{seen}"
+    );
+    assert!(
+        has_field(&seen, "cookie: a=1; b=2") && has_field(&seen, "host: gate"),
+        "{seen}"
+    );
 }
 
 #[tokio::test]
@@ -204,7 +324,8 @@ async fn a_stop_lets_streams_end_and_takes_no_more() {
     let front = Front::start(Manner::Answer, "", "").await;
     let mut client = front.client().await;
     let (answer, mut body) = send(&mut client, head("POST", "/open", &[]), false);
-    body.send_data(Bytes::from_static(b"a"), false).expect("sends");
+    body.send_data(Bytes::from_static(b"a"), false)
+        .expect("sends");
     assert_eq!(get(&mut client, "/open", &[]).await.status, 200);
     front.gateway.shutdown.begin();
     let refused = async {
@@ -212,8 +333,11 @@ async fn a_stop_lets_streams_end_and_takes_no_more() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(PATIENCE, refused).await.expect("the client is told");
-    body.send_data(Bytes::from_static(b"b"), true).expect("sends");
+    tokio::time::timeout(PATIENCE, refused)
+        .await
+        .expect("the client is told");
+    body.send_data(Bytes::from_static(b"b"), true)
+        .expect("sends");
     assert_eq!(reply(answer).await.expect("an answer").status, 200);
     let ended = tokio::time::timeout(Duration::from_secs(5), front.gateway.running).await;
     ended.expect("ends").expect("does not panic");

@@ -31,12 +31,21 @@ pub(super) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
 /// `GET path` in HPACK (RFC 7541): indexed fields and literals without indexing.
 fn request(path: &str) -> Vec<u8> {
     let length = u8::try_from(path.len()).expect("short");
-    [&[0x82, 0x87, 0x04, length], path.as_bytes(), &[0x01, 4], b"gate"].concat()
+    [
+        &[0x82, 0x87, 0x04, length],
+        path.as_bytes(),
+        &[0x01, 4],
+        b"gate",
+    ]
+    .concat()
 }
 
 pub(super) async fn open(front: &Front) -> TlsStream<TcpStream> {
     let mut stream = front.connect().await;
-    stream.write_all(&[PREFACE, &frame(SETTINGS, 0, 0, &[])].concat()).await.expect("writes");
+    stream
+        .write_all(&[PREFACE, &frame(SETTINGS, 0, 0, &[])].concat())
+        .await
+        .expect("writes");
     stream
 }
 
@@ -48,18 +57,26 @@ async fn until_closed(stream: &mut TlsStream<TcpStream>) -> Vec<(u8, Vec<u8>)> {
         let (mut frames, mut rest) = (Vec::new(), bytes.as_slice());
         while let [high, middle, low, kind, _flags, _, _, _, _, body @ ..] = rest {
             let length = usize::from(*high) << 16 | usize::from(*middle) << 8 | usize::from(*low);
-            let Some((payload, next)) = body.split_at_checked(length) else { break };
+            let Some((payload, next)) = body.split_at_checked(length) else {
+                break;
+            };
             frames.push((*kind, payload.to_vec()));
             rest = next;
         }
         frames
     };
-    tokio::time::timeout(PATIENCE, reading).await.expect("the connection is closed in time")
+    tokio::time::timeout(PATIENCE, reading)
+        .await
+        .expect("the connection is closed in time")
 }
 
 /// The error code of the last GOAWAY.
 fn goodbye(frames: &[(u8, Vec<u8>)]) -> Option<u8> {
-    frames.iter().rev().find(|(kind, _)| *kind == GOAWAY).map(|(_, payload)| payload[7])
+    frames
+        .iter()
+        .rev()
+        .find(|(kind, _)| *kind == GOAWAY)
+        .map(|(_, payload)| payload[7])
 }
 
 #[tokio::test]
@@ -76,7 +93,14 @@ async fn a_head_that_never_ends_is_not_waited_for() {
         [PREFACE, &frame(SETTINGS, 0, 0, &[]), &whole, &begun].concat(),
         // Half of a frame, and a frame after an unfinished block that goes on.
         [PREFACE, &frame(SETTINGS, 0, 0, &[]), &whole, &begun[..12]].concat(),
-        [PREFACE, &frame(SETTINGS, 0, 0, &[]), &whole, &begun, &frame(CONTINUATION, 0, 3, &[])].concat(),
+        [
+            PREFACE,
+            &frame(SETTINGS, 0, 0, &[]),
+            &whole,
+            &begun,
+            &frame(CONTINUATION, 0, 3, &[]),
+        ]
+        .concat(),
     ] {
         let mut stream = front.connect().await;
         stream.write_all(&parts).await.expect("writes");
@@ -92,7 +116,9 @@ async fn a_flood_of_continuations_ends_the_connection() {
     let field = [&[0x00, 1, b'x', 0x7f, 0xe9, 0x06][..], &[b'y'; 1000]].concat();
     let (mut reader, mut writer) = tokio::io::split(&mut stream);
     let flood = async {
-        let mut sent = writer.write_all(&frame(HEADERS, END_STREAM, 1, &request("/open"))).await;
+        let mut sent = writer
+            .write_all(&frame(HEADERS, END_STREAM, 1, &request("/open")))
+            .await;
         for _ in 0..100_000 {
             if sent.is_err() {
                 return true;
@@ -106,9 +132,16 @@ async fn a_flood_of_continuations_ends_the_connection() {
         while let Ok(1..) = reader.read(&mut space).await {}
     };
     let ended = tokio::time::timeout(PATIENCE, async { tokio::join!(flood, drain).0 }).await;
-    assert!(ended.expect("an end in time"), "100 MB of fields were taken");
+    assert!(
+        ended.expect("an end in time"),
+        "100 MB of fields were taken"
+    );
     assert!(front.gateway.origin.seen().is_empty());
-    assert_eq!(get(&mut front.client().await, "/open", &[]).await.status, 200, "others are served");
+    assert_eq!(
+        get(&mut front.client().await, "/open", &[]).await.status,
+        200,
+        "others are served"
+    );
 }
 
 #[tokio::test]
@@ -128,11 +161,20 @@ async fn streams_that_are_reset_as_they_come_end_the_connection() {
     let _cut_off = stream.write_all(&attack).await;
     let frames = until_closed(&mut stream).await;
     assert_eq!(goodbye(&frames), Some(11), "ENHANCE_YOUR_CALM: {frames:?}");
-    assert!(front.gateway.origin.seen().len() < 200, "{}", front.gateway.origin.seen().len());
-    assert_eq!(get(&mut front.client().await, "/open", &[]).await.status, 200, "others are served");
+    assert!(
+        front.gateway.origin.seen().len() < 200,
+        "{}",
+        front.gateway.origin.seen().len()
+    );
+    assert_eq!(
+        get(&mut front.client().await, "/open", &[]).await.status,
+        200,
+        "others are served"
+    );
 }
 
-/// Whether the connection lives on after everything sent so far has been dealt with: the answer to a PING says so.
+/// Whether the connection lives on after everything sent so far has been dealt with: the answer to
+/// a PING says so.
 pub(super) async fn settled(stream: &mut TlsStream<TcpStream>) -> bool {
     let settling = async {
         if stream.write_all(&frame(PING, 0, 0, &[7; 8])).await.is_err() {
@@ -148,7 +190,9 @@ pub(super) async fn settled(stream: &mut TlsStream<TcpStream>) -> bool {
         }
         true
     };
-    tokio::time::timeout(PATIENCE, settling).await.expect("an answer in time")
+    tokio::time::timeout(PATIENCE, settling)
+        .await
+        .expect("an answer in time")
 }
 
 /// Begins streams and gives each up at once, until the connection ends. How many it took.
@@ -171,22 +215,34 @@ async fn resets_until_closed(stream: &mut TlsStream<TcpStream>, path: &str) -> u
 #[tokio::test]
 async fn streams_that_are_reset_before_they_are_refused_count_as_well() {
     let front = Front::start(Manner::Answer, "", "").await;
-    // Without a token, so that the gateway answers by itself before it ever looks whether the client is there.
+    // Without a token, so that the gateway answers by itself before it ever looks whether the
+    // client is there.
     let taken = resets_until_closed(&mut open(&front).await, "/any/1").await;
     assert!((90..150).contains(&taken), "{taken}");
-    assert!(front.gateway.ask("/metrics").await.contains("postern_http2_rapid_resets_total 1"));
+    assert!(
+        front
+            .gateway
+            .ask("/metrics")
+            .await
+            .contains("postern_http2_rapid_resets_total 1")
+    );
 }
 
 #[tokio::test]
 async fn a_client_that_was_told_to_go_cannot_reset_more_than_another() {
     let front = Front::start(Manner::Hang, "head_timeout = \"100ms\"", "").await;
     let mut stream = open(&front).await;
-    // The first GOAWAY comes because nothing was asked; the PING with it is never acknowledged, so that the gateway
-    // must take streams.
+    // The first GOAWAY comes because nothing was asked; the PING with it is never acknowledged, so
+    // that the gateway must take streams.
     let mut space = [0; 4096];
     let mut bytes = Vec::new();
-    while !bytes.windows(5).any(|window| window == [8, GOAWAY, 0, 0, 0]) {
-        let read = tokio::time::timeout(PATIENCE, stream.read(&mut space)).await.expect("told in time");
+    while !bytes
+        .windows(5)
+        .any(|window| window == [8, GOAWAY, 0, 0, 0])
+    {
+        let read = tokio::time::timeout(PATIENCE, stream.read(&mut space))
+            .await
+            .expect("told in time");
         bytes.extend_from_slice(&space[..read.expect("reads")]);
     }
     let taken = resets_until_closed(&mut stream, "/open").await;
@@ -199,7 +255,12 @@ async fn malformed_requests_end_the_connection() {
     let mut stream = open(&front).await;
     let mut sent = 0;
     while sent < 100 {
-        let bad = frame(HEADERS, END_STREAM | END_HEADERS, 2 * sent + 1, &request("//open"));
+        let bad = frame(
+            HEADERS,
+            END_STREAM | END_HEADERS,
+            2 * sent + 1,
+            &request("//open"),
+        );
         if stream.write_all(&bad).await.is_err() || !settled(&mut stream).await {
             break;
         }
@@ -207,15 +268,23 @@ async fn malformed_requests_end_the_connection() {
     }
     assert!((32..40).contains(&sent), "{sent}");
     let refused = front.gateway.ask("/metrics").await;
-    assert!(refused.contains("postern_refused_at_door_total{code=\"invalid_target\"} 33"), "{refused}");
+    assert!(
+        refused.contains("postern_refused_at_door_total{code=\"invalid_target\"} 33"),
+        "{refused}"
+    );
 }
 
 /// Bytes of all bodies.
 fn bodies(frames: &[(u8, Vec<u8>)]) -> usize {
-    frames.iter().filter(|(kind, _)| *kind == DATA).map(|(_, payload)| payload.len()).sum()
+    frames
+        .iter()
+        .filter(|(kind, _)| *kind == DATA)
+        .map(|(_, payload)| payload.len())
+        .sum()
 }
 
-/// An answer that fits into the gateway's buffers, and not into what the system keeps for a client that is narrow.
+/// An answer that fits into the gateway's buffers, and not into what the system keeps for a client
+/// that is narrow.
 fn answer(body: usize) -> Manner {
     let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {body}\r\n\r\n");
     Manner::Text((head + &"x".repeat(body)).leak())
@@ -226,15 +295,29 @@ async fn the_last_bytes_must_be_taken_as_well() {
     let front = Front::start(answer(24 << 10), "stall_timeout = \"150ms\"", "").await;
     let mut stream = front.connect_narrow("h2").await;
     let ask = frame(HEADERS, END_STREAM | END_HEADERS, 1, &request("/open"));
-    stream.write_all(&[PREFACE, &frame(SETTINGS, 0, 0, &[]), &ask].concat()).await.expect("writes");
+    stream
+        .write_all(&[PREFACE, &frame(SETTINGS, 0, 0, &[]), &ask].concat())
+        .await
+        .expect("writes");
     let gone = async {
-        while !front.gateway.ask("/metrics").await.contains("postern_connections 0") {
+        while !front
+            .gateway
+            .ask("/metrics")
+            .await
+            .contains("postern_connections 0")
+        {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(PATIENCE, gone).await.expect("the connection is let go");
+    tokio::time::timeout(PATIENCE, gone)
+        .await
+        .expect("the connection is let go");
     assert!(
-        front.gateway.ask("/metrics").await.contains("code=\"ok\",route=\"open\"} 1"),
+        front
+            .gateway
+            .ask("/metrics")
+            .await
+            .contains("code=\"ok\",route=\"open\"} 1"),
         "after its answer"
     );
 }
@@ -244,22 +327,35 @@ async fn a_stop_waits_for_those_who_read_slowly() {
     let body = 24 << 10;
     let front = Front::start(answer(body), "", "").await;
     let wide = [0, 4, 0, 16, 0, 0];
-    let settings =
-        [PREFACE, &frame(SETTINGS, 0, 0, &wide), &frame(WINDOW_UPDATE, 0, 0, &[0, 16, 0, 0])].concat();
+    let settings = [
+        PREFACE,
+        &frame(SETTINGS, 0, 0, &wide),
+        &frame(WINDOW_UPDATE, 0, 0, &[0, 16, 0, 0]),
+    ]
+    .concat();
     let ask = frame(HEADERS, END_STREAM | END_HEADERS, 1, &request("/open"));
     let (mut slow, mut quick) = (front.connect_narrow("h2").await, front.connect().await);
-    slow.write_all(&[&settings[..], &ask].concat()).await.expect("writes");
+    slow.write_all(&[&settings[..], &ask].concat())
+        .await
+        .expect("writes");
     let over = async {
-        while !front.gateway.ask("/metrics").await.contains("code=\"ok\",route=\"open\"} 1") {
+        while !front
+            .gateway
+            .ask("/metrics")
+            .await
+            .contains("code=\"ok\",route=\"open\"} 1")
+        {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(PATIENCE, over).await.expect("the gateway has the whole answer");
+    tokio::time::timeout(PATIENCE, over)
+        .await
+        .expect("the gateway has the whole answer");
     quick.write_all(&settings).await.expect("writes");
     assert!(settled(&mut quick).await);
     front.gateway.shutdown.begin();
-    // Who has nothing to wait for is let go, a second after it was told to; the other one by then as well, if
-    // nobody looked what it has not taken yet.
+    // Who has nothing to wait for is let go, a second after it was told to; the other one by then
+    // as well, if nobody looked what it has not taken yet.
     until_closed(&mut quick).await;
     let frames = until_closed(&mut slow).await;
     assert_eq!(bodies(&frames), body);
@@ -282,10 +378,17 @@ async fn what_is_malformed_ends_the_stream_or_the_connection() {
         request("/open HTTP/1.1"),
     ] {
         let mut stream = open(&front).await;
-        stream.write_all(&frame(HEADERS, END_STREAM | END_HEADERS, 1, &block)).await.expect("writes");
+        stream
+            .write_all(&frame(HEADERS, END_STREAM | END_HEADERS, 1, &block))
+            .await
+            .expect("writes");
         settled(&mut stream).await;
     }
-    assert!(front.gateway.origin.seen().is_empty(), "{:?}", front.gateway.origin.seen());
+    assert!(
+        front.gateway.origin.seen().is_empty(),
+        "{:?}",
+        front.gateway.origin.seen()
+    );
 }
 
 #[tokio::test]
@@ -294,22 +397,46 @@ async fn empty_scheme_is_refused() {
     let mut stream = open(&front).await;
     // `:scheme` with its name indexed, and no value.
     let block = [&[0x82, 0x06, 0, 0x04, 5][..], b"/open", &[0x01, 4], b"gate"].concat();
-    stream.write_all(&frame(HEADERS, END_STREAM | END_HEADERS, 1, &block)).await.expect("writes");
-    assert!(settled(&mut stream).await, "the stream is refused, and not the connection");
-    assert!(front.gateway.origin.seen().is_empty(), "{:?}", front.gateway.origin.seen());
+    stream
+        .write_all(&frame(HEADERS, END_STREAM | END_HEADERS, 1, &block))
+        .await
+        .expect("writes");
+    assert!(
+        settled(&mut stream).await,
+        "the stream is refused, and not the connection"
+    );
+    assert!(
+        front.gateway.origin.seen().is_empty(),
+        "{:?}",
+        front.gateway.origin.seen()
+    );
     let refused = front.gateway.ask("/metrics").await;
-    assert!(refused.contains("postern_refused_at_door_total{code=\"invalid_target\"} 1"), "{refused}");
+    assert!(
+        refused.contains("postern_refused_at_door_total{code=\"invalid_target\"} 1"),
+        "{refused}"
+    );
 }
 
 #[tokio::test]
 async fn preface_without_settings_ends_the_connection() {
     let front = Front::start(Manner::Answer, "", "").await;
     let ask = frame(HEADERS, END_STREAM | END_HEADERS, 1, &request("/open"));
-    for first in [Vec::new(), frame(PING, 0, 0, &[7; 8]), frame(SETTINGS, 1, 0, &[])] {
+    for first in [
+        Vec::new(),
+        frame(PING, 0, 0, &[7; 8]),
+        frame(SETTINGS, 1, 0, &[]),
+    ] {
         let mut stream = front.connect().await;
         let _cut_off = stream.write_all(&[PREFACE, &first, &ask].concat()).await;
         let frames = until_closed(&mut stream).await;
-        assert!(frames.iter().all(|(kind, _)| *kind != HEADERS), "{frames:?}");
+        assert!(
+            frames.iter().all(|(kind, _)| *kind != HEADERS),
+            "{frames:?}"
+        );
     }
-    assert!(front.gateway.origin.seen().is_empty(), "{:?}", front.gateway.origin.seen());
+    assert!(
+        front.gateway.origin.seen().is_empty(),
+        "{:?}",
+        front.gateway.origin.seen()
+    );
 }

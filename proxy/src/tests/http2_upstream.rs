@@ -18,8 +18,8 @@ use super::origin::{Manner, Origin};
 /// What an origin got: pseudo-fields as text, and the fields.
 type Seen = Arc<Mutex<Vec<(String, HeaderMap)>>>;
 
-/// Speaks HTTP/2 from the first byte, over TLS if there is a configuration for it; echoes the body, and ends with a
-/// trailer.
+/// Speaks HTTP/2 from the first byte, over TLS if there is a configuration for it; echoes the body,
+/// and ends with a trailer.
 async fn origin(tls: Option<Arc<rustls::ServerConfig>>) -> (SocketAddr, Seen) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
     let (address, seen) = (listener.local_addr().expect("bound"), Seen::default());
@@ -31,7 +31,9 @@ async fn origin(tls: Option<Arc<rustls::ServerConfig>>) -> (SocketAddr, Seen) {
                 match tls {
                     None => serve(stream, record).await,
                     Some(tls) => {
-                        if let Ok(stream) = tokio_rustls::TlsAcceptor::from(tls).accept(stream).await {
+                        if let Ok(stream) =
+                            tokio_rustls::TlsAcceptor::from(tls).accept(stream).await
+                        {
                             serve(stream, record).await;
                         }
                     }
@@ -43,11 +45,16 @@ async fn origin(tls: Option<Arc<rustls::ServerConfig>>) -> (SocketAddr, Seen) {
 }
 
 async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin, record: Seen) {
-    let Ok(mut connection) = h2::server::handshake(stream).await else { return };
+    let Ok(mut connection) = h2::server::handshake(stream).await else {
+        return;
+    };
     while let Some(Ok((request, answer))) = connection.accept().await {
         let (head, body) = request.into_parts();
         let line = format!("{} {} {:?}", head.method, head.uri, head.version);
-        record.lock().expect("not poisoned").push((line, head.headers));
+        record
+            .lock()
+            .expect("not poisoned")
+            .push((line, head.headers));
         tokio::spawn(echo(body, answer));
     }
 }
@@ -58,7 +65,9 @@ async fn echo(mut body: h2::RecvStream, mut answer: h2::server::SendResponse<Byt
         let _always_given = body.flow_control().release_capacity(part.len());
         whole.extend_from_slice(&part);
     }
-    let Ok(mut stream) = answer.send_response(Response::new(()), false) else { return };
+    let Ok(mut stream) = answer.send_response(Response::new(()), false) else {
+        return;
+    };
     let mut trailers = HeaderMap::new();
     trailers.insert("grpc-status", http::HeaderValue::from_static("0"));
     if stream.send_data(whole.into(), false).is_ok() {
@@ -75,8 +84,12 @@ async fn a_request_of_http_1_goes_on_over_http_2() {
     let (address, seen) = origin(None).await;
     let unused = Origin::start(Manner::Answer).await;
     let gateway = Gateway::before(unused, &upstream(address), "", ROUTES).await;
-    let bearer = format!("Authorization: Bearer {}\r\nX_Postern_Subject: eve\r\n", gateway.user());
-    let posted = format!("POST /any/1?q HTTP/1.1\r\nHost: gate\r\n{bearer}Content-Length: 3\r\n\r\nabc");
+    let bearer = format!(
+        "Authorization: Bearer {}\r\nX_Postern_Subject: eve\r\n",
+        gateway.user()
+    );
+    let posted =
+        format!("POST /any/1?q HTTP/1.1\r\nHost: gate\r\n{bearer}Content-Length: 3\r\n\r\nabc");
     let mut client = gateway.connect().await;
     for _ in 0..3 {
         client.write(&posted).await;
@@ -88,10 +101,16 @@ async fn a_request_of_http_1_goes_on_over_http_2() {
     let (line, fields) = &seen[0];
     assert_eq!(line, "POST http://gate/any/1?q HTTP/2.0");
     assert_eq!(
-        (&fields["x-postern-subject"], fields.get_all("x-postern-subject").iter().count()),
+        (
+            &fields["x-postern-subject"],
+            fields.get_all("x-postern-subject").iter().count()
+        ),
         (&"ada".parse().expect("text"), 1)
     );
-    assert!(fields.keys().all(|name| !name.as_str().contains('_')), "{fields:?}");
+    assert!(
+        fields.keys().all(|name| !name.as_str().contains('_')),
+        "{fields:?}"
+    );
 }
 
 #[tokio::test]
@@ -100,9 +119,11 @@ async fn a_stream_goes_on_as_a_stream_with_its_trailers() {
     let front = Front::before(Origin::start(Manner::Answer).await, &upstream(address), "").await;
     let mut client = front.client().await;
     assert_eq!(get(&mut client, "/open", &[]).await.status, 200);
-    let (answer, mut body) =
-        client.send_request(super::front::head("POST", "/open", &[]), false).expect("a stream");
-    body.send_data(Bytes::from_static(b"ping"), true).expect("sends");
+    let (answer, mut body) = client
+        .send_request(super::front::head("POST", "/open", &[]), false)
+        .expect("a stream");
+    body.send_data(Bytes::from_static(b"ping"), true)
+        .expect("sends");
     let mut body = answer.await.expect("an answer").into_body();
     assert_eq!(body.data().await.expect("a part").expect("whole"), "ping");
     let trailers = body.trailers().await.expect("whole").expect("trailers");
@@ -127,13 +148,22 @@ async fn an_encrypted_upstream_that_speaks_http_2_is_spoken_to_so() {
         .expect("a configuration");
     config.alpn_protocols = vec![b"h2".to_vec()];
     let (address, seen) = origin(Some(Arc::new(config))).await;
-    let tls = format!("[upstream.origin.tls]\nname = \"localhost\"\nca = \"{}\"", pem("ca.pem").display());
+    let tls = format!(
+        "[upstream.origin.tls]\nname = \"localhost\"\nca = \"{}\"",
+        pem("ca.pem").display()
+    );
     let upstream = format!("{}\n{tls}", upstream(address));
     let gateway = Gateway::before(Origin::start(Manner::Answer).await, &upstream, "", ROUTES).await;
     let mut client = gateway.connect().await;
-    client.write("GET /open HTTP/1.1\r\nHost: gate\r\n\r\n").await;
+    client
+        .write("GET /open HTTP/1.1\r\nHost: gate\r\n\r\n")
+        .await;
     assert!(client.until("\r\n\r\n").await.starts_with("HTTP/1.1 200"));
-    assert!(seen.lock().expect("not poisoned")[0].0.ends_with("/open HTTP/2.0"));
+    assert!(
+        seen.lock().expect("not poisoned")[0]
+            .0
+            .ends_with("/open HTTP/2.0")
+    );
 }
 
 #[tokio::test]
@@ -149,8 +179,17 @@ async fn a_stream_keeps_its_authority_on_the_way_rewritten_or_not() {
     }
     let seen = seen.lock().expect("not poisoned").clone();
     let lines: Vec<&str> = seen.iter().map(|(line, _)| line.as_str()).collect();
-    assert_eq!(lines, ["GET http://gate/open?q HTTP/2.0", "GET http://gate/v1/things?q HTTP/2.0"]);
+    assert_eq!(
+        lines,
+        [
+            "GET http://gate/open?q HTTP/2.0",
+            "GET http://gate/v1/things?q HTTP/2.0"
+        ]
+    );
     for (_, fields) in &seen {
-        assert_eq!((&fields["x-forwarded-host"], fields.get("host")), (&"gate".parse().expect("text"), None));
+        assert_eq!(
+            (&fields["x-forwarded-host"], fields.get("host")),
+            (&"gate".parse().expect("text"), None)
+        );
     }
 }

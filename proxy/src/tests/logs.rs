@@ -20,7 +20,10 @@ impl Captured {
 
 impl io::Write for Captured {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().expect("not poisoned").extend_from_slice(bytes);
+        self.0
+            .lock()
+            .expect("not poisoned")
+            .extend_from_slice(bytes);
         Ok(bytes.len())
     }
 
@@ -49,25 +52,41 @@ fn capture() -> (Captured, tracing::subscriber::DefaultGuard) {
 
 /// The lines that hold all of these words.
 fn lines(log: &Captured, words: &[&str]) -> usize {
-    log.text().lines().filter(|line| words.iter().all(|word| line.contains(word))).count()
+    log.text()
+        .lines()
+        .filter(|line| words.iter().all(|word| line.contains(word)))
+        .count()
 }
 
 #[tokio::test]
 async fn connect_error_is_logged_with_its_cause() {
     let (log, _guard) = capture();
     let unused = Origin::start(Manner::Answer).await;
-    let upstream = "addresses = [\"127.0.0.1:1\"]\nretries = 0\n[upstream.origin.outlier]\nfailures = 0";
+    let upstream =
+        "addresses = [\"127.0.0.1:1\"]\nretries = 0\n[upstream.origin.outlier]\nfailures = 0";
     let gateway = Gateway::before(unused, upstream, "", ROUTES).await;
     for way in WAYS {
         let answer = gateway.get("/open", way).await;
-        assert_eq!((answer.status, answer.code().as_str()), (503, "upstream_unavailable"));
+        assert_eq!(
+            (answer.status, answer.code().as_str()),
+            (503, "upstream_unavailable")
+        );
         let id = answer.header("x-request-id").expect("an id");
-        let words = ["upstream attempt failed", id, "127.0.0.1:1", "ConnectRefused", "Connection refused"];
+        let words = [
+            "upstream attempt failed",
+            id,
+            "127.0.0.1:1",
+            "ConnectRefused",
+            "Connection refused",
+        ];
         assert_eq!(lines(&log, &words), 1, "{way} {}", log.text());
     }
     let failed = "upstream attempt failed";
     assert_eq!(
-        (lines(&log, &[failed, " WARN "]), lines(&log, &[failed, "DEBUG "])),
+        (
+            lines(&log, &[failed, " WARN "]),
+            lines(&log, &[failed, "DEBUG "])
+        ),
         (1, 1),
         "{}",
         log.text()
@@ -78,17 +97,29 @@ async fn connect_error_is_logged_with_its_cause() {
 async fn failed_exchange_is_logged_without_bytes_of_the_answer() {
     for (manner, reason) in [
         (Manner::Close, "closed"),
-        (Manner::Text("HTTP/1.1 200 OK\r\nSet-Cookie: secret\r\nContent-Length: x\r\n\r\n"), "invalid"),
+        (
+            Manner::Text("HTTP/1.1 200 OK\r\nSet-Cookie: secret\r\nContent-Length: x\r\n\r\n"),
+            "invalid",
+        ),
     ] {
         for way in WAYS {
             let (log, _guard) = capture();
             let gateway = Gateway::with(manner, "", "retries = 0").await;
             assert_eq!(gateway.get("/open", way).await.code(), "upstream_failed");
             let failed = log.text().to_ascii_lowercase();
-            let mut failed = failed.lines().filter(|line| line.contains("upstream attempt failed"));
+            let mut failed = failed
+                .lines()
+                .filter(|line| line.contains("upstream attempt failed"));
             let line = failed.next().expect("one line");
-            assert!(line.contains(reason) && failed.next().is_none(), "{way} {line}");
-            let own = log.text().lines().filter(|line| line.contains("postern_proxy")).collect::<String>();
+            assert!(
+                line.contains(reason) && failed.next().is_none(),
+                "{way} {line}"
+            );
+            let own = log
+                .text()
+                .lines()
+                .filter(|line| line.contains("postern_proxy"))
+                .collect::<String>();
             assert!(!own.contains("secret"), "{own}");
         }
     }
@@ -98,8 +129,12 @@ async fn failed_exchange_is_logged_without_bytes_of_the_answer() {
 async fn request_without_an_available_address_is_logged() {
     let (log, _guard) = capture();
     let away = Origin::start(Manner::Answer).await;
-    let nowhere = Gateway::before(away, "addresses = [\"no-such-name.invalid:1\"]", "", ROUTES).await;
-    assert_eq!(nowhere.get("/open", "").await.code(), "upstream_unavailable");
+    let nowhere =
+        Gateway::before(away, "addresses = [\"no-such-name.invalid:1\"]", "", ROUTES).await;
+    assert_eq!(
+        nowhere.get("/open", "").await.code(),
+        "upstream_unavailable"
+    );
     let words = ["no upstream address available", "no name is resolved"];
     assert_eq!(lines(&log, &words), 1, "{}", log.text());
 }

@@ -69,7 +69,9 @@ impl Origin {
                     match tls {
                         None => serve(stream, manner, record).await,
                         Some(tls) => {
-                            if let Ok(stream) = tokio_rustls::TlsAcceptor::from(tls).accept(stream).await {
+                            if let Ok(stream) =
+                                tokio_rustls::TlsAcceptor::from(tls).accept(stream).await
+                            {
                                 serve(stream, manner, record).await;
                             }
                         }
@@ -83,7 +85,9 @@ impl Origin {
     /// Every request so far, as it came.
     pub(super) fn seen(&self) -> Vec<String> {
         let seen = self.seen.lock().expect("not poisoned");
-        seen.iter().map(|bytes| String::from_utf8_lossy(bytes).into_owned()).collect()
+        seen.iter()
+            .map(|bytes| String::from_utf8_lossy(bytes).into_owned())
+            .collect()
     }
 
     /// The only request so far.
@@ -137,10 +141,16 @@ async fn serve(mut stream: impl Stream, manner: Manner, record: Arc<Mutex<Vec<Ve
 }
 
 async fn events(mut stream: impl Stream, record: &Mutex<Vec<Vec<u8>>>) {
-    let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let head =
+        "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
     let requests = || record.lock().expect("not poisoned").len();
     let begun = requests();
-    if stream.write_all(format!("{head}8\r\nfirst..\n\r\n").as_bytes()).await.is_ok() && begun == 1 {
+    if stream
+        .write_all(format!("{head}8\r\nfirst..\n\r\n").as_bytes())
+        .await
+        .is_ok()
+        && begun == 1
+    {
         while requests() == begun {
             tokio::task::yield_now().await;
         }
@@ -156,15 +166,23 @@ async fn large_event(mut stream: impl Stream) {
     }
 }
 
-/// What is surplus is there before the next request is; on another connection that one gets the same.
+/// What is surplus is there before the next request is; on another connection that one gets the
+/// same.
 async fn surplus(mut stream: impl Stream, pause: Duration, record: &Mutex<Vec<Vec<u8>>>) {
     let [own, other] =
         ["own", "EVE"].map(|body| format!("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n{body}"));
-    let (first, later) = if pause.is_zero() { (own + &other, String::new()) } else { (own, other) };
+    let (first, later) = if pause.is_zero() {
+        (own + &other, String::new())
+    } else {
+        (own, other)
+    };
     if stream.write_all(first.as_bytes()).await.is_ok() {
         tokio::time::sleep(pause).await;
         let _gone = stream.write_all(later.as_bytes()).await;
-        record.lock().expect("not poisoned").push(b"surplus".to_vec());
+        record
+            .lock()
+            .expect("not poisoned")
+            .push(b"surplus".to_vec());
         std::future::pending::<()>().await;
     }
 }
@@ -181,7 +199,9 @@ async fn flood(mut stream: impl Stream) {
 }
 
 async fn drip(mut stream: impl Stream, pause: Duration) {
-    let mut written = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n").await;
+    let mut written = stream
+        .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n")
+        .await;
     let mut pace = tokio::time::interval(pause);
     for _ in 0..10 {
         pace.tick().await;
@@ -227,7 +247,10 @@ pub(super) fn request_length(buffer: &[u8]) -> Option<usize> {
         let taken = framing.advance(&buffer[head..]).expect("well framed");
         (framing == crate::framing::Framing::Done).then_some(taken)?
     } else {
-        let length = text.split("content-length: ").nth(1).and_then(|rest| rest.split("\r\n").next());
+        let length = text
+            .split("content-length: ")
+            .nth(1)
+            .and_then(|rest| rest.split("\r\n").next());
         length.map_or(0, |length| length.parse().expect("a number"))
     };
     (buffer.len() >= head + body).then_some(head + body)

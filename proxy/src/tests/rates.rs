@@ -23,13 +23,24 @@ async fn gateway(limits: &str, route: &str) -> Gateway {
 
 #[tokio::test]
 async fn rates_are_limited_by_address() {
-    let gateway =
-        Gateway::with(Manner::Answer, "address = { requests = 1, per = \"1h\", burst = 2 }", "").await;
+    let gateway = Gateway::with(
+        Manner::Answer,
+        "address = { requests = 1, per = \"1h\", burst = 2 }",
+        "",
+    )
+    .await;
     assert_eq!(gateway.get("/open", "").await.status, 200);
     assert_eq!(gateway.get("/open", "").await.status, 200);
     let answer = gateway.get("/open", "").await;
-    assert_eq!((answer.status, answer.code().as_str()), (429, "rate_limited"));
-    let wait: u32 = answer.header("retry-after").expect("a time").parse().expect("seconds");
+    assert_eq!(
+        (answer.status, answer.code().as_str()),
+        (429, "rate_limited")
+    );
+    let wait: u32 = answer
+        .header("retry-after")
+        .expect("a time")
+        .parse()
+        .expect("seconds");
     assert!((3500..=3600).contains(&wait), "{wait}");
     told_what_is_left(&answer);
 }
@@ -37,9 +48,15 @@ async fn rates_are_limited_by_address() {
 /// Two at once and one an hour are used up.
 fn told_what_is_left(answer: &Answer) {
     assert!(answer.header("retry-after").is_some(), "{answer:?}");
-    assert_eq!(answer.header("ratelimit-policy"), Some("\"address\";q=2;w=7200"));
+    assert_eq!(
+        answer.header("ratelimit-policy"),
+        Some("\"address\";q=2;w=7200")
+    );
     let left = answer.header("ratelimit");
-    assert!(left.is_some_and(|left| left.starts_with("\"address\";r=0;t=")), "{answer:?}");
+    assert!(
+        left.is_some_and(|left| left.starts_with("\"address\";r=0;t=")),
+        "{answer:?}"
+    );
 }
 
 #[tokio::test]
@@ -47,9 +64,27 @@ async fn one_principal_does_not_use_up_what_another_may() {
     let limit = "limits = [{ by = \"principal\", requests = 1, per = \"1h\" }]";
     let gateway = gateway("", limit).await;
     let bearer = |token: String| format!("Authorization: Bearer {token}\r\n");
-    assert_eq!(gateway.get("/limited", &bearer(gateway.user())).await.status, 200);
-    assert_eq!(gateway.get("/limited", &bearer(gateway.user())).await.status, 429);
-    assert_eq!(gateway.get("/limited", &bearer(gateway.service("auth"))).await.status, 200);
+    assert_eq!(
+        gateway
+            .get("/limited", &bearer(gateway.user()))
+            .await
+            .status,
+        200
+    );
+    assert_eq!(
+        gateway
+            .get("/limited", &bearer(gateway.user()))
+            .await
+            .status,
+        429
+    );
+    assert_eq!(
+        gateway
+            .get("/limited", &bearer(gateway.service("auth")))
+            .await
+            .status,
+        200
+    );
 }
 
 #[tokio::test]
@@ -58,16 +93,30 @@ async fn a_global_rate_is_counted_in_the_store() {
     let gateway = gateway("store = \"memory:\"", limit).await;
     let bearer = format!("Authorization: Bearer {}\r\n", gateway.user());
     let answer = gateway.get("/limited", &bearer).await;
-    assert_eq!((answer.status, answer.header("ratelimit-policy")), (200, Some("\"route\";q=2;w=3600")));
+    assert_eq!(
+        (answer.status, answer.header("ratelimit-policy")),
+        (200, Some("\"route\";q=2;w=3600"))
+    );
     assert_eq!(gateway.get("/limited", &bearer).await.status, 200);
-    assert_eq!(gateway.get("/limited", &bearer).await.code(), "rate_limited");
+    assert_eq!(
+        gateway.get("/limited", &bearer).await.code(),
+        "rate_limited"
+    );
 }
 
 #[tokio::test]
 async fn policy_names_the_configured_window() {
     for (limits, limit, policy) in [
-        ("", "by = \"address\", requests = 3, per = \"10s\"", "\"address\";q=3;w=10"),
-        ("", "by = \"route\", requests = 7, per = \"1m\", burst = 14", "\"route\";q=14;w=120"),
+        (
+            "",
+            "by = \"address\", requests = 3, per = \"10s\"",
+            "\"address\";q=3;w=10",
+        ),
+        (
+            "",
+            "by = \"route\", requests = 7, per = \"1m\", burst = 14",
+            "\"route\";q=14;w=120",
+        ),
         (
             "store = \"memory:\"",
             "by = \"route\", requests = 2, per = \"1500ms\", global = true",
@@ -77,7 +126,11 @@ async fn policy_names_the_configured_window() {
         let gateway = gateway(limits, &format!("limits = [{{ {limit} }}]")).await;
         let bearer = format!("Authorization: Bearer {}\r\n", gateway.user());
         let answer = gateway.get("/limited", &bearer).await;
-        assert_eq!((answer.status, answer.header("ratelimit-policy")), (200, Some(policy)), "{limit}");
+        assert_eq!(
+            (answer.status, answer.header("ratelimit-policy")),
+            (200, Some(policy)),
+            "{limit}"
+        );
     }
 }
 
@@ -87,7 +140,10 @@ async fn a_store_that_is_away_leaves_the_local_limit() {
     let gateway = gateway("store = \"redis://127.0.0.1:1\"", limit).await;
     let bearer = format!("Authorization: Bearer {}\r\n", gateway.user());
     assert_eq!(gateway.get("/limited", &bearer).await.status, 200);
-    assert_eq!(gateway.get("/limited", &bearer).await.code(), "rate_limited");
+    assert_eq!(
+        gateway.get("/limited", &bearer).await.code(),
+        "rate_limited"
+    );
 }
 
 #[tokio::test]
@@ -101,7 +157,10 @@ async fn a_window_that_is_used_up_is_not_asked_for_again() {
     }
     // Who asked would be told that it is away, and would count anew.
     redis.kill().await;
-    assert_eq!(gateway.get("/limited", &bearer).await.code(), "rate_limited");
+    assert_eq!(
+        gateway.get("/limited", &bearer).await.code(),
+        "rate_limited"
+    );
 }
 
 #[tokio::test]
@@ -112,7 +171,10 @@ async fn heads_that_are_refused_count_for_their_address() {
     assert_eq!(gateway.send(broken).await.status, 400);
     assert_eq!(gateway.get("/open", "").await.status, 200);
     let refused = gateway.send(broken).await;
-    assert_eq!((refused.code().as_str(), refused.header("connection")), ("rate_limited", Some("close")));
+    assert_eq!(
+        (refused.code().as_str(), refused.header("connection")),
+        ("rate_limited", Some("close"))
+    );
     told_what_is_left(&refused);
 
     let front = Front::start(Manner::Answer, limits, "").await;
@@ -121,9 +183,17 @@ async fn heads_that_are_refused_count_for_their_address() {
         assert_eq!(get(&mut client, "/open//twice", &[]).await.code(), code);
     }
     let refused = get(&mut client, "/open//twice", &[]).await;
-    let field = |name| refused.headers.get(name).and_then(|value| value.to_str().ok());
+    let field = |name| {
+        refused
+            .headers
+            .get(name)
+            .and_then(|value| value.to_str().ok())
+    };
     assert_eq!(field("ratelimit-policy"), Some("\"address\";q=2;w=7200"));
-    assert!(field("ratelimit").is_some_and(|left| left.starts_with("\"address\";r=0;t=")), "{refused:?}");
+    assert!(
+        field("ratelimit").is_some_and(|left| left.starts_with("\"address\";r=0;t=")),
+        "{refused:?}"
+    );
     assert_eq!(get(&mut client, "/open", &[]).await.code(), "rate_limited");
 }
 
@@ -135,18 +205,36 @@ async fn a_route_is_rewritten_and_dressed() {
                  rewrite = { strip = \"/v1\", add = \"/api\" }\nresponse_headers = { X-Frame-Options = \"DENY\" }\n";
     let gateway = Gateway::before(origin, &upstream, "", route).await;
     let answer = gateway.get("/v1/a/b?c=d", "").await;
-    assert_eq!((answer.status, answer.header("x-frame-options")), (200, Some("DENY")));
-    assert!(gateway.origin.only().starts_with("GET /api/a/b?c=d HTTP/1.1\r\n"));
+    assert_eq!(
+        (answer.status, answer.header("x-frame-options")),
+        (200, Some("DENY"))
+    );
+    assert!(
+        gateway
+            .origin
+            .only()
+            .starts_with("GET /api/a/b?c=d HTTP/1.1\r\n")
+    );
 }
 
 #[tokio::test]
 async fn explain_names_the_path_that_is_forwarded() {
     for (path, rewrite, target, forwarded) in [
         ("/v1", "strip = \"/v1\", add = \"/api\"", "/v1", "/api"),
-        ("/v1", "strip = \"/v1\", add = \"/api\"", "/v1?a=b", "/api?a=b"),
+        (
+            "/v1",
+            "strip = \"/v1\", add = \"/api\"",
+            "/v1?a=b",
+            "/api?a=b",
+        ),
         ("/v1", "strip = \"/v1\"", "/v1", "/"),
         ("/v1", "strip = \"/v1\"", "/v1?a=b", "/?a=b"),
-        ("/v1/*", "strip = \"/v1\", add = \"/api\"", "/v1/a?b", "/api/a?b"),
+        (
+            "/v1/*",
+            "strip = \"/v1\", add = \"/api\"",
+            "/v1/a?b",
+            "/api/a?b",
+        ),
         ("/v1/*", "strip = \"/v1\"", "/v1/a", "/a"),
         ("/v1", "add = \"/api\"", "/v1", "/api/v1"),
     ] {
@@ -160,7 +248,11 @@ async fn explain_names_the_path_that_is_forwarded() {
         for way in WAYS {
             assert_eq!(gateway.get(target, way).await.status, 200, "{target}");
             let sent = gateway.origin.seen().pop().expect("a request");
-            assert_eq!(sent.split(' ').nth(1), Some(forwarded), "{path} {rewrite} {way}");
+            assert_eq!(
+                sent.split(' ').nth(1),
+                Some(forwarded),
+                "{path} {rewrite} {way}"
+            );
         }
         let nobody = Sender::MadeUp(TestToken::None);
         let env = Env::default().assuming(&ASSUMED_POOLS);
@@ -176,20 +268,29 @@ async fn explain_names_the_path_that_is_forwarded() {
 async fn clients_behind_a_trusted_proxy_are_told_apart() {
     let limits = "trusted_proxies = [\"127.0.0.0/8\"]\naddress = { requests = 1, per = \"1h\" }";
     let gateway = Gateway::with(Manner::Answer, limits, "").await;
-    let from = |address: &str| format!("X-Forwarded-For: 6.6.6.6, {address}\r\nX-Forwarded-Proto: https\r\n");
+    let from = |address: &str| {
+        format!("X-Forwarded-For: 6.6.6.6, {address}\r\nX-Forwarded-Proto: https\r\n")
+    };
     assert_eq!(gateway.get("/open", &from("9.9.9.1")).await.status, 200);
     assert_eq!(gateway.get("/open", &from("9.9.9.1")).await.status, 429);
     assert_eq!(gateway.get("/open", &from("9.9.9.2")).await.status, 200);
     let seen = gateway.origin.seen();
     assert!(
-        has_field(&seen[1], "X-Forwarded-For: 9.9.9.2") && has_field(&seen[1], "X-Forwarded-Proto: https")
+        has_field(&seen[1], "X-Forwarded-For: 9.9.9.2")
+            && has_field(&seen[1], "X-Forwarded-Proto: https")
     );
 }
 
 /// Stands before the Redis of the tests, so that it can go away.
 async fn road_to_redis() -> (String, tokio::task::JoinHandle<()>) {
-    let server = Env::of_process().get("POSTERN_TEST_REDIS").expect("POSTERN_TEST_REDIS is set").to_owned();
-    let server = server.trim_start_matches("redis://").trim_end_matches('/').to_owned();
+    let server = Env::of_process()
+        .get("POSTERN_TEST_REDIS")
+        .expect("POSTERN_TEST_REDIS is set")
+        .to_owned();
+    let server = server
+        .trim_start_matches("redis://")
+        .trim_end_matches('/')
+        .to_owned();
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
     let url = format!(
         "redis://{}?namespace={}&deadline=5000ms",
@@ -213,20 +314,35 @@ async fn gateways_count_together_and_each_alone_when_redis_dies() {
     let limits = format!("store = \"{url}\"\ntrusted_proxies = [\"127.0.0.0/8\"]");
     let (one, other) = (gateway(&limits, limit).await, gateway(&limits, limit).await);
     let ask = async |gateway: &Gateway, from: &str| {
-        let bearer = format!("Authorization: Bearer {}\r\nX-Forwarded-For: {from}\r\n", gateway.user());
+        let bearer = format!(
+            "Authorization: Bearer {}\r\nX-Forwarded-For: {from}\r\n",
+            gateway.user()
+        );
         gateway.get("/limited", &bearer).await
     };
     for gateway in [&one, &other, &one] {
         assert_eq!(ask(gateway, "9.9.9.1").await.status, 200);
     }
     let refused = ask(&other, "9.9.9.1").await;
-    assert_eq!((refused.status, refused.code().as_str()), (429, "rate_limited"), "counted over both");
+    assert_eq!(
+        (refused.status, refused.code().as_str()),
+        (429, "rate_limited"),
+        "counted over both"
+    );
     road.abort();
     assert!(road.await.is_err_and(|ended| ended.is_cancelled()));
     for gateway in [&one, &other] {
-        assert_eq!(ask(gateway, "9.9.9.1").await.status, 429, "what is used up stays so to its end");
+        assert_eq!(
+            ask(gateway, "9.9.9.1").await.status,
+            429,
+            "what is used up stays so to its end"
+        );
         for _ in 0..3 {
-            assert_eq!(ask(gateway, "9.9.9.2").await.status, 200, "each counts for itself");
+            assert_eq!(
+                ask(gateway, "9.9.9.2").await.status,
+                200,
+                "each counts for itself"
+            );
         }
         assert_eq!(ask(gateway, "9.9.9.2").await.status, 429);
     }

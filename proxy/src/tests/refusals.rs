@@ -5,7 +5,8 @@ use tokio::net::TcpStream;
 use super::harness::{Client, Gateway};
 use super::origin::Manner;
 
-/// Requests that are refused before anything is forwarded, and after which the connection is closed.
+/// Requests that are refused before anything is forwarded, and after which the connection is
+/// closed.
 #[tokio::test]
 async fn what_is_unclear_is_refused_and_the_connection_closed() {
     let gateway = Gateway::start(Manner::Answer).await;
@@ -39,14 +40,29 @@ async fn what_is_unclear_is_refused_and_the_connection_closed() {
         assert!(answer.code().starts_with("invalid_"), "{answer:?}");
         assert!(client.is_closed().await, "{raw:?}");
     }
-    assert!(gateway.origin.seen().is_empty(), "{:?}", gateway.origin.seen());
+    assert!(
+        gateway.origin.seen().is_empty(),
+        "{:?}",
+        gateway.origin.seen()
+    );
 }
 
 #[tokio::test]
 async fn an_absolute_target_is_forwarded_in_origin_form() {
     let gateway = Gateway::start(Manner::Answer).await;
-    assert_eq!(gateway.send("GET http://h/open?a HTTP/1.1\r\nHost: h\r\n\r\n").await.status, 200);
-    assert!(gateway.origin.only().starts_with("GET /open?a HTTP/1.1\r\n"));
+    assert_eq!(
+        gateway
+            .send("GET http://h/open?a HTTP/1.1\r\nHost: h\r\n\r\n")
+            .await
+            .status,
+        200
+    );
+    assert!(
+        gateway
+            .origin
+            .only()
+            .starts_with("GET /open?a HTTP/1.1\r\n")
+    );
 }
 
 #[tokio::test]
@@ -70,19 +86,36 @@ async fn ambiguous_targets_are_refused() {
         "/any/x\\y",
     ] {
         let answer = gateway.get(target, &bearer).await;
-        assert_eq!((answer.status, answer.code().as_str()), (400, "invalid_target"), "{target}");
+        assert_eq!(
+            (answer.status, answer.code().as_str()),
+            (400, "invalid_target"),
+            "{target}"
+        );
     }
     assert!(gateway.origin.seen().is_empty());
 }
 
 #[tokio::test]
 async fn heads_are_limited() {
-    let gateway =
-        Gateway::with(Manner::Answer, "head_bytes = 4096\ntarget_bytes = 512\nhead_fields = 20", "").await;
+    let gateway = Gateway::with(
+        Manner::Answer,
+        "head_bytes = 4096\ntarget_bytes = 512\nhead_fields = 20",
+        "",
+    )
+    .await;
     let field = format!("X: {}\r\n", "x".repeat(4096));
     assert_eq!(gateway.get("/open", &field).await.code(), "head_too_large");
-    assert_eq!(gateway.get("/open", &"X: y\r\n".repeat(20)).await.code(), "head_too_large");
-    assert_eq!(gateway.get(&format!("/open?{}", "x".repeat(600)), "").await.code(), "target_too_long");
+    assert_eq!(
+        gateway.get("/open", &"X: y\r\n".repeat(20)).await.code(),
+        "head_too_large"
+    );
+    assert_eq!(
+        gateway
+            .get(&format!("/open?{}", "x".repeat(600)), "")
+            .await
+            .code(),
+        "target_too_long"
+    );
     let endless = gateway.send(&"x".repeat(8192)).await;
     assert_eq!(endless.status, 431);
 }
@@ -91,37 +124,70 @@ async fn heads_are_limited() {
 async fn a_chunk_that_is_not_well_formed_ends_the_request() {
     let gateway = Gateway::start(Manner::Answer).await;
     let head = "POST /open HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n";
-    for body in
-        ["3\nabc\n0\n\n", "x\r\n", "3\r\nabcX0\r\n\r\n", "-1\r\n", "0\r\nHost : evil\r\n\r\n", "0;\r\n\r\n"]
-    {
+    for body in [
+        "3\nabc\n0\n\n",
+        "x\r\n",
+        "3\r\nabcX0\r\n\r\n",
+        "-1\r\n",
+        "0\r\nHost : evil\r\n\r\n",
+        "0;\r\n\r\n",
+    ] {
         let mut client = gateway.connect().await;
-        client.write(&format!("{head}{body}GET /open HTTP/1.1\r\nHost: h\r\n\r\n")).await;
+        client
+            .write(&format!(
+                "{head}{body}GET /open HTTP/1.1\r\nHost: h\r\n\r\n"
+            ))
+            .await;
         let answer = client.answer().await.expect("an answer");
-        assert_eq!((answer.status, answer.code().as_str()), (400, "invalid_request"), "{body:?}");
+        assert_eq!(
+            (answer.status, answer.code().as_str()),
+            (400, "invalid_request"),
+            "{body:?}"
+        );
         assert!(client.is_closed().await, "{body:?}");
     }
     let mut client = gateway.connect().await;
     let next = "GET /open?next HTTP/1.1\r\nHost: h\r\n\r\n";
-    client.write(&format!("{head}0\r\nHost: evil\r\nX-Postern-Kind: evil\r\n\r\n{next}")).await;
+    client
+        .write(&format!(
+            "{head}0\r\nHost: evil\r\nX-Postern-Kind: evil\r\n\r\n{next}"
+        ))
+        .await;
     for _ in 0..2 {
-        assert_eq!(client.answer().await.expect("an answer").status, 200, "trailers are dropped");
+        assert_eq!(
+            client.answer().await.expect("an answer").status,
+            200,
+            "trailers are dropped"
+        );
     }
     let seen = gateway.origin.seen();
-    assert!(seen.iter().all(|request| !request.contains("evil")), "{seen:?}");
-    assert!(seen.last().is_some_and(|request| request.starts_with("GET /open?next")), "{seen:?}");
+    assert!(
+        seen.iter().all(|request| !request.contains("evil")),
+        "{seen:?}"
+    );
+    assert!(
+        seen.last()
+            .is_some_and(|request| request.starts_with("GET /open?next")),
+        "{seen:?}"
+    );
 }
 
 /// A request by the looks of it. Where it is the body of another one, nobody may take it for more.
 const HIDDEN: &str = "GET /open?hidden HTTP/1.1\r\nHost: h\r\n\r\n";
 
-/// Requests that are refused before their body is read, which spells so many more: the status, the head, and the body.
+/// Requests that are refused before their body is read, which spells so many more: the status, the
+/// head, and the body.
 fn refused(gateway: &Gateway, times: usize) -> [(u16, String, String); 3] {
     let bearer = format!("Authorization: Bearer {}\r\n", gateway.user());
     let body = HIDDEN.repeat(times);
     let rest = format!("HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\n", body.len());
     [
         (401, format!("POST /any/1 {rest}\r\n"), body.clone()),
-        (404, format!("POST /nowhere {rest}{bearer}\r\n"), body.clone()),
+        (
+            404,
+            format!("POST /nowhere {rest}{bearer}\r\n"),
+            body.clone(),
+        ),
         (405, format!("BREW /any/1 {rest}{bearer}\r\n"), body),
     ]
 }
@@ -137,17 +203,35 @@ async fn the_late_body_of_a_refused_request_is_not_the_next_request() {
                 let (early, late) = body.split_at(cut);
                 let mut client = gateway.connect().await;
                 client.write(&format!("{head}{early}")).await;
-                let answer = client.answer().await.expect("an answer before the body is there");
+                let answer = client
+                    .answer()
+                    .await
+                    .expect("an answer before the body is there");
                 assert_eq!(answer.status, status, "{head}");
                 assert_eq!(answer.header("connection"), Some(connection), "{head}");
-                client.write(&format!("{late}GET /open?next HTTP/1.1\r\nHost: h\r\n\r\n")).await;
+                client
+                    .write(&format!("{late}GET /open?next HTTP/1.1\r\nHost: h\r\n\r\n"))
+                    .await;
                 match connection {
                     "close" => assert!(client.is_closed().await, "{head}"),
-                    _ => assert_eq!(client.answer().await.expect("an answer").status, 200, "{head}"),
+                    _ => assert_eq!(
+                        client.answer().await.expect("an answer").status,
+                        200,
+                        "{head}"
+                    ),
                 }
                 let reached = gateway.origin.seen().split_off(before);
-                assert_eq!(reached.len(), usize::from(connection != "close"), "{head} {reached:?}");
-                assert!(reached.iter().all(|request| request.starts_with("GET /open?next ")), "{reached:?}");
+                assert_eq!(
+                    reached.len(),
+                    usize::from(connection != "close"),
+                    "{head} {reached:?}"
+                );
+                assert!(
+                    reached
+                        .iter()
+                        .all(|request| request.starts_with("GET /open?next ")),
+                    "{reached:?}"
+                );
             }
         }
     }
@@ -162,10 +246,17 @@ async fn the_body_of_a_refused_request_is_waited_for_as_any_other() {
             let began = Instant::now();
             let mut client = gateway.connect().await;
             client.write(head).await;
-            assert_eq!(client.answer().await.expect("an answer").status, *status, "{head}");
+            assert_eq!(
+                client.answer().await.expect("an answer").status,
+                *status,
+                "{head}"
+            );
             assert!(client.is_closed().await, "{limits} {head}");
             let taken = began.elapsed();
-            assert!(taken > Duration::from_millis(100) && taken < Duration::from_secs(2), "{taken:?} {head}");
+            assert!(
+                taken > Duration::from_millis(100) && taken < Duration::from_secs(2),
+                "{taken:?} {head}"
+            );
             // Nobody reads it any more.
             client.write(body).await;
         }
@@ -176,12 +267,26 @@ async fn the_body_of_a_refused_request_is_waited_for_as_any_other() {
 #[tokio::test]
 async fn admin_listener_refuses_foreign_hosts() {
     let gateway = Gateway::start(Manner::Answer).await;
-    for (host, status) in
-        [("localhost", 200), ("127.0.0.1:8509", 200), ("evil.example", 400), ("10.0.0.5", 400)]
-    {
+    for (host, status) in [
+        ("localhost", 200),
+        ("127.0.0.1:8509", 200),
+        ("evil.example", 400),
+        ("10.0.0.5", 400),
+    ] {
         let stream = TcpStream::connect(gateway.admin).await.expect("connects");
-        let mut client = Client { stream, buffer: Vec::new() };
-        client.write(&format!("GET /config/status HTTP/1.1\r\nHost: {host}\r\n\r\n")).await;
-        assert_eq!(client.answer().await.expect("an answer").status, status, "{host}");
+        let mut client = Client {
+            stream,
+            buffer: Vec::new(),
+        };
+        client
+            .write(&format!(
+                "GET /config/status HTTP/1.1\r\nHost: {host}\r\n\r\n"
+            ))
+            .await;
+        assert_eq!(
+            client.answer().await.expect("an answer").status,
+            status,
+            "{host}"
+        );
     }
 }

@@ -13,11 +13,21 @@ async fn a_good_file_goes_live_and_a_bad_one_changes_nothing() {
     assert_eq!(gateway.get("/new", "").await.status, 401);
     let route = "\n[[route]]\nname = \"new\"\npath = \"/new\"\nmethods = [\"GET\"]\nupstream = \"origin\"\n";
     gateway.edit(|text| format!("{text}{route}"));
-    let status = gateway.configured(|status| !status["lastError"].is_null()).await;
+    let status = gateway
+        .configured(|status| !status["lastError"].is_null())
+        .await;
     assert_eq!(status["version"], 1);
     let error = status["lastError"].as_str().expect("words");
-    assert!(error.contains("policy: is required") && error.contains("proxy.toml:"), "{error}");
-    assert!(gateway.ask("/metrics").await.contains("postern_config_bad 1"));
+    assert!(
+        error.contains("policy: is required") && error.contains("proxy.toml:"),
+        "{error}"
+    );
+    assert!(
+        gateway
+            .ask("/metrics")
+            .await
+            .contains("postern_config_bad 1")
+    );
     assert_eq!(gateway.get("/new", "").await.status, 401);
     gateway.edit(|text| format!("{text}policy = \"public\"\n"));
     let status = gateway.configured(|status| status["version"] == 2).await;
@@ -25,9 +35,14 @@ async fn a_good_file_goes_live_and_a_bad_one_changes_nothing() {
     assert_eq!(gateway.get("/new", "").await.status, 200);
     let test = "\n[[test]]\nrequest = \"GET /new\"\ndecision = \"not_found\"\n";
     gateway.edit(|text| format!("{text}{test}"));
-    let status = gateway.configured(|status| !status["lastError"].is_null()).await;
+    let status = gateway
+        .configured(|status| !status["lastError"].is_null())
+        .await;
     assert!(
-        status["lastError"].as_str().expect("words").contains("is decided allow, not not_found"),
+        status["lastError"]
+            .as_str()
+            .expect("words")
+            .contains("is decided allow, not not_found"),
         "{status}"
     );
     assert_eq!(gateway.get("/new", "").await.status, 200);
@@ -38,14 +53,19 @@ async fn a_further_issuer_that_is_away_takes_no_gateway_out_of_service() {
     let gateway = Gateway::start(Manner::Answer).await;
     let looked = async || {
         let metrics = gateway.ask("/metrics").await;
-        metrics.lines().find(|line| line.starts_with("postern_jwks_age_seconds{")).map(str::to_owned)
+        metrics
+            .lines()
+            .find(|line| line.starts_with("postern_jwks_age_seconds{"))
+            .map(str::to_owned)
     };
-    let partner =
-        "\n[[identity.issuer]]\nkind = \"user\"\nissuer = \"http://127.0.0.1:1\"\nclients = [\"web\"]\n";
+    let partner = "\n[[identity.issuer]]\nkind = \"user\"\nissuer = \"http://127.0.0.1:1\"\nclients = [\"web\"]\n";
     gateway.edit(|text| format!("{text}{partner}"));
     gateway.configured(|status| status["version"] == 2).await;
     let keys = gateway.ask("/jwks/status").await;
-    assert!(keys.contains("the server cannot be reached"), "it was asked before: {keys}");
+    assert!(
+        keys.contains("the server cannot be reached"),
+        "it was asked before: {keys}"
+    );
     // Readiness is judged once a second, and the age of the keys is told after it.
     for _ in 0..2 {
         let before = looked().await;
@@ -54,21 +74,45 @@ async fn a_further_issuer_that_is_away_takes_no_gateway_out_of_service() {
                 tokio::task::yield_now().await;
             }
         };
-        tokio::time::timeout(PATIENCE, again).await.expect("looks again");
-        assert!(!gateway.ask("/readyz").await.contains("keys of"), "{}", gateway.ask("/readyz").await);
+        tokio::time::timeout(PATIENCE, again)
+            .await
+            .expect("looks again");
+        assert!(
+            !gateway.ask("/readyz").await.contains("keys of"),
+            "{}",
+            gateway.ask("/readyz").await
+        );
     }
 }
 
 #[tokio::test]
 async fn a_file_that_was_away_for_a_moment_is_good_again() {
     let gateway = Gateway::start(Manner::Answer).await;
-    let (file, aside) = (gateway.log.path().join("proxy.toml"), gateway.log.path().join("aside.toml"));
+    let (file, aside) = (
+        gateway.log.path().join("proxy.toml"),
+        gateway.log.path().join("aside.toml"),
+    );
     std::fs::rename(&file, &aside).expect("moves");
-    let status = gateway.configured(|status| !status["lastError"].is_null()).await;
-    assert!(status["lastError"].as_str().expect("words").contains("cannot read"), "{status}");
+    let status = gateway
+        .configured(|status| !status["lastError"].is_null())
+        .await;
+    assert!(
+        status["lastError"]
+            .as_str()
+            .expect("words")
+            .contains("cannot read"),
+        "{status}"
+    );
     std::fs::rename(&aside, &file).expect("moves back");
-    gateway.configured(|status| status["lastError"].is_null()).await;
-    assert!(gateway.ask("/metrics").await.contains("postern_config_bad 0"));
+    gateway
+        .configured(|status| status["lastError"].is_null())
+        .await;
+    assert!(
+        gateway
+            .ask("/metrics")
+            .await
+            .contains("postern_config_bad 0")
+    );
 }
 
 #[tokio::test]
@@ -77,8 +121,7 @@ async fn what_is_read_at_the_start_only_is_said() {
     gateway.edit(|text| text.replace("127.0.0.1:1\"", "127.0.0.1:2\""));
     let status = gateway.configured(|status| status["version"] == 2).await;
     assert_eq!(status["restartNeeded"], serde_json::json!(["listen"]));
-    let more =
-        "[tokens]\ncache_bytes = \"1MiB\"\n[handover]\nsocket = \"/tmp/none\"\n[stop]\ndrain = \"1s\"\n";
+    let more = "[tokens]\ncache_bytes = \"1MiB\"\n[handover]\nsocket = \"/tmp/none\"\n[stop]\ndrain = \"1s\"\n";
     let tls = "[upstream.far]\naddresses = [\"127.0.0.1:9\"]\n[upstream.far.tls]\n";
     gateway.edit(|text| {
         format!(
@@ -89,16 +132,23 @@ async fn what_is_read_at_the_start_only_is_said() {
     });
     let status = gateway.configured(|status| status["version"] == 3).await;
     let needed = serde_json::json!(["tokens", "handover", "upstream.tls.ca"]);
-    assert_eq!(status["restartNeeded"], needed, "what can change while it runs is not among them");
+    assert_eq!(
+        status["restartNeeded"], needed,
+        "what can change while it runs is not among them"
+    );
 }
 
 #[tokio::test]
 async fn no_request_fails_while_configurations_change() {
     let gateway = Arc::new(Gateway::start(Manner::Answer).await);
-    let (done, served) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
+    let (done, served) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(AtomicU32::new(0)),
+    );
     let clients: Vec<_> = (0..4)
         .map(|_| {
-            let (gateway, done, served) = (Arc::clone(&gateway), Arc::clone(&done), Arc::clone(&served));
+            let (gateway, done, served) =
+                (Arc::clone(&gateway), Arc::clone(&done), Arc::clone(&served));
             tokio::spawn(async move {
                 let mut client = gateway.connect().await;
                 while !done.load(Ordering::Relaxed) {
@@ -111,7 +161,9 @@ async fn no_request_fails_while_configurations_change() {
         .collect();
     for version in 2..5 {
         gateway.edit(|text| format!("{text}\n# {version}\n"));
-        gateway.configured(|status| status["version"] == version).await;
+        gateway
+            .configured(|status| status["version"] == version)
+            .await;
     }
     done.store(true, Ordering::Relaxed);
     for client in clients {
@@ -139,7 +191,8 @@ fn the_shipped_configuration_is_good() {
 fn what_it_shows_as_a_comment_is_good_as_well() {
     let text = include_str!("../../../conf/proxy.toml");
     let shown = |line: &&str| {
-        line.starts_with("# [") || line.starts_with("# ") && line.contains(" = ") && !line.contains('(')
+        line.starts_with("# [")
+            || line.starts_with("# ") && line.contains(" = ") && !line.contains('(')
     };
     let shown: String = text
         .lines()
@@ -147,8 +200,10 @@ fn what_it_shows_as_a_comment_is_good_as_well() {
         .filter(shown)
         .map(|line| format!("{}\n", &line[2..]))
         .collect();
-    let config =
-        parse("proxy.toml", &format!("{text}\n{shown}"), |root| Config::read(root, &env())).expect("reads");
+    let config = parse("proxy.toml", &format!("{text}\n{shown}"), |root| {
+        Config::read(root, &env())
+    })
+    .expect("reads");
     assert_eq!(config.identity.issuers().len(), 3, "{shown}");
 }
 
@@ -156,7 +211,13 @@ fn what_it_shows_as_a_comment_is_good_as_well() {
 fn every_key_is_read() {
     let text = include_str!("everything.toml");
     let config = parse("everything.toml", text, |root| Config::read(root, &env())).expect("reads");
-    assert_eq!((config.routes[0].targets.len(), config.upstreams[0].addresses.len()), (2, 3));
+    assert_eq!(
+        (
+            config.routes[0].targets.len(),
+            config.upstreams[0].addresses.len()
+        ),
+        (2, 3)
+    );
 }
 
 #[test]
@@ -185,7 +246,11 @@ route = "two"
 decision = "maybe"
 "#;
     let exit = parse("p.toml", text, |root| Config::read(root, &env())).expect_err("mistakes");
-    let lines: Vec<&str> = exit.message().lines().filter_map(|line| line.strip_prefix("p.toml:")).collect();
+    let lines: Vec<&str> = exit
+        .message()
+        .lines()
+        .filter_map(|line| line.strip_prefix("p.toml:"))
+        .collect();
     for start in [
         "3: listen.0.address:",
         "5: limits.head_timeut: is not a known field; did you mean `head_timeout`",
@@ -198,7 +263,11 @@ decision = "maybe"
         "21: test.0.route:",
         "22: test.0.decision:",
     ] {
-        assert!(lines.iter().any(|line| line.starts_with(start)), "{start} is missing: {}", exit.message());
+        assert!(
+            lines.iter().any(|line| line.starts_with(start)),
+            "{start} is missing: {}",
+            exit.message()
+        );
     }
     assert_eq!(exit.status(), 64);
 }

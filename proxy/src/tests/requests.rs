@@ -7,9 +7,16 @@ async fn a_request_arrives_with_the_identity_of_its_caller_and_no_other() {
     let spoofed = "X-Postern-Kind: service\r\nX_Postern_Subject: eve\r\nx.postern.scopes: all\r\n\
                    X-Postern-Service: auth\r\nX_Postern_Issuer: eve\r\nX-Forwarded-For: 1.2.3.4\r\nX_FORWARDED_HOST: evil\r\n\
                    X-Request-Id: chosen\r\nForwarded: for=1.2.3.4\r\nProxy: http://evil\r\nX-Kept: yes\r\n";
-    let answer =
-        gateway.get("/any/7?q=1", &format!("Authorization: Bearer {}\r\n{spoofed}", gateway.user())).await;
-    assert_eq!((answer.status, answer.body.as_str()), (200, "{\"ok\":true}"));
+    let answer = gateway
+        .get(
+            "/any/7?q=1",
+            &format!("Authorization: Bearer {}\r\n{spoofed}", gateway.user()),
+        )
+        .await;
+    assert_eq!(
+        (answer.status, answer.body.as_str()),
+        (200, "{\"ok\":true}")
+    );
     let seen = gateway.origin.only();
     assert!(seen.starts_with("GET /any/7?q=1 HTTP/1.1\r\n"), "{seen}");
     for line in [
@@ -26,8 +33,11 @@ async fn a_request_arrives_with_the_identity_of_its_caller_and_no_other() {
         assert!(has_field(&seen, line), "{line} is missing: {seen}");
     }
     for text in ["eve", "evil", "service", "1.2.3.4", "chosen"] {
-        let found =
-            seen.to_ascii_lowercase().split("authorization").next().is_some_and(|head| head.contains(text));
+        let found = seen
+            .to_ascii_lowercase()
+            .split("authorization")
+            .next()
+            .is_some_and(|head| head.contains(text));
         assert!(!found, "{text} got through: {seen}");
     }
     let id = answer.header("x-request-id").expect("an id");
@@ -37,9 +47,20 @@ async fn a_request_arrives_with_the_identity_of_its_caller_and_no_other() {
 #[tokio::test]
 async fn nothing_is_injected_or_let_through_on_public_routes() {
     let gateway = Gateway::start(Manner::Answer).await;
-    let answer = gateway.get("/open", "X-Postern-Kind: user\r\nx_postern-subject: eve\r\n").await;
+    let answer = gateway
+        .get(
+            "/open",
+            "X-Postern-Kind: user\r\nx_postern-subject: eve\r\n",
+        )
+        .await;
     assert_eq!(answer.status, 200);
-    assert!(!gateway.origin.only().to_ascii_lowercase().contains("postern"));
+    assert!(
+        !gateway
+            .origin
+            .only()
+            .to_ascii_lowercase()
+            .contains("postern")
+    );
 }
 
 #[tokio::test]
@@ -53,8 +74,18 @@ async fn who_may_not_is_told_why_and_reaches_nothing() {
     for (target, headers, status, code) in [
         ("/any/1", String::new(), 401, "authentication_required"),
         ("/any/1", bearer("x.y.z"), 401, "token_malformed"),
-        ("/any/1", "Authorization: Basic eA==\r\n".to_owned(), 401, "token_malformed"),
-        ("/any/1", bearer(&user) + &bearer(&user), 400, "invalid_header"),
+        (
+            "/any/1",
+            "Authorization: Basic eA==\r\n".to_owned(),
+            401,
+            "token_malformed",
+        ),
+        (
+            "/any/1",
+            bearer(&user) + &bearer(&user),
+            400,
+            "invalid_header",
+        ),
         ("/any/1", bearer(&forged), 401, "token_signature_invalid"),
         ("/auth-only", bearer(&user), 401, "service_not_allowed"),
         ("/auth-only", bearer(&notify), 401, "service_not_allowed"),
@@ -64,8 +95,16 @@ async fn who_may_not_is_told_why_and_reaches_nothing() {
         ("/any/1/", String::new(), 401, "authentication_required"),
     ] {
         let answer = gateway.get(target, &headers).await;
-        assert_eq!((answer.status, answer.code().as_str()), (status, code), "{target}");
-        assert_eq!(answer.header("www-authenticate").is_some(), status == 401, "{answer:?}");
+        assert_eq!(
+            (answer.status, answer.code().as_str()),
+            (status, code),
+            "{target}"
+        );
+        assert_eq!(
+            answer.header("www-authenticate").is_some(),
+            status == 401,
+            "{answer:?}"
+        );
     }
     assert!(gateway.origin.seen().is_empty());
     let auth = gateway.service("auth");
@@ -76,13 +115,24 @@ async fn who_may_not_is_told_why_and_reaches_nothing() {
 #[tokio::test]
 async fn an_unknown_method_is_told_after_the_token() {
     let gateway = Gateway::start(Manner::Answer).await;
-    let put = |target: &str, headers: String| format!("PUT {target} HTTP/1.1\r\nHost: h\r\n{headers}\r\n");
+    let put = |target: &str, headers: String| {
+        format!("PUT {target} HTTP/1.1\r\nHost: h\r\n{headers}\r\n")
+    };
     let answer = gateway.send(&put("/open", String::new())).await;
-    assert_eq!((answer.status, answer.header("allow")), (405, Some("GET, POST")));
-    assert_eq!(gateway.send(&put("/any/1", String::new())).await.status, 401);
+    assert_eq!(
+        (answer.status, answer.header("allow")),
+        (405, Some("GET, POST"))
+    );
+    assert_eq!(
+        gateway.send(&put("/any/1", String::new())).await.status,
+        401
+    );
     let bearer = format!("Authorization: Bearer {}\r\n", gateway.user());
     let answer = gateway.send(&put("/any/1", bearer)).await;
-    assert_eq!((answer.status, answer.header("allow")), (405, Some("GET, POST")));
+    assert_eq!(
+        (answer.status, answer.header("allow")),
+        (405, Some("GET, POST"))
+    );
 }
 
 #[tokio::test]
@@ -91,8 +141,11 @@ async fn a_connection_carries_many_requests_pipelined_or_not() {
     let mut client = gateway.connect().await;
     let refused = "GET /any/1 HTTP/1.1\r\nHost: h\r\n\r\n";
     let length = "POST /open HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc";
-    let chunked = "POST /open HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nxyz\r\n0\r\n\r\n";
-    client.write(&format!("{refused}{length}{chunked}{refused}{length}")).await;
+    let chunked =
+        "POST /open HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nxyz\r\n0\r\n\r\n";
+    client
+        .write(&format!("{refused}{length}{chunked}{refused}{length}"))
+        .await;
     for status in [401, 200, 200, 401, 200] {
         assert_eq!(client.answer().await.expect("an answer").status, status);
     }
@@ -107,15 +160,23 @@ async fn a_connection_carries_many_requests_pipelined_or_not() {
 async fn bodies_are_streamed_and_limited() {
     let gateway = Gateway::with(Manner::Answer, "body_bytes = \"8MiB\"", "").await;
     let body = "0123456789abcdef".repeat(5 << 16);
-    let head = format!("POST /open HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\n\r\n", body.len());
+    let head = format!(
+        "POST /open HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
     assert_eq!(gateway.send(&format!("{head}{body}")).await.status, 200);
     assert!(gateway.origin.only().ends_with(&body));
     let announced = "POST /open HTTP/1.1\r\nHost: h\r\nContent-Length: 9999999\r\n\r\n";
     assert_eq!(gateway.send(announced).await.code(), "body_too_large");
     let chunk = format!("100000\r\n{}\r\n", "x".repeat(1 << 20));
     let head = "POST /open HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n";
-    let answer = gateway.send(&format!("{head}{}0\r\n\r\n", chunk.repeat(9))).await;
-    assert_eq!((answer.status, answer.code().as_str()), (413, "body_too_large"));
+    let answer = gateway
+        .send(&format!("{head}{}0\r\n\r\n", chunk.repeat(9)))
+        .await;
+    assert_eq!(
+        (answer.status, answer.code().as_str()),
+        (413, "body_too_large")
+    );
 }
 
 #[tokio::test]
@@ -123,35 +184,64 @@ async fn an_event_is_written_for_each_request_without_its_query() {
     let gateway = Gateway::start(Manner::Answer).await;
     let token = gateway.user();
     let trace = "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\n";
-    gateway.get("/any/7?secret=1", &format!("Authorization: Bearer {token}\r\n{trace}")).await;
+    gateway
+        .get(
+            "/any/7?secret=1",
+            &format!("Authorization: Bearer {token}\r\n{trace}"),
+        )
+        .await;
     gateway.get("/any/8", "").await;
     gateway.get("/a%2fb", "").await;
     gateway.send("BAD\r\n\r\n").await;
-    assert!(gateway.origin.only().contains("traceparent: 00-0af7651916cd43dd8448eb211c80319c-"));
+    assert!(
+        gateway
+            .origin
+            .only()
+            .contains("traceparent: 00-0af7651916cd43dd8448eb211c80319c-")
+    );
     let events = gateway.finish().await;
     let text = format!("{events:?}");
     assert!(!text.contains("secret") && !text.contains(&token), "{text}");
     let brief = |at: usize, name: &str| events[at][name].as_str().unwrap_or("-").to_owned();
-    assert_eq!((events[0]["status"].as_u64(), brief(0, "code")), (Some(200), "ok".to_owned()));
-    assert_eq!((brief(0, "route"), brief(0, "path")), ("/any/{id}".to_owned(), "/any/7".to_owned()));
-    assert_eq!((brief(0, "subject"), brief(0, "kind")), ("ada".to_owned(), "user".to_owned()));
+    assert_eq!(
+        (events[0]["status"].as_u64(), brief(0, "code")),
+        (Some(200), "ok".to_owned())
+    );
+    assert_eq!(
+        (brief(0, "route"), brief(0, "path")),
+        ("/any/{id}".to_owned(), "/any/7".to_owned())
+    );
+    assert_eq!(
+        (brief(0, "subject"), brief(0, "kind")),
+        ("ada".to_owned(), "user".to_owned())
+    );
     assert_eq!(brief(0, "traceId"), "0af7651916cd43dd8448eb211c80319c");
     assert_eq!(brief(1, "code"), "authentication_required");
-    assert_eq!((brief(2, "code"), brief(2, "path")), ("invalid_target".to_owned(), "-".to_owned()));
-    assert_eq!((events[3]["status"].as_u64(), brief(3, "code")), (Some(400), "invalid_target".to_owned()));
+    assert_eq!(
+        (brief(2, "code"), brief(2, "path")),
+        ("invalid_target".to_owned(), "-".to_owned())
+    );
+    assert_eq!(
+        (events[3]["status"].as_u64(), brief(3, "code")),
+        (Some(400), "invalid_target".to_owned())
+    );
 }
 
 #[tokio::test]
 async fn an_event_says_why_the_upstream_refused_and_the_client_reads_it_in_the_body_alone() {
-    let refusal =
-        "HTTP/1.1 401 Unauthorized\r\nX-Postern-Code: invalid_credentials\r\nContent-Length: 0\r\n\r\n";
-    let unknown = "HTTP/1.1 409 Conflict\r\nX-Postern-Code: of-its-own\r\nContent-Length: 0\r\n\r\n";
-    for (manner, status, code) in
-        [(Manner::Text(refusal), 401, "invalid_credentials"), (Manner::Text(unknown), 409, "ok")]
-    {
+    let refusal = "HTTP/1.1 401 Unauthorized\r\nX-Postern-Code: invalid_credentials\r\nContent-Length: 0\r\n\r\n";
+    let unknown =
+        "HTTP/1.1 409 Conflict\r\nX-Postern-Code: of-its-own\r\nContent-Length: 0\r\n\r\n";
+    for (manner, status, code) in [
+        (Manner::Text(refusal), 401, "invalid_credentials"),
+        (Manner::Text(unknown), 409, "ok"),
+    ] {
         let gateway = Gateway::start(manner).await;
         let answer = gateway.get("/open", "").await;
-        assert_eq!((answer.status, answer.header("x-postern-code")), (status, None));
+        assert_eq!(
+            (answer.status, answer.header("x-postern-code")),
+            (status, None)
+        );
         let events = gateway.finish().await;
         assert_eq!(events[0]["code"], code, "{events:?}");
     }

@@ -16,8 +16,11 @@ use super::origin::{Manner, Origin};
 async fn connect(gateway: &Gateway, window: u32) -> SendRequest<Bytes> {
     let stream = TcpStream::connect(gateway.address).await.expect("connects");
     let mut builder = h2::client::Builder::new();
-    let (client, connection) =
-        builder.initial_window_size(window).handshake(stream).await.expect("a handshake");
+    let (client, connection) = builder
+        .initial_window_size(window)
+        .handshake(stream)
+        .await
+        .expect("a handshake");
     tokio::spawn(connection);
     client.ready().await.expect("ready")
 }
@@ -33,7 +36,9 @@ async fn until(gateway: &Gateway, wanted: u16) {
     let asking = async {
         loop {
             let mut client = gateway.connect().await;
-            client.write("GET /open HTTP/1.1\r\nHost: gate\r\n\r\n").await;
+            client
+                .write("GET /open HTTP/1.1\r\nHost: gate\r\n\r\n")
+                .await;
             let head = client.until("\r\n\r\n").await;
             if head.starts_with(&format!("HTTP/1.1 {wanted}")) {
                 return head;
@@ -42,7 +47,10 @@ async fn until(gateway: &Gateway, wanted: u16) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    let head = tokio::time::timeout(PATIENCE, asking).await.expect("in time").to_ascii_lowercase();
+    let head = tokio::time::timeout(PATIENCE, asking)
+        .await
+        .expect("in time")
+        .to_ascii_lowercase();
     assert!(wanted != 503 || head.contains("retry-after: "), "{head}");
 }
 
@@ -60,7 +68,10 @@ async fn streams_are_refused_above_the_budget() {
     let mut other = connect(&gateway, 1 << 20).await;
     let (answer, _) = send(&mut other, head("GET", "/open", &[]), true);
     let refused = reply(answer).await.expect("an answer");
-    assert_eq!((refused.status, refused.code().as_str()), (503, "unavailable"));
+    assert_eq!(
+        (refused.status, refused.code().as_str()),
+        (503, "unavailable")
+    );
     drop(held);
     until(&gateway, 200).await;
 }
@@ -70,7 +81,9 @@ async fn readers_of_http_1_count_on_both_ways() {
     for way in WAYS {
         let gateway = flood("response_buffer_bytes = \"512KiB\"").await;
         let mut client = gateway.connect().await;
-        client.write(&format!("GET /open HTTP/1.1\r\nHost: gate\r\n{way}\r\n")).await;
+        client
+            .write(&format!("GET /open HTTP/1.1\r\nHost: gate\r\n{way}\r\n"))
+            .await;
         until(&gateway, 503).await;
         drop(client);
         until(&gateway, 200).await;
@@ -84,10 +97,18 @@ async fn origin() -> SocketAddr {
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             tokio::spawn(async move {
-                let Ok(mut connection) = h2::server::handshake(stream).await else { return };
+                let Ok(mut connection) = h2::server::handshake(stream).await else {
+                    return;
+                };
                 while let Some(Ok((request, mut respond))) = connection.accept().await {
-                    let length = if request.uri().path() == "/open" { 10 << 20 } else { 5 };
-                    let Ok(mut body) = respond.send_response(Response::new(()), false) else { continue };
+                    let length = if request.uri().path() == "/open" {
+                        10 << 20
+                    } else {
+                        5
+                    };
+                    let Ok(mut body) = respond.send_response(Response::new(()), false) else {
+                        continue;
+                    };
                     let _gone = body.send_data(Bytes::from(vec![b'x'; length]), true);
                 }
             });
@@ -105,16 +126,27 @@ async fn one_reader_does_not_stop_others_of_its_upstream_connection() {
     let mut client = connect(&gateway, 0).await;
     let (answer, _) = send(&mut client, head("GET", "/open", &[]), true);
     let held = answer.await.expect("a head").into_body();
-    // What the upstream may send has all been sent by the time that the gauge shows a reader that is waited for.
+    // What the upstream may send has all been sent by the time that the gauge shows a reader that
+    // is waited for.
     let waits = async {
-        while gateway.ask("/metrics").await.contains("postern_response_buffer_bytes 0\n") {
+        while gateway
+            .ask("/metrics")
+            .await
+            .contains("postern_response_buffer_bytes 0\n")
+        {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, waits).await.expect("in time");
+    tokio::time::timeout(PATIENCE, waits)
+        .await
+        .expect("in time");
     let mut other = connect(&gateway, 1 << 20).await;
     for _ in 0..10 {
-        let (answer, _) = send(&mut other, head("GET", "/any/1", &[("authorization", token.as_str())]), true);
+        let (answer, _) = send(
+            &mut other,
+            head("GET", "/any/1", &[("authorization", token.as_str())]),
+            true,
+        );
         let answer = reply(answer).await.expect("an answer");
         assert_eq!((answer.status, &*answer.body), (200, &b"xxxxx"[..]));
     }

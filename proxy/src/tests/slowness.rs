@@ -10,22 +10,35 @@ use super::origin::{Manner, Origin};
 async fn a_head_that_does_not_arrive_is_answered_and_closed() {
     let gateway = Gateway::with(Manner::Answer, "head_timeout = \"150ms\"", "").await;
     let mut silent = gateway.connect().await;
-    assert!(silent.is_closed().await, "a first request that never begins");
+    assert!(
+        silent.is_closed().await,
+        "a first request that never begins"
+    );
     let mut slow = gateway.connect().await;
     slow.write("GET /open HTTP/1.1\r\nHo").await;
-    assert_eq!(slow.answer().await.expect("an answer").code(), "request_timeout");
+    assert_eq!(
+        slow.answer().await.expect("an answer").code(),
+        "request_timeout"
+    );
     assert!(slow.is_closed().await);
 }
 
 #[tokio::test]
 async fn a_second_request_has_the_same_deadline() {
-    let gateway =
-        Gateway::with(Manner::Answer, "head_timeout = \"150ms\"\nidle_timeout = \"300ms\"", "").await;
+    let gateway = Gateway::with(
+        Manner::Answer,
+        "head_timeout = \"150ms\"\nidle_timeout = \"300ms\"",
+        "",
+    )
+    .await;
     let mut client = gateway.connect().await;
     client.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
     assert_eq!(client.answer().await.expect("an answer").status, 200);
     client.write("GET /open HTTP/1.1\r\nHo").await;
-    assert_eq!(client.answer().await.expect("an answer").code(), "request_timeout");
+    assert_eq!(
+        client.answer().await.expect("an answer").code(),
+        "request_timeout"
+    );
     let mut idle = gateway.connect().await;
     idle.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
     assert_eq!(idle.answer().await.expect("an answer").status, 200);
@@ -36,9 +49,14 @@ async fn a_second_request_has_the_same_deadline() {
 async fn a_body_that_stalls_is_refused() {
     let gateway = Gateway::with(Manner::Answer, "stall_timeout = \"150ms\"", "").await;
     let mut client = gateway.connect().await;
-    client.write("POST /open HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\nabc").await;
+    client
+        .write("POST /open HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\nabc")
+        .await;
     let answer = client.answer().await.expect("an answer");
-    assert_eq!((answer.status, answer.code().as_str()), (400, "request_timeout"));
+    assert_eq!(
+        (answer.status, answer.code().as_str()),
+        (400, "request_timeout")
+    );
     assert!(client.is_closed().await);
 }
 
@@ -46,7 +64,10 @@ async fn a_body_that_stalls_is_refused() {
 async fn a_request_has_a_deadline_in_all() {
     let gateway = Gateway::with(Manner::Hang, "deadline = \"150ms\"", "").await;
     let answer = gateway.get("/open", "").await;
-    assert_eq!((answer.status, answer.code().as_str()), (504, "upstream_timeout"));
+    assert_eq!(
+        (answer.status, answer.code().as_str()),
+        (504, "upstream_timeout")
+    );
 }
 
 #[tokio::test]
@@ -55,13 +76,21 @@ async fn a_client_that_does_not_read_is_let_go() {
     let mut client = gateway.connect().await;
     client.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
     let gone = async {
-        while !gateway.ask("/metrics").await.contains("code=\"client_closed\"")
-            && !gateway.ask("/metrics").await.contains("code=\"request_timeout\"")
+        while !gateway
+            .ask("/metrics")
+            .await
+            .contains("code=\"client_closed\"")
+            && !gateway
+                .ask("/metrics")
+                .await
+                .contains("code=\"request_timeout\"")
         {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(PATIENCE, gone).await.expect("the connection is closed");
+    tokio::time::timeout(PATIENCE, gone)
+        .await
+        .expect("the connection is closed");
 }
 
 #[tokio::test]
@@ -70,26 +99,44 @@ async fn events_are_passed_on_as_they_come() {
     let mut client = gateway.connect().await;
     client.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
     let head = client.until("\r\n\r\n").await;
-    assert!(head.to_ascii_lowercase().contains("transfer-encoding: chunked"), "{head}");
-    assert_eq!(client.until("\n\r\n").await, "8\r\nfirst..\n\r\n", "before the origin sends the second one");
+    assert!(
+        head.to_ascii_lowercase()
+            .contains("transfer-encoding: chunked"),
+        "{head}"
+    );
+    assert_eq!(
+        client.until("\n\r\n").await,
+        "8\r\nfirst..\n\r\n",
+        "before the origin sends the second one"
+    );
     let mut other = gateway.connect().await;
     other.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
-    assert_eq!(client.until("0\r\n\r\n").await, "8\r\nsecond.\n\r\n0\r\n\r\n");
+    assert_eq!(
+        client.until("0\r\n\r\n").await,
+        "8\r\nsecond.\n\r\n0\r\n\r\n"
+    );
 }
 
 #[tokio::test]
 async fn answer_cut_at_its_deadline_is_not_the_clients_fault() {
     for way in WAYS {
         let origin = Origin::start(Manner::Events).await;
-        let upstream =
-            format!("addresses = [\"{}\"]\n[upstream.origin.outlier]\nfailures = 1", origin.address);
+        let upstream = format!(
+            "addresses = [\"{}\"]\n[upstream.origin.outlier]\nfailures = 1",
+            origin.address
+        );
         let gateway = Gateway::before(origin, &upstream, "deadline = \"300ms\"", ROUTES).await;
         let mut client = gateway.connect().await;
-        client.write(&format!("GET /open HTTP/1.1\r\nHost: h\r\n{way}\r\n")).await;
+        client
+            .write(&format!("GET /open HTTP/1.1\r\nHost: h\r\n{way}\r\n"))
+            .await;
         client.until("first..\n\r\n").await;
         assert!(client.is_closed().await, "{way}");
         let upstreams = gateway.ask("/upstreams").await;
-        assert!(upstreams.contains("\"ejected\":false"), "a stream may be endless: {upstreams}");
+        assert!(
+            upstreams.contains("\"ejected\":false"),
+            "a stream may be endless: {upstreams}"
+        );
         let events = gateway.finish().await;
         assert_eq!(
             (&events[0]["status"], &events[0]["code"]),
@@ -102,22 +149,32 @@ async fn answer_cut_at_its_deadline_is_not_the_clients_fault() {
 #[tokio::test]
 async fn a_client_that_reads_until_its_deadline_is_no_failure_of_the_upstream() {
     let origin = Origin::start(Manner::Flood).await;
-    let upstream = format!("addresses = [\"{}\"]\n[upstream.origin.outlier]\nfailures = 1", origin.address);
+    let upstream = format!(
+        "addresses = [\"{}\"]\n[upstream.origin.outlier]\nfailures = 1",
+        origin.address
+    );
     let gateway = Gateway::before(origin, &upstream, "deadline = \"200ms\"", ROUTES).await;
     let mut client = gateway.connect().await;
     client.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
     client.until("\r\n\r\n").await;
     let over = async {
-        while !gateway.ask("/metrics").await.contains("code=\"request_timeout\",route=\"open\"} 1") {
+        while !gateway
+            .ask("/metrics")
+            .await
+            .contains("code=\"request_timeout\",route=\"open\"} 1")
+        {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(PATIENCE, over).await.expect("the client is told to have been too slow");
+    tokio::time::timeout(PATIENCE, over)
+        .await
+        .expect("the client is told to have been too slow");
     let upstreams = gateway.ask("/upstreams").await;
     assert!(upstreams.contains("\"ejected\":false"), "{upstreams}");
 }
 
-/// The body is shorter than what is gathered before it is sent on, so that the client sees none of it on the way.
+/// The body is shorter than what is gathered before it is sent on, so that the client sees none of
+/// it on the way.
 #[tokio::test]
 async fn an_upstream_that_drips_is_not_silent() {
     let drip = Manner::Drip(Duration::from_millis(100));
@@ -135,7 +192,8 @@ async fn trickle(bytes: usize) -> String {
     let gateway = Gateway::with(Manner::Answer, limits, "").await;
     let (mut near, mut far) = gateway.connect().await.stream.into_split();
     let sending = tokio::spawn(async move {
-        let head = b"POST /open HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: 3000\r\n\r\n";
+        let head =
+            b"POST /open HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: 3000\r\n\r\n";
         let mut written = far.write_all(head).await;
         let (mut pace, mut left) = (tokio::time::interval(TICK), 3000);
         while left > 0 && written.is_ok() {
@@ -146,8 +204,9 @@ async fn trickle(bytes: usize) -> String {
         far
     });
     let mut answer = String::new();
-    let read =
-        tokio::time::timeout(PATIENCE, near.read_to_string(&mut answer)).await.expect("an end in time");
+    let read = tokio::time::timeout(PATIENCE, near.read_to_string(&mut answer))
+        .await
+        .expect("an end in time");
     read.expect("an answer and an end");
     drop(sending);
     answer
@@ -156,9 +215,15 @@ async fn trickle(bytes: usize) -> String {
 #[tokio::test]
 async fn a_body_may_come_at_the_least_rate_and_no_slower() {
     let above = trickle(30).await;
-    assert!(above.starts_with("HTTP/1.1 200 "), "1,500 bytes a second: {above}");
+    assert!(
+        above.starts_with("HTTP/1.1 200 "),
+        "1,500 bytes a second: {above}"
+    );
     let below = trickle(10).await;
-    assert!(below.starts_with("HTTP/1.1 400 ") && below.contains("request_timeout"), "500 a second: {below}");
+    assert!(
+        below.starts_with("HTTP/1.1 400 ") && below.contains("request_timeout"),
+        "500 a second: {below}"
+    );
 }
 
 /// Reads so many bytes each tick for as many ticks as there are; how many it got.
@@ -169,11 +234,16 @@ async fn sip(bytes: usize, ticks: usize) -> usize {
     // Little waits in the system, so that the pace of the client is the pace of the connection.
     socket.set_recv_buffer_size(8 << 10).expect("a size");
     let mut stream = socket.connect(gateway.address).await.expect("connects");
-    stream.write_all(b"GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await.expect("writes");
+    stream
+        .write_all(b"GET /open HTTP/1.1\r\nHost: h\r\n\r\n")
+        .await
+        .expect("writes");
     let (mut pace, mut got, mut space) = (tokio::time::interval(TICK), 0, vec![0; bytes]);
     for _ in 0..ticks {
         pace.tick().await;
-        let read = tokio::time::timeout(PATIENCE, stream.read_exact(&mut space)).await.expect("in time");
+        let read = tokio::time::timeout(PATIENCE, stream.read_exact(&mut space))
+            .await
+            .expect("in time");
         match read {
             Ok(read) => got += read,
             Err(_) => break,
@@ -186,5 +256,8 @@ async fn sip(bytes: usize, ticks: usize) -> usize {
 async fn an_answer_may_be_read_at_the_least_rate_and_no_slower() {
     assert_eq!(sip(8_000, 100).await, 800_000, "400,000 bytes a second");
     let got = sip(2_000, 400).await;
-    assert!(got < 400_000, "100,000 a second are cut off, and not after {got} bytes");
+    assert!(
+        got < 400_000,
+        "100,000 a second are cut off, and not after {got} bytes"
+    );
 }

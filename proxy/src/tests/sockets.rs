@@ -30,12 +30,19 @@ fn bound() -> (TcpListener, String) {
 async fn a_passed_socket_serves_the_listener_of_its_address() {
     let ((admin, operators), (second, clients)) = (bound(), bound());
     let config = config(["127.0.0.1:0", &clients, &operators]);
-    let listeners = Sockets(vec![admin, second]).listeners(&config).await.expect("listeners");
+    let listeners = Sockets(vec![admin, second])
+        .listeners(&config)
+        .await
+        .expect("listeners");
     let addresses = listeners.public.iter().chain(&listeners.admin);
-    let addresses: Vec<String> =
-        addresses.map(|listener| listener.local_addr().expect("bound").to_string()).collect();
+    let addresses: Vec<String> = addresses
+        .map(|listener| listener.local_addr().expect("bound").to_string())
+        .collect();
     assert_eq!(addresses[1..], [clients, operators], "whatever their order");
-    assert!(addresses[0].starts_with("127.0.0.1:"), "the other one is bound here: {addresses:?}");
+    assert!(
+        addresses[0].starts_with("127.0.0.1:"),
+        "the other one is bound here: {addresses:?}"
+    );
 }
 
 #[tokio::test]
@@ -44,8 +51,17 @@ async fn a_socket_of_no_listener_is_refused_before_anything_is_bound() {
     // Bound already, which is not what the operator has to hear.
     let (_taken, taken) = bound();
     let config = config([&clients, &taken, "127.0.0.1:0"]);
-    let refused = Sockets(vec![known, stranger, other]).listeners(&config).await.expect_err("refused");
+    let refused = Sockets(vec![known, stranger, other])
+        .listeners(&config)
+        .await
+        .expect_err("refused");
     let message = refused.message();
-    assert!(message.contains(&nobody) && message.contains(&neither), "{message}");
-    assert!(refused.status() == 64 && !message.contains(&clients), "{message}");
+    assert!(
+        message.contains(&nobody) && message.contains(&neither),
+        "{message}"
+    );
+    assert!(
+        refused.status() == 64 && !message.contains(&clients),
+        "{message}"
+    );
 }

@@ -21,7 +21,8 @@ const ACCEPTED: &[u8] =
 const CLOSE: &[u8] = b"\x88\x0f\x03\xf0token expired";
 const MASKED_CLOSE: &[u8] = b"\x88\x8f\0\0\0\0\x03\xf0token expired";
 
-/// An origin that accepts one WebSocket, says `first`, and `second` when it is told to. What it was sent.
+/// An origin that accepts one WebSocket, says `first`, and `second` when it is told to. What it was
+/// sent.
 async fn origin(
     first: &'static [u8],
     second: &'static [u8],
@@ -33,13 +34,23 @@ async fn origin(
         let (mut stream, _) = listener.accept().await.expect("a connection");
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
-            assert_ne!(stream.read_buf(&mut head).await.expect("a head"), 0, "the head ends");
+            assert_ne!(
+                stream.read_buf(&mut head).await.expect("a head"),
+                0,
+                "the head ends"
+            );
         }
-        stream.write_all(&[ACCEPTED, first].concat()).await.expect("writes");
+        stream
+            .write_all(&[ACCEPTED, first].concat())
+            .await
+            .expect("writes");
         let mut frames = Vec::new();
-        while !frames.ends_with(MASKED_CLOSE) && stream.read_buf(&mut frames).await.is_ok_and(|read| read > 0)
-        {
-        }
+        while !frames.ends_with(MASKED_CLOSE)
+            && stream
+                .read_buf(&mut frames)
+                .await
+                .is_ok_and(|read| read > 0)
+        {}
         let _dropped = told.await;
         let _closed = stream.write_all(second).await;
         frames
@@ -59,7 +70,9 @@ async fn open(gateway: &Gateway) -> Client {
     let bearer = gateway.user_until(Clock::system().now().unix_seconds() + i64::from(LIFETIME));
     let mut client = gateway.connect().await;
     client
-        .write(&format!("GET /socket HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer {bearer}\r\n{UPGRADE}\r\n"))
+        .write(&format!(
+            "GET /socket HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer {bearer}\r\n{UPGRADE}\r\n"
+        ))
         .await;
     assert_eq!(client.answer().await.expect("an answer").status, 101);
     client
@@ -78,13 +91,23 @@ async fn websocket_is_closed_with_1008_when_its_token_expires() {
     let (address, go_on, origin) = origin(b"\x81\x05hello", b"").await;
     let gateway = gateway(address, "").await;
     let mut client = open(&gateway).await;
-    client.stream.write_all(b"\x81\x82mask\x05\x08").await.expect("writes");
+    client
+        .stream
+        .write_all(b"\x81\x82mask\x05\x08")
+        .await
+        .expect("writes");
     drop(go_on);
     assert_eq!(rest(&mut client).await, [b"\x81\x05hello", CLOSE].concat());
-    let sent = tokio::time::timeout(PATIENCE, origin).await.expect("an end in time").expect("does not panic");
+    let sent = tokio::time::timeout(PATIENCE, origin)
+        .await
+        .expect("an end in time")
+        .expect("does not panic");
     assert_eq!(sent, [b"\x81\x82mask\x05\x08", MASKED_CLOSE].concat());
     let events = gateway.finish().await;
-    assert_eq!((&events[0]["status"], &events[0]["code"]), (&101.into(), &"token_expired".into()));
+    assert_eq!(
+        (&events[0]["status"], &events[0]["code"]),
+        (&101.into(), &"token_expired".into())
+    );
 }
 
 #[tokio::test]
@@ -97,8 +120,16 @@ async fn websocket_is_closed_at_the_end_of_a_frame_only() {
         let _told = go_on.send(());
     });
     let got = rest(&mut client).await;
-    assert_eq!(got, [b"\x81\x0ahelloworld", CLOSE].concat(), "{}", String::from_utf8_lossy(&got));
-    tokio::time::timeout(PATIENCE, origin).await.expect("an end in time").expect("does not panic");
+    assert_eq!(
+        got,
+        [b"\x81\x0ahelloworld", CLOSE].concat(),
+        "{}",
+        String::from_utf8_lossy(&got)
+    );
+    tokio::time::timeout(PATIENCE, origin)
+        .await
+        .expect("an end in time")
+        .expect("does not panic");
 }
 
 #[tokio::test]

@@ -11,19 +11,37 @@ const UPGRADE: &str = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocke
 #[tokio::test]
 async fn an_upgrade_is_authenticated_and_then_passed_through() {
     let gateway = Gateway::start(Manner::Upgrade).await;
-    assert_eq!(gateway.get("/socket", UPGRADE).await.code(), "authentication_required");
+    assert_eq!(
+        gateway.get("/socket", UPGRADE).await.code(),
+        "authentication_required"
+    );
     assert!(gateway.origin.seen().is_empty());
     for round in 0..50 {
         let mut client = gateway.connect().await;
         let bearer = format!("Authorization: Bearer {}\r\n", gateway.user());
         let spoofed = "X-Postern-Kind: service\r\n";
-        client.write(&format!("GET /socket HTTP/1.1\r\nHost: h\r\n{bearer}{UPGRADE}{spoofed}\r\n")).await;
-        assert_eq!(client.answer().await.expect("an answer").status, 101, "round {round}");
-        assert_eq!(client.bytes(5).await, "hello", "what the origin sent in the packet of its 101");
+        client
+            .write(&format!(
+                "GET /socket HTTP/1.1\r\nHost: h\r\n{bearer}{UPGRADE}{spoofed}\r\n"
+            ))
+            .await;
+        assert_eq!(
+            client.answer().await.expect("an answer").status,
+            101,
+            "round {round}"
+        );
+        assert_eq!(
+            client.bytes(5).await,
+            "hello",
+            "what the origin sent in the packet of its 101"
+        );
         client.write("ping").await;
         assert_eq!(client.bytes(4).await, "ping");
         let seen = gateway.origin.seen().pop().expect("a request");
-        assert!(has_field(&seen, "X-Postern-Kind: user") && !seen.contains("service"), "{seen}");
+        assert!(
+            has_field(&seen, "X-Postern-Kind: user") && !seen.contains("service"),
+            "{seen}"
+        );
     }
 }
 
@@ -32,20 +50,27 @@ async fn a_route_without_websocket_forwards_no_upgrade() {
     let gateway = Gateway::start(Manner::Answer).await;
     assert_eq!(gateway.get("/open", UPGRADE).await.status, 200);
     let seen = gateway.origin.only().to_ascii_lowercase();
-    assert!(!seen.contains("\r\nupgrade:") && !seen.contains("\r\nconnection: upgrade"), "{seen}");
+    assert!(
+        !seen.contains("\r\nupgrade:") && !seen.contains("\r\nconnection: upgrade"),
+        "{seen}"
+    );
 }
 
 /// What a client says, and hears.
-const FRAMES: &[(&str, &str)] =
-    &[("ping", "ping"), ("a longer frame than before", "a longer frame than before")];
+const FRAMES: &[(&str, &str)] = &[
+    ("ping", "ping"),
+    ("a longer frame than before", "a longer frame than before"),
+];
 
 /// How many tunnels are opened; `POSTERN_SOAK` says another number.
 fn rounds() -> usize {
-    Env::of_process().get("POSTERN_SOAK").map_or(400, |rounds| rounds.parse().expect("a number"))
+    Env::of_process()
+        .get("POSTERN_SOAK")
+        .map_or(400, |rounds| rounds.parse().expect("a number"))
 }
 
-/// Opens tunnels at once and one after the other. Nothing of what either side says may be lost, however fast the
-/// origin answers 101 and goes on (Pingora issue 946).
+/// Opens tunnels at once and one after the other. Nothing of what either side says may be lost,
+/// however fast the origin answers 101 and goes on (Pingora issue 946).
 async fn soak(gateway: Gateway, exchange: &'static [(&'static str, &'static str)]) {
     let gateway = Arc::new(gateway);
     let bearer = format!("Authorization: Bearer {}\r\n", gateway.user());
@@ -56,9 +81,17 @@ async fn soak(gateway: Gateway, exchange: &'static [(&'static str, &'static str)
             tokio::spawn(async move {
                 for round in 0..rounds() / lanes {
                     let mut client = gateway.connect().await;
-                    client.write(&format!("GET /socket HTTP/1.1\r\nHost: h\r\n{bearer}{UPGRADE}\r\n")).await;
+                    client
+                        .write(&format!(
+                            "GET /socket HTTP/1.1\r\nHost: h\r\n{bearer}{UPGRADE}\r\n"
+                        ))
+                        .await;
                     let answer = client.answer().await;
-                    assert_eq!(answer.map(|answer| answer.status), Some(101), "{lane}/{round}");
+                    assert_eq!(
+                        answer.map(|answer| answer.status),
+                        Some(101),
+                        "{lane}/{round}"
+                    );
                     assert_eq!(client.bytes(5).await, "hello", "{lane}/{round}");
                     for (said, heard) in exchange {
                         client.write(said).await;
@@ -98,6 +131,10 @@ async fn so_do_tunnels_to_an_encrypted_upstream() {
     for (manner, exchange) in [(Manner::Upgrade, FRAMES), (Manner::UpgradeAndLeave, &[])] {
         let origin = origin_behind_tls(&authority, folder.path(), manner).await;
         let upstream = format!("addresses = [\"{}\"]\n{tls}", origin.address);
-        soak(Gateway::before(origin, &upstream, "", ROUTES).await, exchange).await;
+        soak(
+            Gateway::before(origin, &upstream, "", ROUTES).await,
+            exchange,
+        )
+        .await;
     }
 }

@@ -19,7 +19,10 @@ async fn an_upstream_that_lets_down_is_a_problem() {
         assert_eq!(close.get("/open", way).await.code(), "upstream_failed");
         assert_eq!(garbage.get("/open", way).await.code(), "upstream_failed");
         let answer = away.get("/open", way).await;
-        assert_eq!((answer.status, answer.code().as_str()), (503, "upstream_unavailable"));
+        assert_eq!(
+            (answer.status, answer.code().as_str()),
+            (503, "upstream_unavailable")
+        );
         assert!(answer.header("retry-after").is_some());
     }
 }
@@ -30,7 +33,10 @@ const ROUTE: &str = "[[route]]\npath = \"/open\"\nmethods = [\"GET\", \"POST\"]\
 #[tokio::test]
 async fn a_dead_address_costs_no_request() {
     let origin = Origin::start(Manner::Answer).await;
-    let addresses = format!("addresses = [\"127.0.0.1:1\", \"{}\"]\nretry_budget = 0", origin.address);
+    let addresses = format!(
+        "addresses = [\"127.0.0.1:1\", \"{}\"]\nretry_budget = 0",
+        origin.address
+    );
     let gateway = Gateway::before(origin, &addresses, "", ROUTE).await;
     for _ in 0..20 {
         let posted = "POST /open HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc";
@@ -47,13 +53,18 @@ async fn a_dead_address_costs_no_request() {
 async fn a_kept_connection_that_breaks_is_tried_again_only_for_what_may_be_repeated() {
     for (method, status, reached) in [("GET", 200, 3), ("POST", 502, 2)] {
         for way in WAYS {
-            let asked = format!("{method} /open HTTP/1.1\r\nHost: h\r\n{way}Content-Length: 3\r\n\r\nabc");
+            let asked =
+                format!("{method} /open HTTP/1.1\r\nHost: h\r\n{way}Content-Length: 3\r\n\r\nabc");
             let gateway = Gateway::start(Manner::AnswerOnce).await;
             let mut client = gateway.connect().await;
             client.write(&asked).await;
             assert_eq!(client.answer().await.expect("an answer").status, 200);
             client.write(&asked).await;
-            assert_eq!(client.answer().await.expect("an answer").status, status, "{method} {way}");
+            assert_eq!(
+                client.answer().await.expect("an answer").status,
+                status,
+                "{method} {way}"
+            );
             assert_eq!(gateway.origin.seen().len(), reached, "{method} {way}");
         }
     }
@@ -68,10 +79,16 @@ async fn killed_once() -> SocketAddr {
             let (mut stream, _) = listener.accept().await.expect("a connection");
             let mut head = Vec::new();
             while !head.windows(4).any(|window| window == b"\r\n\r\n") {
-                assert_ne!(stream.read_buf(&mut head).await.expect("a head"), 0, "the head ends");
+                assert_ne!(
+                    stream.read_buf(&mut head).await.expect("a head"),
+                    0,
+                    "the head ends"
+                );
             }
             if turn > 0 {
-                let _gone = stream.write_all(b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n").await;
+                let _gone = stream
+                    .write_all(b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n")
+                    .await;
             }
         }
     });
@@ -99,17 +116,27 @@ async fn requests_in_flight_are_capped() {
     while gateway.origin.seen().is_empty() {
         tokio::task::yield_now().await;
     }
-    assert_eq!(gateway.get("/open", "").await.code(), "upstream_unavailable");
-    assert_eq!(first.answer().await.expect("an answer").code(), "upstream_timeout");
+    assert_eq!(
+        gateway.get("/open", "").await.code(),
+        "upstream_unavailable"
+    );
+    assert_eq!(
+        first.answer().await.expect("an answer").code(),
+        "upstream_timeout"
+    );
 }
 
 #[tokio::test]
 async fn a_response_cut_short_is_not_passed_off_as_whole() {
-    let cut = Manner::Text("HTTP/1.1 200 OK\r\nContent-Length: 100\r\nConnection: close\r\n\r\nshort");
+    let cut =
+        Manner::Text("HTTP/1.1 200 OK\r\nContent-Length: 100\r\nConnection: close\r\n\r\nshort");
     let gateway = Gateway::with(cut, "", "read_timeout = \"200ms\"").await;
     let mut client = gateway.connect().await;
     client.write("GET /open HTTP/1.1\r\nHost: h\r\n\r\n").await;
-    assert!(client.answer().await.is_none(), "the connection ends before the length that was announced");
+    assert!(
+        client.answer().await.is_none(),
+        "the connection ends before the length that was announced"
+    );
 }
 
 #[tokio::test]
@@ -123,15 +150,25 @@ async fn an_address_that_fails_its_checks_is_left_out() {
         );
         let gateway = Gateway::before(origin, &addresses, "", ROUTE).await;
         let found = async {
-            while !gateway.ask("/upstreams").await.contains("\"healthy\":false") {
+            while !gateway
+                .ask("/upstreams")
+                .await
+                .contains("\"healthy\":false")
+            {
                 tokio::task::yield_now().await;
             }
         };
-        tokio::time::timeout(PATIENCE, found).await.expect("found out in time");
+        tokio::time::timeout(PATIENCE, found)
+            .await
+            .expect("found out in time");
         for _ in 0..10 {
             assert_eq!(gateway.get("/open", "").await.status, 200, "{probe}");
         }
-        let probed = gateway.origin.seen().iter().any(|request| request.starts_with("GET /livez "));
+        let probed = gateway
+            .origin
+            .seen()
+            .iter()
+            .any(|request| request.starts_with("GET /livez "));
         assert_eq!(probed, asked, "a TCP check asks nothing");
     }
 }
@@ -140,18 +177,30 @@ async fn an_address_that_fails_its_checks_is_left_out() {
 async fn counted(gateway: &Gateway, name: &str) -> u32 {
     let start = format!("postern_{name}_total{{upstream=\"origin\"}} ");
     let metrics = gateway.ask("/metrics").await;
-    let value = metrics.lines().find_map(|line| line.strip_prefix(start.as_str()));
+    let value = metrics
+        .lines()
+        .find_map(|line| line.strip_prefix(start.as_str()));
     value.expect("a counter").parse().expect("a number")
 }
 
 #[tokio::test]
 async fn a_retry_over_the_budget_is_denied_and_counted() {
     for (budget, status, counts) in [(0, 502, (0, 1)), (100, 204, (1, 0))] {
-        let upstream = format!("addresses = [\"{}\"]\nretry_budget = {budget}", killed_once().await);
-        let gateway = Gateway::before(Origin::start(Manner::Answer).await, &upstream, "", ROUTE).await;
-        assert_eq!(gateway.get("/open", "").await.status, status, "the first request is cut off");
-        let (retries, denied) =
-            (counted(&gateway, "retries").await, counted(&gateway, "retries_denied").await);
+        let upstream = format!(
+            "addresses = [\"{}\"]\nretry_budget = {budget}",
+            killed_once().await
+        );
+        let gateway =
+            Gateway::before(Origin::start(Manner::Answer).await, &upstream, "", ROUTE).await;
+        assert_eq!(
+            gateway.get("/open", "").await.status,
+            status,
+            "the first request is cut off"
+        );
+        let (retries, denied) = (
+            counted(&gateway, "retries").await,
+            counted(&gateway, "retries_denied").await,
+        );
         assert_eq!((retries, denied), counts, "budget {budget}");
     }
 }
@@ -181,7 +230,11 @@ async fn what_nobody_asked_for_answers_nobody() {
         for way in WAYS {
             for turn in 1..=3 {
                 let before = gateway.origin.seen().len();
-                assert_eq!(gateway.get("/open", way).await.body, "own", "{turn} {way} {pause:?}");
+                assert_eq!(
+                    gateway.get("/open", way).await.body,
+                    "own",
+                    "{turn} {way} {pause:?}"
+                );
                 while gateway.origin.seen().len() < before + 2 {
                     tokio::task::yield_now().await;
                 }
@@ -202,9 +255,16 @@ async fn reluctant(pause: Duration) -> SocketAddr {
         tokio::time::sleep(pause).await;
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
-            assert_ne!(stream.read_buf(&mut head).await.expect("a head"), 0, "the head ends");
+            assert_ne!(
+                stream.read_buf(&mut head).await.expect("a head"),
+                0,
+                "the head ends"
+            );
         }
-        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").await.expect("writes");
+        stream
+            .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+            .await
+            .expect("writes");
         std::future::pending::<()>().await;
     });
     address
@@ -215,7 +275,10 @@ async fn ask_much(upstream: &str, limits: &str, request: String) -> String {
     let unused = Origin::start(Manner::Answer).await;
     let limits = format!("head_bytes = \"9MiB\"\nbody_bytes = \"9MiB\"\n{limits}");
     let gateway = Gateway::before(unused, upstream, &limits, ROUTES).await;
-    let (mut near, mut far) = TcpStream::connect(gateway.address).await.expect("connects").into_split();
+    let (mut near, mut far) = TcpStream::connect(gateway.address)
+        .await
+        .expect("connects")
+        .into_split();
     let sending = tokio::spawn(async move {
         let _refused_already = far.write_all(request.as_bytes()).await;
         far
@@ -229,7 +292,10 @@ async fn ask_much(upstream: &str, limits: &str, request: String) -> String {
 
 /// Large in its head: the gateway carries it itself.
 fn large_head() -> String {
-    format!("GET /open HTTP/1.1\r\nHost: h\r\nConnection: close\r\nX-Much: {}\r\n\r\n", "x".repeat(MUCH))
+    format!(
+        "GET /open HTTP/1.1\r\nHost: h\r\nConnection: close\r\nX-Much: {}\r\n\r\n",
+        "x".repeat(MUCH)
+    )
 }
 
 /// Large in its body: Pingora carries it.
@@ -242,16 +308,21 @@ fn large_body() -> String {
 async fn an_upstream_that_takes_nothing_is_not_waited_for() {
     for request in [large_head(), large_body()] {
         let deaf = reluctant(PATIENCE * 2).await;
-        let upstream = format!("addresses = [\"{deaf}\"]\nwrite_timeout = \"150ms\"\nread_timeout = \"20s\"");
+        let upstream =
+            format!("addresses = [\"{deaf}\"]\nwrite_timeout = \"150ms\"\nread_timeout = \"20s\"");
         let answer = ask_much(&upstream, "", request).await;
-        assert!(answer.starts_with("HTTP/1.1 504 ") && answer.contains("upstream_timeout"), "{answer}");
+        assert!(
+            answer.starts_with("HTTP/1.1 504 ") && answer.contains("upstream_timeout"),
+            "{answer}"
+        );
     }
 }
 
 #[tokio::test]
 async fn an_upstream_that_is_slow_to_take_a_request_has_all_its_time_to_answer() {
     let slow = reluctant(Duration::from_millis(500)).await;
-    let upstream = format!("addresses = [\"{slow}\"]\nwrite_timeout = \"20s\"\nread_timeout = \"200ms\"");
+    let upstream =
+        format!("addresses = [\"{slow}\"]\nwrite_timeout = \"20s\"\nread_timeout = \"200ms\"");
     let answer = ask_much(&upstream, "", large_head()).await;
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
 }

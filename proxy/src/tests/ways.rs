@@ -24,9 +24,16 @@ fn lines(text: &str) -> Vec<String> {
 }
 
 /// What upstream and client got of one request: heads and bodies.
-async fn carried(manner: Manner, request: &str, way: &str) -> (Vec<(Vec<String>, String)>, Vec<String>, Got) {
+async fn carried(
+    manner: Manner,
+    request: &str,
+    way: &str,
+) -> (Vec<(Vec<String>, String)>, Vec<String>, Got) {
     let origin = Origin::start(manner).await;
-    let upstream = format!("addresses = [\"{}\"]\nread_timeout = \"300ms\"", origin.address);
+    let upstream = format!(
+        "addresses = [\"{}\"]\nread_timeout = \"300ms\"",
+        origin.address
+    );
     let routes = ROUTES.replace("\"POST\"", "\"HEAD\", \"POST\"");
     let gateway = Gateway::before(origin, &upstream, "", &routes).await;
     let bearer = format!("Authorization: Bearer {}\r\n", gateway.user());
@@ -39,11 +46,16 @@ async fn carried(manner: Manner, request: &str, way: &str) -> (Vec<(Vec<String>,
     let answer = String::from_utf8(bytes).expect("text");
     // Each start has a key and a pool of its own.
     let hide = |line: String| {
-        let own = ["authorization:", "x-postern-issuer:"].into_iter().find(|name| line.starts_with(name));
+        let own = ["authorization:", "x-postern-issuer:"]
+            .into_iter()
+            .find(|name| line.starts_with(name));
         own.map_or(line, str::to_owned)
     };
     let seen = gateway.origin.seen().into_iter().map(|request| {
-        let body = request.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default();
+        let body = request
+            .split_once("\r\n\r\n")
+            .map(|(_, body)| body.to_owned())
+            .unwrap_or_default();
         (lines(&request).into_iter().map(hide).collect(), body)
     });
     let got = read_answer(&answer);
@@ -71,7 +83,9 @@ async fn an_upstream_gets_the_same_request() {
             "GET /open HTTP/1.1\r\nHost: gate\r\nX-Forwarded-For: 1.2.3.4\r\nx_postern_kind: user\r\n\
              Forwarded: for=x\r\nX-Real-IP: 1\r\nX-Request-Id: mine\r\n{end}\r\n"
         ),
-        format!("POST /any/7 HTTP/1.1\r\nHost: gate\r\nTOKEN\r\nContent-Length: 5\r\n{end}\r\nhello"),
+        format!(
+            "POST /any/7 HTTP/1.1\r\nHost: gate\r\nTOKEN\r\nContent-Length: 5\r\n{end}\r\nhello"
+        ),
         format!("POST /any/7 HTTP/1.1\r\nHost: gate\r\nTOKEN\r\nContent-Length: 0\r\n{end}\r\n"),
         format!("GET http://gate/open HTTP/1.1\r\nHost: gate\r\n{end}\r\n"),
         format!("GET /any/7 HTTP/1.1\r\nHost: gate\r\n{end}\r\n"),
@@ -86,9 +100,18 @@ async fn an_upstream_gets_the_same_request() {
 #[tokio::test]
 async fn a_client_gets_the_same_answer() {
     for (method, answer) in [
-        ("GET", "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nX-A: 1\r\nX-A: 2\r\n\r\nhello"),
-        ("GET", "HTTP/1.1 200 Fine\r\nConnection: close\r\nDate: Mon, 01 Jan 2024 00:00:00 GMT\r\n\r\n"),
-        ("GET", "HTTP/1.1 404 Not Found\r\nX-Postern-Code: not_found\r\nContent-Length: 0\r\n\r\n"),
+        (
+            "GET",
+            "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nX-A: 1\r\nX-A: 2\r\n\r\nhello",
+        ),
+        (
+            "GET",
+            "HTTP/1.1 200 Fine\r\nConnection: close\r\nDate: Mon, 01 Jan 2024 00:00:00 GMT\r\n\r\n",
+        ),
+        (
+            "GET",
+            "HTTP/1.1 404 Not Found\r\nX-Postern-Code: not_found\r\nContent-Length: 0\r\n\r\n",
+        ),
         (
             "GET",
             "HTTP/1.1 200 OK\r\nSet-Cookie: a=b\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
@@ -102,25 +125,40 @@ async fn a_client_gets_the_same_answer() {
             "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Length: 9\r\n\r\n1\r\nx\r\n0\r\n\r\n",
         ),
         ("GET", "HTTP/1.1 204 No Content\r\nX-A: 1\r\n\r\n"),
-        ("GET", "HTTP/1.1 304 Not Modified\r\nETag: \"x\"\r\nContent-Length: 5\r\n\r\n"),
+        (
+            "GET",
+            "HTTP/1.1 304 Not Modified\r\nETag: \"x\"\r\nContent-Length: 5\r\n\r\n",
+        ),
         ("HEAD", "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n"),
         (
             "GET",
             "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nx",
         ),
-        ("GET", "HTTP/1.1 101 Switching Protocols\r\nUpgrade: other\r\nConnection: upgrade\r\n\r\n"),
+        (
+            "GET",
+            "HTTP/1.1 101 Switching Protocols\r\nUpgrade: other\r\nConnection: upgrade\r\n\r\n",
+        ),
         (
             "GET",
             "HTTP/1.1 200 OK\r\nX-Folded: a\r\n b\r\nKeep-Alive: timeout=600\r\nUpgrade: h2c\r\nTrailer: X\r\nContent-Length: 0\r\n\r\n",
         ),
-        ("GET", "HTTP/1.1 204 No Content\r\nTransfer-Encoding: chunked\r\n\r\n"),
+        (
+            "GET",
+            "HTTP/1.1 204 No Content\r\nTransfer-Encoding: chunked\r\n\r\n",
+        ),
         ("GET", "HTTP/1.1 999 Odd\r\nContent-Length: 0\r\n\r\n"),
     ] {
-        let request = format!("{method} /open HTTP/1.1\r\nHost: gate\r\nConnection: close\r\nWAY\r\n");
+        let request =
+            format!("{method} /open HTTP/1.1\r\nHost: gate\r\nConnection: close\r\nWAY\r\n");
         let [one, other] = WAYS.map(|way| carried(Manner::Text(answer), &request, way));
         let (one, other) = tokio::join!(one, other);
         assert_same(&one, &other, answer);
         let of_connection = ["keep-alive:", "trailer:", "proxy-"];
-        assert!(!one.1.iter().any(|line| of_connection.iter().any(|name| line.starts_with(name))), "{one:?}");
+        assert!(
+            !one.1
+                .iter()
+                .any(|line| of_connection.iter().any(|name| line.starts_with(name))),
+            "{one:?}"
+        );
     }
 }

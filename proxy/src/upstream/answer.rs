@@ -1,8 +1,8 @@
-//! The answer of an upstream over plain HTTP/1.1: where its head ends, and where its body does (RFC 9112
-//! sections 4, 6 and 7).
+//! The answer of an upstream over plain HTTP/1.1: where its head ends, and where its body does (RFC
+//! 9112 sections 4, 6 and 7).
 //!
-//! What an origin gets wrong and everybody takes (folded lines, a space before a colon, trailers) is taken here as
-//! well; what leaves open where a message ends is not.
+//! What an origin gets wrong and everybody takes (folded lines, a space before a colon, trailers)
+//! is taken here as well; what leaves open where a message ends is not.
 
 use bytes::{Buf, Bytes, BytesMut};
 use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
@@ -44,19 +44,24 @@ pub(crate) enum Body {
 // === impl Answer ===
 
 impl Answer {
-    /// Takes a whole head out of `buffer`; `None` asks for more. `to_head` says that HEAD was asked.
+    /// Takes a whole head out of `buffer`; `None` asks for more. `to_head` says that HEAD was
+    /// asked.
     pub(crate) fn take(buffer: &mut BytesMut, to_head: bool) -> Result<Option<Self>, AnswerFault> {
         let mut fields = [const { std::mem::MaybeUninit::uninit() }; MOST_FIELDS];
         let mut parsed = httparse::Response::new(&mut []);
         let mut parser = httparse::ParserConfig::default();
         parser.allow_spaces_after_header_name_in_responses(true);
         parser.allow_obsolete_multiline_headers_in_responses(true);
-        let end = match parser.parse_response_with_uninit_headers(&mut parsed, buffer, &mut fields) {
+        let end = match parser.parse_response_with_uninit_headers(&mut parsed, buffer, &mut fields)
+        {
             Ok(httparse::Status::Complete(end)) => end,
             Ok(httparse::Status::Partial) => return Ok(None),
             Err(_) => return Err(AnswerFault),
         };
-        let (status, minor) = (parsed.code.ok_or(AnswerFault)?, parsed.version.ok_or(AnswerFault)?);
+        let (status, minor) = (
+            parsed.code.ok_or(AnswerFault)?,
+            parsed.version.ok_or(AnswerFault)?,
+        );
         let mut parts = http::Response::new(()).into_parts().0;
         parts.status = StatusCode::from_u16(status).map_err(|_| AnswerFault)?;
         // The gateway's own fields find room without a second table.
@@ -74,10 +79,16 @@ impl Answer {
         }
         let keep = body != Body::UntilClose && is_kept(minor, &parts.headers);
         if body == Body::UntilClose {
-            parts.headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+            parts
+                .headers
+                .insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
         }
         parts.version = Version::HTTP_11;
-        Ok(Some(Self { head: ResponseHeader::from(parts), body, keep }))
+        Ok(Some(Self {
+            head: ResponseHeader::from(parts),
+            body,
+            keep,
+        }))
     }
 }
 
@@ -88,7 +99,11 @@ fn is_kept(minor: u8, headers: &HeaderMap) -> bool {
             .get_all(CONNECTION)
             .iter()
             .filter_map(|value| value.to_str().ok())
-            .any(|value| value.split(',').any(|option| option.trim_ascii().eq_ignore_ascii_case(wanted)))
+            .any(|value| {
+                value
+                    .split(',')
+                    .any(|option| option.trim_ascii().eq_ignore_ascii_case(wanted))
+            })
     };
     !says("close") && (minor == 1 || says("keep-alive"))
 }
@@ -96,8 +111,8 @@ fn is_kept(minor: u8, headers: &HeaderMap) -> bool {
 // === impl Body ===
 
 impl Body {
-    /// Returns how the body after a head is framed (RFC 9112 section 6.3). `minor` is the minor version of HTTP/1, and
-    /// `to_head` says that HEAD was asked.
+    /// Returns how the body after a head is framed (RFC 9112 section 6.3). `minor` is the minor
+    /// version of HTTP/1, and `to_head` says that HEAD was asked.
     ///
     /// # Errors
     /// A framing that another recipient may read in another way, even where there is no body.
@@ -147,7 +162,9 @@ impl Body {
             if buffer.is_empty() {
                 return Ok(None);
             }
-            let taken = usize::try_from(most).unwrap_or(usize::MAX).min(buffer.len());
+            let taken = usize::try_from(most)
+                .unwrap_or(usize::MAX)
+                .min(buffer.len());
             let data = buffer.split_to(taken).freeze();
             self.advance(taken as u64);
             // What ends a body is seen together with its last bytes.
@@ -162,7 +179,8 @@ impl Body {
         }
     }
 
-    /// Passes over the bytes that belong to the body. Returns how many they are, and the fault that follows them, if any.
+    /// Passes over the bytes that belong to the body. Returns how many they are, and the fault that
+    /// follows them, if any.
     pub(super) fn skip(&mut self, bytes: &[u8]) -> (usize, Option<AnswerFault>) {
         let mut at = 0;
         while let Some(&byte) = bytes.get(at) {
@@ -170,7 +188,9 @@ impl Body {
                 Self::Done => break,
                 Self::UntilClose => return (bytes.len(), None),
                 Self::Length(left) | Self::Chunked(Chunk::Data(left)) => {
-                    let taken = usize::try_from(*left).unwrap_or(usize::MAX).min(bytes.len() - at);
+                    let taken = usize::try_from(*left)
+                        .unwrap_or(usize::MAX)
+                        .min(bytes.len() - at);
                     self.advance(taken as u64);
                     at += taken;
                 }
@@ -198,7 +218,9 @@ impl Body {
 
     /// Takes one byte between the data of two chunks, or after the last. Whether there was one.
     fn step(&mut self, buffer: &mut BytesMut) -> Result<bool, AnswerFault> {
-        let Some(&byte) = buffer.first() else { return Ok(false) };
+        let Some(&byte) = buffer.first() else {
+            return Ok(false);
+        };
         *self = self.next(byte)?;
         buffer.advance(1);
         Ok(true)
@@ -212,9 +234,10 @@ impl Body {
             (Self::Chunked(Chunk::Size(size, 1..)), b' ' | b'\t' | b';') => {
                 Self::Chunked(Chunk::Extension(size, 0, Extension::Any))
             }
-            (Self::Chunked(chunk), byte) => {
-                chunk.step(byte).map_err(|_| AnswerFault)?.map_or(Self::Done, Self::Chunked)
-            }
+            (Self::Chunked(chunk), byte) => chunk
+                .step(byte)
+                .map_err(|_| AnswerFault)?
+                .map_or(Self::Done, Self::Chunked),
             (Self::Trailers(0, _), b'\n') => Self::Done,
             (Self::Trailers(_, all), b'\n') => Self::Trailers(0, all),
             (Self::Trailers(_, MOST_TRAILERS..), _) => return Err(AnswerFault),
@@ -227,13 +250,19 @@ impl Body {
 
 /// A value on several lines as one on one (RFC 9112 section 5.2).
 fn unfold(value: &[u8]) -> Result<HeaderValue, AnswerFault> {
-    let lines: Vec<&[u8]> = value.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii).collect();
+    let lines: Vec<&[u8]> = value
+        .split(|byte| *byte == b'\n')
+        .map(<[u8]>::trim_ascii)
+        .collect();
     let flat = lines.join(&b' ');
     HeaderValue::from_bytes(&flat).map_err(|_| AnswerFault)
 }
 
 fn length_of(value: &HeaderValue) -> Result<u64, AnswerFault> {
-    let text = value.to_str().ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+    let text = value
+        .to_str()
+        .ok()
+        .filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
     text.and_then(|text| text.parse().ok()).ok_or(AnswerFault)
 }
 
@@ -250,19 +279,44 @@ mod tests {
         }
         let is_whole = matches!(body, Body::Done);
         let text = String::from_utf8(text).expect("text");
-        Ok((answer.head.status.as_u16(), text, answer.keep && is_whole, buffer.len()))
+        Ok((
+            answer.head.status.as_u16(),
+            text,
+            answer.keep && is_whole,
+            buffer.len(),
+        ))
     }
 
     #[test]
     fn an_answer_ends_where_its_head_says() {
         let ok = |text: &str, keep, rest| Ok((200, text.to_owned(), keep, rest));
         for (wire, to_head, want) in [
-            ("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabcHTTP", false, ok("abc", true, 4)),
-            ("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nabc", false, ok("abc", false, 0)),
-            ("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n", true, ok("", true, 0)),
-            ("HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: x, Close\r\n\r\n", false, ok("", false, 0)),
+            (
+                "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabcHTTP",
+                false,
+                ok("abc", true, 4),
+            ),
+            (
+                "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nabc",
+                false,
+                ok("abc", false, 0),
+            ),
+            (
+                "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n",
+                true,
+                ok("", true, 0),
+            ),
+            (
+                "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: x, Close\r\n\r\n",
+                false,
+                ok("", false, 0),
+            ),
             ("HTTP/1.1 200\r\n\r\nabc", false, ok("abc", false, 0)),
-            ("HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\na", false, ok("a", false, 0)),
+            (
+                "HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\na",
+                false,
+                ok("a", false, 0),
+            ),
             (
                 "HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 1\r\n\r\na",
                 false,
@@ -278,11 +332,18 @@ mod tests {
                 false,
                 ok("a", true, 1),
             ),
-            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nab", false, ok("ab", false, 0)),
+            (
+                "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nab",
+                false,
+                ok("ab", false, 0),
+            ),
         ] {
             assert_eq!(read(wire, to_head), want, "{wire:?}");
         }
-        let empty = read("HTTP/1.1 304 Not Modified\r\nContent-Length: 9\r\n\r\n", false);
+        let empty = read(
+            "HTTP/1.1 304 Not Modified\r\nContent-Length: 9\r\n\r\n",
+            false,
+        );
         assert_eq!(empty, Ok((304, String::new(), true, 0)));
     }
 
@@ -314,15 +375,22 @@ mod tests {
     fn a_body_may_come_in_any_pieces() {
         let whole = b"5;x=y\r\nhello\r\n1\r\n!\r\n0\r\nTrailer: 1\r\n\r\n";
         for piece in 1..whole.len() {
-            let (mut body, mut text, mut buffer) =
-                (Body::Chunked(Chunk::Size(0, 0)), Vec::new(), BytesMut::new());
+            let (mut body, mut text, mut buffer) = (
+                Body::Chunked(Chunk::Size(0, 0)),
+                Vec::new(),
+                BytesMut::new(),
+            );
             for part in whole.chunks(piece) {
                 buffer.extend_from_slice(part);
                 while let Some(data) = body.take(&mut buffer).expect("well formed") {
                     text.extend_from_slice(&data);
                 }
             }
-            assert_eq!((body, text.as_slice(), buffer.len()), (Body::Done, &b"hello!"[..], 0), "{piece}");
+            assert_eq!(
+                (body, text.as_slice(), buffer.len()),
+                (Body::Done, &b"hello!"[..], 0),
+                "{piece}"
+            );
             let mut body = Body::Chunked(Chunk::Size(0, 0));
             for part in whole.chunks(piece) {
                 assert_eq!(body.skip(part), (part.len(), None), "{piece}");
@@ -330,6 +398,10 @@ mod tests {
             assert_eq!(body, Body::Done, "{piece}");
         }
         let mut body = Body::Chunked(Chunk::Size(0, 0));
-        assert_eq!(body.skip(b"2\r\nok\r\n\r\n"), (7, Some(AnswerFault)), "an empty size");
+        assert_eq!(
+            body.skip(b"2\r\nok\r\n\r\n"),
+            (7, Some(AnswerFault)),
+            "an empty size"
+        );
     }
 }

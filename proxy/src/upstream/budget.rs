@@ -15,7 +15,10 @@ const RESERVE: i64 = 10 * 100;
 impl Budget {
     pub(super) fn new(percent: u32) -> Self {
         let percent = i64::from(percent);
-        Self { percent, balance: AtomicI64::new(if percent == 0 { 0 } else { RESERVE }) }
+        Self {
+            percent,
+            balance: AtomicI64::new(if percent == 0 { 0 } else { RESERVE }),
+        }
     }
 
     pub(super) fn note_request(&self) {
@@ -41,7 +44,11 @@ mod tests {
     #[test]
     fn retries_are_a_share_of_requests() {
         let budget = Budget::new(20);
-        assert_eq!((0..100).filter(|_| budget.take()).count(), 10, "the reserve");
+        assert_eq!(
+            (0..100).filter(|_| budget.take()).count(),
+            10,
+            "the reserve"
+        );
         (0..50).for_each(|_| budget.note_request());
         assert_eq!((0..100).filter(|_| budget.take()).count(), 10, "20 % of 50");
         assert!(!Budget::new(0).take());

@@ -101,7 +101,10 @@ impl Endpoint {
     }
 
     pub(super) fn weight_in(&self, config: &Upstream) -> u32 {
-        config.addresses.get(self.entry).map_or(0, |address| address.weight)
+        config
+            .addresses
+            .get(self.entry)
+            .map_or(0, |address| address.weight)
     }
 
     pub(super) fn availability(&self, now_ms: u64) -> Availability {
@@ -118,14 +121,20 @@ impl Endpoint {
     pub(super) fn load(&self, config: &Upstream) -> u64 {
         let queue = self.in_flight.load(Ordering::Relaxed) as u64 + 1;
         let latency = self.latency_us.load(Ordering::Relaxed).max(100);
-        queue.saturating_mul(latency).saturating_mul(1000) / u64::from(self.weight_in(config).max(1))
+        queue.saturating_mul(latency).saturating_mul(1000)
+            / u64::from(self.weight_in(config).max(1))
     }
 
-    /// An address that is used although it is ejected is back after as many answers in a row as failures had ejected
-    /// it. An answer to a request from before proves nothing of what is to come.
+    /// An address that is used although it is ejected is back after as many answers in a row as
+    /// failures had ejected it. An answer to a request from before proves nothing of what is to
+    /// come.
     pub(super) fn succeeded(&self, micros: u64, outlier: &Outlier, now_ms: u64) {
         let known = self.latency_us.load(Ordering::Relaxed);
-        let next = if micros >= known { micros } else { known - (known - micros) / DECAY };
+        let next = if micros >= known {
+            micros
+        } else {
+            known - (known - micros) / DECAY
+        };
         self.latency_us.store(next, Ordering::Relaxed);
         if self.failures.load(Ordering::Relaxed) != 0 {
             self.failures.store(0, Ordering::Relaxed);
@@ -157,10 +166,12 @@ impl Endpoint {
         }
         self.failures.store(0, Ordering::Relaxed);
         let ejections = u64::from(self.ejections.fetch_add(1, Ordering::Relaxed).min(9)) + 1;
-        let out_ms =
-            u64::try_from(outlier.ejection.as_millis()).unwrap_or(u64::MAX).saturating_mul(ejections);
+        let out_ms = u64::try_from(outlier.ejection.as_millis())
+            .unwrap_or(u64::MAX)
+            .saturating_mul(ejections);
         self.ejected_at.store(now_ms, Ordering::Relaxed);
-        self.ejected_until.store(now_ms.saturating_add(out_ms), Ordering::Relaxed);
+        self.ejected_until
+            .store(now_ms.saturating_add(out_ms), Ordering::Relaxed);
         true
     }
 
@@ -188,7 +199,11 @@ impl Ticket {
             return None;
         }
         let endpoint = Arc::clone(endpoint);
-        Some(Self { endpoint, share: Mutex::default(), is_released: AtomicBool::new(false) })
+        Some(Self {
+            endpoint,
+            share: Mutex::default(),
+            is_released: AtomicBool::new(false),
+        })
     }
 
     /// Counts the request for its client as well.
@@ -200,7 +215,10 @@ impl Ticket {
     pub(crate) fn release(&self) {
         if !self.is_released.swap(true, Ordering::Relaxed) {
             self.endpoint.in_flight.fetch_sub(1, Ordering::Relaxed);
-            self.share.lock().unwrap_or_else(PoisonError::into_inner).take();
+            self.share
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take();
         }
     }
 }

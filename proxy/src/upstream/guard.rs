@@ -1,9 +1,10 @@
 //! The connections over which Pingora speaks HTTP/1.1 to an upstream, within TLS or not.
 //!
-//! Pingora reads answers more leniently than [`super::answer`]: an empty chunk size, for one, ends a body. So each byte
-//! that it reads has passed the parser of the fast path before. To Pingora a connection is plain and good for one
-//! request: TLS is within, and as soon as the answer has ended the connection goes back to the idle ones, which it shares
-//! with the fast path, and Pingora finds it closed.
+//! Pingora reads answers more leniently than [`super::answer`]: an empty chunk size, for one, ends
+//! a body. So each byte that it reads has passed the parser of the fast path before. To Pingora a
+//! connection is plain and good for one request: TLS is within, and as soon as the answer has ended
+//! the connection goes back to the idle ones, which it shares with the fast path, and Pingora finds
+//! it closed.
 
 use std::io;
 use std::pin::Pin;
@@ -36,21 +37,27 @@ use crate::framing::Framing;
 use crate::head::{self, BodyKind};
 use crate::headers::names_websocket;
 
-/// Bytes of one read of a body. Pingora holds up to ten reads of a response while its reader is waited for.
+/// Bytes of one read of a body. Pingora holds up to ten reads of a response while its reader is
+/// waited for.
 const READ_BYTES: usize = 4 << 10;
 
-/// Makes a peer use guarded connections to the address of this ticket, which is released as soon as the answer has
-/// ended. Returns whether the one that it gets had been idle before.
-pub(crate) fn prepare(peer: &mut HttpPeer, ticket: &Arc<Ticket>, config: &Upstream) -> Arc<AtomicBool> {
+/// Makes a peer use guarded connections to the address of this ticket, which is released as soon as
+/// the answer has ended. Returns whether the one that it gets had been idle before.
+pub(crate) fn prepare(
+    peer: &mut HttpPeer,
+    ticket: &Arc<Ticket>,
+    config: &Upstream,
+) -> Arc<AtomicBool> {
     let connector = Connector::new(peer, ticket, config);
     let is_reused = Arc::clone(&connector.is_reused);
     peer.options.custom_l4 = Some(Arc::new(connector));
     is_reused
 }
 
-/// Pingora's way to TLS connections whose authorities are those of the machine; none waits here. That the machine has
-/// some is known from [`super::tls`].
-static WITH_SYSTEM_ROOTS: LazyLock<TransportConnector> = LazyLock::new(|| TransportConnector::new(None));
+/// Pingora's way to TLS connections whose authorities are those of the machine; none waits here.
+/// That the machine has some is known from [`super::tls`].
+static WITH_SYSTEM_ROOTS: LazyLock<TransportConnector> =
+    LazyLock::new(|| TransportConnector::new(None));
 
 /// The same where the upstream has authorities of its own: those of the machine need not be there.
 static WITH_OWN_ROOTS: LazyLock<TransportConnector> = LazyLock::new(|| {
@@ -123,8 +130,16 @@ enum Received {
 impl Connect for Connector {
     async fn connect(&self, _address: &SocketAddr) -> Result<Stream> {
         let idle = match &self.encrypted {
-            None => self.endpoint.kept.take(self.idle_timeout).map(Connection::Plain),
-            Some(_) => self.endpoint.encrypted.take(self.idle_timeout).map(Connection::Encrypted),
+            None => self
+                .endpoint
+                .kept
+                .take(self.idle_timeout)
+                .map(Connection::Plain),
+            Some(_) => self
+                .endpoint
+                .encrypted
+                .take(self.idle_timeout)
+                .map(Connection::Encrypted),
         };
         self.is_reused.store(idle.is_some(), Ordering::Relaxed);
         let connection = match idle {
@@ -153,7 +168,11 @@ impl Connector {
 
     /// Connects for a request that asks for a WebSocket, and for no other.
     pub(super) async fn connect_for_upgrade(&self) -> Result<Guarded> {
-        Ok(Guarded { may_upgrade: true, keep: false, ..self.guard(self.open().await?) })
+        Ok(Guarded {
+            may_upgrade: true,
+            keep: false,
+            ..self.guard(self.open().await?)
+        })
     }
 
     fn guard(&self, mut connection: Connection) -> Guarded {
@@ -179,8 +198,14 @@ impl Connector {
             let link = Link::connect(self.endpoint.address, self.connect_timeout).await?;
             return Ok(Connection::Plain(link));
         };
-        let transport = if peer.options.ca.is_some() { &WITH_OWN_ROOTS } else { &WITH_SYSTEM_ROOTS };
-        Ok(Connection::Encrypted(Encrypted(transport.new_stream(&**peer).await?)))
+        let transport = if peer.options.ca.is_some() {
+            &WITH_OWN_ROOTS
+        } else {
+            &WITH_SYSTEM_ROOTS
+        };
+        Ok(Connection::Encrypted(Encrypted(
+            transport.new_stream(&**peer).await?,
+        )))
     }
 }
 
@@ -191,7 +216,9 @@ impl Idle for Encrypted {
 
     fn is_quiet(&mut self) -> bool {
         let mut space = [0; 1];
-        tokio::task::unconstrained(self.0.read(&mut space)).now_or_never().is_none()
+        tokio::task::unconstrained(self.0.read(&mut space))
+            .now_or_never()
+            .is_none()
     }
 }
 
@@ -216,7 +243,9 @@ impl Guarded {
     fn follow_request(&mut self, mut bytes: &[u8]) {
         if let Sent::Head(head) = &mut self.sent {
             head.extend_from_slice(bytes);
-            let Some(end) = memmem::find(head, b"\r\n\r\n") else { return };
+            let Some(end) = memmem::find(head, b"\r\n\r\n") else {
+                return;
+            };
             bytes = &bytes[bytes.len() - (head.len() - end - 4)..];
             let Some(request) = head::to_request(&head[..end + 4]) else {
                 self.keep = false;
@@ -292,7 +321,10 @@ impl Guarded {
 
     /// Lets the next request have the connection, and the place in flight, once this one is over.
     fn give_back(&mut self) {
-        let is_over = matches!((&self.sent, &self.received), (Sent::Body(Framing::Done), Received::Ended));
+        let is_over = matches!(
+            (&self.sent, &self.received),
+            (Sent::Body(Framing::Done), Received::Ended)
+        );
         if !is_over {
             return;
         }
@@ -317,7 +349,9 @@ fn body_kind(headers: &HeaderMap) -> BodyKind {
     if headers.contains_key(TRANSFER_ENCODING) {
         return BodyKind::Chunked;
     }
-    let length = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+    let length = headers
+        .get(CONTENT_LENGTH)
+        .and_then(|length| length.to_str().ok()?.parse().ok());
     BodyKind::Length(length.unwrap_or(0))
 }
 
@@ -338,9 +372,15 @@ impl AsyncRead for Guarded {
         if this.is_faulty {
             return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
         }
-        let Some(connection) = &mut this.connection else { return Poll::Ready(Ok(())) };
+        let Some(connection) = &mut this.connection else {
+            return Poll::Ready(Ok(()));
+        };
         let is_body = matches!(this.received, Received::Body(_) | Received::Ended);
-        let most = if is_body { READ_BYTES.min(buf.remaining()) } else { buf.remaining() };
+        let most = if is_body {
+            READ_BYTES.min(buf.remaining())
+        } else {
+            buf.remaining()
+        };
         let mut part = ReadBuf::new(buf.initialize_unfilled_to(most));
         match ready!(connection.stream().poll_read(cx, &mut part)) {
             // TLS that was closed while it was idle: no answer has been cut.
@@ -365,7 +405,11 @@ impl AsyncRead for Guarded {
 }
 
 impl AsyncWrite for Guarded {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<io::Result<usize>> {
         let this = &mut *self;
         let Some(connection) = &mut this.connection else {
             return Poll::Ready(Err(io::ErrorKind::NotConnected.into()));

@@ -26,8 +26,12 @@ struct Streak {
 impl Pool {
     /// Checks every address again and again, if the configuration asks for it.
     pub(crate) async fn keep_checked(self: Arc<Self>, stop: Shutdown) {
-        let Some(health) = self.config.health.clone() else { return };
-        let Some(probe) = self.probe(&health) else { return };
+        let Some(health) = self.config.health.clone() else {
+            return;
+        };
+        let Some(probe) = self.probe(&health) else {
+            return;
+        };
         let mut streaks = HashMap::new();
         loop {
             tokio::select! {
@@ -49,7 +53,11 @@ impl Pool {
         streaks: &mut HashMap<SocketAddr, Streak>,
     ) {
         let endpoints = self.endpoints();
-        streaks.retain(|address, _| endpoints.iter().any(|endpoint| endpoint.address == *address));
+        streaks.retain(|address, _| {
+            endpoints
+                .iter()
+                .any(|endpoint| endpoint.address == *address)
+        });
         let checks = endpoints.iter().map(async |endpoint| {
             let Ok(backend) = Backend::new(&endpoint.address.to_string()) else { return true };
             let error = match tokio::time::timeout(health.timeout, probe.check(&backend)).await {
@@ -64,9 +72,15 @@ impl Pool {
         for (endpoint, good) in endpoints.iter().zip(found) {
             let streak = streaks.entry(endpoint.address).or_default();
             *streak = if good {
-                Streak { good: streak.good.saturating_add(1), bad: 0 }
+                Streak {
+                    good: streak.good.saturating_add(1),
+                    bad: 0,
+                }
             } else {
-                Streak { good: 0, bad: streak.bad.saturating_add(1) }
+                Streak {
+                    good: 0,
+                    bad: streak.bad.saturating_add(1),
+                }
             };
             self.judge(endpoint, health, *streak);
         }
@@ -74,7 +88,11 @@ impl Pool {
 
     fn judge(&self, endpoint: &Endpoint, health: &Health, streak: Streak) {
         let was = endpoint.healthy.load(Ordering::Relaxed);
-        let is = if was { streak.bad < health.failures } else { streak.good >= health.successes };
+        let is = if was {
+            streak.bad < health.failures
+        } else {
+            streak.good >= health.successes
+        };
         if was != is {
             endpoint.healthy.store(is, Ordering::Relaxed);
             tracing::warn!(upstream = %self.config.name, address = %endpoint.address, healthy = is, "health changed");
@@ -82,8 +100,12 @@ impl Pool {
     }
 
     fn probe(&self, health: &Health) -> Option<Box<dyn HealthCheck + Send + Sync>> {
-        let template = self.endpoints().first().map(|endpoint| endpoint.peer.clone());
-        let template = template.unwrap_or_else(|| self.peer(0, SocketAddr::from(([0, 0, 0, 0], 1))));
+        let template = self
+            .endpoints()
+            .first()
+            .map(|endpoint| endpoint.peer.clone());
+        let template =
+            template.unwrap_or_else(|| self.peer(0, SocketAddr::from(([0, 0, 0, 0], 1))));
         let mut options = ConnectorOptions::new(16);
         if self.config.tls.as_ref().is_none_or(|tls| tls.ca.is_some()) {
             options.ca_file = Some(NO_ROOTS.to_owned());
@@ -109,7 +131,10 @@ impl Pool {
                     if good {
                         Ok(())
                     } else {
-                        Error::e_explain(ErrorType::CustomCode("unhealthy", response.status.as_u16()), "")
+                        Error::e_explain(
+                            ErrorType::CustomCode("unhealthy", response.status.as_u16()),
+                            "",
+                        )
                     }
                 }));
                 Some(Box::new(probe))

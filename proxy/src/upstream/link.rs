@@ -1,4 +1,5 @@
-//! A connection to one address of an upstream that speaks plain HTTP/1.1, and those that wait for their next request.
+//! A connection to one address of an upstream that speaks plain HTTP/1.1, and those that wait for
+//! their next request.
 
 use std::future::Future;
 use std::io;
@@ -41,7 +42,8 @@ pub(crate) struct Link {
     is_grown: bool,
 }
 
-/// Connections to one address that wait, each since when: the last one first, so that those which are not needed age.
+/// Connections to one address that wait, each since when: the last one first, so that those which
+/// are not needed age.
 #[derive(Debug)]
 pub(crate) struct Kept<C>(Mutex<Vec<(C, Instant)>>);
 
@@ -60,22 +62,31 @@ impl Link {
     pub(crate) async fn connect(address: SocketAddr, within: Duration) -> Result<Self> {
         let stream = connect(address, within).await.map_err(Error::into_up)?;
         let _best_effort = stream.set_nodelay(true);
-        Ok(Self { stream, inbound: BytesMut::new(), searched: 0, is_grown: false })
+        Ok(Self {
+            stream,
+            inbound: BytesMut::new(),
+            searched: 0,
+            is_grown: false,
+        })
     }
 
     pub(super) fn stream(&mut self) -> Pin<&mut TcpStream> {
         Pin::new(&mut self.stream)
     }
 
-    /// Lets the kernel end the connection once the other side has taken nothing for so long: Pingora waits for an answer
-    /// even after a write of a body that took too long.
+    /// Lets the kernel end the connection once the other side has taken nothing for so long:
+    /// Pingora waits for an answer even after a write of a body that took too long.
     pub(super) fn end_if_nothing_is_taken_for(&self, within: Duration) {
         let millis = u32::try_from(within.as_millis()).unwrap_or(u32::MAX);
         let _best_effort = rustix::net::sockopt::set_tcp_user_timeout(&self.stream, millis);
     }
 
     /// Sends all of `data`.
-    pub(crate) fn poll_send(&mut self, cx: &mut Context<'_>, data: &mut BytesMut) -> Poll<Result<()>> {
+    pub(crate) fn poll_send(
+        &mut self,
+        cx: &mut Context<'_>,
+        data: &mut BytesMut,
+    ) -> Poll<Result<()>> {
         while !data.is_empty() {
             let error = match ready!(Pin::new(&mut self.stream).poll_write(cx, data)) {
                 Ok(0) => io::ErrorKind::WriteZero.into(),
@@ -91,7 +102,11 @@ impl Link {
     }
 
     /// The next head of an answer.
-    pub(crate) fn poll_answer(&mut self, cx: &mut Context<'_>, to_head: bool) -> Poll<Result<Answer>> {
+    pub(crate) fn poll_answer(
+        &mut self,
+        cx: &mut Context<'_>,
+        to_head: bool,
+    ) -> Poll<Result<Answer>> {
         loop {
             if self.has_head()
                 && let Some(answer) = Answer::take(&mut self.inbound, to_head).map_err(unclear)?
@@ -109,8 +124,8 @@ impl Link {
         }
     }
 
-    /// Whether there may be a whole head: an empty line, or what cannot be the beginning of one. Each byte is looked at
-    /// once, however small the pieces are in which it comes.
+    /// Whether there may be a whole head: an empty line, or what cannot be the beginning of one.
+    /// Each byte is looked at once, however small the pieces are in which it comes.
     fn has_head(&mut self) -> bool {
         let from = self.searched.saturating_sub(2);
         let fresh = &self.inbound[from..];
@@ -119,13 +134,19 @@ impl Link {
             rest.starts_with(b"\n") || rest.starts_with(b"\r\n")
         };
         let found = memchr_iter(b'\n', fresh).any(is_end);
-        let is_other = !self.inbound.starts_with(&b"HTTP/"[..self.inbound.len().min(5)]);
+        let is_other = !self
+            .inbound
+            .starts_with(&b"HTTP/"[..self.inbound.len().min(5)]);
         self.searched = self.inbound.len();
         found || is_other
     }
 
     /// The next part of a body; `None` when it is over.
-    pub(crate) fn poll_data(&mut self, cx: &mut Context<'_>, body: &mut Body) -> Poll<Result<Option<Bytes>>> {
+    pub(crate) fn poll_data(
+        &mut self,
+        cx: &mut Context<'_>,
+        body: &mut Body,
+    ) -> Poll<Result<Option<Bytes>>> {
         loop {
             if let Some(data) = body.take(&mut self.inbound).map_err(unclear)? {
                 return Poll::Ready(Ok(Some(data)));
@@ -155,7 +176,8 @@ impl Link {
         Poll::Ready(read.map_err(|error| self.broken(ErrorType::ReadError, error)))
     }
 
-    /// A connection that had waited may be closed by the origin at any time; nothing has been answered then.
+    /// A connection that had waited may be closed by the origin at any time; nothing has been
+    /// answered then.
     fn broken(&self, kind: ErrorType, error: io::Error) -> Box<Error> {
         let mut error = Error::because(kind, "on a connection to an upstream", error).into_up();
         if self.inbound.is_empty() {
@@ -197,7 +219,11 @@ async fn connect(address: SocketAddr, within: Duration) -> Result<TcpStream> {
 }
 
 fn unclear(_fault: AnswerFault) -> Box<Error> {
-    Error::explain(ErrorType::InvalidHTTPHeader, "an answer that cannot be understood").into_up()
+    Error::explain(
+        ErrorType::InvalidHTTPHeader,
+        "an answer that cannot be understood",
+    )
+    .into_up()
 }
 
 fn cut() -> Box<Error> {

@@ -3,7 +3,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Milliseconds between two warnings about the same object.
 const INTERVAL_MS: u64 = 10_000;
 
-/// Keeps an outage from filling the log: one warning per interval, with the number of those that were left out.
+/// Keeps an outage from filling the log: one warning per interval, with the number of those that
+/// were left out.
 #[derive(Debug, Default)]
 pub(crate) struct LogThrottle {
     /// Milliseconds of the pool's clock from which on a warning may be written.
@@ -18,7 +19,12 @@ impl LogThrottle {
         let claimed = next <= now_ms
             && self
                 .next_ms
-                .compare_exchange(next, now_ms + INTERVAL_MS, Ordering::Relaxed, Ordering::Relaxed)
+                .compare_exchange(
+                    next,
+                    now_ms + INTERVAL_MS,
+                    Ordering::Relaxed,
+                    Ordering::Relaxed,
+                )
                 .is_ok();
         if claimed {
             return Some(self.suppressed.swap(0, Ordering::Relaxed));

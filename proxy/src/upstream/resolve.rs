@@ -7,7 +7,8 @@ use postern_common::Shutdown;
 
 use super::Pool;
 
-/// How often names are looked up. The system's resolver does not tell how long an answer may be kept.
+/// How often names are looked up. The system's resolver does not tell how long an answer may be
+/// kept.
 const INTERVAL: Duration = Duration::from_secs(15);
 
 /// How soon again while nothing is known yet.
@@ -17,9 +18,15 @@ const RETRY: Duration = Duration::from_secs(1);
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Pool {
-    /// Keeps the addresses of names up to date; the last good answer stays in use while there is no better one.
+    /// Keeps the addresses of names up to date; the last good answer stays in use while there is no
+    /// better one.
     pub(crate) async fn keep_resolved(self: Arc<Self>, stop: Shutdown) {
-        if self.config.addresses.iter().all(|address| address.host.parse::<IpAddr>().is_ok()) {
+        if self
+            .config
+            .addresses
+            .iter()
+            .all(|address| address.host.parse::<IpAddr>().is_ok())
+        {
             return;
         }
         loop {
@@ -44,8 +51,8 @@ impl Pool {
         self.adopt(found)
     }
 
-    /// Takes over what was found for each entry of the configuration. One for which nothing was found keeps the
-    /// addresses that it had. Whether something was found for all.
+    /// Takes over what was found for each entry of the configuration. One for which nothing was
+    /// found keeps the addresses that it had. Whether something was found for all.
     pub(super) fn adopt(&self, found: Vec<Option<Vec<SocketAddr>>>) -> bool {
         let old = self.endpoints.load();
         let (mut addresses, mut complete) = (Vec::new(), true);

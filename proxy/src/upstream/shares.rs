@@ -3,10 +3,12 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Tables among which clients are spread, so that requests of different clients rarely wait for one lock.
+/// Tables among which clients are spread, so that requests of different clients rarely wait for one
+/// lock.
 const SHARDS: usize = 16;
 
-/// Requests in flight by client. A client is the hash of its address, under a seed that clients cannot know.
+/// Requests in flight by client. A client is the hash of its address, under a seed that clients
+/// cannot know.
 #[derive(Debug, Default)]
 pub(super) struct ClientShares([Mutex<HashMap<u64, usize>>; SHARDS]);
 
@@ -28,7 +30,10 @@ impl ClientShares {
             return None;
         }
         *count += 1;
-        Some(ClientShare { shares: Arc::clone(self), client })
+        Some(ClientShare {
+            shares: Arc::clone(self),
+            client,
+        })
     }
 
     fn shard(&self, client: u64) -> MutexGuard<'_, HashMap<u64, usize>> {
@@ -57,9 +62,16 @@ mod tests {
     #[test]
     fn client_has_its_share_and_gives_it_back() {
         let shares = Arc::new(ClientShares::default());
-        let held: Vec<_> = (0..3).map(|_| shares.enter(1, 3).expect("a place")).collect();
+        let held: Vec<_> = (0..3)
+            .map(|_| shares.enter(1, 3).expect("a place"))
+            .collect();
         assert!(shares.enter(1, 3).is_none() && shares.enter(2, 1).is_some());
         drop(held);
-        assert!(shares.0.iter().all(|shard| shard.lock().expect("not poisoned").is_empty()));
+        assert!(
+            shares
+                .0
+                .iter()
+                .all(|shard| shard.lock().expect("not poisoned").is_empty())
+        );
     }
 }

@@ -4,10 +4,9 @@ use super::*;
 use crate::config::{Address, Outlier};
 
 fn pool(balance: Balance, weights: &[u32]) -> Pool {
-    let addresses = weights
-        .iter()
-        .zip(1..)
-        .map(|(weight, port)| Address::parse(&format!("127.0.0.1:{port}"), *weight).expect("an address"));
+    let addresses = weights.iter().zip(1..).map(|(weight, port)| {
+        Address::parse(&format!("127.0.0.1:{port}"), *weight).expect("an address")
+    });
     let config = Upstream {
         name: "test".to_owned(),
         addresses: addresses.collect(),
@@ -30,7 +29,9 @@ fn pool(balance: Balance, weights: &[u32]) -> Pool {
 fn ports(pool: &Pool, picks: usize) -> Vec<usize> {
     let mut count = vec![0; pool.endpoints().len() + 1];
     for turn in 0..picks {
-        let ticket = pool.pick(turn as u64, None, Instant::now()).expect("an address");
+        let ticket = pool
+            .pick(turn as u64, None, Instant::now())
+            .expect("an address");
         count[usize::from(ticket.endpoint.address.port())] += 1;
     }
     count
@@ -38,7 +39,10 @@ fn ports(pool: &Pool, picks: usize) -> Vec<usize> {
 
 #[test]
 fn round_robin_follows_the_weights() {
-    assert_eq!(ports(&pool(Balance::RoundRobin, &[1, 2, 0]), 300), [0, 100, 200, 0]);
+    assert_eq!(
+        ports(&pool(Balance::RoundRobin, &[1, 2, 0]), 300),
+        [0, 100, 200, 0]
+    );
 }
 
 #[test]
@@ -47,15 +51,23 @@ fn the_less_loaded_address_is_taken() {
     let first = pool.pick(0, None, Instant::now()).expect("an address");
     for _ in 0..20 {
         let next = pool.pick(0, None, Instant::now()).expect("an address");
-        assert_ne!(next.endpoint.address, first.endpoint.address, "the other one has nothing in flight");
+        assert_ne!(
+            next.endpoint.address, first.endpoint.address,
+            "the other one has nothing in flight"
+        );
     }
 }
 
 #[test]
 fn requests_in_flight_are_capped() {
     let pool = pool(Balance::LeastLoaded, &[1, 1]);
-    let held: Vec<Ticket> = (0..4).map(|_| pool.pick(0, None, Instant::now()).expect("a place")).collect();
-    assert_eq!(pool.pick(0, None, Instant::now()).err(), Some(NoEndpoint::Full));
+    let held: Vec<Ticket> = (0..4)
+        .map(|_| pool.pick(0, None, Instant::now()).expect("a place"))
+        .collect();
+    assert_eq!(
+        pool.pick(0, None, Instant::now()).err(),
+        Some(NoEndpoint::Full)
+    );
     drop(held);
     assert!(pool.pick(0, None, Instant::now()).is_ok());
 }
@@ -81,14 +93,22 @@ fn eject(pool: &Pool, at: usize) -> Arc<Endpoint> {
     endpoint
 }
 
-const BALANCES: [Balance; 3] = [Balance::RoundRobin, Balance::LeastLoaded, Balance::ClientHash];
+const BALANCES: [Balance; 3] = [
+    Balance::RoundRobin,
+    Balance::LeastLoaded,
+    Balance::ClientHash,
+];
 
 #[test]
 fn ejected_address_is_the_last_resort_of_a_retry() {
     for balance in BALANCES {
         let pool = pool(balance, &[1, 1]);
         let ejected = eject(&pool, 0);
-        assert_eq!(ports(&pool, 50), [0, 0, 50], "one of two is out: that is no panic");
+        assert_eq!(
+            ports(&pool, 50),
+            [0, 0, 50],
+            "one of two is out: that is no panic"
+        );
         let failed = pool.pick(0, None, Instant::now()).expect("an address");
         let retry = pool
             .pick(0, Some(&failed.endpoint), Instant::now())
@@ -106,7 +126,9 @@ fn ejected_addresses_are_used_when_there_is_no_other() {
         eject(&pool, 1);
         assert!(pool.pick(0, None, Instant::now()).is_ok(), "{weights:?}");
         if weights[1] == 0 {
-            let retry = pool.pick(0, Some(&only), Instant::now()).expect("the only one that has a weight");
+            let retry = pool
+                .pick(0, Some(&only), Instant::now())
+                .expect("the only one that has a weight");
             assert_eq!(retry.endpoint.address, only.address);
         }
     }
@@ -117,10 +139,14 @@ fn ejected_address_is_better_than_an_unhealthy_one() {
     let mut pool = pool(Balance::RoundRobin, &[1, 1, 1]);
     pool.config.outlier.panic_percent = 100;
     let all = pool.endpoints();
-    all.iter().take(2).for_each(|endpoint| endpoint.healthy.store(false, Ordering::Relaxed));
+    all.iter()
+        .take(2)
+        .for_each(|endpoint| endpoint.healthy.store(false, Ordering::Relaxed));
     eject(&pool, 2);
     assert_eq!(ports(&pool, 10), [0, 0, 0, 10]);
-    let retry = pool.pick(0, Some(&all[2]), Instant::now()).expect("one that fails its checks");
+    let retry = pool
+        .pick(0, Some(&all[2]), Instant::now())
+        .expect("one that fails its checks");
     assert_ne!(retry.endpoint.address, all[2].address);
 }
 
@@ -130,7 +156,9 @@ fn retry_in_panic_takes_the_address_that_is_available() {
         let pool = pool(balance, &[1, 1, 1]);
         let failed = [eject(&pool, 0), eject(&pool, 1)];
         for turn in 0..20 {
-            let retry = pool.pick(turn, Some(&failed[0]), Instant::now()).expect("an address");
+            let retry = pool
+                .pick(turn, Some(&failed[0]), Instant::now())
+                .expect("an address");
             assert_eq!(retry.endpoint.address.port(), 3, "{balance:?}");
         }
     }
@@ -139,7 +167,10 @@ fn retry_in_panic_takes_the_address_that_is_available() {
 #[test]
 fn address_without_weight_counts_for_no_panic() {
     let pool = pool(Balance::RoundRobin, &[1, 1, 0, 0]);
-    pool.endpoints().iter().skip(2).for_each(|endpoint| endpoint.healthy.store(false, Ordering::Relaxed));
+    pool.endpoints()
+        .iter()
+        .skip(2)
+        .for_each(|endpoint| endpoint.healthy.store(false, Ordering::Relaxed));
     eject(&pool, 0);
     assert_eq!(ports(&pool, 10), [0, 0, 10, 0, 0]);
 }
@@ -166,28 +197,48 @@ fn an_address_that_has_recovered_is_ejected_anew_for_no_longer_than_before() {
     let at = |millis: u64| pool.born + Duration::from_millis(millis);
     let fail = |millis| (0..5).for_each(|_| pool.note_failure(&bad, at(millis)));
     fail(0);
-    assert!(bad.status(9_999).ejected && !bad.status(10_000).ejected, "10 s");
+    assert!(
+        bad.status(9_999).ejected && !bad.status(10_000).ejected,
+        "10 s"
+    );
     pool.note_answer(&bad, 200, 1_000, at(11_000));
     fail(12_000);
-    assert!(bad.status(21_999).ejected && !bad.status(22_000).ejected, "10 s again, for it had recovered");
+    assert!(
+        bad.status(21_999).ejected && !bad.status(22_000).ejected,
+        "10 s again, for it had recovered"
+    );
     // Asked before it was ejected.
     (0..9).for_each(|_| pool.note_answer(&bad, 200, 1_000_000, at(13_000)));
     fail(23_000);
-    assert!(bad.status(42_999).ejected && !bad.status(43_000).ejected, "20 s: twice in a row");
+    assert!(
+        bad.status(42_999).ejected && !bad.status(43_000).ejected,
+        "20 s: twice in a row"
+    );
     assert_eq!(pool.ejections.get(), 3);
 }
 
 #[test]
 fn an_address_that_answers_slowly_is_chosen_less() {
     let pool = pool(Balance::LeastLoaded, &[1, 1]);
-    let (slow, fast) = (Arc::clone(&pool.endpoints()[0]), Arc::clone(&pool.endpoints()[1]));
+    let (slow, fast) = (
+        Arc::clone(&pool.endpoints()[0]),
+        Arc::clone(&pool.endpoints()[1]),
+    );
     let now = Instant::now();
     pool.note_answer(&slow, 200, 5_000, now);
     pool.note_answer(&fast, 200, 2_000, now);
-    assert_eq!(ports(&pool, 100), [0, 0, 100], "nothing is in flight: the faster one is free each time");
+    assert_eq!(
+        ports(&pool, 100),
+        [0, 0, 100],
+        "nothing is in flight: the faster one is free each time"
+    );
     let held = pool.pick(0, None, now).expect("an address");
     assert_eq!(held.endpoint.address, fast.address);
-    assert_eq!(ports(&pool, 100), [0, 0, 100], "two at the faster one take less time than one at the other");
+    assert_eq!(
+        ports(&pool, 100),
+        [0, 0, 100],
+        "two at the faster one take less time than one at the other"
+    );
     drop(held);
     pool.note_answer(&fast, 200, 50_000, now);
     assert_eq!(ports(&pool, 100), [0, 100, 0], "a peak counts at once");
@@ -201,19 +252,27 @@ fn an_address_that_answers_slowly_is_chosen_less() {
 fn a_retry_goes_elsewhere_and_is_bounded() {
     let pool = pool(Balance::RoundRobin, &[1, 1]);
     let first = pool.pick(0, None, Instant::now()).expect("an address");
-    let other = pool.pick(0, Some(&first.endpoint), Instant::now()).expect("another address");
+    let other = pool
+        .pick(0, Some(&first.endpoint), Instant::now())
+        .expect("another address");
     assert_ne!(first.endpoint.address, other.endpoint.address);
     assert!(pool.may_retry(1, 1, true) && !pool.may_retry(2, 1, true));
     let sent = (0..100).filter(|_| pool.may_retry(1, 1, true)).count();
     assert!(sent < 10, "the reserve of the budget is used up: {sent}");
-    assert!(pool.may_retry(1, 1, false) && !pool.may_retry(2, 1, false), "nothing was sent");
+    assert!(
+        pool.may_retry(1, 1, false) && !pool.may_retry(2, 1, false),
+        "nothing was sent"
+    );
 }
 
 #[test]
 fn addresses_that_stay_keep_what_is_known() {
     let pool = pool(Balance::RoundRobin, &[1, 1]);
     let before = pool.endpoints();
-    pool.set_addresses(vec![(0, before[0].address), (1, "127.0.0.9:2".parse().expect("an address"))]);
+    pool.set_addresses(vec![
+        (0, before[0].address),
+        (1, "127.0.0.9:2".parse().expect("an address")),
+    ]);
     let after = pool.endpoints();
     assert!(Arc::ptr_eq(&before[0], &after[0]) && !Arc::ptr_eq(&before[1], &after[1]));
 }
@@ -222,8 +281,13 @@ fn addresses_that_stay_keep_what_is_known() {
 fn a_client_stays_and_only_those_of_a_lost_address_move() {
     let pool = pool(Balance::ClientHash, &[1, 1, 2]);
     let clients: Vec<u64> = (0..4000_u64).map(|client| mix(client + 1)).collect();
-    let of =
-        |client: &u64| pool.pick(*client, None, Instant::now()).expect("an address").endpoint.address.port();
+    let of = |client: &u64| {
+        pool.pick(*client, None, Instant::now())
+            .expect("an address")
+            .endpoint
+            .address
+            .port()
+    };
     let before: Vec<u16> = clients.iter().map(of).collect();
     let share = before.iter().filter(|port| **port == 3).count();
     assert!((1800..2200).contains(&share), "half of the weight: {share}");
@@ -237,14 +301,23 @@ fn a_client_stays_and_only_those_of_a_lost_address_move() {
 
 /// What a resolver would say, without one: `None` where it says nothing.
 fn found(ports: &[u16]) -> Option<Vec<SocketAddr>> {
-    Some(ports.iter().map(|port| SocketAddr::from(([127, 0, 0, 9], *port))).collect())
+    Some(
+        ports
+            .iter()
+            .map(|port| SocketAddr::from(([127, 0, 0, 9], *port)))
+            .collect(),
+    )
 }
 
 #[test]
 fn a_name_that_no_longer_resolves_keeps_its_addresses() {
     let pool = pool(Balance::RoundRobin, &[1, 1]);
     let now = || {
-        let mut ports: Vec<u16> = pool.endpoints().iter().map(|endpoint| endpoint.address.port()).collect();
+        let mut ports: Vec<u16> = pool
+            .endpoints()
+            .iter()
+            .map(|endpoint| endpoint.address.port())
+            .collect();
         ports.sort_unstable();
         ports
     };
@@ -252,11 +325,20 @@ fn a_name_that_no_longer_resolves_keeps_its_addresses() {
     assert_eq!(now(), [11, 12, 21]);
     pool.endpoints()[0].succeeded(777, &Outlier::default(), 0);
     assert!(!pool.adopt(vec![None, found(&[22])]), "not all were found");
-    assert_eq!(now(), [11, 12, 22], "the one keeps its addresses, the other has a new one");
-    assert!(!pool.adopt(vec![found(&[]), found(&[22])]), "an empty answer is none");
+    assert_eq!(
+        now(),
+        [11, 12, 22],
+        "the one keeps its addresses, the other has a new one"
+    );
+    assert!(
+        !pool.adopt(vec![found(&[]), found(&[22])]),
+        "an empty answer is none"
+    );
     assert_eq!(now(), [11, 12, 22]);
     assert!(
-        pool.endpoints().iter().any(|endpoint| endpoint.status(0).latency_us == 777),
+        pool.endpoints()
+            .iter()
+            .any(|endpoint| endpoint.status(0).latency_us == 777),
         "what is known stays"
     );
     assert!(pool.adopt(vec![found(&[13]), found(&[22])]));
@@ -267,9 +349,17 @@ fn a_name_that_no_longer_resolves_keeps_its_addresses() {
 async fn names_are_resolved_in_the_background() {
     let address = |text: &str| Address::parse(text, 1).expect("an address");
     let mut config = pool(Balance::RoundRobin, &[1]).config.clone();
-    config.addresses = vec![address("localhost:80"), address("name.invalid:80"), address("127.0.0.7:80")];
+    config.addresses = vec![
+        address("localhost:80"),
+        address("name.invalid:80"),
+        address("127.0.0.7:80"),
+    ];
     let pool = Arc::new(Pool::new(config, &Metrics::new().expect("metrics")).expect("a pool"));
-    assert_eq!(pool.endpoints().len(), 1, "what needs no look-up is there at once");
+    assert_eq!(
+        pool.endpoints().len(),
+        1,
+        "what needs no look-up is there at once"
+    );
     let stop = postern_common::Shutdown::new();
     let keeper = tokio::spawn(Arc::clone(&pool).keep_resolved(stop.clone()));
     let resolved = async {
@@ -277,9 +367,13 @@ async fn names_are_resolved_in_the_background() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), resolved).await.expect("in time");
+    tokio::time::timeout(Duration::from_secs(20), resolved)
+        .await
+        .expect("in time");
     assert!(
-        pool.endpoints().iter().any(|endpoint| endpoint.address.ip().is_loopback() && endpoint.entry == 0)
+        pool.endpoints()
+            .iter()
+            .any(|endpoint| endpoint.address.ip().is_loopback() && endpoint.entry == 0)
     );
     stop.begin();
     keeper.await.expect("ends with the stop");

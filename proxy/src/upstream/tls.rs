@@ -10,7 +10,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::config::UpstreamTls;
 
-/// An empty file of authorities, where those of the machine are not needed: Pingora reads them unless another file is named.
+/// An empty file of authorities, where those of the machine are not needed: Pingora reads them
+/// unless another file is named.
 pub(crate) const NO_ROOTS: &str = "/dev/null";
 
 /// What TLS to an upstream needs beside names.
@@ -24,24 +25,40 @@ pub(super) struct TlsParts {
 
 impl TlsParts {
     /// # Errors
-    /// Status 64 with the file that cannot be read, 69 if it needs the authorities of the machine and there are none.
+    /// Status 64 with the file that cannot be read, 69 if it needs the authorities of the machine
+    /// and there are none.
     pub(super) fn load(config: &UpstreamTls) -> Result<Self, Exit> {
         let written = written(config);
         if config.ca.is_none() {
             check_system_roots()?;
         }
-        let ca = config.ca.as_deref().map(certificates).transpose()?.map(|all| {
-            let wrapped = all.into_iter().map(|certificate| WrappedX509::new(certificate, parse_x509));
-            wrapped.collect()
-        });
+        let ca = config
+            .ca
+            .as_deref()
+            .map(certificates)
+            .transpose()?
+            .map(|all| {
+                let wrapped = all
+                    .into_iter()
+                    .map(|certificate| WrappedX509::new(certificate, parse_x509));
+                wrapped.collect()
+            });
         let certificate = match (&config.certificate, &config.key) {
             (Some(certificate), Some(key)) => {
-                let key = PrivateKeyDer::from_pem_file(key).map_err(|error| unreadable(key, &error))?;
-                Some(Arc::new(CertKey::new(certificates(certificate)?, key.secret_der().to_vec())))
+                let key =
+                    PrivateKeyDer::from_pem_file(key).map_err(|error| unreadable(key, &error))?;
+                Some(Arc::new(CertKey::new(
+                    certificates(certificate)?,
+                    key.secret_der().to_vec(),
+                )))
             }
             _ => None,
         };
-        Ok(Self { ca, certificate, written })
+        Ok(Self {
+            ca,
+            certificate,
+            written,
+        })
     }
 
     /// Whether a file has been written since.
@@ -65,16 +82,25 @@ fn check_system_roots() -> Result<(), Exit> {
 
 fn written(config: &UpstreamTls) -> Vec<Option<SystemTime>> {
     let files = [&config.ca, &config.certificate, &config.key];
-    let modified = |path: &PathBuf| std::fs::metadata(path).and_then(|file| file.modified()).ok();
+    let modified = |path: &PathBuf| {
+        std::fs::metadata(path)
+            .and_then(|file| file.modified())
+            .ok()
+    };
     files.into_iter().flatten().map(modified).collect()
 }
 
 fn certificates(path: &Path) -> Result<Vec<Vec<u8>>, Exit> {
     let all = CertificateDer::pem_file_iter(path).map_err(|error| unreadable(path, &error))?;
-    let all: Result<Vec<_>, _> = all.map(|certificate| certificate.map(|der| der.to_vec())).collect();
+    let all: Result<Vec<_>, _> = all
+        .map(|certificate| certificate.map(|der| der.to_vec()))
+        .collect();
     match all {
         Ok(all) if !all.is_empty() => Ok(all),
-        Ok(_) => Err(Exit::usage(format!("{}: holds no certificate", path.display()))),
+        Ok(_) => Err(Exit::usage(format!(
+            "{}: holds no certificate",
+            path.display()
+        ))),
         Err(error) => Err(unreadable(path, &error)),
     }
 }

@@ -1,8 +1,9 @@
 //! Connections for requests that ask for an upgrade.
 //!
-//! Pingora (issue 946) takes the end of the upgrade request's empty body for the end of the tunnel when it reads the
-//! 101 before it has passed that end on. It looks at both in one turn, so a connection that has nothing to read in
-//! the turns right after a write lets the end of the body through first.
+//! Pingora (issue 946) takes the end of the upgrade request's empty body for the end of the tunnel
+//! when it reads the 101 before it has passed that end on. It looks at both in one turn, so a
+//! connection that has nothing to read in the turns right after a write lets the end of the body
+//! through first.
 
 use std::io;
 use std::pin::Pin;
@@ -11,12 +12,12 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use pingora_core::Result;
 use pingora_core::connectors::l4::Connect;
 use pingora_core::protocols::ALPN;
 use pingora_core::protocols::l4::socket::SocketAddr;
 use pingora_core::protocols::l4::stream::Stream;
 use pingora_core::protocols::l4::virt::{VirtualSockOpt, VirtualSocket, VirtualSocketStream};
-use pingora_core::Result;
 use pingora_core::upstreams::peer::HttpPeer;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -24,15 +25,15 @@ use super::endpoint::Ticket;
 use super::guard;
 use crate::config::Upstream;
 
-/// Turns without anything to read after a write. One is enough unless the turn ends early, as the runtime does
-/// with a task that has done much.
+/// Turns without anything to read after a write. One is enough unless the turn ends early, as the
+/// runtime does with a task that has done much.
 const TURNS: u8 = 2;
 
 /// A key of their own, so that no other connection is taken for one of these.
 const GROUP: u64 = 1;
 
-/// Makes a peer's connections fit for tunnels. They carry one request each, and what is answered before the 101 passes
-/// the parser of [`super::guard`].
+/// Makes a peer's connections fit for tunnels. They carry one request each, and what is answered
+/// before the 101 passes the parser of [`super::guard`].
 pub(crate) fn prepare(peer: &mut HttpPeer, ticket: &Arc<Ticket>, config: &Upstream) {
     peer.options.alpn = ALPN::H1;
     let connector = guard::Connector::new(peer, ticket, config);
@@ -51,8 +52,8 @@ struct Connector(guard::Connector);
 struct Patient<S> {
     stream: S,
     turns: u8,
-    /// Whether it has been read since a write last made others speak first: who writes without a pause must not keep
-    /// it from being read.
+    /// Whether it has been read since a write last made others speak first: who writes without a
+    /// pause must not keep it from being read.
     was_read: bool,
 }
 
@@ -60,7 +61,12 @@ struct Patient<S> {
 impl Connect for Connector {
     async fn connect(&self, _address: &SocketAddr) -> Result<Stream> {
         let stream = self.0.connect_for_upgrade().await?;
-        Ok(VirtualSocketStream::new(Box::new(Patient { stream, turns: 0, was_read: true })).into())
+        Ok(VirtualSocketStream::new(Box::new(Patient {
+            stream,
+            turns: 0,
+            was_read: true,
+        }))
+        .into())
     }
 }
 
@@ -87,7 +93,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
 }
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<io::Result<usize>> {
         if std::mem::take(&mut self.was_read) {
             self.turns = TURNS;
         }
@@ -113,16 +123,23 @@ mod tests {
     #[tokio::test]
     async fn a_tunnel_that_is_written_to_without_a_pause_is_read_as_well() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
-        let stream = TcpStream::connect(listener.local_addr().expect("bound")).await.expect("connects");
+        let stream = TcpStream::connect(listener.local_addr().expect("bound"))
+            .await
+            .expect("connects");
         let (mut other, _) = listener.accept().await.expect("accepts");
-        let mut tunnel = Patient { stream, turns: 0, was_read: true };
+        let mut tunnel = Patient {
+            stream,
+            turns: 0,
+            was_read: true,
+        };
         tunnel.write_all(b"GET /").await.expect("writes");
         other.write_all(b"101").await.expect("writes");
         let mut space = [0; 16];
         assert_eq!(tunnel.read(&mut space).await.expect("reads"), 3);
         other.write_all(b"frames").await.expect("writes");
         tunnel.stream.readable().await.expect("something to read");
-        // As in a turn of Pingora's loop: a look whether there is something to read, and then the next write.
+        // As in a turn of Pingora's loop: a look whether there is something to read, and then the
+        // next write.
         for _ in 0..100 {
             tunnel.write_all(b"x").await.expect("writes");
             tokio::select! {

@@ -1,7 +1,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether bytes are waiting for a client to take them, for those who no longer have its connection in hand.
+/// Whether bytes are waiting for a client to take them, for those who no longer have its connection
+/// in hand.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Backlog(Arc<AtomicBool>);
 

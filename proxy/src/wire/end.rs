@@ -3,12 +3,14 @@ use std::sync::atomic::Ordering;
 use super::Wire;
 use crate::framing::Framing;
 
-/// A client that was answered while it was still sending gets a moment to read the answer: closing at once
-/// would reset the connection under it.
+/// A client that was answered while it was still sending gets a moment to read the answer: closing
+/// at once would reset the connection under it.
 impl Drop for Wire {
     fn drop(&mut self) {
         let unread = !matches!(self.framing, Framing::Done | Framing::Tunnel);
-        let (Some(transport), permit) = (self.transport.take(), self.permit.take()) else { return };
+        let (Some(transport), permit) = (self.transport.take(), self.permit.take()) else {
+            return;
+        };
         if let (true, Some(permit)) = (self.unheard.load(Ordering::Relaxed), &permit) {
             permit.unheard.inc();
         }

@@ -1,4 +1,5 @@
-//! The end of a tunnel whose token expires: a WebSocket is told why (1008), both ways, at the end of a frame.
+//! The end of a tunnel whose token expires: a WebSocket is told why (1008), both ways, at the end
+//! of a frame.
 
 use std::io;
 use std::task::{Context, Poll};
@@ -16,7 +17,8 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Close, 1008 (policy violation), `token expired` (RFC 6455 section 7.4.1).
 const CLOSE_TO_CLIENT: &[u8] = b"\x88\x0f\x03\xf0token expired";
 
-/// The same with a mask, as clients send it (section 5.3). It masks nothing: the text is no client's.
+/// The same with a mask, as clients send it (section 5.3). It masks nothing: the text is no
+/// client's.
 const CLOSE_TO_UPSTREAM: &[u8] = b"\x88\x8f\0\0\0\0\x03\xf0token expired";
 
 /// A tunnel that ends with its token.
@@ -51,12 +53,23 @@ enum Place {
 
 impl TunnelExpiry {
     pub(super) fn new(at: Instant) -> Self {
-        let to_client = FrameTracker { place: Place::Head(0) };
-        let to_upstream = FrameTracker { place: Place::Header([0; 14], 0) };
-        Self { at, to_client, to_upstream, closing: None, tells_upstream: true }
+        let to_client = FrameTracker {
+            place: Place::Head(0),
+        };
+        let to_upstream = FrameTracker {
+            place: Place::Header([0; 14], 0),
+        };
+        Self {
+            at,
+            to_client,
+            to_upstream,
+            closing: None,
+            tells_upstream: true,
+        }
     }
 
-    /// How many of these bytes for the client may be written: nothing follows the frame in which the token expired.
+    /// How many of these bytes for the client may be written: nothing follows the frame in which
+    /// the token expired.
     pub(super) fn writable(&self, data: &[u8]) -> usize {
         if self.closing.is_none() {
             return data.len();
@@ -80,7 +93,10 @@ impl Wire {
     pub(super) fn enter_tunnel(&mut self) {
         if self.framing != Framing::Tunnel {
             self.framing = Framing::Tunnel;
-            self.expiry = self.expires_at.get().map(|at| Box::new(TunnelExpiry::new(*at)));
+            self.expiry = self
+                .expires_at
+                .get()
+                .map(|at| Box::new(TunnelExpiry::new(*at)));
         }
     }
 
@@ -104,9 +120,12 @@ impl Wire {
         read
     }
 
-    /// Whether the token has expired. The client is told at once, unless a frame is on its way to it.
+    /// Whether the token has expired. The client is told at once, unless a frame is on its way to
+    /// it.
     fn poll_expiry(&mut self, cx: &mut Context<'_>) -> bool {
-        let Some(expiry) = self.expiry.as_deref_mut() else { return false };
+        let Some(expiry) = self.expiry.as_deref_mut() else {
+            return false;
+        };
         if expiry.closing.is_some() {
             return true;
         }
@@ -136,7 +155,11 @@ impl Wire {
 
     /// Ready with the error when both sides have had their time to close.
     fn poll_overdue<T>(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
-        let until = self.expiry.as_deref().and_then(|expiry| expiry.closing).unwrap_or_else(Instant::now);
+        let until = self
+            .expiry
+            .as_deref()
+            .and_then(|expiry| expiry.closing)
+            .unwrap_or_else(Instant::now);
         match self.expiry_alarm.poll(until, cx) {
             Poll::Ready(()) => self.fail(Fault::Expired),
             Poll::Pending => Poll::Pending,
@@ -167,18 +190,25 @@ impl Wire {
         cx: &mut Context<'_>,
         data: &[u8],
     ) -> Poll<io::Result<usize>> {
-        // While a write waits nobody reads, so that the time of the token is looked at here as well.
+        // While a write waits nobody reads, so that the time of the token is looked at here as
+        // well.
         if self.poll_expiry(cx)
             && let Poll::Ready(error) = self.poll_overdue(cx)
         {
             return Poll::Ready(error);
         }
-        let allowed = self.expiry.as_deref().map_or(data.len(), |expiry| expiry.writable(data));
+        let allowed = self
+            .expiry
+            .as_deref()
+            .map_or(data.len(), |expiry| expiry.writable(data));
         if allowed == 0 {
             return Poll::Ready(Ok(data.len()));
         }
         let written = std::task::ready!(self.poll_send(cx, &data[..allowed]))?;
-        let after = self.expiry.as_deref_mut().map_or(&b""[..], |expiry| expiry.written(&data[..written]));
+        let after = self
+            .expiry
+            .as_deref_mut()
+            .map_or(&b""[..], |expiry| expiry.written(&data[..written]));
         self.outbound.extend_from_slice(after);
         Poll::Ready(Ok(written))
     }
@@ -227,8 +257,11 @@ impl FrameTracker {
                 header[usize::from(*have)] = data[0];
                 *have += 1;
                 if let Some(payload) = payload_length(&header[..usize::from(*have)]) {
-                    self.place =
-                        if payload == 0 { Place::Header([0; 14], 0) } else { Place::Payload(payload) };
+                    self.place = if payload == 0 {
+                        Place::Header([0; 14], 0)
+                    } else {
+                        Place::Payload(payload)
+                    };
                 }
                 1
             }
@@ -258,7 +291,9 @@ fn payload_length(header: &[u8]) -> Option<u64> {
     }
     Some(match extended {
         0 => u64::from(second & 0x7f),
-        _ => header[2..2 + extended].iter().fold(0, |length, byte| length << 8 | u64::from(*byte)),
+        _ => header[2..2 + extended]
+            .iter()
+            .fold(0, |length, byte| length << 8 | u64::from(*byte)),
     })
 }
 
@@ -283,11 +318,17 @@ mod tests {
             ends.push(all.len());
         }
         for cut in 0..all.len() {
-            let mut tracker = FrameTracker { place: Place::Head(0) };
+            let mut tracker = FrameTracker {
+                place: Place::Head(0),
+            };
             tracker.advance(&all[..cut]);
             assert_eq!(tracker.is_at_boundary(), ends.contains(&cut), "{cut}");
             let next = ends.iter().find(|end| **end >= cut).expect("an end");
-            assert_eq!(tracker.advance_to_boundary(&all[cut..]), next - cut, "{cut}");
+            assert_eq!(
+                tracker.advance_to_boundary(&all[cut..]),
+                next - cut,
+                "{cut}"
+            );
         }
     }
 }

@@ -2,8 +2,9 @@ use std::time::{Duration, Instant};
 
 /// Where an HTTP/2 connection stands between its frames (RFC 9113 section 4.1).
 ///
-/// Nobody behind this point sees a header block before its last CONTINUATION, nor a frame before its last byte;
-/// so it is here that one which never ends is noticed. Bodies are watched by their streams.
+/// Nobody behind this point sees a header block before its last CONTINUATION, nor a frame before
+/// its last byte; so it is here that one which never ends is noticed. Bodies are watched by their
+/// streams.
 #[derive(Debug)]
 pub(super) struct Frames {
     /// Bytes of the client's preface that are still to come (section 3.4).
@@ -72,7 +73,8 @@ impl Frames {
                     return Err(PrefaceFault);
                 }
                 self.settings = true;
-                self.payload = usize::from(high) << 16 | usize::from(middle) << 8 | usize::from(low);
+                self.payload =
+                    usize::from(high) << 16 | usize::from(middle) << 8 | usize::from(low);
             }
             let taken = bytes.len().min(self.payload);
             self.payload -= taken;
@@ -157,7 +159,10 @@ mod tests {
         let since = frames.since.expect("open");
         follow(&mut frames, &frame(CONTINUATION, 0, 0));
         assert_eq!(frames.since, Some(since), "from its beginning");
-        follow(&mut frames, &[frame(CONTINUATION, END_HEADERS, 5), frame(4, 0, 0)].concat());
+        follow(
+            &mut frames,
+            &[frame(CONTINUATION, END_HEADERS, 5), frame(4, 0, 0)].concat(),
+        );
         assert_eq!(frames.due(SOON), None);
     }
 
@@ -167,16 +172,26 @@ mod tests {
         let body = frame(DATA, 0, 1000);
         follow(&mut frames, &body[..500]);
         assert_eq!(frames.due(SOON), None);
-        follow(&mut frames, &[&body[500..], &frame(HEADERS, END_HEADERS, 4)[..7]].concat());
+        follow(
+            &mut frames,
+            &[&body[500..], &frame(HEADERS, END_HEADERS, 4)[..7]].concat(),
+        );
         assert!(frames.due(SOON).is_some());
     }
 
     #[test]
     fn preface_ends_in_settings() {
         let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-        for first in [frame(HEADERS, END_HEADERS, 3), frame(6, 0, 8), frame(SETTINGS, ACK, 0)] {
+        for first in [
+            frame(HEADERS, END_HEADERS, 3),
+            frame(6, 0, 8),
+            frame(SETTINGS, ACK, 0),
+        ] {
             let mut frames = Frames::default();
-            assert_eq!(frames.advance(&[&preface[..], &first].concat()), Err(PrefaceFault));
+            assert_eq!(
+                frames.advance(&[&preface[..], &first].concat()),
+                Err(PrefaceFault)
+            );
         }
         follow(&mut open(), &frame(HEADERS, END_HEADERS, 3));
     }

@@ -7,8 +7,8 @@ use async_trait::async_trait;
 use pingora_core::protocols::raw_connect::ProxyDigest;
 use pingora_core::protocols::tls::SslDigest;
 use pingora_core::protocols::{
-    ALPN, GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl, TimingDigest,
-    UniqueID, UniqueIDType,
+    ALPN, GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl,
+    TimingDigest, UniqueID, UniqueIDType,
 };
 use tokio::io::AsyncWriteExt;
 
@@ -23,10 +23,12 @@ impl Shutdown for Wire {
 
 impl UniqueID for Wire {
     fn id(&self) -> UniqueIDType {
-        self.transport.as_ref().map_or(-1, |transport| match transport {
-            Transport::Tcp(stream) => stream.as_raw_fd(),
-            Transport::Tls(stream) => stream.get_ref().0.as_raw_fd(),
-        })
+        self.transport
+            .as_ref()
+            .map_or(-1, |transport| match transport {
+                Transport::Tcp(stream) => stream.as_raw_fd(),
+                Transport::Tls(stream) => stream.get_ref().0.as_raw_fd(),
+            })
     }
 }
 
@@ -67,6 +69,8 @@ impl Peek for Wire {}
 
 impl std::fmt::Debug for Wire {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Wire").field("framing", &self.framing).finish_non_exhaustive()
+        f.debug_struct("Wire")
+            .field("framing", &self.framing)
+            .finish_non_exhaustive()
     }
 }

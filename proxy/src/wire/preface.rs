@@ -1,4 +1,5 @@
-//! HTTP/2 without TLS by prior knowledge (RFC 9113 section 3.3): the first bytes tell it from HTTP/1.
+//! HTTP/2 without TLS by prior knowledge (RFC 9113 section 3.3): the first bytes tell it from
+//! HTTP/1.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -21,9 +22,12 @@ pub(crate) enum Opening {
 }
 
 impl Wire {
-    /// Waits until the first bytes tell the protocol. They stay where they are. A stop leaves a connection that has
-    /// said nothing to the reader of heads.
-    pub(crate) async fn opening<F: Future<Output = ()>>(&mut self, mut stop: Pin<&mut F>) -> Opening {
+    /// Waits until the first bytes tell the protocol. They stay where they are. A stop leaves a
+    /// connection that has said nothing to the reader of heads.
+    pub(crate) async fn opening<F: Future<Output = ()>>(
+        &mut self,
+        mut stop: Pin<&mut F>,
+    ) -> Opening {
         let due = self.watch.born() + self.limits.head_timeout;
         poll_fn(|cx| {
             loop {

@@ -12,7 +12,8 @@ use super::{KEEP, Wire};
 use crate::framing::Framing;
 use crate::head::{Head, HeadFault, Progress};
 
-/// A client that has just connected is about to ask: the stop finds its connection idle only after so long.
+/// A client that has just connected is about to ask: the stop finds its connection idle only after
+/// so long.
 pub(crate) const YOUNG: Duration = Duration::from_secs(1);
 
 /// One read; the buffer stands on the stack, so that waiting for a request costs no memory.
@@ -39,7 +40,11 @@ impl Wire {
         mut stop: Pin<&mut F>,
     ) -> HeadEvent {
         self.turn_idle();
-        let waiting_since = if first { self.watch.born() } else { Instant::now() };
+        let waiting_since = if first {
+            self.watch.born()
+        } else {
+            Instant::now()
+        };
         let mut head_since = first.then_some(waiting_since);
         let mut progress = Progress::default();
         poll_fn(|cx| {
@@ -71,7 +76,11 @@ impl Wire {
                 if self.patience.alarm.poll(due, cx).is_pending() {
                     return Poll::Pending;
                 }
-                return Poll::Ready(if idle { HeadEvent::Closed } else { HeadEvent::Late });
+                return Poll::Ready(if idle {
+                    HeadEvent::Closed
+                } else {
+                    HeadEvent::Late
+                });
             }
         })
         .await
@@ -100,7 +109,8 @@ impl Wire {
             Ok(head) => {
                 self.cut(&head);
                 self.framing = Framing::begin(head.body);
-                self.watch.begin(self.limits.deadline, self.framing == Framing::Done);
+                self.watch
+                    .begin(self.limits.deadline, self.framing == Framing::Done);
                 self.unheard.store(true, Ordering::Relaxed);
                 HeadEvent::Ready
             }
@@ -112,13 +122,15 @@ impl Wire {
     fn cut(&mut self, head: &Head) {
         let gone = head.authority.len();
         if gone > 0 {
-            self.inbound.copy_within(head.authority.end.., head.authority.start);
+            self.inbound
+                .copy_within(head.authority.end.., head.authority.start);
             self.inbound.truncate(self.inbound.len() - gone);
         }
         self.head_left = head.len - gone;
     }
 
-    /// Marks the rest of what the client sends as unread, so that the connection lingers when it is dropped.
+    /// Marks the rest of what the client sends as unread, so that the connection lingers when it is
+    /// dropped.
     pub(crate) fn abandon(&mut self) {
         self.framing = Framing::Length(u64::MAX);
     }

@@ -13,7 +13,11 @@ use crate::patience::Fault;
 
 impl Wire {
     /// Gathers small writes; a large one goes to the socket, or as much of it as that takes.
-    pub(super) fn poll_send(&mut self, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
+    pub(super) fn poll_send(
+        &mut self,
+        cx: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<io::Result<usize>> {
         self.watch.note_progress();
         if self.outbound.len() + data.len() <= GATHER {
             self.outbound.extend_from_slice(data);
@@ -75,9 +79,13 @@ impl Wire {
         self.fail(fault)
     }
 
-    /// What was written last may have got no further than the encryption's own buffer: it is waited for as long as
-    /// anything else. Plain TCP has none, so that there a flush says nothing.
-    fn poll_last(&mut self, flushed: Poll<io::Result<()>>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    /// What was written last may have got no further than the encryption's own buffer: it is waited
+    /// for as long as anything else. Plain TCP has none, so that there a flush says nothing.
+    fn poll_last(
+        &mut self,
+        flushed: Poll<io::Result<()>>,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
         if flushed.is_pending() {
             return self.poll_slow_reader(cx);
         }
@@ -97,7 +105,11 @@ impl Wire {
 }
 
 impl AsyncWrite for Wire {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<io::Result<usize>> {
         let this = &mut *self;
         if this.tunnel.load(Ordering::Acquire) {
             this.enter_tunnel();

@@ -1,22 +1,29 @@
 //! zlib for Pingora on a machine that has no cmake.
 //!
-//! `pingora-core` asks `flate2` for its `zlib-ng` backend, whose crate `libz-ng-sys` is built by cmake; a fresh
-//! machine has a Rust toolchain and a C compiler only. This crate takes that name (`[patch.crates-io]` in the
-//! workspace manifest) and answers with `libz-rs-sys`, the same functions written in Rust. The two crates differ
-//! in one type: here the allocator of a stream is never absent, so the stream is declared once more and handed
-//! over by pointer.
+//! `pingora-core` asks `flate2` for its `zlib-ng` backend, whose crate `libz-ng-sys` is built by
+//! cmake; a fresh machine has a Rust toolchain and a C compiler only. This crate takes that name
+//! (`[patch.crates-io]` in the workspace manifest) and answers with `libz-rs-sys`, the same
+//! functions written in Rust. The two crates differ in one type: here the allocator of a stream is
+//! never absent, so the stream is declared once more and handed over by pointer.
 #![no_std]
 #![expect(non_camel_case_types, non_snake_case, reason = "the names are zlib's")]
-#![expect(missing_docs, clippy::missing_safety_doc, reason = "the contracts are zlib's")]
-#![expect(unsafe_code, reason = "an interface of C, passed on as it is; nothing else of ours needs it")]
+#![expect(
+    missing_docs,
+    clippy::missing_safety_doc,
+    reason = "the contracts are zlib's"
+)]
+#![expect(
+    unsafe_code,
+    reason = "an interface of C, passed on as it is; nothing else of ours needs it"
+)]
 
 use core::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
 use core::mem::{offset_of, size_of};
 
 pub use libz_rs_sys::{
-    Z_BLOCK, Z_BUF_ERROR, Z_DATA_ERROR, Z_DEFAULT_STRATEGY, Z_DEFLATED, Z_FINISH, Z_FULL_FLUSH, Z_MEM_ERROR,
-    Z_NEED_DICT, Z_NO_FLUSH, Z_OK, Z_PARTIAL_FLUSH, Z_STREAM_END, Z_STREAM_ERROR, Z_SYNC_FLUSH,
-    internal_state, zlibVersion,
+    Z_BLOCK, Z_BUF_ERROR, Z_DATA_ERROR, Z_DEFAULT_STRATEGY, Z_DEFLATED, Z_FINISH, Z_FULL_FLUSH,
+    Z_MEM_ERROR, Z_NEED_DICT, Z_NO_FLUSH, Z_OK, Z_PARTIAL_FLUSH, Z_STREAM_END, Z_STREAM_ERROR,
+    Z_SYNC_FLUSH, internal_state, zlibVersion,
 };
 
 pub type uInt = c_uint;
@@ -55,7 +62,8 @@ const _: () = {
 macro_rules! forward {
     ($($name:ident($($argument:ident: $kind:ty),*);)*) => {
         $(pub unsafe extern "C" fn $name(strm: z_streamp $(, $argument: $kind)*) -> c_int {
-            // SAFETY: the caller keeps zlib's contract for `strm`, whose layout is the same on both sides.
+            // SAFETY: the caller keeps zlib's contract for `strm`, whose layout is the same on both
+            // sides.
             unsafe { libz_rs_sys::$name(strm.cast() $(, $argument)*) }
         })*
     };

@@ -2,7 +2,10 @@ use super::*;
 
 #[test]
 fn values_are_replaced_and_the_rest_stays() {
-    let layer = Layer::of("x.toml", "a = 1\n[t]\nb = 'x'\nc = 'y'\n[[l]]\nname = 'n'\nd = 1\n");
+    let layer = Layer::of(
+        "x.toml",
+        "a = 1\n[t]\nb = 'x'\nc = 'y'\n[[l]]\nname = 'n'\nd = 1\n",
+    );
     let layer = layer
         .expect("TOML")
         .set(&["t", "b"], "z")
@@ -26,9 +29,16 @@ fn values_are_replaced_and_the_rest_stays() {
 
 #[test]
 fn a_value_that_is_wrong_is_told_like_one_in_the_file() {
-    let layer = Layer::of("x.toml", "\na = 1\n").expect("TOML").set(&["b"], 7_i64);
-    let exit = layer.read(|root| root.required("a", |field| field.integer(1..=9_i64))).expect_err("unknown");
-    assert_eq!((exit.status(), exit.message()), (64, "x.toml:1: b: is not a known field"));
+    let layer = Layer::of("x.toml", "\na = 1\n")
+        .expect("TOML")
+        .set(&["b"], 7_i64);
+    let exit = layer
+        .read(|root| root.required("a", |field| field.integer(1..=9_i64)))
+        .expect_err("unknown");
+    assert_eq!(
+        (exit.status(), exit.message()),
+        (64, "x.toml:1: b: is not a known field")
+    );
 }
 
 const BASE: &str = r#"a = 1
@@ -52,9 +62,12 @@ fn over(text: &str) -> Result<serde_json::Value, Exit> {
     let path = folder.path().join("own.toml");
     std::fs::write(&path, text).expect("written");
     let layer = Layer::of("base.toml", BASE)?.overlay(&path, &["fixed"]);
-    layer
-        .map(|layer| layer.root.to_json())
-        .map_err(|exit| Exit::usage(exit.message().replace(&format!("{}/", folder.path().display()), "")))
+    layer.map(|layer| layer.root.to_json()).map_err(|exit| {
+        Exit::usage(
+            exit.message()
+                .replace(&format!("{}/", folder.path().display()), ""),
+        )
+    })
 }
 
 #[test]
@@ -72,21 +85,43 @@ fn overlay_merges_tables_and_replaces_values() {
         ],
         "u": {"v": {"w": 1, "x": 2}},
     });
-    assert_eq!(json.expect("read"), expected, "what stands in braces is replaced as a whole");
-    assert_eq!(over("t = { b = 'z' }\n").expect("read")["t"], serde_json::json!({"b": "z"}));
+    assert_eq!(
+        json.expect("read"),
+        expected,
+        "what stands in braces is replaced as a whole"
+    );
+    assert_eq!(
+        over("t = { b = 'z' }\n").expect("read")["t"],
+        serde_json::json!({"b": "z"})
+    );
     assert_eq!(over("l = []\n").expect("read")["l"], serde_json::json!([]));
     assert_eq!(over("").expect("read")["a"], 1);
 }
 
 #[test]
 fn mistake_of_an_overlay_has_its_file_and_line() {
-    assert_eq!(over("\na = = 1\n").expect_err("syntax").message().split(": ").next(), Some("own.toml:2"));
+    assert_eq!(
+        over("\na = = 1\n")
+            .expect_err("syntax")
+            .message()
+            .split(": ")
+            .next(),
+        Some("own.toml:2")
+    );
     let fixed = over("a = 1\n[fixed]\nb = 1\n").expect_err("fixed");
-    assert!(fixed.message().starts_with("own.toml:2: fixed: cannot be changed here"), "{fixed}");
+    assert!(
+        fixed
+            .message()
+            .starts_with("own.toml:2: fixed: cannot be changed here"),
+        "{fixed}"
+    );
     let folder = tempfile::tempdir().expect("folder");
     let path = folder.path().join("own.toml");
     std::fs::write(&path, "\n[t]\nb = 7\n").expect("written");
-    let layer = Layer::of("base.toml", BASE).expect("TOML").overlay(&path, &[]).expect("TOML");
+    let layer = Layer::of("base.toml", BASE)
+        .expect("TOML")
+        .overlay(&path, &[])
+        .expect("TOML");
     let wrong = layer.read(|root| {
         root.optional("a", |field| field.text(1..=9));
         root.section("t", |t| t.optional("b", |field| field.text(1..=9)));
@@ -99,7 +134,9 @@ fn mistake_of_an_overlay_has_its_file_and_line() {
     let lines: Vec<&str> = message.lines().collect();
     assert!(lines[0].starts_with("base.toml:1: a: "), "{message}");
     assert!(
-        lines.iter().any(|line| line.ends_with("own.toml:3: t.b: must be a string, not an integer")),
+        lines
+            .iter()
+            .any(|line| line.ends_with("own.toml:3: t.b: must be a string, not an integer")),
         "{message}"
     );
 }

@@ -24,7 +24,10 @@ pub(super) fn parse(text: &str) -> Option<Path<'_>> {
         Some(route) => route.split_once(':')?.1,
         None => mailbox,
     };
-    is_mailbox(mailbox).then(|| Path { mailbox, parameters: rest.split_ascii_whitespace().collect() })
+    is_mailbox(mailbox).then(|| Path {
+        mailbox,
+        parameters: rest.split_ascii_whitespace().collect(),
+    })
 }
 
 /// Where the `>` stands that is not inside a quoted local part.
@@ -48,10 +51,16 @@ fn is_mailbox(mailbox: &str) -> bool {
         return true;
     }
     let plain = mailbox.len() <= MAX_MAILBOX && !mailbox.chars().any(char::is_control);
-    let Some((local, domain)) = mailbox.rsplit_once('@') else { return false };
+    let Some((local, domain)) = mailbox.rsplit_once('@') else {
+        return false;
+    };
     let quoted = local.len() > 2 && local.starts_with('"') && local.ends_with('"');
     let spaced = |text: &str| text.contains([' ', '<', '>', '@']);
-    plain && !local.is_empty() && !domain.is_empty() && (quoted || !spaced(local)) && !spaced(domain)
+    plain
+        && !local.is_empty()
+        && !domain.is_empty()
+        && (quoted || !spaced(local))
+        && !spaced(domain)
 }
 
 #[cfg(test)]
@@ -67,16 +76,30 @@ mod tests {
         assert_eq!(mailbox("<ada@example.com>"), Some("ada@example.com"));
         assert_eq!(mailbox(" <>"), Some(""));
         assert_eq!(mailbox("<Postmaster>"), Some("Postmaster"));
-        assert_eq!(mailbox("<@a.test,@b.test:ada@example.com>"), Some("ada@example.com"));
-        assert_eq!(mailbox("<\"a>b@c\"@example.com>"), Some("\"a>b@c\"@example.com"));
+        assert_eq!(
+            mailbox("<@a.test,@b.test:ada@example.com>"),
+            Some("ada@example.com")
+        );
+        assert_eq!(
+            mailbox("<\"a>b@c\"@example.com>"),
+            Some("\"a>b@c\"@example.com")
+        );
         let path = parse("<a@b> SIZE=10 BODY=8BITMIME").expect("path");
         assert_eq!(path.parameters, ["SIZE=10", "BODY=8BITMIME"]);
     }
 
     #[test]
     fn anything_else_is_refused() {
-        for text in ["ada@example.com", "<ada@example.com", "<ada>", "<@b>", "<a@>", "<a b@c>", "<a@b>x", ""]
-        {
+        for text in [
+            "ada@example.com",
+            "<ada@example.com",
+            "<ada>",
+            "<@b>",
+            "<a@>",
+            "<a b@c>",
+            "<a@b>x",
+            "",
+        ] {
             assert_eq!(mailbox(text), None, "{text}");
         }
     }

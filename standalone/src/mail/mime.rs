@@ -1,7 +1,8 @@
-//! Takes a message apart for the page: headers (RFC 5322, RFC 2047), bodies and attachments (RFC 2045, 2046).
+//! Takes a message apart for the page: headers (RFC 5322, RFC 2047), bodies and attachments (RFC
+//! 2045, 2046).
 //!
-//! It reads what mail programs write, never fails, and is bounded in depth and number of parts. What it cannot
-//! read it shows as it is; the raw message is always there beside it.
+//! It reads what mail programs write, never fails, and is bounded in depth and number of parts.
+//! What it cannot read it shows as it is; the raw message is always there beside it.
 
 use base64::Engine;
 use base64::engine::general_purpose::GeneralPurpose;
@@ -63,13 +64,20 @@ impl Headers {
 
     /// Every value of a header, decoded.
     pub(super) fn all(&self, name: &str) -> impl Iterator<Item = String> {
-        let matching = self.0.iter().filter(move |(known, _)| known.eq_ignore_ascii_case(name));
+        let matching = self
+            .0
+            .iter()
+            .filter(move |(known, _)| known.eq_ignore_ascii_case(name));
         matching.map(|(_, value)| decode_words(value))
     }
 
     /// How many headers of this name stand in a row after the first `skip` headers.
     pub(super) fn leading(&self, name: &str, skip: usize) -> usize {
-        self.0.iter().skip(skip).take_while(|(known, _)| known.eq_ignore_ascii_case(name)).count()
+        self.0
+            .iter()
+            .skip(skip)
+            .take_while(|(known, _)| known.eq_ignore_ascii_case(name))
+            .count()
     }
 }
 
@@ -100,7 +108,11 @@ pub(super) fn parse(message: &[u8]) -> Mail {
     let mut budget = MAX_PARTS;
     let top = headers(message);
     walk(message, MAX_DEPTH, &mut budget, &mut mail);
-    mail.headers = top.0.into_iter().map(|(name, value)| (name, decode_words(&value))).collect();
+    mail.headers = top
+        .0
+        .into_iter()
+        .map(|(name, value)| (name, decode_words(&value)))
+        .collect();
     mail
 }
 
@@ -111,16 +123,24 @@ fn walk(part: &[u8], depth: usize, budget: &mut usize, mail: &mut Mail) {
     *budget -= 1;
     let headers = headers(part);
     let (_, body) = split_head(part);
-    let content_type = headers.first("Content-Type").unwrap_or_else(|| "text/plain".to_owned());
+    let content_type = headers
+        .first("Content-Type")
+        .unwrap_or_else(|| "text/plain".to_owned());
     let essence = essence(&content_type).to_ascii_lowercase();
-    if let Some(boundary) = parameter(&content_type, "boundary").filter(|_| essence.starts_with("multipart/"))
+    if let Some(boundary) =
+        parameter(&content_type, "boundary").filter(|_| essence.starts_with("multipart/"))
     {
         for inner in split_parts(body, &boundary) {
             walk(inner, depth - 1, budget, mail);
         }
         return;
     }
-    let bytes = decode_transfer(body, &headers.first("Content-Transfer-Encoding").unwrap_or_default());
+    let bytes = decode_transfer(
+        body,
+        &headers
+            .first("Content-Transfer-Encoding")
+            .unwrap_or_default(),
+    );
     let disposition = headers.first("Content-Disposition").unwrap_or_default();
     let attached = disposition.to_ascii_lowercase().starts_with("attachment");
     let charset = parameter(&content_type, "charset").unwrap_or_default();
@@ -128,9 +148,12 @@ fn walk(part: &[u8], depth: usize, budget: &mut usize, mail: &mut Mail) {
         "text/plain" if !attached && mail.text.is_none() => {
             mail.text = Some(decode_charset(&bytes, &charset));
         }
-        "text/html" if !attached && mail.html.is_none() => mail.html = Some(decode_charset(&bytes, &charset)),
+        "text/html" if !attached && mail.html.is_none() => {
+            mail.html = Some(decode_charset(&bytes, &charset))
+        }
         _ => mail.attachments.push(Attachment {
-            file_name: parameter(&disposition, "filename").or_else(|| parameter(&content_type, "name")),
+            file_name: parameter(&disposition, "filename")
+                .or_else(|| parameter(&content_type, "name")),
             content_type: essence,
             size: bytes.len(),
         }),
@@ -153,8 +176,10 @@ fn split_parts<'a>(body: &'a [u8], boundary: &str) -> Vec<&'a [u8]> {
     let delimiter = format!("--{boundary}");
     let (mut parts, mut begin, mut at) = (Vec::new(), None, 0);
     while at < body.len() && parts.len() < MAX_PARTS {
-        let end =
-            body[at..].windows(2).position(|pair| pair == b"\r\n").map_or(body.len(), |line| at + line + 2);
+        let end = body[at..]
+            .windows(2)
+            .position(|pair| pair == b"\r\n")
+            .map_or(body.len(), |line| at + line + 2);
         if let Some(rest) = body[at..end].strip_prefix(delimiter.as_bytes()) {
             let rest = rest.trim_ascii();
             if rest.is_empty() || rest == b"--" {
@@ -175,7 +200,11 @@ fn split_parts<'a>(body: &'a [u8], boundary: &str) -> Vec<&'a [u8]> {
 fn decode_transfer(body: &[u8], encoding: &str) -> Vec<u8> {
     match encoding.trim().to_ascii_lowercase().as_str() {
         "base64" => {
-            let compact: Vec<u8> = body.iter().copied().filter(|byte| !byte.is_ascii_whitespace()).collect();
+            let compact: Vec<u8> = body
+                .iter()
+                .copied()
+                .filter(|byte| !byte.is_ascii_whitespace())
+                .collect();
             BASE64.decode(&compact).unwrap_or(compact)
         }
         "quoted-printable" => decode_quoted(body, false),
@@ -213,10 +242,11 @@ fn decode_charset(bytes: &[u8], charset: &str) -> String {
     }
 }
 
-/// Encoded words (RFC 2047): `=?utf-8?b?…?=`. White space between two of them goes, and they are joined before
-/// they are decoded, for senders split characters between words.
+/// Encoded words (RFC 2047): `=?utf-8?b?…?=`. White space between two of them goes, and they are
+/// joined before they are decoded, for senders split characters between words.
 fn decode_words(value: &str) -> String {
-    let (mut text, mut pending, mut charset, mut rest) = (String::new(), Vec::new(), String::new(), value);
+    let (mut text, mut pending, mut charset, mut rest) =
+        (String::new(), Vec::new(), String::new(), value);
     while let Some(begin) = rest.find("=?") {
         let Some((word_charset, bytes, after)) = decode_word(&rest[begin + 2..]) else {
             flush(&mut text, &mut pending, &charset);

@@ -44,8 +44,12 @@ pub(crate) fn router(mailbox: Arc<Mailbox>, gateway: &str) -> Router {
     AllowedHosts::loopback().guard(router)
 }
 
-/// `GET /messages?to=&subject=&limit=&waitSeconds=`: newest first; waits for the first one if asked to.
-async fn list(State(mailbox): State<Arc<Mailbox>>, RawQuery(text): RawQuery) -> Result<Response, Problem> {
+/// `GET /messages?to=&subject=&limit=&waitSeconds=`: newest first; waits for the first one if asked
+/// to.
+async fn list(
+    State(mailbox): State<Arc<Mailbox>>,
+    RawQuery(text): RawQuery,
+) -> Result<Response, Problem> {
     let parameters = query::parse(text.as_deref(), &["to", "subject", "limit", "waitSeconds"])?;
     let wanted = Query {
         recipient: parameters.get("to").cloned(),
@@ -57,15 +61,30 @@ async fn list(State(mailbox): State<Arc<Mailbox>>, RawQuery(text): RawQuery) -> 
         None => mailbox.list(&wanted),
     };
     let found: Vec<&Summary> = found.iter().map(AsRef::as_ref).collect();
-    Ok(json(StatusCode::OK, &serde_json::json!({ "messages": found })))
+    Ok(json(
+        StatusCode::OK,
+        &serde_json::json!({ "messages": found }),
+    ))
 }
 
-async fn message(State(mailbox): State<Arc<Mailbox>>, Path(id): Path<String>) -> Result<Response, Problem> {
+async fn message(
+    State(mailbox): State<Arc<Mailbox>>,
+    Path(id): Path<String>,
+) -> Result<Response, Problem> {
     let (summary, mail) = read(&mailbox, &id)?;
-    Ok(json(StatusCode::OK, &Message { summary: &summary, mail: &mail }))
+    Ok(json(
+        StatusCode::OK,
+        &Message {
+            summary: &summary,
+            mail: &mail,
+        },
+    ))
 }
 
-async fn delete(State(mailbox): State<Arc<Mailbox>>, Path(id): Path<String>) -> Result<StatusCode, Problem> {
+async fn delete(
+    State(mailbox): State<Arc<Mailbox>>,
+    Path(id): Path<String>,
+) -> Result<StatusCode, Problem> {
     match mailbox.delete(&id).map_err(|error| unreadable(&error))? {
         true => Ok(StatusCode::NO_CONTENT),
         false => Err(Code::NotFound.into()),
@@ -77,25 +96,37 @@ async fn clear(State(mailbox): State<Arc<Mailbox>>) -> Result<StatusCode, Proble
     Ok(StatusCode::NO_CONTENT)
 }
 
-async fn raw(State(mailbox): State<Arc<Mailbox>>, Path(id): Path<String>) -> Result<Response, Problem> {
-    let bytes = mailbox.raw(&id).map_err(|error| unreadable(&error))?.ok_or(Code::NotFound)?;
+async fn raw(
+    State(mailbox): State<Arc<Mailbox>>,
+    Path(id): Path<String>,
+) -> Result<Response, Problem> {
+    let bytes = mailbox
+        .raw(&id)
+        .map_err(|error| unreadable(&error))?
+        .ok_or(Code::NotFound)?;
     Ok(shown("text/plain; charset=utf-8", bytes))
 }
 
-async fn text(State(mailbox): State<Arc<Mailbox>>, Path(id): Path<String>) -> Result<Response, Problem> {
+async fn text(
+    State(mailbox): State<Arc<Mailbox>>,
+    Path(id): Path<String>,
+) -> Result<Response, Problem> {
     let text = read(&mailbox, &id)?.1.text.ok_or(Code::NotFound)?;
     Ok(shown("text/plain; charset=utf-8", text.into_bytes()))
 }
 
-async fn html(State(mailbox): State<Arc<Mailbox>>, Path(id): Path<String>) -> Result<Response, Problem> {
+async fn html(
+    State(mailbox): State<Arc<Mailbox>>,
+    Path(id): Path<String>,
+) -> Result<Response, Problem> {
     let html = read(&mailbox, &id)?.1.html.ok_or(Code::NotFound)?;
     Ok(shown("text/html; charset=utf-8", html.into_bytes()))
 }
 
-/// Something that a stranger wrote: no script, no form, no request to anywhere, even opened by itself.
+/// Something that a stranger wrote: no script, no form, no request to anywhere, even opened by
+/// itself.
 fn shown(content_type: &'static str, bytes: Vec<u8>) -> Response {
-    let policy =
-        "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'self'";
+    let policy = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'self'";
     let headers = [
         (CONTENT_TYPE, content_type),
         (CONTENT_SECURITY_POLICY, policy),
@@ -106,7 +137,10 @@ fn shown(content_type: &'static str, bytes: Vec<u8>) -> Response {
 
 fn read(mailbox: &Mailbox, id: &str) -> Result<(Arc<Summary>, Mail), Problem> {
     let summary = mailbox.summary(id).ok_or(Code::NotFound)?;
-    let mail = mailbox.read(id).map_err(|error| unreadable(&error))?.ok_or(Code::NotFound)?;
+    let mail = mailbox
+        .read(id)
+        .map_err(|error| unreadable(&error))?
+        .ok_or(Code::NotFound)?;
     Ok((summary, mail))
 }
 
@@ -124,7 +158,11 @@ async fn list_page(State(mailbox): State<Arc<Mailbox>>) -> Response {
             escape(&summary.from),
             escape(&summary.recipients.join(", ")),
             summary.id,
-            escape(if summary.subject.is_empty() { "(no subject)" } else { &summary.subject }),
+            escape(if summary.subject.is_empty() {
+                "(no subject)"
+            } else {
+                &summary.subject
+            }),
         ));
     }
     let body = if rows.is_empty() {
@@ -163,7 +201,11 @@ async fn message_page(
     for attachment in &mail.attachments {
         let name = attachment.file_name.as_deref().unwrap_or("(unnamed)");
         let kind = escape(&attachment.content_type);
-        body.push_str(&format!("<p>Attachment {} ({kind}, {} bytes)", escape(name), attachment.size));
+        body.push_str(&format!(
+            "<p>Attachment {} ({kind}, {} bytes)",
+            escape(name),
+            attachment.size
+        ));
     }
     Ok(page(StatusCode::OK, &summary.subject, &body))
 }
@@ -178,19 +220,35 @@ mod tests {
     use tower::ServiceExt as _;
 
     async fn get_text(router: &Router, path: &str) -> (u16, http::HeaderMap, String) {
-        let request =
-            Request::builder().uri(path).header("host", "127.0.0.1").body(Body::empty()).expect("request");
-        let (parts, body) = router.clone().oneshot(request).await.expect("answer").into_parts();
+        let request = Request::builder()
+            .uri(path)
+            .header("host", "127.0.0.1")
+            .body(Body::empty())
+            .expect("request");
+        let (parts, body) = router
+            .clone()
+            .oneshot(request)
+            .await
+            .expect("answer")
+            .into_parts();
         let bytes = to_bytes(body, 1 << 20).await.expect("body");
-        (parts.status.as_u16(), parts.headers, String::from_utf8(bytes.to_vec()).expect("text"))
+        (
+            parts.status.as_u16(),
+            parts.headers,
+            String::from_utf8(bytes.to_vec()).expect("text"),
+        )
     }
 
     #[tokio::test]
     async fn hostile_mail_is_shown_and_cannot_act() {
         let folder = tempfile::tempdir().expect("folder");
         let mailbox = Arc::new(Mailbox::open(folder.path(), Clock::system()).expect("mailbox"));
-        let envelope = Envelope { sender: String::new(), recipients: vec!["a@b.test".to_owned()] };
-        let mail = "Subject: <script>1</script>\r\nContent-Type: text/html\r\n\r\n<script>2</script>";
+        let envelope = Envelope {
+            sender: String::new(),
+            recipients: vec!["a@b.test".to_owned()],
+        };
+        let mail =
+            "Subject: <script>1</script>\r\nContent-Type: text/html\r\n\r\n<script>2</script>";
         let id = mailbox.store(envelope, mail.into()).await.expect("stored");
         let router = router(mailbox, "http://127.0.0.1:8500");
         for path in ["/".to_owned(), format!("/view/{id}")] {
@@ -198,11 +256,19 @@ mod tests {
             assert_eq!(status, 200);
             assert!(!body.contains("<script>"), "{body}");
             assert!(
-                headers[CONTENT_SECURITY_POLICY].to_str().expect("text").starts_with("default-src 'none'")
+                headers[CONTENT_SECURITY_POLICY]
+                    .to_str()
+                    .expect("text")
+                    .starts_with("default-src 'none'")
             );
         }
         let (_, headers, body) = get_text(&router, &format!("/messages/{id}/html")).await;
-        assert!(headers[CONTENT_SECURITY_POLICY].to_str().expect("text").starts_with("sandbox;"));
+        assert!(
+            headers[CONTENT_SECURITY_POLICY]
+                .to_str()
+                .expect("text")
+                .starts_with("sandbox;")
+        );
         assert_eq!(body, "<script>2</script>");
     }
 
@@ -210,15 +276,24 @@ mod tests {
     async fn a_script_lists_and_reads_messages() {
         let folder = tempfile::tempdir().expect("folder");
         let mailbox = Arc::new(Mailbox::open(folder.path(), Clock::system()).expect("mailbox"));
-        let envelope = Envelope { sender: "x@y.test".to_owned(), recipients: vec!["a@b.test".to_owned()] };
-        let id = mailbox.store(envelope, b"Subject: hi\r\n\r\nbody".to_vec()).await.expect("stored");
+        let envelope = Envelope {
+            sender: "x@y.test".to_owned(),
+            recipients: vec!["a@b.test".to_owned()],
+        };
+        let id = mailbox
+            .store(envelope, b"Subject: hi\r\n\r\nbody".to_vec())
+            .await
+            .expect("stored");
         let router = router(mailbox, "http://127.0.0.1:8500");
         let (_, _, list) = get_text(&router, "/messages?to=a@b.test&waitSeconds=1").await;
         let list: serde_json::Value = serde_json::from_str(&list).expect("JSON");
         assert_eq!(list["messages"][0]["id"], id.as_str());
         let (_, _, one) = get_text(&router, &format!("/messages/{id}")).await;
         let one: serde_json::Value = serde_json::from_str(&one).expect("JSON");
-        assert_eq!((&one["subject"], &one["text"]), (&"hi".into(), &"body".into()));
+        assert_eq!(
+            (&one["subject"], &one["text"]),
+            (&"hi".into(), &"body".into())
+        );
         assert_eq!(get_text(&router, "/messages?limit=x&who=1").await.0, 400);
         assert_eq!(get_text(&router, "/messages/..%2F..%2Fx/raw").await.0, 404);
     }

@@ -60,7 +60,11 @@ pub(crate) async fn serve(listener: TcpListener, mailbox: Arc<Mailbox>, shutdown
     let _cut_off = timeout(DRAIN, conversations.wait()).await;
 }
 
-async fn converse(mut stream: TcpStream, mailbox: &Mailbox, shutdown: &Shutdown) -> std::io::Result<()> {
+async fn converse(
+    mut stream: TcpStream,
+    mailbox: &Mailbox,
+    shutdown: &Shutdown,
+) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let (mut session, mut input) = (Session::default(), BytesMut::with_capacity(16 << 10));
     send(&mut stream, GREETING).await?;
@@ -108,7 +112,9 @@ async fn send(stream: &mut TcpStream, line: &str) -> std::io::Result<()> {
 }
 
 async fn send_all(stream: &mut TcpStream, bytes: &[u8]) -> std::io::Result<()> {
-    timeout(PATIENCE, stream.write_all(bytes)).await.map_err(std::io::Error::from)?
+    timeout(PATIENCE, stream.write_all(bytes))
+        .await
+        .map_err(std::io::Error::from)?
 }
 
 #[cfg(test)]
@@ -134,7 +140,13 @@ mod tests {
         let port = listener.local_addr().expect("address").port();
         let shutdown = Shutdown::new();
         let served = tokio::spawn(serve(listener, Arc::clone(&mailbox), shutdown.clone()));
-        Started { port, mailbox, shutdown, served, _folder: folder }
+        Started {
+            port,
+            mailbox,
+            shutdown,
+            served,
+            _folder: folder,
+        }
     }
 
     fn message(subject: &str) -> Message {
@@ -152,15 +164,29 @@ mod tests {
     #[tokio::test]
     async fn an_independent_client_delivers_and_the_mail_is_there_after_a_restart() {
         let started = start().await;
-        let client =
-            AsyncSmtpTransport::<Tokio1Executor>::builder_dangerous("127.0.0.1").port(started.port).build();
-        client.send(message("Grüße aus der Ferne")).await.expect("delivered");
+        let client = AsyncSmtpTransport::<Tokio1Executor>::builder_dangerous("127.0.0.1")
+            .port(started.port)
+            .build();
+        client
+            .send(message("Grüße aus der Ferne"))
+            .await
+            .expect("delivered");
         let listed = started.mailbox.list(&Query::default());
         assert_eq!(listed[0].subject, "Grüße aus der Ferne");
         assert_eq!(listed[0].recipients, ["ada@example.com"]);
-        let mail = started.mailbox.read(&listed[0].id).expect("readable").expect("there");
-        assert_eq!(mail.text.as_deref().map(str::trim_end), Some(".hello\r\n..\r\nGrüße"));
-        assert_eq!(mail.html.as_deref().map(str::trim_end), Some("<p>Grüße</p>"));
+        let mail = started
+            .mailbox
+            .read(&listed[0].id)
+            .expect("readable")
+            .expect("there");
+        assert_eq!(
+            mail.text.as_deref().map(str::trim_end),
+            Some(".hello\r\n..\r\nGrüße")
+        );
+        assert_eq!(
+            mail.html.as_deref().map(str::trim_end),
+            Some("<p>Grüße</p>")
+        );
         let again = Mailbox::open(started._folder.path(), Clock::system()).expect("mailbox");
         assert_eq!(again.list(&Query::default()), listed);
         drop(client);
@@ -171,7 +197,9 @@ mod tests {
     #[tokio::test]
     async fn a_raw_socket_may_send_everything_at_once_and_a_stop_says_so() {
         let started = start().await;
-        let mut socket = TcpStream::connect(("127.0.0.1", started.port)).await.expect("connected");
+        let mut socket = TcpStream::connect(("127.0.0.1", started.port))
+            .await
+            .expect("connected");
         let all = "EHLO raw\r\nMAIL FROM:<>\r\nRCPT TO:<a@b.test>\r\nRCPT TO:<c@d.test>\r\nDATA\r\n\
                    Subject: one\r\n\r\nx\r\n.\r\nMAIL FROM:<a@b.test>\r\nRCPT TO:<e@f.test>\r\nDATA\r\n\
                    Subject: two\r\n\r\n..y\r\n.\r\nNOOP\r\n";

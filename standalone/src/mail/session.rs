@@ -30,7 +30,8 @@ pub(super) enum Action {
     Close(String),
 }
 
-/// From whom to whom, as the SMTP client said it; the headers of the message may say something else.
+/// From whom to whom, as the SMTP client said it; the headers of the message may say something
+/// else.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Envelope {
     /// The reverse path; empty for a bounce.
@@ -64,8 +65,8 @@ type Reply = Result<String, String>;
 // === impl Session ===
 
 impl Session {
-    /// Takes the next whole step out of `input`; `None` when more bytes are needed. What follows a command in the
-    /// same packet stays in `input`, so pipelining (RFC 2920) needs nothing else.
+    /// Takes the next whole step out of `input`; `None` when more bytes are needed. What follows a
+    /// command in the same packet stays in `input`, so pipelining (RFC 2920) needs nothing else.
     pub(super) fn next(&mut self, input: &mut BytesMut) -> Option<Action> {
         if self.data.is_some() {
             return self.take_data(input);
@@ -101,10 +102,14 @@ impl Session {
     }
 
     fn read_line(&mut self, line: &[u8]) -> Reply {
-        let Some(line) = line.strip_suffix(b"\r\n").filter(|line| !line.contains(&b'\r')) else {
+        let Some(line) = line
+            .strip_suffix(b"\r\n")
+            .filter(|line| !line.contains(&b'\r'))
+        else {
             return Err("500 5.5.2 Lines end with CRLF".to_owned());
         };
-        let line = std::str::from_utf8(line).map_err(|_| "500 5.5.2 Commands are UTF-8".to_owned())?;
+        let line =
+            std::str::from_utf8(line).map_err(|_| "500 5.5.2 Commands are UTF-8".to_owned())?;
         let (verb, rest) = line.split_once(' ').unwrap_or((line, ""));
         self.command(&verb.to_ascii_uppercase(), rest)
     }
@@ -127,7 +132,9 @@ impl Session {
             "DATA" | "RSET" | "QUIT" | "VRFY" => refuse("501 5.5.4 Wrong argument"),
             "EXPN" | "AUTH" | "STARTTLS" | "ETRN" => refuse("502 5.5.1 Not offered here"),
             // A browser that was talked into posting here: nothing of it may count as a command.
-            "GET" | "POST" | "PUT" | "HEAD" | "OPTIONS" | "DELETE" => ok("221 2.7.0 This is not HTTP"),
+            "GET" | "POST" | "PUT" | "HEAD" | "OPTIONS" | "DELETE" => {
+                ok("221 2.7.0 This is not HTTP")
+            }
             _ => refuse("500 5.5.2 Unknown command"),
         }
     }
@@ -155,11 +162,16 @@ impl Session {
             return refuse("503 5.5.1 One MAIL a message");
         }
         let path = after(rest, "FROM:").and_then(address::parse);
-        let Some(path) = path else { return refuse("501 5.1.7 MAIL FROM:<address>") };
+        let Some(path) = path else {
+            return refuse("501 5.1.7 MAIL FROM:<address>");
+        };
         let mut utf8 = false;
         for parameter in &path.parameters {
             let (key, value) = parameter.split_once('=').unwrap_or((parameter, ""));
-            match (key.to_ascii_uppercase().as_str(), value.to_ascii_uppercase().as_str()) {
+            match (
+                key.to_ascii_uppercase().as_str(),
+                value.to_ascii_uppercase().as_str(),
+            ) {
                 ("BODY", "7BIT" | "8BITMIME") => {}
                 ("SMTPUTF8", "") => utf8 = true,
                 ("SIZE", size) => match size.parse::<usize>() {
@@ -174,12 +186,17 @@ impl Session {
             return refuse("553 5.6.7 This address needs SMTPUTF8");
         }
         self.utf8 = utf8;
-        self.envelope = Some(Envelope { sender: path.mailbox.to_owned(), recipients: Vec::new() });
+        self.envelope = Some(Envelope {
+            sender: path.mailbox.to_owned(),
+            recipients: Vec::new(),
+        });
         ok("250 2.1.0 Ok")
     }
 
     fn recipient(&mut self, rest: &str) -> Reply {
-        let Some(envelope) = &mut self.envelope else { return refuse("503 5.5.1 MAIL first") };
+        let Some(envelope) = &mut self.envelope else {
+            return refuse("503 5.5.1 MAIL first");
+        };
         let path = after(rest, "TO:").and_then(address::parse);
         let Some(path) = path.filter(|path| !path.mailbox.is_empty()) else {
             return refuse("501 5.1.3 RCPT TO:<address>");
@@ -206,7 +223,9 @@ impl Session {
     fn begin_data(&mut self) -> Reply {
         match &self.envelope {
             None => refuse("503 5.5.1 MAIL first"),
-            Some(envelope) if envelope.recipients.is_empty() => refuse("554 5.5.1 No valid recipients"),
+            Some(envelope) if envelope.recipients.is_empty() => {
+                refuse("554 5.5.1 No valid recipients")
+            }
             Some(_) => {
                 self.data = Some(Data::new());
                 ok("354 End with <CRLF>.<CRLF>")
@@ -242,14 +261,20 @@ fn refuse(text: &str) -> Reply {
 /// What follows a keyword, whatever its case.
 fn after<'a>(text: &'a str, keyword: &str) -> Option<&'a str> {
     let head = text.get(..keyword.len())?;
-    head.eq_ignore_ascii_case(keyword).then(|| &text[keyword.len()..])
+    head.eq_ignore_ascii_case(keyword)
+        .then(|| &text[keyword.len()..])
 }
 
 // === impl Data ===
 
 impl Data {
     fn new() -> Self {
-        Self { message: Vec::new(), at_line_start: true, bare_line_end: false, too_large: false }
+        Self {
+            message: Vec::new(),
+            at_line_start: true,
+            bare_line_end: false,
+            too_large: false,
+        }
     }
 
     /// Takes lines until there is none left; true when the final dot was among them.

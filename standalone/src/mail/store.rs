@@ -21,7 +21,8 @@ const MAX_MESSAGES: usize = 5_000;
 /// Messages in one list.
 pub(super) const MAX_LIST: usize = 500;
 
-/// Received mail. The envelope stands in front of each message in headers of its own, so that a file says all.
+/// Received mail. The envelope stands in front of each message in headers of its own, so that a
+/// file says all.
 #[derive(Debug)]
 pub struct Mailbox {
     folder: PathBuf,
@@ -73,7 +74,11 @@ impl Mailbox {
         let mut index = BTreeMap::new();
         for entry in std::fs::read_dir(folder)? {
             let path = entry?.path();
-            let id = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default().to_owned();
+            let id = path
+                .file_stem()
+                .and_then(|stem| stem.to_str())
+                .unwrap_or_default()
+                .to_owned();
             match path.extension().and_then(|extension| extension.to_str()) {
                 Some("eml") if is_id(&id) => {
                     let summary = summarize(&id, &std::fs::read(&path)?);
@@ -96,13 +101,25 @@ impl Mailbox {
     ///
     /// # Errors
     /// When it cannot be written.
-    pub async fn deliver(&self, sender: &str, recipient: &str, message: Vec<u8>) -> std::io::Result<String> {
-        let envelope = Envelope { sender: sender.to_owned(), recipients: vec![recipient.to_owned()] };
+    pub async fn deliver(
+        &self,
+        sender: &str,
+        recipient: &str,
+        message: Vec<u8>,
+    ) -> std::io::Result<String> {
+        let envelope = Envelope {
+            sender: sender.to_owned(),
+            recipients: vec![recipient.to_owned()],
+        };
         self.store(envelope, message).await
     }
 
     /// Stores a message and returns its id once it is on disk under its name.
-    pub(super) async fn store(&self, envelope: Envelope, message: Vec<u8>) -> std::io::Result<String> {
+    pub(super) async fn store(
+        &self,
+        envelope: Envelope,
+        message: Vec<u8>,
+    ) -> std::io::Result<String> {
         let id = Uuid::now_v7().to_string();
         let mut file = trace(&envelope, self.clock.now()).into_bytes();
         file.extend_from_slice(&message);
@@ -115,7 +132,9 @@ impl Mailbox {
         let crowded_out = {
             let mut index = self.index();
             index.insert(id.clone(), summary);
-            (index.len() > MAX_MESSAGES).then(|| index.pop_first()).flatten()
+            (index.len() > MAX_MESSAGES)
+                .then(|| index.pop_first())
+                .flatten()
         };
         if let Some((oldest, _)) = crowded_out {
             self.remove_file(&oldest)?;
@@ -128,7 +147,13 @@ impl Mailbox {
     #[must_use]
     pub fn list(&self, query: &Query) -> Vec<Arc<Summary>> {
         let limit = query.limit.unwrap_or(MAX_LIST).min(MAX_LIST);
-        self.index().values().rev().filter(|summary| query.matches(summary)).take(limit).cloned().collect()
+        self.index()
+            .values()
+            .rev()
+            .filter(|summary| query.matches(summary))
+            .take(limit)
+            .cloned()
+            .collect()
     }
 
     /// What is there as soon as something is, or nothing after `patience`.
@@ -144,7 +169,9 @@ impl Mailbox {
                 }
             }
         };
-        tokio::time::timeout(patience, found).await.unwrap_or_default()
+        tokio::time::timeout(patience, found)
+            .await
+            .unwrap_or_default()
     }
 
     /// The message as received, with the envelope in front; `None` for an id that is not there.
@@ -208,9 +235,17 @@ impl Mailbox {
 
 impl Query {
     fn matches(&self, summary: &Summary) -> bool {
-        let to = |wanted: &String| summary.recipients.iter().any(|known| known.eq_ignore_ascii_case(wanted));
+        let to = |wanted: &String| {
+            summary
+                .recipients
+                .iter()
+                .any(|known| known.eq_ignore_ascii_case(wanted))
+        };
         self.recipient.as_ref().is_none_or(to)
-            && self.subject.as_ref().is_none_or(|wanted| summary.subject.contains(wanted))
+            && self
+                .subject
+                .as_ref()
+                .is_none_or(|wanted| summary.subject.contains(wanted))
     }
 }
 
@@ -218,18 +253,27 @@ fn is_id(text: &str) -> bool {
     text.len() == 36 && Uuid::parse_str(text).is_ok()
 }
 
-/// The trace headers that a final delivery adds (RFC 5321 section 4.4), with the time in one of its own.
+/// The trace headers that a final delivery adds (RFC 5321 section 4.4), with the time in one of its
+/// own.
 fn trace(envelope: &Envelope, at: Timestamp) -> String {
-    let to: String =
-        envelope.recipients.iter().map(|recipient| format!("Delivered-To: {recipient}\r\n")).collect();
-    format!("Return-Path: <{}>\r\n{to}X-Postern-Received: {at}\r\n", envelope.sender)
+    let to: String = envelope
+        .recipients
+        .iter()
+        .map(|recipient| format!("Delivered-To: {recipient}\r\n"))
+        .collect();
+    format!(
+        "Return-Path: <{}>\r\n{to}X-Postern-Received: {at}\r\n",
+        envelope.sender
+    )
 }
 
 fn summarize(id: &str, file: &[u8]) -> Summary {
     let headers = mime::headers(file);
     let first = |name: &str| headers.first(name).unwrap_or_default();
     // Only the headers in front of the first one of the message itself are ours.
-    let ours = headers.all("Delivered-To").take(headers.leading("Delivered-To", 1));
+    let ours = headers
+        .all("Delivered-To")
+        .take(headers.leading("Delivered-To", 1));
     Summary {
         id: id.to_owned(),
         received_at: first("X-Postern-Received"),
@@ -241,7 +285,8 @@ fn summarize(id: &str, file: &[u8]) -> Summary {
     }
 }
 
-/// Writes beside the name, syncs, renames, syncs the folder: after this a power cut changes nothing.
+/// Writes beside the name, syncs, renames, syncs the folder: after this a power cut changes
+/// nothing.
 fn write_durably(folder: &Path, id: &str, bytes: &[u8]) -> std::io::Result<()> {
     let part = folder.join(format!("{id}.part"));
     let mut file = std::fs::File::create_new(&part)?;
@@ -256,20 +301,44 @@ mod tests {
     use super::*;
 
     fn envelope(to: &str) -> Envelope {
-        Envelope { sender: "a@b.test".to_owned(), recipients: vec![to.to_owned()] }
+        Envelope {
+            sender: "a@b.test".to_owned(),
+            recipients: vec![to.to_owned()],
+        }
     }
 
     #[tokio::test]
     async fn a_waiting_reader_is_woken_by_the_mail_it_waits_for() {
         let folder = tempfile::tempdir().expect("folder");
         let mailbox = Arc::new(Mailbox::open(folder.path(), Clock::system()).expect("mailbox"));
-        let query = Query { recipient: Some("Ada@b.test".to_owned()), ..Query::default() };
+        let query = Query {
+            recipient: Some("Ada@b.test".to_owned()),
+            ..Query::default()
+        };
         let (waiting, wanted) = (Arc::clone(&mailbox), query.clone());
-        let waiting = tokio::spawn(async move { waiting.wait(&wanted, Duration::from_secs(30)).await });
-        mailbox.store(envelope("other@b.test"), b"Subject: no\r\n\r\n".to_vec()).await.expect("stored");
-        mailbox.store(envelope("ada@b.test"), b"Subject: yes\r\n\r\n".to_vec()).await.expect("stored");
+        let waiting =
+            tokio::spawn(async move { waiting.wait(&wanted, Duration::from_secs(30)).await });
+        mailbox
+            .store(envelope("other@b.test"), b"Subject: no\r\n\r\n".to_vec())
+            .await
+            .expect("stored");
+        mailbox
+            .store(envelope("ada@b.test"), b"Subject: yes\r\n\r\n".to_vec())
+            .await
+            .expect("stored");
         assert_eq!(waiting.await.expect("found")[0].subject, "yes");
-        assert!(mailbox.wait(&Query { subject: Some("?".into()), ..query }, Duration::ZERO).await.is_empty());
+        assert!(
+            mailbox
+                .wait(
+                    &Query {
+                        subject: Some("?".into()),
+                        ..query
+                    },
+                    Duration::ZERO
+                )
+                .await
+                .is_empty()
+        );
     }
 
     #[tokio::test]
@@ -277,15 +346,24 @@ mod tests {
         let folder = tempfile::tempdir().expect("folder");
         let mailbox = Mailbox::open(folder.path(), Clock::system()).expect("mailbox");
         let forged = b"Delivered-To: forged@b.test\r\nSubject: x\r\n\r\n".to_vec();
-        mailbox.store(envelope("ada@b.test"), forged).await.expect("stored");
-        assert_eq!(mailbox.list(&Query::default())[0].recipients, ["ada@b.test"]);
+        mailbox
+            .store(envelope("ada@b.test"), forged)
+            .await
+            .expect("stored");
+        assert_eq!(
+            mailbox.list(&Query::default())[0].recipients,
+            ["ada@b.test"]
+        );
     }
 
     #[tokio::test]
     async fn deleted_mail_is_gone_and_half_written_mail_never_was() {
         let folder = tempfile::tempdir().expect("folder");
         let mailbox = Mailbox::open(folder.path(), Clock::system()).expect("mailbox");
-        let id = mailbox.store(envelope("ada@b.test"), b"\r\n".to_vec()).await.expect("stored");
+        let id = mailbox
+            .store(envelope("ada@b.test"), b"\r\n".to_vec())
+            .await
+            .expect("stored");
         std::fs::write(folder.path().join("x.part"), b"half").expect("written");
         assert!(mailbox.delete(&id).expect("deleted"));
         assert!(!mailbox.delete("../../etc/passwd").expect("unknown"));

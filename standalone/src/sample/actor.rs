@@ -37,7 +37,11 @@ pub(crate) struct ActorService {
 
 impl ActorService {
     pub(crate) fn new(verifier: Arc<Verifier>, sqlite: Sqlite, clock: Clock) -> Arc<Self> {
-        Arc::new(Self { verifier, store: Store::new(sqlite), clock })
+        Arc::new(Self {
+            verifier,
+            store: Store::new(sqlite),
+            clock,
+        })
     }
 }
 
@@ -50,7 +54,10 @@ impl Verifies for ActorService {
 /// Every route of the service.
 pub(crate) fn router(service: Arc<ActorService>) -> Router {
     Router::new()
-        .route("/actors/register", post(register).on(MethodFilter::GET, nobody))
+        .route(
+            "/actors/register",
+            post(register).on(MethodFilter::GET, nobody),
+        )
         .route("/actors/{id}", get(actor))
         .route("/actor", get(actors))
         .route("/admin/features/{name}", put(feature))
@@ -72,11 +79,22 @@ async fn register(
     let (actor_id, email, profile) = body.read(|object| {
         let actor_id = object.required("actorId", |field| field.text(1..=128));
         let email = object.required("email", |field| field.text(3..=254));
-        let profile = object.or("profile", Some(Map::new()), |field| Some(read_profile(field)));
+        let profile = object.or("profile", Some(Map::new()), |field| {
+            Some(read_profile(field))
+        });
         Some((actor_id?, email?, profile?))
     })?;
-    let actor = Actor { actor_id, email, profile, created_at: service.clock.now() };
-    let outcome = service.store.register(&actor).await.map_err(|error| store_failed(&error))?;
+    let actor = Actor {
+        actor_id,
+        email,
+        profile,
+        created_at: service.clock.now(),
+    };
+    let outcome = service
+        .store
+        .register(&actor)
+        .await
+        .map_err(|error| store_failed(&error))?;
     let (status, actor) = match outcome {
         Outcome::Created => (StatusCode::CREATED, actor),
         Outcome::Known(known) if known.email == actor.email && known.profile == actor.profile => {
@@ -84,7 +102,11 @@ async fn register(
         }
         Outcome::Known(_) => {
             let detail = "is registered with another e-mail address or profile";
-            return Err(Problem::new(Code::ValidationFailed).error("/actorId", "already_registered", detail));
+            return Err(Problem::new(Code::ValidationFailed).error(
+                "/actorId",
+                "already_registered",
+                detail,
+            ));
         }
     };
     let body = json!({
@@ -99,7 +121,9 @@ fn read_profile(field: Field<'_>) -> Option<Map<String, Value>> {
         for name in ["firstName", "lastName", "phone", "deviceToken"] {
             profile.optional(name, |field| field.text(0..=4096));
         }
-        profile.optional("subscription", |field| field.object(|inner| Some(inner.entries(|_, _| Some(())))));
+        profile.optional("subscription", |field| {
+            field.object(|inner| Some(inner.entries(|_, _| Some(()))))
+        });
         profile.entries(|_, _| Some(()));
         Some(())
     })?;
@@ -108,10 +132,15 @@ fn read_profile(field: Field<'_>) -> Option<Map<String, Value>> {
 
 /// An object of the caller's own shape.
 fn small_object(field: Field<'_>) -> Option<Map<String, Value>> {
-    let Node::Object(_) = field.value() else { return field.fail("invalid_type", "must be an object") };
+    let Node::Object(_) = field.value() else {
+        return field.fail("invalid_type", "must be an object");
+    };
     let json = field.node().to_json();
     if json.to_string().len() > MAX_JSON {
-        return field.fail("invalid_length", format!("must be at most {MAX_JSON} bytes of JSON"));
+        return field.fail(
+            "invalid_length",
+            format!("must be at most {MAX_JSON} bytes of JSON"),
+        );
     }
     json.as_object().cloned()
 }
@@ -125,7 +154,11 @@ async fn actor(
     if !caller.may_see(&id) {
         return Err(Code::NotFound.into());
     }
-    let actor = service.store.get(&id).await.map_err(|error| store_failed(&error))?;
+    let actor = service
+        .store
+        .get(&id)
+        .await
+        .map_err(|error| store_failed(&error))?;
     Ok(json(StatusCode::OK, &flat(actor.ok_or(Code::NotFound)?)))
 }
 
@@ -137,18 +170,34 @@ async fn actors(
 ) -> Result<Response, Problem> {
     let mut parameters = query::parse(text.as_deref(), &["actorId"])?;
     let Some(id) = parameters.remove("actorId") else {
-        return Err(Problem::new(Code::InvalidRequest).error("/actorId", "missing_field", "is required"));
+        return Err(Problem::new(Code::InvalidRequest).error(
+            "/actorId",
+            "missing_field",
+            "is required",
+        ));
     };
     let actor = match caller.may_see(&id) {
-        true => service.store.get(&id).await.map_err(|error| store_failed(&error))?,
+        true => service
+            .store
+            .get(&id)
+            .await
+            .map_err(|error| store_failed(&error))?,
         false => None,
     };
-    Ok(json(StatusCode::OK, &actor.map(flat).into_iter().collect::<Vec<_>>()))
+    Ok(json(
+        StatusCode::OK,
+        &actor.map(flat).into_iter().collect::<Vec<_>>(),
+    ))
 }
 
 /// The profile's fields beside the actor's own, which win.
 fn flat(actor: Actor) -> Value {
-    let Actor { actor_id, email, mut profile, created_at } = actor;
+    let Actor {
+        actor_id,
+        email,
+        mut profile,
+        created_at,
+    } = actor;
     profile.insert("actorId".to_owned(), actor_id.into());
     profile.insert("email".to_owned(), email.into());
     profile.insert("createdAt".to_owned(), created_at.to_string().into());
@@ -163,22 +212,31 @@ async fn feature(
     body: Json,
 ) -> Result<Response, Problem> {
     if !caller.user()?.groups.iter().any(|group| group == ADMINS) {
-        return Err(Problem::new(Code::InsufficientScope).detail("Only the group admin may change features."));
+        return Err(Problem::new(Code::InsufficientScope)
+            .detail("Only the group admin may change features."));
     }
     let named = (1..=64).contains(&name.len())
-        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
     if !named {
-        return Err(
-            Problem::new(Code::NotFound).detail("Feature names are 1 to 64 letters, digits, - _ and dots.")
-        );
+        return Err(Problem::new(Code::NotFound)
+            .detail("Feature names are 1 to 64 letters, digits, - _ and dots."));
     }
     let root = body.into_node()?;
     let mistakes = postern_common::decode::Mistakes::default();
     let settings = small_object(mistakes.field(&root));
     let settings = mistakes.finish(settings).map_err(Problem::from_mistakes)?;
     let now = service.clock.now();
-    service.store.set_feature(&name, &settings, now).await.map_err(|error| store_failed(&error))?;
-    Ok(json(StatusCode::OK, &json!({ "featureName": name, "settings": settings, "updatedAt": now })))
+    service
+        .store
+        .set_feature(&name, &settings, now)
+        .await
+        .map_err(|error| store_failed(&error))?;
+    Ok(json(
+        StatusCode::OK,
+        &json!({ "featureName": name, "settings": settings, "updatedAt": now }),
+    ))
 }
 
 #[cfg(test)]

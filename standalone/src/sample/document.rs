@@ -78,7 +78,12 @@ impl DocumentService {
         clock: Clock,
     ) -> std::io::Result<Arc<Self>> {
         file::sweep(&folder)?;
-        Ok(Arc::new(Self { verifier, store: Store::new(sqlite), folder, clock }))
+        Ok(Arc::new(Self {
+            verifier,
+            store: Store::new(sqlite),
+            folder,
+            clock,
+        }))
     }
 }
 
@@ -90,7 +95,10 @@ impl Verifies for DocumentService {
 
 /// Every route of the service.
 pub(crate) fn router(service: Arc<DocumentService>) -> Router {
-    Router::new().route("/resumes", post(upload)).route("/resumes/{id}", get(resume)).with_state(service)
+    Router::new()
+        .route("/resumes", post(upload))
+        .route("/resumes/{id}", get(resume))
+        .with_state(service)
 }
 
 /// `POST /resumes`. 201 means that the bytes and the row are on disk.
@@ -107,19 +115,31 @@ async fn upload(
     let id = Uuid::now_v7().to_string();
     let mut form = Form::default();
     receive(&service, &id, reader, body, &mut form).await?;
-    let Upload { candidate_id, head, file } = form.check().await?;
+    let Upload {
+        candidate_id,
+        head,
+        file,
+    } = form.check().await?;
     let resume = Resume {
         resume_id: id,
         candidate_id,
         uploaded_by: caller.0.subject().to_owned(),
         file_name: file::plain_name(head.file_name.as_deref().unwrap_or_default()),
-        content_type: head.content_type.unwrap_or_else(|| "application/octet-stream".to_owned()),
+        content_type: head
+            .content_type
+            .unwrap_or_else(|| "application/octet-stream".to_owned()),
         size: file.size,
         sha256: file.sha256.clone(),
         created_at: service.clock.now(),
     };
-    file.keep(&service.folder, &resume.resume_id).await.map_err(|error| disk_failed(&error))?;
-    service.store.insert(&resume).await.map_err(|error| store_failed(&error))?;
+    file.keep(&service.folder, &resume.resume_id)
+        .await
+        .map_err(|error| disk_failed(&error))?;
+    service
+        .store
+        .insert(&resume)
+        .await
+        .map_err(|error| store_failed(&error))?;
     let mut response = json(StatusCode::CREATED, &resume);
     if let Ok(location) = HeaderValue::from_str(&format!("/resumes/{}", resume.resume_id)) {
         response.headers_mut().insert(LOCATION, location);
@@ -127,20 +147,26 @@ async fn upload(
     Ok(response.into_response())
 }
 
-/// `GET /resumes/{id}` on this service: what was stored about an upload, for who uploaded it and for services.
+/// `GET /resumes/{id}` on this service: what was stored about an upload, for who uploaded it and
+/// for services.
 async fn resume(
     State(service): State<Arc<DocumentService>>,
     caller: Caller,
     Path(id): Path<String>,
 ) -> Result<Response, Problem> {
-    let found = service.store.get(&id).await.map_err(|error| store_failed(&error))?;
+    let found = service
+        .store
+        .get(&id)
+        .await
+        .map_err(|error| store_failed(&error))?;
     match found.filter(|resume| caller.may_see(&resume.uploaded_by)) {
         Some(resume) => Ok(json(StatusCode::OK, &resume)),
         None => Err(Code::NotFound.into()),
     }
 }
 
-/// Reads the whole body, the file to disk, whatever is wrong with it: every mistake is told at once.
+/// Reads the whole body, the file to disk, whatever is wrong with it: every mistake is told at
+/// once.
 async fn receive(
     service: &DocumentService,
     id: &str,
@@ -154,22 +180,26 @@ async fn receive(
         let chunk = chunk.map_err(|_| unreadable("the body did not arrive whole"))?;
         received += chunk.len() as u64;
         if received > MAX_UPLOAD {
-            return Err(Problem::new(Code::BodyTooLarge).detail(format!("the limit is {MAX_UPLOAD} bytes")));
+            return Err(
+                Problem::new(Code::BodyTooLarge).detail(format!("the limit is {MAX_UPLOAD} bytes"))
+            );
         }
         reader.push(&chunk);
         while let Some(event) = reader.next().map_err(|malformed| unreadable(malformed.0))? {
             form.take(service, id, event).await?;
         }
     }
-    if reader.is_done() { Ok(()) } else { Err(unreadable("the last boundary is missing")) }
+    if reader.is_done() {
+        Ok(())
+    } else {
+        Err(unreadable("the last boundary is missing"))
+    }
 }
 
 fn unreadable(reason: &'static str) -> Problem {
-    Problem::new(Code::InvalidRequest).detail("The body is not well-formed form data.").error(
-        "",
-        "invalid_multipart",
-        reason,
-    )
+    Problem::new(Code::InvalidRequest)
+        .detail("The body is not well-formed form data.")
+        .error("", "invalid_multipart", reason)
 }
 
 fn disk_failed(error: &std::io::Error) -> Problem {
@@ -180,13 +210,19 @@ fn disk_failed(error: &std::io::Error) -> Problem {
 // === impl Form ===
 
 impl Form {
-    async fn take(&mut self, service: &DocumentService, id: &str, event: Event) -> Result<(), Problem> {
+    async fn take(
+        &mut self,
+        service: &DocumentService,
+        id: &str,
+        event: Event,
+    ) -> Result<(), Problem> {
         match event {
             Event::Begin(head) => {
                 self.field = self.begin(&head);
                 if self.field == Field::Resume {
-                    let file =
-                        Incoming::create(&service.folder, id).await.map_err(|error| disk_failed(&error))?;
+                    let file = Incoming::create(&service.folder, id)
+                        .await
+                        .map_err(|error| disk_failed(&error))?;
                     self.resume = Some((head, file));
                 }
             }
@@ -195,7 +231,9 @@ impl Form {
                     text.extend_from_slice(&bytes);
                 }
                 (Field::Resume, _, Some((_, file))) => {
-                    file.write(&bytes).await.map_err(|error| disk_failed(&error))?;
+                    file.write(&bytes)
+                        .await
+                        .map_err(|error| disk_failed(&error))?;
                 }
                 _ => {}
             },
@@ -226,7 +264,11 @@ impl Form {
     }
 
     fn has(&self, name: &str) -> bool {
-        if name == "resume" { self.resume.is_some() } else { self.candidate_id.is_some() }
+        if name == "resume" {
+            self.resume.is_some()
+        } else {
+            self.candidate_id.is_some()
+        }
     }
 
     fn note(&mut self, pointer: String, code: &'static str, detail: &str) -> Field {
@@ -243,7 +285,8 @@ impl Form {
             }
         }
         let text = self.candidate_id.take().map(String::from_utf8);
-        let plain = |text: &String| (1..=128).contains(&text.len()) && !text.chars().any(char::is_control);
+        let plain =
+            |text: &String| (1..=128).contains(&text.len()) && !text.chars().any(char::is_control);
         let candidate_id = match text {
             Some(Ok(text)) if plain(&text) => text,
             Some(_) => {
@@ -259,7 +302,11 @@ impl Form {
         if let (Some((head, file)), true) = (self.resume, self.problems.is_empty()) {
             let file = file.finish().await.map_err(|error| disk_failed(&error))?;
             if file.size > 0 {
-                return Ok(Upload { candidate_id, head, file });
+                return Ok(Upload {
+                    candidate_id,
+                    head,
+                    file,
+                });
             }
             return Err(Problem::new(Code::ValidationFailed).error(
                 "/resume",
@@ -268,8 +315,9 @@ impl Form {
             ));
         }
         let problem = Problem::new(Code::InvalidRequest);
-        let add =
-            |problem: Problem, (pointer, code, detail): (String, _, _)| problem.error(&pointer, code, detail);
+        let add = |problem: Problem, (pointer, code, detail): (String, _, _)| {
+            problem.error(&pointer, code, detail)
+        };
         Err(self.problems.into_iter().fold(problem, add))
     }
 }

@@ -1,5 +1,5 @@
-//! `multipart/form-data` (RFC 7578, RFC 2046) as a stream: bytes go in, events come out, and no part is ever held
-//! in memory whole.
+//! `multipart/form-data` (RFC 7578, RFC 2046) as a stream: bytes go in, events come out, and no
+//! part is ever held in memory whole.
 
 use bytes::{Buf, Bytes, BytesMut};
 use http::HeaderMap;
@@ -66,7 +66,8 @@ pub(super) struct Multipart {
 // === impl Multipart ===
 
 impl Multipart {
-    /// A reader for the boundary that the content type names; `None` if it is not form data with one.
+    /// A reader for the boundary that the content type names; `None` if it is not form data with
+    /// one.
     pub(super) fn of(headers: &HeaderMap) -> Option<Self> {
         let value = headers.get(CONTENT_TYPE)?.to_str().ok()?;
         if !essence(value).eq_ignore_ascii_case("multipart/form-data") {
@@ -74,8 +75,9 @@ impl Multipart {
         }
         let boundary = parameter(value, "boundary")?;
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"'()+_,-./:=? ".contains(&byte);
-        let valid =
-            (1..=70).contains(&boundary.len()) && boundary.bytes().all(allowed) && !boundary.ends_with(' ');
+        let valid = (1..=70).contains(&boundary.len())
+            && boundary.bytes().all(allowed)
+            && !boundary.ends_with(' ');
         valid.then(|| Self::new(&boundary))
     }
 
@@ -83,7 +85,12 @@ impl Multipart {
         // The body begins with a delimiter whose CRLF is not there: it is put there.
         let buffer = BytesMut::from(&b"\r\n"[..]);
         let delimiter = format!("\r\n--{boundary}").into_bytes();
-        Self { delimiter, state: State::Preamble, buffer, parts: 0 }
+        Self {
+            delimiter,
+            state: State::Preamble,
+            buffer,
+            parts: 0,
+        }
     }
 
     /// Takes more of the body.
@@ -121,7 +128,11 @@ impl Multipart {
 
     fn skip_preamble(&mut self) -> Result<bool, Malformed> {
         let Some(at) = find(&self.buffer, &self.delimiter) else {
-            return if self.buffer.len() > MAX_HEAD { Err(Malformed("no part begins")) } else { Ok(false) };
+            return if self.buffer.len() > MAX_HEAD {
+                Err(Malformed("no part begins"))
+            } else {
+                Ok(false)
+            };
         };
         self.buffer.advance(at + self.delimiter.len());
         self.state = State::Delimited;
@@ -135,7 +146,11 @@ impl Multipart {
             return Ok(true);
         }
         // White space may follow a boundary (RFC 2046 section 5.1.1).
-        let blanks = self.buffer.iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
+        let blanks = self
+            .buffer
+            .iter()
+            .take_while(|byte| matches!(byte, b' ' | b'\t'))
+            .count();
         match &self.buffer[blanks..] {
             [] | [b'\r'] if blanks < MAX_HEAD => Ok(false),
             [b'-'] if blanks == 0 => Ok(false),
@@ -182,10 +197,13 @@ impl Multipart {
 }
 
 fn parse_head(bytes: &[u8]) -> Result<Head, Malformed> {
-    let text = std::str::from_utf8(bytes).map_err(|_| Malformed("the head of a part is not UTF-8"))?;
+    let text =
+        std::str::from_utf8(bytes).map_err(|_| Malformed("the head of a part is not UTF-8"))?;
     let (mut disposition, mut content_type) = (None, None);
     for line in text.split("\r\n").filter(|line| !line.is_empty()) {
-        let (name, value) = line.split_once(':').ok_or(Malformed("a header of a part has no colon"))?;
+        let (name, value) = line
+            .split_once(':')
+            .ok_or(Malformed("a header of a part has no colon"))?;
         let value = value.trim();
         match name.to_ascii_lowercase().as_str() {
             "content-disposition" if disposition.is_none() => disposition = Some(value),
@@ -202,7 +220,11 @@ fn parse_head(bytes: &[u8]) -> Result<Head, Malformed> {
     let disposition = disposition.filter(|value| essence(value).eq_ignore_ascii_case("form-data"));
     let disposition = disposition.ok_or(Malformed("a part is not form data"))?;
     let name = parameter(disposition, "name").ok_or(Malformed("a part has no name"))?;
-    Ok(Head { name, file_name: parameter(disposition, "filename"), content_type })
+    Ok(Head {
+        name,
+        file_name: parameter(disposition, "filename"),
+        content_type,
+    })
 }
 
 /// Where `needle` begins. It looks for the first byte, which is rare in what it looks through.
@@ -221,7 +243,10 @@ fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
 /// How many bytes at the end of `haystack` may be the beginning of `needle`.
 fn partial_suffix(haystack: &[u8], needle: &[u8]) -> usize {
     let most = haystack.len().min(needle.len() - 1);
-    (1..=most).rev().find(|length| needle.starts_with(&haystack[haystack.len() - length..])).unwrap_or(0)
+    (1..=most)
+        .rev()
+        .find(|length| needle.starts_with(&haystack[haystack.len() - length..]))
+        .unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -37,9 +37,11 @@ impl Pools {
     pub(crate) async fn start() -> Self {
         let folder = tempfile::tempdir().expect("folder");
         let clock = Clock::manual(Timestamp::from_unix_seconds(NOW));
-        let keys =
-            ["actors", "services"].map(|name| SigningKey::open(&folder.path().join(name)).expect("key"));
-        let sets = keys.each_ref().map(|key| json!({ "keys": [key.jwk()] }).to_string());
+        let keys = ["actors", "services"]
+            .map(|name| SigningKey::open(&folder.path().join(name)).expect("key"));
+        let sets = keys
+            .each_ref()
+            .map(|key| json!({ "keys": [key.jwk()] }).to_string());
         let [actors, services] = sets;
         let router = Router::new()
             .route("/actors", get(|| async { actors }))
@@ -53,10 +55,25 @@ impl Pools {
             rules: IssuerRules::default(),
             claims: Vec::new(),
         };
-        let issuers = vec![issuer("actors", IssuerKind::User), issuer("services", IssuerKind::Service)];
-        let options = VerifierOptions { clock: clock.clone(), ..VerifierOptions::default() };
-        let sqlite = store::open(&folder.path().join("development.db")).await.expect("store");
-        Self { folder, verifier: Verifier::new(issuers, options), clock, sqlite, keys, base }
+        let issuers = vec![
+            issuer("actors", IssuerKind::User),
+            issuer("services", IssuerKind::Service),
+        ];
+        let options = VerifierOptions {
+            clock: clock.clone(),
+            ..VerifierOptions::default()
+        };
+        let sqlite = store::open(&folder.path().join("development.db"))
+            .await
+            .expect("store");
+        Self {
+            folder,
+            verifier: Verifier::new(issuers, options),
+            clock,
+            sqlite,
+            keys,
+            base,
+        }
     }
 
     pub(crate) fn user(&self, subject: &str, groups: &[&str]) -> String {
@@ -79,5 +96,8 @@ impl Pools {
 /// Status and JSON body.
 pub(crate) async fn answer(request: reqwest::RequestBuilder, token: &str) -> (u16, Value) {
     let response = request.bearer_auth(token).send().await.expect("answer");
-    (response.status().as_u16(), response.json().await.expect("JSON"))
+    (
+        response.status().as_u16(),
+        response.json().await.expect("JSON"),
+    )
 }

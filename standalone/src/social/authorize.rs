@@ -27,31 +27,50 @@ struct Request {
 /// Why it is not.
 #[derive(Debug)]
 enum Refusal {
-    /// The client or its address is wrong: the person is told, and nobody is redirected (RFC 6749 section 4.1.2.1).
+    /// The client or its address is wrong: the person is told, and nobody is redirected (RFC 6749
+    /// section 4.1.2.1).
     Told(&'static str),
     /// The client is told.
-    Sent { redirect_uri: String, state: Option<String>, error: &'static str, description: &'static str },
+    Sent {
+        redirect_uri: String,
+        state: Option<String>,
+        error: &'static str,
+        description: &'static str,
+    },
 }
 
 type Parameters = BTreeMap<String, String>;
 
 /// `GET /authorize`
-pub(super) async fn ask(State(provider): State<Arc<Provider>>, RawQuery(query): RawQuery) -> Response {
+pub(super) async fn ask(
+    State(provider): State<Arc<Provider>>,
+    RawQuery(query): RawQuery,
+) -> Response {
     answer(&provider, query.unwrap_or_default().as_bytes())
 }
 
 /// `POST /authorize`: the same request, with the choice from the page if it has been made.
-pub(super) async fn decide(State(provider): State<Arc<Provider>>, RawForm(form): RawForm) -> Response {
+pub(super) async fn decide(
+    State(provider): State<Arc<Provider>>,
+    RawForm(form): RawForm,
+) -> Response {
     answer(&provider, &form)
 }
 
 fn answer(provider: &Provider, encoded: &[u8]) -> Response {
     let (parameters, repeated) = read(encoded);
     match check(provider, &parameters, repeated) {
-        Err(Refusal::Told(reason)) => {
-            page(StatusCode::BAD_REQUEST, "This sign-in cannot go on", &format!("<p>{}", escape(reason)))
-        }
-        Err(Refusal::Sent { redirect_uri, state, error, description }) => redirect(
+        Err(Refusal::Told(reason)) => page(
+            StatusCode::BAD_REQUEST,
+            "This sign-in cannot go on",
+            &format!("<p>{}", escape(reason)),
+        ),
+        Err(Refusal::Sent {
+            redirect_uri,
+            state,
+            error,
+            description,
+        }) => redirect(
             provider,
             &redirect_uri,
             state.as_deref(),
@@ -67,8 +86,11 @@ fn answer(provider: &Provider, encoded: &[u8]) -> Response {
 /// The parameters, and whether one stands twice (RFC 6749 section 3.1). Empty ones count as absent.
 fn read(encoded: &[u8]) -> (Parameters, bool) {
     let (mut parameters, mut repeated) = (Parameters::new(), false);
-    for (name, value) in url::form_urlencoded::parse(encoded).filter(|(_, value)| !value.is_empty()) {
-        repeated |= parameters.insert(name.into_owned(), value.into_owned()).is_some();
+    for (name, value) in url::form_urlencoded::parse(encoded).filter(|(_, value)| !value.is_empty())
+    {
+        repeated |= parameters
+            .insert(name.into_owned(), value.into_owned())
+            .is_some();
     }
     (parameters, repeated)
 }
@@ -80,12 +102,19 @@ fn check(provider: &Provider, parameters: &Parameters, repeated: bool) -> Result
     }
     let redirect_uri = get("redirect_uri").unwrap_or_default().to_owned();
     if !provider.client.redirect_uris.contains(&redirect_uri) {
-        return Err(Refusal::Told("redirect_uri is not registered for this client."));
+        return Err(Refusal::Told(
+            "redirect_uri is not registered for this client.",
+        ));
     }
     let state = get("state").map(str::to_owned);
     let refuse = |error, description| {
         let (redirect_uri, state) = (redirect_uri.clone(), state.clone());
-        Err(Refusal::Sent { redirect_uri, state, error, description })
+        Err(Refusal::Sent {
+            redirect_uri,
+            state,
+            error,
+            description,
+        })
     };
     if repeated {
         return refuse("invalid_request", "a parameter stands more than once");
@@ -106,43 +135,85 @@ fn check(provider: &Provider, parameters: &Parameters, repeated: bool) -> Result
     }
     let challenge = get("code_challenge").unwrap_or_default().to_owned();
     let well_formed = challenge.len() == 43
-        && challenge.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
+        && challenge
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
     if !well_formed || get("code_challenge_method") != Some("S256") {
         return refuse("invalid_request", "PKCE with S256 is required");
     }
     let Some(scope) = granted(get("scope").unwrap_or_default()) else {
-        return refuse("invalid_scope", "scopes are openid, email, profile, offline_access");
+        return refuse(
+            "invalid_scope",
+            "scopes are openid, email, profile, offline_access",
+        );
     };
-    Ok(Request { redirect_uri, scope, state, challenge, nonce: get("nonce").map(str::to_owned) })
+    Ok(Request {
+        redirect_uri,
+        scope,
+        state,
+        challenge,
+        nonce: get("nonce").map(str::to_owned),
+    })
 }
 
 /// The scope as granted; `None` if it is empty or has something unknown in it.
 fn granted(scope: &str) -> Option<String> {
     let known = ["openid", "email", "profile", "offline_access"];
     let scopes: Vec<&str> = scope.split(' ').collect();
-    scopes.iter().all(|scope| known.contains(scope)).then(|| scopes.join(" "))
+    scopes
+        .iter()
+        .all(|scope| known.contains(scope))
+        .then(|| scopes.join(" "))
 }
 
-fn decided(provider: &Provider, request: Request, choice: &str, parameters: &Parameters) -> Response {
+fn decided(
+    provider: &Provider,
+    request: Request,
+    choice: &str,
+    parameters: &Parameters,
+) -> Response {
     let get = |name: &str| parameters.get(name).map_or("", String::as_str);
     let person = match choice {
         "nobody" => {
-            let refused = [("error", "access_denied"), ("error_description", "the person declined")];
-            return redirect(provider, &request.redirect_uri, request.state.as_deref(), &refused);
+            let refused = [
+                ("error", "access_denied"),
+                ("error_description", "the person declined"),
+            ];
+            return redirect(
+                provider,
+                &request.redirect_uri,
+                request.state.as_deref(),
+                &refused,
+            );
         }
-        "other" => Person::made_up(get("name"), get("email"), parameters.contains_key("email_verified")),
+        "other" => Person::made_up(
+            get("name"),
+            get("email"),
+            parameters.contains_key("email_verified"),
+        ),
         short => Person::sample(short),
     };
     let Some(person) = person else {
-        let body =
-            "<p>A person needs a name, and an address if any like ada@example.com. Go back and try again.";
+        let body = "<p>A person needs a name, and an address if any like ada@example.com. Go back and try again.";
         return page(StatusCode::BAD_REQUEST, "Nobody is called that", body);
     };
     let authenticated_at = provider.clock.now();
-    let grant = Grant { family: random(), person, scope: request.scope, authenticated_at };
+    let grant = Grant {
+        family: random(),
+        person,
+        scope: request.scope,
+        authenticated_at,
+    };
     let redirect_uri = request.redirect_uri.clone();
-    let code = provider.grants.issue_code(grant, redirect_uri, request.challenge, request.nonce);
-    redirect(provider, &request.redirect_uri, request.state.as_deref(), &[("code", &code)])
+    let code = provider
+        .grants
+        .issue_code(grant, redirect_uri, request.challenge, request.nonce);
+    redirect(
+        provider,
+        &request.redirect_uri,
+        request.state.as_deref(),
+        &[("code", &code)],
+    )
 }
 
 /// Back to the client, with `state` and `iss` (RFC 9207).
@@ -153,7 +224,11 @@ fn redirect(
     parameters: &[(&str, &str)],
 ) -> Response {
     let Ok(mut url) = Url::parse(redirect_uri) else {
-        return page(StatusCode::BAD_REQUEST, "This sign-in cannot go on", "<p>redirect_uri is not a URL.");
+        return page(
+            StatusCode::BAD_REQUEST,
+            "This sign-in cannot go on",
+            "<p>redirect_uri is not a URL.",
+        );
     };
     {
         let mut query = url.query_pairs_mut();
@@ -161,20 +236,30 @@ fn redirect(
         query.extend_pairs(state.map(|state| ("state", state)));
         query.append_pair("iss", &provider.issuer);
     }
-    let headers = [(LOCATION, url.as_str()), (CACHE_CONTROL, "no-store"), (REFERRER_POLICY, "no-referrer")];
+    let headers = [
+        (LOCATION, url.as_str()),
+        (CACHE_CONTROL, "no-store"),
+        (REFERRER_POLICY, "no-referrer"),
+    ];
     (StatusCode::SEE_OTHER, headers).into_response()
 }
 
-/// The page with everyone on it. It repeats the request in hidden fields; nothing is kept until the choice.
+/// The page with everyone on it. It repeats the request in hidden fields; nothing is kept until the
+/// choice.
 fn ask_who(parameters: &Parameters) -> Response {
     let hidden: String = parameters
         .iter()
         .map(|(name, value)| {
-            format!("<input type=hidden name=\"{}\" value=\"{}\">", escape(name), escape(value))
+            format!(
+                "<input type=hidden name=\"{}\" value=\"{}\">",
+                escape(name),
+                escape(value)
+            )
         })
         .collect();
     let mut body =
-        "<p>This provider is for development: choose who signs in. There is no password.".to_owned();
+        "<p>This provider is for development: choose who signs in. There is no password."
+            .to_owned();
     for (short, person) in Person::samples() {
         let known = match (&person.email, person.email_verified) {
             (Some(email), true) => email.clone(),

@@ -71,7 +71,11 @@ pub(super) struct Grants {
 
 impl Grants {
     pub(super) fn new(store: Sqlite, clock: Clock) -> Self {
-        Self { codes: Mutex::new(HashMap::new()), store, clock }
+        Self {
+            codes: Mutex::new(HashMap::new()),
+            store,
+            clock,
+        }
     }
 
     /// A code for the grant.
@@ -84,12 +88,21 @@ impl Grants {
     ) -> String {
         let (code, now) = (random(), self.clock.now());
         let expires_at = now.plus(CODE_LIFETIME);
-        let pending = Pending { grant, redirect_uri, challenge, nonce, expires_at, used: false };
+        let pending = Pending {
+            grant,
+            redirect_uri,
+            challenge,
+            nonce,
+            expires_at,
+            used: false,
+        };
         let mut codes = self.codes.lock().unwrap_or_else(PoisonError::into_inner);
         codes.retain(|_, pending| pending.expires_at > now);
         if codes.len() >= MAX_CODES {
-            let oldest =
-                codes.iter().min_by_key(|(_, pending)| pending.expires_at).map(|(code, _)| code.clone());
+            let oldest = codes
+                .iter()
+                .min_by_key(|(_, pending)| pending.expires_at)
+                .map(|(code, _)| code.clone());
             oldest.map(|code| codes.remove(&code));
         }
         codes.insert(code.clone(), pending);
@@ -100,7 +113,9 @@ impl Grants {
     pub(super) async fn take_code(&self, code: &str) -> Result<Presented<Pending>, sqlx::Error> {
         let found = {
             let mut codes = self.codes.lock().unwrap_or_else(PoisonError::into_inner);
-            let pending = codes.get_mut(code).filter(|pending| pending.expires_at > self.clock.now());
+            let pending = codes
+                .get_mut(code)
+                .filter(|pending| pending.expires_at > self.clock.now());
             pending.map(|pending| {
                 let before = pending.clone();
                 pending.used = true;
@@ -140,8 +155,12 @@ impl Grants {
     }
 
     /// Uses a refresh token up; the next one comes of the same grant.
-    pub(super) async fn take_refresh_token(&self, token: &str) -> Result<Presented<Grant>, sqlx::Error> {
-        let oldest = self.clock.now().0 - i64::try_from(REFRESH_LIFETIME.as_millis()).unwrap_or(i64::MAX);
+    pub(super) async fn take_refresh_token(
+        &self,
+        token: &str,
+    ) -> Result<Presented<Grant>, sqlx::Error> {
+        let oldest =
+            self.clock.now().0 - i64::try_from(REFRESH_LIFETIME.as_millis()).unwrap_or(i64::MAX);
         let mut transaction = self.store.begin().await?;
         let row = sqlx::query(
             "SELECT family, person, scope, authenticated_at, used FROM social_refresh_token
@@ -151,7 +170,9 @@ impl Grants {
         .bind(oldest)
         .fetch_optional(&mut *transaction)
         .await?;
-        let Some(row) = row else { return Ok(Presented::Unknown) };
+        let Some(row) = row else {
+            return Ok(Presented::Unknown);
+        };
         let family: String = row.try_get("family")?;
         if row.try_get::<i64, _>("used")? != 0 {
             transaction.rollback().await?;
@@ -167,7 +188,12 @@ impl Grants {
             return Ok(Presented::Unknown);
         };
         let authenticated_at = Timestamp(row.try_get("authenticated_at")?);
-        Ok(Presented::Good(Grant { family, person, scope: row.try_get("scope")?, authenticated_at }))
+        Ok(Presented::Good(Grant {
+            family,
+            person,
+            scope: row.try_get("scope")?,
+            authenticated_at,
+        }))
     }
 
     async fn revoke(&self, family: &str) -> Result<(), sqlx::Error> {

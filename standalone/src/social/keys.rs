@@ -1,4 +1,5 @@
-//! The provider's signing key: RSA 2048, made on first start and kept in a file that only its owner reads.
+//! The provider's signing key: RSA 2048, made on first start and kept in a file that only its owner
+//! reads.
 
 use std::path::Path;
 
@@ -25,7 +26,8 @@ pub(crate) struct SigningKey {
 // === impl SigningKey ===
 
 impl SigningKey {
-    /// Reads the key, or makes it. Making one takes up to a second of CPU: call it off the runtime's threads.
+    /// Reads the key, or makes it. Making one takes up to a second of CPU: call it off the
+    /// runtime's threads.
     ///
     /// # Errors
     /// 69 when the file cannot be read, written, or holds something else.
@@ -34,14 +36,16 @@ impl SigningKey {
         let pkcs8 = match folder::read_if_there(path)? {
             Some(bytes) => bytes,
             None => {
-                let pair = RsaKeyPair::generate(KeySize::Rsa2048).map_err(|_| broken("cannot make a key"))?;
+                let pair = RsaKeyPair::generate(KeySize::Rsa2048)
+                    .map_err(|_| broken("cannot make a key"))?;
                 let der = AsDer::<aws_lc_rs::encoding::Pkcs8V1Der<'_>>::as_der(&pair)
                     .map_err(|_| broken("cannot write the key"))?;
                 folder::write_private(path, der.as_ref())?;
                 der.as_ref().to_vec()
             }
         };
-        let pair = RsaKeyPair::from_pkcs8(&pkcs8).map_err(|_| broken("is not an RSA key; remove it"))?;
+        let pair =
+            RsaKeyPair::from_pkcs8(&pkcs8).map_err(|_| broken("is not an RSA key; remove it"))?;
         let id = thumbprint(&pair);
         Ok(Self { pair, id })
     }
@@ -59,8 +63,15 @@ impl SigningKey {
         let input = format!("{}.{}", encode(&header), encode(claims));
         let mut signature = vec![0; self.pair.public_modulus_len()];
         self.pair
-            .sign(&RSA_PKCS1_SHA256, &SystemRandom::new(), input.as_bytes(), &mut signature)
-            .expect("the buffer is as long as the modulus and the key was checked when it was read");
+            .sign(
+                &RSA_PKCS1_SHA256,
+                &SystemRandom::new(),
+                input.as_bytes(),
+                &mut signature,
+            )
+            .expect(
+                "the buffer is as long as the modulus and the key was checked when it was read",
+            );
         format!("{input}.{}", URL_SAFE_NO_PAD.encode(signature))
     }
 
@@ -68,16 +79,21 @@ impl SigningKey {
     pub(crate) fn verify(&self, typ: &str, token: &str) -> Option<Value> {
         let (input, signature) = token.rsplit_once('.')?;
         let (header, claims) = input.split_once('.')?;
-        let key = UnparsedPublicKey::new(&RSA_PKCS1_2048_8192_SHA256, self.pair.public_key().as_ref());
-        key.verify(input.as_bytes(), &URL_SAFE_NO_PAD.decode(signature).ok()?).ok()?;
-        let read = |part: &str| serde_json::from_slice::<Value>(&URL_SAFE_NO_PAD.decode(part).ok()?).ok();
+        let key =
+            UnparsedPublicKey::new(&RSA_PKCS1_2048_8192_SHA256, self.pair.public_key().as_ref());
+        key.verify(input.as_bytes(), &URL_SAFE_NO_PAD.decode(signature).ok()?)
+            .ok()?;
+        let read =
+            |part: &str| serde_json::from_slice::<Value>(&URL_SAFE_NO_PAD.decode(part).ok()?).ok();
         (read(header)?["typ"] == typ).then(|| read(claims))?
     }
 }
 
 impl std::fmt::Debug for SigningKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SigningKey").field("id", &self.id).finish_non_exhaustive()
+        f.debug_struct("SigningKey")
+            .field("id", &self.id)
+            .finish_non_exhaustive()
     }
 }
 
@@ -93,5 +109,7 @@ fn components(pair: &RsaKeyPair) -> (String, String) {
 /// RFC 7638: the key's name is its own hash.
 fn thumbprint(pair: &RsaKeyPair) -> String {
     let (n, e) = components(pair);
-    URL_SAFE_NO_PAD.encode(Sha256::digest(format!(r#"{{"e":"{e}","kty":"RSA","n":"{n}"}}"#)))
+    URL_SAFE_NO_PAD.encode(Sha256::digest(format!(
+        r#"{{"e":"{e}","kty":"RSA","n":"{n}"}}"#
+    )))
 }

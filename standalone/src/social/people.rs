@@ -21,8 +21,18 @@ pub(super) struct Person {
 /// The people whom the page offers: short name, name, address, verified. Addresses are of RFC 2606.
 const SAMPLES: [(&str, &str, Option<&str>, bool); 4] = [
     ("ada", "Ada Lovelace", Some("ada.social@example.com"), true),
-    ("grace", "Grace Hopper", Some("grace.social@example.com"), true),
-    ("unverified", "Una Verified", Some("una.social@example.com"), false),
+    (
+        "grace",
+        "Grace Hopper",
+        Some("grace.social@example.com"),
+        true,
+    ),
+    (
+        "unverified",
+        "Una Verified",
+        Some("una.social@example.com"),
+        false,
+    ),
     ("nomail", "Noor Without Mail", None, false),
 ];
 
@@ -31,7 +41,9 @@ const SAMPLES: [(&str, &str, Option<&str>, bool); 4] = [
 impl Person {
     /// One of the samples by its short name.
     pub(super) fn sample(short: &str) -> Option<Self> {
-        Self::samples().find(|(known, _)| *known == short).map(|(_, person)| person)
+        Self::samples()
+            .find(|(known, _)| *known == short)
+            .map(|(_, person)| person)
     }
 
     /// Every sample with its short name.
@@ -39,23 +51,37 @@ impl Person {
         SAMPLES.iter().map(|(short, name, email, verified)| {
             let subject = format!("dev-{short}");
             let email = email.map(str::to_owned);
-            (*short, Self { subject, name: (*name).to_owned(), email, email_verified: *verified })
+            (
+                *short,
+                Self {
+                    subject,
+                    name: (*name).to_owned(),
+                    email,
+                    email_verified: *verified,
+                },
+            )
         })
     }
 
     /// Someone made up; the same address, or the same name without one, is the same person again.
     pub(super) fn made_up(name: &str, email: &str, email_verified: bool) -> Option<Self> {
         let (name, email) = (name.trim(), email.trim());
-        let plain = |text: &str, most: usize| text.len() <= most && !text.chars().any(char::is_control);
+        let plain =
+            |text: &str, most: usize| text.len() <= most && !text.chars().any(char::is_control);
         if name.is_empty() || !plain(name, 200) || !plain(email, 254) {
             return None;
         }
         let parts = email.split_once('@');
-        if !email.is_empty() && !parts.is_some_and(|(local, domain)| !local.is_empty() && !domain.is_empty())
+        if !email.is_empty()
+            && !parts.is_some_and(|(local, domain)| !local.is_empty() && !domain.is_empty())
         {
             return None;
         }
-        let known_by = if email.is_empty() { format!("name:{name}") } else { email.to_lowercase() };
+        let known_by = if email.is_empty() {
+            format!("name:{name}")
+        } else {
+            email.to_lowercase()
+        };
         let digest = Sha256::digest(known_by.as_bytes());
         Some(Self {
             subject: format!("dev-{}", URL_SAFE_NO_PAD.encode(&digest[..12])),
@@ -67,7 +93,9 @@ impl Person {
 
     /// The given name and the family name, as far as one can tell.
     pub(super) fn names(&self) -> (&str, Option<&str>) {
-        self.name.rsplit_once(' ').map_or((&self.name, None), |(given, family)| (given, Some(family)))
+        self.name
+            .rsplit_once(' ')
+            .map_or((&self.name, None), |(given, family)| (given, Some(family)))
     }
 }
 
@@ -81,7 +109,11 @@ mod tests {
         let same = Person::made_up("Kim K", "kim@example.com", false).expect("person");
         assert_eq!(one.subject, same.subject);
         assert!(one.email_verified && !same.email_verified);
-        assert!(!Person::made_up("Kim", "", true).expect("person").email_verified);
+        assert!(
+            !Person::made_up("Kim", "", true)
+                .expect("person")
+                .email_verified
+        );
         for (name, email) in [("", "a@b"), ("Kim", "kim"), ("Kim", "@b"), ("K\nim", "a@b")] {
             assert_eq!(Person::made_up(name, email, true), None);
         }

@@ -25,19 +25,29 @@ struct Test {
 }
 
 async fn start() -> Test {
-    start_in(tempfile::tempdir().expect("folder"), Clock::manual(Timestamp(1_800_000_000_000))).await
+    start_in(
+        tempfile::tempdir().expect("folder"),
+        Clock::manual(Timestamp(1_800_000_000_000)),
+    )
+    .await
 }
 
 async fn start_in(folder: tempfile::TempDir, clock: Clock) -> Test {
     let key = SigningKey::open(&folder.path().join("social-key.der")).expect("key");
-    let store = store::open(&folder.path().join("development.db")).await.expect("store");
+    let store = store::open(&folder.path().join("development.db"))
+        .await
+        .expect("store");
     let client = Client {
         id: "postern".to_owned(),
         secret: Secret::from("s/cret +:%"),
         redirect_uris: vec![CALLBACK.to_owned()],
     };
     let provider = Provider::new(ISSUER.to_owned(), client, key, store, clock.clone());
-    Test { router: router(Arc::new(provider)), clock, folder }
+    Test {
+        router: router(Arc::new(provider)),
+        clock,
+        folder,
+    }
 }
 
 fn challenge() -> String {
@@ -45,7 +55,9 @@ fn challenge() -> String {
 }
 
 fn encode(pairs: &[(&str, &str)]) -> String {
-    url::form_urlencoded::Serializer::new(String::new()).extend_pairs(pairs).finish()
+    url::form_urlencoded::Serializer::new(String::new())
+        .extend_pairs(pairs)
+        .finish()
 }
 
 /// A request in order, with some parameters replaced, or left out where the value is empty.
@@ -69,11 +81,28 @@ fn authorization(changes: &[(&str, &str)]) -> String {
 // === impl Test ===
 
 impl Test {
-    async fn send(&self, request: http::request::Builder, body: String) -> (u16, HeaderMap, String) {
-        let request = request.header(HOST, "127.0.0.1:8506").body(Body::from(body)).expect("request");
-        let (parts, body) = self.router.clone().oneshot(request).await.expect("answer").into_parts();
+    async fn send(
+        &self,
+        request: http::request::Builder,
+        body: String,
+    ) -> (u16, HeaderMap, String) {
+        let request = request
+            .header(HOST, "127.0.0.1:8506")
+            .body(Body::from(body))
+            .expect("request");
+        let (parts, body) = self
+            .router
+            .clone()
+            .oneshot(request)
+            .await
+            .expect("answer")
+            .into_parts();
         let bytes = to_bytes(body, 1 << 20).await.expect("body");
-        (parts.status.as_u16(), parts.headers, String::from_utf8(bytes.to_vec()).expect("text"))
+        (
+            parts.status.as_u16(),
+            parts.headers,
+            String::from_utf8(bytes.to_vec()).expect("text"),
+        )
     }
 
     async fn get(&self, path: &str) -> (u16, HeaderMap, String) {
@@ -127,11 +156,19 @@ fn claims(token: &str) -> Value {
 #[tokio::test]
 async fn a_sign_in_ends_with_an_id_token_that_an_independent_library_accepts() {
     let test = start().await;
-    let (status, _, page) = test.get(&format!("/authorize?{}", authorization(&[]))).await;
+    let (status, _, page) = test
+        .get(&format!("/authorize?{}", authorization(&[])))
+        .await;
     assert_eq!(status, 200);
-    assert!(page.contains("Ada Lovelace") && page.contains("value=\"st&amp;te\""), "{page}");
+    assert!(
+        page.contains("Ada Lovelace") && page.contains("value=\"st&amp;te\""),
+        "{page}"
+    );
     let back = test.decide(&[("person", "ada")]).await;
-    assert_eq!((back["state"].as_str(), back["iss"].as_str()), ("st&te", ISSUER));
+    assert_eq!(
+        (back["state"].as_str(), back["iss"].as_str()),
+        ("st&te", ISSUER)
+    );
     let (status, tokens) = test.token(&[("code", &back["code"])]).await;
     assert_eq!((status, &tokens["token_type"]), (200, &"Bearer".into()));
 
@@ -145,17 +182,31 @@ async fn a_sign_in_ends_with_an_id_token_that_an_independent_library_accepts() {
     validation.set_issuer(&[ISSUER]);
     validation.validate_exp = false;
     let key = jsonwebtoken::DecodingKey::from_jwk(key).expect("key");
-    let claims = jsonwebtoken::decode::<Value>(token, &key, &validation).expect("valid").claims;
-    assert_eq!((&claims["nonce"], &claims["sub"]), (&"n-1".into(), &"dev-ada".into()));
-    assert_eq!((&claims["email_verified"], &claims["given_name"]), (&true.into(), &"Ada".into()));
+    let claims = jsonwebtoken::decode::<Value>(token, &key, &validation)
+        .expect("valid")
+        .claims;
+    assert_eq!(
+        (&claims["nonce"], &claims["sub"]),
+        (&"n-1".into(), &"dev-ada".into())
+    );
+    assert_eq!(
+        (&claims["email_verified"], &claims["given_name"]),
+        (&true.into(), &"Ada".into())
+    );
     assert_eq!(claims["exp"], 1_800_003_600);
     let access = tokens["access_token"].as_str().expect("access token");
-    assert_eq!(claims["at_hash"], URL_SAFE_NO_PAD.encode(&Sha256::digest(access)[..16]));
+    assert_eq!(
+        claims["at_hash"],
+        URL_SAFE_NO_PAD.encode(&Sha256::digest(access)[..16])
+    );
 
     let userinfo = Request::get("/userinfo").header(AUTHORIZATION, format!("Bearer {access}"));
     let (status, _, info) = test.send(userinfo, String::new()).await;
     let info: Value = serde_json::from_str(&info).expect("JSON");
-    assert_eq!((status, &info["sub"], info.get("iss")), (200, &"dev-ada".into(), None));
+    assert_eq!(
+        (status, &info["sub"], info.get("iss")),
+        (200, &"dev-ada".into(), None)
+    );
     let wrong = Request::get("/userinfo").header(AUTHORIZATION, format!("Bearer {token}"));
     assert_eq!(test.send(wrong, String::new()).await.0, 401);
 }
@@ -175,10 +226,15 @@ async fn a_client_or_address_that_is_not_registered_is_never_redirected_to() {
     for changes in [
         [("client_id", "other")],
         [("client_id", "")],
-        [("redirect_uri", "http://127.0.0.1:8500/auth/social/login/callback/")],
+        [(
+            "redirect_uri",
+            "http://127.0.0.1:8500/auth/social/login/callback/",
+        )],
         [("redirect_uri", "")],
     ] {
-        let (status, headers, _) = test.get(&format!("/authorize?{}", authorization(&changes))).await;
+        let (status, headers, _) = test
+            .get(&format!("/authorize?{}", authorization(&changes)))
+            .await;
         assert_eq!((status, headers.get(LOCATION)), (400, None), "{changes:?}");
     }
 }
@@ -187,7 +243,10 @@ async fn a_client_or_address_that_is_not_registered_is_never_redirected_to() {
 async fn a_request_out_of_order_is_told_to_the_client() {
     let test = start().await;
     for (changes, error) in [
-        (vec![("response_type", "token")], "unsupported_response_type"),
+        (
+            vec![("response_type", "token")],
+            "unsupported_response_type",
+        ),
         (vec![("response_type", "")], "invalid_request"),
         (vec![("scope", "openid admin")], "invalid_scope"),
         (vec![("scope", "")], "invalid_scope"),
@@ -210,9 +269,21 @@ async fn a_code_works_once_within_its_minute_and_only_with_what_it_was_made_for(
     let test = start().await;
     let grant = (400, "invalid_grant".to_owned());
     let other = "0123456789012345678901234567890123456789012";
-    assert_eq!(test.refusal(&[("code", &test.code().await), ("code_verifier", other)]).await, grant);
-    assert_eq!(test.refusal(&[("code", &test.code().await), ("code_verifier", "")]).await, grant);
-    assert_eq!(test.refusal(&[("code", &test.code().await), ("redirect_uri", "http://x/")]).await, grant);
+    assert_eq!(
+        test.refusal(&[("code", &test.code().await), ("code_verifier", other)])
+            .await,
+        grant
+    );
+    assert_eq!(
+        test.refusal(&[("code", &test.code().await), ("code_verifier", "")])
+            .await,
+        grant
+    );
+    assert_eq!(
+        test.refusal(&[("code", &test.code().await), ("redirect_uri", "http://x/")])
+            .await,
+        grant
+    );
     assert_eq!(test.refusal(&[("code", "unknown")]).await, grant);
     let late = test.code().await;
     test.clock.advance(Duration::from_secs(60));
@@ -221,9 +292,18 @@ async fn a_code_works_once_within_its_minute_and_only_with_what_it_was_made_for(
     let code = test.code().await;
     let (_, tokens) = test.token(&[("code", &code)]).await;
     assert_eq!(test.refusal(&[("code", &code)]).await, grant);
-    let refresh =
-        [("grant_type", "refresh_token"), ("refresh_token", tokens["refresh_token"].as_str().expect("text"))];
-    assert_eq!(test.refusal(&refresh).await, grant, "a code used twice revokes what came of it");
+    let refresh = [
+        ("grant_type", "refresh_token"),
+        (
+            "refresh_token",
+            tokens["refresh_token"].as_str().expect("text"),
+        ),
+    ];
+    assert_eq!(
+        test.refusal(&refresh).await,
+        grant,
+        "a code used twice revokes what came of it"
+    );
 }
 
 #[tokio::test]
@@ -233,8 +313,14 @@ async fn a_client_must_prove_itself_in_exactly_one_way() {
     assert_eq!(test.refusal(&[("client_secret", "wrong")]).await, client);
     assert_eq!(test.refusal(&[("client_secret", "")]).await, client);
     assert_eq!(test.refusal(&[("client_id", "other")]).await, client);
-    assert_eq!(test.refusal(&[("grant_type", "password")]).await, (400, "unsupported_grant_type".to_owned()));
-    assert_eq!(test.refusal(&[("code", "a"), ("code", "b")]).await, (400, "invalid_request".to_owned()));
+    assert_eq!(
+        test.refusal(&[("grant_type", "password")]).await,
+        (400, "unsupported_grant_type".to_owned())
+    );
+    assert_eq!(
+        test.refusal(&[("code", "a"), ("code", "b")]).await,
+        (400, "invalid_request".to_owned())
+    );
 
     let code = test.code().await;
     let form = encode(&[
@@ -256,27 +342,58 @@ async fn refresh_tokens_rotate_survive_a_restart_and_reuse_revokes_the_family() 
     let (_, tokens) = test.token(&[("code", &test.code().await)]).await;
     let first = tokens["refresh_token"].as_str().expect("text").to_owned();
     let test = start_in(test.folder, test.clock).await;
-    let refresh =
-        |token: &str| [("grant_type", "refresh_token".to_owned()), ("refresh_token", token.to_owned())];
+    let refresh = |token: &str| {
+        [
+            ("grant_type", "refresh_token".to_owned()),
+            ("refresh_token", token.to_owned()),
+        ]
+    };
     let first_try = refresh(&first);
-    let pairs = first_try.each_ref().map(|(name, value)| (*name, value.as_str()));
+    let pairs = first_try
+        .each_ref()
+        .map(|(name, value)| (*name, value.as_str()));
     let (status, second) = test.token(&pairs).await;
     assert_eq!(status, 200);
     let id = claims(second["id_token"].as_str().expect("ID token"));
     assert_eq!((&id["sub"], id.get("nonce")), (&"dev-ada".into(), None));
     assert_eq!(test.refusal(&pairs).await.1, "invalid_grant");
     let second = refresh(second["refresh_token"].as_str().expect("text"));
-    let pairs = second.each_ref().map(|(name, value)| (*name, value.as_str()));
-    assert_eq!(test.refusal(&pairs).await.1, "invalid_grant", "the family is revoked");
+    let pairs = second
+        .each_ref()
+        .map(|(name, value)| (*name, value.as_str()));
+    assert_eq!(
+        test.refusal(&pairs).await.1,
+        "invalid_grant",
+        "the family is revoked"
+    );
 }
 
 #[tokio::test]
 async fn anyone_can_be_made_up() {
     let test = start().await;
-    let back = test.decide(&[("person", "other"), ("name", "Kim <b>"), ("email", "kim@example.com")]).await;
+    let back = test
+        .decide(&[
+            ("person", "other"),
+            ("name", "Kim <b>"),
+            ("email", "kim@example.com"),
+        ])
+        .await;
     let (_, tokens) = test.token(&[("code", &back["code"])]).await;
     let id = claims(tokens["id_token"].as_str().expect("ID token"));
-    assert_eq!((&id["name"], &id["email_verified"]), (&"Kim <b>".into(), &false.into()));
-    assert_eq!(test.post("/authorize", authorization(&[("person", "other")])).await.0, 400);
-    assert_eq!(test.post("/authorize", authorization(&[("person", "stranger")])).await.0, 400);
+    assert_eq!(
+        (&id["name"], &id["email_verified"]),
+        (&"Kim <b>".into(), &false.into())
+    );
+    assert_eq!(
+        test.post("/authorize", authorization(&[("person", "other")]))
+            .await
+            .0,
+        400
+    );
+    assert_eq!(
+        test.post("/authorize", authorization(&[("person", "stranger")]))
+            .await
+            .0,
+        400
+    );
 }

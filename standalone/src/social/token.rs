@@ -1,4 +1,5 @@
-//! The token endpoint (RFC 6749 section 3.2, RFC 7636, OpenID Connect Core section 3.1.3) and userinfo.
+//! The token endpoint (RFC 6749 section 3.2, RFC 7636, OpenID Connect Core section 3.1.3) and
+//! userinfo.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -42,31 +43,59 @@ pub(super) async fn exchange(
 async fn tokens(provider: &Provider, headers: &HeaderMap, form: &[u8]) -> Result<Value, Refusal> {
     let mut parameters = BTreeMap::new();
     for (name, value) in url::form_urlencoded::parse(form) {
-        if parameters.insert(name.into_owned(), value.into_owned()).is_some() {
-            return Err(Refusal("invalid_request", "a parameter stands more than once"));
+        if parameters
+            .insert(name.into_owned(), value.into_owned())
+            .is_some()
+        {
+            return Err(Refusal(
+                "invalid_request",
+                "a parameter stands more than once",
+            ));
         }
     }
     authenticate(provider, headers, &parameters)?;
     match parameters.get("grant_type").map(String::as_str) {
         Some("authorization_code") => by_code(provider, &parameters).await,
         Some("refresh_token") => by_refresh_token(provider, &parameters).await,
-        Some(_) => Err(Refusal("unsupported_grant_type", "authorization_code or refresh_token")),
+        Some(_) => Err(Refusal(
+            "unsupported_grant_type",
+            "authorization_code or refresh_token",
+        )),
         None => Err(Refusal("invalid_request", "grant_type is missing")),
     }
 }
 
-async fn by_code(provider: &Provider, parameters: &BTreeMap<String, String>) -> Result<Value, Refusal> {
+async fn by_code(
+    provider: &Provider,
+    parameters: &BTreeMap<String, String>,
+) -> Result<Value, Refusal> {
     let get = |name: &str| parameters.get(name).map_or("", String::as_str);
-    let pending = match provider.grants.take_code(get("code")).await.map_err(|error| failed(&error))? {
+    let pending = match provider
+        .grants
+        .take_code(get("code"))
+        .await
+        .map_err(|error| failed(&error))?
+    {
         Presented::Good(pending) => pending,
-        Presented::Unknown => return Err(Refusal("invalid_grant", "the code is unknown or has expired")),
+        Presented::Unknown => {
+            return Err(Refusal(
+                "invalid_grant",
+                "the code is unknown or has expired",
+            ));
+        }
         Presented::Reused => return Err(Refusal("invalid_grant", "the code was used before")),
     };
     if pending.redirect_uri != get("redirect_uri") {
-        return Err(Refusal("invalid_grant", "redirect_uri differs from the authorization request"));
+        return Err(Refusal(
+            "invalid_grant",
+            "redirect_uri differs from the authorization request",
+        ));
     }
     if !is_verifier(get("code_verifier"), &pending.challenge) {
-        return Err(Refusal("invalid_grant", "code_verifier does not match the challenge"));
+        return Err(Refusal(
+            "invalid_grant",
+            "code_verifier does not match the challenge",
+        ));
     }
     answer(provider, &pending.grant, pending.nonce.as_deref()).await
 }
@@ -76,15 +105,31 @@ async fn by_refresh_token(
     parameters: &BTreeMap<String, String>,
 ) -> Result<Value, Refusal> {
     let token = parameters.get("refresh_token").map_or("", String::as_str);
-    let mut grant = match provider.grants.take_refresh_token(token).await.map_err(|error| failed(&error))? {
+    let mut grant = match provider
+        .grants
+        .take_refresh_token(token)
+        .await
+        .map_err(|error| failed(&error))?
+    {
         Presented::Good(grant) => grant,
         Presented::Unknown => {
-            return Err(Refusal("invalid_grant", "the refresh token is unknown or expired"));
+            return Err(Refusal(
+                "invalid_grant",
+                "the refresh token is unknown or expired",
+            ));
         }
-        Presented::Reused => return Err(Refusal("invalid_grant", "the refresh token was used before")),
+        Presented::Reused => {
+            return Err(Refusal(
+                "invalid_grant",
+                "the refresh token was used before",
+            ));
+        }
     };
     if let Some(narrower) = parameters.get("scope") {
-        if !narrower.split(' ').all(|scope| grant.scope.split(' ').any(|granted| granted == scope)) {
+        if !narrower
+            .split(' ')
+            .all(|scope| grant.scope.split(' ').any(|granted| granted == scope))
+        {
             return Err(Refusal("invalid_scope", "more than was granted"));
         }
         grant.scope.clone_from(narrower);
@@ -101,7 +146,11 @@ async fn answer(provider: &Provider, grant: &Grant, nonce: Option<&str>) -> Resu
         "iat": now, "exp": now + LIFETIME_S, "scope": grant.scope, "jti": super::grants::random(),
     })));
     let access_token = provider.key.sign(ACCESS, &Value::Object(access));
-    let refresh_token = provider.grants.issue_refresh_token(grant).await.map_err(|error| failed(&error))?;
+    let refresh_token = provider
+        .grants
+        .issue_refresh_token(grant)
+        .await
+        .map_err(|error| failed(&error))?;
     let mut tokens = json!({
         "access_token": access_token, "token_type": "Bearer", "expires_in": LIFETIME_S,
         "refresh_token": refresh_token, "scope": grant.scope,
@@ -121,12 +170,20 @@ async fn answer(provider: &Provider, grant: &Grant, nonce: Option<&str>) -> Resu
 }
 
 /// `GET` or `POST /userinfo` with the access token.
-pub(super) async fn userinfo(State(provider): State<Arc<Provider>>, headers: HeaderMap) -> Response {
-    let claims = bearer(&headers).ok().and_then(|token| provider.key.verify(ACCESS, token));
+pub(super) async fn userinfo(
+    State(provider): State<Arc<Provider>>,
+    headers: HeaderMap,
+) -> Response {
+    let claims = bearer(&headers)
+        .ok()
+        .and_then(|token| provider.key.verify(ACCESS, token));
     let now = provider.clock.now().unix_seconds();
     let claims = claims.filter(|claims| claims["exp"].as_i64().is_some_and(|exp| exp > now));
     let Some(Value::Object(mut claims)) = claims else {
-        let challenge = [(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer error=\"invalid_token\""))];
+        let challenge = [(
+            WWW_AUTHENTICATE,
+            HeaderValue::from_static("Bearer error=\"invalid_token\""),
+        )];
         return (StatusCode::UNAUTHORIZED, challenge).into_response();
     };
     for own in ["iss", "aud", "client_id", "iat", "exp", "scope", "jti"] {
@@ -155,7 +212,9 @@ fn claims_of(person: &Person, scope: &str) -> Map<String, Value> {
 fn object(value: Value) -> Map<String, Value> {
     match value {
         Value::Object(map) => map,
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => Map::new(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
+            Map::new()
+        }
     }
 }
 
@@ -165,16 +224,27 @@ fn authenticate(
     headers: &HeaderMap,
     parameters: &BTreeMap<String, String>,
 ) -> Result<(), Refusal> {
-    let basic = headers.get(AUTHORIZATION).map(|value| value.to_str().unwrap_or_default());
+    let basic = headers
+        .get(AUTHORIZATION)
+        .map(|value| value.to_str().unwrap_or_default());
     let posted = parameters.get("client_secret");
     let (id, secret) = match (basic, posted) {
-        (Some(_), Some(_)) => return Err(Refusal("invalid_request", "authenticate in one way only")),
-        (Some(basic), None) => basic_credentials(basic).ok_or(Refusal("invalid_client", "not HTTP Basic"))?,
-        (None, Some(secret)) => (parameters.get("client_id").cloned().unwrap_or_default(), secret.clone()),
+        (Some(_), Some(_)) => {
+            return Err(Refusal("invalid_request", "authenticate in one way only"));
+        }
+        (Some(basic), None) => {
+            basic_credentials(basic).ok_or(Refusal("invalid_client", "not HTTP Basic"))?
+        }
+        (None, Some(secret)) => (
+            parameters.get("client_id").cloned().unwrap_or_default(),
+            secret.clone(),
+        ),
         (None, None) => return Err(Refusal("invalid_client", "the client must authenticate")),
     };
     let named = parameters.get("client_id").is_none_or(|named| *named == id);
-    let same = |left: &str, right: &str| Sha256::digest(left.as_bytes()) == Sha256::digest(right.as_bytes());
+    let same = |left: &str, right: &str| {
+        Sha256::digest(left.as_bytes()) == Sha256::digest(right.as_bytes())
+    };
     if named && id == provider.client.id && same(&secret, provider.client.secret.expose()) {
         Ok(())
     } else {
@@ -193,13 +263,17 @@ fn basic_credentials(header: &str) -> Option<(String, String)> {
             .map(|(name, _)| name.into_owned())
             .unwrap_or_default()
     };
-    scheme.eq_ignore_ascii_case("basic").then(|| (decode(id), decode(secret)))
+    scheme
+        .eq_ignore_ascii_case("basic")
+        .then(|| (decode(id), decode(secret)))
 }
 
 /// RFC 7636 section 4.6, and the alphabet and length of section 4.1.
 fn is_verifier(verifier: &str, challenge: &str) -> bool {
     (43..=128).contains(&verifier.len())
-        && verifier.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte))
+        && verifier
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte))
         && URL_SAFE_NO_PAD.encode(Sha256::digest(verifier.as_bytes())) == challenge
 }
 
@@ -214,15 +288,25 @@ fn refuse(error: &str, description: &str) -> Response {
         "server_error" => StatusCode::INTERNAL_SERVER_ERROR,
         _ => StatusCode::BAD_REQUEST,
     };
-    let mut response = json(status, &json!({ "error": error, "error_description": description }));
+    let mut response = json(
+        status,
+        &json!({ "error": error, "error_description": description }),
+    );
     if status == StatusCode::UNAUTHORIZED {
-        response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Basic realm=\"token\""));
+        response.headers_mut().insert(
+            WWW_AUTHENTICATE,
+            HeaderValue::from_static("Basic realm=\"token\""),
+        );
     }
     with_no_store(response)
 }
 
 fn with_no_store(mut response: Response) -> Response {
-    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    response.headers_mut().insert(PRAGMA, HeaderValue::from_static("no-cache"));
+    response
+        .headers_mut()
+        .insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+        .headers_mut()
+        .insert(PRAGMA, HeaderValue::from_static("no-cache"));
     response
 }

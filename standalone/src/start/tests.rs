@@ -9,27 +9,61 @@ use crate::{service_token, user_token};
 const PASSWORD: &str = "Correct horse battery 9";
 
 fn options(folder: &tempfile::TempDir) -> Options {
-    let hashing = Hashing { memory_kib: 1 << 10, passes: 1, ..Hashing::default() };
-    Options { hashing, ..Options::ephemeral(folder.path().join("var"), Clock::system()) }
+    let hashing = Hashing {
+        memory_kib: 1 << 10,
+        passes: 1,
+        ..Hashing::default()
+    };
+    Options {
+        hashing,
+        ..Options::ephemeral(folder.path().join("var"), Clock::system())
+    }
 }
 
 async fn post(running: &Running, path: &str, body: &Value) -> (u16, Value) {
-    let url = format!("{}{path}", running.variable("POSTERN_URL").expect("a gateway"));
-    let answer = reqwest::Client::new().post(url).json(body).send().await.expect("answer");
-    (answer.status().as_u16(), answer.json().await.unwrap_or_default())
+    let url = format!(
+        "{}{path}",
+        running.variable("POSTERN_URL").expect("a gateway")
+    );
+    let answer = reqwest::Client::new()
+        .post(url)
+        .json(body)
+        .send()
+        .await
+        .expect("answer");
+    (
+        answer.status().as_u16(),
+        answer.json().await.unwrap_or_default(),
+    )
 }
 
 async fn get(running: &Running, path: &str, token: &str) -> (u16, Value) {
-    let url = format!("{}{path}", running.variable("POSTERN_URL").expect("a gateway"));
-    let answer = reqwest::Client::new().get(url).bearer_auth(token).send().await.expect("answer");
+    let url = format!(
+        "{}{path}",
+        running.variable("POSTERN_URL").expect("a gateway")
+    );
+    let answer = reqwest::Client::new()
+        .get(url)
+        .bearer_auth(token)
+        .send()
+        .await
+        .expect("answer");
     (answer.status().as_u16(), answer.json().await.expect("JSON"))
 }
 
 async fn mail_to(running: &Running, recipient: &str) -> String {
-    let query = Query { recipient: Some(recipient.to_owned()), ..Query::default() };
+    let query = Query {
+        recipient: Some(recipient.to_owned()),
+        ..Query::default()
+    };
     let mailbox = running.mailbox().expect("a mail catcher");
     let found = mailbox.wait(&query, Duration::from_secs(30)).await;
-    mailbox.read(&found.first().expect("mail").id).expect("readable").expect("there").text.expect("text")
+    mailbox
+        .read(&found.first().expect("mail").id)
+        .expect("readable")
+        .expect("there")
+        .text
+        .expect("text")
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -40,8 +74,18 @@ async fn a_second_start_finds_everything() {
     let register = json!({"email": "ada@example.com", "password": PASSWORD, "profile": profile});
     let (status, tokens) = post(&first, "/auth/register", &register).await;
     assert_eq!(status, 201, "{tokens}");
-    let (_, me) = get(&first, "/auth/me", tokens["accessToken"].as_str().expect("token")).await;
-    let forgot = post(&first, "/auth/password/forgot", &json!({"email": "ada@example.com"})).await;
+    let (_, me) = get(
+        &first,
+        "/auth/me",
+        tokens["accessToken"].as_str().expect("token"),
+    )
+    .await;
+    let forgot = post(
+        &first,
+        "/auth/password/forgot",
+        &json!({"email": "ada@example.com"}),
+    )
+    .await;
     assert_eq!(forgot.0, 204);
     assert!(mail_to(&first, "ada@example.com").await.contains("code is"));
     first.stop().await;
@@ -51,9 +95,22 @@ async fn a_second_start_finds_everything() {
     let (status, tokens) = post(&second, "/auth/login", &login).await;
     assert_eq!(status, 200, "{tokens}");
     let path = format!("/actors/{}", me["userId"].as_str().expect("user"));
-    let (status, actor) = get(&second, &path, tokens["accessToken"].as_str().expect("token")).await;
-    assert_eq!((status, &actor["firstName"]), (200, &"Ada".into()), "{actor}");
-    assert!(mail_to(&second, "ada@example.com").await.contains("code is"));
+    let (status, actor) = get(
+        &second,
+        &path,
+        tokens["accessToken"].as_str().expect("token"),
+    )
+    .await;
+    assert_eq!(
+        (status, &actor["firstName"]),
+        (200, &"Ada".into()),
+        "{actor}"
+    );
+    assert!(
+        mail_to(&second, "ada@example.com")
+            .await
+            .contains("code is")
+    );
     second.stop().await;
 }
 
@@ -70,19 +127,34 @@ async fn tokens_for_scripts_come_from_the_running_pool() {
     assert!(unknown.message().contains("notify"), "{unknown}");
     let register = json!({"email": "ada@example.com", "password": PASSWORD});
     assert_eq!(post(&running, "/auth/register", &register).await.0, 201);
-    user_token(&var, "ada@example.com", &PASSWORD.into()).await.expect("token");
+    user_token(&var, "ada@example.com", &PASSWORD.into())
+        .await
+        .expect("token");
     running.stop().await;
     let stopped = service_token(&var, "document").await.expect_err("stopped");
-    assert_eq!((stopped.status(), stopped.message().lines().count()), (69, 1), "{stopped}");
+    assert_eq!(
+        (stopped.status(), stopped.message().lines().count()),
+        (69, 1),
+        "{stopped}"
+    );
 }
 
 #[tokio::test]
 async fn an_address_that_other_machines_reach_is_refused_with_what_to_do() {
     let folder = tempfile::tempdir().expect("folder");
     let listen = Some(SocketAddr::from(([0, 0, 0, 0], 0)));
-    let exit = start(Options { listen, ..options(&folder) }).await.expect_err("refused");
+    let exit = start(Options {
+        listen,
+        ..options(&folder)
+    })
+    .await
+    .expect_err("refused");
     assert_eq!((exit.status(), exit.message().lines().count()), (64, 1));
-    assert!(exit.message().contains("postern --config conf --listen 0.0.0.0:0"), "{exit}");
+    assert!(
+        exit.message()
+            .contains("postern --config conf --listen 0.0.0.0:0"),
+        "{exit}"
+    );
     assert!(!folder.path().join("var").exists());
 }
 
@@ -91,12 +163,25 @@ async fn a_port_that_is_taken_and_a_folder_in_use_are_one_line() {
     let folder = tempfile::tempdir().expect("folder");
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("port");
     let address = taken.local_addr().expect("address");
-    let exit = start(Options { listen: Some(address), ..options(&folder) }).await.expect_err("taken");
+    let exit = start(Options {
+        listen: Some(address),
+        ..options(&folder)
+    })
+    .await
+    .expect_err("taken");
     assert_eq!(exit.status(), 69);
-    assert!(exit.message().starts_with(&format!("cannot listen on {address}: ")), "{exit}");
+    assert!(
+        exit.message()
+            .starts_with(&format!("cannot listen on {address}: ")),
+        "{exit}"
+    );
     let _owner = Folder::take(&folder.path().join("var")).expect("free again");
     let exit = start(options(&folder)).await.expect_err("in use");
-    assert_eq!((exit.status(), exit.message().lines().count()), (69, 1), "{exit}");
+    assert_eq!(
+        (exit.status(), exit.message().lines().count()),
+        (69, 1),
+        "{exit}"
+    );
 }
 
 #[tokio::test]
@@ -104,22 +189,45 @@ async fn files_of_ones_own_are_read_all_before_anything_starts() {
     let folder = tempfile::tempdir().expect("folder");
     std::fs::write(folder.path().join("auth.toml"), "listen = 1\n").expect("written");
     let env = postern_common::config::Env::default();
-    let started = Box::pin(crate::start_configured(folder.path(), None, &env, Clock::system())).await;
+    let started = Box::pin(crate::start_configured(
+        folder.path(),
+        None,
+        &env,
+        Clock::system(),
+    ))
+    .await;
     let exit = started.expect_err("mistakes");
     assert_eq!(exit.status(), 64);
-    for part in
-        ["proxy.toml: cannot read", "auth.toml:1: listen: must be a string", "notify.toml: cannot read"]
-    {
-        assert!(exit.message().contains(part), "{part} is missing in\n{exit}");
+    for part in [
+        "proxy.toml: cannot read",
+        "auth.toml:1: listen: must be a string",
+        "notify.toml: cannot read",
+    ] {
+        assert!(
+            exit.message().contains(part),
+            "{part} is missing in\n{exit}"
+        );
     }
 }
 
 async fn preflight(running: &Running, path: &str, origin: &str) -> (u16, Option<String>) {
-    let url = format!("{}{path}", running.variable("POSTERN_URL").expect("a gateway"));
-    let asked = reqwest::Client::new().request(reqwest::Method::OPTIONS, url).header("Origin", origin);
-    let answer = asked.header("Access-Control-Request-Method", "POST").send().await.expect("answer");
+    let url = format!(
+        "{}{path}",
+        running.variable("POSTERN_URL").expect("a gateway")
+    );
+    let asked = reqwest::Client::new()
+        .request(reqwest::Method::OPTIONS, url)
+        .header("Origin", origin);
+    let answer = asked
+        .header("Access-Control-Request-Method", "POST")
+        .send()
+        .await
+        .expect("answer");
     let allowed = answer.headers().get("access-control-allow-origin");
-    (answer.status().as_u16(), allowed.map(|origin| origin.to_str().expect("text").to_owned()))
+    (
+        answer.status().as_u16(),
+        allowed.map(|origin| origin.to_str().expect("text").to_owned()),
+    )
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -127,9 +235,15 @@ async fn files_of_the_user_change_what_is_compiled_in() {
     let folder = tempfile::tempdir().expect("folder");
     let own = folder.path().join("own");
     std::fs::create_dir(&own).expect("a folder");
-    let options = || Options { overrides: Some(own.clone()), ..options(&folder) };
+    let options = || Options {
+        overrides: Some(own.clone()),
+        ..options(&folder)
+    };
     let exit = start(options()).await.expect_err("an empty folder");
-    assert!(exit.status() == 64 && exit.message().contains("holds no proxy.toml"), "{exit}");
+    assert!(
+        exit.status() == 64 && exit.message().contains("holds no proxy.toml"),
+        "{exit}"
+    );
     let route = |more: &str| {
         format!(
             "[upstream.actor]\nretries = 0\n[[route]]\nname = \"login\"\npath = \"/v2/login\"\n\
@@ -140,22 +254,46 @@ async fn files_of_the_user_change_what_is_compiled_in() {
     std::fs::write(&file, route("cookie = true\n")).expect("written");
     let exit = start(options()).await.expect_err("an unknown key");
     let place = format!("{}:7: route.0.cookie: is not a known field", file.display());
-    assert!(exit.status() == 64 && exit.message().starts_with(&place), "{exit}");
+    assert!(
+        exit.status() == 64 && exit.message().starts_with(&place),
+        "{exit}"
+    );
     std::fs::write(&file, route("")).expect("written");
     let running = start(options()).await.expect("started");
-    for origin in ["http://localhost:5173", "http://127.0.0.1:3000", "http://[::1]:1", "https://localhost"] {
+    for origin in [
+        "http://localhost:5173",
+        "http://127.0.0.1:3000",
+        "http://[::1]:1",
+        "https://localhost",
+    ] {
         for path in ["/v2/login", "/auth/register", "/notifications", "/nowhere"] {
             let allowed = preflight(&running, path, origin).await;
             assert_eq!(allowed, (204, Some(origin.to_owned())), "{path}");
         }
     }
-    for origin in ["https://example.com", "http://localhost.example.com", "null"] {
-        assert_eq!(preflight(&running, "/auth/register", origin).await, (204, None), "{origin}");
+    for origin in [
+        "https://example.com",
+        "http://localhost.example.com",
+        "null",
+    ] {
+        assert_eq!(
+            preflight(&running, "/auth/register", origin).await,
+            (204, None),
+            "{origin}"
+        );
     }
     let login = json!({"email": "ada@example.com", "password": PASSWORD});
     let (status, refused) = post(&running, "/v2/login", &login).await;
-    assert_eq!((status, &refused["code"]), (401, &"invalid_credentials".into()), "{refused}");
-    assert_eq!(post(&running, "/auth/login", &login).await.0, 401, "the shipped path is gone");
+    assert_eq!(
+        (status, &refused["code"]),
+        (401, &"invalid_credentials".into()),
+        "{refused}"
+    );
+    assert_eq!(
+        post(&running, "/auth/login", &login).await.0,
+        401,
+        "the shipped path is gone"
+    );
     running.stop().await;
 }
 
@@ -164,15 +302,34 @@ async fn the_commands_of_the_greeting_work_when_pasted() {
     let folder = tempfile::tempdir().expect("folder");
     let running = start(options(&folder)).await.expect("started");
     let greeting = crate::greeting(&running, "true", Duration::from_millis(1));
-    let (_, rest) = greeting.split_once("Try this in another shell:\n\n").expect("commands");
+    let (_, rest) = greeting
+        .split_once("Try this in another shell:\n\n")
+        .expect("commands");
     let (commands, _) = rest.split_once("\nSign in with").expect("an end");
-    let commands =
-        commands.replace("/tmp/resume.pdf", &folder.path().join("resume.pdf").display().to_string());
-    let pasted = tokio::process::Command::new("sh").args(["-euc", &commands]).output().await.expect("sh");
+    let commands = commands.replace(
+        "/tmp/resume.pdf",
+        &folder.path().join("resume.pdf").display().to_string(),
+    );
+    let pasted = tokio::process::Command::new("sh")
+        .args(["-euc", &commands])
+        .output()
+        .await
+        .expect("sh");
     let said = String::from_utf8_lossy(&pasted.stdout);
-    assert!(pasted.status.success(), "{said}{}", String::from_utf8_lossy(&pasted.stderr));
+    assert!(
+        pasted.status.success(),
+        "{said}{}",
+        String::from_utf8_lossy(&pasted.stderr)
+    );
     let lines: Vec<&str> = said.lines().collect();
-    let expected = ["accessToken", "userId", "firstName", "\"size\":5000000", "QUEUED", "Welcome"];
+    let expected = [
+        "accessToken",
+        "userId",
+        "firstName",
+        "\"size\":5000000",
+        "QUEUED",
+        "Welcome",
+    ];
     assert_eq!(lines.len(), expected.len(), "{said}");
     for (line, part) in lines.iter().zip(expected) {
         assert!(line.contains(part), "{part} is missing in {line}");
@@ -188,7 +345,9 @@ async fn foreign_hosts_are_refused_by_every_part_for_this_machine() {
     let status = async |method: &str, part: &str, path: &str, host: Option<&str>| {
         let url = format!("{}{path}", running.variable(part).expect("a part"));
         let request = client.request(method.parse().expect("a method"), url);
-        let request = host.into_iter().fold(request, |request, host| request.header("Host", host));
+        let request = host
+            .into_iter()
+            .fold(request, |request, host| request.header("Host", host));
         request.send().await.expect("answer").status().as_u16()
     };
     let evil = Some("evil.example:8500");
@@ -208,8 +367,16 @@ async fn foreign_hosts_are_refused_by_every_part_for_this_machine() {
         200,
         "public, and forwarded by the gateway"
     );
-    let refused = client.post(running.variable(pool).expect("a pool")).header("Host", "evil.example");
-    let refused: Value = refused.send().await.expect("answer").json().await.expect("JSON");
+    let refused = client
+        .post(running.variable(pool).expect("a pool"))
+        .header("Host", "evil.example");
+    let refused: Value = refused
+        .send()
+        .await
+        .expect("answer")
+        .json()
+        .await
+        .expect("JSON");
     assert_eq!(refused["code"], "invalid_header", "{refused}");
     running.stop().await;
 }

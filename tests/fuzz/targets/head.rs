@@ -1,6 +1,6 @@
-//! Heads and bodies from the fuzzer's bytes. What the gateway lets through must be read by another parser
-//! (httparse, which Pingora uses) as the same request, with one framing; and a body must end where it ends however
-//! it is cut.
+//! Heads and bodies from the fuzzer's bytes. What the gateway lets through must be read by another
+//! parser (httparse, which Pingora uses) as the same request, with one framing; and a body must end
+//! where it ends however it is cut.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! Targets from the fuzzer's bytes. One that passes must have one reading: a URL parser resolves it to itself, and
-//! decoding it makes no new separator, dot segment or control character.
+//! Targets from the fuzzer's bytes. One that passes must have one reading: a URL parser resolves it
+//! to itself, and decoding it makes no new separator, dot segment or control character.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

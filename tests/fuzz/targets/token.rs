@@ -1,6 +1,6 @@
-//! Tokens from the fuzzer's bytes. As they are, none may be accepted and none may cause a panic. As header and
-//! payload that are encoded and signed with a known key, one that is accepted must say to a plain JSON reader what
-//! the verifier understood.
+//! Tokens from the fuzzer's bytes. As they are, none may be accepted and none may cause a panic. As
+//! header and payload that are encoded and signed with a known key, one that is accepted must say
+//! to a plain JSON reader what the verifier understood.
 #![no_main]
 
 use std::io::{Read as _, Write as _};
@@ -69,7 +69,8 @@ fuzz_target!(|input: &[u8]| {
     if let Ok(text) = std::str::from_utf8(input) {
         assert!(world.runtime.block_on(world.verifier.verify(text)).is_err(), "nobody signed this");
     }
-    // The header is up to the first zero byte, the payload what follows. An empty header stands for the usual one.
+    // The header is up to the first zero byte, the payload what follows. An empty header stands for
+    // the usual one.
     let end = input.iter().position(|byte| *byte == 0).unwrap_or(0);
     let (header, payload) = input.split_at(end);
     let usual = format!(r#"{{"alg":"EdDSA","kid":"{KEY_ID}"}}"#);

@@ -6,14 +6,21 @@ use serde_json::{Value, json};
 use super::{Contract, Operation};
 use crate::answer::Answer;
 
-/// What an answer may carry without the contract saying so: the transport's own, what a trace needs, and what caches are told
-/// where CORS is switched on.
-const TRANSPORT: &[&str] =
-    &["content-type", "content-length", "transfer-encoding", "connection", "date", "vary", "x-request-id"];
+/// What an answer may carry without the contract saying so: the transport's own, what a trace
+/// needs, and what caches are told where CORS is switched on.
+const TRANSPORT: &[&str] = &[
+    "content-type",
+    "content-length",
+    "transfer-encoding",
+    "connection",
+    "date",
+    "vary",
+    "x-request-id",
+];
 
 impl Contract {
-    /// Whether the answer is as documented: the status, the headers, the media type and the body. A request
-    /// that no operation is for must have been refused.
+    /// Whether the answer is as documented: the status, the headers, the media type and the body. A
+    /// request that no operation is for must have been refused.
     ///
     /// # Errors
     /// What is wrong, all of it.
@@ -54,27 +61,44 @@ impl Contract {
             431 => "HeadTooLarge",
             _ => return None,
         };
-        self.document().pointer(&format!("/components/responses/{name}"))
+        self.document()
+            .pointer(&format!("/components/responses/{name}"))
     }
 
     /// `elsewhere`: what the operation documents for its other answers may stand here too.
-    fn check_headers(&self, documented: &Value, elsewhere: &[&str], answer: &Answer) -> Vec<String> {
+    fn check_headers(
+        &self,
+        documented: &Value,
+        elsewhere: &[&str],
+        answer: &Answer,
+    ) -> Vec<String> {
         let mut mistakes = Vec::new();
         let none = serde_json::Map::new();
         let headers = documented["headers"].as_object().unwrap_or(&none);
         for (name, header) in headers {
             let header = self.resolve(header);
-            match answer.headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes())) {
+            match answer
+                .headers
+                .get(name)
+                .map(|value| String::from_utf8_lossy(value.as_bytes()))
+            {
                 None if header["required"] == true => mistakes.push(format!("no header {name}")),
                 None => {}
                 Some(value) => {
                     let value = as_documented(&header["schema"], &value);
-                    mistakes.extend(self.check_value(&header["schema"], &value, &format!("header {name}")));
+                    mistakes.extend(self.check_value(
+                        &header["schema"],
+                        &value,
+                        &format!("header {name}"),
+                    ));
                 }
             }
         }
         for name in answer.headers.keys().map(http::HeaderName::as_str) {
-            let mut known = headers.keys().map(String::as_str).chain(elsewhere.iter().copied());
+            let mut known = headers
+                .keys()
+                .map(String::as_str)
+                .chain(elsewhere.iter().copied());
             if !TRANSPORT.contains(&name) && !known.any(|known| known.eq_ignore_ascii_case(name)) {
                 mistakes.push(format!("the header {name} is not documented"));
             }
@@ -85,12 +109,22 @@ impl Contract {
     fn check_body(&self, documented: &Value, answer: &Answer) -> Vec<String> {
         let Some(content) = documented.get("content").and_then(Value::as_object) else {
             let is_empty = answer.body.is_empty();
-            return if is_empty { Vec::new() } else { vec!["a body where none is documented".to_owned()] };
+            return if is_empty {
+                Vec::new()
+            } else {
+                vec!["a body where none is documented".to_owned()]
+            };
         };
-        let media =
-            answer.headers.get("content-type").and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let media = answer
+            .headers
+            .get("content-type")
+            .and_then(|value| value.to_str().ok())
+            .unwrap_or_default();
         let Some(documented) = content.get(media) else {
-            return vec![format!("the content type is {media:?}, not one of {:?}", content.keys())];
+            return vec![format!(
+                "the content type is {media:?}, not one of {:?}",
+                content.keys()
+            )];
         };
         if !media.ends_with("json") {
             return self.check_value(&documented["schema"], &answer.text().into(), "body");
@@ -112,7 +146,10 @@ impl Contract {
             "allOf": [schema],
             "components": self.document()["components"],
         });
-        let validator = match jsonschema::options().should_validate_formats(true).build(&root) {
+        let validator = match jsonschema::options()
+            .should_validate_formats(true)
+            .build(&root)
+        {
             Ok(validator) => validator,
             Err(error) => panic!("{name}: the schema is not one: {error}: {schema}"),
         };
@@ -126,15 +163,26 @@ impl Contract {
     #[must_use]
     pub fn unanswered(&self) -> Vec<&Operation> {
         let seen = self.seen();
-        let is_answered =
-            |operation: &Operation| seen.iter().any(|(id, status)| *id == operation.id && *status < 400);
-        self.operations().iter().filter(|operation| !is_answered(operation)).collect()
+        let is_answered = |operation: &Operation| {
+            seen.iter()
+                .any(|(id, status)| *id == operation.id && *status < 400)
+        };
+        self.operations()
+            .iter()
+            .filter(|operation| !is_answered(operation))
+            .collect()
     }
 }
 
 fn header_names(operation: &Operation) -> Vec<&str> {
-    let headers = operation.responses.values().filter_map(|response| response["headers"].as_object());
-    headers.flat_map(serde_json::Map::keys).map(String::as_str).collect()
+    let headers = operation
+        .responses
+        .values()
+        .filter_map(|response| response["headers"].as_object());
+    headers
+        .flat_map(serde_json::Map::keys)
+        .map(String::as_str)
+        .collect()
 }
 
 /// A header is text; where the schema wants a number, it is read as one.

@@ -30,12 +30,19 @@ struct State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Action {
     Suffer(Fault<bool>),
-    Take { caller: usize, server: usize, is_lost: bool },
+    Take {
+        caller: usize,
+        server: usize,
+        is_lost: bool,
+    },
 }
 
 impl State {
     fn winners(&self) -> usize {
-        self.callers.iter().filter(|caller| **caller == Caller::Won).count()
+        self.callers
+            .iter()
+            .filter(|caller| **caller == Caller::Won)
+            .count()
     }
 }
 
@@ -44,18 +51,32 @@ impl Model for Binding {
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
-        vec![State { pair: Pair::new(true, 4), callers: [Caller::Asks(1); 3] }]
+        vec![State {
+            pair: Pair::new(true, 4),
+            callers: [Caller::Asks(1); 3],
+        }]
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
         actions.extend(state.pair.possible(true).into_iter().map(Action::Suffer));
         for (caller, asks) in state.callers.iter().enumerate() {
-            let Caller::Asks(repeats) = asks else { continue };
-            // A former master that hung, or is cut off, takes commands as long as it does not know better.
+            let Caller::Asks(repeats) = asks else {
+                continue;
+            };
+            // A former master that hung, or is cut off, takes commands as long as it does not know
+            // better.
             for server in (0..2).filter(|server| state.pair.servers[*server].is_master) {
-                actions.push(Action::Take { caller, server, is_lost: false });
+                actions.push(Action::Take {
+                    caller,
+                    server,
+                    is_lost: false,
+                });
                 if *repeats > 0 {
-                    actions.push(Action::Take { caller, server, is_lost: true });
+                    actions.push(Action::Take {
+                        caller,
+                        server,
+                        is_lost: true,
+                    });
                 }
             }
         }
@@ -65,7 +86,11 @@ impl Model for Binding {
         let mut next = *state;
         match action {
             Action::Suffer(fault) => next.pair.suffer(fault),
-            Action::Take { caller, server, is_lost } => {
+            Action::Take {
+                caller,
+                server,
+                is_lost,
+            } => {
                 let is_there = std::mem::take(&mut next.pair.servers[server].data);
                 let fits = match self {
                     Self::Nothing => true,
@@ -94,7 +119,11 @@ impl Model for Binding {
 fn epoch_binding_gives_a_token_to_one_caller_at_most() {
     let checker = Binding::Epoch.checker().spawn_bfs().join();
     checker.assert_properties();
-    assert!(checker.unique_state_count() > 10_000, "{} states", checker.unique_state_count());
+    assert!(
+        checker.unique_state_count() > 10_000,
+        "{} states",
+        checker.unique_state_count()
+    );
 }
 
 /// The model can fail: these are the faults that the binding is for.
@@ -102,7 +131,9 @@ fn epoch_binding_gives_a_token_to_one_caller_at_most() {
 fn weaker_bindings_give_a_token_twice() {
     for binding in [Binding::Nothing, Binding::RunId] {
         let checker = binding.checker().spawn_bfs().join();
-        let path = checker.discovery(ONCE).unwrap_or_else(|| panic!("{binding:?} should not hold"));
+        let path = checker
+            .discovery(ONCE)
+            .unwrap_or_else(|| panic!("{binding:?} should not hold"));
         let actions = path.into_actions();
         if binding == Binding::RunId {
             let back = Action::Suffer(Fault::Promote(0));

@@ -9,8 +9,8 @@ use redis::cluster::ClusterClient;
 use redis::cluster_async::ClusterConnection;
 use redis::sentinel::SentinelClient;
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, Pipeline, RedisError, RedisFuture, TlsCertificates,
-    Value,
+    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, Pipeline, RedisError, RedisFuture,
+    TlsCertificates, Value,
 };
 
 /// How long a connection may take to come up; callers that wait for it have their own deadline.
@@ -40,12 +40,16 @@ pub(super) async fn connect(server: Server, deadline: Duration) -> Result<Link, 
         .set_response_timeout(Some(CONNECT_WITHIN));
     let link = async {
         match &server {
-            Server::Single(client) => {
-                client.get_multiplexed_async_connection_with_config(&settings).await.map(Link::Plain)
-            }
-            Server::Sentinel(sentinel) => {
-                sentinel.lock().await.get_async_connection_with_config(&settings).await.map(Link::Plain)
-            }
+            Server::Single(client) => client
+                .get_multiplexed_async_connection_with_config(&settings)
+                .await
+                .map(Link::Plain),
+            Server::Sentinel(sentinel) => sentinel
+                .lock()
+                .await
+                .get_async_connection_with_config(&settings)
+                .await
+                .map(Link::Plain),
             Server::Cluster(nodes, certificates) => {
                 let mut client = ClusterClient::builder(nodes.clone())
                     .retries(1)
@@ -54,7 +58,11 @@ pub(super) async fn connect(server: Server, deadline: Duration) -> Result<Link, 
                 if let Some(certificates) = certificates {
                     client = client.certs(certificates.clone());
                 }
-                client.build()?.get_async_connection().await.map(Link::Cluster)
+                client
+                    .build()?
+                    .get_async_connection()
+                    .await
+                    .map(Link::Cluster)
             }
         }
     };

@@ -1,4 +1,5 @@
-//! What Redis does in one step: Lua scripts, each over the keys of one slot unless it says otherwise.
+//! What Redis does in one step: Lua scripts, each over the keys of one slot unless it says
+//! otherwise.
 
 use redis::Script;
 
@@ -18,8 +19,8 @@ const DELETE_IF_EQUAL: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] \
 const EXTEND_IF_EQUAL: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] \
                                then return redis.call('PEXPIRE', KEYS[1], ARGV[2]) end return 0";
 
-/// The epoch of the server: one process, and one history of its data set that it has written as a master. Redis draws
-/// `run_id` at each start, and `master_replid` at each start and promotion.
+/// The epoch of the server: one process, and one history of its data set that it has written as a
+/// master. Redis draws `run_id` at each start, and `master_replid` at each start and promotion.
 const EPOCH: &str = "local function epoch() \
     local replication = redis.call('INFO', 'replication') \
     if not string.find(replication, 'role:master', 1, true) then return redis.error_reply('READONLY no master') end \
@@ -34,10 +35,10 @@ const TAKE: &str = "local now = epoch() if type(now) == 'table' then return now 
 const SET_IF_ABSENT: &str = "if epoch() ~= ARGV[3] then return 0 end \
     return redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) and 1 or 0";
 
-/// Keys: the one that is compared; the lock; what is kept beside it. Over a cluster the first alone.
-/// Arguments: the epoch; the new value and its time to live; `present` or `absent` and what is expected; the lock's
-/// value; then a value and a time to live for each of the others. A value that is there already was kept by the same call,
-/// whose answer was lost.
+/// Keys: the one that is compared; the lock; what is kept beside it. Over a cluster the first
+/// alone. Arguments: the epoch; the new value and its time to live; `present` or `absent` and what
+/// is expected; the lock's value; then a value and a time to live for each of the others. A value
+/// that is there already was kept by the same call, whose answer was lost.
 const COMMIT: &str = "local found = redis.call('GET', KEYS[1]) \
     if found ~= ARGV[2] and (epoch() ~= ARGV[1] or found ~= (ARGV[4] == 'present' and ARGV[5])) then return 0 end \
     redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3]) \

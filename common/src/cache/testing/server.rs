@@ -25,11 +25,17 @@ impl RedisServer {
     /// # Panics
     /// If `redis-server` is not there or does not start: a test cannot go on.
     pub async fn start(options: &'static [&'static str]) -> Self {
-        let folder = std::env::temp_dir().join(format!("postern-redis-{}", Uuid::new_v4().simple()));
+        let folder =
+            std::env::temp_dir().join(format!("postern-redis-{}", Uuid::new_v4().simple()));
         std::fs::create_dir(&folder).expect("the folder for temporary files can be written");
         let port = free_port();
         let child = spawn(port, &folder, options).await;
-        Self { port, options, folder, child }
+        Self {
+            port,
+            options,
+            folder,
+            child,
+        }
     }
 
     /// Its address as a cache.
@@ -43,8 +49,13 @@ impl RedisServer {
     /// # Panics
     /// If it does not.
     pub async fn command(&self, command: &str) {
-        let mut connection = TcpStream::connect(("127.0.0.1", self.port)).await.expect("Redis listens");
-        connection.write_all(format!("{command}\r\n").as_bytes()).await.expect("sent");
+        let mut connection = TcpStream::connect(("127.0.0.1", self.port))
+            .await
+            .expect("Redis listens");
+        connection
+            .write_all(format!("{command}\r\n").as_bytes())
+            .await
+            .expect("sent");
         let mut answer = [0; 5];
         connection.read_exact(&mut answer).await.expect("answered");
         assert_eq!(&answer, b"+OK\r\n", "{command}");
@@ -55,7 +66,13 @@ impl RedisServer {
     /// # Panics
     /// If it has ended by itself before.
     pub async fn kill(&mut self) {
-        assert!(self.child.try_wait().expect("a child can be asked").is_none(), "Redis ended by itself");
+        assert!(
+            self.child
+                .try_wait()
+                .expect("a child can be asked")
+                .is_none(),
+            "Redis ended by itself"
+        );
         self.child.kill().await.expect("a child can be killed");
     }
 
@@ -73,13 +90,16 @@ impl RedisServer {
     /// If it has ended.
     pub async fn signal(&self, name: &str) {
         let pid = self.child.id().expect("Redis runs").to_string();
-        let sent = Command::new("kill").args([&format!("-{name}"), &pid]).status().await;
+        let sent = Command::new("kill")
+            .args([&format!("-{name}"), &pid])
+            .status()
+            .await;
         assert!(sent.expect("kill can be run").success());
     }
 }
 
-/// Below the range that the system hands out by itself, so that nobody else gets it before the server binds it; never
-/// the same twice in this program.
+/// Below the range that the system hands out by itself, so that nobody else gets it before the
+/// server binds it; never the same twice in this program.
 pub(in crate::cache) fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let base = 10_000 + u16::try_from(std::process::id() % 100).unwrap_or(0) * 100;
@@ -91,9 +111,18 @@ pub(in crate::cache) fn free_port() -> u16 {
 
 async fn spawn(port: u16, folder: &PathBuf, options: &[&str]) -> Child {
     let mut command = Command::new("redis-server");
-    command.args(["--port", &port.to_string(), "--bind", "127.0.0.1"]).arg("--dir").arg(folder);
-    command.args(options).stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
-    let mut child = command.spawn().expect("redis-server is there: tests/run installs it");
+    command
+        .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
+        .arg("--dir")
+        .arg(folder);
+    command
+        .args(options)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .kill_on_drop(true);
+    let mut child = command
+        .spawn()
+        .expect("redis-server is there: tests/run installs it");
     let mut lines = BufReader::new(child.stdout.take().expect("standard output is piped")).lines();
     while let Some(line) = lines.next_line().await.expect("Redis writes text") {
         if line.contains("Ready to accept connections") {

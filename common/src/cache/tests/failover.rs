@@ -1,4 +1,5 @@
-//! What is bound to an epoch is taken once, over a fail-over that loses what was taken and the fail-back that follows.
+//! What is bound to an epoch is taken once, over a fail-over that loses what was taken and the
+//! fail-back that follows.
 
 use std::sync::Mutex;
 
@@ -27,22 +28,50 @@ impl Stage {
     async fn with_sentinel() -> Self {
         let first = Server::start(&[]).await;
         let of = first.port.to_string();
-        let second =
-            Server::start(&["--replicaof", "127.0.0.1", &of, "--repl-diskless-sync-delay", "0"]).await;
+        let second = Server::start(&[
+            "--replicaof",
+            "127.0.0.1",
+            &of,
+            "--repl-diskless-sync-delay",
+            "0",
+        ])
+        .await;
         let sentinel = Server::sentinel_of(&first).await;
-        Self { nodes: [first, second], sentinel: Some(sentinel) }
+        Self {
+            nodes: [first, second],
+            sentinel: Some(sentinel),
+        }
     }
 
     async fn cluster() -> Self {
-        let options = ["--cluster-enabled", "yes", "--repl-diskless-sync-delay", "0"];
+        let options = [
+            "--cluster-enabled",
+            "yes",
+            "--repl-diskless-sync-delay",
+            "0",
+        ];
         let nodes = [Server::start(&options).await, Server::start(&options).await];
-        let _: String = nodes[0].command(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]).await.expect("slots");
+        let _: String = nodes[0]
+            .command(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"])
+            .await
+            .expect("slots");
         let port = nodes[0].port.to_string();
-        let _: String = nodes[1].command(&["CLUSTER", "MEET", "127.0.0.1", &port]).await.expect("met");
+        let _: String = nodes[1]
+            .command(&["CLUSTER", "MEET", "127.0.0.1", &port])
+            .await
+            .expect("met");
         let id: String = nodes[0].command(&["CLUSTER", "MYID"]).await.expect("named");
-        until("a cluster", async || nodes[1].command::<String>(&["CLUSTER", "REPLICATE", &id]).await.is_ok())
-            .await;
-        Self { nodes, sentinel: None }
+        until("a cluster", async || {
+            nodes[1]
+                .command::<String>(&["CLUSTER", "REPLICATE", &id])
+                .await
+                .is_ok()
+        })
+        .await;
+        Self {
+            nodes,
+            sentinel: None,
+        }
     }
 
     async fn cache(&self) -> Cache {
@@ -67,8 +96,16 @@ impl Stage {
     async fn promote(&self, node: usize) {
         until("a promotion", async || {
             let _: Result<String, _> = match &self.sentinel {
-                Some(sentinel) => sentinel.command(&["SENTINEL", "FAILOVER", "mymaster"]).await,
-                None => self.nodes[node].command(&["CLUSTER", "FAILOVER", "TAKEOVER"]).await,
+                Some(sentinel) => {
+                    sentinel
+                        .command(&["SENTINEL", "FAILOVER", "mymaster"])
+                        .await
+                }
+                None => {
+                    self.nodes[node]
+                        .command(&["CLUSTER", "FAILOVER", "TAKEOVER"])
+                        .await
+                }
             };
             // The sentinel refuses until it is ready, and then takes a moment.
             let asked = Instant::now();
@@ -105,7 +142,9 @@ async fn race(cache: &Cache, tokens: std::ops::Range<usize>, wins: &Mutex<Wins>)
                 match cache.take_with_epoch(&key(token)).await {
                     Ok((Some(bound_to), epoch)) => break (bound_to, epoch),
                     Ok((None, _)) => break (Vec::new(), String::new()),
-                    Err(CacheError::Unavailable) => tokio::time::sleep(Duration::from_millis(20)).await,
+                    Err(CacheError::Unavailable) => {
+                        tokio::time::sleep(Duration::from_millis(20)).await
+                    }
                 }
                 assert!(start.elapsed() < LONG, "no answer");
             };
@@ -122,8 +161,8 @@ async fn race(cache: &Cache, tokens: std::ops::Range<usize>, wins: &Mutex<Wins>)
     futures_util::future::join_all(callers).await;
 }
 
-/// Tokens are taken from a master whose replication is broken, which hangs, is demoted, gets the replica's data, and is failed
-/// back to.
+/// Tokens are taken from a master whose replication is broken, which hangs, is demoted, gets the
+/// replica's data, and is failed back to.
 async fn fail_over_and_back(stage: &Stage) {
     let cache = stage.cache().await;
     recovers(&cache).await;
@@ -131,20 +170,35 @@ async fn fail_over_and_back(stage: &Stage) {
     until("replica", async || stage.replicates(1).await).await;
     for token in 0..TOKENS {
         until("room", async || {
-            let Ok(epoch) = cache.epoch(&key(token)).await else { return false };
-            cache.set(&key(token), epoch.as_bytes(), 10 * MINUTE).await.is_ok()
+            let Ok(epoch) = cache.epoch(&key(token)).await else {
+                return false;
+            };
+            cache
+                .set(&key(token), epoch.as_bytes(), 10 * MINUTE)
+                .await
+                .is_ok()
         })
         .await;
     }
-    let in_step: i64 = first.command(&["WAIT", "1", "60000"]).await.expect("answers");
+    let in_step: i64 = first
+        .command(&["WAIT", "1", "60000"])
+        .await
+        .expect("answers");
     assert_eq!(in_step, 1);
     second.signal("-STOP");
-    let _: i64 = first.command(&["CLIENT", "KILL", "TYPE", "replica"]).await.expect("cut off");
-    let wins = Mutex::new(Wins { by_epoch: [0; TOKENS], by_run_id: [0; TOKENS] });
+    let _: i64 = first
+        .command(&["CLIENT", "KILL", "TYPE", "replica"])
+        .await
+        .expect("cut off");
+    let wins = Mutex::new(Wins {
+        by_epoch: [0; TOKENS],
+        by_run_id: [0; TOKENS],
+    });
     race(&cache, 0..40, &wins).await;
     first.signal("-STOP");
     second.signal("-CONT");
-    // Some race while the replica takes over, and some of what it has brought back is left for the fail-back.
+    // Some race while the replica takes over, and some of what it has brought back is left for the
+    // fail-back.
     tokio::join!(race(&cache, 0..20, &wins), stage.promote(1));
     first.signal("-CONT");
     until("demotion", async || stage.replicates(0).await).await;
@@ -152,9 +206,21 @@ async fn fail_over_and_back(stage: &Stage) {
     until("demotion", async || stage.replicates(1).await).await;
     race(&cache, 0..TOKENS, &wins).await;
     let wins = wins.into_inner().expect("no panic");
-    assert!(wins.by_epoch.iter().all(|wins| *wins <= 1), "{:?}", wins.by_epoch);
-    assert!(wins.by_epoch[..40].iter().all(|wins| *wins == 1), "taken on the first: {:?}", wins.by_epoch);
-    assert!(wins.by_run_id.iter().any(|wins| *wins > 1), "run_id is the same again: {:?}", wins.by_run_id);
+    assert!(
+        wins.by_epoch.iter().all(|wins| *wins <= 1),
+        "{:?}",
+        wins.by_epoch
+    );
+    assert!(
+        wins.by_epoch[..40].iter().all(|wins| *wins == 1),
+        "taken on the first: {:?}",
+        wins.by_epoch
+    );
+    assert!(
+        wins.by_run_id.iter().any(|wins| *wins > 1),
+        "run_id is the same again: {:?}",
+        wins.by_run_id
+    );
 }
 
 #[tokio::test]

@@ -19,27 +19,53 @@ pub(super) struct Server {
 
 impl Server {
     pub(super) async fn start(arguments: &[&str]) -> Self {
-        let folder = std::env::temp_dir().join(format!("postern-redis-{}", uuid::Uuid::new_v4().simple()));
+        let folder =
+            std::env::temp_dir().join(format!("postern-redis-{}", uuid::Uuid::new_v4().simple()));
         std::fs::create_dir(&folder).expect("a folder");
         let port = free_port();
-        let mut all: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
-        all.extend(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""].map(str::to_owned));
+        let mut all: Vec<String> = arguments
+            .iter()
+            .map(|&argument| argument.to_owned())
+            .collect();
+        all.extend(
+            [
+                "--port",
+                &port.to_string(),
+                "--bind",
+                "127.0.0.1",
+                "--save",
+                "",
+            ]
+            .map(str::to_owned),
+        );
         let child = spawn(&folder, &all);
-        let mut server = Self { port, folder, arguments: all, child };
+        let mut server = Self {
+            port,
+            folder,
+            arguments: all,
+            child,
+        };
         server.wait().await;
         server
     }
 
     /// A sentinel's settings stand in a file, which it rewrites.
     pub(super) async fn sentinel_of(master: &Self) -> Self {
-        let folder = std::env::temp_dir().join(format!("postern-redis-{}", uuid::Uuid::new_v4().simple()));
+        let folder =
+            std::env::temp_dir().join(format!("postern-redis-{}", uuid::Uuid::new_v4().simple()));
         std::fs::create_dir(&folder).expect("a folder");
         let (port, of) = (free_port(), master.port);
-        let settings = format!("port {port}\nbind 127.0.0.1\nsentinel monitor mymaster 127.0.0.1 {of} 1\n");
+        let settings =
+            format!("port {port}\nbind 127.0.0.1\nsentinel monitor mymaster 127.0.0.1 {of} 1\n");
         std::fs::write(folder.join("sentinel.conf"), settings).expect("written");
         let arguments = vec!["sentinel.conf".to_owned(), "--sentinel".to_owned()];
         let child = spawn(&folder, &arguments);
-        let mut server = Self { port, folder, arguments, child };
+        let mut server = Self {
+            port,
+            folder,
+            arguments,
+            child,
+        };
         server.wait().await;
         server
     }
@@ -48,16 +74,23 @@ impl Server {
         &self,
         words: &[&str],
     ) -> ::redis::RedisResult<T> {
-        let client = ::redis::Client::open(format!("redis://127.0.0.1:{}", self.port)).expect("a URL");
+        let client =
+            ::redis::Client::open(format!("redis://127.0.0.1:{}", self.port)).expect("a URL");
         let mut connection = client.get_multiplexed_async_connection().await?;
-        ::redis::cmd(words[0]).arg(&words[1..]).query_async(&mut connection).await
+        ::redis::cmd(words[0])
+            .arg(&words[1..])
+            .query_async(&mut connection)
+            .await
     }
 
     async fn wait(&mut self) {
         let start = Instant::now();
         while self.command::<String>(&["PING"]).await.is_err() {
             assert!(start.elapsed() < MINUTE, "redis-server does not answer");
-            assert!(self.child.try_wait().expect("a child").is_none(), "redis-server ended");
+            assert!(
+                self.child.try_wait().expect("a child").is_none(),
+                "redis-server ended"
+            );
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
@@ -73,8 +106,10 @@ impl Server {
     }
 
     pub(super) fn signal(&self, name: &str) {
-        let sent =
-            Command::new("kill").args([name, &self.child.id().to_string()]).status().expect("kill runs");
+        let sent = Command::new("kill")
+            .args([name, &self.child.id().to_string()])
+            .status()
+            .expect("kill runs");
         assert!(sent.success());
     }
 }
@@ -101,23 +136,43 @@ async fn works(cache: &Cache) -> Result<(), CacheError> {
     for n in 0..20_u8 {
         let key = format!("key-{n}");
         // Before any other script: a server that has been restarted has not seen it.
-        let (lock, found) = cache.lock_and_get(&format!("lock-{key}"), MINUTE, [&key, "nothing"]).await?;
+        let (lock, found) = cache
+            .lock_and_get(&format!("lock-{key}"), MINUTE, [&key, "nothing"])
+            .await?;
         assert_eq!(found.values, [None, None]);
-        let change =
-            Change { key: &key, epoch: &found.epoch, expected: None, value: &[n], ttl: MINUTE, owner: None };
-        assert!(lock.expect("free").commit(&change, &[("another", &[n], MINUTE)]).await?);
-        let (lock, found) = cache.lock_and_get(&format!("lock-{key}"), MINUTE, [&key, "another"]).await?;
+        let change = Change {
+            key: &key,
+            epoch: &found.epoch,
+            expected: None,
+            value: &[n],
+            ttl: MINUTE,
+            owner: None,
+        };
+        assert!(
+            lock.expect("free")
+                .commit(&change, &[("another", &[n], MINUTE)])
+                .await?
+        );
+        let (lock, found) = cache
+            .lock_and_get(&format!("lock-{key}"), MINUTE, [&key, "another"])
+            .await?;
         assert_eq!(found.values, [Some(vec![n]), Some(vec![n])]);
         lock.expect("given back").release().await;
         assert_eq!(cache.take(&key).await?, Some(vec![n]));
-        assert_eq!(cache.increment(&format!("count-{key}"), MINUTE).await? % 1000, 1);
+        assert_eq!(
+            cache.increment(&format!("count-{key}"), MINUTE).await? % 1000,
+            1
+        );
         cache.decrement(&format!("count-{key}")).await?;
         let lock = cache.lock(&key, MINUTE).await?.expect("free");
         assert!(cache.lock(&key, MINUTE).await?.is_none());
         lock.release().await;
         cache.set(&key, &[n], MINUTE).await?;
         assert!(cache.delete(&key).await?);
-        assert!(!cache.delete(&format!("count-{key}")).await?, "a count of none takes no room");
+        assert!(
+            !cache.delete(&format!("count-{key}")).await?,
+            "a count of none takes no room"
+        );
     }
     assert_eq!(cache.epoch("key-1").await?.len(), 81);
     cache.ping().await
@@ -134,7 +189,9 @@ pub(super) async fn recovers(cache: &Cache) {
 
 /// The default deadline is for a server that has the machine to itself.
 pub(super) async fn open(url: &str) -> Cache {
-    Cache::open(&format!("{url}?deadline=2000ms")).await.expect("a URL")
+    Cache::open(&format!("{url}?deadline=2000ms"))
+        .await
+        .expect("a URL")
 }
 
 #[tokio::test]
@@ -154,10 +211,17 @@ async fn one_that_is_killed_and_restarted_is_found_again() {
 /// Takes a lock and ends as a process does that is killed.
 fn lock_and_die(url: String) {
     let holder = std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime");
         let guard = runtime.block_on(async {
             let cache = open(&url).await;
-            cache.lock("left", Duration::from_secs(45)).await.expect("answers").expect("free")
+            cache
+                .lock("left", Duration::from_secs(45))
+                .await
+                .expect("answers")
+                .expect("free")
         });
         drop(runtime);
         drop(guard);
@@ -171,45 +235,91 @@ async fn lock_of_a_killed_holder_is_free_in_seconds() {
     let url = format!("redis://127.0.0.1:{}", server.port);
     lock_and_die(url.clone());
     let cache = open(&url).await;
-    assert!(cache.lock("left", MINUTE).await.expect("answers").is_none(), "it was left behind");
+    assert!(
+        cache.lock("left", MINUTE).await.expect("answers").is_none(),
+        "it was left behind"
+    );
     let start = Instant::now();
-    let taken = cache.wait_for_lock("left", MINUTE, MINUTE).await.expect("answers");
+    let taken = cache
+        .wait_for_lock("left", MINUTE, MINUTE)
+        .await
+        .expect("answers");
     assert!(taken.is_some());
     // The lease is 2.5 s; the rest is for a machine that does other things.
-    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    assert!(
+        start.elapsed() < Duration::from_secs(10),
+        "{:?}",
+        start.elapsed()
+    );
 }
 
 #[tokio::test]
 async fn held_lock_is_renewed_and_work_ends_when_it_is_lost() {
     let mut server = Server::start(&[]).await;
     let cache = open(&format!("redis://127.0.0.1:{}", server.port)).await;
-    let held = cache.lock("long", MINUTE).await.expect("answers").expect("free");
+    let held = cache
+        .lock("long", MINUTE)
+        .await
+        .expect("answers")
+        .expect("free");
     let longer_than_a_lease = async {
         let start = Instant::now();
         while start.elapsed() < Duration::from_secs(4) {
-            assert!(cache.lock("long", MINUTE).await.expect("answers").is_none(), "it is renewed");
+            assert!(
+                cache.lock("long", MINUTE).await.expect("answers").is_none(),
+                "it is renewed"
+            );
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     };
     assert_eq!(held.run(longer_than_a_lease).await, Ok(()));
-    let held = cache.lock("long", MINUTE).await.expect("answers").expect("given back");
+    let held = cache
+        .lock("long", MINUTE)
+        .await
+        .expect("answers")
+        .expect("given back");
     // As a fail-over to a replica that does not have it.
     assert!(cache.delete("long").await.expect("answers"));
-    assert_eq!(held.run(std::future::pending::<()>()).await, Err(CacheError::Unavailable), "another's");
-    let held = cache.lock("long", MINUTE).await.expect("answers").expect("given back");
+    assert_eq!(
+        held.run(std::future::pending::<()>()).await,
+        Err(CacheError::Unavailable),
+        "another's"
+    );
+    let held = cache
+        .lock("long", MINUTE)
+        .await
+        .expect("answers")
+        .expect("given back");
     server.kill();
-    assert_eq!(held.run(std::future::pending::<()>()).await, Err(CacheError::Unavailable), "unconfirmed");
+    assert_eq!(
+        held.run(std::future::pending::<()>()).await,
+        Err(CacheError::Unavailable),
+        "unconfirmed"
+    );
 }
 
 #[tokio::test]
 async fn one_without_memory_still_gives_what_it_holds() {
     let server = Server::start(&["--maxmemory-policy", "noeviction"]).await;
     let cache = open(&format!("redis://127.0.0.1:{}", server.port)).await;
-    cache.set("kept", b"1", MINUTE).await.expect("there is memory");
-    let _: String = server.command(&["CONFIG", "SET", "maxmemory", "1"]).await.expect("set");
+    cache
+        .set("kept", b"1", MINUTE)
+        .await
+        .expect("there is memory");
+    let _: String = server
+        .command(&["CONFIG", "SET", "maxmemory", "1"])
+        .await
+        .expect("set");
     for _ in 0..4 * breaker::THRESHOLD {
-        assert_eq!(cache.set("more", b"1", MINUTE).await, Err(CacheError::Unavailable));
-        assert_eq!(cache.get("kept").await, Ok(Some(b"1".to_vec())), "refusals take nothing away");
+        assert_eq!(
+            cache.set("more", b"1", MINUTE).await,
+            Err(CacheError::Unavailable)
+        );
+        assert_eq!(
+            cache.get("kept").await,
+            Ok(Some(b"1".to_vec())),
+            "refusals take nothing away"
+        );
     }
     assert_eq!(cache.take("kept").await, Ok(Some(b"1".to_vec())));
 }
@@ -232,15 +342,28 @@ async fn one_that_hangs_is_unavailable_until_it_goes_on() {
 async fn a_cluster_serves_every_call() {
     let mut server = Server::start(&["--cluster-enabled", "yes"]).await;
     let slots: Vec<String> = (0..16384).map(|slot| slot.to_string()).collect();
-    let words: Vec<&str> =
-        ["CLUSTER", "ADDSLOTS"].into_iter().chain(slots.iter().map(String::as_str)).collect();
-    let _: String = server.command(&words).await.expect("one node has all slots");
+    let words: Vec<&str> = ["CLUSTER", "ADDSLOTS"]
+        .into_iter()
+        .chain(slots.iter().map(String::as_str))
+        .collect();
+    let _: String = server
+        .command(&words)
+        .await
+        .expect("one node has all slots");
     let start = Instant::now();
-    while server.command::<String>(&["SET", "probe", "1"]).await.is_err() {
+    while server
+        .command::<String>(&["SET", "probe", "1"])
+        .await
+        .is_err()
+    {
         assert!(start.elapsed() < MINUTE, "the cluster does not come up");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    let cache = open(&format!("redis-cluster://127.0.0.1:{},127.0.0.1:1", server.port)).await;
+    let cache = open(&format!(
+        "redis-cluster://127.0.0.1:{},127.0.0.1:1",
+        server.port
+    ))
+    .await;
     recovers(&cache).await;
     works(&cache).await.expect("a cluster");
     // Its connection heals itself without telling: the node is asked who it is, each time.
@@ -249,8 +372,16 @@ async fn a_cluster_serves_every_call() {
     server.restart().await;
     recovers(&cache).await;
     let start = Instant::now();
-    while cache.epoch("a").await.ok().is_none_or(|another| Ok(another) == epoch) {
-        assert!(start.elapsed() < MINUTE, "the node that was restarted is not known as another");
+    while cache
+        .epoch("a")
+        .await
+        .ok()
+        .is_none_or(|another| Ok(another) == epoch)
+    {
+        assert!(
+            start.elapsed() < MINUTE,
+            "the node that was restarted is not known as another"
+        );
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -259,30 +390,59 @@ async fn a_cluster_serves_every_call() {
 async fn a_sentinel_names_the_master_and_the_next_one() {
     let first = Server::start(&[]).await;
     let of = first.port.to_string();
-    let second = Server::start(&["--replicaof", "127.0.0.1", &of, "--repl-diskless-sync-delay", "0"]).await;
+    let second = Server::start(&[
+        "--replicaof",
+        "127.0.0.1",
+        &of,
+        "--repl-diskless-sync-delay",
+        "0",
+    ])
+    .await;
     let sentinel = Server::sentinel_of(&first).await;
-    let cache = open(&format!("redis-sentinel://127.0.0.1:1,127.0.0.1:{}/mymaster", sentinel.port)).await;
+    let cache = open(&format!(
+        "redis-sentinel://127.0.0.1:1,127.0.0.1:{}/mymaster",
+        sentinel.port
+    ))
+    .await;
     recovers(&cache).await;
     works(&cache).await.expect("the first master");
     let epoch = cache.epoch("moved").await;
     // The sentinel needs to have seen the replica, and the replica to be in step.
     let start = Instant::now();
-    while sentinel.command::<String>(&["SENTINEL", "FAILOVER", "mymaster"]).await.is_err() {
+    while sentinel
+        .command::<String>(&["SENTINEL", "FAILOVER", "mymaster"])
+        .await
+        .is_err()
+    {
         assert!(start.elapsed() < MINUTE, "the sentinel does not fail over");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    while second.command::<Vec<::redis::Value>>(&["ROLE"]).await.is_ok_and(|role| role[0] != b_master()) {
+    while second
+        .command::<Vec<::redis::Value>>(&["ROLE"])
+        .await
+        .is_ok_and(|role| role[0] != b_master())
+    {
         assert!(start.elapsed() < MINUTE, "the replica does not take over");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     drop(first);
     while cache.set("moved", b"1", MINUTE).await.is_err() {
-        assert!(start.elapsed() < MINUTE, "the cache does not find the new master");
+        assert!(
+            start.elapsed() < MINUTE,
+            "the cache does not find the new master"
+        );
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    let moved: i64 = second.command(&["EXISTS", "postern:moved"]).await.expect("answers");
+    let moved: i64 = second
+        .command(&["EXISTS", "postern:moved"])
+        .await
+        .expect("answers");
     assert_eq!(moved, 1);
-    assert_ne!(cache.epoch("moved").await, epoch, "what was taken may be back");
+    assert_ne!(
+        cache.epoch("moved").await,
+        epoch,
+        "what was taken may be back"
+    );
 }
 
 /// A certificate for 127.0.0.1 that signs itself, so that it is its own authority.
@@ -314,18 +474,32 @@ fn certificate(folder: &Path) -> [String; 2] {
 
 #[tokio::test]
 async fn tls_is_verified_against_the_authority_that_the_url_names() {
-    let folder = std::env::temp_dir().join(format!("postern-tls-{}", uuid::Uuid::new_v4().simple()));
+    let folder =
+        std::env::temp_dir().join(format!("postern-tls-{}", uuid::Uuid::new_v4().simple()));
     std::fs::create_dir(&folder).expect("a folder");
     let [certificate, key] = certificate(&folder);
     let tls = free_port();
-    let files = ["--tls-cert-file", &certificate, "--tls-key-file", &key, "--tls-ca-cert-file", &certificate];
+    let files = [
+        "--tls-cert-file",
+        &certificate,
+        "--tls-key-file",
+        &key,
+        "--tls-ca-cert-file",
+        &certificate,
+    ];
     let port = tls.to_string();
     let more = ["--tls-auth-clients", "no", "--tls-port", &port];
     let _server = Server::start(&[&files[..], &more].concat()).await;
     let url = format!("rediss://127.0.0.1:{tls}");
     let stranger = Cache::open(&url).await.expect("a URL");
-    assert_eq!(stranger.ping().await, Err(CacheError::Unavailable), "no public authority signed it");
-    let cache = Cache::open(&format!("{url}?deadline=5000ms&ca={certificate}")).await.expect("a URL");
+    assert_eq!(
+        stranger.ping().await,
+        Err(CacheError::Unavailable),
+        "no public authority signed it"
+    );
+    let cache = Cache::open(&format!("{url}?deadline=5000ms&ca={certificate}"))
+        .await
+        .expect("a URL");
     works(&cache).await.expect("over TLS");
     std::fs::remove_dir_all(&folder).expect("removed");
 }

@@ -1,4 +1,5 @@
-//! New connections: the hosts in order, the settings of a session, and whether the server takes writes.
+//! New connections: the hosts in order, the settings of a session, and whether the server takes
+//! writes.
 
 use std::io::ErrorKind;
 use std::time::Duration;
@@ -18,7 +19,8 @@ const ROLE: &str = "SELECT CASE WHEN pg_is_in_recovery() THEN 'standby' \
 /// How long a check of an idle connection may take.
 const CHECK_TIMEOUT: Duration = Duration::from_millis(700);
 
-/// How the server notices that this host is gone: it ends the session, and with it the locks, within a minute.
+/// How the server notices that this host is gone: it ends the session, and with it the locks,
+/// within a minute.
 const SERVER_KEEPALIVE: [(&str, &str); 4] = [
     ("tcp_keepalives_idle", "15"),
     ("tcp_keepalives_interval", "5"),
@@ -26,7 +28,8 @@ const SERVER_KEEPALIVE: [(&str, &str); 4] = [
     ("tcp_user_timeout", "30s"),
 ];
 
-/// A pooler gives the session that was used last to whoever asks next; other clients may be faster once.
+/// A pooler gives the session that was used last to whoever asks next; other clients may be faster
+/// once.
 const SESSION_PROBES: usize = 3;
 
 /// Makes connections.
@@ -41,7 +44,8 @@ pub(super) struct Connector {
 #[derive(Debug)]
 pub(super) struct ConnectError {
     pub(super) cause: String,
-    /// Whether the server is away, full, starting or not promoted yet, rather than that it turned us down.
+    /// Whether the server is away, full, starting or not promoted yet, rather than that it turned
+    /// us down.
     pub(super) is_away: bool,
 }
 
@@ -58,7 +62,8 @@ impl Connector {
         Self { targets, setup }
     }
 
-    /// Tries each host in order; one that does not answer leaves its share of the time to the others.
+    /// Tries each host in order; one that does not answer leaves its share of the time to the
+    /// others.
     pub(super) async fn connect(
         &self,
         by: Instant,
@@ -79,18 +84,24 @@ impl Connector {
     }
 
     async fn connect_to(&self, options: &PgConnectOptions) -> Result<PgConnection, ConnectError> {
-        let mut connection =
-            PgConnection::connect_with(options).await.map_err(|error| ConnectError::of(&error))?;
+        let mut connection = PgConnection::connect_with(options)
+            .await
+            .map_err(|error| ConnectError::of(&error))?;
         if options.get_socket().is_none() {
             watch_connections(options.get_port());
         }
-        let row = connection.fetch_one(AssertSqlSafe(self.setup.clone())).await;
-        let role =
-            row.and_then(|row| row.try_get::<String, _>(0)).map_err(|error| ConnectError::of(&error))?;
+        let row = connection
+            .fetch_one(AssertSqlSafe(self.setup.clone()))
+            .await;
+        let role = row
+            .and_then(|row| row.try_get::<String, _>(0))
+            .map_err(|error| ConnectError::of(&error))?;
         if self.targets.session.accepts(&role) {
             Ok(connection)
         } else {
-            Err(ConnectError::away(format!("the server is {role} and takes no writes")))
+            Err(ConnectError::away(format!(
+                "the server is {role} and takes no writes"
+            )))
         }
     }
 
@@ -104,8 +115,9 @@ impl Connector {
         if self.targets.hosts.len() == 1 {
             return error;
         }
-        let (before, away_before) =
-            before.map_or((String::new(), false), |before| (format!("{}; ", before.cause), before.is_away));
+        let (before, away_before) = before.map_or((String::new(), false), |before| {
+            (format!("{}; ", before.cause), before.is_away)
+        });
         let host = options.get_host();
         ConnectError {
             cause: format!("{before}{host}:{}: {}", options.get_port(), error.cause),
@@ -113,20 +125,27 @@ impl Connector {
         }
     }
 
-    /// Whether a pooler gives the session of one connection to another while the first holds no transaction.
+    /// Whether a pooler gives the session of one connection to another while the first holds no
+    /// transaction.
     pub(super) async fn shares_sessions(&self, by: Instant) -> bool {
-        let (Ok((mut one, _)), Ok((mut other, _))) = (self.connect(by).await, self.connect(by).await) else {
+        let (Ok((mut one, _)), Ok((mut other, _))) =
+            (self.connect(by).await, self.connect(by).await)
+        else {
             return false;
         };
         for _ in 0..SESSION_PROBES {
-            let Ok(before) = session(&mut one).await else { return false };
+            let Ok(before) = session(&mut one).await else {
+                return false;
+            };
             // In statement mode there are no transactions.
             if let Err(error) = other.execute("BEGIN").await {
                 return error.as_database_error().is_some();
             }
             let held = session(&mut other).await;
             let (after, ended) = (session(&mut one).await, other.execute("ROLLBACK").await);
-            let (Ok(held), Ok(after), Ok(_)) = (held, after, ended) else { return false };
+            let (Ok(held), Ok(after), Ok(_)) = (held, after, ended) else {
+                return false;
+            };
             if held == before || after != before {
                 return true;
             }
@@ -148,18 +167,27 @@ impl Connector {
 
 /// The process of the server that answers a connection.
 async fn session(connection: &mut PgConnection) -> Result<String, sqlx::Error> {
-    connection.fetch_one("SELECT pg_backend_pid()::text").await?.try_get(0)
+    connection
+        .fetch_one("SELECT pg_backend_pid()::text")
+        .await?
+        .try_get(0)
 }
 
 // === impl ConnectError ===
 
 impl ConnectError {
     fn away(cause: String) -> Self {
-        Self { cause, is_away: true }
+        Self {
+            cause,
+            is_away: true,
+        }
     }
 
     fn of(error: &sqlx::Error) -> Self {
-        Self { cause: super::one_line(error), is_away: is_away(error) }
+        Self {
+            cause: super::one_line(error),
+            is_away: is_away(error),
+        }
     }
 
     /// As an error of a statement: the store is not available, whatever the cause.

@@ -12,7 +12,10 @@ use super::pool::PostgresPool;
 impl<'p> Executor<'p> for &'_ PostgresPool {
     type Database = Postgres;
 
-    fn fetch_many<'e, 'q: 'e, E>(self, query: E) -> BoxStream<'e, Result<Either<PgQueryResult, PgRow>, Error>>
+    fn fetch_many<'e, 'q: 'e, E>(
+        self,
+        query: E,
+    ) -> BoxStream<'e, Result<Either<PgQueryResult, PgRow>, Error>>
     where
         'p: 'e,
         E: 'q + Execute<'q, Postgres>,
@@ -20,7 +23,11 @@ impl<'p> Executor<'p> for &'_ PostgresPool {
         let pool = self.clone();
         let answer = async move {
             let mut lease = pool.acquire().await?;
-            let rows = timeout(pool.deadline(), lease.fetch_many(query).try_collect::<Vec<_>>()).await;
+            let rows = timeout(
+                pool.deadline(),
+                lease.fetch_many(query).try_collect::<Vec<_>>(),
+            )
+            .await;
             let rows = lease.settle(rows, pool.deadline())?;
             Ok(stream::iter(rows.into_iter().map(Ok)))
         };

@@ -9,8 +9,8 @@ use tokio::time::timeout;
 use super::failure::no_answer;
 use super::socket::watch_connections;
 
-/// A listener that does not connect again by itself: whoever listens asks the pool for a new one, which finds the server
-/// that takes writes.
+/// A listener that does not connect again by itself: whoever listens asks the pool for a new one,
+/// which finds the server that takes writes.
 pub(super) async fn open(
     options: PgConnectOptions,
     setup: String,
@@ -33,5 +33,7 @@ pub(super) async fn open(
         listener.listen(channel).await?;
         Ok(listener)
     };
-    timeout(limit, opened).await.unwrap_or_else(|_| Err(no_answer(limit)))
+    timeout(limit, opened)
+        .await
+        .unwrap_or_else(|_| Err(no_answer(limit)))
 }

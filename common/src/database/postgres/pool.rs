@@ -1,8 +1,8 @@
 //! A pool of PostgreSQL connections in which every statement has a deadline.
 //!
-//! A connection goes back to the pool only after a statement that was answered. One that did not answer in time, that
-//! broke, or whose server is read-only or shutting down is closed, and those that were idle meanwhile are checked before
-//! they are used: no failure outlives its cause.
+//! A connection goes back to the pool only after a statement that was answered. One that did not
+//! answer in time, that broke, or whose server is read-only or shutting down is closed, and those
+//! that were idle meanwhile are checked before they are used: no failure outlives its cause.
 
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,8 +27,8 @@ pub struct PostgresPool {
     deadline: Duration,
 }
 
-/// A connection that is in use. It goes back to the pool only by [`PooledConnection::release`]: dropped anywhere else, as
-/// where a request is cut off within a statement, it is closed.
+/// A connection that is in use. It goes back to the pool only by [`PooledConnection::release`]:
+/// dropped anywhere else, as where a request is cut off within a statement, it is closed.
 #[derive(Debug)]
 pub struct PooledConnection {
     /// `None` once it was given back.
@@ -65,8 +65,8 @@ struct Idle {
     generation: u64,
 }
 
-/// A connection that was idle for longer is checked before it is used. A busy one is not: a question before every short
-/// statement is a quarter of its cost.
+/// A connection that was idle for longer is checked before it is used. A busy one is not: a
+/// question before every short statement is a quarter of its cost.
 const TRUSTED_IDLE_TIME: Duration = Duration::from_secs(1);
 /// A connection that was idle for longer is closed.
 const MAX_IDLE_TIME: Duration = Duration::from_secs(600);
@@ -90,20 +90,42 @@ impl PostgresPool {
     ) -> Self {
         let permits = Arc::new(Semaphore::new(usize::try_from(connections).unwrap_or(1)));
         let (idle, generation) = (Mutex::default(), AtomicU64::new(0));
-        Self { shared: Arc::new(Shared { connector, permits, acquire_timeout, idle, generation }), deadline }
+        Self {
+            shared: Arc::new(Shared {
+                connector,
+                permits,
+                acquire_timeout,
+                idle,
+                generation,
+            }),
+            deadline,
+        }
     }
 
     /// A pool of its own to the same servers, with `SET` of its own for every session.
     #[must_use]
-    pub fn separate(&self, connections: u32, settings: &[(&str, &str)], deadline: Duration) -> Self {
+    pub fn separate(
+        &self,
+        connections: u32,
+        settings: &[(&str, &str)],
+        deadline: Duration,
+    ) -> Self {
         let connector = Connector::new(self.shared.connector.targets.clone(), settings);
-        Self::new(connector, connections, self.shared.acquire_timeout, deadline)
+        Self::new(
+            connector,
+            connections,
+            self.shared.acquire_timeout,
+            deadline,
+        )
     }
 
     /// The same connections for statements that may take another time.
     #[must_use]
     pub fn with_deadline(&self, deadline: Duration) -> Self {
-        Self { shared: Arc::clone(&self.shared), deadline }
+        Self {
+            shared: Arc::clone(&self.shared),
+            deadline,
+        }
     }
 
     /// How long a statement may take once it has a connection.
@@ -119,7 +141,10 @@ impl PostgresPool {
     }
 
     pub(crate) fn may_be_plaintext_over_a_network(&self) -> bool {
-        self.shared.connector.targets.may_be_plaintext_over_a_network()
+        self.shared
+            .connector
+            .targets
+            .may_be_plaintext_over_a_network()
     }
 
     /// Takes a connection, an idle one if there is one.
@@ -129,7 +154,9 @@ impl PostgresPool {
     pub async fn acquire(&self) -> Result<PooledConnection, sqlx::Error> {
         let by = Instant::now() + self.shared.acquire_timeout;
         let permit = timeout_at(by, Arc::clone(&self.shared.permits).acquire_owned()).await;
-        let permit = permit.map_err(|_| sqlx::Error::PoolTimedOut)?.map_err(|_| sqlx::Error::PoolClosed)?;
+        let permit = permit
+            .map_err(|_| sqlx::Error::PoolTimedOut)?
+            .map_err(|_| sqlx::Error::PoolClosed)?;
         while let Some(mut idle) = self.shared.pop() {
             let is_trusted = idle.since.elapsed() <= TRUSTED_IDLE_TIME
                 && idle.generation == self.shared.generation.load(Ordering::Acquire);
@@ -168,10 +195,17 @@ impl PostgresPool {
     ) -> PooledConnection {
         let generation = self.shared.generation.load(Ordering::Acquire);
         let (connection, shared) = (Some(connection), Arc::clone(&self.shared));
-        PooledConnection { connection, opened, generation, shared, _permit: permit }
+        PooledConnection {
+            connection,
+            opened,
+            generation,
+            shared,
+            _permit: permit,
+        }
     }
 
-    /// Begins a transaction. Its statements have no deadline of their own: see [`PostgresPool::within_deadline`].
+    /// Begins a transaction. Its statements have no deadline of their own: see
+    /// [`PostgresPool::within_deadline`].
     ///
     /// # Errors
     /// As any statement.
@@ -179,7 +213,10 @@ impl PostgresPool {
         let mut lease = self.acquire().await?;
         let began = timeout(self.deadline, lease.execute("BEGIN")).await;
         lease.answer(began, self.deadline)?;
-        Ok(PostgresTransaction { lease, deadline: self.deadline })
+        Ok(PostgresTransaction {
+            lease,
+            deadline: self.deadline,
+        })
     }
 
     /// Bounds several statements that count together, such as a transaction.
@@ -191,7 +228,9 @@ impl PostgresPool {
         work: impl Future<Output = Result<T, E>>,
     ) -> Result<T, E> {
         let limit = self.shared.acquire_timeout + self.deadline;
-        timeout(limit, work).await.unwrap_or_else(|_| Err(no_answer(limit).into()))
+        timeout(limit, work)
+            .await
+            .unwrap_or_else(|_| Err(no_answer(limit).into()))
     }
 
     /// A listener on a connection of its own, to the first server that takes writes.
@@ -201,7 +240,8 @@ impl PostgresPool {
     pub async fn listen(&self, channel: &str) -> Result<PgListener, sqlx::Error> {
         let by = Instant::now() + self.shared.acquire_timeout;
         let found = self.shared.connector.connect(by).await;
-        let (connection, options) = found.map_err(super::connect::ConnectError::into_statement_error)?;
+        let (connection, options) =
+            found.map_err(super::connect::ConnectError::into_statement_error)?;
         let options = options.clone();
         drop(connection);
         let setup = self.shared.connector.setup.clone();
@@ -209,15 +249,26 @@ impl PostgresPool {
     }
 
     /// Connects once, for a clear message where that fails.
-    pub(super) async fn greet(&self, patience: Duration) -> Result<(), super::connect::ConnectError> {
-        let (connection, _) = self.shared.connector.connect(Instant::now() + patience).await?;
+    pub(super) async fn greet(
+        &self,
+        patience: Duration,
+    ) -> Result<(), super::connect::ConnectError> {
+        let (connection, _) = self
+            .shared
+            .connector
+            .connect(Instant::now() + patience)
+            .await?;
         let _ = timeout(CLOSE_TIMEOUT, connection.close()).await;
         Ok(())
     }
 
-    /// Whether statements of one connection run in several sessions, as behind a pooler in transaction mode.
+    /// Whether statements of one connection run in several sessions, as behind a pooler in
+    /// transaction mode.
     pub(super) async fn shares_sessions(&self, patience: Duration) -> bool {
-        let asked = self.shared.connector.shares_sessions(Instant::now() + patience);
+        let asked = self
+            .shared
+            .connector
+            .shares_sessions(Instant::now() + patience);
         timeout(patience, asked).await.unwrap_or(false)
     }
 
@@ -225,7 +276,11 @@ impl PostgresPool {
     pub async fn close(&self) {
         self.shared.permits.close();
         let idle = std::mem::take(&mut *self.shared.idle());
-        join_all(idle.into_iter().map(|idle| timeout(CLOSE_TIMEOUT, idle.connection.close()))).await;
+        join_all(
+            idle.into_iter()
+                .map(|idle| timeout(CLOSE_TIMEOUT, idle.connection.close())),
+        )
+        .await;
     }
 
     /// How many connections are idle.
@@ -242,7 +297,12 @@ impl PooledConnection {
     pub fn release(mut self) {
         if let Some(connection) = self.connection.take() {
             let (opened, generation) = (self.opened, self.generation);
-            self.shared.put_back(Idle { connection, opened, since: Instant::now(), generation });
+            self.shared.put_back(Idle {
+                connection,
+                opened,
+                since: Instant::now(),
+                generation,
+            });
         }
     }
 
@@ -252,20 +312,26 @@ impl PooledConnection {
         self.connection.take().expect(IN_USE)
     }
 
-    /// Puts it back if the server answered, with a result or with an error that leaves the session in order.
+    /// Puts it back if the server answered, with a result or with an error that leaves the session
+    /// in order.
     pub(super) fn settle<T>(
         self,
         outcome: Result<Result<T, sqlx::Error>, Elapsed>,
         limit: Duration,
     ) -> Result<T, sqlx::Error> {
         let answer = self.answer(outcome, limit);
-        if answer.as_ref().err().is_none_or(|error| !breaks_connection(error)) {
+        if answer
+            .as_ref()
+            .err()
+            .is_none_or(|error| !breaks_connection(error))
+        {
             self.release();
         }
         answer
     }
 
-    /// The answer to a statement; one that does not leave the session in order makes the pool check the others.
+    /// The answer to a statement; one that does not leave the session in order makes the pool check
+    /// the others.
     fn answer<T>(
         &self,
         outcome: Result<Result<T, sqlx::Error>, Elapsed>,
@@ -297,7 +363,8 @@ impl std::ops::DerefMut for PooledConnection {
 }
 
 impl Drop for PooledConnection {
-    /// A statement without an answer may be the first that a silent server shows: the others are checked.
+    /// A statement without an answer may be the first that a silent server shows: the others are
+    /// checked.
     fn drop(&mut self) {
         if self.connection.is_some() {
             self.shared.generation.fetch_add(1, Ordering::AcqRel);
@@ -363,11 +430,12 @@ impl Shared {
         }
     }
 
-    /// A connection failed. The others of this server may be as bad: they are checked before they are used, or closed
-    /// where the server has said that it is going or takes no writes.
+    /// A connection failed. The others of this server may be as bad: they are checked before they
+    /// are used, or closed where the server has said that it is going or takes no writes.
     fn doubt(&self, error: &sqlx::Error) {
         self.generation.fetch_add(1, Ordering::AcqRel);
-        let was_slow = matches!(error, sqlx::Error::Io(error) if error.kind() == ErrorKind::TimedOut);
+        let was_slow =
+            matches!(error, sqlx::Error::Io(error) if error.kind() == ErrorKind::TimedOut);
         if !was_slow {
             self.idle().clear();
         }

@@ -14,7 +14,8 @@ pub(super) struct Targets {
     pub(super) has_tls_mode: bool,
 }
 
-/// `target_session_attrs`: which servers are accepted. The services write, so `read-write` is the default.
+/// `target_session_attrs`: which servers are accepted. The services write, so `read-write` is the
+/// default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SessionAttrs {
     Any,
@@ -62,11 +63,19 @@ impl Targets {
             return Err("`hostaddr` cannot be combined with several hosts".to_owned());
         }
         let rest = rest.finish();
-        let hosts = places.iter().map(|place| parts.options(place, &rest)).collect::<Result<_, _>>()?;
-        Ok(Self { hosts, session, has_tls_mode })
+        let hosts = places
+            .iter()
+            .map(|place| parts.options(place, &rest))
+            .collect::<Result<_, _>>()?;
+        Ok(Self {
+            hosts,
+            session,
+            has_tls_mode,
+        })
     }
 
-    /// Whether a password and all data would travel unencrypted if a server, or somebody on the way, does not offer TLS.
+    /// Whether a password and all data would travel unencrypted if a server, or somebody on the
+    /// way, does not offer TLS.
     pub(super) fn may_be_plaintext_over_a_network(&self) -> bool {
         !self.has_tls_mode && self.hosts.iter().any(|options| !is_local(options))
     }
@@ -79,9 +88,18 @@ fn from_parameters(hosts: &str, ports: Option<&str>) -> Result<Vec<Place>, Strin
     let hosts: Vec<_> = hosts.split(',').collect();
     let ports: Vec<_> = ports.map_or_else(Vec::new, |ports| ports.split(',').collect());
     if ports.len() > 1 && ports.len() != hosts.len() {
-        return Err(format!("it has {} hosts and {} ports", hosts.len(), ports.len()));
+        return Err(format!(
+            "it has {} hosts and {} ports",
+            hosts.len(),
+            ports.len()
+        ));
     }
-    let port = |at: usize| ports.get(at).or(ports.first()).map(|port| (*port).to_owned());
+    let port = |at: usize| {
+        ports
+            .get(at)
+            .or(ports.first())
+            .map(|port| (*port).to_owned())
+    };
     let place = |(at, host): (usize, &&str)| (Some((*host).to_owned()), port(at));
     Ok(hosts.iter().enumerate().map(place).collect())
 }
@@ -92,9 +110,15 @@ fn from_authority(hosts: &str, port: Option<&str>) -> Result<Vec<Place>, String>
             Some((host, own)) if !own.ends_with(']') => (host, Some(own)),
             Some(_) | None => (text, None),
         };
-        let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+        let host = host
+            .strip_prefix('[')
+            .and_then(|host| host.strip_suffix(']'))
+            .unwrap_or(host);
         let host = decoded(host);
-        let own = own.filter(|own| !own.is_empty()).or(port).map(str::to_owned);
+        let own = own
+            .filter(|own| !own.is_empty())
+            .or(port)
+            .map(str::to_owned);
         ((!host.is_empty()).then_some(host), own)
     };
     let places: Vec<Place> = hosts.split(',').map(place).collect();
@@ -107,7 +131,9 @@ fn from_authority(hosts: &str, port: Option<&str>) -> Result<Vec<Place>, String>
 /// A host of the authority, where a socket's folder is written as `%2Fvar%2Frun`.
 fn decoded(host: &str) -> String {
     let pair = format!("h={}", host.replace('+', "%2B"));
-    form_urlencoded::parse(pair.as_bytes()).next().map_or_else(String::new, |(_, host)| host.into_owned())
+    form_urlencoded::parse(pair.as_bytes())
+        .next()
+        .map_or_else(String::new, |(_, host)| host.into_owned())
 }
 
 fn is_local(options: &PgConnectOptions) -> bool {
@@ -117,7 +143,9 @@ fn is_local(options: &PgConnectOptions) -> bool {
         || match Host::parse(host) {
             Ok(Host::Ipv4(address)) => address.is_loopback(),
             Ok(Host::Domain(name)) => name == "localhost",
-            Ok(Host::Ipv6(_)) | Err(_) => host.parse::<std::net::Ipv6Addr>().is_ok_and(|it| it.is_loopback()),
+            Ok(Host::Ipv6(_)) | Err(_) => host
+                .parse::<std::net::Ipv6Addr>()
+                .is_ok_and(|it| it.is_loopback()),
         }
 }
 
@@ -133,10 +161,17 @@ impl<'a> UrlParts<'a> {
             Some((user, hosts)) => (Some(user), hosts),
             None => (None, authority),
         };
-        Some(Self { scheme, user, hosts, path, query })
+        Some(Self {
+            scheme,
+            user,
+            hosts,
+            path,
+            query,
+        })
     }
 
-    /// The options of one host. It travels as a parameter, in which sockets and addresses have no form of their own.
+    /// The options of one host. It travels as a parameter, in which sockets and addresses have no
+    /// form of their own.
     fn options(&self, (host, port): &Place, rest: &str) -> Result<PgConnectOptions, String> {
         let mut query = form_urlencoded::Serializer::new(rest.to_owned());
         let mut authority = String::new();
@@ -154,7 +189,12 @@ impl<'a> UrlParts<'a> {
                 return Err("it has a user and no host".to_owned());
             }
         }
-        let text = format!("{}://{authority}{}?{}", self.scheme, self.path, query.finish());
+        let text = format!(
+            "{}://{authority}{}?{}",
+            self.scheme,
+            self.path,
+            query.finish()
+        );
         Url::parse(&text).map_err(|error| error.to_string())?;
         PgConnectOptions::from_str(&text).map_err(|error| error.to_string())
     }
@@ -200,31 +240,65 @@ mod tests {
     #[test]
     fn hosts_keep_their_order_and_ports() {
         for (url, expected) in [
-            ("postgres://ada:pw@db.example:5433/x", vec!["db.example 5433"]),
-            ("postgres://ada:p%40w@a:5433,b:5434/x?sslmode=disable", vec!["a 5433", "b 5434"]),
+            (
+                "postgres://ada:pw@db.example:5433/x",
+                vec!["db.example 5433"],
+            ),
+            (
+                "postgres://ada:p%40w@a:5433,b:5434/x?sslmode=disable",
+                vec!["a 5433", "b 5434"],
+            ),
             ("postgres://ada@a,b:5434/x", vec!["a 5432", "b 5434"]),
             ("postgres:///x?host=a,b&user=ada", vec!["a 5432", "b 5432"]),
             ("postgres:///x?host=a,b&port=5433", vec!["a 5433", "b 5433"]),
-            ("postgres:///x?host=a,b&port=5433,5434", vec!["a 5433", "b 5434"]),
-            ("postgres://ada@[::1]:5433,127.0.0.1/x", vec!["::1 5433", "127.0.0.1 5432"]),
-            ("postgres://ada@%2Frun%2Fpostgresql/x", vec!["/run/postgresql"]),
+            (
+                "postgres:///x?host=a,b&port=5433,5434",
+                vec!["a 5433", "b 5434"],
+            ),
+            (
+                "postgres://ada@[::1]:5433,127.0.0.1/x",
+                vec!["::1 5433", "127.0.0.1 5432"],
+            ),
+            (
+                "postgres://ada@%2Frun%2Fpostgresql/x",
+                vec!["/run/postgresql"],
+            ),
             ("postgres:///x?host=/run/a,b", vec!["/run/a", "b 5432"]),
         ] {
             assert_eq!(places(url), expected, "{url}");
         }
         let targets = Targets::parse("postgres://ada:p%40w@a,b/x?user=eve").expect("good");
-        assert!(targets.hosts.iter().all(|options| options.get_username() == "eve"));
-        assert!(targets.hosts.iter().all(|options| options.get_database() == Some("x")));
+        assert!(
+            targets
+                .hosts
+                .iter()
+                .all(|options| options.get_username() == "eve")
+        );
+        assert!(
+            targets
+                .hosts
+                .iter()
+                .all(|options| options.get_database() == Some("x"))
+        );
     }
 
     #[test]
     fn wrong_urls_are_refused_with_the_reason() {
         for (url, reason) in [
             ("postgres://ada@a,/x", "one of its hosts is empty"),
-            ("postgres:///x?host=a,b,c&port=1,2", "it has 3 hosts and 2 ports"),
+            (
+                "postgres:///x?host=a,b,c&port=1,2",
+                "it has 3 hosts and 2 ports",
+            ),
             ("postgres://ada@a:b/x", "invalid digit"),
-            ("postgres://ada@a,b/x?hostaddr=127.0.0.1", "`hostaddr` cannot be combined"),
-            ("postgres://ada@a,b/x?target_session_attrs=standby", "because the services write"),
+            (
+                "postgres://ada@a,b/x?hostaddr=127.0.0.1",
+                "`hostaddr` cannot be combined",
+            ),
+            (
+                "postgres://ada@a,b/x?target_session_attrs=standby",
+                "because the services write",
+            ),
         ] {
             let error = Targets::parse(url).expect_err(url);
             assert!(error.contains(reason), "{url}: {error}");
@@ -234,13 +308,19 @@ mod tests {
     #[test]
     fn session_attributes_decide_which_servers_are_accepted() {
         let session = |text: &str| {
-            Targets::parse(&format!("postgres://a,b/x?target_session_attrs={text}")).expect("good").session
+            Targets::parse(&format!("postgres://a,b/x?target_session_attrs={text}"))
+                .expect("good")
+                .session
         };
-        let accepted = |session: SessionAttrs| ["", "standby", "read-only"].map(|role| session.accepts(role));
+        let accepted =
+            |session: SessionAttrs| ["", "standby", "read-only"].map(|role| session.accepts(role));
         assert_eq!(accepted(session("any")), [true, true, true]);
         assert_eq!(accepted(session("primary")), [true, false, true]);
         assert_eq!(accepted(session("read-write")), [true, false, false]);
-        assert_eq!(Targets::parse("postgres://a/x").expect("good").session, SessionAttrs::ReadWrite);
+        assert_eq!(
+            Targets::parse("postgres://a/x").expect("good").session,
+            SessionAttrs::ReadWrite
+        );
     }
 
     #[test]

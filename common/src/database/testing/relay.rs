@@ -1,4 +1,5 @@
-//! A TCP relay that can fall silent, as a host that lost its power or a firewall that forgot a connection.
+//! A TCP relay that can fall silent, as a host that lost its power or a firewall that forgot a
+//! connection.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -25,11 +26,20 @@ impl Relay {
     /// If the URL has no numeric host and port, or there is no free port.
     pub async fn start(url: &str) -> (Self, String) {
         let mut url = Url::parse(url).expect("a URL");
-        let host = url.host_str().expect("a host").parse().expect("a numeric host");
+        let host = url
+            .host_str()
+            .expect("a host")
+            .parse()
+            .expect("a numeric host");
         let server = SocketAddr::new(host, url.port().expect("a port"));
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a free port");
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+            .await
+            .expect("a free port");
         let port = listener.local_addr().expect("bound").port();
-        let relay = Self { port, silences: Arc::default() };
+        let relay = Self {
+            port,
+            silences: Arc::default(),
+        };
         let silences = Arc::clone(&relay.silences);
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
@@ -46,7 +56,8 @@ impl Relay {
         self.port
     }
 
-    /// From now on no byte passes, in either direction, and connections are accepted and get no answer.
+    /// From now on no byte passes, in either direction, and connections are accepted and get no
+    /// answer.
     pub fn fall_silent(&self) {
         self.silences.send_modify(|count| *count |= 1);
     }
@@ -64,15 +75,19 @@ async fn forward(client: TcpStream, server: SocketAddr, mut silences: watch::Rec
         let _client = client;
         return std::future::pending().await;
     }
-    let Ok(server) = TcpStream::connect(server).await else { return };
-    let ((from_client, to_client), (from_server, to_server)) = (client.into_split(), server.into_split());
+    let Ok(server) = TcpStream::connect(server).await else {
+        return;
+    };
+    let ((from_client, to_client), (from_server, to_server)) =
+        (client.into_split(), server.into_split());
     tokio::select! {
         () = copy(from_client, to_server, &silences, began) => {}
         () = copy(from_server, to_client, &silences, began) => {}
     }
 }
 
-/// Until either side closes; from the first silence on it holds the connection and forwards nothing.
+/// Until either side closes; from the first silence on it holds the connection and forwards
+/// nothing.
 async fn copy(
     mut from: tokio::net::tcp::OwnedReadHalf,
     mut to: tokio::net::tcp::OwnedWriteHalf,
@@ -88,7 +103,9 @@ async fn copy(
             () = silent => None,
             read = from.read(&mut bytes) => Some(read.unwrap_or(0)),
         };
-        let Some(count) = read else { return std::future::pending().await };
+        let Some(count) = read else {
+            return std::future::pending().await;
+        };
         if count == 0 || to.write_all(&bytes[..count]).await.is_err() {
             return;
         }

@@ -6,9 +6,13 @@ fn every_mistake_is_told_at_once() {
     let mistakes = Mistakes::default();
     let root = json(br#"{"email":7,"emial":"a","n":{"k":1,"k":2}}"#, &mistakes).expect("JSON");
     let value = mistakes.object(&root, |object| {
-        object.optional("n", |field| field.object(|n| n.required("k", |k| k.integer(5..=9))));
+        object.optional("n", |field| {
+            field.object(|n| n.required("k", |k| k.integer(5..=9)))
+        });
         let email = object.required("email", |field| field.text(1..=9));
-        object.required("password", |field| field.text(1..=9)).zip(email)
+        object
+            .required("password", |field| field.text(1..=9))
+            .zip(email)
     });
     let found: Vec<(String, &str)> = mistakes
         .finish(value)
@@ -23,7 +27,10 @@ fn every_mistake_is_told_at_once() {
         ("/password", "missing_field"),
         ("/emial", "unknown_field"),
     ];
-    assert_eq!(found, expected.map(|(pointer, code)| (pointer.to_owned(), code)));
+    assert_eq!(
+        found,
+        expected.map(|(pointer, code)| (pointer.to_owned(), code))
+    );
 }
 
 #[test]
@@ -35,9 +42,15 @@ fn a_name_that_stands_twice_is_found_among_few_and_among_many() {
             let mistakes = Mistakes::default();
             json(format!("{{{text}}}").as_bytes(), &mistakes).expect("JSON");
             let found = mistakes.finish(Some(())).expect_err("a mistake");
-            let found: Vec<_> =
-                found.iter().map(|mistake| (mistake.pointer.as_str(), mistake.code)).collect();
-            assert_eq!(found, [(format!("/{first}").as_str(), "duplicate_field")], "{names} names");
+            let found: Vec<_> = found
+                .iter()
+                .map(|mistake| (mistake.pointer.as_str(), mistake.code))
+                .collect();
+            assert_eq!(
+                found,
+                [(format!("/{first}").as_str(), "duplicate_field")],
+                "{names} names"
+            );
         }
     }
 }
@@ -71,5 +84,8 @@ fn a_text_of_nothing_but_mistakes_costs_no_more_than_it_is_long() {
     let value = mistakes.object(&root, |_| Some(()));
     let all = mistakes.finish(value).expect_err("mistakes");
     assert_eq!(all.len(), 100);
-    assert!(all.iter().all(|mistake| mistake.pointer.len() <= 256), "pointers are cut");
+    assert!(
+        all.iter().all(|mistake| mistake.pointer.len() <= 256),
+        "pointers are cut"
+    );
 }

@@ -3,7 +3,15 @@ use super::*;
 const BODY: usize = 100;
 
 fn budgets() -> BodyMemoryBudget {
-    BodyMemoryBudget::new(BodyBudgets { services: 1600, users: 1600, anonymous: 1600, webhooks: 1600 }, BODY)
+    BodyMemoryBudget::new(
+        BodyBudgets {
+            services: 1600,
+            users: 1600,
+            anonymous: 1600,
+            webhooks: 1600,
+        },
+        BODY,
+    )
 }
 
 /// Bodies of 99 bytes of which the last never arrives, until one is refused.
@@ -22,7 +30,9 @@ fn fill(budget: &BodyMemoryBudget, owner: BodyOwner) -> (Vec<Reservation>, Code)
 }
 
 fn whole(budget: &BodyMemoryBudget, owner: BodyOwner) -> Result<Reservation, Code> {
-    let mut one = budget.reserve(owner, 100).map_err(|refused| refused.code())?;
+    let mut one = budget
+        .reserve(owner, 100)
+        .map_err(|refused| refused.code())?;
     one.grow(100, true).map_err(|refused| refused.code())?;
     Ok(one)
 }
@@ -55,7 +65,8 @@ fn whole_bodies_are_read_while_unfinished_ones_have_used_up_their_budget() {
     let budget = budgets();
     let (unfinished, code) = fill(&budget, BodyOwner::Anonymous(None));
     assert_eq!((unfinished.len(), code), (16, Code::Unavailable));
-    let whole_one = whole(&budget, BodyOwner::Anonymous(address("192.0.2.1"))).expect("complete on arrival");
+    let whole_one =
+        whole(&budget, BodyOwner::Anonymous(address("192.0.2.1"))).expect("complete on arrival");
     drop(unfinished);
     let unfinished = fill(&budget, BodyOwner::Anonymous(None)).0;
     assert_eq!(unfinished.len(), 16, "everything was released");
@@ -66,15 +77,39 @@ fn whole_bodies_are_read_while_unfinished_ones_have_used_up_their_budget() {
 #[test]
 fn one_source_gets_no_more_than_its_share() {
     for (owner, other, at_most) in [
-        (BodyOwner::Anonymous(address("192.0.2.1")), BodyOwner::Anonymous(address("192.0.2.2")), 2),
-        (BodyOwner::Anonymous(address("2001:db8::1")), BodyOwner::Anonymous(address("2001:db8:0:1::")), 2),
-        (BodyOwner::Webhook(address("192.0.2.1")), BodyOwner::Webhook(address("192.0.2.2")), 4),
-        (BodyOwner::user("https://a", "ada"), BodyOwner::user("https://b", "ada"), 2),
+        (
+            BodyOwner::Anonymous(address("192.0.2.1")),
+            BodyOwner::Anonymous(address("192.0.2.2")),
+            2,
+        ),
+        (
+            BodyOwner::Anonymous(address("2001:db8::1")),
+            BodyOwner::Anonymous(address("2001:db8:0:1::")),
+            2,
+        ),
+        (
+            BodyOwner::Webhook(address("192.0.2.1")),
+            BodyOwner::Webhook(address("192.0.2.2")),
+            4,
+        ),
+        (
+            BodyOwner::user("https://a", "ada"),
+            BodyOwner::user("https://b", "ada"),
+            2,
+        ),
     ] {
         let budget = budgets();
         let (unfinished, code) = fill(&budget, owner);
-        assert_eq!((unfinished.len(), code), (at_most, Code::RateLimited), "{owner:?}");
-        assert_eq!(whole(&budget, owner).err(), Some(Code::RateLimited), "{owner:?}");
+        assert_eq!(
+            (unfinished.len(), code),
+            (at_most, Code::RateLimited),
+            "{owner:?}"
+        );
+        assert_eq!(
+            whole(&budget, owner).err(),
+            Some(Code::RateLimited),
+            "{owner:?}"
+        );
         let mut one = budget.reserve(other, 100).expect("another source");
         one.grow(100, false).expect("another source");
     }
@@ -83,9 +118,15 @@ fn one_source_gets_no_more_than_its_share() {
 #[test]
 fn addresses_of_one_ipv6_network_share() {
     let one = BodyOwner::Anonymous(address("2001:db8::1"));
-    assert_eq!(one.source(), BodyOwner::Anonymous(address("2001:db8::ffff:1")).source());
+    assert_eq!(
+        one.source(),
+        BodyOwner::Anonymous(address("2001:db8::ffff:1")).source()
+    );
     let mapped = BodyOwner::Anonymous(address("::ffff:192.0.2.1"));
-    assert_eq!(mapped.source(), BodyOwner::Anonymous(address("192.0.2.1")).source());
+    assert_eq!(
+        mapped.source(),
+        BodyOwner::Anonymous(address("192.0.2.1")).source()
+    );
 }
 
 #[test]

@@ -41,11 +41,19 @@ pub(super) struct Stub {
 
 impl Stub {
     pub(super) async fn start(clock: &Clock) -> Self {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+            .await
+            .expect("a port");
         let url = format!("http://{}", listener.local_addr().expect("bound"));
         let state = Arc::new(Mutex::new((Mood::Good, Vec::new())));
-        let stub = Self { url, clock: clock.clone(), state };
-        let router = Router::new().route("/", post(answer)).with_state(stub.clone());
+        let stub = Self {
+            url,
+            clock: clock.clone(),
+            state,
+        };
+        let router = Router::new()
+            .route("/", post(answer))
+            .with_state(stub.clone());
         tokio::spawn(async move { axum::serve(listener, router).await });
         stub
     }
@@ -62,7 +70,8 @@ impl Stub {
     fn tokens(&self, number: usize, in_id: bool, in_access: bool, seconds: i64) -> Value {
         let now = self.clock.now().unix_seconds();
         let token = |token_use: &str, claim: bool| {
-            let mut claims = json!({"iat": now, "exp": now + seconds, "token_use": token_use, "n": number});
+            let mut claims =
+                json!({"iat": now, "exp": now + seconds, "token_use": token_use, "n": number});
             if claim {
                 claims["custom:service_id"] = json!("auth");
             }
@@ -75,8 +84,14 @@ impl Stub {
 }
 
 async fn answer(State(stub): State<Stub>, headers: HeaderMap, body: String) -> Response {
-    assert_eq!(headers["x-amz-target"], "AWSCognitoIdentityProviderService.InitiateAuth");
-    assert!(!headers.contains_key(header::AUTHORIZATION), "sign-in is not signed");
+    assert_eq!(
+        headers["x-amz-target"],
+        "AWSCognitoIdentityProviderService.InitiateAuth"
+    );
+    assert!(
+        !headers.contains_key(header::AUTHORIZATION),
+        "sign-in is not signed"
+    );
     let (mood, number) = {
         let mut state = stub.state.lock().expect("sound");
         state.1.push(serde_json::from_str(&body).expect("JSON"));
@@ -96,5 +111,10 @@ async fn answer(State(stub): State<Stub>, headers: HeaderMap, body: String) -> R
         Mood::Hang => return std::future::pending().await,
     };
     let status = StatusCode::from_u16(status).expect("a status");
-    (status, [(header::CONTENT_TYPE, "application/x-amz-json-1.1")], body.to_string()).into_response()
+    (
+        status,
+        [(header::CONTENT_TYPE, "application/x-amz-json-1.1")],
+        body.to_string(),
+    )
+        .into_response()
 }

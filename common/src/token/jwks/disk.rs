@@ -1,5 +1,5 @@
-//! The last good set, kept across restarts: a gateway that starts while the issuer is away still knows the keys
-//! that it knew.
+//! The last good set, kept across restarts: a gateway that starts while the issuer is away still
+//! knows the keys that it knew.
 
 use std::path::{Path, PathBuf};
 
@@ -27,7 +27,9 @@ pub(super) async fn load(dir: &Path, issuer: &str, url: &Url) -> Option<Saved> {
 
 /// Writes beside and renames, so that a crash leaves the old set or the new one.
 pub(super) async fn save(dir: &Path, issuer: &str, url: &Url, fetched_at: Timestamp, body: &[u8]) {
-    let Ok(body) = std::str::from_utf8(body) else { return };
+    let Ok(body) = std::str::from_utf8(body) else {
+        return;
+    };
     let saved = Saved {
         issuer: issuer.to_owned(),
         url: url.to_string(),
@@ -48,7 +50,15 @@ async fn write(dir: &Path, path: &Path, saved: &Saved) -> std::io::Result<()> {
 }
 
 fn path(dir: &Path, issuer: &str, url: &Url) -> PathBuf {
-    let digest = Sha256::new().chain_update(issuer).chain_update([0]).chain_update(url.as_str()).finalize();
-    let name: String = digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+    let digest = Sha256::new()
+        .chain_update(issuer)
+        .chain_update([0])
+        .chain_update(url.as_str())
+        .finalize();
+    let name: String = digest
+        .iter()
+        .take(16)
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
     dir.join(format!("jwks-{name}.json"))
 }

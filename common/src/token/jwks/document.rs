@@ -7,7 +7,8 @@ use super::status::SkippedKey;
 use crate::token::jwk::{Key, NO_KEY_ID, NamedKey};
 use crate::token::strict::Object;
 
-/// A JWKS (RFC 7517 section 5), each key for itself: one that cannot be used is skipped, with its reason.
+/// A JWKS (RFC 7517 section 5), each key for itself: one that cannot be used is skipped, with its
+/// reason.
 pub(super) struct Document {
     /// By `kid`.
     pub(super) keys: Vec<(String, Key)>,
@@ -33,7 +34,11 @@ impl Document {
         if raw.keys.len() > MAX_KEYS {
             return Err("the JWKS has more than 100 keys");
         }
-        let mut document = Self { keys: Vec::new(), unnamed: Vec::new(), skipped: Vec::new() };
+        let mut document = Self {
+            keys: Vec::new(),
+            unnamed: Vec::new(),
+            skipped: Vec::new(),
+        };
         for jwk in raw.keys {
             document.add(jwk);
         }
@@ -43,17 +48,29 @@ impl Document {
 
     fn add(&mut self, jwk: &RawValue) {
         let Ok(members) = Object::read(jwk.get().as_bytes()).map(|object| object.to_map()) else {
-            self.skipped.push(SkippedKey { key_id: None, reason: "it is not an object with each name once" });
+            self.skipped.push(SkippedKey {
+                key_id: None,
+                reason: "it is not an object with each name once",
+            });
             return;
         };
         match NamedKey::read(&members) {
-            Ok(NamedKey { key_id: Some(key_id), key }) => self.keys.push((key_id, key)),
+            Ok(NamedKey {
+                key_id: Some(key_id),
+                key,
+            }) => self.keys.push((key_id, key)),
             Ok(NamedKey { key_id: None, key }) => {
                 self.unnamed.push(key);
-                self.skipped.push(SkippedKey { key_id: None, reason: NO_KEY_ID });
+                self.skipped.push(SkippedKey {
+                    key_id: None,
+                    reason: NO_KEY_ID,
+                });
             }
             Err(reason) => {
-                let key_id = members.get("kid").and_then(|id| id.as_str()).map(str::to_owned);
+                let key_id = members
+                    .get("kid")
+                    .and_then(|id| id.as_str())
+                    .map(str::to_owned);
                 self.skipped.push(SkippedKey { key_id, reason });
             }
         }
@@ -67,10 +84,10 @@ impl Document {
         }
         times.retain(|_, count| *count > 1);
         self.keys.retain(|(key_id, _)| !times.contains_key(key_id));
-        self.skipped.extend(
-            times
-                .into_keys()
-                .map(|key_id| SkippedKey { key_id: Some(key_id), reason: "its kid stands for several keys" }),
-        );
+        self.skipped
+            .extend(times.into_keys().map(|key_id| SkippedKey {
+                key_id: Some(key_id),
+                reason: "its kid stands for several keys",
+            }));
     }
 }

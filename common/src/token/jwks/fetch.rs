@@ -37,7 +37,11 @@ impl Fetcher {
     /// What went wrong, in words for the operator.
     pub(super) async fn fetch(&self) -> Result<Answer, &'static str> {
         let client = self.client.as_ref().map_err(|fault| *fault)?;
-        let mut response = client.get(self.url.clone()).send().await.map_err(|error| fault(&error))?;
+        let mut response = client
+            .get(self.url.clone())
+            .send()
+            .await
+            .map_err(|error| fault(&error))?;
         match response.status() {
             StatusCode::OK => {}
             status if status.is_redirection() => return Err("the server answered with a redirect"),
@@ -69,7 +73,9 @@ fn client(url: &Url, timeout: Duration) -> Result<reqwest::Client, &'static str>
         // Spares the start a look at the system's certificates, and needs none to be there.
         builder = builder.tls_certs_only([]);
     }
-    builder.build().map_err(|_| "the TLS client could not be built")
+    builder
+        .build()
+        .map_err(|_| "the TLS client could not be built")
 }
 
 fn fault(error: &reqwest::Error) -> &'static str {

@@ -54,7 +54,13 @@ const BACKOFF_MAX: Duration = Duration::from_secs(60);
 
 impl Progress {
     pub(super) fn new(now: Timestamp) -> Self {
-        Self { due_at: now, last_success: None, last_error: None, last_error_at: None, failures: 0 }
+        Self {
+            due_at: now,
+            last_success: None,
+            last_error: None,
+            last_error_at: None,
+            failures: 0,
+        }
     }
 
     pub(super) fn last_attempt_succeeded(&self) -> bool {

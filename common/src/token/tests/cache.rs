@@ -21,11 +21,18 @@ async fn a_token_is_remembered_until_exp() {
     assert!(world.verifier.verify_cached(&token).is_none());
     assert!(world.verifier.verify(&token).await.is_ok());
     world.clock.advance(Duration::from_millis(59_999));
-    let caller = world.verifier.verify_cached(&token).expect("remembered").expect("accepted");
+    let caller = world
+        .verifier
+        .verify_cached(&token)
+        .expect("remembered")
+        .expect("accepted");
     assert_eq!(caller.issuer(), USERS);
     world.clock.advance(Duration::from_millis(1));
     assert!(world.verifier.verify_cached(&token).is_none());
-    assert_eq!(world.verifier.verify(&token).await.unwrap_err(), Refusal::Expired);
+    assert_eq!(
+        world.verifier.verify(&token).await.unwrap_err(),
+        Refusal::Expired
+    );
 }
 
 #[tokio::test]
@@ -40,7 +47,12 @@ async fn a_remembered_token_vouches_for_no_other_byte() {
         assert!(world.verifier.verify_cached(&other).is_none());
         assert!(world.verifier.verify(&other).await.is_err(), "byte {place}");
     }
-    assert!(world.verifier.verify_cached(&token[..token.len() - 1]).is_none());
+    assert!(
+        world
+            .verifier
+            .verify_cached(&token[..token.len() - 1])
+            .is_none()
+    );
     assert!(world.verifier.verify_cached("").is_none());
 }
 
@@ -53,12 +65,25 @@ async fn a_change_of_the_trust_forgets_everything() {
     changed[0].client_ids = vec!["another".to_owned()];
     world.verifier.replace_issuers(changed.clone());
     assert!(world.verifier.verify_cached(&token).is_none());
-    assert_eq!(world.verifier.verify(&token).await.unwrap_err(), Refusal::Client);
-    assert_eq!(world.users.requests(), 1, "the keys of an issuer that stays are kept");
+    assert_eq!(
+        world.verifier.verify(&token).await.unwrap_err(),
+        Refusal::Client
+    );
+    assert_eq!(
+        world.users.requests(),
+        1,
+        "the keys of an issuer that stays are kept"
+    );
     world.verifier.replace_issuers(changed);
-    assert!(world.verifier.verify_cached(&token).is_some(), "a refusal stays: nothing has changed");
+    assert!(
+        world.verifier.verify_cached(&token).is_some(),
+        "a refusal stays: nothing has changed"
+    );
     world.verifier.replace_issuers(Vec::new());
-    assert_eq!(world.verifier.verify(&token).await.unwrap_err(), Refusal::Issuer);
+    assert_eq!(
+        world.verifier.verify(&token).await.unwrap_err(),
+        Refusal::Issuer
+    );
 }
 
 #[tokio::test]
@@ -67,8 +92,18 @@ async fn a_refusal_is_remembered_briefly() {
     let token = RSA.token("u1", &user_claims());
     let (input, _) = token.rsplit_once('.').unwrap();
     let forged = format!("{input}.{}", b64([1; 256]));
-    assert_eq!(world.verifier.verify(&forged).await.unwrap_err(), Refusal::Signature);
-    assert_eq!(world.verifier.verify_cached(&forged).expect("remembered").unwrap_err(), Refusal::Signature);
+    assert_eq!(
+        world.verifier.verify(&forged).await.unwrap_err(),
+        Refusal::Signature
+    );
+    assert_eq!(
+        world
+            .verifier
+            .verify_cached(&forged)
+            .expect("remembered")
+            .unwrap_err(),
+        Refusal::Signature
+    );
     world.clock.advance(Duration::from_secs(5));
     assert!(world.verifier.verify_cached(&forged).is_none());
 }
@@ -77,7 +112,10 @@ async fn a_refusal_is_remembered_briefly() {
 async fn what_passes_by_itself_is_not_remembered() {
     let world = World::usual().await;
     let early = RSA.token("u1", &with(user_claims(), "nbf", json!(NOW_S + 6)));
-    assert_eq!(world.verifier.verify(&early).await.unwrap_err(), Refusal::NotYetValid);
+    assert_eq!(
+        world.verifier.verify(&early).await.unwrap_err(),
+        Refusal::NotYetValid
+    );
     world.clock.advance(Duration::from_secs(1));
     assert!(world.verifier.verify(&early).await.is_ok());
 }
@@ -98,7 +136,10 @@ async fn memory_is_bounded_and_what_is_asked_for_stays() {
         assert!(world.verifier.verify(&token(n)).await.is_ok());
         kept += usize::from(world.verifier.verify_cached(&favourite).is_some());
         let (entries, bytes) = world.verifier.cache_size();
-        assert!(bytes <= BYTES && entries < 400, "{entries} entries, {bytes} bytes");
+        assert!(
+            bytes <= BYTES && entries < 400,
+            "{entries} entries, {bytes} bytes"
+        );
     }
     assert_eq!(kept, 599);
     assert!(world.verifier.cache_size().0 > 50);
@@ -118,7 +159,10 @@ async fn a_cache_of_no_bytes_remembers_nothing() {
 
 #[test]
 fn a_mark_is_of_the_whole_token_and_under_the_secret() {
-    let (marker, other) = (Marker::new(b"one fixed secret"), Marker::new(b"another's secret"));
+    let (marker, other) = (
+        Marker::new(b"one fixed secret"),
+        Marker::new(b"another's secret"),
+    );
     let token = RSA.token("u1", &user_claims());
     let mark = marker.mark(&token);
     assert!(marker.mark(&token.clone()) == mark && other.mark(&token) != mark);
@@ -169,7 +213,8 @@ fn service(subject: &str, expires_at: i64) -> Caller {
 }
 
 proptest! {
-    /// Against a plain map: whatever is remembered is what was last said of this very token, and still counts.
+    /// Against a plain map: whatever is remembered is what was last said of this very token, and
+    /// still counts.
     #[test]
     fn the_cache_says_of_a_token_what_was_said_of_it(steps in steps(), bytes in prop_oneof![Just(900usize), Just(1 << 20)]) {
         let (cache, clock, marker) = (Cache::new(bytes), clock(), Marker::new(b"one fixed secret"));
@@ -218,7 +263,11 @@ proptest! {
 #[test]
 fn a_hundred_thousand_tokens_fit_into_what_the_gateway_gives_them() {
     let named = NamedKey::read(RSA.jwk("u1").as_object().unwrap()).expect("a key");
-    let (cache, key, marker) = (Cache::new(40 << 20), Arc::new(named.key), Marker::new(b"one fixed secret"));
+    let (cache, key, marker) = (
+        Cache::new(40 << 20),
+        Arc::new(named.key),
+        Marker::new(b"one fixed secret"),
+    );
     for number in 0..100_000 {
         let user = User {
             issuer: USERS.into(),
@@ -232,7 +281,14 @@ fn a_hundred_thousand_tokens_fit_into_what_the_gateway_gives_them() {
         };
         let caller = Caller::User(Arc::new(user));
         let mark = marker.mark(&number.to_string());
-        cache.insert(mark, Outcome::Accepted { caller, key: Arc::clone(&key) }, 0);
+        cache.insert(
+            mark,
+            Outcome::Accepted {
+                caller,
+                key: Arc::clone(&key),
+            },
+            0,
+        );
     }
     assert_eq!(cache.size().0, 100_000, "{} bytes", cache.size().1);
 }

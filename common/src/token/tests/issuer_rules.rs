@@ -18,11 +18,17 @@ async fn verdict(client_ids: &[&str], rules: &IssuerRules, claims: &Value) -> Re
         issuer: ISSUER.to_owned(),
         jwks_url: server.url,
         kind: IssuerKind::User,
-        client_ids: client_ids.iter().map(|client| (*client).to_owned()).collect(),
+        client_ids: client_ids
+            .iter()
+            .map(|client| (*client).to_owned())
+            .collect(),
         rules: rules.clone(),
         claims: Vec::new(),
     };
-    Verifier::new(vec![issuer], options(&clock())).verify(&RSA.token("k", claims)).await.map(|_| ())
+    Verifier::new(vec![issuer], options(&clock()))
+        .verify(&RSA.token("k", claims))
+        .await
+        .map(|_| ())
 }
 
 #[tokio::test]
@@ -33,7 +39,10 @@ async fn service_name_is_accepted_from_its_own_issuer_only() {
         jwks_url: server.url.clone(),
         kind: IssuerKind::Service,
         client_ids: strings(&["api"]),
-        rules: IssuerRules { services, ..IssuerRules::default() },
+        rules: IssuerRules {
+            services,
+            ..IssuerRules::default()
+        },
         claims: Vec::new(),
     };
     let batch = || strings(&["batch"]);
@@ -83,7 +92,10 @@ async fn an_issuer_without_token_use_is_held_to_its_audience_and_client() {
         let outcome = verdict(&["web"], &rules, &with(claims(), change, value.clone())).await;
         assert_eq!(outcome, wanted, "{change} = {value}");
     }
-    assert_eq!(verdict(&[], &rules, &with(claims(), "azp", json!("any"))).await, Ok(()));
+    assert_eq!(
+        verdict(&[], &rules, &with(claims(), "azp", json!("any"))).await,
+        Ok(())
+    );
 }
 
 #[tokio::test]
@@ -93,8 +105,20 @@ async fn an_issuer_says_which_uses_are_accepted() {
         audiences: strings(&["api"]),
         ..IssuerRules::default()
     };
-    let of = |used: &str| with(with(claims(), "client_id", json!("web")), "token_use", json!(used));
+    let of = |used: &str| {
+        with(
+            with(claims(), "client_id", json!("web")),
+            "token_use",
+            json!(used),
+        )
+    };
     assert_eq!(verdict(&["web"], &rules, &of("exchange")).await, Ok(()));
-    assert_eq!(verdict(&["web"], &rules, &of("id")).await, Err(Refusal::TokenUse));
-    assert_eq!(verdict(&["web"], &rules, &claims()).await, Err(Refusal::ClaimMissing));
+    assert_eq!(
+        verdict(&["web"], &rules, &of("id")).await,
+        Err(Refusal::TokenUse)
+    );
+    assert_eq!(
+        verdict(&["web"], &rules, &claims()).await,
+        Err(Refusal::ClaimMissing)
+    );
 }

@@ -7,8 +7,8 @@ use futures_util::future::join_all;
 use serde_json::json;
 
 use super::kit::{
-    Behaviour, OTHER_RSA, RSA, SERVICES, Server, Signer, USERS, World, b64, clock, issuers, jwks, options,
-    user_claims, with,
+    Behaviour, OTHER_RSA, RSA, SERVICES, Server, Signer, USERS, World, b64, clock, issuers, jwks,
+    options, user_claims, with,
 };
 use crate::Shutdown;
 use crate::token::{Refusal, Verifier};
@@ -20,7 +20,10 @@ async fn a_known_key_costs_no_fetch() {
     let world = World::usual().await;
     world.verifier.refresh_now().await;
     for subject in 0..20 {
-        let token = RSA.token("u1", &with(user_claims(), "sub", json!(format!("{subject}"))));
+        let token = RSA.token(
+            "u1",
+            &with(user_claims(), "sub", json!(format!("{subject}"))),
+        );
         assert!(world.verifier.verify(&token).await.is_ok());
     }
     assert_eq!((world.users.requests(), world.services.requests()), (1, 1));
@@ -30,9 +33,13 @@ async fn a_known_key_costs_no_fetch() {
 async fn a_key_that_was_added_verifies_without_a_failed_request() {
     let world = World::usual().await;
     world.verifier.refresh_now().await;
-    world.users.becomes(Behaviour::Serve(jwks(&[RSA.jwk("u1"), OTHER_RSA.jwk("u2")])));
-    let tokens: Vec<String> =
-        (0..50).map(|n| OTHER_RSA.token("u2", &with(user_claims(), "sub", json!(format!("{n}"))))).collect();
+    world.users.becomes(Behaviour::Serve(jwks(&[
+        RSA.jwk("u1"),
+        OTHER_RSA.jwk("u2"),
+    ])));
+    let tokens: Vec<String> = (0..50)
+        .map(|n| OTHER_RSA.token("u2", &with(user_claims(), "sub", json!(format!("{n}")))))
+        .collect();
     let outcomes = join_all(tokens.iter().map(|token| world.verifier.verify(token))).await;
     assert!(outcomes.iter().all(Result::is_ok));
     assert_eq!(world.users.requests(), 2, "one refetch serves all who wait");
@@ -41,14 +48,28 @@ async fn a_key_that_was_added_verifies_without_a_failed_request() {
 #[tokio::test]
 async fn a_key_that_was_removed_verifies_nothing_more_cached_or_not() {
     let world = World::new(&[RSA.jwk("u1"), OTHER_RSA.jwk("u2")], &[]).await;
-    let (kept, removed) = (RSA.token("u1", &user_claims()), OTHER_RSA.token("u2", &user_claims()));
+    let (kept, removed) = (
+        RSA.token("u1", &user_claims()),
+        OTHER_RSA.token("u2", &user_claims()),
+    );
     assert!(world.verifier.verify(&kept).await.is_ok());
     assert!(world.verifier.verify(&removed).await.is_ok());
-    world.users.becomes(Behaviour::Serve(jwks(&[RSA.jwk("u1")])));
+    world
+        .users
+        .becomes(Behaviour::Serve(jwks(&[RSA.jwk("u1")])));
     world.verifier.refresh_now().await;
     assert!(world.verifier.verify_cached(&removed).is_none());
-    assert_eq!(world.verifier.verify(&removed).await.unwrap_err(), Refusal::KeyUnknown);
-    assert!(world.verifier.verify_cached(&kept).expect("still remembered").is_ok());
+    assert_eq!(
+        world.verifier.verify(&removed).await.unwrap_err(),
+        Refusal::KeyUnknown
+    );
+    assert!(
+        world
+            .verifier
+            .verify_cached(&kept)
+            .expect("still remembered")
+            .is_ok()
+    );
 }
 
 #[tokio::test]
@@ -56,10 +77,21 @@ async fn a_kid_that_gets_another_key_forgets_the_old_one() {
     let world = World::usual().await;
     let token = RSA.token("u1", &user_claims());
     assert!(world.verifier.verify(&token).await.is_ok());
-    world.users.becomes(Behaviour::Serve(jwks(&[OTHER_RSA.jwk("u1")])));
+    world
+        .users
+        .becomes(Behaviour::Serve(jwks(&[OTHER_RSA.jwk("u1")])));
     world.verifier.refresh_now().await;
-    assert_eq!(world.verifier.verify(&token).await.unwrap_err(), Refusal::Signature);
-    assert!(world.verifier.verify(&OTHER_RSA.token("u1", &user_claims())).await.is_ok());
+    assert_eq!(
+        world.verifier.verify(&token).await.unwrap_err(),
+        Refusal::Signature
+    );
+    assert!(
+        world
+            .verifier
+            .verify(&OTHER_RSA.token("u1", &user_claims()))
+            .await
+            .is_ok()
+    );
 }
 
 #[tokio::test]
@@ -72,11 +104,20 @@ async fn an_outage_fails_no_request_whose_key_is_known_until_the_keys_are_too_ol
     world.verifier.refresh_now().await;
     assert!(world.verifier.verify(&known).await.is_ok());
     let fresh = RSA.token("u1", &with(user_claims(), "exp", json!(4_000_000_001_i64)));
-    assert!(world.verifier.verify(&fresh).await.is_ok(), "one not seen before as well");
+    assert!(
+        world.verifier.verify(&fresh).await.is_ok(),
+        "one not seen before as well"
+    );
     world.clock.advance(Duration::from_secs(1));
     assert!(!world.verifier.can_verify(USERS));
-    assert_eq!(world.verifier.verify(&known).await.unwrap_err(), UNAVAILABLE, "503, never 401");
-    world.users.becomes(Behaviour::Serve(jwks(&[RSA.jwk("u1")])));
+    assert_eq!(
+        world.verifier.verify(&known).await.unwrap_err(),
+        UNAVAILABLE,
+        "503, never 401"
+    );
+    world
+        .users
+        .becomes(Behaviour::Serve(jwks(&[RSA.jwk("u1")])));
     assert!(world.verifier.verify(&known).await.is_ok());
 }
 
@@ -86,16 +127,32 @@ async fn an_issuer_has_its_keys_before_it_is_trusted() {
     world.verifier.refresh_now().await;
     let moved = Server::start(Behaviour::Serve(jwks(&[OTHER_RSA.jwk("u2")]))).await;
     let asked = world.services.requests();
-    let prepared = world.verifier.prepare(issuers(&moved.url, &world.services.url)).await;
-    let (old, new) = (RSA.token("u1", &user_claims()), OTHER_RSA.token("u2", &user_claims()));
-    assert!(world.verifier.verify(&old).await.is_ok(), "trusted until then");
+    let prepared = world
+        .verifier
+        .prepare(issuers(&moved.url, &world.services.url))
+        .await;
+    let (old, new) = (
+        RSA.token("u1", &user_claims()),
+        OTHER_RSA.token("u2", &user_claims()),
+    );
+    assert!(
+        world.verifier.verify(&old).await.is_ok(),
+        "trusted until then"
+    );
     world.verifier.adopt(prepared);
     assert!(world.verifier.can_verify(USERS));
     assert!(world.verifier.verify(&new).await.is_ok());
-    assert_eq!((moved.requests(), world.services.requests()), (1, asked), "who stays is not asked again");
+    assert_eq!(
+        (moved.requests(), world.services.requests()),
+        (1, asked),
+        "who stays is not asked again"
+    );
     let away = world
         .verifier
-        .prepare(issuers(&"http://127.0.0.1:1/".parse().expect("a URL"), &world.services.url))
+        .prepare(issuers(
+            &"http://127.0.0.1:1/".parse().expect("a URL"),
+            &world.services.url,
+        ))
         .await;
     world.verifier.adopt(away);
     assert!(!world.verifier.can_verify(USERS) && world.verifier.can_verify(SERVICES));
@@ -107,7 +164,10 @@ async fn an_unknown_kid_during_an_outage_cannot_be_decided() {
     world.verifier.refresh_now().await;
     world.users.becomes(Behaviour::Close);
     let token = OTHER_RSA.token("u2", &user_claims());
-    assert_eq!(world.verifier.verify(&token).await.unwrap_err(), UNAVAILABLE);
+    assert_eq!(
+        world.verifier.verify(&token).await.unwrap_err(),
+        UNAVAILABLE
+    );
 }
 
 #[tokio::test]
@@ -117,13 +177,31 @@ async fn answers_that_are_no_jwks_change_nothing() {
     let elsewhere = Server::start(Behaviour::Serve(jwks(&[OTHER_RSA.jwk("u1")]))).await;
     let many: Vec<_> = (0..101).map(|n| RSA.jwk(&format!("k{n}"))).collect();
     for (behaviour, fault) in [
-        (Behaviour::Serve("garbage".into()), "the answer is not a JWKS"),
+        (
+            Behaviour::Serve("garbage".into()),
+            "the answer is not a JWKS",
+        ),
         (Behaviour::Serve(String::new()), "the answer is not a JWKS"),
-        (Behaviour::Serve("{\"keys\":{}}".into()), "the answer is not a JWKS"),
-        (Behaviour::Serve(jwks(&many)), "the JWKS has more than 100 keys"),
-        (Behaviour::Serve("x".repeat(10 * 1024 * 1024)), "the answer is larger than 256 KiB"),
-        (Behaviour::Status(404), "the server answered with another status than 200"),
-        (Behaviour::Redirect(elsewhere.url.to_string()), "the server answered with a redirect"),
+        (
+            Behaviour::Serve("{\"keys\":{}}".into()),
+            "the answer is not a JWKS",
+        ),
+        (
+            Behaviour::Serve(jwks(&many)),
+            "the JWKS has more than 100 keys",
+        ),
+        (
+            Behaviour::Serve("x".repeat(10 * 1024 * 1024)),
+            "the answer is larger than 256 KiB",
+        ),
+        (
+            Behaviour::Status(404),
+            "the server answered with another status than 200",
+        ),
+        (
+            Behaviour::Redirect(elsewhere.url.to_string()),
+            "the server answered with a redirect",
+        ),
         (Behaviour::Close, "the exchange with the server failed"),
     ] {
         world.users.becomes(behaviour);
@@ -157,7 +235,10 @@ async fn a_slow_server_holds_up_no_known_key() {
         outcome = verify => assert!(outcome.is_ok()),
     }
     world.verifier.refresh_now().await;
-    assert_eq!(world.verifier.status()[1].last_error.as_deref(), Some("the server did not answer in time"));
+    assert_eq!(
+        world.verifier.status()[1].last_error.as_deref(),
+        Some("the server did not answer in time")
+    );
 }
 
 #[tokio::test]
@@ -165,7 +246,8 @@ async fn a_request_that_is_given_up_decides_nothing_for_those_who_wait() {
     let world = World::usual().await;
     world.verifier.refresh_now().await;
     world.users.becomes(Behaviour::Hang);
-    let tokens = ["a", "b"].map(|subject| OTHER_RSA.token("u2", &with(user_claims(), "sub", json!(subject))));
+    let tokens = ["a", "b"]
+        .map(|subject| OTHER_RSA.token("u2", &with(user_claims(), "sub", json!(subject))));
     let mut given_up = Box::pin(world.verifier.verify(&tokens[0]));
     let mut patient = Box::pin(world.verifier.verify(&tokens[1]));
     let asked = async {
@@ -179,7 +261,10 @@ async fn a_request_that_is_given_up_decides_nothing_for_those_who_wait() {
         _ = &mut patient => panic!("the server hangs"),
         () = asked => {}
     }
-    world.users.becomes(Behaviour::Serve(jwks(&[RSA.jwk("u1"), OTHER_RSA.jwk("u2")])));
+    world.users.becomes(Behaviour::Serve(jwks(&[
+        RSA.jwk("u1"),
+        OTHER_RSA.jwk("u2"),
+    ])));
     drop(given_up);
     assert!(patient.await.is_ok());
 }
@@ -188,20 +273,48 @@ async fn a_request_that_is_given_up_decides_nothing_for_those_who_wait() {
 async fn a_flood_of_unknown_kids_is_bounded_and_starves_nobody() {
     let world = World::usual().await;
     world.verifier.refresh_now().await;
-    let flood = |n: usize| RSA.token_with(&json!({"alg": "RS256", "kid": format!("x{n}")}), &user_claims());
+    let flood = |n: usize| {
+        RSA.token_with(
+            &json!({"alg": "RS256", "kid": format!("x{n}")}),
+            &user_claims(),
+        )
+    };
     let tokens: Vec<String> = (0..2000).map(flood).collect();
     let refusals = join_all(tokens.iter().map(|token| world.verifier.verify(token))).await;
-    assert!(refusals.iter().all(|outcome| matches!(outcome, Err(Refusal::KeyUnknown | UNAVAILABLE))));
+    assert!(
+        refusals
+            .iter()
+            .all(|outcome| matches!(outcome, Err(Refusal::KeyUnknown | UNAVAILABLE)))
+    );
     let fetches = world.users.requests();
-    assert!(fetches <= 3, "{fetches} fetches for 2,000 unknown kids that came at once");
+    assert!(
+        fetches <= 3,
+        "{fetches} fetches for 2,000 unknown kids that came at once"
+    );
     for n in 0..20 {
         world.verifier.verify(&flood(5000 + n)).await.unwrap_err();
     }
-    world.users.becomes(Behaviour::Serve(jwks(&[RSA.jwk("u1"), OTHER_RSA.jwk("u2")])));
+    world.users.becomes(Behaviour::Serve(jwks(&[
+        RSA.jwk("u1"),
+        OTHER_RSA.jwk("u2"),
+    ])));
     let legitimate = OTHER_RSA.token("u2", &user_claims());
-    assert!(world.verifier.verify(&legitimate).await.is_ok(), "the budget is spent, and still it is served");
-    assert!(world.verifier.verify(&RSA.token("u1", &user_claims())).await.is_ok());
-    assert_eq!(world.services.requests(), 1, "the other issuer has no part in it");
+    assert!(
+        world.verifier.verify(&legitimate).await.is_ok(),
+        "the budget is spent, and still it is served"
+    );
+    assert!(
+        world
+            .verifier
+            .verify(&RSA.token("u1", &user_claims()))
+            .await
+            .is_ok()
+    );
+    assert_eq!(
+        world.services.requests(),
+        1,
+        "the other issuer has no part in it"
+    );
 }
 
 #[tokio::test]
@@ -210,12 +323,20 @@ async fn a_client_that_repeats_a_token_of_a_key_that_is_gone_causes_one_fetch() 
     world.verifier.refresh_now().await;
     let token = OTHER_RSA.token("gone", &user_claims());
     for _ in 0..20 {
-        assert_eq!(world.verifier.verify(&token).await.unwrap_err(), Refusal::KeyUnknown);
+        assert_eq!(
+            world.verifier.verify(&token).await.unwrap_err(),
+            Refusal::KeyUnknown
+        );
     }
     assert_eq!(world.users.requests(), 2);
-    world.users.becomes(Behaviour::Serve(jwks(&[OTHER_RSA.jwk("gone")])));
+    world
+        .users
+        .becomes(Behaviour::Serve(jwks(&[OTHER_RSA.jwk("gone")])));
     world.clock.advance(Duration::from_secs(5));
-    assert!(world.verifier.verify(&token).await.is_ok(), "back again, and asked for again");
+    assert!(
+        world.verifier.verify(&token).await.is_ok(),
+        "back again, and asked for again"
+    );
 }
 
 #[tokio::test]
@@ -234,12 +355,27 @@ async fn one_bad_key_is_skipped() {
     algorithm["alg"] = "RS512".into();
     let oct = json!({"kty": "oct", "kid": "oct", "k": "AAAA"});
     let twice = [RSA.jwk("twice"), OTHER_RSA.jwk("twice")];
-    let mut keys =
-        vec![json!(7), json!({"kty": "RSA"}), curve, point, private, padded, exponent, algorithm, oct];
+    let mut keys = vec![
+        json!(7),
+        json!({"kty": "RSA"}),
+        curve,
+        point,
+        private,
+        padded,
+        exponent,
+        algorithm,
+        oct,
+    ];
     keys.extend(twice);
     keys.push(RSA.jwk("u1"));
     let world = World::new(&keys, &[]).await;
-    assert!(world.verifier.verify(&RSA.token("u1", &user_claims())).await.is_ok());
+    assert!(
+        world
+            .verifier
+            .verify(&RSA.token("u1", &user_claims()))
+            .await
+            .is_ok()
+    );
     let status = &world.verifier.status()[1];
     assert_eq!(status.keys, ["u1"]);
     assert_eq!(status.skipped.len(), 10, "{:?}", status.skipped);
@@ -251,7 +387,13 @@ async fn a_key_without_alg_has_the_one_of_its_type() {
     jwk.as_object_mut().unwrap().remove("alg");
     jwk.as_object_mut().unwrap().remove("use");
     let world = World::new(&[jwk], &[]).await;
-    assert!(world.verifier.verify(&RSA.token("u1", &user_claims())).await.is_ok());
+    assert!(
+        world
+            .verifier
+            .verify(&RSA.token("u1", &user_claims()))
+            .await
+            .is_ok()
+    );
 }
 
 #[tokio::test]
@@ -270,7 +412,12 @@ async fn the_last_good_keys_survive_a_restart_and_age_on() {
     users.becomes(Behaviour::Close);
     clock.advance(Duration::from_secs(1800));
     let restarted = start();
-    assert!(restarted.verify(&RSA.token("u1", &user_claims())).await.is_ok());
+    assert!(
+        restarted
+            .verify(&RSA.token("u1", &user_claims()))
+            .await
+            .is_ok()
+    );
     assert_eq!(restarted.status()[0].age_s, Some(1800));
     clock.advance(Duration::from_secs(24 * 3600));
     let much_later = start();
@@ -292,7 +439,12 @@ async fn a_spoilt_file_is_as_none() {
     for file in std::fs::read_dir(dir.path()).unwrap() {
         std::fs::write(file.unwrap().path(), "{\"issuer\": ").unwrap();
     }
-    assert!(start().verify(&RSA.token("u1", &user_claims())).await.is_ok());
+    assert!(
+        start()
+            .verify(&RSA.token("u1", &user_claims()))
+            .await
+            .is_ok()
+    );
 }
 
 #[tokio::test]
@@ -306,7 +458,13 @@ async fn addresses_that_are_neither_https_nor_loopback_are_not_asked() {
     ] {
         let url = url.parse().unwrap();
         let verifier = Verifier::new(issuers(&url, &url), options(&clock()));
-        assert_eq!(verifier.verify(&RSA.token("u1", &user_claims())).await.unwrap_err(), UNAVAILABLE);
+        assert_eq!(
+            verifier
+                .verify(&RSA.token("u1", &user_claims()))
+                .await
+                .unwrap_err(),
+            UNAVAILABLE
+        );
         let fault = verifier.status()[0].last_error.clone();
         assert!(
             fault.is_none()
@@ -321,15 +479,27 @@ async fn addresses_that_are_neither_https_nor_loopback_are_not_asked() {
 async fn the_issuer_says_how_long_its_keys_live_within_bounds() {
     let world = World::usual().await;
     for (max_age_s, at_least, at_most) in [(0, 24, 30), (120, 96, 120), (86_400, 720, 900)] {
-        world.users.becomes(Behaviour::ServeFor(jwks(&[RSA.jwk("u1")]), max_age_s));
+        world
+            .users
+            .becomes(Behaviour::ServeFor(jwks(&[RSA.jwk("u1")]), max_age_s));
         world.verifier.refresh_now().await;
         let before = world.users.requests();
         world.clock.advance(Duration::from_secs(at_least - 1));
         world.verifier.refresh_due().await;
-        assert_eq!(world.users.requests(), before, "max-age={max_age_s}: not due yet");
-        world.clock.advance(Duration::from_secs(at_most - at_least + 1));
+        assert_eq!(
+            world.users.requests(),
+            before,
+            "max-age={max_age_s}: not due yet"
+        );
+        world
+            .clock
+            .advance(Duration::from_secs(at_most - at_least + 1));
         world.verifier.refresh_due().await;
-        assert_eq!(world.users.requests(), before + 1, "max-age={max_age_s}: due");
+        assert_eq!(
+            world.users.requests(),
+            before + 1,
+            "max-age={max_age_s}: due"
+        );
     }
 }
 

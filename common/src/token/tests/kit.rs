@@ -1,4 +1,5 @@
-//! Keys made on the spot, tokens signed with them, and a loopback server that serves (or withholds) a JWKS.
+//! Keys made on the spot, tokens signed with them, and a loopback server that serves (or withholds)
+//! a JWKS.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
@@ -66,10 +67,20 @@ impl Signer {
         match self {
             Self::Rsa(pair) => {
                 let mut signature = vec![0; pair.public_modulus_len()];
-                pair.sign(&RSA_PKCS1_SHA256, &SystemRandom::new(), message, &mut signature).unwrap();
+                pair.sign(
+                    &RSA_PKCS1_SHA256,
+                    &SystemRandom::new(),
+                    message,
+                    &mut signature,
+                )
+                .unwrap();
                 signature
             }
-            Self::Ec(pair) => pair.sign(&SystemRandom::new(), message).unwrap().as_ref().to_vec(),
+            Self::Ec(pair) => pair
+                .sign(&SystemRandom::new(), message)
+                .unwrap()
+                .as_ref()
+                .to_vec(),
             Self::Ed(pair) => pair.sign(message).as_ref().to_vec(),
         }
     }
@@ -157,7 +168,9 @@ pub(super) struct Server {
 impl Server {
     pub(super) async fn start(behaviour: Behaviour) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}/jwks.json", listener.local_addr().unwrap()).parse().unwrap();
+        let url = format!("http://{}/jwks.json", listener.local_addr().unwrap())
+            .parse()
+            .unwrap();
         let behaviour = Arc::new(Mutex::new(behaviour));
         let requests = Arc::new(AtomicUsize::new(0));
         let (shared, counter) = (Arc::clone(&behaviour), Arc::clone(&requests));
@@ -168,7 +181,11 @@ impl Server {
                 tokio::spawn(answer(stream, behaviour));
             }
         });
-        Self { url, behaviour, requests }
+        Self {
+            url,
+            behaviour,
+            requests,
+        }
     }
 
     pub(super) fn becomes(&self, behaviour: Behaviour) {
@@ -190,9 +207,11 @@ async fn answer(mut stream: TcpStream, behaviour: Behaviour) {
     }
     let response = match behaviour {
         Behaviour::Serve(body) => response(200, "", &body),
-        Behaviour::ServeFor(body, seconds) => {
-            response(200, &format!("Cache-Control: public, max-age={seconds}\r\n"), &body)
-        }
+        Behaviour::ServeFor(body, seconds) => response(
+            200,
+            &format!("Cache-Control: public, max-age={seconds}\r\n"),
+            &body,
+        ),
         Behaviour::Status(status) => response(status, "", "no"),
         Behaviour::Redirect(to) => response(302, &format!("Location: {to}\r\n"), ""),
         Behaviour::Hang => return tokio::time::sleep(Duration::from_secs(600)).await,
@@ -204,7 +223,9 @@ async fn answer(mut stream: TcpStream, behaviour: Behaviour) {
 
 fn response(status: u16, headers: &str, body: &str) -> String {
     let length = body.len();
-    format!("HTTP/1.1 {status} X\r\n{headers}Content-Length: {length}\r\nConnection: close\r\n\r\n{body}")
+    format!(
+        "HTTP/1.1 {status} X\r\n{headers}Content-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+    )
 }
 
 /// Both pools, their servers, and a verifier under a manual clock.
@@ -258,7 +279,12 @@ impl World {
         let users = Server::start(Behaviour::Serve(jwks(user_keys))).await;
         let services = Server::start(Behaviour::Serve(jwks(service_keys))).await;
         let verifier = Verifier::new(issuers(&users.url, &services.url), change(options(&clock)));
-        Self { clock, users, services, verifier }
+        Self {
+            clock,
+            users,
+            services,
+            verifier,
+        }
     }
 
     /// The user pool signs with `RSA` as `u1`, the service pool with `OTHER_RSA` as `s1`.

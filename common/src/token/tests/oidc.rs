@@ -19,7 +19,10 @@ fn claims() -> Value {
 }
 
 async fn provider() -> (Server, Clock) {
-    (Server::start(Behaviour::Serve(jwks(&[RSA.jwk("p1")]))).await, clock())
+    (
+        Server::start(Behaviour::Serve(jwks(&[RSA.jwk("p1")]))).await,
+        clock(),
+    )
 }
 
 async fn verify(claims: &Value) -> Result<IdToken, Refusal> {
@@ -34,7 +37,10 @@ async fn an_id_token_is_an_identity() {
     assert_eq!((&*identity.issuer, &*identity.subject), (PROVIDER, "42"));
     assert_eq!(identity.email.as_deref(), Some("ada@example.com"));
     assert!(identity.email_verified);
-    assert_eq!((identity.name.as_deref(), identity.claims["nonce"].as_str()), (Some("Ada"), Some("n-1")));
+    assert_eq!(
+        (identity.name.as_deref(), identity.claims["nonce"].as_str()),
+        (Some("Ada"), Some("n-1"))
+    );
 }
 
 #[tokio::test]
@@ -48,7 +54,10 @@ async fn an_address_counts_as_verified_only_if_the_provider_says_so() {
         (Value::Null, false),
     ] {
         assert_eq!(
-            verify(&with(claims(), "email_verified", flag)).await.expect("accepted").email_verified,
+            verify(&with(claims(), "email_verified", flag))
+                .await
+                .expect("accepted")
+                .email_verified,
             expected
         );
     }
@@ -72,7 +81,9 @@ async fn what_is_not_for_us_is_refused() {
         ("iat", json!(NOW_S + 6), Refusal::NotYetValid),
     ] {
         assert_eq!(
-            verify(&with(claims(), name, value.clone())).await.unwrap_err(),
+            verify(&with(claims(), name, value.clone()))
+                .await
+                .unwrap_err(),
             expected,
             "{name} {value}"
         );
@@ -83,7 +94,11 @@ async fn what_is_not_for_us_is_refused() {
 async fn several_audiences_need_an_authorized_party() {
     let several = with(claims(), "aud", json!(["other", CLIENT]));
     assert!(verify(&with(several, "azp", json!(CLIENT))).await.is_ok());
-    assert!(verify(&with(claims(), "aud", json!([CLIENT]))).await.is_ok());
+    assert!(
+        verify(&with(claims(), "aud", json!([CLIENT])))
+            .await
+            .is_ok()
+    );
 }
 
 #[tokio::test]
@@ -91,7 +106,10 @@ async fn a_forged_id_token_is_refused() {
     let (server, clock) = provider().await;
     let verifier = OidcVerifier::new(PROVIDER, CLIENT, server.url.clone(), clock);
     let forged = OTHER_RSA.token("p1", &claims());
-    assert_eq!(verifier.verify(&forged, "n-1").await.unwrap_err(), Refusal::Signature);
+    assert_eq!(
+        verifier.verify(&forged, "n-1").await.unwrap_err(),
+        Refusal::Signature
+    );
 }
 
 /// OpenID Connect Core 1.0 section 10.1: the provider may leave `kid` out where it has one key.
@@ -105,8 +123,14 @@ async fn id_token_without_kid_is_for_the_only_key() {
         (vec![RSA.jwk("p1")], None),
         (vec![unnamed.clone()], None),
         (vec![encryption, RSA.jwk("p1"), ec.jwk("p2")], None),
-        (vec![RSA.jwk("p1"), OTHER_RSA.jwk("p2")], Some(Refusal::KeyIdMissing)),
-        (vec![unnamed, OTHER_RSA.jwk("p2")], Some(Refusal::KeyIdMissing)),
+        (
+            vec![RSA.jwk("p1"), OTHER_RSA.jwk("p2")],
+            Some(Refusal::KeyIdMissing),
+        ),
+        (
+            vec![unnamed, OTHER_RSA.jwk("p2")],
+            Some(Refusal::KeyIdMissing),
+        ),
         (vec![OTHER_RSA.jwk("p1")], Some(Refusal::Signature)),
         (vec![ec.jwk("p1")], Some(Refusal::KeyUnknown)),
         (vec![], Some(Refusal::KeyUnknown)),
@@ -120,7 +144,10 @@ async fn id_token_without_kid_is_for_the_only_key() {
         let token = RSA.token_with(&json!({"alg": "RS256", "kid": kid}), &claims());
         let (server, clock) = provider().await;
         let verifier = OidcVerifier::new(PROVIDER, CLIENT, server.url.clone(), clock);
-        assert_eq!(verifier.verify(&token, "n-1").await.unwrap_err(), Refusal::KeyIdMissing);
+        assert_eq!(
+            verifier.verify(&token, "n-1").await.unwrap_err(),
+            Refusal::KeyIdMissing
+        );
     }
 }
 
@@ -132,7 +159,10 @@ async fn id_token_without_kid_follows_the_change_of_the_key() {
     assert!(verifier.verify(&token(&RSA), "n-1").await.is_ok());
     server.becomes(Behaviour::Serve(jwks(&[OTHER_RSA.jwk("p2")])));
     assert!(verifier.verify(&token(&OTHER_RSA), "n-1").await.is_ok());
-    assert_eq!(verifier.verify(&token(&RSA), "n-1").await.unwrap_err(), Refusal::Signature);
+    assert_eq!(
+        verifier.verify(&token(&RSA), "n-1").await.unwrap_err(),
+        Refusal::Signature
+    );
 }
 
 #[tokio::test]
@@ -154,9 +184,20 @@ async fn the_keys_follow_the_provider() {
     assert!(verifier.verify(&token, "n-1").await.is_ok());
     server.becomes(Behaviour::Close);
     clock.advance(Duration::from_secs(3600));
-    assert!(verifier.verify(&token, "n-1").await.is_ok(), "the last good keys count");
+    assert!(
+        verifier.verify(&token, "n-1").await.is_ok(),
+        "the last good keys count"
+    );
     server.becomes(Behaviour::Serve(jwks(&[OTHER_RSA.jwk("p2")])));
-    assert!(verifier.verify(&OTHER_RSA.token("p2", &claims), "n-1").await.is_ok());
-    assert_eq!(verifier.verify(&token, "n-1").await.unwrap_err(), Refusal::KeyUnknown);
+    assert!(
+        verifier
+            .verify(&OTHER_RSA.token("p2", &claims), "n-1")
+            .await
+            .is_ok()
+    );
+    assert_eq!(
+        verifier.verify(&token, "n-1").await.unwrap_err(),
+        Refusal::KeyUnknown
+    );
     assert_eq!(verifier.status().keys, ["p2"]);
 }

@@ -163,11 +163,19 @@ struct Corpus {
 impl Corpus {
     fn new(now_s: i64) -> Self {
         let signers = [(Signer::ec(), "k1"), (Signer::ed(), "k2")];
-        Self { random: Random(7), now_s, signers }
+        Self {
+            random: Random(7),
+            now_s,
+            signers,
+        }
     }
 
     fn jwks(&self) -> Value {
-        let mut keys: Vec<Value> = self.signers.iter().map(|(signer, key_id)| signer.jwk(key_id)).collect();
+        let mut keys: Vec<Value> = self
+            .signers
+            .iter()
+            .map(|(signer, key_id)| signer.jwk(key_id))
+            .collect();
         keys.push(RSA.jwk("k3"));
         json!({"keys": keys})
     }
@@ -192,8 +200,14 @@ impl Corpus {
     fn token(&mut self, kind: usize) -> String {
         let (mut header, mut claims) = (Vec::new(), self.claims());
         let signer = self.random.below(20);
-        let key_id = self.signers.get(signer % 3).map_or("k3", |(_, key_id)| key_id);
-        header.push(("alg".to_owned(), format!("\"{}\"", self.signer(key_id).alg())));
+        let key_id = self
+            .signers
+            .get(signer % 3)
+            .map_or("k3", |(_, key_id)| key_id);
+        header.push((
+            "alg".to_owned(),
+            format!("\"{}\"", self.signer(key_id).alg()),
+        ));
         header.push(("kid".to_owned(), format!("\"{key_id}\"")));
         match kind {
             0 => self.change(&mut header, &HEADER_NAMES),
@@ -208,7 +222,11 @@ impl Corpus {
             5 => self.spoil(&mut claims),
             _ => {}
         }
-        let by = if kind == 6 { self.random.of(&["k1", "k2", "k3", "other"]) } else { key_id };
+        let by = if kind == 6 {
+            self.random.of(&["k1", "k2", "k3", "other"])
+        } else {
+            key_id
+        };
         let token = self.signer(by).raw(header.as_bytes(), claims.as_bytes());
         if kind == 7 { self.edit(token) } else { token }
     }
@@ -227,7 +245,9 @@ impl Corpus {
         for _ in 0..=self.random.below(2) {
             let name = self.random.of(names).to_owned();
             let value = match self.random.below(4) {
-                0 => (self.now_s + [-100_000, -600, 600, 100_000][self.random.below(4)]).to_string(),
+                0 => {
+                    (self.now_s + [-100_000, -600, 600, 100_000][self.random.below(4)]).to_string()
+                }
                 _ => self.random.of(&VALUES).to_owned(),
             };
             let known = members.iter().position(|(known, _)| *known == name);
@@ -257,7 +277,11 @@ impl Corpus {
         const CHARACTERS: &[u8] =
             b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.=+/ \n\t%~";
         // Edits at the end meet the signature's last character, where stray bits are.
-        let at = if self.random.below(3) == 0 { token.len() - 1 } else { self.random.below(token.len()) };
+        let at = if self.random.below(3) == 0 {
+            token.len() - 1
+        } else {
+            self.random.below(token.len())
+        };
         let character = char::from(CHARACTERS[self.random.below(CHARACTERS.len())]);
         match self.random.below(4) {
             0 => drop(token.remove(at)),
@@ -270,8 +294,10 @@ impl Corpus {
 }
 
 fn text(members: &Members) -> String {
-    let members: Vec<String> =
-        members.iter().map(|(name, value)| format!("{}:{value}", Value::from(name.as_str()))).collect();
+    let members: Vec<String> = members
+        .iter()
+        .map(|(name, value)| format!("{}:{value}", Value::from(name.as_str())))
+        .collect();
     format!("{{{}}}", members.join(","))
 }
 
@@ -285,8 +311,10 @@ async fn our_verdicts(jwks_text: &str, tokens: &[String]) -> Vec<bool> {
     pools.truncate(1);
     ISSUER.clone_into(&mut pools[0].issuer);
     pools[0].client_ids = vec![CLIENT.to_owned()];
-    let options =
-        VerifierOptions { refetch_interval: Duration::from_millis(1), ..VerifierOptions::default() };
+    let options = VerifierOptions {
+        refetch_interval: Duration::from_millis(1),
+        ..VerifierOptions::default()
+    };
     let verifier = Verifier::new(pools, options);
     let mut verdicts = Vec::new();
     for token in tokens {
@@ -298,7 +326,10 @@ async fn our_verdicts(jwks_text: &str, tokens: &[String]) -> Vec<bool> {
 #[tokio::test]
 async fn what_we_accept_others_accept() {
     if !folder().join("../../.peers/jwt/installed").exists() {
-        return skipped("what_we_accept_others_accept", "run tests/peers/jwt/install first");
+        return skipped(
+            "what_we_accept_others_accept",
+            "run tests/peers/jwt/install first",
+        );
     }
     let mut corpus = Corpus::new(Clock::system().now().unix_seconds());
     let tokens: Vec<String> = (0..TOKENS).map(|n| corpus.token(n % 8)).collect();
@@ -308,8 +339,15 @@ async fn what_we_accept_others_accept() {
     });
     let file = tempfile::NamedTempFile::new().expect("a file");
     std::fs::write(file.path(), document.to_string()).expect("written");
-    let output = Command::new(folder().join("run")).arg(file.path()).output().expect("the peers run");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let output = Command::new(folder().join("run"))
+        .arg(file.path())
+        .output()
+        .expect("the peers run");
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     let accepted = ours.iter().filter(|accepted| **accepted).count();
     assert!(
         (TOKENS / 10..TOKENS / 2).contains(&accepted),
@@ -322,7 +360,10 @@ async fn what_we_accept_others_accept() {
         let theirs = peer["verdicts"].as_str().expect("verdicts");
         assert_eq!(theirs.len(), TOKENS);
         let name = format!("{} {}", peer["peer"], peer["version"]);
-        println!("{name}: we accept {accepted}, it accepts {}", theirs.matches('1').count());
+        println!(
+            "{name}: we accept {accepted}, it accepts {}",
+            theirs.matches('1').count()
+        );
         let stricter: Vec<&str> = (tokens.iter().zip(&ours).zip(theirs.chars()))
             .filter(|((_, ours), theirs)| **ours && *theirs == '0')
             .map(|((token, _), _)| token.as_str())

@@ -9,7 +9,12 @@ use crate::problem::{Code, Problem};
 use crate::token::{MAX_TOKEN_BYTES, Refusal};
 
 async fn verdict(token: &str) -> Refusal {
-    World::usual().await.verifier.verify(token).await.expect_err("refused")
+    World::usual()
+        .await
+        .verifier
+        .verify(token)
+        .await
+        .expect_err("refused")
 }
 
 async fn verdict_on_header(header: &Value) -> Refusal {
@@ -28,14 +33,24 @@ async fn every_algorithm_of_a_key_is_accepted_and_no_other() {
     let signers = [(&*RSA, "u1"), (&ec, "u2"), (&ed, "u3")];
     for (signer, key_id) in signers {
         assert!(
-            world.verifier.verify(&signer.token(key_id, &user_claims())).await.is_ok(),
+            world
+                .verifier
+                .verify(&signer.token(key_id, &user_claims()))
+                .await
+                .is_ok(),
             "{}",
             signer.alg()
         );
-        for (other, _) in signers.iter().filter(|(other, _)| other.alg() != signer.alg()) {
+        for (other, _) in signers
+            .iter()
+            .filter(|(other, _)| other.alg() != signer.alg())
+        {
             let header = json!({"alg": other.alg(), "kid": key_id});
-            let refusal =
-                world.verifier.verify(&signer.token_with(&header, &user_claims())).await.unwrap_err();
+            let refusal = world
+                .verifier
+                .verify(&signer.token_with(&header, &user_claims()))
+                .await
+                .unwrap_err();
             assert_eq!(refusal, Refusal::AlgorithmOfKey);
         }
     }
@@ -44,16 +59,29 @@ async fn every_algorithm_of_a_key_is_accepted_and_no_other() {
 #[tokio::test]
 async fn none_hmac_and_other_algorithms_are_refused() {
     for alg in [
-        "none", "None", "NONE", "HS256", "HS384", "HS512", "RS384", "RS512", "PS256", "ES384", "ES512",
-        "ES256K", "Ed25519", "rs256", "",
+        "none", "None", "NONE", "HS256", "HS384", "HS512", "RS384", "RS512", "PS256", "ES384",
+        "ES512", "ES256K", "Ed25519", "rs256", "",
     ] {
-        assert_eq!(verdict_on_header(&json!({"alg": alg, "kid": "u1"})).await, Refusal::Algorithm, "{alg}");
+        assert_eq!(
+            verdict_on_header(&json!({"alg": alg, "kid": "u1"})).await,
+            Refusal::Algorithm,
+            "{alg}"
+        );
     }
-    let unsigned = format!("{}.{}.", b64(r#"{"alg":"none","kid":"u1"}"#), b64(user_claims().to_string()));
-    assert_eq!(verdict(&unsigned).await.code(), Code::TokenAlgorithmNotAccepted);
-    for header in
-        [json!({"kid": "u1"}), json!({"alg": null, "kid": "u1"}), json!({"alg": ["RS256"], "kid": "u1"})]
-    {
+    let unsigned = format!(
+        "{}.{}.",
+        b64(r#"{"alg":"none","kid":"u1"}"#),
+        b64(user_claims().to_string())
+    );
+    assert_eq!(
+        verdict(&unsigned).await.code(),
+        Code::TokenAlgorithmNotAccepted
+    );
+    for header in [
+        json!({"kid": "u1"}),
+        json!({"alg": null, "kid": "u1"}),
+        json!({"alg": ["RS256"], "kid": "u1"}),
+    ] {
         assert_eq!(verdict_on_header(&header).await, Refusal::HeaderType);
     }
 }
@@ -62,8 +90,15 @@ async fn none_hmac_and_other_algorithms_are_refused() {
 async fn an_hmac_with_the_public_key_as_secret_is_refused() {
     let jwk = RSA.jwk("u1");
     let secret = hmac_key(jwk["n"].as_str().unwrap().as_bytes());
-    let input = format!("{}.{}", b64(r#"{"alg":"HS256","kid":"u1"}"#), b64(user_claims().to_string()));
-    let token = format!("{input}.{}", b64(aws_lc_rs::hmac::sign(&secret, input.as_bytes())));
+    let input = format!(
+        "{}.{}",
+        b64(r#"{"alg":"HS256","kid":"u1"}"#),
+        b64(user_claims().to_string())
+    );
+    let token = format!(
+        "{input}.{}",
+        b64(aws_lc_rs::hmac::sign(&secret, input.as_bytes()))
+    );
     assert_eq!(verdict(&token).await, Refusal::Algorithm);
 }
 
@@ -82,15 +117,26 @@ async fn a_kid_that_is_missing_or_not_text_is_refused() {
         json!({"alg": "RS256", "kid": "k".repeat(600)}),
     ] {
         let refusal = verdict_on_header(&header).await;
-        assert_eq!((refusal, refusal.code()), (Refusal::KeyIdMissing, Code::TokenMalformed), "{header}");
+        assert_eq!(
+            (refusal, refusal.code()),
+            (Refusal::KeyIdMissing, Code::TokenMalformed),
+            "{header}"
+        );
     }
 }
 
 #[tokio::test]
 async fn header_parameters_that_choose_keys_or_meaning_are_refused() {
     for name in ["crit", "jku", "x5u", "x5c", "jwk", "b64", "zip"] {
-        for value in [json!("x"), json!([name]), json!(false), json!(null), RSA.jwk("u1")] {
-            let refusal = verdict_on_header(&json!({"alg": "RS256", "kid": "u1", name: value})).await;
+        for value in [
+            json!("x"),
+            json!([name]),
+            json!(false),
+            json!(null),
+            RSA.jwk("u1"),
+        ] {
+            let refusal =
+                verdict_on_header(&json!({"alg": "RS256", "kid": "u1", name: value})).await;
             assert_eq!(refusal.code(), Code::TokenHeaderNotAccepted, "{name}");
         }
     }
@@ -104,8 +150,16 @@ async fn header_parameters_that_choose_keys_or_meaning_are_refused() {
 
 #[tokio::test]
 async fn a_typ_and_unknown_parameters_are_not_held_against_a_token() {
-    let header = json!({"alg": "RS256", "kid": "u1", "typ": "at+jwt", "x5t": "abc", "foo": {"bar": 1}});
-    assert!(World::usual().await.verifier.verify(&RSA.token_with(&header, &user_claims())).await.is_ok());
+    let header =
+        json!({"alg": "RS256", "kid": "u1", "typ": "at+jwt", "x5t": "abc", "foo": {"bar": 1}});
+    assert!(
+        World::usual()
+            .await
+            .verifier
+            .verify(&RSA.token_with(&header, &user_claims()))
+            .await
+            .is_ok()
+    );
 }
 
 #[tokio::test]
@@ -132,15 +186,27 @@ async fn claims_that_are_required_are_missed() {
     let token = OTHER_RSA.token("s1", &with(service_claims(), "aud", Value::Null));
     assert_eq!(verdict(&token).await, Refusal::ClaimMissing);
     let token = OTHER_RSA.token("s1", &with(service_claims(), "token_use", json!("access")));
-    assert_eq!(verdict(&token).await, Refusal::ClaimMissing, "an access token has its client in client_id");
+    assert_eq!(
+        verdict(&token).await,
+        Refusal::ClaimMissing,
+        "an access token has its client in client_id"
+    );
 }
 
 #[tokio::test]
 async fn registered_claims_have_their_types_even_where_they_are_not_looked_at() {
-    for (name, value) in
-        [("jti", json!(7)), ("jti", json!([])), ("aud", json!(7)), ("aud", json!([7])), ("aud", json!({}))]
-    {
-        assert_eq!(verdict_on_claims(&with(user_claims(), name, value)).await, Refusal::ClaimType, "{name}");
+    for (name, value) in [
+        ("jti", json!(7)),
+        ("jti", json!([])),
+        ("aud", json!(7)),
+        ("aud", json!([7])),
+        ("aud", json!({})),
+    ] {
+        assert_eq!(
+            verdict_on_claims(&with(user_claims(), name, value)).await,
+            Refusal::ClaimType,
+            "{name}"
+        );
     }
     let token = RSA.token("u1", &with(user_claims(), "aud", json!(["a", "b"])));
     assert!(World::usual().await.verifier.verify(&token).await.is_ok());
@@ -149,11 +215,21 @@ async fn registered_claims_have_their_types_even_where_they_are_not_looked_at() 
 #[tokio::test]
 async fn instants_are_integers() {
     for name in ["exp", "nbf", "iat"] {
-        for value in
-            ["1800003600.0", "1.8e9", "\"1800003600\"", "true", "null", "[]", "18446744073709551615", "1e400"]
-        {
-            let payload = with(user_claims(), name, json!("HERE")).to_string().replace("\"HERE\"", value);
-            let refusal = verdict(&RSA.raw(br#"{"alg":"RS256","kid":"u1"}"#, payload.as_bytes())).await;
+        for value in [
+            "1800003600.0",
+            "1.8e9",
+            "\"1800003600\"",
+            "true",
+            "null",
+            "[]",
+            "18446744073709551615",
+            "1e400",
+        ] {
+            let payload = with(user_claims(), name, json!("HERE"))
+                .to_string()
+                .replace("\"HERE\"", value);
+            let refusal =
+                verdict(&RSA.raw(br#"{"alg":"RS256","kid":"u1"}"#, payload.as_bytes())).await;
             assert_eq!(refusal.code(), Code::TokenMalformed, "{name}: {value}");
         }
     }
@@ -161,10 +237,17 @@ async fn instants_are_integers() {
 
 #[tokio::test]
 async fn a_token_is_over_at_exp() {
-    for (exp, expected) in [(NOW_S + 1, None), (NOW_S, Some(Refusal::Expired)), (-1, Some(Refusal::Expired))]
-    {
+    for (exp, expected) in [
+        (NOW_S + 1, None),
+        (NOW_S, Some(Refusal::Expired)),
+        (-1, Some(Refusal::Expired)),
+    ] {
         let token = RSA.token("u1", &with(user_claims(), "exp", json!(exp)));
-        assert_eq!(World::usual().await.verifier.verify(&token).await.err(), expected, "{exp}");
+        assert_eq!(
+            World::usual().await.verifier.verify(&token).await.err(),
+            expected,
+            "{exp}"
+        );
     }
 }
 
@@ -179,7 +262,11 @@ async fn the_future_is_refused_beyond_five_seconds_whatever_leeway_is_asked_for(
             .await;
             let at = |ahead: i64| RSA.token("u1", &with(user_claims(), name, json!(NOW_S + ahead)));
             assert!(world.verifier.verify(&at(5)).await.is_ok());
-            assert_eq!(world.verifier.verify(&at(6)).await.unwrap_err(), Refusal::NotYetValid, "{name}");
+            assert_eq!(
+                world.verifier.verify(&at(6)).await.unwrap_err(),
+                Refusal::NotYetValid,
+                "{name}"
+            );
         }
     }
 }
@@ -197,8 +284,14 @@ async fn a_name_that_stands_twice_is_refused() {
         let token = RSA.raw(br#"{"alg":"RS256","kid":"u1"}"#, payload.as_bytes());
         assert_eq!(verdict(&token).await, Refusal::DuplicateName, "{payload}");
     }
-    for header in [r#"{"alg":"RS256","kid":"u1","kid":"u1"}"#, r#"{"alg":"none","alg":"RS256","kid":"u1"}"#] {
-        assert_eq!(verdict(&RSA.raw(header.as_bytes(), claims.as_bytes())).await, Refusal::DuplicateName);
+    for header in [
+        r#"{"alg":"RS256","kid":"u1","kid":"u1"}"#,
+        r#"{"alg":"none","alg":"RS256","kid":"u1"}"#,
+    ] {
+        assert_eq!(
+            verdict(&RSA.raw(header.as_bytes(), claims.as_bytes())).await,
+            Refusal::DuplicateName
+        );
     }
 }
 
@@ -218,10 +311,14 @@ async fn base64url_has_one_spelling() {
             let mut parts: Vec<String> = parts.iter().map(|part| (*part).to_owned()).collect();
             parts[place] = spoilt;
             let refusal = verdict(&parts.join(".")).await;
-            assert!(matches!(refusal, Refusal::NotBase64Url | Refusal::NotJson), "{place}: {refusal}");
+            assert!(
+                matches!(refusal, Refusal::NotBase64Url | Refusal::NotJson),
+                "{place}: {refusal}"
+            );
         }
     }
-    // 256 bytes leave four bits over in the last character: a stray one spells the same signature again.
+    // 256 bytes leave four bits over in the last character: a stray one spells the same signature
+    // again.
     let stray = stray_bit(&token);
     assert_eq!(verdict(&stray).await, Refusal::NotBase64Url);
 }
@@ -236,19 +333,39 @@ fn stray_bit(token: &str) -> String {
 
 #[tokio::test]
 async fn eight_kibibytes_are_read_and_no_byte_more() {
-    let filled = |bytes: usize| RSA.token("u1", &with(user_claims(), "filler", json!("x".repeat(bytes))));
-    let most = (5000..7000).map(filled).find(|token| token.len() > MAX_TOKEN_BYTES - 4).expect("one fits");
-    assert!(most.len() <= MAX_TOKEN_BYTES && World::usual().await.verifier.verify(&most).await.is_ok());
+    let filled = |bytes: usize| {
+        RSA.token(
+            "u1",
+            &with(user_claims(), "filler", json!("x".repeat(bytes))),
+        )
+    };
+    let most = (5000..7000)
+        .map(filled)
+        .find(|token| token.len() > MAX_TOKEN_BYTES - 4)
+        .expect("one fits");
+    assert!(
+        most.len() <= MAX_TOKEN_BYTES && World::usual().await.verifier.verify(&most).await.is_ok()
+    );
     assert_eq!(verdict(&filled(6000)).await, Refusal::TooLong);
-    assert_eq!(verdict(&"a".repeat(MAX_TOKEN_BYTES + 1)).await, Refusal::TooLong);
+    assert_eq!(
+        verdict(&"a".repeat(MAX_TOKEN_BYTES + 1)).await,
+        Refusal::TooLong
+    );
 }
 
 #[tokio::test]
 async fn three_parts_and_no_encryption() {
     let token = RSA.token("u1", &user_claims());
-    for other in
-        ["", "a", "a.b", ".", "a.b.c.d", "a.b.c.d.e.f", &format!("{token}."), &format!("{token}.a.b.c")]
-    {
+    for other in [
+        "",
+        "a",
+        "a.b",
+        ".",
+        "a.b.c.d",
+        "a.b.c.d.e.f",
+        &format!("{token}."),
+        &format!("{token}.a.b.c"),
+    ] {
         assert_eq!(verdict(other).await, Refusal::NotThreeParts, "{other}");
     }
     assert_eq!(verdict(&format!("{token}.a.b")).await, Refusal::Encrypted);
@@ -271,7 +388,8 @@ async fn header_and_payload_are_json_objects() {
         "\u{feff}{}",
         "{\"a\":\"\u{0}\"}",
     ] {
-        let refusal = verdict(&RSA.raw(text.as_bytes(), user_claims().to_string().as_bytes())).await;
+        let refusal =
+            verdict(&RSA.raw(text.as_bytes(), user_claims().to_string().as_bytes())).await;
         assert_eq!(refusal, Refusal::NotJson, "{text}");
         let refusal = verdict(&RSA.raw(br#"{"alg":"RS256","kid":"u1"}"#, text.as_bytes())).await;
         assert_eq!(refusal, Refusal::NotJson, "{text}");
@@ -279,7 +397,10 @@ async fn header_and_payload_are_json_objects() {
     let not_utf8 = RSA.raw(br#"{"alg":"RS256","kid":"u1"}"#, b"{\"sub\":\"\xff\"}");
     assert_eq!(verdict(&not_utf8).await, Refusal::NotJson);
     let deep = format!("{{\"a\":{}{}}}", "[".repeat(1000), "]".repeat(1000));
-    assert_eq!(verdict(&RSA.raw(br#"{"alg":"RS256","kid":"u1"}"#, deep.as_bytes())).await, Refusal::NotJson);
+    assert_eq!(
+        verdict(&RSA.raw(br#"{"alg":"RS256","kid":"u1"}"#, deep.as_bytes())).await,
+        Refusal::NotJson
+    );
 }
 
 #[tokio::test]
@@ -307,22 +428,45 @@ async fn keys_that_are_short_or_for_encryption_are_not_used() {
     short["n"] = b64([0xc5; 128]).into();
     let world = World::new(&[encryption, short], &[]).await;
     for key_id in ["u1", "u2"] {
-        let refusal = world.verifier.verify(&RSA.token(key_id, &user_claims())).await.unwrap_err();
+        let refusal = world
+            .verifier
+            .verify(&RSA.token(key_id, &user_claims()))
+            .await
+            .unwrap_err();
         assert_eq!(refusal.code(), Code::TokenKeyUnknown);
     }
-    let reasons: Vec<&str> =
-        world.verifier.status()[1].skipped.iter().map(|skipped| skipped.reason).collect();
-    assert_eq!(reasons, ["its use is not sig", "its modulus is not of 2048 to 8192 bits"]);
+    let reasons: Vec<&str> = world.verifier.status()[1]
+        .skipped
+        .iter()
+        .map(|skipped| skipped.reason)
+        .collect();
+    assert_eq!(
+        reasons,
+        [
+            "its use is not sig",
+            "its modulus is not of 2048 to 8192 bits"
+        ]
+    );
 }
 
 #[tokio::test]
 async fn a_key_of_another_issuer_is_no_key() {
-    // Signed by the user pool's key, under its kid, in the service pool's name, and the other way round.
-    assert_eq!(verdict(&RSA.token("u1", &service_claims())).await, Refusal::KeyUnknown);
-    assert_eq!(verdict(&OTHER_RSA.token("s1", &user_claims())).await, Refusal::KeyUnknown);
+    // Signed by the user pool's key, under its kid, in the service pool's name, and the other way
+    // round.
+    assert_eq!(
+        verdict(&RSA.token("u1", &service_claims())).await,
+        Refusal::KeyUnknown
+    );
+    assert_eq!(
+        verdict(&OTHER_RSA.token("s1", &user_claims())).await,
+        Refusal::KeyUnknown
+    );
     let same_name = World::new(&[RSA.jwk("k")], &[OTHER_RSA.jwk("k")]).await;
     let token = RSA.token("k", &with(service_claims(), "iss", json!(SERVICES)));
-    assert_eq!(same_name.verifier.verify(&token).await.unwrap_err(), Refusal::Signature);
+    assert_eq!(
+        same_name.verifier.verify(&token).await.unwrap_err(),
+        Refusal::Signature
+    );
 }
 
 #[test]
@@ -332,6 +476,9 @@ fn a_refusal_reads_as_a_problem() {
     assert_eq!(problem.headers["retry-after"], "3");
     let problem = Problem::from(Refusal::Expired).render("r");
     assert_eq!(problem.status, 401);
-    assert_eq!(problem.headers["www-authenticate"], "Bearer error=\"invalid_token\"");
+    assert_eq!(
+        problem.headers["www-authenticate"],
+        "Bearer error=\"invalid_token\""
+    );
     assert!(jwks(&[]).contains("keys"));
 }

@@ -1,4 +1,5 @@
-//! The contract's table "Who is calling": every combination as the table has it, and one test per row.
+//! The contract's table "Who is calling": every combination as the table has it, and one test per
+//! row.
 
 use serde_json::{Value, json};
 
@@ -7,11 +8,19 @@ use crate::problem::Code;
 use crate::token::{Caller, Refusal};
 
 async fn user_pool(claims: Value) -> Result<Caller, Refusal> {
-    World::usual().await.verifier.verify(&RSA.token("u1", &claims)).await
+    World::usual()
+        .await
+        .verifier
+        .verify(&RSA.token("u1", &claims))
+        .await
 }
 
 async fn service_pool(claims: Value) -> Result<Caller, Refusal> {
-    World::usual().await.verifier.verify(&OTHER_RSA.token("s1", &claims)).await
+    World::usual()
+        .await
+        .verifier
+        .verify(&OTHER_RSA.token("s1", &claims))
+        .await
 }
 
 #[track_caller]
@@ -23,28 +32,48 @@ fn refused(outcome: Result<Caller, Refusal>, code: Code) {
 async fn an_access_token_of_the_actor_pool_is_a_user() {
     let caller = user_pool(user_claims()).await.expect("accepted");
     let user = caller.user().expect("a user");
-    assert_eq!((&*user.subject, &*user.username, &*user.client_id), ("3a1c", "ada", "user-client"));
+    assert_eq!(
+        (&*user.subject, &*user.username, &*user.client_id),
+        ("3a1c", "ada", "user-client")
+    );
     assert_eq!(
         (&user.scopes[..], &user.groups[..]),
-        (&["openid".to_owned(), "profile".to_owned()][..], &["admin".to_owned()][..])
+        (
+            &["openid".to_owned(), "profile".to_owned()][..],
+            &["admin".to_owned()][..]
+        )
     );
-    assert!(!format!("{caller:?}").contains("profile"), "claims stay out of logs");
+    assert!(
+        !format!("{caller:?}").contains("profile"),
+        "claims stay out of logs"
+    );
 }
 
 #[tokio::test]
 async fn an_identity_holds_the_claims_that_policies_look_at() {
     let tiers = json!(["gold", {"since": 2019}]);
-    let claims = with(with(user_claims(), "tier", tiers.clone()), "theme", json!("dark"));
+    let claims = with(
+        with(user_claims(), "tier", tiers.clone()),
+        "theme",
+        json!("dark"),
+    );
     let caller = user_pool(claims).await.expect("accepted");
     let held = &caller.user().expect("a user").claims;
     assert_eq!(held.get("tier"), Some(&tiers));
-    assert_eq!((held.get("theme"), held.get("origin_jti")), (None, None), "not looked at; not there");
+    assert_eq!(
+        (held.get("theme"), held.get("origin_jti")),
+        (None, None),
+        "not looked at; not there"
+    );
 }
 
 #[tokio::test]
 async fn a_service_id_in_the_actor_pool_is_a_mismatch() {
     for value in [json!("notify"), json!(""), json!(7), json!({})] {
-        refused(user_pool(with(user_claims(), "custom:service_id", value)).await, Code::TokenKindMismatch);
+        refused(
+            user_pool(with(user_claims(), "custom:service_id", value)).await,
+            Code::TokenKindMismatch,
+        );
     }
     let mut claims = user_claims();
     claims["custom:service_id"] = Value::Null;
@@ -55,26 +84,44 @@ async fn a_service_id_in_the_actor_pool_is_a_mismatch() {
 async fn an_id_token_of_the_actor_pool_is_not_accepted() {
     let claims = with(user_claims(), "token_use", json!("id"));
     refused(user_pool(claims.clone()).await, Code::TokenUseNotAccepted);
-    refused(user_pool(with(claims, "client_id", json!("other"))).await, Code::TokenUseNotAccepted);
+    refused(
+        user_pool(with(claims, "client_id", json!("other"))).await,
+        Code::TokenUseNotAccepted,
+    );
 }
 
 #[tokio::test]
 async fn an_id_token_of_the_service_pool_is_a_service() {
     let caller = service_pool(service_claims()).await.expect("accepted");
     let service = caller.service().expect("a service");
-    assert_eq!((&*service.service_id, &*service.subject, &*service.issuer), ("notify", "77f0", SERVICES));
+    assert_eq!(
+        (&*service.service_id, &*service.subject, &*service.issuer),
+        ("notify", "77f0", SERVICES)
+    );
 }
 
 #[tokio::test]
 async fn an_access_token_of_the_service_pool_with_the_claim_is_a_service() {
-    let claims = with(with(service_claims(), "token_use", json!("access")), "aud", Value::Null);
-    let caller = service_pool(with(claims, "client_id", json!("service-client"))).await.expect("accepted");
+    let claims = with(
+        with(service_claims(), "token_use", json!("access")),
+        "aud",
+        Value::Null,
+    );
+    let caller = service_pool(with(claims, "client_id", json!("service-client")))
+        .await
+        .expect("accepted");
     assert!(caller.service().is_some());
 }
 
 #[tokio::test]
 async fn a_token_of_the_service_pool_without_the_claim_is_a_mismatch() {
-    for value in [Value::Null, json!(""), json!("  "), json!(1), json!(["notify"])] {
+    for value in [
+        Value::Null,
+        json!(""),
+        json!("  "),
+        json!(1),
+        json!(["notify"]),
+    ] {
         refused(
             service_pool(with(service_claims(), "custom:service_id", value)).await,
             Code::TokenKindMismatch,
@@ -84,28 +131,54 @@ async fn a_token_of_the_service_pool_without_the_claim_is_a_mismatch() {
 
 #[tokio::test]
 async fn another_client_is_not_accepted() {
-    refused(user_pool(with(user_claims(), "client_id", json!("other"))).await, Code::ClientNotAccepted);
+    refused(
+        user_pool(with(user_claims(), "client_id", json!("other"))).await,
+        Code::ClientNotAccepted,
+    );
     refused(
         user_pool(with(user_claims(), "client_id", json!("service-client"))).await,
         Code::ClientNotAccepted,
     );
-    for audience in [json!("other"), json!("user-client"), json!(["service-client", "other"])] {
-        refused(service_pool(with(service_claims(), "aud", audience)).await, Code::ClientNotAccepted);
+    for audience in [
+        json!("other"),
+        json!("user-client"),
+        json!(["service-client", "other"]),
+    ] {
+        refused(
+            service_pool(with(service_claims(), "aud", audience)).await,
+            Code::ClientNotAccepted,
+        );
     }
 }
 
 #[tokio::test]
 async fn the_client_is_looked_at_before_the_claim() {
-    let claims = with(with(user_claims(), "client_id", json!("other")), "custom:service_id", json!("notify"));
+    let claims = with(
+        with(user_claims(), "client_id", json!("other")),
+        "custom:service_id",
+        json!("notify"),
+    );
     refused(user_pool(claims).await, Code::ClientNotAccepted);
-    let claims = with(with(service_claims(), "aud", json!("other")), "custom:service_id", Value::Null);
+    let claims = with(
+        with(service_claims(), "aud", json!("other")),
+        "custom:service_id",
+        Value::Null,
+    );
     refused(service_pool(claims).await, Code::ClientNotAccepted);
 }
 
 #[tokio::test]
 async fn any_other_issuer_is_not_accepted() {
-    for issuer in ["https://pools.test/users/", "https://POOLS.test/users", "https://evil.test", "x"] {
-        refused(user_pool(with(user_claims(), "iss", json!(issuer))).await, Code::IssuerNotAccepted);
+    for issuer in [
+        "https://pools.test/users/",
+        "https://POOLS.test/users",
+        "https://evil.test",
+        "x",
+    ] {
+        refused(
+            user_pool(with(user_claims(), "iss", json!(issuer))).await,
+            Code::IssuerNotAccepted,
+        );
     }
 }
 
@@ -117,8 +190,14 @@ async fn another_token_use_of_the_service_pool_is_not_accepted() {
     );
 }
 
-/// What the table says, row by row as it stands in the contract; the first row that matches decides.
-fn row(pool: &str, token_use: &str, right_client: bool, claim: &Value) -> Result<&'static str, Code> {
+/// What the table says, row by row as it stands in the contract; the first row that matches
+/// decides.
+fn row(
+    pool: &str,
+    token_use: &str,
+    right_client: bool,
+    claim: &Value,
+) -> Result<&'static str, Code> {
     let named = claim.as_str().is_some_and(|name| !name.is_empty());
     match (pool, token_use, right_client) {
         ("actor", "access", true) if claim.is_null() => Ok("user"),
@@ -144,8 +223,11 @@ async fn every_combination_is_as_the_table_has_it() {
                         _ => (user_claims(), "user-client"),
                     };
                     let client = if right { client } else { "another" };
-                    let mut claims =
-                        with(with(base, "token_use", json!(token_use)), "custom:service_id", claim.clone());
+                    let mut claims = with(
+                        with(base, "token_use", json!(token_use)),
+                        "custom:service_id",
+                        claim.clone(),
+                    );
                     claims["client_id"] = client.into();
                     claims["aud"] = client.into();
                     if pool == "other" {
@@ -155,15 +237,20 @@ async fn every_combination_is_as_the_table_has_it() {
                         "service" => OTHER_RSA.token("s1", &claims),
                         _ => RSA.token("u1", &claims),
                     };
-                    let outcome =
-                        world.verifier.verify(&token).await.map_err(Refusal::code).map(
-                            |caller| match caller {
-                                Caller::User(_) => "user",
-                                Caller::Service(_) => "service",
-                            },
-                        );
+                    let outcome = world
+                        .verifier
+                        .verify(&token)
+                        .await
+                        .map_err(Refusal::code)
+                        .map(|caller| match caller {
+                            Caller::User(_) => "user",
+                            Caller::Service(_) => "service",
+                        });
                     let expected = row(pool, token_use, right, &claim);
-                    assert_eq!(outcome, expected, "{pool} {token_use} right={right} {claim}");
+                    assert_eq!(
+                        outcome, expected,
+                        "{pool} {token_use} right={right} {claim}"
+                    );
                 }
             }
         }

@@ -1,5 +1,6 @@
-//! Project Wycheproof's vectors through the path that a real token takes: the key is served as a JWKS, fetched,
-//! read, looked up by `kid`, and the signature checked. The payloads are no claims, so the path ends there.
+//! Project Wycheproof's vectors through the path that a real token takes: the key is served as a
+//! JWKS, fetched, read, looked up by `kid`, and the signature checked. The payloads are no claims,
+//! so the path ends there.
 
 use serde_json::{Value, json};
 
@@ -10,37 +11,65 @@ use crate::token::jwks::Source;
 use crate::token::jws::{self, Jws};
 
 fn groups(name: &str) -> Vec<Value> {
-    let text = std::fs::read(testing::vectors(&format!("wycheproof/{name}"))).expect("a readable file");
+    let text =
+        std::fs::read(testing::vectors(&format!("wycheproof/{name}"))).expect("a readable file");
     let mut vectors: Value = serde_json::from_slice(&text).expect("the vectors are JSON");
-    vectors["testGroups"].take().as_array().expect("groups").clone()
+    vectors["testGroups"]
+        .take()
+        .as_array()
+        .expect("groups")
+        .clone()
 }
 
 async fn serve(key: &Value) -> Source {
-    let set = if key.get("keys").is_some() { key.to_string() } else { json!({"keys": [key]}).to_string() };
+    let set = if key.get("keys").is_some() {
+        key.to_string()
+    } else {
+        json!({"keys": [key]}).to_string()
+    };
     let server = Server::start(Behaviour::Serve(set)).await;
-    Source::new("https://issuer.test".into(), server.url, options(&clock()).into_settings())
+    Source::new(
+        "https://issuer.test".into(),
+        server.url,
+        options(&clock()).into_settings(),
+    )
 }
 
 async fn verdict(source: &Source, token: &str) -> Result<(), Refusal> {
     let jws = Jws::read(token)?;
-    source.obtain(jws.key_id.as_deref().ok_or(Refusal::KeyIdMissing)?).await?.check(&jws)
+    source
+        .obtain(jws.key_id.as_deref().ok_or(Refusal::KeyIdMissing)?)
+        .await?
+        .check(&jws)
 }
 
 /// Whether we mean to accept what is valid here: an algorithm of ours, in compact form.
 fn is_supported(key: &Value, token: &str) -> bool {
-    let keys = key["keys"].as_array().cloned().unwrap_or_else(|| vec![key.clone()]);
-    keys.iter().all(|key| key["alg"].as_str().and_then(jws::algorithm).is_some()) && !token.starts_with('{')
+    let keys = key["keys"]
+        .as_array()
+        .cloned()
+        .unwrap_or_else(|| vec![key.clone()]);
+    keys.iter()
+        .all(|key| key["alg"].as_str().and_then(jws::algorithm).is_some())
+        && !token.starts_with('{')
 }
 
 async fn run(file: &str, token: &str, at_least_valid: usize) {
     let groups = groups(file);
     let (mut accepted, mut refused) = (0, 0);
     for group in &groups {
-        let key = group.get("public").or_else(|| group.get("private")).expect("a key");
+        let key = group
+            .get("public")
+            .or_else(|| group.get("private"))
+            .expect("a key");
         let source = serve(key).await;
         for test in group["tests"].as_array().expect("tests") {
-            let Some(text) = test.get(token) else { continue };
-            let text = text.as_str().map_or_else(|| text.to_string(), str::to_owned);
+            let Some(text) = test.get(token) else {
+                continue;
+            };
+            let text = text
+                .as_str()
+                .map_or_else(|| text.to_string(), str::to_owned);
             let outcome = verdict(&source, &text).await;
             let name = format!("{file} {}: {}", test["tcId"], test["comment"]);
             match test["result"].as_str() {
@@ -57,7 +86,10 @@ async fn run(file: &str, token: &str, at_least_valid: usize) {
         }
     }
     println!("{file}: {accepted} accepted, {refused} refused");
-    assert!(accepted >= at_least_valid && refused > 0, "{accepted} accepted, {refused} refused");
+    assert!(
+        accepted >= at_least_valid && refused > 0,
+        "{accepted} accepted, {refused} refused"
+    );
 }
 
 #[tokio::test]

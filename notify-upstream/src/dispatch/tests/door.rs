@@ -11,8 +11,17 @@ async fn a_full_backlog_is_told_to_come_back_and_every_yes_is_a_row() {
     for (store, _database) in stores().await {
         let mut rig = Rig::new(&store, &clock(), 1).await;
         let ask = |door: crate::accept::Door| async move {
-            let principal = Principal { creator: "service:test".into(), actor: None };
-            door.accept(&principal, draft(Priority::Low), None, BudgetPermit::default()).await
+            let principal = Principal {
+                creator: "service:test".into(),
+                actor: None,
+            };
+            door.accept(
+                &principal,
+                draft(Priority::Low),
+                None,
+                BudgetPermit::default(),
+            )
+            .await
         };
         let mut asked = JoinSet::new();
         for _ in 0..BACKLOG {

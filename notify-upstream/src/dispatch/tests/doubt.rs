@@ -25,7 +25,10 @@ async fn after_a_crash(store: &Store, clock: &Clock, settings: &str) -> (Rig, No
 }
 
 fn outcome(view: &serde_json::Value) -> (String, Option<String>) {
-    (view["status"].as_str().expect("a status").to_owned(), view["reason"].as_str().map(str::to_owned))
+    (
+        view["status"].as_str().expect("a status").to_owned(),
+        view["reason"].as_str().map(str::to_owned),
+    )
 }
 
 fn sent() -> (String, Option<String>) {
@@ -44,8 +47,21 @@ async fn a_provider_that_can_be_asked_is_asked_and_nothing_is_sent_twice() {
             rig.script.can_be_asked();
             rig.step().await;
             let view = rig.view(id).await;
-            assert_eq!((outcome(&view), rig.script.calls()), (sent(), vec![id]), "{view}");
-            assert_eq!(kinds(&view), ["QUEUED", "ATTEMPTED", "OUTCOME_UNKNOWN", "ATTEMPTED", "SENT"]);
+            assert_eq!(
+                (outcome(&view), rig.script.calls()),
+                (sent(), vec![id]),
+                "{view}"
+            );
+            assert_eq!(
+                kinds(&view),
+                [
+                    "QUEUED",
+                    "ATTEMPTED",
+                    "OUTCOME_UNKNOWN",
+                    "ATTEMPTED",
+                    "SENT"
+                ]
+            );
         }
     }
 }
@@ -55,16 +71,35 @@ async fn where_nobody_can_tell_the_template_decides() {
     for (store, _database) in stores().await {
         let (mut rig, id) = after_a_crash(&store, &clock(), "ambiguous = 'resend'").await;
         rig.step().await;
-        assert_eq!((outcome(&rig.view(id).await), rig.script.calls()), (sent(), vec![id, id]));
+        assert_eq!(
+            (outcome(&rig.view(id).await), rig.script.calls()),
+            (sent(), vec![id, id])
+        );
         let (mut rig, id) = after_a_crash(&store, &clock(), "ambiguous = 'fail'").await;
         rig.step().await;
-        assert_eq!((outcome(&rig.view(id).await), rig.script.calls()), (unknown(), vec![id]));
+        assert_eq!(
+            (outcome(&rig.view(id).await), rig.script.calls()),
+            (unknown(), vec![id])
+        );
         // An operator who queues it again has decided.
-        let one = DeadFilter { id: Some(id), limit: 1, ..DeadFilter::default() };
+        let one = DeadFilter {
+            id: Some(id),
+            limit: 1,
+            ..DeadFilter::default()
+        };
         let later = order_at(rig.clock.now());
-        assert_eq!(store.replay(&one, later, rig.clock.now()).await.expect("replays"), 1);
+        assert_eq!(
+            store
+                .replay(&one, later, rig.clock.now())
+                .await
+                .expect("replays"),
+            1
+        );
         rig.step().await;
-        assert_eq!((outcome(&rig.view(id).await), rig.script.calls()), (sent(), vec![id, id]));
+        assert_eq!(
+            (outcome(&rig.view(id).await), rig.script.calls()),
+            (sent(), vec![id, id])
+        );
     }
 }
 
@@ -84,7 +119,10 @@ async fn a_providers_report_under_our_id_is_proof() {
         };
         store.receive(&[receipt]).await.expect("keeps");
         rig.step().await;
-        assert_eq!((outcome(&rig.view(id).await), rig.script.calls()), (sent(), vec![id]));
+        assert_eq!(
+            (outcome(&rig.view(id).await), rig.script.calls()),
+            (sent(), vec![id])
+        );
     }
 }
 

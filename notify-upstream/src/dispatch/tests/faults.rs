@@ -35,13 +35,22 @@ async fn what_cannot_be_handed_back_at_the_stop_is_rescued() {
         let mut rig = Rig::new(&store, &clock, 8).await;
         let id = rig.accept(Priority::Normal).await;
         rig.stop.begin();
-        let end = refuse(&test.database, "UPDATE", "notify_queue", "NEW.worker IS NULL").await;
+        let end = refuse(
+            &test.database,
+            "UPDATE",
+            "notify_queue",
+            "NEW.worker IS NULL",
+        )
+        .await;
         rig.step().await;
         execute(&test.database, &end).await;
         rig.workers.leave().await;
         let mut next = Rig::new(&store, &clock, 8).await;
         next.step().await;
-        assert_eq!((next.script.calls(), &next.view(id).await["status"]), (vec![id], &"SENT".into()));
+        assert_eq!(
+            (next.script.calls(), &next.view(id).await["status"]),
+            (vec![id], &"SENT".into())
+        );
     }
 }
 
@@ -70,7 +79,10 @@ async fn an_identity_that_was_lost_claims_nothing_until_there_is_another() {
         let id = rig.accept(Priority::Normal).await;
         execute(&test.database, "UPDATE notify_worker SET seen_at = 0").await;
         let end = refuse(&test.database, "INSERT", "notify_worker", "NEW.id > 0").await;
-        rig.workers.step().await.expect_err("lost, and no other is to be had");
+        rig.workers
+            .step()
+            .await
+            .expect_err("lost, and no other is to be had");
         rig.dispatcher.survey().await.expect("looks");
         assert_eq!(rig.dispatcher.pass().await.expect("claims"), 0);
         execute(&test.database, &end).await;
@@ -92,7 +104,11 @@ async fn a_row_whose_result_is_refused_is_taken_over() {
         rig.workers.step().await.expect("renews");
         rig.step().await;
         let view = rig.view(id).await;
-        assert_eq!((&view["status"], rig.script.calls()), (&"SENT".into(), vec![id]), "{view}");
+        assert_eq!(
+            (&view["status"], rig.script.calls()),
+            (&"SENT".into(), vec![id]),
+            "{view}"
+        );
     }
 }
 
@@ -126,7 +142,10 @@ async fn a_full_disk_refuses_and_loses_nothing_and_is_forgotten_once_there_is_ro
                 Err(problem) => break problem,
             }
         };
-        assert_eq!((refused.code(), accepted.len() < 500), (Code::Unavailable, true));
+        assert_eq!(
+            (refused.code(), accepted.len() < 500),
+            (Code::Unavailable, true)
+        );
         execute(&test.database, end).await;
         rig.workers.step().await.expect("renews");
         accepted.push(rig.accept(Priority::Normal).await);
@@ -147,7 +166,9 @@ async fn hold_results(database: &Database) -> Held {
     match database {
         Database::Postgres(pool) => {
             let mut held = pool.begin().await.expect("begins");
-            held.execute("LOCK TABLE notify_result IN EXCLUSIVE MODE").await.expect("locks");
+            held.execute("LOCK TABLE notify_result IN EXCLUSIVE MODE")
+                .await
+                .expect("locks");
             Held::Postgres(held)
         }
         Database::Sqlite(sqlite) => Held::Sqlite(sqlite.begin().await.expect("begins")),
@@ -155,13 +176,19 @@ async fn hold_results(database: &Database) -> Held {
 }
 
 impl Held {
-    /// Whether a write stands before it. SQLite's only writer is in our hands, so whoever writes waits.
+    /// Whether a write stands before it. SQLite's only writer is in our hands, so whoever writes
+    /// waits.
     async fn is_felt(&self, database: &Database) -> bool {
-        let Database::Postgres(pool) = database else { return true };
+        let Database::Postgres(pool) = database else {
+            return true;
+        };
         let sql =
             "SELECT EXISTS (SELECT 1 FROM pg_locks WHERE NOT granted AND relation = 'notify_result'::regclass
             AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))";
-        sqlx::query_scalar(sql).fetch_one(pool).await.expect("tells")
+        sqlx::query_scalar(sql)
+            .fetch_one(pool)
+            .await
+            .expect("tells")
     }
 
     async fn end(self) {
@@ -177,7 +204,10 @@ impl Held {
 async fn a_permit_is_free_only_when_the_result_is_durable() {
     for (store, test) in stores().await {
         let mut rig = Rig::new(&store, &clock(), 1).await;
-        let ids = [rig.accept(Priority::Normal).await, rig.accept(Priority::Normal).await];
+        let ids = [
+            rig.accept(Priority::Normal).await,
+            rig.accept(Priority::Normal).await,
+        ];
         rig.dispatcher.survey().await.expect("looks");
         rig.dispatcher.pass().await.expect("claims");
         rig.runner.idle().await;
@@ -185,13 +215,20 @@ async fn a_permit_is_free_only_when_the_result_is_durable() {
         let held = hold_results(&test.database).await;
         let mut write = Box::pin(rig.finisher.drain());
         loop {
-            assert!((&mut write).now_or_never().is_none(), "the write is in flight");
+            assert!(
+                (&mut write).now_or_never().is_none(),
+                "the write is in flight"
+            );
             assert_eq!(permits.in_use(), 1);
             if held.is_felt(&test.database).await {
                 break;
             }
         }
-        assert_eq!(rig.dispatcher.pass().await.expect("claims"), 0, "nothing takes its place");
+        assert_eq!(
+            rig.dispatcher.pass().await.expect("claims"),
+            0,
+            "nothing takes its place"
+        );
         assert_eq!((permits.in_use(), rig.script.calls()), (1, vec![ids[0]]));
         held.end().await;
         assert_eq!((write.await, permits.in_use()), (1, 0));

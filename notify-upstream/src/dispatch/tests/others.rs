@@ -21,13 +21,26 @@ impl Two {
     async fn new() -> Self {
         let test = testing::postgres().await;
         let store = Store::open(&test.database, 4).await.expect("opens");
-        store.keep_house(START, Timestamp(0)).await.expect("partitions");
+        store
+            .keep_house(START, Timestamp(0))
+            .await
+            .expect("partitions");
         let clock = clock();
-        let (one, other) = (Rig::new(&store, &clock, 1).await, Rig::new(&store, &clock, 8).await);
+        let (one, other) = (
+            Rig::new(&store, &clock, 1).await,
+            Rig::new(&store, &clock, 8).await,
+        );
         let voice = Voice::new(store.clone(), Arc::clone(&one.board)).expect("shared");
         let others_voice = Voice::new(store, Arc::clone(&other.board)).expect("shared");
         let ear = others_voice.ear().await.expect("listens").expect("shared");
-        Self { one, other, voice, ear, clock, _database: test }
+        Self {
+            one,
+            other,
+            voice,
+            ear,
+            clock,
+            _database: test,
+        }
     }
 
     /// What the one has to say reaches the other.
@@ -50,7 +63,10 @@ async fn another_replica_hears_of_what_was_left_waiting_and_claims_it_without_lo
     let _held = two.one.script.hold();
     two.one.step().await;
     two.one.accept(Priority::High).await;
-    let left = [two.one.accept(Priority::High).await, two.one.accept(Priority::Normal).await];
+    let left = [
+        two.one.accept(Priority::High).await,
+        two.one.accept(Priority::Normal).await,
+    ];
     assert_eq!(
         two.claimed_by_the_other().await,
         0,
@@ -60,7 +76,12 @@ async fn another_replica_hears_of_what_was_left_waiting_and_claims_it_without_lo
     assert_eq!(two.claimed_by_the_other().await, 2);
     two.other.settle().await;
     assert_eq!(two.other.script.calls(), left);
-    let signals = || two.one.board.desk(Channel::Email).signals(Lane::first(Channel::Email, Priority::High));
+    let signals = || {
+        two.one
+            .board
+            .desk(Channel::Email)
+            .signals(Lane::first(Channel::Email, Priority::High))
+    };
     let before = signals();
     own_ear.step().await.expect("hears");
     assert_eq!(before, signals(), "nobody is woken by its own voice");
@@ -74,7 +95,11 @@ async fn another_replica_hears_of_what_was_moved_below_what_it_has_claimed() {
     two.one.submit(later, None).await.expect("accepted");
     two.clock.advance(Duration::from_secs(5));
     two.one.accept(Priority::Normal).await;
-    assert_eq!(two.other.step().await, 1, "what came after it was due has been claimed");
+    assert_eq!(
+        two.other.step().await,
+        1,
+        "what came after it was due has been claimed"
+    );
     two.one.mover.step().await.expect("moves");
     assert_eq!(two.claimed_by_the_other().await, 0);
     two.tell().await;
@@ -112,18 +137,27 @@ async fn a_store_of_one_process_has_nobody_to_tell() {
 async fn hosts_whose_clocks_differ_take_nobody_for_dead_that_lives() {
     let test = testing::postgres().await;
     let store = Store::open(&test.database, 4).await.expect("opens");
-    store.keep_house(START, Timestamp(0)).await.expect("partitions");
+    store
+        .keep_house(START, Timestamp(0))
+        .await
+        .expect("partitions");
     let (slow, fast) = (clock(), Clock::manual(after(3600)));
     let start = |clock: &Clock| Workers::start(store.clone(), clock.clone(), LeaseTime::Store);
-    let (behind, ahead) = (start(&slow).await.expect("registers"), start(&fast).await.expect("registers"));
+    let (behind, ahead) = (
+        start(&slow).await.expect("registers"),
+        start(&fast).await.expect("registers"),
+    );
     for workers in [&behind, &ahead, &behind] {
         workers.step().await.expect("renews");
         assert!(workers.dead().is_empty());
         assert!(workers.is_alive());
     }
     let (dead, holder) = (behind.current().id(), behind.current());
-    execute(&test.database, &format!("UPDATE notify_worker SET seen_at = seen_at - 11000 WHERE id = {dead}"))
-        .await;
+    execute(
+        &test.database,
+        &format!("UPDATE notify_worker SET seen_at = seen_at - 11000 WHERE id = {dead}"),
+    )
+    .await;
     ahead.step().await.expect("renews");
     assert_eq!(*ahead.dead(), [dead], "ten seconds of the store's time");
     behind.step().await.expect("renews");
@@ -133,8 +167,14 @@ async fn hosts_whose_clocks_differ_take_nobody_for_dead_that_lives() {
 /// What the release after the next takes away.
 const CONTRACTED: Migrations = Migrations {
     owner: "postern_notify",
-    postgres: &[(1000, "-- oldest-binary: 1000\nALTER TABLE notify_result ADD COLUMN cost BIGINT")],
-    sqlite: &[(1000, "-- oldest-binary: 1000\nALTER TABLE notify_result ADD COLUMN cost INTEGER")],
+    postgres: &[(
+        1000,
+        "-- oldest-binary: 1000\nALTER TABLE notify_result ADD COLUMN cost BIGINT",
+    )],
+    sqlite: &[(
+        1000,
+        "-- oldest-binary: 1000\nALTER TABLE notify_result ADD COLUMN cost INTEGER",
+    )],
 };
 
 #[tokio::test]
@@ -157,13 +197,20 @@ async fn nothing_is_begun_on_tables_that_are_for_a_newer_release() {
         let before = rig.accept(Priority::Normal).await;
         rig.step().await;
         assert_eq!(rig.script.calls(), [before]);
-        test.database.migrate(&CONTRACTED).await.expect("the release after the next");
+        test.database
+            .migrate(&CONTRACTED)
+            .await
+            .expect("the release after the next");
         keeper.look().await;
         assert!(!health.is_ready());
         let after = rig.accept(Priority::Critical).await;
         rig.workers.step().await.expect("renews");
         rig.step().await;
-        assert_eq!(rig.script.calls(), [before], "neither claimed nor born leased");
+        assert_eq!(
+            rig.script.calls(),
+            [before],
+            "neither claimed nor born leased"
+        );
         assert_eq!(rig.view(after).await["status"], "QUEUED");
     }
 }

@@ -1,5 +1,5 @@
-//! What a session that sits in its transaction costs: it keeps every deleted row of the queue where it is. Counted in
-//! blocks that are visited, which no other load on the machine changes.
+//! What a session that sits in its transaction costs: it keeps every deleted row of the queue where
+//! it is. Counted in blocks that are visited, which no other load on the machine changes.
 
 use postern_common::database::Database;
 use postern_common::database::testing::{self, TestDatabase};
@@ -34,10 +34,18 @@ fn row(order: Order) -> NewNotification {
         created_at: START,
         expires_at: None,
     };
-    NewNotification { id: Sequence::id(order), order, record, send_at: None, worker: None, key: None }
+    NewNotification {
+        id: Sequence::id(order),
+        order,
+        record,
+        send_at: None,
+        worker: None,
+        key: None,
+    }
 }
 
-/// One database, how many orders it has given out, and how many processes have worked on it, a minute each.
+/// One database, how many orders it has given out, and how many processes have worked on it, a
+/// minute each.
 struct Queue {
     test: TestDatabase,
     given: i64,
@@ -48,15 +56,28 @@ impl Queue {
     async fn open() -> Self {
         let test = testing::postgres().await;
         let store = Store::open(&test.database, 4).await.expect("opens");
-        store.keep_house(START, Timestamp(0)).await.expect("partitions");
-        Self { test, given: 0, processes: 0 }
+        store
+            .keep_house(START, Timestamp(0))
+            .await
+            .expect("partitions");
+        Self {
+            test,
+            given: 0,
+            processes: 0,
+        }
     }
 
-    /// A process that starts, delivers so many, and ends: how many blocks of the queue it has visited.
+    /// A process that starts, delivers so many, and ends: how many blocks of the queue it has
+    /// visited.
     async fn cost(&mut self, count: usize) -> i64 {
         let before = self.visited().await;
-        let database = Database::open(&self.test.url, postern_common::database::Options::new("process"));
-        let store = Store::open(&database.await.expect("opens"), 4).await.expect("opens");
+        let database = Database::open(
+            &self.test.url,
+            postern_common::database::Options::new("process"),
+        );
+        let store = Store::open(&database.await.expect("opens"), 4)
+            .await
+            .expect("opens");
         self.processes += 1;
         let clock = Clock::manual(after(60 * self.processes));
         let mut rig = Rig::new(&store, &clock, 230).await;
@@ -79,12 +100,22 @@ impl Queue {
     }
 
     async fn visited(&self) -> i64 {
-        let mut observer = PgConnection::connect(&self.test.url).await.expect("connects");
+        let mut observer = PgConnection::connect(&self.test.url)
+            .await
+            .expect("connects");
         observer.execute(END_OTHERS).await.expect("ends them");
-        while sqlx::query_scalar::<_, i64>(OTHERS).fetch_one(&mut observer).await.expect("asks") > 0 {
+        while sqlx::query_scalar::<_, i64>(OTHERS)
+            .fetch_one(&mut observer)
+            .await
+            .expect("asks")
+            > 0
+        {
             tokio::task::yield_now().await;
         }
-        sqlx::query_scalar(VISITED).fetch_one(&mut observer).await.expect("asks")
+        sqlx::query_scalar(VISITED)
+            .fetch_one(&mut observer)
+            .await
+            .expect("asks")
     }
 }
 
@@ -97,18 +128,36 @@ async fn cost_of_2000(queue: &mut Queue) -> i64 {
 #[tokio::test]
 async fn a_session_that_sits_in_its_transaction_makes_no_delivery_dearer_the_longer_it_sits() {
     let (mut fresh, mut pinned) = (Queue::open().await, Queue::open().await);
-    let mut idle = PgConnection::connect(&pinned.test.url).await.expect("connects");
-    idle.execute("BEGIN ISOLATION LEVEL REPEATABLE READ").await.expect("begins");
-    idle.execute("SELECT count(*) FROM notify_queue").await.expect("has a snapshot");
+    let mut idle = PgConnection::connect(&pinned.test.url)
+        .await
+        .expect("connects");
+    idle.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        .await
+        .expect("begins");
+    idle.execute("SELECT count(*) FROM notify_queue")
+        .await
+        .expect("has a snapshot");
     pinned.cost(DEAD).await;
-    let (early, in_fresh) = (cost_of_2000(&mut pinned).await, cost_of_2000(&mut fresh).await);
+    let (early, in_fresh) = (
+        cost_of_2000(&mut pinned).await,
+        cost_of_2000(&mut fresh).await,
+    );
     pinned.cost(2 * DEAD).await;
     let late = cost_of_2000(&mut pinned).await;
     let (start, fresh_start) = (pinned.cost(1).await, fresh.cost(1).await);
-    idle.execute("ROLLBACK").await.expect("it was held all the time");
-    assert!(late * 10 <= early * 11, "{late} blocks, {early} when a third of the rows lay there");
-    // What cannot be cleaned away leaves an update no room in its own page, and it writes to both indexes.
-    assert!(late * 10 <= in_fresh * 16, "{late} blocks, {in_fresh} in a fresh queue");
+    idle.execute("ROLLBACK")
+        .await
+        .expect("it was held all the time");
+    assert!(
+        late * 10 <= early * 11,
+        "{late} blocks, {early} when a third of the rows lay there"
+    );
+    // What cannot be cleaned away leaves an update no room in its own page, and it writes to both
+    // indexes.
+    assert!(
+        late * 10 <= in_fresh * 16,
+        "{late} blocks, {in_fresh} in a fresh queue"
+    );
     // A start begins where the last one was, whatever lies before.
     let lying = pinned.given;
     assert!(
@@ -121,10 +170,17 @@ async fn a_session_that_sits_in_its_transaction_makes_no_delivery_dearer_the_lon
 async fn looks_step_over_what_was_born_leased_once() {
     let test = testing::postgres().await;
     let store = Store::open(&test.database, 4).await.expect("opens");
-    store.keep_house(START, Timestamp(0)).await.expect("partitions");
+    store
+        .keep_house(START, Timestamp(0))
+        .await
+        .expect("partitions");
     let mut idle = PgConnection::connect(&test.url).await.expect("connects");
-    idle.execute("BEGIN ISOLATION LEVEL REPEATABLE READ").await.expect("begins");
-    idle.execute("SELECT count(*) FROM notify_queue").await.expect("has a snapshot");
+    idle.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        .await
+        .expect("begins");
+    idle.execute("SELECT count(*) FROM notify_queue")
+        .await
+        .expect("has a snapshot");
     let clock = clock();
     let mut rig = Rig::new(&store, &clock, 1).await;
     rig.step().await;
@@ -134,17 +190,26 @@ async fn looks_step_over_what_was_born_leased_once() {
     }
     assert_eq!(rig.script.calls().len(), 200, "each at once");
     let lane = Lane::first(Channel::Email, Priority::Normal);
-    assert!(rig.dispatcher.lanes[lane.index()].cursor < order_at(START), "none was claimed");
+    assert!(
+        rig.dispatcher.lanes[lane.index()].cursor < order_at(START),
+        "none was claimed"
+    );
     clock.advance(Duration::from_secs(5));
     rig.dispatcher.survey().await.expect("looks");
-    assert!(rig.dispatcher.lanes[lane.index()].cursor < order_at(START), "others may be late");
+    assert!(
+        rig.dispatcher.lanes[lane.index()].cursor < order_at(START),
+        "others may be late"
+    );
     clock.advance(Duration::from_secs(60));
     rig.workers.step().await.expect("renews");
     for _ in 0..2 {
         rig.dispatcher.survey().await.expect("looks");
     }
     let state = rig.dispatcher.lanes[lane.index()];
-    assert!(state.cursor > order_at(after(1)) && state.low > order_at(after(1)), "{state:?}");
+    assert!(
+        state.cursor > order_at(after(1)) && state.low > order_at(after(1)),
+        "{state:?}"
+    );
     let gate = rig.script.hold();
     let held = rig.accept(Priority::Normal).await;
     clock.advance(Duration::from_secs(5));
@@ -155,16 +220,25 @@ async fn looks_step_over_what_was_born_leased_once() {
         rig.dispatcher.survey().await.expect("looks");
     }
     let state = rig.dispatcher.lanes[lane.index()];
-    assert!(state.cursor > order_at(after(100)) && state.low <= order_at(after(66)), "one is out: {state:?}");
+    assert!(
+        state.cursor > order_at(after(100)) && state.low <= order_at(after(66)),
+        "one is out: {state:?}"
+    );
     gate.notify_one();
     rig.settle().await;
     assert_eq!(rig.script.calls().last(), Some(&held));
-    idle.execute("ROLLBACK").await.expect("it was held all the time");
+    idle.execute("ROLLBACK")
+        .await
+        .expect("it was held all the time");
 }
 
 async fn begins_after_3000_s(store: &Store) {
     let low = order_at(after(3000));
-    let marks = Lane::of(Channel::Email).map(|lane| LaneMark { lane, low, cursor: 0 });
+    let marks = Lane::of(Channel::Email).map(|lane| LaneMark {
+        lane,
+        low,
+        cursor: 0,
+    });
     store.keep_lane_marks(&marks).await.expect("kept");
 }
 
@@ -172,7 +246,10 @@ async fn begins_after_3000_s(store: &Store) {
 async fn what_stands_below_the_mark_is_found_by_a_look_from_the_beginning() {
     for (store, _database) in stores().await {
         begins_after_3000_s(&store).await;
-        store.accept(&[row(order_at(after(1000)))]).await.expect("committed late");
+        store
+            .accept(&[row(order_at(after(1000)))])
+            .await
+            .expect("committed late");
         let mut rig = Rig::new(&store, &Clock::manual(after(3600)), 1).await;
         assert_eq!(rig.step().await, 0, "it stands below");
         let stop = Shutdown::new();
@@ -194,7 +271,10 @@ async fn a_clock_that_was_set_back_hides_nothing_below_the_mark() {
     for (store, _database) in stores().await {
         begins_after_3000_s(&store).await;
         let mut rig = Rig::new(&store, &Clock::manual(after(1000)), 1).await;
-        store.accept(&[row(order_at(after(1000)))]).await.expect("accepted");
+        store
+            .accept(&[row(order_at(after(1000)))])
+            .await
+            .expect("accepted");
         assert_eq!(rig.step().await, 1);
     }
 }

@@ -25,7 +25,11 @@ async fn waiting(store: &Store, priority: Priority, count: usize) -> Rig {
     let mut rig = Rig::new(store, &clock(), 2 * BESIDE_URGENT).await;
     rig.step().await;
     let desk = Arc::clone(rig.board.desk(Channel::Email));
-    let taken = desk.permits().take(Lane::first(Channel::Email, Priority::Critical), 1.0, usize::MAX);
+    let taken = desk.permits().take(
+        Lane::first(Channel::Email, Priority::Critical),
+        1.0,
+        usize::MAX,
+    );
     for _ in 0..count {
         rig.accept(priority).await;
     }
@@ -33,12 +37,14 @@ async fn waiting(store: &Store, priority: Priority, count: usize) -> Rig {
     rig
 }
 
-/// Claims what waits and delivers it while something urgent enters, or nothing does: how often the claims made way, and how
-/// often the results did.
+/// Claims what waits and delivers it while something urgent enters, or nothing does: how often the
+/// claims made way, and how often the results did.
 async fn made_way(rig: &mut Rig, urgent_enters: bool) -> (usize, usize) {
     rig.dispatcher.survey().await.expect("looks");
     let board = Arc::clone(&rig.board);
-    let entering = board.precedence().enter(urgent_enters.then_some(Priority::High).into_iter());
+    let entering = board
+        .precedence()
+        .enter(urgent_enters.then_some(Priority::High).into_iter());
     rig.dispatcher.pass().await.expect("claims");
     let claims = board.precedence().ways();
     rig.runner.idle().await;

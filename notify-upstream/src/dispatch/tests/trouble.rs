@@ -48,7 +48,9 @@ async fn refused_recipients_of_one_caller_stop_nobody_else() {
             draft
         };
         for n in 0..40 {
-            rig.submit(evil(n, Priority::Critical), None).await.expect("accepted");
+            rig.submit(evil(n, Priority::Critical), None)
+                .await
+                .expect("accepted");
         }
         rig.step().await;
         let id = rig.accept(Priority::Normal).await;
@@ -60,10 +62,16 @@ async fn refused_recipients_of_one_caller_stop_nobody_else() {
             rig.accept(Priority::High).await;
         }
         rig.step().await;
-        rig.submit(evil(0, Priority::Critical), None).await.expect("accepted");
+        rig.submit(evil(0, Priority::Critical), None)
+            .await
+            .expect("accepted");
         let id = rig.accept(Priority::Normal).await;
         rig.step().await;
-        assert_eq!(rig.view(id).await["status"], "QUEUED", "the provider is left alone");
+        assert_eq!(
+            rig.view(id).await["status"],
+            "QUEUED",
+            "the provider is left alone"
+        );
         pass_time(&rig, 2).await;
         for _ in 0..3 {
             rig.step().await;
@@ -89,7 +97,10 @@ async fn what_waits_while_nothing_works_keeps_its_attempts_and_one_at_a_time_tri
         assert_eq!(rig.script.calls().len(), 10, "the provider is left alone");
         for id in &ids {
             assert_eq!(
-                (&rig.view(*id).await["status"], &rig.view(*id).await["attempts"]),
+                (
+                    &rig.view(*id).await["status"],
+                    &rig.view(*id).await["attempts"]
+                ),
                 (&"QUEUED".into(), &0.into())
             );
         }
@@ -98,7 +109,11 @@ async fn what_waits_while_nothing_works_keeps_its_attempts_and_one_at_a_time_tri
         assert_eq!(rig.script.calls()[10..], ids[..1], "one tries, in vain");
         pass_time(&rig, 3).await;
         rig.step().await;
-        assert_eq!(rig.script.calls().len(), 11, "and the next waits twice as long");
+        assert_eq!(
+            rig.script.calls().len(),
+            11,
+            "and the next waits twice as long"
+        );
         pass_time(&rig, 1).await;
         rig.step().await;
         rig.step().await;
@@ -118,13 +133,25 @@ async fn repeats_end_a_while_after_acceptance_however_long_each_waited() {
         pass_time(&rig, 7 * 1800).await;
         rig.mover.step().await.expect("moves");
         rig.step().await;
-        assert_eq!(rig.view(id).await["waitReason"], "RETRY", "within six hours");
+        assert_eq!(
+            rig.view(id).await["waitReason"],
+            "RETRY",
+            "within six hours"
+        );
         let later = rig.submit(later, None).await.expect("accepted").id;
         pass_time(&rig, 7 * 1800).await;
         rig.mover.step().await.expect("moves");
         rig.step().await;
-        assert_eq!(rig.view(id).await["status"], "FAILED", "seven hours are more than six");
-        assert_eq!(rig.view(later).await["waitReason"], "RETRY", "it was scheduled for now");
+        assert_eq!(
+            rig.view(id).await["status"],
+            "FAILED",
+            "seven hours are more than six"
+        );
+        assert_eq!(
+            rig.view(later).await["waitReason"],
+            "RETRY",
+            "it was scheduled for now"
+        );
     }
 }
 
@@ -135,20 +162,33 @@ async fn a_template_that_is_not_there_yet_or_fails_is_tried_again() {
         let sound = rig.templates.load_full();
         let other = templates_of(
             "other",
-            &[("template.toml", "version = 1"), ("email.en.subject", "Hi"), ("email.en.txt", "Hi")],
+            &[
+                ("template.toml", "version = 1"),
+                ("email.en.subject", "Hi"),
+                ("email.en.txt", "Hi"),
+            ],
         );
         let fails = [
             ("template.toml", "version = 7"),
             ("email.en.subject", "Hello {{ nickname }}"),
             ("email.en.txt", "Hello {{ nickname }}"),
         ];
-        for (set, code) in [(other, "template_gone"), (templates_of("welcome", &fails), "template_failed")] {
+        for (set, code) in [
+            (other, "template_gone"),
+            (templates_of("welcome", &fails), "template_failed"),
+        ] {
             rig.templates.store(Arc::new(set));
             let id = rig.accept(Priority::Normal).await;
             rig.step().await;
             let view = rig.view(id).await;
-            let last = view["events"].as_array().and_then(|events| events.last()).expect("an event");
-            assert_eq!((&last["type"], &last["code"]), (&"RETRYING".into(), &code.into()));
+            let last = view["events"]
+                .as_array()
+                .and_then(|events| events.last())
+                .expect("an event");
+            assert_eq!(
+                (&last["type"], &last["code"]),
+                (&"RETRYING".into(), &code.into())
+            );
             let version = if code == "template_failed" { 7 } else { 1 };
             assert_eq!(
                 view["templateVersion"], version,
@@ -159,15 +199,28 @@ async fn a_template_that_is_not_there_yet_or_fails_is_tried_again() {
             rig.mover.step().await.expect("moves");
             rig.step().await;
             let view = rig.view(id).await;
-            assert_eq!((&view["status"], &view["templateVersion"]), (&"SENT".into(), &1.into()));
+            assert_eq!(
+                (&view["status"], &view["templateVersion"]),
+                (&"SENT".into(), &1.into())
+            );
         }
     }
 }
 
 async fn replay(rig: &Rig, id: NotificationId) {
-    let one = DeadFilter { id: Some(id), limit: 1, ..DeadFilter::default() };
+    let one = DeadFilter {
+        id: Some(id),
+        limit: 1,
+        ..DeadFilter::default()
+    };
     let now = rig.clock.now();
-    assert_eq!(rig.store.replay(&one, order_at(now), now).await.expect("replays"), 1);
+    assert_eq!(
+        rig.store
+            .replay(&one, order_at(now), now)
+            .await
+            .expect("replays"),
+        1
+    );
 }
 
 #[tokio::test]
@@ -182,15 +235,26 @@ async fn what_an_operator_queues_again_has_all_its_time_and_attempts_again() {
             rig.mover.step().await.expect("moves");
             rig.step().await;
             assert_eq!(rig.view(id).await["status"], "FAILED", "its time is over");
-            execute(&test.database, &format!("UPDATE notify_dead SET attempt = {made}")).await;
+            execute(
+                &test.database,
+                &format!("UPDATE notify_dead SET attempt = {made}"),
+            )
+            .await;
             replay(&rig, id).await;
             rig.step().await;
             let view = rig.view(id).await;
-            assert_eq!((&view["status"], &view["waitReason"]), (&"QUEUED".into(), &"RETRY".into()), "{view}");
+            assert_eq!(
+                (&view["status"], &view["waitReason"]),
+                (&"QUEUED".into(), &"RETRY".into()),
+                "{view}"
+            );
             pass_time(&rig, 3600).await;
             rig.mover.step().await.expect("moves");
             rig.step().await;
-            assert_eq!((&rig.view(id).await["status"], rig.script.calls()), (&"SENT".into(), vec![id; 4]));
+            assert_eq!(
+                (&rig.view(id).await["status"], rig.script.calls()),
+                (&"SENT".into(), vec![id; 4])
+            );
         }
     }
 }
@@ -199,12 +263,18 @@ async fn what_an_operator_queues_again_has_all_its_time_and_attempts_again() {
 async fn what_no_attempt_of_which_could_be_written_is_given_up_after_as_many_as_any_other() {
     for (store, test) in stores().await {
         let mut rig = Rig::new(&store, &clock(), 8).await;
-        let ids = [rig.accept(Priority::Critical).await, rig.accept(Priority::Normal).await];
+        let ids = [
+            rig.accept(Priority::Critical).await,
+            rig.accept(Priority::Normal).await,
+        ];
         execute(&test.database, "UPDATE notify_queue SET attempt = 20").await;
         rig.step().await;
         assert_eq!(rig.script.calls(), ids[..1]);
         let view = rig.view(ids[1]).await;
-        assert_eq!((&view["status"], &view["reason"]), (&"FAILED".into(), &"ATTEMPTS_SPENT".into()));
+        assert_eq!(
+            (&view["status"], &view["reason"]),
+            (&"FAILED".into(), &"ATTEMPTS_SPENT".into())
+        );
     }
 }
 
@@ -223,7 +293,11 @@ async fn what_only_a_provider_that_is_left_alone_carries_waits_and_keeps_its_att
         elsewhere.request.recipient = Address::Email(address).into();
         let elsewhere = rig.submit(elsewhere, None).await.expect("accepted").id;
         rig.step().await;
-        assert_eq!(other.calls(), [elsewhere], "nobody waits for what cannot be carried");
+        assert_eq!(
+            other.calls(),
+            [elsewhere],
+            "nobody waits for what cannot be carried"
+        );
         // Far more looks than it has attempts: an hour of them.
         for _ in 0..60 {
             pass_time(&rig, 60).await;
@@ -232,10 +306,26 @@ async fn what_only_a_provider_that_is_left_alone_carries_waits_and_keeps_its_att
         }
         let view = rig.view(id).await;
         let attempts = view["attempts"].as_u64().expect("a number");
-        let calls = rig.script.calls().iter().filter(|called| **called == id).count();
-        assert_eq!((view["status"].as_str(), attempts), (Some("QUEUED"), calls as u64), "{view}");
-        assert_eq!(kinds(&view).len(), 1 + 2 * calls, "what was not attempted is not told: {view}");
-        assert!(view["nextAttemptAt"].is_string() && view["waitReason"] == "RETRY", "{view}");
+        let calls = rig
+            .script
+            .calls()
+            .iter()
+            .filter(|called| **called == id)
+            .count();
+        assert_eq!(
+            (view["status"].as_str(), attempts),
+            (Some("QUEUED"), calls as u64),
+            "{view}"
+        );
+        assert_eq!(
+            kinds(&view).len(),
+            1 + 2 * calls,
+            "what was not attempted is not told: {view}"
+        );
+        assert!(
+            view["nextAttemptAt"].is_string() && view["waitReason"] == "RETRY",
+            "{view}"
+        );
         rig.script.recover();
         for _ in 0..20 {
             pass_time(&rig, 60).await;

@@ -5,7 +5,8 @@ use tokio::sync::Notify;
 use super::*;
 use crate::request::Draft;
 
-/// A provider that takes one call at a time, with a LOW that it has and does not end, and these behind it.
+/// A provider that takes one call at a time, with a LOW that it has and does not end, and these
+/// behind it.
 async fn behind_one(
     store: &Store,
     clock: &Clock,
@@ -42,11 +43,21 @@ async fn end(rig: &mut Rig, gate: Arc<Notify>) {
 #[tokio::test]
 async fn the_most_urgent_in_hand_has_the_next_turn() {
     for (store, _database) in stores().await {
-        let others = [Priority::Low, Priority::Normal, Priority::Low, Priority::Critical, Priority::High];
+        let others = [
+            Priority::Low,
+            Priority::Normal,
+            Priority::Low,
+            Priority::Critical,
+            Priority::High,
+        ];
         let (mut rig, gate, ids) = behind_one(&store, &clock(), others.map(draft).to_vec()).await;
         end(&mut rig, gate).await;
-        let order: Vec<_> =
-            rig.script.calls().iter().map(|id| ids.iter().position(|known| known == id)).collect();
+        let order: Vec<_> = rig
+            .script
+            .calls()
+            .iter()
+            .map(|id| ids.iter().position(|known| known == id))
+            .collect();
         assert_eq!(order, [0, 4, 5, 2, 1, 3].map(Some));
     }
 }
@@ -61,7 +72,10 @@ async fn what_expires_before_its_turn_is_not_sent() {
         clock.advance(Duration::from_secs(3));
         end(&mut rig, gate).await;
         let view = rig.view(ids[1]).await;
-        assert_eq!((&view["status"], rig.script.calls().len()), (&"EXPIRED".into(), 1));
+        assert_eq!(
+            (&view["status"], rig.script.calls().len()),
+            (&"EXPIRED".into(), 1)
+        );
         assert_eq!(kinds(&view), ["QUEUED", "EXPIRED"]);
     }
 }
@@ -73,8 +87,14 @@ async fn a_stop_hands_back_what_has_had_no_turn() {
         rig.stop.begin();
         end(&mut rig, gate).await;
         let (first, second) = (rig.view(ids[0]).await, rig.view(ids[1]).await);
-        assert_eq!((&first["status"], &second["status"]), (&"SENT".into(), &"QUEUED".into()));
-        assert_eq!((&second["attempts"], rig.script.calls().len()), (&0.into(), 1));
+        assert_eq!(
+            (&first["status"], &second["status"]),
+            (&"SENT".into(), &"QUEUED".into())
+        );
+        assert_eq!(
+            (&second["attempts"], rig.script.calls().len()),
+            (&0.into(), 1)
+        );
     }
 }
 
@@ -98,14 +118,18 @@ async fn a_stop_hands_back_what_asks_the_provider_for_an_earlier_attempt() {
         rig.stop.begin();
         rig.settle().await;
         let view = rig.view(id).await;
-        assert_eq!((&view["status"], &view["attempts"]), (&"QUEUED".into(), &1.into()));
+        assert_eq!(
+            (&view["status"], &view["attempts"]),
+            (&"QUEUED".into(), &1.into())
+        );
     }
 }
 
 #[tokio::test]
 async fn what_waits_for_its_turn_is_not_sent_by_a_worker_that_may_be_dead() {
     for (store, _database) in stores().await {
-        // Longer than a worker begins anything without a word; and so long that others have taken over, and it is back.
+        // Longer than a worker begins anything without a word; and so long that others have taken
+        // over, and it is back.
         for (silent_s, is_back) in [(8, false), (11, true)] {
             let clock = clock();
             let (mut rig, gate, ids) = behind_one(&store, &clock, vec![draft(Priority::Low)]).await;
@@ -123,13 +147,17 @@ async fn what_waits_for_its_turn_is_not_sent_by_a_worker_that_may_be_dead() {
 #[tokio::test]
 async fn what_waits_for_its_turn_when_the_provider_is_given_up_goes_back() {
     for (store, _database) in stores().await {
-        let (mut rig, gate, ids) = behind_one(&store, &clock(), vec![draft(Priority::Low); 12]).await;
+        let (mut rig, gate, ids) =
+            behind_one(&store, &clock(), vec![draft(Priority::Low); 12]).await;
         rig.script.refuse(&["451"; 13]);
         end(&mut rig, gate).await;
         assert_eq!(rig.script.calls(), ids[..10]);
         for id in &ids[10..] {
             let view = rig.view(*id).await;
-            assert_eq!((&view["status"], &view["attempts"]), (&"QUEUED".into(), &0.into()));
+            assert_eq!(
+                (&view["status"], &view["attempts"]),
+                (&"QUEUED".into(), &0.into())
+            );
         }
     }
 }
@@ -138,7 +166,11 @@ async fn what_waits_for_its_turn_when_the_provider_is_given_up_goes_back() {
 async fn what_was_handed_back_goes_before_what_came_after_it() {
     for (store, _database) in stores().await {
         let mut rig = Rig::new(&store, &clock(), 2).await;
-        let mut ids = [rig.accept(Priority::Normal).await, rig.accept(Priority::Normal).await].to_vec();
+        let mut ids = [
+            rig.accept(Priority::Normal).await,
+            rig.accept(Priority::Normal).await,
+        ]
+        .to_vec();
         rig.dispatcher.survey().await.expect("looks");
         assert_eq!(rig.dispatcher.pass().await.expect("claims"), 2);
         // Our last word is too old by now to begin anything.

@@ -24,7 +24,11 @@ async fn until_waiting(service: &Served, waiting: usize, writer: &Writer) {
 #[tokio::test]
 async fn bodies_stay_charged_until_their_commit_though_the_client_is_gone() {
     for (store, _database) in stores().await {
-        let limits = Limits { body: 70_000, bodies: BodyBudgets::split(300_000), ..Limits::default() };
+        let limits = Limits {
+            body: 70_000,
+            bodies: BodyBudgets::split(300_000),
+            ..Limits::default()
+        };
         let (served, mut writer) = served_within(&store, limits).await;
         let served = Arc::new(served);
         let ask = || {
@@ -34,11 +38,20 @@ async fn bodies_stay_charged_until_their_commit_though_the_client_is_gone() {
         let (first, second) = (ask(), ask());
         until_waiting(&served, 2, &writer).await;
         for _ in 0..2 {
-            let request = served.client.post(format!("{}/notifications", served.url)).json(&large());
+            let request = served
+                .client
+                .post(format!("{}/notifications", served.url))
+                .json(&large());
             let asked = request.bearer_auth(served.service_token("auth")).send();
-            let refused = tokio::time::timeout(PATIENCE, asked).await.expect("at once").expect("answers");
+            let refused = tokio::time::timeout(PATIENCE, asked)
+                .await
+                .expect("at once")
+                .expect("answers");
             assert_eq!(
-                (refused.status().as_u16(), refused.headers().contains_key("retry-after")),
+                (
+                    refused.status().as_u16(),
+                    refused.headers().contains_key("retry-after")
+                ),
                 (503, true)
             );
             let problem: Value = refused.json().await.expect("JSON");
@@ -53,11 +66,18 @@ async fn bodies_stay_charged_until_their_commit_though_the_client_is_gone() {
         until_waiting(&served, 3, &writer).await;
         writer.step().await;
         assert_eq!(
-            (first.await.expect("no panic").0, small.await.expect("no panic")),
+            (
+                first.await.expect("no panic").0,
+                small.await.expect("no panic")
+            ),
             (StatusCode::CREATED, StatusCode::CREATED)
         );
         tokio::spawn(writer.run());
-        assert_eq!(ask().await.expect("no panic").0, StatusCode::CREATED, "there is room again");
+        assert_eq!(
+            ask().await.expect("no panic").0,
+            StatusCode::CREATED,
+            "there is room again"
+        );
         served.shutdown.begin();
     }
 }

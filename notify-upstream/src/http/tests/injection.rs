@@ -14,9 +14,15 @@ type Put = fn(&mut Value, &str);
 const FIELDS: &[(&str, Put)] = &[
     ("/channel", |body, text| body["channel"] = text.into()),
     ("/recipient", |body, text| body["recipient"] = text.into()),
-    ("/recipient/email", |body, text| body["recipient"]["email"] = text.into()),
-    ("/recipient/email", |body, text| body["recipient"]["email"] = format!("ada@example.com{text}").into()),
-    ("/recipient/actorId", |body, text| body["recipient"] = json!({"actorId": text})),
+    ("/recipient/email", |body, text| {
+        body["recipient"]["email"] = text.into()
+    }),
+    ("/recipient/email", |body, text| {
+        body["recipient"]["email"] = format!("ada@example.com{text}").into()
+    }),
+    ("/recipient/actorId", |body, text| {
+        body["recipient"] = json!({"actorId": text})
+    }),
     ("/recipient/phone", |body, text| {
         body["channel"] = "sms".into();
         body["recipient"] = json!({"phone": text});
@@ -41,8 +47,13 @@ const FIELDS: &[(&str, Put)] = &[
 
 /// Posts many at once; what is answered, in their order.
 async fn post_all(served: &Served, bodies: Vec<Value>) -> Vec<(StatusCode, Value)> {
-    let posts = bodies.into_iter().map(|body| async move { served.post("/notifications", &[], &body).await });
-    futures_util::stream::iter(posts).buffered(32).collect().await
+    let posts = bodies
+        .into_iter()
+        .map(|body| async move { served.post("/notifications", &[], &body).await });
+    futures_util::stream::iter(posts)
+        .buffered(32)
+        .collect()
+        .await
 }
 
 #[tokio::test]
@@ -56,14 +67,23 @@ async fn a_field_takes_a_naughty_string_as_it_is_or_is_named() {
                 put(&mut body, text);
                 body
             });
-            for (text, (status, answer)) in strings.iter().zip(post_all(&served, bodies.collect()).await) {
+            for (text, (status, answer)) in strings
+                .iter()
+                .zip(post_all(&served, bodies.collect()).await)
+            {
                 if status == StatusCode::CREATED {
                     continue;
                 }
-                assert!([400, 422].contains(&status.as_u16()), "{pointer} {text:?}: {status} {answer}");
+                assert!(
+                    [400, 422].contains(&status.as_u16()),
+                    "{pointer} {text:?}: {status} {answer}"
+                );
                 let errors = answer["errors"].as_array().expect("the mistakes");
-                let named =
-                    |error: &Value| error["pointer"].as_str().is_some_and(|at| at.starts_with(pointer));
+                let named = |error: &Value| {
+                    error["pointer"]
+                        .as_str()
+                        .is_some_and(|at| at.starts_with(pointer))
+                };
                 assert!(errors.iter().any(named), "{pointer} {text:?}: {answer}");
             }
         }
@@ -88,7 +108,10 @@ async fn a_variable_is_text_in_one_message_to_one_recipient() {
             served.deliver().await;
         }
         let mails = served.script.mails();
-        let by_id: HashMap<_, _> = mails.iter().map(|mail| (mail.id.to_string(), mail)).collect();
+        let by_id: HashMap<_, _> = mails
+            .iter()
+            .map(|mail| (mail.id.to_string(), mail))
+            .collect();
         let mut refused = 0;
         for (text, (status, answer)) in strings.iter().zip(answers) {
             if status != StatusCode::CREATED {
@@ -109,10 +132,17 @@ async fn a_variable_is_text_in_one_message_to_one_recipient() {
                 words.starts_with(&format!("Hello {text},\n\nyour account is ready.")),
                 "{text:?}: {words:?}"
             );
-            assert!(subject.starts_with("Welcome,") && !subject.contains(['\r', '\n']), "{subject:?}");
+            assert!(
+                subject.starts_with("Welcome,") && !subject.contains(['\r', '\n']),
+                "{subject:?}"
+            );
         }
         let accepted = strings.len() - refused;
-        assert_eq!((mails.len(), by_id.len()), (accepted, accepted), "one message each");
+        assert_eq!(
+            (mails.len(), by_id.len()),
+            (accepted, accepted),
+            "one message each"
+        );
         served.shutdown.begin();
     }
 }

@@ -15,20 +15,38 @@ fn with(name: &str, value: Value) -> Value {
 async fn an_identical_repeat_has_the_first_answer_though_its_times_are_past() {
     for (store, _database) in stores().await {
         let served = served(&store).await;
-        let bodies =
-            [with("sendAt", after(5).to_string().into()), with("expiresAt", after(60).to_string().into())];
+        let bodies = [
+            with("sendAt", after(5).to_string().into()),
+            with("expiresAt", after(60).to_string().into()),
+        ];
         let mut first = Vec::new();
         for (key, body) in ["s", "e"].iter().zip(&bodies) {
-            first.push(served.post("/notifications", &[("idempotency-key", key)], body).await);
+            first.push(
+                served
+                    .post("/notifications", &[("idempotency-key", key)], body)
+                    .await,
+            );
             assert_eq!(first.last().expect("an answer").0, StatusCode::CREATED);
         }
         served.clock.advance(Duration::from_secs(90));
         for ((key, body), first) in ["s", "e"].iter().zip(&bodies).zip(&first) {
-            assert_eq!(&served.post("/notifications", &[("idempotency-key", key)], body).await, first);
+            assert_eq!(
+                &served
+                    .post("/notifications", &[("idempotency-key", key)], body)
+                    .await,
+                first
+            );
         }
-        let (status, problem) = served.post("/notifications", &[("idempotency-key", "e")], &bodies[0]).await;
-        assert_eq!((status, &problem["code"]), (StatusCode::CONFLICT, &"idempotency_key_reused".into()));
-        let (status, _) = served.post("/notifications", &[("idempotency-key", "new")], &bodies[1]).await;
+        let (status, problem) = served
+            .post("/notifications", &[("idempotency-key", "e")], &bodies[0])
+            .await;
+        assert_eq!(
+            (status, &problem["code"]),
+            (StatusCode::CONFLICT, &"idempotency_key_reused".into())
+        );
+        let (status, _) = served
+            .post("/notifications", &[("idempotency-key", "new")], &bodies[1])
+            .await;
         assert_eq!(
             status,
             StatusCode::UNPROCESSABLE_ENTITY,
@@ -49,8 +67,13 @@ async fn an_identical_repeat_has_the_first_answer_though_the_template_is_gone() 
         assert_eq!(first.0, StatusCode::CREATED);
         served.templates.store(Arc::new(welcome_with("")));
         assert_eq!(served.post("/notifications", &key, &body).await, first);
-        let (status, problem) = served.post("/notifications", &[("idempotency-key", "new")], &body).await;
-        assert_eq!((status.as_u16(), &problem["code"]), (422, &"unknown_template".into()));
+        let (status, problem) = served
+            .post("/notifications", &[("idempotency-key", "new")], &body)
+            .await;
+        assert_eq!(
+            (status.as_u16(), &problem["code"]),
+            (422, &"unknown_template".into())
+        );
         served.shutdown.begin();
     }
 }

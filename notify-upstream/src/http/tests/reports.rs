@@ -16,7 +16,11 @@ fn mailgun(token: &str) -> Signature {
     let timestamp = START.unix_seconds().to_string();
     let key = hmac::Key::new(hmac::HMAC_SHA256, b"mg-key");
     let tag = hmac::sign(&key, format!("{timestamp}{token}").as_bytes());
-    let tag: String = tag.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    let tag: String = tag
+        .as_ref()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
     Signature(json!({"timestamp": timestamp, "token": token, "signature": tag}))
 }
 
@@ -44,7 +48,10 @@ impl Served {
         let (status, created) = self.post("/notifications", &[], &body).await;
         assert_eq!(status, StatusCode::CREATED);
         self.deliver().await;
-        created["notificationId"].as_str().expect("an id").to_owned()
+        created["notificationId"]
+            .as_str()
+            .expect("an id")
+            .to_owned()
     }
 
     async fn status_of(&self, id: &str) -> (Value, Value) {
@@ -57,25 +64,47 @@ impl Served {
 async fn a_mailgun_token_is_good_for_one_body_alone() {
     for (store, _database) in stores().await {
         let mut served = served(&store).await;
-        let (mine, other) =
-            (served.send_to("ada@example.com").await, served.send_to("bob@example.com").await);
+        let (mine, other) = (
+            served.send_to("ada@example.com").await,
+            served.send_to("bob@example.com").await,
+        );
         let signature = mailgun("t1");
         let first = bounce(&signature, "e1", &mine, "ada@example.com").to_string();
         let replayed = bounce(&signature, "e2", &other, "bob@example.com").to_string();
         for _ in 0..2 {
-            assert_eq!(served.hear("mailgun", first.clone()).await.status().as_u16(), 204);
+            assert_eq!(
+                served
+                    .hear("mailgun", first.clone())
+                    .await
+                    .status()
+                    .as_u16(),
+                204
+            );
         }
         let refused = served.hear("mailgun", replayed).await;
         assert_eq!(refused.status().as_u16(), 401);
-        assert_eq!(refused.json::<Value>().await.expect("JSON")["code"], "invalid_webhook_signature");
-        assert_eq!(served.status_of(&mine).await, ("FAILED".into(), "BOUNCED".into()));
+        assert_eq!(
+            refused.json::<Value>().await.expect("JSON")["code"],
+            "invalid_webhook_signature"
+        );
+        assert_eq!(
+            served.status_of(&mine).await,
+            ("FAILED".into(), "BOUNCED".into())
+        );
         assert_eq!(served.status_of(&other).await.0, "SENT");
         // The cut between timestamp and token is not signed, and makes no new token.
         let mut shifted = bounce(&signature, "e3", &other, "bob@example.com");
         let whole = format!("{}t1", START.unix_seconds());
         shifted["signature"]["timestamp"] = whole[..9].into();
         shifted["signature"]["token"] = whole[9..].into();
-        assert_eq!(served.hear("mailgun", shifted.to_string()).await.status().as_u16(), 401);
+        assert_eq!(
+            served
+                .hear("mailgun", shifted.to_string())
+                .await
+                .status()
+                .as_u16(),
+            401
+        );
         let next = bounce(&mailgun("t2"), "e4", &other, "bob@example.com").to_string();
         assert_eq!(served.hear("mailgun", next).await.status().as_u16(), 204);
         assert_eq!(served.status_of(&other).await.0, "FAILED");
@@ -89,15 +118,25 @@ async fn a_report_silences_no_address_but_the_one_that_it_is_about() {
         let mut served = served(&store).await;
         let mine = served.send_to("ada@example.com").await;
         let stranger = bounce(&mailgun("t1"), "e1", &mine, "victim@example.com").to_string();
-        assert_eq!(served.hear("mailgun", stranger).await.status().as_u16(), 204);
+        assert_eq!(
+            served.hear("mailgun", stranger).await.status().as_u16(),
+            204
+        );
         let to_victim = served.send_to("victim@example.com").await;
         assert_eq!(served.status_of(&to_victim).await.0, "SENT");
         let again = served.send_to("ada@example.com").await;
-        assert_eq!(served.status_of(&again).await.0, "SENT", "nothing was reported of this address");
+        assert_eq!(
+            served.status_of(&again).await.0,
+            "SENT",
+            "nothing was reported of this address"
+        );
         let own = bounce(&mailgun("t2"), "e2", &mine, "Ada@Example.com").to_string();
         assert_eq!(served.hear("mailgun", own).await.status().as_u16(), 204);
         let silenced = served.send_to("ada@example.com").await;
-        assert_eq!(served.status_of(&silenced).await, ("FAILED".into(), "ADDRESS_SUPPRESSED".into()));
+        assert_eq!(
+            served.status_of(&silenced).await,
+            ("FAILED".into(), "ADDRESS_SUPPRESSED".into())
+        );
         served.shutdown.begin();
     }
 }
@@ -107,12 +146,17 @@ async fn one_click_ends_the_mail_that_offers_it_and_no_other() {
     for (store, _database) in stores().await {
         let mut served = served(&store).await;
         let plain = Arc::clone(&served.templates.load());
-        served.templates.store(Arc::new(welcome_with("unsubscribe = true")));
+        served
+            .templates
+            .store(Arc::new(welcome_with("unsubscribe = true")));
         let id = served.send_to("ada@example.com").await;
         let click = "List-Unsubscribe=One-Click".to_owned();
         let token = |purpose, address: &str| {
             let id = NotificationId::parse(&id).expect("an id");
-            format!("unsubscribe?token={}", mail_tokens().issue(purpose, id, &hash(address)))
+            format!(
+                "unsubscribe?token={}",
+                mail_tokens().issue(purpose, id, &hash(address))
+            )
         };
         let path = token(Purpose::Unsubscribe, "ada@example.com");
         for (path, body, status) in [
@@ -120,16 +164,31 @@ async fn one_click_ends_the_mail_that_offers_it_and_no_other() {
             ("unsubscribe", click.clone(), 401),
             (&format!("unsubscribe?id={id}"), click.clone(), 401),
             (&format!("unsubscribe?token={id}"), click.clone(), 401),
-            (&token(Purpose::DeliveryReport, "ada@example.com"), click.clone(), 401),
-            (&token(Purpose::Unsubscribe, "bob@example.com"), click.clone(), 401),
+            (
+                &token(Purpose::DeliveryReport, "ada@example.com"),
+                click.clone(),
+                401,
+            ),
+            (
+                &token(Purpose::Unsubscribe, "bob@example.com"),
+                click.clone(),
+                401,
+            ),
             (&format!("{path}&token=x"), click.clone(), 401),
             (path.as_str(), click.clone(), 204),
             (path.as_str(), click, 204),
         ] {
-            assert_eq!(served.hear(path, body).await.status().as_u16(), status, "{path}");
+            assert_eq!(
+                served.hear(path, body).await.status().as_u16(),
+                status,
+                "{path}"
+            );
         }
         let unwanted = served.send_to("ada@example.com").await;
-        assert_eq!(served.status_of(&unwanted).await, ("FAILED".into(), "RECIPIENT_UNSUBSCRIBED".into()));
+        assert_eq!(
+            served.status_of(&unwanted).await,
+            ("FAILED".into(), "RECIPIENT_UNSUBSCRIBED".into())
+        );
         let bobs = served.send_to("bob@example.com").await;
         assert_eq!(served.status_of(&bobs).await.0, "SENT");
         served.templates.store(plain);
@@ -147,13 +206,20 @@ async fn one_click_ends_the_mail_that_offers_it_and_no_other() {
 async fn wrong_click_token_is_rejected_without_the_store() {
     for (store, database) in stores().await {
         let mut served = served(&store).await;
-        served.templates.store(Arc::new(welcome_with("unsubscribe = true")));
+        served
+            .templates
+            .store(Arc::new(welcome_with("unsubscribe = true")));
         let id = served.send_to("ada@example.com").await;
         let id = NotificationId::parse(&id).expect("an id");
-        let token = |tokens: &MailTokens, purpose| tokens.issue(purpose, id, &hash("ada@example.com"));
+        let token =
+            |tokens: &MailTokens, purpose| tokens.issue(purpose, id, &hash("ada@example.com"));
         let foreign = MailTokens::parse(&"B".repeat(44)).expect("a key");
         let good = token(&mail_tokens(), Purpose::Unsubscribe);
-        execute(&database.database, "ALTER TABLE notify_record RENAME TO notify_record_away").await;
+        execute(
+            &database.database,
+            "ALTER TABLE notify_record RENAME TO notify_record_away",
+        )
+        .await;
         for (token, status) in [
             (token(&foreign, Purpose::Unsubscribe), 401),
             (token(&mail_tokens(), Purpose::DeliveryReport), 401),
@@ -161,7 +227,9 @@ async fn wrong_click_token_is_rejected_without_the_store() {
             (good, 503),
         ] {
             let click = "List-Unsubscribe=One-Click".to_owned();
-            let answer = served.hear(&format!("unsubscribe?token={token}"), click).await;
+            let answer = served
+                .hear(&format!("unsubscribe?token={token}"), click)
+                .await;
             assert_eq!(answer.status().as_u16(), status, "{token}");
         }
         served.shutdown.begin();

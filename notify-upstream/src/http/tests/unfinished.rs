@@ -44,14 +44,21 @@ async fn webhooks_are_refused_by_name_and_headers_before_the_body_is_read() {
     let now = START.unix_seconds();
     for (provider, headers) in [
         ("nobody", String::new()),
-        ("twilio", "X-Twilio-Signature: AAAAAAAAAAAAAAAAAAAAAAAAAAA=\r\n".to_owned()),
+        (
+            "twilio",
+            "X-Twilio-Signature: AAAAAAAAAAAAAAAAAAAAAAAAAAA=\r\n".to_owned(),
+        ),
         ("standard", String::new()),
         ("standard", standard_headers(now - 301, TAG)),
         ("standard", standard_headers(now, "v1,AAAA")),
         ("standard", standard_headers(now, "v2,AAAA")),
     ] {
         let mut stream = unfinished(&served, provider, &headers, 0).await;
-        assert_eq!(status(&mut stream).await, "HTTP/1.1 401", "{provider} {headers}");
+        assert_eq!(
+            status(&mut stream).await,
+            "HTTP/1.1 401",
+            "{provider} {headers}"
+        );
     }
     served.shutdown.begin();
 }
@@ -68,7 +75,10 @@ async fn unfinished_webhooks_keep_nobody_from_asking_for_notifications() {
         // Those beyond the client's share are refused.
         let mut last = connections.pop().expect("one");
         assert_eq!(status(&mut last).await, "HTTP/1.1 429");
-        assert_eq!(served.post("/notifications", &[], &welcome()).await.0, StatusCode::CREATED);
+        assert_eq!(
+            served.post("/notifications", &[], &welcome()).await.0,
+            StatusCode::CREATED
+        );
         served.shutdown.begin();
     }
 }

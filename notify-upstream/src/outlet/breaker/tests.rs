@@ -1,7 +1,10 @@
 use super::*;
 
 fn source(caller: usize, domain: usize) -> Source {
-    Source { caller: format!("user:{caller}"), domain: format!("{domain}.example") }
+    Source {
+        caller: format!("user:{caller}"),
+        domain: format!("{domain}.example"),
+    }
 }
 
 fn breaker() -> (Clock, Breaker) {
@@ -28,11 +31,23 @@ fn it_opens_after_failures_in_a_row_and_probes() {
     breaker.record(CallOutcome::Answered, &source(0, 0));
     assert!(breaker.lets_through("a"));
     failed(&breaker, 10);
-    assert_eq!((breaker.lets_through("a"), breaker.standing()), (false, Standing::Open(FIRST_WAIT)));
+    assert_eq!(
+        (breaker.lets_through("a"), breaker.standing()),
+        (false, Standing::Open(FIRST_WAIT))
+    );
     clock.advance(Duration::from_secs(2));
-    assert_eq!((breaker.standing(), breaker.standing()), (Standing::Due, Standing::Due));
-    assert_eq!((breaker.lets_through("a"), breaker.lets_through("b")), (true, false));
-    assert_eq!(breaker.record(CallOutcome::Answered, &source(0, 0)), Some(Change::Closed));
+    assert_eq!(
+        (breaker.standing(), breaker.standing()),
+        (Standing::Due, Standing::Due)
+    );
+    assert_eq!(
+        (breaker.lets_through("a"), breaker.lets_through("b")),
+        (true, false)
+    );
+    assert_eq!(
+        breaker.record(CallOutcome::Answered, &source(0, 0)),
+        Some(Change::Closed)
+    );
     assert!(breaker.lets_through("a") && breaker.standing() == Standing::Closed);
 }
 
@@ -41,7 +56,10 @@ fn the_wait_grows_with_each_probe_and_not_with_what_was_in_flight() {
     let (clock, breaker) = breaker();
     failed(&breaker, 25);
     for wait_s in [2, 4, 8, 16, 32, 60, 60] {
-        assert_eq!(breaker.standing(), Standing::Open(Duration::from_secs(wait_s)));
+        assert_eq!(
+            breaker.standing(),
+            Standing::Open(Duration::from_secs(wait_s))
+        );
         clock.advance(Duration::from_secs(wait_s));
         assert!(breaker.lets_through("a"));
         failed(&breaker, 3);
@@ -75,11 +93,19 @@ fn a_refused_recipient_shows_that_the_provider_answers() {
     assert_eq!(breaker.standing(), Standing::Closed, "nine in a row");
     failed(&breaker, 1);
     refused(&breaker, [source(1, 1)]);
-    assert_ne!(breaker.standing(), Standing::Closed, "that one was in flight");
+    assert_ne!(
+        breaker.standing(),
+        Standing::Closed,
+        "that one was in flight"
+    );
     clock.advance(FIRST_WAIT);
     assert!(breaker.lets_through("user:1"));
     refused(&breaker, [source(1, 1)]);
-    assert_eq!(breaker.standing(), Standing::Closed, "the probe reached the recipient");
+    assert_eq!(
+        breaker.standing(),
+        Standing::Closed,
+        "the probe reached the recipient"
+    );
 }
 
 #[test]
@@ -88,7 +114,10 @@ fn probes_rotate_over_callers_and_their_wait_does_not_grow() {
     refused(&breaker, (0..10).map(|n| source(n, n)));
     for next in 10..20 {
         clock.advance(FIRST_WAIT);
-        assert!((0..next).all(|caller| !breaker.lets_through(&format!("user:{caller}"))), "{next}");
+        assert!(
+            (0..next).all(|caller| !breaker.lets_through(&format!("user:{caller}"))),
+            "{next}"
+        );
         assert!(breaker.lets_through(&format!("user:{next}")));
         refused(&breaker, [source(next, next)]);
         assert_eq!(breaker.standing(), Standing::Open(FIRST_WAIT));

@@ -18,8 +18,8 @@ pub(super) struct Words<'a> {
     pub(super) html: Option<&'a str>,
 }
 
-/// Builds the message: one recipient, the same `Message-ID` and `Date` for every attempt. Bodies are encoded, so that
-/// no line of theirs can end the message or begin a header.
+/// Builds the message: one recipient, the same `Message-ID` and `Date` for every attempt. Bodies
+/// are encoded, so that no line of theirs can end the message or begin a header.
 pub(super) fn build(
     config: &SmtpConfig,
     message: &Message<'_>,
@@ -38,11 +38,19 @@ pub(super) fn build(
         .message_id(Some(message_id(message.id, domain)))
         .date(date)
         .raw_header(raw("Auto-Submitted", "auto-generated".to_owned())?);
-    if let (true, Some(prefix), Some(tokens)) = (message.unsubscribe, &config.unsubscribe, &config.tokens) {
-        let url = format!("{prefix}{}", tokens.issue(Purpose::Unsubscribe, message.id, &message.to.hash()));
+    if let (true, Some(prefix), Some(tokens)) =
+        (message.unsubscribe, &config.unsubscribe, &config.tokens)
+    {
+        let url = format!(
+            "{prefix}{}",
+            tokens.issue(Purpose::Unsubscribe, message.id, &message.to.hash())
+        );
         builder = builder
             .raw_header(raw("List-Unsubscribe", format!("<{url}>"))?)
-            .raw_header(raw("List-Unsubscribe-Post", "List-Unsubscribe=One-Click".to_owned())?);
+            .raw_header(raw(
+                "List-Unsubscribe-Post",
+                "List-Unsubscribe=One-Click".to_owned(),
+            )?);
     }
     let (text, html) = (lines(words.text), words.html.map(lines));
     let mail = match html {
@@ -62,7 +70,11 @@ fn report_token(config: &SmtpConfig, message: &Message<'_>) -> Option<String> {
     Some(tokens.issue(Purpose::DeliveryReport, message.id, &message.to.hash()))
 }
 
-fn envelope(config: &SmtpConfig, message: &Message<'_>, to: &EmailAddress) -> Result<Envelope, String> {
+fn envelope(
+    config: &SmtpConfig,
+    message: &Message<'_>,
+    to: &EmailAddress,
+) -> Result<Envelope, String> {
     let from = match (&config.return_path, report_token(config, message)) {
         (Some(path), Some(token)) => {
             let (local, domain) = path.parts();
@@ -84,9 +96,11 @@ fn raw(name: &'static str, value: String) -> Result<HeaderValue, String> {
     Ok(HeaderValue::new(name, value))
 }
 
-/// Every line end becomes `\n` (the transport makes it CRLF), and what is no character of text is left out: a bare CR
-/// or a NUL in a variable must not mean anything to any server.
+/// Every line end becomes `\n` (the transport makes it CRLF), and what is no character of text is
+/// left out: a bare CR or a NUL in a variable must not mean anything to any server.
 fn lines(text: &str) -> String {
     let text = text.replace("\r\n", "\n").replace('\r', "\n");
-    text.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect()
+    text.chars()
+        .filter(|c| !c.is_control() || matches!(c, '\n' | '\t'))
+        .collect()
 }

@@ -14,16 +14,29 @@ use crate::sequence::Sequence;
 type Heard = (String, String, Vec<(String, String)>);
 
 async fn stand_in(status: u16, answer: &'static str) -> (Url, mpsc::UnboundedReceiver<Heard>) {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("port");
-    let url = format!("http://{}", listener.local_addr().expect("address")).parse().expect("URL");
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+        .await
+        .expect("port");
+    let url = format!("http://{}", listener.local_addr().expect("address"))
+        .parse()
+        .expect("URL");
     let (sender, heard) = mpsc::unbounded_channel();
     let handler = move |request: Request| async move {
         let path = request.uri().path().to_owned();
-        let authorization = request.headers()["authorization"].to_str().expect("text").to_owned();
-        let body = axum::body::to_bytes(request.into_body(), 1 << 16).await.expect("body");
+        let authorization = request.headers()["authorization"]
+            .to_str()
+            .expect("text")
+            .to_owned();
+        let body = axum::body::to_bytes(request.into_body(), 1 << 16)
+            .await
+            .expect("body");
         let form = url::form_urlencoded::parse(&body).into_owned().collect();
         sender.send((path, authorization, form)).expect("heard");
-        (StatusCode::from_u16(status).expect("status"), [("retry-after", "7")], answer)
+        (
+            StatusCode::from_u16(status).expect("status"),
+            [("retry-after", "7")],
+            answer,
+        )
     };
     let router = Router::new().route("/{*path}", post(handler));
     tokio::spawn(async move { axum_serve(listener, router).await });
@@ -48,7 +61,9 @@ fn twilio(base: Url) -> Twilio {
 
 async fn send(base: Url) -> Result<Taken, Refusal> {
     let to = Address::Phone(E164::parse("+491701234567").expect("number"));
-    let content = Content::Sms { text: "Hello & welcome".to_owned() };
+    let content = Content::Sms {
+        text: "Hello & welcome".to_owned(),
+    };
     let message = Message {
         id: Sequence::id(1 << 40),
         to: &to,
@@ -69,17 +84,29 @@ async fn a_message_goes_out_with_a_callback_that_carries_our_id() {
     let (path, authorization, form) = heard.recv().await.expect("heard");
     assert_eq!(path, "/2010-04-01/Accounts/AC1/Messages.json");
     assert_eq!(authorization, "Basic QUMxOjEyMzQ1");
-    let field = |name: &str| form.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str());
-    assert_eq!((field("To"), field("Body")), (Some("+491701234567"), Some("Hello & welcome")));
+    let field = |name: &str| {
+        form.iter()
+            .find(|(known, _)| known == name)
+            .map(|(_, value)| value.as_str())
+    };
+    assert_eq!(
+        (field("To"), field("Body")),
+        (Some("+491701234567"), Some("Hello & welcome"))
+    );
     assert!(
-        field("StatusCallback").expect("a callback").starts_with("https://gw.example/webhooks/twilio?id=")
+        field("StatusCallback")
+            .expect("a callback")
+            .starts_with("https://gw.example/webhooks/twilio?id=")
     );
 }
 
 #[tokio::test]
 async fn refusals_are_judged_by_twilios_own_code() {
-    let (base, _heard) =
-        stand_in(400, r#"{"code":21211,"message":"The number +491701234567 is not valid"}"#).await;
+    let (base, _heard) = stand_in(
+        400,
+        r#"{"code":21211,"message":"The number +491701234567 is not valid"}"#,
+    )
+    .await;
     let refusal = send(base).await.expect_err("refused");
     assert_eq!(
         (refusal.class, refusal.code.as_str(), refusal.suppress),
@@ -94,14 +121,38 @@ async fn refusals_are_judged_by_twilios_own_code() {
     );
     for (status, answer, class) in [
         (503, "oops", Class::Transient),
-        (503, r#"{"code":20503,"message":"Service unavailable"}"#, Class::Transient),
-        (503, r#"{"code":20999,"message":"a code that no rule names"}"#, Class::Transient),
-        (500, r#"{"code":20500,"message":"Internal server error"}"#, Class::Ambiguous),
-        (502, r#"{"code":29999,"message":"a code that no rule names"}"#, Class::Ambiguous),
-        (400, r#"{"code":29999,"message":"a code that no rule names"}"#, Class::Permanent),
+        (
+            503,
+            r#"{"code":20503,"message":"Service unavailable"}"#,
+            Class::Transient,
+        ),
+        (
+            503,
+            r#"{"code":20999,"message":"a code that no rule names"}"#,
+            Class::Transient,
+        ),
+        (
+            500,
+            r#"{"code":20500,"message":"Internal server error"}"#,
+            Class::Ambiguous,
+        ),
+        (
+            502,
+            r#"{"code":29999,"message":"a code that no rule names"}"#,
+            Class::Ambiguous,
+        ),
+        (
+            400,
+            r#"{"code":29999,"message":"a code that no rule names"}"#,
+            Class::Permanent,
+        ),
     ] {
         let (base, _heard) = stand_in(status, answer).await;
-        assert_eq!(send(base).await.expect_err("refused").class, class, "{status} {answer}");
+        assert_eq!(
+            send(base).await.expect_err("refused").class,
+            class,
+            "{status} {answer}"
+        );
     }
 }
 
@@ -121,8 +172,14 @@ fn no_string_is_more_than_the_text_of_one_message() {
             urgent: false,
             unsubscribe: false,
         };
-        let request = twilio.request(&message, &number, &text).build().expect("a request");
-        let body = request.body().and_then(reqwest::Body::as_bytes).expect("a body");
+        let request = twilio
+            .request(&message, &number, &text)
+            .build()
+            .expect("a request");
+        let body = request
+            .body()
+            .and_then(reqwest::Body::as_bytes)
+            .expect("a body");
         let form: Vec<(String, String)> = url::form_urlencoded::parse(body).into_owned().collect();
         let callback = format!("https://gw.example/webhooks/twilio?id={}", message.id);
         let expected = [
@@ -131,7 +188,10 @@ fn no_string_is_more_than_the_text_of_one_message() {
             ("From", "+15005550006"),
             ("StatusCallback", &callback),
         ];
-        let found: Vec<_> = form.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        let found: Vec<_> = form
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_str()))
+            .collect();
         assert_eq!(found, expected, "{text:?}");
     }
 }

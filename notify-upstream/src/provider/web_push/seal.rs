@@ -16,10 +16,22 @@ const OVERHEAD: usize = 16 + 4 + 1 + 65 + 16 + 1;
 pub(super) fn seal(plain: &[u8], p256dh: &str, auth: &str) -> Option<Vec<u8>> {
     let mut salt = [0; 16];
     SystemRandom::new().fill(&mut salt).ok()?;
-    seal_with(plain, p256dh, auth, &PrivateKey::generate(&ECDH_P256).ok()?, &salt)
+    seal_with(
+        plain,
+        p256dh,
+        auth,
+        &PrivateKey::generate(&ECDH_P256).ok()?,
+        &salt,
+    )
 }
 
-fn seal_with(plain: &[u8], p256dh: &str, auth: &str, ours: &PrivateKey, salt: &[u8; 16]) -> Option<Vec<u8>> {
+fn seal_with(
+    plain: &[u8],
+    p256dh: &str,
+    auth: &str,
+    ours: &PrivateKey,
+    salt: &[u8; 16],
+) -> Option<Vec<u8>> {
     if plain.len() + OVERHEAD > RECORD as usize {
         return None;
     }
@@ -28,26 +40,46 @@ fn seal_with(plain: &[u8], p256dh: &str, auth: &str, ours: &PrivateKey, salt: &[
     let public = ours.compute_public_key().ok()?;
     let info = [b"WebPush: info\0".as_slice(), &theirs, public.as_ref()].concat();
     let peer = UnparsedPublicKey::new(&ECDH_P256, &theirs);
-    let input = agreement::agree(ours, peer, (), |shared| Ok(expand(&extract(&auth, shared), &info))).ok()?;
+    let input = agreement::agree(ours, peer, (), |shared| {
+        Ok(expand(&extract(&auth, shared), &info))
+    })
+    .ok()?;
     let key = extract(salt, &input);
-    let (content, nonce) =
-        (expand(&key, b"Content-Encoding: aes128gcm\0"), expand(&key, b"Content-Encoding: nonce\0"));
+    let (content, nonce) = (
+        expand(&key, b"Content-Encoding: aes128gcm\0"),
+        expand(&key, b"Content-Encoding: nonce\0"),
+    );
     let cipher = LessSafeKey::new(UnboundKey::new(&AES_128_GCM, &content[..16]).ok()?);
     let nonce = Nonce::try_assume_unique_for_key(&nonce[..12]).ok()?;
     let mut sealed = [plain, &[2]].concat();
-    cipher.seal_in_place_append_tag(nonce, Aad::empty(), &mut sealed).ok()?;
-    let header = [salt.as_slice(), &RECORD.to_be_bytes(), &[65], public.as_ref()].concat();
+    cipher
+        .seal_in_place_append_tag(nonce, Aad::empty(), &mut sealed)
+        .ok()?;
+    let header = [
+        salt.as_slice(),
+        &RECORD.to_be_bytes(),
+        &[65],
+        public.as_ref(),
+    ]
+    .concat();
     Some([header, sealed].concat())
 }
 
 /// HKDF-Extract (RFC 5869 section 2.2) with SHA-256.
 fn extract(salt: &[u8], input: &[u8]) -> Vec<u8> {
-    hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, salt), input).as_ref().to_vec()
+    hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, salt), input)
+        .as_ref()
+        .to_vec()
 }
 
 /// The first block of HKDF-Expand (section 2.3): 32 bytes are all that is ever asked for.
 fn expand(key: &[u8], info: &[u8]) -> Vec<u8> {
-    hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, key), &[info, &[1]].concat()).as_ref().to_vec()
+    hmac::sign(
+        &hmac::Key::new(hmac::HMAC_SHA256, key),
+        &[info, &[1]].concat(),
+    )
+    .as_ref()
+    .to_vec()
 }
 
 #[cfg(test)]
@@ -59,7 +91,9 @@ mod tests {
         let decode = |text: &str| URL_SAFE_NO_PAD.decode(text).expect("base64url");
         let private = decode("yfWPiYE-n46HLnH0KqZOF1fJJU3MYrct3AELtAQ-oRw");
         let ours = PrivateKey::from_private_key(&ECDH_P256, &private).expect("a key");
-        let salt: [u8; 16] = decode("DGv6ra1nlYgDCS1FRnbzlw").try_into().expect("16 bytes");
+        let salt: [u8; 16] = decode("DGv6ra1nlYgDCS1FRnbzlw")
+            .try_into()
+            .expect("16 bytes");
         let sealed = seal_with(
             b"When I grow up, I want to be a watermelon",
             "BCVxsr7N_eNgVRqvHtD0zTZsEc6-VV-JvLexhqUzORcxaOzi6-AYWXvTBHm4bjyPjs7Vd8pZGH6SRpkNtoIAiw4",
@@ -69,13 +103,21 @@ mod tests {
         );
         let expected = "DGv6ra1nlYgDCS1FRnbzlwAAEABBBP4z9KsN6nGRTbVYI_c7VJSPQTBtkgcy27mlmlMoZIIgDll6e3vCYLocInmYWAmS6Tlz\
                         AC8wEqKK6PBru3jl7A_yl95bQpu6cVPTpK4Mqgkf1CXztLVBSt2Ks3oZwbuwXPXLWyouBWLVWGNWQexSgSxsj_Qulcy4a-fN";
-        assert_eq!(sealed.map(|sealed| URL_SAFE_NO_PAD.encode(sealed)).as_deref(), Some(expected));
+        assert_eq!(
+            sealed
+                .map(|sealed| URL_SAFE_NO_PAD.encode(sealed))
+                .as_deref(),
+            Some(expected)
+        );
     }
 
     #[test]
     fn what_is_too_long_or_no_key_is_refused() {
         let key = "BCVxsr7N_eNgVRqvHtD0zTZsEc6-VV-JvLexhqUzORcxaOzi6-AYWXvTBHm4bjyPjs7Vd8pZGH6SRpkNtoIAiw4";
-        assert!(seal(&[0; 3993], key, "BTBZMqHH6r4Tts7J_aSIgg").is_some_and(|sealed| sealed.len() == 4096));
+        assert!(
+            seal(&[0; 3993], key, "BTBZMqHH6r4Tts7J_aSIgg")
+                .is_some_and(|sealed| sealed.len() == 4096)
+        );
         assert!(seal(&[0; 3994], key, "BTBZMqHH6r4Tts7J_aSIgg").is_none());
         assert!(seal(b"x", "AAAA", "BTBZMqHH6r4Tts7J_aSIgg").is_none());
     }

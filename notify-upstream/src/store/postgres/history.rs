@@ -11,7 +11,8 @@ use super::{Postgres, rows};
 use crate::notification::{NotificationId, ORDER_COUNTER_BITS, Order};
 use crate::store::read::RECORD;
 use crate::store::row::{
-    DeadFilter, DeadLetter, Existing, MAX_RECEIPTS_PER_NOTIFICATION, Receipt, ResultKind, WebhookToken,
+    DeadFilter, DeadLetter, Existing, MAX_RECEIPTS_PER_NOTIFICATION, Receipt, ResultKind,
+    WebhookToken,
 };
 use crate::store::{Outcome, Snapshot, StoreError};
 
@@ -21,7 +22,8 @@ const PARTITION: Duration = Duration::from_secs(7 * 86_400);
 /// `lock_not_available` (PostgreSQL's appendix A).
 const LOCKED: &str = "55P03";
 
-/// History, inbox and the live row in one snapshot: a row that moves from one to the other is seen once.
+/// History, inbox and the live row in one snapshot: a row that moves from one to the other is seen
+/// once.
 const TRAIL: &str = "
 SELECT id, 0::int2 AS part, attempt, kind, began_at, at, next_at, provider, code, detail, address, template_version
 FROM notify_result WHERE id = ANY($1)
@@ -33,7 +35,8 @@ UNION ALL
 SELECT id, 2::int2, attempt, 0::int2, NULL, 0, due, NULL, NULL, NULL, NULL, NULL FROM notify_delayed WHERE id = ANY($1)
 ORDER BY 6, 3";
 
-/// Beyond the bound only the first report of each kind is inserted, so that no end of a notification is lost.
+/// Beyond the bound only the first report of each kind is inserted, so that no end of a
+/// notification is lost.
 const RECEIVE: &str = "
 WITH input AS MATERIALIZED (
     SELECT t.*, row_number() OVER (PARTITION BY id ORDER BY event_id) AS place,
@@ -68,21 +71,39 @@ macro_rules! bind_dead {
 }
 
 impl Postgres {
-    pub(in crate::store) async fn existing(&self, creator: &str, key: &str) -> Outcome<Option<Existing>> {
-        let sql = "SELECT id, fingerprint, created_at FROM notify_key WHERE creator = $1 AND key = $2";
-        let row = sqlx::query(sql).bind(creator).bind(key).fetch_optional(&self.urgent).await?;
+    pub(in crate::store) async fn existing(
+        &self,
+        creator: &str,
+        key: &str,
+    ) -> Outcome<Option<Existing>> {
+        let sql =
+            "SELECT id, fingerprint, created_at FROM notify_key WHERE creator = $1 AND key = $2";
+        let row = sqlx::query(sql)
+            .bind(creator)
+            .bind(key)
+            .fetch_optional(&self.urgent)
+            .await?;
         row.as_ref().map(rows::existing).transpose()
     }
 
     pub(in crate::store) async fn forget_keys(&self, before: Timestamp) -> Outcome<u64> {
         let sql = "DELETE FROM notify_key WHERE created_at < $1";
-        Ok(sqlx::query(sql).bind(before.0).execute(&self.slow).await?.rows_affected())
+        Ok(sqlx::query(sql)
+            .bind(before.0)
+            .execute(&self.slow)
+            .await?
+            .rows_affected())
     }
 
     pub(in crate::store) async fn read(&self, ids: &[NotificationId]) -> Outcome<Vec<Snapshot>> {
-        // Records first: they never change, so whatever the second statement sees belongs to one that was found.
-        let sql = format!("SELECT r.id, r.send_at, {RECORD} FROM notify_record r WHERE r.id = ANY($1)");
-        let rows = sqlx::query(AssertSqlSafe(sql)).bind(ids).fetch_all(&self.urgent).await?;
+        // Records first: they never change, so whatever the second statement sees belongs to one
+        // that was found.
+        let sql =
+            format!("SELECT r.id, r.send_at, {RECORD} FROM notify_record r WHERE r.id = ANY($1)");
+        let rows = sqlx::query(AssertSqlSafe(sql))
+            .bind(ids)
+            .fetch_all(&self.urgent)
+            .await?;
         let mut found = HashMap::with_capacity(rows.len());
         for row in &rows {
             let snapshot = rows::snapshot(row)?;
@@ -101,14 +122,44 @@ impl Postgres {
 
     pub(in crate::store) async fn receive(&self, receipts: &[Receipt]) -> Outcome<u64> {
         let done = sqlx::query(RECEIVE)
-            .bind(receipts.iter().map(|row| row.provider.as_str()).collect::<Vec<_>>())
-            .bind(receipts.iter().map(|row| row.event_id.as_str()).collect::<Vec<_>>())
+            .bind(
+                receipts
+                    .iter()
+                    .map(|row| row.provider.as_str())
+                    .collect::<Vec<_>>(),
+            )
+            .bind(
+                receipts
+                    .iter()
+                    .map(|row| row.event_id.as_str())
+                    .collect::<Vec<_>>(),
+            )
             .bind(receipts.iter().map(|row| row.id).collect::<Vec<_>>())
-            .bind(receipts.iter().map(|row| row.kind.code()).collect::<Vec<_>>())
+            .bind(
+                receipts
+                    .iter()
+                    .map(|row| row.kind.code())
+                    .collect::<Vec<_>>(),
+            )
             .bind(receipts.iter().map(|row| row.at.0).collect::<Vec<_>>())
-            .bind(receipts.iter().map(|row| row.received_at.0).collect::<Vec<_>>())
-            .bind(receipts.iter().map(|row| row.code.as_deref()).collect::<Vec<_>>())
-            .bind(receipts.iter().map(|row| row.detail.as_deref()).collect::<Vec<_>>())
+            .bind(
+                receipts
+                    .iter()
+                    .map(|row| row.received_at.0)
+                    .collect::<Vec<_>>(),
+            )
+            .bind(
+                receipts
+                    .iter()
+                    .map(|row| row.code.as_deref())
+                    .collect::<Vec<_>>(),
+            )
+            .bind(
+                receipts
+                    .iter()
+                    .map(|row| row.detail.as_deref())
+                    .collect::<Vec<_>>(),
+            )
             .bind(MAX_RECEIPTS_PER_NOTIFICATION)
             .execute(&self.history)
             .await?;
@@ -117,12 +168,22 @@ impl Postgres {
 
     pub(in crate::store) async fn now(&self) -> Outcome<Timestamp> {
         let sql = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::int8";
-        Ok(Timestamp(sqlx::query_scalar(sql).fetch_one(&self.history).await?))
+        Ok(Timestamp(
+            sqlx::query_scalar(sql).fetch_one(&self.history).await?,
+        ))
     }
 
-    pub(in crate::store) async fn register_worker(&self, worker: i64, now: Timestamp) -> Outcome<()> {
+    pub(in crate::store) async fn register_worker(
+        &self,
+        worker: i64,
+        now: Timestamp,
+    ) -> Outcome<()> {
         let sql = "INSERT INTO notify_worker (id, seen_at) VALUES ($1, $2)";
-        sqlx::query(sql).bind(worker).bind(now.0).execute(&self.history).await?;
+        sqlx::query(sql)
+            .bind(worker)
+            .bind(now.0)
+            .execute(&self.history)
+            .await?;
         Ok(())
     }
 
@@ -133,8 +194,12 @@ impl Postgres {
         dead_before: Timestamp,
     ) -> Outcome<bool> {
         let sql = "UPDATE notify_worker SET seen_at = $2 WHERE id = $1 AND seen_at >= $3";
-        let done =
-            sqlx::query(sql).bind(worker).bind(now.0).bind(dead_before.0).execute(&self.history).await?;
+        let done = sqlx::query(sql)
+            .bind(worker)
+            .bind(now.0)
+            .bind(dead_before.0)
+            .execute(&self.history)
+            .await?;
         Ok(done.rows_affected() == 1)
     }
 
@@ -152,20 +217,36 @@ impl Postgres {
 
     pub(in crate::store) async fn dead_workers(&self, dead_before: Timestamp) -> Outcome<Vec<i64>> {
         let sql = "SELECT id FROM notify_worker WHERE seen_at < $1 LIMIT 1000";
-        Ok(sqlx::query_scalar(sql).bind(dead_before.0).fetch_all(&self.history).await?)
+        Ok(sqlx::query_scalar(sql)
+            .bind(dead_before.0)
+            .fetch_all(&self.history)
+            .await?)
     }
 
     pub(in crate::store) async fn forget_workers(&self, dead_before: Timestamp) -> Outcome<u64> {
         let sql = "DELETE FROM notify_worker w WHERE seen_at < $1
             AND NOT EXISTS (SELECT 1 FROM notify_queue q WHERE q.worker = w.id)";
-        Ok(sqlx::query(sql).bind(dead_before.0).execute(&self.slow).await?.rows_affected())
+        Ok(sqlx::query(sql)
+            .bind(dead_before.0)
+            .execute(&self.slow)
+            .await?
+            .rows_affected())
     }
 
-    /// Makes the partitions of this week and the next, and drops those that lie wholly before `keep_from`. A partition is
-    /// built apart and attached: inserts go on meanwhile. Whoever holds a table for long, a dump or a forgotten session, is
-    /// not waited for, since all that comes after would wait as well: what is not done now is done the next time.
-    pub(in crate::store) async fn keep_house(&self, now: Timestamp, keep_from: Timestamp) -> Outcome<()> {
-        match self.slow.within_deadline(self.keep_partitions(now, keep_from)).await {
+    /// Makes the partitions of this week and the next, and drops those that lie wholly before
+    /// `keep_from`. A partition is built apart and attached: inserts go on meanwhile. Whoever holds
+    /// a table for long, a dump or a forgotten session, is not waited for, since all that comes
+    /// after would wait as well: what is not done now is done the next time.
+    pub(in crate::store) async fn keep_house(
+        &self,
+        now: Timestamp,
+        keep_from: Timestamp,
+    ) -> Outcome<()> {
+        match self
+            .slow
+            .within_deadline(self.keep_partitions(now, keep_from))
+            .await
+        {
             Err(StoreError::Unavailable(sqlx::Error::Database(error)))
                 if error.code().as_deref() == Some(LOCKED) =>
             {
@@ -176,9 +257,15 @@ impl Postgres {
             outcome => outcome?,
         }
         let floor = NotificationId::floor(keep_from);
-        sqlx::query("DELETE FROM notify_dead WHERE id < $1").bind(floor).execute(&self.slow).await?;
+        sqlx::query("DELETE FROM notify_dead WHERE id < $1")
+            .bind(floor)
+            .execute(&self.slow)
+            .await?;
         let sql = "DELETE FROM notify_receipt WHERE received_at < $1";
-        sqlx::query(sql).bind(keep_from.0).execute(&self.slow).await?;
+        sqlx::query(sql)
+            .bind(keep_from.0)
+            .execute(&self.slow)
+            .await?;
         self.forget_lifted(keep_from).await
     }
 
@@ -192,7 +279,9 @@ impl Postgres {
                 if (old + 1).saturating_mul(week) <= keep_from.0 {
                     let mut transaction = self.begin_briefly().await?;
                     let sql = format!("DROP TABLE IF EXISTS {table}_w{old}");
-                    sqlx::query(AssertSqlSafe(sql)).execute(&mut *transaction).await?;
+                    sqlx::query(AssertSqlSafe(sql))
+                        .execute(&mut *transaction)
+                        .await?;
                     transaction.commit().await?;
                 }
             }
@@ -203,7 +292,9 @@ impl Postgres {
     /// A transaction that waits for no lock longer than a second.
     async fn begin_briefly(&self) -> Outcome<PostgresTransaction> {
         let mut transaction = self.slow.begin().await?;
-        sqlx::query("SET LOCAL lock_timeout = '1s'").execute(&mut *transaction).await?;
+        sqlx::query("SET LOCAL lock_timeout = '1s'")
+            .execute(&mut *transaction)
+            .await?;
         Ok(transaction)
     }
 
@@ -212,20 +303,37 @@ impl Postgres {
             [number, number + 1].map(|n| NotificationId::floor(Timestamp(n.saturating_mul(week))));
         let name = format!("{table}_w{number}");
         let is_there = "SELECT to_regclass($1) IS NOT NULL";
-        // Looked at without a lock first: whoever holds it and hangs must not keep others from starting.
-        if sqlx::query_scalar(is_there).bind(&name).fetch_one(&self.slow).await? {
+        // Looked at without a lock first: whoever holds it and hangs must not keep others from
+        // starting.
+        if sqlx::query_scalar(is_there)
+            .bind(&name)
+            .fetch_one(&self.slow)
+            .await?
+        {
             return Ok(());
         }
         let mut transaction = self.begin_briefly().await?;
         // One replica at a time; the others find it there.
-        sqlx::query("SELECT pg_advisory_xact_lock(7305001)").execute(&mut *transaction).await?;
-        let there: bool = sqlx::query_scalar(is_there).bind(&name).fetch_one(&mut *transaction).await?;
+        sqlx::query("SELECT pg_advisory_xact_lock(7305001)")
+            .execute(&mut *transaction)
+            .await?;
+        let there: bool = sqlx::query_scalar(is_there)
+            .bind(&name)
+            .fetch_one(&mut *transaction)
+            .await?;
         if !there {
-            let sql = format!("CREATE TABLE {name} (LIKE {table} INCLUDING DEFAULTS INCLUDING CONSTRAINTS)");
-            sqlx::query(AssertSqlSafe(sql)).execute(&mut *transaction).await?;
-            let sql =
-                format!("ALTER TABLE {table} ATTACH PARTITION {name} FOR VALUES FROM ('{from}') TO ('{to}')");
-            sqlx::query(AssertSqlSafe(sql)).execute(&mut *transaction).await?;
+            let sql = format!(
+                "CREATE TABLE {name} (LIKE {table} INCLUDING DEFAULTS INCLUDING CONSTRAINTS)"
+            );
+            sqlx::query(AssertSqlSafe(sql))
+                .execute(&mut *transaction)
+                .await?;
+            let sql = format!(
+                "ALTER TABLE {table} ATTACH PARTITION {name} FOR VALUES FROM ('{from}') TO ('{to}')"
+            );
+            sqlx::query(AssertSqlSafe(sql))
+                .execute(&mut *transaction)
+                .await?;
         }
         Ok(transaction.commit().await?)
     }
@@ -234,13 +342,24 @@ impl Postgres {
     async fn partitions(&self, table: &str) -> Outcome<Vec<i64>> {
         let sql = "SELECT c.relname::text FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
             WHERE i.inhparent = to_regclass($1)";
-        let names: Vec<String> = sqlx::query_scalar(sql).bind(table).fetch_all(&self.slow).await?;
-        Ok(names.iter().filter_map(|name| name.rsplit_once("_w")?.1.parse().ok()).collect())
+        let names: Vec<String> = sqlx::query_scalar(sql)
+            .bind(table)
+            .fetch_all(&self.slow)
+            .await?;
+        Ok(names
+            .iter()
+            .filter_map(|name| name.rsplit_once("_w")?.1.parse().ok())
+            .collect())
     }
 
-    pub(in crate::store) async fn dead_letters(&self, filter: &DeadFilter) -> Outcome<Vec<DeadLetter>> {
+    pub(in crate::store) async fn dead_letters(
+        &self,
+        filter: &DeadFilter,
+    ) -> Outcome<Vec<DeadLetter>> {
         let sql = format!("SELECT id, lane, attempt, at, code FROM notify_dead WHERE {DEAD}");
-        let rows = bind_dead!(sqlx::query(AssertSqlSafe(sql)), filter).fetch_all(&self.slow).await?;
+        let rows = bind_dead!(sqlx::query(AssertSqlSafe(sql)), filter)
+            .fetch_all(&self.slow)
+            .await?;
         rows.iter().map(rows::dead_letter).collect()
     }
 
@@ -258,30 +377,51 @@ impl Postgres {
             SELECT id, lane, $8 + row_number() OVER (ORDER BY at, id) - 1, fence, attempt FROM gone"
         );
         let query = bind_dead!(sqlx::query(AssertSqlSafe(sql)), filter);
-        let query = query.bind(ResultKind::Replayed.code()).bind(now.0).bind(first);
+        let query = query
+            .bind(ResultKind::Replayed.code())
+            .bind(now.0)
+            .bind(first);
         Ok(query.execute(&self.slow).await?.rows_affected())
     }
 
     pub(in crate::store) async fn drop_dead(&self, filter: &DeadFilter) -> Outcome<u64> {
-        let sql =
-            format!("DELETE FROM notify_dead WHERE id = ANY(ARRAY(SELECT id FROM notify_dead WHERE {DEAD}))");
-        Ok(bind_dead!(sqlx::query(AssertSqlSafe(sql)), filter).execute(&self.slow).await?.rows_affected())
+        let sql = format!(
+            "DELETE FROM notify_dead WHERE id = ANY(ARRAY(SELECT id FROM notify_dead WHERE {DEAD}))"
+        );
+        Ok(bind_dead!(sqlx::query(AssertSqlSafe(sql)), filter)
+            .execute(&self.slow)
+            .await?
+            .rows_affected())
     }
 
-    pub(in crate::store) async fn bind_webhook(&self, token: &WebhookToken, now: Timestamp) -> Outcome<bool> {
-        let sql = "INSERT INTO notify_webhook_token (provider, token, body, at) VALUES ($1, $2, $3, $4)
+    pub(in crate::store) async fn bind_webhook(
+        &self,
+        token: &WebhookToken,
+        now: Timestamp,
+    ) -> Outcome<bool> {
+        let sql =
+            "INSERT INTO notify_webhook_token (provider, token, body, at) VALUES ($1, $2, $3, $4)
             ON CONFLICT DO NOTHING";
-        let insert = sqlx::query(sql).bind(token.provider).bind(&token.token).bind(token.body.as_slice());
+        let insert = sqlx::query(sql)
+            .bind(token.provider)
+            .bind(&token.token)
+            .bind(token.body.as_slice());
         insert.bind(now.0).execute(&self.history).await?;
         let sql = "SELECT body FROM notify_webhook_token WHERE provider = $1 AND token = $2";
-        let first = sqlx::query_scalar(sql).bind(token.provider).bind(&token.token);
+        let first = sqlx::query_scalar(sql)
+            .bind(token.provider)
+            .bind(&token.token);
         let first: Vec<u8> = first.fetch_one(&self.history).await?;
         Ok(first == token.body)
     }
 
     pub(in crate::store) async fn forget_webhooks(&self, before: Timestamp) -> Outcome<u64> {
         let sql = "DELETE FROM notify_webhook_token WHERE at < $1";
-        Ok(sqlx::query(sql).bind(before.0).execute(&self.slow).await?.rows_affected())
+        Ok(sqlx::query(sql)
+            .bind(before.0)
+            .execute(&self.slow)
+            .await?
+            .rows_affected())
     }
 }
 

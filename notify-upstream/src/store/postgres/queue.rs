@@ -1,10 +1,13 @@
-//! All SQL of the queue. Every statement is one transaction and one round trip, and is prepared once a connection.
+//! All SQL of the queue. Every statement is one transaction and one round trip, and is prepared
+//! once a connection.
 //!
-//! A table whose statistics were taken while it was empty seems to have no rows, however many it has since: a join by key
-//! is then planned as a walk over the whole index for every batch, whatever [`super::QUEUE_SETTINGS`] forbid. Many rows are
-//! therefore found by an array of keys, or in a lateral that cannot be turned around (`OFFSET 0`) and changed by their place
-//! (`ctid`), for which there is no other plan. What was asked of the row is asked once more where it is changed: before
-//! 15.15, 16.11 and 17.7 PostgreSQL takes a row that moved meanwhile for the one at that place.
+//! A table whose statistics were taken while it was empty seems to have no rows, however many it
+//! has since: a join by key is then planned as a walk over the whole index for every batch,
+//! whatever [`super::QUEUE_SETTINGS`] forbid. Many rows are therefore found by an array of keys, or
+//! in a lateral that cannot be turned around (`OFFSET 0`) and changed by their place (`ctid`), for
+//! which there is no other plan. What was asked of the row is asked once more where it is changed:
+//! before 15.15, 16.11 and 17.7 PostgreSQL takes a row that moved meanwhile for the one at that
+//! place.
 
 use postern_common::clock::Timestamp;
 use sqlx::postgres::PgListener;
@@ -47,8 +50,9 @@ WITH input AS MATERIALIZED (
 )
 SELECT id FROM keyed";
 
-/// A row of a dead worker is taken over, and its attempt is put down as lost in the same transaction. A row that somebody
-/// changed while this looked is claimed as well, if it may be: a row that was passed over would be overtaken.
+/// A row of a dead worker is taken over, and its attempt is put down as lost in the same
+/// transaction. A row that somebody changed while this looked is claimed as well, if it may be: a
+/// row that was passed over would be overtaken.
 const CLAIM: &str = "
 WITH picked AS MATERIALIZED (
     SELECT id, worker, attempt, since FROM notify_queue
@@ -64,7 +68,8 @@ WITH picked AS MATERIALIZED (
 )
 SELECT c.id, c.ord, c.fence, c.attempt, c.lost, ";
 
-/// Each row acts only if its fence and worker still match; one that does not neither goes nor leaves a result.
+/// Each row acts only if its fence and worker still match; one that does not neither goes nor
+/// leaves a result.
 const FINISH: &str = "
 WITH input AS MATERIALIZED (
     SELECT * FROM unnest($1::uuid[], $2::int4[], $3::int8[], $4::int2[], $5::int4[], $6::int2[], $7::int8[], $8::int8[],
@@ -111,8 +116,9 @@ const KEEP_MARKS: &str = "
 INSERT INTO notify_mark (lane, low) SELECT * FROM unnest($1::int2[], $2::int8[])
 ON CONFLICT (lane) DO UPDATE SET low = excluded.low";
 
-/// A moved row's order is its due time, as if it had been accepted then; a counter keeps rows of one instant apart, and goes
-/// on behind those that were moved before. Past its end places repeat, and what shares one is claimed all the same.
+/// A moved row's order is its due time, as if it had been accepted then; a counter keeps rows of
+/// one instant apart, and goes on behind those that were moved before. Past its end places repeat,
+/// and what shares one is claimed all the same.
 const MOVE_DUE: &str = "
 WITH due AS MATERIALIZED (
     SELECT ctid AS place FROM notify_delayed WHERE due <= $1
@@ -151,7 +157,10 @@ fn claim_sql() -> String {
 }
 
 impl Postgres {
-    pub(in crate::store) async fn accept(&self, batch: &[NewNotification]) -> Outcome<Vec<NotificationId>> {
+    pub(in crate::store) async fn accept(
+        &self,
+        batch: &[NewNotification],
+    ) -> Outcome<Vec<NotificationId>> {
         macro_rules! column {
             ($row:ident => $value:expr) => {
                 batch.iter().map(|$row| $value).collect::<Vec<_>>()
@@ -240,13 +249,26 @@ impl Postgres {
         rows: &[(NotificationId, i32)],
     ) -> Outcome<Vec<(Lane, Order)>> {
         let (ids, fences): (Vec<_>, Vec<_>) = rows.iter().copied().unzip();
-        let rows = sqlx::query(RELEASE).bind(ids).bind(fences).fetch_all(&self.queue).await?;
+        let rows = sqlx::query(RELEASE)
+            .bind(ids)
+            .bind(fences)
+            .fetch_all(&self.queue)
+            .await?;
         rows.iter().map(rows::place).collect()
     }
 
-    pub(in crate::store) async fn survey(&self, marks: &[LaneMark], dead: &[i64]) -> Outcome<Vec<Survey>> {
+    pub(in crate::store) async fn survey(
+        &self,
+        marks: &[LaneMark],
+        dead: &[i64],
+    ) -> Outcome<Vec<Survey>> {
         let rows = sqlx::query(SURVEY)
-            .bind(marks.iter().map(|mark| mark.lane.code()).collect::<Vec<_>>())
+            .bind(
+                marks
+                    .iter()
+                    .map(|mark| mark.lane.code())
+                    .collect::<Vec<_>>(),
+            )
             .bind(marks.iter().map(|mark| mark.low).collect::<Vec<_>>())
             .bind(marks.iter().map(|mark| mark.cursor).collect::<Vec<_>>())
             .bind(dead)
@@ -255,47 +277,80 @@ impl Postgres {
         rows.iter().map(rows::survey).collect()
     }
 
-    pub(in crate::store) async fn lane_marks(&self, channel: Channel) -> Outcome<Vec<(Lane, Order)>> {
+    pub(in crate::store) async fn lane_marks(
+        &self,
+        channel: Channel,
+    ) -> Outcome<Vec<(Lane, Order)>> {
         let lanes = Lane::of(channel).map(Lane::code);
         let sql = "SELECT lane, low FROM notify_mark WHERE lane = ANY($1)";
-        let rows = sqlx::query(sql).bind(&lanes[..]).fetch_all(&self.queue).await?;
+        let rows = sqlx::query(sql)
+            .bind(&lanes[..])
+            .fetch_all(&self.queue)
+            .await?;
         rows.iter().map(rows::place).collect()
     }
 
     pub(in crate::store) async fn keep_lane_marks(&self, marks: &[LaneMark]) -> Outcome<()> {
         sqlx::query(KEEP_MARKS)
-            .bind(marks.iter().map(|mark| mark.lane.code()).collect::<Vec<_>>())
+            .bind(
+                marks
+                    .iter()
+                    .map(|mark| mark.lane.code())
+                    .collect::<Vec<_>>(),
+            )
             .bind(marks.iter().map(|mark| mark.low).collect::<Vec<_>>())
             .execute(&self.queue)
             .await?;
         Ok(())
     }
 
-    pub(in crate::store) async fn move_due(&self, now: Timestamp, limit: i64) -> Outcome<Vec<(Lane, Order)>> {
+    pub(in crate::store) async fn move_due(
+        &self,
+        now: Timestamp,
+        limit: i64,
+    ) -> Outcome<Vec<(Lane, Order)>> {
         let bits = i32::try_from(ORDER_COUNTER_BITS).unwrap_or(0);
-        let rows = sqlx::query(MOVE_DUE).bind(now.0).bind(limit).bind(bits).fetch_all(&self.queue).await?;
+        let rows = sqlx::query(MOVE_DUE)
+            .bind(now.0)
+            .bind(limit)
+            .bind(bits)
+            .fetch_all(&self.queue)
+            .await?;
         rows.iter().map(rows::place).collect()
     }
 
     pub(in crate::store) async fn next_due(&self) -> Outcome<Option<Timestamp>> {
-        let due: Option<i64> = sqlx::query_scalar("SELECT due FROM notify_delayed ORDER BY due LIMIT 1")
-            .fetch_optional(&self.queue)
-            .await?;
+        let due: Option<i64> =
+            sqlx::query_scalar("SELECT due FROM notify_delayed ORDER BY due LIMIT 1")
+                .fetch_optional(&self.queue)
+                .await?;
         Ok(due.map(Timestamp))
     }
 
-    pub(in crate::store) async fn cancel(&self, id: NotificationId, now: Timestamp) -> Outcome<Cancelled> {
+    pub(in crate::store) async fn cancel(
+        &self,
+        id: NotificationId,
+        now: Timestamp,
+    ) -> Outcome<Cancelled> {
         let done = sqlx::query(CANCEL)
             .bind(id)
             .bind(now.0)
             .bind(ResultKind::Cancelled.code())
             .execute(&self.urgent)
             .await?;
-        Ok(if done.rows_affected() == 0 { Cancelled::TooLate } else { Cancelled::Now })
+        Ok(if done.rows_affected() == 0 {
+            Cancelled::TooLate
+        } else {
+            Cancelled::Now
+        })
     }
 
     pub(in crate::store) async fn tell(&self, text: &str) -> Outcome<()> {
-        sqlx::query("SELECT pg_notify($1, $2)").bind(WAITING).bind(text).execute(&self.history).await?;
+        sqlx::query("SELECT pg_notify($1, $2)")
+            .bind(WAITING)
+            .bind(text)
+            .execute(&self.history)
+            .await?;
         Ok(())
     }
 
@@ -305,8 +360,16 @@ impl Postgres {
     }
 
     pub(in crate::store) async fn depths(&self, cap: i64) -> Outcome<Vec<(Lane, i64)>> {
-        let lanes: Vec<i16> = Channel::ALL.into_iter().flat_map(Lane::of).map(Lane::code).collect();
-        let rows = sqlx::query(DEPTHS).bind(lanes).bind(cap).fetch_all(&self.queue).await?;
+        let lanes: Vec<i16> = Channel::ALL
+            .into_iter()
+            .flat_map(Lane::of)
+            .map(Lane::code)
+            .collect();
+        let rows = sqlx::query(DEPTHS)
+            .bind(lanes)
+            .bind(cap)
+            .fetch_all(&self.queue)
+            .await?;
         rows.iter().map(rows::place).collect()
     }
 }
@@ -322,11 +385,16 @@ mod tests {
     /// How a statement is planned on a connection of the queue.
     async fn plan(postgres: &Postgres, name: &str, sql: &str, parameters: usize) -> String {
         let mut queue = postgres.queue.acquire().await.expect("a connection");
-        queue.execute(AssertSqlSafe(format!("PREPARE {name} AS {sql}"))).await.expect("prepared");
+        queue
+            .execute(AssertSqlSafe(format!("PREPARE {name} AS {sql}")))
+            .await
+            .expect("prepared");
         let nothing = vec!["NULL"; parameters].join(", ");
         let explain = format!("EXPLAIN EXECUTE {name} ({nothing})");
-        let lines: Vec<String> =
-            sqlx::query_scalar(AssertSqlSafe(explain)).fetch_all(&mut *queue).await.expect("explained");
+        let lines: Vec<String> = sqlx::query_scalar(AssertSqlSafe(explain))
+            .fetch_all(&mut *queue)
+            .await
+            .expect("explained");
         lines.join("\n")
     }
 
@@ -334,7 +402,9 @@ mod tests {
     async fn a_table_whose_statistics_say_that_it_is_empty_is_not_walked_over() {
         let test = testing::postgres().await;
         Store::open(&test.database, 4).await.expect("opens");
-        let Database::Postgres(pool) = &test.database else { panic!("PostgreSQL") };
+        let Database::Postgres(pool) = &test.database else {
+            panic!("PostgreSQL")
+        };
         let postgres = Postgres::new(pool.clone(), 2);
         for sql in [
             "INSERT INTO notify_queue SELECT gen_random_uuid(), 1, n, 0, 0 FROM generate_series(1, 1000) n",
@@ -346,8 +416,12 @@ mod tests {
             postgres.history.execute(sql).await.expect("done");
         }
         let sizes = "SELECT relpages > 0 AND reltuples = 0 FROM pg_class WHERE relname = ANY($1)";
-        let sizes = sqlx::query_scalar::<_, bool>(sizes).bind(vec!["notify_queue", "notify_delayed"]);
-        assert_eq!(sizes.fetch_all(&postgres.history).await.expect("told"), [true, true]);
+        let sizes =
+            sqlx::query_scalar::<_, bool>(sizes).bind(vec!["notify_queue", "notify_delayed"]);
+        assert_eq!(
+            sizes.fetch_all(&postgres.history).await.expect("told"),
+            [true, true]
+        );
         let claim = claim_sql();
         for (name, sql, parameters) in [
             ("claim", &*claim, 7),
@@ -357,7 +431,11 @@ mod tests {
         ] {
             let plan = plan(&postgres, name, sql, parameters).await;
             let count = |what: &str| plan.matches(what).count();
-            assert_eq!(count("Join Filter") + count("Seq Scan"), 0, "{name}: {plan}");
+            assert_eq!(
+                count("Join Filter") + count("Seq Scan"),
+                0,
+                "{name}: {plan}"
+            );
             assert_eq!(
                 count("Scan using") + count("Scan Backward using"),
                 count("Index Cond"),

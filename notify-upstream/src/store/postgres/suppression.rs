@@ -43,9 +43,18 @@ impl Postgres {
         Ok(done.rows_affected())
     }
 
-    pub(in crate::store) async fn is_suppressed(&self, kind: i16, address: &AddressHash) -> Outcome<bool> {
-        let sql = "SELECT EXISTS (SELECT 1 FROM notify_suppression WHERE channel = $1 AND address = $2)";
-        Ok(sqlx::query_scalar(sql).bind(kind).bind(address.as_slice()).fetch_one(&self.history).await?)
+    pub(in crate::store) async fn is_suppressed(
+        &self,
+        kind: i16,
+        address: &AddressHash,
+    ) -> Outcome<bool> {
+        let sql =
+            "SELECT EXISTS (SELECT 1 FROM notify_suppression WHERE channel = $1 AND address = $2)";
+        Ok(sqlx::query_scalar(sql)
+            .bind(kind)
+            .bind(address.as_slice())
+            .fetch_one(&self.history)
+            .await?)
     }
 
     pub(in crate::store) async fn suppressed_since(
@@ -54,7 +63,11 @@ impl Postgres {
         page: i64,
     ) -> Outcome<Vec<(i16, Vec<u8>, i64)>> {
         let sql = "SELECT channel, address, at FROM notify_suppression WHERE at >= $1 ORDER BY at LIMIT $2";
-        Ok(sqlx::query_as(sql).bind(at.0).bind(page).fetch_all(&self.history).await?)
+        Ok(sqlx::query_as(sql)
+            .bind(at.0)
+            .bind(page)
+            .fetch_all(&self.history)
+            .await?)
     }
 
     pub(in crate::store) async fn lifted_since(
@@ -65,16 +78,30 @@ impl Postgres {
         let sql = "SELECT channel, address, at FROM notify_suppression_lifted l WHERE at >= $1 AND NOT EXISTS
             (SELECT 1 FROM notify_suppression s WHERE s.channel = l.channel AND s.address = l.address)
             ORDER BY at LIMIT $2";
-        Ok(sqlx::query_as(sql).bind(at.0).bind(page).fetch_all(&self.history).await?)
+        Ok(sqlx::query_as(sql)
+            .bind(at.0)
+            .bind(page)
+            .fetch_all(&self.history)
+            .await?)
     }
 
-    pub(in crate::store) async fn suppressed(&self, filter: &SuppressedFilter) -> Outcome<Vec<Suppressed>> {
-        let sql = format!("SELECT channel, address, reason, at FROM notify_suppression WHERE {ENTRIES}");
-        let rows = bind_entries!(sqlx::query_as(AssertSqlSafe(sql)), filter).fetch_all(&self.slow).await?;
+    pub(in crate::store) async fn suppressed(
+        &self,
+        filter: &SuppressedFilter,
+    ) -> Outcome<Vec<Suppressed>> {
+        let sql =
+            format!("SELECT channel, address, reason, at FROM notify_suppression WHERE {ENTRIES}");
+        let rows = bind_entries!(sqlx::query_as(AssertSqlSafe(sql)), filter)
+            .fetch_all(&self.slow)
+            .await?;
         Ok(rows.into_iter().map(Suppressed::of_row).collect())
     }
 
-    pub(in crate::store) async fn lift(&self, filter: &SuppressedFilter, now: Timestamp) -> Outcome<u64> {
+    pub(in crate::store) async fn lift(
+        &self,
+        filter: &SuppressedFilter,
+        now: Timestamp,
+    ) -> Outcome<u64> {
         let sql = format!(
             "WITH gone AS (
                 DELETE FROM notify_suppression WHERE (channel, address) IN

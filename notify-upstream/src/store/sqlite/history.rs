@@ -9,11 +9,13 @@ use super::{Sqlite, id_list, json, rows};
 use crate::notification::{NotificationId, Order};
 use crate::store::read::RECORD;
 use crate::store::row::{
-    DeadFilter, DeadLetter, Existing, MAX_RECEIPTS_PER_NOTIFICATION, Receipt, ResultKind, WebhookToken,
+    DeadFilter, DeadLetter, Existing, MAX_RECEIPTS_PER_NOTIFICATION, Receipt, ResultKind,
+    WebhookToken,
 };
 use crate::store::{Outcome, Snapshot};
 
-/// History, inbox and the live row in one snapshot: a row that moves from one to the other is seen once.
+/// History, inbox and the live row in one snapshot: a row that moves from one to the other is seen
+/// once.
 const TRAIL: &str = "
 SELECT id, 0 AS part, attempt, kind, began_at, at, next_at, provider, code, detail, address, template_version
 FROM notify_result WHERE id IN (SELECT value FROM json_each(?1))
@@ -25,7 +27,8 @@ UNION ALL
 SELECT id, 2, attempt, 0, NULL, 0, due, NULL, NULL, NULL, NULL, NULL FROM notify_delayed WHERE id IN (SELECT value FROM json_each(?1))
 ORDER BY 6, 3";
 
-/// Beyond the bound only the first report of each kind is inserted, so that no end of a notification is lost.
+/// Beyond the bound only the first report of each kind is inserted, so that no end of a
+/// notification is lost.
 const RECEIVE: &str = "
 WITH input AS MATERIALIZED (
     SELECT t.*, row_number() OVER (PARTITION BY id ORDER BY event_id) AS place,
@@ -58,24 +61,41 @@ macro_rules! bind_dead {
 }
 
 impl Sqlite {
-    pub(in crate::store) async fn existing(&self, creator: &str, key: &str) -> Outcome<Option<Existing>> {
-        let sql = "SELECT id, fingerprint, created_at FROM notify_key WHERE creator = ?1 AND key = ?2";
-        let row = sqlx::query(sql).bind(creator).bind(key).fetch_optional(&self.pools.readers).await?;
+    pub(in crate::store) async fn existing(
+        &self,
+        creator: &str,
+        key: &str,
+    ) -> Outcome<Option<Existing>> {
+        let sql =
+            "SELECT id, fingerprint, created_at FROM notify_key WHERE creator = ?1 AND key = ?2";
+        let row = sqlx::query(sql)
+            .bind(creator)
+            .bind(key)
+            .fetch_optional(&self.pools.readers)
+            .await?;
         row.as_ref().map(rows::existing).transpose()
     }
 
     pub(in crate::store) async fn forget_keys(&self, before: Timestamp) -> Outcome<u64> {
         let sql = "DELETE FROM notify_key WHERE created_at < ?1";
-        Ok(sqlx::query(sql).bind(before.0).execute(&self.pools.writer).await?.rows_affected())
+        Ok(sqlx::query(sql)
+            .bind(before.0)
+            .execute(&self.pools.writer)
+            .await?
+            .rows_affected())
     }
 
     pub(in crate::store) async fn read(&self, ids: &[NotificationId]) -> Outcome<Vec<Snapshot>> {
         let list = id_list(ids);
-        // Records first: they never change, so whatever the second statement sees belongs to one that was found.
+        // Records first: they never change, so whatever the second statement sees belongs to one
+        // that was found.
         let sql = format!(
             "SELECT r.id, r.send_at, {RECORD} FROM notify_record r WHERE r.id IN (SELECT value FROM json_each(?1))"
         );
-        let rows = sqlx::query(AssertSqlSafe(sql)).bind(&list).fetch_all(&self.pools.readers).await?;
+        let rows = sqlx::query(AssertSqlSafe(sql))
+            .bind(&list)
+            .fetch_all(&self.pools.readers)
+            .await?;
         let mut found = HashMap::with_capacity(rows.len());
         for row in &rows {
             let snapshot = rows::snapshot(row)?;
@@ -84,7 +104,11 @@ impl Sqlite {
         if found.is_empty() {
             return Ok(Vec::new());
         }
-        for row in sqlx::query(TRAIL).bind(&list).fetch_all(&self.pools.readers).await? {
+        for row in sqlx::query(TRAIL)
+            .bind(&list)
+            .fetch_all(&self.pools.readers)
+            .await?
+        {
             if let Some(snapshot) = found.get_mut(&row.try_get::<NotificationId, _>(0)?) {
                 snapshot.trail.push(rows::trail(&row)?);
             }
@@ -109,13 +133,23 @@ impl Sqlite {
                 )
             })
             .collect();
-        let insert = sqlx::query(RECEIVE).bind(json(&rows)).bind(MAX_RECEIPTS_PER_NOTIFICATION);
+        let insert = sqlx::query(RECEIVE)
+            .bind(json(&rows))
+            .bind(MAX_RECEIPTS_PER_NOTIFICATION);
         Ok(insert.execute(&self.pools.writer).await?.rows_affected())
     }
 
-    pub(in crate::store) async fn register_worker(&self, worker: i64, now: Timestamp) -> Outcome<()> {
+    pub(in crate::store) async fn register_worker(
+        &self,
+        worker: i64,
+        now: Timestamp,
+    ) -> Outcome<()> {
         let sql = "INSERT INTO notify_worker (id, seen_at) VALUES (?1, ?2)";
-        sqlx::query(sql).bind(worker).bind(now.0).execute(&self.pools.writer).await?;
+        sqlx::query(sql)
+            .bind(worker)
+            .bind(now.0)
+            .execute(&self.pools.writer)
+            .await?;
         Ok(())
     }
 
@@ -126,35 +160,56 @@ impl Sqlite {
         dead_before: Timestamp,
     ) -> Outcome<bool> {
         let sql = "UPDATE notify_worker SET seen_at = ?2 WHERE id = ?1 AND seen_at >= ?3";
-        let done =
-            sqlx::query(sql).bind(worker).bind(now.0).bind(dead_before.0).execute(&self.pools.writer).await?;
+        let done = sqlx::query(sql)
+            .bind(worker)
+            .bind(now.0)
+            .bind(dead_before.0)
+            .execute(&self.pools.writer)
+            .await?;
         Ok(done.rows_affected() == 1)
     }
 
     pub(in crate::store) async fn retire_worker(&self, worker: i64, gone: bool) -> Outcome<()> {
         // Dead first: whatever becomes of the second statement, what it holds is rescued.
         let sql = "UPDATE notify_worker SET seen_at = 0 WHERE id = ?1";
-        sqlx::query(sql).bind(worker).execute(&self.pools.writer).await?;
+        sqlx::query(sql)
+            .bind(worker)
+            .execute(&self.pools.writer)
+            .await?;
         if gone {
             let sql = "DELETE FROM notify_worker WHERE id = ?1
                 AND NOT EXISTS (SELECT 1 FROM notify_queue WHERE worker = ?1)";
-            sqlx::query(sql).bind(worker).execute(&self.pools.writer).await?;
+            sqlx::query(sql)
+                .bind(worker)
+                .execute(&self.pools.writer)
+                .await?;
         }
         Ok(())
     }
 
     pub(in crate::store) async fn dead_workers(&self, dead_before: Timestamp) -> Outcome<Vec<i64>> {
         let sql = "SELECT id FROM notify_worker WHERE seen_at < ?1 LIMIT 1000";
-        Ok(sqlx::query_scalar(sql).bind(dead_before.0).fetch_all(&self.pools.readers).await?)
+        Ok(sqlx::query_scalar(sql)
+            .bind(dead_before.0)
+            .fetch_all(&self.pools.readers)
+            .await?)
     }
 
     pub(in crate::store) async fn forget_workers(&self, dead_before: Timestamp) -> Outcome<u64> {
         let sql = "DELETE FROM notify_worker AS w WHERE seen_at < ?1
             AND NOT EXISTS (SELECT 1 FROM notify_queue q WHERE q.worker = w.id)";
-        Ok(sqlx::query(sql).bind(dead_before.0).execute(&self.pools.writer).await?.rows_affected())
+        Ok(sqlx::query(sql)
+            .bind(dead_before.0)
+            .execute(&self.pools.writer)
+            .await?
+            .rows_affected())
     }
 
-    pub(in crate::store) async fn keep_house(&self, _now: Timestamp, keep_from: Timestamp) -> Outcome<()> {
+    pub(in crate::store) async fn keep_house(
+        &self,
+        _now: Timestamp,
+        keep_from: Timestamp,
+    ) -> Outcome<()> {
         let floor = NotificationId::floor(keep_from).to_string();
         for sql in [
             "DELETE FROM notify_result AS o WHERE id < ?1 AND NOT EXISTS (SELECT 1 FROM notify_queue q WHERE q.id = o.id)
@@ -164,15 +219,26 @@ impl Sqlite {
         ] {
             sqlx::query(sql).bind(&floor).execute(&self.pools.writer).await?;
         }
-        sqlx::query("DELETE FROM notify_dead WHERE id < ?1").bind(&floor).execute(&self.pools.writer).await?;
+        sqlx::query("DELETE FROM notify_dead WHERE id < ?1")
+            .bind(&floor)
+            .execute(&self.pools.writer)
+            .await?;
         let sql = "DELETE FROM notify_receipt WHERE received_at < ?1";
-        sqlx::query(sql).bind(keep_from.0).execute(&self.pools.writer).await?;
+        sqlx::query(sql)
+            .bind(keep_from.0)
+            .execute(&self.pools.writer)
+            .await?;
         self.forget_lifted(keep_from).await
     }
 
-    pub(in crate::store) async fn dead_letters(&self, filter: &DeadFilter) -> Outcome<Vec<DeadLetter>> {
+    pub(in crate::store) async fn dead_letters(
+        &self,
+        filter: &DeadFilter,
+    ) -> Outcome<Vec<DeadLetter>> {
         let sql = format!("SELECT id, lane, attempt, at, code FROM notify_dead WHERE {DEAD}");
-        let rows = bind_dead!(sqlx::query(AssertSqlSafe(sql)), filter).fetch_all(&self.pools.readers).await?;
+        let rows = bind_dead!(sqlx::query(AssertSqlSafe(sql)), filter)
+            .fetch_all(&self.pools.readers)
+            .await?;
         rows.iter().map(rows::dead_letter).collect()
     }
 
@@ -201,32 +267,51 @@ impl Sqlite {
         .execute(&mut *transaction)
         .await?;
         let sql = "DELETE FROM notify_dead WHERE id IN (SELECT value FROM json_each(?1))";
-        sqlx::query(sql).bind(&list).execute(&mut *transaction).await?;
+        sqlx::query(sql)
+            .bind(&list)
+            .execute(&mut *transaction)
+            .await?;
         transaction.commit().await?;
         Ok(ids.len() as u64)
     }
 
     pub(in crate::store) async fn drop_dead(&self, filter: &DeadFilter) -> Outcome<u64> {
-        let sql = format!("DELETE FROM notify_dead WHERE id IN (SELECT id FROM notify_dead WHERE {DEAD})");
+        let sql = format!(
+            "DELETE FROM notify_dead WHERE id IN (SELECT id FROM notify_dead WHERE {DEAD})"
+        );
         Ok(bind_dead!(sqlx::query(AssertSqlSafe(sql)), filter)
             .execute(&self.pools.writer)
             .await?
             .rows_affected())
     }
 
-    pub(in crate::store) async fn bind_webhook(&self, token: &WebhookToken, now: Timestamp) -> Outcome<bool> {
-        let sql = "INSERT INTO notify_webhook_token (provider, token, body, at) VALUES (?1, ?2, ?3, ?4)
+    pub(in crate::store) async fn bind_webhook(
+        &self,
+        token: &WebhookToken,
+        now: Timestamp,
+    ) -> Outcome<bool> {
+        let sql =
+            "INSERT INTO notify_webhook_token (provider, token, body, at) VALUES (?1, ?2, ?3, ?4)
             ON CONFLICT DO NOTHING";
-        let insert = sqlx::query(sql).bind(token.provider).bind(&token.token).bind(token.body.as_slice());
+        let insert = sqlx::query(sql)
+            .bind(token.provider)
+            .bind(&token.token)
+            .bind(token.body.as_slice());
         insert.bind(now.0).execute(&self.pools.writer).await?;
         let sql = "SELECT body FROM notify_webhook_token WHERE provider = ?1 AND token = ?2";
-        let first = sqlx::query_scalar(sql).bind(token.provider).bind(&token.token);
+        let first = sqlx::query_scalar(sql)
+            .bind(token.provider)
+            .bind(&token.token);
         let first: Vec<u8> = first.fetch_one(&self.pools.readers).await?;
         Ok(first == token.body)
     }
 
     pub(in crate::store) async fn forget_webhooks(&self, before: Timestamp) -> Outcome<u64> {
         let sql = "DELETE FROM notify_webhook_token WHERE at < ?1";
-        Ok(sqlx::query(sql).bind(before.0).execute(&self.pools.writer).await?.rows_affected())
+        Ok(sqlx::query(sql)
+            .bind(before.0)
+            .execute(&self.pools.writer)
+            .await?
+            .rows_affected())
     }
 }

@@ -36,7 +36,8 @@ SELECT id, ord, fence + 1, attempt + 1, worker IS NOT NULL FROM notify_queue
 WHERE lane = ?1 AND ord > ?2 AND (worker IS NULL OR worker IN (SELECT value FROM json_each(?3)))
 ORDER BY lane, ord LIMIT ?4";
 
-/// A row of a dead worker is taken over, and its attempt is put down as lost in the same transaction.
+/// A row of a dead worker is taken over, and its attempt is put down as lost in the same
+/// transaction.
 const LOSE: &str = "
 INSERT INTO notify_result (id, attempt, kind, began_at, at)
 SELECT id, attempt, ?2, since, ?3 FROM notify_queue
@@ -75,8 +76,9 @@ SELECT m.value ->> 0,
         ORDER BY q.lane, q.ord LIMIT 1)
 FROM json_each(?1) m";
 
-/// A moved row's order is its due time, as if it had been accepted then; a counter keeps rows of one instant apart, and goes
-/// on behind those that were moved before. Past its end places repeat, and what shares one is claimed all the same.
+/// A moved row's order is its due time, as if it had been accepted then; a counter keeps rows of
+/// one instant apart, and goes on behind those that were moved before. Past its end places repeat,
+/// and what shares one is claimed all the same.
 const MOVE: &str = "
 INSERT INTO notify_queue (id, lane, ord, fence, attempt)
 SELECT id, lane, min(row_number() OVER (PARTITION BY lane, due ORDER BY id) + coalesce(
@@ -90,29 +92,52 @@ const MOVED: &str = "
 DELETE FROM notify_delayed WHERE id IN (SELECT id FROM notify_delayed WHERE due <= ?1 ORDER BY due, id LIMIT ?2)";
 
 impl Sqlite {
-    pub(in crate::store) async fn accept(&self, batch: &[NewNotification]) -> Outcome<Vec<NotificationId>> {
+    pub(in crate::store) async fn accept(
+        &self,
+        batch: &[NewNotification],
+    ) -> Outcome<Vec<NotificationId>> {
         let mut transaction = self.pools.begin().await?;
         let keyed: Vec<_> = batch.iter().filter_map(key_row).collect();
         let mut refused = Vec::new();
         if !keyed.is_empty() {
-            let kept: Vec<NotificationId> =
-                sqlx::query_scalar(KEYS).bind(json(&keyed)).fetch_all(&mut *transaction).await?;
+            let kept: Vec<NotificationId> = sqlx::query_scalar(KEYS)
+                .bind(json(&keyed))
+                .fetch_all(&mut *transaction)
+                .await?;
             let taken = |row: &&NewNotification| row.key.is_some() && !kept.contains(&row.id);
             refused = batch.iter().filter(taken).map(|row| row.id).collect();
         }
-        let fresh: Vec<_> = batch.iter().filter(|row| !refused.contains(&row.id)).collect();
+        let fresh: Vec<_> = batch
+            .iter()
+            .filter(|row| !refused.contains(&row.id))
+            .collect();
         let records: Vec<_> = fresh.iter().map(|row| record_row(row)).collect();
-        sqlx::query(RECORDS).bind(json(&records)).execute(&mut *transaction).await?;
+        sqlx::query(RECORDS)
+            .bind(json(&records))
+            .execute(&mut *transaction)
+            .await?;
         let queued: Vec<_> = fresh.iter().filter_map(|row| queue_row(row)).collect();
         if !queued.is_empty() {
-            sqlx::query(QUEUED).bind(json(&queued)).execute(&mut *transaction).await?;
+            sqlx::query(QUEUED)
+                .bind(json(&queued))
+                .execute(&mut *transaction)
+                .await?;
         }
-        let delayed = fresh
-            .iter()
-            .filter_map(|row| Some((row.id.to_string(), row.send_at?.0, row.record.lane.code(), 0, 0)));
+        let delayed = fresh.iter().filter_map(|row| {
+            Some((
+                row.id.to_string(),
+                row.send_at?.0,
+                row.record.lane.code(),
+                0,
+                0,
+            ))
+        });
         let delayed: Vec<_> = delayed.collect();
         if !delayed.is_empty() {
-            sqlx::query(DELAYED).bind(json(&delayed)).execute(&mut *transaction).await?;
+            sqlx::query(DELAYED)
+                .bind(json(&delayed))
+                .execute(&mut *transaction)
+                .await?;
         }
         transaction.commit().await?;
         Ok(refused)
@@ -132,32 +157,58 @@ impl Sqlite {
         }
         let ids = id_list(picked.iter().map(|row| &row.0));
         if picked.iter().any(|row| row.4) {
-            let lose = sqlx::query(LOSE).bind(&ids).bind(ResultKind::Lost.code()).bind(claim.now.0);
+            let lose = sqlx::query(LOSE)
+                .bind(&ids)
+                .bind(ResultKind::Lost.code())
+                .bind(claim.now.0);
             lose.execute(&mut *transaction).await?;
         }
-        sqlx::query(LEASE).bind(&ids).bind(claim.worker).bind(claim.now.0).execute(&mut *transaction).await?;
+        sqlx::query(LEASE)
+            .bind(&ids)
+            .bind(claim.worker)
+            .bind(claim.now.0)
+            .execute(&mut *transaction)
+            .await?;
         let sql = format!(
             "SELECT r.id, {WANTED_AT}, {RECORD} FROM notify_record r WHERE r.id IN (SELECT value FROM json_each(?1))"
         );
-        let rows = sqlx::query(AssertSqlSafe(sql)).bind(&ids).fetch_all(&mut *transaction).await?;
+        let rows = sqlx::query(AssertSqlSafe(sql))
+            .bind(&ids)
+            .fetch_all(&mut *transaction)
+            .await?;
         transaction.commit().await?;
         let mut records = std::collections::HashMap::with_capacity(rows.len());
         for row in &rows {
             let known = (Timestamp(row.try_get(1)?), rows::record(row, 2)?);
             records.insert(row.try_get::<NotificationId, _>(0)?, known);
         }
-        let claimed = picked.into_iter().filter_map(|(id, order, fence, attempt, lost)| {
-            let (wanted_at, record) = records.remove(&id)?;
-            Some(Claimed { id, order, fence, attempt, lost, wanted_at, record })
-        });
+        let claimed = picked
+            .into_iter()
+            .filter_map(|(id, order, fence, attempt, lost)| {
+                let (wanted_at, record) = records.remove(&id)?;
+                Some(Claimed {
+                    id,
+                    order,
+                    fence,
+                    attempt,
+                    lost,
+                    wanted_at,
+                    record,
+                })
+            });
         Ok(claimed.collect())
     }
 
     pub(in crate::store) async fn finish(&self, batch: &[Finished]) -> Outcome<usize> {
         let mut transaction = self.pools.begin().await?;
-        let keys: Vec<_> = batch.iter().map(|row| (row.id.to_string(), row.fence, row.worker)).collect();
-        let taken: Vec<NotificationId> =
-            sqlx::query_scalar(TAKE).bind(json(&keys)).fetch_all(&mut *transaction).await?;
+        let keys: Vec<_> = batch
+            .iter()
+            .map(|row| (row.id.to_string(), row.fence, row.worker))
+            .collect();
+        let taken: Vec<NotificationId> = sqlx::query_scalar(TAKE)
+            .bind(json(&keys))
+            .fetch_all(&mut *transaction)
+            .await?;
         if taken.is_empty() {
             return Ok(0);
         }
@@ -166,22 +217,44 @@ impl Sqlite {
         let told = ours.iter().filter(|row| row.next.is_told());
         let results: Vec<_> = told.map(|row| result_columns(row)).collect();
         if !results.is_empty() {
-            sqlx::query(RESULTS).bind(json(&results)).execute(&mut *transaction).await?;
+            sqlx::query(RESULTS)
+                .bind(json(&results))
+                .execute(&mut *transaction)
+                .await?;
         }
         let delayed = ours.iter().filter_map(|row| {
-            Some((row.id.to_string(), row.next.due()?.0, row.lane.code(), row.fence, row.result.attempt))
+            Some((
+                row.id.to_string(),
+                row.next.due()?.0,
+                row.lane.code(),
+                row.fence,
+                row.result.attempt,
+            ))
         });
         let delayed: Vec<_> = delayed.collect();
         if !delayed.is_empty() {
-            sqlx::query(DELAYED).bind(json(&delayed)).execute(&mut *transaction).await?;
+            sqlx::query(DELAYED)
+                .bind(json(&delayed))
+                .execute(&mut *transaction)
+                .await?;
         }
         let dead = ours.iter().filter(|row| row.next == Next::Dead).map(|row| {
             let code = row.result.code.as_deref();
-            (row.id.to_string(), row.lane.code(), row.fence, row.result.attempt, row.result.at.0, code)
+            (
+                row.id.to_string(),
+                row.lane.code(),
+                row.fence,
+                row.result.attempt,
+                row.result.at.0,
+                code,
+            )
         });
         let dead: Vec<_> = dead.collect();
         if !dead.is_empty() {
-            sqlx::query(DEAD).bind(json(&dead)).execute(&mut *transaction).await?;
+            sqlx::query(DEAD)
+                .bind(json(&dead))
+                .execute(&mut *transaction)
+                .await?;
         }
         transaction.commit().await?;
         Ok(ours.len())
@@ -191,52 +264,97 @@ impl Sqlite {
         &self,
         rows: &[(NotificationId, i32)],
     ) -> Outcome<Vec<(Lane, Order)>> {
-        let rows: Vec<_> = rows.iter().map(|(id, fence)| (id.to_string(), fence)).collect();
-        let rows = sqlx::query(RELEASE).bind(json(&rows)).fetch_all(&self.pools.writer).await?;
+        let rows: Vec<_> = rows
+            .iter()
+            .map(|(id, fence)| (id.to_string(), fence))
+            .collect();
+        let rows = sqlx::query(RELEASE)
+            .bind(json(&rows))
+            .fetch_all(&self.pools.writer)
+            .await?;
         rows.iter().map(rows::place).collect()
     }
 
-    pub(in crate::store) async fn survey(&self, marks: &[LaneMark], dead: &[i64]) -> Outcome<Vec<Survey>> {
-        let marks: Vec<_> = marks.iter().map(|mark| (mark.lane.code(), mark.low, mark.cursor)).collect();
-        let rows =
-            sqlx::query(SURVEY).bind(json(&marks)).bind(json(&dead)).fetch_all(&self.pools.readers).await?;
+    pub(in crate::store) async fn survey(
+        &self,
+        marks: &[LaneMark],
+        dead: &[i64],
+    ) -> Outcome<Vec<Survey>> {
+        let marks: Vec<_> = marks
+            .iter()
+            .map(|mark| (mark.lane.code(), mark.low, mark.cursor))
+            .collect();
+        let rows = sqlx::query(SURVEY)
+            .bind(json(&marks))
+            .bind(json(&dead))
+            .fetch_all(&self.pools.readers)
+            .await?;
         rows.iter().map(rows::survey).collect()
     }
 
-    pub(in crate::store) async fn lane_marks(&self, channel: Channel) -> Outcome<Vec<(Lane, Order)>> {
+    pub(in crate::store) async fn lane_marks(
+        &self,
+        channel: Channel,
+    ) -> Outcome<Vec<(Lane, Order)>> {
         let lanes = Lane::of(channel).map(Lane::code);
-        let sql = "SELECT lane, low FROM notify_mark WHERE lane IN (SELECT value FROM json_each(?1))";
-        let rows = sqlx::query(sql).bind(json(&lanes)).fetch_all(&self.pools.readers).await?;
+        let sql =
+            "SELECT lane, low FROM notify_mark WHERE lane IN (SELECT value FROM json_each(?1))";
+        let rows = sqlx::query(sql)
+            .bind(json(&lanes))
+            .fetch_all(&self.pools.readers)
+            .await?;
         rows.iter().map(rows::place).collect()
     }
 
     pub(in crate::store) async fn keep_lane_marks(&self, marks: &[LaneMark]) -> Outcome<()> {
         let sql = "INSERT OR REPLACE INTO notify_mark (lane, low) SELECT value ->> 0, value ->> 1 FROM json_each(?1)";
-        let marks: Vec<_> = marks.iter().map(|mark| (mark.lane.code(), mark.low)).collect();
-        sqlx::query(sql).bind(json(&marks)).execute(&self.pools.writer).await?;
+        let marks: Vec<_> = marks
+            .iter()
+            .map(|mark| (mark.lane.code(), mark.low))
+            .collect();
+        sqlx::query(sql)
+            .bind(json(&marks))
+            .execute(&self.pools.writer)
+            .await?;
         Ok(())
     }
 
-    pub(in crate::store) async fn move_due(&self, now: Timestamp, limit: i64) -> Outcome<Vec<(Lane, Order)>> {
+    pub(in crate::store) async fn move_due(
+        &self,
+        now: Timestamp,
+        limit: i64,
+    ) -> Outcome<Vec<(Lane, Order)>> {
         if self.next_due().await?.is_none_or(|due| due > now) {
             return Ok(Vec::new());
         }
         let mut transaction = self.pools.begin().await?;
-        let move_rows = sqlx::query(MOVE).bind(now.0).bind(limit).bind(ORDER_COUNTER_BITS);
+        let move_rows = sqlx::query(MOVE)
+            .bind(now.0)
+            .bind(limit)
+            .bind(ORDER_COUNTER_BITS);
         let rows = move_rows.fetch_all(&mut *transaction).await?;
-        sqlx::query(MOVED).bind(now.0).bind(limit).execute(&mut *transaction).await?;
+        sqlx::query(MOVED)
+            .bind(now.0)
+            .bind(limit)
+            .execute(&mut *transaction)
+            .await?;
         transaction.commit().await?;
         rows.iter().map(rows::place).collect()
     }
 
     pub(in crate::store) async fn next_due(&self) -> Outcome<Option<Timestamp>> {
-        let due: Option<i64> = sqlx::query_scalar("SELECT due FROM notify_delayed ORDER BY due LIMIT 1")
-            .fetch_optional(&self.pools.readers)
-            .await?;
+        let due: Option<i64> =
+            sqlx::query_scalar("SELECT due FROM notify_delayed ORDER BY due LIMIT 1")
+                .fetch_optional(&self.pools.readers)
+                .await?;
         Ok(due.map(Timestamp))
     }
 
-    pub(in crate::store) async fn cancel(&self, id: NotificationId, now: Timestamp) -> Outcome<Cancelled> {
+    pub(in crate::store) async fn cancel(
+        &self,
+        id: NotificationId,
+        now: Timestamp,
+    ) -> Outcome<Cancelled> {
         let mut transaction = self.pools.begin().await?;
         let id = id.to_string();
         let mut attempt: Option<i32> = None;
@@ -244,10 +362,15 @@ impl Sqlite {
             "DELETE FROM notify_queue WHERE id = ?1 AND worker IS NULL RETURNING attempt",
             "DELETE FROM notify_delayed WHERE id = ?1 RETURNING attempt",
         ] {
-            let found = sqlx::query_scalar(sql).bind(&id).fetch_optional(&mut *transaction).await?;
+            let found = sqlx::query_scalar(sql)
+                .bind(&id)
+                .fetch_optional(&mut *transaction)
+                .await?;
             attempt = attempt.or(found);
         }
-        let Some(attempt) = attempt else { return Ok(Cancelled::TooLate) };
+        let Some(attempt) = attempt else {
+            return Ok(Cancelled::TooLate);
+        };
         sqlx::query("INSERT INTO notify_result (id, attempt, kind, at) VALUES (?1, ?2, ?3, ?4)")
             .bind(&id)
             .bind(attempt)
@@ -262,8 +385,16 @@ impl Sqlite {
     pub(in crate::store) async fn depths(&self, cap: i64) -> Outcome<Vec<(Lane, i64)>> {
         let sql = "SELECT l.value, (SELECT count(*) FROM
             (SELECT 1 FROM notify_queue q WHERE q.lane = l.value LIMIT ?2)) FROM json_each(?1) l";
-        let lanes: Vec<i16> = Channel::ALL.into_iter().flat_map(Lane::of).map(Lane::code).collect();
-        let rows = sqlx::query(sql).bind(json(&lanes)).bind(cap).fetch_all(&self.pools.readers).await?;
+        let lanes: Vec<i16> = Channel::ALL
+            .into_iter()
+            .flat_map(Lane::of)
+            .map(Lane::code)
+            .collect();
+        let rows = sqlx::query(sql)
+            .bind(json(&lanes))
+            .bind(cap)
+            .fetch_all(&self.pools.readers)
+            .await?;
         rows.iter().map(rows::place).collect()
     }
 }
@@ -302,9 +433,16 @@ fn record_row(row: &NewNotification) -> impl serde::Serialize + '_ {
 fn queue_row(row: &NewNotification) -> Option<impl serde::Serialize + use<>> {
     let begun = row.worker.is_some();
     let since = begun.then_some(row.record.created_at.0);
-    row.send_at
-        .is_none()
-        .then(|| (row.id.to_string(), row.record.lane.code(), row.order, i32::from(begun), row.worker, since))
+    row.send_at.is_none().then(|| {
+        (
+            row.id.to_string(),
+            row.record.lane.code(),
+            row.order,
+            i32::from(begun),
+            row.worker,
+            since,
+        )
+    })
 }
 
 fn result_columns(row: &Finished) -> impl serde::Serialize + '_ {

@@ -34,15 +34,28 @@ impl Sqlite {
         for (channel, address, reason) in rows {
             let sql = "INSERT INTO notify_suppression (channel, address, reason, at) VALUES (?1, ?2, ?3, ?4)
                 ON CONFLICT DO NOTHING";
-            let insert = sqlx::query(sql).bind(channel).bind(address.as_slice()).bind(reason).bind(now.0);
+            let insert = sqlx::query(sql)
+                .bind(channel)
+                .bind(address.as_slice())
+                .bind(reason)
+                .bind(now.0);
             added += insert.execute(&self.pools.writer).await?.rows_affected();
         }
         Ok(added)
     }
 
-    pub(in crate::store) async fn is_suppressed(&self, kind: i16, address: &AddressHash) -> Outcome<bool> {
-        let sql = "SELECT EXISTS (SELECT 1 FROM notify_suppression WHERE channel = ?1 AND address = ?2)";
-        Ok(sqlx::query_scalar(sql).bind(kind).bind(address.as_slice()).fetch_one(&self.pools.readers).await?)
+    pub(in crate::store) async fn is_suppressed(
+        &self,
+        kind: i16,
+        address: &AddressHash,
+    ) -> Outcome<bool> {
+        let sql =
+            "SELECT EXISTS (SELECT 1 FROM notify_suppression WHERE channel = ?1 AND address = ?2)";
+        Ok(sqlx::query_scalar(sql)
+            .bind(kind)
+            .bind(address.as_slice())
+            .fetch_one(&self.pools.readers)
+            .await?)
     }
 
     pub(in crate::store) async fn suppressed_since(
@@ -51,7 +64,11 @@ impl Sqlite {
         page: i64,
     ) -> Outcome<Vec<(i16, Vec<u8>, i64)>> {
         let sql = "SELECT channel, address, at FROM notify_suppression WHERE at >= ?1 ORDER BY at LIMIT ?2";
-        Ok(sqlx::query_as(sql).bind(at.0).bind(page).fetch_all(&self.pools.readers).await?)
+        Ok(sqlx::query_as(sql)
+            .bind(at.0)
+            .bind(page)
+            .fetch_all(&self.pools.readers)
+            .await?)
     }
 
     pub(in crate::store) async fn lifted_since(
@@ -62,16 +79,33 @@ impl Sqlite {
         let sql = "SELECT channel, address, at FROM notify_suppression_lifted l WHERE at >= ?1 AND NOT EXISTS
             (SELECT 1 FROM notify_suppression s WHERE s.channel = l.channel AND s.address = l.address)
             ORDER BY at LIMIT ?2";
-        Ok(sqlx::query_as(sql).bind(at.0).bind(page).fetch_all(&self.pools.readers).await?)
+        Ok(sqlx::query_as(sql)
+            .bind(at.0)
+            .bind(page)
+            .fetch_all(&self.pools.readers)
+            .await?)
     }
 
-    pub(in crate::store) async fn suppressed(&self, filter: &SuppressedFilter) -> Outcome<Vec<Suppressed>> {
-        let sql = format!("SELECT channel, address, reason, at FROM notify_suppression WHERE {ENTRIES}");
+    pub(in crate::store) async fn suppressed(
+        &self,
+        filter: &SuppressedFilter,
+    ) -> Outcome<Vec<Suppressed>> {
+        let sql =
+            format!("SELECT channel, address, reason, at FROM notify_suppression WHERE {ENTRIES}");
         let query = bind_entries!(sqlx::query_as(AssertSqlSafe(sql)), filter);
-        Ok(query.fetch_all(&self.pools.readers).await?.into_iter().map(Suppressed::of_row).collect())
+        Ok(query
+            .fetch_all(&self.pools.readers)
+            .await?
+            .into_iter()
+            .map(Suppressed::of_row)
+            .collect())
     }
 
-    pub(in crate::store) async fn lift(&self, filter: &SuppressedFilter, now: Timestamp) -> Outcome<u64> {
+    pub(in crate::store) async fn lift(
+        &self,
+        filter: &SuppressedFilter,
+        now: Timestamp,
+    ) -> Outcome<u64> {
         let mut transaction = self.pools.begin().await?;
         let sql = format!(
             "INSERT INTO notify_suppression_lifted (channel, address, at)
@@ -84,14 +118,19 @@ impl Sqlite {
             "DELETE FROM notify_suppression WHERE (channel, address) IN
                 (SELECT channel, address FROM notify_suppression WHERE {ENTRIES})"
         );
-        let gone = bind_entries!(sqlx::query(AssertSqlSafe(sql)), filter).execute(&mut *transaction).await?;
+        let gone = bind_entries!(sqlx::query(AssertSqlSafe(sql)), filter)
+            .execute(&mut *transaction)
+            .await?;
         transaction.commit().await?;
         Ok(gone.rows_affected())
     }
 
     pub(super) async fn forget_lifted(&self, before: Timestamp) -> Outcome<()> {
         let sql = "DELETE FROM notify_suppression_lifted WHERE at < ?1";
-        sqlx::query(sql).bind(before.0).execute(&self.pools.writer).await?;
+        sqlx::query(sql)
+            .bind(before.0)
+            .execute(&self.pools.writer)
+            .await?;
         Ok(())
     }
 }

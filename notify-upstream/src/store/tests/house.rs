@@ -26,11 +26,29 @@ async fn there(store: &Store, id: NotificationId) -> bool {
 async fn house_is_kept_without_losing_what_waits() {
     for (store, _database) in both().await {
         store.accept(&orders(0, 2)).await.expect("accepted");
-        store.keep_house(NOW.plus(DAY * 7), NOW.plus(Duration::ZERO)).await.expect("keeps");
+        store
+            .keep_house(NOW.plus(DAY * 7), NOW.plus(Duration::ZERO))
+            .await
+            .expect("keeps");
         assert_eq!(claim(&store, 0, 9, ME, &[]).await.len(), 2);
-        store.suppress(&[(0, vec![1; 32], "r".to_owned())], NOW).await.expect("notes");
-        assert_eq!(store.suppressed_since(NOW, 9).await.expect("looks").len(), 1);
-        assert_eq!(store.depths(10).await.expect("counts").iter().map(|(_, rows)| rows).sum::<i64>(), 2);
+        store
+            .suppress(&[(0, vec![1; 32], "r".to_owned())], NOW)
+            .await
+            .expect("notes");
+        assert_eq!(
+            store.suppressed_since(NOW, 9).await.expect("looks").len(),
+            1
+        );
+        assert_eq!(
+            store
+                .depths(10)
+                .await
+                .expect("counts")
+                .iter()
+                .map(|(_, rows)| rows)
+                .sum::<i64>(),
+            2
+        );
     }
 }
 
@@ -38,9 +56,15 @@ async fn house_is_kept_without_losing_what_waits() {
 async fn what_is_older_than_is_kept_is_dropped() {
     for (store, _database) in both().await {
         let [done, _] = two(&store).await;
-        store.keep_house(NOW.plus(DAY * 20), NOW).await.expect("keeps");
+        store
+            .keep_house(NOW.plus(DAY * 20), NOW)
+            .await
+            .expect("keeps");
         assert!(there(&store, done).await, "it is not older");
-        store.keep_house(NOW.plus(DAY * 90), NOW.plus(DAY * 15)).await.expect("keeps");
+        store
+            .keep_house(NOW.plus(DAY * 90), NOW.plus(DAY * 15))
+            .await
+            .expect("keeps");
         assert!(!there(&store, done).await);
     }
 }
@@ -49,15 +73,24 @@ async fn what_is_older_than_is_kept_is_dropped() {
 async fn nobody_waits_long_behind_the_dropping_of_what_somebody_reads() {
     let test = testing::postgres().await;
     let store = Store::open(&test.database, 4).await.expect("opens");
-    store.keep_house(NOW, Timestamp(0)).await.expect("partitions");
+    store
+        .keep_house(NOW, Timestamp(0))
+        .await
+        .expect("partitions");
     let [done, _] = two(&store).await;
-    let Database::Postgres(pool) = &test.database else { panic!("PostgreSQL") };
+    let Database::Postgres(pool) = &test.database else {
+        panic!("PostgreSQL")
+    };
     let mut reader = pool.begin().await.expect("begins");
-    reader.execute("SELECT count(*) FROM notify_record").await.expect("reads");
+    reader
+        .execute("SELECT count(*) FROM notify_record")
+        .await
+        .expect("reads");
     let began = Instant::now();
     let keep = || store.keep_house(NOW.plus(DAY * 90), NOW.plus(DAY * 15));
     let kept = tokio::time::timeout(Duration::from_secs(8), keep()).await;
-    kept.expect("in time").expect("what is locked is left for the next round");
+    kept.expect("in time")
+        .expect("what is locked is left for the next round");
     assert!(began.elapsed() < Duration::from_secs(8) && there(&store, done).await);
     reader.rollback().await.expect("ends");
     keep().await.expect("keeps");

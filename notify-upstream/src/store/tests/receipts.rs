@@ -17,7 +17,9 @@ fn report(id: NotificationId, event_id: &str, kind: ReceiptKind) -> Receipt {
 }
 
 fn deferred(id: NotificationId, numbers: std::ops::Range<usize>) -> Vec<Receipt> {
-    numbers.map(|n| report(id, &format!("{id}-{n}"), ReceiptKind::Deferred)).collect()
+    numbers
+        .map(|n| report(id, &format!("{id}-{n}"), ReceiptKind::Deferred))
+        .collect()
 }
 
 #[tokio::test]
@@ -28,12 +30,28 @@ async fn receipts_of_one_notification_are_bounded() {
         let mut stored = 0;
         for round in 0..10 {
             let first = 9 * round;
-            stored += store.receive(&deferred(flooded, first..first + 9)).await.expect("keeps");
+            stored += store
+                .receive(&deferred(flooded, first..first + 9))
+                .await
+                .expect("keeps");
         }
         assert_eq!(stored, most, "in many batches");
-        assert_eq!(store.receive(&deferred(flooded, 0..500)).await.expect("keeps"), 0);
-        let mixed: Vec<_> = deferred(other, 0..500).into_iter().chain(deferred(flooded, 500..501)).collect();
-        assert_eq!(store.receive(&mixed).await.expect("keeps"), most, "in one batch, and of another one");
+        assert_eq!(
+            store
+                .receive(&deferred(flooded, 0..500))
+                .await
+                .expect("keeps"),
+            0
+        );
+        let mixed: Vec<_> = deferred(other, 0..500)
+            .into_iter()
+            .chain(deferred(flooded, 500..501))
+            .collect();
+        assert_eq!(
+            store.receive(&mixed).await.expect("keeps"),
+            most,
+            "in one batch, and of another one"
+        );
     }
 }
 
@@ -43,10 +61,20 @@ async fn first_receipt_of_each_kind_is_kept_beyond_the_bound() {
     for (store, _database) in both().await {
         let id = Sequence::id(1 << 40);
         store.receive(&deferred(id, 0..100)).await.expect("keeps");
-        for (kind, kept) in [(Deferred, 0), (Failed, 1), (Delivered, 1), (Sent, 1), (Bounced, 1)] {
+        for (kind, kept) in [
+            (Deferred, 0),
+            (Failed, 1),
+            (Delivered, 1),
+            (Sent, 1),
+            (Bounced, 1),
+        ] {
             let both = [1, 2].map(|n| report(id, &format!("{kind:?}-{n}"), kind));
             assert_eq!(store.receive(&both).await.expect("keeps"), kept, "{kind:?}");
-            assert_eq!(store.receive(&both).await.expect("keeps"), 0, "{kind:?} once more");
+            assert_eq!(
+                store.receive(&both).await.expect("keeps"),
+                0,
+                "{kind:?} once more"
+            );
         }
     }
 }

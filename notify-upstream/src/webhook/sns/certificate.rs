@@ -11,11 +11,12 @@ use url::Url;
 
 use crate::webhook::Unheard;
 
-/// Signing certificates, by URL. A URL names one certificate for ever: SNS publishes a new one under a new name.
+/// Signing certificates, by URL. A URL names one certificate for ever: SNS publishes a new one
+/// under a new name.
 ///
-/// Anyone may send a message that names a certificate which is not there, so what did not come is remembered too, one
-/// request at a time asks for a URL, and so many a minute are asked for in all, and because of one network: whoever floods
-/// us from there leaves the rest to Amazon's own.
+/// Anyone may send a message that names a certificate which is not there, so what did not come is
+/// remembered too, one request at a time asks for a URL, and so many a minute are asked for in all,
+/// and because of one network: whoever floods us from there leaves the rest to Amazon's own.
 #[derive(Debug)]
 pub struct Certificates {
     web: Web,
@@ -50,7 +51,8 @@ const MAX_BYTES: usize = 64 << 10;
 const MAX_KNOWN: usize = 100;
 /// How long one that is not there, or is no certificate, is not asked for again.
 const MISSING_FOR: Duration = Duration::from_secs(300);
-/// The same where Amazon did not answer: shorter than the 20 seconds after which SNS repeats a delivery.
+/// The same where Amazon did not answer: shorter than the 20 seconds after which SNS repeats a
+/// delivery.
 const AWAY_FOR: Duration = Duration::from_secs(10);
 /// How many certificates are asked for in a minute, whatever their names.
 const A_MINUTE: u32 = 30;
@@ -61,13 +63,21 @@ impl Certificates {
     /// None known yet. `http` follows no redirect.
     #[must_use]
     pub fn new(http: reqwest::Client) -> Self {
-        Self { web: Web::Client(http), known: Mutex::default(), asked: Mutex::default() }
+        Self {
+            web: Web::Client(http),
+            known: Mutex::default(),
+            asked: Mutex::default(),
+        }
     }
 
     /// Ones that a test tells.
     #[cfg(test)]
     pub(in crate::webhook) fn scripted(script: super::script::Script) -> Self {
-        Self { web: Web::Script(script), known: Mutex::default(), asked: Mutex::default() }
+        Self {
+            web: Web::Script(script),
+            known: Mutex::default(),
+            asked: Mutex::default(),
+        }
     }
 
     /// The public key in a certificate, as `SubjectPublicKeyInfo`.
@@ -85,7 +95,9 @@ impl Certificates {
             Some((at, Err(Unheard::Unavailable))) if now.since(*at) < AWAY_FOR => {
                 return Err(Unheard::Unavailable);
             }
-            Some((at, Err(unheard))) if *unheard != Unheard::Unavailable && now.since(*at) < MISSING_FOR => {
+            Some((at, Err(unheard)))
+                if *unheard != Unheard::Unavailable && now.since(*at) < MISSING_FOR =>
+            {
                 return Err(*unheard);
             }
             _ => {}
@@ -105,14 +117,21 @@ impl Certificates {
     #[cfg(test)]
     pub(in crate::webhook) fn learn(&self, url: &Url, key: &Arc<[u8]>) {
         let entry = Entry::new(Some((Timestamp(0), Ok(Arc::clone(key)))));
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).insert(url.to_string(), Arc::new(entry));
+        self.known
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(url.to_string(), Arc::new(entry));
     }
 
     /// What is known of a URL. When there is no room, what did not come is forgotten first.
     fn entry(&self, url: &Url) -> Arc<Entry> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= MAX_KNOWN && !known.contains_key(url.as_str()) {
-            known.retain(|_, entry| entry.try_lock().is_ok_and(|entry| matches!(&*entry, Some((_, Ok(_))))));
+            known.retain(|_, entry| {
+                entry
+                    .try_lock()
+                    .is_ok_and(|entry| matches!(&*entry, Some((_, Ok(_)))))
+            });
             if known.len() >= MAX_KNOWN {
                 known.clear();
             }
@@ -139,9 +158,9 @@ impl Certificates {
     /// The text at a URL of Amazon's.
     pub(super) async fn visit(&self, url: &Url) -> Result<String, Absent> {
         match &self.web {
-            Web::Client(http) => {
-                tokio::time::timeout(DEADLINE, fetch(http, url)).await.unwrap_or(Err(Absent::Away))
-            }
+            Web::Client(http) => tokio::time::timeout(DEADLINE, fetch(http, url))
+                .await
+                .unwrap_or(Err(Absent::Away)),
             #[cfg(test)]
             Web::Script(script) => script.visit(url).await,
         }
@@ -157,7 +176,11 @@ fn network(address: IpAddr) -> IpAddr {
 }
 
 async fn fetch(http: &reqwest::Client, url: &Url) -> Result<String, Absent> {
-    let mut response = http.get(url.clone()).send().await.map_err(|_| Absent::Away)?;
+    let mut response = http
+        .get(url.clone())
+        .send()
+        .await
+        .map_err(|_| Absent::Away)?;
     judge(response.status())?;
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(|_| Absent::Away)? {
@@ -179,8 +202,8 @@ fn judge(status: StatusCode) -> Result<(), Absent> {
     }
 }
 
-/// The `subjectPublicKeyInfo` of the first certificate in PEM (RFC 5280 section 4.1: the seventh field of
-/// `tbsCertificate`, or the sixth where the version is left out).
+/// The `subjectPublicKeyInfo` of the first certificate in PEM (RFC 5280 section 4.1: the seventh
+/// field of `tbsCertificate`, or the sixth where the version is left out).
 pub(in crate::webhook) fn public_key(pem: &str) -> Option<Vec<u8>> {
     let begin = pem.split("-----BEGIN CERTIFICATE-----").nth(1)?;
     let encoded: String = begin.split("-----END").next()?.split_whitespace().collect();
@@ -207,7 +230,12 @@ fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
         0x81..=0x83 => {
             let count = usize::from(first & 0x7f);
             let digits = rest.get(..count)?;
-            (digits.iter().fold(0, |length, digit| length << 8 | usize::from(*digit)), rest.get(count..)?)
+            (
+                digits
+                    .iter()
+                    .fold(0, |length, digit| length << 8 | usize::from(*digit)),
+                rest.get(count..)?,
+            )
         }
         _ => return None,
     };
@@ -229,7 +257,11 @@ mod tests {
             (302, Err(Absent::Away)),
             (503, Err(Absent::Away)),
         ] {
-            assert_eq!(judge(StatusCode::from_u16(status).expect("status")), told, "{status}");
+            assert_eq!(
+                judge(StatusCode::from_u16(status).expect("status")),
+                told,
+                "{status}"
+            );
         }
     }
 }

@@ -22,7 +22,11 @@ impl Script {
     /// Answers `open` visits; the next ones wait.
     pub(in crate::webhook) fn new(answer: Result<String, Absent>, open: usize) -> Self {
         let (answer, visits) = (Mutex::new(answer), Mutex::default());
-        Self(Arc::new(Inner { answer, visits, open: Semaphore::new(open) }))
+        Self(Arc::new(Inner {
+            answer,
+            visits,
+            open: Semaphore::new(open),
+        }))
     }
 
     /// What it says from now on.
@@ -37,12 +41,29 @@ impl Script {
 
     /// Where it was visited.
     pub(in crate::webhook) fn visits(&self) -> Vec<String> {
-        self.0.visits.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0
+            .visits
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     pub(super) async fn visit(&self, url: &Url) -> Result<String, Absent> {
-        self.0.visits.lock().unwrap_or_else(PoisonError::into_inner).push(url.to_string());
-        self.0.open.acquire().await.map_err(|_| Absent::Away)?.forget();
-        self.0.answer.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0
+            .visits
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(url.to_string());
+        self.0
+            .open
+            .acquire()
+            .await
+            .map_err(|_| Absent::Away)?
+            .forget();
+        self.0
+            .answer
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 }

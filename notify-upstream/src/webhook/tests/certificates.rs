@@ -23,11 +23,18 @@ async fn a_certificate_that_is_not_there_is_a_bad_signature_and_asked_for_once_i
     let (script, webhooks) = amazon(Err(Absent::Missing), 9);
     for (after_s, visits) in [(0, 1), (1, 1), (299, 1), (300, 2)] {
         let now = NOW.plus(Duration::from_secs(after_s));
-        assert_eq!(read(&webhooks, &naming("other"), now).await, Err(Unheard::Signature), "{after_s}");
+        assert_eq!(
+            read(&webhooks, &naming("other"), now).await,
+            Err(Unheard::Signature),
+            "{after_s}"
+        );
         assert_eq!(script.visits().len(), visits, "{after_s}");
     }
     script.say(Ok("no certificate".to_owned()));
-    assert_eq!(read(&webhooks, &naming("text"), NOW).await, Err(Unheard::Signature));
+    assert_eq!(
+        read(&webhooks, &naming("text"), NOW).await,
+        Err(Unheard::Signature)
+    );
 }
 
 #[tokio::test]
@@ -35,13 +42,25 @@ async fn what_amazon_does_not_answer_is_asked_again_before_sns_repeats_it() {
     let (script, webhooks) = amazon(Err(Absent::Away), 9);
     for (after_s, visits) in [(0, 1), (9, 1), (10, 2)] {
         let now = NOW.plus(Duration::from_secs(after_s));
-        assert_eq!(read(&webhooks, &naming("new"), now).await, Err(Unheard::Unavailable), "{after_s}");
+        assert_eq!(
+            read(&webhooks, &naming("new"), now).await,
+            Err(Unheard::Unavailable),
+            "{after_s}"
+        );
         assert_eq!(script.visits().len(), visits, "{after_s}");
     }
     script.say(Ok(at(&vectors(), "/sns/cert")));
     let now = NOW.plus(Duration::from_secs(20));
-    assert_eq!(read(&webhooks, &naming("new"), now).await.map(|reports| reports.len()), Ok(1));
-    let forged = Sent { body: naming("new").body.replace("m1", "m2"), ..naming("new") };
+    assert_eq!(
+        read(&webhooks, &naming("new"), now)
+            .await
+            .map(|reports| reports.len()),
+        Ok(1)
+    );
+    let forged = Sent {
+        body: naming("new").body.replace("m1", "m2"),
+        ..naming("new")
+    };
     assert_eq!(read(&webhooks, &forged, now).await, Err(Unheard::Signature));
     assert_eq!(script.visits().len(), 3, "and it is known from then on");
 }
@@ -54,18 +73,36 @@ async fn many_at_once_ask_once_and_names_without_end_are_bounded() {
     assert!((&mut all).now_or_never().is_none(), "all wait");
     assert_eq!(script.visits().len(), 1);
     script.open(1000);
-    assert!(all.await.iter().all(|outcome| *outcome == Err(Unheard::Signature)));
+    assert!(
+        all.await
+            .iter()
+            .all(|outcome| *outcome == Err(Unheard::Signature))
+    );
     let mut answers = Vec::new();
     for number in 0..200 {
         answers.push(read(&webhooks, &naming(&format!("x{number}")), NOW).await);
     }
     assert_eq!(script.visits().len(), 30);
-    assert_eq!(answers.last(), Some(&Err(Unheard::Unavailable)), "one that is real comes again");
+    assert_eq!(
+        answers.last(),
+        Some(&Err(Unheard::Unavailable)),
+        "one that is real comes again"
+    );
     let next_minute = NOW.plus(Duration::from_secs(60));
-    assert_eq!(read(&webhooks, &naming("y"), next_minute).await, Err(Unheard::Signature));
+    assert_eq!(
+        read(&webhooks, &naming("y"), next_minute).await,
+        Err(Unheard::Signature)
+    );
     let old = NOW.plus(Duration::from_secs(3 * 3600));
-    assert_eq!(read(&webhooks, &naming("z"), old).await, Err(Unheard::Signature));
-    assert_eq!(script.visits().len(), 31, "what is too old is not asked about");
+    assert_eq!(
+        read(&webhooks, &naming("z"), old).await,
+        Err(Unheard::Signature)
+    );
+    assert_eq!(
+        script.visits().len(),
+        31,
+        "what is too old is not asked about"
+    );
 }
 
 #[tokio::test]
@@ -73,7 +110,10 @@ async fn who_floods_us_with_names_leaves_room_for_amazons_own() {
     let (script, webhooks) = amazon(Err(Absent::Missing), 1000);
     let from = |name: &str, address: String| {
         let mut message = naming(name);
-        message.headers.insert("x-forwarded-for", HeaderValue::from_str(&address).expect("value"));
+        message.headers.insert(
+            "x-forwarded-for",
+            HeaderValue::from_str(&address).expect("value"),
+        );
         message
     };
     for number in 0..100 {
@@ -86,5 +126,10 @@ async fn who_floods_us_with_names_leaves_room_for_amazons_own() {
     assert_eq!(script.visits().len(), 10, "five because of each network");
     script.say(Ok(at(&vectors(), "/sns/cert")));
     let own = from("new", "198.51.100.7".to_owned());
-    assert_eq!(read(&webhooks, &own, NOW).await.map(|reports| reports.len()), Ok(1));
+    assert_eq!(
+        read(&webhooks, &own, NOW)
+            .await
+            .map(|reports| reports.len()),
+        Ok(1)
+    );
 }

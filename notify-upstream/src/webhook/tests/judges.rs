@@ -23,42 +23,62 @@ fn variants() -> Vec<Sent> {
         }
         variants.push(original);
     }
-    variants.push(Sent { body: at(&vectors(), "/sns/body_v1"), ..sent("sns", &[]) });
+    variants.push(Sent {
+        body: at(&vectors(), "/sns/body_v1"),
+        ..sent("sns", &[])
+    });
     variants
 }
 
 /// The question to the provider's own client; `None` for what it could not even read.
 fn question(sent: &Sent) -> Option<(&'static str, Value)> {
-    let header =
-        |name: &str| sent.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let header = |name: &str| {
+        sent.headers
+            .get(name)
+            .and_then(|value| value.to_str().ok())
+            .unwrap_or_default()
+    };
     let vectors = vectors();
     Some(match sent.provider {
         "twilio" => {
-            let params: serde_json::Map<String, Value> = url::form_urlencoded::parse(sent.body.as_bytes())
-                .map(|(name, value)| (name.into_owned(), value.into_owned().into()))
-                .collect();
+            let params: serde_json::Map<String, Value> =
+                url::form_urlencoded::parse(sent.body.as_bytes())
+                    .map(|(name, value)| (name.into_owned(), value.into_owned().into()))
+                    .collect();
             let url = format!("https://gw.example/webhooks/twilio?id={ID}");
             let signature = header("x-twilio-signature");
-            ("twilio-verify", json!({"token": "12345", "signature": signature, "url": url, "params": params}))
+            (
+                "twilio-verify",
+                json!({"token": "12345", "signature": signature, "url": url, "params": params}),
+            )
         }
         "sns" => {
-            let message: Value = serde_json::from_str(&sent.body).ok().filter(Value::is_object)?;
-            ("sns-verify", json!({"pem": at(&vectors, "/sns/cert"), "message": message}))
+            let message: Value = serde_json::from_str(&sent.body)
+                .ok()
+                .filter(Value::is_object)?;
+            (
+                "sns-verify",
+                json!({"pem": at(&vectors, "/sns/cert"), "message": message}),
+            )
         }
         "sendgrid" => {
             let signature = header("x-twilio-email-event-webhook-signature");
             let timestamp = header("x-twilio-email-event-webhook-timestamp");
             let key = at(&vectors, "/sendgrid/key");
-            let about =
-                json!({"key": key, "signature": signature, "timestamp": timestamp, "body": sent.body});
+            let about = json!({"key": key, "signature": signature, "timestamp": timestamp, "body": sent.body});
             ("sendgrid-verify", about)
         }
         _ => {
             let names = ["webhook-id", "webhook-timestamp", "webhook-signature"];
-            let headers: Value =
-                names.map(|name| (name.to_owned(), Value::from(header(name)))).into_iter().collect();
+            let headers: Value = names
+                .map(|name| (name.to_owned(), Value::from(header(name))))
+                .into_iter()
+                .collect();
             let secret = at(&vectors, "/standard/secret");
-            ("standard-verify", json!({"secret": secret, "headers": headers, "body": sent.body}))
+            (
+                "standard-verify",
+                json!({"secret": secret, "headers": headers, "body": sent.body}),
+            )
         }
     })
 }
@@ -70,15 +90,21 @@ async fn the_official_clients_and_we_agree_on_every_byte() {
     }
     let webhooks = webhooks();
     let variants = variants();
-    let asked: Vec<_> = variants.iter().filter_map(|sent| Some((sent, question(sent)?))).collect();
+    let asked: Vec<_> = variants
+        .iter()
+        .filter_map(|sent| Some((sent, question(sent)?)))
+        .collect();
     let questions: Vec<_> = asked.iter().map(|(_, question)| question.clone()).collect();
     let answers = judge::ask(&questions).await;
     let (mut good, mut bad) = (0, 0);
     for ((sent, _), answer) in asked.into_iter().zip(answers) {
         // An event that is signed and cannot be understood is no matter of the signature.
-        let believed =
-            !matches!(read(&webhooks, sent, NOW).await, Err(Unheard::Signature | Unheard::Unavailable));
-        // We ask for more than the signature alone: SNS signs for anyone, so the topic and its region must be ours.
+        let believed = !matches!(
+            read(&webhooks, sent, NOW).await,
+            Err(Unheard::Signature | Unheard::Unavailable)
+        );
+        // We ask for more than the signature alone: SNS signs for anyone, so the topic and its
+        // region must be ours.
         if sent.provider == "sns" && !believed && answer == true {
             let message: Value = serde_json::from_str(&sent.body).expect("it was read");
             assert_ne!(
@@ -100,20 +126,38 @@ async fn what_the_official_clients_sign_is_believed() {
         return;
     }
     let secret = at(&vectors(), "/standard/secret");
-    let params =
-        [("MessageSid", "SM2"), ("MessageStatus", "delivered"), ("To", "+491701234567"), ("Body", "ä & =")];
-    let form = url::form_urlencoded::Serializer::new(String::new()).extend_pairs(params).finish();
-    let body = json!({"type": "sms.delivered", "data": {"notificationId": ID}, "ü": "\u{1f600}"}).to_string();
-    let params: Value =
-        params.map(|(name, value)| (name.to_owned(), Value::from(value))).into_iter().collect();
+    let params = [
+        ("MessageSid", "SM2"),
+        ("MessageStatus", "delivered"),
+        ("To", "+491701234567"),
+        ("Body", "ä & ="),
+    ];
+    let form = url::form_urlencoded::Serializer::new(String::new())
+        .extend_pairs(params)
+        .finish();
+    let body = json!({"type": "sms.delivered", "data": {"notificationId": ID}, "ü": "\u{1f600}"})
+        .to_string();
+    let params: Value = params
+        .map(|(name, value)| (name.to_owned(), Value::from(value)))
+        .into_iter()
+        .collect();
     let url = format!("https://gw.example/webhooks/twilio?id={ID}");
     let signatures = judge::ask(&[
-        ("twilio-sign", json!({"token": "12345", "url": url, "params": params})),
-        ("standard-sign", json!({"secret": secret, "id": "m9", "seconds": NOW.unix_seconds(), "body": body})),
+        (
+            "twilio-sign",
+            json!({"token": "12345", "url": url, "params": params}),
+        ),
+        (
+            "standard-sign",
+            json!({"secret": secret, "id": "m9", "seconds": NOW.unix_seconds(), "body": body}),
+        ),
     ])
     .await;
     let text = |index: usize| signatures[index].as_str().expect("a signature").to_owned();
-    let by_twilio = Sent { body: form, ..sent("twilio", &[("x-twilio-signature", text(0))]) };
+    let by_twilio = Sent {
+        body: form,
+        ..sent("twilio", &[("x-twilio-signature", text(0))])
+    };
     let by_standard = sent(
         "standard",
         &[
@@ -122,8 +166,16 @@ async fn what_the_official_clients_sign_is_believed() {
             ("webhook-signature", text(1)),
         ],
     );
-    for sent in [by_twilio, Sent { body, ..by_standard }] {
-        let reports = read(&webhooks(), &sent, NOW).await.expect("signed by the provider's own client");
+    for sent in [
+        by_twilio,
+        Sent {
+            body,
+            ..by_standard
+        },
+    ] {
+        let reports = read(&webhooks(), &sent, NOW)
+            .await
+            .expect("signed by the provider's own client");
         assert_eq!(reports[0].kind, ReceiptKind::Delivered, "{}", sent.provider);
         assert_eq!(reports[0].id.map(|id| id.to_string()).as_deref(), Some(ID));
     }

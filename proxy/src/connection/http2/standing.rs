@@ -1,11 +1,12 @@
-//! How an HTTP/2 connection stands: what its client has done to it, and whether it has been told to go.
+//! How an HTTP/2 connection stands: what its client has done to it, and whether it has been told to
+//! go.
 
 use std::time::{Duration, Instant};
 
 use crate::config::Limits;
 
-/// How many more streams than it let come to an end a client may give up. Above it, it only makes work (the rapid
-/// reset of CVE-2023-44487).
+/// How many more streams than it let come to an end a client may give up. Above it, it only makes
+/// work (the rapid reset of CVE-2023-44487).
 const MOST_ABANDONED: usize = 100;
 
 /// How many more malformed requests than others a client may send.
@@ -98,8 +99,9 @@ impl Standing {
         self.patience = GOODBYE;
     }
 
-    /// A stream begins. One that crossed the GOAWAY on its way is served, as RFC 9113 section 6.8 has it; a client
-    /// that opens others never acknowledges it, and would have the connection for good.
+    /// A stream begins. One that crossed the GOAWAY on its way is served, as RFC 9113 section 6.8
+    /// has it; a client that opens others never acknowledges it, and would have the connection for
+    /// good.
     pub(super) fn begin(&mut self, limits: &Limits, now: Instant) {
         self.has_begun = true;
         match self.told {
@@ -121,10 +123,13 @@ impl Standing {
         }
     }
 
-    /// Why the client is sent away now, if it is; told once. `open` are the streams that are still being served: one
-    /// that was given up makes place for the next one at once, and may be served for a while yet.
+    /// Why the client is sent away now, if it is; told once. `open` are the streams that are still
+    /// being served: one that was given up makes place for the next one at once, and may be served
+    /// for a while yet.
     pub(super) fn offence(&mut self, limits: &Limits, open: usize) -> Option<Offence> {
-        let most_open = usize::try_from(limits.streams).unwrap_or(usize::MAX).saturating_add(MOST_ABANDONED);
+        let most_open = usize::try_from(limits.streams)
+            .unwrap_or(usize::MAX)
+            .saturating_add(MOST_ABANDONED);
         let offence = if self.abandoned > MOST_ABANDONED || open > most_open {
             Offence::Abandons
         } else if self.malformed > MOST_MALFORMED {
@@ -137,8 +142,9 @@ impl Standing {
         (!std::mem::replace(&mut self.sent_away, true)).then_some(offence)
     }
 
-    /// Whether nothing is waited for any more, on a connection that is over and has no stream: neither bytes of the
-    /// last answers, which the client may take as slowly as any others, but not for longer than a request may last.
+    /// Whether nothing is waited for any more, on a connection that is over and has no stream:
+    /// neither bytes of the last answers, which the client may take as slowly as any others, but
+    /// not for longer than a request may last.
     pub(super) fn is_done(&self, limits: &Limits, has_backlog: bool, now: Instant) -> bool {
         self.is_over() && (!has_backlog || now.duration_since(self.ended) > limits.deadline)
     }

@@ -2,10 +2,16 @@ use super::*;
 
 #[test]
 fn encoded_words_are_decoded_and_joined() {
-    assert_eq!(decode_words("plain =?utf-8?B?R3LDvMOfZQ==?= end"), "plain Grüße end");
+    assert_eq!(
+        decode_words("plain =?utf-8?B?R3LDvMOfZQ==?= end"),
+        "plain Grüße end"
+    );
     assert_eq!(decode_words("=?utf-8?q?a_=C3?= =?utf-8?q?=BC?="), "a ü");
     assert_eq!(decode_words("=?iso-8859-1?Q?=E9?= x"), "é x");
-    assert_eq!(decode_words("=?broken =?utf-8?z?x?="), "=?broken =?utf-8?z?x?=");
+    assert_eq!(
+        decode_words("=?broken =?utf-8?z?x?="),
+        "=?broken =?utf-8?z?x?="
+    );
 }
 
 #[test]
@@ -16,7 +22,10 @@ fn bodies_and_attachments_are_found_in_nested_parts() {
         Content-Transfer-Encoding: base64\r\n\r\nPGI+\r\nPC9iPg==\r\n--i--\r\n--o;\r\nContent-Type: application/pdf\r\n\
         Content-Disposition: attachment; filename=\"a \\\"b\\\".pdf\"\r\n\r\n%PDF\r\n--o;--\r\nepilogue";
     let mail = parse(message.as_bytes());
-    assert_eq!(mail.headers[0], ("Subject".to_owned(), "folded subject".to_owned()));
+    assert_eq!(
+        mail.headers[0],
+        ("Subject".to_owned(), "folded subject".to_owned())
+    );
     assert_eq!(mail.text.as_deref(), Some("aüb"));
     assert_eq!(mail.html.as_deref(), Some("<b></b>"));
     let attachment = Attachment {

@@ -40,10 +40,21 @@ fn message(data: &[u8]) -> Result<Vec<u8>, String> {
 
 #[test]
 fn a_whole_pipelined_conversation_is_answered_in_order() {
-    let text = [START, b"Subject: x\r\n\r\nhello\r\n.\r\nRSET\r\nNOOP\r\nVRFY a\r\nQUIT\r\n"].concat();
+    let text = [
+        START,
+        b"Subject: x\r\n\r\nhello\r\n.\r\nRSET\r\nNOOP\r\nVRFY a\r\nQUIT\r\n",
+    ]
+    .concat();
     let actions = talk(&mut Session::default(), &text);
-    assert_eq!(codes(&actions), ["250", "250", "250", "354", "STORE", "250", "250", "252", "221"]);
-    let Action::Store(envelope, message) = &actions[4] else { panic!("no message") };
+    assert_eq!(
+        codes(&actions),
+        [
+            "250", "250", "250", "354", "STORE", "250", "250", "252", "221"
+        ]
+    );
+    let Action::Store(envelope, message) = &actions[4] else {
+        panic!("no message")
+    };
     assert_eq!(
         (envelope.sender.as_str(), envelope.recipients.as_slice()),
         ("a@b.test", &["c@d.test".to_owned()][..])
@@ -53,13 +64,19 @@ fn a_whole_pipelined_conversation_is_answered_in_order() {
 
 #[test]
 fn what_follows_a_refused_data_is_commands() {
-    let actions = talk(&mut Session::default(), b"EHLO me\r\nMAIL FROM:<a@b>\r\nDATA\r\nNOOP\r\n");
+    let actions = talk(
+        &mut Session::default(),
+        b"EHLO me\r\nMAIL FROM:<a@b>\r\nDATA\r\nNOOP\r\n",
+    );
     assert_eq!(codes(&actions), ["250", "250", "554", "250"]);
 }
 
 #[test]
 fn dots_are_unstuffed_once_and_only_at_the_start_of_a_line() {
-    assert_eq!(message(b"..\r\n...a\r\n.b\r\na.b\r\n.\r\n"), Ok(b".\r\n..a\r\nb\r\na.b\r\n".to_vec()));
+    assert_eq!(
+        message(b"..\r\n...a\r\n.b\r\na.b\r\n.\r\n"),
+        Ok(b".\r\n..a\r\nb\r\na.b\r\n".to_vec())
+    );
     assert_eq!(message(b".\r\n"), Ok(Vec::new()));
 }
 
@@ -102,17 +119,24 @@ fn commands_out_of_order_or_malformed_are_refused() {
     let commands = b"MAIL FROM:<a@b>\r\nEHLO\r\nEHLO me\r\nRCPT TO:<a@b>\r\nDATA\r\nMAIL FROM:a@b\r\nMAIL FROM:<a@b> X=1\r\n\
         MAIL FROM:<a@b>\r\nMAIL FROM:<a@b>\r\nRCPT TO:<>\r\nRCPT TO:<a@bounce.invalid>\r\nRCPT TO:<a@busy.invalid>\r\nWHAT\r\n";
     let actions = talk(&mut Session::default(), commands);
-    let expected =
-        ["503", "501", "250", "503", "503", "501", "555", "250", "503", "501", "550", "451", "500"];
+    let expected = [
+        "503", "501", "250", "503", "503", "501", "555", "250", "503", "501", "550", "451", "500",
+    ];
     assert_eq!(codes(&actions), expected);
 }
 
 #[test]
 fn a_command_line_needs_crlf_and_has_a_limit() {
     let mut session = Session::default();
-    assert_eq!(codes(&talk(&mut session, b"NOOP\nNOOP\r\n")), ["500", "250"]);
+    assert_eq!(
+        codes(&talk(&mut session, b"NOOP\nNOOP\r\n")),
+        ["500", "250"]
+    );
     assert!(talk(&mut session, &[b'x'; MAX_COMMAND + 1]).is_empty());
-    assert_eq!(codes(&talk(&mut session, b"xxx\r\nNOOP\r\n")), ["500", "250"]);
+    assert_eq!(
+        codes(&talk(&mut session, b"xxx\r\nNOOP\r\n")),
+        ["500", "250"]
+    );
 }
 
 #[test]
@@ -127,6 +151,12 @@ fn non_ascii_addresses_need_smtputf8() {
 #[test]
 fn too_many_errors_and_a_browser_are_shown_the_door() {
     let actions = talk(&mut Session::default(), "X\r\n".repeat(20).as_bytes());
-    assert_eq!(actions.last(), Some(&Action::Close("421 4.7.0 Too many errors".to_owned())));
-    assert_eq!(codes(&talk(&mut Session::default(), b"POST / HTTP/1.1\r\n")), ["221"]);
+    assert_eq!(
+        actions.last(),
+        Some(&Action::Close("421 4.7.0 Too many errors".to_owned()))
+    );
+    assert_eq!(
+        codes(&talk(&mut Session::default(), b"POST / HTTP/1.1\r\n")),
+        ["221"]
+    );
 }

@@ -50,14 +50,19 @@ impl Store {
         if inserted.rows_affected() == 1 {
             return Ok(Outcome::Created);
         }
-        self.get(&actor.actor_id).await?.map(Outcome::Known).ok_or(sqlx::Error::RowNotFound)
+        self.get(&actor.actor_id)
+            .await?
+            .map(Outcome::Known)
+            .ok_or(sqlx::Error::RowNotFound)
     }
 
     pub(super) async fn get(&self, actor_id: &str) -> Result<Option<Actor>, sqlx::Error> {
-        let row = sqlx::query("SELECT actor_id, email, profile, created_at FROM actor WHERE actor_id = ?1")
-            .bind(actor_id)
-            .fetch_optional(&self.0.readers)
-            .await?;
+        let row = sqlx::query(
+            "SELECT actor_id, email, profile, created_at FROM actor WHERE actor_id = ?1",
+        )
+        .bind(actor_id)
+        .fetch_optional(&self.0.readers)
+        .await?;
         row.map(|row| read(&row)).transpose()
     }
 
@@ -85,7 +90,8 @@ fn read(row: &SqliteRow) -> Result<Actor, sqlx::Error> {
     Ok(Actor {
         actor_id: row.try_get("actor_id")?,
         email: row.try_get("email")?,
-        profile: serde_json::from_str(&profile).map_err(|error| sqlx::Error::Decode(error.into()))?,
+        profile: serde_json::from_str(&profile)
+            .map_err(|error| sqlx::Error::Decode(error.into()))?,
         created_at: Timestamp(row.try_get("created_at")?),
     })
 }
@@ -101,16 +107,26 @@ mod tests {
         let folder = tempfile::tempdir().expect("folder");
         let path = folder.path().join("development.db");
         let open = async || Store::new(store::open(&path).await.expect("store"));
-        let Value::Object(profile) = json!({"firstName": "Ada", "tags": [1, null]}) else { panic!("object") };
+        let Value::Object(profile) = json!({"firstName": "Ada", "tags": [1, null]}) else {
+            panic!("object")
+        };
         let actor = Actor {
             actor_id: "s-1".into(),
             email: "ada@example.com".into(),
             profile,
             created_at: Timestamp(7),
         };
-        assert!(matches!(open().await.register(&actor).await, Ok(Outcome::Created)));
-        let again = Actor { created_at: Timestamp(9), ..actor.clone() };
-        let Ok(Outcome::Known(known)) = open().await.register(&again).await else { panic!("known") };
+        assert!(matches!(
+            open().await.register(&actor).await,
+            Ok(Outcome::Created)
+        ));
+        let again = Actor {
+            created_at: Timestamp(9),
+            ..actor.clone()
+        };
+        let Ok(Outcome::Known(known)) = open().await.register(&again).await else {
+            panic!("known")
+        };
         assert_eq!(known, actor);
         assert_eq!(open().await.get("s-2").await.expect("read"), None);
     }

@@ -3,7 +3,11 @@ use crate::sample::testing::{Pools, answer, listen};
 
 async fn start() -> (Pools, String, reqwest::Client) {
     let pools = Pools::start().await;
-    let service = ActorService::new(Arc::clone(&pools.verifier), pools.sqlite.clone(), pools.clock.clone());
+    let service = ActorService::new(
+        Arc::clone(&pools.verifier),
+        pools.sqlite.clone(),
+        pools.clock.clone(),
+    );
     let url = listen(router(service)).await;
     (pools, url, reqwest::Client::new())
 }
@@ -17,8 +21,14 @@ async fn the_authentication_upstream_registers_and_the_actor_reads_itself() {
     });
     let register = || client.post(format!("{url}/actors/register")).json(&body);
     let (status, first) = answer(register(), &pools.service("auth")).await;
-    assert_eq!((status, &first["profile"]["firstName"]), (201, &"Ada".into()));
-    assert_eq!(answer(register(), &pools.service("auth")).await, (200, first));
+    assert_eq!(
+        (status, &first["profile"]["firstName"]),
+        (201, &"Ada".into())
+    );
+    assert_eq!(
+        answer(register(), &pools.service("auth")).await,
+        (200, first)
+    );
     let mut other = body.clone();
     other["email"] = "eve@example.com".into();
     let other = client.post(format!("{url}/actors/register")).json(&other);
@@ -32,20 +42,39 @@ async fn the_authentication_upstream_registers_and_the_actor_reads_itself() {
         "createdAt": "2027-01-15T08:00:00.000Z",
     });
     assert_eq!(actor, expected);
-    assert_eq!(answer(get("/actors/s-1"), &pools.service("notify")).await.1, expected);
-    assert_eq!(answer(get("/actor?actorId=s-1"), &pools.user("s-1", &[])).await, (200, json!([expected])));
-    assert_eq!(answer(get("/actors/s-1"), &pools.user("s-2", &[])).await.0, 404);
-    assert_eq!(answer(get("/actor?actorId=s-1"), &pools.user("s-2", &[])).await, (200, json!([])));
+    assert_eq!(
+        answer(get("/actors/s-1"), &pools.service("notify")).await.1,
+        expected
+    );
+    assert_eq!(
+        answer(get("/actor?actorId=s-1"), &pools.user("s-1", &[])).await,
+        (200, json!([expected]))
+    );
+    assert_eq!(
+        answer(get("/actors/s-1"), &pools.user("s-2", &[])).await.0,
+        404
+    );
+    assert_eq!(
+        answer(get("/actor?actorId=s-1"), &pools.user("s-2", &[])).await,
+        (200, json!([]))
+    );
     assert_eq!(answer(get("/actor"), &pools.service("notify")).await.0, 400);
 }
 
 #[tokio::test]
 async fn only_the_authentication_upstream_registers() {
     let (pools, url, client) = start().await;
-    let register = || client.post(format!("{url}/actors/register")).json(&json!({}));
+    let register = || {
+        client
+            .post(format!("{url}/actors/register"))
+            .json(&json!({}))
+    };
     for token in [pools.user("s-1", &["admin"]), pools.service("notify")] {
         let (status, body) = answer(register(), &token).await;
-        assert_eq!((status, &body["code"]), (401, &"service_not_allowed".into()));
+        assert_eq!(
+            (status, &body["code"]),
+            (401, &"service_not_allowed".into())
+        );
     }
     assert_eq!(answer(register(), "nonsense").await.0, 401);
     let (status, body) = answer(register(), &pools.service("auth")).await;
@@ -61,21 +90,54 @@ async fn only_the_authentication_upstream_registers() {
 #[tokio::test]
 async fn a_profile_of_the_wrong_kind_is_refused_with_every_mistake() {
     let (pools, url, client) = start().await;
-    let body = json!({"actorId": "a", "email": "a@b.c", "profile": {"firstName": 1, "phone": []}, "y": 1});
+    let body =
+        json!({"actorId": "a", "email": "a@b.c", "profile": {"firstName": 1, "phone": []}, "y": 1});
     let register = client.post(format!("{url}/actors/register")).json(&body);
     let (status, body) = answer(register, &pools.service("auth")).await;
-    assert_eq!((status, body["errors"].as_array().map(Vec::len)), (400, Some(3)), "{body}");
+    assert_eq!(
+        (status, body["errors"].as_array().map(Vec::len)),
+        (400, Some(3)),
+        "{body}"
+    );
 }
 
 #[tokio::test]
 async fn features_are_for_the_group_admin() {
     let (pools, url, client) = start().await;
-    let put = |name: &str, body: Value| client.put(format!("{url}/admin/features/{name}")).json(&body);
+    let put = |name: &str, body: Value| {
+        client
+            .put(format!("{url}/admin/features/{name}"))
+            .json(&body)
+    };
     let settings = json!({"enabled": true, "share": 0.5});
-    let (status, body) =
-        answer(put("dark-mode", settings.clone()), &pools.user("s-1", &["x", "admin"])).await;
-    assert_eq!((status, &body["featureName"], &body["settings"]), (200, &"dark-mode".into(), &settings));
-    assert_eq!(answer(put("dark-mode", settings.clone()), &pools.user("s-1", &["x"])).await.0, 403);
-    assert_eq!(answer(put("dark-mode", settings), &pools.service("auth")).await.0, 401);
-    assert_eq!(answer(put("dark-mode", json!([1])), &pools.user("s-1", &["admin"])).await.0, 400);
+    let (status, body) = answer(
+        put("dark-mode", settings.clone()),
+        &pools.user("s-1", &["x", "admin"]),
+    )
+    .await;
+    assert_eq!(
+        (status, &body["featureName"], &body["settings"]),
+        (200, &"dark-mode".into(), &settings)
+    );
+    assert_eq!(
+        answer(
+            put("dark-mode", settings.clone()),
+            &pools.user("s-1", &["x"])
+        )
+        .await
+        .0,
+        403
+    );
+    assert_eq!(
+        answer(put("dark-mode", settings), &pools.service("auth"))
+            .await
+            .0,
+        401
+    );
+    assert_eq!(
+        answer(put("dark-mode", json!([1])), &pools.user("s-1", &["admin"]))
+            .await
+            .0,
+        400
+    );
 }

@@ -39,7 +39,12 @@ impl Incoming {
     pub(super) async fn create(folder: &Path, id: &str) -> std::io::Result<Self> {
         let path = folder.join(format!("{id}.{PART}"));
         let file = File::create_new(&path).await?;
-        Ok(Self { path: Temporary(Some(path)), file, hash: Sha256::new(), size: 0 })
+        Ok(Self {
+            path: Temporary(Some(path)),
+            file,
+            hash: Sha256::new(),
+            size: 0,
+        })
     }
 
     pub(super) async fn write(&mut self, bytes: &[u8]) -> std::io::Result<()> {
@@ -55,7 +60,11 @@ impl Incoming {
         for byte in self.hash.finalize() {
             let _never_fails = write!(sha256, "{byte:02x}");
         }
-        Ok(Whole { path: self.path, size: self.size, sha256 })
+        Ok(Whole {
+            path: self.path,
+            size: self.size,
+            sha256,
+        })
     }
 }
 
@@ -91,11 +100,20 @@ pub(super) fn sweep(folder: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The last segment of what the client calls the file, without control characters; it is shown, never opened.
+/// The last segment of what the client calls the file, without control characters; it is shown,
+/// never opened.
 pub(super) fn plain_name(name: &str) -> String {
     let last = name.rsplit(['/', '\\']).next().unwrap_or_default();
-    let plain: String = last.chars().filter(|character| !character.is_control()).take(200).collect();
-    if plain.is_empty() { "unnamed".to_owned() } else { plain }
+    let plain: String = last
+        .chars()
+        .filter(|character| !character.is_control())
+        .take(200)
+        .collect();
+    if plain.is_empty() {
+        "unnamed".to_owned()
+    } else {
+        plain
+    }
 }
 
 #[cfg(test)]
@@ -112,17 +130,27 @@ mod tests {
     #[tokio::test]
     async fn an_upload_that_is_given_up_leaves_nothing() {
         let folder = tempfile::tempdir().expect("folder");
-        let mut file = Incoming::create(folder.path(), "one").await.expect("created");
+        let mut file = Incoming::create(folder.path(), "one")
+            .await
+            .expect("created");
         file.write(b"abc").await.expect("written");
         drop(file);
         std::fs::write(folder.path().join("two.part"), b"").expect("written");
         sweep(folder.path()).expect("swept");
         assert_eq!(std::fs::read_dir(folder.path()).expect("folder").count(), 0);
-        let mut file = Incoming::create(folder.path(), "one").await.expect("created");
+        let mut file = Incoming::create(folder.path(), "one")
+            .await
+            .expect("created");
         file.write(b"abc").await.expect("written");
         let whole = file.finish().await.expect("whole");
-        assert_eq!(whole.sha256, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+        assert_eq!(
+            whole.sha256,
+            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+        );
         whole.keep(folder.path(), "one").await.expect("kept");
-        assert_eq!(std::fs::read(folder.path().join("one")).expect("there"), b"abc");
+        assert_eq!(
+            std::fs::read(folder.path().join("one")).expect("there"),
+            b"abc"
+        );
     }
 }

@@ -31,20 +31,40 @@ fn form(parts: &[Vec<u8>]) -> Vec<u8> {
 async fn an_upload_of_megabytes_is_stored_byte_for_byte() {
     let (pools, url, folder, client) = start().await;
     let bytes: Vec<u8> = (0..5_000_000_u32).flat_map(|n| n.to_le_bytes()).collect();
-    let body = form(&[part("name=resume; filename=\"../cv.pdf\"", &bytes), part("name=candidateId", b"c-7")]);
-    let request = client.post(format!("{url}/resumes")).header("content-type", TYPE).body(body);
+    let body = form(&[
+        part("name=resume; filename=\"../cv.pdf\"", &bytes),
+        part("name=candidateId", b"c-7"),
+    ]);
+    let request = client
+        .post(format!("{url}/resumes"))
+        .header("content-type", TYPE)
+        .body(body);
     let token = pools.user("s-1", &[]);
     let (status, resume) = answer(request, &token).await;
-    assert_eq!((status, &resume["candidateId"], &resume["fileName"]), (201, &"c-7".into(), &"cv.pdf".into()));
+    assert_eq!(
+        (status, &resume["candidateId"], &resume["fileName"]),
+        (201, &"c-7".into(), &"cv.pdf".into())
+    );
     assert_eq!(resume["size"], bytes.len());
     let id = resume["resumeId"].as_str().expect("id");
     let stored = std::fs::read(folder.join(id)).expect("stored");
     assert!(stored == bytes);
-    let digest: String = Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+    let digest: String = Sha256::digest(&bytes)
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
     assert_eq!(resume["sha256"], digest);
     let again = answer(client.get(format!("{url}/resumes/{id}")), &token).await;
     assert_eq!(again, (200, resume.clone()));
-    assert_eq!(answer(client.get(format!("{url}/resumes/{id}")), &pools.user("s-2", &[])).await.0, 404);
+    assert_eq!(
+        answer(
+            client.get(format!("{url}/resumes/{id}")),
+            &pools.user("s-2", &[])
+        )
+        .await
+        .0,
+        404
+    );
 }
 
 #[tokio::test]
@@ -52,7 +72,10 @@ async fn every_mistake_in_a_form_is_told_at_once_and_leaves_no_file() {
     let (pools, url, folder, client) = start().await;
     let token = pools.user("s-1", &[]);
     let send = async |body: Vec<u8>| {
-        let request = client.post(format!("{url}/resumes")).header("content-type", TYPE).body(body);
+        let request = client
+            .post(format!("{url}/resumes"))
+            .header("content-type", TYPE)
+            .body(body);
         let (status, body) = answer(request, &token).await;
         let errors = body["errors"].as_array().cloned().unwrap_or_default();
         let mut found: Vec<String> = errors
@@ -64,17 +87,40 @@ async fn every_mistake_in_a_form_is_told_at_once_and_leaves_no_file() {
     };
     let file = || part("name=resume; filename=a", b"x");
     let text = || part("name=candidateId", b"c");
-    assert_eq!(send(form(&[])).await, (400, "/candidateIdmissing_field /resumemissing_field".to_owned()));
-    let wrong = form(&[part("name=resume", b"x"), part("name=\"a/b\"", b"y"), file(), text(), text()]);
+    assert_eq!(
+        send(form(&[])).await,
+        (
+            400,
+            "/candidateIdmissing_field /resumemissing_field".to_owned()
+        )
+    );
+    let wrong = form(&[
+        part("name=resume", b"x"),
+        part("name=\"a/b\"", b"y"),
+        file(),
+        text(),
+        text(),
+    ]);
     let expected = "/a~1bunknown_field /candidateIdduplicate_field /resumeinvalid_type";
     assert_eq!(send(wrong).await, (400, expected.to_owned()));
     let empty = form(&[part("name=resume; filename=a", b""), text()]);
     assert_eq!(send(empty).await, (422, "/resumeempty_file".to_owned()));
     let long = form(&[file(), part("name=candidateId", &[b'c'; 5000])]);
-    assert_eq!(send(long).await, (400, "/candidateIdinvalid_length".to_owned()));
-    assert_eq!(send([file(), text()].concat()).await, (400, "invalid_multipart".to_owned()));
+    assert_eq!(
+        send(long).await,
+        (400, "/candidateIdinvalid_length".to_owned())
+    );
+    assert_eq!(
+        send([file(), text()].concat()).await,
+        (400, "invalid_multipart".to_owned())
+    );
     assert_eq!(std::fs::read_dir(&folder).expect("folder").count(), 0);
     let other = client.post(format!("{url}/resumes")).body("x");
     assert_eq!(answer(other, &token).await.0, 415);
-    assert_eq!(answer(client.post(format!("{url}/resumes")), "no token").await.0, 401);
+    assert_eq!(
+        answer(client.post(format!("{url}/resumes")), "no token")
+            .await
+            .0,
+        401
+    );
 }

@@ -18,13 +18,20 @@ fn parts(chunks: &[&[u8]]) -> Result<Vec<Part>, Malformed> {
                 Event::Begin(head) => open = Some((head.name, head.file_name, Vec::new())),
                 Event::Data(bytes) => {
                     assert!(!bytes.is_empty());
-                    open.as_mut().expect("open part").2.extend_from_slice(&bytes);
+                    open.as_mut()
+                        .expect("open part")
+                        .2
+                        .extend_from_slice(&bytes);
                 }
                 Event::End => parts.push(open.take().expect("open part")),
             }
         }
     }
-    if reader.is_done() { Ok(parts) } else { Err(Malformed("cut off")) }
+    if reader.is_done() {
+        Ok(parts)
+    } else {
+        Err(Malformed("cut off"))
+    }
 }
 
 fn expected() -> Vec<Part> {
@@ -54,7 +61,11 @@ fn the_body_may_be_split_at_every_byte() {
 fn a_body_that_is_cut_off_is_never_whole() {
     let end = BODY.len() - "--\r\nepilogue".len();
     for at in 0..=end {
-        assert_eq!(parts(&[&BODY[..at]]), Err(Malformed("cut off")), "cut at {at}");
+        assert_eq!(
+            parts(&[&BODY[..at]]),
+            Err(Malformed("cut off")),
+            "cut at {at}"
+        );
     }
 }
 
@@ -80,7 +91,10 @@ fn memory_is_bounded_whatever_is_sent() {
     let mut reader = Multipart::new("b-1");
     reader.push(b"--b-1\r\n");
     reader.push(&vec![b'x'; MAX_HEAD + 1]);
-    assert_eq!(reader.next(), Err(Malformed("the head of a part is too long")));
+    assert_eq!(
+        reader.next(),
+        Err(Malformed("the head of a part is too long"))
+    );
     let many = "--b-1\r\nContent-Disposition: form-data; name=x\r\n\r\n\r\n".repeat(MAX_PARTS + 1);
     assert_eq!(parts(&[many.as_bytes()]), Err(Malformed("too many parts")));
 }
@@ -91,11 +105,20 @@ fn the_boundary_comes_from_the_content_type() {
         let value = http::HeaderValue::from_str(value).expect("value");
         Multipart::of(&[(CONTENT_TYPE, value)].into_iter().collect()).map(|reader| reader.delimiter)
     };
-    assert_eq!(of("multipart/form-data; boundary=a").as_deref(), Some(&b"\r\n--a"[..]));
-    assert_eq!(of("Multipart/Form-Data; charset=x; boundary=\"a b\"").as_deref(), Some(&b"\r\n--a b"[..]));
-    for value in
-        ["multipart/mixed; boundary=a", "multipart/form-data", "multipart/form-data; boundary=", "text/plain"]
-    {
+    assert_eq!(
+        of("multipart/form-data; boundary=a").as_deref(),
+        Some(&b"\r\n--a"[..])
+    );
+    assert_eq!(
+        of("Multipart/Form-Data; charset=x; boundary=\"a b\"").as_deref(),
+        Some(&b"\r\n--a b"[..])
+    );
+    for value in [
+        "multipart/mixed; boundary=a",
+        "multipart/form-data",
+        "multipart/form-data; boundary=",
+        "text/plain",
+    ] {
         assert_eq!(of(value), None, "{value}");
     }
 }

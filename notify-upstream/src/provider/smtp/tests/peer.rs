@@ -1,4 +1,5 @@
-//! A mail server that others wrote, in the clear and with STARTTLS and a user, with a fault at each verb.
+//! A mail server that others wrote, in the clear and with STARTTLS and a user, with a fault at each
+//! verb.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -20,16 +21,35 @@ struct Peer {
 impl Peer {
     async fn start(peers: &Path, arguments: &[&str]) -> Self {
         let mut command = Command::new(peers.join("mail"));
-        command.args(arguments).stdout(Stdio::piped()).kill_on_drop(true);
+        command
+            .args(arguments)
+            .stdout(Stdio::piped())
+            .kill_on_drop(true);
         let mut child = command.spawn().expect("the peer runs");
         let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
-        let first = lines.next_line().await.expect("text").expect("the peer says its port");
-        let port = first.strip_prefix("port ").and_then(|port| port.parse().ok()).expect("a port");
-        Self { _child: child, lines, port }
+        let first = lines
+            .next_line()
+            .await
+            .expect("text")
+            .expect("the peer says its port");
+        let port = first
+            .strip_prefix("port ")
+            .and_then(|port| port.parse().ok())
+            .expect("a port");
+        Self {
+            _child: child,
+            lines,
+            port,
+        }
     }
 
     async fn taken(&mut self) -> serde_json::Value {
-        let line = self.lines.next_line().await.expect("text").expect("a message was taken");
+        let line = self
+            .lines
+            .next_line()
+            .await
+            .expect("text")
+            .expect("a message was taken");
         serde_json::from_str(&line).expect("JSON")
     }
 }
@@ -45,13 +65,32 @@ const PATIENCE: Patience = Patience {
 async fn certificate(folder: &Path) -> [String; 2] {
     let [cert, key] = ["cert.pem", "key.pem"].map(|name| folder.join(name).display().to_string());
     let made = Command::new("openssl")
-        .args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"])
-        .args(["-addext", "subjectAltName=DNS:localhost", "-addext", "basicConstraints=critical,CA:FALSE"])
+        .args([
+            "req",
+            "-x509",
+            "-newkey",
+            "rsa:2048",
+            "-nodes",
+            "-days",
+            "2",
+            "-subj",
+            "/CN=localhost",
+        ])
+        .args([
+            "-addext",
+            "subjectAltName=DNS:localhost",
+            "-addext",
+            "basicConstraints=critical,CA:FALSE",
+        ])
         .args(["-keyout", &key, "-out", &cert])
         .output()
         .await
         .expect("openssl runs");
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    assert!(
+        made.status.success(),
+        "{}",
+        String::from_utf8_lossy(&made.stderr)
+    );
     [cert, key]
 }
 
@@ -60,7 +99,9 @@ async fn outcomes(cases: Vec<(String, Smtp)>) -> Vec<(String, Class, String)> {
     let sent = cases.into_iter().map(|(name, smtp)| async move {
         let refusal = send(&smtp, &content("x")).await.expect_err(&name);
         assert!(
-            refusal.class == Class::Permanent || smtp.idle.take().is_none() || !name.contains("drop"),
+            refusal.class == Class::Permanent
+                || smtp.idle.take().is_none()
+                || !name.contains("drop"),
             "{name}"
         );
         (name, refusal.class, refusal.code)
@@ -83,12 +124,17 @@ fn expected(verb: &str, action: &str) -> (Class, &'static str) {
 
 #[tokio::test]
 async fn aiosmtpd_takes_a_message_and_each_of_its_faults_is_judged() {
-    let Some(peers) = judge::installed("aiosmtpd_takes_a_message_and_each_of_its_faults_is_judged") else {
+    let Some(peers) = judge::installed("aiosmtpd_takes_a_message_and_each_of_its_faults_is_judged")
+    else {
         return;
     };
     let mut peer = Peer::start(&peers, &[]).await;
     let plain = |hello: &str| {
-        let config = SmtpConfig { hello: hello.to_owned(), patience: PATIENCE, ..smtp(peer.port).config };
+        let config = SmtpConfig {
+            hello: hello.to_owned(),
+            patience: PATIENCE,
+            ..smtp(peer.port).config
+        };
         Smtp::new(config, Codes::shipped()).expect("no certificates")
     };
     let mut cases = Vec::new();
@@ -103,11 +149,16 @@ async fn aiosmtpd_takes_a_message_and_each_of_its_faults_is_judged() {
     }
     let good = plain("good.example");
     assert_eq!(outcomes(cases).await, wanted);
-    send(&good, &content("Hello Ada\r\n.\r\nthere")).await.expect("taken");
+    send(&good, &content("Hello Ada\r\n.\r\nthere"))
+        .await
+        .expect("taken");
     let taken = peer.taken().await;
     assert_eq!(
         (&taken["from"], &taken["to"]),
-        (&"postern@example.org".into(), &vec!["ada@example.com"].into())
+        (
+            &"postern@example.org".into(),
+            &vec!["ada@example.com"].into()
+        )
     );
     assert_eq!(
         (&taken["hello"], &taken["tls"]),
@@ -116,17 +167,20 @@ async fn aiosmtpd_takes_a_message_and_each_of_its_faults_is_judged() {
     );
 }
 
-/// What is left of a text on its way: line ends become one kind, and what is no character of text is left out.
+/// What is left of a text on its way: line ends become one kind, and what is no character of text
+/// is left out.
 fn as_text(text: &str) -> String {
     let text = text.replace("\r\n", "\n").replace('\r', "\n");
-    text.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect()
+    text.chars()
+        .filter(|c| !c.is_control() || matches!(c, '\n' | '\t'))
+        .collect()
 }
 
 #[tokio::test]
 async fn every_naughty_string_is_one_message_to_one_recipient_with_that_very_text() {
-    let Some(peers) =
-        judge::installed("every_naughty_string_is_one_message_to_one_recipient_with_that_very_text")
-    else {
+    let Some(peers) = judge::installed(
+        "every_naughty_string_is_one_message_to_one_recipient_with_that_very_text",
+    ) else {
         return;
     };
     let mut peer = Peer::start(&peers, &[]).await;
@@ -135,10 +189,25 @@ async fn every_naughty_string_is_one_message_to_one_recipient_with_that_very_tex
     for text in naughty() {
         send(&smtp, &content(&text)).await.expect("taken");
         let taken = peer.taken().await;
-        assert_eq!(taken["to"], serde_json::json!(["ada@example.com"]), "{text:?}");
-        let read = taken["text"].as_str().expect("a part of plain text").replace("\r\n", "\n");
-        assert_eq!(read.trim_end_matches('\n'), as_text(&text).trim_end_matches('\n'), "{text:?}");
-        assert_eq!(heads.get_or_insert_with(|| taken["heads"].clone()), &taken["heads"], "{text:?}");
+        assert_eq!(
+            taken["to"],
+            serde_json::json!(["ada@example.com"]),
+            "{text:?}"
+        );
+        let read = taken["text"]
+            .as_str()
+            .expect("a part of plain text")
+            .replace("\r\n", "\n");
+        assert_eq!(
+            read.trim_end_matches('\n'),
+            as_text(&text).trim_end_matches('\n'),
+            "{text:?}"
+        );
+        assert_eq!(
+            heads.get_or_insert_with(|| taken["heads"].clone()),
+            &taken["heads"],
+            "{text:?}"
+        );
     }
     send(&smtp, &content("the last")).await.expect("taken");
     assert_eq!(
@@ -150,7 +219,9 @@ async fn every_naughty_string_is_one_message_to_one_recipient_with_that_very_tex
 
 #[tokio::test]
 async fn aiosmtpd_is_spoken_to_in_private_and_by_name() {
-    let Some(peers) = judge::installed("aiosmtpd_is_spoken_to_in_private_and_by_name") else { return };
+    let Some(peers) = judge::installed("aiosmtpd_is_spoken_to_in_private_and_by_name") else {
+        return;
+    };
     let folder = tempfile::tempdir().expect("a temporary folder");
     let [cert, key] = certificate(folder.path()).await;
     let mut peer = Peer::start(&peers, &[&cert, &key, "postern", "sesame"]).await;
@@ -169,18 +240,32 @@ async fn aiosmtpd_is_spoken_to_in_private_and_by_name() {
     };
     let mut cases = Vec::new();
     let mut wanted = Vec::new();
-    for (verb, action) in
-        [("starttls", "451"), ("starttls", "drop"), ("auth", "451"), ("auth", "554"), ("auth", "hang")]
-    {
+    for (verb, action) in [
+        ("starttls", "451"),
+        ("starttls", "drop"),
+        ("auth", "451"),
+        ("auth", "554"),
+        ("auth", "hang"),
+    ] {
         let name = format!("{verb}.{action}.test");
         cases.push((name.clone(), private(&name, "sesame", ca_pem.clone())));
         let (class, code) = expected(verb, action);
         wanted.push((name, class, code.to_owned()));
     }
-    let configuration = |name: &str, code: &str| (name.to_owned(), Class::Configuration, code.to_owned());
-    cases.push(("wrong password".to_owned(), private("a.example", "open", ca_pem.clone())));
-    wanted.push(configuration("wrong password", "provider_authentication_failed"));
-    cases.push(("unknown authority".to_owned(), private("b.example", "sesame", None)));
+    let configuration =
+        |name: &str, code: &str| (name.to_owned(), Class::Configuration, code.to_owned());
+    cases.push((
+        "wrong password".to_owned(),
+        private("a.example", "open", ca_pem.clone()),
+    ));
+    wanted.push(configuration(
+        "wrong password",
+        "provider_authentication_failed",
+    ));
+    cases.push((
+        "unknown authority".to_owned(),
+        private("b.example", "sesame", None),
+    ));
     wanted.push(configuration("unknown authority", "provider_tls_failed"));
     let good = private("good.example", "sesame", ca_pem);
     assert_eq!(outcomes(cases).await, wanted);
@@ -188,6 +273,9 @@ async fn aiosmtpd_is_spoken_to_in_private_and_by_name() {
         send(&good, &content("Hello Ada")).await.expect("taken");
         let taken = peer.taken().await;
         let seen = (&taken["hello"], &taken["tls"], &taken["user"]);
-        assert_eq!(seen, (&"good.example".into(), &true.into(), &"postern".into()));
+        assert_eq!(
+            seen,
+            (&"good.example".into(), &true.into(), &"postern".into())
+        );
     }
 }
