@@ -2,9 +2,9 @@
 //! has no user token yet.
 
 use std::time::Duration;
+use tokio_util::sync::CancellationToken;
 
 use http::{Method, StatusCode};
-use postern_common::Shutdown;
 use postern_common::service::ServiceClient;
 use serde_json::{Map, Value, json};
 use url::Url;
@@ -46,7 +46,7 @@ impl ActorService {
     }
 
     /// Keeps our own service token fresh until the stop begins.
-    pub(crate) async fn run(&self, shutdown: Shutdown) {
+    pub(crate) async fn run(&self, shutdown: CancellationToken) {
         self.client.run(shutdown).await;
     }
 

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 use std::time::Duration;
+use tokio_util::sync::CancellationToken;
 
+use postern_common::Clock;
 use postern_common::admin::{self, Health};
 use postern_common::exit::Exit;
 use postern_common::http::{Limits, serve};
-use postern_common::{Clock, Shutdown};
 use tokio::net::TcpListener;
 
 use crate::assemble::assemble;
@@ -82,7 +83,7 @@ impl App {
     }
 
     /// Serves until the stop begins and every request in flight has ended.
-    pub async fn run(self, listeners: Listeners, shutdown: Shutdown) {
+    pub async fn run(self, listeners: Listeners, shutdown: CancellationToken) {
         let Self {
             auth,
             doctor,
@@ -130,7 +131,7 @@ impl App {
     }
 }
 
-async fn background(auth: Arc<Auth>, health: Health, shutdown: Shutdown) {
+async fn background(auth: Arc<Auth>, health: Health, shutdown: CancellationToken) {
     tokio::join!(
         Arc::clone(&auth.verifier).run(shutdown.clone()),
         auth.actors.run(shutdown.clone()),
@@ -155,10 +156,10 @@ fn warn_of(findings: &[Finding]) {
 
 /// Ready while the database takes writes, until the stop. The cache is not part of it: what needs
 /// it while it is away says 503, and taking every replica out would stop everything else as well.
-async fn probe(auth: &Auth, health: &Health, shutdown: &Shutdown) {
+async fn probe(auth: &Auth, health: &Health, shutdown: &CancellationToken) {
     let (service, store) = (health.check("service"), health.check("database"));
     service.set_ok();
-    while !shutdown.has_begun() {
+    while !shutdown.is_cancelled() {
         let (database, cache) = tokio::join!(auth.store.takes_writes(), auth.cache.ping());
         auth.metrics.database_up.set(i64::from(database.is_ok()));
         auth.metrics.cache_up.set(i64::from(cache.is_ok()));
@@ -167,7 +168,7 @@ async fn probe(auth: &Auth, health: &Health, shutdown: &Shutdown) {
             Err(exit) => store.set_failed(exit.message()),
         }
         tokio::select! {
-            () = shutdown.begun() => {}
+            () = shutdown.cancelled() => {}
             () = tokio::time::sleep(PROBE_EVERY) => {}
         }
     }

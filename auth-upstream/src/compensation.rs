@@ -7,8 +7,7 @@
 //! so that a person who tries again is never deleted under their hands.
 
 use std::time::Duration;
-
-use postern_common::Shutdown;
+use tokio_util::sync::CancellationToken;
 
 use crate::audit::{self, Act};
 use crate::auth::{Auth, Visitor};
@@ -39,13 +38,13 @@ pub(crate) enum Verdict {
 
 impl Auth {
     /// Looks after unfinished registrations until the stop begins.
-    pub(crate) async fn compensate(&self, shutdown: &Shutdown) {
+    pub(crate) async fn compensate(&self, shutdown: &CancellationToken) {
         loop {
             if let Err(error) = self.compensate_due().await {
                 tracing::warn!(%error, "unfinished registrations cannot be read");
             }
             tokio::select! {
-                () = shutdown.begun() => return,
+                () = shutdown.cancelled() => return,
                 () = tokio::time::sleep(EVERY) => {}
             }
         }

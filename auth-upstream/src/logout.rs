@@ -146,7 +146,8 @@ impl Auth {
                 newest: newest.map(str::to_owned),
                 is_at_pool: false,
             };
-            let change = self.change(&key, (&found.epoch, stored.as_deref()), &revoked.to_bytes());
+            let revoked = revoked.to_bytes();
+            let change = self.change(&key, (&found.epoch, stored.as_deref()), &revoked);
             match self.cache.compare_and_set(&change).await {
                 Ok(true) => {
                     return Marked {

@@ -11,6 +11,7 @@ pub(crate) mod social;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use tokio_util::sync::CancellationToken;
 
 use axum::Router;
 use base64::Engine;
@@ -20,7 +21,7 @@ use postern_common::clock::Timestamp;
 use postern_common::config::{Env, parse};
 use postern_common::database::testing::{self, TestDatabase};
 use postern_common::http::{Limits, serve};
-use postern_common::{Clock, Secret, Shutdown};
+use postern_common::{Clock, Secret};
 use tokio::net::TcpListener;
 
 pub(crate) use self::actors::StubActors;
@@ -170,7 +171,7 @@ impl Fixture {
             listener,
             http::router(Arc::clone(&self.auth)),
             Limits::default(),
-            Shutdown::new(),
+            CancellationToken::new(),
         ));
         url
     }
@@ -227,7 +228,7 @@ async fn spawn(router: impl FnOnce(&str) -> Router) -> String {
         listener,
         router(&url),
         Limits::default(),
-        Shutdown::new(),
+        CancellationToken::new(),
     ));
     url
 }

@@ -12,10 +12,11 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
+use tokio_util::sync::CancellationToken;
 
 use pingora::apps::ServerApp;
+use postern_common::Clock;
 use postern_common::config::{Env, parse};
-use postern_common::{Clock, Shutdown};
 use postern_proxy::{App, Config, Listeners};
 use tokio::runtime::{Builder, Runtime};
 
@@ -164,7 +165,7 @@ fn gateway(folder: &Path, origin: SocketAddr, issuer: &str) -> io::Result<Runnin
         public: vec![public],
         admin: Some(admin),
     };
-    runtime.spawn(Box::pin(app.run(listeners, Shutdown::new())));
+    runtime.spawn(Box::pin(app.run(listeners, CancellationToken::new())));
     Ok(Running {
         address,
         _runtime: runtime,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use tokio_util::sync::CancellationToken;
 
 use ::http::StatusCode;
 use ::http::header::CONTENT_TYPE;
@@ -14,7 +15,6 @@ use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-use crate::Shutdown;
 use crate::http::{self, AllowedHosts, Limits};
 
 /// Every part of a process with the reason why it is not ready, `None` where it is.
@@ -124,7 +124,7 @@ pub async fn serve(
     router: Router,
     limits: Limits,
     hosts: &[String],
-    stop: Shutdown,
+    stop: CancellationToken,
 ) {
     let hosts = AllowedHosts::of(listener.local_addr().ok(), hosts);
     http::serve(listener, hosts.guard(router), limits, stop).await;

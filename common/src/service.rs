@@ -21,11 +21,12 @@ mod pool;
 mod tokens;
 
 use std::time::Duration;
+use tokio_util::sync::CancellationToken;
 
 use url::Url;
 
 pub use self::tokens::ServiceTokens;
-use crate::{Code, Problem, Shutdown};
+use crate::{Code, Problem};
 
 /// Makes calls to other services.
 #[derive(Clone, Debug)]
@@ -73,7 +74,7 @@ impl ServiceClient {
     }
 
     /// Keeps our own token fresh until the stop begins: [`ServiceTokens::run`].
-    pub async fn run(&self, shutdown: Shutdown) {
+    pub async fn run(&self, shutdown: CancellationToken) {
         self.tokens.run(shutdown).await;
     }
 

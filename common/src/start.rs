@@ -2,6 +2,7 @@
 
 use std::os::fd::AsFd;
 use std::time::Duration;
+use tokio_util::sync::CancellationToken;
 
 use axum::Router;
 use axum::routing::any;
@@ -14,7 +15,6 @@ use crate::database::{Contact, Database, Options};
 use crate::exit::Exit;
 use crate::http::{Limits, serve};
 use crate::problem::{Code, Problem};
-use crate::shutdown::Shutdown;
 use crate::supervisor::Supervisor;
 
 /// The pause between two attempts.
@@ -33,7 +33,7 @@ pub async fn until_database(
     name: &str,
     (public, admin): (&TcpListener, &TcpListener),
     supervisor: Option<&Supervisor>,
-    stop: &Shutdown,
+    stop: &CancellationToken,
 ) -> Result<bool, Exit> {
     let options = Options::new(name);
     let Contact::Away(reason) = Database::contact(url, &options).await? else {
@@ -46,7 +46,7 @@ pub async fn until_database(
     let health = Health::new();
     let check = health.check("database");
     check.set_failed(reason);
-    let (waiting, mut servers) = (stop.child(), JoinSet::new());
+    let (waiting, mut servers) = (stop.child_token(), JoinSet::new());
     let unavailable = || any(|| async { Problem::new(Code::Unavailable).retry_after(1) });
     let unavailable = Router::new()
         .route("/", unavailable())
@@ -63,7 +63,7 @@ pub async fn until_database(
     let mut is_there = false;
     for attempt in 1_u32.. {
         tokio::select! {
-            () = stop.begun() => break,
+            () = stop.cancelled() => break,
             () = tokio::time::sleep(RETRY_INTERVAL) => {}
         }
         match Database::contact(url, &options).await? {
@@ -79,7 +79,7 @@ pub async fn until_database(
             }
         }
     }
-    waiting.begin();
+    waiting.cancel();
     servers.join_all().await;
     Ok(is_there)
 }

@@ -8,8 +8,8 @@
 
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
+use tokio_util::sync::CancellationToken;
 
-use crate::Shutdown;
 use crate::admin::Health;
 use crate::config::Env;
 
@@ -55,14 +55,14 @@ impl Supervisor {
     /// The process is not `READY=1` only once every part is: a unit whose issuer is away is up all
     /// the same, and starting it again would not help. `STATUS=ready` is what `/readyz` answers
     /// with 200.
-    pub async fn follow(self, health: Health, shutdown: Shutdown) {
+    pub async fn follow(self, health: Health, shutdown: CancellationToken) {
         self.announce();
         let mut parts = health.watch();
         loop {
             parts.mark_unchanged();
             self.tell(&format!("STATUS={}", health.to_string().replace('\n', " ")));
             tokio::select! {
-                () = shutdown.begun() => break,
+                () = shutdown.cancelled() => break,
                 Ok(()) = parts.changed() => {}
             }
         }
@@ -101,7 +101,7 @@ mod tests {
         let name = folder.path().join("notify");
         let socket = tokio::net::UnixDatagram::bind(&name).expect("bound");
         let env = Env::from([("NOTIFY_SOCKET", name.to_str().expect("UTF-8"))]);
-        let (health, shutdown) = (Health::new(), Shutdown::new());
+        let (health, shutdown) = (Health::new(), CancellationToken::new());
         let keys = health.check("keys");
         let following = Supervisor::of(&env)
             .expect("a socket")
@@ -121,7 +121,7 @@ mod tests {
             "STATUS=not ready; keys: refused",
             "what did not change is not told"
         );
-        shutdown.begin();
+        shutdown.cancel();
         assert_eq!(next(&socket).await, "STOPPING=1\nSTATUS=stopping");
         following.await.expect("ended");
     }
@@ -136,8 +136,8 @@ mod tests {
         socket.set_nonblocking(true).expect("a socket");
         let socket = tokio::net::UnixDatagram::from_std(socket).expect("a socket");
         let env = Env::from([("NOTIFY_SOCKET", format!("@{name}").as_str())]);
-        let shutdown = Shutdown::new();
-        shutdown.begin();
+        let shutdown = CancellationToken::new();
+        shutdown.cancel();
         Supervisor::of(&env)
             .expect("a socket")
             .follow(Health::new(), shutdown)
@@ -150,8 +150,8 @@ mod tests {
         assert!(Supervisor::of(&Env::default()).is_none());
         let away = Supervisor::of(&Env::from([("NOTIFY_SOCKET", "/nowhere/at/all")]))
             .expect("a socket of ours");
-        let shutdown = Shutdown::new();
-        shutdown.begin();
+        let shutdown = CancellationToken::new();
+        shutdown.cancel();
         away.follow(Health::new(), shutdown).await;
     }
 }

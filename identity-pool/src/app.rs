@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 use std::time::Duration;
+use tokio_util::sync::CancellationToken;
 
 use postern_common::database::{Database, Options};
 use postern_common::exit::Exit;
 use postern_common::http::{AllowedHosts, Limits};
-use postern_common::{Clock, Shutdown, admin};
+use postern_common::{Clock, admin};
 #[cfg(test)]
 use prometheus::IntCounter;
 use prometheus::{IntCounterVec, Opts, Registry};
@@ -100,7 +101,7 @@ impl App {
     }
 
     /// Serves until the stop begins and the requests in flight are answered.
-    pub async fn run(self, listeners: Listeners, shutdown: Shutdown) {
+    pub async fn run(self, listeners: Listeners, shutdown: CancellationToken) {
         let (registry, calls) = metrics(&self.server);
         let limits = Limits {
             linger: Duration::ZERO,
@@ -203,10 +204,10 @@ async fn turn(server: &Server) -> Result<(), Fault> {
 }
 
 /// Turns keys and sweeps until the stop begins. What fails is tried again a minute later.
-async fn look_after(server: Arc<Server>, database: admin::Check, shutdown: Shutdown) {
+async fn look_after(server: Arc<Server>, database: admin::Check, shutdown: CancellationToken) {
     loop {
         tokio::select! {
-            () = shutdown.begun() => return,
+            () = shutdown.cancelled() => return,
             () = tokio::time::sleep(ROUND) => {}
         }
         match round(&server).await {

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 use std::time::Duration;
+use tokio_util::sync::CancellationToken;
 
 use arc_swap::ArcSwap;
+use postern_common::Clock;
 use postern_common::admin::{self, Check, Health};
 use postern_common::cache::Cache;
 use postern_common::clock::Timestamp;
@@ -12,7 +14,6 @@ use postern_common::exit::Exit;
 use postern_common::http::Limits;
 use postern_common::service::{ServiceClient, ServiceTokens};
 use postern_common::token::{Verifier, VerifierOptions};
-use postern_common::{Clock, Shutdown};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, JoinSet};
@@ -62,7 +63,7 @@ pub struct App {
     writer: accept::Writer,
     finisher: Finisher,
     dispatchers: [Dispatcher; 3],
-    stop_delivery: Shutdown,
+    stop_delivery: CancellationToken,
     suppression: Arc<Suppression>,
     opened: Database,
 }
@@ -137,7 +138,7 @@ impl App {
         let workers = Workers::start(store.clone(), clock.clone(), LeaseTime::Store)
             .await
             .map_err(unavailable)?;
-        let stop_delivery = Shutdown::new();
+        let stop_delivery = CancellationToken::new();
         let (ended, over) = mpsc::unbounded_channel();
         let runner = Runner::new(
             courier,
@@ -223,7 +224,7 @@ impl App {
 
     /// Serves until the stop; then accepts nothing, begins nothing, hands back what has not begun
     /// and finishes what has.
-    pub async fn run(self, listeners: Listeners, shutdown: Shutdown) {
+    pub async fn run(self, listeners: Listeners, shutdown: CancellationToken) {
         let Means {
             store,
             clock,
@@ -235,7 +236,7 @@ impl App {
             recent: _,
         } = self.means;
         let mut background = JoinSet::new();
-        let late = Shutdown::new();
+        let late = CancellationToken::new();
         background.spawn(self.verifier.run(shutdown.clone()));
         let (calls, end) = (self.calls, shutdown.clone());
         background.spawn(async move { calls.run(end).await });
@@ -275,7 +276,7 @@ impl App {
         background.spawn(self.library.run());
         if let Some(listener) = listeners.admin {
             let router = admin::router(self.health, metrics.registry());
-            let (hosts, stop) = (self.config.admin_hosts.clone(), late.child());
+            let (hosts, stop) = (self.config.admin_hosts.clone(), late.child_token());
             background.spawn(async move {
                 admin::serve(listener, router, Limits::default(), &hosts, stop).await;
             });
@@ -290,9 +291,9 @@ impl App {
         // The last requests and the last calls end side by side; what is accepted meanwhile is left
         // to others.
         let giving_back = async {
-            shutdown.begun().await;
+            shutdown.cancelled().await;
             serves.set_failed("stopping");
-            self.stop_delivery.begin();
+            self.stop_delivery.cancel();
         };
         tokio::join!(serving, giving_back);
         Delivery {
@@ -305,7 +306,7 @@ impl App {
         }
         .end()
         .await;
-        late.begin();
+        late.cancel();
         background.shutdown().await;
         sign_off(&workers, &closing, &self.opened).await;
     }
@@ -379,7 +380,7 @@ struct Parts {
     suppression: Arc<Suppression>,
     means: Means,
     over: mpsc::UnboundedReceiver<Ended>,
-    stop_delivery: Shutdown,
+    stop_delivery: CancellationToken,
 }
 
 /// The templates, and what follows their folder from now on.

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 use std::time::Duration;
+use tokio_util::sync::CancellationToken;
 
 use arc_swap::ArcSwap;
+use postern_common::Clock;
 use postern_common::clock::Timestamp;
-use postern_common::{Clock, Shutdown};
 
 use crate::actor::{Actors, NoAddress, OwnAddress};
 use crate::address::{Address, AddressHash, Recipient};
@@ -49,7 +50,7 @@ pub struct Attempt<'a> {
     /// The time.
     pub clock: &'a Clock,
     /// Calls nobody any more once it has begun.
-    pub stop: &'a Shutdown,
+    pub stop: &'a CancellationToken,
 }
 
 /// How an attempt ended.
@@ -103,7 +104,7 @@ impl Attempt<'_> {
     async fn unless_stopped<T>(&self, step: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;
-            () = self.stop.begun() => None,
+            () = self.stop.cancelled() => None,
             done = step => Some(done),
         }
     }

@@ -19,9 +19,10 @@ mod worker;
 
 use std::sync::Arc;
 use std::time::Duration;
+use tokio_util::sync::CancellationToken;
 
+use postern_common::Clock;
 use postern_common::clock::Timestamp;
-use postern_common::{Clock, Shutdown};
 
 pub use board::{Board, Desk, Flow};
 pub use finisher::{Ended, Ending, Finisher};
@@ -121,14 +122,14 @@ impl Dispatcher {
     }
 
     /// Claims whenever there is something and somebody to do it, until the stop.
-    pub async fn run(mut self, shutdown: Shutdown) {
+    pub async fn run(mut self, shutdown: CancellationToken) {
         let mut survey = tokio::time::interval(Duration::from_secs(1));
         survey.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             let look = tokio::select! {
                 // Rarest first: where much comes, somebody always calls.
                 biased;
-                () = shutdown.begun() => return,
+                () = shutdown.cancelled() => return,
                 _ = survey.tick() => true,
                 found = self.whole_look.found() => {
                     self.note_found_below(&found);

@@ -4,12 +4,13 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio_util::sync::CancellationToken;
 
 use arc_swap::ArcSwap;
+use postern_common::Clock;
 use postern_common::admin::Check;
 use postern_common::clock::Timestamp;
 use postern_common::database::Database;
-use postern_common::{Clock, Shutdown};
 use tokio::time::Interval;
 
 use crate::accept::KEY_LIFE;
@@ -95,11 +96,11 @@ impl Reloader {
     }
 
     /// Looks every two seconds until the stop.
-    pub async fn run(mut self, shutdown: Shutdown) {
+    pub async fn run(mut self, shutdown: CancellationToken) {
         let mut tick = tokio::time::interval(Duration::from_secs(2));
         loop {
             tokio::select! {
-                () = shutdown.begun() => return,
+                () = shutdown.cancelled() => return,
                 _ = tick.tick() => {}
             }
             self = match tokio::task::spawn_blocking(move || {
@@ -137,12 +138,12 @@ impl Mover {
     }
 
     /// Moves until the stop.
-    pub async fn run(self, shutdown: Shutdown) {
+    pub async fn run(self, shutdown: CancellationToken) {
         let mut tick = tokio::time::interval(Duration::from_millis(250));
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tokio::select! {
-                () = shutdown.begun() => return,
+                () = shutdown.cancelled() => return,
                 _ = tick.tick() => {}
             }
             if let Err(error) = self.step().await {
@@ -158,18 +159,18 @@ impl Mover {
 impl Housekeeper {
     /// Looks after the store until the stop. What a round of housekeeping takes does not delay what
     /// readiness says.
-    pub async fn run(self, shutdown: Shutdown) {
+    pub async fn run(self, shutdown: CancellationToken) {
         tokio::join!(self.watch(&shutdown), self.keep(&shutdown));
     }
 
-    async fn watch(&self, shutdown: &Shutdown) {
+    async fn watch(&self, shutdown: &CancellationToken) {
         let mut tick = every_round();
         while runs(&mut tick, shutdown).await {
             self.look().await;
         }
     }
 
-    async fn keep(&self, shutdown: &Shutdown) {
+    async fn keep(&self, shutdown: &CancellationToken) {
         let mut tick = every_round();
         for round in 0_u64.. {
             if !runs(&mut tick, shutdown).await {
@@ -231,9 +232,9 @@ fn every_round() -> Interval {
 }
 
 /// Waits for the next round; `false` at the stop.
-async fn runs(tick: &mut Interval, shutdown: &Shutdown) -> bool {
+async fn runs(tick: &mut Interval, shutdown: &CancellationToken) -> bool {
     tokio::select! {
-        () = shutdown.begun() => false,
+        () = shutdown.cancelled() => false,
         _ = tick.tick() => true,
     }
 }

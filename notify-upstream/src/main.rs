@@ -11,7 +11,7 @@ use postern_common::exit::Exit;
 use postern_common::http::bind;
 use postern_common::start::until_database;
 use postern_common::supervisor::Supervisor;
-use postern_common::{Clock, Shutdown, log};
+use postern_common::{Clock, log};
 use postern_notify::{App, Config, Listeners};
 
 /// The one that all of Postern has; the gateway's `main.rs` says why.
@@ -59,7 +59,7 @@ async fn serve(config: &Path) -> Result<(), Exit> {
     let config = read_config(config, &env)?;
     log::init(config.log.format, &config.log.filter);
     let (public, admin) = (bind(config.listen).await?, bind(config.admin).await?);
-    let shutdown = Shutdown::on_signals()
+    let shutdown = postern_common::signals::on_termination()
         .map_err(|error| Exit::unavailable(format!("cannot install signal handlers: {error}")))?;
     let supervisor = Supervisor::of(&env);
     let sockets = (&public, &admin);

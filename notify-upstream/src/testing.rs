@@ -5,6 +5,7 @@ pub(crate) mod judge;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio_util::sync::CancellationToken;
 
 use arc_swap::ArcSwap;
 use postern_common::cache::Cache;
@@ -14,7 +15,7 @@ use postern_common::database::testing::{self, TestDatabase};
 use postern_common::http::BudgetPermit;
 use postern_common::identity::{IdentityConfig, Pool};
 use postern_common::service::{ServiceClient, ServiceTokens};
-use postern_common::{Clock, Problem, Shutdown};
+use postern_common::{Clock, Problem};
 use sqlx::{AssertSqlSafe, Executor};
 use tokio::sync::mpsc;
 
@@ -54,7 +55,7 @@ pub(crate) struct Rig {
     pub(crate) workers: Arc<Workers>,
     pub(crate) board: Arc<Board>,
     pub(crate) mover: Mover,
-    pub(crate) stop: Shutdown,
+    pub(crate) stop: CancellationToken,
     pub(crate) recent: Arc<Recent>,
     pub(crate) suppression: Arc<Suppression>,
     pub(crate) templates: Arc<ArcSwap<Templates>>,
@@ -203,7 +204,7 @@ impl Rig {
             .await
             .expect("registers");
         let board = Arc::new(Board::new([permits; 3], clock.clone()));
-        let (metrics, stop) = (Metrics::new(), Shutdown::new());
+        let (metrics, stop) = (Metrics::new(), CancellationToken::new());
         let (ended, over) = mpsc::unbounded_channel();
         let suppression = Arc::new(Suppression::new(store.clone(), clock.clone()));
         let templates = Arc::new(ArcSwap::from_pointee(templates()));

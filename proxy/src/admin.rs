@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
+use tokio_util::sync::CancellationToken;
 
 use axum::extract::State as Shared;
 use axum::routing::get;
 use axum::{Json, Router};
-use postern_common::Shutdown;
 use postern_common::admin::Health;
 use postern_common::http::Limits;
 use serde_json::Value;
@@ -29,7 +29,7 @@ pub(crate) async fn serve(
     listener: TcpListener,
     router: Router,
     hosts: Vec<String>,
-    stop: Shutdown,
+    stop: CancellationToken,
 ) {
     postern_common::admin::serve(listener, router, Limits::default(), &hosts, stop).await;
 }

@@ -4,17 +4,18 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use ahash::RandomState;
 use arc_swap::ArcSwap;
 use pingora_core::server::configuration::ServerConf;
 use pingora_proxy::http_proxy;
+use postern_common::Clock;
 use postern_common::admin::{Check, Health};
 use postern_common::config::Env;
 use postern_common::exit::Exit;
 use postern_common::supervisor::Supervisor;
 use postern_common::token::{Verifier, VerifierOptions};
-use postern_common::{Clock, Shutdown};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::task::TaskTracker;
@@ -153,8 +154,8 @@ impl App {
     }
 
     /// Serves until the stop begins, and then until no request is in flight or the drain is over.
-    pub async fn run(mut self, listeners: Listeners, shutdown: Shutdown) {
-        let background = Shutdown::new();
+    pub async fn run(mut self, listeners: Listeners, shutdown: CancellationToken) {
+        let background = CancellationToken::new();
         let keepers = self.keep(&background);
         self.serve(listeners, keepers, background, shutdown).await;
     }
@@ -169,19 +170,19 @@ impl App {
         mut self,
         listeners: Listeners,
         predecessor: Predecessor,
-        shutdown: Shutdown,
+        shutdown: CancellationToken,
     ) -> Result<(), Exit> {
-        let background = Shutdown::new();
+        let background = CancellationToken::new();
         let keepers = self.keep(&background);
         self.running.set_ok();
         let mut parts = self.health.watch();
         let ready = parts.wait_for(|parts| parts.values().all(Option::is_none));
         let is_ready = tokio::select! {
-            () = shutdown.begun() => false,
+            () = shutdown.cancelled() => false,
             ready = tokio::time::timeout_at(predecessor.until.into(), ready) => ready.is_ok_and(|ready| ready.is_ok()),
         };
         if !is_ready {
-            background.begin();
+            background.cancel();
             return Err(Exit::unavailable(format!(
                 "does not take over: {}",
                 self.health
@@ -194,7 +195,7 @@ impl App {
             }
         });
         if let Err(error) = relieved.await {
-            background.begin();
+            background.cancel();
             return Err(Exit::unavailable(format!(
                 "does not take over: the old process does not wait: {error}"
             )));
@@ -204,7 +205,7 @@ impl App {
     }
 
     /// Starts what goes on beside the requests.
-    fn keep(&mut self, background: &Shutdown) -> Keepers {
+    fn keep(&mut self, background: &CancellationToken) -> Keepers {
         let keepers = keep::start(&self.state, &self.health, background);
         let (places, stop) = (Arc::clone(&self.state.places), background.clone());
         keepers.spawn(async move { places.keep(stop).await });
@@ -228,10 +229,14 @@ impl App {
         self,
         listeners: Listeners,
         keepers: Keepers,
-        background: Shutdown,
-        shutdown: Shutdown,
+        background: CancellationToken,
+        shutdown: CancellationToken,
     ) {
-        let (accepting, leaving, taken_over) = (Shutdown::new(), Shutdown::new(), Shutdown::new());
+        let (accepting, leaving, taken_over) = (
+            CancellationToken::new(),
+            CancellationToken::new(),
+            CancellationToken::new(),
+        );
         if let Some(path) = &self.handover {
             match Heir::wait_at(path, &listeners) {
                 Ok(heir) => drop(tokio::spawn(
@@ -242,7 +247,7 @@ impl App {
                 }
             }
         }
-        let answering = background.child();
+        let answering = background.child_token();
         let admin = listeners.admin.map(|listener| {
             let router = admin::router(&self.state, self.health.clone());
             tokio::spawn(admin::serve(
@@ -268,19 +273,19 @@ impl App {
             tokio::spawn(supervisor.follow(self.health.clone(), shutdown.clone()))
         });
         tokio::select! {
-            () = shutdown.begun() => {
+            () = shutdown.cancelled() => {
                 self.running.set_failed("stopping");
                 let notice = self.state.live.load().stop.notice;
                 if !notice.is_zero() {
-                    let _for_no_longer = tokio::time::timeout(notice, taken_over.begun()).await;
+                    let _for_no_longer = tokio::time::timeout(notice, taken_over.cancelled()).await;
                 }
             }
-            () = taken_over.begun() => {}
+            () = taken_over.cancelled() => {}
         }
-        if taken_over.has_begun() {
+        if taken_over.is_cancelled() {
             // The successor answers operators on the same socket: no probe may hear from us that we
             // stop.
-            answering.begin();
+            answering.cancel();
             // Nor is the manager told anything of a process that is not the main one of its unit
             // any more.
             if let Some(following) = following {
@@ -288,11 +293,11 @@ impl App {
             }
         }
         self.connections.stop_keeping();
-        accepting.begin();
+        accepting.cancel();
         // What was accepted at the last moment is among the tasks only when its loop has ended.
         while doors.join_next().await.is_some() {}
         drain(&acceptor.tasks, self.state.live.load().stop, &leaving).await;
-        background.begin();
+        background.cancel();
         keepers.finished().await;
         if let Some(admin) = admin {
             let _panicked = admin.await;
@@ -302,14 +307,14 @@ impl App {
 
 /// Waits until no connection is left: those that are idle have to leave after a while, the others
 /// at last.
-async fn drain(tasks: &TaskTracker, stop: Stop, leaving: &Shutdown) {
+async fn drain(tasks: &TaskTracker, stop: Stop, leaving: &CancellationToken) {
     tasks.close();
     let empty = async {
         if tokio::time::timeout(stop.linger, tasks.wait())
             .await
             .is_err()
         {
-            leaving.begin();
+            leaving.cancel();
             tasks.wait().await;
         }
     };

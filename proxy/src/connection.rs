@@ -6,12 +6,13 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use pingora_core::apps::HttpServerApp;
 use pingora_core::protocols::Stream;
 use pingora_core::protocols::http::ServerSession;
 use pingora_proxy::HttpProxy;
-use postern_common::{Code, Problem, Shutdown};
+use postern_common::{Code, Problem};
 use tokio::io::AsyncWriteExt;
 use tokio::sync::watch;
 
@@ -61,10 +62,10 @@ impl Connections {
 
     /// Serves requests until the client leaves, a head is refused, or the connection is idle and
     /// has to leave.
-    pub(crate) async fn serve(&self, mut wire: Box<Wire>, h2c: bool, leaving: Shutdown) {
+    pub(crate) async fn serve(&self, mut wire: Box<Wire>, h2c: bool, leaving: CancellationToken) {
         let opening = match wire.is_http2() {
             true => Opening::Http2,
-            false if h2c => wire.opening(pin!(leaving.begun())).await,
+            false if h2c => wire.opening(pin!(leaving.cancelled())).await,
             false => Opening::Http1,
         };
         match opening {
@@ -74,9 +75,9 @@ impl Connections {
         }
     }
 
-    async fn serve_http1(&self, mut wire: Box<Wire>, leaving: Shutdown) {
+    async fn serve_http1(&self, mut wire: Box<Wire>, leaving: CancellationToken) {
         let stopping = self.stopping.subscribe();
-        let mut leaving = pin!(leaving.begun());
+        let mut leaving = pin!(leaving.cancelled());
         let mut first = true;
         loop {
             match wire.read_head(first, leaving.as_mut()).await {

@@ -15,8 +15,8 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
+use tokio_util::sync::CancellationToken;
 
-use postern_common::Shutdown;
 use postern_common::exit::Exit;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -101,10 +101,10 @@ impl Heir {
     /// Hands the sockets to whoever asks, and begins `taken_over` once they are served there. At
     /// the stop they are closed here as well, or clients would be let into a queue that nobody
     /// empties.
-    pub(crate) async fn run(self, taken_over: Shutdown, stop: Shutdown) {
+    pub(crate) async fn run(self, taken_over: CancellationToken, stop: CancellationToken) {
         tokio::select! {
-            () = stop.begun() => {}
-            () = self.hand_over() => taken_over.begin(),
+            () = stop.cancelled() => {}
+            () = self.hand_over() => taken_over.cancel(),
         }
     }
 

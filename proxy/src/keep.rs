@@ -3,8 +3,8 @@
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use tokio_util::sync::CancellationToken;
 
-use postern_common::Shutdown;
 use postern_common::admin::{Check, Health};
 use tokio_util::task::TaskTracker;
 
@@ -26,11 +26,11 @@ pub(crate) struct Keepers {
 /// The tasks that look after each pool that is live, and no other.
 pub(crate) struct PoolKeepers {
     tasks: TaskTracker,
-    stop: Shutdown,
-    kept: Mutex<Vec<(Arc<Pool>, Shutdown)>>,
+    stop: CancellationToken,
+    kept: Mutex<Vec<(Arc<Pool>, CancellationToken)>>,
 }
 
-pub(crate) fn start(state: &Arc<State>, health: &Health, stop: &Shutdown) -> Keepers {
+pub(crate) fn start(state: &Arc<State>, health: &Health, stop: &CancellationToken) -> Keepers {
     let tasks = TaskTracker::new();
     tasks.spawn(Arc::clone(&state.verifier).run(stop.clone()));
     tasks.spawn(observe(
@@ -70,7 +70,7 @@ impl PoolKeepers {
         kept.retain(|(pool, stop)| {
             let stays = pools.iter().any(|live| Arc::ptr_eq(live, pool));
             if !stays {
-                stop.begin();
+                stop.cancel();
             }
             stays
         });
@@ -78,7 +78,7 @@ impl PoolKeepers {
             if kept.iter().any(|(known, _)| Arc::ptr_eq(known, pool)) {
                 continue;
             }
-            let stop = self.stop.child();
+            let stop = self.stop.child_token();
             self.tasks
                 .spawn(Arc::clone(pool).keep_resolved(stop.clone()));
             self.tasks
@@ -88,7 +88,7 @@ impl PoolKeepers {
     }
 }
 
-async fn observe(state: Arc<State>, keys: Check, stop: Shutdown) {
+async fn observe(state: Arc<State>, keys: Check, stop: CancellationToken) {
     let mut pause = IMPATIENT;
     loop {
         // Not those of further issuers: all gateways have the same ones, so that a partner that is
@@ -107,7 +107,7 @@ async fn observe(state: Arc<State>, keys: Check, stop: Shutdown) {
         }
         look(&state);
         tokio::select! {
-            () = stop.begun() => return,
+            () = stop.cancelled() => return,
             () = tokio::time::sleep(pause) => {}
         }
     }

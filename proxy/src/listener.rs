@@ -6,8 +6,8 @@ use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use tokio_util::sync::CancellationToken;
 
-use postern_common::Shutdown;
 use postern_common::exit::Exit;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::OwnedSemaphorePermit;
@@ -59,7 +59,7 @@ pub(crate) struct Acceptor {
     pub(crate) by_address: Arc<ByAddress>,
     pub(crate) tasks: TaskTracker,
     /// Begins when idle connections have to leave.
-    pub(crate) leaving: Shutdown,
+    pub(crate) leaving: CancellationToken,
 }
 
 // === impl Protocol ===
@@ -126,10 +126,15 @@ impl Drop for Permit {
 
 impl Acceptor {
     /// Accepts until the stop begins.
-    pub(crate) async fn run(self, listener: TcpListener, protocol: Protocol, stop: Shutdown) {
+    pub(crate) async fn run(
+        self,
+        listener: TcpListener,
+        protocol: Protocol,
+        stop: CancellationToken,
+    ) {
         loop {
             tokio::select! {
-                () = stop.begun() => return self.empty(listener, &protocol),
+                () = stop.cancelled() => return self.empty(listener, &protocol),
                 accepted = self.accept(&listener) => {
                     if let Some((stream, peer, place)) = accepted {
                         self.take_in(stream, peer, place, &protocol);
@@ -246,7 +251,7 @@ async fn serve(
     peer: SocketAddr,
     permit: Permit,
     protocol: Protocol,
-    leaving: Shutdown,
+    leaving: CancellationToken,
 ) {
     let limits = connections.limits();
     let transport = match protocol.tls {

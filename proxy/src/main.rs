@@ -9,7 +9,7 @@ use postern_common::config::{self, Env};
 use postern_common::exit::Exit;
 use postern_common::supervisor::Supervisor;
 use postern_common::token::{Verifier, VerifierOptions};
-use postern_common::{Clock, Shutdown, log};
+use postern_common::{Clock, log};
 use postern_proxy::config::TestToken;
 use postern_proxy::{ASSUMED_POOLS, App, Config, Inheritance, Sender, Sockets, assumed_settings};
 
@@ -106,7 +106,7 @@ fn run(path: &Path, env: &Env, take_over: bool) -> Result<(), Exit> {
         .build()
         .map_err(|error| Exit::unavailable(format!("no runtime: {error}")))?;
     runtime.block_on(async {
-        let shutdown = Shutdown::on_signals()
+        let shutdown = postern_common::signals::on_termination()
             .map_err(|error| Exit::unavailable(format!("no signals: {error}")))?;
         let (sockets, predecessor) = if take_over {
             if !passed.is_empty() {

@@ -1,8 +1,8 @@
 //! Places for open connections: as many as the configuration says, while it changes too.
 
 use std::sync::Arc;
+use tokio_util::sync::CancellationToken;
 
-use postern_common::Shutdown;
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore, TryAcquireError, watch};
 
 /// `limits.connections`, as places that are taken and given back.
@@ -40,7 +40,7 @@ impl Places {
     }
 
     /// Follows [`Places::set`] until the stop.
-    pub(crate) async fn keep(&self, stop: Shutdown) {
+    pub(crate) async fn keep(&self, stop: CancellationToken) {
         let (mut there, mut most) = (self.first, self.most.subscribe());
         loop {
             let wanted = *most.borrow_and_update();
@@ -50,7 +50,7 @@ impl Places {
             }
             let surplus = u32::try_from(there - wanted).unwrap_or(u32::MAX);
             tokio::select! {
-                () = stop.begun() => return,
+                () = stop.cancelled() => return,
                 Ok(()) = most.changed() => {}
                 Ok(places) = self.free.acquire_many(surplus), if surplus > 0 => {
                     places.forget();
@@ -73,7 +73,7 @@ mod tests {
 
     #[tokio::test]
     async fn their_number_follows_the_configuration() {
-        let (places, stop) = (Arc::new(Places::new(2)), Shutdown::new());
+        let (places, stop) = (Arc::new(Places::new(2)), CancellationToken::new());
         let (kept, ends) = (Arc::clone(&places), stop.clone());
         let keeper = tokio::spawn(async move { kept.keep(ends).await });
         let first = places.take().await.expect("a place");
@@ -94,7 +94,7 @@ mod tests {
         places.set(1);
         drop(others);
         until(&places, 1).await;
-        stop.begin();
+        stop.cancel();
         keeper.await.expect("ends");
     }
 }

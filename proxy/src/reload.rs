@@ -11,12 +11,13 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 use std::time::Duration;
+use tokio_util::sync::CancellationToken;
 
+use postern_common::Clock;
 use postern_common::clock::Timestamp;
 use postern_common::config::{self, Env};
 use postern_common::exit::Exit;
 use postern_common::token::Issuer;
-use postern_common::{Clock, Shutdown};
 use serde::Serialize;
 use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
@@ -258,7 +259,7 @@ impl Reloader {
 
     /// Follows the file, SIGHUP (configuration and certificates) and SIGUSR1 (access log) until the
     /// stop.
-    pub(crate) async fn run(self, stop: Shutdown) {
+    pub(crate) async fn run(self, stop: CancellationToken) {
         let (Ok(mut hangup), Ok(mut user)) = (
             signal(SignalKind::hangup()),
             signal(SignalKind::user_defined1()),
@@ -276,7 +277,7 @@ impl Reloader {
         };
         loop {
             let forced = tokio::select! {
-                () = stop.begun() => break,
+                () = stop.cancelled() => break,
                 _ = user.recv() => {
                     state.access.reopen();
                     continue;

@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 use std::time::Duration;
+use tokio_util::sync::CancellationToken;
 
-use postern_common::Shutdown;
 use prometheus::IntCounter;
 use reqwest::redirect::Policy;
 use serde_json::{Value, json};
@@ -90,7 +90,7 @@ impl Traces {
 }
 
 impl Exporter {
-    pub(crate) async fn run(mut self, stop: Shutdown) {
+    pub(crate) async fn run(mut self, stop: CancellationToken) {
         // A redirect would take spans to a place that nobody configured.
         let client = reqwest::Client::builder()
             .timeout(TIMEOUT)
@@ -101,7 +101,7 @@ impl Exporter {
         let mut batch = Vec::with_capacity(BATCH);
         loop {
             let stopping = tokio::select! {
-                () = stop.begun() => true,
+                () = stop.cancelled() => true,
                 () = tokio::time::sleep(INTERVAL) => false,
             };
             while let Ok(span) = self.queue.try_recv() {

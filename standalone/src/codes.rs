@@ -1,8 +1,8 @@
 //! One-time codes of the identity pool, delivered as mail.
 
 use std::sync::Arc;
+use tokio_util::sync::CancellationToken;
 
-use postern_common::Shutdown;
 use postern_identity_pool::{CodeMail, CodePurpose};
 use tokio::sync::mpsc;
 
@@ -12,15 +12,15 @@ use crate::mail::Mailbox;
 pub(crate) async fn deliver(
     mut codes: mpsc::Receiver<CodeMail>,
     mailbox: Arc<Mailbox>,
-    shutdown: Shutdown,
+    shutdown: CancellationToken,
 ) {
     loop {
         let code = tokio::select! {
-            () = shutdown.begun() => return,
+            () = shutdown.cancelled() => return,
             code = codes.recv() => code,
         };
         let Some(code) = code else {
-            return shutdown.begun().await;
+            return shutdown.cancelled().await;
         };
         if let Err(error) = mailbox
             .deliver("no-reply@postern.invalid", &code.to, message(&code))

@@ -180,7 +180,7 @@ impl Development {
         );
         let sqlite = self.sqlite;
         stage.spawn("development store", async move {
-            stop.begun().await;
+            stop.cancelled().await;
             Database::Sqlite(sqlite).close().await;
         });
     }

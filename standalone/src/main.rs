@@ -11,7 +11,7 @@ use postern_common::admin::Health;
 use postern_common::config::Env;
 use postern_common::exit::Exit;
 use postern_common::supervisor::Supervisor;
-use postern_common::{Clock, Secret, Shutdown, log};
+use postern_common::{Clock, Secret, log};
 use tokio::runtime::{Builder, Runtime};
 
 /// Pingora takes and frees 64 KiB for the body of each response, at which the system's allocator
@@ -128,7 +128,7 @@ fn runtime(workers: Option<usize>) -> Result<Runtime, Exit> {
 }
 
 async fn run(data_dir: PathBuf, run: Run, began: Instant) -> Result<(), Exit> {
-    let shutdown = Shutdown::on_signals()
+    let shutdown = postern_common::signals::on_termination()
         .map_err(|error| Exit::unavailable(format!("cannot install signal handlers: {error}")))?;
     let running = match run.config {
         Some(folder) => {

@@ -3,9 +3,9 @@
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio_util::sync::CancellationToken;
 
 use futures_util::FutureExt;
-use postern_common::Shutdown;
 use postern_common::exit::Exit;
 use tokio::task::JoinSet;
 
@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_millis(600);
 /// Parts that stop together.
 #[derive(Debug)]
 pub(crate) struct Stage {
-    stop: Shutdown,
+    stop: CancellationToken,
     parts: JoinSet<&'static str>,
     patience: Duration,
 }
@@ -42,7 +42,7 @@ pub struct Running {
 
 impl Stage {
     /// The stop of this stage.
-    pub(crate) fn shutdown(&self) -> Shutdown {
+    pub(crate) fn shutdown(&self) -> CancellationToken {
         self.stop.clone()
     }
 
@@ -74,7 +74,7 @@ impl Stage {
     }
 
     async fn stop(&mut self) {
-        self.stop.begin();
+        self.stop.cancel();
         let all = async { while self.parts.join_next().await.is_some() {} };
         if tokio::time::timeout(self.patience, all).await.is_err() {
             tracing::warn!(parts = self.parts.len(), "cut off while stopping");
@@ -86,7 +86,7 @@ impl Stage {
 impl Default for Stage {
     fn default() -> Self {
         Self {
-            stop: Shutdown::default(),
+            stop: CancellationToken::default(),
             parts: JoinSet::default(),
             patience: PATIENCE,
         }
@@ -95,7 +95,7 @@ impl Default for Stage {
 
 impl Drop for Stage {
     fn drop(&mut self) {
-        self.stop.begin();
+        self.stop.cancel();
         // They end by themselves; cut off, they would leave behind what they have started.
         self.parts.detach_all();
     }
@@ -159,11 +159,11 @@ impl Running {
     ///
     /// # Errors
     /// 69 when a part ended by itself.
-    pub async fn run(mut self, shutdown: Shutdown) -> Result<(), Exit> {
+    pub async fn run(mut self, shutdown: CancellationToken) -> Result<(), Exit> {
         let ended = {
             let parts = self.stages.iter_mut().map(|stage| Box::pin(stage.ended()));
             tokio::select! {
-                () = shutdown.begun() => None,
+                () = shutdown.cancelled() => None,
                 (name, ..) = futures_util::future::select_all(parts) => Some(name),
             }
         };

@@ -1,9 +1,10 @@
 //! The gateway alone, with the configuration that ships, in front of upstreams of the test.
 
 use std::net::SocketAddr;
+use tokio_util::sync::CancellationToken;
 
+use postern_common::Clock;
 use postern_common::config::{Env, parse};
-use postern_common::{Clock, Shutdown};
 use postern_proxy::{App, Config, Listeners};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
@@ -24,7 +25,7 @@ pub struct Edge {
 #[derive(Debug)]
 pub struct Gateway {
     client: Client,
-    shutdown: Shutdown,
+    shutdown: CancellationToken,
     running: JoinHandle<()>,
 }
 
@@ -80,7 +81,7 @@ impl Gateway {
         let config = parse("proxy.toml", file.text(), |root| Config::read(root, env))
             .expect("the config is good");
         let app = App::build(config, Clock::system()).expect("the gateway is built");
-        let shutdown = Shutdown::new();
+        let shutdown = CancellationToken::new();
         let running = tokio::spawn(app.run(
             Listeners {
                 public: vec![public],
@@ -106,7 +107,7 @@ impl Gateway {
     /// # Panics
     /// If it panicked.
     pub async fn stop(self) {
-        self.shutdown.begin();
+        self.shutdown.cancel();
         self.running.await.expect("the gateway ends well");
     }
 }

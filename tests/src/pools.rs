@@ -1,11 +1,12 @@
 //! The identity pools alone, for tests of one part that needs nothing but real tokens.
 
 use std::collections::BTreeMap;
+use tokio_util::sync::CancellationToken;
 
 use aws_sdk_cognitoidentityprovider::Client;
+use postern_common::Clock;
 use postern_common::config::{Env, parse};
 use postern_common::identity::{AwsCredentials, IdentityConfig};
-use postern_common::{Clock, Shutdown};
 use postern_identity_pool::{App, Config, Hashing, Listeners, Provisioned};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -18,7 +19,7 @@ use crate::surface::{PASSWORD, Surface};
 pub struct Pools {
     provisioned: Provisioned,
     surface: Surface,
-    shutdown: Shutdown,
+    shutdown: CancellationToken,
     _folder: TempDir,
 }
 
@@ -49,7 +50,7 @@ impl Pools {
             .await
             .expect("the identity pool starts");
         let provisioned = app.provisioned().clone();
-        let shutdown = Shutdown::new();
+        let shutdown = CancellationToken::new();
         tokio::spawn(app.run(
             Listeners {
                 public,
@@ -183,6 +184,6 @@ pub fn subject(token: &str) -> String {
 
 impl Drop for Pools {
     fn drop(&mut self) {
-        self.shutdown.begin();
+        self.shutdown.cancel();
     }
 }

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
+use tokio_util::sync::CancellationToken;
 
 use aws_lc_rs::hmac;
 use aws_sdk_cognitoidentityprovider::Client as Admin;
@@ -14,9 +15,9 @@ use aws_sdk_cognitoidentityprovider::types::{
     AuthFlowType, ExplicitAuthFlowsType, SmsMfaSettingsType, SoftwareTokenMfaSettingsType,
 };
 use postern_auth::{App, Config, Listeners};
+use postern_common::Clock;
 use postern_common::config::{Env, parse};
 use postern_common::identity::{AwsCredentials, IdentityConfig, secret_hash};
-use postern_common::{Clock, Shutdown};
 use postern_tests::http_body::json;
 use postern_tests::surface::{PASSWORD, text};
 use postern_tests::{Answer, Client};
@@ -35,7 +36,7 @@ struct Foreign {
     client: Client,
     admin: Admin,
     identity: IdentityConfig,
-    _shutdown: Shutdown,
+    _shutdown: CancellationToken,
     _folder: TempDir,
     _moto: Child,
 }
@@ -96,7 +97,7 @@ impl Foreign {
         let app = Box::pin(App::build(config, Clock::system()))
             .await
             .expect("built");
-        let shutdown = Shutdown::new();
+        let shutdown = CancellationToken::new();
         tokio::spawn(app.run(
             Listeners {
                 public: listener,

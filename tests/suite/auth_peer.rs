@@ -3,12 +3,13 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use tokio_util::sync::CancellationToken;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use postern_auth::{App, Config, Listeners};
+use postern_common::Clock;
 use postern_common::config::{Env, parse};
-use postern_common::{Clock, Shutdown};
 use postern_tests::http_body::json;
 use postern_tests::{Client, Postern, Surface};
 use serde_json::Value;
@@ -24,7 +25,7 @@ use url::Url;
 struct Peered {
     surface: Surface,
     postern: Postern,
-    shutdown: Shutdown,
+    shutdown: CancellationToken,
     folder: TempDir,
     _peer: Child,
 }
@@ -59,7 +60,7 @@ impl Peered {
         let app = Box::pin(App::build(config, Clock::system()))
             .await
             .expect("built");
-        let shutdown = Shutdown::new();
+        let shutdown = CancellationToken::new();
         tokio::spawn(app.run(
             Listeners {
                 public: listener,
@@ -114,7 +115,7 @@ impl Peered {
     }
 
     async fn stop(self) {
-        self.shutdown.begin();
+        self.shutdown.cancel();
         self.postern.stop().await;
     }
 }

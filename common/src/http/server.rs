@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio_util::sync::CancellationToken;
 
 use axum::Router;
 use futures_util::FutureExt;
@@ -17,7 +18,6 @@ use tokio_util::task::TaskTracker;
 use super::rim::Rim;
 use super::{Limits, Peer};
 use crate::exit::Exit;
-use crate::shutdown::Shutdown;
 
 /// What a socket's queue holds at most, as [`bind`] makes it (tokio's own number).
 const BACKLOG: usize = 1024;
@@ -26,7 +26,7 @@ const BACKLOG: usize = 1024;
 #[derive(Clone)]
 struct Rules {
     limits: Limits,
-    shutdown: Shutdown,
+    shutdown: CancellationToken,
     tasks: TaskTracker,
 }
 
@@ -46,7 +46,12 @@ pub async fn bind(address: SocketAddr) -> Result<TcpListener, Exit> {
 /// A client that keeps connections may be sending a request on an idle one at the very moment of
 /// the stop, and must not repeat it by itself unless its method is idempotent. So idle connections
 /// stay open for `limits.linger`, and each answer from the stop on says `Connection: close`.
-pub async fn serve(listener: TcpListener, router: Router, limits: Limits, shutdown: Shutdown) {
+pub async fn serve(
+    listener: TcpListener,
+    router: Router,
+    limits: Limits,
+    shutdown: CancellationToken,
+) {
     let rim = Rim::new(router, limits);
     let permits = Arc::new(Semaphore::new(limits.connections));
     let rules = Rules {
@@ -56,7 +61,7 @@ pub async fn serve(listener: TcpListener, router: Router, limits: Limits, shutdo
     };
     loop {
         let accepted = tokio::select! {
-            () = rules.shutdown.begun() => break,
+            () = rules.shutdown.cancelled() => break,
             accepted = accept(&listener, &permits) => accepted,
         };
         if let Some((stream, peer, permit)) = accepted {
@@ -127,7 +132,7 @@ fn spawn_connection(
     let service = service_fn(move |request| {
         let stop = stop.clone();
         rim.clone().answer(peer, request).map(move |mut response| {
-            if stop.has_begun() {
+            if stop.is_cancelled() {
                 response
                     .headers_mut()
                     .insert(CONNECTION, HeaderValue::from_static("close"));
@@ -145,7 +150,7 @@ fn spawn_connection(
     rules.tasks.spawn(async move {
         let mut connection = pin!(connection);
         let parting = async {
-            shutdown.begun().await;
+            shutdown.cancelled().await;
             tokio::time::sleep(linger).await;
         };
         let ended = tokio::select! {
@@ -169,7 +174,7 @@ mod tests {
     use axum::routing::{get, post};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-    async fn started() -> (String, Shutdown, tokio::task::JoinHandle<()>) {
+    async fn started() -> (String, CancellationToken, tokio::task::JoinHandle<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("port");
         let url = format!("http://{}", listener.local_addr().expect("address"));
         let router = Router::new()
@@ -181,7 +186,7 @@ mod tests {
                         .map(|n| n.to_string())
                 }),
             );
-        let shutdown = Shutdown::new();
+        let shutdown = CancellationToken::new();
         let served = tokio::spawn(serve(listener, router, Limits::default(), shutdown.clone()));
         (url, shutdown, served)
     }
@@ -250,7 +255,7 @@ mod tests {
             (400, Some(2))
         );
         drop(client);
-        shutdown.begin();
+        shutdown.cancel();
         served.await.expect("drained");
     }
 
@@ -270,7 +275,7 @@ mod tests {
                 .expect("text"),
             "3"
         );
-        shutdown.begin();
+        shutdown.cancel();
         served.await.expect("drained");
     }
 
@@ -301,7 +306,7 @@ mod tests {
         drop(other);
         // No task runs between these two: they wait in the queue when the stop begins.
         let queued = std::net::TcpStream::connect(&address).expect("connects");
-        shutdown.begin();
+        shutdown.cancel();
         queued.set_nonblocking(true).expect("a socket");
         tokio::task::yield_now().await;
         last_answer(young).await;
@@ -325,7 +330,7 @@ mod tests {
         while !answer.ends_with(b"}") {
             assert_ne!(kept.read_buf(&mut answer).await.expect("an answer"), 0);
         }
-        shutdown.begin();
+        shutdown.cancel();
         tokio::task::yield_now().await;
         last_answer(kept).await;
         assert_eq!(

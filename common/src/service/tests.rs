@@ -220,7 +220,7 @@ async fn a_token_is_kept_fresh_though_nobody_asks() {
 async fn the_background_task_renews_and_ends_with_the_process() {
     let world = World::new().await;
     let tokens = world.replica();
-    let shutdown = Shutdown::new();
+    let shutdown = CancellationToken::new();
     let running = tokio::spawn({
         let (tokens, shutdown) = (tokens.clone(), shutdown.clone());
         async move { tokens.run(shutdown).await }
@@ -233,7 +233,7 @@ async fn the_background_task_renews_and_ends_with_the_process() {
     tokio::time::timeout(minutes(1), signed_in)
         .await
         .expect("signed in though nobody asked");
-    shutdown.begin();
+    shutdown.cancel();
     tokio::time::timeout(minutes(1), running)
         .await
         .expect("ended")

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use tokio_util::sync::CancellationToken;
 
 use aws_sdk_cognitoidentityprovider::Client;
 use sha2::{Digest, Sha256};
@@ -13,7 +14,7 @@ use crate::cache::Cache;
 use crate::clock::{Clock, Timestamp};
 use crate::identity::{IdentityConfig, Pool, ServiceAccount};
 use crate::seal::Seal;
-use crate::{Secret, Shutdown, cache};
+use crate::{Secret, cache};
 
 /// How long a caller waits for a new token; the attempt itself goes on.
 const WAIT: Duration = Duration::from_secs(2);
@@ -93,12 +94,12 @@ impl ServiceTokens {
 
     /// Keeps the token fresh until the stop begins, whether it is asked for or not, so that no call
     /// waits for a sign-in. Without an account there is nothing to do.
-    pub async fn run(&self, shutdown: Shutdown) {
+    pub async fn run(&self, shutdown: CancellationToken) {
         let Some(inner) = &self.0 else { return };
         loop {
             inner.keep_fresh().await;
             tokio::select! {
-                () = shutdown.begun() => return,
+                () = shutdown.cancelled() => return,
                 () = tokio::time::sleep(LOOK_AHEAD_EVERY) => {}
             }
         }

@@ -3,6 +3,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
+use tokio_util::sync::CancellationToken;
 
 use arc_swap::ArcSwap;
 use futures_util::future::join_all;
@@ -15,7 +16,6 @@ use super::mark::Marker;
 use super::strict::Object;
 use super::trust::{self, Times, Trust};
 use super::{Caller, Issuer, MAX_TOKEN_BYTES, Refusal};
-use crate::Shutdown;
 use crate::clock::{Clock, Timestamp};
 
 /// Verifies Bearer tokens of the trusted issuers. One per process, shared.
@@ -315,13 +315,13 @@ impl Verifier {
     }
 
     /// Keeps the keys fresh until the stop. Spawn it once per process.
-    pub async fn run(self: Arc<Self>, shutdown: Shutdown) {
+    pub async fn run(self: Arc<Self>, shutdown: CancellationToken) {
         join_all(self.sources().iter().map(|source| source.warm())).await;
-        while !shutdown.has_begun() {
+        while !shutdown.is_cancelled() {
             self.refresh_due().await;
             tokio::select! {
                 () = tokio::time::sleep(self.next_look()) => {}
-                () = shutdown.begun() => {}
+                () = shutdown.cancelled() => {}
             }
         }
     }

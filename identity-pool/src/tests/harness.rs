@@ -1,5 +1,6 @@
 use std::sync::Arc;
 use std::time::Duration;
+use tokio_util::sync::CancellationToken;
 
 use aws_sdk_cognitoidentityprovider::Client;
 use aws_sdk_cognitoidentityprovider::error::{ProvideErrorMetadata, SdkError};
@@ -10,7 +11,7 @@ use postern_common::config::{self, Env};
 use postern_common::database::testing::{self, TestDatabase};
 use postern_common::identity::{AwsCredentials, IdentityConfig, Pool};
 use postern_common::token::{Caller, Refusal, Verifier, VerifierOptions};
-use postern_common::{Clock, Secret, Shutdown};
+use postern_common::{Clock, Secret};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
@@ -37,7 +38,7 @@ pub(super) struct Running {
     /// How many passwords were hashed.
     pub(super) hashes: prometheus::IntCounter,
     config: Config,
-    shutdown: Shutdown,
+    shutdown: CancellationToken,
     served: JoinHandle<()>,
     /// Removes the store when the test ends.
     database: Arc<TestDatabase>,
@@ -105,7 +106,7 @@ async fn run(
     // The administrator's signatures carry the time of the test, not of the machine.
     let time = SharedTimeSource::new(TestTime(clock.clone()));
     let admin = Client::from_conf(admin.config().to_builder().time_source(time).build());
-    let shutdown = Shutdown::new();
+    let shutdown = CancellationToken::new();
     let listeners = Listeners {
         public: listener,
         admin: None,
@@ -150,7 +151,7 @@ impl Running {
     pub(super) async fn restart(self) -> Self {
         let address = self.url.trim_start_matches("http://").to_owned();
         drop((self.anonymous, self.admin));
-        self.shutdown.begin();
+        self.shutdown.cancel();
         self.served.await.expect("stopped");
         let listener = TcpListener::bind(address).await.expect("the same port");
         run(self.database, listener, self.config, self.clock).await

@@ -1,10 +1,11 @@
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio_util::sync::CancellationToken;
 
 use futures_util::FutureExt;
+use postern_common::Clock;
 use postern_common::clock::Timestamp;
-use postern_common::{Clock, Shutdown};
 use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
@@ -39,7 +40,7 @@ pub struct Runner {
     workers: Arc<Workers>,
     ended: mpsc::UnboundedSender<Ended>,
     tasks: TaskTracker,
-    stop: Shutdown,
+    stop: CancellationToken,
 }
 
 // === impl Runner ===
@@ -52,7 +53,7 @@ impl Runner {
         clock: Clock,
         workers: Arc<Workers>,
         ended: mpsc::UnboundedSender<Ended>,
-        stop: Shutdown,
+        stop: CancellationToken,
     ) -> Arc<Self> {
         Arc::new(Self {
             courier,
@@ -104,7 +105,7 @@ impl Runner {
     /// Whether nothing is begun any more, and what is claimed would only be handed back.
     #[must_use]
     pub fn is_stopping(&self) -> bool {
-        self.stop.has_begun()
+        self.stop.is_cancelled()
     }
 
     /// The best that is known of a channel's providers.
@@ -117,7 +118,7 @@ impl Runner {
         let Job {
             claimed, worker, ..
         } = job;
-        if self.stop.has_begun() || !self.workers.holds(worker) {
+        if self.stop.is_cancelled() || !self.workers.holds(worker) {
             return Ending::HandBack;
         }
         let began = self.clock.now();

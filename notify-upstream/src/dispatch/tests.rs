@@ -303,7 +303,7 @@ async fn a_stop_hands_back_what_was_not_begun() {
         let clock = clock();
         let mut rig = Rig::new(&store, &clock, 8).await;
         let id = rig.accept(Priority::Normal).await;
-        rig.stop.begin();
+        rig.stop.cancel();
         rig.step().await;
         assert!(rig.script.calls().is_empty());
         assert_eq!(

@@ -1,9 +1,10 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use tokio_util::sync::CancellationToken;
 
+use postern_common::Clock;
 use postern_common::clock::Timestamp;
-use postern_common::{Clock, Shutdown};
 use tokio::sync::Notify;
 use uuid::Uuid;
 
@@ -235,7 +236,7 @@ impl Workers {
     /// Renews, and looks who is dead, until the stop. An identity in doubt is replaced, and one
     /// that a step has left over is given up, without waiting for the next renewal: what they hold
     /// without our knowing it waits for that.
-    pub async fn run(self: Arc<Self>, shutdown: Shutdown) {
+    pub async fn run(self: Arc<Self>, shutdown: CancellationToken) {
         let mut tick = tokio::time::interval(RENEW);
         let mut look = tokio::time::interval(LOOK);
         for tick in [&mut tick, &mut look] {
@@ -243,7 +244,7 @@ impl Workers {
         }
         loop {
             let outcome = tokio::select! {
-                () = shutdown.begun() => return,
+                () = shutdown.cancelled() => return,
                 _ = tick.tick() => self.step().await,
                 () = self.hurry.notified() => {
                     tokio::time::sleep(BREATH).await;

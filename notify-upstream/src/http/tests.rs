@@ -8,6 +8,7 @@ mod status;
 mod unfinished;
 
 use std::sync::Arc;
+use tokio_util::sync::CancellationToken;
 
 use arc_swap::ArcSwap;
 use aws_lc_rs::encoding::{AsDer, EcPrivateKeyRfc5915Der};
@@ -16,10 +17,10 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::StatusCode;
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
+use postern_common::Secret;
 use postern_common::cache::Cache;
 use postern_common::http::{BodyBudgets, Limits};
 use postern_common::token::{Issuer, IssuerKind, IssuerRules, VerifierOptions};
-use postern_common::{Secret, Shutdown};
 use serde_json::{Value, json};
 
 use super::*;
@@ -44,11 +45,11 @@ struct Served {
     runner: Arc<crate::dispatch::Runner>,
     templates: Arc<ArcSwap<Templates>>,
     clock: Clock,
-    shutdown: Shutdown,
+    shutdown: CancellationToken,
     script: Script,
 }
 
-async fn listen(router: Router, limits: Limits, shutdown: &Shutdown) -> String {
+async fn listen(router: Router, limits: Limits, shutdown: &CancellationToken) -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
         .await
         .expect("port");
@@ -79,7 +80,7 @@ async fn served_within(store: &Store, limits: Limits) -> (Served, Writer) {
         URL_SAFE_NO_PAD.encode(&public[33..]),
     );
     let keys = json!({"keys": [{"kty": "EC", "crv": "P-256", "alg": "ES256", "use": "sig", "kid": "k", "x": x, "y": y}]});
-    let shutdown = Shutdown::new();
+    let shutdown = CancellationToken::new();
     let router = Router::new().route(
         "/keys",
         get(move || async move { axum::Json(keys.clone()) }),
@@ -270,7 +271,7 @@ async fn a_notification_is_created_followed_and_seen_by_its_creator_alone() {
             (status.as_u16(), &problem["code"]),
             (422, &"not_cancellable".into())
         );
-        served.shutdown.begin();
+        served.shutdown.cancel();
     }
 }
 
@@ -356,7 +357,7 @@ async fn every_refusal_has_its_code() {
             (status.as_u16(), &problem["code"]),
             (400, &"invalid_header".into())
         );
-        served.shutdown.begin();
+        served.shutdown.cancel();
     }
 }
 
@@ -391,7 +392,7 @@ async fn a_double_click_is_one_notification() {
             .map(|(_, rows)| rows)
             .sum();
         assert_eq!(depth, 0);
-        served.shutdown.begin();
+        served.shutdown.cancel();
     }
 }
 
@@ -421,7 +422,7 @@ async fn a_batch_answers_for_each_in_order() {
             .post("/notifications/batch", &[], &json!({"notifications": []}))
             .await;
         assert_eq!(status.as_u16(), 422);
-        served.shutdown.begin();
+        served.shutdown.cancel();
     }
 }
 
@@ -444,7 +445,7 @@ async fn what_is_scheduled_can_be_cancelled_twice_and_is_cancelled_once() {
                 "{view}"
             );
         }
-        served.shutdown.begin();
+        served.shutdown.cancel();
     }
 }
 
@@ -509,6 +510,6 @@ async fn a_webhook_needs_its_signature_and_is_heard_once() {
             (&view["status"], view["events"].as_array().map(Vec::len)),
             (&"DELIVERED".into(), Some(4))
         );
-        served.shutdown.begin();
+        served.shutdown.cancel();
     }
 }

@@ -4,6 +4,7 @@ mod standing;
 
 use std::sync::Arc;
 use std::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use bytes::Bytes;
 use pingora::http::ResponseHeader;
@@ -12,7 +13,7 @@ use pingora_core::protocols::http::ServerSession;
 use pingora_core::protocols::http::v2::server::{H2Accept, H2Options, HttpSession, handshake};
 use pingora_core::protocols::{Digest, Stream};
 use pingora_proxy::HttpProxy;
-use postern_common::{Problem, Shutdown};
+use postern_common::Problem;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -47,7 +48,7 @@ struct Carrier {
 impl Connections {
     /// Serves streams until the client leaves, is idle for too long, or the stop has let the last
     /// one end.
-    pub(super) async fn serve_http2(&self, mut wire: Box<Wire>, leaving: Shutdown) {
+    pub(super) async fn serve_http2(&self, mut wire: Box<Wire>, leaving: CancellationToken) {
         let (limits, is_tls) = (self.limits(), wire.is_tls());
         let socket_digest = Some(wire.socket());
         let digest = Digest {
@@ -112,12 +113,12 @@ impl Connections {
     /// Returns when the client is to be told to go. One that has only just connected is about to
     /// ask: a GOAWAY before its first stream would make its request fail, and not just go
     /// elsewhere.
-    async fn parting(&self, standing: &Standing, leaving: &Shutdown) {
+    async fn parting(&self, standing: &Standing, leaving: &CancellationToken) {
         if standing.has_begun() {
             let mut stopping = self.stopping.subscribe();
             drop(stopping.wait_for(|stopping| *stopping).await);
         } else {
-            leaving.begun().await;
+            leaving.cancelled().await;
             tokio::time::sleep_until((standing.born() + YOUNG).into()).await;
         }
     }

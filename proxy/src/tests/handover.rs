@@ -3,10 +3,11 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
+use tokio_util::sync::CancellationToken;
 
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair};
+use postern_common::Clock;
 use postern_common::config::{Env, parse};
-use postern_common::{Clock, Shutdown};
 use tokio::net::TcpListener;
 
 use super::harness::{Gateway, PATIENCE, serve_keys};
@@ -124,7 +125,7 @@ fn told(mut old: UnixStream) -> String {
 async fn who_is_not_ready_does_not_take_over() {
     let (old, predecessor) = predecessor(Duration::from_millis(50));
     let refused = app(NOWHERE)
-        .take_over(NO_LISTENERS, predecessor, Shutdown::new())
+        .take_over(NO_LISTENERS, predecessor, CancellationToken::new())
         .await;
     let refused = refused.expect_err("not ready");
     assert!(
@@ -137,9 +138,9 @@ async fn who_is_not_ready_does_not_take_over() {
 #[tokio::test]
 async fn who_is_told_to_stop_before_it_is_ready_ends_at_once() {
     let (old, predecessor) = predecessor(Duration::from_secs(3600));
-    let shutdown = Shutdown::new();
+    let shutdown = CancellationToken::new();
     let running = tokio::spawn(app(NOWHERE).take_over(NO_LISTENERS, predecessor, shutdown.clone()));
-    shutdown.begin();
+    shutdown.cancel();
     let ended = tokio::time::timeout(PATIENCE, running)
         .await
         .expect("an end in time");
@@ -159,7 +160,7 @@ async fn who_is_ready_when_nobody_waits_any_more_does_not_serve() {
     let pool = format!("http://{}", serve_keys(&key).await);
     let (old, predecessor) = predecessor(PATIENCE);
     drop(old);
-    let running = app(&pool).take_over(NO_LISTENERS, predecessor, Shutdown::new());
+    let running = app(&pool).take_over(NO_LISTENERS, predecessor, CancellationToken::new());
     let refused = tokio::time::timeout(PATIENCE, running)
         .await
         .expect("an end in time");

@@ -3,13 +3,14 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio_util::sync::CancellationToken;
 
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
+use postern_common::Clock;
 use postern_common::config::{Env, parse};
-use postern_common::{Clock, Shutdown};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -60,7 +61,7 @@ pub(super) struct Gateway {
     pub(super) address: SocketAddr,
     pub(super) admin: SocketAddr,
     pub(super) origin: Origin,
-    pub(super) shutdown: Shutdown,
+    pub(super) shutdown: CancellationToken,
     pub(super) running: JoinHandle<()>,
     pub(super) log: tempfile::TempDir,
     asking: reqwest::Client,
@@ -167,7 +168,7 @@ impl Gateway {
             bound(listeners.public.first()),
             bound(listeners.admin.as_ref()),
         );
-        let shutdown = Shutdown::new();
+        let shutdown = CancellationToken::new();
         let stop = shutdown.clone();
         let running = match predecessor {
             None => tokio::spawn(app.run(listeners, stop)),
@@ -294,7 +295,7 @@ impl Gateway {
 
     /// Ends the gateway; the access events that it wrote.
     pub(super) async fn finish(self) -> Vec<Value> {
-        self.shutdown.begin();
+        self.shutdown.cancel();
         tokio::time::timeout(PATIENCE, self.running)
             .await
             .expect("ends")

@@ -327,7 +327,7 @@ async fn a_stop_lets_streams_end_and_takes_no_more() {
     body.send_data(Bytes::from_static(b"a"), false)
         .expect("sends");
     assert_eq!(get(&mut client, "/open", &[]).await.status, 200);
-    front.gateway.shutdown.begin();
+    front.gateway.shutdown.cancel();
     let refused = async {
         while client.clone().ready().await.is_ok() {
             tokio::task::yield_now().await;

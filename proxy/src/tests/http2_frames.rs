@@ -353,7 +353,7 @@ async fn a_stop_waits_for_those_who_read_slowly() {
         .expect("the gateway has the whole answer");
     quick.write_all(&settings).await.expect("writes");
     assert!(settled(&mut quick).await);
-    front.gateway.shutdown.begin();
+    front.gateway.shutdown.cancel();
     // Who has nothing to wait for is let go, a second after it was told to; the other one by then
     // as well, if nobody looked what it has not taken yet.
     until_closed(&mut quick).await;

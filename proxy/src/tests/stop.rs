@@ -36,7 +36,7 @@ async fn a_request_in_flight_is_answered_before_the_end() {
     let mut warm = gateway.connect().await;
     warm.write(ASK).await;
     assert_eq!(warm.answer().await.expect("an answer").status, 200);
-    gateway.shutdown.begin();
+    gateway.shutdown.cancel();
     assert!(warm.is_closed().await, "idle connections end first");
     client.write("bc").await;
     let answer = client.answer().await.expect("an answer");
@@ -66,7 +66,7 @@ async fn a_client_that_keeps_its_connection_is_told_to_go_before_it_ends() {
         );
     }
     let began = Instant::now();
-    gateway.shutdown.begin();
+    gateway.shutdown.cancel();
     loop {
         warm.write(ASK).await;
         if warm
@@ -139,7 +139,7 @@ async fn a_client_of_http2_is_told_to_go_but_not_before_it_could_ask() {
         .expect("a handshake");
     let young_ended = tokio::spawn(connection);
     let mut young = young.ready().await.expect("ready");
-    front.gateway.shutdown.begin();
+    front.gateway.shutdown.cancel();
     let ended = tokio::time::timeout(PATIENCE, warm_ended)
         .await
         .expect("an end in time");
@@ -177,7 +177,7 @@ async fn readiness_is_red_first_while_requests_are_still_served() {
             .expect("readiness in time");
     };
     ready(200).await;
-    gateway.shutdown.begin();
+    gateway.shutdown.cancel();
     ready(503).await;
     let mut client = gateway.connect().await;
     for _ in 0..3 {

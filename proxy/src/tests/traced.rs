@@ -18,7 +18,7 @@ async fn a_sampled_request_becomes_a_span() {
     gateway.get("/any/unsampled", "").await;
     let trace = "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\n";
     gateway.get("/open?secret", trace).await;
-    gateway.shutdown.begin();
+    gateway.shutdown.cancel();
     tokio::time::timeout(PATIENCE, gateway.running)
         .await
         .expect("ends")
@@ -66,7 +66,7 @@ async fn spans_do_not_follow_a_redirect() {
     let upstream = format!("addresses = [\"{}\"]\n{traces}", origin.address);
     let gateway = Gateway::before(origin, &upstream, "", ROUTES).await;
     assert_eq!(gateway.get("/open", "").await.status, 200);
-    gateway.shutdown.begin();
+    gateway.shutdown.cancel();
     tokio::time::timeout(PATIENCE, gateway.running)
         .await
         .expect("ends")

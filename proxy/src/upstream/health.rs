@@ -4,13 +4,13 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use tokio_util::sync::CancellationToken;
 
 use pingora_core::connectors::http::Connector as HttpConnector;
 use pingora_core::connectors::{ConnectorOptions, TransportConnector};
 use pingora_core::{Error, ErrorType};
 use pingora_load_balancing::Backend;
 use pingora_load_balancing::health_check::{HealthCheck, HttpHealthCheck, TcpHealthCheck};
-use postern_common::Shutdown;
 
 use super::tls::NO_ROOTS;
 use super::{Endpoint, Pool};
@@ -25,7 +25,7 @@ struct Streak {
 
 impl Pool {
     /// Checks every address again and again, if the configuration asks for it.
-    pub(crate) async fn keep_checked(self: Arc<Self>, stop: Shutdown) {
+    pub(crate) async fn keep_checked(self: Arc<Self>, stop: CancellationToken) {
         let Some(health) = self.config.health.clone() else {
             return;
         };
@@ -35,11 +35,11 @@ impl Pool {
         let mut streaks = HashMap::new();
         loop {
             tokio::select! {
-                () = stop.begun() => return,
+                () = stop.cancelled() => return,
                 () = self.check(&health, &*probe, &mut streaks) => {}
             }
             tokio::select! {
-                () = stop.begun() => return,
+                () = stop.cancelled() => return,
                 () = tokio::time::sleep(health.interval) => {}
             }
         }

@@ -2,8 +2,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
-
-use postern_common::Shutdown;
+use tokio_util::sync::CancellationToken;
 
 use super::Pool;
 
@@ -20,7 +19,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 impl Pool {
     /// Keeps the addresses of names up to date; the last good answer stays in use while there is no
     /// better one.
-    pub(crate) async fn keep_resolved(self: Arc<Self>, stop: Shutdown) {
+    pub(crate) async fn keep_resolved(self: Arc<Self>, stop: CancellationToken) {
         if self
             .config
             .addresses
@@ -33,7 +32,7 @@ impl Pool {
             let complete = self.resolve().await;
             let pause = if complete { INTERVAL } else { RETRY };
             tokio::select! {
-                () = stop.begun() => return,
+                () = stop.cancelled() => return,
                 () = tokio::time::sleep(pause) => {}
             }
         }

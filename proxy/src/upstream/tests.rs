@@ -360,7 +360,7 @@ async fn names_are_resolved_in_the_background() {
         1,
         "what needs no look-up is there at once"
     );
-    let stop = postern_common::Shutdown::new();
+    let stop = tokio_util::sync::CancellationToken::new();
     let keeper = tokio::spawn(Arc::clone(&pool).keep_resolved(stop.clone()));
     let resolved = async {
         while pool.endpoints().len() < 2 {
@@ -375,6 +375,6 @@ async fn names_are_resolved_in_the_background() {
             .iter()
             .any(|endpoint| endpoint.address.ip().is_loopback() && endpoint.entry == 0)
     );
-    stop.begin();
+    stop.cancel();
     keeper.await.expect("ends with the stop");
 }

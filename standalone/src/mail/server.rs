@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 use std::time::Duration;
+use tokio_util::sync::CancellationToken;
 
 use bytes::BytesMut;
-use postern_common::Shutdown;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -26,17 +26,21 @@ const DRAIN: Duration = Duration::from_secs(1);
 const GREETING: &str = "220 127.0.0.1 ESMTP Postern mail catcher";
 
 /// Serves SMTP until the stop begins.
-pub(crate) async fn serve(listener: TcpListener, mailbox: Arc<Mailbox>, shutdown: Shutdown) {
+pub(crate) async fn serve(
+    listener: TcpListener,
+    mailbox: Arc<Mailbox>,
+    shutdown: CancellationToken,
+) {
     let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let conversations = TaskTracker::new();
     loop {
         let accepted = tokio::select! {
-            () = shutdown.begun() => break,
+            () = shutdown.cancelled() => break,
             permit = Arc::clone(&permits).acquire_owned() => permit,
         };
         let Ok(permit) = accepted else { break };
         let accepted = tokio::select! {
-            () = shutdown.begun() => break,
+            () = shutdown.cancelled() => break,
             accepted = listener.accept() => accepted,
         };
         match accepted {
@@ -63,7 +67,7 @@ pub(crate) async fn serve(listener: TcpListener, mailbox: Arc<Mailbox>, shutdown
 async fn converse(
     mut stream: TcpStream,
     mailbox: &Mailbox,
-    shutdown: &Shutdown,
+    shutdown: &CancellationToken,
 ) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let (mut session, mut input) = (Session::default(), BytesMut::with_capacity(16 << 10));
@@ -81,7 +85,7 @@ async fn converse(
         }
         send_all(&mut stream, replies.as_bytes()).await?;
         let read = tokio::select! {
-            () = shutdown.begun() => return send(&mut stream, "421 4.3.2 Shutting down").await,
+            () = shutdown.cancelled() => return send(&mut stream, "421 4.3.2 Shutting down").await,
             read = timeout(PATIENCE, stream.read_buf(&mut input)) => read,
         };
         match read {
@@ -128,7 +132,7 @@ mod tests {
     struct Started {
         port: u16,
         mailbox: Arc<Mailbox>,
-        shutdown: Shutdown,
+        shutdown: CancellationToken,
         served: tokio::task::JoinHandle<()>,
         _folder: tempfile::TempDir,
     }
@@ -138,7 +142,7 @@ mod tests {
         let mailbox = Arc::new(Mailbox::open(folder.path(), Clock::system()).expect("mailbox"));
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("port");
         let port = listener.local_addr().expect("address").port();
-        let shutdown = Shutdown::new();
+        let shutdown = CancellationToken::new();
         let served = tokio::spawn(serve(listener, Arc::clone(&mailbox), shutdown.clone()));
         Started {
             port,
@@ -190,7 +194,7 @@ mod tests {
         let again = Mailbox::open(started._folder.path(), Clock::system()).expect("mailbox");
         assert_eq!(again.list(&Query::default()), listed);
         drop(client);
-        started.shutdown.begin();
+        started.shutdown.cancel();
         started.served.await.expect("stopped");
     }
 
@@ -218,7 +222,7 @@ mod tests {
             .map(|summary| summary.subject.clone())
             .collect();
         assert_eq!(subjects, ["two", "one"]);
-        started.shutdown.begin();
+        started.shutdown.cancel();
         let read = socket.read(&mut buffer).await.expect("read");
         assert!(buffer[..read].starts_with(b"421 "));
         started.served.await.expect("stopped");

@@ -1,14 +1,15 @@
 //! Two pools of which a test signs the tokens, and a service served over a real socket.
 
 use std::sync::Arc;
+use tokio_util::sync::CancellationToken;
 
 use axum::Router;
 use axum::routing::get;
+use postern_common::Clock;
 use postern_common::clock::Timestamp;
 use postern_common::database::Sqlite;
 use postern_common::http::{Limits, serve};
 use postern_common::token::{Issuer, IssuerKind, IssuerRules, Verifier, VerifierOptions};
-use postern_common::{Clock, Shutdown};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
@@ -29,7 +30,12 @@ pub(crate) struct Pools {
 pub(crate) async fn listen(router: Router) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("port");
     let url = format!("http://{}", listener.local_addr().expect("address"));
-    tokio::spawn(serve(listener, router, Limits::default(), Shutdown::new()));
+    tokio::spawn(serve(
+        listener,
+        router,
+        Limits::default(),
+        CancellationToken::new(),
+    ));
     url
 }
 

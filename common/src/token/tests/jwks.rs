@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::time::Duration;
+use tokio_util::sync::CancellationToken;
 
 use futures_util::future::join_all;
 use serde_json::json;
@@ -10,7 +11,6 @@ use super::kit::{
     Behaviour, OTHER_RSA, RSA, SERVICES, Server, Signer, USERS, World, b64, clock, issuers, jwks,
     options, user_claims, with,
 };
-use crate::Shutdown;
 use crate::token::{Refusal, Verifier};
 
 const UNAVAILABLE: Refusal = Refusal::KeysUnavailable { retry_after_s: 1 };
@@ -506,12 +506,12 @@ async fn the_issuer_says_how_long_its_keys_live_within_bounds() {
 #[tokio::test]
 async fn the_background_refresh_starts_at_once_and_ends_with_the_stop() {
     let world = World::usual().await;
-    let shutdown = Shutdown::new();
+    let shutdown = CancellationToken::new();
     let running = tokio::spawn(Arc::clone(&world.verifier).run(shutdown.clone()));
     while !world.verifier.can_verify(USERS) {
         tokio::task::yield_now().await;
     }
-    shutdown.begin();
+    shutdown.cancel();
     running.await.expect("ends");
     assert_eq!(world.users.requests(), 1);
 }

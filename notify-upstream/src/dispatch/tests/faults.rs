@@ -34,7 +34,7 @@ async fn what_cannot_be_handed_back_at_the_stop_is_rescued() {
         let clock = clock();
         let mut rig = Rig::new(&store, &clock, 8).await;
         let id = rig.accept(Priority::Normal).await;
-        rig.stop.begin();
+        rig.stop.cancel();
         let end = refuse(
             &test.database,
             "UPDATE",
@@ -63,7 +63,7 @@ async fn what_is_handed_back_at_the_stop_is_left_to_others() {
         }
         rig.dispatcher.survey().await.expect("looks");
         assert_eq!(rig.dispatcher.pass().await.expect("claims"), 2);
-        rig.stop.begin();
+        rig.stop.cancel();
         rig.settle().await;
         assert_eq!(rig.dispatcher.pass().await.expect("claims"), 0);
         assert_eq!(rig.script.calls(), []);

@@ -114,7 +114,7 @@ async fn the_last_word_says_what_was_handed_back() {
     two.tell().await;
     two.one.dispatcher.survey().await.expect("looks");
     assert_eq!(two.one.dispatcher.pass().await.expect("claims"), 1);
-    two.one.stop.begin();
+    two.one.stop.cancel();
     assert_eq!(two.other.step().await, 0, "it is in hand");
     two.one.settle().await;
     assert_eq!(two.claimed_by_the_other().await, 0, "nobody has told");

@@ -252,7 +252,7 @@ async fn what_stands_below_the_mark_is_found_by_a_look_from_the_beginning() {
             .expect("committed late");
         let mut rig = Rig::new(&store, &Clock::manual(after(3600)), 1).await;
         assert_eq!(rig.step().await, 0, "it stands below");
-        let stop = Shutdown::new();
+        let stop = CancellationToken::new();
         let run = tokio::spawn(rig.dispatcher.run(stop.clone()));
         for _ in 0..4000 {
             if !rig.script.calls().is_empty() {
@@ -261,7 +261,7 @@ async fn what_stands_below_the_mark_is_found_by_a_look_from_the_beginning() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         assert_eq!(rig.script.calls().len(), 1, "found within seconds");
-        stop.begin();
+        stop.cancel();
         run.await.expect("ends");
     }
 }

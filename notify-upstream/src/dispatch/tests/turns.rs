@@ -84,7 +84,7 @@ async fn what_expires_before_its_turn_is_not_sent() {
 async fn a_stop_hands_back_what_has_had_no_turn() {
     for (store, _database) in stores().await {
         let (mut rig, gate, ids) = behind_one(&store, &clock(), vec![draft(Priority::Low)]).await;
-        rig.stop.begin();
+        rig.stop.cancel();
         end(&mut rig, gate).await;
         let (first, second) = (rig.view(ids[0]).await, rig.view(ids[1]).await);
         assert_eq!(
@@ -115,7 +115,7 @@ async fn a_stop_hands_back_what_asks_the_provider_for_an_earlier_attempt() {
         while rig.script.looks() == 0 {
             tokio::task::yield_now().await;
         }
-        rig.stop.begin();
+        rig.stop.cancel();
         rig.settle().await;
         let view = rig.view(id).await;
         assert_eq!(

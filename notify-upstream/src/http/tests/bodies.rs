@@ -16,7 +16,7 @@ fn large() -> Value {
 
 async fn until_waiting(service: &Served, waiting: usize, writer: &Writer) {
     while writer.waiting() < waiting {
-        assert!(!service.shutdown.has_begun());
+        assert!(!service.shutdown.is_cancelled());
         tokio::task::yield_now().await;
     }
 }
@@ -78,6 +78,6 @@ async fn bodies_stay_charged_until_their_commit_though_the_client_is_gone() {
             StatusCode::CREATED,
             "there is room again"
         );
-        served.shutdown.begin();
+        served.shutdown.cancel();
     }
 }

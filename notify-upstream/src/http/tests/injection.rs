@@ -87,7 +87,7 @@ async fn a_field_takes_a_naughty_string_as_it_is_or_is_named() {
                 assert!(errors.iter().any(named), "{pointer} {text:?}: {answer}");
             }
         }
-        served.shutdown.begin();
+        served.shutdown.cancel();
     }
 }
 
@@ -143,6 +143,6 @@ async fn a_variable_is_text_in_one_message_to_one_recipient() {
             (accepted, accepted),
             "one message each"
         );
-        served.shutdown.begin();
+        served.shutdown.cancel();
     }
 }

@@ -52,7 +52,7 @@ async fn an_identical_repeat_has_the_first_answer_though_its_times_are_past() {
             StatusCode::UNPROCESSABLE_ENTITY,
             "under a key that was never used it is too late"
         );
-        served.shutdown.begin();
+        served.shutdown.cancel();
     }
 }
 
@@ -74,6 +74,6 @@ async fn an_identical_repeat_has_the_first_answer_though_the_template_is_gone() 
             (status.as_u16(), &problem["code"]),
             (422, &"unknown_template".into())
         );
-        served.shutdown.begin();
+        served.shutdown.cancel();
     }
 }

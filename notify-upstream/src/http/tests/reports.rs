@@ -108,7 +108,7 @@ async fn a_mailgun_token_is_good_for_one_body_alone() {
         let next = bounce(&mailgun("t2"), "e4", &other, "bob@example.com").to_string();
         assert_eq!(served.hear("mailgun", next).await.status().as_u16(), 204);
         assert_eq!(served.status_of(&other).await.0, "FAILED");
-        served.shutdown.begin();
+        served.shutdown.cancel();
     }
 }
 
@@ -137,7 +137,7 @@ async fn a_report_silences_no_address_but_the_one_that_it_is_about() {
             served.status_of(&silenced).await,
             ("FAILED".into(), "ADDRESS_SUPPRESSED".into())
         );
-        served.shutdown.begin();
+        served.shutdown.cancel();
     }
 }
 
@@ -198,7 +198,7 @@ async fn one_click_ends_the_mail_that_offers_it_and_no_other() {
             "SENT",
             "a sign-in code is not what was unsubscribed from"
         );
-        served.shutdown.begin();
+        served.shutdown.cancel();
     }
 }
 
@@ -232,6 +232,6 @@ async fn wrong_click_token_is_rejected_without_the_store() {
                 .await;
             assert_eq!(answer.status().as_u16(), status, "{token}");
         }
-        served.shutdown.begin();
+        served.shutdown.cancel();
     }
 }

@@ -24,7 +24,7 @@ async fn a_status_that_was_read_is_remembered_and_forgotten_with_the_next_write(
             served.get(&id, "auth", sent.as_deref()).await.0,
             StatusCode::NOT_MODIFIED
         );
-        served.shutdown.begin();
+        served.shutdown.cancel();
     }
 }
 
@@ -65,7 +65,7 @@ async fn who_polls_two_replicas_never_sees_the_status_go_back() {
             StatusCode::NOT_MODIFIED
         );
         for served in [first, second] {
-            served.shutdown.begin();
+            served.shutdown.cancel();
         }
     }
 }

@@ -60,7 +60,7 @@ async fn webhooks_are_refused_by_name_and_headers_before_the_body_is_read() {
             "{provider} {headers}"
         );
     }
-    served.shutdown.begin();
+    served.shutdown.cancel();
 }
 
 #[tokio::test]
@@ -79,6 +79,6 @@ async fn unfinished_webhooks_keep_nobody_from_asking_for_notifications() {
             served.post("/notifications", &[], &welcome()).await.0,
             StatusCode::CREATED
         );
-        served.shutdown.begin();
+        served.shutdown.cancel();
     }
 }

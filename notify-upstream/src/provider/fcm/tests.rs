@@ -83,7 +83,7 @@ async fn stand_in() -> StandIn {
     let router = Router::new().route("/{*path}", axum::routing::post(handler));
     let (limits, never) = (
         postern_common::http::Limits::default(),
-        postern_common::Shutdown::new(),
+        tokio_util::sync::CancellationToken::new(),
     );
     tokio::spawn(async move { postern_common::http::serve(listener, router, limits, never).await });
     stand_in

@@ -45,7 +45,13 @@ async fn stand_in(status: u16, answer: &'static str) -> (Url, mpsc::UnboundedRec
 
 async fn axum_serve(listener: tokio::net::TcpListener, router: Router) {
     let limits = postern_common::http::Limits::default();
-    postern_common::http::serve(listener, router, limits, postern_common::Shutdown::new()).await;
+    postern_common::http::serve(
+        listener,
+        router,
+        limits,
+        tokio_util::sync::CancellationToken::new(),
+    )
+    .await;
 }
 
 fn twilio(base: Url) -> Twilio {
