@@ -9,7 +9,7 @@ mod file;
 use std::io::Write;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use postern_common::exit::Exit;
 use prometheus::IntCounter;
@@ -21,10 +21,18 @@ use file::LogFile;
 /// Events are on their way to the sink at most this long after they were written.
 const FLUSH: Duration = Duration::from_millis(250);
 
+/// How long the end of the gateway waits for a sink that takes nothing, such as a pipe that nobody
+/// reads.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How often it looks whether the writer has ended.
+const CLOSE_POLL_INTERVAL: Duration = Duration::from_millis(2);
+
 /// The writer is woken earlier when so much waits.
 const WAKE_BYTES: usize = 64 << 10;
 
-/// The log of one gateway. Dropping the last handle writes what waits.
+/// The log of one gateway. Dropping the last handle writes what waits, as far as the sink takes it
+/// in time; the rest is dropped and counted.
 #[derive(Debug)]
 pub(crate) struct AccessLog {
     shared: Arc<Shared>,
@@ -43,6 +51,9 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     waiting: Vec<u8>,
+    /// Events that have been appended, and those of them that the sink has taken or failed to take.
+    appended: u64,
+    done: u64,
     reopen: bool,
     closed: bool,
 }
@@ -115,6 +126,7 @@ impl AccessLog {
         let wake =
             state.waiting.len() < WAKE_BYTES && state.waiting.len() + line.len() >= WAKE_BYTES;
         state.waiting.extend_from_slice(line);
+        state.appended += 1;
         drop(state);
         if wake {
             self.shared.wake.notify_one();
@@ -132,6 +144,37 @@ impl AccessLog {
     }
 }
 
+impl AccessLog {
+    /// Counts what the sink has not taken, and logs it if standard error takes anything.
+    fn give_up(&self) {
+        let state = self
+            .shared
+            .state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let lost = state.appended - state.done;
+        drop(state);
+        self.dropped.inc_by(lost);
+        // Standard error may be the same pipe.
+        let warning = std::thread::spawn(move || {
+            tracing::warn!(lost, "access log closed before its sink took all events");
+        });
+        ends_within(CLOSE_TIMEOUT / 4, &warning);
+    }
+}
+
+/// Waits for a thread that may be blocked. Returns whether it has ended in time.
+fn ends_within(timeout: Duration, thread: &JoinHandle<()>) -> bool {
+    let until = Instant::now() + timeout;
+    while !thread.is_finished() {
+        if Instant::now() >= until {
+            return false;
+        }
+        std::thread::sleep(CLOSE_POLL_INTERVAL);
+    }
+    true
+}
+
 impl Drop for AccessLog {
     fn drop(&mut self) {
         self.shared
@@ -140,8 +183,10 @@ impl Drop for AccessLog {
             .unwrap_or_else(PoisonError::into_inner)
             .closed = true;
         self.shared.wake.notify_one();
-        if let Some(writer) = self.writer.take() {
-            let _panicked = writer.join();
+        if let Some(writer) = self.writer.take()
+            && !ends_within(CLOSE_TIMEOUT, &writer)
+        {
+            self.give_up();
         }
     }
 }
@@ -149,15 +194,18 @@ impl Drop for AccessLog {
 /// The writer's thread.
 fn write(shared: &Shared, mut sink: Sink, dropped: &IntCounter) {
     let mut batch = Vec::new();
+    let mut taken = 0;
     loop {
-        let state = shared.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = shared.state.lock().unwrap_or_else(PoisonError::into_inner);
         let ready =
             |state: &mut State| state.waiting.len() < WAKE_BYTES && !state.reopen && !state.closed;
+        state.done = taken;
         let (mut state, _) = shared
             .wake
             .wait_timeout_while(state, FLUSH, ready)
             .unwrap_or_else(PoisonError::into_inner);
         std::mem::swap(&mut batch, &mut state.waiting);
+        taken = state.appended;
         let (reopen, closed) = (std::mem::take(&mut state.reopen), state.closed);
         drop(state);
         if let Err(error) = sink.write(&batch) {

@@ -225,8 +225,8 @@ fn folder(path: &Path) -> &Path {
         .unwrap_or(Path::new("."))
 }
 
-/// Makes the folder of the socket if it is not there, and refuses one in which others can replace
-/// the socket.
+/// Makes the folder of the socket if it is not there, and refuses one that other
+/// users can enter or write.
 fn make_folder(path: &Path) -> io::Result<()> {
     let folder = folder(path);
     DirBuilder::new()
@@ -249,9 +249,11 @@ pub(crate) fn check_folder(path: &Path) -> Option<String> {
         Uid::from_raw(metadata.uid()),
         metadata.mode() & 0o777,
     );
-    (!is_trusted(owner, own) || mode & 0o022 != 0).then(|| {
+    (!is_trusted(owner, own) || mode & 0o077 != 0).then(|| {
         let (folder, own) = (folder.display(), own.as_raw());
-        format!("{folder}: must belong to user {own} and be writable by nobody else (0700, not {mode:04o})")
+        format!(
+            "{folder}: must belong to user {own} and be closed to all others (0700, not {mode:04o})"
+        )
     })
 }
 
@@ -307,11 +309,11 @@ mod tests {
         let left = std::fs::read_dir(folder(&path)).expect("a folder").count();
         assert_eq!(left, 1, "the socket alone");
         drop(heir);
-        for open in [0o777, 0o775, 0o702] {
+        for open in [0o777, 0o775, 0o755, 0o750, 0o702] {
             std::fs::set_permissions(folder(&path), Permissions::from_mode(open)).expect("ours");
             let error = Heir::wait_at(&path, &listeners).expect_err("others can reach it");
             assert!(
-                error.to_string().contains("writable by nobody else"),
+                error.to_string().contains("closed to all others"),
                 "{error}"
             );
         }

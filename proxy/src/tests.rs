@@ -2,6 +2,7 @@
 //! told.
 
 mod answers;
+mod any_origin;
 mod bodies;
 mod breaks;
 mod cors;
@@ -23,12 +24,16 @@ mod rates;
 mod refusals;
 mod reload;
 mod requests;
+mod response_budget;
 mod slow_readers;
 mod slowness;
 mod sockets;
 mod stop;
 mod traced;
+mod tunnel_backpressure;
 mod tunnel_expiry;
 mod upgrade;
+mod upgrade_refusals;
+mod upstream_shares;
 mod upstreams;
 mod ways;

@@ -57,7 +57,7 @@ impl Site {
              [[listen]]\naddress = \"{encrypted}\"\n\
              [listen.tls]\ncertificate = \"{0}/server.pem\"\nkey = \"{0}/server.key\"\n\
              [admin]\naddress = \"{admin}\"\n\
-             [access_log]\nto = \"off\"\n[handover]\nsocket = \"{0}/proxy.sock\"\n\
+             [access_log]\nto = \"off\"\n[handover]\nsocket = \"{0}/run/proxy.sock\"\n\
              [upstream.origin]\naddresses = [\"{1}\"]\n\
              [[route]]\npath = \"/open\"\nmethods = [\"GET\"]\nupstream = \"origin\"\npolicy = \"public\"\n\
              [[route]]\npath = \"/closed\"\nmethods = [\"GET\"]\nupstream = \"origin\"\npolicy = {{ users = \"any\" }}\n",

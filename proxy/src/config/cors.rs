@@ -63,6 +63,11 @@ impl Cors {
         self.origins.iter().any(|pattern| pattern.matches(origin))
     }
 
+    /// Whether pages of every origin may.
+    pub(crate) fn allows_any(&self) -> bool {
+        self.origins.contains(&OriginPattern::Any)
+    }
+
     /// The rules for requests that no route takes: those of `[cors]`, or else of all routes
     /// together, so that a page can read why it was refused.
     pub(super) fn without_route(common: Option<Arc<Self>>, routes: &[Route]) -> Option<Arc<Self>> {

@@ -37,8 +37,9 @@ pub struct Limits {
     /// How long a body may stay below that rate; default 20 s.
     pub stall_timeout: Duration,
     /// Bytes that responses may hold in all while their readers are slow, an eighth of it for the
-    /// readers of one address; default 256 MiB. Above it, new requests get 503, and a response that
-    /// its reader makes wait is cut.
+    /// readers of one address; default 256 MiB. A response reserves 64 KiB, and 192 KiB if its
+    /// upstream speaks HTTP/2. Above it, new requests get 503, and a response that its reader makes
+    /// wait is cut.
     pub response_buffer_bytes: usize,
     /// From the head of a request to the end of its response; default 60 s. A route can have its
     /// own.

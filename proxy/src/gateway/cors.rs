@@ -129,7 +129,11 @@ fn allow(cors: &Cors, request: &HeaderMap, response: &mut ResponseHeader) -> Res
     else {
         return Ok(false);
     };
-    response.insert_header("Access-Control-Allow-Origin", origin)?;
+    if cors.allows_any() {
+        response.insert_header("Access-Control-Allow-Origin", "*")?;
+    } else {
+        response.insert_header("Access-Control-Allow-Origin", origin)?;
+    }
     response.insert_header("Access-Control-Expose-Headers", EXPOSED)?;
     Ok(true)
 }

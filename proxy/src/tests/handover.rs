@@ -17,7 +17,7 @@ use crate::{App, Config, Inheritance, Listeners, Predecessor};
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_process_takes_the_sockets_over_and_no_request_fails() {
     let folder = tempfile::tempdir().expect("a folder");
-    let socket = folder.path().join("proxy.sock");
+    let socket = folder.path().join("run").join("proxy.sock");
     let origin = Origin::start(Manner::Answer).await;
     let (address, extra) = (
         origin.address,

@@ -166,6 +166,16 @@ impl Wire {
         }
     }
 
+    /// Looks at the time of the token while something is written: until that is done nobody reads.
+    /// Ready with the error when both sides have had their time to close.
+    pub(super) fn poll_expired<T>(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
+        if self.poll_expiry(cx) {
+            self.poll_overdue(cx)
+        } else {
+            Poll::Pending
+        }
+    }
+
     /// Waits until the client has closed as well; what it still sends belongs to nobody.
     fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if let Poll::Ready(Err(error)) = self.poll_drain(cx) {
@@ -190,12 +200,8 @@ impl Wire {
         cx: &mut Context<'_>,
         data: &[u8],
     ) -> Poll<io::Result<usize>> {
-        // While a write waits nobody reads, so that the time of the token is looked at here as
-        // well.
-        if self.poll_expiry(cx)
-            && let Poll::Ready(error) = self.poll_overdue(cx)
-        {
-            return Poll::Ready(error);
+        if let Poll::Ready(overdue) = self.poll_expired(cx) {
+            return Poll::Ready(overdue);
         }
         let allowed = self
             .expiry

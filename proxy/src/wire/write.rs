@@ -119,6 +119,9 @@ impl AsyncWrite for Wire {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if let Poll::Ready(overdue) = self.poll_expired(cx) {
+            return Poll::Ready(overdue);
+        }
         ready!(self.poll_drain(cx))?;
         let flushed = self.io()?.poll_flush(cx);
         self.poll_last(flushed, cx)

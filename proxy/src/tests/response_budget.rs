@@ -1,0 +1,349 @@
+//! Bytes of responses that the gateway holds for readers that take nothing.
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use h2::client::{ResponseFuture, SendRequest};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+
+use super::front::{head, reply, send};
+use super::harness::{Gateway, PATIENCE, ROUTES, WAYS};
+use super::origin::{Manner, Origin};
+
+/// The longest response of the origin of these tests.
+const BODY_BYTES: usize = 8 << 20;
+
+/// What a response may hold, and so much for its head and for frames around its body.
+const STREAM_BYTES: usize = 64 << 10;
+const HTTP2_STREAM_BYTES: usize = 192 << 10;
+const OVERHEAD_BYTES: usize = 1 << 10;
+
+/// A socket that counts what its kernel has taken.
+struct Counted {
+    stream: TcpStream,
+    written: Arc<AtomicUsize>,
+}
+
+impl AsyncRead for Counted {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Counted {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(cx, data);
+        if let Poll::Ready(Ok(count)) = &written {
+            self.written.fetch_add(*count, Ordering::Relaxed);
+        }
+        written
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+/// An origin that answers one request of a connection with [`BODY_BYTES`], and counts what it wrote.
+async fn counting_origin(is_http2: bool) -> (SocketAddr, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
+    let address = listener.local_addr().expect("bound");
+    let written = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&written);
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let counted = Counted {
+                stream,
+                written: Arc::clone(&count),
+            };
+            if is_http2 {
+                tokio::spawn(flood_http2(counted));
+            } else {
+                tokio::spawn(flood_http1(counted));
+            }
+        }
+    });
+    (address, written)
+}
+
+async fn flood_http1(mut stream: Counted) {
+    let mut request = Vec::new();
+    while !request.ends_with(b"\r\n\r\n") {
+        if !stream
+            .read_buf(&mut request)
+            .await
+            .is_ok_and(|read| read > 0)
+        {
+            return;
+        }
+    }
+    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {BODY_BYTES}\r\n\r\n");
+    let _cut = stream
+        .write_all(&[head.into_bytes(), vec![b'x'; BODY_BYTES]].concat())
+        .await;
+}
+
+async fn flood_http2(stream: Counted) {
+    let Ok(mut connection) = h2::server::handshake(stream).await else {
+        return;
+    };
+    while let Some(Ok((_, mut respond))) = connection.accept().await {
+        if let Ok(mut body) = respond.send_response(http::Response::new(()), false) {
+            let _gone = body.send_data(Bytes::from(vec![b'x'; BODY_BYTES]), true);
+        }
+    }
+}
+
+/// Bytes that wait in the kernel on connections with a socket at this port: in send queues and in
+/// receive queues (proc(5), `/proc/net/tcp`).
+fn queued(port: u16) -> usize {
+    let table = std::fs::read_to_string("/proc/self/net/tcp").expect("a table");
+    let port = format!(":{port:04X}");
+    let bytes = |text: &str| usize::from_str_radix(text, 16).expect("hexadecimal");
+    let lines = table
+        .lines()
+        .skip(1)
+        .map(|line| line.split_whitespace().collect::<Vec<_>>());
+    // State 01: a listening socket counts connections and no bytes.
+    let open = lines.filter(|line| line[3] == "01");
+    open.filter(|line| line[1].ends_with(&port) || line[2].ends_with(&port))
+        .map(|line| {
+            let (sent, received) = line[4].split_once(':').expect("two queues");
+            bytes(sent) + bytes(received)
+        })
+        .sum()
+}
+
+/// What the gateway holds once nothing moves any more: written by the origin, neither taken by a
+/// client nor waiting in the kernel.
+async fn held_bytes(
+    gateway: &Gateway,
+    origin: SocketAddr,
+    (written, bodies): (&AtomicUsize, usize),
+) -> usize {
+    let measure = || {
+        let all = written.load(Ordering::Relaxed);
+        all.saturating_sub(queued(origin.port()) + queued(gateway.address.port()))
+    };
+    let mut known = (0, 0);
+    let settling = async {
+        // Acknowledgements may be 200 ms late: until then some bytes are in two queues.
+        while known.1 < 5 {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            let held = measure();
+            known = if held == known.0 {
+                (held, known.1 + 1)
+            } else {
+                (held, 0)
+            };
+        }
+    };
+    tokio::time::timeout(PATIENCE, settling)
+        .await
+        .expect("at rest in time");
+    assert!(
+        written.load(Ordering::Relaxed) < bodies * BODY_BYTES,
+        "the reader did not hold it up"
+    );
+    known.0
+}
+
+async fn gauge(gateway: &Gateway) -> usize {
+    let metrics = gateway.ask("/metrics").await;
+    let line = metrics
+        .lines()
+        .find(|line| line.starts_with("postern_response_buffer_bytes "));
+    let value = line
+        .and_then(|line| line.rsplit(' ').next())
+        .expect("a gauge");
+    value.parse().expect("a number")
+}
+
+/// An HTTP/2 client without a window.
+async fn without_window(gateway: &Gateway) -> SendRequest<Bytes> {
+    let stream = TcpStream::connect(gateway.address).await.expect("connects");
+    let mut builder = h2::client::Builder::new();
+    let shaking = builder.initial_window_size(0).handshake(stream);
+    let (client, connection) = shaking.await.expect("a handshake");
+    tokio::spawn(connection);
+    client.ready().await.expect("ready")
+}
+
+async fn before(address: SocketAddr, is_http2: bool, limits: &str) -> Gateway {
+    let unused = Origin::start(Manner::Answer).await;
+    let upstream = format!("addresses = [\"{address}\"]\nhttp2 = {is_http2}");
+    Gateway::h2c(unused, &upstream, limits, ROUTES).await
+}
+
+#[tokio::test]
+async fn http1_reader_makes_the_gateway_hold_64_kib() {
+    for (is_http2, most) in [(false, STREAM_BYTES), (true, HTTP2_STREAM_BYTES)] {
+        for way in WAYS {
+            let (address, written) = counting_origin(is_http2).await;
+            let gateway = before(address, is_http2, "").await;
+            let socket = TcpSocket::new_v4().expect("a socket");
+            socket.set_recv_buffer_size(4 << 10).expect("a size");
+            let mut stream = socket.connect(gateway.address).await.expect("connects");
+            let request = format!("GET /open HTTP/1.1\r\nHost: gate\r\n{way}\r\n");
+            stream.write_all(request.as_bytes()).await.expect("writes");
+            let held = held_bytes(&gateway, address, (&written, 1)).await;
+            assert!(
+                held <= most + OVERHEAD_BYTES,
+                "{held} bytes: HTTP/2 {is_http2} {way:?}"
+            );
+            assert_eq!(gauge(&gateway).await, most, "HTTP/2 {is_http2} {way:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn http2_stream_makes_the_gateway_hold_64_kib() {
+    for (is_http2, most) in [(false, STREAM_BYTES), (true, HTTP2_STREAM_BYTES)] {
+        let (address, written) = counting_origin(is_http2).await;
+        let gateway = before(address, is_http2, "").await;
+        let mut client = without_window(&gateway).await;
+        let mut answers = Vec::new();
+        for count in 1..=4 {
+            let (answer, _) = send(&mut client, head("GET", "/open", &[]), true);
+            answers.push(answer.await.expect("a head").into_body());
+            let held = held_bytes(&gateway, address, (&written, count)).await;
+            assert!(
+                held <= count * (most + OVERHEAD_BYTES),
+                "{held} bytes of {count} streams: HTTP/2 {is_http2}"
+            );
+            assert!(held >= count * (8 << 10), "{held} bytes of {count} streams");
+            assert_eq!(gauge(&gateway).await, count * most);
+        }
+    }
+}
+
+/// Waits until so much is held, and looks for a while whether it becomes more.
+async fn until_held(gateway: &Gateway, wanted: usize, case: &str) {
+    let (mut held, mut looks) = (0, 0);
+    let waiting = async {
+        while looks < 15 {
+            held = gauge(gateway).await;
+            assert!(held <= wanted, "{held} bytes, {wanted} allowed: {case}");
+            looks = if held == wanted { looks + 1 } else { 0 };
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let waited = tokio::time::timeout(PATIENCE, waiting).await;
+    assert!(waited.is_ok(), "{held} bytes, {wanted} expected: {case}");
+}
+
+/// A budget of 16 responses, and what one address may have of it: all as a trusted proxy.
+const BUDGETS: [(&str, usize); 2] = [
+    ("response_buffer_bytes = \"1MiB\"", 2),
+    (
+        "response_buffer_bytes = \"1MiB\"\ntrusted_proxies = [\"127.0.0.1/32\"]",
+        16,
+    ),
+];
+
+async fn answers_again(gateway: &Gateway) {
+    let waiting = async {
+        while gauge(gateway).await != 0 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, waiting)
+        .await
+        .expect("all is given back");
+}
+
+#[tokio::test]
+async fn burst_of_streams_does_not_pass_the_budget() {
+    for (limits, units) in BUDGETS {
+        let (address, _) = counting_origin(false).await;
+        let gateway = before(address, false, limits).await;
+        let mut client = without_window(&gateway).await;
+        let answers: Vec<ResponseFuture> = (0..60)
+            .map(|_| send(&mut client, head("GET", "/open", &[]), true).0)
+            .collect();
+        until_held(&gateway, units * STREAM_BYTES, limits).await;
+        let (answer, _) = send(&mut client, head("GET", "/open", &[]), true);
+        // The client has no window for the body of a refusal.
+        assert_eq!(answer.await.expect("a head").status(), 503, "{limits}");
+        let mut held = 0;
+        for answer in answers {
+            let Ok(answer) = answer.await else { continue };
+            let is_cut = answer.status() == 503
+                || tokio::time::timeout(Duration::from_millis(10), answer.into_body().data())
+                    .await
+                    .is_ok();
+            held += usize::from(!is_cut);
+        }
+        assert_eq!(held, units, "{limits}");
+        drop(client);
+        answers_again(&gateway).await;
+    }
+}
+
+#[tokio::test]
+async fn burst_over_http1_does_not_pass_the_budget() {
+    for (limits, units) in BUDGETS {
+        for way in WAYS {
+            let (address, _) = counting_origin(false).await;
+            let gateway = before(address, false, limits).await;
+            let request = format!("GET /open HTTP/1.1\r\nHost: gate\r\n{way}\r\n");
+            let mut clients = Vec::new();
+            for _ in 0..40 {
+                clients.push(gateway.connect().await);
+            }
+            for client in &mut clients {
+                client.write(&request).await;
+            }
+            until_held(&gateway, units * STREAM_BYTES, &format!("{limits} {way:?}")).await;
+            let refused = gateway.send(&request).await;
+            assert_eq!(
+                (refused.status, refused.code().as_str()),
+                (503, "unavailable"),
+                "{limits} {way:?}"
+            );
+            drop(clients);
+            answers_again(&gateway).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn one_address_leaves_the_budget_to_others() {
+    let (address, _) = counting_origin(false).await;
+    let gateway = before(address, false, BUDGETS[0].0).await;
+    let mut client = without_window(&gateway).await;
+    let _held: Vec<ResponseFuture> = (0..20)
+        .map(|_| send(&mut client, head("GET", "/open", &[]), true).0)
+        .collect();
+    until_held(&gateway, 2 * STREAM_BYTES, "one address").await;
+    let socket = TcpSocket::new_v4().expect("a socket");
+    socket.bind(([127, 0, 0, 2], 0).into()).expect("binds");
+    let stream = socket.connect(gateway.address).await.expect("connects");
+    let (other, connection) = h2::client::handshake(stream).await.expect("a handshake");
+    tokio::spawn(connection);
+    let mut other = other.ready().await.expect("ready");
+    let (answer, _) = send(&mut other, head("GET", "/open", &[]), true);
+    assert_eq!(
+        reply(answer).await.expect("an answer").body.len(),
+        BODY_BYTES
+    );
+}

@@ -1,0 +1,284 @@
+//! Requests in flight of one upstream, shared among client addresses.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use bytes::Bytes;
+use h2::client::SendRequest;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+
+use super::front::{head, reply, send};
+use super::harness::{Client, Gateway, PATIENCE, ROUTES, WAYS};
+use super::origin::{Manner, Origin};
+
+/// A connection from 127.0.0.`last`.
+async fn connect_from(gateway: &Gateway, last: u8) -> TcpStream {
+    let socket = TcpSocket::new_v4().expect("a socket");
+    socket
+        .bind((Ipv4Addr::new(127, 0, 0, last), 0).into())
+        .expect("binds");
+    socket.connect(gateway.address).await.expect("connects")
+}
+
+async fn client_from(gateway: &Gateway, last: u8) -> Client {
+    Client {
+        stream: connect_from(gateway, last).await,
+        buffer: Vec::new(),
+    }
+}
+
+/// An HTTP/2 client from 127.0.0.`last` whose streams have a window of so many bytes.
+async fn http2_from(gateway: &Gateway, last: u8, window: u32) -> SendRequest<Bytes> {
+    let stream = connect_from(gateway, last).await;
+    let mut builder = h2::client::Builder::new();
+    let shaking = builder.initial_window_size(window).handshake(stream);
+    let (client, connection) = shaking.await.expect("a handshake");
+    tokio::spawn(connection);
+    client.ready().await.expect("ready")
+}
+
+/// Requests in flight to the only address of the upstream.
+async fn in_flight(gateway: &Gateway) -> usize {
+    let text = gateway.ask("/upstreams").await;
+    let rest = text.split("\"inFlight\":").nth(1).expect("a number");
+    let digits = rest
+        .trim_start()
+        .split(|c: char| !c.is_ascii_digit())
+        .next();
+    digits.expect("digits").parse().expect("a number")
+}
+
+/// Waits until so many requests are in flight.
+async fn until_in_flight(gateway: &Gateway, wanted: usize) {
+    let waiting = async {
+        while in_flight(gateway).await != wanted {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let waited = tokio::time::timeout(PATIENCE, waiting).await;
+    assert!(
+        waited.is_ok(),
+        "{wanted} wanted, {} in flight",
+        in_flight(gateway).await
+    );
+}
+
+/// Whether a response waits for its reader.
+async fn is_held(gateway: &Gateway) -> bool {
+    let metrics = gateway.ask("/metrics").await;
+    !metrics.contains("postern_response_buffer_bytes 0\n")
+}
+
+/// Requests that stay in flight: on the fast path, on Pingora's, and one whose body is not sent.
+fn unfinished_requests() -> [String; 3] {
+    [
+        "GET /open HTTP/1.1\r\nHost: gate\r\n\r\n".to_owned(),
+        format!("GET /open HTTP/1.1\r\nHost: gate\r\n{}\r\n", WAYS[1]),
+        "POST /open HTTP/1.1\r\nHost: gate\r\nContent-Length: 100000\r\n\r\nx".to_owned(),
+    ]
+}
+
+#[tokio::test]
+async fn address_gets_an_eighth_of_a_half_full_upstream() {
+    for request in unfinished_requests() {
+        let gateway = Gateway::with(Manner::Hang, "", "in_flight = 8").await;
+        let mut held = Vec::new();
+        for (last, added) in [(1, 4), (2, 1), (3, 1)] {
+            for _ in 0..added {
+                let mut client = client_from(&gateway, last).await;
+                client.write(&request).await;
+                held.push(client);
+                until_in_flight(&gateway, held.len()).await;
+            }
+            let mut surplus = client_from(&gateway, last).await;
+            surplus.write(&request).await;
+            let refused = surplus.answer().await.expect("an answer");
+            assert_eq!(
+                (refused.status, refused.code().as_str()),
+                (503, "upstream_unavailable"),
+                "127.0.0.{last} {request:?}"
+            );
+        }
+        // The first address has its places back when its clients are gone.
+        held.drain(..4);
+        until_in_flight(&gateway, 2).await;
+        let mut client = client_from(&gateway, 1).await;
+        client.write(&request).await;
+        until_in_flight(&gateway, 3).await;
+    }
+}
+
+#[tokio::test]
+async fn address_gets_an_eighth_over_http2() {
+    for ends in [true, false] {
+        let method = if ends { "GET" } else { "POST" };
+        let origin = Origin::start(Manner::Hang).await;
+        let upstream = format!("addresses = [\"{}\"]\nin_flight = 8", origin.address);
+        let gateway = Gateway::h2c(origin, &upstream, "", ROUTES).await;
+        let mut held = Vec::new();
+        for (last, added) in [(1, 4), (2, 1)] {
+            let mut client = http2_from(&gateway, last, 65_535).await;
+            for _ in 0..added {
+                held.push(send(&mut client, head(method, "/open", &[]), ends));
+                until_in_flight(&gateway, held.len()).await;
+            }
+            let (answer, _body) = send(&mut client, head(method, "/open", &[]), ends);
+            let refused = reply(answer).await.expect("an answer");
+            assert_eq!(
+                (refused.status, refused.code().as_str()),
+                (503, "upstream_unavailable"),
+                "127.0.0.{last} {method}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn trusted_proxy_has_no_share_but_its_clients_have() {
+    let limits = "trusted_proxies = [\"127.0.0.1/32\"]";
+    for (forwarded, most) in [("", 8), ("X-Forwarded-For: 192.0.2.1\r\n", 4)] {
+        let gateway = Gateway::with(Manner::Hang, limits, "in_flight = 8").await;
+        let request = format!("GET /open HTTP/1.1\r\nHost: gate\r\n{forwarded}\r\n");
+        let mut held = Vec::new();
+        for count in 1..=most {
+            let mut client = gateway.connect().await;
+            client.write(&request).await;
+            held.push(client);
+            until_in_flight(&gateway, count).await;
+        }
+        assert_eq!(gateway.send(&request).await.status, 503, "{forwarded}");
+        if most < 8 {
+            let other = request.replace("192.0.2.1", "192.0.2.2");
+            let mut client = gateway.connect().await;
+            client.write(&other).await;
+            until_in_flight(&gateway, most + 1).await;
+        }
+    }
+}
+
+/// An origin whose answer to `/any/N` has N bytes.
+async fn sized_origin() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
+    let address = listener.local_addr().expect("bound");
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(answer_sized(stream));
+        }
+    });
+    address
+}
+
+async fn answer_sized(mut stream: TcpStream) {
+    let mut request = Vec::new();
+    while stream
+        .read_buf(&mut request)
+        .await
+        .is_ok_and(|read| read > 0)
+    {
+        if !request.ends_with(b"\r\n\r\n") {
+            continue;
+        }
+        let text = String::from_utf8_lossy(&request).into_owned();
+        request.clear();
+        let path = text.split(' ').nth(1).expect("a path");
+        let length: usize = path
+            .rsplit('/')
+            .next()
+            .and_then(|n| n.parse().ok())
+            .expect("a length");
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n");
+        let answer = [head.into_bytes(), vec![b'x'; length]].concat();
+        if stream.write_all(&answer).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Asks for growing answers that the client does not read, until one waits for its reader although
+/// the upstream has nothing more to do with it.
+async fn hold_answered(gateway: &Gateway, fields: &str) -> Option<TcpStream> {
+    for length in (4..=96).map(|kib| kib << 10) {
+        let socket = TcpSocket::new_v4().expect("a socket");
+        socket.set_recv_buffer_size(4 << 10).expect("a size");
+        let mut stream = socket.connect(gateway.address).await.expect("connects");
+        let request = format!("GET /any/{length} HTTP/1.1\r\nHost: gate\r\n{fields}\r\n");
+        stream.write_all(request.as_bytes()).await.expect("writes");
+        for _ in 0..10 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            if is_held(gateway).await && in_flight(gateway).await == 0 {
+                return Some(stream);
+            }
+        }
+        drop(stream);
+        until_in_flight(gateway, 0).await;
+    }
+    None
+}
+
+#[tokio::test]
+async fn place_is_free_once_the_upstream_has_answered() {
+    for way in WAYS {
+        let unused = Origin::start(Manner::Answer).await;
+        let upstream = format!("addresses = [\"{}\"]\nin_flight = 1", sized_origin().await);
+        let gateway = Gateway::before(unused, &upstream, "", ROUTES).await;
+        let fields = format!("Authorization: Bearer {}\r\n{way}", gateway.user());
+        let held = hold_answered(&gateway, &fields).await;
+        assert!(
+            held.is_some(),
+            "no place was free beside a slow reader: {way:?}"
+        );
+        let other = gateway.get("/any/1", &fields).await;
+        assert_eq!((other.status, other.body.as_str()), (200, "x"), "{way:?}");
+    }
+}
+
+/// An HTTP/2 origin that answers with five bytes.
+async fn http2_origin() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
+    let address = listener.local_addr().expect("bound");
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let Ok(mut connection) = h2::server::handshake(stream).await else {
+                    return;
+                };
+                while let Some(Ok((_, mut respond))) = connection.accept().await {
+                    if let Ok(mut body) = respond.send_response(http::Response::new(()), false) {
+                        let _gone = body.send_data(Bytes::from_static(b"xxxxx"), true);
+                    }
+                }
+            });
+        }
+    });
+    address
+}
+
+#[tokio::test]
+async fn place_is_free_beside_a_stream_without_a_window() {
+    for is_http2 in [false, true] {
+        let origin = Origin::start(Manner::Answer).await;
+        let address = if is_http2 {
+            http2_origin().await
+        } else {
+            origin.address
+        };
+        let upstream = format!("addresses = [\"{address}\"]\nhttp2 = {is_http2}\nin_flight = 1");
+        let gateway = Gateway::h2c(origin, &upstream, "", ROUTES).await;
+        let mut slow = http2_from(&gateway, 1, 0).await;
+        let (answer, _) = send(&mut slow, head("GET", "/open", &[]), true);
+        let held = answer.await.expect("a head").into_body();
+        let waiting = async {
+            while !is_held(&gateway).await {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let waited = tokio::time::timeout(PATIENCE, waiting).await;
+        waited.expect("its reader is waited for");
+        until_in_flight(&gateway, 0).await;
+        let mut other = http2_from(&gateway, 2, 65_535).await;
+        let (answer, _) = send(&mut other, head("GET", "/open", &[]), true);
+        assert_eq!(reply(answer).await.expect("an answer").status, 200);
+        drop(held);
+    }
+}

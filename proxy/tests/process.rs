@@ -1,0 +1,202 @@
+//! The gateway as a process: how it starts and ends where its surroundings fail it.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// Nothing in these tests takes longer, unless it hangs.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How long the gateway may take to end: no request is in flight.
+const END_WITHIN: Duration = Duration::from_secs(8);
+
+/// More events than a pipe holds: 64 KiB.
+const REQUESTS: usize = 1_000;
+
+/// The gateway with this configuration, and with pools that nobody serves.
+fn gateway(folder: &Path, config: &str) -> Command {
+    std::fs::write(folder.join("proxy.toml"), config).expect("writes");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_postern-proxy"));
+    command
+        .env_clear()
+        .current_dir(folder)
+        .args(["--config", "proxy.toml"])
+        .env(
+            "AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER",
+            "http://127.0.0.1:1",
+        )
+        .env("IDP_ACTOR_POOL_ID", "actors")
+        .env("IDP_ACTOR_CLIENT_ID", "web")
+        .env("IDP_SERVICE_POOL_ID", "services")
+        .env("IDP_SERVICE_CLIENT_ID", "machines")
+        .stdin(Stdio::null());
+    command
+}
+
+fn free_address() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
+    listener.local_addr().expect("bound")
+}
+
+/// Waits for the end of a process, and ends it if it does not end by itself.
+fn wait(child: &mut Child, within: Duration) -> Option<ExitStatus> {
+    let until = Instant::now() + within;
+    while Instant::now() < until {
+        if let Some(status) = child.try_wait().expect("a child") {
+            return Some(status);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    child.kill().expect("ends");
+    child.wait().expect("ended");
+    None
+}
+
+fn connect(address: SocketAddr) -> TcpStream {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match TcpStream::connect(address) {
+            Ok(stream) => return stream,
+            Err(error) => assert!(Instant::now() < until, "{error}"),
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Sends requests of which each is logged; the last one ends the connection.
+fn fill_log(address: SocketAddr) {
+    let mut stream = connect(address);
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    let request = "GET /nowhere HTTP/1.1\r\nHost: gate\r\n\r\n";
+    let mut answers = Vec::new();
+    for count in 1..=REQUESTS {
+        let last = if count == REQUESTS {
+            request.replace("\r\n\r\n", "\r\nConnection: close\r\n\r\n")
+        } else {
+            request.to_owned()
+        };
+        stream.write_all(last.as_bytes()).expect("writes");
+        if count % 50 == 0 || count == REQUESTS {
+            let wanted = count;
+            while count_answers(&answers) < wanted {
+                let mut space = [0; 16 << 10];
+                let read = stream.read(&mut space).expect("answers");
+                assert_ne!(read, 0, "the connection ended");
+                answers.extend_from_slice(&space[..read]);
+            }
+        }
+    }
+}
+
+fn count_answers(bytes: &[u8]) -> usize {
+    bytes
+        .windows(12)
+        .filter(|window| window.starts_with(b"HTTP/1.1 401"))
+        .count()
+}
+
+fn config(address: SocketAddr, upstream: &str) -> String {
+    format!(
+        "[[listen]]\naddress = \"{address}\"\n[upstream.one]\naddresses = [\"127.0.0.1:1\"]\n{upstream}\n\
+         [[route]]\nname = \"open\"\npath = \"/open\"\nmethods = [\"GET\"]\nupstream = \"one\"\npolicy = \"public\"\n"
+    )
+}
+
+fn terminate(child: &Child) {
+    let kill = Command::new("kill").arg(child.id().to_string()).status();
+    assert!(kill.expect("kill runs").success());
+}
+
+#[test]
+fn process_ends_although_nobody_reads_its_log() {
+    // Standard error is a file at first, and then the pipe that is full.
+    for is_shared in [false, true] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let address = free_address();
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        let mut command = gateway(folder.path(), &config(address, ""));
+        if is_shared {
+            command.stderr(writer.try_clone().expect("a descriptor"));
+        } else {
+            let log = std::fs::File::create(folder.path().join("log")).expect("a file");
+            command.stderr(log);
+        }
+        let mut child = command.stdout(writer).spawn().expect("starts");
+        drop(command);
+        fill_log(address);
+        terminate(&child);
+        let status = wait(&mut child, END_WITHIN);
+        assert!(
+            status.is_some_and(|status| status.success()),
+            "{status:?}, shared: {is_shared}"
+        );
+        if !is_shared {
+            let log = std::fs::read_to_string(folder.path().join("log")).expect("a log");
+            assert!(
+                log.contains("access log closed before its sink took all events"),
+                "{log}"
+            );
+        }
+        drop(reader);
+    }
+}
+
+#[test]
+fn events_are_all_written_where_they_are_read() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let address = free_address();
+    let out = folder.path().join("out");
+    let mut command = gateway(folder.path(), &config(address, ""));
+    command.stdout(std::fs::File::create(&out).expect("a file"));
+    let mut child = command.stderr(Stdio::null()).spawn().expect("starts");
+    fill_log(address);
+    terminate(&child);
+    let status = wait(&mut child, END_WITHIN);
+    assert!(status.is_some_and(|status| status.success()), "{status:?}");
+    let text = std::fs::read_to_string(out).expect("reads");
+    assert_eq!(text.lines().count(), REQUESTS);
+}
+
+#[test]
+fn missing_certificate_authorities_are_reported() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let none = folder.path().join("none.pem");
+    std::fs::write(&none, "").expect("writes");
+    let text = config(free_address(), "[upstream.one.tls]\nname = \"one.example\"");
+    let mut command = gateway(folder.path(), &text);
+    command
+        .env("SSL_CERT_FILE", &none)
+        .env("SSL_CERT_DIR", folder.path().join("none"))
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
+    let mut child = command.spawn().expect("starts");
+    let status = wait(&mut child, PATIENCE).expect("it ends at once");
+    let mut said = String::new();
+    let mut stderr = child.stderr.take().expect("piped");
+    stderr.read_to_string(&mut said).expect("text");
+    assert_eq!(status.code(), Some(69), "{said}");
+    assert!(
+        said.contains("authorities of this machine") && said.contains("tls.ca"),
+        "{said}"
+    );
+    assert!(!said.contains("panicked"), "{said}");
+}
+
+#[test]
+fn no_authorities_are_needed_where_none_are_used() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let address = free_address();
+    let mut command = gateway(folder.path(), &config(address, ""));
+    command
+        .env("SSL_CERT_FILE", folder.path().join("none.pem"))
+        .env("SSL_CERT_DIR", folder.path().join("none"))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    let mut child = command.spawn().expect("starts");
+    drop(connect(address));
+    terminate(&child);
+    let status = wait(&mut child, END_WITHIN);
+    assert!(status.is_some_and(|status| status.success()), "{status:?}");
+}
