@@ -3,8 +3,8 @@
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -19,6 +19,9 @@ use super::origin::{Manner, Origin};
 
 /// The longest response of the origin of these tests.
 const BODY_BYTES: usize = 8 << 20;
+
+/// One body for all responses: a test has many of them at once.
+static BODY: LazyLock<Bytes> = LazyLock::new(|| vec![b'x'; BODY_BYTES].into());
 
 /// What a response may hold, and so much for its head and for frames around its body.
 const STREAM_BYTES: usize = 64 << 10;
@@ -97,9 +100,9 @@ async fn flood_http1(mut stream: Counted) {
         }
     }
     let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {BODY_BYTES}\r\n\r\n");
-    let _cut = stream
-        .write_all(&[head.into_bytes(), vec![b'x'; BODY_BYTES]].concat())
-        .await;
+    if stream.write_all(head.as_bytes()).await.is_ok() {
+        let _cut = stream.write_all(&BODY).await;
+    }
 }
 
 async fn flood_http2(stream: Counted) {
@@ -108,7 +111,7 @@ async fn flood_http2(stream: Counted) {
     };
     while let Some(Ok((_, mut respond))) = connection.accept().await {
         if let Ok(mut body) = respond.send_response(http::Response::new(()), false) {
-            let _gone = body.send_data(Bytes::from(vec![b'x'; BODY_BYTES]), true);
+            let _gone = body.send_data(BODY.clone(), true);
         }
     }
 }
