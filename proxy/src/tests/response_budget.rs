@@ -213,7 +213,7 @@ async fn http1_reader_makes_the_gateway_hold_64_kib() {
                 held <= most + OVERHEAD_BYTES,
                 "{held} bytes: HTTP/2 {is_http2} {way:?}"
             );
-            assert_eq!(gauge(&gateway).await, most, "HTTP/2 {is_http2} {way:?}");
+            until_held(&gateway, most, &format!("HTTP/2 {is_http2} {way:?}")).await;
         }
     }
 }
@@ -225,7 +225,7 @@ async fn http2_stream_makes_the_gateway_hold_64_kib() {
         let gateway = before(address, is_http2, "").await;
         let mut client = without_window(&gateway).await;
         let mut answers = Vec::new();
-        for count in 1..=4 {
+        for count in 1..=2 {
             let (answer, _) = send(&mut client, head("GET", "/open", &[]), true);
             answers.push(answer.await.expect("a head").into_body());
             let held = held_bytes(&gateway, address, (&written, count)).await;
@@ -234,16 +234,17 @@ async fn http2_stream_makes_the_gateway_hold_64_kib() {
                 "{held} bytes of {count} streams: HTTP/2 {is_http2}"
             );
             assert!(held >= count * (8 << 10), "{held} bytes of {count} streams");
-            assert_eq!(gauge(&gateway).await, count * most);
+            until_held(&gateway, count * most, "streams").await;
         }
     }
 }
 
-/// Waits until so much is held, and looks for a while whether it becomes more.
+/// Waits until so much is held, and looks for a while whether it becomes more: the gauge is set
+/// every second.
 async fn until_held(gateway: &Gateway, wanted: usize, case: &str) {
     let (mut held, mut looks) = (0, 0);
     let waiting = async {
-        while looks < 15 {
+        while looks < 60 {
             held = gauge(gateway).await;
             assert!(held <= wanted, "{held} bytes, {wanted} allowed: {case}");
             looks = if held == wanted { looks + 1 } else { 0 };
