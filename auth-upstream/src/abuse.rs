@@ -45,7 +45,8 @@ pub struct AbuseLimits {
     pub all: u64,
     /// How long a failure counts. Default 15 min.
     pub window: Duration,
-    /// How often the right password of one account is accepted in ten minutes. Default 60.
+    /// How often the right password of one account is accepted in ten minutes, from each trusted
+    /// network and from all others together. Default 60.
     pub sign_ins: u64,
 }
 

@@ -11,7 +11,7 @@ use postern_common::{Clock, Code, Problem, Secret};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use crate::abuse::{Abuse, Attempt, Door};
+use crate::abuse::{Abuse, Attempt, Credential, Door};
 use crate::actors::ActorService;
 use crate::config::{Confirm, Refresh};
 use crate::email::Email;
@@ -84,12 +84,28 @@ impl Auth {
         who: &str,
         guess: impl Future<Output = Result<T, Refused>>,
     ) -> Result<T, Problem> {
+        self.guarded_with((door, silent), visitor, who, |_| guess)
+            .await
+    }
+
+    /// The same for a guess that needs to know how it is counted.
+    async fn guarded_with<T, G>(
+        &self,
+        (door, silent): (Door, Code),
+        visitor: &Visitor,
+        who: &str,
+        guess: impl FnOnce(&Attempt) -> G,
+    ) -> Result<T, Problem>
+    where
+        G: Future<Output = Result<T, Refused>>,
+    {
         let began = Instant::now();
         let Some(mut attempt) = self.abuse.admit(door, visitor, who).await else {
             self.metrics.held(door);
             self.pace.pad(door, began).await;
             return Err(silent.into());
         };
+        let guess = guess(&attempt);
         let outcome = Box::pin(guess).await;
         match outcome
             .as_ref()
@@ -121,35 +137,41 @@ impl Auth {
         (email, password): (&Email, &Secret),
         guess: impl Future<Output = Result<SignedIn, Refused>>,
     ) -> Result<SignedIn, Problem> {
-        let credential = self.abuse.credential(email.as_str(), password);
         // Asked for an admitted attempt only: the limit must not tell a guesser that a password is
         // right.
-        let limited = async {
-            if let Some(wait) = self.abuse.sign_in_wait(&credential).await {
-                return Err(Refused::after_proof(too_many_sign_ins(wait)));
-            }
-            let outcome = guess.await;
-            if !outcome
-                .as_ref()
-                .map_or_else(|refused| refused.is_proven, |_| true)
-            {
-                return outcome;
-            }
-            let Some(wait) = self.abuse.count_sign_in(&credential).await else {
-                return outcome;
-            };
-            if let Ok(signed_in) = outcome {
-                self.drop_sign_in(&signed_in).await;
-            }
-            Err(Refused::after_proof(too_many_sign_ins(wait)))
+        let limited = |attempt: &Attempt| {
+            let credential = self.abuse.credential(attempt, password);
+            Box::pin(async move { self.limited(&credential, guess).await })
         };
-        self.guarded(
-            (Door::Password, silent),
-            visitor,
-            email.as_str(),
-            Box::pin(limited),
-        )
-        .await
+        let door = (Door::Password, silent);
+        self.guarded_with(door, visitor, email.as_str(), limited)
+            .await
+    }
+
+    /// Refuses a right password that has been accepted too often.
+    async fn limited(
+        &self,
+        credential: &Credential,
+        guess: impl Future<Output = Result<SignedIn, Refused>>,
+    ) -> Result<SignedIn, Refused> {
+        if let Some(wait) = self.abuse.sign_in_wait(credential).await {
+            return Err(Refused::after_proof(too_many_sign_ins(wait)));
+        }
+        let outcome = guess.await;
+        let is_right = match &outcome {
+            Ok(_) => true,
+            Err(refused) => refused.is_proven,
+        };
+        if !is_right {
+            return outcome;
+        }
+        let Some(wait) = self.abuse.count_sign_in(credential).await else {
+            return outcome;
+        };
+        if let Ok(signed_in) = outcome {
+            self.drop_sign_in(&signed_in).await;
+        }
+        Err(Refused::after_proof(too_many_sign_ins(wait)))
     }
 
     /// Lets somebody in who names no account, unless the limits hold their address or network back.

@@ -3,7 +3,6 @@
 use postern_common::{Code, Problem, Secret};
 use serde_json::Map;
 
-use crate::abuse::Door;
 use crate::audit::{self, Act};
 use crate::auth::{Auth, Refused, Visitor};
 use crate::challenge;

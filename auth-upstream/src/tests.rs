@@ -6,6 +6,7 @@ mod doctor;
 mod guessing;
 mod hostile;
 mod journeys;
+mod limits;
 mod model;
 mod refresh;
 mod register;

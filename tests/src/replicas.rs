@@ -98,6 +98,8 @@ impl Replicas {
         };
         let auth = async |number: usize| {
             let file = stored(auth_config(&development, all[number]), &auth_store);
+            // One person signs in again and again.
+            let file = file.table("abuse", "sign_ins = 1000000\n");
             Replica::start(program("postern-auth", number, "auth", file)).await
         };
         let notify = async |number: usize| {

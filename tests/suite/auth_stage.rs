@@ -40,6 +40,8 @@ pub(crate) struct Changes {
     pub(crate) filter: Option<&'static str>,
     /// How long a used refresh token still gets the same new tokens.
     pub(crate) grace: Option<&'static str>,
+    /// The URL of another cache than the stage's Redis.
+    pub(crate) cache: Option<String>,
 }
 
 // === impl Stage ===
@@ -101,13 +103,14 @@ impl Stage {
     /// standalone's own gateway; a test takes the path of it.
     fn config(&self, listen: u16, admin: u16, changes: &Changes) -> ConfigFile {
         let address = |name: &str| self.surface.env(name).to_owned();
+        let cache = changes.cache.clone().unwrap_or_else(|| self.redis.url());
         let file = ConfigFile::of_repository("auth.toml")
             .port(8501, listen)
             .port(8510, admin)
             .port(8500, self.port)
             .set("issuer", &quoted(&address("POSTERN_SOCIAL_URL")))
             .set("database", &quoted(&self.database.url))
-            .set("cache", &quoted(&self.redis.url()));
+            .set("cache", &quoted(&cache));
         let actor = changes
             .actor_service
             .clone()

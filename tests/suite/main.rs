@@ -2,7 +2,9 @@
 
 mod auth_enumeration;
 mod auth_factors;
+mod auth_failover;
 mod auth_faults;
+mod auth_limits;
 mod auth_peer;
 mod auth_register;
 mod auth_secrets;
@@ -40,6 +42,8 @@ mod notify_schema;
 mod notify_stage;
 mod notify_stop;
 mod notify_users;
+mod notify_waiting;
+mod redis_pair;
 mod refusals;
 mod replicas;
 mod start;

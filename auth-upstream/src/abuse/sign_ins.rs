@@ -4,6 +4,9 @@
 //! right password is limited as well. Only a client that sends it learns of the limit: a wrong one
 //! gets the answer for a wrong password. A password that has reached the limit is remembered in
 //! this process as a keyed digest, so that the pool is not called for it until the window ends.
+//!
+//! As with failures, each trusted network has a count of its own. A stranger who knows the password
+//! and has no second factor uses up the count of the other networks, and the owner still signs in.
 
 use std::time::Duration;
 
@@ -11,7 +14,7 @@ use postern_common::Secret;
 use postern_common::clock::Timestamp;
 use sha2::{Digest, Sha256};
 
-use super::{Abuse, PREFIX, account};
+use super::{Abuse, Attempt, PREFIX};
 use crate::seal::hex;
 
 /// The window in which accepted passwords are counted.
@@ -20,7 +23,7 @@ const SIGN_IN_WINDOW: Duration = Duration::from_secs(10 * 60);
 /// An account and a password that was sent for it, as digests.
 #[derive(Debug)]
 pub(crate) struct Credential {
-    /// The key of the account's count.
+    /// The key of the count: of the account, or of the account in a trusted network.
     count: String,
     /// The key under which the password is remembered once the limit is reached.
     mark: String,
@@ -29,14 +32,16 @@ pub(crate) struct Credential {
 // === impl Abuse ===
 
 impl Abuse {
-    pub(crate) fn credential(&self, who: &str, password: &Secret) -> Credential {
-        let account = account(who);
+    /// The credential that an admitted attempt at an account shows.
+    pub(crate) fn credential(&self, attempt: &Attempt, password: &Secret) -> Credential {
+        let account = attempt.account.as_deref().unwrap_or(PREFIX);
         let digest = Sha256::new()
             .chain_update(self.digest_key.expose())
-            .chain_update(&account);
-        let digest = digest.chain_update(password.expose()).finalize();
+            .chain_update(Sha256::digest(account))
+            .chain_update(password.expose())
+            .finalize();
         Credential {
-            count: format!("{PREFIX}:sign-ins:{account}"),
+            count: format!("{account}:sign-ins"),
             mark: format!("{PREFIX}:sign-ins-reached:{}", hex(&digest)),
         }
     }

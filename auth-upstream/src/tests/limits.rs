@@ -1,0 +1,291 @@
+//! Limits on what a client that hangs up, repeats a logout or knows the password can cost.
+
+use std::time::{Duration, Instant};
+
+use postern_common::{Code, Problem, Secret};
+
+use crate::abuse::Door;
+use crate::auth::Visitor;
+use crate::password::Reset;
+use crate::testing::{Failure, Fixture, When, Wish, email, login, visitor};
+
+const ADA: &str = "ada@example.com";
+const PASSWORD: &str = "Password-1";
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+fn from(address: &str) -> Visitor {
+    Visitor {
+        request_id: "test".into(),
+        address: Some(address.parse().expect("an address")),
+    }
+}
+
+async fn with_limits(config: &'static str) -> Fixture {
+    let fixture = Fixture::with(Wish {
+        config,
+        ..Wish::default()
+    })
+    .await;
+    fixture.pool.add_user(ADA, PASSWORD, true);
+    fixture
+}
+
+async fn try_password(fixture: &Fixture, address: &str, password: &str) -> Result<(), Problem> {
+    let login = login(ADA, password);
+    fixture.auth.login(&from(address), &login).await.map(drop)
+}
+
+/// Starts a sign-in and hangs up while the pool is being asked.
+async fn hang_up(fixture: &Fixture, address: &str, account: &str) {
+    let held = fixture.pool.holds.add("InitiateAuth", When::Before);
+    let (auth, visitor, login) = (fixture.auth.clone(), from(address), login(account, "guess"));
+    let request = tokio::spawn(async move { auth.login(&visitor, &login).await });
+    held.reached().await;
+    request.abort();
+    let _ = request.await.expect_err("aborted");
+    held.release();
+}
+
+/// Whether a password from the address is looked at.
+async fn is_admitted(fixture: &Fixture, address: &str) -> bool {
+    let visitor = from(address);
+    let abuse = &fixture.auth.abuse;
+    match abuse.admit_stranger(Door::Password, &visitor).await {
+        Some(attempt) => {
+            attempt.settle();
+            true
+        }
+        None => false,
+    }
+}
+
+/// Waits until the address is held back: failures of aborted requests are counted by tasks.
+async fn until_held_back(fixture: &Fixture, address: &str) {
+    let began = Instant::now();
+    while is_admitted(fixture, address).await {
+        assert!(began.elapsed() < TIMEOUT, "{address} is not held back");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn hung_up_guess_is_charged_to_address_and_network() {
+    let fixture = with_limits("[abuse]\naddress = 3\nnetwork = 5").await;
+    for number in 0..3 {
+        let account = format!("u{number}@example.com");
+        assert!(
+            is_admitted(&fixture, "192.0.2.1").await,
+            "{number} are free"
+        );
+        hang_up(&fixture, "192.0.2.1", &account).await;
+    }
+    until_held_back(&fixture, "192.0.2.1").await;
+    assert!(is_admitted(&fixture, "192.0.2.9").await, "the same network");
+    let asked = fixture.pool.count("InitiateAuth");
+    let refused = try_password(&fixture, "192.0.2.1", PASSWORD).await;
+    assert_eq!(
+        refused.expect_err("held back").code(),
+        Code::InvalidCredentials
+    );
+    assert_eq!(fixture.pool.count("InitiateAuth"), asked);
+    for address in ["192.0.2.2", "192.0.2.3"] {
+        hang_up(&fixture, address, "u9@example.com").await;
+    }
+    until_held_back(&fixture, "192.0.2.9").await;
+    assert!(
+        is_admitted(&fixture, "203.0.113.1").await,
+        "another network"
+    );
+}
+
+#[tokio::test]
+async fn finished_sign_ins_are_not_charged_to_the_address() {
+    let fixture = with_limits("[abuse]\naddress = 2").await;
+    for _ in 0..5 {
+        // Each account signs in from this address for the first time: no network is trusted.
+        fixture.auth.abuse.forget_networks(ADA).await;
+        try_password(&fixture, "192.0.2.1", PASSWORD)
+            .await
+            .expect("signed in");
+    }
+    fixture
+        .pool
+        .alter(ADA, |user| user.password = "Temporary-1".to_owned());
+    for _ in 0..5 {
+        fixture.auth.abuse.forget_networks(ADA).await;
+        let asked = try_password(&fixture, "192.0.2.1", "Temporary-1").await;
+        assert_eq!(
+            asked.expect_err("a challenge").code(),
+            Code::ChallengeRequired
+        );
+    }
+    // Tasks that count would have run by now.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert!(is_admitted(&fixture, "192.0.2.1").await);
+}
+
+#[tokio::test]
+async fn repeated_logout_calls_the_pool_once() {
+    let fixture = with_limits("").await;
+    let signed_in = fixture.auth.login(&visitor(), &login(ADA, PASSWORD)).await;
+    let token = signed_in.expect("signed in").refresh_token;
+    for _ in 0..10 {
+        fixture
+            .auth
+            .logout(&visitor(), &token)
+            .await
+            .expect("logged out");
+    }
+    assert_eq!(fixture.pool.count("RevokeToken"), 1);
+    assert_eq!(fixture.pool.live_refresh_tokens(), 0);
+}
+
+#[tokio::test]
+async fn logouts_of_one_family_make_few_calls_to_a_failing_pool() {
+    let fixture = with_limits("").await;
+    let signed_in = fixture.auth.login(&visitor(), &login(ADA, PASSWORD)).await;
+    let token = signed_in.expect("signed in").refresh_token;
+    for _ in 0..20 {
+        let refusal = Failure {
+            status: 400,
+            name: "TooManyRequestsException",
+            message: "x",
+        };
+        fixture.pool.script.add("RevokeToken", refusal);
+    }
+    let mut waits = Vec::new();
+    for _ in 0..12 {
+        let refused = fixture.auth.logout(&visitor(), &token).await;
+        let refused = refused.expect_err("the pool refuses");
+        assert_eq!(refused.code(), Code::RateLimited);
+        waits.push(refused.render("id").headers["retry-after"].clone());
+    }
+    assert_eq!(fixture.pool.count("RevokeToken"), 5);
+    assert!(waits[5..].iter().all(|wait| wait == "600"), "{waits:?}");
+}
+
+#[tokio::test]
+async fn right_password_is_limited_and_says_how_long_to_wait() {
+    let fixture = with_limits("[abuse]\nsign_ins = 3").await;
+    let sign_in = async || fixture.auth.login(&visitor(), &login(ADA, PASSWORD)).await;
+    for _ in 0..3 {
+        sign_in().await.expect("signed in");
+    }
+    fixture.clock.advance(Duration::from_secs(60));
+    let asked = fixture.pool.count("InitiateAuth");
+    for _ in 0..3 {
+        let refused = sign_in().await.expect_err("one too many");
+        assert_eq!(refused.code(), Code::RateLimited);
+        assert_eq!(refused.render("id").headers["retry-after"], "540");
+    }
+    assert_eq!(
+        fixture.pool.count("InitiateAuth"),
+        asked,
+        "costs the pool nothing"
+    );
+    fixture.clock.advance(Duration::from_secs(540));
+    sign_in().await.expect("after the wait");
+}
+
+#[tokio::test]
+async fn refused_sign_in_at_another_replica_leaves_no_token() {
+    let fixture = Fixture::with(Wish {
+        config: "[abuse]\nsign_ins = 2",
+        cache: Some(postern_common::cache::testing::redis().await),
+        ..Wish::default()
+    })
+    .await;
+    fixture.pool.add_user(ADA, PASSWORD, true);
+    let other = fixture.replica().await;
+    for auth in [&fixture.auth, &other] {
+        auth.login(&visitor(), &login(ADA, PASSWORD))
+            .await
+            .expect("signed in");
+    }
+    let refused = fixture.auth.login(&visitor(), &login(ADA, PASSWORD)).await;
+    assert_eq!(refused.expect_err("one too many").code(), Code::RateLimited);
+    assert_eq!(fixture.pool.live_refresh_tokens(), 2);
+}
+
+#[tokio::test]
+async fn sign_in_limit_tells_a_guesser_nothing() {
+    let fixture = with_limits("[abuse]\nsign_ins = 2\naddress = 3").await;
+    let guess = async |address: &str, account: &str, password: &str| {
+        let refused = fixture
+            .auth
+            .login(&from(address), &login(account, password))
+            .await;
+        let answer = refused.expect_err("refused").render("id");
+        (answer.status, answer.headers, answer.body)
+    };
+    let before = guess("198.51.100.1", ADA, "wrong").await;
+    let unknown = guess("198.51.101.1", "nobody@example.com", "wrong").await;
+    for _ in 0..2 {
+        fixture
+            .auth
+            .login(&visitor(), &login(ADA, PASSWORD))
+            .await
+            .expect("signed in");
+    }
+    assert_eq!(guess("198.51.102.1", ADA, "wrong").await, before);
+    assert_eq!(
+        guess("198.51.103.1", "nobody@example.com", "wrong").await,
+        unknown
+    );
+    assert_eq!(before, unknown);
+    // A guesser that is held back does not learn from the limit that a guess was right.
+    for number in 0..3 {
+        guess("203.0.113.1", &format!("u{number}@example.com"), "wrong").await;
+    }
+    assert_eq!(guess("203.0.113.1", ADA, PASSWORD).await, before);
+}
+
+#[tokio::test]
+async fn stranger_with_the_password_does_not_lock_out_the_owner() {
+    let fixture = with_limits("[abuse]\nsign_ins = 3").await;
+    try_password(&fixture, "192.0.2.1", PASSWORD)
+        .await
+        .expect("the owner signs in");
+    // A second factor stops the stranger each time.
+    fixture
+        .pool
+        .alter(ADA, |user| user.password = "Temporary-1".to_owned());
+    let mut codes = Vec::new();
+    for number in 0..6 {
+        let address = format!("198.51.{number}.1");
+        let stranger = try_password(&fixture, &address, "Temporary-1").await;
+        codes.push(stranger.expect_err("stopped").code());
+    }
+    assert_eq!(codes[..2], [Code::ChallengeRequired; 2], "{codes:?}");
+    assert_eq!(codes[2..], [Code::RateLimited; 4], "{codes:?}");
+    let owner = try_password(&fixture, "192.0.2.77", "Temporary-1").await;
+    assert_eq!(
+        owner.expect_err("a challenge").code(),
+        Code::ChallengeRequired
+    );
+}
+
+#[tokio::test]
+async fn new_password_is_accepted_where_the_old_one_was_limited() {
+    let fixture = with_limits("[abuse]\nsign_ins = 2").await;
+    for _ in 0..2 {
+        fixture
+            .auth
+            .login(&visitor(), &login(ADA, PASSWORD))
+            .await
+            .expect("signed in");
+    }
+    let reset = Reset {
+        email: email(ADA),
+        code: "123456".into(),
+        new_password: Secret::from("Password-2"),
+    };
+    fixture
+        .auth
+        .reset_password(&from("192.0.2.1"), &reset)
+        .await
+        .expect("reset");
+    try_password(&fixture, "192.0.2.1", "Password-2")
+        .await
+        .expect("signed in");
+}

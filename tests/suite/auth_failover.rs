@@ -1,0 +1,222 @@
+//! Two authentication upstreams while Redis fails over and back behind a sentinel, and while one of
+//! them is killed: a temporary token has one winner, and no lock is left behind.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use postern_tests::http_body::json;
+use postern_tests::note;
+use postern_tests::surface::sample;
+use tokio::net::TcpListener;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+use crate::auth_stage::{Changes, Replica, Stage};
+use crate::redis_pair::{RedisPair, until};
+
+/// Temporary tokens of the race. The first ones are exchanged before the fail-over.
+const TOKENS: usize = 24;
+const EXCHANGED_FIRST: usize = 16;
+/// Callers that exchange the same token at once, half of them at each replica.
+const CALLERS: usize = 4;
+const SIGN_INS: usize = 41;
+/// A lock that cannot be confirmed is taken over within this time.
+const TAKEOVER: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The same tokens, exchanged at two replicas at once.
+struct Race<'a> {
+    replicas: [&'a Replica; 2],
+    tokens: Vec<String>,
+    wins: [AtomicUsize; TOKENS],
+}
+
+// === impl Race ===
+
+impl Race<'_> {
+    async fn run(&self, tokens: Range<usize>) {
+        let callers = (0..CALLERS).map(|caller| {
+            let tokens = tokens.clone();
+            async move {
+                for token in tokens {
+                    self.exchange(self.replicas[caller % 2], token).await;
+                }
+            }
+        });
+        futures_util::future::join_all(callers).await;
+    }
+
+    /// Exchanges a token until there is an answer other than 503.
+    async fn exchange(&self, replica: &Replica, token: usize) {
+        let body = json!({"temporaryToken": self.tokens[token]});
+        let began = Instant::now();
+        loop {
+            let answer = replica.post("/auth/tokens/exchange", &body).await;
+            match answer.status.as_u16() {
+                200 => {
+                    self.wins[token].fetch_add(1, Ordering::Relaxed);
+                    return;
+                }
+                503 => {
+                    assert!(began.elapsed() < TIMEOUT, "{}", answer.text());
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+                _ => {
+                    let _ = answer.problem(401, "invalid_temporary_token");
+                    return;
+                }
+            }
+        }
+    }
+
+    fn wins(&self) -> Vec<usize> {
+        let load = |wins: &AtomicUsize| wins.load(Ordering::Relaxed);
+        self.wins.iter().map(load).collect()
+    }
+}
+
+async fn sign_in(replica: &Replica) -> Result<String, String> {
+    replica.surface.social_sign_in(&sample("ada"), None).await
+}
+
+/// Waits until the replica's cache answers again.
+async fn until_cache_answers(replica: &Replica) {
+    let body = json!({"temporaryToken": "A".repeat(43)});
+    until("answer of the cache", async || {
+        replica.post("/auth/tokens/exchange", &body).await.status == 401
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn token_has_one_winner_over_fail_over_and_fail_back() {
+    let (stage, redis) = (Stage::start().await, RedisPair::start().await);
+    let changes = Changes {
+        cache: Some(redis.url()),
+        ..Changes::default()
+    };
+    let replicas = [stage.replica(&changes).await, stage.replica(&changes).await];
+    let mut tokens = Vec::new();
+    for number in 0..TOKENS {
+        tokens.push(sign_in(&replicas[number % 2]).await.expect("signed in"));
+    }
+    redis.in_step(0).await;
+    let race = Race {
+        replicas: [&replicas[0], &replicas[1]],
+        tokens,
+        wins: [const { AtomicUsize::new(0) }; TOKENS],
+    };
+    let [first, second] = &redis.nodes;
+
+    // What is exchanged now does not reach the replica.
+    second.signal("STOP").await;
+    redis.cut_replicas(0).await;
+    race.run(0..EXCHANGED_FIRST).await;
+    let before = race.wins();
+    first.signal("STOP").await;
+    second.signal("CONT").await;
+    tokio::join!(race.run(0..8), redis.promote(1));
+    first.signal("CONT").await;
+    redis.until_replicated(0).await;
+    tokio::join!(redis.promote(0), race.run(0..4));
+    redis.until_replicated(1).await;
+    race.run(0..TOKENS).await;
+
+    let wins = race.wins();
+    let won_first = before[..EXCHANGED_FIRST].iter().sum::<usize>();
+    note(&format!(
+        "auth: {TOKENS} tokens at two replicas over fail-over and fail-back: {won_first} of \
+         {EXCHANGED_FIRST} won before, {} in all",
+        wins.iter().sum::<usize>()
+    ));
+    assert!(wins.iter().all(|wins| *wins <= 1), "{wins:?}");
+    assert_eq!(won_first, EXCHANGED_FIRST, "{before:?}");
+    for replica in replicas {
+        let _ = replica.running.stop("TERM").await;
+    }
+}
+
+/// An actor service that gets requests and answers none: the sign-in that asks it holds its lock.
+async fn hanging_actor_service() -> (String, UnboundedReceiver<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let url = format!("http://{}", listener.local_addr().expect("an address"));
+    let (asked, requests) = unbounded_channel();
+    tokio::spawn(async move {
+        let mut open = Vec::new();
+        while let Ok((connection, _)) = listener.accept().await {
+            open.push(connection);
+            let _ = asked.send(());
+        }
+    });
+    (url, requests)
+}
+
+/// Signs the same person in again and again, and returns the slowest sign-in.
+async fn sign_in_often(replica: &Replica) -> Duration {
+    let mut slowest = Duration::ZERO;
+    for number in 0..SIGN_INS {
+        let began = Instant::now();
+        let outcome = sign_in(replica).await;
+        assert!(outcome.is_ok(), "{number}: {outcome:?}");
+        slowest = slowest.max(began.elapsed());
+    }
+    slowest
+}
+
+#[tokio::test]
+async fn lock_of_a_killed_replica_delays_sign_ins_by_3_s_at_most() {
+    let stage = Stage::start().await;
+    let (actor_service, mut requests) = hanging_actor_service().await;
+    let hanging = Changes {
+        actor_service: Some(actor_service),
+        ..Changes::default()
+    };
+    let killed = stage.replica(&hanging).await;
+    let other = stage.replica(&Changes::default()).await;
+    tokio::select! {
+        outcome = sign_in(&killed) => panic!("it has not asked the actor service: {outcome:?}"),
+        asked = requests.recv() => asked.expect("the actor service runs"),
+    }
+    killed.running.kill().await;
+    let slowest = sign_in_often(&other).await;
+    note(&format!(
+        "auth: {SIGN_INS} social sign-ins after a kill, slowest {} ms",
+        slowest.as_millis()
+    ));
+    assert!(slowest > Duration::from_secs(1), "no lock was left behind");
+    assert!(slowest <= TAKEOVER, "{slowest:?}");
+    let _ = other.running.stop("TERM").await;
+}
+
+#[tokio::test]
+async fn lock_of_a_lost_master_delays_sign_ins_by_3_s_at_most() {
+    let (stage, redis) = (Stage::start().await, RedisPair::start().await);
+    let (actor_service, mut requests) = hanging_actor_service().await;
+    let changes = |actor_service| Changes {
+        actor_service,
+        cache: Some(redis.url()),
+        ..Changes::default()
+    };
+    let holder = stage.replica(&changes(Some(actor_service))).await;
+    let other = stage.replica(&changes(None)).await;
+    let mut sign_in = Box::pin(sign_in(&holder));
+    tokio::select! {
+        outcome = &mut sign_in => panic!("it has not asked the actor service: {outcome:?}"),
+        asked = requests.recv() => asked.expect("the actor service runs"),
+    }
+    redis.in_step(0).await;
+    redis.nodes[0].signal("STOP").await;
+    redis.promote(1).await;
+    until_cache_answers(&other).await;
+    let slowest = sign_in_often(&other).await;
+    note(&format!(
+        "auth: {SIGN_INS} social sign-ins after a fail-over, slowest {} ms",
+        slowest.as_millis()
+    ));
+    assert!(slowest <= TAKEOVER, "{slowest:?}");
+    drop(sign_in);
+    redis.nodes[0].signal("CONT").await;
+    for replica in [holder, other] {
+        let _ = replica.running.stop("TERM").await;
+    }
+}
