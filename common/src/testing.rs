@@ -41,7 +41,7 @@ pub fn vectors(name: &str) -> PathBuf {
 /// Asserts that a reference document has a table row for every key that a configuration file may
 /// have, and for no other.
 ///
-/// `sample` is a configuration that sets every key; `section` is the heading below which the rows
+/// `sample` is a configuration that sets every key; `sections` are the headings below which the rows
 /// stand, each of which begins with the key's path in backticks, such as `listen[].tls.key`.
 ///
 /// # Panics
@@ -49,7 +49,8 @@ pub fn vectors(name: &str) -> PathBuf {
 /// does not know.
 pub fn assert_keys_documented<T>(
     sample: &str,
-    (document, section): (&str, &str),
+    document: &str,
+    sections: &[&str],
     read: impl FnOnce(&Object<'_>) -> Option<T>,
 ) {
     let mistakes = Mistakes::recording_fields();
@@ -65,12 +66,15 @@ pub fn assert_keys_documented<T>(
         unset.is_empty(),
         "keys that the sample does not set: {unset:#?}"
     );
-    let documented = documented_keys(document, section);
+    let documented: BTreeSet<String> = sections
+        .iter()
+        .flat_map(|section| documented_keys(document, section))
+        .collect();
     let missing: Vec<_> = known.difference(&documented).collect();
     let unknown: Vec<_> = documented.difference(&known).collect();
     assert!(
         missing.is_empty() && unknown.is_empty(),
-        "{section}: keys without a row: {missing:#?}; rows without a key: {unknown:#?}"
+        "{sections:?}: keys without a row: {missing:#?}; rows without a key: {unknown:#?}"
     );
 }
 

@@ -230,13 +230,18 @@ impl Object<'_> {
 
     /// Refuses a field that has another name now; `now` is written as the user has to write it.
     pub fn renamed(&self, name: &'static str, now: &str) {
+        self.refuse(name, "renamed_field", &format!("renamed to `{now}`"));
+    }
+
+    /// Refuses a field for a reason that is better than that it is unknown.
+    pub fn refuse(&self, name: &'static str, code: &'static str, detail: &str) {
         if let Some(field) = self.field(name) {
-            let _refused: Option<()> = field.fail("renamed_field", format!("renamed to `{now}`"));
+            let _refused: Option<()> = field.fail(code, detail);
         }
-        // An old name is not offered as a correction.
-        self.known
-            .borrow_mut()
-            .retain(|known| *known != name || self.has_entry(name));
+        // A name that is refused is not offered as a correction of another one.
+        if !self.has_entry(name) {
+            self.known.borrow_mut().retain(|known| *known != name);
+        }
     }
 
     fn has_entry(&self, name: &str) -> bool {
