@@ -1,8 +1,11 @@
 //! Configuration: one TOML file per process, and the environment for what must not stand in a file.
 
+mod listener;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 
+pub use self::listener::{AdminListener, read_admin, read_listen};
 use crate::Secret;
 use crate::decode::{self, Mistake, Mistakes, Object};
 use crate::exit::Exit;

@@ -8,7 +8,11 @@ use std::io::IsTerminal;
 
 use tracing_subscriber::EnvFilter;
 
+use crate::config::Env;
 use crate::decode::Object;
+
+/// The environment variable with a filter for one run of a process.
+const FILTER_VARIABLE: &str = "POSTERN_LOG";
 
 /// How a line looks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,9 +36,10 @@ pub struct Log {
 // === impl Log ===
 
 impl Log {
-    /// Reads the table of a service's settings, which may be absent.
+    /// Reads the table of a process's settings, which may be absent. The filter in the environment
+    /// variable `POSTERN_LOG` replaces the one of the file.
     #[must_use]
-    pub fn read(root: &Object<'_>) -> Self {
+    pub fn read(root: &Object<'_>, env: &Env) -> Self {
         let formats = [("json", Format::Json), ("text", Format::Text)];
         let read = |table: &Object<'_>| {
             let default = Self::default();
@@ -49,7 +54,16 @@ impl Log {
                 }),
             })
         };
-        root.section("log", read).unwrap_or_default()
+        let mut log = root.section("log", read).unwrap_or_default();
+        if let Some(filter) = env.get(FILTER_VARIABLE) {
+            match check(filter) {
+                Ok(()) => filter.clone_into(&mut log.filter),
+                Err(reason) => {
+                    root.fail("invalid_format", format!("{FILTER_VARIABLE}: {reason}"));
+                }
+            }
+        }
+        log
     }
 }
 
@@ -97,7 +111,11 @@ mod tests {
 
     #[test]
     fn what_is_no_filter_is_told_at_its_line() {
-        let read = |text: &str| parse("x.toml", text, |root| Some(Log::read(root)));
+        let read = |text: &str| {
+            parse("x.toml", text, |root| {
+                Some(Log::read(root, &Env::default()))
+            })
+        };
         let exit = read("[log]\nfilter = 'a=b=c'\nformat = 'xml'\n").expect_err("mistakes");
         let lines: Vec<_> = exit.message().lines().collect();
         assert!(
@@ -109,6 +127,24 @@ mod tests {
                 .expect("good")
                 .filter,
             "info,postern_auth=debug"
+        );
+    }
+
+    #[test]
+    fn filter_in_the_environment_replaces_the_one_of_the_file() {
+        let read = |variable: &str| {
+            let env = Env::from([("POSTERN_LOG", variable)]);
+            parse("x.toml", "[log]\nfilter = 'warn'\n", |root| {
+                Some(Log::read(root, &env))
+            })
+        };
+        assert_eq!(read("debug").expect("good").filter, "debug");
+        assert_eq!(read("").expect("good").filter, "warn");
+        let exit = read("a=b=c").expect_err("no filter");
+        assert!(
+            exit.message().contains("POSTERN_LOG: is no level"),
+            "{}",
+            exit.message()
         );
     }
 }

@@ -1,11 +1,13 @@
 //! What tests of several packages tell their runner, beside passed and failed: `tests/run` names a
 //! file for each and shows it after the tests.
 
+use std::collections::BTreeSet;
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use crate::config::Env;
+use crate::decode::{self, Mistakes, Node, Object, Value};
 
 /// Reports a test that this machine cannot run, and why.
 ///
@@ -34,6 +36,85 @@ pub fn vectors(name: &str) -> PathBuf {
         .join(name);
     assert!(path.is_file(), "{} does not exist", path.display());
     path
+}
+
+/// Asserts that a reference document has a table row for every key that a configuration file may
+/// have, and for no other.
+///
+/// `sample` is a configuration that sets every key; `sections` are the headings below which the rows
+/// stand, each of which begins with the key's path in backticks, such as `listen[].tls.key`.
+///
+/// # Panics
+/// If a key is missing in the sample or in the document, or if the document has one that the reader
+/// does not know.
+pub fn assert_keys_documented<T>(
+    sample: &str,
+    document: &str,
+    sections: &[&str],
+    read: impl FnOnce(&Object<'_>) -> Option<T>,
+) {
+    let mistakes = Mistakes::recording_fields();
+    let root = decode::toml(sample, &mistakes).expect("the sample is TOML");
+    let _config = mistakes.object(&root, read);
+    let known = mistakes.known_fields();
+    let wrong = mistakes.finish(Some(())).err().unwrap_or_default();
+    assert!(wrong.is_empty(), "the sample is refused: {wrong:#?}");
+    let mut set = BTreeSet::new();
+    collect_keys(&root, "", &known, &mut set);
+    let unset: Vec<_> = known.difference(&set).collect();
+    assert!(
+        unset.is_empty(),
+        "keys that the sample does not set: {unset:#?}"
+    );
+    let documented: BTreeSet<String> = sections
+        .iter()
+        .flat_map(|section| documented_keys(document, section))
+        .collect();
+    let missing: Vec<_> = known.difference(&documented).collect();
+    let unknown: Vec<_> = documented.difference(&known).collect();
+    assert!(
+        missing.is_empty() && unknown.is_empty(),
+        "{sections:?}: keys without a row: {missing:#?}; rows without a key: {unknown:#?}"
+    );
+}
+
+/// Adds the path of each key of a node, with `NAME` for names that the reader does not know.
+fn collect_keys(node: &Node, path: &str, known: &BTreeSet<String>, found: &mut BTreeSet<String>) {
+    match &node.value {
+        Value::Object(entries) => {
+            let dot = if path.is_empty() { "" } else { "." };
+            for (name, value) in entries {
+                let key = format!("{path}{dot}{name}");
+                let key = if known.contains(&key) {
+                    key
+                } else {
+                    format!("{path}{dot}NAME")
+                };
+                collect_keys(value, &key, known, found);
+                found.insert(key);
+            }
+        }
+        Value::Array(items) => {
+            let path = format!("{path}[]");
+            items
+                .iter()
+                .for_each(|item| collect_keys(item, &path, known, found));
+        }
+        Value::Null | Value::Bool(_) | Value::Integer(_) | Value::Float(_) | Value::String(_) => {}
+    }
+}
+
+/// Returns the keys of the table rows between a heading and the next one of the same level.
+fn documented_keys(document: &str, section: &str) -> BTreeSet<String> {
+    let level = section.split(' ').next().unwrap_or_default();
+    let is_section = |line: &&str| line.trim_end() == section;
+    let is_next = |line: &&str| line.split(' ').next() == Some(level);
+    let mut lines = document.lines().skip_while(|line| !is_section(line));
+    lines.next().expect("the document has the section");
+    lines
+        .take_while(|line| !is_next(line))
+        .filter_map(|line| Some(line.strip_prefix("| `")?.split_once('`')?.0.to_owned()))
+        .collect()
 }
 
 fn report(variable: &str, text: &str) {

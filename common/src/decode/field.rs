@@ -21,6 +21,8 @@ pub(super) struct At<'a> {
 enum Segment<'a> {
     Root,
     Name(&'a str),
+    /// A name that the writer of the text has chosen.
+    ChosenName(&'a str),
     Index(usize),
 }
 
@@ -56,10 +58,22 @@ impl<'a> At<'a> {
         let mut pointer = self.parent.map(At::pointer).unwrap_or_default();
         match self.segment {
             Segment::Root => {}
-            Segment::Name(name) => push_segment(&mut pointer, name),
+            Segment::Name(name) | Segment::ChosenName(name) => push_segment(&mut pointer, name),
             Segment::Index(index) => push_segment(&mut pointer, &index.to_string()),
         }
         pointer
+    }
+
+    /// Returns the path as [`Mistakes::known_fields`] writes it.
+    fn path(&self) -> String {
+        let parent = self.parent.map(At::path).unwrap_or_default();
+        let dot = if parent.is_empty() { "" } else { "." };
+        match self.segment {
+            Segment::Root => parent,
+            Segment::Name(name) => format!("{parent}{dot}{name}"),
+            Segment::ChosenName(_) => format!("{parent}{dot}NAME"),
+            Segment::Index(_) => format!("{parent}[]"),
+        }
     }
 }
 
@@ -120,7 +134,7 @@ impl Object<'_> {
             .iter()
             .filter(|(name, _)| !self.known.borrow().contains(&name.as_str()));
         let all = unknown
-            .filter_map(|(name, node)| read(name, self.child(name, node)))
+            .filter_map(|(name, node)| read(name, self.child(Segment::ChosenName(name), node)))
             .collect();
         self.known.borrow_mut().push(ANY);
         all
@@ -187,13 +201,13 @@ impl Object<'_> {
     fn field(&self, name: &'static str) -> Option<Field<'_>> {
         self.known.borrow_mut().push(name);
         let (name, node) = self.entries.iter().find(|(known, _)| known == name)?;
-        Some(self.child(name, node))
+        Some(self.child(Segment::Name(name), node))
     }
 
-    fn child<'s>(&'s self, name: &'s str, node: &'s Node) -> Field<'s> {
+    fn child<'s>(&'s self, segment: Segment<'s>, node: &'s Node) -> Field<'s> {
         let at = At {
             parent: Some(&self.at),
-            segment: Segment::Name(name),
+            segment,
         };
         Field {
             node,
@@ -214,9 +228,42 @@ impl Object<'_> {
         });
     }
 
+    /// Refuses a field that has another name now; `now` is written as the user has to write it.
+    pub fn renamed(&self, name: &'static str, now: &str) {
+        self.refuse(name, "renamed_field", &format!("renamed to `{now}`"));
+    }
+
+    /// Refuses a field for a reason that is better than that it is unknown.
+    pub fn refuse(&self, name: &'static str, code: &'static str, detail: &str) {
+        if let Some(field) = self.field(name) {
+            let _refused: Option<()> = field.fail(code, detail);
+        }
+        // A name that is refused is not offered as a correction of another one.
+        if !self.has_entry(name) {
+            self.known.borrow_mut().retain(|known| *known != name);
+        }
+    }
+
+    fn has_entry(&self, name: &str) -> bool {
+        self.entries.iter().any(|(known, _)| known == name)
+    }
+
+    fn record_known(&self, known: &[&'static str]) {
+        let Some(recorded) = &self.mistakes.known_fields else {
+            return;
+        };
+        let path = self.at.path();
+        let dot = if path.is_empty() { "" } else { "." };
+        for name in known {
+            let name = if *name == ANY { "NAME" } else { name };
+            recorded.borrow_mut().insert(format!("{path}{dot}{name}"));
+        }
+    }
+
     /// Notes every name that was never asked for.
     fn refuse_unknown(&self) {
         let known = self.known.borrow();
+        self.record_known(&known);
         if known.contains(&ANY) {
             return;
         }

@@ -1,4 +1,5 @@
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 
 use super::field::{At, Object};
 use super::{Field, Node};
@@ -35,9 +36,35 @@ const POINTER_BYTES: usize = 256;
 
 /// Collects mistakes while a value is read.
 #[derive(Debug, Default)]
-pub struct Mistakes(RefCell<Vec<Mistake>>);
+pub struct Mistakes {
+    noted: RefCell<Vec<Mistake>>,
+    /// The names of the fields that readers know, if they are recorded.
+    pub(super) known_fields: Option<RefCell<BTreeSet<String>>>,
+}
 
 impl Mistakes {
+    /// Creates a collector that also records which fields the readers know, for tests that compare
+    /// them with a document.
+    #[must_use]
+    pub fn recording_fields() -> Self {
+        Self {
+            known_fields: Some(RefCell::default()),
+            ..Self::default()
+        }
+    }
+
+    /// Returns the fields that readers have asked for, as paths: `listen[].tls.key` for a list of
+    /// objects, `upstream.NAME.addresses` where the name is chosen by the writer of the text.
+    #[must_use]
+    pub fn known_fields(&self) -> BTreeSet<String> {
+        let recorded = self.known_fields.as_ref();
+        recorded
+            .map(RefCell::borrow)
+            .as_deref()
+            .cloned()
+            .unwrap_or_default()
+    }
+
     /// Notes one, as long as there is room; a pointer longer than a reader needs is cut.
     pub fn note(&self, mut mistake: Mistake) {
         if self.is_full() {
@@ -49,20 +76,20 @@ impl Mistakes {
                 .find(|end| mistake.pointer.is_char_boundary(*end));
             mistake.pointer.truncate(end.unwrap_or(0));
         }
-        self.0.borrow_mut().push(mistake);
+        self.noted.borrow_mut().push(mistake);
     }
 
     /// Whether no more are noted: a text of nothing but mistakes must not cost more memory than it
     /// is long.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        self.0.borrow().len() >= MOST
+        self.noted.borrow().len() >= MOST
     }
 
     /// Whether none was noted yet.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.0.borrow().is_empty()
+        self.noted.borrow().is_empty()
     }
 
     /// Reads the root as an object; whatever `read` does not take is an unknown field.
@@ -85,7 +112,7 @@ impl Mistakes {
     /// # Errors
     /// Every mistake, in the order of the text where that is known.
     pub fn finish<T>(self, value: Option<T>) -> Result<T, Vec<Mistake>> {
-        let mut all = self.0.into_inner();
+        let mut all = self.noted.into_inner();
         match value {
             Some(value) if all.is_empty() => Ok(value),
             _ => {

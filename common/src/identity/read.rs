@@ -199,10 +199,8 @@ fn secret_file(
     variable: &str,
     env: &Env,
 ) -> Option<Secret> {
-    if table.has(secret) {
-        let advice = format!("`{secret}` does not stand in this file: set {variable}, or `{file}`");
-        table.fail("secret_in_file", advice);
-    }
+    let advice = format!("must not be in this file: set {variable}, or `{file}`");
+    table.refuse(secret, "secret_in_file", &advice);
     table.optional(file, |field| {
         let path = field.text(1..=4096)?;
         if env.get(variable).is_some() {

@@ -95,7 +95,7 @@ impl Code {
     #[must_use]
     pub fn challenge(self) -> Option<&'static str> {
         match self.number() {
-            401 if self.is_about_a_token() => Some("Bearer error=\"invalid_token\""),
+            401 if TOKEN_ERRORS.contains(&self) => Some("Bearer error=\"invalid_token\""),
             401 => Some("Bearer"),
             403 if self == Self::InsufficientScope => Some("Bearer error=\"insufficient_scope\""),
             _ => None,
@@ -116,17 +116,49 @@ impl Code {
             _ => None,
         }
     }
+}
 
-    fn is_about_a_token(self) -> bool {
-        !matches!(
-            self,
-            Self::AuthenticationRequired
-                | Self::InvalidCredentials
-                | Self::InvalidRefreshToken
-                | Self::InvalidTemporaryToken
-                | Self::InvalidChallenge
-                | Self::ChallengeRequired
-                | Self::InvalidWebhookSignature
-        )
+/// The 401 codes that say that a token was sent and is not accepted. The other 401 codes are listed
+/// by a test, so that a new one is put into either list deliberately.
+const TOKEN_ERRORS: &[Code] = &[
+    Code::TokenMalformed,
+    Code::TokenAlgorithmNotAccepted,
+    Code::TokenHeaderNotAccepted,
+    Code::TokenKeyUnknown,
+    Code::TokenSignatureInvalid,
+    Code::TokenExpired,
+    Code::TokenNotYetValid,
+    Code::TokenClaimMissing,
+    Code::IssuerNotAccepted,
+    Code::ClientNotAccepted,
+    Code::TokenUseNotAccepted,
+    Code::TokenKindMismatch,
+    Code::UserRequired,
+    Code::ServiceNotAllowed,
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The 401 codes without the `error` parameter of RFC 6750 section 3.1.
+    const OTHER_UNAUTHORIZED: &[Code] = &[
+        Code::AuthenticationRequired,
+        Code::InvalidCredentials,
+        Code::InvalidRefreshToken,
+        Code::InvalidTemporaryToken,
+        Code::InvalidChallenge,
+        Code::ChallengeRequired,
+        Code::InvalidWebhookSignature,
+    ];
+
+    #[test]
+    fn each_401_is_a_token_error_or_not() {
+        for code in Code::ALL {
+            let lists = [TOKEN_ERRORS, OTHER_UNAUTHORIZED].map(|list| list.contains(code));
+            let is_listed_once = lists[0] != lists[1];
+            let is_unauthorized = code.status() == StatusCode::UNAUTHORIZED;
+            assert_eq!(is_listed_once, is_unauthorized, "{code:?}: {lists:?}");
+        }
     }
 }
