@@ -1,4 +1,4 @@
-//! What an operator asks a process: is it alive, is it ready and why not, what are its numbers.
+//! The admin listener: liveness, readiness with reasons, and metrics.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,14 +17,14 @@ use tokio::sync::watch;
 
 use crate::http::{self, AllowedHosts, Limits};
 
-/// Every part of a process with the reason why it is not ready, `None` where it is.
-pub type Parts = BTreeMap<&'static str, Option<String>>;
+/// Components of a process, each with the reason why it is not ready or `None` if it is ready.
+pub type HealthReport = BTreeMap<&'static str, Option<String>>;
 
-/// The reasons why a process is not ready, by part.
+/// The readiness of a process, as the readiness of its components.
 #[derive(Clone, Debug, Default)]
-pub struct Health(Arc<watch::Sender<Parts>>);
+pub struct Health(Arc<watch::Sender<HealthReport>>);
 
-/// The state of one part, kept by whoever looks after it.
+/// The readiness of one component. Only the owner of the component updates it.
 #[derive(Clone, Debug)]
 pub struct Check {
     health: Health,
@@ -34,13 +34,13 @@ pub struct Check {
 // === impl Health ===
 
 impl Health {
-    /// Ready, until a check says otherwise.
+    /// Creates a registry without components, which is ready.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A part that is not ready until [`Check::set_ok`].
+    /// Registers a component, which is not ready until [`Check::set_ok`] is called.
     #[must_use]
     pub fn check(&self, part: &'static str) -> Check {
         let check = Check {
@@ -51,26 +51,26 @@ impl Health {
         check
     }
 
-    /// Every part with the reason why it is not ready, `None` where it is.
+    /// Returns a copy of all components and their reasons.
     #[must_use]
-    pub fn parts(&self) -> Parts {
+    pub fn parts(&self) -> HealthReport {
         self.0.borrow().clone()
     }
 
-    /// The parts, for whoever waits for a change of them.
+    /// Returns a receiver that is notified when a component changes.
     #[must_use]
-    pub fn watch(&self) -> watch::Receiver<Parts> {
+    pub fn watch(&self) -> watch::Receiver<HealthReport> {
         self.0.subscribe()
     }
 
-    /// Whether every part is ready.
+    /// Returns whether every component is ready.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.0.borrow().values().all(Option::is_none)
     }
 }
 
-/// `ready`, or what is not and why, in one line.
+/// Writes `ready`, or `not ready` followed by each failed component and its reason, on one line.
 impl std::fmt::Display for Health {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let parts = self.0.borrow();
@@ -90,12 +90,12 @@ impl std::fmt::Display for Health {
 // === impl Check ===
 
 impl Check {
-    /// The part works.
+    /// Marks the component as ready.
     pub fn set_ok(&self) {
         self.set(None);
     }
 
-    /// The part does not work, for a reason in words.
+    /// Marks the component as not ready, for a reason that operators read.
     pub fn set_failed(&self, reason: impl Into<String>) {
         self.set(Some(reason.into()));
     }
@@ -108,8 +108,8 @@ impl Check {
     }
 }
 
-/// `/livez`, `/readyz` (503 with reasons) and `/metrics` (Prometheus text), to be served on an
-/// address of their own.
+/// Returns the routes `/livez`, `/readyz` (503 with the reasons if not ready) and `/metrics`
+/// (Prometheus text format).
 pub fn router(health: Health, metrics: Registry) -> Router {
     Router::new()
         .route("/livez", get(|| async { "ok\n" }))
@@ -117,8 +117,8 @@ pub fn router(health: Health, metrics: Registry) -> Router {
         .route("/metrics", get(expose).with_state(metrics))
 }
 
-/// Serves what operators ask on a listener of its own. Only requests for this machine or for one of
-/// `hosts` are answered.
+/// Serves the admin router on its own listener. Requests whose `Host` is neither a loopback name
+/// nor one of `hosts` are rejected.
 pub async fn serve(
     listener: TcpListener,
     router: Router,
@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_part_is_not_ready_until_it_says_so() {
+    fn component_is_not_ready_until_set_ok() {
         let health = Health::new();
         let database = health.check("database");
         assert!(!health.is_ready());

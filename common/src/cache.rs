@@ -1,87 +1,86 @@
-//! What may be forgotten: single-use values, counters, locks, copies. Redis or this process's
-//! memory, by URL.
+//! The volatile store: single-use values, counters, locks and cached copies. Redis or process
+//! memory, selected by URL.
 //!
 //! | URL | store |
 //! |---|---|
-//! | `memory:` | this process alone |
+//! | `memory:` | this process only |
 //! | `redis://user:password@host:6379/0`, `rediss://…` | one server, plain or TLS; Redis 6.2 or later |
 //! | `redis-cluster://user:password@host:6379,host:6379`, `rediss-cluster://…` | a Redis Cluster |
-//! | `redis-sentinel://user:password@sentinel:26379,sentinel:26379/master-name/0`, `rediss-sentinel://…` | the master that the sentinels name |
+//! | `redis-sentinel://user:password@sentinel:26379,sentinel:26379/master-name/0`, `rediss-sentinel://…` | the master that the sentinels report |
 //!
-//! With TLS, `?ca=/path/ca.pem` names the authority where it is not one of the public ones. Every
-//! key begins with `postern:`, or with `postern:NAME:` if the URL has `?namespace=NAME`. A call
-//! takes no longer than its deadline (250 ms, or the URL's `?deadline=500ms`); after five failures
-//! in a row calls fail at once for 500 ms and then one tries again, so that a cache that hangs
-//! costs little.
+//! With TLS, `?ca=/path/ca.pem` names a private certificate authority. Every key is prefixed with
+//! `postern:`, or with `postern:NAME:` if the URL has `?namespace=NAME`.
 //!
-//! A call that fails may have had its effect: a [`Cache::take`] whose answer is lost has taken.
-//! That is the safe side for a single-use value, and the reason why no call is repeated here.
+//! A call takes at most its deadline (250 ms, or `?deadline=500ms`). After five consecutive
+//! failures a circuit breaker fails calls immediately for 500 ms, then admits one call as a probe,
+//! so that an unresponsive cache costs little.
 //!
-//! A server that restarts may have forgotten what it noted, and one that loads a snapshot, a
-//! replica that takes over, or a former master that is failed back to, brings back what was taken.
-//! Whoever promises "once" binds a value to
-//! [`Cache::epoch`].
+//! A failed call may have taken effect: a [`Cache::take`] whose answer was lost has removed the
+//! value. This is the safe side for single-use values, and the reason why no call is retried here.
+//!
+//! Redis may lose acknowledged writes: a server that loads an old snapshot, a replica that is
+//! promoted, or a former master after a failback can contain values that were already taken. Code
+//! that guarantees "at most once" binds a value to [`Cache::epoch`].
 
-mod address;
 mod breaker;
 mod epoch;
 mod lock;
 mod memory;
 mod redis;
 pub mod testing;
+mod url;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use self::epoch::{Change, Found};
-pub use self::lock::Guard;
-use self::memory::Memory;
-use self::redis::Redis;
+pub use self::epoch::{Change, EpochRead};
+pub use self::lock::LockGuard;
+use self::memory::MemoryCache;
+use self::redis::RedisCache;
 use crate::clock::Clock;
 use crate::exit::Exit;
 use crate::{Code, Problem};
 
-/// The cache. Clones share it.
+/// A cache. Clones share the same store.
 #[derive(Clone, Debug)]
-pub struct Cache(Arc<Inner>);
+pub struct Cache(Arc<CacheInner>);
 
 #[derive(Debug)]
-struct Inner {
-    store: Store,
-    /// `postern:`, or `postern:NAME:`.
+struct CacheInner {
+    store: CacheStore,
+    /// `postern:` or `postern:NAME:`.
     prefix: String,
     label: String,
 }
 
 #[derive(Debug)]
-enum Store {
-    Memory(Box<Memory>),
-    Redis(Box<Redis>),
+enum CacheStore {
+    Memory(Box<MemoryCache>),
+    Redis(Box<RedisCache>),
 }
 
-/// How a cache is opened.
+/// Options for opening a cache.
 #[derive(Clone, Debug)]
-pub struct Options {
-    /// How long a call to Redis may take, waiting for a connection included. Default 250 ms: long
-    /// for a store on the same network, short for a person who waits.
+pub struct CacheOptions {
+    /// Maximum time of a call to Redis, including the wait for a connection. Default 250 ms.
     pub deadline: Duration,
-    /// By what `memory:` forgets; Redis has a clock of its own.
+    /// Clock that expires entries of `memory:`. Redis uses its own clock.
     pub clock: Clock,
-    /// Entries that `memory:` holds at most. Default 200,000.
+    /// Maximum entries of `memory:`. Default 200,000.
     pub memory_entries: usize,
-    /// Bytes that `memory:` holds at most, keys and bookkeeping included. Default 64 MiB.
+    /// Maximum bytes of `memory:`, including keys and overhead. Default 64 MiB.
     pub memory_bytes: usize,
 }
 
-/// Why a call has no answer.
+/// The reason why a call has no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CacheError {
-    /// Away, too slow, refusing, or full.
+    /// The cache is unreachable, too slow, full, or rejected the command.
     #[error("the cache is not available")]
     Unavailable,
 }
 
-impl Default for Options {
+impl Default for CacheOptions {
     fn default() -> Self {
         Self {
             deadline: Duration::from_millis(250),
@@ -103,68 +102,65 @@ impl From<CacheError> for Problem {
 // === impl Cache ===
 
 impl Cache {
-    /// Opens the cache with the defaults. Redis is not spoken to yet: a process starts, and stays
-    /// up, without its cache, and answers 503 where it needs it. [`Cache::ping`] tells readiness.
+    /// Opens the cache with default options. Does not connect to Redis: a process starts and runs
+    /// without its cache, and answers 503 for requests that need it. Use [`Cache::ping`] for
+    /// readiness.
     ///
     /// # Errors
-    /// Status 64: the URL names no cache that we know.
-    #[expect(
-        clippy::unused_async,
-        reason = "part of the start sequence, beside the database"
-    )]
+    /// Exit status 64 if the URL names no supported cache.
+    #[expect(clippy::unused_async, reason = "consistent with `Database::open`")]
     pub async fn open(url: &str) -> Result<Self, Exit> {
-        Self::open_with(url, &Options::default())
+        Self::open_with(url, &CacheOptions::default())
     }
 
-    /// Opens the cache.
+    /// Opens the cache with `options`.
     ///
     /// # Errors
     /// As [`Cache::open`].
-    pub fn open_with(url: &str, options: &Options) -> Result<Self, Exit> {
-        let address =
-            address::parse(url).map_err(|reason| Exit::usage(format!("cache: {reason}")))?;
-        let store = match address.target {
-            address::Target::Memory => Store::Memory(Box::new(Memory::new(options))),
-            address::Target::Redis(server) => Store::Redis(Box::new(Redis::new(
+    pub fn open_with(url: &str, options: &CacheOptions) -> Result<Self, Exit> {
+        let url = url::parse(url).map_err(|reason| Exit::usage(format!("cache: {reason}")))?;
+        let store = match url.target {
+            url::CacheTarget::Memory => CacheStore::Memory(Box::new(MemoryCache::new(options))),
+            url::CacheTarget::Redis(server) => CacheStore::Redis(Box::new(RedisCache::new(
                 *server,
-                address.deadline.unwrap_or(options.deadline),
+                url.deadline.unwrap_or(options.deadline),
             ))),
         };
-        Ok(Self(Arc::new(Inner {
+        Ok(Self(Arc::new(CacheInner {
             store,
-            prefix: address.prefix,
-            label: address.label,
+            prefix: url.prefix,
+            label: url.label,
         })))
     }
 
-    /// A cache in this process, forgetting by `clock`.
+    /// Creates a cache in process memory that expires entries by `clock`.
     #[must_use]
     pub fn memory(clock: Clock) -> Self {
-        let store = Store::Memory(Box::new(Memory::new(&Options {
+        let store = CacheStore::Memory(Box::new(MemoryCache::new(&CacheOptions {
             clock,
-            ..Options::default()
+            ..CacheOptions::default()
         })));
-        Self(Arc::new(Inner {
+        Self(Arc::new(CacheInner {
             store,
             prefix: "postern:".to_owned(),
             label: "memory:".to_owned(),
         }))
     }
 
-    /// Keeps `value` for `ttl`, replacing what was there.
+    /// Stores `value` for `ttl`, replacing an existing value.
     ///
     /// # Errors
     /// [`CacheError::Unavailable`], as every call.
     pub async fn set(&self, key: &str, value: &[u8], ttl: Duration) -> Result<(), CacheError> {
         let key = self.key(key);
         match &self.0.store {
-            Store::Memory(memory) => memory.set(&key, value, ttl),
-            Store::Redis(redis) => redis.set(&key, value, ttl).await,
+            CacheStore::Memory(memory) => memory.set(&key, value, ttl),
+            CacheStore::Redis(redis) => redis.set(&key, value, ttl).await,
         }
     }
 
-    /// Keeps `value` for `ttl` unless something is there; true if it was kept. Of callers that
-    /// race, one wins.
+    /// Stores `value` for `ttl` if the key does not exist, and returns whether it did. Of
+    /// concurrent callers, one succeeds.
     ///
     /// # Errors
     /// As [`Cache::set`].
@@ -176,87 +172,88 @@ impl Cache {
     ) -> Result<bool, CacheError> {
         let key = self.key(key);
         match &self.0.store {
-            Store::Memory(memory) => memory.set_if_absent(&key, value, ttl),
-            Store::Redis(redis) => redis.set_if_absent(&key, value, ttl).await,
+            CacheStore::Memory(memory) => memory.set_if_absent(&key, value, ttl),
+            CacheStore::Redis(redis) => redis.set_if_absent(&key, value, ttl).await,
         }
     }
 
-    /// What is kept.
+    /// Returns the value of the key.
     ///
     /// # Errors
     /// As [`Cache::set`].
     pub async fn get(&self, key: &str) -> Result<Option<Vec<u8>>, CacheError> {
         let key = self.key(key);
         match &self.0.store {
-            Store::Memory(memory) => Ok(memory.get(&key)),
-            Store::Redis(redis) => redis.get(&key).await,
+            CacheStore::Memory(memory) => Ok(memory.get(&key)),
+            CacheStore::Redis(redis) => redis.get(&key).await,
         }
     }
 
-    /// What was kept, which is gone from now on (GETDEL). Of callers that race, one gets it.
+    /// Returns the value and deletes the key (GETDEL). Of concurrent callers, one gets the value.
     ///
     /// # Errors
-    /// As [`Cache::set`]; the value may be gone.
+    /// As [`Cache::set`]; the value may have been deleted.
     pub async fn take(&self, key: &str) -> Result<Option<Vec<u8>>, CacheError> {
         let key = self.key(key);
         match &self.0.store {
-            Store::Memory(memory) => Ok(memory.take(&key)),
-            Store::Redis(redis) => redis.take(&key).await,
+            CacheStore::Memory(memory) => Ok(memory.take(&key)),
+            CacheStore::Redis(redis) => redis.take(&key).await,
         }
     }
 
-    /// Forgets; true if something was there.
+    /// Deletes the key and returns whether it existed.
     ///
     /// # Errors
     /// As [`Cache::set`].
     pub async fn delete(&self, key: &str) -> Result<bool, CacheError> {
         let key = self.key(key);
         match &self.0.store {
-            Store::Memory(memory) => Ok(memory.take(&key).is_some()),
-            Store::Redis(redis) => redis.delete(&key).await,
+            CacheStore::Memory(memory) => Ok(memory.take(&key).is_some()),
+            CacheStore::Redis(redis) => redis.delete(&key).await,
         }
     }
 
-    /// Counts one more and returns the count. The first one starts the window: `ttl` later the
-    /// count is forgotten, however many came in between.
+    /// Increments a counter and returns its value. The first increment starts a fixed window: the
+    /// counter expires `ttl` later, regardless of further increments.
     ///
     /// # Errors
-    /// As [`Cache::set`]; also if what is kept there is no count.
+    /// As [`Cache::set`]; also if the value is not a counter.
     pub async fn increment(&self, key: &str, ttl: Duration) -> Result<u64, CacheError> {
         let key = self.key(key);
         match &self.0.store {
-            Store::Memory(memory) => memory.increment(&key, ttl),
-            Store::Redis(redis) => redis.increment(&key, ttl).await,
+            CacheStore::Memory(memory) => memory.increment(&key, ttl),
+            CacheStore::Redis(redis) => redis.increment(&key, ttl).await,
         }
     }
 
-    /// Counts one less, within the window that the first one began; a count that is forgotten stays
-    /// so.
+    /// Decrements a counter within its window. Has no effect on an expired counter.
     ///
     /// # Errors
     /// As [`Cache::increment`].
     pub async fn decrement(&self, key: &str) -> Result<(), CacheError> {
         let key = self.key(key);
         match &self.0.store {
-            Store::Memory(memory) => memory.decrement(&key),
-            Store::Redis(redis) => redis.decrement(&key).await,
+            CacheStore::Memory(memory) => memory.decrement(&key),
+            CacheStore::Redis(redis) => redis.decrement(&key).await,
         }
     }
 
-    /// Takes a lock that may be held for `ttl` at most; `None` if another holds it. Over Redis it
-    /// is a lease of 2.5 s that is renewed while the guard lives, so that a lock of a holder that
-    /// was killed, or that a fail-over brings back, is free within 3 s. It saves work and is no
-    /// proof: a holder that is suspended may go on for a moment when another has the lock, so what
-    /// must happen once is decided in the database or by [`Cache::compare_and_set`].
+    /// Acquires a lock that can be held for at most `ttl`. Returns `None` if it is held.
+    ///
+    /// Over Redis the lock is a lease of 2.5 s that is renewed while the guard exists, so that a
+    /// lock of a killed holder, or one that a failover restored, is free within 3 s. The lock is an
+    /// optimization and not a guarantee: a suspended holder may continue briefly after another has
+    /// acquired it. Use the database or [`Cache::compare_and_set`] for what must happen at most
+    /// once.
     ///
     /// # Errors
     /// As [`Cache::set`].
-    pub async fn lock(&self, key: &str, ttl: Duration) -> Result<Option<Guard>, CacheError> {
-        lock::take(self, key, ttl).await
+    pub async fn lock(&self, key: &str, ttl: Duration) -> Result<Option<LockGuard>, CacheError> {
+        lock::acquire(self, key, ttl).await
     }
 
-    /// Takes a lock as [`Cache::lock`] does, and tells what is kept under some keys, in one round
-    /// trip (two, over a cluster): read after the lock was taken, where it was.
+    /// Acquires a lock as [`Cache::lock`] does and returns the values of `keys`, in one round trip
+    /// (two over a cluster). If the lock was acquired, the values were read after that.
     ///
     /// # Errors
     /// As [`Cache::set`].
@@ -264,13 +261,13 @@ impl Cache {
         &self,
         key: &str,
         ttl: Duration,
-        wanted: [&str; N],
-    ) -> Result<(Option<Guard>, Found<N>), CacheError> {
-        lock::take_and_get(self, key, ttl, wanted).await
+        keys: [&str; N],
+    ) -> Result<(Option<LockGuard>, EpochRead<N>), CacheError> {
+        lock::acquire_and_get(self, key, ttl, keys).await
     }
 
-    /// Takes a lock as [`Cache::lock`] does, and waits for it while another holds it; `None` when
-    /// it was not to be had in time. Those who wait have no order.
+    /// Acquires a lock as [`Cache::lock`] does, waiting up to `max_wait` while it is held. Returns
+    /// `None` on timeout. Waiters are not served in order.
     ///
     /// # Errors
     /// As [`Cache::set`].
@@ -278,38 +275,38 @@ impl Cache {
         &self,
         key: &str,
         ttl: Duration,
-        patience: Duration,
-    ) -> Result<Option<Guard>, CacheError> {
-        lock::wait(self, key, ttl, patience).await
+        max_wait: Duration,
+    ) -> Result<Option<LockGuard>, CacheError> {
+        lock::wait(self, key, ttl, max_wait).await
     }
 
-    /// One round trip, for readiness checks.
+    /// Performs one round trip, for readiness checks.
     ///
     /// # Errors
     /// As [`Cache::set`].
     pub async fn ping(&self) -> Result<(), CacheError> {
         match &self.0.store {
-            Store::Memory(_) => Ok(()),
-            Store::Redis(redis) => redis.ping().await,
+            CacheStore::Memory(_) => Ok(()),
+            CacheStore::Redis(redis) => redis.ping().await,
         }
     }
 
-    /// The cache's address for logs and messages, without its password.
+    /// Returns the cache's URL without its password, for logs and error messages.
     #[must_use]
     pub fn label(&self) -> &str {
         &self.0.label
     }
 
-    /// Deletes the key if it still holds `value`.
+    /// Deletes the key if its value is `value`.
     async fn delete_if_equal(&self, key: &str, value: &[u8]) -> Result<bool, CacheError> {
         let key = self.key(key);
         match &self.0.store {
-            Store::Memory(memory) => Ok(memory.delete_if_equal(&key, value)),
-            Store::Redis(redis) => redis.delete_if_equal(&key, value).await,
+            CacheStore::Memory(memory) => Ok(memory.delete_if_equal(&key, value)),
+            CacheStore::Redis(redis) => redis.delete_if_equal(&key, value).await,
         }
     }
 
-    /// Gives the key another time to live if it still holds `value`.
+    /// Sets a new time to live if the key's value is `value`.
     async fn extend_if_equal(
         &self,
         key: &str,
@@ -317,11 +314,11 @@ impl Cache {
         ttl: Duration,
     ) -> Result<bool, CacheError> {
         match &self.0.store {
-            // A lock in memory is kept for as long as it may be held.
-            Store::Memory(memory) => Ok(memory
+            // A lock in memory already has its full time to live.
+            CacheStore::Memory(memory) => Ok(memory
                 .get(&self.key(key))
                 .is_some_and(|found| found == value)),
-            Store::Redis(redis) => redis.extend_if_equal(&self.key(key), value, ttl).await,
+            CacheStore::Redis(redis) => redis.extend_if_equal(&self.key(key), value, ttl).await,
         }
     }
 

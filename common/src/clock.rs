@@ -1,7 +1,7 @@
-//! Time as a parameter.
+//! An injectable clock.
 //!
-//! Everything that asks for the time takes a [`Clock`], so that a test turns it by hand. Instants
-//! are held as Unix milliseconds, the form in which both stores keep them.
+//! Code that needs the current time takes a [`Clock`], so that tests control it. Instants are Unix
+//! milliseconds, the representation that both stores use.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -9,48 +9,48 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use time::OffsetDateTime;
 
-/// The system's clock, or one that a test turns.
+/// The system clock, or a manual clock for tests.
 #[derive(Clone, Debug, Default)]
-pub struct Clock(Source);
+pub struct Clock(ClockSource);
 
 #[derive(Clone, Debug, Default)]
-enum Source {
+enum ClockSource {
     #[default]
     System,
     Manual(Arc<AtomicI64>),
 }
 
-/// An instant in Unix milliseconds; shown as RFC 3339 in UTC with milliseconds.
+/// An instant in Unix milliseconds, displayed as RFC 3339 in UTC with milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(pub i64);
 
 // === impl Clock ===
 
 impl Clock {
-    /// The machine's clock.
+    /// Returns the system clock.
     #[must_use]
     pub fn system() -> Self {
-        Self(Source::System)
+        Self(ClockSource::System)
     }
 
-    /// A clock that stands still at `start` until [`Clock::advance`] moves it.
+    /// Returns a clock that is stopped at `start` and moves only by [`Clock::advance`].
     #[must_use]
     pub fn manual(start: Timestamp) -> Self {
-        Self(Source::Manual(Arc::new(AtomicI64::new(start.0))))
+        Self(ClockSource::Manual(Arc::new(AtomicI64::new(start.0))))
     }
 
-    /// The present instant.
+    /// Returns the current instant.
     #[must_use]
     pub fn now(&self) -> Timestamp {
         match &self.0 {
-            Source::System => Timestamp(system_millis()),
-            Source::Manual(millis) => Timestamp(millis.load(Ordering::SeqCst)),
+            ClockSource::System => Timestamp(system_millis()),
+            ClockSource::Manual(millis) => Timestamp(millis.load(Ordering::SeqCst)),
         }
     }
 
-    /// Moves a manual clock forward; the system's clock does not move.
+    /// Moves a manual clock forward. Has no effect on the system clock.
     pub fn advance(&self, by: Duration) {
-        if let Source::Manual(millis) = &self.0 {
+        if let ClockSource::Manual(millis) = &self.0 {
             millis.fetch_add(saturating_millis(by), Ordering::SeqCst);
         }
     }
@@ -58,7 +58,7 @@ impl Clock {
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "the one place that reads the machine's clock"
+    reason = "the only call that reads the system clock"
 )]
 fn system_millis() -> i64 {
     match std::time::SystemTime::now().duration_since(UNIX_EPOCH) {
@@ -74,32 +74,32 @@ fn saturating_millis(duration: Duration) -> i64 {
 // === impl Timestamp ===
 
 impl Timestamp {
-    /// Unix seconds, rounded down: the unit of `exp`, `iat` and `nbf` (RFC 7519 section 2,
+    /// Returns Unix seconds, rounded down: the unit of `exp`, `iat` and `nbf` (RFC 7519 section 2,
     /// NumericDate).
     #[must_use]
     pub fn unix_seconds(self) -> i64 {
         self.0.div_euclid(1000)
     }
 
-    /// From Unix seconds, saturating.
+    /// Converts Unix seconds, saturating.
     #[must_use]
     pub fn from_unix_seconds(seconds: i64) -> Self {
         Self(seconds.saturating_mul(1000))
     }
 
-    /// Later by `duration`, saturating.
+    /// Returns the instant `duration` later, saturating.
     #[must_use]
     pub fn plus(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(saturating_millis(duration)))
     }
 
-    /// How long from `earlier` to this instant; zero if `earlier` is the later one.
+    /// Returns the time from `earlier` to `self`, or zero if `earlier` is later.
     #[must_use]
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_millis(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }
 
-    /// Reads RFC 3339 with any offset; `None` if the text is not one.
+    /// Parses RFC 3339 with any offset. Returns `None` for other text.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let at =
@@ -113,7 +113,7 @@ impl Timestamp {
 impl std::fmt::Display for Timestamp {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let at = OffsetDateTime::from_unix_timestamp(self.unix_seconds()).ok();
-        // RFC 3339 knows years of four digits.
+        // RFC 3339 has years of four digits.
         let Some((year, at)) = at.and_then(|at| Some((u32::try_from(at.year()).ok()?, at))) else {
             return f.write_str("out of range");
         };
@@ -132,8 +132,8 @@ impl std::fmt::Display for Timestamp {
     }
 }
 
-/// With leading zeros. By hand, for every answer has some instants and the library's way costs an
-/// allocation each.
+/// Writes a number with leading zeros. `time`'s formatter allocates for each component, and most
+/// responses contain several instants.
 fn write_digits(text: &mut [u8], mut number: u32) {
     for digit in text.iter_mut().rev() {
         *digit = b'0' + u8::try_from(number % 10).unwrap_or(0);
@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn instants_are_rfc_3339_with_milliseconds() {
+    fn timestamp_displays_rfc_3339_with_milliseconds() {
         let at = Timestamp::parse("2026-11-20T09:30:00+02:00").expect("valid");
         assert_eq!(at.to_string(), "2026-11-20T07:30:00.000Z");
         assert_eq!(Timestamp::parse("2026-11-20"), None);
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_manual_clock_moves_only_by_hand() {
+    fn manual_clock_moves_only_by_advance() {
         let clock = Clock::manual(Timestamp(1000));
         clock.advance(Duration::from_secs(2));
         assert_eq!(clock.now(), Timestamp(3000));

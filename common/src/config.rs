@@ -1,4 +1,4 @@
-//! Configuration: one TOML file per process, and the environment for what must not stand in a file.
+//! Configuration: one TOML file per process, and environment variables for secrets and overrides.
 
 mod listener;
 
@@ -10,7 +10,7 @@ use crate::Secret;
 use crate::decode::{self, Mistake, Mistakes, Object};
 use crate::exit::Exit;
 
-/// The environment as it was when the process began, or as a test wants it.
+/// The environment variables of the process, or variables that a test sets.
 #[derive(Clone, Debug, Default)]
 pub struct Env {
     variables: BTreeMap<String, String>,
@@ -20,7 +20,7 @@ pub struct Env {
 // === impl Env ===
 
 impl Env {
-    /// The process's own environment; what is not UTF-8 is left out.
+    /// Returns the variables of the process. Variables that are not UTF-8 are ignored.
     #[must_use]
     pub fn of_process() -> Self {
         std::env::vars_os()
@@ -28,8 +28,8 @@ impl Env {
             .collect()
     }
 
-    /// The same with values for settings that neither it nor the file has: for checks of a file,
-    /// which need some value and not a certain one.
+    /// Adds fallback values for required settings that neither the environment nor the file sets.
+    /// Used to check a configuration file without its deployment's secrets.
     #[must_use]
     pub fn assuming(mut self, values: &[(&str, &str)]) -> Self {
         self.assumed = values
@@ -39,13 +39,13 @@ impl Env {
         self
     }
 
-    /// What is assumed for a variable.
+    /// Returns the fallback value of a variable.
     #[must_use]
     pub fn assumed(&self, name: &str) -> Option<&str> {
         self.assumed.get(name).map(String::as_str)
     }
 
-    /// A variable that is set and not empty.
+    /// Returns a variable that is set and not empty.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
         self.variables
@@ -54,7 +54,7 @@ impl Env {
             .filter(|value| !value.is_empty())
     }
 
-    /// The same, as a secret.
+    /// Returns a variable that is set and not empty, as a secret.
     #[must_use]
     pub fn secret(&self, name: &str) -> Option<Secret> {
         self.get(name).map(Secret::from)
@@ -80,10 +80,10 @@ impl<A: Into<String>, B: Into<String>> FromIterator<(A, B)> for Env {
     }
 }
 
-/// Reads a configuration file.
+/// Reads and parses a configuration file.
 ///
 /// # Errors
-/// Status 64, with every mistake on a line of its own: file, line, key and what is wrong.
+/// Exit status 64, with one line per mistake: file, line, key and reason.
 pub fn load<T>(path: &Path, read: impl FnOnce(&Object<'_>) -> Option<T>) -> Result<T, Exit> {
     let name = path.display().to_string();
     let text = std::fs::read_to_string(path)
@@ -91,7 +91,7 @@ pub fn load<T>(path: &Path, read: impl FnOnce(&Object<'_>) -> Option<T>) -> Resu
     parse(&name, &text, read)
 }
 
-/// Reads configuration from text; `name` is what messages call it.
+/// Parses configuration from `text`; `name` is the file name for error messages.
 ///
 /// # Errors
 /// As [`load`].
@@ -104,10 +104,10 @@ pub fn parse<T>(
     let value = decode::toml(text, &mistakes).and_then(|root| mistakes.object(&root, read));
     mistakes
         .finish(value)
-        .map_err(|all| Exit::usage(describe(name, text, &all)))
+        .map_err(|mistakes| Exit::usage(describe(name, text, &mistakes)))
 }
 
-/// One line a mistake, as compilers write them: `file:line: key: what is wrong`.
+/// Formats mistakes in the form of compiler errors, one per line: `file:line: key: reason`.
 #[must_use]
 pub fn describe(name: &str, text: &str, mistakes: &[Mistake]) -> String {
     let lines: Vec<String> = mistakes
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_config_with_several_mistakes_lists_all_with_file_line_and_key() {
+    fn every_mistake_is_listed_with_file_line_and_key() {
         let text = "port = 'x'\n\n[log]\nlevle = 1\n";
         let exit = parse("conf/x.toml", text, |root| {
             root.section("log", |log| {
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn finding_after_the_reading_has_the_line_of_its_value() {
+    fn mistake_found_after_parsing_has_the_line_of_its_value() {
         let text =
             "[[listen]]\n[listen.tls]\nkey = 'a'\n[up.\"a.b\"]\nca = 'c'\n[x]\nlist = [1,\n2]\n";
         let exit = parse("x.toml", text, |root| {
@@ -171,11 +171,14 @@ mod tests {
             "x.toml:5: up.a.b.ca: is bad",
             "x.toml:8: x.list.1: is bad",
         ];
-        assert_eq!(exit.expect_err("bad").message(), lines.join("\n"));
+        assert_eq!(
+            exit.expect_err("invalid configuration").message(),
+            lines.join("\n")
+        );
     }
 
     #[test]
-    fn syntax_errors_have_a_line() {
+    fn syntax_error_has_a_line() {
         let exit = parse("x.toml", "a = 1\nb = = 2\n", |_| Some(())).expect_err("syntax");
         assert!(
             exit.message().starts_with("x.toml:2: "),
@@ -185,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn duplicate_tables_and_keys_are_named() {
+    fn duplicate_table_or_key_is_named() {
         for (text, named) in [
             (
                 "[upstream.a]\nx = 1\n[upstream.a]\ny = 2\n",

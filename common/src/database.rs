@@ -1,12 +1,13 @@
-//! The durable store, PostgreSQL or SQLite, chosen by URL.
+//! The durable store, PostgreSQL or SQLite, selected by URL.
 //!
 //! | URL | store |
 //! |---|---|
-//! | `postgres://user:password@host:5432/name?sslmode=verify-full` | PostgreSQL 15 or later; every libpq TLS mode |
-//! | `sqlite://./var/auth.db`, `sqlite:///srv/postern/auth.db` | one file, made with its folder if it is missing |
+//! | `postgres://user:password@host:5432/name?sslmode=verify-full` | PostgreSQL 15 or later, with every libpq TLS mode |
+//! | `sqlite://./var/auth.db`, `sqlite:///srv/postern/auth.db` | one file, created with its directory if it does not exist |
 //!
-//! SQL stands in each service's own store module, once per dialect; this module opens, migrates and
-//! tells what went wrong. Instants are stored as Unix milliseconds ([`crate::clock::Timestamp`]).
+//! SQL belongs to each service's own store module, once per dialect; this module opens and migrates
+//! the store and classifies errors. Instants are stored as Unix milliseconds
+//! ([`crate::clock::Timestamp`]).
 
 mod label;
 mod migrations;
@@ -21,51 +22,50 @@ pub use self::postgres::{PooledConnection, PostgresPool, PostgresTransaction};
 pub use self::sqlite::Sqlite;
 use crate::exit::Exit;
 
-/// How long a readiness check may take.
+/// Maximum time of a readiness check.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// An open store. A service matches on it where its SQL begins.
+/// An open store. A service's store module matches on it.
 #[derive(Clone, Debug)]
 pub enum Database {
     /// A pool of connections to PostgreSQL.
     Postgres(PostgresPool),
-    /// One SQLite file: a writer and some readers.
+    /// One SQLite file, with one writer and several readers.
     Sqlite(Sqlite),
 }
 
-/// Whether a store can be spoken to.
+/// The result of [`Database::probe`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Contact {
-    /// It answers.
-    Made,
-    /// It is away, full or starting, for this reason: the same attempt can succeed later.
-    Away(String),
+pub enum Availability {
+    /// The store accepts connections.
+    Available,
+    /// The store is unreachable, overloaded or starting, for this reason. A later attempt may
+    /// succeed.
+    Unavailable(String),
 }
 
-/// How a store is opened.
+/// DatabaseOptions for opening a store.
 #[derive(Clone, Debug)]
-pub struct Options {
-    /// What PostgreSQL shows in `pg_stat_activity`; a service gives its own name.
+pub struct DatabaseOptions {
+    /// Name of the service, shown by PostgreSQL in `pg_stat_activity`.
     pub application_name: String,
-    /// Connections to PostgreSQL at most, per process. Default 10: two cores are kept busy by
-    /// fewer.
+    /// Maximum PostgreSQL connections per process. Default 10, more than two cores need.
     pub max_connections: u32,
-    /// Reading connections to SQLite at most. Default 4.
+    /// Maximum reading SQLite connections. Default 4.
     pub readers: u32,
-    /// How long one waits for a connection before the request is refused as unavailable. Default 2
-    /// s.
+    /// Maximum wait for a connection before the request fails as unavailable. Default 2 s.
     pub acquire_timeout: Duration,
-    /// How long a statement of PostgreSQL may take once it has a connection, before its connection
-    /// is closed and the request refused as unavailable. Default 2 s.
-    pub deadline: Duration,
-    /// Prepared statements kept per connection. Default 256: more than any service has.
+    /// Maximum time of a PostgreSQL statement once it has a connection. Then the connection is
+    /// closed and the request fails as unavailable. Default 2 s.
+    pub statement_timeout: Duration,
+    /// Prepared statements cached per connection. Default 256, more than any service has.
     pub statement_cache: usize,
 }
 
-// === impl Options ===
+// === impl DatabaseOptions ===
 
-impl Options {
-    /// The defaults, under a name.
+impl DatabaseOptions {
+    /// Returns the default options with an application name.
     #[must_use]
     pub fn new(application_name: &str) -> Self {
         Self {
@@ -73,7 +73,7 @@ impl Options {
             max_connections: 10,
             readers: 4,
             acquire_timeout: Duration::from_secs(2),
-            deadline: Duration::from_secs(2),
+            statement_timeout: Duration::from_secs(2),
             statement_cache: 256,
         }
     }
@@ -82,12 +82,12 @@ impl Options {
 // === impl Database ===
 
 impl Database {
-    /// Opens the store and speaks to it once.
+    /// Opens the store and verifies that it answers.
     ///
     /// # Errors
-    /// Status 64 if the URL names no store that we know; 69 if the store is away or refuses. Either
-    /// is one line that names the URL without its password.
-    pub async fn open(url: &str, options: Options) -> Result<Self, Exit> {
+    /// Exit status 64 if the URL names no supported store; 69 if the store is unavailable or
+    /// rejects the connection. The message is one line with the URL without its password.
+    pub async fn open(url: &str, options: DatabaseOptions) -> Result<Self, Exit> {
         match url.split_once(':').map(|(scheme, _)| scheme) {
             Some("postgres" | "postgresql") => {
                 let database = Self::Postgres(postgres::open(url, &options).await?);
@@ -104,54 +104,55 @@ impl Database {
         }
     }
 
-    /// Speaks to the store once, without opening it. A file is always there.
+    /// Connects to the store once, without opening it. A SQLite file is always available.
     ///
     /// # Errors
-    /// Status 64 if the URL names no store that we know; 69 if the store turns us down.
-    pub async fn contact(url: &str, options: &Options) -> Result<Contact, Exit> {
+    /// Exit status 64 if the URL names no supported store; 69 if the store rejects the connection.
+    pub async fn probe(url: &str, options: &DatabaseOptions) -> Result<Availability, Exit> {
         if url.starts_with("postgres") {
-            postgres::contact(url, options).await
+            postgres::probe(url, options).await
         } else {
-            Ok(Contact::Made)
+            Ok(Availability::Available)
         }
     }
 
-    /// Brings the service's tables to the version that this binary knows; newer ones are left as
-    /// they are. Safe to call from any number of processes at once.
+    /// Applies the service's migrations that this binary knows; newer ones stay applied. Any number
+    /// of processes may call this concurrently.
     ///
     /// # Errors
-    /// Status 69: the store is away, a migration fails, or the tables are of a version that needs a
+    /// Exit status 69 if the store is unavailable, a migration fails, or the schema requires a
     /// newer binary.
     pub async fn migrate(&self, migrations: &Migrations) -> Result<(), Exit> {
         migrations::run(self, migrations).await
     }
 
-    /// For readiness checks: the store takes a write, and the tables, which a newer binary may have
-    /// brought forward meanwhile, are still ones that this binary works on.
+    /// Verifies that the store accepts writes and that this binary still supports the schema, which
+    /// a newer binary may have migrated meanwhile. For readiness checks.
     ///
     /// # Errors
-    /// Status 75: no write within two seconds; 69: the tables need a newer binary.
-    pub async fn still_fits(&self, migrations: &Migrations) -> Result<(), Exit> {
+    /// Exit status 75 if a write does not succeed within two seconds; 69 if the schema requires a
+    /// newer binary.
+    pub async fn verify_writable(&self, migrations: &Migrations) -> Result<(), Exit> {
         let cause = match tokio::time::timeout(
             PROBE_TIMEOUT,
-            migrations::still_fit(self, migrations),
+            migrations::verify_writable(self, migrations),
         )
         .await
         {
-            Ok(Ok(judged)) => return judged,
+            Ok(Ok(result)) => return result,
             Ok(Err(error)) => postgres::one_line(&error),
             Err(_) => format!("no answer within {} s", PROBE_TIMEOUT.as_secs()),
         };
-        Err(Exit::unavailable(format!("the database takes no writes: {cause}")).for_now())
+        Err(Exit::unavailable(format!("the database accepts no writes: {cause}")).temporary())
     }
 
-    /// What is unsafe about the way to the store: a PostgreSQL on another host and a URL without
-    /// `sslmode`, which is `prefer` then, and goes on unencrypted where the server, or somebody on
-    /// the way, offers no TLS.
+    /// Returns a warning if the connection may be unencrypted: PostgreSQL is on another host and
+    /// the URL has no `sslmode`. The default is `prefer`, which continues without TLS if the
+    /// server, or an attacker on the path, does not offer it.
     #[must_use]
     pub fn transport_warning(&self) -> Option<&'static str> {
         match self {
-            Self::Postgres(pool) if pool.may_be_plaintext_over_a_network() => Some(
+            Self::Postgres(pool) if pool.may_be_unencrypted() => Some(
                 "the URL has no sslmode and the server is on another host: data and password may travel unencrypted; \
                  add sslmode=verify-full",
             ),
@@ -159,10 +160,10 @@ impl Database {
         }
     }
 
-    /// One round trip: whether the store answers.
+    /// Performs one round trip, to verify that the store answers.
     ///
     /// # Errors
-    /// The driver's, or a pool timeout if the store does not answer within two seconds.
+    /// The driver's error, or a pool timeout if the store does not answer within two seconds.
     pub async fn ping(&self) -> Result<(), sqlx::Error> {
         let answer = async {
             match self {
@@ -178,7 +179,7 @@ impl Database {
             .unwrap_or(Err(sqlx::Error::PoolTimedOut))
     }
 
-    /// Closes every connection; SQLite writes its log back into the file.
+    /// Closes all connections. SQLite checkpoints its write-ahead log.
     pub async fn close(&self) {
         match self {
             Self::Postgres(pool) => pool.close().await,
@@ -189,7 +190,7 @@ impl Database {
         }
     }
 
-    /// The store's address for logs and messages: no password, no parameters.
+    /// Returns the store's URL without password and parameters, for logs and error messages.
     #[must_use]
     pub fn label(&self) -> String {
         match self {
@@ -199,13 +200,13 @@ impl Database {
     }
 }
 
-/// Whether an error means that the store is away, full or restarting (503, worth a repeat), rather
-/// than that the statement is wrong (500).
+/// Returns whether an error means that the store is unavailable, overloaded or restarting (503,
+/// worth a retry), rather than that the statement is wrong (500).
 ///
 /// PostgreSQL classes: 08 connection, 53 resources, 57P operator intervention, 25006 read-only
-/// after a failover, 40001 and 40P01 serialisation and deadlock, 55P03 lock not available, 57014 a
-/// statement that took longer than the server lets it, which under load is no fault of the
-/// statement. SQLite: busy, locked, I/O, full, cannot open.
+/// after a failover, 40001 and 40P01 serialization failure and deadlock, 55P03 lock not available,
+/// 57014 `statement_timeout`, which occurs under load. SQLite: busy, locked, I/O, full, cannot
+/// open.
 #[must_use]
 pub fn is_unavailable(error: &sqlx::Error) -> bool {
     if let sqlx::Error::Database(database) = error {
@@ -214,7 +215,8 @@ pub fn is_unavailable(error: &sqlx::Error) -> bool {
             .try_downcast_ref::<sqlx::sqlite::SqliteError>()
             .is_some()
         {
-            // The extended code keeps the primary one in its lower byte (sqlite.org/rescode.html).
+            // The extended code contains the primary code in its lower byte
+            // (sqlite.org/rescode.html).
             matches!(
                 code.parse::<u32>().unwrap_or(0) & 0xff,
                 5 | 6 | 8 | 10 | 13 | 14
@@ -238,7 +240,7 @@ pub fn is_unavailable(error: &sqlx::Error) -> bool {
     )
 }
 
-/// Whether an error means that a row with this key is already there.
+/// Returns whether an error means that a row with this key already exists.
 #[must_use]
 pub fn is_unique_violation(error: &sqlx::Error) -> bool {
     error

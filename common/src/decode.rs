@@ -1,16 +1,16 @@
-//! Reads JSON requests and TOML configuration so that every mistake is told at once, each at its
-//! place.
+//! Decoding of JSON requests and TOML configuration that reports every mistake with its location.
 //!
-//! Text becomes a tree of [`Node`]s ([`json()`] or [`toml()`]). A reader then takes fields out of
-//! an [`Object`] by name; what is missing, mistyped, unknown or not acceptable is noted in
-//! [`Mistakes`] and reading goes on. A value counts only if [`Mistakes::finish`] finds none.
+//! Text is parsed into a tree of [`Node`]s by [`json()`] or [`toml()`]. A reader then takes fields
+//! out of an [`Object`] by name. Missing, mistyped, unknown and unacceptable fields are recorded in
+//! [`Mistakes`], and reading continues. The result is valid only if [`Mistakes::finish`] finds no
+//! mistake.
 //!
 //! ```
 //! use postern_common::decode::{Mistakes, json};
 //! let mistakes = Mistakes::default();
-//! let node = json(br#"{"email": 7, "shoe": 44}"#, &mistakes).ok_or("that is JSON")?;
+//! let node = json(br#"{"email": 7, "shoe": 44}"#, &mistakes).ok_or("not JSON")?;
 //! let email = mistakes.object(&node, |request| request.required("email", |field| field.text(3..=254)));
-//! let all = mistakes.finish(email).err().ok_or("there are mistakes")?;
+//! let all = mistakes.finish(email).err().ok_or("no mistakes")?;
 //! assert_eq!(all.len(), 2); // "/email" is not a string, "/shoe" is unknown
 //! # Ok::<(), &str>(())
 //! ```
@@ -25,19 +25,19 @@ pub use json::json;
 pub use mistake::{Mistake, Mistakes, Weight};
 pub use toml::toml;
 
-/// A value and where it stands in its text.
+/// A value with its position in the text.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Node {
     /// The value.
     pub value: Value,
-    /// Byte offset in the source text; 0 for JSON, whose mistakes are placed by pointer.
+    /// Byte offset in the source text. 0 for JSON, where mistakes are located by pointer.
     pub offset: usize,
 }
 
-/// A value of JSON or TOML. Objects keep the order of their text and have no name twice.
+/// A value of JSON or TOML. Objects keep the order of the text and have no duplicate names.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
-    /// JSON `null`.
+    /// `null`.
     Null,
     /// `true` or `false`.
     Bool(bool),
@@ -45,16 +45,16 @@ pub enum Value {
     Integer(i128),
     /// Any other number.
     Float(f64),
-    /// Text.
+    /// A string.
     String(String),
-    /// A list.
+    /// An array.
     Array(Vec<Node>),
-    /// Named values.
+    /// An object.
     Object(Vec<(String, Node)>),
 }
 
 impl Node {
-    /// The same value for `serde_json`; a number that JSON cannot hold becomes `null`.
+    /// Converts to a `serde_json` value. Numbers that JSON cannot represent become `null`.
     #[must_use]
     pub fn to_json(&self) -> serde_json::Value {
         use serde_json::{Number, Value as Json};
@@ -79,7 +79,7 @@ impl Node {
 }
 
 impl Value {
-    /// The kind in words, for messages.
+    /// Returns the type of the value for error messages.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         match self {

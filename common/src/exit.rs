@@ -1,8 +1,8 @@
-//! How a process ends: one clear line on standard error, and a status from `sysexits.h`.
+//! Process exit: one line on standard error, and an exit status of `sysexits.h`.
 
 use std::process::ExitCode;
 
-/// A reason not to start, or to stop, told to the person who started the process.
+/// A reason why a process cannot start or continue, with its exit status.
 #[derive(Debug)]
 pub struct Exit {
     status: u8,
@@ -10,7 +10,7 @@ pub struct Exit {
 }
 
 impl Exit {
-    /// The configuration or the command line is wrong (`EX_USAGE`, 64).
+    /// Creates an error for a wrong configuration or command line (`EX_USAGE`, 64).
     pub fn usage(message: impl Into<String>) -> Self {
         Self {
             status: 64,
@@ -18,7 +18,8 @@ impl Exit {
         }
     }
 
-    /// Something that it needs is away: a store, a port, a folder (`EX_UNAVAILABLE`, 69).
+    /// Creates an error for an unavailable resource such as a database, port or directory
+    /// (`EX_UNAVAILABLE`, 69).
     pub fn unavailable(message: impl Into<String>) -> Self {
         Self {
             status: 69,
@@ -26,35 +27,35 @@ impl Exit {
         }
     }
 
-    /// The same reason, for a caller that will try again, such as a mail server (`EX_TEMPFAIL`,
-    /// 75).
+    /// Returns the same error as a temporary failure, which a caller such as a mail server retries
+    /// (`EX_TEMPFAIL`, 75).
     #[must_use]
-    pub fn for_now(self) -> Self {
+    pub fn temporary(self) -> Self {
         Self { status: 75, ..self }
     }
 
-    /// Whether it may be over soon, see [`Exit::for_now`].
+    /// Returns whether this is a temporary failure, see [`Exit::temporary`].
     #[must_use]
-    pub fn is_for_now(&self) -> bool {
+    pub fn is_temporary(&self) -> bool {
         self.status == 75
     }
 
-    /// What the person is told.
+    /// Returns the message for standard error.
     #[must_use]
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// The process status.
+    /// Returns the exit status.
     #[must_use]
     pub fn status(&self) -> u8 {
         self.status
     }
 
-    /// Turns the outcome of `main` into its status, telling the reason once.
+    /// Converts the result of `main` into an exit code and prints the message of an error.
     #[expect(
         clippy::print_stderr,
-        reason = "the last word of a process goes to its terminal"
+        reason = "the error message of a process goes to standard error"
     )]
     pub fn report(outcome: Result<(), Self>) -> ExitCode {
         match outcome {

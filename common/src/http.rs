@@ -1,15 +1,15 @@
-//! The HTTP rim that the upstreams share: axum's types stay here and in each service's own `http`
-//! module.
+//! The HTTP server that the authentication and the notification service share. axum's types are
+//! used here and in each service's own `http` module only.
 //!
-//! [`serve`] takes a socket and a router and adds what every service owes its clients: a request id, problems
-//! instead of bare statuses, a panic that is one request's 500, one event a request, limits and a
-//! stop that drops nothing.
+//! [`serve`] adds what every service needs to a router: request ids, `application/problem+json`
+//! bodies for all errors, a 500 for a panicking handler, one log event per request, limits, and
+//! graceful shutdown.
 
 mod body;
 mod budget;
 mod forwarded;
 mod host;
-mod rim;
+mod request_layer;
 mod server;
 
 use std::convert::Infallible;
@@ -30,43 +30,44 @@ pub use host::AllowedHosts;
 pub use server::{bind, serve};
 
 use crate::problem::{Code, Problem};
-use rim::Known;
+use request_layer::RequestInfo;
 
-/// `X-Request-Id`, as the gateway sets it and every answer repeats it.
+/// `X-Request-Id`, set by the gateway and repeated in every response.
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// `X-Postern-Code`: the code of a refusal once more, where the gateway finds it without reading
-/// the body. It goes into the gateway's access event and metrics, and no client sees it.
-pub const CODE: HeaderName = HeaderName::from_static("x-postern-code");
+/// `X-Postern-Code`: the problem code of an error response, for the gateway's access event and
+/// metrics. The gateway removes it from the response.
+pub const PROBLEM_CODE: HeaderName = HeaderName::from_static("x-postern-code");
 
-/// What a server accepts at most.
+/// Limits of a server.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Bytes of a JSON body; beyond it the answer is 413.
+    /// Maximum bytes of a request body; larger ones are rejected with 413.
     pub body: usize,
-    /// Bytes of bodies that are in memory at once, over all connections; beyond them the answer is
-    /// 503.
+    /// Maximum bytes of request bodies in memory over all connections; further ones are rejected
+    /// with 503.
     pub bodies: BodyBudgets,
-    /// Connections at once; more wait to be accepted.
+    /// Maximum open connections; further ones wait in the accept queue.
     pub connections: usize,
-    /// How long a request's head may take.
+    /// Maximum time for receiving a request head.
     pub head_timeout: Duration,
-    /// How long after the beginning of a stop an idle connection may still bring a request.
+    /// Time after the start of a shutdown during which an idle connection may send one more
+    /// request.
     pub linger: Duration,
-    /// How long a stop waits for requests in flight.
+    /// Maximum time for which a shutdown waits for requests in flight.
     pub drain: Duration,
 }
 
-/// The id of the request that is being answered.
+/// The id of the request.
 #[derive(Clone, Debug)]
 pub struct RequestId(pub Arc<str>);
 
-/// Who opened the connection; `None` where the request came over none, as in a unit test. Behind a
-/// proxy it is the proxy.
+/// The address that opened the connection: the proxy's, if there is one. `None` without a
+/// connection, as in a unit test.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Peer(pub Option<SocketAddr>);
 
-/// The W3C trace context of the request, to be passed on.
+/// The W3C trace context of the request, to be forwarded.
 #[derive(Clone, Debug)]
 pub struct Traceparent(pub Option<String>);
 
@@ -88,11 +89,11 @@ impl Default for Limits {
 // === impl BodyOwner ===
 
 impl BodyOwner {
-    /// Charges the body of this request to the caller. It counts before the body is read, and the
-    /// first one counts.
+    /// Charges the body of this request to `self`. Must be called before the body is read; only the
+    /// first call for a request has an effect.
     pub fn set(self, parts: &Parts) {
-        if let Some(known) = Known::of(&parts.extensions) {
-            known.set_owner(self);
+        if let Some(info) = RequestInfo::of(&parts.extensions) {
+            info.set_owner(self);
         }
     }
 }
@@ -100,8 +101,8 @@ impl BodyOwner {
 // === impl RequestId ===
 
 impl RequestId {
-    /// The id that the client sent if it is well-formed (1 to 64 of `A-Z a-z 0-9 - _ .`), else a
-    /// new UUIDv7.
+    /// Returns the id that the client sent if it is well-formed (1 to 64 of `A-Z a-z 0-9 - _ .`),
+    /// or a new UUIDv7.
     #[must_use]
     pub fn of(headers: &HeaderMap) -> Self {
         let sent = headers
@@ -121,8 +122,8 @@ impl<S: Send + Sync> FromRequestParts<S> for RequestId {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Infallible> {
-        let known = Known::of(&parts.extensions).map(|known| known.id.clone());
-        Ok(known.unwrap_or_else(|| Self::of(&parts.headers)))
+        let info = RequestInfo::of(&parts.extensions).map(|info| info.id.clone());
+        Ok(info.unwrap_or_else(|| Self::of(&parts.headers)))
     }
 }
 
@@ -130,8 +131,8 @@ impl<S: Send + Sync> FromRequestParts<S> for Peer {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Infallible> {
-        Ok(Known::of(&parts.extensions)
-            .map(|known| known.peer)
+        Ok(RequestInfo::of(&parts.extensions)
+            .map(|info| info.peer)
             .unwrap_or_default())
     }
 }
@@ -148,18 +149,18 @@ impl<S: Send + Sync> FromRequestParts<S> for Traceparent {
     }
 }
 
-/// The token of `Authorization: Bearer …` (RFC 6750 section 2.1).
+/// Returns the token of `Authorization: Bearer …` (RFC 6750 section 2.1).
 ///
 /// # Errors
-/// `authentication_required` without the header, `invalid_header` when it stands twice,
-/// `token_malformed` when it is of another scheme or empty.
+/// `authentication_required` without the header, `invalid_header` if it occurs twice,
+/// `token_malformed` for another scheme or an empty token.
 pub fn bearer(headers: &HeaderMap) -> Result<&str, Problem> {
     let mut values = headers.get_all(AUTHORIZATION).iter();
     let value = values.next().ok_or(Code::AuthenticationRequired)?;
     if values.next().is_some() {
-        return Err(Problem::new(Code::InvalidHeader).detail("Authorization stands more than once"));
+        return Err(Problem::new(Code::InvalidHeader).detail("Authorization occurs more than once"));
     }
-    // What is text but no token, the verifier refuses.
+    // The verifier rejects text that is not a token.
     let text = std::str::from_utf8(value.as_bytes()).ok();
     let (scheme, token) = text
         .and_then(|text| text.split_once(' '))
@@ -171,7 +172,7 @@ pub fn bearer(headers: &HeaderMap) -> Result<&str, Problem> {
     Ok(token)
 }
 
-/// An answer with a JSON body.
+/// Creates a response with a JSON body.
 pub fn json(status: StatusCode, body: &impl serde::Serialize) -> Response {
     match serde_json::to_vec(body) {
         Ok(bytes) => (
@@ -184,7 +185,7 @@ pub fn json(status: StatusCode, body: &impl serde::Serialize) -> Response {
     }
 }
 
-/// The same answer, never to be kept by a cache: for whatever carries a token.
+/// Adds `Cache-Control: no-store`, for responses that contain a token.
 #[must_use]
 pub fn no_store(mut response: Response) -> Response {
     response
@@ -194,7 +195,7 @@ pub fn no_store(mut response: Response) -> Response {
 }
 
 impl IntoResponse for Problem {
-    /// The problem travels as an extension; the rim writes it out with the request's id.
+    /// Attaches the problem as an extension; the request layer renders it with the request id.
     fn into_response(self) -> Response {
         let mut response = self.code().status().into_response();
         response.extensions_mut().insert(self);
@@ -214,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bearer_token_is_taken_from_exactly_one_header() {
+    fn bearer_token_requires_exactly_one_header() {
         let refusal = |values: &[&str]| {
             bearer(&headers(values))
                 .map(str::to_owned)
@@ -228,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_id_is_kept_only_when_well_formed() {
+    fn only_well_formed_request_id_is_kept() {
         let id = |text: &str| {
             let value = HeaderValue::from_str(text).expect("value");
             RequestId::of(&[(REQUEST_ID, value)].into_iter().collect()).0

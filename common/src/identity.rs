@@ -1,43 +1,43 @@
-//! The two pools that this installation trusts, and the client that speaks to them.
+//! Configuration of the two identity pools, and the client for their API.
 //!
-//! The pools are Amazon Cognito's, or those of the local identity pool, which speaks the same
-//! protocol: which of the two it is, is a matter of `endpoint`.
+//! The pools are Amazon Cognito user pools, or pools of the local identity pool, which implements
+//! the same API; `endpoint` selects one or the other.
 //!
-//! Settings stand in the table `[identity]` of each process's file and in the variables of the
-//! interface's "Configuration inputs"; a variable wins over the file. A secret stands in a variable
-//! or in a file of its own that a `…_file` key names, never in the configuration.
+//! Settings are read from the table `[identity]` of each process's configuration file and from
+//! environment variables; a variable overrides the file. Secrets are read from a variable or from a
+//! separate file that a `…_file` key names, never from the configuration file itself.
 //!
 //! | key | variable | default |
 //! |---|---|---|
 //! | `region` | `CLOUD_REGION` | `us-west-2` |
-//! | `endpoint` | `AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER` | Cognito's own of the region |
+//! | `endpoint` | `AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER` | the region's Cognito endpoint |
 //! | `actor.pool_id` | `IDP_ACTOR_POOL_ID` | required |
 //! | `actor.client_id` | `IDP_ACTOR_CLIENT_ID` | required |
 //! | `actor.client_secret_file` | `IDP_ACTOR_CLIENT_SECRET` (the secret itself) | none: a client without a secret |
-//! | `actor.issuer`, `actor.jwks_url` | | made from endpoint or region, and the pool |
+//! | `actor.issuer`, `actor.jwks_url` | | derived from `endpoint` or `region`, and the pool id |
 //! | `service.pool_id` | `IDP_SERVICE_POOL_ID` | required |
 //! | `service.client_id` | `IDP_SERVICE_CLIENT_ID` | required |
 //! | `service.client_secret_file` | `IDP_SERVICE_CLIENT_SECRET` (the secret itself) | none |
-//! | `service.issuer`, `service.jwks_url` | | as for actor |
-//! | `service_account.username` | `IDP_SERVICE_ACCOUNT_USERNAME` | none: calls no service on its own, which the authentication upstream must |
+//! | `service.issuer`, `service.jwks_url` | | as for `actor` |
+//! | `service_account.username` | `IDP_SERVICE_ACCOUNT_USERNAME` | none; the authentication service requires it, because it calls other services |
 //! | `service_account.password_file` | `IDP_SERVICE_ACCOUNT_PASSWORD` (the password itself) | none |
 //!
-//! Further issuers stand in `[[identity.issuer]]`, each with rules of its own:
+//! Additional issuers are configured in `[[identity.issuer]]`, each with its own rules:
 //!
-//! | key | what it says | default |
+//! | key | meaning | default |
 //! |---|---|---|
-//! | `kind` | `user` or `service`: what its tokens stand for | required |
-//! | `issuer` | `iss`, to the byte | required |
-//! | `jwks_url` | where its keys are | `/.well-known/jwks.json` below the issuer |
-//! | `clients` | whose tokens are accepted | none: `audiences` decides alone |
-//! | `audiences` | of which `aud` must hold one | none: not looked at |
-//! | `token_use` | the values that are accepted; `[]` where it writes none | `access`, of services `id` too |
-//! | `client_claim` | the claim that names the client | `client_id` |
-//! | `services` | of a service issuer: the `custom:service_id`s that its tokens may carry, and no other issuer's | required |
+//! | `kind` | `user` or `service`: the kind of caller that its tokens identify | required |
+//! | `issuer` | `iss`, compared byte for byte | required |
+//! | `jwks_url` | URL of its JWKS | `/.well-known/jwks.json` below the issuer |
+//! | `clients` | client ids that are accepted | none: only `audiences` is checked |
+//! | `audiences` | `aud` must contain one of these | none: `aud` is not checked |
+//! | `token_use` | accepted values; `[]` if the issuer writes none | `access`; for services also `id` |
+//! | `client_claim` | the claim that contains the client id | `client_id` |
+//! | `services` | service issuers only: the `custom:service_id` values that its tokens may contain, and no other issuer's | required |
 
 mod client;
+mod config;
 mod issuer;
-mod read;
 mod secret_hash;
 
 use url::Url;
@@ -47,64 +47,64 @@ pub use self::secret_hash::secret_hash;
 use crate::Secret;
 use crate::token;
 
-/// What a process knows about the identity pools.
+/// Settings of the identity pools and of additional issuers.
 #[derive(Clone, Debug)]
 pub struct IdentityConfig {
-    /// The pools' region; default `us-west-2`.
+    /// Region of the pools. Default `us-west-2`.
     pub region: String,
-    /// Where the pools' protocol is spoken, without a path; none means Amazon's endpoint of the
-    /// region.
+    /// Base URL of the pool API, without a path. `None` selects Amazon's endpoint of the region.
     pub endpoint: Option<Url>,
-    /// The pool of job-seeker users.
+    /// The pool of users.
     pub actor: Pool,
-    /// The pool of service accounts. Never the same pool: a token's kind is decided by its issuer.
+    /// The pool of service accounts. Always different from `actor`: the issuer of a token decides
+    /// its kind.
     pub service: Pool,
-    /// Further issuers whose tokens are accepted; default none.
+    /// Additional issuers whose tokens are accepted. Default none.
     pub issuers: Vec<token::Issuer>,
-    /// The account under which this process calls other services; none for a process that calls
-    /// none on its own.
+    /// The account with which this process calls other services, if it calls any.
     pub service_account: Option<ServiceAccount>,
 }
 
-/// One pool and our client in it.
+/// A user pool and this installation's client in it.
 #[derive(Clone, Debug)]
 pub struct Pool {
-    /// Such as `us-west-2_a1B2c3D4e`.
+    /// Pool id, such as `us-west-2_a1B2c3D4e`.
     pub pool_id: String,
-    /// The client that tokens must be for.
+    /// Client id that tokens must be issued for.
     pub client_id: String,
-    /// The client's secret, where it has one; then every call needs a [`secret_hash`].
+    /// Client secret, if the client has one. Then each call needs a [`secret_hash`].
     pub client_secret: Option<Secret>,
-    /// The `iss` of this pool's tokens, to the byte.
+    /// `iss` of this pool's tokens, compared byte for byte.
     pub issuer: String,
-    /// Where this pool's public keys are.
+    /// URL of this pool's JWKS.
     pub jwks_url: Url,
 }
 
-/// The name and password under which a process obtains its service token.
+/// User name and password with which a process obtains its service token.
 #[derive(Clone, Debug)]
 pub struct ServiceAccount {
     /// User name in the service pool.
     pub username: String,
-    /// Its password.
+    /// Password of the account.
     pub password: Secret,
 }
 
 // === impl IdentityConfig ===
 
 impl IdentityConfig {
-    /// Whose tokens are accepted, for the verifier: users from the actor pool, services from the
-    /// service pool, and what the further issuers stand for.
+    /// Returns the issuers that a token verifier trusts: the actor pool for users, the service pool
+    /// for services, and the additional issuers. Service names of additional issuers are excluded
+    /// from both pools.
     #[must_use]
     pub fn issuers(&self) -> Vec<token::Issuer> {
-        let taken = self
+        let reserved = self
             .issuers
             .iter()
             .filter_map(|issuer| match &issuer.rules.services {
                 token::ServiceNames::Only(names) => Some(names.clone()),
                 token::ServiceNames::AllBut(_) => None,
             });
-        let services = token::ServiceNames::AllBut(taken.flatten().collect());
+        let services = token::ServiceNames::AllBut(reserved.flatten().collect());
         let issuer = |pool: &Pool, kind| token::Issuer {
             issuer: pool.issuer.clone(),
             jwks_url: pool.jwks_url.clone(),
@@ -130,7 +130,8 @@ impl IdentityConfig {
 // === impl Pool ===
 
 impl Pool {
-    /// The `SECRET_HASH` for a call about `username`; none if this client has no secret.
+    /// Returns the `SECRET_HASH` for a call about `username`, or `None` if the client has no
+    /// secret.
     #[must_use]
     pub fn secret_hash(&self, username: &str) -> Option<String> {
         let secret = self.client_secret.as_ref()?;

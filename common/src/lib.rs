@@ -1,29 +1,42 @@
-//! What Postern's processes share.
+//! Shared code of Postern's processes.
 //!
-//! This crate knows no route, no sign-in flow and no notification: it holds only what at least two
-//! of the processes use. Start with [`token`] (who is calling), [`problem`] (what a refusal looks
-//! like) and
-//! [`decode`] (how requests and configuration are read so that every mistake is told at once).
+//! A module belongs here if at least two processes use it and it knows no route, no authentication
+//! flow and no notification. The modules are listed in the order in which a process uses them:
+//!
+//! 1. Start: [`config`] and [`decode`] read the configuration and report every mistake at once;
+//!    [`identity`] holds the settings of the identity pools; [`exit`], [`log`], [`signals`],
+//!    [`service_manager`] and [`startup`] connect a process to its environment.
+//! 2. State: [`database`] and [`cache`] open the durable and the volatile store.
+//! 3. Requests: [`http`] serves them, [`token`] verifies who is calling, [`problem`] renders error
+//!    responses, [`service`] calls other services, [`admin`] serves readiness and metrics.
+//!
+//! [`clock`], [`secret`] and [`seal`] are used by all of them.
+
+pub mod clock;
+pub mod secret;
+
+pub mod exit;
+pub mod log;
+pub mod signals;
+
+pub mod config;
+pub mod decode;
+pub mod identity;
+
+pub mod service_manager;
+pub mod startup;
+
+pub mod cache;
+pub mod database;
+pub mod seal;
 
 pub mod admin;
-pub mod cache;
-pub mod clock;
-pub mod config;
-pub mod database;
-pub mod decode;
-pub mod exit;
 pub mod http;
-pub mod identity;
-pub mod log;
 pub mod problem;
-pub mod seal;
-pub mod secret;
 pub mod service;
-pub mod signals;
-pub mod start;
-pub mod supervisor;
-pub mod testing;
 pub mod token;
+
+pub mod testing;
 
 pub use clock::Clock;
 pub use problem::{Code, Problem};

@@ -1,8 +1,8 @@
-//! Logs: one event a line on standard error.
+//! Logging: one event per line on standard error.
 //!
-//! A message says what happened, fields say to what; a unit stands in the field's name
-//! (`elapsed_ms`). An error is logged once, at the rim. Never a token, secret, password, address or
-//! message body.
+//! Messages are constants and values are fields; a field with a unit ends with it (`elapsed_ms`).
+//! An error is logged once, where it is handled. Tokens, secrets, passwords, personal addresses and
+//! message bodies are never logged.
 
 use std::io::IsTerminal;
 
@@ -14,30 +14,30 @@ use crate::decode::Object;
 /// The environment variable with a filter for one run of a process.
 const FILTER_VARIABLE: &str = "POSTERN_LOG";
 
-/// How a line looks.
+/// Format of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
-    /// One JSON object a line, for machines.
+    /// One JSON object per line.
     #[default]
     Json,
-    /// Words, for a terminal.
+    /// Human-readable text.
     Text,
 }
 
-/// The table `[log]`: how log lines look and which there are.
+/// The configuration table `[log]`.
 #[derive(Clone, Debug)]
 pub struct Log {
     /// `json` (default) or `text`.
     pub format: Format,
-    /// A level or a filter such as `info,postern_auth=debug`. Default `info`.
+    /// A level, or a filter such as `info,postern_auth=debug`. Default `info`.
     pub filter: String,
 }
 
 // === impl Log ===
 
 impl Log {
-    /// Reads the table of a process's settings, which may be absent. The filter in the environment
-    /// variable `POSTERN_LOG` replaces the one of the file.
+    /// Reads the optional table `[log]` of `root`. The filter in the environment variable `POSTERN_LOG`
+    /// takes precedence over the one of the file.
     #[must_use]
     pub fn read(root: &Object<'_>, env: &Env) -> Self {
         let formats = [("json", Format::Json), ("text", Format::Text)];
@@ -76,20 +76,20 @@ impl Default for Log {
     }
 }
 
-/// Whether a text is a filter.
+/// Validates a log filter.
 ///
 /// # Errors
-/// What is wrong with it, in words.
+/// Returns the reason why `filter` is not valid.
 pub fn check(filter: &str) -> Result<(), String> {
     EnvFilter::try_new(filter)
         .map(drop)
-        .map_err(|error| format!("is no level and no filter: {error}"))
+        .map_err(|error| format!("is neither a level nor a filter: {error}"))
 }
 
-/// Sends the process's events to standard error. `filter` is a level or a `tracing` filter such as
-/// `info,postern_proxy=debug`. Called once; a second call changes nothing.
+/// Installs the global subscriber, which writes to standard error. `filter` is a level or a
+/// `tracing` filter such as `info,postern_proxy=debug`. Later calls have no effect.
 pub fn init(format: Format, filter: &str) {
-    // What is no filter has been refused by `check`; to log too much is better than nothing.
+    // `check` has rejected invalid filters before; `info` is the safe fallback.
     let filter = EnvFilter::try_new(filter).unwrap_or_else(|_| EnvFilter::new("info"));
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_filter_is_told_at_its_line() {
+    fn invalid_filter_is_reported_with_its_line() {
         let read = |text: &str| {
             parse("x.toml", text, |root| {
                 Some(Log::read(root, &Env::default()))

@@ -1,7 +1,8 @@
-//! Refusals: `application/problem+json` (RFC 9457) with a stable `code`.
+//! Error responses: `application/problem+json` (RFC 9457) with a stable `code`.
 //!
-//! The same [`Code`] stands in the body, the access event and the metric label. What a client may
-//! read is decided here alone: a problem carries no internal word, no stack, no claim.
+//! The same [`Code`] is written to the body, the access event and the metric label. This module
+//! alone decides what a client may read: a problem contains no internal message, backtrace or
+//! claim.
 
 mod code;
 
@@ -15,13 +16,13 @@ pub use code::Code;
 
 use crate::decode::{Mistake, Weight};
 
-/// A refusal before it is written out; the rim adds the request id and logs it once.
+/// An error response before rendering. The request layer adds the request id and logs it once.
 #[derive(Clone, Debug)]
-pub struct Problem(Box<Refusal>);
+pub struct Problem(Box<ProblemData>);
 
 /// Boxed, so that `Result<T, Problem>` stays small.
 #[derive(Clone, Debug)]
-struct Refusal {
+struct ProblemData {
     code: Code,
     detail: Option<Cow<'static, str>>,
     errors: Vec<FieldError>,
@@ -30,23 +31,24 @@ struct Refusal {
     allow: Option<String>,
 }
 
-/// One field that is wrong, as a client reads it.
+/// A mistake in one field of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FieldError {
     /// JSON pointer (RFC 6901) into the request body, or `""` for the body as a whole.
     pub pointer: String,
-    /// Stable name.
+    /// Stable name of the mistake.
     pub code: Cow<'static, str>,
-    /// One sentence.
+    /// One sentence that explains the mistake.
     pub detail: String,
 }
 
-/// A problem as it goes over the wire.
+/// A rendered problem.
 #[derive(Debug)]
 pub struct Rendered {
     /// The HTTP status.
     pub status: StatusCode,
-    /// Content type, challenge and `Retry-After`, as far as they apply.
+    /// `Content-Type`, `Cache-Control`, and `WWW-Authenticate`, `Retry-After` and `Allow` if they
+    /// apply.
     pub headers: HeaderMap,
     /// The JSON body.
     pub body: Vec<u8>,
@@ -54,7 +56,7 @@ pub struct Rendered {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Body<'a> {
+struct ProblemBody<'a> {
     r#type: String,
     title: &'static str,
     status: u16,
@@ -71,10 +73,10 @@ struct Body<'a> {
 // === impl Problem ===
 
 impl Problem {
-    /// A refusal that its code says all about.
+    /// Creates a problem that its code describes completely.
     #[must_use]
     pub fn new(code: Code) -> Self {
-        Self(Box::new(Refusal {
+        Self(Box::new(ProblemData {
             code,
             detail: None,
             errors: Vec::new(),
@@ -84,28 +86,28 @@ impl Problem {
         }))
     }
 
-    /// With a sentence that tells the client what to do. Never internal words.
+    /// Sets a sentence that tells the client what to do. Must not contain internal information.
     #[must_use]
     pub fn detail(mut self, detail: impl Into<Cow<'static, str>>) -> Self {
         self.0.detail = Some(detail.into());
         self
     }
 
-    /// With `Retry-After`, in seconds.
+    /// Sets `Retry-After`, in seconds (at least 1).
     #[must_use]
     pub fn retry_after(mut self, seconds: u32) -> Self {
         self.0.retry_after_s = Some(seconds.max(1));
         self
     }
 
-    /// With a member of its own beside the standard ones, such as `challenge`.
+    /// Adds an extension member to the body, such as `challenge`.
     #[must_use]
     pub fn member(mut self, name: &'static str, value: serde_json::Value) -> Self {
         self.0.extra = Some((name, value));
         self
     }
 
-    /// 405 with the methods that are allowed there (RFC 9110 section 15.5.6).
+    /// Creates a 405 with the allowed methods (RFC 9110 section 15.5.6).
     #[must_use]
     pub fn method_not_allowed(allow: impl Into<String>) -> Self {
         let mut problem = Self::new(Code::MethodNotAllowed);
@@ -113,7 +115,8 @@ impl Problem {
         problem
     }
 
-    /// 400 or 422 from what [`crate::decode`] found: unreadable weighs more than unacceptable.
+    /// Creates a 400, or a 422 if every mistake is [`Weight::Unacceptable`], from the mistakes that
+    /// [`crate::decode`] found.
     #[must_use]
     pub fn from_mistakes(mistakes: Vec<Mistake>) -> Self {
         let code = match mistakes.iter().map(|mistake| mistake.weight).max() {
@@ -132,7 +135,7 @@ impl Problem {
         problem
     }
 
-    /// With one more field error.
+    /// Adds a field error.
     #[must_use]
     pub fn error(mut self, pointer: &str, code: &'static str, detail: impl Into<String>) -> Self {
         self.0.errors.push(FieldError {
@@ -143,13 +146,13 @@ impl Problem {
         self
     }
 
-    /// The stable code.
+    /// Returns the stable code.
     #[must_use]
     pub fn code(&self) -> Code {
         self.0.code
     }
 
-    /// One sentence for people: the detail, or else the title of the code.
+    /// Returns the detail, or the title of the code if there is none.
     #[must_use]
     pub fn message(&self) -> &str {
         self.0
@@ -158,13 +161,13 @@ impl Problem {
             .unwrap_or_else(|| self.0.code.title())
     }
 
-    /// The problem as a JSON value, for batch results.
+    /// Returns the problem as a JSON value, for batch results.
     #[must_use]
     pub fn to_json(&self, request_id: &str) -> serde_json::Value {
         serde_json::to_value(self.body(request_id)).unwrap_or_default()
     }
 
-    /// Status, headers and body, for the request with this id.
+    /// Renders status, headers and body with a request id.
     #[must_use]
     pub fn render(&self, request_id: &str) -> Rendered {
         let mut headers = HeaderMap::new();
@@ -202,13 +205,13 @@ impl Problem {
         }
     }
 
-    fn body<'a>(&'a self, request_id: &'a str) -> Body<'a> {
+    fn body<'a>(&'a self, request_id: &'a str) -> ProblemBody<'a> {
         let extra = self
             .0
             .extra
             .clone()
             .map(|(name, value)| [(name.to_owned(), value)].into_iter().collect());
-        Body {
+        ProblemBody {
             r#type: format!(
                 "https://postern.dev/problems/{}",
                 self.0.code.as_str().replace('_', "-")
@@ -235,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_problem_is_rfc_9457_with_a_challenge() {
+    fn problem_renders_as_rfc_9457_with_a_challenge() {
         let rendered = Problem::new(Code::TokenExpired).render("id-1");
         let body: serde_json::Value = serde_json::from_slice(&rendered.body).expect("JSON");
         assert_eq!(body["type"], "https://postern.dev/problems/token-expired");
@@ -251,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn the_documented_table_is_the_code() {
+    fn documented_table_matches_the_code() {
         let documented = include_str!("../PROBLEMS.md");
         let rows: Vec<&str> = documented
             .lines()

@@ -1,43 +1,45 @@
-//! Sealing of what lies in the shared cache.
+//! Encryption of values that are stored in the shared cache.
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, Nonce, RandomizedNonceKey};
 use aws_lc_rs::hkdf::{HKDF_SHA256, Salt};
 
-/// Seals the copy of an access token in the shared cache: it is a key to other services, and
-/// whoever reads Redis, its dumps or its replication stream must not have it.
+/// Encrypts the copy of an access token in the shared cache, so that read access to Redis, its
+/// dumps or its replication stream does not expose it.
 ///
-/// AES-256-GCM with a random nonce. The key is derived (HKDF-SHA256) from a secret that every
-/// replica of the service has and the cache does not. A secret that people chose could be guessed
-/// from a sealed copy; it should be generated.
+/// Uses AES-256-GCM with a random nonce. The key is derived with HKDF-SHA256 from a secret that
+/// every replica of the service has and the cache does not. The secret should be generated: a
+/// sealed copy allows offline guessing of a weak one.
 pub struct Seal {
     key: RandomizedNonceKey,
-    /// The cache key: a copy does not open under another name.
+    /// The cache key, used as additional data: a value does not decrypt under another key.
     name: String,
 }
 
 // === impl Seal ===
 
 impl Seal {
-    /// A seal for one purpose, which names the version of the sealed form too, under one cache key.
+    /// Derives the key for one purpose and one cache key. `purpose` includes the version of the
+    /// sealed format.
     ///
     /// # Panics
-    /// Never: HKDF-SHA256 gives the 32 bytes that an AES-256 key has.
+    /// Never: HKDF-SHA256 yields the 32 bytes of an AES-256 key.
     #[must_use]
     pub fn new(purpose: &str, secret: &[u8], name: &str) -> Self {
         let prk = Salt::new(HKDF_SHA256, purpose.as_bytes()).extract(secret);
         let mut key = zeroize::Zeroizing::new([0; 32]);
         prk.expand(&[name.as_bytes()], HKDF_SHA256)
             .and_then(|okm| okm.fill(key.as_mut()))
-            .expect("HKDF-SHA256 gives its own 32 bytes");
+            .expect("HKDF-SHA256 can fill 32 bytes");
         let key = RandomizedNonceKey::new(&AES_256_GCM, key.as_ref())
-            .expect("32 bytes are an AES-256 key");
+            .expect("an AES-256 key has 32 bytes");
         Self {
             key,
             name: name.to_owned(),
         }
     }
 
-    /// Nonce, ciphertext and tag; `None` only where the system has no randomness.
+    /// Encrypts `token` and returns nonce, ciphertext and tag. Returns `None` only if the system
+    /// has no random bytes.
     #[must_use]
     pub fn close(&self, token: &str) -> Option<Vec<u8>> {
         let mut text = token.as_bytes().to_vec();
@@ -50,7 +52,8 @@ impl Seal {
         Some(sealed)
     }
 
-    /// `None` if it was sealed under another secret or name, or not sealed at all.
+    /// Decrypts a sealed value. Returns `None` if it was sealed with another secret or cache key,
+    /// or was modified.
     #[must_use]
     pub fn open(&self, sealed: &[u8]) -> Option<String> {
         let (nonce, text) = sealed.split_at_checked(aws_lc_rs::aead::NONCE_LEN)?;

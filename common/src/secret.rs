@@ -1,19 +1,20 @@
-//! Text that cannot be printed.
+//! Strings that are never printed.
 
 use zeroize::Zeroizing;
 
-/// A password, key or token. `Debug` shows `[secret]`; the memory is wiped on drop.
+/// A password, key or token. `Debug` prints `[secret]`; the memory is zeroed on drop.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Secret(Zeroizing<String>);
 
 impl Secret {
-    /// Takes the text over.
+    /// Wraps `text`.
     #[must_use]
     pub fn new(text: String) -> Self {
         Self(Zeroizing::new(text))
     }
 
-    /// The text itself. Every call is a place where it could leak: keep them few.
+    /// Returns the text. Each call is a possible leak, so callers pass it directly to the operation
+    /// that needs it.
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.0
@@ -43,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_secret_does_not_print() {
+    fn debug_output_hides_the_secret() {
         assert_eq!(format!("{:?}", Secret::from("hunter2")), "[secret]");
     }
 }

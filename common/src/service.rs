@@ -1,11 +1,11 @@
-//! A service calls a service.
+//! Calls from one service to another.
 //!
-//! Every call carries our own service token, and no user's. The interface says to forward the
-//! user's token where one is present; none is present where we call. A profile is saved at
-//! registration before its user has a token. The address of an actor is looked up when the
-//! notification is delivered, which may be days after the request: a user's token would have to be
-//! stored, and would have expired. What the user may have sent is decided from its verified token
-//! at acceptance.
+//! Every call carries this service's own token and never a user's. The interface asks to forward
+//! the user's token if one is present; none is present here: a profile is stored at registration,
+//! before its user has a token, and an actor's address is resolved at delivery, possibly days after
+//! the request, when a user's token would have expired. Permissions of the user are checked with
+//! the verified token at acceptance.
+//!
 //!
 //! ```no_run
 //! # use postern_common::service::ServiceClient;
@@ -16,8 +16,8 @@
 //! # }
 //! ```
 
-mod held;
-mod pool;
+mod sign_in;
+mod token;
 mod tokens;
 
 use std::time::Duration;
@@ -28,31 +28,31 @@ use url::Url;
 pub use self::tokens::ServiceTokens;
 use crate::{Code, Problem};
 
-/// Makes calls to other services.
+/// A client for calls to other services.
 #[derive(Clone, Debug)]
 pub struct ServiceClient {
     tokens: ServiceTokens,
     http: reqwest::Client,
 }
 
-/// Why there is no service token.
+/// The reason why no service token is available.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ServiceTokenError {
-    /// No service account is set.
+    /// No service account is configured.
     #[error(
         "no service account is set: IDP_SERVICE_ACCOUNT_USERNAME and IDP_SERVICE_ACCOUNT_PASSWORD"
     )]
     NotConfigured,
-    /// The service pool answers, and will answer the same until an operator changes something.
-    #[error("the service pool refuses the service account: {0}")]
+    /// The service pool rejects the account, until an operator changes something.
+    #[error("the service pool rejects the service account: {0}")]
     Refused(String),
-    /// The service pool is away, too slow, or asks for patience, and the last token has expired.
+    /// The service pool is unavailable, too slow or throttling, and the last token has expired.
     #[error("the service pool is not available: {0}")]
     Unavailable(String),
 }
 
 impl From<ServiceTokenError> for Problem {
-    /// What the caller may know; the reason is logged where it arose.
+    /// Returns the problem without the reason, which has been logged.
     fn from(error: ServiceTokenError) -> Self {
         match error {
             ServiceTokenError::NotConfigured | ServiceTokenError::Refused(_) => {
@@ -66,22 +66,21 @@ impl From<ServiceTokenError> for Problem {
 // === impl ServiceClient ===
 
 impl ServiceClient {
-    /// A client that makes its calls through `http`, which should follow no redirect:
-    /// [`http_client`].
+    /// Creates a client that uses `http`, which should not follow redirects, see [`http_client`].
     #[must_use]
     pub fn new(tokens: ServiceTokens, http: reqwest::Client) -> Self {
         Self { tokens, http }
     }
 
-    /// Keeps our own token fresh until the stop begins: [`ServiceTokens::run`].
+    /// Keeps the service token valid until shutdown, see [`ServiceTokens::run`].
     pub async fn run(&self, shutdown: CancellationToken) {
         self.tokens.run(shutdown).await;
     }
 
-    /// A request with our own service token as its `Authorization`.
+    /// Creates a request with the service token in `Authorization`.
     ///
     /// # Errors
-    /// There is no service token that is still valid.
+    /// No valid service token is available.
     pub async fn request(
         &self,
         method: http::Method,
@@ -92,12 +91,12 @@ impl ServiceClient {
     }
 }
 
-/// A client for calls to other services: connects within 1 s, waits 5 s for an answer, follows no
-/// redirect (it would carry the token to where it was not meant to go) and takes no proxy from the
-/// environment.
+/// Creates an HTTP client for calls to other services. It connects within 1 s, waits at most 5 s
+/// for a response, follows no redirects, which would send the token to another server, and uses no
+/// proxy from the environment.
 ///
 /// # Panics
-/// Never: the settings are fixed, and the TLS library accepts them.
+/// Never: the settings are constant and accepted by the TLS library.
 #[must_use]
 pub fn http_client() -> reqwest::Client {
     reqwest::Client::builder()
@@ -107,7 +106,7 @@ pub fn http_client() -> reqwest::Client {
         .no_proxy()
         .user_agent("postern")
         .build()
-        .expect("the settings are fixed, and the TLS library accepts them")
+        .expect("the TLS library accepts the constant settings")
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! What tests of several packages tell their runner, beside passed and failed: `tests/run` names a
-//! file for each and shows it after the tests.
+//! Reports of tests to their runner, in addition to pass and fail. `tests/run` names a file for
+//! each kind of report and prints it after the tests.
 
 use std::collections::BTreeSet;
 use std::fs::OpenOptions;
@@ -9,15 +9,15 @@ use std::path::{Path, PathBuf};
 use crate::config::Env;
 use crate::decode::{self, Mistakes, Node, Object, Value};
 
-/// Reports a test that this machine cannot run, and why.
+/// Reports a test that cannot run on this machine, with the reason.
 ///
 /// # Panics
 /// If the report cannot be written.
-pub fn skipped(test: &str, why: &str) {
-    report("POSTERN_TEST_SKIPPED", &format!("{test}: {why}"));
+pub fn skipped(test: &str, reason: &str) {
+    report("POSTERN_TEST_SKIPPED", &format!("{test}: {reason}"));
 }
 
-/// Reports a figure that no test asserts.
+/// Reports a measurement that no test asserts.
 ///
 /// # Panics
 /// If the report cannot be written.
@@ -25,10 +25,10 @@ pub fn note(text: &str) {
     report("POSTERN_TEST_NOTES", text);
 }
 
-/// Returns a file of the published vectors in `tests/vectors`.
+/// Returns the path of a published test vector file in `tests/vectors`.
 ///
 /// # Panics
-/// If there is no such file: a clone has all of them.
+/// If the file does not exist.
 #[must_use]
 pub fn vectors(name: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -126,7 +126,7 @@ fn report(variable: &str, text: &str) {
         .append(true)
         .create(true)
         .open(path)
-        .expect("the report is writable");
+        .expect("the report file can be opened");
     file.write_all(format!("{text}\n").as_bytes())
-        .expect("the report is writable");
+        .expect("the report file can be written");
 }

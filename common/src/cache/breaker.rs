@@ -1,92 +1,96 @@
-//! Keeps callers from queueing up behind a server that does not answer.
+//! A circuit breaker, which keeps callers from waiting for an unresponsive server.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Failures in a row that open the breaker.
-pub(super) const THRESHOLD: u32 = 5;
+/// Consecutive failures that open the breaker.
+pub(super) const FAILURE_THRESHOLD: u32 = 5;
 
-/// How long it stays open before one call tries again.
-pub(super) const OPEN_FOR: Duration = Duration::from_millis(500);
+/// Time for which the breaker stays open before one call probes the server.
+pub(super) const OPEN_DURATION: Duration = Duration::from_millis(500);
 
-/// How often it is told that commands are refused: a server without memory refuses every one.
-const TELL_EVERY: Duration = Duration::from_secs(10);
+/// Minimum time between two log messages about rejected commands: a server without memory rejects
+/// every write.
+const REJECTION_LOG_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Closed: every call goes through. Open: calls fail at once, and one every [`OPEN_FOR`] tries.
+/// A circuit breaker. Closed: calls pass. Open: calls fail immediately, except one probe per
+/// [`OPEN_DURATION`].
 #[derive(Debug, Default)]
-pub(super) struct Breaker(Mutex<State>);
+pub(super) struct CircuitBreaker(Mutex<BreakerState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct BreakerState {
     failures: u32,
     open_until: Option<Instant>,
-    told: Option<Instant>,
+    logged_at: Option<Instant>,
 }
 
-/// What a failure meant.
+/// The state of the breaker after a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Failed {
-    /// One of a few.
+pub(super) enum FailureEffect {
+    /// The breaker is closed; the failure threshold is not reached.
     StillClosed,
-    /// The one that opened it.
+    /// This failure opened the breaker.
     Opened,
-    /// The attempt failed as those before it did.
+    /// The probe failed and the breaker remains open.
     StillOpen,
 }
 
 // === impl Breaker ===
 
-impl Breaker {
-    /// Whether a call may go through.
-    pub(super) fn admits(&self, now: Instant) -> bool {
+impl CircuitBreaker {
+    /// Returns whether a call may pass.
+    pub(super) fn allows_call(&self, now: Instant) -> bool {
         let mut state = self.state();
         match state.open_until {
             None => true,
             Some(until) if now < until => false,
             Some(_) => {
-                // This one tries; the others wait for its outcome, or for the next turn if it has
-                // none.
-                state.open_until = Some(now + OPEN_FOR);
+                // This call is the probe. Other calls fail until it succeeds, or until the next
+                // probe.
+                state.open_until = Some(now + OPEN_DURATION);
                 true
             }
         }
     }
 
-    /// Notes an answer; true if that closed the breaker.
-    pub(super) fn succeeded(&self) -> bool {
+    /// Records an answer. Returns true if it closed the breaker.
+    pub(super) fn record_success(&self) -> bool {
         let mut state = self.state();
         state.failures = 0;
         state.open_until.take().is_some()
     }
 
-    /// Notes an answer that refuses: it is one, but nothing that was asked for. Whether to tell it
-    /// now. It opens nothing: nobody waits for a server that answers, and one without memory, which
-    /// refuses what it should keep, still gives out what it holds.
-    pub(super) fn refused(&self, now: Instant) -> bool {
-        self.succeeded();
+    /// Records an answer that rejects the command. Returns whether to log it now. A rejection does
+    /// not open the breaker: callers do not wait for a server that answers, and a server without
+    /// memory rejects writes but still serves reads.
+    pub(super) fn record_rejection(&self, now: Instant) -> bool {
+        self.record_success();
         let mut state = self.state();
-        let tells = state.told.is_none_or(|told| now >= told + TELL_EVERY);
-        if tells {
-            state.told = Some(now);
+        let is_due = state
+            .logged_at
+            .is_none_or(|logged_at| now >= logged_at + REJECTION_LOG_INTERVAL);
+        if is_due {
+            state.logged_at = Some(now);
         }
-        tells
+        is_due
     }
 
-    pub(super) fn failed(&self, now: Instant) -> Failed {
+    pub(super) fn record_failure(&self, now: Instant) -> FailureEffect {
         let mut state = self.state();
         state.failures = state.failures.saturating_add(1);
-        if state.failures < THRESHOLD {
-            return Failed::StillClosed;
+        if state.failures < FAILURE_THRESHOLD {
+            return FailureEffect::StillClosed;
         }
-        match state.open_until.replace(now + OPEN_FOR) {
-            None => Failed::Opened,
-            Some(_) => Failed::StillOpen,
+        match state.open_until.replace(now + OPEN_DURATION) {
+            None => FailureEffect::Opened,
+            Some(_) => FailureEffect::StillOpen,
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, BreakerState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -96,38 +100,44 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refusals_are_answers_and_told_now_and_then() {
-        let (breaker, now) = (Breaker::default(), Instant::now());
-        let tells = |at: Instant| {
-            breaker.failed(at);
-            breaker.refused(at)
+    fn rejections_do_not_open_and_are_logged_at_intervals() {
+        let (breaker, now) = (CircuitBreaker::default(), Instant::now());
+        let is_due = |at: Instant| {
+            breaker.record_failure(at);
+            breaker.record_rejection(at)
         };
-        assert!(tells(now));
-        assert!((1..10 * THRESHOLD).all(|_| !tells(now)), "once");
-        assert!(breaker.admits(now), "failures in between do not add up");
-        assert!(tells(now + TELL_EVERY));
+        assert!(is_due(now));
+        assert!((1..10 * FAILURE_THRESHOLD).all(|_| !is_due(now)), "once");
+        assert!(
+            breaker.allows_call(now),
+            "rejections reset the failure count"
+        );
+        assert!(is_due(now + REJECTION_LOG_INTERVAL));
     }
 
     #[test]
-    fn five_failures_in_a_row_open_it_and_one_call_at_a_time_tries_again() {
-        let (breaker, start) = (Breaker::default(), Instant::now());
-        for _ in 1..THRESHOLD {
-            assert_eq!(breaker.failed(start), Failed::StillClosed);
+    fn five_failures_open_it_and_one_call_probes() {
+        let (breaker, start) = (CircuitBreaker::default(), Instant::now());
+        for _ in 1..FAILURE_THRESHOLD {
+            assert_eq!(breaker.record_failure(start), FailureEffect::StillClosed);
         }
-        assert!(!breaker.succeeded(), "it was closed");
-        for _ in 1..THRESHOLD {
+        assert!(!breaker.record_success(), "the breaker was closed");
+        for _ in 1..FAILURE_THRESHOLD {
             assert_eq!(
-                breaker.failed(start),
-                Failed::StillClosed,
-                "a success began the count anew"
+                breaker.record_failure(start),
+                FailureEffect::StillClosed,
+                "a success resets the count"
             );
         }
-        assert_eq!(breaker.failed(start), Failed::Opened);
-        assert!(!breaker.admits(start + OPEN_FOR / 2));
-        let later = start + OPEN_FOR;
-        assert!(breaker.admits(later) && !breaker.admits(later), "one tries");
-        assert_eq!(breaker.failed(later), Failed::StillOpen);
-        assert!(breaker.admits(later + OPEN_FOR));
-        assert!(breaker.succeeded() && breaker.admits(later));
+        assert_eq!(breaker.record_failure(start), FailureEffect::Opened);
+        assert!(!breaker.allows_call(start + OPEN_DURATION / 2));
+        let later = start + OPEN_DURATION;
+        assert!(
+            breaker.allows_call(later) && !breaker.allows_call(later),
+            "one call probes"
+        );
+        assert_eq!(breaker.record_failure(later), FailureEffect::StillOpen);
+        assert!(breaker.allows_call(later + OPEN_DURATION));
+        assert!(breaker.record_success() && breaker.allows_call(later));
     }
 }

@@ -1,55 +1,55 @@
-//! What must happen at most once, whatever becomes of the store.
+//! At-most-once guarantees that survive a failover of the store: values are bound to an epoch.
 
 use std::time::Duration;
 
-use super::{Cache, CacheError, Store};
+use super::{Cache, CacheError, CacheStore};
 
-/// What was read of a few keys, all in one epoch or in several.
+/// Values of several keys, read in the epoch of the first key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found<const N: usize> {
-    /// In the order of the keys.
+pub struct EpochRead<const N: usize> {
+    /// Values in the order of the keys.
     pub values: [Option<Vec<u8>>; N],
-    /// The epoch of the first key, read before its value.
+    /// Epoch of the first key's server, read before the values.
     pub epoch: String,
 }
 
-/// A change to one key that is made only if nobody has changed it since it was read.
+/// A change of one key that is applied only if the key has not changed since it was read.
 #[derive(Clone, Copy, Debug)]
 pub struct Change<'a> {
-    /// Which one.
+    /// Key to change.
     pub key: &'a str,
-    /// The epoch in which it was read.
+    /// Epoch in which the key was read.
     pub epoch: &'a str,
-    /// What was there.
+    /// Value that was read.
     pub expected: Option<&'a [u8]>,
-    /// What is to be there, different at every call: a repeat of a call whose answer was lost finds
-    /// it there.
+    /// New value, which must be different for every call: a retry of a call whose answer was lost
+    /// recognizes it.
     pub value: &'a [u8],
-    /// For how long.
+    /// Time to live of the new value.
     pub ttl: Duration,
-    /// Whose share of the cache in memory it is taken from, with what is kept beside it: one
-    /// principal cannot fill it.
+    /// Principal whose share of the memory cache is used, so that one principal cannot fill the
+    /// cache.
     pub owner: Option<&'a str>,
 }
 
 // === impl Cache ===
 
 impl Cache {
-    /// Names the history that the store of `key` writes: one process, for as long as it is the
-    /// master. It is another one after every restart, fail-over and fail-back, and none comes
-    /// twice, so that within one epoch nothing that was taken comes back. Over Redis: `run_id` and
+    /// Returns the epoch of the server that stores `key`: one uninterrupted history of one process
+    /// as master. It changes with every restart, failover and failback and never repeats, so that
+    /// within one epoch a taken value does not reappear. Over Redis it consists of `run_id` and
     /// `master_replid`.
     ///
     /// # Errors
-    /// As [`Cache::set`]; also where the store is a replica, or its ACL forbids INFO.
+    /// As [`Cache::set`]; also if the server is a replica, or its ACL forbids INFO.
     pub async fn epoch(&self, key: &str) -> Result<String, CacheError> {
         match &self.0.store {
-            Store::Memory(memory) => Ok(memory.epoch().to_owned()),
-            Store::Redis(redis) => redis.epoch(&self.key(key)).await,
+            CacheStore::Memory(memory) => Ok(memory.epoch().to_owned()),
+            CacheStore::Redis(redis) => redis.epoch(&self.key(key)).await,
         }
     }
 
-    /// Takes as [`Cache::take`] does, and tells the epoch in which it was taken.
+    /// Takes as [`Cache::take`] does, and returns the epoch in which the value was taken.
     ///
     /// # Errors
     /// As [`Cache::take`].
@@ -59,12 +59,12 @@ impl Cache {
     ) -> Result<(Option<Vec<u8>>, String), CacheError> {
         let key = self.key(key);
         match &self.0.store {
-            Store::Memory(memory) => Ok((memory.take(&key), memory.epoch().to_owned())),
-            Store::Redis(redis) => redis.take_with_epoch(&key).await,
+            CacheStore::Memory(memory) => Ok((memory.take(&key), memory.epoch().to_owned())),
+            CacheStore::Redis(redis) => redis.take_with_epoch(&key).await,
         }
     }
 
-    /// Keeps as [`Cache::set_if_absent`] does, and only in this epoch.
+    /// Stores as [`Cache::set_if_absent`] does, if the server is in `epoch`.
     ///
     /// # Errors
     /// As [`Cache::set`].
@@ -77,31 +77,31 @@ impl Cache {
     ) -> Result<bool, CacheError> {
         let key = self.key(key);
         match &self.0.store {
-            Store::Memory(memory) if memory.epoch() == epoch => {
+            CacheStore::Memory(memory) if memory.epoch() == epoch => {
                 memory.set_if_absent(&key, value, ttl)
             }
-            Store::Memory(_) => Ok(false),
-            Store::Redis(redis) => redis.set_if_absent_in(epoch, &key, value, ttl).await,
+            CacheStore::Memory(_) => Ok(false),
+            CacheStore::Redis(redis) => redis.set_if_absent_in(epoch, &key, value, ttl).await,
         }
     }
 
-    /// What is kept, and the epoch, to be changed with [`Cache::compare_and_set`].
+    /// Returns the value and the epoch, for a later [`Cache::compare_and_set`].
     ///
     /// # Errors
     /// As [`Cache::epoch`].
-    pub async fn get_with_epoch(&self, key: &str) -> Result<Found<1>, CacheError> {
+    pub async fn get_with_epoch(&self, key: &str) -> Result<EpochRead<1>, CacheError> {
         let epoch = self.epoch(key).await?;
-        Ok(Found {
+        Ok(EpochRead {
             values: [self.get(key).await?],
             epoch,
         })
     }
 
-    /// Makes a change; false if somebody has changed the key since it was read, or if the store is
-    /// in another epoch.
+    /// Applies a change. Returns false if the key has changed since it was read, or if the server
+    /// is in another epoch.
     ///
     /// # Errors
-    /// As [`Cache::set`]: then it is not known whether it was done. It may be repeated.
+    /// As [`Cache::set`]; then the change may have been applied. The call may be repeated.
     pub async fn compare_and_set(&self, change: &Change<'_>) -> Result<bool, CacheError> {
         self.commit(change, &[], None).await
     }
@@ -111,31 +111,31 @@ impl Cache {
         key: &str,
         value: &[u8],
         ttl: Duration,
-        wanted: [&str; N],
-    ) -> Result<(bool, Found<N>), CacheError> {
-        let (key, wanted) = (self.key(key), wanted.map(|key| self.key(key)));
+        keys: [&str; N],
+    ) -> Result<(bool, EpochRead<N>), CacheError> {
+        let (key, keys) = (self.key(key), keys.map(|key| self.key(key)));
         match &self.0.store {
-            Store::Memory(memory) => {
-                let kept = memory.set_if_absent(&key, value, ttl)?;
-                let values = wanted.map(|key| memory.get(&key));
+            CacheStore::Memory(memory) => {
+                let dependent = memory.set_if_absent(&key, value, ttl)?;
+                let values = keys.map(|key| memory.get(&key));
                 Ok((
-                    kept,
-                    Found {
+                    dependent,
+                    EpochRead {
                         values,
                         epoch: memory.epoch().to_owned(),
                     },
                 ))
             }
-            Store::Redis(redis) => redis.set_if_absent_and_get(&key, value, ttl, &wanted).await,
+            CacheStore::Redis(redis) => redis.set_if_absent_and_get(&key, value, ttl, &keys).await,
         }
     }
 
-    /// Makes the change, keeps all of `kept` and deletes the lock if it still has this value; or
-    /// does none of it.
+    /// Applies the change, stores all of `dependent` and deletes the lock if it still has its
+    /// token. Does nothing if the change does not apply.
     pub(super) async fn commit(
         &self,
         change: &Change<'_>,
-        kept: &[(&str, &[u8], Duration)],
+        dependent: &[(&str, &[u8], Duration)],
         lock: Option<(&str, &[u8])>,
     ) -> Result<bool, CacheError> {
         let key = self.key(change.key);
@@ -145,13 +145,13 @@ impl Cache {
             key: &key,
             ..*change
         };
-        let kept: Vec<_> = kept
+        let dependent: Vec<_> = dependent
             .iter()
             .map(|(key, value, ttl)| (self.key(key), *value, *ttl))
             .collect();
         match &self.0.store {
-            Store::Memory(memory) => memory.commit(&change, &kept, lock),
-            Store::Redis(redis) => redis.commit(&change, &kept, lock).await,
+            CacheStore::Memory(memory) => memory.commit(&change, &dependent, lock),
+            CacheStore::Redis(redis) => redis.commit(&change, &dependent, lock).await,
         }
     }
 }

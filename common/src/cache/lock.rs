@@ -1,8 +1,8 @@
-//! Locks that outlive neither their holder nor a fail-over by more than a moment.
+//! Locks that expire shortly after their holder dies, also over a failover.
 //!
-//! Redis keeps a lock for a lease, which the holder renews while it lives. A lock whose holder was
-//! killed, or that a fail-over has brought back, is free again when the lease is over; a holder
-//! that cannot renew it stops before that.
+//! Redis stores a lock for the time of a lease, which the holder renews. If the holder was killed,
+//! or a failover restored a released lock, the lease expires; a holder that cannot renew its lease
+//! stops its work before that.
 
 use std::time::Duration;
 
@@ -11,113 +11,116 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use uuid::Uuid;
 
-use super::{Cache, CacheError, Change, Found, Store};
+use super::{Cache, CacheError, CacheStore, Change, EpochRead};
 
-/// How long Redis keeps a lock that is not renewed: others wait no longer for a holder that is
-/// gone.
-const LEASE: Duration = Duration::from_millis(2_500);
-/// How often a holder renews it.
+/// Time for which Redis stores a lock without renewal. It bounds the wait for a holder that has
+/// died.
+const LEASE_DURATION: Duration = Duration::from_millis(2_500);
+/// Time between two renewals.
 const RENEW_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The longest time between two looks at a lock that another holds.
-const LOOK_AGAIN: Duration = Duration::from_millis(25);
+/// Maximum time between two attempts to acquire a lock that is held.
+const MAX_RETRY_DELAY: Duration = Duration::from_millis(25);
 
-/// A lock that is held until it is released, dropped or lost, or its time is over.
+/// An acquired lock, held until it is released, dropped or lost, or until its maximum time.
 #[derive(Debug)]
-pub struct Guard {
+pub struct LockGuard {
     cache: Cache,
     key: String,
-    /// Ours alone: a lock that has passed to another is not released by us.
+    /// Unique token of this guard: a lock that was lost to another holder is not released.
     token: Uuid,
     held: bool,
-    renewal: Option<Renewal>,
+    renewal: Option<LeaseRenewal>,
 }
 
-/// The task that keeps a lease.
+/// The task that renews a lease.
 #[derive(Debug)]
-struct Renewal {
+struct LeaseRenewal {
     task: AbortHandle,
     is_lost: watch::Receiver<bool>,
 }
 
-pub(super) async fn take(
+pub(super) async fn acquire(
     cache: &Cache,
     key: &str,
     ttl: Duration,
-) -> Result<Option<Guard>, CacheError> {
-    let (mut guard, asked) = (Guard::presumed(cache, key), Instant::now());
+) -> Result<Option<LockGuard>, CacheError> {
+    let (mut guard, requested_at) = (LockGuard::unconfirmed(cache, key), Instant::now());
     guard.held = cache
         .set_if_absent(key, guard.token.as_bytes(), lease(cache, ttl))
         .await?;
-    Ok(guard.held.then(|| guard.renewed(asked, ttl)))
+    Ok(guard.held.then(|| guard.start_renewal(requested_at, ttl)))
 }
 
-pub(super) async fn take_and_get<const N: usize>(
+pub(super) async fn acquire_and_get<const N: usize>(
     cache: &Cache,
     key: &str,
     ttl: Duration,
-    wanted: [&str; N],
-) -> Result<(Option<Guard>, Found<N>), CacheError> {
-    let (mut guard, asked) = (Guard::presumed(cache, key), Instant::now());
+    keys: [&str; N],
+) -> Result<(Option<LockGuard>, EpochRead<N>), CacheError> {
+    let (mut guard, requested_at) = (LockGuard::unconfirmed(cache, key), Instant::now());
     let lease = lease(cache, ttl);
     let (held, found) = cache
-        .set_if_absent_and_get(key, guard.token.as_bytes(), lease, wanted)
+        .set_if_absent_and_get(key, guard.token.as_bytes(), lease, keys)
         .await?;
     guard.held = held;
-    Ok((guard.held.then(|| guard.renewed(asked, ttl)), found))
+    Ok((
+        guard.held.then(|| guard.start_renewal(requested_at, ttl)),
+        found,
+    ))
 }
 
 pub(super) async fn wait(
     cache: &Cache,
     key: &str,
     ttl: Duration,
-    patience: Duration,
-) -> Result<Option<Guard>, CacheError> {
-    let until = Instant::now() + patience;
+    max_wait: Duration,
+) -> Result<Option<LockGuard>, CacheError> {
+    let until = Instant::now() + max_wait;
     loop {
-        let taken = take(cache, key, ttl).await?;
+        let taken = acquire(cache, key, ttl).await?;
         if taken.is_some() || Instant::now() >= until {
             return Ok(taken);
         }
-        tokio::time::sleep(irregular(LOOK_AGAIN)).await;
+        tokio::time::sleep(randomized(MAX_RETRY_DELAY)).await;
     }
 }
 
-/// Between a fifth of it and all of it. Whoever looks at regular moments never finds a lock that
-/// another takes at regular moments too.
-fn irregular(duration: Duration) -> Duration {
+/// Returns a random duration between a fifth of `duration` and all of it. At regular intervals, a
+/// waiter could always miss a lock that another caller acquires at regular intervals.
+fn randomized(duration: Duration) -> Duration {
     let fraction = getrandom::u32().map_or(1.0, |random| f64::from(random) / f64::from(u32::MAX));
     duration.mul_f64(0.2 + 0.8 * fraction)
 }
 
-/// A lock in this process ends with it.
+/// Returns the lease. A lock in memory needs no renewal, because it ends with its process.
 fn lease(cache: &Cache, ttl: Duration) -> Duration {
     match &cache.0.store {
-        Store::Memory(_) => ttl,
-        Store::Redis(_) => ttl.min(LEASE),
+        CacheStore::Memory(_) => ttl,
+        CacheStore::Redis(_) => ttl.min(LEASE_DURATION),
     }
 }
 
-/// Renews until the lock is lost, or has been held as long as it may. `confirmed` is when the last
-/// renewal that succeeded was sent: Redis counts from a later moment.
+/// Renews the lease until the lock is lost or its maximum time is over. `confirmed` is the time
+/// when the last successful renewal was sent; Redis counts from a later time.
 async fn renew(cache: Cache, key: String, token: Uuid, mut confirmed: Instant, end: Instant) {
     loop {
-        let deadline = (confirmed + LEASE).min(end);
+        let deadline = (confirmed + LEASE_DURATION).min(end);
         sleep_until((Instant::now() + RENEW_INTERVAL).min(deadline)).await;
-        let asked = Instant::now();
-        if asked >= deadline {
+        let requested_at = Instant::now();
+        if requested_at >= deadline {
             return;
         }
         match timeout_at(
             deadline,
-            cache.extend_if_equal(&key, token.as_bytes(), LEASE),
+            cache.extend_if_equal(&key, token.as_bytes(), LEASE_DURATION),
         )
         .await
         {
-            Ok(Ok(true)) => confirmed = asked,
-            // Gone, or another's.
+            Ok(Ok(true)) => confirmed = requested_at,
+            // Expired, or held by another.
             Ok(Ok(false)) => return,
-            // It may answer before the lease is over.
+            // Redis may answer before the lease ends.
             Ok(Err(CacheError::Unavailable)) | Err(_) => {}
         }
     }
@@ -125,10 +128,10 @@ async fn renew(cache: Cache, key: String, token: Uuid, mut confirmed: Instant, e
 
 // === impl Guard ===
 
-impl Guard {
-    /// Held before it is known to be: a caller that goes while the store answers leaves no lock
-    /// behind.
-    fn presumed(cache: &Cache, key: &str) -> Self {
+impl LockGuard {
+    /// Creates a guard that is marked as held before the lock is confirmed, so that a caller that
+    /// is cancelled meanwhile releases it.
+    fn unconfirmed(cache: &Cache, key: &str) -> Self {
         Self {
             cache: cache.clone(),
             key: key.to_owned(),
@@ -138,22 +141,22 @@ impl Guard {
         }
     }
 
-    fn renewed(mut self, asked: Instant, ttl: Duration) -> Self {
-        // A shorter one ends before it would be renewed.
-        if lease(&self.cache, ttl) == LEASE {
+    fn start_renewal(mut self, requested_at: Instant, ttl: Duration) -> Self {
+        // A shorter lock expires before its first renewal.
+        if lease(&self.cache, ttl) == LEASE_DURATION {
             let (lost, is_lost) = watch::channel(false);
             let renewing = renew(
                 self.cache.clone(),
                 self.key.clone(),
                 self.token,
-                asked,
-                asked + ttl,
+                requested_at,
+                requested_at + ttl,
             );
             let task = tokio::spawn(async move {
                 renewing.await;
                 lost.send_replace(true);
             });
-            self.renewal = Some(Renewal {
+            self.renewal = Some(LeaseRenewal {
                 task: task.abort_handle(),
                 is_lost,
             });
@@ -161,8 +164,8 @@ impl Guard {
         self
     }
 
-    /// Works while the lock is held, and gives it back. The work is dropped, wherever it is, when
-    /// the lock can no longer be confirmed as held: another may take it.
+    /// Runs `work` while the lock is held, then releases the lock. The work is dropped at its next
+    /// await point if the lock can no longer be confirmed, because another may acquire it.
     ///
     /// # Errors
     /// [`CacheError::Unavailable`] if the lock was lost.
@@ -179,33 +182,33 @@ impl Guard {
             () = lost => Err(CacheError::Unavailable),
         };
         if outcome.is_err() {
-            tracing::warn!("lock lost, work given up");
+            tracing::warn!("lock lost, work cancelled");
         }
         self.release().await;
         outcome
     }
 
-    /// Makes a change to a key that was read under the lock, keeps values beside it as
-    /// [`Cache::set`] does, and gives the lock back, all at once; over a cluster the change alone
-    /// is atomic, and the rest follows it. False if somebody has changed the key since, or if the
-    /// store is in another epoch: then nothing is done, and the lock is still held.
+    /// Changes a key that was read under the lock, stores dependent values as [`Cache::set`] does,
+    /// and releases the lock, atomically; over a cluster only the change is atomic and the rest
+    /// follows. Returns false if the key has changed since, or if the server is in another epoch;
+    /// then nothing is done and the lock is still held.
     ///
     /// # Errors
-    /// As [`Cache::set`]: then it is not known whether it was done. It may be repeated.
+    /// As [`Cache::set`]; then the change may have been applied. The call may be repeated.
     pub async fn commit(
         &mut self,
         change: &Change<'_>,
-        kept: &[(&str, &[u8], Duration)],
+        dependent: &[(&str, &[u8], Duration)],
     ) -> Result<bool, CacheError> {
         let committed = self
             .cache
-            .commit(change, kept, Some((&self.key, self.token.as_bytes())))
+            .commit(change, dependent, Some((&self.key, self.token.as_bytes())))
             .await?;
         self.held &= !committed;
         Ok(committed)
     }
 
-    /// Gives the lock back. A failure is of no consequence beyond its `ttl`.
+    /// Releases the lock. If this fails, the lock expires at the end of its lease.
     pub async fn release(mut self) {
         self.held = false;
         let _ = self
@@ -215,7 +218,7 @@ impl Guard {
     }
 }
 
-impl Drop for Guard {
+impl Drop for LockGuard {
     fn drop(&mut self) {
         if let Some(renewal) = self.renewal.take() {
             renewal.task.abort();
@@ -239,18 +242,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn looks_are_irregular_and_never_later_than_they_should_be() {
-        let times: Vec<_> = std::iter::repeat_with(|| irregular(LOOK_AGAIN))
+    fn retry_delay_is_random_and_bounded() {
+        let times: Vec<_> = std::iter::repeat_with(|| randomized(MAX_RETRY_DELAY))
             .take(1_000)
             .collect();
         assert!(
             times
                 .iter()
-                .all(|time| (LOOK_AGAIN / 5..=LOOK_AGAIN).contains(time))
+                .all(|time| (MAX_RETRY_DELAY / 5..=MAX_RETRY_DELAY).contains(time))
         );
         let early = times
             .iter()
-            .filter(|time| **time < LOOK_AGAIN.mul_f64(0.6))
+            .filter(|time| **time < MAX_RETRY_DELAY.mul_f64(0.6))
             .count();
         assert!(
             (300..700).contains(&early),

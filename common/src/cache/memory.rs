@@ -1,8 +1,8 @@
-//! The cache in this process: bounded, and forgetting on time.
+//! A bounded cache in process memory with expiry.
 //!
-//! When it is full of what still lives, it refuses what is new rather than throw out what is old:
-//! an entry may be a single-use value that someone holds the other half of, or the count that slows
-//! a guesser down, and a flood must not be able to push either out.
+//! When it is full, new entries are rejected instead of evicting old ones: an entry may be a
+//! single-use value that a client still needs, or a counter that limits attempts, and a flood of
+//! entries must not evict either.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,56 +10,56 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::{CacheError, Change, Options};
+use super::{CacheError, CacheOptions, Change};
 use crate::clock::{Clock, Timestamp};
 
-/// What one principal has of the bytes at most: 1 MiB of the default.
-const SHARES: usize = 64;
+/// Part of the bytes that one principal may use: 1/64, which is 1 MiB by default.
+const PRINCIPAL_SHARES: usize = 64;
 
-/// How often it is logged that there is no room.
+/// Minimum time between two log messages about a full cache.
 const FULL_LOG_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Bookkeeping per entry in bytes, about: two map slots and two allocations.
-const OVERHEAD: usize = 160;
+/// Approximate overhead per entry in bytes: two map slots and two allocations.
+const ENTRY_OVERHEAD_BYTES: usize = 160;
 
 #[derive(Debug)]
-pub(super) struct Memory {
+pub(super) struct MemoryCache {
     clock: Clock,
     epoch: String,
-    most_entries: usize,
-    most_bytes: usize,
-    state: Mutex<State>,
+    max_entries: usize,
+    max_bytes: usize,
+    state: Mutex<MemoryState>,
 }
 
 #[derive(Default)]
-struct State {
-    entries: HashMap<Arc<str>, Entry, ahash::RandomState>,
-    /// Every entry by when it is due; the number tells entries of one instant apart.
-    due: BTreeMap<(Timestamp, u64), Arc<str>>,
+struct MemoryState {
+    entries: HashMap<Arc<str>, MemoryEntry, ahash::RandomState>,
+    /// Entries by expiry; the number distinguishes entries of the same instant.
+    expiry: BTreeMap<(Timestamp, u64), Arc<str>>,
     next: u64,
     bytes: usize,
-    /// Bytes by the principal that they are kept for.
+    /// Bytes by owning principal.
     owned: HashMap<Arc<str>, usize, ahash::RandomState>,
-    /// When a refusal was logged last, and how many there were since.
+    /// Time of the last logged rejection, and the number of rejections since.
     logged_at: Option<Timestamp>,
-    unlogged: u64,
+    unlogged_rejections: u64,
 }
 
-struct Entry {
+struct MemoryEntry {
     value: Box<[u8]>,
-    due: (Timestamp, u64),
+    expiry: (Timestamp, u64),
     owner: Option<Arc<str>>,
 }
 
 // === impl Memory ===
 
-impl Memory {
-    pub(super) fn new(options: &Options) -> Self {
+impl MemoryCache {
+    pub(super) fn new(options: &CacheOptions) -> Self {
         Self {
             clock: options.clock.clone(),
             epoch: Uuid::new_v4().simple().to_string(),
-            most_entries: options.memory_entries,
-            most_bytes: options.memory_bytes,
+            max_entries: options.memory_entries,
+            max_bytes: options.memory_bytes,
             state: Mutex::default(),
         }
     }
@@ -69,7 +69,7 @@ impl Memory {
     }
 
     pub(super) fn set(&self, key: &str, value: &[u8], ttl: Duration) -> Result<(), CacheError> {
-        let (mut state, now) = self.fresh();
+        let (mut state, now) = self.lock_current();
         self.put(&mut state, key, value, now.plus(ttl))
     }
 
@@ -79,7 +79,7 @@ impl Memory {
         value: &[u8],
         ttl: Duration,
     ) -> Result<bool, CacheError> {
-        let (mut state, now) = self.fresh();
+        let (mut state, now) = self.lock_current();
         if state.entries.contains_key(key) {
             return Ok(false);
         }
@@ -88,7 +88,7 @@ impl Memory {
     }
 
     pub(super) fn get(&self, key: &str) -> Option<Vec<u8>> {
-        self.fresh()
+        self.lock_current()
             .0
             .entries
             .get(key)
@@ -96,14 +96,14 @@ impl Memory {
     }
 
     pub(super) fn take(&self, key: &str) -> Option<Vec<u8>> {
-        self.fresh()
+        self.lock_current()
             .0
             .remove(key)
             .map(|entry| entry.value.into_vec())
     }
 
     pub(super) fn delete_if_equal(&self, key: &str, value: &[u8]) -> bool {
-        let (mut state, _) = self.fresh();
+        let (mut state, _) = self.lock_current();
         state
             .entries
             .get(key)
@@ -112,33 +112,32 @@ impl Memory {
     }
 
     pub(super) fn increment(&self, key: &str, ttl: Duration) -> Result<u64, CacheError> {
-        let (mut state, now) = self.fresh();
-        let (count, due) = state.count(key)?.unwrap_or_else(|| (0, now.plus(ttl)));
-        self.put(&mut state, key, (count + 1).to_string().as_bytes(), due)
+        let (mut state, now) = self.lock_current();
+        let (count, expiry) = state.count(key)?.unwrap_or_else(|| (0, now.plus(ttl)));
+        self.put(&mut state, key, (count + 1).to_string().as_bytes(), expiry)
             .map(|()| count + 1)
     }
 
     pub(super) fn decrement(&self, key: &str) -> Result<(), CacheError> {
-        let (mut state, _) = self.fresh();
-        let Some((count, due)) = state.count(key)? else {
+        let (mut state, _) = self.lock_current();
+        let Some((count, expiry)) = state.count(key)? else {
             return Ok(());
         };
         if count <= 1 {
             state.remove(key);
             return Ok(());
         }
-        self.put(&mut state, key, (count - 1).to_string().as_bytes(), due)
+        self.put(&mut state, key, (count - 1).to_string().as_bytes(), expiry)
     }
 
-    /// What is kept beside the change is left out where there is no room for it: the change is what
-    /// counts.
+    /// Applies a change. Dependent values for which there is no room are omitted.
     pub(super) fn commit(
         &self,
         change: &Change<'_>,
-        kept: &[(String, &[u8], Duration)],
+        dependent: &[(String, &[u8], Duration)],
         lock: Option<(&str, &[u8])>,
     ) -> Result<bool, CacheError> {
-        let (mut state, now) = self.fresh();
+        let (mut state, now) = self.lock_current();
         let found = state.entries.get(change.key).map(|entry| &*entry.value);
         let is_as_read = self.epoch == change.epoch && found == change.expected;
         if !is_as_read && found != Some(change.value) {
@@ -149,7 +148,7 @@ impl Memory {
             (change.key, change.value, now.plus(change.ttl)),
             change.owner,
         )?;
-        for (key, value, ttl) in kept {
+        for (key, value, ttl) in dependent {
             let _ = self.put_owned(&mut state, (key, value, now.plus(*ttl)), change.owner);
         }
         if let Some((lock, token)) = lock
@@ -163,11 +162,15 @@ impl Memory {
         Ok(true)
     }
 
-    /// The state without what is due by now.
-    fn fresh(&self) -> (MutexGuard<'_, State>, Timestamp) {
+    /// Locks the state and removes expired entries.
+    fn lock_current(&self) -> (MutexGuard<'_, MemoryState>, Timestamp) {
         let now = self.clock.now();
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        while let Some(first) = state.due.first_entry().filter(|first| first.key().0 <= now) {
+        while let Some(first) = state
+            .expiry
+            .first_entry()
+            .filter(|first| first.key().0 <= now)
+        {
             let key = first.get().clone();
             state.remove(&key);
         }
@@ -176,18 +179,18 @@ impl Memory {
 
     fn put(
         &self,
-        state: &mut State,
+        state: &mut MemoryState,
         key: &str,
         value: &[u8],
-        due: Timestamp,
+        expiry: Timestamp,
     ) -> Result<(), CacheError> {
-        self.put_owned(state, (key, value, due), None)
+        self.put_owned(state, (key, value, expiry), None)
     }
 
     fn put_owned(
         &self,
-        state: &mut State,
-        (key, value, due): (&str, &[u8], Timestamp),
+        state: &mut MemoryState,
+        (key, value, expiry): (&str, &[u8], Timestamp),
         owner: Option<&str>,
     ) -> Result<(), CacheError> {
         let old = state.entries.get(key);
@@ -200,33 +203,33 @@ impl Memory {
             .copied()
             .unwrap_or(0);
         let owned = owned - if is_own && owner.is_some() { freed } else { 0 } + cost(key, value);
-        let is_over_share = owner.is_some() && owned > self.most_bytes / SHARES;
-        if is_over_share || others >= self.most_entries || bytes > self.most_bytes {
-            if let Some(refusals) = state.refusals_to_log(self.clock.now()) {
+        let is_over_share = owner.is_some() && owned > self.max_bytes / PRINCIPAL_SHARES;
+        if is_over_share || others >= self.max_entries || bytes > self.max_bytes {
+            if let Some(rejections) = state.rejections_to_log(self.clock.now()) {
                 tracing::warn!(
                     entries = others,
                     bytes = state.bytes,
                     is_over_share,
-                    refusals,
-                    "cache in memory is full"
+                    rejections,
+                    "memory cache full"
                 );
             }
             return Err(CacheError::Unavailable);
         }
         state.remove(key);
-        let (key, due): (Arc<str>, _) = (key.into(), (due, state.next));
+        let (key, expiry): (Arc<str>, _) = (key.into(), (expiry, state.next));
         let owner: Option<Arc<str>> = owner.map(Into::into);
         if let Some(owner) = &owner {
             state.owned.insert(owner.clone(), owned);
         }
         state.next += 1;
         state.bytes = bytes;
-        state.due.insert(due, key.clone());
+        state.expiry.insert(expiry, key.clone());
         state.entries.insert(
             key,
-            Entry {
+            MemoryEntry {
                 value: value.into(),
-                due,
+                expiry,
                 owner,
             },
         );
@@ -235,13 +238,13 @@ impl Memory {
 }
 
 fn cost(key: &str, value: &[u8]) -> usize {
-    key.len() + value.len() + OVERHEAD
+    key.len() + value.len() + ENTRY_OVERHEAD_BYTES
 }
 
 // === impl State ===
 
-impl State {
-    /// What is counted, as decimal text as Redis keeps it, and when it is due.
+impl MemoryState {
+    /// Returns a counter, stored as decimal text as in Redis, and its expiry.
     fn count(&self, key: &str) -> Result<Option<(u64, Timestamp)>, CacheError> {
         let Some(entry) = self.entries.get(key) else {
             return Ok(None);
@@ -250,14 +253,13 @@ impl State {
             .ok()
             .and_then(|text| text.parse().ok());
         count
-            .map(|count| Some((count, entry.due.0)))
+            .map(|count| Some((count, entry.expiry.0)))
             .ok_or(CacheError::Unavailable)
     }
 
-    /// Counts a refusal, and returns how many there were since the last time if it is to be logged
-    /// now.
-    fn refusals_to_log(&mut self, now: Timestamp) -> Option<u64> {
-        self.unlogged += 1;
+    /// Counts a rejection. Returns the number since the last log message if one is due now.
+    fn rejections_to_log(&mut self, now: Timestamp) -> Option<u64> {
+        self.unlogged_rejections += 1;
         if self
             .logged_at
             .is_some_and(|logged_at| now < logged_at.plus(FULL_LOG_INTERVAL))
@@ -265,12 +267,12 @@ impl State {
             return None;
         }
         self.logged_at = Some(now);
-        Some(std::mem::take(&mut self.unlogged))
+        Some(std::mem::take(&mut self.unlogged_rejections))
     }
 
-    fn remove(&mut self, key: &str) -> Option<Entry> {
+    fn remove(&mut self, key: &str) -> Option<MemoryEntry> {
         let entry = self.entries.remove(key)?;
-        self.due.remove(&entry.due);
+        self.expiry.remove(&entry.expiry);
         self.bytes -= cost(key, &entry.value);
         if let Some(owner) = &entry.owner
             && let Some(owned) = self.owned.get_mut(owner)
@@ -284,8 +286,8 @@ impl State {
     }
 }
 
-/// Values may be secrets.
-impl std::fmt::Debug for State {
+/// Omits the values, which may be secrets.
+impl std::fmt::Debug for MemoryState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("State")
             .field("entries", &self.entries.len())
@@ -300,18 +302,18 @@ mod tests {
 
     const HOUR: Duration = Duration::from_secs(3600);
 
-    fn small(clock: &Clock) -> Memory {
-        let memory_bytes = 3 * (OVERHEAD + 100);
-        Memory::new(&Options {
+    fn small(clock: &Clock) -> MemoryCache {
+        let memory_bytes = 3 * (ENTRY_OVERHEAD_BYTES + 100);
+        MemoryCache::new(&CacheOptions {
             clock: clock.clone(),
             memory_entries: 3,
             memory_bytes,
-            ..Options::default()
+            ..CacheOptions::default()
         })
     }
 
     #[test]
-    fn what_is_new_is_refused_when_full_and_what_lives_stays() {
+    fn full_cache_rejects_new_entries_and_keeps_old_ones() {
         let clock = Clock::manual(Timestamp(0));
         let memory = small(&clock);
         memory
@@ -331,7 +333,7 @@ mod tests {
         );
         memory
             .set("a", b"4", HOUR)
-            .expect("one that is there may change");
+            .expect("an existing entry can be replaced");
         assert_eq!(
             memory.set("a", &[0; 999], HOUR),
             Err(CacheError::Unavailable),
@@ -340,19 +342,21 @@ mod tests {
         assert_eq!(
             memory.get("a").as_deref(),
             Some(&b"4"[..]),
-            "and is as it was"
+            "and is unchanged"
         );
         clock.advance(Duration::from_secs(1));
-        memory.set("c", b"3", HOUR).expect("what was due made room");
+        memory
+            .set("c", b"3", HOUR)
+            .expect("expired entries free their room");
         assert_eq!(memory.get("soon"), None);
     }
 
     #[test]
-    fn one_principal_fills_its_share_and_no_more() {
+    fn one_principal_is_limited_to_its_share() {
         let clock = Clock::manual(Timestamp(0));
-        let memory = Memory::new(&Options {
+        let memory = MemoryCache::new(&CacheOptions {
             clock: clock.clone(),
-            ..Options::default()
+            ..CacheOptions::default()
         });
         let keep = |key: &str, owner| {
             let change = Change {
@@ -365,35 +369,42 @@ mod tests {
             };
             memory.commit(&change, &[], None)
         };
-        let kept = (0..10_000)
+        let dependent = (0..10_000)
             .take_while(|n| keep(&format!("eve-{n}"), Some("eve")).is_ok())
             .count();
-        assert!((200..300).contains(&kept), "{kept} of 4 KiB in 1 MiB");
-        assert_eq!(keep("ada", Some("ada")), Ok(true), "others have room");
+        assert!(
+            (200..300).contains(&dependent),
+            "{dependent} of 4 KiB in 1 MiB"
+        );
+        assert_eq!(
+            keep("ada", Some("ada")),
+            Ok(true),
+            "other principals have room"
+        );
         clock.advance(HOUR);
         assert_eq!(
             keep("eve", Some("eve")),
             Ok(true),
-            "what was due is not counted"
+            "expired entries are not counted"
         );
         memory.take("eve");
         memory.take("ada");
-        assert!(memory.fresh().0.owned.is_empty());
+        assert!(memory.lock_current().0.owned.is_empty());
     }
 
     #[test]
-    fn refusals_are_logged_every_ten_seconds_with_their_count() {
-        let (mut state, start) = (State::default(), Timestamp(0));
-        assert_eq!(state.refusals_to_log(start), Some(1));
-        assert!((0..14_000).all(|_| state.refusals_to_log(start).is_none()));
+    fn rejections_are_logged_every_ten_seconds_with_count() {
+        let (mut state, start) = (MemoryState::default(), Timestamp(0));
+        assert_eq!(state.rejections_to_log(start), Some(1));
+        assert!((0..14_000).all(|_| state.rejections_to_log(start).is_none()));
         assert_eq!(
-            state.refusals_to_log(start.plus(FULL_LOG_INTERVAL)),
+            state.rejections_to_log(start.plus(FULL_LOG_INTERVAL)),
             Some(14_001)
         );
     }
 
     #[test]
-    fn the_books_balance() {
+    fn byte_count_matches_the_entries() {
         let clock = Clock::manual(Timestamp(0));
         let memory = small(&clock);
         for round in 0..100_u64 {
@@ -413,9 +424,9 @@ mod tests {
             }
         }
         clock.advance(HOUR);
-        let (state, _) = memory.fresh();
+        let (state, _) = memory.lock_current();
         assert_eq!(
-            (state.entries.len(), state.due.len(), state.bytes),
+            (state.entries.len(), state.expiry.len(), state.bytes),
             (0, 0, 0)
         );
     }

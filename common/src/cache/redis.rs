@@ -1,6 +1,6 @@
-//! The cache in Redis: one server, a cluster, or the master that sentinels name.
+//! The cache in Redis: one server, a cluster, or the master that sentinels report.
 
-mod link;
+mod connection;
 mod script;
 
 use std::future::Future;
@@ -15,32 +15,32 @@ use redis::{
 };
 use tokio::time::Instant;
 
-pub(super) use self::link::Server;
-use self::link::{Connecting, Link, connect};
-use self::script::Scripts;
-use super::breaker::{Breaker, Failed};
-use super::{CacheError, Change, Found};
+pub(super) use self::connection::RedisServerKind;
+use self::connection::{RedisConnection, SharedConnection, connect};
+use self::script::ScriptSet;
+use super::breaker::{CircuitBreaker, FailureEffect};
+use super::{CacheError, Change, EpochRead};
 
-pub(super) struct Redis {
-    server: Server,
+pub(super) struct RedisCache {
+    server: RedisServerKind,
     deadline: Duration,
-    breaker: Breaker,
-    link: Mutex<Option<Connecting>>,
-    scripts: Scripts,
+    breaker: CircuitBreaker,
+    connection: Mutex<Option<SharedConnection>>,
+    scripts: ScriptSet,
 }
 
 // === impl Redis ===
 
-impl Redis {
-    pub(super) fn new(server: Server, deadline: Duration) -> Self {
-        // Two providers are linked into our processes, so that none is the default by itself.
+impl RedisCache {
+    pub(super) fn new(server: RedisServerKind, deadline: Duration) -> Self {
+        // Two TLS providers are linked, so rustls has no default by itself.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         Self {
             server,
             deadline,
-            breaker: Breaker::default(),
-            link: Mutex::default(),
-            scripts: Scripts::new(),
+            breaker: CircuitBreaker::default(),
+            connection: Mutex::default(),
+            scripts: ScriptSet::new(),
         }
     }
 
@@ -59,30 +59,28 @@ impl Redis {
         value: &[u8],
         ttl: Duration,
     ) -> Result<bool, CacheError> {
-        let kept: Option<String> = self.command(&set_if_absent(key, value, ttl)).await?;
-        Ok(kept.is_some())
+        let dependent: Option<String> = self.command(&set_if_absent(key, value, ttl)).await?;
+        Ok(dependent.is_some())
     }
 
-    /// The epoch is read first: what is read after it may be of a later one, and is not committed
-    /// then. The nodes of a cluster know no order among themselves: they are asked one after the
+    /// The epoch is read first: if it changes afterwards, a commit with the old epoch fails. The
+    /// nodes of a cluster are not ordered among each other, so the commands are sent one after the
     /// other.
     pub(super) async fn set_if_absent_and_get<const N: usize>(
         &self,
         key: &str,
         value: &[u8],
         ttl: Duration,
-        wanted: &[String; N],
-    ) -> Result<(bool, Found<N>), CacheError> {
+        keys: &[String; N],
+    ) -> Result<(bool, EpochRead<N>), CacheError> {
         let lock = set_if_absent(key, value, ttl);
-        let gets = wanted
-            .each_ref()
-            .map(|key| redis::cmd("GET").arg(key).take());
-        let first = wanted.first().map_or(key, String::as_str);
+        let gets = keys.each_ref().map(|key| redis::cmd("GET").arg(key).take());
+        let first = keys.first().map_or(key, String::as_str);
         let (epoch, answers) = if self.is_cluster() {
             let epoch = self.epoch(first).await?;
-            let kept: Value = self.command(&lock).await?;
+            let dependent: Value = self.command(&lock).await?;
             let found = try_join_all(gets.iter().map(|get| self.command(get))).await?;
-            (epoch, std::iter::once(kept).chain(found).collect())
+            (epoch, std::iter::once(dependent).chain(found).collect())
         } else {
             let mut pipeline = redis::pipe();
             pipeline
@@ -92,7 +90,7 @@ impl Redis {
                 .arg(first);
             let pipeline = in_order(pipeline, std::iter::once(lock).chain(gets));
             let mut answers: Vec<Value> = self
-                .call(async |mut link| pipeline.query_async(&mut link).await)
+                .call(async |mut connection| pipeline.query_async(&mut connection).await)
                 .await?;
             let epoch = if answers.is_empty() {
                 Value::Nil
@@ -105,7 +103,7 @@ impl Redis {
             )
         };
         let mut answers = answers.into_iter();
-        let kept = answers.next() == Some(Value::Okay);
+        let dependent = answers.next() == Some(Value::Okay);
         let values = answers
             .map(Option::from_redis_value)
             .collect::<Result<Vec<_>, _>>();
@@ -113,15 +111,15 @@ impl Redis {
             .ok()
             .and_then(|values| values.try_into().ok())
             .ok_or(CacheError::Unavailable)?;
-        Ok((kept, Found { values, epoch }))
+        Ok((dependent, EpochRead { values, epoch }))
     }
 
-    /// One script; over a cluster, where the keys are on different nodes, the comparison is one and
-    /// the others follow.
+    /// Runs one script. Over a cluster, where the keys are on different nodes, only the comparison
+    /// is atomic and the other writes follow.
     pub(super) async fn commit(
         &self,
         change: &Change<'_>,
-        kept: &[(String, &[u8], Duration)],
+        dependent: &[(String, &[u8], Duration)],
         lock: Option<(&str, &[u8])>,
     ) -> Result<bool, CacheError> {
         let mut script = self.scripts.commit.prepare_invoke();
@@ -140,13 +138,14 @@ impl Redis {
             .arg(lock.map_or(&b""[..], |(_, token)| token));
         if self.is_cluster() {
             let committed: bool = self
-                .call(async |mut link| script.invoke_async(&mut link).await)
+                .call(async |mut connection| script.invoke_async(&mut connection).await)
                 .await?;
             if committed {
-                // Each is tried, and the lock deleted, whatever became of the rest: the change is
-                // what counts.
+                // Each write is attempted and the lock deleted regardless of other failures: the
+                // change has been made.
                 let set = join_all(
-                    kept.iter()
+                    dependent
+                        .iter()
                         .map(|(key, value, ttl)| self.set(key, value, *ttl)),
                 )
                 .await;
@@ -155,7 +154,7 @@ impl Redis {
                     None => true,
                 };
                 if !is_released || set.iter().any(Result::is_err) {
-                    tracing::warn!("commit left out what is kept beside it");
+                    tracing::warn!("cache commit incomplete, dependent values or lock not written");
                 }
             }
             return Ok(committed);
@@ -163,10 +162,10 @@ impl Redis {
         if let Some((lock, _)) = lock {
             script.key(lock);
         }
-        for (key, value, ttl) in kept {
+        for (key, value, ttl) in dependent {
             script.key(key).arg(value).arg(millis(*ttl));
         }
-        self.call(async |mut link| script.invoke_async(&mut link).await)
+        self.call(async |mut connection| script.invoke_async(&mut connection).await)
             .await
     }
 
@@ -217,7 +216,7 @@ impl Redis {
             .await
     }
 
-    /// The epoch of the server that holds the key.
+    /// Returns the epoch of the server that stores the key.
     pub(super) async fn epoch(&self, key: &str) -> Result<String, CacheError> {
         self.script::<_, &str, 0>(&self.scripts.epoch, key, [])
             .await
@@ -257,69 +256,74 @@ impl Redis {
         for argument in arguments {
             script.arg(argument);
         }
-        self.call(async |mut link| script.invoke_async(&mut link).await)
+        self.call(async |mut connection| script.invoke_async(&mut connection).await)
             .await
     }
 
     async fn command<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, CacheError> {
-        self.call(async |mut link| command.query_async(&mut link).await)
+        self.call(async |mut connection| command.query_async(&mut connection).await)
             .await
     }
 
     fn is_cluster(&self) -> bool {
-        matches!(self.server, Server::Cluster(..))
+        matches!(self.server, RedisServerKind::Cluster(..))
     }
 
-    /// One call under the deadline and the breaker.
-    async fn call<T, F>(&self, ask: impl FnOnce(Link) -> F) -> Result<T, CacheError>
+    /// Performs one call under the deadline and the circuit breaker.
+    async fn call<T, F>(&self, send: impl FnOnce(RedisConnection) -> F) -> Result<T, CacheError>
     where
         F: Future<Output = Result<T, RedisError>>,
     {
-        if !self.breaker.admits(Instant::now()) {
+        if !self.breaker.allows_call(Instant::now()) {
             return Err(CacheError::Unavailable);
         }
-        let link = self.link();
-        let answer =
-            tokio::time::timeout(self.deadline, async { ask(link.clone().await?).await }).await;
-        let (cause, is_lost) = match answer {
+        let connection = self.connection();
+        let answer = tokio::time::timeout(self.deadline, async {
+            send(connection.clone().await?).await
+        })
+        .await;
+        let (error, is_lost) = match answer {
             Ok(Ok(value)) => {
-                if self.breaker.succeeded() {
-                    tracing::info!("the cache answers again");
+                if self.breaker.record_success() {
+                    tracing::info!("cache available again");
                 }
                 return Ok(value);
             }
-            Ok(Err(error)) if is_answer(&error) => {
-                if self.breaker.refused(Instant::now()) {
-                    tracing::warn!(%error, "the cache refused a command");
+            Ok(Err(error)) if is_command_error(&error) => {
+                if self.breaker.record_rejection(Instant::now()) {
+                    tracing::warn!(%error, "cache command rejected");
                 }
                 return Err(CacheError::Unavailable);
             }
             Ok(Err(error)) => (error.to_string(), true),
-            // A connection that is still being made is not given up: the next call may find it
-            // ready.
+            // A connection attempt continues in its task, so that the next call may find it
+            // established.
             Err(_) => (
                 format!("no answer within {} ms", self.deadline.as_millis()),
-                link.peek().is_some(),
+                connection.peek().is_some(),
             ),
         };
-        let failed = self.breaker.failed(Instant::now());
-        if failed == Failed::Opened {
-            tracing::warn!(cause, "the cache is not available");
+        let record_failure = self.breaker.record_failure(Instant::now());
+        if record_failure == FailureEffect::Opened {
+            tracing::warn!(error, "cache unavailable");
         }
-        // A cluster's connection heals itself, and one node that hangs must not cost the others
-        // theirs.
-        let heals =
-            matches!(link.peek(), Some(Ok(Link::Cluster(_)))) && failed == Failed::StillClosed;
-        if is_lost && !heals {
-            self.forget(&link);
+        // A cluster connection reconnects to its nodes by itself; one unresponsive node must not
+        // cost the connections to the others.
+        let reconnects = matches!(connection.peek(), Some(Ok(RedisConnection::Cluster(_))))
+            && record_failure == FailureEffect::StillClosed;
+        if is_lost && !reconnects {
+            self.discard(&connection);
         }
         Err(CacheError::Unavailable)
     }
 
-    /// The connection that is there, or the beginning of one. It comes up in a task of its own,
-    /// because the caller's deadline is shorter than a slow handshake.
-    fn link(&self) -> Connecting {
-        let mut slot = self.link.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Returns the connection, starting it if necessary. It is established in a separate task,
+    /// because the caller's deadline may be shorter than a slow handshake.
+    fn connection(&self) -> SharedConnection {
+        let mut slot = self
+            .connection
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         slot.get_or_insert_with(|| {
             let connecting = connect(self.server.clone(), self.deadline).boxed().shared();
             tokio::spawn(connecting.clone());
@@ -328,16 +332,22 @@ impl Redis {
         .clone()
     }
 
-    /// Drops a connection that failed, unless another has replaced it already.
-    fn forget(&self, failed: &Connecting) {
-        let mut slot = self.link.lock().unwrap_or_else(PoisonError::into_inner);
-        if slot.as_ref().is_some_and(|link| link.ptr_eq(failed)) {
+    /// Drops a failed connection, unless it has been replaced already.
+    fn discard(&self, record_failure: &SharedConnection) {
+        let mut slot = self
+            .connection
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if slot
+            .as_ref()
+            .is_some_and(|connection| connection.ptr_eq(record_failure))
+        {
             *slot = None;
         }
     }
 }
 
-/// Each after the one before, in one round trip.
+/// Adds the commands to the pipeline in order.
 fn in_order(mut pipeline: Pipeline, commands: impl IntoIterator<Item = Cmd>) -> Pipeline {
     for command in commands {
         pipeline.add_command(command);
@@ -358,10 +368,10 @@ fn set_if_absent(key: &str, value: &[u8], ttl: Duration) -> Cmd {
     set(key, value, ttl).arg("NX").take()
 }
 
-/// Whether the server answered, so that the connection is sound: a wrong type, an unknown command,
-/// no memory left. A replica that was a master (READONLY), a server that loads or a cluster that is
-/// down is none of these.
-fn is_answer(error: &RedisError) -> bool {
+/// Returns whether the server executed the command and answered with an error, so that the
+/// connection is usable: a wrong type, an unknown command, no memory. Errors of a demoted master
+/// (READONLY), a loading server or a cluster that is down do not count.
+fn is_command_error(error: &RedisError) -> bool {
     use ServerErrorKind as Kind;
     if let ErrorKind::Server(kind) = error.kind() {
         return !matches!(
@@ -379,14 +389,14 @@ fn is_answer(error: &RedisError) -> bool {
     )
 }
 
-/// Redis knows no time to live of zero.
+/// Converts to milliseconds; Redis rejects a time to live of zero.
 fn millis(ttl: Duration) -> u64 {
     u64::try_from(ttl.as_millis())
         .unwrap_or(u64::MAX)
         .clamp(1, 1 << 50)
 }
 
-impl std::fmt::Debug for Redis {
+impl std::fmt::Debug for RedisCache {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Redis")
             .field("deadline", &self.deadline)

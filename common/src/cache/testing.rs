@@ -1,4 +1,4 @@
-//! Caches for tests: each has keys of its own. Not for production.
+//! Temporary caches for tests, each with separate keys. Not for production.
 
 mod server;
 
@@ -11,22 +11,22 @@ use super::Cache;
 use crate::clock::Clock;
 use crate::database::testing::required;
 
-/// A cache that no other test sees.
+/// A cache with a namespace of its own.
 #[derive(Clone, Debug)]
 pub struct TestCache {
-    /// For processes that open it themselves.
+    /// URL, for processes that open the cache themselves.
     pub url: String,
-    /// Open and empty.
+    /// Open, empty cache.
     pub cache: Cache,
 }
 
-/// A namespace on the server that `POSTERN_TEST_REDIS` names.
+/// Creates a namespace on the server that `POSTERN_TEST_REDIS` names.
 ///
 /// # Panics
-/// If the variable is not set or is not a URL: a test cannot go on.
+/// If the variable is not set or is not a URL.
 pub async fn redis() -> TestCache {
     let server = required("POSTERN_TEST_REDIS");
-    // The default deadline is for a server that has the machine to itself.
+    // The default deadline assumes a server that does not share the machine with tests.
     let url = format!(
         "{server}?namespace={}&deadline=5000ms",
         Uuid::new_v4().simple()
@@ -37,7 +37,7 @@ pub async fn redis() -> TestCache {
     TestCache { url, cache }
 }
 
-/// One in this process.
+/// Creates a cache in process memory.
 #[must_use]
 pub fn memory(clock: Clock) -> TestCache {
     TestCache {
@@ -46,7 +46,7 @@ pub fn memory(clock: Clock) -> TestCache {
     }
 }
 
-/// One of each: what a cache promises, it promises over both.
+/// Creates one cache of each kind, for tests that apply to both.
 ///
 /// # Panics
 /// As [`redis()`].

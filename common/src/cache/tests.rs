@@ -1,4 +1,4 @@
-//! What every cache promises, over both.
+//! Tests of behaviour that both caches share.
 
 mod failover;
 mod servers;
@@ -15,7 +15,7 @@ use super::*;
 const MINUTE: Duration = Duration::from_secs(60);
 
 #[tokio::test]
-async fn what_is_set_can_be_read_replaced_and_deleted() {
+async fn value_can_be_set_read_replaced_and_deleted() {
     for TestCache { cache, url } in testing::both().await {
         assert_eq!(cache.get("a").await, Ok(None), "{url}");
         cache.set("a", b"\x00\xff1", MINUTE).await.expect("set");
@@ -37,7 +37,7 @@ async fn what_is_set_can_be_read_replaced_and_deleted() {
 }
 
 #[tokio::test]
-async fn sixteen_takers_and_one_gets_it() {
+async fn concurrent_takes_return_the_value_once() {
     for TestCache { cache, url } in testing::both().await {
         for round in 0..50_u8 {
             cache.set("once", &[round], MINUTE).await.expect("set");
@@ -56,7 +56,7 @@ async fn sixteen_takers_and_one_gets_it() {
 }
 
 #[tokio::test]
-async fn of_those_who_set_if_absent_one_wins() {
+async fn concurrent_set_if_absent_succeeds_once() {
     for TestCache { cache, url } in testing::both().await {
         let setter = |n: u8| {
             let cache = cache.clone();
@@ -79,7 +79,7 @@ async fn of_those_who_set_if_absent_one_wins() {
 }
 
 #[tokio::test]
-async fn counts_miss_none_and_the_window_does_not_move() {
+async fn concurrent_increments_count_in_a_fixed_window() {
     for TestCache { cache, url } in testing::both().await {
         let counter = |_| {
             let cache = cache.clone();
@@ -105,18 +105,18 @@ async fn counts_miss_none_and_the_window_does_not_move() {
         assert_eq!(
             cache.get("few").await,
             Ok(None),
-            "{url}: a count of none takes no room"
+            "{url}: a counter at zero is deleted"
         );
         assert_eq!(
             cache.increment("few", MINUTE).await,
             Ok(1),
-            "{url}: none is below zero"
+            "{url}: no counter is below zero"
         );
         cache.decrement("nothing").await.expect("counted");
         assert_eq!(
             cache.get("nothing").await,
             Ok(None),
-            "{url}: it would have no end"
+            "{url}: it would have no expiry"
         );
         cache
             .set("text", b"not a number", MINUTE)
@@ -135,13 +135,13 @@ async fn counts_miss_none_and_the_window_does_not_move() {
         cache
             .ping()
             .await
-            .expect("a refused command does not break the cache");
+            .expect("a rejected command does not break the cache");
     }
 }
 
-/// The one test that waits: Redis has no clock that could be turned.
+/// This test waits, because the clock of Redis cannot be controlled.
 #[tokio::test]
-async fn everything_is_forgotten_in_time() {
+async fn every_kind_of_entry_expires() {
     for TestCache { cache, url } in testing::both().await {
         let short = Duration::from_millis(40);
         cache.set("a", b"1", short).await.expect("set");
@@ -163,7 +163,7 @@ async fn everything_is_forgotten_in_time() {
         assert_eq!(
             cache.increment("n", MINUTE).await,
             Ok(1),
-            "{url}: the first one's window counts"
+            "{url}: the window starts at the first increment"
         );
         let other = cache
             .lock("l", MINUTE)
@@ -173,7 +173,7 @@ async fn everything_is_forgotten_in_time() {
         lock.release().await;
         assert!(
             cache.lock("l", MINUTE).await.expect("answers").is_none(),
-            "{url}: not ours to release"
+            "{url}: a lock of another holder is not released"
         );
         other.release().await;
         assert!(
@@ -184,7 +184,7 @@ async fn everything_is_forgotten_in_time() {
 }
 
 #[tokio::test]
-async fn a_dropped_lock_is_released() {
+async fn dropped_lock_is_released() {
     for TestCache { cache, url } in testing::both().await {
         drop(
             cache
@@ -202,10 +202,10 @@ async fn a_dropped_lock_is_released() {
 }
 
 #[tokio::test]
-async fn who_goes_while_a_lock_is_taken_leaves_none_behind() {
+async fn cancelled_lock_call_leaves_no_lock_behind() {
     for TestCache { cache, url } in testing::both().await {
         let mut taking = Box::pin(cache.lock("l", MINUTE));
-        // Until Redis has it, and before whoever asked hears of it.
+        // After Redis has executed the command, before the caller sees the answer.
         while futures_util::poll!(taking.as_mut()).is_pending()
             && cache.get("l").await.expect("answers").is_none()
         {}
@@ -219,7 +219,7 @@ async fn who_goes_while_a_lock_is_taken_leaves_none_behind() {
 }
 
 #[tokio::test]
-async fn who_waits_for_a_lock_has_it_once_it_is_free() {
+async fn waiter_acquires_the_lock_once_it_is_free() {
     for TestCache { cache, url } in testing::both().await {
         let held = cache
             .lock("l", MINUTE)
@@ -240,14 +240,14 @@ async fn who_waits_for_a_lock_has_it_once_it_is_free() {
     }
 }
 
-async fn read_under_lock(cache: &Cache) -> (Option<Guard>, Found<2>) {
+async fn read_under_lock(cache: &Cache) -> (Option<LockGuard>, EpochRead<2>) {
     cache
         .lock_and_get("l", MINUTE, ["a", "b"])
         .await
         .expect("answers")
 }
 
-fn change<'a>(found: &'a Found<2>, value: &'a [u8]) -> Change<'a> {
+fn change<'a>(found: &'a EpochRead<2>, value: &'a [u8]) -> Change<'a> {
     let expected = found.values[0].as_deref();
     Change {
         key: "a",
@@ -285,11 +285,11 @@ async fn commit_changes_what_was_read_and_releases_the_lock() {
             Ok(true),
             "{url}"
         );
-        // As after an answer that was lost.
+        // As after a lost answer.
         assert_eq!(
             second.commit(&change(&found, b"3"), &[]).await,
             Ok(true),
-            "{url}: a repeat"
+            "{url}: a retry"
         );
     }
 }
@@ -318,7 +318,7 @@ async fn commit_over_a_changed_value_or_epoch_does_nothing() {
         let (none, read) = read_under_lock(&cache).await;
         assert!(none.is_none(), "{url}: the lock is still held");
         assert_eq!(read.values, [Some(b"revoked".to_vec()), None], "{url}");
-        let elsewhere = Found {
+        let elsewhere = EpochRead {
             epoch: "of another".to_owned(),
             ..read
         };
@@ -334,7 +334,7 @@ async fn commit_over_a_changed_value_or_epoch_does_nothing() {
                 .expect("answers"),
             "{url}"
         );
-        let epoch = cache.epoch("c").await.expect("told");
+        let epoch = cache.epoch("c").await.expect("an epoch");
         assert!(
             cache
                 .set_if_absent_in(&epoch, "c", b"1", MINUTE)
@@ -359,7 +359,7 @@ async fn commit_over_a_changed_value_or_epoch_does_nothing() {
 }
 
 #[tokio::test]
-async fn memory_forgets_by_the_clock_that_it_was_given() {
+async fn memory_cache_expires_by_its_clock() {
     let clock = Clock::manual(crate::clock::Timestamp(0));
     let cache = Cache::memory(clock.clone());
     cache.set("a", b"1", MINUTE).await.expect("room");
@@ -369,7 +369,7 @@ async fn memory_forgets_by_the_clock_that_it_was_given() {
     assert_eq!(cache.get("a").await, Ok(None));
 }
 
-/// Accepts and never answers, and counts how often it was tried.
+/// Starts a server that accepts connections, never answers, and counts them.
 async fn hung_server() -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let url = format!("redis://{}", listener.local_addr().expect("bound"));
@@ -386,14 +386,14 @@ async fn hung_server() -> (String, Arc<AtomicUsize>) {
 }
 
 #[tokio::test]
-async fn a_server_that_hangs_costs_the_deadline_a_few_times_and_then_nothing() {
+async fn unresponsive_server_opens_the_circuit_breaker() {
     let (url, tried) = hung_server().await;
-    let options = Options {
+    let options = CacheOptions {
         deadline: Duration::from_millis(30),
-        ..Options::default()
+        ..CacheOptions::default()
     };
     let cache = Cache::open_with(&url, &options).expect("a URL");
-    for _ in 0..breaker::THRESHOLD {
+    for _ in 0..breaker::FAILURE_THRESHOLD {
         let start = Instant::now();
         assert_eq!(cache.get("a").await, Err(CacheError::Unavailable));
         assert!(start.elapsed() >= options.deadline);
@@ -404,16 +404,16 @@ async fn a_server_that_hangs_costs_the_deadline_a_few_times_and_then_nothing() {
     }
     let cost = start.elapsed();
     assert!(cost < options.deadline * 100, "1000 calls took {cost:?}");
-    let probes = cost.as_millis() / breaker::OPEN_FOR.as_millis() + 1;
+    let probes = cost.as_millis() / breaker::OPEN_DURATION.as_millis() + 1;
     let most = usize::from(u8::try_from(probes).expect("few")) + 6;
     assert!(
         tried.load(Ordering::SeqCst) <= most,
-        "connections do not pile up"
+        "connections do not accumulate"
     );
 }
 
 #[tokio::test]
-async fn a_server_that_is_away_is_found_again_when_it_comes_back() {
+async fn restored_server_is_reconnected_to() {
     let port = {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         listener.local_addr().expect("bound")
@@ -421,7 +421,7 @@ async fn a_server_that_is_away_is_found_again_when_it_comes_back() {
     let cache = Cache::open(&format!("redis://{port}"))
         .await
         .expect("a URL");
-    for _ in 0..=breaker::THRESHOLD {
+    for _ in 0..=breaker::FAILURE_THRESHOLD {
         assert_eq!(cache.ping().await, Err(CacheError::Unavailable));
     }
     let listener = TcpListener::bind(port)
@@ -435,7 +435,7 @@ async fn a_server_that_is_away_is_found_again_when_it_comes_back() {
     }
 }
 
-/// As much of Redis as a handshake and PING need: every command gets `+PONG`.
+/// Implements the handshake and PING: answers every command with `+PONG`.
 async fn pong(listener: TcpListener) {
     while let Ok((mut connection, _)) = listener.accept().await {
         tokio::spawn(async move {
@@ -453,7 +453,7 @@ async fn pong(listener: TcpListener) {
 }
 
 #[tokio::test]
-async fn a_connection_that_is_cut_is_replaced() {
+async fn broken_connection_is_replaced() {
     let (ours, proxy) = cuttable().await;
     let through = cache_through(&ours);
     through.set("a", b"1", MINUTE).await.expect("set");
@@ -469,10 +469,10 @@ struct Proxy {
     cut: tokio::sync::Notify,
 }
 
-/// A way to the test's Redis that can be cut.
+/// Starts a proxy to the test's Redis whose connections can be cut.
 async fn cuttable() -> (String, Arc<Proxy>) {
-    let target =
-        url::Url::parse(&crate::database::testing::required("POSTERN_TEST_REDIS")).expect("a URL");
+    let target = ::url::Url::parse(&crate::database::testing::required("POSTERN_TEST_REDIS"))
+        .expect("a URL");
     let target = format!(
         "{}:{}",
         target.host_str().expect("a host"),
@@ -506,11 +506,11 @@ fn cache_through(address: &str) -> Cache {
         "redis://{address}?namespace={}&deadline=5000ms",
         uuid::Uuid::new_v4().simple()
     );
-    Cache::open_with(&url, &Options::default()).expect("a URL")
+    Cache::open_with(&url, &CacheOptions::default()).expect("a URL")
 }
 
 #[tokio::test]
-async fn urls_are_read_whole_and_mistakes_told_without_the_password() {
+async fn url_is_parsed_and_mistakes_hide_the_password() {
     for good in [
         "memory:",
         "memory:?namespace=blue",
@@ -557,14 +557,14 @@ async fn urls_are_read_whole_and_mistakes_told_without_the_password() {
 }
 
 #[tokio::test]
-async fn namespaces_do_not_see_one_another() {
+async fn namespaces_are_separate() {
     let (a, b) = (testing::redis().await.cache, testing::redis().await.cache);
     a.set("k", b"1", MINUTE).await.expect("set");
     assert_eq!(b.get("k").await, Ok(None));
 }
 
 #[tokio::test]
-async fn a_run_is_named_as_long_as_it_lasts() {
+async fn epoch_is_stable_within_a_run() {
     for TestCache { cache, url } in testing::both().await {
         let first = cache.epoch("k").await.expect("answers");
         assert_eq!(

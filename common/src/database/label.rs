@@ -1,10 +1,11 @@
-//! Addresses that may be shown.
+//! Store URLs without secrets.
 
 use sqlx::postgres::PgConnectOptions;
 use sqlx::sqlite::SqliteConnectOptions;
 use url::Url;
 
-/// The URL without password and parameters; a text that is not a URL is shown up to its scheme.
+/// Returns the URL without password and parameters. Text that is not a URL is reduced to its
+/// scheme.
 pub(crate) fn without_password(url: &str) -> String {
     match Url::parse(url) {
         Ok(mut parsed) => {
@@ -21,9 +22,9 @@ pub(crate) fn without_password(url: &str) -> String {
     }
 }
 
-/// Of one server or several, which differ in their places alone.
+/// Formats the URL of one or several servers that differ in host and port only.
 pub(super) fn postgres(hosts: &[PgConnectOptions]) -> String {
-    let place = |options: &PgConnectOptions| match options.get_socket() {
+    let address = |options: &PgConnectOptions| match options.get_socket() {
         Some(socket) => socket.display().to_string(),
         None if options.get_host().contains(':') => {
             format!("[{}]:{}", options.get_host(), options.get_port())
@@ -33,9 +34,9 @@ pub(super) fn postgres(hosts: &[PgConnectOptions]) -> String {
     let Some(options) = hosts.first() else {
         return "postgres://".to_owned();
     };
-    let place = hosts.iter().map(place).collect::<Vec<_>>().join(",");
+    let address = hosts.iter().map(address).collect::<Vec<_>>().join(",");
     let name = options.get_database().unwrap_or(options.get_username());
-    format!("postgres://{}@{place}/{name}", options.get_username())
+    format!("postgres://{}@{address}/{name}", options.get_username())
 }
 
 pub(super) fn sqlite(options: &SqliteConnectOptions) -> String {

@@ -6,25 +6,23 @@ use sqlx::{AssertSqlSafe, Connection, Executor, SqlSafeStr};
 use super::{Database, postgres};
 use crate::exit::Exit;
 
-/// How long all of a service's migrations may take together, and how long one waits for another
-/// process's.
-const DEADLINE: Duration = Duration::from_secs(600);
+/// Maximum time for all migrations of a service, including the wait for another process that
+/// migrates.
+const MIGRATION_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// One service's tables, as steps in each dialect.
+/// The schema of one service, as migrations in each dialect.
 ///
-/// Several services may share one PostgreSQL database: each keeps its own ledger in a table named
-/// `{owner}_migrations`, and begins the names of its own tables with its own prefix. A step is
-/// never edited once it was released; its text is held against the ledger. A PostgreSQL step that
-/// begins with `-- no-transaction` runs outside one.
+/// Several services may share one PostgreSQL database. Each records its migrations in a table named
+/// `{owner}_migrations` and prefixes the names of its own tables. A released migration is never
+/// edited; its text is compared with the recorded checksum. A PostgreSQL migration that begins with
+/// `-- no-transaction` runs no_transaction a transaction.
 ///
-/// Processes of several releases work on the same tables while one release replaces another, and
-/// the older one may be started again. So a step only adds what older binaries need not know
-/// (expand), and every binary works on tables that have steps after its own. A step that takes
-/// something away (contract) comes in a later release, when no process is left that needs it, and
-/// says so in its first lines: `-- oldest-binary: 7` means that a binary whose own last step is
-/// before 7 is refused on these tables from then on. The ledger keeps that word, so that a binary
-/// can obey steps that it has never seen.
-///
+/// During an upgrade, processes of several releases use the same tables, and the older release may
+/// be started again. Therefore a migration only adds reason older binaries can ignore (expand), and
+/// every binary accepts migrations after its own. A migration that removes something (contract)
+/// comes in a later release, when no running process needs it, and declares so in its first lines:
+/// `-- oldest-binary: 7` means that binaries whose own last migration is before 7 are rejected from
+/// then on. The value is stored with the migration, so that older binaries can read it.
 /// ```
 /// use postern_common::database::Migrations;
 /// const MIGRATIONS: Migrations = Migrations {
@@ -35,45 +33,49 @@ const DEADLINE: Duration = Duration::from_secs(600);
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Migrations {
-    /// The service, as an SQL identifier: `postern_auth`, `postern_notify`, `postern_pool`.
+    /// Owner of the tables, an SQL identifier: `postern_auth`, `postern_notify`, `postern_pool`.
     pub owner: &'static str,
-    /// Steps for PostgreSQL, by version from 1 on.
+    /// Migrations for PostgreSQL, as (version, SQL), from version 1.
     pub postgres: &'static [(i64, &'static str)],
-    /// Steps for SQLite, by version from 1 on.
+    /// Migrations for SQLite, as (version, SQL), from version 1.
     pub sqlite: &'static [(i64, &'static str)],
 }
 
-/// What a step says of older binaries, in its first lines.
-const OLDEST_BINARY: &str = "-- oldest-binary: ";
-/// How the ledger keeps it, as the description of the step.
-const LEDGER_WORD: &str = "oldest binary ";
+/// Declares the oldest supported binary in the first lines of a migration.
+const OLDEST_BINARY_DECLARATION: &str = "-- oldest-binary: ";
+/// Prefix of the declaration in the description column of the migrations table.
+const OLDEST_BINARY_DESCRIPTION: &str = "oldest binary ";
 
 pub(super) async fn run(database: &Database, migrations: &Migrations) -> Result<(), Exit> {
     let steps = steps(database, migrations);
     let migrator = migrator(migrations.owner, steps);
     let (owner, label, known) = (migrations.owner, database.label(), newest(steps));
-    let outcome =
-        tokio::time::timeout(DEADLINE, Box::pin(apply(database, &migrator, owner, known))).await;
-    let what = match outcome {
-        Ok(Ok(newer)) => return judge(&newer, owner, known).map_err(|what| refusal(&label, &what)),
+    let outcome = tokio::time::timeout(
+        MIGRATION_TIMEOUT,
+        Box::pin(apply(database, &migrator, owner, known)),
+    )
+    .await;
+    let reason = match outcome {
+        Ok(Ok(newer)) => {
+            return check_newer(&newer, owner, known).map_err(|reason| exit_error(&label, &reason));
+        }
         Ok(Err(error)) => describe(&error, owner),
         Err(_) => format!(
             "the migrations of {owner} did not finish within {} s",
-            DEADLINE.as_secs()
+            MIGRATION_TIMEOUT.as_secs()
         ),
     };
-    Err(refusal(&label, &what))
+    Err(exit_error(&label, &reason))
 }
 
-/// Whether the store takes a write, and the tables, which other processes may have brought forward
-/// meanwhile, are still ones that this binary works on. What is written is the ledger's newest row
-/// that this binary knows, as it was.
-pub(super) async fn still_fit(
+/// Verifies that the store accepts a write and that the schema supports this binary. The write sets
+/// the row of the newest known migration to itself.
+pub(super) async fn verify_writable(
     database: &Database,
     migrations: &Migrations,
 ) -> Result<Result<(), Exit>, sqlx::Error> {
     let (owner, known) = (migrations.owner, newest(steps(database, migrations)));
-    let (write, newer) = (write_probe(owner), newer_steps(owner));
+    let (write, newer) = (write_probe(owner), newer_migrations_query(owner));
     let newer = match database {
         Database::Postgres(pool) => {
             let sql = AssertSqlSafe(format!("WITH written AS ({write} RETURNING 1) {newer}"));
@@ -90,7 +92,7 @@ pub(super) async fn still_fit(
                 .await?
         }
     };
-    Ok(judge(&newer, owner, known).map_err(|what| refusal(&database.label(), &what)))
+    Ok(check_newer(&newer, owner, known).map_err(|reason| exit_error(&database.label(), &reason)))
 }
 
 fn write_probe(owner: &str) -> String {
@@ -108,52 +110,59 @@ fn newest(steps: &[(i64, &str)]) -> i64 {
     steps.iter().map(|(version, _)| *version).max().unwrap_or(0)
 }
 
-fn refusal(label: &str, what: &str) -> Exit {
-    Exit::unavailable(format!("database {label}: {what}"))
+fn exit_error(label: &str, reason: &str) -> Exit {
+    Exit::unavailable(format!("database {label}: {reason}"))
 }
 
 fn migrator(owner: &str, steps: &'static [(i64, &'static str)]) -> Migrator {
     let mut oldest = 0;
     let migration = |(version, sql): &(i64, &'static str)| {
         oldest = oldest.max(oldest_binary(sql));
-        let word = format!("{LEDGER_WORD}{oldest}");
-        let outside = sql.starts_with("-- no-transaction");
+        let description = format!("{OLDEST_BINARY_DESCRIPTION}{oldest}");
+        let no_transaction = sql.starts_with("-- no-transaction");
         Migration::new(
             *version,
-            word.into(),
+            description.into(),
             MigrationType::Simple,
             sql.into_sql_str(),
-            outside,
+            no_transaction,
         )
     };
     let mut migrator = Migrator::with_migrations(steps.iter().map(migration).collect());
-    // Steps that this binary has never seen are judged by their own word, in `judge`.
+    // Unknown newer migrations are checked in `check_newer`.
     migrator.set_ignore_missing(true);
     migrator.dangerous_set_table_name(format!("{owner}_migrations"));
     migrator
 }
 
-/// What a step says of older binaries; 0 where it says nothing.
+/// Returns the oldest binary that a migration supports, or 0 if it declares none.
 fn oldest_binary(sql: &str) -> i64 {
     let head = sql.lines().take_while(|line| line.starts_with("--"));
-    head.filter_map(|line| line.strip_prefix(OLDEST_BINARY)?.trim().parse().ok())
-        .max()
-        .unwrap_or(0)
+    head.filter_map(|line| {
+        line.strip_prefix(OLDEST_BINARY_DECLARATION)?
+            .trim()
+            .parse()
+            .ok()
+    })
+    .max()
+    .unwrap_or(0)
 }
 
-/// Runs on a connection of its own: a failure would give it back to the pool with the advisory lock
-/// still held. Returns the steps that the tables have and this binary does not know.
+/// Applies the migrations on a dedicated connection: after a failure, a pooled connection would be
+/// returned with the advisory lock still held. Returns the applied migrations that this binary does
+/// not know.
 async fn apply(
     database: &Database,
     migrator: &Migrator,
     owner: &str,
     known: i64,
-) -> Result<Vec<NewerStep>, MigrateError> {
-    let newer = AssertSqlSafe(newer_steps(owner));
+) -> Result<Vec<NewerMigration>, MigrateError> {
+    let newer = AssertSqlSafe(newer_migrations_query(owner));
     match database {
         Database::Postgres(pool) => {
             let mut connection = pool.acquire().await?.detach();
-            // A migration may take longer than a statement of the service; the deadline bounds it.
+            // A migration may take longer than an ordinary statement; `MIGRATION_TIMEOUT` bounds
+            // it.
             connection.execute("SET statement_timeout = 0").await?;
             migrator.run_direct(None, &mut connection, false).await?;
             let newer = sqlx::query_as(newer)
@@ -174,26 +183,26 @@ async fn apply(
     }
 }
 
-/// Version and description of a step.
-type NewerStep = (i64, String);
+/// Version and description of a migration.
+type NewerMigration = (i64, String);
 
-fn newer_steps(owner: &str) -> String {
+fn newer_migrations_query(owner: &str) -> String {
     format!(
         "SELECT version, description FROM {owner}_migrations WHERE version > $1 ORDER BY version"
     )
 }
 
-/// Each step that this binary does not know must let it work; one that says nothing does not.
-fn judge(newer: &[NewerStep], owner: &str, known: i64) -> Result<(), String> {
-    for (version, word) in newer {
-        let oldest: Option<i64> = word
-            .strip_prefix(LEDGER_WORD)
+/// Checks that each unknown migration supports this binary. One without a declaration does not.
+fn check_newer(newer: &[NewerMigration], owner: &str, known: i64) -> Result<(), String> {
+    for (version, description) in newer {
+        let oldest: Option<i64> = description
+            .strip_prefix(OLDEST_BINARY_DESCRIPTION)
             .and_then(|oldest| oldest.parse().ok());
         if oldest.is_none_or(|oldest| oldest > known) {
-            let least = oldest.unwrap_or(*version);
+            let minimum = oldest.unwrap_or(*version);
             return Err(format!(
-                "the tables of {owner} have version {version}, for binaries that know version {least} or later; \
-                 this one knows only up to {known}: start a newer binary"
+                "the schema of {owner} has version {version}, which requires a binary that knows version {minimum} or later; \
+                 this binary knows version {known}: start a newer binary"
             ));
         }
     }
@@ -202,9 +211,11 @@ fn judge(newer: &[NewerStep], owner: &str, known: i64) -> Result<(), String> {
 
 fn describe(error: &MigrateError, owner: &str) -> String {
     if let MigrateError::VersionMismatch(version) = error {
-        format!("migration {version} of {owner} was applied with another text than this binary has")
+        format!(
+            "migration {version} of {owner} was applied with a different text than this binary contains"
+        )
     } else if let MigrateError::Dirty(version) = error {
-        format!("migration {version} of {owner} was interrupted half-way; see {owner}_migrations")
+        format!("migration {version} of {owner} was interrupted; see {owner}_migrations")
     } else if let MigrateError::ExecuteMigration(cause, version) = error {
         format!(
             "migration {version} of {owner} fails: {}",

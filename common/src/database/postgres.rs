@@ -1,6 +1,6 @@
 mod connect;
+mod error;
 mod executor;
-mod failure;
 mod listen;
 mod pool;
 mod socket;
@@ -12,23 +12,23 @@ use sqlx::ConnectOptions;
 
 use self::connect::{ConnectError, Connector};
 pub use self::pool::{PooledConnection, PostgresPool, PostgresTransaction};
-use self::url::Targets;
-use super::{Contact, Options, label};
+use self::url::ConnectTargets;
+use super::{Availability, DatabaseOptions, label};
 use crate::exit::Exit;
 
-/// How long the first connection may take.
-const FIRST_CONTACT: Duration = Duration::from_secs(5);
+/// Maximum time for the first connection.
+const FIRST_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What the server gives up for us: a statement that runs away, and a transaction whose owner is
-/// stuck, which would keep every queue table from being cleaned.
-const LIMITS: [(&str, &str); 2] = [
+/// Server-side limits: they end a runaway statement, and a transaction whose client is stuck, which
+/// would block vacuum of every queue table.
+const SERVER_TIMEOUTS: [(&str, &str); 2] = [
     ("statement_timeout", "30s"),
     ("idle_in_transaction_session_timeout", "60s"),
 ];
 
-/// A pool that has not connected yet.
-pub(super) fn pool(url: &str, options: &Options) -> Result<PostgresPool, Exit> {
-    let mut targets = Targets::parse(url).map_err(|error| {
+/// Creates a pool without connections.
+pub(super) fn pool(url: &str, options: &DatabaseOptions) -> Result<PostgresPool, Exit> {
+    let mut targets = ConnectTargets::parse(url).map_err(|error| {
         Exit::usage(format!(
             "database `{}`: not a PostgreSQL URL: {error}",
             label::without_password(url)
@@ -39,27 +39,27 @@ pub(super) fn pool(url: &str, options: &Options) -> Result<PostgresPool, Exit> {
             .clone()
             .application_name(&options.application_name)
             .statement_cache_capacity(options.statement_cache)
-            // A connection pooler refuses start-up parameters that it does not know.
+            // A connection pooler rejects startup parameters that it does not know.
             .extra_float_digits(None)
             .disable_statement_logging();
     }
-    let connector = Connector::new(targets, &LIMITS);
+    let connector = Connector::new(targets, &SERVER_TIMEOUTS);
     Ok(PostgresPool::new(
         connector,
         options.max_connections,
         options.acquire_timeout,
-        options.deadline,
+        options.statement_timeout,
     ))
 }
 
-pub(super) async fn open(url: &str, options: &Options) -> Result<PostgresPool, Exit> {
+pub(super) async fn open(url: &str, options: &DatabaseOptions) -> Result<PostgresPool, Exit> {
     let pool = pool(url, options)?;
-    greet(&pool)
+    try_connect(&pool)
         .await
         .map_err(|error| unavailable(&pool, &error))?;
-    if pool.shares_sessions(FIRST_CONTACT).await {
+    if pool.shares_sessions(FIRST_CONNECT_TIMEOUT).await {
         return Err(Exit::usage(format!(
-            "database {}: a connection pooler shares its sessions between clients, which keeps neither settings, prepared \
+            "database {}: a connection pooler shares its sessions between clients, which breaks session settings, prepared \
              statements, locks nor LISTEN; set pool_mode = session in PgBouncer, or connect to PostgreSQL itself",
             pool.label()
         )));
@@ -67,21 +67,21 @@ pub(super) async fn open(url: &str, options: &Options) -> Result<PostgresPool, E
     Ok(pool)
 }
 
-/// Connects once, for whoever can wait.
-pub(super) async fn contact(url: &str, options: &Options) -> Result<Contact, Exit> {
+/// Connects once and reports whether a later attempt may succeed.
+pub(super) async fn probe(url: &str, options: &DatabaseOptions) -> Result<Availability, Exit> {
     let pool = pool(url, options)?;
-    match greet(&pool).await {
-        Ok(()) => Ok(Contact::Made),
-        Err(error) if error.is_away => Ok(Contact::Away(
+    match try_connect(&pool).await {
+        Ok(()) => Ok(Availability::Available),
+        Err(error) if error.is_transient => Ok(Availability::Unavailable(
             unavailable(&pool, &error).message().to_owned(),
         )),
         Err(error) => Err(unavailable(&pool, &error)),
     }
 }
 
-/// Connects once outside the pool, for the cause in words.
-async fn greet(pool: &PostgresPool) -> Result<(), ConnectError> {
-    pool.greet(FIRST_CONTACT).await
+/// Connects once outside the pool, to obtain the reason of a failure.
+async fn try_connect(pool: &PostgresPool) -> Result<(), ConnectError> {
+    pool.try_connect(FIRST_CONNECT_TIMEOUT).await
 }
 
 fn unavailable(pool: &PostgresPool, error: &ConnectError) -> Exit {
@@ -92,7 +92,7 @@ fn unavailable(pool: &PostgresPool, error: &ConnectError) -> Exit {
     ))
 }
 
-/// The driver's message on one line.
+/// Returns the driver's message on one line.
 pub(super) fn one_line(error: &sqlx::Error) -> String {
     let text = error
         .as_database_error()

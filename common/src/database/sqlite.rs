@@ -8,43 +8,41 @@ use std::time::Duration;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
 use sqlx::{ConnectOptions, Connection as _, SqliteConnection, SqlitePool, Transaction};
 
-use super::{Options, label, postgres};
+use super::{DatabaseOptions, label, postgres};
 use crate::exit::Exit;
 
-/// How long a statement waits for another process to finish its write.
+/// Maximum wait for another process's write.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// One SQLite file in WAL mode with `synchronous=FULL`: a commit that returned survives SIGKILL and
-/// power loss.
+/// One SQLite file in WAL mode with `synchronous=FULL`: a commit survives SIGKILL and power loss.
 #[derive(Clone, Debug)]
 pub struct Sqlite {
-    /// The only connection that writes. SQLite has one writer at a time; waiting for it here, in
-    /// order, is cheaper and fairer than its busy loop.
+    /// The only writing connection. SQLite allows one writer at a time; waiting for it in this
+    /// pool's queue is cheaper and fairer than SQLite's busy loop.
     pub writer: SqlitePool,
-    /// Connections that read, and refuse to write.
+    /// Reading connections, which reject writes.
     pub readers: SqlitePool,
 }
 
 // === impl Sqlite ===
 
 impl Sqlite {
-    /// Begins a transaction that will write. It takes the lock now (`BEGIN IMMEDIATE`): one that
-    /// begins with a read and writes later fails at once if another process wrote in between.
+    /// Begins a write transaction with `BEGIN IMMEDIATE`, which takes the lock at once. A deferred
+    /// transaction that reads first would fail if another process wrote in between.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's error.
     pub async fn begin(&self) -> Result<Transaction<'static, sqlx::Sqlite>, sqlx::Error> {
         self.writer.begin_with("BEGIN IMMEDIATE").await
     }
 }
 
-pub(super) async fn open(url: &str, options: &Options) -> Result<Sqlite, Exit> {
+pub(super) async fn open(url: &str, options: &DatabaseOptions) -> Result<Sqlite, Exit> {
     let connect = SqliteConnectOptions::from_str(url)
         .map_err(|error| Exit::usage(format!("database `{url}`: not a SQLite URL: {error}")))?
         .foreign_keys(true)
         .busy_timeout(BUSY_TIMEOUT)
-        // What a statement would undo, and what it sorts, else goes through a file that is made and
-        // deleted for it.
+        // Otherwise statement journals and sorts use a temporary file per statement.
         .pragma("temp_store", "memory")
         .statement_cache_capacity(options.statement_cache)
         .disable_statement_logging();
@@ -85,19 +83,21 @@ fn pool(connections: u32, acquire_timeout: Duration) -> SqlitePoolOptions {
         .idle_timeout(None)
         .max_lifetime(None)
         .test_before_acquire(false)
-        .before_acquire(|connection, _| Box::pin(async move { Ok(!is_astray(connection)) }))
+        .before_acquire(|connection, _| {
+            Box::pin(async move { Ok(!has_stale_transaction(connection)) })
+        })
 }
 
-/// Whether the driver still counts a transaction on a connection that nobody holds. SQLite has
-/// ended it by itself, as it does where the disk is full or fails
-/// (sqlite.org/lang_transaction.html, 3.1); the driver's own end of it has failed, and every later
-/// one would be refused, after there is room again too.
-fn is_astray(connection: &SqliteConnection) -> bool {
+/// Returns whether the driver still counts a transaction on an idle connection. SQLite ends
+/// transactions automatically if the disk is full or fails (sqlite.org/lang_transaction.html,
+/// section 3.1); the driver's rollback then fails, and every later transaction on this connection
+/// would be rejected.
+fn has_stale_transaction(connection: &SqliteConnection) -> bool {
     connection.is_in_transaction()
 }
 
-/// Makes the file, readable by its owner alone, and the folder it stands in. SQLite gives its log
-/// the same mode.
+/// Creates the file with mode 0600, and its directory with mode 0700. SQLite creates its
+/// write-ahead log with the same mode as the file.
 fn create_file(path: &Path) -> std::io::Result<()> {
     if let Some(folder) = path
         .parent()

@@ -1,4 +1,5 @@
-//! Stores for tests: each is a database of its own, gone when it is dropped. Not for production.
+//! Temporary stores for tests. Each is a separate database that is removed when dropped. Not for
+//! production.
 //!
 //! ```no_run
 //! # async fn example() {
@@ -18,42 +19,45 @@ use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 use uuid::Uuid;
 
 pub use self::relay::Relay;
-use super::{Database, Options};
+use super::{Database, DatabaseOptions};
 use crate::config::Env;
 
-/// An empty store. Keep it until the test ends.
+/// An empty store. It must be kept until the test ends.
 #[derive(Debug)]
 pub struct TestDatabase {
-    /// For processes that open it themselves.
+    /// URL, for processes that open the store themselves.
     pub url: String,
-    /// Open, without tables.
+    /// Open store without tables.
     pub database: Database,
-    /// Removes the store; private, so that the fields before it can be moved out.
-    _remains: Remains,
+    /// Removes the store on drop. Private, so that the other fields can be moved out.
+    _cleanup: StoreCleanup,
 }
 
 #[derive(Debug)]
-enum Remains {
+enum StoreCleanup {
     Folder(PathBuf),
     Postgres { admin: String, name: String },
 }
 
-/// A database on the server that `POSTERN_TEST_POSTGRES` names.
+/// Creates a database on the server that `POSTERN_TEST_POSTGRES` names.
 ///
 /// # Panics
-/// If the variable is not set or the server refuses: a test cannot go on.
+/// If the variable is not set or the server rejects the connection.
 pub async fn postgres() -> TestDatabase {
     let admin = required("POSTERN_TEST_POSTGRES");
     let name = format!("postern_test_{}", Uuid::new_v4().simple());
     let mut connection = PgConnection::connect(&admin)
         .await
-        .expect("POSTERN_TEST_POSTGRES answers");
+        .expect("POSTERN_TEST_POSTGRES accepts connections");
     let create = AssertSqlSafe(format!("CREATE DATABASE {name} TEMPLATE template0"));
     connection
         .execute(create)
         .await
         .expect("POSTERN_TEST_POSTGRES may create databases");
-    connection.close().await.expect("the server says goodbye");
+    connection
+        .close()
+        .await
+        .expect("the connection closes cleanly");
     let mut url = url::Url::parse(&admin).expect("POSTERN_TEST_POSTGRES is a URL");
     url.set_path(&name);
     let url = url.to_string();
@@ -61,14 +65,14 @@ pub async fn postgres() -> TestDatabase {
     TestDatabase {
         url,
         database,
-        _remains: Remains::Postgres { admin, name },
+        _cleanup: StoreCleanup::Postgres { admin, name },
     }
 }
 
-/// A SQLite file in a temporary folder of its own.
+/// Creates a SQLite file in a temporary directory.
 ///
 /// # Panics
-/// If the folder for temporary files cannot be written.
+/// If the directory cannot be written.
 pub async fn sqlite() -> TestDatabase {
     let folder = std::env::temp_dir().join(format!("postern-test-{}", Uuid::new_v4().simple()));
     let url = format!("sqlite://{}", folder.join("test.db").display());
@@ -76,11 +80,11 @@ pub async fn sqlite() -> TestDatabase {
     TestDatabase {
         url,
         database,
-        _remains: Remains::Folder(folder),
+        _cleanup: StoreCleanup::Folder(folder),
     }
 }
 
-/// One of each: what a store promises, it promises over both.
+/// Creates one store of each kind, for tests that apply to both.
 ///
 /// # Panics
 /// As [`postgres`] and [`sqlite`].
@@ -89,12 +93,12 @@ pub async fn both() -> [TestDatabase; 2] {
 }
 
 async fn open(url: &str) -> Database {
-    Database::open(url, Options::new("postern-test"))
+    Database::open(url, DatabaseOptions::new("postern-test"))
         .await
         .expect("a fresh store opens")
 }
 
-/// A variable that the test runner sets.
+/// Returns an environment variable that the test runner sets.
 ///
 /// # Panics
 /// If it is not set; the message says how to run the tests.
@@ -109,7 +113,7 @@ pub fn required(variable: &str) -> String {
         .to_owned()
 }
 
-impl Drop for Remains {
+impl Drop for StoreCleanup {
     fn drop(&mut self) {
         match self {
             Self::Folder(folder) => {
@@ -117,14 +121,14 @@ impl Drop for Remains {
             }
             Self::Postgres { admin, name } => {
                 let (admin, name) = (admin.clone(), name.clone());
-                // A thread of its own, because the test's runtime may be the one that is stopping.
+                // A separate thread, because the test's runtime may be shutting down.
                 let _ = std::thread::spawn(move || drop_database(&admin, &name)).join();
             }
         }
     }
 }
 
-/// Best effort: what it cannot remove goes with the test server.
+/// Drops the database. Errors are ignored: the test server is temporary.
 fn drop_database(admin: &str, name: &str) {
     let Ok(options) = PgConnectOptions::from_str(admin) else {
         return;

@@ -1,4 +1,4 @@
-//! What every store promises, over both.
+//! Tests of behaviour that both stores share.
 
 mod outage;
 
@@ -31,7 +31,7 @@ const SECOND_OLDER: Migrations = Migrations {
     postgres: &[(1, "CREATE TABLE second_a (id BIGINT)")],
     sqlite: &[(1, "CREATE TABLE second_a (id INTEGER)")],
 };
-/// What a later release has beside the steps of `SECOND`.
+/// The migrations of `SECOND` and one of a later release.
 const SECOND_EXPANDED: Migrations = Migrations {
     owner: "postern_second",
     postgres: &[(3, "ALTER TABLE second_a ADD COLUMN note TEXT")],
@@ -66,7 +66,7 @@ const BROKEN: Migrations = Migrations {
 };
 
 #[tokio::test]
-async fn two_services_share_one_database_and_a_second_start_changes_nothing() {
+async fn two_services_share_a_database_and_restart_changes_nothing() {
     for test in testing::both().await {
         for _ in 0..2 {
             test.database
@@ -83,12 +83,12 @@ async fn two_services_share_one_database_and_a_second_start_changes_nothing() {
 }
 
 #[tokio::test]
-async fn eight_replicas_that_start_at_once_migrate_once() {
+async fn concurrent_replicas_migrate_once() {
     let test = testing::postgres().await;
     let start = |_| {
         let url = test.url.clone();
         tokio::spawn(async move {
-            let database = Database::open(&url, Options::new("replica")).await?;
+            let database = Database::open(&url, DatabaseOptions::new("replica")).await?;
             database.migrate(&SECOND).await
         })
     };
@@ -98,7 +98,7 @@ async fn eight_replicas_that_start_at_once_migrate_once() {
 }
 
 #[tokio::test]
-async fn an_edited_step_is_told() {
+async fn edited_migration_is_rejected() {
     for test in testing::both().await {
         test.database.migrate(&SECOND).await.expect("fresh");
         let exit = test
@@ -116,7 +116,7 @@ async fn an_edited_step_is_told() {
 }
 
 #[tokio::test]
-async fn a_binary_works_on_newer_tables_until_a_step_says_no() {
+async fn newer_schema_is_accepted_until_a_migration_excludes_it() {
     let refused = "the tables of postern_second have version 4, for binaries that know version 3 or later; \
                    this one knows only up to 2: start a newer binary";
     for test in testing::both().await {
@@ -125,30 +125,33 @@ async fn a_binary_works_on_newer_tables_until_a_step_says_no() {
             test.database
                 .migrate(binary)
                 .await
-                .expect("what was added is nothing to it");
+                .expect("additions are ignored");
         }
         test.database
             .migrate(&SECOND_EXPANDED)
             .await
-            .expect("the next release");
+            .expect("the next release migrates");
         for binary in [&SECOND_OLDER, &SECOND] {
             test.database
                 .migrate(binary)
                 .await
-                .expect("a start beside the next release");
-            test.database.still_fits(binary).await.expect("it goes on");
+                .expect("the older release starts");
+            test.database
+                .verify_writable(binary)
+                .await
+                .expect("the schema is supported");
         }
         test.database
             .migrate(&SECOND_CONTRACTED)
             .await
-            .expect("the release after");
+            .expect("the release after migrates");
         test.database
-            .still_fits(&SECOND_EXPANDED)
+            .verify_writable(&SECOND_EXPANDED)
             .await
-            .expect("it knows what the step takes for granted");
+            .expect("the newer binary is accepted");
         let (started, running) = (
             test.database.migrate(&SECOND).await,
-            test.database.still_fits(&SECOND).await,
+            test.database.verify_writable(&SECOND).await,
         );
         for exit in [started, running] {
             let exit = exit.expect_err("what it needs is gone");
@@ -161,7 +164,7 @@ async fn a_binary_works_on_newer_tables_until_a_step_says_no() {
 }
 
 #[tokio::test]
-async fn a_newer_step_that_does_not_say_who_may_work_on_it_refuses_all_who_do_not_know_it() {
+async fn newer_migration_without_declaration_is_rejected() {
     for test in testing::both().await {
         test.database.migrate(&SECOND).await.expect("fresh");
         let sql = "UPDATE postern_second_migrations SET description = 'by another hand' WHERE version = 2";
@@ -173,12 +176,12 @@ async fn a_newer_step_that_does_not_say_who_may_work_on_it_refuses_all_who_do_no
         test.database
             .migrate(&SECOND)
             .await
-            .expect("it knows the step itself");
+            .expect("the binary that has the migration is accepted");
         let exit = test
             .database
             .migrate(&SECOND_OLDER)
             .await
-            .expect_err("nobody says that it may");
+            .expect_err("the migration declares no binary");
         assert!(
             exit.message()
                 .contains("for binaries that know version 2 or later"),
@@ -188,7 +191,7 @@ async fn a_newer_step_that_does_not_say_who_may_work_on_it_refuses_all_who_do_no
 }
 
 #[tokio::test]
-async fn a_migration_that_fails_leaves_nothing_behind_and_holds_no_lock() {
+async fn failed_migration_is_rolled_back_and_releases_the_lock() {
     for test in testing::both().await {
         let exit = test.database.migrate(&BROKEN).await.expect_err("nowhere");
         assert!(
@@ -217,15 +220,15 @@ async fn a_migration_that_fails_leaves_nothing_behind_and_holds_no_lock() {
 }
 
 #[tokio::test]
-async fn a_store_that_is_away_is_one_line_without_the_password() {
+async fn unavailable_store_is_reported_without_the_password() {
     let closed = {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         listener.local_addr().expect("bound").port()
     };
     let url = format!("postgres://postern:hunter2@127.0.0.1:{closed}/postern?sslmode=disable");
-    let exit = Database::open(&url, Options::new("test"))
+    let exit = Database::open(&url, DatabaseOptions::new("test"))
         .await
-        .expect_err("nobody listens");
+        .expect_err("no server listens");
     assert_eq!(exit.status(), 69);
     let expected =
         format!("database postgres://postern@127.0.0.1:{closed}/postern is not available: ");
@@ -236,26 +239,26 @@ async fn a_store_that_is_away_is_one_line_without_the_password() {
     );
     assert!(!exit.message().contains('\n'), "{exit}");
 
-    let exit = Database::open("mysql://a:hunter2@h/x", Options::new("test"))
+    let exit = Database::open("mysql://a:hunter2@h/x", DatabaseOptions::new("test"))
         .await
         .expect_err("no such store");
     assert_eq!(
         (exit.status(), exit.message().contains("hunter2")),
         (64, false)
     );
-    let exit = Database::open("sqlite:///proc/nowhere/a.db", Options::new("test"))
+    let exit = Database::open("sqlite:///proc/nowhere/a.db", DatabaseOptions::new("test"))
         .await
         .expect_err("read-only");
     assert_eq!(exit.status(), 69);
     assert!(exit.message().contains("cannot create the file"), "{exit}");
-    let exit = Database::open("sqlite::memory:", Options::new("test"))
+    let exit = Database::open("sqlite::memory:", DatabaseOptions::new("test"))
         .await
         .expect_err("no file");
     assert_eq!(exit.status(), 64);
 }
 
 #[tokio::test]
-async fn the_file_is_for_its_owner_alone_and_durable() {
+async fn sqlite_file_is_private_and_durable() {
     use std::os::unix::fs::PermissionsExt;
     let test = testing::sqlite().await;
     test.database.migrate(&FIRST).await.expect("migrated");
@@ -290,7 +293,7 @@ async fn the_file_is_for_its_owner_alone_and_durable() {
 }
 
 #[tokio::test]
-async fn readers_see_what_is_committed_and_cannot_write() {
+async fn readers_see_committed_rows_and_cannot_write() {
     let test = testing::sqlite().await;
     test.database.migrate(&FIRST).await.expect("migrated");
     let Database::Sqlite(sqlite) = &test.database else {
@@ -323,14 +326,14 @@ async fn readers_see_what_is_committed_and_cannot_write() {
 }
 
 #[tokio::test]
-async fn what_a_full_disk_has_ended_is_begun_anew_once_there_is_room() {
+async fn transaction_succeeds_after_a_full_disk_has_room_again() {
     let test = testing::sqlite().await;
     test.database.migrate(&FIRST).await.expect("migrated");
     let Database::Sqlite(sqlite) = &test.database else {
         panic!("SQLite")
     };
-    // As many pages as there are: SQLite answers as it does where the disk has no more. A new
-    // connection knows no limit.
+    // Limits the file to its current pages: SQLite reports a full disk. A new
+    // connection has no limit.
     sqlx::query("PRAGMA max_page_count = 1")
         .execute(&sqlite.writer)
         .await
@@ -363,12 +366,12 @@ async fn what_a_full_disk_has_ended_is_begun_anew_once_there_is_room() {
     assert_eq!(
         count.await.expect("reads"),
         1,
-        "what was under way is undone, and what came later is there"
+        "the failed transaction is rolled back, the later one committed"
     );
 }
 
 #[tokio::test]
-async fn a_pool_outlives_the_loss_of_its_connections() {
+async fn pool_recovers_from_lost_connections() {
     let test = testing::postgres().await;
     let Database::Postgres(pool) = &test.database else {
         panic!("PostgreSQL")
@@ -376,23 +379,27 @@ async fn a_pool_outlives_the_loss_of_its_connections() {
     let kill = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
                 WHERE datname = current_database() AND pid <> pg_backend_pid()";
     test.database.ping().await.expect("one connection");
-    let other = Database::open(&test.url, Options::new("operator"))
+    let other = Database::open(&test.url, DatabaseOptions::new("operator"))
         .await
         .expect("another");
     let Database::Postgres(other) = &other else {
         panic!("PostgreSQL")
     };
     sqlx::query(kill).execute(other).await.expect("killed");
-    // The one that was idle for under a second may fail once, as unavailable; the next is fresh.
+    // A connection that was idle for less than a second may fail once; the next one is new.
     if let Err(error) = test.database.ping().await {
         assert!(is_unavailable(&error), "{error}");
     }
     test.database.ping().await.expect("a new connection");
-    assert_eq!(pool.idle_connections(), 1, "the new one alone is kept");
+    assert_eq!(
+        pool.idle_connections(),
+        1,
+        "only the new connection is idle"
+    );
 }
 
 #[tokio::test]
-async fn the_server_ends_what_runs_away() {
+async fn server_ends_runaway_statements() {
     let test = testing::postgres().await;
     let Database::Postgres(pool) = &test.database else {
         panic!("PostgreSQL")

@@ -10,15 +10,15 @@ use super::mistake::{Mistake, Mistakes, Weight};
 use super::{Node, Value};
 use crate::clock::Timestamp;
 
-/// The way from the root, written out only when there is a mistake to place.
+/// The path of a value from the root. It is formatted only for a mistake.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct At<'a> {
-    parent: Option<&'a At<'a>>,
-    segment: Segment<'a>,
+pub(super) struct ValuePath<'a> {
+    parent: Option<&'a ValuePath<'a>>,
+    segment: PathSegment<'a>,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Segment<'a> {
+enum PathSegment<'a> {
     Root,
     Name(&'a str),
     /// A name that the writer of the text has chosen.
@@ -26,53 +26,55 @@ enum Segment<'a> {
     Index(usize),
 }
 
-/// One value under its name.
+/// A named value that is being read.
 #[derive(Clone, Copy, Debug)]
 pub struct Field<'a> {
     pub(super) node: &'a Node,
-    pub(super) at: At<'a>,
+    pub(super) at: ValuePath<'a>,
     pub(super) mistakes: &'a Mistakes,
 }
 
-/// Named values, of which each is taken at most once.
+/// An object that is being read. Each of its fields is taken at most once.
 #[derive(Debug)]
 pub struct Object<'a> {
     entries: &'a [(String, Node)],
     offset: usize,
-    at: At<'a>,
+    at: ValuePath<'a>,
     mistakes: &'a Mistakes,
     known: RefCell<Vec<&'static str>>,
 }
 
-// === impl At ===
+// === impl ValuePath ===
 
-impl<'a> At<'a> {
+impl<'a> ValuePath<'a> {
     pub(super) fn root() -> Self {
         Self {
             parent: None,
-            segment: Segment::Root,
+            segment: PathSegment::Root,
         }
     }
 
     fn pointer(&self) -> String {
-        let mut pointer = self.parent.map(At::pointer).unwrap_or_default();
+        let mut pointer = self.parent.map(ValuePath::pointer).unwrap_or_default();
         match self.segment {
-            Segment::Root => {}
-            Segment::Name(name) | Segment::ChosenName(name) => push_segment(&mut pointer, name),
-            Segment::Index(index) => push_segment(&mut pointer, &index.to_string()),
+            PathSegment::Root => {}
+            PathSegment::Name(name) | PathSegment::ChosenName(name) => {
+                push_segment(&mut pointer, name)
+            }
+            PathSegment::Index(index) => push_segment(&mut pointer, &index.to_string()),
         }
         pointer
     }
 
     /// Returns the path as [`Mistakes::known_fields`] writes it.
     fn path(&self) -> String {
-        let parent = self.parent.map(At::path).unwrap_or_default();
+        let parent = self.parent.map(ValuePath::path).unwrap_or_default();
         let dot = if parent.is_empty() { "" } else { "." };
         match self.segment {
-            Segment::Root => parent,
-            Segment::Name(name) => format!("{parent}{dot}{name}"),
-            Segment::ChosenName(_) => format!("{parent}{dot}NAME"),
-            Segment::Index(_) => format!("{parent}[]"),
+            PathSegment::Root => parent,
+            PathSegment::Name(name) => format!("{parent}{dot}{name}"),
+            PathSegment::ChosenName(_) => format!("{parent}{dot}NAME"),
+            PathSegment::Index(_) => format!("{parent}[]"),
         }
     }
 }
@@ -80,7 +82,7 @@ impl<'a> At<'a> {
 // === impl Object ===
 
 impl Object<'_> {
-    /// A field that must be there.
+    /// Reads a required field.
     pub fn required<T>(
         &self,
         name: &'static str,
@@ -93,7 +95,7 @@ impl Object<'_> {
         found.and_then(read)
     }
 
-    /// A field that may be absent. `None` also when it is there and wrong, which is noted.
+    /// Reads an optional field. Returns `None` also if the field is invalid, which is recorded.
     pub fn optional<T>(
         &self,
         name: &'static str,
@@ -102,7 +104,7 @@ impl Object<'_> {
         self.field(name).and_then(read)
     }
 
-    /// A field with a default.
+    /// Reads a field with a default.
     pub fn or<T>(
         &self,
         name: &'static str,
@@ -112,7 +114,7 @@ impl Object<'_> {
         self.optional(name, read).unwrap_or(default)
     }
 
-    /// A nested object that may be absent.
+    /// Reads an optional nested object.
     pub fn section<T>(
         &self,
         name: &'static str,
@@ -121,31 +123,32 @@ impl Object<'_> {
         self.optional(name, |field| field.object(read))
     }
 
-    /// Every item of a list that may be absent; an item that is wrong is left out and noted.
+    /// Reads every item of an optional list. Invalid items are omitted and recorded.
     pub fn list<T>(&self, name: &'static str, read: impl FnMut(Field<'_>) -> Option<T>) -> Vec<T> {
         self.optional(name, |field| field.array(read))
             .unwrap_or_default()
     }
 
-    /// Every entry, for objects whose names are data; none of them is unknown any more.
+    /// Reads every field that was not taken by name, for objects whose names are data. No field
+    /// counts as unknown afterwards.
     pub fn entries<T>(&self, mut read: impl FnMut(&str, Field<'_>) -> Option<T>) -> Vec<T> {
         let unknown = self
             .entries
             .iter()
             .filter(|(name, _)| !self.known.borrow().contains(&name.as_str()));
         let all = unknown
-            .filter_map(|(name, node)| read(name, self.child(Segment::ChosenName(name), node)))
+            .filter_map(|(name, node)| read(name, self.child(PathSegment::ChosenName(name), node)))
             .collect();
-        self.known.borrow_mut().push(ANY);
+        self.known.borrow_mut().push(ANY_NAME);
         all
     }
 
-    /// Whether the name stands there, whatever its value; it counts as known from now on.
+    /// Returns whether the field is present, with any value. It counts as known from then on.
     pub fn has(&self, name: &'static str) -> bool {
         self.field(name).is_some()
     }
 
-    /// Notes a mistake that concerns the object as a whole, such as two fields that exclude each
+    /// Records a mistake that concerns the whole object, such as two fields that exclude each
     /// other.
     pub fn fail(&self, code: &'static str, detail: impl Into<String>) {
         self.mistakes.note(Mistake {
@@ -157,9 +160,9 @@ impl Object<'_> {
         });
     }
 
-    /// Notes a mistake of a value below this object that was found after it was read; `path` names
-    /// it as messages do, such as `listen.0.tls.key`. What is not there is told at the nearest
-    /// value above it.
+    /// Records a mistake that was found after reading, in a value below this object. `path` names
+    /// the value, such as `listen.0.tls.key`. If it does not exist, the mistake is located at its
+    /// nearest existing ancestor.
     pub fn fail_at(&self, path: &str, code: &'static str, detail: impl Into<String>) {
         let (mut pointer, mut offset) = (self.at.pointer(), self.offset);
         let mut below = self.entries.iter().find(|(name, _)| is_first(path, name));
@@ -168,16 +171,16 @@ impl Object<'_> {
             push_segment(&mut pointer, name);
             offset = node.offset;
             rest = rest[name.len()..].trim_start_matches('.');
-            let mut here = node;
-            while let Value::Array(items) = &here.value {
+            let mut current = node;
+            while let Value::Array(items) = &current.value {
                 let (index, after) = rest.split_once('.').unwrap_or((rest, ""));
                 let Some(item) = index.parse().ok().and_then(|at: usize| items.get(at)) else {
                     break;
                 };
                 push_segment(&mut pointer, index);
-                (offset, rest, here) = (item.offset, after, item);
+                (offset, rest, current) = (item.offset, after, item);
             }
-            let Value::Object(entries) = &here.value else {
+            let Value::Object(entries) = &current.value else {
                 break;
             };
             below = entries.iter().find(|(name, _)| is_first(rest, name));
@@ -192,7 +195,7 @@ impl Object<'_> {
         });
     }
 
-    /// Whether nothing has been found wrong so far, here or elsewhere in the text.
+    /// Returns whether no mistake has been recorded so far in the whole text.
     #[must_use]
     pub fn is_good(&self) -> bool {
         self.mistakes.is_empty()
@@ -201,11 +204,11 @@ impl Object<'_> {
     fn field(&self, name: &'static str) -> Option<Field<'_>> {
         self.known.borrow_mut().push(name);
         let (name, node) = self.entries.iter().find(|(known, _)| known == name)?;
-        Some(self.child(Segment::Name(name), node))
+        Some(self.child(PathSegment::Name(name), node))
     }
 
-    fn child<'s>(&'s self, segment: Segment<'s>, node: &'s Node) -> Field<'s> {
-        let at = At {
+    fn child<'s>(&'s self, segment: PathSegment<'s>, node: &'s Node) -> Field<'s> {
+        let at = ValuePath {
             parent: Some(&self.at),
             segment,
         };
@@ -255,16 +258,16 @@ impl Object<'_> {
         let path = self.at.path();
         let dot = if path.is_empty() { "" } else { "." };
         for name in known {
-            let name = if *name == ANY { "NAME" } else { name };
+            let name = if *name == ANY_NAME { "NAME" } else { name };
             recorded.borrow_mut().insert(format!("{path}{dot}{name}"));
         }
     }
 
-    /// Notes every name that was never asked for.
-    fn refuse_unknown(&self) {
+    /// Records every field that was not taken as unknown.
+    fn record_unknown_fields(&self) {
         let known = self.known.borrow();
         self.record_known(&known);
-        if known.contains(&ANY) {
+        if known.contains(&ANY_NAME) {
             return;
         }
         for (name, node) in self
@@ -282,19 +285,19 @@ impl Object<'_> {
     }
 }
 
-/// Fields that most objects have no more of, so that the list of them seldom grows.
-const USUAL_FIELDS: usize = 20;
+/// Initial capacity of the list of known names, enough for most objects.
+const INITIAL_FIELD_CAPACITY: usize = 20;
 
-/// Stands in `known` for "every name"; no field has this name.
-const ANY: &str = "\0any";
+/// Marker in `known` that accepts every name. No field has this name.
+const ANY_NAME: &str = "\0any";
 
-/// Whether `name` is the first part of a path with dots.
+/// Returns whether `name` is the first segment of a dotted path.
 fn is_first(path: &str, name: &str) -> bool {
     path.strip_prefix(name)
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-/// Whether two names differ by at most two edits: close enough to ask "did you mean".
+/// Returns whether two names differ by at most two edits, for the hint "did you mean".
 fn is_near(left: &str, right: &str) -> bool {
     if left.len().abs_diff(right.len()) > 2 || left.len() < 4 {
         return false;
@@ -316,24 +319,25 @@ fn is_near(left: &str, right: &str) -> bool {
 // === impl Field ===
 
 impl<'a> Field<'a> {
-    /// The raw value.
+    /// Returns the raw value.
     #[must_use]
     pub fn value(&self) -> &'a Value {
         &self.node.value
     }
 
-    /// The raw node, for values whose shape is the caller's business.
+    /// Returns the raw node, for values whose structure the caller validates.
     #[must_use]
     pub fn node(&self) -> &'a Node {
         self.node
     }
 
-    /// Notes that the field cannot be read (400). Always `None`, so that it can end a reader.
+    /// Records that the field cannot be read (400). Returns `None`, so that a reader can end with
+    /// it.
     pub fn fail<T>(&self, code: &'static str, detail: impl Into<String>) -> Option<T> {
         self.note(Weight::Unreadable, code, detail.into())
     }
 
-    /// Notes that the field reads and is not acceptable (422). Always `None`.
+    /// Records that the field is readable but not acceptable (422). Returns `None`.
     pub fn reject<T>(&self, code: &'static str, detail: impl Into<String>) -> Option<T> {
         self.note(Weight::Unacceptable, code, detail.into())
     }
@@ -357,7 +361,7 @@ impl<'a> Field<'a> {
         )
     }
 
-    /// Text of any length.
+    /// Reads text of any length.
     pub fn string(&self) -> Option<&'a str> {
         if let Value::String(text) = &self.node.value {
             Some(text)
@@ -366,14 +370,14 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// Text whose length in bytes lies in `range`, without control characters.
+    /// Reads text without control characters whose length in bytes is in `range`.
     pub fn text(&self, range: RangeInclusive<usize>) -> Option<String> {
         let text = self.string()?;
         if !range.contains(&text.len()) {
-            let (least, most) = (range.start(), range.end());
+            let (min, max) = (range.start(), range.end());
             return self.fail(
                 "invalid_length",
-                format!("must be {least} to {most} bytes long"),
+                format!("must be {min} to {max} bytes long"),
             );
         }
         if text.chars().any(char::is_control) {
@@ -382,7 +386,7 @@ impl<'a> Field<'a> {
         Some(text.to_owned())
     }
 
-    /// `true` or `false`.
+    /// Reads a boolean.
     pub fn boolean(&self) -> Option<bool> {
         if let Value::Bool(flag) = self.node.value {
             Some(flag)
@@ -391,7 +395,7 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// A whole number in `range`.
+    /// Reads an integer in `range`.
     pub fn integer<T>(&self, range: RangeInclusive<T>) -> Option<T>
     where
         T: Copy + PartialOrd + TryFrom<i128> + std::fmt::Display,
@@ -408,7 +412,7 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// Any number.
+    /// Reads a number.
     pub fn number(&self) -> Option<f64> {
         #[expect(clippy::cast_precision_loss, reason = "settings are far below 2^53")]
         if let Value::Integer(number) = self.node.value {
@@ -421,12 +425,12 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// A nested object; whatever `read` does not take is an unknown field.
+    /// Reads a nested object. Fields that `read` does not take are recorded as unknown.
     pub fn object<T>(&self, read: impl FnOnce(&Object<'_>) -> Option<T>) -> Option<T> {
         let Value::Object(entries) = &self.node.value else {
             return self.mistyped("an object");
         };
-        let known = RefCell::new(Vec::with_capacity(USUAL_FIELDS));
+        let known = RefCell::new(Vec::with_capacity(INITIAL_FIELD_CAPACITY));
         let object = Object {
             entries,
             offset: self.node.offset,
@@ -435,19 +439,19 @@ impl<'a> Field<'a> {
             known,
         };
         let value = read(&object);
-        object.refuse_unknown();
+        object.record_unknown_fields();
         value
     }
 
-    /// Every item of a list; one that is wrong is left out and noted.
+    /// Reads every item of a list. Invalid items are omitted and recorded.
     pub fn array<T>(&self, mut read: impl FnMut(Field<'_>) -> Option<T>) -> Option<Vec<T>> {
         let Value::Array(items) = &self.node.value else {
             return self.mistyped("an array");
         };
         let item = |(index, node)| {
-            let at = At {
+            let at = ValuePath {
                 parent: Some(&self.at),
-                segment: Segment::Index(index),
+                segment: PathSegment::Index(index),
             };
             read(Field {
                 node,
@@ -458,29 +462,29 @@ impl<'a> Field<'a> {
         Some(items.iter().enumerate().filter_map(item).collect())
     }
 
-    /// One of a closed set of words.
+    /// Reads one of a closed set of names.
     pub fn one_of<T: Copy>(&self, choices: &[(&str, T)]) -> Option<T> {
         let text = self.string()?;
         match choices.iter().find(|(word, _)| *word == text) {
             Some((_, choice)) => Some(*choice),
             None => {
-                let words: Vec<&str> = choices.iter().map(|(word, _)| *word).collect();
+                let names: Vec<&str> = choices.iter().map(|(word, _)| *word).collect();
                 self.fail(
                     "invalid_choice",
-                    format!("must be one of {}", words.join(", ")),
+                    format!("must be one of {}", names.join(", ")),
                 )
             }
         }
     }
 
-    /// An instant in RFC 3339.
+    /// Reads an RFC 3339 instant.
     pub fn timestamp(&self) -> Option<Timestamp> {
         let text = self.string()?;
         Timestamp::parse(text)
             .or_else(|| self.fail("invalid_format", "must be an RFC 3339 instant"))
     }
 
-    /// A duration such as `250ms`, `30s`, `5m`, `1h` or `7d`.
+    /// Reads a duration such as `250ms`, `30s`, `5m`, `1h` or `7d`.
     pub fn duration(&self) -> Option<Duration> {
         let text = self.string()?;
         parse_duration(text).or_else(|| {
@@ -491,7 +495,7 @@ impl<'a> Field<'a> {
         })
     }
 
-    /// A size in bytes such as `512`, `64KiB`, `10MiB` or `1GiB`.
+    /// Reads a size in bytes such as `512`, `64KiB`, `10MiB` or `1GiB`.
     pub fn bytes(&self) -> Option<u64> {
         if let Value::Integer(number) = self.node.value {
             return u64::try_from(number)
@@ -503,7 +507,7 @@ impl<'a> Field<'a> {
             .or_else(|| self.fail("invalid_format", "must be a size such as 64KiB or 10MiB"))
     }
 
-    /// An absolute `http` or `https` URL without credentials.
+    /// Reads an absolute `http` or `https` URL without a user name.
     pub fn url(&self) -> Option<Url> {
         let text = self.string()?;
         match Url::parse(text) {
@@ -514,7 +518,7 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// An address and port, such as `127.0.0.1:8500` or `[::1]:8500`.
+    /// Reads an address with port, such as `127.0.0.1:8500` or `[::1]:8500`.
     pub fn socket_addr(&self) -> Option<SocketAddr> {
         let text = self.string()?;
         text.parse().ok().or_else(|| {

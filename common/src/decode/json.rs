@@ -6,13 +6,13 @@ use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visi
 use super::mistake::{Mistake, Mistakes, Weight};
 use super::{Node, Value};
 
-/// Parses strict JSON (RFC 8259) in UTF-8. A name that stands twice in one object is a mistake:
-/// readers differ on which one counts. `None` means that the text is not JSON; the mistake is
-/// noted.
+/// Parses strict JSON (RFC 8259) in UTF-8. A name that occurs twice in one object is a mistake,
+/// because parsers differ on which value counts. Returns `None` if the text is not JSON, which is
+/// recorded.
 #[must_use]
 pub fn json(text: &[u8], mistakes: &Mistakes) -> Option<Node> {
     let mut deserializer = serde_json::Deserializer::from_slice(text);
-    let parsed = Tree {
+    let parsed = NodeSeed {
         pointer: &mut String::new(),
         mistakes,
     }
@@ -37,8 +37,8 @@ pub fn json(text: &[u8], mistakes: &Mistakes) -> Option<Node> {
     }
 }
 
-/// Builds a [`Node`] and knows at which pointer it is.
-struct Tree<'a> {
+/// A deserializer of [`Node`]s that tracks the JSON pointer.
+struct NodeSeed<'a> {
     pointer: &'a mut String,
     mistakes: &'a Mistakes,
 }
@@ -54,16 +54,16 @@ pub(super) fn push_segment(pointer: &mut String, segment: &str) {
     }
 }
 
-/// The names of one object: compared one by one, and by hash where there are many.
+/// Names seen in one object, compared linearly up to [`LINEAR_SEARCH_LIMIT`] and by hash beyond it.
 #[derive(Default)]
-struct Names(HashSet<String>);
+struct SeenNames(HashSet<String>);
 
-const MANY: usize = 16;
+const LINEAR_SEARCH_LIMIT: usize = 16;
 
-impl Names {
-    /// Whether a name stands in none of the entries so far.
+impl SeenNames {
+    /// Returns whether no entry has this name.
     fn is_new(&mut self, name: &str, entries: &[(String, Node)]) -> bool {
-        if entries.len() < MANY {
+        if entries.len() < LINEAR_SEARCH_LIMIT {
             return entries.iter().all(|(known, _)| known != name);
         }
         if self.0.is_empty() {
@@ -74,7 +74,7 @@ impl Names {
     }
 }
 
-impl<'de> DeserializeSeed<'de> for Tree<'_> {
+impl<'de> DeserializeSeed<'de> for NodeSeed<'_> {
     type Value = Node;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Node, D::Error> {
@@ -86,7 +86,7 @@ fn node(value: Value) -> Node {
     Node { value, offset: 0 }
 }
 
-impl<'de> Visitor<'de> for Tree<'_> {
+impl<'de> Visitor<'de> for NodeSeed<'_> {
     type Value = Node;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -123,14 +123,14 @@ impl<'de> Visitor<'de> for Tree<'_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Node, A::Error> {
         let mut list = Vec::new();
-        let here = self.pointer.len();
+        let length = self.pointer.len();
         loop {
             push_segment(self.pointer, &list.len().to_string());
-            let next = items.next_element_seed(Tree {
+            let next = items.next_element_seed(NodeSeed {
                 pointer: self.pointer,
                 mistakes: self.mistakes,
             })?;
-            self.pointer.truncate(here);
+            self.pointer.truncate(length);
             match next {
                 Some(item) => list.push(item),
                 None => return Ok(node(Value::Array(list))),
@@ -140,11 +140,11 @@ impl<'de> Visitor<'de> for Tree<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Node, A::Error> {
         let mut object: Vec<(String, Node)> = Vec::new();
-        let mut names = Names::default();
-        let here = self.pointer.len();
+        let mut names = SeenNames::default();
+        let length = self.pointer.len();
         while let Some(name) = entries.next_key::<String>()? {
             push_segment(self.pointer, &name);
-            let value = entries.next_value_seed(Tree {
+            let value = entries.next_value_seed(NodeSeed {
                 pointer: self.pointer,
                 mistakes: self.mistakes,
             })?;
@@ -156,10 +156,10 @@ impl<'de> Visitor<'de> for Tree<'_> {
                     offset: 0,
                     weight: Weight::Unreadable,
                     code: "duplicate_field",
-                    detail: "this name stands twice in one object".to_owned(),
+                    detail: "this name occurs twice in one object".to_owned(),
                 });
             }
-            self.pointer.truncate(here);
+            self.pointer.truncate(length);
         }
         Ok(node(Value::Object(object)))
     }

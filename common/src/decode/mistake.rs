@@ -1,40 +1,40 @@
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
-use super::field::{At, Object};
+use super::field::{Object, ValuePath};
 use super::{Field, Node};
 
-/// One thing that is wrong, and where.
+/// A mistake and its location.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistake {
-    /// JSON pointer (RFC 6901) to the value, or to the place where a missing one belongs.
+    /// JSON pointer (RFC 6901) to the value, or to the place of a missing one.
     pub pointer: String,
     /// Byte offset in the source text; 0 for JSON.
     pub offset: usize,
-    /// Whether the text cannot be read (400) or reads and is not acceptable (422).
+    /// Whether the text is unreadable (400) or unacceptable (422).
     pub weight: Weight,
-    /// Stable name, for programs.
+    /// Stable name of the kind of mistake.
     pub code: &'static str,
-    /// One sentence, for people; never the value of a secret.
+    /// One sentence that explains the mistake, never with the value of a secret.
     pub detail: String,
 }
 
-/// How wrong it is: the contract's difference between 400 and 422.
+/// Severity of a mistake, which decides between 400 and 422.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Weight {
-    /// It can be read and is not acceptable.
+    /// The value is readable but not acceptable.
     Unacceptable,
-    /// It cannot be read: syntax, a missing, unknown or mistyped field.
+    /// The text is unreadable: a syntax error, or a missing, unknown or mistyped field.
     Unreadable,
 }
 
-/// So many mistakes are told at once; nobody reads more.
-const MOST: usize = 100;
+/// Maximum number of recorded mistakes.
+const MAX_MISTAKES: usize = 100;
 
-/// The longest pointer that is told.
-const POINTER_BYTES: usize = 256;
+/// Maximum bytes of a recorded pointer; longer ones are truncated.
+const MAX_POINTER_BYTES: usize = 256;
 
-/// Collects mistakes while a value is read.
+/// The mistakes recorded while a text is read.
 #[derive(Debug, Default)]
 pub struct Mistakes {
     noted: RefCell<Vec<Mistake>>,
@@ -65,13 +65,13 @@ impl Mistakes {
             .unwrap_or_default()
     }
 
-    /// Notes one, as long as there is room; a pointer longer than a reader needs is cut.
+    /// Records a mistake, unless [`Mistakes::is_full`]. Long pointers are truncated.
     pub fn note(&self, mut mistake: Mistake) {
         if self.is_full() {
             return;
         }
-        if mistake.pointer.len() > POINTER_BYTES {
-            let end = (0..=POINTER_BYTES)
+        if mistake.pointer.len() > MAX_POINTER_BYTES {
+            let end = (0..=MAX_POINTER_BYTES)
                 .rev()
                 .find(|end| mistake.pointer.is_char_boundary(*end));
             mistake.pointer.truncate(end.unwrap_or(0));
@@ -79,38 +79,38 @@ impl Mistakes {
         self.noted.borrow_mut().push(mistake);
     }
 
-    /// Whether no more are noted: a text of nothing but mistakes must not cost more memory than it
-    /// is long.
+    /// Returns whether further mistakes are dropped. The bound keeps the memory for mistakes below
+    /// the size of the text.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        self.noted.borrow().len() >= MOST
+        self.noted.borrow().len() >= MAX_MISTAKES
     }
 
-    /// Whether none was noted yet.
+    /// Returns whether no mistake has been recorded.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.noted.borrow().is_empty()
     }
 
-    /// Reads the root as an object; whatever `read` does not take is an unknown field.
+    /// Reads the root as an object. Fields that `read` does not take are recorded as unknown.
     pub fn object<T>(&self, root: &Node, read: impl FnOnce(&Object<'_>) -> Option<T>) -> Option<T> {
         self.field(root).object(read)
     }
 
-    /// The root as a field, for texts whose root is not an object.
+    /// Returns the root as a field, for texts whose root is not an object.
     #[must_use]
     pub fn field<'a>(&'a self, root: &'a Node) -> Field<'a> {
         Field {
             node: root,
-            at: At::root(),
+            at: ValuePath::root(),
             mistakes: self,
         }
     }
 
-    /// The value, if it was read and nothing is wrong with it.
+    /// Returns the value if it was read and no mistake was recorded.
     ///
     /// # Errors
-    /// Every mistake, in the order of the text where that is known.
+    /// Returns every mistake, in the order of the text as far as it is known.
     pub fn finish<T>(self, value: Option<T>) -> Result<T, Vec<Mistake>> {
         let mut all = self.noted.into_inner();
         match value {

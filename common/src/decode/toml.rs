@@ -4,17 +4,17 @@ use toml::de::{DeTable, DeValue};
 use super::mistake::{Mistake, Mistakes, Weight};
 use super::{Node, Value};
 
-/// A larger file is read in pieces of about this many bytes. The parser takes tens of times a text
-/// in memory, and for ten thousand routes it took longer to come by that memory than to parse.
-const PIECE: usize = 16 << 10;
+/// Approximate size of the chunks in which a large file is parsed. The parser allocates tens of
+/// times the size of its text; for ten thousand routes the allocation took longer than parsing.
+const CHUNK_BYTES: usize = 16 << 10;
 
-/// Parses TOML 1.0. `None` means that the text is not TOML; every syntax error is noted.
+/// Parses TOML 1.0. Returns `None` if the text is not TOML; every syntax error is recorded.
 #[must_use]
 pub fn toml(text: &str, mistakes: &Mistakes) -> Option<Node> {
-    in_pieces(text, PIECE).or_else(|| whole(text, mistakes))
+    parse_in_chunks(text, CHUNK_BYTES).or_else(|| parse_whole(text, mistakes))
 }
 
-fn whole(text: &str, mistakes: &Mistakes) -> Option<Node> {
+fn parse_whole(text: &str, mistakes: &Mistakes) -> Option<Node> {
     let (root, errors) = DeTable::parse_recoverable(text);
     for error in &errors {
         mistakes.note(Mistake {
@@ -31,7 +31,7 @@ fn whole(text: &str, mistakes: &Mistakes) -> Option<Node> {
     })
 }
 
-/// What the parser says, and the name where one stands twice: the header of a table, or the key.
+/// Returns the parser's message, with the name of a duplicate table or key.
 fn describe(text: &str, error: &toml::de::Error) -> String {
     let message = error.message();
     let span = error
@@ -51,21 +51,21 @@ fn describe(text: &str, error: &toml::de::Error) -> String {
     format!("duplicate key `{}`", table.unwrap_or(name))
 }
 
-/// The same for a text that is good, piece by piece. A piece begins at the header of an array of
-/// tables, where TOML begins anew.
+/// Parses valid text in chunks. A chunk begins at the header of an array of tables, where TOML
+/// returns to the root.
 ///
-/// `None` leaves the judgement to [`whole`]: where a piece is not good by itself, such as one with
-/// a string that is open at its end, and where two pieces have a name in common that is not such an
+/// Returns `None` if [`parse_whole`] must decide: if a chunk is not valid by itself, for example
+/// because it ends within a string, or if two chunks have a name in common that is not such an
 /// array in both.
-fn in_pieces(text: &str, size: usize) -> Option<Node> {
+fn parse_in_chunks(text: &str, size: usize) -> Option<Node> {
     let mut root: Vec<(String, Node)> = Vec::new();
-    let seams = seams(text, size);
-    for seam in seams.windows(2) {
-        let (entries, errors) = DeTable::parse_recoverable(&text[seam[0]..seam[1]]);
+    let chunk_offsets = chunk_offsets(text, size);
+    for range in chunk_offsets.windows(2) {
+        let (entries, errors) = DeTable::parse_recoverable(&text[range[0]..range[1]]);
         if !errors.is_empty() {
             return None;
         }
-        for (name, node) in table(entries.into_inner(), seam[0]) {
+        for (name, node) in table(entries.into_inner(), range[0]) {
             let Some((_, known)) = root.iter_mut().find(|(known, _)| *known == name) else {
                 root.push((name, node));
                 continue;
@@ -86,25 +86,25 @@ fn in_pieces(text: &str, size: usize) -> Option<Node> {
     })
 }
 
-/// Where pieces begin, and the end.
-fn seams(text: &str, size: usize) -> Vec<usize> {
-    let mut seams = vec![0];
+/// Returns the offsets of the chunks, followed by the length of the text.
+fn chunk_offsets(text: &str, size: usize) -> Vec<usize> {
+    let mut chunk_offsets = vec![0];
     let mut last = 0;
     for (line_end, _) in text.match_indices("\n[[") {
         let start = line_end + 1;
         let header = text[start..].lines().next().unwrap_or_default();
-        // One with a dot goes on with a table that is there already.
+        // A dotted header continues an existing table.
         if start - last >= size && !header.contains('.') {
-            seams.push(start);
+            chunk_offsets.push(start);
             last = start;
         }
     }
-    seams.push(text.len());
-    seams
+    chunk_offsets.push(text.len());
+    chunk_offsets
 }
 
-/// Whether it is an array of tables under headers, and not a list of inline ones, which nothing can
-/// be added to.
+/// Returns whether `items` is an array of tables with headers, and not an inline array, which
+/// cannot be extended.
 fn begins_with_header(text: &str, items: &[Node]) -> bool {
     let first = items.first();
     first.is_some_and(|item| {
@@ -112,7 +112,7 @@ fn begins_with_header(text: &str, items: &[Node]) -> bool {
     })
 }
 
-/// Takes the parser's tree apart as it goes. `start` is where its text begins.
+/// Converts the parser's table, which it consumes. `start` is the offset of its text.
 fn table(entries: DeTable<'_>, start: usize) -> Vec<(String, Node)> {
     let mut object: Vec<(String, Node)> = entries
         .into_iter()
@@ -132,7 +132,7 @@ fn node(offset: usize, value: Spanned<DeValue<'_>>, start: usize) -> Node {
             .map_or(Value::Null, Value::Integer),
         DeValue::Float(number) => number.as_str().parse().map_or(Value::Null, Value::Float),
         DeValue::Boolean(flag) => Value::Bool(flag),
-        DeValue::Datetime(at) => Value::String(at.to_string()),
+        DeValue::Datetime(datetime) => Value::String(datetime.to_string()),
         DeValue::Array(items) => Value::Array(
             items
                 .into_iter()
@@ -150,7 +150,7 @@ mod tests {
 
     use super::*;
 
-    /// What can stand at a seam, good and bad.
+    /// Snippets to combine at chunk boundaries, valid and invalid.
     const SNIPPETS: [&str; 16] = [
         "[[route]]\npath = \"/a\"\n",
         "[[route]]\npath = '''\n[[route]]\n'''\n",
@@ -172,27 +172,27 @@ mod tests {
 
     proptest! {
         #[test]
-        fn pieces_say_what_the_whole_says(picked in prop::collection::vec(prop::sample::select(&SNIPPETS[..]), 0..8)) {
+        fn chunks_parse_like_the_whole(picked in prop::collection::vec(prop::sample::select(&SNIPPETS[..]), 0..8)) {
             let text = picked.concat();
             let mistakes = Mistakes::default();
-            let judged = whole(&text, &mistakes);
-            if let Some(read) = in_pieces(&text, 1) {
+            let judged = parse_whole(&text, &mistakes);
+            if let Some(read) = parse_in_chunks(&text, 1) {
                 prop_assert_eq!(Some(read), judged);
             }
         }
     }
 
     #[test]
-    fn many_routes_are_read_in_pieces() {
+    fn many_routes_are_parsed_in_chunks() {
         let text: String =
             std::iter::once("[limits]\nbody = 1\n".to_owned())
                 .chain((0..1_000).map(|number| {
                     format!("[[route]]\npath = \"/{number}\"\nmethods = [\"GET\"]\n")
                 }))
                 .collect();
-        assert!(seams(&text, PIECE).len() > 2);
-        let read = in_pieces(&text, PIECE);
+        assert!(chunk_offsets(&text, CHUNK_BYTES).len() > 2);
+        let read = parse_in_chunks(&text, CHUNK_BYTES);
         assert!(read.is_some());
-        assert_eq!(read, whole(&text, &Mistakes::default()));
+        assert_eq!(read, parse_whole(&text, &Mistakes::default()));
     }
 }

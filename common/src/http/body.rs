@@ -10,31 +10,31 @@ use hyper::body::{Body as _, Frame};
 use tokio::time::Instant;
 
 use super::budget::{BodyBudgets, BodyMemoryBudget, BodyOwner, BudgetPermit};
-use super::rim::Known;
+use super::request_layer::RequestInfo;
 use crate::decode::{self, Mistakes, Node, Object};
 use crate::problem::{Code, Problem};
 
-/// How long a body may take of which nothing has arrived.
+/// Base time for receiving a body.
 const BASE_ARRIVAL_TIME: Duration = Duration::from_secs(5);
-/// What arrives extends the time at this rate, up to [`MAX_ARRIVAL_TIME`].
+/// Minimum rate: each received byte extends the time by its share, up to [`MAX_ARRIVAL_TIME`].
 const MIN_BYTES_PER_SECOND: u64 = 16 << 10;
-/// How long any body may take.
+/// Maximum time for receiving any body.
 const MAX_ARRIVAL_TIME: Duration = Duration::from_secs(30);
 
-/// A request body that is JSON: the content type is right, the size within the limit, every name
-/// stands once.
+/// A JSON request body with a correct content type, within the size limit, and without duplicate
+/// names.
 ///
-/// The refusals are 415, 413, 400 `invalid_request`, 503 where the caller's class has used up its
-/// memory budget, and 429 where the caller has used up its share.
+/// Rejections are 415, 413, 400 `invalid_request`, 503 if the memory budget of the caller's class
+/// is exhausted, and 429 if the caller's share of it is.
 #[derive(Debug)]
 pub struct Json(Node, Mistakes, BudgetPermit);
 
-/// A request body as it came, within the limit. The refusals are those of [`Json`] without 415.
+/// An unparsed request body within the size limit. Rejections are those of [`Json`] without 415.
 #[derive(Debug)]
 pub struct Raw(pub Bytes, pub BudgetPermit);
 
 impl Json {
-    /// Reads the body as an object; whatever `read` does not take is an unknown field.
+    /// Reads the body as an object. Fields that `read` does not take are reported as unknown.
     ///
     /// # Errors
     /// 400 or 422 with every mistake.
@@ -44,16 +44,16 @@ impl Json {
         mistakes.finish(value).map_err(Problem::from_mistakes)
     }
 
-    /// The tree, for shapes that are the caller's business.
+    /// Returns the tree, for bodies whose structure the caller validates.
     ///
     /// # Errors
-    /// 400 when a name stands twice.
+    /// 400 if a name occurs twice in an object.
     pub fn into_node(self) -> Result<Node, Problem> {
         let Self(root, mistakes, _permit) = self;
         mistakes.finish(Some(root)).map_err(Problem::from_mistakes)
     }
 
-    /// The memory that the body has reserved, for whoever keeps what was read from it.
+    /// Returns the memory reservation of the body, to be kept together with data read from it.
     #[must_use]
     pub fn permit(&self) -> BudgetPermit {
         self.2.clone()
@@ -89,21 +89,21 @@ impl<S: Send + Sync> FromRequest<S> for Raw {
 }
 
 async fn read(mut body: Body, extensions: &Extensions) -> Result<Raw, Problem> {
-    let known = Known::of(extensions);
-    let limit = known.map(|known| known.limits).unwrap_or_default().body;
+    let info = RequestInfo::of(extensions);
+    let limit = info.map(|info| info.limits).unwrap_or_default().body;
     let announced = body.size_hint().lower();
     if announced > limit as u64 {
         return Err(too_large(limit));
     }
-    let mut reservation = match known {
-        Some(known) => known.budget.reserve(known.owner(), announced)?,
-        // Without a server around it, as in a unit test.
+    let mut reservation = match info {
+        Some(info) => info.budget.reserve(info.owner(), announced)?,
+        // Outside a server, as in a unit test.
         None => BodyMemoryBudget::new(BodyBudgets::anonymous(limit), limit)
             .reserve(BodyOwner::Anonymous(None), announced)?,
     };
     let (mut first, mut grown) = (Bytes::new(), BytesMut::new());
-    let began = Instant::now();
-    while let Some(frame) = next_frame(&mut body, began, first.len().max(grown.len())).await? {
+    let started = Instant::now();
+    while let Some(frame) = next_frame(&mut body, started, first.len().max(grown.len())).await? {
         let Ok(data) = frame.into_data() else {
             continue;
         };
@@ -114,7 +114,8 @@ async fn read(mut body: Body, extensions: &Extensions) -> Result<Raw, Problem> {
         if first.is_empty() && grown.is_empty() {
             first = data;
         } else {
-            // One piece, for each of many small ones would cost more than what is in it.
+            // One contiguous buffer: a list of many small chunks would cost more memory than their
+            // contents.
             grown.extend_from_slice(&std::mem::take(&mut first));
             grown.extend_from_slice(&data);
         }
@@ -130,21 +131,21 @@ async fn read(mut body: Body, extensions: &Extensions) -> Result<Raw, Problem> {
     Ok(Raw(bytes, reservation.into_permit()))
 }
 
-/// The next frame, within the time that a body has that has brought so many bytes.
+/// Returns the next frame, within the time limit for a body of which `received` bytes have arrived.
 async fn next_frame(
     body: &mut Body,
-    began: Instant,
+    started: Instant,
     received: usize,
 ) -> Result<Option<Frame<Bytes>>, Problem> {
-    let frame = tokio::time::timeout_at(began + time_for(received), body.frame()).await;
+    let frame = tokio::time::timeout_at(started + time_for(received), body.frame()).await;
     frame
         .map_err(|_| incomplete())?
         .transpose()
         .map_err(|_| incomplete())
 }
 
-/// How long a body may take that has brought so many bytes so far: memory is lent only to those who
-/// keep sending.
+/// Returns the time limit for a body of which `received` bytes have arrived. The limit grows only
+/// while data arrives, so that an idle client does not hold memory.
 fn time_for(received: usize) -> Duration {
     let millis = received as u64 * 1000 / MIN_BYTES_PER_SECOND;
     MAX_ARRIVAL_TIME.min(BASE_ARRIVAL_TIME + Duration::from_millis(millis))
@@ -155,11 +156,11 @@ fn too_large(limit: usize) -> Problem {
 }
 
 fn incomplete() -> Problem {
-    Problem::new(Code::InvalidRequest).detail("the body did not arrive whole")
+    Problem::new(Code::InvalidRequest).detail("the body is incomplete")
 }
 
-/// `application/json` or `application/*+json`; a charset, if given, is UTF-8 (RFC 8259 section
-/// 8.1).
+/// Returns whether the content type is `application/json` or `application/*+json`, with no charset
+/// or UTF-8 (RFC 8259 section 8.1).
 fn is_json(headers: &http::HeaderMap) -> bool {
     let Some(value) = headers
         .get(CONTENT_TYPE)
@@ -191,12 +192,12 @@ mod tests {
     use super::super::{Limits, Peer, RequestId};
     use super::*;
 
-    fn known(body: usize, budget: &BodyMemoryBudget) -> Arc<Known> {
+    fn info(body: usize, budget: &BodyMemoryBudget) -> Arc<RequestInfo> {
         let limits = Limits {
             body,
             ..Limits::default()
         };
-        Known::new(
+        RequestInfo::new(
             Peer::default(),
             RequestId("r".into()),
             limits,
@@ -211,7 +212,7 @@ mod tests {
     async fn refusal(content_type: &str, body: &'static str) -> Code {
         let request = Request::builder()
             .header(CONTENT_TYPE, content_type)
-            .extension(known(16, &budget(16)))
+            .extension(info(16, &budget(16)))
             .body(Body::from(body))
             .expect("request");
         Json::from_request(request, &())
@@ -221,7 +222,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_cannot_be_read_is_refused_by_name() {
+    async fn unreadable_body_is_rejected_with_its_code() {
         assert_eq!(
             refusal("text/plain", "{}").await,
             Code::UnsupportedMediaType
@@ -240,7 +241,7 @@ mod tests {
         );
     }
 
-    /// A body of these pieces, announced with so many bytes where that is known.
+    /// Reads a body that arrives in `pieces`, with an announced length if `announced` is set.
     async fn arrives(
         budget: &BodyMemoryBudget,
         pieces: &'static [&'static str],
@@ -253,12 +254,12 @@ mod tests {
         } else {
             Body::from_stream(stream)
         };
-        let request = Request::builder().extension(known(20, budget)).body(body);
+        let request = Request::builder().extension(info(20, budget)).body(body);
         Raw::from_request(request.expect("request"), &()).await
     }
 
     #[tokio::test]
-    async fn bodies_beyond_the_budget_are_refused_until_it_is_released() {
+    async fn body_beyond_the_budget_is_rejected_until_it_is_released() {
         for announced in [true, false] {
             let budget = budget(20);
             let Raw(bytes, permit) = arrives(&budget, &["0123", "4567", "89"], announced)
@@ -272,7 +273,7 @@ mod tests {
             assert!(refused.render("x").headers.contains_key("retry-after"));
             let Raw(_, other) = arrives(&budget, &["0123456789"], announced)
                 .await
-                .expect("what was refused left nothing");
+                .expect("a rejected body releases its reservation");
             let kept = permit.clone();
             drop((permit, other));
             arrives(&budget, &["0123456", "7890"], announced)
@@ -281,43 +282,43 @@ mod tests {
             drop(kept);
             arrives(&budget, &["01234567890123456789"], announced)
                 .await
-                .expect("all of it is free again");
+                .expect("the whole budget is available again");
         }
     }
 
     #[tokio::test]
-    async fn announced_bytes_that_do_not_arrive_reserve_nothing() {
+    async fn announced_bytes_reserve_nothing_until_they_arrive() {
         let budget = budget(20);
         let silence = futures_util::stream::pending::<Result<Bytes, Infallible>>();
         let request = Request::builder()
-            .extension(known(20, &budget))
+            .extension(info(20, &budget))
             .body(Body::from_stream(silence));
         let request = request.expect("request");
         let mut waiting = Box::pin(Raw::from_request(request, &()));
         assert!((&mut waiting).now_or_never().is_none());
         arrives(&budget, &["01234567890123456789"], true)
             .await
-            .expect("nothing is taken");
+            .expect("no memory is reserved");
     }
 
     #[test]
-    fn time_for_a_body_grows_with_what_has_arrived() {
+    fn time_limit_grows_with_received_bytes() {
         let seconds = |received: usize| time_for(received).as_secs();
         assert_eq!([0, 1, 64 << 10, 900 << 10].map(seconds), [5, 5, 9, 30]);
     }
 
     #[tokio::test]
-    async fn stalled_body_is_given_up_before_a_long_one() {
+    async fn stalled_body_times_out_before_a_long_one() {
         let first = futures_util::stream::iter([Ok::<_, Infallible>(Bytes::from_static(b"{"))]);
         let body = Body::from_stream(first.chain(futures_util::stream::pending()));
         let request = Request::builder()
-            .extension(known(20, &budget(20)))
+            .extension(info(20, &budget(20)))
             .body(body);
-        let began = Instant::now();
+        let started = Instant::now();
         let refused = Raw::from_request(request.expect("request"), &())
             .await
             .expect_err("given up");
         assert_eq!(refused.code(), Code::InvalidRequest);
-        assert!((BASE_ARRIVAL_TIME..MAX_ARRIVAL_TIME).contains(&began.elapsed()));
+        assert!((BASE_ARRIVAL_TIME..MAX_ARRIVAL_TIME).contains(&started.elapsed()));
     }
 }

@@ -6,65 +6,66 @@ use aws_lc_rs::digest;
 
 use crate::problem::{Code, Problem};
 
-/// Bytes of request bodies that a server holds in memory at once, by the class of the caller: no
-/// class can use up what another one needs. Each class has so much for complete bodies, and as much
-/// again for bodies that are still arriving. A class whose budget is smaller than one body has room
-/// for one.
+/// Bytes of request bodies that a server holds in memory, by class of caller, so that no class can
+/// exhaust the memory of another.
+///
+/// Each size applies twice: to complete bodies, and to bodies that are still arriving. A size below
+/// the maximum body size is raised to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BodyBudgets {
-    /// Services with a verified token; they share it without further limits.
+    /// Services with a verified token. There is no limit per service.
     pub services: usize,
     /// Users with a verified token.
     pub users: usize,
     /// Callers without a verified token.
     pub anonymous: usize,
-    /// Webhooks of providers, whose signature can be verified only when the body is there.
+    /// Webhooks of providers, whose signature can be verified only after the body has arrived.
     pub webhooks: usize,
 }
 
-/// The caller to whose budget and share a body is charged. Without one it is anonymous, from an
+/// The caller whose budget and share a body is charged to. The default is an anonymous caller of
 /// unknown address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyOwner {
     /// A service with a verified token.
     Service,
-    /// A user with a verified token, by the digest of issuer and subject.
+    /// A user with a verified token, by digest of issuer and subject.
     User(u128),
-    /// A caller without a verified token, by address where it is known.
+    /// A caller without a verified token, by address if known.
     Anonymous(Option<IpAddr>),
-    /// A provider that reports something, by address where it is known.
+    /// A provider that sends a delivery report, by address if known.
     Webhook(Option<IpAddr>),
 }
 
-/// The memory that one body has reserved; released when the last clone is dropped. Whoever keeps
-/// what was read from the body keeps this with it.
+/// The memory reservation of one body, released when the last clone is dropped. Data read from the
+/// body must be kept together with it.
 #[derive(Clone, Debug, Default)]
 pub struct BudgetPermit {
-    _reservation: Option<Arc<Reservation>>,
+    _reservation: Option<Arc<BodyReservation>>,
 }
 
-/// The budgets of one server, shared by its connections.
+/// The budgets of one server, shared by all connections.
 #[derive(Clone, Debug)]
 pub(super) struct BodyMemoryBudget(Arc<[ClassBudget; 4]>);
 
 #[derive(Debug)]
 struct ClassBudget {
     size: usize,
-    /// Bytes of one caller or address.
+    /// Maximum bytes of one caller or address.
     share: usize,
-    usage: Mutex<Usage>,
+    usage: Mutex<BudgetUsage>,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Usage {
+struct BudgetUsage {
     arriving: usize,
     complete: usize,
     by_source: HashMap<u128, usize>,
 }
 
-/// What one body has reserved so far, first as arriving and then as complete.
+/// The bytes reserved by one body: counted as arriving at first, as complete at the end.
 #[derive(Debug)]
-pub(super) struct Reservation {
+pub(super) struct BodyReservation {
     budget: BodyMemoryBudget,
     class: usize,
     source: Option<u128>,
@@ -72,15 +73,16 @@ pub(super) struct Reservation {
     is_complete: bool,
 }
 
-/// One caller or address gets at most this part of its class's budget.
-const SHARES: usize = 8;
-/// Providers call from few addresses, often with many events in one body.
-const WEBHOOK_SHARES: usize = 4;
+/// Part of a class's budget that one caller or address may use: 1/8.
+const SHARES_PER_CLASS: usize = 8;
+/// As [`SHARES_PER_CLASS`], for webhooks: 1/4, because providers send many events per body from few
+/// addresses.
+const SHARES_FOR_WEBHOOKS: usize = 4;
 
 // === impl BodyBudgets ===
 
 impl BodyBudgets {
-    /// For a server that reads no body of a verified caller.
+    /// Returns budgets for a server that reads no bodies of verified callers.
     #[must_use]
     pub const fn anonymous(bytes: usize) -> Self {
         Self {
@@ -91,7 +93,8 @@ impl BodyBudgets {
         }
     }
 
-    /// Half for services, a quarter for users, an eighth each for anonymous callers and webhooks.
+    /// Splits `bytes`: 1/2 for services, 1/4 for users, 1/8 each for anonymous callers and
+    /// webhooks.
     #[must_use]
     pub const fn split(bytes: usize) -> Self {
         Self {
@@ -106,7 +109,7 @@ impl BodyBudgets {
 // === impl BodyOwner ===
 
 impl BodyOwner {
-    /// A user with a verified token: the identity is issuer and subject.
+    /// Returns the owner for a user with a verified token.
     #[must_use]
     pub fn user(issuer: &str, subject: &str) -> Self {
         let mut context = digest::Context::new(&digest::SHA256);
@@ -131,13 +134,13 @@ impl BodyOwner {
         match self {
             Self::Service => None,
             Self::User(identity) => Some(identity),
-            Self::Anonymous(address) | Self::Webhook(address) => address.map(network),
+            Self::Anonymous(address) | Self::Webhook(address) => address.map(address_key),
         }
     }
 }
 
-/// An IPv4 address, or the /64 of an IPv6 address: whoever has one address of it has them all.
-fn network(address: IpAddr) -> u128 {
+/// Returns an IPv4 address, or the /64 of an IPv6 address, which usually belongs to one client.
+fn address_key(address: IpAddr) -> u128 {
     match address.to_canonical() {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().to_bits(),
         IpAddr::V6(v6) => v6.to_bits() & !u128::from(u64::MAX),
@@ -147,7 +150,7 @@ fn network(address: IpAddr) -> u128 {
 // === impl BodyMemoryBudget ===
 
 impl BodyMemoryBudget {
-    /// Budgets of these sizes, where one body may have `body` bytes.
+    /// Creates budgets for bodies of at most `body` bytes.
     pub(super) fn new(budgets: BodyBudgets, body: usize) -> Self {
         let class = |size: usize, shares: usize| {
             let size = size.max(body);
@@ -165,19 +168,23 @@ impl BodyMemoryBudget {
         } = budgets;
         Self(Arc::new([
             class(services, 1),
-            class(users, SHARES),
-            class(anonymous, SHARES),
-            class(webhooks, WEBHOOK_SHARES),
+            class(users, SHARES_PER_CLASS),
+            class(anonymous, SHARES_PER_CLASS),
+            class(webhooks, SHARES_FOR_WEBHOOKS),
         ]))
     }
 
-    /// An empty reservation for a body of so many announced bytes. Nothing is taken: a body that is
-    /// announced and does not come keeps nobody out.
+    /// Creates an empty reservation for a body of `announced` bytes. Nothing is reserved before
+    /// data arrives, so that announcing a body does not block other clients.
     ///
     /// # Errors
-    /// 503 where the body would not fit now, 429 where it would exceed its caller's share; both
-    /// with `Retry-After`.
-    pub(super) fn reserve(&self, owner: BodyOwner, announced: u64) -> Result<Reservation, Problem> {
+    /// 503 if the body would not fit now, 429 if it would exceed its caller's share; both with
+    /// `Retry-After`.
+    pub(super) fn reserve(
+        &self,
+        owner: BodyOwner,
+        announced: u64,
+    ) -> Result<BodyReservation, Problem> {
         let (class, source) = (owner.class(), owner.source());
         let announced = usize::try_from(announced).map_err(|_| exhausted())?;
         let budget = &self.0[class];
@@ -185,7 +192,7 @@ impl BodyMemoryBudget {
         budget.check_share(&usage, source, announced)?;
         budget.check_total(usage.complete, announced)?;
         drop(usage);
-        Ok(Reservation {
+        Ok(BodyReservation {
             budget: self.clone(),
             class,
             source,
@@ -198,7 +205,7 @@ impl BodyMemoryBudget {
 // === impl ClassBudget ===
 
 impl ClassBudget {
-    fn usage(&self) -> MutexGuard<'_, Usage> {
+    fn usage(&self) -> MutexGuard<'_, BudgetUsage> {
         self.usage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -210,7 +217,12 @@ impl ClassBudget {
         }
     }
 
-    fn check_share(&self, usage: &Usage, source: Option<u128>, more: usize) -> Result<(), Problem> {
+    fn check_share(
+        &self,
+        usage: &BudgetUsage,
+        source: Option<u128>,
+        more: usize,
+    ) -> Result<(), Problem> {
         let used = source
             .and_then(|source| usage.by_source.get(&source))
             .copied()
@@ -231,12 +243,12 @@ fn exhausted() -> Problem {
         .retry_after(1)
 }
 
-// === impl Reservation ===
+// === impl BodyReservation ===
 
-impl Reservation {
-    /// Reserves memory for bytes that have arrived. `is_last` says that the body is complete with
-    /// them: then it is charged to the budget of complete bodies, which unfinished ones cannot use
-    /// up.
+impl BodyReservation {
+    /// Reserves `more` bytes that have arrived. `is_last` says that the body is now complete; then
+    /// all of it is charged to the budget of complete bodies, which incomplete bodies cannot
+    /// exhaust.
     ///
     /// # Errors
     /// 503 or 429, as [`BodyMemoryBudget::reserve`].
@@ -272,7 +284,7 @@ impl Reservation {
     }
 }
 
-impl Drop for Reservation {
+impl Drop for BodyReservation {
     fn drop(&mut self) {
         let mut usage = self.budget.0[self.class].usage();
         if self.is_complete {

@@ -7,25 +7,25 @@ use http::HeaderMap;
 use super::Peer;
 use crate::decode::{Field, Object};
 
-/// A network, such as `10.0.0.0/8` or `::1`.
+/// An IP network, such as `10.0.0.0/8` or `::1`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
     address: u128,
     prefix: u32,
 }
 
-/// The proxies whose `X-Forwarded-For` is believed.
+/// Proxies whose `X-Forwarded-For` is trusted.
 #[derive(Clone, Debug)]
 pub struct TrustedProxies {
     networks: Arc<[Network]>,
-    /// Requests with `X-Forwarded-For` from addresses that are not listed.
+    /// Number of requests with `X-Forwarded-For` from addresses that are not listed.
     unlisted: Arc<AtomicU64>,
 }
 
 // === impl Network ===
 
 impl Network {
-    /// `None` when the text is no address or network.
+    /// Parses an address or a network. Returns `None` for other text.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (address, prefix) = match text.split_once('/') {
@@ -33,25 +33,25 @@ impl Network {
             None => (text, None),
         };
         let address: IpAddr = address.parse().ok()?;
-        let (most, offset) = if address.is_ipv4() {
+        let (max_prefix, offset) = if address.is_ipv4() {
             (32, 96)
         } else {
             (128, 0)
         };
-        let prefix = prefix.unwrap_or(most);
-        (prefix <= most).then(|| Self {
+        let prefix = prefix.unwrap_or(max_prefix);
+        (prefix <= max_prefix).then(|| Self {
             address: bits(address),
             prefix: prefix + offset,
         })
     }
 
-    /// Reads a field that holds one.
+    /// Reads a configuration field with a network.
     pub fn read(field: Field<'_>) -> Option<Self> {
         Self::parse(field.string()?)
             .or_else(|| field.fail("invalid_format", "must be a network such as 10.0.0.0/8"))
     }
 
-    /// Whether all of it is this machine.
+    /// Returns whether the whole network is within the loopback addresses.
     fn is_loopback(self) -> bool {
         let within = |outer: Self| self.prefix >= outer.prefix && outer.covers(self.address);
         ["127.0.0.0/8", "::1"]
@@ -74,22 +74,22 @@ impl Network {
 // === impl TrustedProxies ===
 
 impl TrustedProxies {
-    /// Reads the key `trusted_proxies`. Default: this machine's own addresses, for a gateway beside
-    /// the service; where `listen` is reached from other machines there is none.
+    /// Reads the key `trusted_proxies`. The default is the loopback addresses, for a gateway on the
+    /// same host. The key is required if `listen` is not a loopback address.
     #[must_use]
     pub fn read(root: &Object<'_>, listen: SocketAddr) -> Self {
         if !root.has("trusted_proxies") && !listen.ip().is_loopback() {
-            let why = "trusted_proxies is required where `listen` is reached from other machines: the addresses of the \
+            let detail = "trusted_proxies is required if `listen` is not a loopback address: the addresses of the \
                        gateways, such as [\"10.0.0.0/8\"]. Without them all clients would count as one";
-            root.fail("missing_field", why);
+            root.fail("missing_field", detail);
         }
         root.optional("trusted_proxies", |field| field.array(Network::read))
             .map_or_else(Self::default, Self::from)
     }
 
-    /// The address of the client. Every trusted proxy appends the address that it saw to
-    /// `X-Forwarded-For`; the first from the right that is no trusted proxy's is the client's. What
-    /// precedes it was written by the client.
+    /// Returns the client's address. Each trusted proxy appends the address that it saw to
+    /// `X-Forwarded-For`, so the client's is the rightmost one that is not a trusted proxy. Entries
+    /// left of it are written by the client and ignored.
     #[must_use]
     pub fn client_address(&self, peer: Peer, headers: &HeaderMap) -> Option<IpAddr> {
         let mut address = peer.0?.ip().to_canonical();
@@ -114,7 +114,7 @@ impl TrustedProxies {
         Some(address)
     }
 
-    /// Whether an address is a trusted proxy's.
+    /// Returns whether `address` belongs to a trusted proxy.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         self.networks
@@ -122,21 +122,21 @@ impl TrustedProxies {
             .any(|network| network.contains(address))
     }
 
-    /// Whether only this machine is listed.
+    /// Returns whether only loopback addresses are listed.
     #[must_use]
     pub fn is_loopback(&self) -> bool {
         self.networks.iter().all(|network| network.is_loopback())
     }
 
-    /// A gateway that was forgotten, or a client that made the header up: told ever more rarely,
-    /// and never its address.
+    /// Logs requests with `X-Forwarded-For` from an unlisted address, which is an unlisted gateway
+    /// or a client that forges the header. Logged at every power of two, without the address.
     fn warn_of_unlisted(&self) {
         let requests = self.unlisted.fetch_add(1, Ordering::Relaxed) + 1;
         if requests.is_power_of_two() {
             tracing::warn!(
                 requests,
-                "X-Forwarded-For came from an address that trusted_proxies does not list: all clients of a gateway there \
-                 count as one; list the addresses of the gateways"
+                "X-Forwarded-For ignored from an address that is not in trusted_proxies; \
+                 if it is a gateway, its clients share one rate limit until it is added"
             );
         }
     }
@@ -162,7 +162,7 @@ impl Default for TrustedProxies {
     }
 }
 
-/// IPv4 as IPv4-mapped IPv6, so that one comparison serves both.
+/// Returns the address as IPv6, IPv4 mapped into it, so that one comparison serves both.
 fn bits(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().to_bits(),
@@ -174,7 +174,7 @@ fn bits(address: IpAddr) -> u128 {
 mod tests {
     use super::*;
 
-    fn of_(peer: &str, forwarded: &[&'static str]) -> String {
+    fn client_address_of(peer: &str, forwarded: &[&'static str]) -> String {
         let trusted = ["127.0.0.0/8", "::1", "10.1.0.0/16"]
             .map(|text| Network::parse(text).expect("network"));
         let headers = forwarded
@@ -194,24 +194,30 @@ mod tests {
     }
 
     #[test]
-    fn only_a_trusted_proxy_is_believed() {
-        assert_eq!(of_("127.0.0.1:9", &["192.0.2.1"]), "192.0.2.1");
-        assert_eq!(of_("[::1]:9", &["192.0.2.1"]), "192.0.2.1");
-        assert_eq!(of_("192.0.2.9:9", &["198.51.100.1"]), "192.0.2.9");
+    fn only_a_trusted_proxy_is_trusted() {
         assert_eq!(
-            of_("127.0.0.1:9", &["198.51.100.1, 192.0.2.1"]),
+            client_address_of("127.0.0.1:9", &["192.0.2.1"]),
+            "192.0.2.1"
+        );
+        assert_eq!(client_address_of("[::1]:9", &["192.0.2.1"]), "192.0.2.1");
+        assert_eq!(
+            client_address_of("192.0.2.9:9", &["198.51.100.1"]),
+            "192.0.2.9"
+        );
+        assert_eq!(
+            client_address_of("127.0.0.1:9", &["198.51.100.1, 192.0.2.1"]),
             "192.0.2.1"
         );
         assert_eq!(
-            of_("127.0.0.1:9", &["198.51.100.1", "192.0.2.1, 10.1.2.3"]),
+            client_address_of("127.0.0.1:9", &["198.51.100.1", "192.0.2.1, 10.1.2.3"]),
             "192.0.2.1"
         );
-        assert_eq!(of_("127.0.0.1:9", &["nonsense"]), "127.0.0.1");
-        assert_eq!(of_("127.0.0.1:9", &[]), "127.0.0.1");
+        assert_eq!(client_address_of("127.0.0.1:9", &["nonsense"]), "127.0.0.1");
+        assert_eq!(client_address_of("127.0.0.1:9", &[]), "127.0.0.1");
     }
 
     #[test]
-    fn gateway_that_is_not_listed_is_counted_for_the_warning() {
+    fn unlisted_gateway_is_counted_for_the_warning() {
         let proxies = TrustedProxies::default();
         let forwarded = [(
             "x-forwarded-for".parse().expect("a name"),
@@ -230,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn networks_are_read() {
+    fn networks_are_parsed() {
         assert_eq!(Network::parse("10.0.0.0/33"), None);
         assert_eq!(Network::parse("x"), None);
         assert!(

@@ -1,5 +1,5 @@
-//! Refuses requests whose `Host` is a name of somebody else: a page that rebinds its own name to
-//! the address of a listener would otherwise read what is there (DNS rebinding).
+//! Host checks against DNS rebinding: a page that resolves its own name to the address of a
+//! listener could otherwise read its responses.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -13,17 +13,17 @@ use http::header::HOST;
 
 use crate::problem::{Code, Problem};
 
-/// The names by which a listener may be called.
+/// The host names under which a listener may be requested.
 #[derive(Clone, Debug)]
 pub struct AllowedHosts {
     names: Arc<[String]>,
-    /// Whether any IP address will do: those of a listener that other machines reach cannot be
-    /// known, and a page cannot rebind an address.
+    /// Whether every IP address is allowed. Used for listeners that other machines reach, whose
+    /// addresses are not known; DNS rebinding needs a name.
     any_address: bool,
 }
 
 impl AllowedHosts {
-    /// Those of this machine only: `localhost` and the loopback addresses.
+    /// Allows this machine only: `localhost` and the loopback addresses.
     #[must_use]
     pub fn loopback() -> Self {
         Self {
@@ -32,8 +32,7 @@ impl AllowedHosts {
         }
     }
 
-    /// Those of this machine and `names`; any IP address as well where `address` is not a loopback
-    /// address.
+    /// Allows this machine and `names`, and any IP address if `address` is not a loopback address.
     #[must_use]
     pub fn of(address: Option<SocketAddr>, names: &[String]) -> Self {
         let any_address = address.is_some_and(|address| !address.ip().is_loopback());
@@ -43,12 +42,12 @@ impl AllowedHosts {
         }
     }
 
-    /// A router that answers 400 `invalid_header` to a request for any other host.
+    /// Wraps a router so that requests for other hosts are answered with 400 `invalid_header`.
     pub fn guard<S: Clone + Send + Sync + 'static>(self, router: Router<S>) -> Router<S> {
-        router.layer(middleware::from_fn_with_state(self, refuse_others))
+        router.layer(middleware::from_fn_with_state(self, reject_other_hosts))
     }
 
-    /// Whether the one `Host` of a request is among them.
+    /// Returns whether the request has exactly one `Host` and it is allowed.
     #[must_use]
     pub fn allows(&self, headers: &HeaderMap) -> bool {
         let mut all = headers.get_all(HOST).iter();
@@ -73,11 +72,11 @@ impl AllowedHosts {
     fn has(&self, name: &str) -> bool {
         self.names
             .iter()
-            .any(|known| known.eq_ignore_ascii_case(name))
+            .any(|allowed| allowed.eq_ignore_ascii_case(name))
     }
 }
 
-async fn refuse_others(
+async fn reject_other_hosts(
     State(hosts): State<AllowedHosts>,
     request: Request,
     next: Next,
@@ -118,7 +117,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn foreign_host_is_refused() {
+    async fn foreign_host_is_rejected() {
         let local = SocketAddr::from(([127, 0, 0, 1], 8509));
         let open = SocketAddr::from(([0, 0, 0, 0], 8509));
         let named = ["Gateway.internal".to_owned()];
@@ -158,7 +157,7 @@ mod tests {
         assert_eq!(
             status(&AllowedHosts::loopback(), &["localhost", "evil.example"]).await,
             400,
-            "two of them"
+            "two Host fields"
         );
     }
 }

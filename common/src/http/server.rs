@@ -15,74 +15,75 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::task::TaskTracker;
 
-use super::rim::Rim;
+use super::request_layer::RequestLayer;
 use super::{Limits, Peer};
 use crate::exit::Exit;
 
-/// What a socket's queue holds at most, as [`bind`] makes it (tokio's own number).
-const BACKLOG: usize = 1024;
+/// Size of the accept queue of a listener made by [`bind`] (tokio's default).
+const ACCEPT_QUEUE_SIZE: usize = 1024;
 
-/// What every connection of a listener needs.
+/// State shared by the connections of a listener.
 #[derive(Clone)]
-struct Rules {
+struct ConnectionContext {
     limits: Limits,
     shutdown: CancellationToken,
     tasks: TaskTracker,
 }
 
-/// Binds the address that a configuration names.
+/// Binds the configured address.
 ///
 /// # Errors
-/// Status 69, with the address and why: taken, not this machine's, not allowed.
+/// Exit status 69 with the address and the reason, such as an address in use.
 pub async fn bind(address: SocketAddr) -> Result<TcpListener, Exit> {
     TcpListener::bind(address)
         .await
         .map_err(|error| Exit::unavailable(format!("cannot listen on {address}: {error}")))
 }
 
-/// Serves HTTP/1.1 until the stop begins, then lets the requests in flight finish, for at most
-/// `limits.drain`. The caller owns the socket and the stop.
+/// Serves HTTP/1.1 until `shutdown` is cancelled, then waits for requests in flight, for at most
+/// `limits.drain`.
 ///
-/// A client that keeps connections may be sending a request on an idle one at the very moment of
-/// the stop, and must not repeat it by itself unless its method is idempotent. So idle connections
-/// stay open for `limits.linger`, and each answer from the stop on says `Connection: close`.
+/// A client may be sending a request on an idle keep-alive connection at the moment of the
+/// shutdown, and must not retry it automatically unless its method is idempotent. Therefore idle
+/// connections stay open for `limits.linger`, and every response after the shutdown has
+/// `Connection: close`.
 pub async fn serve(
     listener: TcpListener,
     router: Router,
     limits: Limits,
     shutdown: CancellationToken,
 ) {
-    let rim = Rim::new(router, limits);
+    let request_layer = RequestLayer::new(router, limits);
     let permits = Arc::new(Semaphore::new(limits.connections));
-    let rules = Rules {
+    let context = ConnectionContext {
         limits,
         shutdown,
         tasks: TaskTracker::new(),
     };
     loop {
         let accepted = tokio::select! {
-            () = rules.shutdown.cancelled() => break,
+            () = context.shutdown.cancelled() => break,
             accepted = accept(&listener, &permits) => accepted,
         };
         if let Some((stream, peer, permit)) = accepted {
-            spawn_connection(stream, permit, (rim.clone(), peer), &rules);
+            spawn_connection(stream, permit, (request_layer.clone(), peer), &context);
         }
     }
-    empty(listener, &permits, &rim, &rules);
-    rules.tasks.close();
-    if tokio::time::timeout(limits.drain, rules.tasks.wait())
+    drain_accept_queue(listener, &permits, &request_layer, &context);
+    context.tasks.close();
+    if tokio::time::timeout(limits.drain, context.tasks.wait())
         .await
         .is_err()
     {
         tracing::warn!(
             drain_s = limits.drain.as_secs(),
-            "stopped with requests in flight"
+            "drain timeout exceeded, requests in flight dropped"
         );
     }
 }
 
-/// `None` when the system refused (no file descriptors, a reset): the next one is tried after a
-/// breath.
+/// Accepts the next connection. Returns `None` after an error of the operating system (such as no
+/// file descriptors), with a pause of 20 ms.
 async fn accept(
     listener: &TcpListener,
     permits: &Arc<Semaphore>,
@@ -91,19 +92,25 @@ async fn accept(
     match listener.accept().await {
         Ok((stream, peer)) => Some((stream, Peer(Some(peer)), permit)),
         Err(error) => {
-            tracing::warn!(%error, "cannot accept a connection");
+            tracing::warn!(%error, "accept failed");
             tokio::time::sleep(Duration::from_millis(20)).await;
             None
         }
     }
 }
 
-/// Takes in what waits in the queue of a socket before it is closed: the system would reset it.
-fn empty(listener: TcpListener, permits: &Arc<Semaphore>, rim: &Rim, rules: &Rules) {
+/// Accepts the connections in the accept queue before the listener is closed, which would reset
+/// them.
+fn drain_accept_queue(
+    listener: TcpListener,
+    permits: &Arc<Semaphore>,
+    request_layer: &RequestLayer,
+    context: &ConnectionContext,
+) {
     let Ok(listener) = listener.into_std() else {
         return;
     };
-    for _ in 0..BACKLOG {
+    for _ in 0..ACCEPT_QUEUE_SIZE {
         let Ok(permit) = Arc::clone(permits).try_acquire_owned() else {
             return;
         };
@@ -112,12 +119,17 @@ fn empty(listener: TcpListener, permits: &Arc<Semaphore>, rim: &Rim, rules: &Rul
                 if stream.set_nonblocking(true).is_ok()
                     && let Ok(stream) = TcpStream::from_std(stream)
                 {
-                    spawn_connection(stream, permit, (rim.clone(), Peer(Some(peer))), rules);
+                    spawn_connection(
+                        stream,
+                        permit,
+                        (request_layer.clone(), Peer(Some(peer))),
+                        context,
+                    );
                 }
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-            // Of this one alone (accept(2)): others wait behind it.
-            Err(error) => tracing::warn!(%error, "cannot accept a connection"),
+            // The error concerns this connection only (accept(2)); others may follow it.
+            Err(error) => tracing::warn!(%error, "accept failed"),
         }
     }
 }
@@ -125,43 +137,46 @@ fn empty(listener: TcpListener, permits: &Arc<Semaphore>, rim: &Rim, rules: &Rul
 fn spawn_connection(
     stream: TcpStream,
     permit: OwnedSemaphorePermit,
-    (rim, peer): (Rim, Peer),
-    rules: &Rules,
+    (request_layer, peer): (RequestLayer, Peer),
+    context: &ConnectionContext,
 ) {
-    let stop = rules.shutdown.clone();
+    let stop = context.shutdown.clone();
     let service = service_fn(move |request| {
         let stop = stop.clone();
-        rim.clone().answer(peer, request).map(move |mut response| {
-            if stop.is_cancelled() {
-                response
-                    .headers_mut()
-                    .insert(CONNECTION, HeaderValue::from_static("close"));
-            }
-            Ok::<_, Infallible>(response)
-        })
+        request_layer
+            .clone()
+            .handle(peer, request)
+            .map(move |mut response| {
+                if stop.is_cancelled() {
+                    response
+                        .headers_mut()
+                        .insert(CONNECTION, HeaderValue::from_static("close"));
+                }
+                Ok::<_, Infallible>(response)
+            })
     });
     let _best_effort = stream.set_nodelay(true);
     let mut http = hyper::server::conn::http1::Builder::new();
     http.timer(TokioTimer::new())
-        .header_read_timeout(rules.limits.head_timeout)
+        .header_read_timeout(context.limits.head_timeout)
         .max_buf_size(64 << 10);
     let connection = http.serve_connection(TokioIo::new(stream), service);
-    let (shutdown, linger) = (rules.shutdown.clone(), rules.limits.linger);
-    rules.tasks.spawn(async move {
+    let (shutdown, linger) = (context.shutdown.clone(), context.limits.linger);
+    context.tasks.spawn(async move {
         let mut connection = pin!(connection);
-        let parting = async {
+        let linger_elapsed = async {
             shutdown.cancelled().await;
             tokio::time::sleep(linger).await;
         };
-        let ended = tokio::select! {
-            ended = connection.as_mut() => ended,
-            () = parting => {
+        let result = tokio::select! {
+            result = connection.as_mut() => result,
+            () = linger_elapsed => {
                 connection.as_mut().graceful_shutdown();
                 connection.await
             }
         };
-        if let Err(error) = ended {
-            tracing::debug!(%error, "connection ended");
+        if let Err(error) = result {
+            tracing::debug!(%error, "connection result");
         }
         drop(permit);
     });
@@ -207,7 +222,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn every_refusal_is_a_problem_with_the_request_id() {
+    async fn every_error_is_a_problem_with_the_request_id() {
         let (url, shutdown, served) = started().await;
         let client = reqwest::Client::new();
         let (status, _) = problem(
@@ -215,18 +230,18 @@ mod tests {
                 .get(format!("{url}/nowhere"))
                 .send()
                 .await
-                .expect("answer"),
+                .expect("a response"),
         )
         .await;
         assert_eq!(status, 404);
-        let answer = client
+        let response = client
             .get(format!("{url}/echo"))
             .send()
             .await
-            .expect("answer");
+            .expect("a response");
         let heads = (
-            &answer.headers()["allow"].clone(),
-            &answer.headers()[crate::http::CODE].clone(),
+            &response.headers()["allow"].clone(),
+            &response.headers()[crate::http::PROBLEM_CODE].clone(),
         );
         assert_eq!(
             heads,
@@ -235,21 +250,21 @@ mod tests {
                 &"method_not_allowed".parse().expect("text")
             )
         );
-        let (status, _) = problem(answer).await;
+        let (status, _) = problem(response).await;
         assert_eq!(status, 405);
         let (status, body) = problem(
             client
                 .get(format!("{url}/panic"))
                 .send()
                 .await
-                .expect("answer"),
+                .expect("a response"),
         )
         .await;
         assert_eq!((status, &body["code"]), (500, &"internal_error".into()));
         let wrong = client
             .post(format!("{url}/echo"))
             .json(&serde_json::json!({"n": "x", "m": 1}));
-        let (status, body) = problem(wrong.send().await.expect("answer")).await;
+        let (status, body) = problem(wrong.send().await.expect("a response")).await;
         assert_eq!(
             (status, body["errors"].as_array().map(Vec::len)),
             (400, Some(2))
@@ -260,16 +275,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stop_lets_the_request_in_flight_finish() {
+    async fn shutdown_waits_for_the_request_in_flight() {
         let (url, shutdown, served) = started().await;
-        let answer = reqwest::Client::new()
+        let response = reqwest::Client::new()
             .post(format!("{url}/echo"))
             .json(&serde_json::json!({"n": 3}));
         assert_eq!(
-            answer
+            response
                 .send()
                 .await
-                .expect("answer")
+                .expect("a response")
                 .text()
                 .await
                 .expect("text"),
@@ -279,56 +294,62 @@ mod tests {
         served.await.expect("drained");
     }
 
-    const ASK: &[u8] = b"GET /nowhere HTTP/1.1\r\nHost: h\r\n\r\n";
+    const REQUEST: &[u8] = b"GET /nowhere HTTP/1.1\r\nHost: h\r\n\r\n";
 
-    /// An answer that says that the connection ends, and its end.
+    /// Sends a request and expects a response with `Connection: close` followed by the end of the
+    /// stream.
     async fn last_answer(mut stream: TcpStream) {
-        stream.write_all(ASK).await.expect("writes");
-        let mut answer = String::new();
+        stream.write_all(REQUEST).await.expect("writes");
+        let mut response = String::new();
         stream
-            .read_to_string(&mut answer)
+            .read_to_string(&mut response)
             .await
-            .expect("an answer and an end");
-        assert!(answer.starts_with("HTTP/1.1 404 "), "{answer:?}");
-        assert!(answer.contains("\r\nconnection: close\r\n"), "{answer:?}");
+            .expect("an response and an end");
+        assert!(response.starts_with("HTTP/1.1 404 "), "{response:?}");
+        assert!(
+            response.contains("\r\nconnection: close\r\n"),
+            "{response:?}"
+        );
     }
 
     #[tokio::test]
-    async fn a_stop_lets_who_has_only_just_connected_ask() {
+    async fn new_connection_is_served_after_shutdown_begins() {
         let (url, shutdown, served) = started().await;
         let address = url.trim_start_matches("http://").to_owned();
-        let young = TcpStream::connect(&address).await.expect("connects");
-        // Whoever comes later is accepted later.
+        let first = TcpStream::connect(&address).await.expect("connects");
+        // Connections are accepted in order, so the first one has been accepted after this
+        // response.
         let other = reqwest::get(format!("{url}/nowhere"))
             .await
-            .expect("answer");
+            .expect("a response");
         assert_eq!(other.status(), 404);
         drop(other);
-        // No task runs between these two: they wait in the queue when the stop begins.
+        // No task runs between these two statements, so the connection is in the accept queue at
+        // shutdown.
         let queued = std::net::TcpStream::connect(&address).expect("connects");
         shutdown.cancel();
         queued.set_nonblocking(true).expect("a socket");
         tokio::task::yield_now().await;
-        last_answer(young).await;
+        last_answer(first).await;
         last_answer(TcpStream::from_std(queued).expect("a socket")).await;
         served.await.expect("drained");
     }
 
     #[tokio::test]
-    async fn idle_connection_may_bring_one_more_request_after_the_stop() {
+    async fn idle_connection_may_send_one_request_after_shutdown() {
         let (url, shutdown, served) = started().await;
         let mut kept = TcpStream::connect(url.trim_start_matches("http://"))
             .await
             .expect("connects");
-        kept.write_all(ASK).await.expect("writes");
-        let (mut answer, mut idle) = (
+        kept.write_all(REQUEST).await.expect("writes");
+        let (mut response, mut idle) = (
             Vec::new(),
             TcpStream::connect(url.trim_start_matches("http://"))
                 .await
                 .expect("connects"),
         );
-        while !answer.ends_with(b"}") {
-            assert_ne!(kept.read_buf(&mut answer).await.expect("an answer"), 0);
+        while !response.ends_with(b"}") {
+            assert_ne!(kept.read_buf(&mut response).await.expect("an response"), 0);
         }
         shutdown.cancel();
         tokio::task::yield_now().await;
@@ -336,7 +357,7 @@ mod tests {
         assert_eq!(
             idle.read(&mut [0; 1]).await.expect("an end"),
             0,
-            "who asks nothing is let go after a while"
+            "an idle connection is closed after the linger time"
         );
         served.await.expect("drained");
     }

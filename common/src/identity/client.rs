@@ -11,28 +11,29 @@ use aws_sdk_cognitoidentityprovider::config::{
 use super::IdentityConfig;
 use crate::Secret;
 
-/// What signs administrative calls. Sign-in, refresh and registration are not signed and need none.
+/// Credentials for signed, administrative calls. Sign-in, refresh and registration are not signed.
 #[derive(Clone, Debug)]
 pub enum AwsCredentials {
-    /// Keys that the operator gave.
+    /// Access keys that the operator configures.
     Static {
-        /// The public half.
+        /// Access key id.
         access_key_id: String,
-        /// The secret half.
+        /// Secret access key.
         secret_access_key: Secret,
-        /// For temporary credentials.
+        /// Session token of temporary credentials.
         session_token: Option<Secret>,
     },
-    /// Amazon's usual order: environment, profile, web identity, container, instance.
+    /// Amazon's default provider chain: environment, profile, web identity, container, instance
+    /// metadata.
     DefaultChain,
 }
 
 // === impl IdentityConfig ===
 
 impl IdentityConfig {
-    /// A client of the pools' protocol. It reads nothing from the environment unless
-    /// [`AwsCredentials::DefaultChain`] asks for that. It connects within 1 s; a call with its one
-    /// repetition takes at most 5 s.
+    /// Creates a client of the pool API. It reads the environment only with
+    /// [`AwsCredentials::DefaultChain`]. The connect timeout is 1 s; a call including its one retry
+    /// takes at most 5 s.
     pub async fn client(&self, credentials: Option<AwsCredentials>) -> Client {
         let config = self.client_config();
         let config = match credentials {
@@ -57,7 +58,7 @@ impl IdentityConfig {
         Client::from_conf(config.build())
     }
 
-    /// The same without credentials: for sign-in, refresh and registration.
+    /// Creates a client without credentials, for sign-in, refresh and registration.
     #[must_use]
     pub fn unsigned_client(&self) -> Client {
         Client::from_conf(
@@ -70,14 +71,14 @@ impl IdentityConfig {
     fn client_config(&self) -> Builder {
         let timeouts = TimeoutConfig::builder()
             .connect_timeout(Duration::from_secs(1))
-            // For all attempts together: one that a busy pool is late with is not made again, at
-            // the price of another hash.
+            // Applies to all attempts together: a call that a busy pool delays is not repeated,
+            // because each repetition costs the pool another password hash.
             .operation_timeout(Duration::from_secs(5))
             .build();
         let config = Builder::new()
             .region(Region::new(self.region.clone()))
             .timeout_config(timeouts)
-            // Answers are a few kilobytes, and the deadlines above bound a slow one.
+            // Responses are a few kilobytes, and the timeouts above bound slow ones.
             .stalled_stream_protection(StalledStreamProtectionConfig::disabled())
             .retry_config(RetryConfig::standard().with_max_attempts(2));
         match &self.endpoint {

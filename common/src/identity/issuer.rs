@@ -1,4 +1,4 @@
-//! Issuers besides the two pools: `[[identity.issuer]]`.
+//! Additional issuers: `[[identity.issuer]]`.
 
 use url::Url;
 
@@ -23,13 +23,13 @@ pub(super) fn read(field: Field<'_>) -> Option<Issuer> {
         if client_ids.is_empty() && rules.audiences.is_empty() {
             entry.fail(
                 "missing_field",
-                "needs clients or audiences: else any of its tokens would do",
+                "clients or audiences is required; otherwise every token of the issuer would be accepted",
             );
         }
-        // Without `token_use` only its audience tells an access token from an ID token (RFC 9068
+        // Without `token_use`, only `aud` distinguishes an access token from an ID token (RFC 9068
         // section 4).
         if rules.token_uses.as_ref().is_some_and(Vec::is_empty) && rules.audiences.is_empty() {
-            entry.fail("missing_field", "needs audiences where token_use is empty");
+            entry.fail("missing_field", "audiences is required if token_use is empty");
         }
         let issuer = issuer?;
         let jwks_url = match jwks_url {
@@ -41,7 +41,7 @@ pub(super) fn read(field: Field<'_>) -> Option<Issuer> {
             .ok(),
         };
         if jwks_url.is_none() {
-            entry.fail("missing_field", "needs jwks_url: its issuer is not a URL");
+            entry.fail("missing_field", "jwks_url is required: the issuer is not a URL");
         }
         Some(Issuer {
             issuer,
@@ -54,8 +54,8 @@ pub(super) fn read(field: Field<'_>) -> Option<Issuer> {
     })
 }
 
-/// Visible ASCII, because `X-Postern-Issuer` carries it; `|` separates issuer and subject where
-/// identities are stored.
+/// Reads the issuer. `X-Postern-Issuer` carries it, which requires visible ASCII; `|` separates
+/// issuer and subject in stored identities.
 fn issuer_name(field: Field<'_>) -> Option<String> {
     let text = field.text(1..=2048)?;
     if text
@@ -67,21 +67,19 @@ fn issuer_name(field: Field<'_>) -> Option<String> {
     field.fail("invalid_format", "must be visible ASCII without |")
 }
 
-/// A service's name decides what it may do, so that an issuer must say which names it gives.
+/// Reads the service names that the issuer may assert. They are required because a service's name
+/// decides its permissions.
 fn read_services(entry: &Object<'_>, kind: Option<IssuerKind>) -> ServiceNames {
     let services = entry.or("services", Vec::new(), names);
     match kind {
         Some(IssuerKind::Service) if services.is_empty() => {
             entry.fail(
                 "missing_field",
-                "needs services: the names of the services that its tokens may carry",
+                "services is required: the service names that its tokens may contain",
             );
         }
         Some(IssuerKind::User) if !services.is_empty() => {
-            entry.fail(
-                "conflicting_fields",
-                "services is for issuers of the kind service",
-            );
+            entry.fail("conflicting_fields", "services requires kind = 'service'");
         }
         Some(IssuerKind::Service | IssuerKind::User) | None => {}
     }
@@ -92,15 +90,15 @@ fn names(field: Field<'_>) -> Option<Vec<String>> {
     field.array(|item| item.text(1..=256))
 }
 
-/// A token's issuer decides what it is, so that no issuer may stand twice, and no name of a service
-/// at two issuers.
+/// Checks that no issuer and no service name is configured twice: the issuer of a token decides
+/// what the token is.
 pub(super) fn check(root: &Object<'_>, config: &IdentityConfig) -> bool {
     let mut known = vec![config.actor.issuer.as_str(), config.service.issuer.as_str()];
     for issuer in &config.issuers {
         if known.contains(&issuer.issuer.as_str()) {
             root.fail(
                 "same_issuer",
-                format!("identity.issuer: {} stands twice", issuer.issuer),
+                format!("identity.issuer: {} is configured twice", issuer.issuer),
             );
             return false;
         }
@@ -115,7 +113,7 @@ pub(super) fn check(root: &Object<'_>, config: &IdentityConfig) -> bool {
             if services.contains(&name) {
                 root.fail(
                     "same_service",
-                    format!("identity.issuer: the service {name} stands twice"),
+                    format!("identity.issuer: the service {name} is configured twice"),
                 );
                 return false;
             }

@@ -2,10 +2,10 @@ use aws_lc_rs::hmac;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-/// Cognito's `SECRET_HASH`: Base64 of HMAC-SHA256, keyed with the client's secret, over user name
-/// and client ID ("Computing secret hash values" in the Amazon Cognito developer guide).
+/// Returns Cognito's `SECRET_HASH`: Base64 of HMAC-SHA256, keyed with the client secret, over user
+/// name and client id ("Computing secret hash values" in the Amazon Cognito developer guide).
 ///
-/// `username` is what was typed at sign-in, and the pool's real user name at challenges and
+/// `username` is the name as entered for sign-in, and the pool's user name for challenges and
 /// refresh.
 #[must_use]
 pub fn secret_hash(username: &str, client_id: &str, client_secret: &str) -> String {

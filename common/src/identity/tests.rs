@@ -14,16 +14,16 @@ fn read(text: &str, variables: &[(&str, &str)]) -> Result<IdentityConfig, Exit> 
     parse("conf/x.toml", text, |root| IdentityConfig::read(root, &env))
 }
 
-/// The example of Amazon's developer guide has no published value; this one is from `openssl dgst
-/// -sha256 -hmac`.
+/// Amazon's developer guide publishes no example value; the expected one was computed with `openssl
+/// dgst -sha256 -hmac`.
 #[test]
-fn the_secret_hash_is_hmac_sha_256_over_user_name_and_client_id() {
+fn secret_hash_is_hmac_sha_256_of_user_name_and_client_id() {
     let hash = secret_hash("ada@example.com", "1example23456789", "9example87654321");
     assert_eq!(hash, "A211bSmOq2KleGXO1vgSofGFAkO7h5hGvYGZT5U0VU8=");
 }
 
 #[test]
-fn the_variables_of_the_interface_are_enough() {
+fn environment_variables_alone_are_sufficient() {
     let account = [
         ("IDP_SERVICE_ACCOUNT_USERNAME", "auth"),
         ("IDP_SERVICE_ACCOUNT_PASSWORD", "hunter2"),
@@ -55,7 +55,7 @@ fn the_variables_of_the_interface_are_enough() {
 }
 
 #[test]
-fn the_environment_wins_over_the_file() {
+fn environment_overrides_the_file() {
     let text = "[identity]\nregion = 'eu-west-1'\nendpoint = 'http://127.0.0.1:8503'\n\
                 [identity.actor]\npool_id = 'eu-west-1_a'\nclient_id = 'a'\n\
                 [identity.service]\npool_id = 'eu-west-1_s'\nclient_id = 's'\nissuer = 'https://elsewhere.example/s'\n";
@@ -96,21 +96,21 @@ fn the_environment_wins_over_the_file() {
 }
 
 #[test]
-fn everything_that_is_missing_is_told_at_once_with_key_and_variable() {
+fn missing_settings_are_all_listed_with_key_and_variable() {
     let exit = read("", &[("IDP_SERVICE_ACCOUNT_USERNAME", "auth")]).expect_err("nothing is set");
     let expected = [
         "conf/x.toml:1: identity.actor.pool_id is required: set it, or the variable IDP_ACTOR_POOL_ID",
         "conf/x.toml:1: identity.actor.client_id is required: set it, or the variable IDP_ACTOR_CLIENT_ID",
         "conf/x.toml:1: identity.service.pool_id is required: set it, or the variable IDP_SERVICE_POOL_ID",
         "conf/x.toml:1: identity.service.client_id is required: set it, or the variable IDP_SERVICE_CLIENT_ID",
-        "conf/x.toml:1: identity.service_account.password_file is required to go with the user name: set it, or \
+        "conf/x.toml:1: identity.service_account.password_file is required with the user name: set it, or \
          the variable IDP_SERVICE_ACCOUNT_PASSWORD",
     ];
     assert_eq!(exit.message(), expected.join("\n"));
 }
 
 #[test]
-fn a_mistyped_value_is_told_once() {
+fn mistyped_value_is_reported_once() {
     let text = "[identity.actor]\npool_id = 7\n";
     let exit = read(text, &POOLS[1..]).expect_err("a number");
     assert_eq!(
@@ -120,7 +120,7 @@ fn a_mistyped_value_is_told_once() {
 }
 
 #[test]
-fn one_pool_for_both_kinds_is_refused() {
+fn same_pool_for_both_kinds_is_rejected() {
     let same = [
         POOLS[0],
         POOLS[1],
@@ -132,7 +132,7 @@ fn one_pool_for_both_kinds_is_refused() {
 }
 
 #[test]
-fn a_secret_stands_in_a_file_of_its_own_or_in_a_variable() {
+fn secret_is_read_from_its_own_file_or_a_variable() {
     let exit = read("[identity.actor]\nclient_secret = 'hunter2'\n", &POOLS)
         .expect_err("a secret in the file");
     assert!(
@@ -171,7 +171,7 @@ fn a_secret_stands_in_a_file_of_its_own_or_in_a_variable() {
 }
 
 #[test]
-fn a_wrong_endpoint_hides_nothing_else_that_is_wrong() {
+fn wrong_endpoint_does_not_hide_other_mistakes() {
     let exit = read(
         "",
         &[("AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER", "not a URL")],
@@ -190,24 +190,27 @@ fn a_wrong_endpoint_hides_nothing_else_that_is_wrong() {
 }
 
 #[test]
-fn an_issuer_without_keys_is_told_at_its_line_and_hides_nothing_else() {
+fn issuer_that_is_no_url_is_reported_with_its_line() {
     let text = "[identity.actor]\nissuer = 'nowhere'\nclient_id = 7\n[identity.service]\nissuer = 'mailto:a@b'\n";
     let exit = read(text, &[POOLS[0], POOLS[2], POOLS[3]]).expect_err("mistakes");
     let expected = [
-        "conf/x.toml:2: identity.actor.issuer: must be an absolute http or https URL, or `jwks_url` must be set, too",
+        "conf/x.toml:2: identity.actor.issuer: must be an absolute http or https URL, or `jwks_url` must be set",
         "conf/x.toml:3: identity.actor.client_id: must be a string, not an integer",
-        "conf/x.toml:5: identity.service.issuer: must be an absolute http or https URL, or `jwks_url` must be set, too",
+        "conf/x.toml:5: identity.service.issuer: must be an absolute http or https URL, or `jwks_url` must be set",
     ];
     assert_eq!(exit.message(), expected.join("\n"));
     let elsewhere = "[identity.actor]\nissuer = 'nowhere'\njwks_url = 'https://keys.example/'\n";
     assert_eq!(
-        read(elsewhere, &POOLS).expect("good").actor.issuer,
+        read(elsewhere, &POOLS)
+            .expect("valid configuration")
+            .actor
+            .issuer,
         "nowhere"
     );
 }
 
 #[test]
-fn further_issuers_have_rules_of_their_own() {
+fn additional_issuer_has_its_own_rules() {
     let text = "[[identity.issuer]]\nkind = 'user'\nissuer = 'https://login.example/'\naudiences = ['api']\n\
                 token_use = []\nclient_claim = 'azp'\nclients = ['web']\n\
                 [[identity.issuer]]\nkind = 'service'\nissuer = 'mesh'\njwks_url = 'https://mesh.example/keys'\n\
@@ -242,17 +245,20 @@ fn further_issuers_have_rules_of_their_own() {
 }
 
 #[test]
-fn an_issuer_that_would_accept_too_much_is_refused() {
+fn issuer_without_restrictions_is_rejected() {
     for (entry, why) in [
-        ("issuer = 'https://a.example'", "needs clients or audiences"),
+        (
+            "issuer = 'https://a.example'",
+            "clients or audiences is required",
+        ),
         (
             "issuer = 'https://a.example'\nclients = ['a']\ntoken_use = []",
-            "needs audiences where token_use is empty",
+            "audiences is required if token_use is empty",
         ),
-        ("issuer = 'mesh'\nclients = ['a']", "needs jwks_url"),
+        ("issuer = 'mesh'\nclients = ['a']", "jwks_url is required"),
         (
             "issuer = 'https://a.example'\nclients = ['a']",
-            "needs services",
+            "services is required",
         ),
         (
             "issuer = 'https://a.example/ä'\nclients = ['a']",
@@ -264,11 +270,11 @@ fn an_issuer_that_would_accept_too_much_is_refused() {
         ),
         (
             "issuer = 'https://a.example'\nclients = ['a']\nservices = ['x', 'x']",
-            "the service x stands twice",
+            "the service x is configured twice",
         ),
         (
             "issuer = 'https://cognito-idp.us-west-2.amazonaws.com/us-west-2_actors'\nclients = ['a']\nservices = ['a']",
-            "stands twice",
+            "is configured twice",
         ),
     ] {
         let exit = read(

@@ -2,8 +2,7 @@ use http::StatusCode;
 
 macro_rules! codes {
     ($($(#[$doc:meta])* $name:ident = $text:literal, $status:literal, $title:literal;)*) => {
-        /// Why a request was refused. The names are stable; `common/PROBLEMS.md` documents every
-        /// one.
+        /// The stable reason of an error response. `common/PROBLEMS.md` documents every code.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Code { $(#[doc = $title] $(#[$doc])* $name,)* }
 
@@ -11,13 +10,13 @@ macro_rules! codes {
             /// Every code, in the order of the documentation.
             pub const ALL: &[Self] = &[$(Self::$name,)*];
 
-            /// The name in bodies, logs and metric labels.
+            /// Returns the name used in bodies, logs and metric labels.
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$name => $text,)* }
             }
 
-            /// One sentence for people.
+            /// Returns a one-sentence description.
             #[must_use]
             pub const fn title(self) -> &'static str {
                 match self { $(Self::$name => $title,)* }
@@ -84,14 +83,14 @@ codes! {
 }
 
 impl Code {
-    /// The HTTP status.
+    /// Returns the HTTP status.
     #[must_use]
     pub fn status(self) -> StatusCode {
         StatusCode::from_u16(self.number()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
     }
 
-    /// The `WWW-Authenticate` value (RFC 6750 section 3): every 401 has one, with `error` only
-    /// where a token was sent; 403 has one where scope is what lacks.
+    /// Returns the `WWW-Authenticate` value (RFC 6750 section 3): every 401 has one, with `error`
+    /// only if a token was sent; 403 has one if a scope is missing.
     #[must_use]
     pub fn challenge(self) -> Option<&'static str> {
         match self.number() {
@@ -102,13 +101,13 @@ impl Code {
         }
     }
 
-    /// The code of this name.
+    /// Returns the code with this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|code| code.as_str() == name)
     }
 
-    /// 429 and 503 always say when to come back.
+    /// Returns the default `Retry-After`, which every 429 and 503 has.
     pub(super) fn default_retry_after_s(self) -> Option<u32> {
         match self.number() {
             429 => Some(1),

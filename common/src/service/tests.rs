@@ -47,7 +47,7 @@ impl World {
         }
     }
 
-    /// Another process of the same service.
+    /// Creates another replica of the same service.
     fn replica(&self) -> ServiceTokens {
         self.replica_with("hunter2")
     }
@@ -65,7 +65,7 @@ impl World {
     }
 }
 
-/// Which sign-in of the stub a token is from.
+/// Returns the number of the stub's sign-in that issued a token.
 fn number(token: &Secret) -> u64 {
     claims(token)["n"].as_u64().expect("a number")
 }
@@ -84,7 +84,7 @@ fn claims(token: &Secret) -> serde_json::Value {
 }
 
 #[tokio::test]
-async fn one_sign_in_with_the_secret_hash_and_then_memory() {
+async fn token_is_obtained_once_with_the_secret_hash() {
     let world = World::new().await;
     let tokens = world.replica();
     let first = tokens.token().await.expect("signed in");
@@ -97,15 +97,15 @@ async fn one_sign_in_with_the_secret_hash_and_then_memory() {
 }
 
 #[tokio::test]
-async fn the_token_that_names_the_service_is_taken_wherever_the_pool_puts_it() {
+async fn token_with_service_id_is_used_id_or_access() {
     let world = World::new().await;
     world.stub.set(Mood::ClaimInAccessToken);
     let token = world.replica().token().await.expect("signed in");
-    assert!(held::names_a_service(token.expose()));
+    assert!(token::has_service_id(token.expose()));
 }
 
 #[tokio::test]
-async fn fifty_callers_on_two_replicas_sign_in_once() {
+async fn concurrent_callers_on_two_replicas_sign_in_once() {
     let redis = cache::testing::redis().await.cache;
     let clock = Clock::manual(START);
     for shared in [Cache::memory(clock.clone()), redis] {
@@ -130,11 +130,11 @@ async fn fifty_callers_on_two_replicas_sign_in_once() {
 }
 
 #[tokio::test]
-async fn the_shared_copy_is_sealed_and_opens_for_the_same_account_alone() {
+async fn shared_copy_is_sealed_for_one_account() {
     let world = World::new().await;
     let tokens = world.replica();
     let token = tokens.token().await.expect("signed in");
-    let key = format!("service-token:{}", tokens.name());
+    let key = format!("service-token:{}", tokens.account_digest());
     let sealed = world
         .cache
         .get(&key)
@@ -169,7 +169,7 @@ async fn the_shared_copy_is_sealed_and_opens_for_the_same_account_alone() {
 }
 
 #[tokio::test]
-async fn a_token_is_refreshed_ahead_while_the_old_one_is_given_out() {
+async fn token_is_refreshed_ahead_while_the_old_one_is_used() {
     let world = World::new().await;
     let tokens = world.replica();
     tokens.token().await.expect("signed in");
@@ -194,30 +194,30 @@ async fn a_token_is_refreshed_ahead_while_the_old_one_is_given_out() {
 }
 
 #[tokio::test]
-async fn a_token_is_kept_fresh_though_nobody_asks() {
+async fn token_is_refreshed_without_callers() {
     let world = World::new().await;
     let (first, second) = (world.replica(), world.replica());
-    first.look_ahead().await;
-    second.look_ahead().await;
+    first.check_once().await;
+    second.check_once().await;
     assert_eq!(
         world.sign_ins(),
         1,
-        "the second finds the first one's in the cache"
+        "the second replica uses the cached token"
     );
     for minute in 0..180 {
         world.clock.advance(minutes(1));
-        first.look_ahead().await;
-        second.look_ahead().await;
+        first.check_once().await;
+        second.check_once().await;
         let held = first.token().await.expect("fresh");
         let left = exp(&held) - world.clock.now().unix_seconds();
         assert!(left > 8 * 60, "{left} s left after {minute} minutes");
     }
-    // Each hour's token is renewed 9 to 18 minutes ahead, by one of the two.
+    // Each token is valid for an hour and renewed 9 to 18 minutes ahead by one of the replicas.
     assert!((4..=5).contains(&world.sign_ins()), "{}", world.sign_ins());
 }
 
 #[tokio::test]
-async fn the_background_task_renews_and_ends_with_the_process() {
+async fn background_task_renews_and_ends_at_shutdown() {
     let world = World::new().await;
     let tokens = world.replica();
     let shutdown = CancellationToken::new();
@@ -232,7 +232,7 @@ async fn the_background_task_renews_and_ends_with_the_process() {
     };
     tokio::time::timeout(minutes(1), signed_in)
         .await
-        .expect("signed in though nobody asked");
+        .expect("signed in without a caller");
     shutdown.cancel();
     tokio::time::timeout(minutes(1), running)
         .await
@@ -241,7 +241,7 @@ async fn the_background_task_renews_and_ends_with_the_process() {
 }
 
 #[test]
-fn replicas_that_started_together_do_not_refresh_together() {
+fn replicas_refresh_at_different_times() {
     use base64::Engine;
     let claims =
         json!({"iat": START.unix_seconds(), "exp": START.unix_seconds() + 3600}).to_string();
@@ -250,7 +250,7 @@ fn replicas_that_started_together_do_not_refresh_together() {
         base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(claims)
     );
     let fresh_until = |chance: u32| {
-        let held = held::Held::read(&token, START, chance).expect("a token");
+        let held = token::ServiceToken::read(&token, START, chance).expect("a token");
         (0..60)
             .find(|minute| !held.is_fresh(START.plus(minutes(*minute))))
             .expect("it ends")
@@ -261,17 +261,17 @@ fn replicas_that_started_together_do_not_refresh_together() {
 }
 
 #[tokio::test]
-async fn a_replica_that_dies_with_the_lock_holds_the_others_up_for_its_time_only() {
+async fn lock_of_a_dead_replica_delays_others_by_its_ttl() {
     let world = World::new().await;
     let tokens = world.replica();
-    let lock = format!("service-token-lock:{}", tokens.name());
+    let lock = format!("service-token-lock:{}", tokens.account_digest());
     let held = world
         .cache
         .lock(&lock, Duration::from_secs(6))
         .await
         .expect("answers")
         .expect("free");
-    // Its process is gone: nobody releases it.
+    // Its process has ended without a release.
     std::mem::forget(held);
     let waiting = tokio::spawn({
         let tokens = tokens.clone();
@@ -279,18 +279,18 @@ async fn a_replica_that_dies_with_the_lock_holds_the_others_up_for_its_time_only
     });
     assert!(
         waiting.await.expect("no panic").is_err(),
-        "the caller does not wait so long"
+        "the caller times out earlier"
     );
     world.clock.advance(Duration::from_secs(6));
     let signed_in = async { while tokens.token().await.is_err() {} };
     tokio::time::timeout(minutes(1), signed_in)
         .await
-        .expect("the attempt goes on");
+        .expect("the renewal continues");
     assert_eq!(world.sign_ins(), 1);
 }
 
 #[tokio::test]
-async fn through_an_outage_the_old_one_serves_until_it_ends_and_never_after() {
+async fn old_token_is_used_in_an_outage_until_it_expires() {
     let world = World::new().await;
     let tokens = world.replica();
     tokens.token().await.expect("signed in");
@@ -301,7 +301,7 @@ async fn through_an_outage_the_old_one_serves_until_it_ends_and_never_after() {
         world.clock.advance(minutes(1));
     }
     world.clock.advance(Duration::from_secs(49));
-    tokens.token().await.expect("eleven seconds left");
+    tokens.token().await.expect("valid for eleven seconds");
     world.clock.advance(Duration::from_secs(1));
     let error = tokens
         .token()
@@ -326,7 +326,7 @@ async fn through_an_outage_the_old_one_serves_until_it_ends_and_never_after() {
 }
 
 #[tokio::test]
-async fn a_pool_that_fails_is_not_asked_by_every_caller() {
+async fn failing_pool_is_not_called_by_every_caller() {
     let world = World::new().await;
     let tokens = world.replica();
     world.stub.set(Mood::Error(400, "NotAuthorizedException"));
@@ -341,7 +341,7 @@ async fn a_pool_that_fails_is_not_asked_by_every_caller() {
 }
 
 #[tokio::test]
-async fn what_waits_for_an_operator_is_told_apart_from_what_passes() {
+async fn permanent_and_temporary_errors_are_distinguished() {
     let refused = |text: &str| ServiceTokenError::Refused(text.to_owned());
     for (mood, expected) in [
         (
@@ -376,7 +376,7 @@ async fn what_waits_for_an_operator_is_told_apart_from_what_passes() {
 }
 
 #[tokio::test]
-async fn a_pool_that_hangs_or_is_away_is_unavailable_soon() {
+async fn unresponsive_pool_is_unavailable_within_the_timeout() {
     let world = World::new().await;
     world.stub.set(Mood::Hang);
     let error = world.replica().token().await.expect_err("no answer");
@@ -395,7 +395,7 @@ async fn a_pool_that_hangs_or_is_away_is_unavailable_soon() {
         world.cache.clone(),
         world.clock.clone(),
     );
-    let error = tokens.token().await.expect_err("nobody listens");
+    let error = tokens.token().await.expect_err("no server listens");
     assert!(
         matches!(error, ServiceTokenError::Unavailable(_)),
         "{error}"
@@ -403,7 +403,7 @@ async fn a_pool_that_hangs_or_is_away_is_unavailable_soon() {
 }
 
 #[tokio::test]
-async fn without_the_cache_every_replica_signs_in_for_itself() {
+async fn every_replica_signs_in_without_the_cache() {
     let world = World::new().await;
     let world = World {
         cache: Cache::open("redis://127.0.0.1:1").await.expect("a URL"),
@@ -420,7 +420,7 @@ async fn without_the_cache_every_replica_signs_in_for_itself() {
 }
 
 #[tokio::test]
-async fn call_carries_our_own_token() {
+async fn call_carries_the_service_token() {
     let world = World::new().await;
     let calls = ServiceClient::new(world.replica(), http_client());
     let url: Url = "http://127.0.0.1:8504/actors/a1".parse().expect("a URL");

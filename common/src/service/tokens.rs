@@ -1,4 +1,4 @@
-//! Our own service token: from memory, then the shared cache, then the service pool.
+//! The service token of this process: from memory, the shared cache, or the service pool.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -8,164 +8,167 @@ use aws_sdk_cognitoidentityprovider::Client;
 use sha2::{Digest, Sha256};
 use tokio::sync::OwnedMutexGuard;
 
-use super::held::Held;
-use super::{ServiceTokenError, pool};
+use super::token::ServiceToken;
+use super::{ServiceTokenError, sign_in};
 use crate::cache::Cache;
 use crate::clock::{Clock, Timestamp};
 use crate::identity::{IdentityConfig, Pool, ServiceAccount};
 use crate::seal::Seal;
 use crate::{Secret, cache};
 
-/// How long a caller waits for a new token; the attempt itself goes on.
-const WAIT: Duration = Duration::from_secs(2);
+/// Maximum time for which a caller waits for a new token. The sign-in continues after it.
+const MAX_CALLER_WAIT: Duration = Duration::from_secs(2);
 
-/// How long a replica may take for its sign-in while the others wait; longer than the client's own
+/// Maximum time for which a replica holds the lock for its sign-in. Longer than the client's
 /// timeout.
-const LOCK_FOR: Duration = Duration::from_secs(6);
+const SIGN_IN_LOCK_TTL: Duration = Duration::from_secs(6);
 
-/// How often a replica that waits for another's sign-in looks for its result.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Time between two checks for the result of another replica's sign-in.
+const SHARED_TOKEN_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// How often [`ServiceTokens::run`] looks whether the token is due: a small part of the time that
-/// is left then.
-const LOOK_AHEAD_EVERY: Duration = Duration::from_secs(15);
+/// Time between two checks of [`ServiceTokens::run`] whether the token is due for refresh.
+const REFRESH_CHECK_INTERVAL: Duration = Duration::from_secs(15);
 
-/// After a failure, the next attempt is this much later, doubling up to the second number.
-const PATIENCE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
+/// First and maximum delay before the next attempt after a failure; it doubles each time.
+const RETRY_DELAYS: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
 
-/// Gives out this service's own token. Clones share it.
+/// Provides this service's own token. Clones share it.
 ///
-/// In one process and across replicas, one sign-in at a time; refreshed ahead of its end while the
-/// old one is still given out; through an outage of the pool the old one is given out until it
-/// ends, and never after.
+/// Only one sign-in is in progress at a time, in this process and across replicas. A token is
+/// refreshed ahead of its expiry while the old one is still used. While the pool is unavailable the
+/// old token is used until it expires.
 #[derive(Clone, Debug)]
-pub struct ServiceTokens(Option<Arc<Inner>>);
+pub struct ServiceTokens(Option<Arc<TokenProvider>>);
 
-struct Inner {
+struct TokenProvider {
     client: Client,
     pool: Pool,
     account: ServiceAccount,
     cache: Cache,
     clock: Clock,
     seal: Seal,
-    /// Names this account in the cache, without telling it.
-    name: String,
-    state: Mutex<State>,
-    /// Held by the one that renews.
-    flight: Arc<tokio::sync::Mutex<()>>,
+    /// Name of this account in cache keys, a digest that does not reveal it.
+    account_digest: String,
+    state: Mutex<TokenState>,
+    /// Held during a renewal.
+    renewal: Arc<tokio::sync::Mutex<()>>,
 }
 
 #[derive(Default)]
-struct State {
-    held: Option<Arc<Held>>,
-    failure: Option<Failure>,
+struct TokenState {
+    current: Option<Arc<ServiceToken>>,
+    failure: Option<RenewalFailure>,
 }
 
-struct Failure {
+struct RenewalFailure {
     error: ServiceTokenError,
     next_attempt: Timestamp,
-    patience: Duration,
+    delay: Duration,
 }
 
 // === impl ServiceTokens ===
 
 impl ServiceTokens {
-    /// Tokens of the configured service account; without one, every call to
-    /// [`ServiceTokens::token`] says so.
+    /// Creates the provider for the configured service account. Without one,
+    /// [`ServiceTokens::token`] returns [`ServiceTokenError::NotConfigured`].
     #[must_use]
     pub fn new(identity: &IdentityConfig, cache: Cache, clock: Clock) -> Self {
         let Some(account) = identity.service_account.clone() else {
             return Self(None);
         };
         let pool = identity.service.clone();
-        let name = name(&pool, &account);
-        Self(Some(Arc::new(Inner {
+        let account_digest = account_digest(&pool, &account);
+        Self(Some(Arc::new(TokenProvider {
             client: identity.unsigned_client(),
-            seal: seal(&pool, &account, &name),
+            seal: seal(&pool, &account, &account_digest),
             pool,
             account,
             cache,
             clock,
-            name,
+            account_digest,
             state: Mutex::default(),
-            flight: Arc::default(),
+            renewal: Arc::default(),
         })))
     }
 
-    /// Keeps the token fresh until the stop begins, whether it is asked for or not, so that no call
-    /// waits for a sign-in. Without an account there is nothing to do.
+    /// Refreshes the token ahead of its expiry until shutdown, so that no call waits for a sign-in.
+    /// Returns immediately without a service account.
     pub async fn run(&self, shutdown: CancellationToken) {
         let Some(inner) = &self.0 else { return };
         loop {
-            inner.keep_fresh().await;
+            inner.renew_if_due().await;
             tokio::select! {
                 () = shutdown.cancelled() => return,
-                () = tokio::time::sleep(LOOK_AHEAD_EVERY) => {}
+                () = tokio::time::sleep(REFRESH_CHECK_INTERVAL) => {}
             }
         }
     }
 
-    /// A token that is valid for some seconds at least.
+    /// Returns a token that is valid for at least some seconds.
     ///
     /// # Errors
-    /// There is none: no account is set, the pool refuses it, or the pool is away and the last one
+    /// No account is configured, the pool rejects it, or the pool is unavailable and the last token
     /// has expired.
     pub async fn token(&self) -> Result<Secret, ServiceTokenError> {
         let inner = self.0.as_ref().ok_or(ServiceTokenError::NotConfigured)?;
         let now = inner.clock.now();
-        if let Some(held) = inner.held().filter(|held| held.is_usable(now)) {
-            if !held.is_fresh(now) && !inner.must_wait(now) {
-                inner.renew_behind();
+        if let Some(current) = inner.current().filter(|current| current.is_usable(now)) {
+            if !current.is_fresh(now) && !inner.is_backing_off(now) {
+                inner.renew_in_background();
             }
-            return Ok(held.token.clone());
+            return Ok(current.token.clone());
         }
         let renewing = tokio::spawn({
             let inner = inner.clone();
             async move {
-                let flight = inner.flight.clone().lock_owned().await;
-                inner.renew(flight).await
+                let renewal = inner.renewal.clone().lock_owned().await;
+                inner.renew(renewal).await
             }
         });
-        match tokio::time::timeout(WAIT, renewing).await {
-            Ok(Ok(renewed)) => renewed.map(|held| held.token.clone()),
+        match tokio::time::timeout(MAX_CALLER_WAIT, renewing).await {
+            Ok(Ok(renewed)) => renewed.map(|current| current.token.clone()),
             Ok(Err(_)) => Err(ServiceTokenError::Unavailable(
-                "the attempt was given up".to_owned(),
+                "the renewal was cancelled".to_owned(),
             )),
             Err(_) => Err(ServiceTokenError::Unavailable(format!(
                 "no token within {} s",
-                WAIT.as_secs()
+                MAX_CALLER_WAIT.as_secs()
             ))),
         }
     }
 }
 
-/// What the shared copy is sealed with: the service account's password and the client's secret.
-fn seal(pool: &Pool, account: &ServiceAccount, name: &str) -> Seal {
+/// Derives the encryption of the shared copy from the account's password and the client secret.
+fn seal(pool: &Pool, account: &ServiceAccount, account_digest: &str) -> Seal {
     let password = account.password.expose();
     let secret = pool
         .client_secret
         .as_ref()
         .map_or("", |secret| secret.expose());
     let material = zeroize::Zeroizing::new(format!("{}:{password}{secret}", password.len()));
-    Seal::new("postern service token v1", material.as_bytes(), name)
+    Seal::new(
+        "postern service token v1",
+        material.as_bytes(),
+        account_digest,
+    )
 }
 
 #[cfg(test)]
 impl ServiceTokens {
-    pub(super) fn name(&self) -> &str {
-        self.0.as_ref().map_or("", |inner| &inner.name)
+    pub(super) fn account_digest(&self) -> &str {
+        self.0.as_ref().map_or("", |inner| &inner.account_digest)
     }
 
-    /// One look of [`ServiceTokens::run`].
-    pub(super) async fn look_ahead(&self) {
+    /// Performs one check of [`ServiceTokens::run`].
+    pub(super) async fn check_once(&self) {
         if let Some(inner) = &self.0 {
-            inner.keep_fresh().await;
+            inner.renew_if_due().await;
         }
     }
 }
 
-/// One way, so that the cache's keys name no account.
-fn name(pool: &Pool, account: &ServiceAccount) -> String {
+/// Returns a digest of the account for cache keys.
+fn account_digest(pool: &Pool, account: &ServiceAccount) -> String {
     let identity = format!("{}\n{}\n{}", pool.issuer, pool.client_id, account.username);
     let digest = Sha256::digest(identity.as_bytes());
     digest
@@ -177,31 +180,34 @@ fn name(pool: &Pool, account: &ServiceAccount) -> String {
 
 // === impl Inner ===
 
-impl Inner {
-    /// Renews in the background, unless someone is at it.
-    fn renew_behind(self: &Arc<Self>) {
-        if let Ok(flight) = self.flight.clone().try_lock_owned() {
+impl TokenProvider {
+    /// Starts a renewal in the background, unless one is in progress.
+    fn renew_in_background(self: &Arc<Self>) {
+        if let Ok(renewal) = self.renewal.clone().try_lock_owned() {
             let inner = self.clone();
-            tokio::spawn(async move { inner.renew(flight).await.map(drop) });
+            tokio::spawn(async move { inner.renew(renewal).await.map(drop) });
         }
     }
 
-    /// Renews the token if it is due; a failure is logged where it arises, and the next look tries
-    /// again.
-    async fn keep_fresh(&self) {
+    /// Renews the token if it is due. A failure has been logged, and the next check tries again.
+    async fn renew_if_due(&self) {
         let now = self.clock.now();
-        let is_fresh = self.held().is_some_and(|held| held.is_fresh(now));
-        if !is_fresh && !self.must_wait(now) {
-            let flight = self.flight.clone().lock_owned().await;
-            let _ = self.renew(flight).await;
+        let is_fresh = self.current().is_some_and(|current| current.is_fresh(now));
+        if !is_fresh && !self.is_backing_off(now) {
+            let renewal = self.renewal.clone().lock_owned().await;
+            let _ = self.renew(renewal).await;
         }
     }
 
-    /// Gets a fresh token, alone in this process. Whoever waited for the flight finds its result.
-    async fn renew(&self, _flight: OwnedMutexGuard<()>) -> Result<Arc<Held>, ServiceTokenError> {
+    /// Obtains a new token. The guard allows one renewal at a time in this process; callers that
+    /// waited for it use the result of the previous one.
+    async fn renew(
+        &self,
+        _flight: OwnedMutexGuard<()>,
+    ) -> Result<Arc<ServiceToken>, ServiceTokenError> {
         let now = self.clock.now();
-        if let Some(held) = self.held().filter(|held| held.is_fresh(now)) {
-            return Ok(held);
+        if let Some(current) = self.current().filter(|current| current.is_fresh(now)) {
+            return Ok(current);
         }
         if let Some(failure) = self
             .state()
@@ -212,12 +218,12 @@ impl Inner {
             return Err(failure.error.clone());
         }
         let (shared, lock) = self.shared_or_lock().await;
-        if let Some(held) = shared {
-            return Ok(self.keep(held));
+        if let Some(current) = shared {
+            return Ok(self.store(current));
         }
         let outcome = self.sign_in().await;
-        if let Ok(held) = &outcome {
-            self.share(held).await;
+        if let Ok(current) = &outcome {
+            self.share(current).await;
         }
         if let Some(lock) = lock {
             lock.release().await;
@@ -225,21 +231,25 @@ impl Inner {
         outcome
     }
 
-    /// A fresh token from the shared cache, or the right to sign in. Waits for another replica's
-    /// sign-in as long as that may take; without a cache, everyone is on its own.
-    async fn shared_or_lock(&self) -> (Option<Held>, Option<cache::Guard>) {
-        let looks = LOCK_FOR.as_millis() / LOOK_EVERY.as_millis();
-        for _ in 0..looks {
-            if let Some(held) = self.shared().await {
-                return (Some(held), None);
+    /// Returns a fresh token from the shared cache, or the lock for a sign-in. Waits for the
+    /// sign-in of another replica up to its maximum time. If the cache is unavailable, each replica
+    /// signs in by itself.
+    async fn shared_or_lock(&self) -> (Option<ServiceToken>, Option<cache::LockGuard>) {
+        let polls = SIGN_IN_LOCK_TTL.as_millis() / SHARED_TOKEN_POLL_INTERVAL.as_millis();
+        for _ in 0..polls {
+            if let Some(current) = self.shared().await {
+                return (Some(current), None);
             }
             match self
                 .cache
-                .lock(&format!("service-token-lock:{}", self.name), LOCK_FOR)
+                .lock(
+                    &format!("service-token-lock:{}", self.account_digest),
+                    SIGN_IN_LOCK_TTL,
+                )
                 .await
             {
-                Ok(None) => tokio::time::sleep(LOOK_EVERY).await,
-                // The one before us may have shared its token between our look and our lock.
+                Ok(None) => tokio::time::sleep(SHARED_TOKEN_POLL_INTERVAL).await,
+                // The previous holder may have stored its token after the check above.
                 Ok(Some(lock)) => return (self.shared().await, Some(lock)),
                 Err(_) => return (None, None),
             }
@@ -247,94 +257,96 @@ impl Inner {
         (None, None)
     }
 
-    async fn sign_in(&self) -> Result<Arc<Held>, ServiceTokenError> {
-        let held = match pool::sign_in(&self.client, &self.pool, &self.account).await {
+    async fn sign_in(&self) -> Result<Arc<ServiceToken>, ServiceTokenError> {
+        let current = match sign_in::sign_in(&self.client, &self.pool, &self.account).await {
             Ok(token) => self
                 .read(&token)
-                .filter(|held| held.is_usable(self.clock.now()))
+                .filter(|current| current.is_usable(self.clock.now()))
                 .ok_or_else(|| {
-                    ServiceTokenError::Refused(
-                        "its token has no exp, or one that is over".to_owned(),
-                    )
+                    ServiceTokenError::Refused("its token has no exp or has expired".to_owned())
                 }),
             Err(error) => Err(error),
         };
-        match held {
-            Ok(held) => Ok(self.keep(held)),
-            Err(error) => Err(self.fail(error)),
+        match current {
+            Ok(current) => Ok(self.store(current)),
+            Err(error) => Err(self.record_failure(error)),
         }
     }
 
-    fn read(&self, token: &str) -> Option<Held> {
+    fn read(&self, token: &str) -> Option<ServiceToken> {
         let chance = getrandom::u32().unwrap_or(0);
-        Held::read(token, self.clock.now(), chance)
+        ServiceToken::read(token, self.clock.now(), chance)
     }
 
-    async fn shared(&self) -> Option<Held> {
+    async fn shared(&self) -> Option<ServiceToken> {
         let sealed = self
             .cache
-            .get(&format!("service-token:{}", self.name))
+            .get(&format!("service-token:{}", self.account_digest))
             .await
             .ok()??;
-        let held = self.read(&self.seal.open(&sealed)?)?;
-        held.is_fresh(self.clock.now()).then_some(held)
+        let current = self.read(&self.seal.open(&sealed)?)?;
+        current.is_fresh(self.clock.now()).then_some(current)
     }
 
-    async fn share(&self, held: &Held) {
-        let Some(sealed) = self.seal.close(held.token.expose()) else {
+    async fn share(&self, current: &ServiceToken) {
+        let Some(sealed) = self.seal.close(current.token.expose()) else {
             return;
         };
-        let remaining = held.remaining(self.clock.now());
-        // Without the cache every replica signs in for itself, which is no fault.
+        let remaining = current.remaining(self.clock.now());
+        // If the cache is unavailable, each replica signs in by itself.
         let _ = self
             .cache
-            .set(&format!("service-token:{}", self.name), &sealed, remaining)
+            .set(
+                &format!("service-token:{}", self.account_digest),
+                &sealed,
+                remaining,
+            )
             .await;
     }
 
-    fn keep(&self, held: Held) -> Arc<Held> {
-        let held = Arc::new(held);
-        *self.state() = State {
-            held: Some(held.clone()),
+    fn store(&self, current: ServiceToken) -> Arc<ServiceToken> {
+        let current = Arc::new(current);
+        *self.state() = TokenState {
+            current: Some(current.clone()),
             failure: None,
         };
-        held
+        current
     }
 
-    fn fail(&self, error: ServiceTokenError) -> ServiceTokenError {
-        tracing::warn!(%error, account = self.account.username, "no new service token");
+    fn record_failure(&self, error: ServiceTokenError) -> ServiceTokenError {
+        tracing::warn!(%error, account = self.account.username, "service token renewal failed");
         let mut state = self.state();
-        let (first, most) = PATIENCE;
-        let patience = state
+        let (first, max) = RETRY_DELAYS;
+        let delay = state
             .failure
             .as_ref()
-            .map_or(first, |before| (before.patience * 2).min(most));
-        let next_attempt = self.clock.now().plus(patience);
-        state.failure = Some(Failure {
+            .map_or(first, |before| (before.delay * 2).min(max));
+        let next_attempt = self.clock.now().plus(delay);
+        state.failure = Some(RenewalFailure {
             error: error.clone(),
             next_attempt,
-            patience,
+            delay,
         });
         error
     }
 
-    fn held(&self) -> Option<Arc<Held>> {
-        self.state().held.clone()
+    fn current(&self) -> Option<Arc<ServiceToken>> {
+        self.state().current.clone()
     }
 
-    fn must_wait(&self, now: Timestamp) -> bool {
+    fn is_backing_off(&self, now: Timestamp) -> bool {
         self.state()
             .failure
             .as_ref()
             .is_some_and(|failure| now < failure.next_attempt)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, TokenState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl std::fmt::Debug for Inner {
+impl std::fmt::Debug for TokenProvider {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ServiceTokens")
             .field("account", &self.account.username)

@@ -2,57 +2,60 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::jwk::Key;
-use super::mark::Mark;
-use super::{Caller, Refusal};
+use super::digest::TokenDigest;
+use super::jwk::VerificationKey;
+use super::{Caller, TokenError};
 use crate::clock::Timestamp;
 
-/// What became of tokens that were seen before.
+/// A bounded cache of verification results.
 ///
-/// A token is known by its mark, and not kept. An entry ends at `exp`, when its key ends, or with
-/// its generation (a change of the trust). It holds an identity, never a decision. Memory is
-/// bounded: when a shard is full, the entry that was not asked for since the hand last passed goes.
-pub(super) struct Cache {
-    shards: Box<[Mutex<Shard>]>,
+/// A token is stored as its digest only. An entry expires at `exp`, with its key, or with its
+/// generation, which changes with the trusted issuers. It holds an identity, never an authorization
+/// decision. If a shard is full, the CLOCK algorithm evicts an entry that was not used recently.
+pub(super) struct TokenCache {
+    shards: Box<[Mutex<CacheShard>]>,
     shard_bytes: usize,
 }
 
-/// What is remembered of one token.
-pub(super) enum Outcome {
+/// The cached result for one token.
+pub(super) enum CachedResult {
     /// Verified with this key.
-    Accepted { caller: Caller, key: Arc<Key> },
-    /// Refused for a reason that will not pass before `until`.
-    Refused { refusal: Refusal, until: Timestamp },
+    Accepted {
+        caller: Caller,
+        key: Arc<VerificationKey>,
+    },
+    /// Rejected for a reason that persists until `until`.
+    Rejected { error: TokenError, until: Timestamp },
 }
 
 #[derive(Default)]
-struct Shard {
-    /// From a part of the mark to the slot. Two tokens that share it take turns; none passes for
-    /// the other.
-    index: HashMap<u32, u32, BuildHasherDefault<Prehashed>>,
-    slots: Vec<Slot>,
+struct CacheShard {
+    /// Slot by a part of the digest. Of two tokens with the same part only one is cached; the
+    /// comparison of the whole digest keeps them apart.
+    index: HashMap<u32, u32, BuildHasherDefault<PrehashedHasher>>,
+    slots: Vec<CacheSlot>,
     free: Vec<u32>,
     hand: usize,
     bytes: usize,
 }
 
-enum Slot {
+enum CacheSlot {
     Free,
-    Taken(Entry),
+    Occupied(CachedToken),
 }
 
-struct Entry {
-    mark: Mark,
-    outcome: Outcome,
+struct CachedToken {
+    digest: TokenDigest,
+    outcome: CachedResult,
     generation: u32,
-    asked: bool,
+    was_used: bool,
 }
 
-/// Passes on a hash that is one already.
+/// A hasher for keys that are hashes already.
 #[derive(Default)]
-struct Prehashed(u64);
+struct PrehashedHasher(u64);
 
-/// What an entry costs besides the text of its identity: slot, index, identity and their
+/// Bytes per entry in addition to the text of its identity: slot, index, identity and their
 /// allocations, measured and rounded up.
 const ENTRY_BYTES: usize = 256;
 
@@ -61,7 +64,7 @@ const MIN_SHARD_BYTES: usize = 64 * 1024;
 
 // === impl Cache ===
 
-impl Cache {
+impl TokenCache {
     pub(super) fn new(bytes: usize) -> Self {
         let shards = (bytes / MIN_SHARD_BYTES)
             .clamp(1, MAX_SHARDS)
@@ -72,52 +75,52 @@ impl Cache {
         }
     }
 
-    /// The outcome for the token with this mark, if it still counts. Allocates nothing.
+    /// Returns the result for a token, if it is still valid. Allocates nothing.
     pub(super) fn get(
         &self,
-        mark: Mark,
+        digest: TokenDigest,
         now: Timestamp,
         generation: u32,
-    ) -> Option<Result<Caller, Refusal>> {
-        let mut shard = self.shard(mark);
-        let place = *shard.index.get(&mark.slot_bits())?;
-        let Slot::Taken(entry) = &mut shard.slots[to_index(place)] else {
+    ) -> Option<Result<Caller, TokenError>> {
+        let mut shard = self.shard(digest);
+        let slot = *shard.index.get(&digest.slot_bits())?;
+        let CacheSlot::Occupied(entry) = &mut shard.slots[to_index(slot)] else {
             return None;
         };
-        if entry.mark != mark {
+        if entry.digest != digest {
             return None;
         }
-        if !entry.counts_at(now, generation) {
-            shard.remove(place);
+        if !entry.is_valid_at(now, generation) {
+            shard.remove(slot);
             return None;
         }
-        entry.asked = true;
+        entry.was_used = true;
         Some(match &entry.outcome {
-            Outcome::Accepted { caller, .. } => Ok(caller.clone()),
-            Outcome::Refused { refusal, .. } => Err(*refusal),
+            CachedResult::Accepted { caller, .. } => Ok(caller.clone()),
+            CachedResult::Rejected { error, .. } => Err(*error),
         })
     }
 
-    pub(super) fn insert(&self, mark: Mark, outcome: Outcome, generation: u32) {
-        let mut shard = self.shard(mark);
-        let entry = Entry {
-            mark,
+    pub(super) fn insert(&self, digest: TokenDigest, outcome: CachedResult, generation: u32) {
+        let mut shard = self.shard(digest);
+        let entry = CachedToken {
+            digest,
             outcome,
             generation,
-            asked: false,
+            was_used: false,
         };
         let cost = entry.cost();
         if cost > self.shard_bytes {
             return;
         }
-        if let Some(place) = shard.index.get(&mark.slot_bits()).copied() {
-            shard.remove(place);
+        if let Some(slot) = shard.index.get(&digest.slot_bits()).copied() {
+            shard.remove(slot);
         }
         while shard.bytes + cost > self.shard_bytes && shard.evict_one() {}
         shard.add(entry);
     }
 
-    /// Entries and the bytes that they are counted with.
+    /// Returns the number of entries and their bytes.
     pub(super) fn size(&self) -> (usize, usize) {
         self.shards
             .iter()
@@ -127,81 +130,82 @@ impl Cache {
             })
     }
 
-    fn shard(&self, mark: Mark) -> MutexGuard<'_, Shard> {
-        lock(&self.shards[to_index(mark.shard_bits()) & (self.shards.len() - 1)])
+    fn shard(&self, digest: TokenDigest) -> MutexGuard<'_, CacheShard> {
+        lock(&self.shards[to_index(digest.shard_bits()) & (self.shards.len() - 1)])
     }
 }
 
-fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
+fn lock(shard: &Mutex<CacheShard>) -> MutexGuard<'_, CacheShard> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 // === impl Entry ===
 
-impl Entry {
+impl CachedToken {
     fn cost(&self) -> usize {
         let text = match &self.outcome {
-            Outcome::Accepted { caller, .. } => caller.text_bytes(),
-            Outcome::Refused { .. } => 0,
+            CachedResult::Accepted { caller, .. } => caller.text_bytes(),
+            CachedResult::Rejected { .. } => 0,
         };
         text + ENTRY_BYTES
     }
 
-    fn counts_at(&self, now: Timestamp, generation: u32) -> bool {
-        let counts = match &self.outcome {
-            Outcome::Accepted { caller, key } => {
-                key.is_good_at(now) && now < Timestamp::from_unix_seconds(caller.expires_at())
+    fn is_valid_at(&self, now: Timestamp, generation: u32) -> bool {
+        let is_valid = match &self.outcome {
+            CachedResult::Accepted { caller, key } => {
+                key.is_valid_at(now) && now < Timestamp::from_unix_seconds(caller.expires_at())
             }
-            Outcome::Refused { until, .. } => now < *until,
+            CachedResult::Rejected { until, .. } => now < *until,
         };
-        counts && self.generation == generation
+        is_valid && self.generation == generation
     }
 }
 
 // === impl Shard ===
 
-impl Shard {
-    fn add(&mut self, entry: Entry) {
+impl CacheShard {
+    fn add(&mut self, entry: CachedToken) {
         self.bytes += entry.cost();
-        let bits = entry.mark.slot_bits();
-        let place = if let Some(place) = self.free.pop() {
-            self.slots[to_index(place)] = Slot::Taken(entry);
-            place
+        let bits = entry.digest.slot_bits();
+        let slot = if let Some(slot) = self.free.pop() {
+            self.slots[to_index(slot)] = CacheSlot::Occupied(entry);
+            slot
         } else {
             self.grow();
-            self.slots.push(Slot::Taken(entry));
+            self.slots.push(CacheSlot::Occupied(entry));
             to_place(self.slots.len() - 1)
         };
-        self.index.insert(bits, place);
+        self.index.insert(bits, slot);
     }
 
-    /// By a quarter, for doubling would leave half of the slots unused for long.
+    /// Grows by a quarter; doubling would leave half of the slots unused for a long time.
     fn grow(&mut self) {
         if self.slots.len() == self.slots.capacity() {
             self.slots.reserve_exact(self.slots.len() / 4 + 8);
         }
     }
 
-    fn remove(&mut self, place: u32) {
-        if let Slot::Taken(entry) = std::mem::replace(&mut self.slots[to_index(place)], Slot::Free)
+    fn remove(&mut self, slot: u32) {
+        if let CacheSlot::Occupied(entry) =
+            std::mem::replace(&mut self.slots[to_index(slot)], CacheSlot::Free)
         {
             self.bytes -= entry.cost();
-            self.index.remove(&entry.mark.slot_bits());
-            self.free.push(place);
+            self.index.remove(&entry.digest.slot_bits());
+            self.free.push(slot);
         }
     }
 
-    /// Turns the hand until it finds an entry that was not asked for since it last passed: at most
-    /// one round clears the marks and a second one finds it.
+    /// Advances the hand to an entry that was not used since the hand last passed. The first round
+    /// clears the flags, so that at most a second round is needed.
     fn evict_one(&mut self) -> bool {
         for _ in 0..2 * self.slots.len() {
-            let place = self.hand;
+            let slot = self.hand;
             self.hand = (self.hand + 1) % self.slots.len();
-            match &mut self.slots[place] {
-                Slot::Free => {}
-                Slot::Taken(entry) if entry.asked => entry.asked = false,
-                Slot::Taken(_) => {
-                    self.remove(to_place(place));
+            match &mut self.slots[slot] {
+                CacheSlot::Free => {}
+                CacheSlot::Occupied(entry) if entry.was_used => entry.was_used = false,
+                CacheSlot::Occupied(_) => {
+                    self.remove(to_place(slot));
                     return true;
                 }
             }
@@ -210,25 +214,25 @@ impl Shard {
     }
 }
 
-fn to_index(place: u32) -> usize {
-    usize::try_from(place).expect("usize has at least 32 bits here")
+fn to_index(slot: u32) -> usize {
+    usize::try_from(slot).expect("usize has at least 32 bits")
 }
 
 fn to_place(index: usize) -> u32 {
-    u32::try_from(index).expect("a shard's bytes bound it far below 2^32 slots")
+    u32::try_from(index).expect("the byte limit of a shard allows fewer than 2^32 slots")
 }
 
 // === impl Prehashed ===
 
-impl Hasher for Prehashed {
+impl Hasher for PrehashedHasher {
     fn finish(&self) -> u64 {
         self.0
     }
 
     fn write(&mut self, _: &[u8]) {}
 
-    /// The table takes the slot from the low bits and the tag from the high ones, so that both need
-    /// some.
+    /// The table takes the slot from the low bits and the tag from the high bits, so both must be
+    /// set.
     fn write_u32(&mut self, hash: u32) {
         self.0 = u64::from(hash) << 32 | u64::from(hash);
     }

@@ -3,64 +3,65 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-/// Who is calling. Users and services are different types on purpose: no policy can mistake one for
-/// the other.
+/// The verified identity of a request. Users and services are different types, so that a policy
+/// cannot confuse them.
 #[derive(Clone, Debug)]
 pub enum Caller {
-    /// A person, from the actor pool.
+    /// A person.
     User(Arc<User>),
-    /// A service, from the service pool.
+    /// A service account.
     Service(Arc<Service>),
 }
 
-/// A person, as a verified token of the actor pool tells.
+/// A person, identified by a token of the actor pool.
 #[derive(Clone)]
 pub struct User {
     /// The issuer (`iss`).
     pub issuer: Arc<str>,
-    /// The subject (`sub`): with the issuer, the identity.
+    /// The subject (`sub`). The identity is issuer and subject.
     pub subject: Arc<str>,
-    /// The name in the pool (`username`); the subject where the token has none.
+    /// The name in the pool (`username`), or the subject if the token has none.
     pub username: Arc<str>,
-    /// The client that the token was issued to.
+    /// The client id that the token was issued to.
     pub client_id: Arc<str>,
-    /// What the token grants (`scope`, split at spaces).
+    /// The granted scopes (`scope`, split at spaces).
     pub scopes: Arc<[String]>,
     /// The groups in the pool (`cognito:groups`).
     pub groups: Arc<[String]>,
     /// `exp`, in Unix seconds.
     pub expires_at: i64,
-    /// The claims that policies look at: those of [`super::Issuer::claims`] that the token has.
+    /// The claims that policies use: those of [`super::Issuer::claims`] that the token has.
     pub claims: Claims,
 }
 
-/// A service, as a verified token of the service pool tells.
+/// A service, identified by a token of the service pool.
 #[derive(Clone)]
 pub struct Service {
     /// The issuer (`iss`).
     pub issuer: Arc<str>,
     /// The subject (`sub`).
     pub subject: Arc<str>,
-    /// The name that allow lists speak of (`custom:service_id`); it belongs to this issuer alone.
+    /// The service name that allow lists contain (`custom:service_id`). A name belongs to one
+    /// issuer.
     pub service_id: Arc<str>,
-    /// What the token grants (`scope`, split at spaces).
+    /// The granted scopes (`scope`, split at spaces).
     pub scopes: Arc<[String]>,
     /// `exp`, in Unix seconds.
     pub expires_at: i64,
 }
 
-/// Claims of a verified token. A list and no map: they are few, and identities are remembered by
-/// the hundred thousand.
+/// Claims of a verified token, as a list: there are few of them, and up to 100,000 identities are
+/// cached.
 #[derive(Clone, Default)]
 pub struct Claims(Box<[(Arc<str>, Value)]>);
 
-/// A value in memory takes at most this many times its text: a list of digits, 32 bytes for two.
+/// Maximum bytes in memory per byte of JSON text; reached by a list of digits, 32 bytes per two.
 const VALUE_BYTES_PER_CHARACTER: usize = 16;
 
 // === impl Caller ===
 
 impl Caller {
-    /// The subject, of either kind.
+    /// Returns the subject.
     #[must_use]
     pub fn subject(&self) -> &str {
         match self {
@@ -69,7 +70,7 @@ impl Caller {
         }
     }
 
-    /// The issuer, of either kind.
+    /// Returns the issuer.
     #[must_use]
     pub fn issuer(&self) -> &str {
         match self {
@@ -78,7 +79,7 @@ impl Caller {
         }
     }
 
-    /// The scopes, of either kind.
+    /// Returns the scopes.
     #[must_use]
     pub fn scopes(&self) -> &[String] {
         match self {
@@ -87,7 +88,7 @@ impl Caller {
         }
     }
 
-    /// `exp` in Unix seconds, of either kind.
+    /// Returns `exp` in Unix seconds.
     #[must_use]
     pub fn expires_at(&self) -> i64 {
         match self {
@@ -96,7 +97,7 @@ impl Caller {
         }
     }
 
-    /// The user, if it is one.
+    /// Returns the user, or `None` for a service.
     #[must_use]
     pub fn user(&self) -> Option<&Arc<User>> {
         match self {
@@ -105,7 +106,7 @@ impl Caller {
         }
     }
 
-    /// The service, if it is one.
+    /// Returns the service, or `None` for a user.
     #[must_use]
     pub fn service(&self) -> Option<&Arc<Service>> {
         match self {
@@ -114,7 +115,8 @@ impl Caller {
         }
     }
 
-    /// What the text of it takes at most, in bytes: as much of it as no other identity may share.
+    /// Returns the maximum bytes of the strings and claims that are not shared with other
+    /// identities.
     pub(super) fn text_bytes(&self) -> usize {
         let list = |items: &[String]| {
             items
@@ -155,7 +157,7 @@ impl fmt::Debug for Service {
 // === impl Claims ===
 
 impl Claims {
-    /// The claim, if the token has it and policies look at it.
+    /// Returns a claim, if the token has it and policies use it.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Value> {
         self.0

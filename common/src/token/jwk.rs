@@ -11,39 +11,38 @@ use jsonwebtoken::crypto::JwtVerifier;
 use jsonwebtoken::signature::{Error, Verifier};
 use serde_json::{Map, Value};
 
-use super::jws::{self, Jws};
-use super::{Refusal, roca};
+use super::jws::{self, CompactJws};
+use super::{TokenError, roca};
 use crate::clock::Timestamp;
 
-/// RSA keys below this many bits are refused (RFC 7518 section 3.3); above 8192 a signature costs
-/// too much.
+/// Accepted RSA key sizes. Smaller keys are rejected (RFC 7518 section 3.3); larger ones make
+/// verification too expensive.
 const RSA_BITS: std::ops::RangeInclusive<usize> = 2048..=8192;
 
-/// A key that signatures are checked with, parsed once. It is a verifier of `jsonwebtoken` over the
-/// same library as the crate's own ones, which build an RSA key out of its numbers for every
-/// signature: a tenth of the cost of one.
-pub(super) struct Key {
+/// A public key for signature verification, parsed once. It implements the verifier trait of
+/// `jsonwebtoken`, whose own verifiers parse an RSA key for each signature, a tenth of its cost.
+pub(super) struct VerificationKey {
     algorithm: Algorithm,
     public: ParsedPublicKey,
-    /// Public key octets, to see whether a refreshed key is the same.
+    /// Public key octets, to detect whether a refreshed key is the same.
     material: Vec<u8>,
-    /// Unix milliseconds from which it verifies nothing more: later with every refresh that still
-    /// has the key, at once when one no longer has it.
+    /// Unix milliseconds until which the key may verify. Extended by each refresh that contains the
+    /// key, and reset by one that does not.
     good_until: AtomicI64,
 }
 
-/// A key of a JWKS that is usable, with its `kid`, if it has one.
+/// A usable key of a JWKS, with its `kid` if it has one.
 pub(super) struct NamedKey {
     pub(super) key_id: Option<String>,
-    pub(super) key: Key,
+    pub(super) key: VerificationKey,
 }
 
-/// Why a key without `kid` is passed over, where tokens must name their key.
+/// Reason for skipping a key without `kid` where tokens must name their key.
 pub(super) const NO_KEY_ID: &str = "it has no kid";
 
 // === impl Key ===
 
-impl Key {
+impl VerificationKey {
     fn new(algorithm: Algorithm, public: ParsedPublicKey, material: Vec<u8>) -> Self {
         Self {
             algorithm,
@@ -53,20 +52,20 @@ impl Key {
         }
     }
 
-    /// Checks the signature; the algorithm must be the one of this key.
-    pub(super) fn check(&self, jws: &Jws<'_>) -> Result<(), Refusal> {
+    /// Verifies the signature. The token's algorithm must be the key's.
+    pub(super) fn check(&self, jws: &CompactJws<'_>) -> Result<(), TokenError> {
         if jws.algorithm != self.algorithm() {
-            return Err(Refusal::AlgorithmOfKey);
+            return Err(TokenError::AlgorithmOfKey);
         }
         self.verify(jws.signing_input.as_bytes(), &jws.signature)
-            .map_err(|_| Refusal::Signature)
+            .map_err(|_| TokenError::Signature)
     }
 
-    pub(super) fn is_good_at(&self, now: Timestamp) -> bool {
+    pub(super) fn is_valid_at(&self, now: Timestamp) -> bool {
         now.0 < self.good_until.load(Ordering::Acquire)
     }
 
-    pub(super) fn keep_until(&self, until: Timestamp) {
+    pub(super) fn extend_until(&self, until: Timestamp) {
         self.good_until.store(until.0, Ordering::Release);
     }
 
@@ -79,7 +78,7 @@ impl Key {
     }
 }
 
-impl Verifier<Vec<u8>> for Key {
+impl Verifier<Vec<u8>> for VerificationKey {
     fn verify(&self, message: &[u8], signature: &Vec<u8>) -> Result<(), Error> {
         self.public
             .verify_sig(message, signature)
@@ -87,7 +86,7 @@ impl Verifier<Vec<u8>> for Key {
     }
 }
 
-impl JwtVerifier for Key {
+impl JwtVerifier for VerificationKey {
     fn algorithm(&self) -> Algorithm {
         self.algorithm
     }
@@ -96,10 +95,10 @@ impl JwtVerifier for Key {
 // === impl NamedKey ===
 
 impl NamedKey {
-    /// Reads one key of a JWKS (RFC 7517 section 4).
+    /// Parses one key of a JWKS (RFC 7517 section 4).
     ///
     /// # Errors
-    /// Why the key cannot be used, in words for the operator.
+    /// Returns the reason why the key cannot be used, for operators.
     pub(super) fn read(jwk: &Map<String, Value>) -> Result<Self, &'static str> {
         let key_id = match jwk.get("kid") {
             None => None,
@@ -144,7 +143,7 @@ fn check_purpose(jwk: &Map<String, Value>) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// The algorithm of a key is its `alg`; where that is absent, the one accepted for its type.
+/// Returns the algorithm: the key's `alg`, or the accepted one of its type if there is none.
 fn check_algorithm(
     jwk: &Map<String, Value>,
     of_type: Algorithm,
@@ -163,7 +162,7 @@ fn octets(jwk: &Map<String, Value>, name: &str) -> Result<Vec<u8>, &'static str>
         .map_err(|_| "a member of the public key is not base64url")
 }
 
-fn rsa(jwk: &Map<String, Value>) -> Result<Key, &'static str> {
+fn rsa(jwk: &Map<String, Value>) -> Result<VerificationKey, &'static str> {
     let algorithm = check_algorithm(jwk, Algorithm::RS256)?;
     let (modulus, exponent) = (trimmed(octets(jwk, "n")?), trimmed(octets(jwk, "e")?));
     if !RSA_BITS.contains(&bits(&modulus)) {
@@ -182,10 +181,14 @@ fn rsa(jwk: &Map<String, Value>) -> Result<Key, &'static str> {
     };
     let public = components.to_parsed_public_key(&RSA_PKCS1_2048_8192_SHA256);
     let public = public.map_err(|_| "its modulus and exponent are no key")?;
-    Ok(Key::new(algorithm, public, [modulus, exponent].concat()))
+    Ok(VerificationKey::new(
+        algorithm,
+        public,
+        [modulus, exponent].concat(),
+    ))
 }
 
-fn elliptic(jwk: &Map<String, Value>) -> Result<Key, &'static str> {
+fn elliptic(jwk: &Map<String, Value>) -> Result<VerificationKey, &'static str> {
     let algorithm = check_algorithm(jwk, Algorithm::ES256)?;
     if text(jwk, "crv") != Some("P-256") {
         return Err("its crv is not P-256");
@@ -196,14 +199,14 @@ fn elliptic(jwk: &Map<String, Value>) -> Result<Key, &'static str> {
     }
     let point = [&[4], x.as_slice(), y.as_slice()].concat();
     let public = ParsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, &point);
-    Ok(Key::new(
+    Ok(VerificationKey::new(
         algorithm,
         public.map_err(|_| "its point is not on the curve")?,
         point,
     ))
 }
 
-fn edwards(jwk: &Map<String, Value>) -> Result<Key, &'static str> {
+fn edwards(jwk: &Map<String, Value>) -> Result<VerificationKey, &'static str> {
     let algorithm = check_algorithm(jwk, Algorithm::EdDSA)?;
     if text(jwk, "crv") != Some("Ed25519") {
         return Err("its crv is not Ed25519");
@@ -213,7 +216,7 @@ fn edwards(jwk: &Map<String, Value>) -> Result<Key, &'static str> {
         return Err("its x is not 32 bytes");
     }
     let public = ParsedPublicKey::new(&ED25519, &x).map_err(|_| "its x is not a point")?;
-    Ok(Key::new(algorithm, public, x))
+    Ok(VerificationKey::new(algorithm, public, x))
 }
 
 fn trimmed(mut number: Vec<u8>) -> Vec<u8> {

@@ -1,8 +1,8 @@
-//! The keys of one issuer, kept fresh off the request path.
+//! The keys of one issuer, refreshed in the background.
 //!
-//! A request reads a snapshot. It waits only when its `kid` is not in it: then one refetch, shared
-//! by all who wait and bounded by a budget, decides between "no such key" (401) and "cannot tell"
-//! (503).
+//! Requests read a snapshot. A request waits only if its `kid` is not in the snapshot: one refetch,
+//! shared by all waiting requests and limited by a budget, decides between an unknown key (401) and
+//! unavailable keys (503).
 
 mod disk;
 mod document;
@@ -21,17 +21,18 @@ use jsonwebtoken::crypto::JwtVerifier as _;
 use tokio::sync::{Mutex, OnceCell, Semaphore};
 use url::Url;
 
-use super::Refusal;
-use super::jwk::Key;
+use super::TokenError;
+use super::jwk::VerificationKey;
 use crate::clock::{Clock, Timestamp};
-use document::Document;
-use fetch::Fetcher;
-use status::Progress;
+use document::JwksDocument;
+use fetch::JwksFetcher;
+use status::FetchProgress;
 pub use status::{JwksStatus, SkippedKey};
 
-/// How the keys of every issuer are kept. See [`super::VerifierOptions`] for units and reasons.
+/// Settings of the key sets of all issuers. Units and defaults are documented at
+/// [`super::VerifierOptions`].
 #[derive(Clone, Debug)]
-pub(super) struct Settings {
+pub(super) struct JwksSettings {
     pub(super) clock: Clock,
     pub(super) dir: Option<PathBuf>,
     pub(super) refresh: Duration,
@@ -42,68 +43,69 @@ pub(super) struct Settings {
     pub(super) refetch_interval: Duration,
 }
 
-/// The keys of one issuer.
-pub(super) struct Source {
+/// The key set of one issuer.
+pub(super) struct KeySource {
     issuer: Arc<str>,
-    settings: Settings,
-    fetcher: Fetcher,
-    snapshot: ArcSwap<Snapshot>,
-    /// Whoever holds it may fetch: single flight.
-    flight: Mutex<Budget>,
-    /// Fetches begun so far, and the number of the last one that ended: who waited through one that
-    /// began after it asked needs no other. One that was given up with its request never ends.
-    begun: AtomicU64,
-    ended: AtomicU64,
-    waiting: Semaphore,
-    warmed: OnceCell<()>,
-    progress: std::sync::Mutex<Progress>,
+    settings: JwksSettings,
+    fetcher: JwksFetcher,
+    snapshot: ArcSwap<KeySnapshot>,
+    /// Allows one fetch at a time.
+    flight: Mutex<RefetchBudget>,
+    /// Number of fetches started, and the number of the last one that completed. A request that
+    /// waited through a fetch started after its arrival needs no other. A fetch that is cancelled
+    /// with its request never completes.
+    started_fetches: AtomicU64,
+    completed_fetches: AtomicU64,
+    wait_permits: Semaphore,
+    loaded: OnceCell<()>,
+    progress: std::sync::Mutex<FetchProgress>,
 }
 
 /// Keys by `kid`.
-type Keys = HashMap<String, Arc<Key>, ahash::RandomState>;
+type KeysById = HashMap<String, Arc<VerificationKey>, ahash::RandomState>;
 
 #[derive(Default)]
-struct Snapshot {
-    keys: Keys,
-    unnamed: Vec<Arc<Key>>,
+struct KeySnapshot {
+    keys: KeysById,
+    unnamed: Vec<Arc<VerificationKey>>,
     skipped: Vec<SkippedKey>,
     fetched_at: Option<Timestamp>,
 }
 
-/// Refetches that unknown `kid`s may cause: a bucket that fills by one each interval.
-struct Budget {
-    left: u32,
-    filled_at: Timestamp,
+/// Token bucket for refetches caused by unknown `kid`s: one token per interval.
+struct RefetchBudget {
+    tokens: u32,
+    refilled_at: Timestamp,
 }
 
-/// Requests of one issuer that wait for a refetch at once; more are told to come back.
+/// Maximum requests per issuer that wait for a refetch; further ones are answered with 503.
 const MAX_WAITING: usize = 512;
 
-/// What a request that cannot be decided is told, in seconds.
+/// `Retry-After` of requests that cannot be decided, in seconds.
 const RETRY_AFTER_S: u32 = 1;
 
-const UNAVAILABLE: Refusal = Refusal::KeysUnavailable {
+const KEYS_UNAVAILABLE: TokenError = TokenError::KeysUnavailable {
     retry_after_s: RETRY_AFTER_S,
 };
 
 // === impl Source ===
 
-impl Source {
-    pub(super) fn new(issuer: Arc<str>, url: Url, settings: Settings) -> Self {
+impl KeySource {
+    pub(super) fn new(issuer: Arc<str>, url: Url, settings: JwksSettings) -> Self {
         let now = settings.clock.now();
         Self {
             issuer,
-            fetcher: Fetcher::new(url, settings.fetch_timeout),
+            fetcher: JwksFetcher::new(url, settings.fetch_timeout),
             snapshot: ArcSwap::default(),
-            flight: Mutex::new(Budget {
-                left: settings.refetch_burst,
-                filled_at: now,
+            flight: Mutex::new(RefetchBudget {
+                tokens: settings.refetch_burst,
+                refilled_at: now,
             }),
-            begun: AtomicU64::new(0),
-            ended: AtomicU64::new(0),
-            waiting: Semaphore::new(MAX_WAITING),
-            warmed: OnceCell::new(),
-            progress: std::sync::Mutex::new(Progress::new(now)),
+            started_fetches: AtomicU64::new(0),
+            completed_fetches: AtomicU64::new(0),
+            wait_permits: Semaphore::new(MAX_WAITING),
+            loaded: OnceCell::new(),
+            progress: std::sync::Mutex::new(FetchProgress::new(now)),
             settings,
         }
     }
@@ -112,95 +114,101 @@ impl Source {
         self.fetcher.url()
     }
 
-    /// The key, if the snapshot has it and is not too old.
-    pub(super) fn find(&self, key_id: &str) -> Option<Arc<Key>> {
+    /// Returns the key if it is in the snapshot and the snapshot is not too old.
+    pub(super) fn find(&self, key_id: &str) -> Option<Arc<VerificationKey>> {
         let snapshot = self.snapshot.load();
         let key = snapshot.keys.get(key_id)?;
-        key.is_good_at(self.settings.clock.now())
+        key.is_valid_at(self.settings.clock.now())
             .then(|| Arc::clone(key))
     }
 
-    /// The key, after a refetch if it must be.
-    pub(super) async fn obtain(&self, key_id: &str) -> Result<Arc<Key>, Refusal> {
+    /// Returns the key, after a refetch if necessary.
+    pub(super) async fn obtain(&self, key_id: &str) -> Result<Arc<VerificationKey>, TokenError> {
         if let Some(key) = self.find(key_id) {
             return Ok(key);
         }
-        let seen = self.begun.load(Ordering::Acquire);
-        let _place = self.waiting.try_acquire().map_err(|_| UNAVAILABLE)?;
-        self.warm().await;
+        let seen = self.started_fetches.load(Ordering::Acquire);
+        let _permit = self
+            .wait_permits
+            .try_acquire()
+            .map_err(|_| KEYS_UNAVAILABLE)?;
+        self.load_saved().await;
         let mut budget = self.flight.lock().await;
         if let Some(key) = self.find(key_id) {
             return Ok(key);
         }
-        if self.ended.load(Ordering::Acquire) <= seen {
-            self.pay(&mut budget).await;
+        if self.completed_fetches.load(Ordering::Acquire) <= seen {
+            self.spend(&mut budget).await;
             self.fetch().await;
         }
-        self.find(key_id).ok_or_else(|| self.verdict_on_absence())
+        self.find(key_id).ok_or_else(|| self.missing_key_error())
     }
 
-    /// The key for a token that names none: the only one of its algorithm. OpenID Connect Core 1.0
-    /// section 10.1 demands a `kid` only where the set has several.
+    /// Returns the only key of an algorithm, for a token without `kid`. OpenID Connect Core 1.0
+    /// section 10.1 requires `kid` only if the set has several keys.
     ///
     /// # Errors
-    /// [`Refusal::KeyIdMissing`] where there are several.
-    pub(super) fn only(&self, algorithm: Algorithm) -> Result<Arc<Key>, Refusal> {
+    /// [`TokenError::KeyIdMissing`] if there are several keys of this algorithm.
+    pub(super) fn only_key(
+        &self,
+        algorithm: Algorithm,
+    ) -> Result<Arc<VerificationKey>, TokenError> {
         let (snapshot, now) = (self.snapshot.load(), self.settings.clock.now());
         let keys = snapshot.keys.values().chain(&snapshot.unnamed);
-        let mut suitable = keys.filter(|key| key.algorithm() == algorithm && key.is_good_at(now));
+        let mut suitable = keys.filter(|key| key.algorithm() == algorithm && key.is_valid_at(now));
         match (suitable.next(), suitable.next()) {
             (Some(key), None) => Ok(Arc::clone(key)),
-            (Some(_), Some(_)) => Err(Refusal::KeyIdMissing),
-            (None, _) => Err(self.verdict_on_absence()),
+            (Some(_), Some(_)) => Err(TokenError::KeyIdMissing),
+            (None, _) => Err(self.missing_key_error()),
         }
     }
 
-    /// Fetches again for a token that no known key has signed, as [`Source::obtain`] does.
+    /// Fetches again because no known key verifies a token, as [`KeySource::obtain`] does.
     pub(super) async fn refetch(&self) {
-        let seen = self.begun.load(Ordering::Acquire);
+        let seen = self.started_fetches.load(Ordering::Acquire);
         let mut budget = self.flight.lock().await;
-        if self.ended.load(Ordering::Acquire) <= seen {
-            self.pay(&mut budget).await;
+        if self.completed_fetches.load(Ordering::Acquire) <= seen {
+            self.spend(&mut budget).await;
             self.fetch().await;
         }
     }
 
-    /// A set that was just read does not have the key: there is none. Any older set says nothing.
-    fn verdict_on_absence(&self) -> Refusal {
+    /// If the last fetch succeeded, the key does not exist. An older set does not decide that.
+    fn missing_key_error(&self) -> TokenError {
         if self.progress().last_attempt_succeeded() {
-            Refusal::KeyUnknown
+            TokenError::KeyUnknown
         } else {
-            UNAVAILABLE
+            KEYS_UNAVAILABLE
         }
     }
 
-    async fn pay(&self, budget: &mut Budget) {
+    async fn spend(&self, budget: &mut RefetchBudget) {
         let interval = self.settings.refetch_interval;
-        budget.fill(
+        budget.refill(
             self.settings.clock.now(),
             interval,
             self.settings.refetch_burst,
         );
-        if budget.left == 0 {
+        if budget.tokens == 0 {
             tokio::time::sleep(interval).await;
         } else {
-            budget.left -= 1;
+            budget.tokens -= 1;
         }
     }
 
-    /// Fetches now, whatever is due.
+    /// Fetches now, regardless of the schedule.
     pub(super) async fn refresh(&self) {
-        self.warm().await;
+        self.load_saved().await;
         let _budget = self.flight.lock().await;
         self.fetch().await;
     }
 
-    /// Fetches if that is due; of many who come at once, one does.
+    /// Fetches if a refresh is due. Of concurrent callers, one fetches.
     pub(super) async fn refresh_if_due(&self) {
         if !self.is_due() {
             return;
         }
-        self.warm().await;
+        self.load_saved().await;
         let _budget = self.flight.lock().await;
         if self.is_due() {
             self.fetch().await;
@@ -211,21 +219,21 @@ impl Source {
         self.due_at() <= self.settings.clock.now()
     }
 
-    /// When the next background refresh is due.
+    /// Returns the time of the next background refresh.
     pub(super) fn due_at(&self) -> Timestamp {
         self.progress().due_at
     }
 
-    /// Whether there is a set that may verify.
+    /// Returns whether there is a key set that is not too old.
     pub(super) fn is_usable(&self) -> bool {
         let fetched_at = self.snapshot.load().fetched_at;
         fetched_at
             .is_some_and(|at| self.settings.clock.now() < at.plus(self.settings.max_staleness))
     }
 
-    /// Reads the last good set from disk, once, unless a fetch was first.
-    pub(super) async fn warm(&self) {
-        self.warmed.get_or_init(|| self.load_from_disk()).await;
+    /// Loads the saved key set from disk once.
+    pub(super) async fn load_saved(&self) {
+        self.loaded.get_or_init(|| self.load_from_disk()).await;
     }
 
     async fn load_from_disk(&self) {
@@ -235,84 +243,81 @@ impl Source {
         let Some(saved) = disk::load(dir, &self.issuer, self.url()).await else {
             return;
         };
-        if let Ok(document) = Document::read(saved.body.as_bytes()) {
+        if let Ok(document) = JwksDocument::read(saved.body.as_bytes()) {
             let fetched_at = Timestamp(saved.fetched_at_ms).min(self.settings.clock.now());
-            self.adopt(document, fetched_at);
+            self.install(document, fetched_at);
         }
     }
 
     async fn fetch(&self) {
-        let number = self.begun.fetch_add(1, Ordering::AcqRel) + 1;
+        let number = self.started_fetches.fetch_add(1, Ordering::AcqRel) + 1;
         let started_at = self.settings.clock.now();
         let fetched = self.fetcher.fetch().await;
-        let outcome = fetched.and_then(|answer| Ok((Document::read(&answer.body)?, answer)));
+        let outcome = fetched.and_then(|answer| Ok((JwksDocument::read(&answer.body)?, answer)));
         match outcome {
             Ok((document, answer)) => {
-                self.adopt(document, started_at);
-                let lives = answer
+                self.install(document, started_at);
+                let lifetime = answer
                     .max_age
                     .unwrap_or(self.settings.refresh)
                     .min(self.settings.refresh_max);
-                self.progress().succeeded(started_at, lives);
+                self.progress().succeeded(started_at, lifetime);
                 if let Some(dir) = &self.settings.dir {
                     disk::save(dir, &self.issuer, self.url(), started_at, &answer.body).await;
                 }
             }
-            Err(fault) => {
-                tracing::warn!(
-                    issuer = &*self.issuer,
-                    fault,
-                    "the keys could not be refreshed"
-                );
-                self.progress().failed(started_at, fault);
+            Err(error) => {
+                tracing::warn!(issuer = &*self.issuer, error, "JWKS refresh failed");
+                self.progress().failed(started_at, error);
             }
         }
-        self.ended.store(number, Ordering::Release);
+        self.completed_fetches.store(number, Ordering::Release);
     }
 
-    /// Makes a set the snapshot. A key that stayed the same stays the same object, so that what was
-    /// verified with it stays remembered; one that is gone verifies nothing from this moment.
-    fn adopt(&self, document: Document, fetched_at: Timestamp) {
+    /// Installs a key set as the snapshot. An unchanged key remains the same object, so that cached
+    /// results of its tokens stay valid; a removed key stops verifying immediately.
+    fn install(&self, document: JwksDocument, fetched_at: Timestamp) {
         let until = fetched_at.plus(self.settings.max_staleness);
         let before = self.snapshot.load();
-        let mut keys: Keys = Keys::default();
+        let mut keys: KeysById = KeysById::default();
         for (key_id, key) in document.keys {
             let key = match before.keys.get(&key_id) {
                 Some(known) if known.is_same_as(&key) => Arc::clone(known),
                 Some(_) | None => Arc::new(key),
             };
-            key.keep_until(until);
+            key.extend_until(until);
             keys.insert(key_id, key);
         }
-        let unnamed: Vec<Arc<Key>> = document.unnamed.into_iter().map(Arc::new).collect();
-        unnamed.iter().for_each(|key| key.keep_until(until));
-        let stays = |key_id: &String, known: &Arc<Key>| {
+        let unnamed: Vec<Arc<VerificationKey>> =
+            document.unnamed.into_iter().map(Arc::new).collect();
+        unnamed.iter().for_each(|key| key.extend_until(until));
+        let is_kept = |key_id: &String, known: &Arc<VerificationKey>| {
             keys.get(key_id)
                 .is_some_and(|kept| Arc::ptr_eq(kept, known))
         };
-        let gone: Vec<&String> = before
+        let removed: Vec<&String> = before
             .keys
             .iter()
-            .filter(|(key_id, known)| !stays(key_id, known))
+            .filter(|(key_id, known)| !is_kept(key_id, known))
             .map(|(key_id, _)| key_id)
             .collect();
-        let come = keys.len() + gone.len() - before.keys.len();
-        if come + gone.len() > 0 || document.skipped != before.skipped {
+        let added = keys.len() + removed.len() - before.keys.len();
+        if added + removed.len() > 0 || document.skipped != before.skipped {
             let (issuer, count, skipped) = (&*self.issuer, keys.len(), document.skipped.len());
             tracing::info!(
                 issuer,
                 keys = count,
-                come,
-                gone = gone.len(),
+                added,
+                removed = removed.len(),
                 skipped,
-                "the keys have changed"
+                "JWKS keys changed"
             );
         }
-        for key_id in gone {
+        for key_id in removed {
             before.keys[key_id].retire();
         }
         let skipped = document.skipped;
-        self.snapshot.store(Arc::new(Snapshot {
+        self.snapshot.store(Arc::new(KeySnapshot {
             keys,
             unnamed,
             skipped,
@@ -320,13 +325,13 @@ impl Source {
         }));
     }
 
-    fn progress(&self) -> std::sync::MutexGuard<'_, Progress> {
+    fn progress(&self) -> std::sync::MutexGuard<'_, FetchProgress> {
         self.progress
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// For the admin listener.
+    /// Returns the status for the admin listener.
     pub(super) fn status(&self) -> JwksStatus {
         let snapshot = self.snapshot.load();
         let mut keys: Vec<String> = snapshot.keys.keys().cloned().collect();
@@ -352,13 +357,13 @@ impl Source {
 
 // === impl Budget ===
 
-impl Budget {
-    fn fill(&mut self, now: Timestamp, interval: Duration, burst: u32) {
-        let intervals = now.since(self.filled_at).as_millis() / interval.as_millis().max(1);
+impl RefetchBudget {
+    fn refill(&mut self, now: Timestamp, interval: Duration, burst: u32) {
+        let intervals = now.since(self.refilled_at).as_millis() / interval.as_millis().max(1);
         if intervals > 0 {
             let earned = u32::try_from(intervals).unwrap_or(u32::MAX);
-            self.left = self.left.saturating_add(earned).min(burst);
-            self.filled_at = now;
+            self.tokens = self.tokens.saturating_add(earned).min(burst);
+            self.refilled_at = now;
         }
     }
 }

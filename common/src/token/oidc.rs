@@ -1,28 +1,28 @@
-//! ID tokens of a social provider (OpenID Connect Core 1.0 section 3.1.3.7), verified with the same
-//! strict reader and key engine as Bearer tokens.
+//! Verification of ID tokens of a social provider (OpenID Connect Core 1.0 section 3.1.3.7), with
+//! the same strict parser and key sets as Bearer tokens.
 
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
 use url::Url;
 
-use super::jwks::{JwksStatus, Source};
-use super::jws::Jws;
-use super::strict::{Json, Object};
-use super::trust::{Times, check_types, text};
-use super::{Refusal, VerifierOptions};
+use super::jwks::{JwksStatus, KeySource};
+use super::jws::CompactJws;
+use super::strict_json::{JsonValue, StrictObject};
+use super::trust::{TokenTimes, check_types, text};
+use super::{TokenError, VerifierOptions};
 use crate::clock::Clock;
 
-/// Verifies the ID tokens that one provider issues to one client.
+/// A verifier of ID tokens that one provider issues to one client.
 pub struct OidcVerifier {
     issuer: Arc<str>,
     client_id: String,
     clock: Clock,
-    source: Source,
+    source: KeySource,
 }
 
-/// Whom the provider says it is. The identity is issuer and subject, never the e-mail address
-/// alone.
+/// The identity in a verified ID token. It consists of issuer and subject; the e-mail address alone
+/// does not identify a person.
 #[derive(Clone)]
 pub struct IdToken {
     /// `iss`.
@@ -31,23 +31,23 @@ pub struct IdToken {
     pub subject: String,
     /// `email`.
     pub email: Option<String>,
-    /// `email_verified`; false where the provider does not say so.
+    /// `email_verified`; false if the claim is missing.
     pub email_verified: bool,
     /// `name`.
     pub name: Option<String>,
     /// `picture`.
     pub picture: Option<String>,
-    /// Every claim.
+    /// All claims.
     pub claims: Map<String, Value>,
 }
 
-/// How far `iat` and `nbf` may be ahead of the clock, in seconds.
+/// Maximum time by which `iat` and `nbf` may be ahead of the clock, in seconds.
 const LEEWAY_S: i64 = 5;
 
 // === impl OidcVerifier ===
 
 impl OidcVerifier {
-    /// A verifier without keys yet: they are fetched with the first token.
+    /// Creates a verifier without keys; they are fetched for the first token.
     #[must_use]
     pub fn new(
         issuer: impl Into<Arc<str>>,
@@ -61,7 +61,7 @@ impl OidcVerifier {
             ..VerifierOptions::default()
         }
         .into_settings();
-        let source = Source::new(Arc::clone(&issuer), jwks_url, settings);
+        let source = KeySource::new(Arc::clone(&issuer), jwks_url, settings);
         Arc::new(Self {
             issuer,
             client_id: client_id.into(),
@@ -70,55 +70,57 @@ impl OidcVerifier {
         })
     }
 
-    /// The identity in an ID token that answers the request with this nonce. Keys that are due are
-    /// fetched first; if that fails, the last good ones count.
+    /// Verifies an ID token for a request with `nonce` and returns its identity. Keys that are due
+    /// are fetched first; if that fails, the last fetched ones are used.
     ///
     /// # Errors
-    /// Why the token is refused.
-    pub async fn verify(&self, id_token: &str, nonce: &str) -> Result<IdToken, Refusal> {
-        let jws = Jws::read(id_token)?;
+    /// Returns the reason why the token is rejected.
+    pub async fn verify(&self, id_token: &str, nonce: &str) -> Result<IdToken, TokenError> {
+        let jws = CompactJws::read(id_token)?;
         let claims = jws.claims()?;
         if text(&claims, "iss")? != &*self.issuer {
-            return Err(Refusal::Issuer);
+            return Err(TokenError::Issuer);
         }
         self.source.refresh_if_due().await;
         self.check_signature(&jws).await?;
         check_types(&claims)?;
-        Times::read(&claims)?.check(self.clock.now().unix_seconds(), LEEWAY_S)?;
-        instant_is_there(&claims, "iat")?;
+        TokenTimes::read(&claims)?.check(self.clock.now().unix_seconds(), LEEWAY_S)?;
+        require_claim(&claims, "iat")?;
         self.check_audience(&claims)?;
         if text(&claims, "nonce")? != nonce {
-            return Err(Refusal::Nonce);
+            return Err(TokenError::Nonce);
         }
         IdToken::read(&claims)
     }
 
-    /// A provider with one key may leave `kid` out, and nothing tells then when it has another one.
-    async fn check_signature(&self, jws: &Jws<'_>) -> Result<(), Refusal> {
+    /// A provider with one key may omit `kid`. Then a failed verification is the only sign of a key
+    /// change, and causes a refetch.
+    async fn check_signature(&self, jws: &CompactJws<'_>) -> Result<(), TokenError> {
         if let Some(key_id) = &jws.key_id {
             return self.source.obtain(key_id).await?.check(jws);
         }
         if self
             .source
-            .only(jws.algorithm)
+            .only_key(jws.algorithm)
             .and_then(|key| key.check(jws))
             .is_ok()
         {
             return Ok(());
         }
         self.source.refetch().await;
-        self.source.only(jws.algorithm)?.check(jws)
+        self.source.only_key(jws.algorithm)?.check(jws)
     }
 
-    /// We must be an audience; where there are others too, or `azp` is there, `azp` must name us.
-    fn check_audience(&self, claims: &Object<'_>) -> Result<(), Refusal> {
+    /// Checks that this client is an audience. With several audiences, or if `azp` is present,
+    /// `azp` must be this client.
+    fn check_audience(&self, claims: &StrictObject<'_>) -> Result<(), TokenError> {
         let (ours, several) = match claims.get("aud") {
-            Some(Json::List(all)) => (
+            Some(JsonValue::List(all)) => (
                 all.iter().any(|one| one.as_text() == Some(&self.client_id)),
                 all.len() > 1,
             ),
             Some(_) => (text(claims, "aud")? == self.client_id, false),
-            None => return Err(Refusal::ClaimMissing),
+            None => return Err(TokenError::ClaimMissing),
         };
         let authorized = match claims.get("azp") {
             Some(party) => party.as_text() == Some(&self.client_id),
@@ -127,22 +129,22 @@ impl OidcVerifier {
         if ours && authorized {
             Ok(())
         } else {
-            Err(Refusal::Client)
+            Err(TokenError::Client)
         }
     }
 
-    /// The provider's keys, for the admin listener.
+    /// Returns the status of the provider's keys, for the admin listener.
     #[must_use]
     pub fn status(&self) -> JwksStatus {
         self.source.status()
     }
 }
 
-fn instant_is_there(claims: &Object<'_>, name: &str) -> Result<(), Refusal> {
-    if claims.has(name) {
+fn require_claim(claims: &StrictObject<'_>, name: &str) -> Result<(), TokenError> {
+    if claims.contains(name) {
         Ok(())
     } else {
-        Err(Refusal::ClaimMissing)
+        Err(TokenError::ClaimMissing)
     }
 }
 
@@ -157,13 +159,21 @@ impl std::fmt::Debug for OidcVerifier {
 // === impl IdToken ===
 
 impl IdToken {
-    fn read(claims: &Object<'_>) -> Result<Self, Refusal> {
-        let optional = |name: &str| claims.get(name).and_then(Json::as_text).map(str::to_owned);
+    fn read(claims: &StrictObject<'_>) -> Result<Self, TokenError> {
+        let optional = |name: &str| {
+            claims
+                .get(name)
+                .and_then(JsonValue::as_text)
+                .map(str::to_owned)
+        };
         // Some providers send the flag as text.
         let email_verified = match claims.get("email_verified") {
-            Some(Json::Bool(flag)) => *flag,
-            Some(Json::Text(flag)) => flag == "true",
-            Some(Json::Null | Json::Number(_) | Json::List(_) | Json::Object(_)) | None => false,
+            Some(JsonValue::Bool(flag)) => *flag,
+            Some(JsonValue::Text(flag)) => flag == "true",
+            Some(
+                JsonValue::Null | JsonValue::Number(_) | JsonValue::List(_) | JsonValue::Object(_),
+            )
+            | None => false,
         };
         Ok(Self {
             issuer: text(claims, "iss")?.to_owned(),

@@ -1,8 +1,8 @@
-//! The fingerprint of RSA moduli made by a flawed generator (CVE-2017-15361, "ROCA"), whose private
-//! halves can be computed from the public ones.
+//! Detection of RSA moduli of a flawed generator (CVE-2017-15361, "ROCA"), whose private keys can
+//! be computed from the public keys.
 
-/// The odd primes up to 167: the flawed generator's primes are powers of 65537 modulo the product
-/// of these.
+/// Odd primes up to 167. Primes of the flawed generator are powers of 65537 modulo the product of
+/// these.
 const PRIMES: [u32; 38] = [
     3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97,
     101, 103, 107, 109, 113, 127, 131, 137, 139, 149, 151, 157, 163, 167,
@@ -10,8 +10,8 @@ const PRIMES: [u32; 38] = [
 
 const GENERATOR: u32 = 65537;
 
-/// Whether a big-endian modulus is a power of 65537 modulo every one of the primes. A sound modulus
-/// is so by chance once in about 2^27.
+/// Returns whether a big-endian modulus is a power of 65537 modulo each of the primes. A random
+/// modulus is so with a probability of about 2^-27.
 pub(super) fn is_weak(modulus: &[u8]) -> bool {
     PRIMES
         .iter()

@@ -1,10 +1,10 @@
 mod cache;
+mod fixtures;
 mod issuer_rules;
 mod jwks;
-mod kit;
 mod oidc;
 mod peers;
 mod properties;
-mod refusals;
+mod rejections;
 mod truth_table;
 mod vectors;

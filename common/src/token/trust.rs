@@ -3,52 +3,51 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use url::Url;
 
-use super::strict::{Json, Object};
-use super::{Caller, Claims, Refusal, Service, User};
+use super::strict_json::{JsonValue, StrictObject};
+use super::{Caller, Claims, Service, TokenError, User};
 
-/// A pool whose tokens are trusted.
+/// A trusted issuer of tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Issuer {
     /// `iss`, compared byte for byte.
     pub issuer: String,
-    /// Where its keys are; HTTPS, or HTTP on a loopback address.
+    /// URL of its JWKS: HTTPS, or HTTP on a loopback address.
     pub jwks_url: Url,
-    /// What its tokens stand for.
+    /// The kind of caller that its tokens identify.
     pub kind: IssuerKind,
-    /// The clients whose tokens are accepted; none means that `rules.audiences` decides alone.
+    /// Accepted client ids. If empty, only `rules.audiences` is checked.
     pub client_ids: Vec<String>,
-    /// What else its tokens must say.
+    /// Further rules for its tokens.
     pub rules: IssuerRules,
-    /// The claims of users that policies look at: identities hold these and no other.
+    /// Claims that policies use. Identities hold only these claims.
     pub claims: Vec<String>,
 }
 
-/// What the tokens of one issuer must say besides. The default is what the pools of the interface
-/// write.
+/// Rules for the tokens of one issuer. The default is the format of the actor and service pools.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IssuerRules {
-    /// The `token_use`s that are accepted. `None`: `access` of users, `id` and `access` of
-    /// services. An empty list: the issuer writes none, and none is looked at.
+    /// Accepted `token_use` values. `None`: `access` for users, `id` and `access` for services.
+    /// Empty: the issuer writes no `token_use`, and it is not checked.
     pub token_uses: Option<Vec<String>>,
-    /// Of which `aud` must hold one (RFC 9068 section 4); none means that it is looked at only for
+    /// `aud` must contain one of these (RFC 9068 section 4). If empty, `aud` is checked only for
     /// the client of an ID token.
     pub audiences: Vec<String>,
-    /// The claim that names the client, where it is not `client_id`, such as `azp`.
+    /// The claim that contains the client id, such as `azp`. Default `client_id`.
     pub client_claim: Option<String>,
-    /// The service names that its tokens may carry: a name belongs to one issuer.
+    /// Service names that its tokens may contain. A name belongs to one issuer.
     pub services: ServiceNames,
 }
 
-/// Names of services (`custom:service_id`).
+/// A set of service names (`custom:service_id`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServiceNames {
-    /// These.
+    /// The listed names.
     Only(Vec<String>),
-    /// All but these, which belong to other issuers.
+    /// All names except the listed ones, which belong to other issuers.
     AllBut(Vec<String>),
 }
 
-/// What the tokens of a pool stand for.
+/// The kind of caller that an issuer's tokens identify.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IssuerKind {
     /// People: access tokens without `custom:service_id`.
@@ -57,48 +56,48 @@ pub enum IssuerKind {
     Service,
 }
 
-/// One row of trust, with its strings shared by every identity made from it.
+/// The rules of one issuer, with strings that its identities share.
 #[derive(Debug)]
-pub(super) struct Trust {
+pub(super) struct IssuerTrust {
     pub(super) issuer: Arc<str>,
     kind: IssuerKind,
     clients: Vec<Arc<str>>,
-    /// `None` where none is looked at.
+    /// `None` if `token_use` is not checked.
     token_uses: Option<Vec<String>>,
     audiences: Vec<String>,
     client_claim: String,
     services: ServiceNames,
     claims: Vec<Arc<str>>,
-    lists: Lists,
+    lists: InternedLists,
 }
 
-/// Scopes and groups, of which a pool has few: every identity with the same ones shares them.
+/// Interned lists of scopes and groups: a pool has few distinct ones, and identities share them.
 #[derive(Debug, Default)]
-struct Lists(Mutex<HashSet<Arc<[String]>, ahash::RandomState>>);
+struct InternedLists(Mutex<HashSet<Arc<[String]>, ahash::RandomState>>);
 
-/// More lists than this are not shared.
-const MAX_LISTS: usize = 256;
+/// Maximum number of interned lists.
+const MAX_INTERNED_LISTS: usize = 256;
 
-/// The instants that a token is valid between, in Unix seconds.
+/// The validity period of a token, in Unix seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Times {
-    /// `exp`: not valid from here on.
+pub(super) struct TokenTimes {
+    /// `exp`: the token is invalid from then on.
     pub(super) expires_at: i64,
     /// The later of `nbf` and `iat`.
     pub(super) valid_from: i64,
 }
 
-const SERVICE_ID: &str = "custom:service_id";
+const SERVICE_ID_CLAIM: &str = "custom:service_id";
 
-const CLIENT_ID: &str = "client_id";
+const CLIENT_ID_CLAIM: &str = "client_id";
 
 // === impl Times ===
 
-impl Times {
-    /// Reads `exp`, `nbf` and `iat`: integers all (stricter than NumericDate of RFC 7519 section
-    /// 2).
-    pub(super) fn read(claims: &Object<'_>) -> Result<Self, Refusal> {
-        let expires_at = instant(claims, "exp")?.ok_or(Refusal::ClaimMissing)?;
+impl TokenTimes {
+    /// Reads `exp`, `nbf` and `iat`, which must be integers (stricter than NumericDate of RFC 7519
+    /// section 2).
+    pub(super) fn read(claims: &StrictObject<'_>) -> Result<Self, TokenError> {
+        let expires_at = instant(claims, "exp")?.ok_or(TokenError::ClaimMissing)?;
         let not_before = instant(claims, "nbf")?.unwrap_or(i64::MIN);
         let issued_at = instant(claims, "iat")?.unwrap_or(i64::MIN);
         Ok(Self {
@@ -107,53 +106,59 @@ impl Times {
         })
     }
 
-    /// Holds the times against the clock. The leeway is for clocks that run ahead of ours, so it is
-    /// for the beginning only: at `exp` it is over, cached or not.
-    pub(super) fn check(self, now_s: i64, leeway_s: i64) -> Result<(), Refusal> {
+    /// Checks the times. The leeway is for clocks that are ahead of this one and applies to `nbf`
+    /// and `iat` only; a token is invalid at `exp`, also in the cache.
+    pub(super) fn check(self, now_s: i64, leeway_s: i64) -> Result<(), TokenError> {
         if now_s >= self.expires_at {
-            return Err(Refusal::Expired);
+            return Err(TokenError::Expired);
         }
         if self.valid_from > now_s.saturating_add(leeway_s) {
-            return Err(Refusal::NotYetValid);
+            return Err(TokenError::NotYetValid);
         }
         Ok(())
     }
 }
 
-fn instant(claims: &Object<'_>, name: &str) -> Result<Option<i64>, Refusal> {
+fn instant(claims: &StrictObject<'_>, name: &str) -> Result<Option<i64>, TokenError> {
     claims
         .get(name)
-        .map(|value| value.as_integer().ok_or(Refusal::ClaimType))
+        .map(|value| value.as_integer().ok_or(TokenError::ClaimType))
         .transpose()
 }
 
-/// Registered claims that are not looked at have their types all the same (RFC 7519 sections 4.1.3
-/// and 4.1.7): other readers refuse what has not, and a token means the same to all or nothing.
-pub(super) fn check_types(claims: &Object<'_>) -> Result<(), Refusal> {
-    let audience = |value: &Json<'_>| match value {
-        Json::List(all) => all.iter().all(Json::is_text),
-        Json::Null | Json::Bool(_) | Json::Number(_) | Json::Text(_) | Json::Object(_) => {
-            value.is_text()
-        }
+/// Checks the types of registered claims that are not used otherwise (RFC 7519 sections 4.1.3 and
+/// 4.1.7). Other verifiers reject wrong types, and all must agree on whether a token is valid.
+pub(super) fn check_types(claims: &StrictObject<'_>) -> Result<(), TokenError> {
+    let audience = |value: &JsonValue<'_>| match value {
+        JsonValue::List(all) => all.iter().all(JsonValue::is_text),
+        JsonValue::Null
+        | JsonValue::Bool(_)
+        | JsonValue::Number(_)
+        | JsonValue::Text(_)
+        | JsonValue::Object(_) => value.is_text(),
     };
     let sound =
-        claims.get("aud").is_none_or(audience) && claims.get("jti").is_none_or(Json::is_text);
+        claims.get("aud").is_none_or(audience) && claims.get("jti").is_none_or(JsonValue::is_text);
     if sound {
         Ok(())
     } else {
-        Err(Refusal::ClaimType)
+        Err(TokenError::ClaimType)
     }
 }
 
-/// A claim that must be there and be text.
-pub(super) fn text<'a>(claims: &'a Object<'_>, name: &str) -> Result<&'a str, Refusal> {
+/// Returns a claim that must be present and non-empty text.
+pub(super) fn text<'a>(claims: &'a StrictObject<'_>, name: &str) -> Result<&'a str, TokenError> {
     match claims.get(name) {
-        Some(Json::Text(text)) if text.is_empty() => Err(Refusal::ClaimMissing),
-        Some(Json::Text(text)) => Ok(text),
-        Some(Json::Null | Json::Bool(_) | Json::Number(_) | Json::List(_) | Json::Object(_)) => {
-            Err(Refusal::ClaimType)
-        }
-        None => Err(Refusal::ClaimMissing),
+        Some(JsonValue::Text(text)) if text.is_empty() => Err(TokenError::ClaimMissing),
+        Some(JsonValue::Text(text)) => Ok(text),
+        Some(
+            JsonValue::Null
+            | JsonValue::Bool(_)
+            | JsonValue::Number(_)
+            | JsonValue::List(_)
+            | JsonValue::Object(_),
+        ) => Err(TokenError::ClaimType),
+        None => Err(TokenError::ClaimMissing),
     }
 }
 
@@ -177,14 +182,14 @@ impl Default for ServiceNames {
 
 // === impl Lists ===
 
-impl Lists {
-    fn shared(&self, list: Vec<String>) -> Arc<[String]> {
+impl InternedLists {
+    fn intern(&self, list: Vec<String>) -> Arc<[String]> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(shared) = known.get(list.as_slice()) {
-            return Arc::clone(shared);
+        if let Some(intern) = known.get(list.as_slice()) {
+            return Arc::clone(intern);
         }
         let list: Arc<[String]> = list.into();
-        if known.len() < MAX_LISTS {
+        if known.len() < MAX_INTERNED_LISTS {
             known.insert(Arc::clone(&list));
         }
         list
@@ -193,7 +198,7 @@ impl Lists {
 
 // === impl Trust ===
 
-impl Trust {
+impl IssuerTrust {
     pub(super) fn new(issuer: &Issuer) -> Self {
         let Issuer {
             issuer,
@@ -223,16 +228,20 @@ impl Trust {
             client_claim: rules
                 .client_claim
                 .clone()
-                .unwrap_or_else(|| CLIENT_ID.to_owned()),
+                .unwrap_or_else(|| CLIENT_ID_CLAIM.to_owned()),
             services: rules.services.clone(),
             claims: claims.iter().map(|name| name.as_str().into()).collect(),
-            lists: Lists::default(),
+            lists: InternedLists::default(),
         }
     }
 
-    /// The truth table of the contract, from `token_use` on; the issuer has selected this row
-    /// already.
-    pub(super) fn decide(&self, claims: &Object<'_>, times: Times) -> Result<Caller, Refusal> {
+    /// Decides between user, service and rejection, after the issuer has been selected. The order
+    /// of the checks decides which error is returned.
+    pub(super) fn decide(
+        &self,
+        claims: &StrictObject<'_>,
+        times: TokenTimes,
+    ) -> Result<Caller, TokenError> {
         let token_use = self
             .token_uses
             .as_ref()
@@ -241,15 +250,15 @@ impl Trust {
         let subject: Arc<str> = text(claims, "sub")?.into();
         match self.kind {
             IssuerKind::User => {
-                // An ID token tells whose it is to its client alone; whose client that is does not
-                // matter.
+                // An ID token is rejected for its use before its client is checked, because ID
+                // tokens of users are never accepted.
                 if token_use == Some("id") {
                     self.check_use(token_use)?;
                 }
                 let client_id = self.client(claims, token_use)?;
                 self.check_use(token_use)?;
-                if claims.has(SERVICE_ID) {
-                    return Err(Refusal::Kind);
+                if claims.contains(SERVICE_ID_CLAIM) {
+                    return Err(TokenError::Kind);
                 }
                 let username = username(claims, &subject)?;
                 Ok(Caller::User(Arc::new(User {
@@ -257,37 +266,38 @@ impl Trust {
                     subject,
                     username,
                     client_id,
-                    scopes: self.lists.shared(scopes(claims)?),
-                    groups: self.lists.shared(groups(claims)?),
+                    scopes: self.lists.intern(scopes(claims)?),
+                    groups: self.lists.intern(groups(claims)?),
                     expires_at: times.expires_at,
-                    claims: self.kept(claims),
+                    claims: self.policy_claims(claims),
                 })))
             }
-            // Whatever its use: what does not name a service is no service's token.
+            // A token without a service name is never a service's token, whatever its use.
             IssuerKind::Service => {
                 self.client(claims, token_use)?;
                 let service_id = service_id(claims)?;
                 self.check_use(token_use)?;
                 if !self.services.contains(service_id) {
-                    return Err(Refusal::ServiceName);
+                    return Err(TokenError::ServiceName);
                 }
                 Ok(Caller::Service(Arc::new(Service {
                     issuer: Arc::clone(&self.issuer),
                     subject,
                     service_id: service_id.into(),
-                    scopes: self.lists.shared(scopes(claims)?),
+                    scopes: self.lists.intern(scopes(claims)?),
                     expires_at: times.expires_at,
                 })))
             }
         }
     }
 
-    fn kept(&self, claims: &Object<'_>) -> Claims {
-        let kept = |name: &Arc<str>| Some((Arc::clone(name), claims.get(name)?.to_value()));
-        self.claims.iter().filter_map(kept).collect()
+    fn policy_claims(&self, claims: &StrictObject<'_>) -> Claims {
+        let policy_claims =
+            |name: &Arc<str>| Some((Arc::clone(name), claims.get(name)?.to_value()));
+        self.claims.iter().filter_map(policy_claims).collect()
     }
 
-    fn check_use(&self, token_use: Option<&str>) -> Result<(), Refusal> {
+    fn check_use(&self, token_use: Option<&str>) -> Result<(), TokenError> {
         let accepted = match (&self.token_uses, token_use) {
             (Some(accepted), Some(token_use)) => accepted.iter().any(|name| name == token_use),
             (None, _) | (_, None) => true,
@@ -295,18 +305,22 @@ impl Trust {
         if accepted {
             Ok(())
         } else {
-            Err(Refusal::TokenUse)
+            Err(TokenError::TokenUse)
         }
     }
 
-    /// The client that the token is for: the audience of an ID token, a claim of any other.
-    fn client(&self, claims: &Object<'_>, token_use: Option<&str>) -> Result<Arc<str>, Refusal> {
+    /// Returns the client of the token: the audience of an ID token, otherwise the client claim.
+    fn client(
+        &self,
+        claims: &StrictObject<'_>,
+        token_use: Option<&str>,
+    ) -> Result<Arc<str>, TokenError> {
         if !self.audiences.is_empty()
             && !self.audiences.iter().any(|ours| is_audience(claims, ours))
         {
-            return Err(Refusal::Client);
+            return Err(TokenError::Client);
         }
-        let has_claim = claims.has(&self.client_claim);
+        let has_claim = claims.contains(&self.client_claim);
         if self.clients.is_empty() {
             return Ok(if has_claim {
                 text(claims, &self.client_claim)?.into()
@@ -324,62 +338,71 @@ impl Trust {
             .iter()
             .find(|client| ***client == *name)
             .cloned()
-            .ok_or(Refusal::Client)
+            .ok_or(TokenError::Client)
     }
 }
 
-/// Whether `aud` is or holds this one.
-fn is_audience(claims: &Object<'_>, ours: &str) -> bool {
+/// Returns whether `aud` is or contains `ours`.
+fn is_audience(claims: &StrictObject<'_>, ours: &str) -> bool {
     match claims.get("aud") {
-        Some(Json::Text(one)) => one == ours,
-        Some(Json::List(all)) => all.iter().any(|one| one.as_text() == Some(ours)),
-        Some(Json::Null | Json::Bool(_) | Json::Number(_) | Json::Object(_)) | None => false,
+        Some(JsonValue::Text(one)) => one == ours,
+        Some(JsonValue::List(all)) => all.iter().any(|one| one.as_text() == Some(ours)),
+        Some(
+            JsonValue::Null | JsonValue::Bool(_) | JsonValue::Number(_) | JsonValue::Object(_),
+        )
+        | None => false,
     }
 }
 
-/// `aud` of a pool's ID token: one audience, bare or as a list of one (RFC 7519 section 4.1.3).
-fn audience<'a>(claims: &'a Object<'_>) -> Result<&'a str, Refusal> {
+/// Returns `aud` of a pool's ID token: one audience, as text or a list of one (RFC 7519 section
+/// 4.1.3).
+fn audience<'a>(claims: &'a StrictObject<'_>) -> Result<&'a str, TokenError> {
     match claims.get("aud") {
-        Some(Json::List(all)) => match all.as_slice() {
-            [Json::Text(one)] => Ok(one),
-            [] => Err(Refusal::ClaimMissing),
-            _ => Err(Refusal::Client),
+        Some(JsonValue::List(all)) => match all.as_slice() {
+            [JsonValue::Text(one)] => Ok(one),
+            [] => Err(TokenError::ClaimMissing),
+            _ => Err(TokenError::Client),
         },
         _ => text(claims, "aud"),
     }
 }
 
-fn service_id<'a>(claims: &'a Object<'_>) -> Result<&'a str, Refusal> {
+fn service_id<'a>(claims: &'a StrictObject<'_>) -> Result<&'a str, TokenError> {
     claims
-        .get(SERVICE_ID)
-        .and_then(Json::as_text)
+        .get(SERVICE_ID_CLAIM)
+        .and_then(JsonValue::as_text)
         .filter(|id| !id.trim().is_empty())
-        .ok_or(Refusal::Kind)
+        .ok_or(TokenError::Kind)
 }
 
-fn username(claims: &Object<'_>, subject: &Arc<str>) -> Result<Arc<str>, Refusal> {
+fn username(claims: &StrictObject<'_>, subject: &Arc<str>) -> Result<Arc<str>, TokenError> {
     match claims.get("username") {
-        Some(Json::Text(name)) if **name != **subject => Ok((**name).into()),
-        Some(Json::Text(_)) | None => Ok(Arc::clone(subject)),
-        Some(_) => Err(Refusal::ClaimType),
+        Some(JsonValue::Text(name)) if **name != **subject => Ok((**name).into()),
+        Some(JsonValue::Text(_)) | None => Ok(Arc::clone(subject)),
+        Some(_) => Err(TokenError::ClaimType),
     }
 }
 
-fn scopes(claims: &Object<'_>) -> Result<Vec<String>, Refusal> {
+fn scopes(claims: &StrictObject<'_>) -> Result<Vec<String>, TokenError> {
     match claims.get("scope") {
-        Some(Json::Text(all)) => Ok(all.split_ascii_whitespace().map(str::to_owned).collect()),
-        Some(_) => Err(Refusal::ClaimType),
+        Some(JsonValue::Text(all)) => Ok(all.split_ascii_whitespace().map(str::to_owned).collect()),
+        Some(_) => Err(TokenError::ClaimType),
         None => Ok(Vec::new()),
     }
 }
 
-fn groups(claims: &Object<'_>) -> Result<Vec<String>, Refusal> {
+fn groups(claims: &StrictObject<'_>) -> Result<Vec<String>, TokenError> {
     match claims.get("cognito:groups") {
-        Some(Json::List(all)) => all
+        Some(JsonValue::List(all)) => all
             .iter()
-            .map(|group| group.as_text().map(str::to_owned).ok_or(Refusal::ClaimType))
+            .map(|group| {
+                group
+                    .as_text()
+                    .map(str::to_owned)
+                    .ok_or(TokenError::ClaimType)
+            })
             .collect(),
-        Some(_) => Err(Refusal::ClaimType),
+        Some(_) => Err(TokenError::ClaimType),
         None => Ok(Vec::new()),
     }
 }

@@ -8,88 +8,88 @@ use tokio_util::sync::CancellationToken;
 use arc_swap::ArcSwap;
 use futures_util::future::join_all;
 
-use super::cache::{Cache, Outcome};
-use super::jwk::Key;
-use super::jwks::{JwksStatus, Settings, Source};
-use super::jws::Jws;
-use super::mark::Marker;
-use super::strict::Object;
-use super::trust::{self, Times, Trust};
-use super::{Caller, Issuer, MAX_TOKEN_BYTES, Refusal};
+use super::cache::{CachedResult, TokenCache};
+use super::digest::TokenHasher;
+use super::jwk::VerificationKey;
+use super::jwks::{JwksSettings, JwksStatus, KeySource};
+use super::jws::CompactJws;
+use super::strict_json::StrictObject;
+use super::trust::{self, IssuerTrust, TokenTimes};
+use super::{Caller, Issuer, MAX_TOKEN_BYTES, TokenError};
 use crate::clock::{Clock, Timestamp};
 
-/// Verifies Bearer tokens of the trusted issuers. One per process, shared.
+/// Verifies Bearer tokens of the trusted issuers. One instance per process.
 pub struct Verifier {
-    settings: Settings,
+    settings: JwksSettings,
     leeway_s: i64,
     negative_ttl: Duration,
-    trusted: ArcSwap<Trusted>,
-    /// Counts the changes of the trust; what was remembered under an earlier one is not used.
+    trusted: ArcSwap<TrustedIssuers>,
+    /// Incremented by each change of the trusted issuers; cached results of earlier generations are
+    /// ignored.
     generation: AtomicU32,
-    marker: Marker,
-    accepted: Cache,
-    refused: Cache,
+    hasher: TokenHasher,
+    accepted: TokenCache,
+    rejected: TokenCache,
 }
 
-/// How a [`Verifier`] works. The defaults suit production.
+/// Options of a [`Verifier`]. The defaults suit production.
 #[derive(Clone, Debug)]
 pub struct VerifierOptions {
-    /// The time.
+    /// Clock for `exp`, `nbf`, `iat` and key ages.
     pub clock: Clock,
-    /// Bytes that remembered tokens may take; default 40 MiB, some 100,000 tokens. 0 remembers
-    /// none.
+    /// Maximum bytes of the token cache. Default 40 MiB, about 100,000 tokens. 0 disables the
+    /// cache.
     pub cache_bytes: usize,
-    /// Where the last good keys are kept across restarts; default none.
+    /// Directory in which key sets are saved across restarts. Default none.
     pub jwks_dir: Option<PathBuf>,
-    /// How far `nbf` and `iat` may be ahead of the clock, in seconds; default and most 5 (the
-    /// contract).
+    /// Maximum time by which `nbf` and `iat` may be ahead of the clock, in seconds. Default and
+    /// maximum 5.
     pub leeway_s: u32,
-    /// How long keys are used before a refresh if the issuer does not say; default 5 min.
+    /// Refresh interval of keys without `TokenCache-Control: max-age`. Default 5 min.
     pub refresh: Duration,
-    /// The longest that an issuer may say: a key that was removed verifies at most so long; default
-    /// 15 min.
+    /// Maximum refresh interval, which bounds how long a removed key is accepted. Default 15 min.
     pub refresh_max: Duration,
-    /// How long the last good keys are used while the issuer is away; default 24 h. Then 503, never
-    /// 401.
+    /// Maximum age of the last fetched keys while the issuer is unavailable. Default 24 h. Then
+    /// requests get 503, not 401.
     pub max_staleness: Duration,
-    /// Deadline of one fetch of keys; default 5 s.
+    /// Timeout of one fetch. Default 5 s.
     pub fetch_timeout: Duration,
-    /// How many refetches unknown `kid`s may cause at once; default 4.
+    /// Burst of refetches that unknown `kid`s may cause. Default 4.
     pub refetch_burst: u32,
-    /// How often they may cause one after that; default 1 s.
+    /// Interval between further refetches. Default 1 s.
     pub refetch_interval: Duration,
-    /// How long a refused token is remembered; default 5 s. A flood of one bad token costs no
-    /// signature work.
+    /// Time for which a rejected token is cached, so that repeated invalid tokens cost no signature
+    /// verification. Default 5 s.
     pub negative_ttl: Duration,
 }
 
 #[derive(Default)]
-struct Trusted {
+struct TrustedIssuers {
     generation: u32,
-    issuers: Pools,
+    issuers: PoolsByIssuer,
 }
 
-/// By `iss`.
-type Pools = HashMap<Box<str>, Pool, ahash::RandomState>;
+/// Issuers by `iss`.
+type PoolsByIssuer = HashMap<Box<str>, TrustedPool, ahash::RandomState>;
 
-/// Whom to trust next, with keys that are there already: [`Verifier::prepare`].
-pub struct Prepared(Pools);
+/// New trusted issuers with their keys, see [`Verifier::prepare`].
+pub struct PreparedIssuers(PoolsByIssuer);
 
 #[derive(Clone)]
-struct Pool {
+struct TrustedPool {
     issuer: Issuer,
-    trust: Arc<Trust>,
-    source: Arc<Source>,
+    trust: Arc<IssuerTrust>,
+    source: Arc<KeySource>,
 }
 
-/// A leeway above this is refused by the contract.
+/// Maximum leeway in seconds.
 const MAX_LEEWAY_S: u32 = 5;
 
-/// Refused tokens may take at most this, or an eighth of the cache.
+/// Maximum cache bytes for rejected tokens, or an eighth of the cache if that is less.
 const MAX_REFUSED_BYTES: usize = 4 * 1024 * 1024;
 
-/// The background refresh looks at least this often whether something is due.
-const TICK: Duration = Duration::from_secs(5);
+/// Maximum interval between two checks for due refreshes.
+const MAX_REFRESH_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 impl Default for VerifierOptions {
     fn default() -> Self {
@@ -110,8 +110,8 @@ impl Default for VerifierOptions {
 }
 
 impl VerifierOptions {
-    pub(super) fn into_settings(self) -> Settings {
-        Settings {
+    pub(super) fn into_settings(self) -> JwksSettings {
+        JwksSettings {
             clock: self.clock,
             dir: self.jwks_dir,
             refresh: self.refresh,
@@ -127,69 +127,68 @@ impl VerifierOptions {
 // === impl Verifier ===
 
 impl Verifier {
-    /// A verifier that knows whom to trust and has no keys yet: they come with [`Verifier::run`],
-    /// [`Verifier::refresh_now`], or the first token.
+    /// Creates a verifier without keys. They are fetched by [`Verifier::run`],
+    /// [`Verifier::refresh_now`], or for the first token.
     ///
     /// # Panics
-    /// If the system has no random bytes: nothing that is remembered would be safe.
+    /// If the system has no random bytes, without which the cache would be unsafe.
     #[must_use]
     pub fn new(issuers: Vec<Issuer>, options: VerifierOptions) -> Arc<Self> {
         let mut secret = [0; 16];
-        getrandom::fill(&mut secret).expect("a system that serves has random bytes");
+        getrandom::fill(&mut secret).expect("the system provides random bytes");
         let verifier = Self {
             leeway_s: options.leeway_s.min(MAX_LEEWAY_S).into(),
             negative_ttl: options.negative_ttl,
             trusted: ArcSwap::default(),
             generation: AtomicU32::new(0),
-            marker: Marker::new(&secret),
-            accepted: Cache::new(options.cache_bytes),
-            refused: Cache::new((options.cache_bytes / 8).min(MAX_REFUSED_BYTES)),
+            hasher: TokenHasher::new(&secret),
+            accepted: TokenCache::new(options.cache_bytes),
+            rejected: TokenCache::new((options.cache_bytes / 8).min(MAX_REFUSED_BYTES)),
             settings: options.into_settings(),
         };
         verifier.replace_issuers(issuers);
         Arc::new(verifier)
     }
 
-    /// Changes whom to trust. Everything remembered is forgotten, unless nothing changes; the keys
-    /// of an issuer that stays at its address stay.
+    /// Replaces the trusted issuers. Cached results are discarded if an issuer changes; keys are
+    /// kept for issuers whose JWKS URL is unchanged.
     pub fn replace_issuers(&self, issuers: Vec<Issuer>) {
-        self.adopt(Prepared(self.pools(issuers)));
+        self.adopt(PreparedIssuers(self.pools(issuers)));
     }
 
-    /// Fetches the keys of issuers that are not trusted yet, so that they are there when
-    /// [`Verifier::adopt`] changes the trust. One that does not answer within `fetch_timeout` is
-    /// tried again later.
-    pub async fn prepare(&self, issuers: Vec<Issuer>) -> Prepared {
+    /// Fetches the keys of new issuers ahead of [`Verifier::adopt`]. An issuer that does not
+    /// respond within `fetch_timeout` is retried later.
+    pub async fn prepare(&self, issuers: Vec<Issuer>) -> PreparedIssuers {
         let pools = self.pools(issuers);
-        let fresh = pools.values().filter(|pool| !pool.source.is_usable());
-        join_all(fresh.map(|pool| pool.source.refresh())).await;
-        Prepared(pools)
+        let new_pools = pools.values().filter(|pool| !pool.source.is_usable());
+        join_all(new_pools.map(|pool| pool.source.refresh())).await;
+        PreparedIssuers(pools)
     }
 
-    /// As [`Verifier::replace_issuers`].
-    pub fn adopt(&self, Prepared(issuers): Prepared) {
+    /// Replaces the trusted issuers as [`Verifier::replace_issuers`] does.
+    pub fn adopt(&self, PreparedIssuers(issuers): PreparedIssuers) {
         let before = self.trusted.load();
-        let stays = |pool: &Pool| {
+        let is_unchanged = |pool: &TrustedPool| {
             before
                 .issuers
                 .get(pool.issuer.issuer.as_str())
                 .is_some_and(|known| known.issuer == pool.issuer)
         };
-        if issuers.len() == before.issuers.len() && issuers.values().all(stays) {
+        if issuers.len() == before.issuers.len() && issuers.values().all(is_unchanged) {
             return;
         }
         let generation = before.generation.wrapping_add(1);
-        self.trusted.store(Arc::new(Trusted {
+        self.trusted.store(Arc::new(TrustedIssuers {
             generation,
             issuers,
         }));
         self.generation.store(generation, Ordering::Release);
     }
 
-    fn pools(&self, issuers: Vec<Issuer>) -> Pools {
+    fn pools(&self, issuers: Vec<Issuer>) -> PoolsByIssuer {
         let before = self.trusted.load();
         let pool = |issuer: Issuer| {
-            let trust = Arc::new(Trust::new(&issuer));
+            let trust = Arc::new(IssuerTrust::new(&issuer));
             let known = before
                 .issuers
                 .get(issuer.issuer.as_str())
@@ -198,12 +197,12 @@ impl Verifier {
                 Some(pool) => Arc::clone(&pool.source),
                 None => {
                     let (name, url) = (Arc::clone(&trust.issuer), issuer.jwks_url.clone());
-                    Arc::new(Source::new(name, url, self.settings.clone()))
+                    Arc::new(KeySource::new(name, url, self.settings.clone()))
                 }
             };
             (
                 issuer.issuer.as_str().into(),
-                Pool {
+                TrustedPool {
                     issuer,
                     trust,
                     source,
@@ -213,73 +212,76 @@ impl Verifier {
         issuers.into_iter().map(pool).collect()
     }
 
-    /// The outcome for a token that was seen before: no I/O, no signature work, no allocation.
-    /// `None` says that
-    /// [`Verifier::verify`] must look.
+    /// Returns the cached result for a token, without I/O, signature verification or allocation.
+    /// Returns `None` if [`Verifier::verify`] must decide.
     #[must_use]
-    pub fn verify_cached(&self, token: &str) -> Option<Result<Caller, Refusal>> {
+    pub fn verify_cached(&self, token: &str) -> Option<Result<Caller, TokenError>> {
         self.verify_cached_at(token, self.settings.clock.now())
     }
 
-    /// As [`Verifier::verify_cached`], for a caller that has the time at hand: it is read once for
-    /// a request.
+    /// As [`Verifier::verify_cached`], with the time of the request.
     #[must_use]
-    pub fn verify_cached_at(&self, token: &str, now: Timestamp) -> Option<Result<Caller, Refusal>> {
+    pub fn verify_cached_at(
+        &self,
+        token: &str,
+        now: Timestamp,
+    ) -> Option<Result<Caller, TokenError>> {
         if token.len() > MAX_TOKEN_BYTES {
-            return Some(Err(Refusal::TooLong));
+            return Some(Err(TokenError::TooLong));
         }
-        let (mark, generation) = (
-            self.marker.mark(token),
+        let (digest, generation) = (
+            self.hasher.digest(token),
             self.generation.load(Ordering::Acquire),
         );
         self.accepted
-            .get(mark, now, generation)
-            .or_else(|| self.refused.get(mark, now, generation))
+            .get(digest, now, generation)
+            .or_else(|| self.rejected.get(digest, now, generation))
     }
 
-    /// Who is calling with this token. Waits only if the issuer's keys must be fetched for it.
+    /// Verifies a token and returns the caller. Waits only if the issuer's keys must be fetched.
     ///
     /// # Errors
-    /// Why the token is refused; [`Refusal::KeysUnavailable`] says nothing about the token.
-    pub async fn verify(&self, token: &str) -> Result<Caller, Refusal> {
+    /// Returns the reason why the token is rejected. [`TokenError::KeysUnavailable`] says nothing
+    /// about the token.
+    pub async fn verify(&self, token: &str) -> Result<Caller, TokenError> {
         match self.verify_cached(token) {
             Some(outcome) => outcome,
             None => self.verify_unseen(token).await,
         }
     }
 
-    /// As [`Verifier::verify`], for a token that [`Verifier::verify_cached`] has just not found: it
-    /// is not looked for again.
+    /// Verifies a token without checking the cache, after [`Verifier::verify_cached`] returned
+    /// `None`.
     ///
     /// # Errors
     /// As [`Verifier::verify`].
-    pub async fn verify_unseen(&self, token: &str) -> Result<Caller, Refusal> {
-        let jws = Jws::read(token)?;
-        let key_id = jws.key_id.as_deref().ok_or(Refusal::KeyIdMissing)?;
+    pub async fn verify_unseen(&self, token: &str) -> Result<Caller, TokenError> {
+        let jws = CompactJws::read(token)?;
+        let key_id = jws.key_id.as_deref().ok_or(TokenError::KeyIdMissing)?;
         let claims = jws.claims()?;
         let trusted = self.trusted.load_full();
         let pool = trusted
             .issuers
             .get(trust::text(&claims, "iss")?)
-            .ok_or(Refusal::Issuer)?;
+            .ok_or(TokenError::Issuer)?;
         let key = match pool.source.find(key_id) {
             Some(key) => Ok(key),
             None => pool.source.obtain(key_id).await,
         };
-        let outcome = key.and_then(|key| Ok((self.judge(&jws, &claims, &key, &pool.trust)?, key)));
+        let outcome = key.and_then(|key| Ok((self.check(&jws, &claims, &key, &pool.trust)?, key)));
         self.remember(token, outcome, trusted.generation)
     }
 
-    fn judge(
+    fn check(
         &self,
-        jws: &Jws<'_>,
-        claims: &Object<'_>,
-        key: &Key,
-        trust: &Trust,
-    ) -> Result<Caller, Refusal> {
+        jws: &CompactJws<'_>,
+        claims: &StrictObject<'_>,
+        key: &VerificationKey,
+        trust: &IssuerTrust,
+    ) -> Result<Caller, TokenError> {
         key.check(jws)?;
         trust::check_types(claims)?;
-        let times = Times::read(claims)?;
+        let times = TokenTimes::read(claims)?;
         times.check(self.settings.clock.now().unix_seconds(), self.leeway_s)?;
         trust.decide(claims, times)
     }
@@ -287,15 +289,15 @@ impl Verifier {
     fn remember(
         &self,
         token: &str,
-        outcome: Result<(Caller, Arc<Key>), Refusal>,
+        outcome: Result<(Caller, Arc<VerificationKey>), TokenError>,
         generation: u32,
-    ) -> Result<Caller, Refusal> {
-        let mark = self.marker.mark(token);
+    ) -> Result<Caller, TokenError> {
+        let digest = self.hasher.digest(token);
         match outcome {
             Ok((caller, key)) => {
                 self.accepted.insert(
-                    mark,
-                    Outcome::Accepted {
+                    digest,
+                    CachedResult::Accepted {
                         caller: caller.clone(),
                         key,
                     },
@@ -303,50 +305,54 @@ impl Verifier {
                 );
                 Ok(caller)
             }
-            Err(refusal) => {
-                if refusal.lasts() {
+            Err(error) => {
+                if error.is_permanent() {
                     let until = self.settings.clock.now().plus(self.negative_ttl);
-                    self.refused
-                        .insert(mark, Outcome::Refused { refusal, until }, generation);
+                    self.rejected.insert(
+                        digest,
+                        CachedResult::Rejected { error, until },
+                        generation,
+                    );
                 }
-                Err(refusal)
+                Err(error)
             }
         }
     }
 
-    /// Keeps the keys fresh until the stop. Spawn it once per process.
+    /// Refreshes the keys until shutdown. Spawned once per process.
     pub async fn run(self: Arc<Self>, shutdown: CancellationToken) {
-        join_all(self.sources().iter().map(|source| source.warm())).await;
+        join_all(self.sources().iter().map(|source| source.load_saved())).await;
         while !shutdown.is_cancelled() {
             self.refresh_due().await;
             tokio::select! {
-                () = tokio::time::sleep(self.next_look()) => {}
+                () = tokio::time::sleep(self.next_check()) => {}
                 () = shutdown.cancelled() => {}
             }
         }
     }
 
-    /// Fetches the keys of every issuer, due or not, and returns when all are done.
+    /// Fetches the keys of every issuer now and returns when all fetches have completed.
     pub async fn refresh_now(&self) {
         join_all(self.sources().iter().map(|source| source.refresh())).await;
     }
 
-    /// Fetches the keys of the issuers that are due: one turn of [`Verifier::run`].
+    /// Fetches the keys of the issuers that are due, as [`Verifier::run`] does periodically.
     pub async fn refresh_due(&self) {
         join_all(self.sources().iter().map(|source| source.refresh_if_due())).await;
     }
 
-    fn next_look(&self) -> Duration {
+    fn next_check(&self) -> Duration {
         let now = self.settings.clock.now();
         let next = self
             .sources()
             .iter()
             .map(|source| source.due_at().since(now))
             .min();
-        next.unwrap_or(TICK).clamp(Duration::from_millis(100), TICK)
+        next.unwrap_or(MAX_REFRESH_CHECK_INTERVAL)
+            .clamp(Duration::from_millis(100), MAX_REFRESH_CHECK_INTERVAL)
     }
 
-    /// Whether the tokens of this issuer can be verified.
+    /// Returns whether tokens of this issuer can be verified.
     #[must_use]
     pub fn can_verify(&self, issuer: &str) -> bool {
         self.trusted
@@ -356,8 +362,8 @@ impl Verifier {
             .is_some_and(|pool| pool.source.is_usable())
     }
 
-    /// The keys of every issuer, for the admin listener (`/jwks/status`), in the order of their
-    /// names.
+    /// Returns the status of every issuer's keys, sorted by issuer, for the admin listener
+    /// (`/jwks/status`).
     #[must_use]
     pub fn status(&self) -> Vec<JwksStatus> {
         let mut all: Vec<JwksStatus> = self
@@ -369,14 +375,14 @@ impl Verifier {
         all
     }
 
-    /// Remembered tokens, and the bytes that they are counted with, for the metrics.
+    /// Returns the number of cached tokens and their bytes, for metrics.
     #[must_use]
     pub fn cache_size(&self) -> (usize, usize) {
-        let (accepted, refused) = (self.accepted.size(), self.refused.size());
-        (accepted.0 + refused.0, accepted.1 + refused.1)
+        let (accepted, rejected) = (self.accepted.size(), self.rejected.size());
+        (accepted.0 + rejected.0, accepted.1 + rejected.1)
     }
 
-    fn sources(&self) -> Vec<Arc<Source>> {
+    fn sources(&self) -> Vec<Arc<KeySource>> {
         self.trusted
             .load()
             .issuers
@@ -386,7 +392,7 @@ impl Verifier {
     }
 }
 
-impl std::fmt::Debug for Prepared {
+impl std::fmt::Debug for PreparedIssuers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Prepared")
             .field("issuers", &self.0.len())

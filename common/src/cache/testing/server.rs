@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 use uuid::Uuid;
 
-/// A Redis of a test's own, which can be killed, stopped and started again over what it has kept.
+/// A `redis-server` process that a test can kill, suspend and restart with its data.
 #[derive(Debug)]
 pub struct RedisServer {
     port: u16,
@@ -20,14 +20,14 @@ pub struct RedisServer {
 // === impl RedisServer ===
 
 impl RedisServer {
-    /// Starts it with options of its command line, such as `--appendonly yes`.
+    /// Starts a server with command line options such as `--appendonly yes`.
     ///
     /// # Panics
-    /// If `redis-server` is not there or does not start: a test cannot go on.
+    /// If `redis-server` is not installed or does not start.
     pub async fn start(options: &'static [&'static str]) -> Self {
         let folder =
             std::env::temp_dir().join(format!("postern-redis-{}", Uuid::new_v4().simple()));
-        std::fs::create_dir(&folder).expect("the folder for temporary files can be written");
+        std::fs::create_dir(&folder).expect("the temporary directory can be written");
         let port = free_port();
         let child = spawn(port, &folder, options).await;
         Self {
@@ -38,16 +38,16 @@ impl RedisServer {
         }
     }
 
-    /// Its address as a cache.
+    /// Returns the server's URL as a cache.
     #[must_use]
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// Has it do something, such as `SAVE`, which writes a snapshot.
+    /// Sends a command whose answer is `OK`, such as `SAVE`.
     ///
     /// # Panics
-    /// If it does not.
+    /// If the answer is different.
     pub async fn command(&self, command: &str) {
         let mut connection = TcpStream::connect(("127.0.0.1", self.port))
             .await
@@ -61,22 +61,22 @@ impl RedisServer {
         assert_eq!(&answer, b"+OK\r\n", "{command}");
     }
 
-    /// Ends it as a power failure would.
+    /// Kills the server with SIGKILL.
     ///
     /// # Panics
-    /// If it has ended by itself before.
+    /// If it has exited by itself before.
     pub async fn kill(&mut self) {
         assert!(
             self.child
                 .try_wait()
-                .expect("a child can be asked")
+                .expect("the child can be polled")
                 .is_none(),
-            "Redis ended by itself"
+            "Redis exited by itself"
         );
-        self.child.kill().await.expect("a child can be killed");
+        self.child.kill().await.expect("the child can be killed");
     }
 
-    /// Starts it again over its folder, at its port.
+    /// Restarts the server with its data at the same port.
     ///
     /// # Panics
     /// As [`RedisServer::start`].
@@ -84,10 +84,10 @@ impl RedisServer {
         self.child = spawn(self.port, &self.folder, self.options).await;
     }
 
-    /// Sends it a signal: `STOP` makes it hang, `CONT` go on.
+    /// Sends a signal: `STOP` suspends the server, `CONT` resumes it.
     ///
     /// # Panics
-    /// If it has ended.
+    /// If the server has exited.
     pub async fn signal(&self, name: &str) {
         let pid = self.child.id().expect("Redis runs").to_string();
         let sent = Command::new("kill")
@@ -98,15 +98,15 @@ impl RedisServer {
     }
 }
 
-/// Below the range that the system hands out by itself, so that nobody else gets it before the
-/// server binds it; never the same twice in this program.
+/// Returns a free port below the ephemeral range, so that the system does not assign it before the
+/// server binds it. Ports of one process differ.
 pub(in crate::cache) fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let base = 10_000 + u16::try_from(std::process::id() % 100).unwrap_or(0) * 100;
     (0..100)
         .map(|_| base + NEXT.fetch_add(1, Ordering::Relaxed) % 100)
         .find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok())
-        .expect("a port")
+        .expect("a free port")
 }
 
 async fn spawn(port: u16, folder: &PathBuf, options: &[&str]) -> Child {
@@ -122,16 +122,16 @@ async fn spawn(port: u16, folder: &PathBuf, options: &[&str]) -> Child {
         .kill_on_drop(true);
     let mut child = command
         .spawn()
-        .expect("redis-server is there: tests/run installs it");
+        .expect("redis-server is installed: tests/run installs it");
     let mut lines = BufReader::new(child.stdout.take().expect("standard output is piped")).lines();
     while let Some(line) = lines.next_line().await.expect("Redis writes text") {
         if line.contains("Ready to accept connections") {
-            // What it says later must not fill the pipe.
+            // Later output must not fill the pipe.
             tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
             return child;
         }
     }
-    panic!("Redis ended before it was ready");
+    panic!("Redis exited before it was ready");
 }
 
 impl Drop for RedisServer {

@@ -1,5 +1,5 @@
-//! What is bound to an epoch is taken once, over a fail-over that loses what was taken and the
-//! fail-back that follows.
+//! Values bound to an epoch are taken at most once, over a failover that loses takes and the
+//! failback that follows.
 
 use std::sync::Mutex;
 
@@ -12,13 +12,13 @@ use super::servers::{Server, open, recovers};
 const LONG: Duration = Duration::from_secs(120);
 const TOKENS: usize = 60;
 
-/// Two servers, and who promotes them.
+/// Two servers and the mechanism that promotes them.
 struct Stage {
     nodes: [Server; 2],
     sentinel: Option<Server>,
 }
 
-/// How often each token was got: with its binding to the epoch, and with one to `run_id` alone.
+/// Number of takes of each token: bound to the epoch, and bound to `run_id` only.
 struct Wins {
     by_epoch: [usize; TOKENS],
     by_run_id: [usize; TOKENS],
@@ -107,7 +107,7 @@ impl Stage {
                         .await
                 }
             };
-            // The sentinel refuses until it is ready, and then takes a moment.
+            // The sentinel rejects the command until it is ready, then needs a moment.
             let asked = Instant::now();
             while asked.elapsed() < Duration::from_millis(500) {
                 if self.is_master(node).await {
@@ -133,7 +133,7 @@ fn key(token: usize) -> String {
     format!("token-{token}")
 }
 
-/// Takes each of the tokens, as often as it needs for an answer, with others at the same time.
+/// Takes each of the tokens concurrently, retrying until there is an answer.
 async fn race(cache: &Cache, tokens: std::ops::Range<usize>, wins: &Mutex<Wins>) {
     let callers = (0..4).map(|_| async {
         for token in tokens.clone() {
@@ -143,7 +143,7 @@ async fn race(cache: &Cache, tokens: std::ops::Range<usize>, wins: &Mutex<Wins>)
                     Ok((Some(bound_to), epoch)) => break (bound_to, epoch),
                     Ok((None, _)) => break (Vec::new(), String::new()),
                     Err(CacheError::Unavailable) => {
-                        tokio::time::sleep(Duration::from_millis(20)).await
+                        tokio::time::sleep(Duration::from_millis(20)).await;
                     }
                 }
                 assert!(start.elapsed() < LONG, "no answer");
@@ -161,8 +161,8 @@ async fn race(cache: &Cache, tokens: std::ops::Range<usize>, wins: &Mutex<Wins>)
     futures_util::future::join_all(callers).await;
 }
 
-/// Tokens are taken from a master whose replication is broken, which hangs, is demoted, gets the
-/// replica's data, and is failed back to.
+/// Takes tokens from a master whose replication is broken, which is then suspended, demoted,
+/// receives the replica's data, and is promoted again.
 async fn fail_over_and_back(stage: &Stage) {
     let cache = stage.cache().await;
     recovers(&cache).await;
@@ -197,8 +197,8 @@ async fn fail_over_and_back(stage: &Stage) {
     race(&cache, 0..40, &wins).await;
     first.signal("-STOP");
     second.signal("-CONT");
-    // Some race while the replica takes over, and some of what it has brought back is left for the
-    // fail-back.
+    // Some tokens are taken while the replica is promoted; some that it restored are left for the
+    // failback.
     tokio::join!(race(&cache, 0..20, &wins), stage.promote(1));
     first.signal("-CONT");
     until("demotion", async || stage.replicates(0).await).await;
@@ -224,11 +224,11 @@ async fn fail_over_and_back(stage: &Stage) {
 }
 
 #[tokio::test]
-async fn sentinel_fail_over_and_back_gives_no_token_twice() {
+async fn sentinel_failover_and_failback_give_no_token_twice() {
     fail_over_and_back(&Stage::with_sentinel().await).await;
 }
 
 #[tokio::test]
-async fn cluster_fail_over_and_back_gives_no_token_twice() {
+async fn cluster_failover_and_failback_give_no_token_twice() {
     fail_over_and_back(&Stage::cluster().await).await;
 }

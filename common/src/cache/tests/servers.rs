@@ -1,4 +1,5 @@
-//! Real servers that are killed, stopped and moved: one, a cluster, a master behind a sentinel.
+//! Tests with real servers that are killed, suspended and failed over: one server, a cluster, a
+//! sentinel.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -9,7 +10,7 @@ use super::super::testing::free_port;
 use super::super::*;
 use super::MINUTE;
 
-/// A `redis-server` of the test's own, gone when it is dropped.
+/// A `redis-server` process that is killed when dropped.
 pub(super) struct Server {
     pub(super) port: u16,
     folder: PathBuf,
@@ -49,7 +50,7 @@ impl Server {
         server
     }
 
-    /// A sentinel's settings stand in a file, which it rewrites.
+    /// Starts a sentinel, whose settings are in a file that it rewrites.
     pub(super) async fn sentinel_of(master: &Self) -> Self {
         let folder =
             std::env::temp_dir().join(format!("postern-redis-{}", uuid::Uuid::new_v4().simple()));
@@ -131,11 +132,11 @@ fn spawn(folder: &Path, arguments: &[String]) -> Child {
         .expect("redis-server is installed: ./tests/run sees to it")
 }
 
-/// Every kind of call, so that each is seen to be routed.
+/// Makes every kind of call, to verify that each is routed.
 async fn works(cache: &Cache) -> Result<(), CacheError> {
     for n in 0..20_u8 {
         let key = format!("key-{n}");
-        // Before any other script: a server that has been restarted has not seen it.
+        // Before any other script: a restarted server has not loaded it.
         let (lock, found) = cache
             .lock_and_get(&format!("lock-{key}"), MINUTE, [&key, "nothing"])
             .await?;
@@ -171,23 +172,23 @@ async fn works(cache: &Cache) -> Result<(), CacheError> {
         assert!(cache.delete(&key).await?);
         assert!(
             !cache.delete(&format!("count-{key}")).await?,
-            "a count of none takes no room"
+            "a counter at zero is deleted"
         );
     }
     assert_eq!(cache.epoch("key-1").await?.len(), 81);
     cache.ping().await
 }
 
-/// Waits until the cache answers again.
+/// Waits until the cache is available again.
 pub(super) async fn recovers(cache: &Cache) {
     let start = Instant::now();
     while cache.ping().await.is_err() {
-        assert!(start.elapsed() < MINUTE, "the cache does not come back");
+        assert!(start.elapsed() < MINUTE, "the cache does not recover");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
-/// The default deadline is for a server that has the machine to itself.
+/// Opens a cache with a longer deadline than the default, for a busy machine.
 pub(super) async fn open(url: &str) -> Cache {
     Cache::open(&format!("{url}?deadline=2000ms"))
         .await
@@ -195,7 +196,7 @@ pub(super) async fn open(url: &str) -> Cache {
 }
 
 #[tokio::test]
-async fn one_that_is_killed_and_restarted_is_found_again() {
+async fn killed_and_restarted_server_is_reconnected_to() {
     let mut server = Server::start(&[]).await;
     let cache = open(&format!("redis://127.0.0.1:{}", server.port)).await;
     works(&cache).await.expect("one server");
@@ -208,7 +209,7 @@ async fn one_that_is_killed_and_restarted_is_found_again() {
     assert_ne!(cache.epoch("a").await, epoch);
 }
 
-/// Takes a lock and ends as a process does that is killed.
+/// Acquires a lock and exits like a killed process.
 fn lock_and_die(url: String) {
     let holder = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -245,7 +246,7 @@ async fn lock_of_a_killed_holder_is_free_in_seconds() {
         .await
         .expect("answers");
     assert!(taken.is_some());
-    // The lease is 2.5 s; the rest is for a machine that does other things.
+    // The lease is 2.5 s; the rest allows for a busy machine.
     assert!(
         start.elapsed() < Duration::from_secs(10),
         "{:?}",
@@ -278,7 +279,7 @@ async fn held_lock_is_renewed_and_work_ends_when_it_is_lost() {
         .await
         .expect("answers")
         .expect("given back");
-    // As a fail-over to a replica that does not have it.
+    // As after a failover to a replica that does not have the lock.
     assert!(cache.delete("long").await.expect("answers"));
     assert_eq!(
         held.run(std::future::pending::<()>()).await,
@@ -299,7 +300,7 @@ async fn held_lock_is_renewed_and_work_ends_when_it_is_lost() {
 }
 
 #[tokio::test]
-async fn one_without_memory_still_gives_what_it_holds() {
+async fn server_without_memory_still_serves_reads() {
     let server = Server::start(&["--maxmemory-policy", "noeviction"]).await;
     let cache = open(&format!("redis://127.0.0.1:{}", server.port)).await;
     cache
@@ -310,7 +311,7 @@ async fn one_without_memory_still_gives_what_it_holds() {
         .command(&["CONFIG", "SET", "maxmemory", "1"])
         .await
         .expect("set");
-    for _ in 0..4 * breaker::THRESHOLD {
+    for _ in 0..4 * breaker::FAILURE_THRESHOLD {
         assert_eq!(
             cache.set("more", b"1", MINUTE).await,
             Err(CacheError::Unavailable)
@@ -318,20 +319,20 @@ async fn one_without_memory_still_gives_what_it_holds() {
         assert_eq!(
             cache.get("kept").await,
             Ok(Some(b"1".to_vec())),
-            "refusals take nothing away"
+            "rejected writes delete nothing"
         );
     }
     assert_eq!(cache.take("kept").await, Ok(Some(b"1".to_vec())));
 }
 
 #[tokio::test]
-async fn one_that_hangs_is_unavailable_until_it_goes_on() {
+async fn suspended_server_is_unavailable_until_resumed() {
     let server = Server::start(&[]).await;
     let url = format!("redis://127.0.0.1:{}?deadline=300ms", server.port);
     let cache = Cache::open(&url).await.expect("a URL");
     recovers(&cache).await;
     server.signal("-STOP");
-    for _ in 0..breaker::THRESHOLD {
+    for _ in 0..breaker::FAILURE_THRESHOLD {
         assert_eq!(cache.get("a").await, Err(CacheError::Unavailable));
     }
     server.signal("-CONT");
@@ -339,7 +340,7 @@ async fn one_that_hangs_is_unavailable_until_it_goes_on() {
 }
 
 #[tokio::test]
-async fn a_cluster_serves_every_call() {
+async fn cluster_serves_every_call() {
     let mut server = Server::start(&["--cluster-enabled", "yes"]).await;
     let slots: Vec<String> = (0..16384).map(|slot| slot.to_string()).collect();
     let words: Vec<&str> = ["CLUSTER", "ADDSLOTS"]
@@ -366,7 +367,7 @@ async fn a_cluster_serves_every_call() {
     .await;
     recovers(&cache).await;
     works(&cache).await.expect("a cluster");
-    // Its connection heals itself without telling: the node is asked who it is, each time.
+    // The cluster connection reconnects silently, so the node's id is queried each time.
     let epoch = cache.epoch("a").await;
     server.kill();
     server.restart().await;
@@ -380,14 +381,14 @@ async fn a_cluster_serves_every_call() {
     {
         assert!(
             start.elapsed() < MINUTE,
-            "the node that was restarted is not known as another"
+            "the restarted node has another epoch"
         );
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
 #[tokio::test]
-async fn a_sentinel_names_the_master_and_the_next_one() {
+async fn sentinel_reports_the_master_and_its_successor() {
     let first = Server::start(&[]).await;
     let of = first.port.to_string();
     let second = Server::start(&[
@@ -407,7 +408,7 @@ async fn a_sentinel_names_the_master_and_the_next_one() {
     recovers(&cache).await;
     works(&cache).await.expect("the first master");
     let epoch = cache.epoch("moved").await;
-    // The sentinel needs to have seen the replica, and the replica to be in step.
+    // The sentinel must have discovered the replica, and the replica must be in sync.
     let start = Instant::now();
     while sentinel
         .command::<String>(&["SENTINEL", "FAILOVER", "mymaster"])
@@ -441,11 +442,11 @@ async fn a_sentinel_names_the_master_and_the_next_one() {
     assert_ne!(
         cache.epoch("moved").await,
         epoch,
-        "what was taken may be back"
+        "taken values may reappear"
     );
 }
 
-/// A certificate for 127.0.0.1 that signs itself, so that it is its own authority.
+/// Creates a self-signed certificate for 127.0.0.1, which is its own authority.
 fn certificate(folder: &Path) -> [String; 2] {
     let file = |name: &str| folder.join(name).display().to_string();
     let [settings, certificate, key] = ["req.conf", "tls.pem", "tls.key"].map(file);
@@ -473,7 +474,7 @@ fn certificate(folder: &Path) -> [String; 2] {
 }
 
 #[tokio::test]
-async fn tls_is_verified_against_the_authority_that_the_url_names() {
+async fn tls_is_verified_against_the_configured_authority() {
     let folder =
         std::env::temp_dir().join(format!("postern-tls-{}", uuid::Uuid::new_v4().simple()));
     std::fs::create_dir(&folder).expect("a folder");
@@ -491,9 +492,9 @@ async fn tls_is_verified_against_the_authority_that_the_url_names() {
     let more = ["--tls-auth-clients", "no", "--tls-port", &port];
     let _server = Server::start(&[&files[..], &more].concat()).await;
     let url = format!("rediss://127.0.0.1:{tls}");
-    let stranger = Cache::open(&url).await.expect("a URL");
+    let untrusting = Cache::open(&url).await.expect("a URL");
     assert_eq!(
-        stranger.ping().await,
+        untrusting.ping().await,
         Err(CacheError::Unavailable),
         "no public authority signed it"
     );

@@ -1,5 +1,5 @@
-//! New connections: the hosts in order, the settings of a session, and whether the server takes
-//! writes.
+//! New connections: hosts are tried in order, session settings are applied, and the server must
+//! accept writes.
 
 use std::io::ErrorKind;
 use std::time::Duration;
@@ -8,19 +8,19 @@ use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row};
 use tokio::time::{Instant, timeout};
 
-use super::failure::is_away;
-use super::socket::watch_connections;
-use super::url::{SessionAttrs, Targets};
+use super::error::is_transient;
+use super::socket::set_keepalive;
+use super::url::{ConnectTargets, SessionAttrs};
 
-/// What a server says of itself: nothing, if it takes writes.
-const ROLE: &str = "SELECT CASE WHEN pg_is_in_recovery() THEN 'standby' \
+/// Queries the server's role: an empty string if it accepts writes.
+const ROLE_QUERY: &str = "SELECT CASE WHEN pg_is_in_recovery() THEN 'standby' \
      WHEN current_setting('transaction_read_only') = 'on' THEN 'read-only' ELSE '' END";
 
-/// How long a check of an idle connection may take.
+/// Maximum time of a check of an idle connection.
 const CHECK_TIMEOUT: Duration = Duration::from_millis(700);
 
-/// How the server notices that this host is gone: it ends the session, and with it the locks,
-/// within a minute.
+/// Server-side keepalive: the server ends the session, and releases its locks, within a minute
+/// after this host disappears.
 const SERVER_KEEPALIVE: [(&str, &str); 4] = [
     ("tcp_keepalives_idle", "15"),
     ("tcp_keepalives_interval", "5"),
@@ -28,84 +28,85 @@ const SERVER_KEEPALIVE: [(&str, &str); 4] = [
     ("tcp_user_timeout", "30s"),
 ];
 
-/// A pooler gives the session that was used last to whoever asks next; other clients may be faster
-/// once.
+/// Number of attempts to detect session sharing. A pooler assigns the most recently used session to
+/// the next client, but another client may take it first.
 const SESSION_PROBES: usize = 3;
 
-/// Makes connections.
+/// Opens connections.
 #[derive(Clone, Debug)]
 pub(super) struct Connector {
-    pub(super) targets: Targets,
-    /// `SET` of every session, and the question for its role.
+    pub(super) targets: ConnectTargets,
+    /// `SET` statements of each session, followed by the role query.
     pub(super) setup: String,
 }
 
-/// Why there is no connection.
+/// The reason why a connection failed.
 #[derive(Debug)]
 pub(super) struct ConnectError {
     pub(super) cause: String,
-    /// Whether the server is away, full, starting or not promoted yet, rather than that it turned
-    /// us down.
-    pub(super) is_away: bool,
+    /// Whether the server is unreachable, overloaded, starting or not promoted yet, so that a later
+    /// attempt may succeed. False if the server rejected the connection.
+    pub(super) is_transient: bool,
 }
 
 // === impl Connector ===
 
 impl Connector {
-    pub(super) fn new(targets: Targets, settings: &[(&str, &str)]) -> Self {
+    pub(super) fn new(targets: ConnectTargets, settings: &[(&str, &str)]) -> Self {
         let mut setup: String = SERVER_KEEPALIVE
             .iter()
             .chain(settings)
             .map(|(name, value)| format!("SET {name} = '{value}'; "))
             .collect();
-        setup.push_str(ROLE);
+        setup.push_str(ROLE_QUERY);
         Self { targets, setup }
     }
 
-    /// Tries each host in order; one that does not answer leaves its share of the time to the
-    /// others.
+    /// Tries each host in order. The remaining time is divided equally among the remaining hosts.
     pub(super) async fn connect(
         &self,
-        by: Instant,
+        deadline: Instant,
     ) -> Result<(PgConnection, &PgConnectOptions), ConnectError> {
         let mut left = u32::try_from(self.targets.hosts.len()).unwrap_or(u32::MAX);
         let mut failed: Option<ConnectError> = None;
         for options in &self.targets.hosts {
-            let share = by.saturating_duration_since(Instant::now()) / left.max(1);
+            let share = deadline.saturating_duration_since(Instant::now()) / left.max(1);
             left = left.saturating_sub(1);
             let error = match timeout(share, self.connect_to(options)).await {
                 Ok(Ok(connection)) => return Ok((connection, options)),
                 Ok(Err(error)) => error,
-                Err(_) => ConnectError::away(format!("no answer within {} ms", share.as_millis())),
+                Err(_) => {
+                    ConnectError::transient(format!("no answer within {} ms", share.as_millis()))
+                }
             };
             failed = Some(self.merged(failed, error, options));
         }
-        Err(failed.unwrap_or_else(|| ConnectError::away("no host".to_owned())))
+        Err(failed.unwrap_or_else(|| ConnectError::transient("no host".to_owned())))
     }
 
     async fn connect_to(&self, options: &PgConnectOptions) -> Result<PgConnection, ConnectError> {
         let mut connection = PgConnection::connect_with(options)
             .await
-            .map_err(|error| ConnectError::of(&error))?;
+            .map_err(|error| ConnectError::from_driver(&error))?;
         if options.get_socket().is_none() {
-            watch_connections(options.get_port());
+            set_keepalive(options.get_port());
         }
         let row = connection
             .fetch_one(AssertSqlSafe(self.setup.clone()))
             .await;
         let role = row
             .and_then(|row| row.try_get::<String, _>(0))
-            .map_err(|error| ConnectError::of(&error))?;
+            .map_err(|error| ConnectError::from_driver(&error))?;
         if self.targets.session.accepts(&role) {
             Ok(connection)
         } else {
-            Err(ConnectError::away(format!(
-                "the server is {role} and takes no writes"
+            Err(ConnectError::transient(format!(
+                "the server is {role} and accepts no writes"
             )))
         }
     }
 
-    /// With several hosts each cause has its host.
+    /// Combines the reasons of several hosts, each prefixed by its host.
     fn merged(
         &self,
         before: Option<ConnectError>,
@@ -115,34 +116,34 @@ impl Connector {
         if self.targets.hosts.len() == 1 {
             return error;
         }
-        let (before, away_before) = before.map_or((String::new(), false), |before| {
-            (format!("{}; ", before.cause), before.is_away)
+        let (before, before_is_transient) = before.map_or((String::new(), false), |before| {
+            (format!("{}; ", before.cause), before.is_transient)
         });
         let host = options.get_host();
         ConnectError {
             cause: format!("{before}{host}:{}: {}", options.get_port(), error.cause),
-            is_away: error.is_away || away_before,
+            is_transient: error.is_transient || before_is_transient,
         }
     }
 
-    /// Whether a pooler gives the session of one connection to another while the first holds no
-    /// transaction.
-    pub(super) async fn shares_sessions(&self, by: Instant) -> bool {
+    /// Returns whether a pooler runs statements of one connection in different sessions while it is
+    /// not in a transaction.
+    pub(super) async fn shares_sessions(&self, deadline: Instant) -> bool {
         let (Ok((mut one, _)), Ok((mut other, _))) =
-            (self.connect(by).await, self.connect(by).await)
+            (self.connect(deadline).await, self.connect(deadline).await)
         else {
             return false;
         };
         for _ in 0..SESSION_PROBES {
-            let Ok(before) = session(&mut one).await else {
+            let Ok(before) = backend_pid(&mut one).await else {
                 return false;
             };
-            // In statement mode there are no transactions.
+            // In statement mode, transactions are not allowed.
             if let Err(error) = other.execute("BEGIN").await {
                 return error.as_database_error().is_some();
             }
-            let held = session(&mut other).await;
-            let (after, ended) = (session(&mut one).await, other.execute("ROLLBACK").await);
+            let held = backend_pid(&mut other).await;
+            let (after, ended) = (backend_pid(&mut one).await, other.execute("ROLLBACK").await);
             let (Ok(held), Ok(after), Ok(_)) = (held, after, ended) else {
                 return false;
             };
@@ -153,20 +154,23 @@ impl Connector {
         false
     }
 
-    /// Whether an idle connection is alive and its server still takes writes.
+    /// Returns whether an idle connection is alive and its server still accepts writes.
     pub(super) async fn is_usable(&self, connection: &mut PgConnection) -> bool {
-        let question = async {
-            let role = connection.fetch_one(ROLE).await?.try_get::<String, _>(0)?;
+        let check = async {
+            let role = connection
+                .fetch_one(ROLE_QUERY)
+                .await?
+                .try_get::<String, _>(0)?;
             Ok::<_, sqlx::Error>(
                 self.targets.session == SessionAttrs::Any || self.targets.session.accepts(&role),
             )
         };
-        matches!(timeout(CHECK_TIMEOUT, question).await, Ok(Ok(true)))
+        matches!(timeout(CHECK_TIMEOUT, check).await, Ok(Ok(true)))
     }
 }
 
-/// The process of the server that answers a connection.
-async fn session(connection: &mut PgConnection) -> Result<String, sqlx::Error> {
+/// Returns the process id of the server session.
+async fn backend_pid(connection: &mut PgConnection) -> Result<String, sqlx::Error> {
     connection
         .fetch_one("SELECT pg_backend_pid()::text")
         .await?
@@ -176,21 +180,21 @@ async fn session(connection: &mut PgConnection) -> Result<String, sqlx::Error> {
 // === impl ConnectError ===
 
 impl ConnectError {
-    fn away(cause: String) -> Self {
+    fn transient(cause: String) -> Self {
         Self {
             cause,
-            is_away: true,
+            is_transient: true,
         }
     }
 
-    fn of(error: &sqlx::Error) -> Self {
+    fn from_driver(error: &sqlx::Error) -> Self {
         Self {
             cause: super::one_line(error),
-            is_away: is_away(error),
+            is_transient: is_transient(error),
         }
     }
 
-    /// As an error of a statement: the store is not available, whatever the cause.
+    /// Converts to a statement error that [`crate::database::is_unavailable`] recognizes.
     pub(super) fn into_statement_error(self) -> sqlx::Error {
         sqlx::Error::Io(std::io::Error::new(
             ErrorKind::NotConnected,

@@ -1,4 +1,4 @@
-//! The pool as what the driver runs statements on, each within the pool's deadline.
+//! Implementation of the driver's executor for the pool: each statement has the pool's deadline.
 
 use futures_util::future::BoxFuture;
 use futures_util::stream::{self, BoxStream};
@@ -22,13 +22,13 @@ impl<'p> Executor<'p> for &'_ PostgresPool {
     {
         let pool = self.clone();
         let answer = async move {
-            let mut lease = pool.acquire().await?;
+            let mut connection = pool.acquire().await?;
             let rows = timeout(
                 pool.deadline(),
-                lease.fetch_many(query).try_collect::<Vec<_>>(),
+                connection.fetch_many(query).try_collect::<Vec<_>>(),
             )
             .await;
-            let rows = lease.settle(rows, pool.deadline())?;
+            let rows = connection.finish(rows, pool.deadline())?;
             Ok(stream::iter(rows.into_iter().map(Ok)))
         };
         answer.try_flatten_stream().boxed()
@@ -41,9 +41,9 @@ impl<'p> Executor<'p> for &'_ PostgresPool {
     {
         let pool = self.clone();
         let answer = async move {
-            let mut lease = pool.acquire().await?;
-            let row = timeout(pool.deadline(), lease.fetch_optional(query)).await;
-            lease.settle(row, pool.deadline())
+            let mut connection = pool.acquire().await?;
+            let row = timeout(pool.deadline(), connection.fetch_optional(query)).await;
+            connection.finish(row, pool.deadline())
         };
         answer.boxed()
     }
@@ -58,9 +58,10 @@ impl<'p> Executor<'p> for &'_ PostgresPool {
     {
         let pool = self.clone();
         let answer = async move {
-            let mut lease = pool.acquire().await?;
-            let statement = timeout(pool.deadline(), lease.prepare_with(sql, parameters)).await;
-            lease.settle(statement, pool.deadline())
+            let mut connection = pool.acquire().await?;
+            let statement =
+                timeout(pool.deadline(), connection.prepare_with(sql, parameters)).await;
+            connection.finish(statement, pool.deadline())
         };
         answer.boxed()
     }
@@ -71,9 +72,9 @@ impl<'p> Executor<'p> for &'_ PostgresPool {
     {
         let pool = self.clone();
         let answer = async move {
-            let mut lease = pool.acquire().await?;
-            let described = timeout(pool.deadline(), lease.describe(sql)).await;
-            lease.settle(described, pool.deadline())
+            let mut connection = pool.acquire().await?;
+            let described = timeout(pool.deadline(), connection.describe(sql)).await;
+            connection.finish(described, pool.deadline())
         };
         answer.boxed()
     }

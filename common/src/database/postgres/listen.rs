@@ -1,4 +1,4 @@
-//! `LISTEN` on a connection of its own, outside the pool: it is idle for hours.
+//! `LISTEN` on a dedicated connection outside the pool, because it is idle for hours.
 
 use std::time::Duration;
 
@@ -6,11 +6,11 @@ use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
 use sqlx::{AssertSqlSafe, Executor};
 use tokio::time::timeout;
 
-use super::failure::no_answer;
-use super::socket::watch_connections;
+use super::error::timeout_error;
+use super::socket::set_keepalive;
 
-/// A listener that does not connect again by itself: whoever listens asks the pool for a new one,
-/// which finds the server that takes writes.
+/// Opens a listener that does not reconnect by itself. After a failure, the caller asks the pool
+/// for a new one, which finds the server that accepts writes.
 pub(super) async fn open(
     options: PgConnectOptions,
     setup: String,
@@ -27,7 +27,7 @@ pub(super) async fn open(
             .test_before_acquire(false)
             .connect_lazy_with(options);
         let mut listener = PgListener::connect_with(&pool).await?;
-        watch_connections(port);
+        set_keepalive(port);
         listener.execute(AssertSqlSafe(setup)).await?;
         listener.eager_reconnect(false);
         listener.listen(channel).await?;
@@ -35,5 +35,5 @@ pub(super) async fn open(
     };
     timeout(limit, opened)
         .await
-        .unwrap_or_else(|_| Err(no_answer(limit)))
+        .unwrap_or_else(|_| Err(timeout_error(limit)))
 }

@@ -1,8 +1,9 @@
 //! A pool of PostgreSQL connections in which every statement has a deadline.
 //!
-//! A connection goes back to the pool only after a statement that was answered. One that did not
-//! answer in time, that broke, or whose server is read-only or shutting down is closed, and those
-//! that were idle meanwhile are checked before they are used: no failure outlives its cause.
+//! A connection returns to the pool only after an answered statement. A connection is closed if a
+//! statement times out, the connection breaks, or its server becomes read-only or shuts down.
+//! Connections that were idle at that time are checked before their next use, so that no failure
+//! outlives its cause.
 
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,67 +18,69 @@ use tokio::time::error::Elapsed;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::connect::Connector;
-use super::failure::{breaks_connection, no_answer};
+use super::error::{breaks_connection, timeout_error};
 use super::listen;
 
-/// Connections to PostgreSQL. Cheap to clone; the clones share the connections.
+/// A pool of connections to PostgreSQL. Clones share the connections.
 #[derive(Clone, Debug)]
 pub struct PostgresPool {
-    shared: Arc<Shared>,
+    shared: Arc<PoolState>,
     deadline: Duration,
 }
 
-/// A connection that is in use. It goes back to the pool only by [`PooledConnection::release`]:
-/// dropped anywhere else, as where a request is cut off within a statement, it is closed.
+/// A connection in use. It returns to the pool only by [`PooledConnection::release`]; if it is
+/// dropped, for example because a request is cancelled during a statement, it is closed.
 #[derive(Debug)]
 pub struct PooledConnection {
-    /// `None` once it was given back.
+    /// `None` after release.
     connection: Option<PgConnection>,
     opened: Instant,
     generation: u64,
-    shared: Arc<Shared>,
+    shared: Arc<PoolState>,
     _permit: OwnedSemaphorePermit,
 }
 
-/// A transaction; without a commit its connection is closed, which rolls back.
+/// A transaction. If it is dropped without a commit, its connection is closed, which rolls it back.
 #[derive(Debug)]
 pub struct PostgresTransaction {
-    lease: PooledConnection,
+    connection: PooledConnection,
     deadline: Duration,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct PoolState {
     connector: Connector,
     permits: Arc<Semaphore>,
     acquire_timeout: Duration,
-    /// The most recently used last.
-    idle: Mutex<Vec<Idle>>,
-    /// Rises with every connection that fails: older ones are checked before they are used.
+    /// Idle connections, most recently used last.
+    idle: Mutex<Vec<IdleConnection>>,
+    /// Incremented by each connection failure; connections of an earlier generation are checked
+    /// before their next use.
     generation: AtomicU64,
 }
 
 #[derive(Debug)]
-struct Idle {
+struct IdleConnection {
     connection: PgConnection,
     opened: Instant,
     since: Instant,
     generation: u64,
 }
 
-/// A connection that was idle for longer is checked before it is used. A busy one is not: a
-/// question before every short statement is a quarter of its cost.
+/// Idle time after which a connection is checked before use. Connections idle for less are not
+/// checked: a check before each short statement would add a quarter of its cost.
 const TRUSTED_IDLE_TIME: Duration = Duration::from_secs(1);
-/// A connection that was idle for longer is closed.
+/// Idle time after which a connection is closed.
 const MAX_IDLE_TIME: Duration = Duration::from_secs(600);
-/// A connection that is older is closed.
+/// Age after which a connection is closed.
 const MAX_LIFETIME: Duration = Duration::from_secs(3600);
-/// How long the goodbye to the server may take.
+/// Maximum time for closing a connection cleanly.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
-/// Why a connection that was given back cannot be asked for: giving it back consumes its owner.
-const IN_USE: &str = "a connection is given back by value";
-/// The pause between two attempts to connect, the first and the longest.
-const RETRY_PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(400));
+/// Message of the panic if a released connection is used, which the API prevents by consuming it.
+const RELEASED_CONNECTION: &str = "a connection is given back by value";
+/// First and maximum delay between two attempts to connect.
+const CONNECT_RETRY_DELAYS: (Duration, Duration) =
+    (Duration::from_millis(10), Duration::from_millis(400));
 
 // === impl PostgresPool ===
 
@@ -91,7 +94,7 @@ impl PostgresPool {
         let permits = Arc::new(Semaphore::new(usize::try_from(connections).unwrap_or(1)));
         let (idle, generation) = (Mutex::default(), AtomicU64::new(0));
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(PoolState {
                 connector,
                 permits,
                 acquire_timeout,
@@ -102,7 +105,7 @@ impl PostgresPool {
         }
     }
 
-    /// A pool of its own to the same servers, with `SET` of its own for every session.
+    /// Creates a separate pool to the same servers, with its own session settings.
     #[must_use]
     pub fn separate(
         &self,
@@ -119,7 +122,7 @@ impl PostgresPool {
         )
     }
 
-    /// The same connections for statements that may take another time.
+    /// Returns the same pool with another statement deadline.
     #[must_use]
     pub fn with_deadline(&self, deadline: Duration) -> Self {
         Self {
@@ -128,32 +131,33 @@ impl PostgresPool {
         }
     }
 
-    /// How long a statement may take once it has a connection.
+    /// Returns the maximum time of a statement once it has a connection.
     #[must_use]
     pub fn deadline(&self) -> Duration {
         self.deadline
     }
 
-    /// The servers, without password and parameters.
+    /// Returns the servers' URL without password and parameters.
     #[must_use]
     pub(crate) fn label(&self) -> String {
         crate::database::label::postgres(&self.shared.connector.targets.hosts)
     }
 
-    pub(crate) fn may_be_plaintext_over_a_network(&self) -> bool {
-        self.shared
-            .connector
-            .targets
-            .may_be_plaintext_over_a_network()
+    pub(crate) fn may_be_unencrypted(&self) -> bool {
+        self.shared.connector.targets.may_be_unencrypted()
     }
 
-    /// Takes a connection, an idle one if there is one.
+    /// Takes an idle connection, or opens one.
     ///
     /// # Errors
-    /// No connection within the acquire timeout, or the pool is closed.
+    /// No connection became available within the acquire timeout, or the pool is closed.
     pub async fn acquire(&self) -> Result<PooledConnection, sqlx::Error> {
-        let by = Instant::now() + self.shared.acquire_timeout;
-        let permit = timeout_at(by, Arc::clone(&self.shared.permits).acquire_owned()).await;
+        let deadline_at = Instant::now() + self.shared.acquire_timeout;
+        let permit = timeout_at(
+            deadline_at,
+            Arc::clone(&self.shared.permits).acquire_owned(),
+        )
+        .await;
         let permit = permit
             .map_err(|_| sqlx::Error::PoolTimedOut)?
             .map_err(|_| sqlx::Error::PoolClosed)?;
@@ -161,33 +165,34 @@ impl PostgresPool {
             let is_trusted = idle.since.elapsed() <= TRUSTED_IDLE_TIME
                 && idle.generation == self.shared.generation.load(Ordering::Acquire);
             if is_trusted || self.shared.connector.is_usable(&mut idle.connection).await {
-                return Ok(self.lease(idle.connection, idle.opened, permit));
+                return Ok(self.wrap(idle.connection, idle.opened, permit));
             }
-            // Its server is gone or takes no writes; the others are connections to the same one.
+            // The server is unreachable or read-only, and the other idle connections lead to the
+            // same one.
             drop(idle);
             self.shared.idle().clear();
         }
-        self.connect(by, permit).await
+        self.connect(deadline_at, permit).await
     }
 
     async fn connect(
         &self,
-        by: Instant,
+        deadline_at: Instant,
         permit: OwnedSemaphorePermit,
     ) -> Result<PooledConnection, sqlx::Error> {
-        let mut pause = RETRY_PAUSE.0;
+        let mut delay = CONNECT_RETRY_DELAYS.0;
         loop {
-            match self.shared.connector.connect(by).await {
-                Ok((connection, _)) => return Ok(self.lease(connection, Instant::now(), permit)),
-                Err(error) if error.is_away && Instant::now() + pause < by => {}
+            match self.shared.connector.connect(deadline_at).await {
+                Ok((connection, _)) => return Ok(self.wrap(connection, Instant::now(), permit)),
+                Err(error) if error.is_transient && Instant::now() + delay < deadline_at => {}
                 Err(error) => return Err(error.into_statement_error()),
             }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(RETRY_PAUSE.1);
+            tokio::time::sleep(delay).await;
+            delay = (delay * 2).min(CONNECT_RETRY_DELAYS.1);
         }
     }
 
-    fn lease(
+    fn wrap(
         &self,
         connection: PgConnection,
         opened: Instant,
@@ -204,25 +209,25 @@ impl PostgresPool {
         }
     }
 
-    /// Begins a transaction. Its statements have no deadline of their own: see
+    /// Begins a transaction. Its statements have no deadline of their own, see
     /// [`PostgresPool::within_deadline`].
     ///
     /// # Errors
     /// As any statement.
     pub async fn begin(&self) -> Result<PostgresTransaction, sqlx::Error> {
-        let mut lease = self.acquire().await?;
-        let began = timeout(self.deadline, lease.execute("BEGIN")).await;
-        lease.answer(began, self.deadline)?;
+        let mut connection = self.acquire().await?;
+        let began = timeout(self.deadline, connection.execute("BEGIN")).await;
+        connection.answer(began, self.deadline)?;
         Ok(PostgresTransaction {
-            lease,
+            connection,
             deadline: self.deadline,
         })
     }
 
-    /// Bounds several statements that count together, such as a transaction.
+    /// Applies one deadline to several statements, such as a transaction.
     ///
     /// # Errors
-    /// Those of the work, or that it took longer than a statement and its connection may.
+    /// The error of `work`, or a timeout after the acquire timeout plus the statement deadline.
     pub async fn within_deadline<T, E: From<sqlx::Error>>(
         &self,
         work: impl Future<Output = Result<T, E>>,
@@ -230,16 +235,16 @@ impl PostgresPool {
         let limit = self.shared.acquire_timeout + self.deadline;
         timeout(limit, work)
             .await
-            .unwrap_or_else(|_| Err(no_answer(limit).into()))
+            .unwrap_or_else(|_| Err(timeout_error(limit).into()))
     }
 
-    /// A listener on a connection of its own, to the first server that takes writes.
+    /// Opens a listener on a dedicated connection to the first server that accepts writes.
     ///
     /// # Errors
-    /// No server does.
+    /// No server accepts writes.
     pub async fn listen(&self, channel: &str) -> Result<PgListener, sqlx::Error> {
-        let by = Instant::now() + self.shared.acquire_timeout;
-        let found = self.shared.connector.connect(by).await;
+        let deadline_at = Instant::now() + self.shared.acquire_timeout;
+        let found = self.shared.connector.connect(deadline_at).await;
         let (connection, options) =
             found.map_err(super::connect::ConnectError::into_statement_error)?;
         let options = options.clone();
@@ -248,31 +253,31 @@ impl PostgresPool {
         listen::open(options, setup, channel, self.shared.acquire_timeout).await
     }
 
-    /// Connects once, for a clear message where that fails.
-    pub(super) async fn greet(
+    /// Connects once, to obtain the reason of a failure.
+    pub(super) async fn try_connect(
         &self,
-        patience: Duration,
+        timeout_after: Duration,
     ) -> Result<(), super::connect::ConnectError> {
         let (connection, _) = self
             .shared
             .connector
-            .connect(Instant::now() + patience)
+            .connect(Instant::now() + timeout_after)
             .await?;
         let _ = timeout(CLOSE_TIMEOUT, connection.close()).await;
         Ok(())
     }
 
-    /// Whether statements of one connection run in several sessions, as behind a pooler in
+    /// Returns whether statements of one connection run in several sessions, as behind a pooler in
     /// transaction mode.
-    pub(super) async fn shares_sessions(&self, patience: Duration) -> bool {
+    pub(super) async fn shares_sessions(&self, timeout_after: Duration) -> bool {
         let asked = self
             .shared
             .connector
-            .shares_sessions(Instant::now() + patience);
-        timeout(patience, asked).await.unwrap_or(false)
+            .shares_sessions(Instant::now() + timeout_after);
+        timeout(timeout_after, asked).await.unwrap_or(false)
     }
 
-    /// Closes what is idle, and everything else as it comes back; waits for neither.
+    /// Closes idle connections now and the others when they are released, without waiting for them.
     pub async fn close(&self) {
         self.shared.permits.close();
         let idle = std::mem::take(&mut *self.shared.idle());
@@ -283,7 +288,7 @@ impl PostgresPool {
         .await;
     }
 
-    /// How many connections are idle.
+    /// Returns the number of idle connections.
     #[must_use]
     pub fn idle_connections(&self) -> usize {
         self.shared.idle().len()
@@ -293,11 +298,11 @@ impl PostgresPool {
 // === impl PooledConnection ===
 
 impl PooledConnection {
-    /// Puts it back after a last statement that was answered.
+    /// Returns the connection to the pool after its last statement was answered.
     pub fn release(mut self) {
         if let Some(connection) = self.connection.take() {
             let (opened, generation) = (self.opened, self.generation);
-            self.shared.put_back(Idle {
+            self.shared.put_back(IdleConnection {
                 connection,
                 opened,
                 since: Instant::now(),
@@ -306,15 +311,15 @@ impl PooledConnection {
         }
     }
 
-    /// Takes it out of the pool for good.
+    /// Removes the connection from the pool permanently.
     #[must_use]
     pub fn detach(mut self) -> PgConnection {
-        self.connection.take().expect(IN_USE)
+        self.connection.take().expect(RELEASED_CONNECTION)
     }
 
-    /// Puts it back if the server answered, with a result or with an error that leaves the session
-    /// in order.
-    pub(super) fn settle<T>(
+    /// Returns the connection to the pool if the server answered with a result, or with an error
+    /// that leaves the session usable.
+    pub(super) fn finish<T>(
         self,
         outcome: Result<Result<T, sqlx::Error>, Elapsed>,
         limit: Duration,
@@ -330,19 +335,19 @@ impl PooledConnection {
         answer
     }
 
-    /// The answer to a statement; one that does not leave the session in order makes the pool check
-    /// the others.
+    /// Returns the result of a statement. An error that makes the session unusable causes the pool
+    /// to check its other connections.
     fn answer<T>(
         &self,
         outcome: Result<Result<T, sqlx::Error>, Elapsed>,
         limit: Duration,
     ) -> Result<T, sqlx::Error> {
-        let answer = outcome.unwrap_or_else(|_| Err(no_answer(limit)));
+        let answer = outcome.unwrap_or_else(|_| Err(timeout_error(limit)));
         if let Err(error) = &answer
             && breaks_connection(error)
         {
             tracing::warn!(%error, "PostgreSQL connection discarded");
-            self.shared.doubt(error);
+            self.shared.invalidate_idle(error);
         }
         answer
     }
@@ -352,19 +357,19 @@ impl std::ops::Deref for PooledConnection {
     type Target = PgConnection;
 
     fn deref(&self) -> &PgConnection {
-        self.connection.as_ref().expect(IN_USE)
+        self.connection.as_ref().expect(RELEASED_CONNECTION)
     }
 }
 
 impl std::ops::DerefMut for PooledConnection {
     fn deref_mut(&mut self) -> &mut PgConnection {
-        self.connection.as_mut().expect(IN_USE)
+        self.connection.as_mut().expect(RELEASED_CONNECTION)
     }
 }
 
 impl Drop for PooledConnection {
-    /// A statement without an answer may be the first that a silent server shows: the others are
-    /// checked.
+    /// Closes the connection. An unanswered statement may be the first sign of an unresponsive
+    /// server, so the other connections are checked.
     fn drop(&mut self) {
         if self.connection.is_some() {
             self.shared.generation.fetch_add(1, Ordering::AcqRel);
@@ -375,15 +380,15 @@ impl Drop for PooledConnection {
 // === impl PostgresTransaction ===
 
 impl PostgresTransaction {
-    /// Commits.
+    /// Commits the transaction.
     ///
     /// # Errors
-    /// As any statement. If there was no answer, it may have been committed all the same.
+    /// As any statement. After a timeout the transaction may have been committed.
     pub async fn commit(self) -> Result<(), sqlx::Error> {
         self.end("COMMIT").await
     }
 
-    /// Rolls back and keeps the connection.
+    /// Rolls the transaction back and returns its connection to the pool.
     ///
     /// # Errors
     /// As any statement.
@@ -392,8 +397,8 @@ impl PostgresTransaction {
     }
 
     async fn end(mut self, statement: &'static str) -> Result<(), sqlx::Error> {
-        let ended = timeout(self.deadline, self.lease.execute(statement)).await;
-        self.lease.settle(ended, self.deadline).map(drop)
+        let ended = timeout(self.deadline, self.connection.execute(statement)).await;
+        self.connection.finish(ended, self.deadline).map(drop)
     }
 }
 
@@ -401,38 +406,38 @@ impl std::ops::Deref for PostgresTransaction {
     type Target = PgConnection;
 
     fn deref(&self) -> &PgConnection {
-        &self.lease
+        &self.connection
     }
 }
 
 impl std::ops::DerefMut for PostgresTransaction {
     fn deref_mut(&mut self) -> &mut PgConnection {
-        &mut self.lease
+        &mut self.connection
     }
 }
 
 // === impl Shared ===
 
-impl Shared {
-    fn idle(&self) -> MutexGuard<'_, Vec<Idle>> {
+impl PoolState {
+    fn idle(&self) -> MutexGuard<'_, Vec<IdleConnection>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn pop(&self) -> Option<Idle> {
+    fn pop(&self) -> Option<IdleConnection> {
         let mut idle = self.idle();
         idle.retain(|it| it.since.elapsed() < MAX_IDLE_TIME && it.opened.elapsed() < MAX_LIFETIME);
         idle.pop()
     }
 
-    fn put_back(&self, it: Idle) {
+    fn put_back(&self, it: IdleConnection) {
         if !self.permits.is_closed() {
             self.idle().push(it);
         }
     }
 
-    /// A connection failed. The others of this server may be as bad: they are checked before they
-    /// are used, or closed where the server has said that it is going or takes no writes.
-    fn doubt(&self, error: &sqlx::Error) {
+    /// Handles a failed connection. The idle connections are checked before their next use, or
+    /// closed at once if the server reported that it is shutting down or read-only.
+    fn invalidate_idle(&self, error: &sqlx::Error) {
         self.generation.fetch_add(1, Ordering::AcqRel);
         let was_slow =
             matches!(error, sqlx::Error::Io(error) if error.kind() == ErrorKind::TimedOut);

@@ -1,4 +1,4 @@
-//! Kernel options of the driver's sockets: the driver makes them itself and does not hand them out.
+//! Kernel options of the driver's sockets, which the driver opens itself and does not expose.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -7,24 +7,24 @@ use std::time::Duration;
 use rustix::net::{getpeername, sockopt};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 
-/// How long a connection is idle before the kernel asks whether the server is there.
+/// Idle time before the first TCP keepalive probe.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_PROBES: u32 = 3;
-/// How long what was sent may stay without acknowledgement before the kernel gives the connection
-/// up.
+/// Maximum time for which sent data may stay unacknowledged before the kernel closes the
+/// connection.
 const USER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Sets TCP keepalive and `TCP_USER_TIMEOUT` on every connection of this process to a port that has
-/// neither yet. Where a sandbox does not allow it, the deadlines of statements and the checks of
-/// idle connections do without.
-pub(super) fn watch_connections(port: u16) {
-    if let Err(error) = try_watch(port) {
-        tracing::debug!(%error, "TCP keepalive of the connections to PostgreSQL is not set");
+/// Sets TCP keepalive and `TCP_USER_TIMEOUT` on the connections of this process to `port` that do
+/// not have them yet. If a sandbox forbids it, statement deadlines and checks of idle connections
+/// still detect failures.
+pub(super) fn set_keepalive(port: u16) {
+    if let Err(error) = try_set_keepalive(port) {
+        tracing::debug!(%error, "PostgreSQL TCP keepalive not set");
     }
 }
 
-fn try_watch(port: u16) -> std::io::Result<()> {
+fn try_set_keepalive(port: u16) -> std::io::Result<()> {
     let process = pidfd_open(getpid(), PidfdFlags::empty())?;
     for entry in std::fs::read_dir("/proc/self/fd")? {
         let entry = entry?;
@@ -40,9 +40,9 @@ fn try_watch(port: u16) -> std::io::Result<()> {
         let Some(number) = number.filter(|_| is_socket) else {
             continue;
         };
-        // A descriptor of ours for the same socket; the number may have been closed meanwhile.
+        // Duplicates the descriptor, because the driver may close its own meanwhile.
         match pidfd_getfd(&process, number, PidfdGetfdFlags::empty()) {
-            Ok(socket) => watch(&socket, port)?,
+            Ok(socket) => set_socket_options(&socket, port)?,
             Err(rustix::io::Errno::BADF) => {}
             Err(error) => return Err(error.into()),
         }
@@ -50,7 +50,7 @@ fn try_watch(port: u16) -> std::io::Result<()> {
     Ok(())
 }
 
-fn watch(socket: &OwnedFd, port: u16) -> std::io::Result<()> {
+fn set_socket_options(socket: &OwnedFd, port: u16) -> std::io::Result<()> {
     let peer = getpeername(socket)
         .ok()
         .flatten()

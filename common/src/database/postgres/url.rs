@@ -1,21 +1,21 @@
-//! PostgreSQL URLs, with one host or several, as libpq reads them.
+//! PostgreSQL URLs with one or several hosts, parsed as libpq does.
 
 use std::str::FromStr;
 
 use sqlx::postgres::PgConnectOptions;
 use url::{Host, Url, form_urlencoded};
 
-/// The servers that a URL names, in its order, and what a server must be.
+/// The servers that a URL names, in order, and the required session attributes.
 #[derive(Clone, Debug)]
-pub(super) struct Targets {
+pub(super) struct ConnectTargets {
     pub(super) hosts: Vec<PgConnectOptions>,
     pub(super) session: SessionAttrs,
-    /// Whether the URL says how TLS is used.
+    /// Whether the URL sets `sslmode`.
     pub(super) has_tls_mode: bool,
 }
 
-/// `target_session_attrs`: which servers are accepted. The services write, so `read-write` is the
-/// default.
+/// `target_session_attrs`: the accepted servers. The default is `read-write`, because the services
+/// write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SessionAttrs {
     Any,
@@ -23,7 +23,8 @@ pub(super) enum SessionAttrs {
     ReadWrite,
 }
 
-/// A URL taken apart: its authority may hold several hosts, which the `url` crate does not read.
+/// The parts of a URL. The authority may contain several hosts, which the `url` crate does not
+/// support.
 struct UrlParts<'a> {
     scheme: &'a str,
     user: Option<&'a str>,
@@ -32,10 +33,10 @@ struct UrlParts<'a> {
     query: &'a str,
 }
 
-// === impl Targets ===
+// === impl ConnectTargets ===
 
-impl Targets {
-    /// Reads `postgres://user:password@a:5432,b:5433/name?target_session_attrs=read-write` and
+impl ConnectTargets {
+    /// Parses `postgres://user:password@a:5432,b:5433/name?target_session_attrs=read-write` and
     /// `postgres://user@/name?host=a,b&port=5432,5433`.
     pub(super) fn parse(url: &str) -> Result<Self, String> {
         let parts = UrlParts::of(url).ok_or("it has no `://`")?;
@@ -55,17 +56,17 @@ impl Targets {
                 }
             }
         }
-        let places = match &hosts {
+        let host_ports = match &hosts {
             Some(hosts) => from_parameters(hosts, ports.as_deref())?,
             None => from_authority(parts.hosts, ports.as_deref())?,
         };
-        if other_host && places.len() > 1 {
+        if other_host && host_ports.len() > 1 {
             return Err("`hostaddr` cannot be combined with several hosts".to_owned());
         }
         let rest = rest.finish();
-        let hosts = places
+        let hosts = host_ports
             .iter()
-            .map(|place| parts.options(place, &rest))
+            .map(|host_port| parts.options(host_port, &rest))
             .collect::<Result<_, _>>()?;
         Ok(Self {
             hosts,
@@ -74,17 +75,17 @@ impl Targets {
         })
     }
 
-    /// Whether a password and all data would travel unencrypted if a server, or somebody on the
-    /// way, does not offer TLS.
-    pub(super) fn may_be_plaintext_over_a_network(&self) -> bool {
+    /// Returns whether password and data may be sent unencrypted if a server, or an attacker on the
+    /// path, does not offer TLS.
+    pub(super) fn may_be_unencrypted(&self) -> bool {
         !self.has_tls_mode && self.hosts.iter().any(|options| !is_local(options))
     }
 }
 
-/// Host and port, each if it is given.
-type Place = (Option<String>, Option<String>);
+/// Host and port, if given.
+type HostPort = (Option<String>, Option<String>);
 
-fn from_parameters(hosts: &str, ports: Option<&str>) -> Result<Vec<Place>, String> {
+fn from_parameters(hosts: &str, ports: Option<&str>) -> Result<Vec<HostPort>, String> {
     let hosts: Vec<_> = hosts.split(',').collect();
     let ports: Vec<_> = ports.map_or_else(Vec::new, |ports| ports.split(',').collect());
     if ports.len() > 1 && ports.len() != hosts.len() {
@@ -100,12 +101,12 @@ fn from_parameters(hosts: &str, ports: Option<&str>) -> Result<Vec<Place>, Strin
             .or(ports.first())
             .map(|port| (*port).to_owned())
     };
-    let place = |(at, host): (usize, &&str)| (Some((*host).to_owned()), port(at));
-    Ok(hosts.iter().enumerate().map(place).collect())
+    let host_port = |(at, host): (usize, &&str)| (Some((*host).to_owned()), port(at));
+    Ok(hosts.iter().enumerate().map(host_port).collect())
 }
 
-fn from_authority(hosts: &str, port: Option<&str>) -> Result<Vec<Place>, String> {
-    let place = |text: &str| {
+fn from_authority(hosts: &str, port: Option<&str>) -> Result<Vec<HostPort>, String> {
+    let host_port = |text: &str| {
         let (host, own) = match text.rsplit_once(':') {
             Some((host, own)) if !own.ends_with(']') => (host, Some(own)),
             Some(_) | None => (text, None),
@@ -121,14 +122,14 @@ fn from_authority(hosts: &str, port: Option<&str>) -> Result<Vec<Place>, String>
             .map(str::to_owned);
         ((!host.is_empty()).then_some(host), own)
     };
-    let places: Vec<Place> = hosts.split(',').map(place).collect();
-    if places.len() > 1 && places.iter().any(|(host, _)| host.is_none()) {
+    let host_ports: Vec<HostPort> = hosts.split(',').map(host_port).collect();
+    if host_ports.len() > 1 && host_ports.iter().any(|(host, _)| host.is_none()) {
         return Err("one of its hosts is empty".to_owned());
     }
-    Ok(places)
+    Ok(host_ports)
 }
 
-/// A host of the authority, where a socket's folder is written as `%2Fvar%2Frun`.
+/// Decodes a percent-encoded host; a socket directory is written as `%2Fvar%2Frun`.
 fn decoded(host: &str) -> String {
     let pair = format!("h={}", host.replace('+', "%2B"));
     form_urlencoded::parse(pair.as_bytes())
@@ -170,9 +171,9 @@ impl<'a> UrlParts<'a> {
         })
     }
 
-    /// The options of one host. It travels as a parameter, in which sockets and addresses have no
-    /// form of their own.
-    fn options(&self, (host, port): &Place, rest: &str) -> Result<PgConnectOptions, String> {
+    /// Returns the driver options of one host. The host is passed as a parameter, which supports
+    /// socket paths and bare IPv6 addresses.
+    fn options(&self, (host, port): &HostPort, rest: &str) -> Result<PgConnectOptions, String> {
         let mut query = form_urlencoded::Serializer::new(rest.to_owned());
         let mut authority = String::new();
         if let Some(host) = host {
@@ -183,7 +184,7 @@ impl<'a> UrlParts<'a> {
             query.append_pair("port", port);
         }
         if let Some(user) = self.user {
-            // Without a host there is no user either in what the driver reads.
+            // The driver parses a user only if there is a host.
             authority = format!("{user}@localhost");
             if host.is_none() {
                 return Err("it has a user and no host".to_owned());
@@ -214,7 +215,8 @@ impl SessionAttrs {
         }
     }
 
-    /// Whether a server that says this of itself is accepted: nothing, `standby` or `read-only`.
+    /// Returns whether a server with this role is accepted: an empty string, `standby` or
+    /// `read-only`.
     pub(super) fn accepts(self, role: &str) -> bool {
         match self {
             Self::Any => true,
@@ -228,13 +230,13 @@ impl SessionAttrs {
 mod tests {
     use super::*;
 
-    fn places(url: &str) -> Vec<String> {
-        let targets = Targets::parse(url).expect("a good URL");
-        let place = |options: &PgConnectOptions| match options.get_socket() {
+    fn host_ports(url: &str) -> Vec<String> {
+        let targets = ConnectTargets::parse(url).expect("a good URL");
+        let host_port = |options: &PgConnectOptions| match options.get_socket() {
             Some(socket) => socket.display().to_string(),
             None => format!("{} {}", options.get_host(), options.get_port()),
         };
-        targets.hosts.iter().map(place).collect()
+        targets.hosts.iter().map(host_port).collect()
     }
 
     #[test]
@@ -265,9 +267,9 @@ mod tests {
             ),
             ("postgres:///x?host=/run/a,b", vec!["/run/a", "b 5432"]),
         ] {
-            assert_eq!(places(url), expected, "{url}");
+            assert_eq!(host_ports(url), expected, "{url}");
         }
-        let targets = Targets::parse("postgres://ada:p%40w@a,b/x?user=eve").expect("good");
+        let targets = ConnectTargets::parse("postgres://ada:p%40w@a,b/x?user=eve").expect("good");
         assert!(
             targets
                 .hosts
@@ -283,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_urls_are_refused_with_the_reason() {
+    fn invalid_url_is_rejected_with_the_reason() {
         for (url, reason) in [
             ("postgres://ada@a,/x", "one of its hosts is empty"),
             (
@@ -300,7 +302,7 @@ mod tests {
                 "because the services write",
             ),
         ] {
-            let error = Targets::parse(url).expect_err(url);
+            let error = ConnectTargets::parse(url).expect_err(url);
             assert!(error.contains(reason), "{url}: {error}");
         }
     }
@@ -308,7 +310,7 @@ mod tests {
     #[test]
     fn session_attributes_decide_which_servers_are_accepted() {
         let session = |text: &str| {
-            Targets::parse(&format!("postgres://a,b/x?target_session_attrs={text}"))
+            ConnectTargets::parse(&format!("postgres://a,b/x?target_session_attrs={text}"))
                 .expect("good")
                 .session
         };
@@ -318,13 +320,15 @@ mod tests {
         assert_eq!(accepted(session("primary")), [true, false, true]);
         assert_eq!(accepted(session("read-write")), [true, false, false]);
         assert_eq!(
-            Targets::parse("postgres://a/x").expect("good").session,
+            ConnectTargets::parse("postgres://a/x")
+                .expect("good")
+                .session,
             SessionAttrs::ReadWrite
         );
     }
 
     #[test]
-    fn missing_tls_mode_is_noticed_beyond_loopback() {
+    fn missing_tls_mode_is_detected_beyond_loopback() {
         for (url, expected) in [
             ("postgres://ada@127.0.0.1/x", false),
             ("postgres://ada@[::1]:5432/x", false),
@@ -337,8 +341,8 @@ mod tests {
             ("postgres://ada@db.example/x?sslmode=verify-full", false),
             ("postgres://ada@db.example/x?sslmode=disable", false),
         ] {
-            let targets = Targets::parse(url).expect("good");
-            assert_eq!(targets.may_be_plaintext_over_a_network(), expected, "{url}");
+            let targets = ConnectTargets::parse(url).expect("good");
+            assert_eq!(targets.may_be_unencrypted(), expected, "{url}");
         }
     }
 }

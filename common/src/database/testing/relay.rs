@@ -1,5 +1,5 @@
-//! A TCP relay that can fall silent, as a host that lost its power or a firewall that forgot a
-//! connection.
+//! A TCP relay that can stop forwarding without closing, like a host that lost power or a firewall
+//! that dropped its connection state.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -9,21 +9,21 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use url::Url;
 
-/// Forwards connections to one server. Connections are never closed by it.
+/// Forwards connections to one server and never closes them.
 #[derive(Debug)]
 pub struct Relay {
     port: u16,
-    /// How often it has fallen silent; odd while it is.
+    /// Number of state changes; odd while the relay is silent.
     silences: Arc<watch::Sender<u64>>,
 }
 
 // === impl Relay ===
 
 impl Relay {
-    /// A relay to the server of a URL, and the URL that leads through it.
+    /// Starts a relay to the server of a URL, and returns the URL through the relay.
     ///
     /// # Panics
-    /// If the URL has no numeric host and port, or there is no free port.
+    /// If the URL has no numeric host and port, or no port is free.
     pub async fn start(url: &str) -> (Self, String) {
         let mut url = Url::parse(url).expect("a URL");
         let host = url
@@ -50,19 +50,18 @@ impl Relay {
         (relay, url.to_string())
     }
 
-    /// Where it listens.
+    /// Returns the listening port.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// From now on no byte passes, in either direction, and connections are accepted and get no
-    /// answer.
+    /// Stops forwarding in both directions. New connections are accepted and receive no answer.
     pub fn fall_silent(&self) {
         self.silences.send_modify(|count| *count |= 1);
     }
 
-    /// New connections are forwarded again; the ones from before stay silent for good.
+    /// Forwards new connections again. Existing connections stay silent.
     pub fn recover(&self) {
         self.silences.send_modify(|count| *count += *count % 2);
     }
@@ -71,7 +70,7 @@ impl Relay {
 async fn forward(client: TcpStream, server: SocketAddr, mut silences: watch::Receiver<u64>) {
     let began = *silences.borrow_and_update();
     if began % 2 == 1 {
-        // Held open.
+        // Keeps the connection open.
         let _client = client;
         return std::future::pending().await;
     }
@@ -86,8 +85,8 @@ async fn forward(client: TcpStream, server: SocketAddr, mut silences: watch::Rec
     }
 }
 
-/// Until either side closes; from the first silence on it holds the connection and forwards
-/// nothing.
+/// Copies until either side closes. After the first silence it keeps the connection open and
+/// forwards nothing.
 async fn copy(
     mut from: tokio::net::tcp::OwnedReadHalf,
     mut to: tokio::net::tcp::OwnedWriteHalf,

@@ -1,5 +1,5 @@
-//! PostgreSQL that is silent, read-only or gone: every statement ends, and nothing of it outlives
-//! the cause.
+//! PostgreSQL that is unresponsive, read-only or gone: every statement ends, and no failure
+//! outlives its cause.
 
 use std::time::Instant;
 
@@ -8,17 +8,17 @@ use sqlx::Executor;
 use super::super::testing::{Relay, TestDatabase, postgres};
 use super::*;
 
-/// A machine may be busy; what has no deadline takes minutes.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Upper bound for a statement on a busy machine; without a deadline it would take minutes.
+const MAX_STATEMENT_TIME: Duration = Duration::from_secs(20);
 
-/// A store behind a relay, with short times.
+/// Opens a store through a relay, with short timeouts.
 async fn behind_a_relay(test: &TestDatabase) -> (Relay, PostgresPool) {
     let (relay, url) = Relay::start(&test.url).await;
-    let options = Options {
+    let options = DatabaseOptions {
         max_connections: 3,
         acquire_timeout: Duration::from_secs(1),
-        deadline: Duration::from_secs(1),
-        ..Options::new("outage")
+        statement_timeout: Duration::from_secs(1),
+        ..DatabaseOptions::new("outage")
     };
     let Ok(Database::Postgres(pool)) = Database::open(&url, options).await else {
         panic!("PostgreSQL")
@@ -29,7 +29,11 @@ async fn behind_a_relay(test: &TestDatabase) -> (Relay, PostgresPool) {
 async fn one(pool: &PostgresPool) -> Result<i32, sqlx::Error> {
     let asked = Instant::now();
     let answer = sqlx::query_scalar("SELECT 1").fetch_one(pool).await;
-    assert!(asked.elapsed() < PATIENCE, "{:?}", asked.elapsed());
+    assert!(
+        asked.elapsed() < MAX_STATEMENT_TIME,
+        "{:?}",
+        asked.elapsed()
+    );
     answer
 }
 
@@ -37,20 +41,20 @@ async fn one(pool: &PostgresPool) -> Result<i32, sqlx::Error> {
 async fn silent_connections_are_discarded_and_replaced() {
     let test = postgres().await;
     let (relay, pool) = behind_a_relay(&test).await;
-    // Three connections that are used at once are idle together.
+    // Three connections that are used concurrently are idle afterwards.
     let sleep = || pool.execute("SELECT pg_sleep(0.2)");
     let (a, b, c) = tokio::join!(sleep(), sleep(), sleep());
     assert!(a.is_ok() && b.is_ok() && c.is_ok());
     assert_eq!(pool.idle_connections(), 3);
     relay.fall_silent();
     for _ in 0..2 {
-        let error = one(&pool).await.expect_err("nobody answers");
+        let error = one(&pool).await.expect_err("no answer");
         assert!(is_unavailable(&error), "{error}");
     }
     relay.recover();
     one(&pool)
         .await
-        .expect("a new connection; those from before are silent for good");
+        .expect("a new connection; existing ones stay silent");
     let answers = tokio::join!(one(&pool), one(&pool), one(&pool));
     assert!(
         answers.0.is_ok() && answers.1.is_ok() && answers.2.is_ok(),
@@ -59,7 +63,7 @@ async fn silent_connections_are_discarded_and_replaced() {
 }
 
 #[tokio::test]
-async fn a_transaction_without_an_answer_ends_and_is_closed() {
+async fn unanswered_transaction_times_out_and_is_closed() {
     let test = postgres().await;
     let (relay, pool) = behind_a_relay(&test).await;
     pool.execute("CREATE TABLE t (id int)")
@@ -73,12 +77,9 @@ async fn a_transaction_without_an_answer_ends_and_is_closed() {
         transaction.commit().await
     };
     let asked = Instant::now();
-    let error = pool
-        .within_deadline(insert)
-        .await
-        .expect_err("nobody answers");
+    let error = pool.within_deadline(insert).await.expect_err("no answer");
     assert!(
-        asked.elapsed() < PATIENCE && is_unavailable(&error),
+        asked.elapsed() < MAX_STATEMENT_TIME && is_unavailable(&error),
         "{error}"
     );
     relay.recover();
@@ -90,7 +91,7 @@ async fn a_transaction_without_an_answer_ends_and_is_closed() {
 }
 
 #[tokio::test]
-async fn a_request_that_is_cut_off_does_not_leave_its_answer_to_the_next() {
+async fn cancelled_request_does_not_leave_its_answer_to_the_next() {
     let test = postgres().await;
     let Database::Postgres(pool) = &test.database else {
         panic!("PostgreSQL")
@@ -104,28 +105,28 @@ async fn a_request_that_is_cut_off_does_not_leave_its_answer_to_the_next() {
 }
 
 #[tokio::test]
-async fn a_read_only_session_is_discarded_with_its_first_refusal() {
+async fn read_only_session_is_discarded_at_its_first_rejection() {
     let test = postgres().await;
     test.database.migrate(&FIRST).await.expect("migrated");
     let Database::Postgres(pool) = &test.database else {
         panic!("PostgreSQL")
     };
     test.database
-        .still_fits(&FIRST)
+        .verify_writable(&FIRST)
         .await
-        .expect("takes writes");
-    // As a demoted server's session: it goes on answering what only reads.
+        .expect("accepts writes");
+    // Like a session of a demoted server, which still answers reads.
     pool.execute("SET default_transaction_read_only = on")
         .await
         .expect("set");
-    one(pool).await.expect("reads go on");
+    one(pool).await.expect("reads succeed");
     let exit = test
         .database
-        .still_fits(&FIRST)
+        .verify_writable(&FIRST)
         .await
         .expect_err("readiness proves a write");
     assert!(
-        exit.is_for_now() && exit.message().contains("read-only"),
+        exit.is_temporary() && exit.message().contains("read-only"),
         "{exit}"
     );
     let insert = "INSERT INTO first_note (id, text) VALUES (1, 'a')";
@@ -133,11 +134,14 @@ async fn a_read_only_session_is_discarded_with_its_first_refusal() {
         .execute(pool)
         .await
         .expect("another session");
-    test.database.still_fits(&FIRST).await.expect("ready again");
+    test.database
+        .verify_writable(&FIRST)
+        .await
+        .expect("ready again");
 }
 
 #[tokio::test]
-async fn a_server_that_takes_no_writes_is_not_connected_to() {
+async fn read_only_server_is_not_connected_to() {
     let test = postgres().await;
     let Database::Postgres(pool) = &test.database else {
         panic!("PostgreSQL")
@@ -147,7 +151,7 @@ async fn a_server_that_takes_no_writes_is_not_connected_to() {
         "ALTER DATABASE {name} SET default_transaction_read_only = on"
     ));
     pool.execute(set).await.expect("set");
-    let exit = Database::open(&test.url, Options::new("test"))
+    let exit = Database::open(&test.url, DatabaseOptions::new("test"))
         .await
         .expect_err("read-only");
     assert!(
@@ -155,22 +159,22 @@ async fn a_server_that_takes_no_writes_is_not_connected_to() {
         "{exit}"
     );
     let any = format!("{}?target_session_attrs=any", test.url);
-    Database::open(&any, Options::new("test"))
+    Database::open(&any, DatabaseOptions::new("test"))
         .await
-        .expect("whoever wants that");
+        .expect("target_session_attrs=any accepts it");
 }
 
 #[tokio::test]
-async fn the_first_host_that_takes_writes_is_connected_to() {
+async fn first_writable_host_is_connected_to() {
     let primary = postgres().await;
     let (silent, _) = Relay::start(&primary.url).await;
     silent.fall_silent();
     let url = url::Url::parse(&primary.url).expect("a URL");
     let port = url.port().expect("a port");
-    // A port that nobody listens on, a silent server, and at last one that answers.
+    // A closed port, an unresponsive server, and a server that answers.
     let hosts = format!("127.0.0.1:1,127.0.0.1:{},127.0.0.1:{port}", silent.port());
     let several = primary.url.replace(&format!("127.0.0.1:{port}"), &hosts);
-    let database = Database::open(&several, Options::new("test"))
+    let database = Database::open(&several, DatabaseOptions::new("test"))
         .await
         .expect("the third answers");
     database.ping().await.expect("answers");
@@ -178,26 +182,26 @@ async fn the_first_host_that_takes_writes_is_connected_to() {
 }
 
 #[tokio::test]
-async fn closing_does_not_wait_for_what_is_in_use() {
+async fn close_does_not_wait_for_connections_in_use() {
     let test = postgres().await;
     let (relay, pool) = behind_a_relay(&test).await;
     let held = pool.acquire().await.expect("a connection");
     one(&pool).await.expect("another is idle");
     relay.fall_silent();
-    tokio::time::timeout(PATIENCE, pool.close())
+    tokio::time::timeout(MAX_STATEMENT_TIME, pool.close())
         .await
         .expect("it is closed");
     held.release();
     assert_eq!(
         pool.idle_connections(),
         0,
-        "what comes back later is closed"
+        "a connection released later is closed"
     );
     assert!(matches!(one(&pool).await, Err(sqlx::Error::PoolClosed)));
 }
 
 #[tokio::test]
-async fn the_kernel_watches_connections_from_both_ends() {
+async fn tcp_keepalive_is_set_on_both_ends() {
     let test = postgres().await;
     let (relay, pool) = behind_a_relay(&test).await;
     one(&pool).await.expect("answers");

@@ -2,7 +2,7 @@ use super::*;
 use crate::decode::{json, toml};
 
 #[test]
-fn every_mistake_is_told_at_once() {
+fn every_mistake_is_reported_at_once() {
     let mistakes = Mistakes::default();
     let root = json(br#"{"email":7,"emial":"a","n":{"k":1,"k":2}}"#, &mistakes).expect("JSON");
     let value = mistakes.object(&root, |object| {
@@ -34,7 +34,7 @@ fn every_mistake_is_told_at_once() {
 }
 
 #[test]
-fn a_name_that_stands_twice_is_found_among_few_and_among_many() {
+fn duplicate_name_is_found_in_small_and_large_objects() {
     for names in [1, 2, 15, 16, 17, 18, 40] {
         for first in [0, names / 2, names - 1] {
             let mut text: String = (0..names).map(|at| format!("\"{at}\":0,")).collect();
@@ -56,7 +56,7 @@ fn a_name_that_stands_twice_is_found_among_few_and_among_many() {
 }
 
 #[test]
-fn toml_mistakes_know_their_offset() {
+fn toml_mistake_has_its_offset() {
     let mistakes = Mistakes::default();
     let root = toml("a = 1\n[b]\nc = 'x'\n", &mistakes).expect("TOML");
     let value = mistakes.object(&root, |object| {
@@ -76,7 +76,7 @@ fn durations_and_sizes_have_units() {
 }
 
 #[test]
-fn a_text_of_nothing_but_mistakes_costs_no_more_than_it_is_long() {
+fn recorded_mistakes_are_bounded_by_the_text() {
     let name = "ä".repeat(10_000);
     let text = format!("{{\"{name}\":{{{}\"\":0}}}}", "\"\":0,".repeat(5_000));
     let mistakes = Mistakes::default();
@@ -86,6 +86,6 @@ fn a_text_of_nothing_but_mistakes_costs_no_more_than_it_is_long() {
     assert_eq!(all.len(), 100);
     assert!(
         all.iter().all(|mistake| mistake.pointer.len() <= 256),
-        "pointers are cut"
+        "long pointers are truncated"
     );
 }

@@ -14,8 +14,8 @@ fn budgets() -> BodyMemoryBudget {
     )
 }
 
-/// Bodies of 99 bytes of which the last never arrives, until one is refused.
-fn fill(budget: &BodyMemoryBudget, owner: BodyOwner) -> (Vec<Reservation>, Code) {
+/// Adds incomplete bodies of 99 bytes each until one is rejected.
+fn fill(budget: &BodyMemoryBudget, owner: BodyOwner) -> (Vec<BodyReservation>, Code) {
     let mut unfinished = Vec::new();
     loop {
         let mut one = match budget.reserve(owner, 100) {
@@ -29,7 +29,7 @@ fn fill(budget: &BodyMemoryBudget, owner: BodyOwner) -> (Vec<Reservation>, Code)
     }
 }
 
-fn whole(budget: &BodyMemoryBudget, owner: BodyOwner) -> Result<Reservation, Code> {
+fn complete(budget: &BodyMemoryBudget, owner: BodyOwner) -> Result<BodyReservation, Code> {
     let mut one = budget
         .reserve(owner, 100)
         .map_err(|refused| refused.code())?;
@@ -42,7 +42,7 @@ fn address(text: &str) -> Option<IpAddr> {
 }
 
 #[test]
-fn unfinished_bodies_of_one_class_leave_the_other_classes_alone() {
+fn incomplete_bodies_do_not_affect_other_classes() {
     let all = [
         BodyOwner::Service,
         BodyOwner::user("https://a", "ada"),
@@ -61,21 +61,21 @@ fn unfinished_bodies_of_one_class_leave_the_other_classes_alone() {
 }
 
 #[test]
-fn whole_bodies_are_read_while_unfinished_ones_have_used_up_their_budget() {
+fn complete_body_is_read_despite_incomplete_ones() {
     let budget = budgets();
     let (unfinished, code) = fill(&budget, BodyOwner::Anonymous(None));
     assert_eq!((unfinished.len(), code), (16, Code::Unavailable));
-    let whole_one =
-        whole(&budget, BodyOwner::Anonymous(address("192.0.2.1"))).expect("complete on arrival");
+    let whole_one = complete(&budget, BodyOwner::Anonymous(address("192.0.2.1")))
+        .expect("complete bodies have their own budget");
     drop(unfinished);
     let unfinished = fill(&budget, BodyOwner::Anonymous(None)).0;
-    assert_eq!(unfinished.len(), 16, "everything was released");
+    assert_eq!(unfinished.len(), 16, "all reservations are released");
     drop((whole_one, unfinished));
-    assert_eq!(*budget.0[2].usage(), Usage::default());
+    assert_eq!(*budget.0[2].usage(), BudgetUsage::default());
 }
 
 #[test]
-fn one_source_gets_no_more_than_its_share() {
+fn one_source_is_limited_to_its_share() {
     for (owner, other, at_most) in [
         (
             BodyOwner::Anonymous(address("192.0.2.1")),
@@ -106,7 +106,7 @@ fn one_source_gets_no_more_than_its_share() {
             "{owner:?}"
         );
         assert_eq!(
-            whole(&budget, owner).err(),
+            complete(&budget, owner).err(),
             Some(Code::RateLimited),
             "{owner:?}"
         );
@@ -116,7 +116,7 @@ fn one_source_gets_no_more_than_its_share() {
 }
 
 #[test]
-fn addresses_of_one_ipv6_network_share() {
+fn ipv6_addresses_of_one_network_share_a_limit() {
     let one = BodyOwner::Anonymous(address("2001:db8::1"));
     assert_eq!(
         one.source(),
@@ -130,7 +130,7 @@ fn addresses_of_one_ipv6_network_share() {
 }
 
 #[test]
-fn a_budget_has_room_for_one_body_at_least() {
+fn budget_allows_at_least_one_body() {
     let budget = BodyMemoryBudget::new(BodyBudgets::split(8), BODY);
-    whole(&budget, BodyOwner::Webhook(address("192.0.2.1"))).expect("one");
+    complete(&budget, BodyOwner::Webhook(address("192.0.2.1"))).expect("one");
 }

@@ -1,4 +1,4 @@
-//! A service pool that does as it is told, on the wire of Cognito (JSON 1.1).
+//! A configurable stub of a service pool, with Cognito's protocol (JSON 1.1).
 
 use std::sync::{Arc, Mutex};
 
@@ -13,20 +13,20 @@ use serde_json::{Value, json};
 
 use crate::Clock;
 
-/// What the pool does with the next sign-in.
+/// The pool's response to sign-ins.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Mood {
-    /// An hour's tokens, with the claim in the ID token.
+    /// Tokens valid for one hour, with the claim in the ID token.
     Good,
-    /// The same with the claim in the access token.
+    /// Tokens valid for one hour, with the claim in the access token.
     ClaimInAccessToken,
     /// Tokens without the claim.
     NoClaim,
-    /// Tokens that are over.
+    /// Expired tokens.
     Over,
     /// A challenge.
     Challenge,
-    /// An error of this status and name.
+    /// An error with this status and name.
     Error(u16, &'static str),
     /// No answer.
     Hang,
@@ -59,12 +59,12 @@ impl Stub {
     }
 
     pub(super) fn set(&self, mood: Mood) {
-        self.state.lock().expect("sound").0 = mood;
+        self.state.lock().expect("not poisoned").0 = mood;
     }
 
-    /// The sign-ins so far, as they came.
+    /// Returns the received sign-ins in order.
     pub(super) fn calls(&self) -> Vec<Value> {
-        self.state.lock().expect("sound").1.clone()
+        self.state.lock().expect("not poisoned").1.clone()
     }
 
     fn tokens(&self, number: usize, in_id: bool, in_access: bool, seconds: i64) -> Value {
@@ -93,7 +93,7 @@ async fn answer(State(stub): State<Stub>, headers: HeaderMap, body: String) -> R
         "sign-in is not signed"
     );
     let (mood, number) = {
-        let mut state = stub.state.lock().expect("sound");
+        let mut state = stub.state.lock().expect("not poisoned");
         state.1.push(serde_json::from_str(&body).expect("JSON"));
         (state.0, state.1.len())
     };

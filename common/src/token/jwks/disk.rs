@@ -1,5 +1,5 @@
-//! The last good set, kept across restarts: a gateway that starts while the issuer is away still
-//! knows the keys that it knew.
+//! Persistence of the last fetched key set, so that a process that starts while the issuer is
+//! unavailable can verify tokens.
 
 use std::path::{Path, PathBuf};
 
@@ -9,28 +9,28 @@ use url::Url;
 
 use crate::clock::Timestamp;
 
-/// A set and when it was fetched.
+/// A key set and the time when it was fetched.
 #[derive(Serialize, Deserialize)]
-pub(super) struct Saved {
+pub(super) struct SavedKeySet {
     issuer: String,
     url: String,
     pub(super) fetched_at_ms: i64,
     pub(super) body: String,
 }
 
-/// `None` if there is none, or none that can be read; the network is asked then.
-pub(super) async fn load(dir: &Path, issuer: &str, url: &Url) -> Option<Saved> {
+/// Loads the saved set. Returns `None` if there is none or it is unreadable.
+pub(super) async fn load(dir: &Path, issuer: &str, url: &Url) -> Option<SavedKeySet> {
     let text = tokio::fs::read(path(dir, issuer, url)).await.ok()?;
-    let saved: Saved = serde_json::from_slice(&text).ok()?;
+    let saved: SavedKeySet = serde_json::from_slice(&text).ok()?;
     (saved.issuer == issuer && saved.url == url.as_str()).then_some(saved)
 }
 
-/// Writes beside and renames, so that a crash leaves the old set or the new one.
+/// Saves the set with a temporary file and a rename, so that a crash leaves the old or the new set.
 pub(super) async fn save(dir: &Path, issuer: &str, url: &Url, fetched_at: Timestamp, body: &[u8]) {
     let Ok(body) = std::str::from_utf8(body) else {
         return;
     };
-    let saved = Saved {
+    let saved = SavedKeySet {
         issuer: issuer.to_owned(),
         url: url.to_string(),
         fetched_at_ms: fetched_at.0,
@@ -38,15 +38,15 @@ pub(super) async fn save(dir: &Path, issuer: &str, url: &Url, fetched_at: Timest
     };
     let path = path(dir, issuer, url);
     if let Err(error) = write(dir, &path, &saved).await {
-        tracing::warn!(path = %path.display(), %error, "the keys could not be kept on disk");
+        tracing::warn!(path = %path.display(), %error, "JWKS save failed");
     }
 }
 
-async fn write(dir: &Path, path: &Path, saved: &Saved) -> std::io::Result<()> {
+async fn write(dir: &Path, path: &Path, saved: &SavedKeySet) -> std::io::Result<()> {
     tokio::fs::create_dir_all(dir).await?;
-    let beside = path.with_extension(format!("{}.tmp", std::process::id()));
-    tokio::fs::write(&beside, serde_json::to_vec(saved)?).await?;
-    tokio::fs::rename(&beside, path).await
+    let temporary = path.with_extension(format!("{}.tmp", std::process::id()));
+    tokio::fs::write(&temporary, serde_json::to_vec(saved)?).await?;
+    tokio::fs::rename(&temporary, path).await
 }
 
 fn path(dir: &Path, issuer: &str, url: &Url) -> PathBuf {

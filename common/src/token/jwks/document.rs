@@ -4,33 +4,35 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::status::SkippedKey;
-use crate::token::jwk::{Key, NO_KEY_ID, NamedKey};
-use crate::token::strict::Object;
+use crate::token::jwk::{NO_KEY_ID, NamedKey, VerificationKey};
+use crate::token::strict_json::StrictObject;
 
-/// A JWKS (RFC 7517 section 5), each key for itself: one that cannot be used is skipped, with its
-/// reason.
-pub(super) struct Document {
-    /// By `kid`.
-    pub(super) keys: Vec<(String, Key)>,
-    /// Without one: for ID tokens alone, and stand among the skipped as well.
-    pub(super) unnamed: Vec<Key>,
+/// A parsed JWKS (RFC 7517 section 5). Unusable keys are skipped, with the reason.
+pub(super) struct JwksDocument {
+    /// Keys by `kid`.
+    pub(super) keys: Vec<(String, VerificationKey)>,
+    /// Keys without `kid`, which are used for ID tokens only and also listed in `skipped`.
+    pub(super) unnamed: Vec<VerificationKey>,
     pub(super) skipped: Vec<SkippedKey>,
 }
 
 #[derive(Deserialize)]
-struct Raw<'a> {
+struct RawKeySet<'a> {
     #[serde(borrow)]
     keys: Vec<&'a RawValue>,
 }
 
-/// A set with more keys than this is not one of ours.
+/// Maximum keys of a set; larger sets are rejected.
 const MAX_KEYS: usize = 100;
 
-impl Document {
+impl JwksDocument {
+    /// Parses a key set.
+    ///
     /// # Errors
-    /// If the text is no JWKS at all, in words for the operator.
+    /// Returns the reason why the text is not a JWKS, for operators.
     pub(super) fn read(text: &[u8]) -> Result<Self, &'static str> {
-        let raw: Raw<'_> = serde_json::from_slice(text).map_err(|_| "the answer is not a JWKS")?;
+        let raw: RawKeySet<'_> =
+            serde_json::from_slice(text).map_err(|_| "the answer is not a JWKS")?;
         if raw.keys.len() > MAX_KEYS {
             return Err("the JWKS has more than 100 keys");
         }
@@ -47,7 +49,8 @@ impl Document {
     }
 
     fn add(&mut self, jwk: &RawValue) {
-        let Ok(members) = Object::read(jwk.get().as_bytes()).map(|object| object.to_map()) else {
+        let Ok(members) = StrictObject::read(jwk.get().as_bytes()).map(|object| object.to_map())
+        else {
             self.skipped.push(SkippedKey {
                 key_id: None,
                 reason: "it is not an object with each name once",
@@ -76,18 +79,18 @@ impl Document {
         }
     }
 
-    /// A `kid` that stands for several keys stands for none.
+    /// Removes keys that share a `kid`, because it does not identify one of them.
     fn drop_ambiguous(&mut self) {
-        let mut times: HashMap<String, usize> = HashMap::new();
+        let mut counts: HashMap<String, usize> = HashMap::new();
         for (key_id, _) in &self.keys {
-            *times.entry(key_id.clone()).or_default() += 1;
+            *counts.entry(key_id.clone()).or_default() += 1;
         }
-        times.retain(|_, count| *count > 1);
-        self.keys.retain(|(key_id, _)| !times.contains_key(key_id));
+        counts.retain(|_, count| *count > 1);
+        self.keys.retain(|(key_id, _)| !counts.contains_key(key_id));
         self.skipped
-            .extend(times.into_keys().map(|key_id| SkippedKey {
+            .extend(counts.into_keys().map(|key_id| SkippedKey {
                 key_id: Some(key_id),
-                reason: "its kid stands for several keys",
+                reason: "several keys have its kid",
             }));
     }
 }

@@ -4,26 +4,26 @@ use http::StatusCode;
 use http::header::CACHE_CONTROL;
 use url::{Host, Url};
 
-/// Fetches one JWKS: no redirect, no proxy, a deadline for all of it, a bound on its size.
-pub(super) struct Fetcher {
+/// Fetches one JWKS without redirects or proxy, within a time and size limit.
+pub(super) struct JwksFetcher {
     url: Url,
-    /// Why there is no client, where the TLS backend could not start (no CA certificates, for one).
+    /// An error if the TLS backend could not be initialized, for example without CA certificates.
     client: Result<reqwest::Client, &'static str>,
 }
 
-/// A JWKS as it came.
-pub(super) struct Answer {
+/// A fetched JWKS.
+pub(super) struct FetchedKeySet {
     pub(super) body: Vec<u8>,
-    /// `Cache-Control: max-age` (RFC 9111 section 5.2.2.1), where it is there.
+    /// `Cache-Control: max-age` (RFC 9111 section 5.2.2.1), if present.
     pub(super) max_age: Option<Duration>,
 }
 
-/// More than this is no JWKS.
+/// Maximum size of a response body.
 const MAX_BODY_BYTES: usize = 256 * 1024;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
-impl Fetcher {
+impl JwksFetcher {
     pub(super) fn new(url: Url, timeout: Duration) -> Self {
         let client = client(&url, timeout);
         Self { url, client }
@@ -33,15 +33,20 @@ impl Fetcher {
         &self.url
     }
 
+    /// Fetches the key set.
+    ///
     /// # Errors
-    /// What went wrong, in words for the operator.
-    pub(super) async fn fetch(&self) -> Result<Answer, &'static str> {
-        let client = self.client.as_ref().map_err(|fault| *fault)?;
+    /// Returns the reason of the failure, for operators.
+    pub(super) async fn fetch(&self) -> Result<FetchedKeySet, &'static str> {
+        let client = self
+            .client
+            .as_ref()
+            .map_err(|describe_error| *describe_error)?;
         let mut response = client
             .get(self.url.clone())
             .send()
             .await
-            .map_err(|error| fault(&error))?;
+            .map_err(|error| describe_error(&error))?;
         match response.status() {
             StatusCode::OK => {}
             status if status.is_redirection() => return Err("the server answered with a redirect"),
@@ -49,13 +54,17 @@ impl Fetcher {
         }
         let max_age = max_age(response.headers());
         let mut body = Vec::new();
-        while let Some(chunk) = response.chunk().await.map_err(|error| fault(&error))? {
+        while let Some(chunk) = response
+            .chunk()
+            .await
+            .map_err(|error| describe_error(&error))?
+        {
             if body.len() + chunk.len() > MAX_BODY_BYTES {
                 return Err("the answer is larger than 256 KiB");
             }
             body.extend_from_slice(&chunk);
         }
-        Ok(Answer { body, max_age })
+        Ok(FetchedKeySet { body, max_age })
     }
 }
 
@@ -70,7 +79,7 @@ fn client(url: &Url, timeout: Duration) -> Result<reqwest::Client, &'static str>
         .timeout(timeout)
         .pool_max_idle_per_host(0);
     if url.scheme() == "http" {
-        // Spares the start a look at the system's certificates, and needs none to be there.
+        // Avoids loading the system's certificates, and works without them.
         builder = builder.tls_certs_only([]);
     }
     builder
@@ -78,7 +87,7 @@ fn client(url: &Url, timeout: Duration) -> Result<reqwest::Client, &'static str>
         .map_err(|_| "the TLS client could not be built")
 }
 
-fn fault(error: &reqwest::Error) -> &'static str {
+fn describe_error(error: &reqwest::Error) -> &'static str {
     if error.is_timeout() {
         "the server did not answer in time"
     } else if error.is_connect() {
@@ -88,7 +97,7 @@ fn fault(error: &reqwest::Error) -> &'static str {
     }
 }
 
-/// HTTPS, or HTTP to this very machine.
+/// Returns whether the URL is HTTPS, or HTTP on a loopback host.
 fn is_allowed(url: &Url) -> bool {
     match url.scheme() {
         "https" => true,

@@ -4,44 +4,44 @@ use serde::Serialize;
 
 use crate::clock::Timestamp;
 
-/// The keys of one issuer as the admin listener shows them (`/jwks/status`).
+/// The status of one issuer's keys, as the admin listener shows it (`/jwks/status`).
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct JwksStatus {
     /// `iss`.
     pub issuer: String,
-    /// Where the keys are fetched from.
+    /// URL that the keys are fetched from.
     pub url: String,
-    /// Whether tokens of this issuer can be verified now.
+    /// Whether tokens of this issuer can be verified.
     pub usable: bool,
-    /// The `kid`s in use.
+    /// `kid`s of the usable keys.
     pub keys: Vec<String>,
-    /// Keys of the set that cannot be used, with the reason.
+    /// Skipped keys, with the reason.
     pub skipped: Vec<SkippedKey>,
-    /// Seconds since the set in use was fetched.
+    /// Age of the key set in seconds.
     pub age_s: Option<u64>,
-    /// When a fetch last succeeded in this process.
+    /// Time of the last successful fetch of this process.
     pub last_success: Option<String>,
-    /// What went wrong last.
+    /// Error of the last failed fetch.
     pub last_error: Option<String>,
-    /// When it went wrong.
+    /// Time of the last failed fetch.
     pub last_error_at: Option<String>,
-    /// When the next background refresh is due.
+    /// Time of the next background refresh.
     pub next_refresh: String,
 }
 
-/// A key that a set has and that is not used.
+/// A key of the set that is not used.
 #[derive(Clone, Debug, Serialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct SkippedKey {
-    /// Its `kid`, where it has one.
+    /// `kid`, if the key has one.
     pub key_id: Option<String>,
-    /// Why it is not used.
+    /// The reason why the key is not used.
     pub reason: &'static str,
 }
 
-/// What became of the fetches, and when the next one is due.
-pub(super) struct Progress {
+/// Results of the fetches, and the time of the next one.
+pub(super) struct FetchProgress {
     pub(super) due_at: Timestamp,
     pub(super) last_success: Option<Timestamp>,
     pub(super) last_error: Option<&'static str>,
@@ -49,10 +49,10 @@ pub(super) struct Progress {
     failures: u32,
 }
 
-const REFRESH_MIN: Duration = Duration::from_secs(30);
-const BACKOFF_MAX: Duration = Duration::from_secs(60);
+const MIN_REFRESH_INTERVAL: Duration = Duration::from_secs(30);
+const MAX_BACKOFF: Duration = Duration::from_secs(60);
 
-impl Progress {
+impl FetchProgress {
     pub(super) fn new(now: Timestamp) -> Self {
         Self {
             due_at: now,
@@ -67,25 +67,27 @@ impl Progress {
         self.failures == 0 && self.last_success.is_some()
     }
 
-    /// The next refresh comes after `lives`, less a jitter, so that a fleet does not come at once.
-    pub(super) fn succeeded(&mut self, at: Timestamp, lives: Duration) {
+    /// Schedules the next refresh after `lifetime`, reduced by a random part so that replicas do
+    /// not fetch at the same time.
+    pub(super) fn succeeded(&mut self, at: Timestamp, lifetime: Duration) {
         self.failures = 0;
         self.last_success = Some(at);
-        self.due_at = at.plus(less_jitter(lives.max(REFRESH_MIN)));
+        self.due_at = at.plus(with_jitter(lifetime.max(MIN_REFRESH_INTERVAL)));
     }
 
-    /// The next attempt comes soon, then later and later up to a minute.
-    pub(super) fn failed(&mut self, at: Timestamp, fault: &'static str) {
+    /// Schedules the next attempt with exponential backoff, from 2 s to 60 s.
+    pub(super) fn failed(&mut self, at: Timestamp, error: &'static str) {
         self.failures = self.failures.saturating_add(1);
-        self.last_error = Some(fault);
+        self.last_error = Some(error);
         self.last_error_at = Some(at);
-        let backoff = Duration::from_secs(1 << self.failures.min(6)).min(BACKOFF_MAX);
-        self.due_at = at.plus(less_jitter(backoff));
+        let backoff = Duration::from_secs(1 << self.failures.min(6)).min(MAX_BACKOFF);
+        self.due_at = at.plus(with_jitter(backoff));
     }
 }
 
-/// Up to a fifth less. Without a random source the jitter is none, which is harmless.
-fn less_jitter(duration: Duration) -> Duration {
+/// Returns `duration` reduced by up to a fifth at random; unchanged if the system has no random
+/// bytes.
+fn with_jitter(duration: Duration) -> Duration {
     let fraction = getrandom::u32().map_or(0.0, |random| f64::from(random) / f64::from(u32::MAX));
     duration.mul_f64(1.0 - 0.2 * fraction)
 }

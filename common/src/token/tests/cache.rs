@@ -1,4 +1,4 @@
-//! What is remembered, for how long, and how much of it.
+//! The token cache: contents, expiry and memory.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,15 +7,15 @@ use std::time::Duration;
 use proptest::prelude::*;
 use serde_json::json;
 
-use super::kit::{NOW_S, RSA, USERS, World, b64, clock, issuers, user_claims, with};
+use super::fixtures::{NOW_S, RSA, USERS, World, b64, clock, issuers, user_claims, with};
 use crate::clock::Timestamp;
-use crate::token::cache::{Cache, Outcome};
+use crate::token::cache::{CachedResult, TokenCache};
+use crate::token::digest::TokenHasher;
 use crate::token::jwk::NamedKey;
-use crate::token::mark::Marker;
-use crate::token::{Caller, Claims, Refusal, Service, User};
+use crate::token::{Caller, Claims, Service, TokenError, User};
 
 #[tokio::test]
-async fn a_token_is_remembered_until_exp() {
+async fn token_is_cached_until_exp() {
     let world = World::usual().await;
     let token = RSA.token("u1", &with(user_claims(), "exp", json!(NOW_S + 60)));
     assert!(world.verifier.verify_cached(&token).is_none());
@@ -24,19 +24,19 @@ async fn a_token_is_remembered_until_exp() {
     let caller = world
         .verifier
         .verify_cached(&token)
-        .expect("remembered")
+        .expect("cached")
         .expect("accepted");
     assert_eq!(caller.issuer(), USERS);
     world.clock.advance(Duration::from_millis(1));
     assert!(world.verifier.verify_cached(&token).is_none());
     assert_eq!(
         world.verifier.verify(&token).await.unwrap_err(),
-        Refusal::Expired
+        TokenError::Expired
     );
 }
 
 #[tokio::test]
-async fn a_remembered_token_vouches_for_no_other_byte() {
+async fn cached_token_does_not_match_a_changed_token() {
     let world = World::usual().await;
     let token = RSA.token("u1", &user_claims());
     assert!(world.verifier.verify(&token).await.is_ok());
@@ -57,7 +57,7 @@ async fn a_remembered_token_vouches_for_no_other_byte() {
 }
 
 #[tokio::test]
-async fn a_change_of_the_trust_forgets_everything() {
+async fn change_of_trusted_issuers_clears_the_cache() {
     let world = World::usual().await;
     let token = RSA.token("u1", &user_claims());
     assert!(world.verifier.verify(&token).await.is_ok());
@@ -67,7 +67,7 @@ async fn a_change_of_the_trust_forgets_everything() {
     assert!(world.verifier.verify_cached(&token).is_none());
     assert_eq!(
         world.verifier.verify(&token).await.unwrap_err(),
-        Refusal::Client
+        TokenError::Client
     );
     assert_eq!(
         world.users.requests(),
@@ -77,51 +77,51 @@ async fn a_change_of_the_trust_forgets_everything() {
     world.verifier.replace_issuers(changed);
     assert!(
         world.verifier.verify_cached(&token).is_some(),
-        "a refusal stays: nothing has changed"
+        "a rejection stays cached: nothing has changed"
     );
     world.verifier.replace_issuers(Vec::new());
     assert_eq!(
         world.verifier.verify(&token).await.unwrap_err(),
-        Refusal::Issuer
+        TokenError::Issuer
     );
 }
 
 #[tokio::test]
-async fn a_refusal_is_remembered_briefly() {
+async fn rejection_is_cached_briefly() {
     let world = World::usual().await;
     let token = RSA.token("u1", &user_claims());
     let (input, _) = token.rsplit_once('.').unwrap();
     let forged = format!("{input}.{}", b64([1; 256]));
     assert_eq!(
         world.verifier.verify(&forged).await.unwrap_err(),
-        Refusal::Signature
+        TokenError::Signature
     );
     assert_eq!(
         world
             .verifier
             .verify_cached(&forged)
-            .expect("remembered")
+            .expect("cached")
             .unwrap_err(),
-        Refusal::Signature
+        TokenError::Signature
     );
     world.clock.advance(Duration::from_secs(5));
     assert!(world.verifier.verify_cached(&forged).is_none());
 }
 
 #[tokio::test]
-async fn what_passes_by_itself_is_not_remembered() {
+async fn temporary_rejection_is_not_cached() {
     let world = World::usual().await;
     let early = RSA.token("u1", &with(user_claims(), "nbf", json!(NOW_S + 6)));
     assert_eq!(
         world.verifier.verify(&early).await.unwrap_err(),
-        Refusal::NotYetValid
+        TokenError::NotYetValid
     );
     world.clock.advance(Duration::from_secs(1));
     assert!(world.verifier.verify(&early).await.is_ok());
 }
 
 #[tokio::test]
-async fn memory_is_bounded_and_what_is_asked_for_stays() {
+async fn memory_is_bounded_and_used_entries_stay() {
     const BYTES: usize = 100_000;
     let world = World::with_options(&[RSA.jwk("u1")], &[], |mut options| {
         options.cache_bytes = BYTES;
@@ -146,7 +146,7 @@ async fn memory_is_bounded_and_what_is_asked_for_stays() {
 }
 
 #[tokio::test]
-async fn a_cache_of_no_bytes_remembers_nothing() {
+async fn cache_of_zero_bytes_stores_nothing() {
     let world = World::with_options(&[RSA.jwk("u1")], &[], |mut options| {
         options.cache_bytes = 0;
         options
@@ -158,25 +158,26 @@ async fn a_cache_of_no_bytes_remembers_nothing() {
 }
 
 #[test]
-fn a_mark_is_of_the_whole_token_and_under_the_secret() {
-    let (marker, other) = (
-        Marker::new(b"one fixed secret"),
-        Marker::new(b"another's secret"),
+fn digest_covers_the_whole_token_and_the_secret() {
+    let (hasher, other) = (
+        TokenHasher::new(b"one fixed secret"),
+        TokenHasher::new(b"another's secret"),
     );
     let token = RSA.token("u1", &user_claims());
-    let mark = marker.mark(&token);
-    assert!(marker.mark(&token.clone()) == mark && other.mark(&token) != mark);
+    let digest = hasher.digest(&token);
+    assert!(hasher.digest(&token.clone()) == digest && other.digest(&token) != digest);
     for place in 0..token.len() {
         let mut changed = token.clone().into_bytes();
         changed[place] ^= 1;
         let changed = String::from_utf8(changed).expect("ASCII");
-        assert_ne!(marker.mark(&changed), mark, "byte {place}");
+        assert_ne!(hasher.digest(&changed), digest, "byte {place}");
     }
-    assert_ne!(marker.mark(&token[1..]), mark);
-    assert_ne!(marker.mark(&format!("{token}\0")), mark);
+    assert_ne!(hasher.digest(&token[1..]), digest);
+    assert_ne!(hasher.digest(&format!("{token}\0")), digest);
 }
 
-/// What a step does to the cache: remember, refuse, ask, let a second pass, change the trust.
+/// An operation on the cache: insert, reject, look up, advance one second, change the trusted
+/// issuers.
 #[derive(Clone, Debug)]
 enum Step {
     Accept { token: u8, lives_s: i64 },
@@ -197,7 +198,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..120)
 }
 
-/// Tokens of one key that share their header, and in pairs their payload or their signature.
+/// Returns tokens that share their header, and in pairs their payload or their signature.
 fn made_up(number: u8) -> String {
     format!("header.payload{}.{:x>90}", number / 2, number % 3)
 }
@@ -213,14 +214,14 @@ fn service(subject: &str, expires_at: i64) -> Caller {
 }
 
 proptest! {
-    /// Against a plain map: whatever is remembered is what was last said of this very token, and
-    /// still counts.
+    /// Compares with a plain map: a cached result is the last one inserted for this token, and
+    /// is still valid.
     #[test]
-    fn the_cache_says_of_a_token_what_was_said_of_it(steps in steps(), bytes in prop_oneof![Just(900usize), Just(1 << 20)]) {
-        let (cache, clock, marker) = (Cache::new(bytes), clock(), Marker::new(b"one fixed secret"));
+    fn cache_agrees_with_a_plain_map(steps in steps(), bytes in prop_oneof![Just(900usize), Just(1 << 20)]) {
+        let (cache, clock, hasher) = (TokenCache::new(bytes), clock(), TokenHasher::new(b"one fixed secret"));
         let members = RSA.jwk("u1");
         let key = Arc::new(NamedKey::read(members.as_object().expect("an object")).expect("a key").key);
-        key.keep_until(Timestamp(i64::MAX));
+        key.extend_until(Timestamp(i64::MAX));
         let mut generation = 1;
         let mut said: HashMap<String, (Result<i64, ()>, Timestamp, u32)> = HashMap::new();
         for step in steps {
@@ -230,21 +231,21 @@ proptest! {
                     let token = made_up(token);
                     let expires_at = now.unix_seconds() + lives_s;
                     let caller = service(&token, expires_at);
-                    let mark = marker.mark(&token);
-                    cache.insert(mark, Outcome::Accepted { caller, key: Arc::clone(&key) }, generation);
-                    prop_assert_eq!(cache.get(mark, now, generation).is_some(), lives_s > 0);
+                    let digest = hasher.digest(&token);
+                    cache.insert(digest, CachedResult::Accepted { caller, key: Arc::clone(&key) }, generation);
+                    prop_assert_eq!(cache.get(digest, now, generation).is_some(), lives_s > 0);
                     said.insert(token, (Ok(expires_at), Timestamp::from_unix_seconds(expires_at), generation));
                 }
                 Step::Refuse { token, lives_s } => {
                     let token = made_up(token);
                     let until = now.plus(Duration::from_secs(lives_s));
-                    let refused = Outcome::Refused { refusal: Refusal::Signature, until };
-                    cache.insert(marker.mark(&token), refused, generation);
+                    let refused = CachedResult::Rejected { error: TokenError::Signature, until };
+                    cache.insert(hasher.digest(&token), refused, generation);
                     said.insert(token, (Err(()), until, generation));
                 }
                 Step::Ask { token } => {
                     let token = made_up(token);
-                    if let Some(outcome) = cache.get(marker.mark(&token), now, generation) {
+                    if let Some(outcome) = cache.get(hasher.digest(&token), now, generation) {
                         let (expected, until, since) = &said[&token];
                         prop_assert!(now < *until && *since == generation);
                         prop_assert_eq!(outcome.as_ref().map(Caller::expires_at).map_err(|_| ()), *expected);
@@ -259,14 +260,14 @@ proptest! {
     }
 }
 
-/// With names as a pool writes them.
+/// Uses names in the format of a pool.
 #[test]
-fn a_hundred_thousand_tokens_fit_into_what_the_gateway_gives_them() {
+fn default_size_holds_a_hundred_thousand_tokens() {
     let named = NamedKey::read(RSA.jwk("u1").as_object().unwrap()).expect("a key");
-    let (cache, key, marker) = (
-        Cache::new(40 << 20),
+    let (cache, key, hasher) = (
+        TokenCache::new(40 << 20),
         Arc::new(named.key),
-        Marker::new(b"one fixed secret"),
+        TokenHasher::new(b"one fixed secret"),
     );
     for number in 0..100_000 {
         let user = User {
@@ -280,10 +281,10 @@ fn a_hundred_thousand_tokens_fit_into_what_the_gateway_gives_them() {
             claims: Claims::default(),
         };
         let caller = Caller::User(Arc::new(user));
-        let mark = marker.mark(&number.to_string());
+        let digest = hasher.digest(&number.to_string());
         cache.insert(
-            mark,
-            Outcome::Accepted {
+            digest,
+            CachedResult::Accepted {
                 caller,
                 key: Arc::clone(&key),
             },

@@ -1,10 +1,10 @@
-//! What further issuers may be asked for: audience, client, and which `token_use`.
+//! Rules of additional issuers: audience, client and `token_use`.
 
 use serde_json::{Value, json};
 
-use super::kit::{Behaviour, NOW_S, RSA, Server, clock, jwks, options, with};
+use super::fixtures::{Behaviour, NOW_S, RSA, Server, clock, jwks, options, with};
 use crate::problem::Code;
-use crate::token::{Issuer, IssuerKind, IssuerRules, Refusal, ServiceNames, Verifier};
+use crate::token::{Issuer, IssuerKind, IssuerRules, ServiceNames, TokenError, Verifier};
 
 const ISSUER: &str = "https://login.partner.test";
 
@@ -12,7 +12,11 @@ fn claims() -> Value {
     json!({"iss": ISSUER, "sub": "u-1", "azp": "web", "aud": ["api", "other"], "exp": NOW_S + 60, "iat": NOW_S})
 }
 
-async fn verdict(client_ids: &[&str], rules: &IssuerRules, claims: &Value) -> Result<(), Refusal> {
+async fn verdict(
+    client_ids: &[&str],
+    rules: &IssuerRules,
+    claims: &Value,
+) -> Result<(), TokenError> {
     let server = Server::start(Behaviour::Serve(jwks(&[RSA.jwk("k")]))).await;
     let issuer = Issuer {
         issuer: ISSUER.to_owned(),
@@ -32,7 +36,7 @@ async fn verdict(client_ids: &[&str], rules: &IssuerRules, claims: &Value) -> Re
 }
 
 #[tokio::test]
-async fn service_name_is_accepted_from_its_own_issuer_only() {
+async fn service_name_is_accepted_from_its_issuer_only() {
     let server = Server::start(Behaviour::Serve(jwks(&[RSA.jwk("k")]))).await;
     let issuer = |name: &str, services| Issuer {
         issuer: name.to_owned(),
@@ -51,19 +55,19 @@ async fn service_name_is_accepted_from_its_own_issuer_only() {
     let clock = clock();
     for (issuer, name, wanted) in [
         (&own, "auth", Ok(())),
-        (&own, "batch", Err(Refusal::ServiceName)),
+        (&own, "batch", Err(TokenError::ServiceName)),
         (&partner, "batch", Ok(())),
-        (&partner, "auth", Err(Refusal::ServiceName)),
-        (&partner, "Batch", Err(Refusal::ServiceName)),
+        (&partner, "auth", Err(TokenError::ServiceName)),
+        (&partner, "Batch", Err(TokenError::ServiceName)),
     ] {
         let claims = json!({"iss": issuer.issuer, "sub": "s", "aud": "api", "token_use": "id",
             "custom:service_id": name, "exp": NOW_S + 60, "iat": NOW_S});
-        // One at a time: a key is known under one issuer only.
+        // One at a time, because a key belongs to one issuer.
         let verifier = Verifier::new(vec![issuer.clone()], options(&clock));
         let outcome = verifier.verify(&RSA.token("k", &claims)).await.map(|_| ());
         assert_eq!(outcome, wanted, "{name} of {}", issuer.issuer);
     }
-    assert_eq!(Refusal::ServiceName.code(), Code::IssuerNotAccepted);
+    assert_eq!(TokenError::ServiceName.code(), Code::IssuerNotAccepted);
 }
 
 fn strings(all: &[&str]) -> Vec<String> {
@@ -71,7 +75,7 @@ fn strings(all: &[&str]) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn an_issuer_without_token_use_is_held_to_its_audience_and_client() {
+async fn issuer_without_token_use_requires_audience_and_client() {
     let rules = IssuerRules {
         token_uses: Some(Vec::new()),
         audiences: strings(&["api"]),
@@ -82,12 +86,12 @@ async fn an_issuer_without_token_use_is_held_to_its_audience_and_client() {
         ("aud", json!(["api", "other"]), Ok(())),
         ("aud", json!("api"), Ok(())),
         ("token_use", json!("id"), Ok(())),
-        ("aud", json!("other"), Err(Refusal::Client)),
-        ("aud", json!([]), Err(Refusal::Client)),
-        ("aud", Value::Null, Err(Refusal::Client)),
-        ("azp", json!("mobile"), Err(Refusal::Client)),
-        ("azp", Value::Null, Err(Refusal::ClaimMissing)),
-        ("custom:service_id", json!("notify"), Err(Refusal::Kind)),
+        ("aud", json!("other"), Err(TokenError::Client)),
+        ("aud", json!([]), Err(TokenError::Client)),
+        ("aud", Value::Null, Err(TokenError::Client)),
+        ("azp", json!("mobile"), Err(TokenError::Client)),
+        ("azp", Value::Null, Err(TokenError::ClaimMissing)),
+        ("custom:service_id", json!("notify"), Err(TokenError::Kind)),
     ] {
         let outcome = verdict(&["web"], &rules, &with(claims(), change, value.clone())).await;
         assert_eq!(outcome, wanted, "{change} = {value}");
@@ -99,7 +103,7 @@ async fn an_issuer_without_token_use_is_held_to_its_audience_and_client() {
 }
 
 #[tokio::test]
-async fn an_issuer_says_which_uses_are_accepted() {
+async fn configured_token_uses_are_accepted() {
     let rules = IssuerRules {
         token_uses: Some(strings(&["access", "exchange"])),
         audiences: strings(&["api"]),
@@ -115,10 +119,10 @@ async fn an_issuer_says_which_uses_are_accepted() {
     assert_eq!(verdict(&["web"], &rules, &of("exchange")).await, Ok(()));
     assert_eq!(
         verdict(&["web"], &rules, &of("id")).await,
-        Err(Refusal::TokenUse)
+        Err(TokenError::TokenUse)
     );
     assert_eq!(
         verdict(&["web"], &rules, &claims()).await,
-        Err(Refusal::ClaimMissing)
+        Err(TokenError::ClaimMissing)
     );
 }

@@ -1,4 +1,4 @@
-//! The key engine: rotation, removal, outage, bad answers, floods, restarts.
+//! Key sets: rotation, removal, outages, invalid responses, floods, restarts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,16 +7,16 @@ use tokio_util::sync::CancellationToken;
 use futures_util::future::join_all;
 use serde_json::json;
 
-use super::kit::{
+use super::fixtures::{
     Behaviour, OTHER_RSA, RSA, SERVICES, Server, Signer, USERS, World, b64, clock, issuers, jwks,
     options, user_claims, with,
 };
-use crate::token::{Refusal, Verifier};
+use crate::token::{TokenError, Verifier};
 
-const UNAVAILABLE: Refusal = Refusal::KeysUnavailable { retry_after_s: 1 };
+const UNAVAILABLE: TokenError = TokenError::KeysUnavailable { retry_after_s: 1 };
 
 #[tokio::test]
-async fn a_known_key_costs_no_fetch() {
+async fn known_key_causes_no_fetch() {
     let world = World::usual().await;
     world.verifier.refresh_now().await;
     for subject in 0..20 {
@@ -30,7 +30,7 @@ async fn a_known_key_costs_no_fetch() {
 }
 
 #[tokio::test]
-async fn a_key_that_was_added_verifies_without_a_failed_request() {
+async fn added_key_verifies_without_a_failed_request() {
     let world = World::usual().await;
     world.verifier.refresh_now().await;
     world.users.becomes(Behaviour::Serve(jwks(&[
@@ -42,11 +42,15 @@ async fn a_key_that_was_added_verifies_without_a_failed_request() {
         .collect();
     let outcomes = join_all(tokens.iter().map(|token| world.verifier.verify(token))).await;
     assert!(outcomes.iter().all(Result::is_ok));
-    assert_eq!(world.users.requests(), 2, "one refetch serves all who wait");
+    assert_eq!(
+        world.users.requests(),
+        2,
+        "one refetch serves all waiting requests"
+    );
 }
 
 #[tokio::test]
-async fn a_key_that_was_removed_verifies_nothing_more_cached_or_not() {
+async fn removed_key_verifies_nothing_cached_or_not() {
     let world = World::new(&[RSA.jwk("u1"), OTHER_RSA.jwk("u2")], &[]).await;
     let (kept, removed) = (
         RSA.token("u1", &user_claims()),
@@ -61,19 +65,19 @@ async fn a_key_that_was_removed_verifies_nothing_more_cached_or_not() {
     assert!(world.verifier.verify_cached(&removed).is_none());
     assert_eq!(
         world.verifier.verify(&removed).await.unwrap_err(),
-        Refusal::KeyUnknown
+        TokenError::KeyUnknown
     );
     assert!(
         world
             .verifier
             .verify_cached(&kept)
-            .expect("still remembered")
+            .expect("still cached")
             .is_ok()
     );
 }
 
 #[tokio::test]
-async fn a_kid_that_gets_another_key_forgets_the_old_one() {
+async fn kid_with_a_new_key_replaces_the_old_key() {
     let world = World::usual().await;
     let token = RSA.token("u1", &user_claims());
     assert!(world.verifier.verify(&token).await.is_ok());
@@ -83,7 +87,7 @@ async fn a_kid_that_gets_another_key_forgets_the_old_one() {
     world.verifier.refresh_now().await;
     assert_eq!(
         world.verifier.verify(&token).await.unwrap_err(),
-        Refusal::Signature
+        TokenError::Signature
     );
     assert!(
         world
@@ -95,7 +99,7 @@ async fn a_kid_that_gets_another_key_forgets_the_old_one() {
 }
 
 #[tokio::test]
-async fn an_outage_fails_no_request_whose_key_is_known_until_the_keys_are_too_old() {
+async fn known_keys_are_used_in_an_outage_until_they_are_too_old() {
     let world = World::usual().await;
     let known = RSA.token("u1", &with(user_claims(), "exp", json!(4_000_000_000_i64)));
     assert!(world.verifier.verify(&known).await.is_ok());
@@ -106,7 +110,7 @@ async fn an_outage_fails_no_request_whose_key_is_known_until_the_keys_are_too_ol
     let fresh = RSA.token("u1", &with(user_claims(), "exp", json!(4_000_000_001_i64)));
     assert!(
         world.verifier.verify(&fresh).await.is_ok(),
-        "one not seen before as well"
+        "an uncached token as well"
     );
     world.clock.advance(Duration::from_secs(1));
     assert!(!world.verifier.can_verify(USERS));
@@ -122,7 +126,7 @@ async fn an_outage_fails_no_request_whose_key_is_known_until_the_keys_are_too_ol
 }
 
 #[tokio::test]
-async fn an_issuer_has_its_keys_before_it_is_trusted() {
+async fn prepared_issuer_has_keys_before_it_is_trusted() {
     let world = World::usual().await;
     world.verifier.refresh_now().await;
     let moved = Server::start(Behaviour::Serve(jwks(&[OTHER_RSA.jwk("u2")]))).await;
@@ -145,7 +149,7 @@ async fn an_issuer_has_its_keys_before_it_is_trusted() {
     assert_eq!(
         (moved.requests(), world.services.requests()),
         (1, asked),
-        "who stays is not asked again"
+        "an unchanged issuer is not fetched again"
     );
     let away = world
         .verifier
@@ -159,7 +163,7 @@ async fn an_issuer_has_its_keys_before_it_is_trusted() {
 }
 
 #[tokio::test]
-async fn an_unknown_kid_during_an_outage_cannot_be_decided() {
+async fn unknown_kid_during_an_outage_is_keys_unavailable() {
     let world = World::usual().await;
     world.verifier.refresh_now().await;
     world.users.becomes(Behaviour::Close);
@@ -171,7 +175,7 @@ async fn an_unknown_kid_during_an_outage_cannot_be_decided() {
 }
 
 #[tokio::test]
-async fn answers_that_are_no_jwks_change_nothing() {
+async fn invalid_jwks_response_changes_nothing() {
     let world = World::usual().await;
     world.verifier.refresh_now().await;
     let elsewhere = Server::start(Behaviour::Serve(jwks(&[OTHER_RSA.jwk("u1")]))).await;
@@ -216,7 +220,7 @@ async fn answers_that_are_no_jwks_change_nothing() {
 }
 
 #[tokio::test]
-async fn a_slow_server_holds_up_no_known_key() {
+async fn slow_server_does_not_delay_known_keys() {
     let world = World::with_options(&[RSA.jwk("u1")], &[], |mut options| {
         options.fetch_timeout = Duration::from_millis(300);
         options
@@ -242,7 +246,7 @@ async fn a_slow_server_holds_up_no_known_key() {
 }
 
 #[tokio::test]
-async fn a_request_that_is_given_up_decides_nothing_for_those_who_wait() {
+async fn cancelled_request_decides_nothing_for_waiting_ones() {
     let world = World::usual().await;
     world.verifier.refresh_now().await;
     world.users.becomes(Behaviour::Hang);
@@ -270,7 +274,7 @@ async fn a_request_that_is_given_up_decides_nothing_for_those_who_wait() {
 }
 
 #[tokio::test]
-async fn a_flood_of_unknown_kids_is_bounded_and_starves_nobody() {
+async fn flood_of_unknown_kids_is_bounded_per_issuer() {
     let world = World::usual().await;
     world.verifier.refresh_now().await;
     let flood = |n: usize| {
@@ -280,16 +284,16 @@ async fn a_flood_of_unknown_kids_is_bounded_and_starves_nobody() {
         )
     };
     let tokens: Vec<String> = (0..2000).map(flood).collect();
-    let refusals = join_all(tokens.iter().map(|token| world.verifier.verify(token))).await;
+    let errors = join_all(tokens.iter().map(|token| world.verifier.verify(token))).await;
     assert!(
-        refusals
+        errors
             .iter()
-            .all(|outcome| matches!(outcome, Err(Refusal::KeyUnknown | UNAVAILABLE)))
+            .all(|outcome| matches!(outcome, Err(TokenError::KeyUnknown | UNAVAILABLE)))
     );
     let fetches = world.users.requests();
     assert!(
         fetches <= 3,
-        "{fetches} fetches for 2,000 unknown kids that came at once"
+        "{fetches} fetches for 2,000 concurrent unknown kids"
     );
     for n in 0..20 {
         world.verifier.verify(&flood(5000 + n)).await.unwrap_err();
@@ -301,7 +305,7 @@ async fn a_flood_of_unknown_kids_is_bounded_and_starves_nobody() {
     let legitimate = OTHER_RSA.token("u2", &user_claims());
     assert!(
         world.verifier.verify(&legitimate).await.is_ok(),
-        "the budget is spent, and still it is served"
+        "a new key is served after the budget is spent"
     );
     assert!(
         world
@@ -313,19 +317,19 @@ async fn a_flood_of_unknown_kids_is_bounded_and_starves_nobody() {
     assert_eq!(
         world.services.requests(),
         1,
-        "the other issuer has no part in it"
+        "the other issuer is not affected"
     );
 }
 
 #[tokio::test]
-async fn a_client_that_repeats_a_token_of_a_key_that_is_gone_causes_one_fetch() {
+async fn repeated_token_of_a_removed_key_causes_one_fetch() {
     let world = World::usual().await;
     world.verifier.refresh_now().await;
     let token = OTHER_RSA.token("gone", &user_claims());
     for _ in 0..20 {
         assert_eq!(
             world.verifier.verify(&token).await.unwrap_err(),
-            Refusal::KeyUnknown
+            TokenError::KeyUnknown
         );
     }
     assert_eq!(world.users.requests(), 2);
@@ -335,12 +339,12 @@ async fn a_client_that_repeats_a_token_of_a_key_that_is_gone_causes_one_fetch() 
     world.clock.advance(Duration::from_secs(5));
     assert!(
         world.verifier.verify(&token).await.is_ok(),
-        "back again, and asked for again"
+        "the restored key is fetched again"
     );
 }
 
 #[tokio::test]
-async fn one_bad_key_is_skipped() {
+async fn unusable_key_is_skipped() {
     let mut curve = Signer::ec().jwk("curve");
     curve["crv"] = "P-384".into();
     let mut point = Signer::ec().jwk("point");
@@ -382,7 +386,7 @@ async fn one_bad_key_is_skipped() {
 }
 
 #[tokio::test]
-async fn a_key_without_alg_has_the_one_of_its_type() {
+async fn key_without_alg_uses_the_algorithm_of_its_type() {
     let mut jwk = RSA.jwk("u1");
     jwk.as_object_mut().unwrap().remove("alg");
     jwk.as_object_mut().unwrap().remove("use");
@@ -397,7 +401,7 @@ async fn a_key_without_alg_has_the_one_of_its_type() {
 }
 
 #[tokio::test]
-async fn the_last_good_keys_survive_a_restart_and_age_on() {
+async fn saved_keys_survive_a_restart_and_keep_their_age() {
     let dir = tempfile::tempdir().unwrap();
     let clock = clock();
     let users = Server::start(Behaviour::Serve(jwks(&[RSA.jwk("u1")]))).await;
@@ -426,7 +430,7 @@ async fn the_last_good_keys_survive_a_restart_and_age_on() {
 }
 
 #[tokio::test]
-async fn a_spoilt_file_is_as_none() {
+async fn corrupt_saved_file_is_ignored() {
     let dir = tempfile::tempdir().unwrap();
     let clock = clock();
     let users = Server::start(Behaviour::Serve(jwks(&[RSA.jwk("u1")]))).await;
@@ -448,7 +452,7 @@ async fn a_spoilt_file_is_as_none() {
 }
 
 #[tokio::test]
-async fn addresses_that_are_neither_https_nor_loopback_are_not_asked() {
+async fn plain_http_to_another_host_is_not_fetched() {
     for url in [
         "http://192.0.2.1/jwks",
         "http://keys.test/jwks",
@@ -476,7 +480,7 @@ async fn addresses_that_are_neither_https_nor_loopback_are_not_asked() {
 }
 
 #[tokio::test]
-async fn the_issuer_says_how_long_its_keys_live_within_bounds() {
+async fn max_age_is_used_within_bounds() {
     let world = World::usual().await;
     for (max_age_s, at_least, at_most) in [(0, 24, 30), (120, 96, 120), (86_400, 720, 900)] {
         world
@@ -504,7 +508,7 @@ async fn the_issuer_says_how_long_its_keys_live_within_bounds() {
 }
 
 #[tokio::test]
-async fn the_background_refresh_starts_at_once_and_ends_with_the_stop() {
+async fn background_refresh_starts_at_once_and_ends_at_shutdown() {
     let world = World::usual().await;
     let shutdown = CancellationToken::new();
     let running = tokio::spawn(Arc::clone(&world.verifier).run(shutdown.clone()));

@@ -3,9 +3,9 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 
-use super::kit::{Behaviour, NOW_S, OTHER_RSA, RSA, Server, Signer, clock, jwks, with};
+use super::fixtures::{Behaviour, NOW_S, OTHER_RSA, RSA, Server, Signer, clock, jwks, with};
 use crate::clock::Clock;
-use crate::token::Refusal;
+use crate::token::TokenError;
 use crate::token::oidc::{IdToken, OidcVerifier};
 
 const PROVIDER: &str = "https://provider.test";
@@ -25,14 +25,14 @@ async fn provider() -> (Server, Clock) {
     )
 }
 
-async fn verify(claims: &Value) -> Result<IdToken, Refusal> {
+async fn verify(claims: &Value) -> Result<IdToken, TokenError> {
     let (server, clock) = provider().await;
     let verifier = OidcVerifier::new(PROVIDER, CLIENT, server.url.clone(), clock);
     verifier.verify(&RSA.token("p1", claims), "n-1").await
 }
 
 #[tokio::test]
-async fn an_id_token_is_an_identity() {
+async fn valid_id_token_is_an_identity() {
     let identity = verify(&claims()).await.expect("accepted");
     assert_eq!((&*identity.issuer, &*identity.subject), (PROVIDER, "42"));
     assert_eq!(identity.email.as_deref(), Some("ada@example.com"));
@@ -44,7 +44,7 @@ async fn an_id_token_is_an_identity() {
 }
 
 #[tokio::test]
-async fn an_address_counts_as_verified_only_if_the_provider_says_so() {
+async fn email_is_verified_only_if_the_provider_says_so() {
     for (flag, expected) in [
         (json!(true), true),
         (json!("true"), true),
@@ -64,21 +64,21 @@ async fn an_address_counts_as_verified_only_if_the_provider_says_so() {
 }
 
 #[tokio::test]
-async fn what_is_not_for_us_is_refused() {
+async fn id_token_for_another_client_is_rejected() {
     for (name, value, expected) in [
-        ("iss", json!("https://other.test"), Refusal::Issuer),
-        ("aud", json!("other"), Refusal::Client),
-        ("aud", json!([]), Refusal::Client),
-        ("aud", json!([CLIENT, "other"]), Refusal::Client),
-        ("azp", json!("other"), Refusal::Client),
-        ("nonce", json!("n-2"), Refusal::Nonce),
-        ("nonce", Value::Null, Refusal::ClaimMissing),
-        ("aud", Value::Null, Refusal::ClaimMissing),
-        ("sub", Value::Null, Refusal::ClaimMissing),
-        ("exp", Value::Null, Refusal::ClaimMissing),
-        ("iat", Value::Null, Refusal::ClaimMissing),
-        ("exp", json!(NOW_S), Refusal::Expired),
-        ("iat", json!(NOW_S + 6), Refusal::NotYetValid),
+        ("iss", json!("https://other.test"), TokenError::Issuer),
+        ("aud", json!("other"), TokenError::Client),
+        ("aud", json!([]), TokenError::Client),
+        ("aud", json!([CLIENT, "other"]), TokenError::Client),
+        ("azp", json!("other"), TokenError::Client),
+        ("nonce", json!("n-2"), TokenError::Nonce),
+        ("nonce", Value::Null, TokenError::ClaimMissing),
+        ("aud", Value::Null, TokenError::ClaimMissing),
+        ("sub", Value::Null, TokenError::ClaimMissing),
+        ("exp", Value::Null, TokenError::ClaimMissing),
+        ("iat", Value::Null, TokenError::ClaimMissing),
+        ("exp", json!(NOW_S), TokenError::Expired),
+        ("iat", json!(NOW_S + 6), TokenError::NotYetValid),
     ] {
         assert_eq!(
             verify(&with(claims(), name, value.clone()))
@@ -91,7 +91,7 @@ async fn what_is_not_for_us_is_refused() {
 }
 
 #[tokio::test]
-async fn several_audiences_need_an_authorized_party() {
+async fn several_audiences_require_azp() {
     let several = with(claims(), "aud", json!(["other", CLIENT]));
     assert!(verify(&with(several, "azp", json!(CLIENT))).await.is_ok());
     assert!(
@@ -102,19 +102,19 @@ async fn several_audiences_need_an_authorized_party() {
 }
 
 #[tokio::test]
-async fn a_forged_id_token_is_refused() {
+async fn forged_id_token_is_rejected() {
     let (server, clock) = provider().await;
     let verifier = OidcVerifier::new(PROVIDER, CLIENT, server.url.clone(), clock);
     let forged = OTHER_RSA.token("p1", &claims());
     assert_eq!(
         verifier.verify(&forged, "n-1").await.unwrap_err(),
-        Refusal::Signature
+        TokenError::Signature
     );
 }
 
-/// OpenID Connect Core 1.0 section 10.1: the provider may leave `kid` out where it has one key.
+/// OpenID Connect Core 1.0 section 10.1: a provider with one key may omit `kid`.
 #[tokio::test]
-async fn id_token_without_kid_is_for_the_only_key() {
+async fn id_token_without_kid_uses_the_only_key() {
     let without_kid = |signer: &Signer| signer.token_with(&json!({"alg": signer.alg()}), &claims());
     let unnamed = with(RSA.jwk("p1"), "kid", Value::Null);
     let encryption = with(OTHER_RSA.jwk("e1"), "use", json!("enc"));
@@ -125,15 +125,15 @@ async fn id_token_without_kid_is_for_the_only_key() {
         (vec![encryption, RSA.jwk("p1"), ec.jwk("p2")], None),
         (
             vec![RSA.jwk("p1"), OTHER_RSA.jwk("p2")],
-            Some(Refusal::KeyIdMissing),
+            Some(TokenError::KeyIdMissing),
         ),
         (
             vec![unnamed, OTHER_RSA.jwk("p2")],
-            Some(Refusal::KeyIdMissing),
+            Some(TokenError::KeyIdMissing),
         ),
-        (vec![OTHER_RSA.jwk("p1")], Some(Refusal::Signature)),
-        (vec![ec.jwk("p1")], Some(Refusal::KeyUnknown)),
-        (vec![], Some(Refusal::KeyUnknown)),
+        (vec![OTHER_RSA.jwk("p1")], Some(TokenError::Signature)),
+        (vec![ec.jwk("p1")], Some(TokenError::KeyUnknown)),
+        (vec![], Some(TokenError::KeyUnknown)),
     ] {
         let server = Server::start(Behaviour::Serve(jwks(&keys))).await;
         let verifier = OidcVerifier::new(PROVIDER, CLIENT, server.url.clone(), clock());
@@ -146,13 +146,13 @@ async fn id_token_without_kid_is_for_the_only_key() {
         let verifier = OidcVerifier::new(PROVIDER, CLIENT, server.url.clone(), clock);
         assert_eq!(
             verifier.verify(&token, "n-1").await.unwrap_err(),
-            Refusal::KeyIdMissing
+            TokenError::KeyIdMissing
         );
     }
 }
 
 #[tokio::test]
-async fn id_token_without_kid_follows_the_change_of_the_key() {
+async fn id_token_without_kid_follows_a_key_change() {
     let (server, clock) = provider().await;
     let verifier = OidcVerifier::new(PROVIDER, CLIENT, server.url.clone(), clock);
     let token = |signer: &Signer| signer.token_with(&json!({"alg": "RS256"}), &claims());
@@ -161,12 +161,12 @@ async fn id_token_without_kid_follows_the_change_of_the_key() {
     assert!(verifier.verify(&token(&OTHER_RSA), "n-1").await.is_ok());
     assert_eq!(
         verifier.verify(&token(&RSA), "n-1").await.unwrap_err(),
-        Refusal::Signature
+        TokenError::Signature
     );
 }
 
 #[tokio::test]
-async fn many_sign_ins_at_once_share_one_fetch() {
+async fn concurrent_sign_ins_share_one_fetch() {
     let (server, clock) = provider().await;
     let verifier = OidcVerifier::new(PROVIDER, CLIENT, server.url.clone(), clock);
     let token = RSA.token("p1", &claims());
@@ -176,7 +176,7 @@ async fn many_sign_ins_at_once_share_one_fetch() {
 }
 
 #[tokio::test]
-async fn the_keys_follow_the_provider() {
+async fn provider_keys_are_refreshed() {
     let (server, clock) = provider().await;
     let verifier = OidcVerifier::new(PROVIDER, CLIENT, server.url.clone(), clock.clone());
     let claims = with(claims(), "exp", json!(NOW_S + 86_400));
@@ -197,7 +197,7 @@ async fn the_keys_follow_the_provider() {
     );
     assert_eq!(
         verifier.verify(&token, "n-1").await.unwrap_err(),
-        Refusal::KeyUnknown
+        TokenError::KeyUnknown
     );
     assert_eq!(verifier.status().keys, ["p2"]);
 }

@@ -1,5 +1,5 @@
-//! What we accept, others accept: mutated tokens, held against jose, aws-jwt-verify and `PyJWT`
-//! (`tests/peers/jwt/install` installs them).
+//! Differential test: mutated tokens that this verifier accepts are accepted by jose,
+//! aws-jwt-verify and `PyJWT` (`tests/peers/jwt/install` installs them).
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::kit::{Behaviour, OTHER_RSA, RSA, Server, Signer, issuers};
+use super::fixtures::{Behaviour, OTHER_RSA, RSA, Server, Signer, issuers};
 use crate::Clock;
 use crate::testing::skipped;
 use crate::token::{Verifier, VerifierOptions};
@@ -17,7 +17,7 @@ const ISSUER: &str = "https://cognito-idp.us-west-2.amazonaws.com/us-west-2_Peer
 const CLIENT: &str = "peers-client";
 const TOKENS: usize = 12_000;
 
-/// JSON values that readers disagree about, and some that they do not.
+/// JSON values, including some that parsers interpret differently.
 const VALUES: [&str; 34] = [
     "null",
     "true",
@@ -55,7 +55,7 @@ const VALUES: [&str; 34] = [
     "[[[[]]]]",
 ];
 
-/// Text to put anywhere into JSON before it is signed.
+/// Text that is inserted into JSON before it is signed.
 const SNIPPETS: [&str; 24] = [
     " ",
     "\n",
@@ -131,7 +131,7 @@ const HEADER_NAMES: [&str; 20] = [
     "constructor",
 ];
 
-/// SplitMix64: the same tokens in every run.
+/// SplitMix64, which generates the same tokens in every run.
 struct Random(u64);
 
 impl Random {
@@ -151,7 +151,7 @@ impl Random {
     }
 }
 
-/// Named members in order, values as they will stand in the text.
+/// Named members in order, with the text of their values.
 type Members = Vec<(String, String)>;
 
 struct Corpus {
@@ -196,7 +196,7 @@ impl Corpus {
         claims.map(|(name, value)| (name.to_owned(), value)).into()
     }
 
-    /// One token of one of eight kinds.
+    /// Generates a token of one of eight kinds.
     fn token(&mut self, kind: usize) -> String {
         let (mut header, mut claims) = (Vec::new(), self.claims());
         let signer = self.random.below(20);
@@ -259,7 +259,7 @@ impl Corpus {
         }
     }
 
-    /// Inserts, removes or repeats text.
+    /// Inserts, removes or repeats text at random.
     fn spoil(&mut self, text: &mut String) {
         let mut at = self.random.below(text.len() + 1);
         while !text.is_char_boundary(at) {
@@ -276,7 +276,7 @@ impl Corpus {
     fn edit(&mut self, mut token: String) -> String {
         const CHARACTERS: &[u8] =
             b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.=+/ \n\t%~";
-        // Edits at the end meet the signature's last character, where stray bits are.
+        // Edits at the end change the signature's last character, which has unused bits.
         let at = if self.random.below(3) == 0 {
             token.len() - 1
         } else {
@@ -324,10 +324,10 @@ async fn our_verdicts(jwks_text: &str, tokens: &[String]) -> Vec<bool> {
 }
 
 #[tokio::test]
-async fn what_we_accept_others_accept() {
+async fn accepted_tokens_are_accepted_by_other_libraries() {
     if !folder().join("../../.peers/jwt/installed").exists() {
         return skipped(
-            "what_we_accept_others_accept",
+            "accepted_tokens_are_accepted_by_other_libraries",
             "run tests/peers/jwt/install first",
         );
     }
@@ -351,10 +351,10 @@ async fn what_we_accept_others_accept() {
     let accepted = ours.iter().filter(|accepted| **accepted).count();
     assert!(
         (TOKENS / 10..TOKENS / 2).contains(&accepted),
-        "{accepted} of {TOKENS}: the mutations are too mild or too wild"
+        "{accepted} of {TOKENS}: the mutations change too little or too much"
     );
     let lines = String::from_utf8(output.stdout).expect("UTF-8");
-    assert_eq!(lines.lines().count(), 3, "three peers answer");
+    assert_eq!(lines.lines().count(), 3, "each of three libraries reports");
     for line in lines.lines() {
         let peer: Value = serde_json::from_str(line).expect("JSON");
         let theirs = peer["verdicts"].as_str().expect("verdicts");

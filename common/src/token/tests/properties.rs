@@ -1,4 +1,4 @@
-//! Properties of the strict reader over made-up and mutated tokens.
+//! Properties of the strict parser over generated and mutated tokens.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -6,10 +6,10 @@ use std::sync::LazyLock;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::kit::{Signer, b64, user_claims};
-use crate::token::jws::Jws;
-use crate::token::strict::Object;
-use crate::token::trust::Times;
+use super::fixtures::{Signer, b64, user_claims};
+use crate::token::jws::CompactJws;
+use crate::token::strict_json::StrictObject;
+use crate::token::trust::TokenTimes;
 
 static ED: LazyLock<Signer> = LazyLock::new(Signer::ed);
 
@@ -31,35 +31,35 @@ fn json_text() -> impl Strategy<Value = Value> {
 
 proptest! {
     #[test]
-    fn no_text_makes_the_reader_panic(text in any::<String>()) {
-        let _refused = Jws::read(&text).is_err();
+    fn parser_never_panics(text in any::<String>()) {
+        let _refused = CompactJws::read(&text).is_err();
     }
 
     #[test]
-    fn a_token_that_is_read_has_one_spelling(text in "[A-Za-z0-9_=+/-]{0,40}\\.[A-Za-z0-9_=+/-]{0,40}\\.[A-Za-z0-9_=+/-]{0,8}") {
-        if let Ok(jws) = Jws::read(&text) {
+    fn parsed_token_has_one_spelling(text in "[A-Za-z0-9_=+/-]{0,40}\\.[A-Za-z0-9_=+/-]{0,40}\\.[A-Za-z0-9_=+/-]{0,8}") {
+        if let Ok(jws) = CompactJws::read(&text) {
             prop_assert_eq!(format!("{}.{}", jws.signing_input, b64(&jws.signature)), text.clone());
         }
     }
 
     #[test]
-    fn an_object_is_read_as_serde_json_reads_it(value in json_text()) {
+    fn strict_object_equals_serde_json(value in json_text()) {
         let text = json!({"value": value}).to_string();
         let expected: Value = serde_json::from_str(&text).expect("JSON");
-        prop_assert_eq!(Object::read(text.as_bytes()).map(|read| Value::Object(read.to_map())), Ok(expected));
+        prop_assert_eq!(StrictObject::read(text.as_bytes()).map(|read| Value::Object(read.to_map())), Ok(expected));
     }
 
     #[test]
-    fn what_is_read_is_json(text in "[\\{\\}\\[\\]\",:a0-9.eE+ -]{0,24}") {
-        if let Ok(read) = Object::read(text.as_bytes()) {
+    fn accepted_text_is_json(text in "[\\{\\}\\[\\]\",:a0-9.eE+ -]{0,24}") {
+        if let Ok(read) = StrictObject::read(text.as_bytes()) {
             prop_assert_eq!(serde_json::from_str::<Value>(&text).expect("JSON"), Value::Object(read.to_map()));
         }
     }
 
     #[test]
-    fn times_hold_between_their_ends(exp in any::<i64>(), nbf in any::<i64>(), iat in any::<i64>(), now in any::<i64>()) {
+    fn token_is_valid_between_its_times(exp in any::<i64>(), nbf in any::<i64>(), iat in any::<i64>(), now in any::<i64>()) {
         let claims = json!({"exp": exp, "nbf": nbf, "iat": iat});
-        let times = Times::read(&Object::read(claims.to_string().as_bytes()).expect("object")).expect("integers");
+        let times = TokenTimes::read(&StrictObject::read(claims.to_string().as_bytes()).expect("object")).expect("integers");
         let expected = now < exp && i128::from(nbf.max(iat)) <= i128::from(now) + 5;
         prop_assert_eq!(times.check(now, 5).is_ok(), expected || (now < exp && now > i64::MAX - 5));
     }
@@ -73,7 +73,7 @@ proptest! {
         let Ok(mutated) = String::from_utf8(bytes) else { return Ok(()) };
         prop_assume!(mutated != token);
         let key = crate::token::jwk::NamedKey::read(ED.jwk("k").as_object().expect("object")).expect("a key");
-        let verified = Jws::read(&mutated).is_ok_and(|jws| key.key.check(&jws).is_ok());
+        let verified = CompactJws::read(&mutated).is_ok_and(|jws| key.key.check(&jws).is_ok());
         prop_assert!(!verified, "{}", mutated);
     }
 }

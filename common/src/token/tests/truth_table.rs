@@ -1,13 +1,13 @@
-//! The contract's table "Who is calling": every combination as the table has it, and one test per
+//! The decision table from token claims to caller: every combination, and one test per
 //! row.
 
 use serde_json::{Value, json};
 
-use super::kit::{OTHER_RSA, RSA, SERVICES, World, service_claims, user_claims, with};
+use super::fixtures::{OTHER_RSA, RSA, SERVICES, World, service_claims, user_claims, with};
 use crate::problem::Code;
-use crate::token::{Caller, Refusal};
+use crate::token::{Caller, TokenError};
 
-async fn user_pool(claims: Value) -> Result<Caller, Refusal> {
+async fn user_pool(claims: Value) -> Result<Caller, TokenError> {
     World::usual()
         .await
         .verifier
@@ -15,7 +15,7 @@ async fn user_pool(claims: Value) -> Result<Caller, Refusal> {
         .await
 }
 
-async fn service_pool(claims: Value) -> Result<Caller, Refusal> {
+async fn service_pool(claims: Value) -> Result<Caller, TokenError> {
     World::usual()
         .await
         .verifier
@@ -24,12 +24,12 @@ async fn service_pool(claims: Value) -> Result<Caller, Refusal> {
 }
 
 #[track_caller]
-fn refused(outcome: Result<Caller, Refusal>, code: Code) {
+fn refused(outcome: Result<Caller, TokenError>, code: Code) {
     assert_eq!(outcome.expect_err("refused").code(), code);
 }
 
 #[tokio::test]
-async fn an_access_token_of_the_actor_pool_is_a_user() {
+async fn access_token_of_the_actor_pool_is_a_user() {
     let caller = user_pool(user_claims()).await.expect("accepted");
     let user = caller.user().expect("a user");
     assert_eq!(
@@ -50,7 +50,7 @@ async fn an_access_token_of_the_actor_pool_is_a_user() {
 }
 
 #[tokio::test]
-async fn an_identity_holds_the_claims_that_policies_look_at() {
+async fn identity_contains_only_policy_claims() {
     let tiers = json!(["gold", {"since": 2019}]);
     let claims = with(
         with(user_claims(), "tier", tiers.clone()),
@@ -63,12 +63,12 @@ async fn an_identity_holds_the_claims_that_policies_look_at() {
     assert_eq!(
         (held.get("theme"), held.get("origin_jti")),
         (None, None),
-        "not looked at; not there"
+        "claims that no policy uses are omitted"
     );
 }
 
 #[tokio::test]
-async fn a_service_id_in_the_actor_pool_is_a_mismatch() {
+async fn service_id_in_the_actor_pool_is_a_mismatch() {
     for value in [json!("notify"), json!(""), json!(7), json!({})] {
         refused(
             user_pool(with(user_claims(), "custom:service_id", value)).await,
@@ -81,7 +81,7 @@ async fn a_service_id_in_the_actor_pool_is_a_mismatch() {
 }
 
 #[tokio::test]
-async fn an_id_token_of_the_actor_pool_is_not_accepted() {
+async fn id_token_of_the_actor_pool_is_rejected() {
     let claims = with(user_claims(), "token_use", json!("id"));
     refused(user_pool(claims.clone()).await, Code::TokenUseNotAccepted);
     refused(
@@ -91,7 +91,7 @@ async fn an_id_token_of_the_actor_pool_is_not_accepted() {
 }
 
 #[tokio::test]
-async fn an_id_token_of_the_service_pool_is_a_service() {
+async fn id_token_of_the_service_pool_is_a_service() {
     let caller = service_pool(service_claims()).await.expect("accepted");
     let service = caller.service().expect("a service");
     assert_eq!(
@@ -101,7 +101,7 @@ async fn an_id_token_of_the_service_pool_is_a_service() {
 }
 
 #[tokio::test]
-async fn an_access_token_of_the_service_pool_with_the_claim_is_a_service() {
+async fn access_token_with_service_id_is_a_service() {
     let claims = with(
         with(service_claims(), "token_use", json!("access")),
         "aud",
@@ -114,7 +114,7 @@ async fn an_access_token_of_the_service_pool_with_the_claim_is_a_service() {
 }
 
 #[tokio::test]
-async fn a_token_of_the_service_pool_without_the_claim_is_a_mismatch() {
+async fn service_pool_token_without_service_id_is_a_mismatch() {
     for value in [
         Value::Null,
         json!(""),
@@ -130,7 +130,7 @@ async fn a_token_of_the_service_pool_without_the_claim_is_a_mismatch() {
 }
 
 #[tokio::test]
-async fn another_client_is_not_accepted() {
+async fn other_client_is_rejected() {
     refused(
         user_pool(with(user_claims(), "client_id", json!("other"))).await,
         Code::ClientNotAccepted,
@@ -152,7 +152,7 @@ async fn another_client_is_not_accepted() {
 }
 
 #[tokio::test]
-async fn the_client_is_looked_at_before_the_claim() {
+async fn client_is_checked_before_the_service_id() {
     let claims = with(
         with(user_claims(), "client_id", json!("other")),
         "custom:service_id",
@@ -168,7 +168,7 @@ async fn the_client_is_looked_at_before_the_claim() {
 }
 
 #[tokio::test]
-async fn any_other_issuer_is_not_accepted() {
+async fn other_issuer_is_rejected() {
     for issuer in [
         "https://pools.test/users/",
         "https://POOLS.test/users",
@@ -183,14 +183,14 @@ async fn any_other_issuer_is_not_accepted() {
 }
 
 #[tokio::test]
-async fn another_token_use_of_the_service_pool_is_not_accepted() {
+async fn other_token_use_of_the_service_pool_is_rejected() {
     refused(
         service_pool(with(service_claims(), "token_use", json!("refresh"))).await,
         Code::TokenUseNotAccepted,
     );
 }
 
-/// What the table says, row by row as it stands in the contract; the first row that matches
+/// Returns the expected result, row by row in the order of the table; the first row that matches
 /// decides.
 fn row(
     pool: &str,
@@ -212,7 +212,7 @@ fn row(
 }
 
 #[tokio::test]
-async fn every_combination_is_as_the_table_has_it() {
+async fn every_combination_matches_the_table() {
     let world = World::usual().await;
     for pool in ["actor", "service", "other"] {
         for token_use in ["access", "id", "refresh", "device"] {
@@ -241,7 +241,7 @@ async fn every_combination_is_as_the_table_has_it() {
                         .verifier
                         .verify(&token)
                         .await
-                        .map_err(Refusal::code)
+                        .map_err(TokenError::code)
                         .map(|caller| match caller {
                             Caller::User(_) => "user",
                             Caller::Service(_) => "service",

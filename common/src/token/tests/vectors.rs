@@ -1,14 +1,14 @@
-//! Project Wycheproof's vectors through the path that a real token takes: the key is served as a
-//! JWKS, fetched, read, looked up by `kid`, and the signature checked. The payloads are no claims,
-//! so the path ends there.
+//! Project Wycheproof's vectors, processed like a real token: the key is served as a JWKS, fetched,
+//! parsed, looked up by `kid`, and the signature is verified. The payloads are no claims, so
+//! processing ends there.
 
 use serde_json::{Value, json};
 
-use super::kit::{Behaviour, Server, clock, options};
+use super::fixtures::{Behaviour, Server, clock, options};
 use crate::testing;
-use crate::token::Refusal;
-use crate::token::jwks::Source;
-use crate::token::jws::{self, Jws};
+use crate::token::TokenError;
+use crate::token::jwks::KeySource;
+use crate::token::jws::{self, CompactJws};
 
 fn groups(name: &str) -> Vec<Value> {
     let text =
@@ -21,29 +21,30 @@ fn groups(name: &str) -> Vec<Value> {
         .clone()
 }
 
-async fn serve(key: &Value) -> Source {
+async fn serve(key: &Value) -> KeySource {
     let set = if key.get("keys").is_some() {
         key.to_string()
     } else {
         json!({"keys": [key]}).to_string()
     };
     let server = Server::start(Behaviour::Serve(set)).await;
-    Source::new(
+    KeySource::new(
         "https://issuer.test".into(),
         server.url,
         options(&clock()).into_settings(),
     )
 }
 
-async fn verdict(source: &Source, token: &str) -> Result<(), Refusal> {
-    let jws = Jws::read(token)?;
+async fn verdict(source: &KeySource, token: &str) -> Result<(), TokenError> {
+    let jws = CompactJws::read(token)?;
     source
-        .obtain(jws.key_id.as_deref().ok_or(Refusal::KeyIdMissing)?)
+        .obtain(jws.key_id.as_deref().ok_or(TokenError::KeyIdMissing)?)
         .await?
         .check(&jws)
 }
 
-/// Whether we mean to accept what is valid here: an algorithm of ours, in compact form.
+/// Returns whether a valid token of this test must be accepted: a supported algorithm, in compact
+/// form.
 fn is_supported(key: &Value, token: &str) -> bool {
     let keys = key["keys"]
         .as_array()

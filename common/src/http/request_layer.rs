@@ -1,4 +1,4 @@
-//! The outermost layer: request id, panics, problems, one event a request.
+//! The outermost layer: request ids, panics, problems, and one log event per request.
 
 use std::any::Any;
 use std::panic::AssertUnwindSafe;
@@ -17,35 +17,35 @@ use hyper::body::Incoming;
 use tower::Service;
 
 use super::budget::{BodyMemoryBudget, BodyOwner};
-use super::{CODE, Limits, Peer, REQUEST_ID, RequestId};
+use super::{Limits, PROBLEM_CODE, Peer, REQUEST_ID, RequestId};
 use crate::problem::{Code, Problem};
 
-/// The router with the rim around it. Unknown paths and methods become problems here.
+/// A router with request handling around it. Unknown paths and methods become problems.
 #[derive(Clone)]
-pub(super) struct Rim {
+pub(super) struct RequestLayer {
     router: Router,
     limits: Limits,
     budget: BodyMemoryBudget,
 }
 
-/// What the rim knows of a request: one extension for all its extractors, for each is an allocation
-/// or two.
+/// Per-request data of this layer. One extension serves all extractors, because each extension
+/// costs one or two allocations.
 #[derive(Debug)]
-pub(super) struct Known {
+pub(super) struct RequestInfo {
     pub(super) peer: Peer,
     pub(super) id: RequestId,
     pub(super) limits: Limits,
     pub(super) budget: BodyMemoryBudget,
-    /// Anonymous until the handler knows better.
+    /// `Anonymous` until the handler sets it.
     owner: OnceLock<BodyOwner>,
-    /// The route that answers, for the event: the template, never the path as it was sent.
+    /// Path template of the matched route, for the log event. The actual path is never logged.
     route: OnceLock<MatchedPath>,
 }
 
-/// Notes the route that a request has found. A type of its own, for a middleware that is a function
-/// costs boxes.
+/// Middleware that records the matched route. A named service type, because a middleware function
+/// allocates boxed futures.
 #[derive(Clone)]
-struct NoteRoute<S>(S);
+struct RecordRoute<S>(S);
 
 impl IntoResponse for Code {
     fn into_response(self) -> Response {
@@ -53,9 +53,9 @@ impl IntoResponse for Code {
     }
 }
 
-// === impl Known ===
+// === impl RequestInfo ===
 
-impl Known {
+impl RequestInfo {
     pub(super) fn new(
         peer: Peer,
         id: RequestId,
@@ -72,7 +72,7 @@ impl Known {
         })
     }
 
-    /// The caller to whom the body is charged.
+    /// Returns the caller that the body is charged to.
     pub(super) fn owner(&self) -> BodyOwner {
         self.owner
             .get()
@@ -81,21 +81,21 @@ impl Known {
     }
 
     pub(super) fn set_owner(&self, owner: BodyOwner) {
-        let _first_one_counts = self.owner.set(owner);
+        let _ignored_after_the_first = self.owner.set(owner);
     }
 
-    /// `None` where no server stands around it, as in a unit test.
+    /// Returns `None` outside a server, as in a unit test.
     pub(super) fn of(extensions: &Extensions) -> Option<&Self> {
         extensions.get::<Arc<Self>>().map(Arc::as_ref)
     }
 }
 
-// === impl Rim ===
+// === impl RequestLayer ===
 
-impl Rim {
+impl RequestLayer {
     pub(super) fn new(router: Router, limits: Limits) -> Self {
-        let noted = router.layer(tower::layer::layer_fn(NoteRoute));
-        let router = noted.fallback(|| async { Code::NotFound.into_response() });
+        let routed = router.layer(tower::layer::layer_fn(RecordRoute));
+        let router = routed.fallback(|| async { Code::NotFound.into_response() });
         Self {
             router,
             limits,
@@ -103,33 +103,33 @@ impl Rim {
         }
     }
 
-    pub(super) async fn answer(
+    pub(super) async fn handle(
         mut self,
         peer: Peer,
         mut request: http::Request<Incoming>,
     ) -> Response {
-        let began = Instant::now();
+        let started = Instant::now();
         let id = RequestId::of(request.headers());
         let method = request.method().clone();
-        let known = Known::new(peer, id, self.limits, self.budget);
-        request.extensions_mut().insert(Arc::clone(&known));
-        let answered = AssertUnwindSafe(self.router.call(request))
+        let info = RequestInfo::new(peer, id, self.limits, self.budget);
+        request.extensions_mut().insert(Arc::clone(&info));
+        let result = AssertUnwindSafe(self.router.call(request))
             .catch_unwind()
             .await;
-        let response = match answered {
+        let response = match result {
             Ok(Ok(response)) => response,
             Ok(Err(never)) => match never {},
-            Err(panic) => from_panic(&known.id, panic.as_ref()),
+            Err(panic) => panic_response(&info.id, panic.as_ref()),
         };
-        let response = finish(response, &known.id);
-        log(&method, &response, &known, began);
+        let response = finish_response(response, &info.id);
+        log_request(&method, &response, &info, started);
         response
     }
 }
 
-// === impl NoteRoute ===
+// === impl RecordRoute ===
 
-impl<S: Service<Request>> Service<Request> for NoteRoute<S> {
+impl<S: Service<Request>> Service<Request> for RecordRoute<S> {
     type Response = S::Response;
     type Error = S::Error;
     type Future = S::Future;
@@ -140,23 +140,24 @@ impl<S: Service<Request>> Service<Request> for NoteRoute<S> {
 
     fn call(&mut self, request: Request) -> S::Future {
         let extensions = request.extensions();
-        if let (Some(known), Some(route)) = (Known::of(extensions), extensions.get::<MatchedPath>())
+        if let (Some(info), Some(route)) =
+            (RequestInfo::of(extensions), extensions.get::<MatchedPath>())
         {
-            let _only_once = known.route.set(route.clone());
+            let _only_once = info.route.set(route.clone());
         }
         self.0.call(request)
     }
 }
 
-fn from_panic(id: &RequestId, panic: &(dyn Any + Send)) -> Response {
-    let words = panic.downcast_ref::<&str>().copied();
-    let words = words.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    tracing::error!(request_id = %id.0, panic = words.unwrap_or("unknown"), "request panicked");
+fn panic_response(id: &RequestId, panic: &(dyn Any + Send)) -> Response {
+    let message = panic.downcast_ref::<&str>().copied();
+    let message = message.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    tracing::error!(request_id = %id.0, panic = message.unwrap_or("unknown"), "request panicked");
     Code::Internal.into_response()
 }
 
-/// Writes the problem out if there is one, and repeats the request id.
-fn finish(mut response: Response, id: &RequestId) -> Response {
+/// Renders the problem, if there is one, and sets the request id.
+fn finish_response(mut response: Response, id: &RequestId) -> Response {
     if response.status() == StatusCode::METHOD_NOT_ALLOWED
         && response.extensions().get::<Problem>().is_none()
     {
@@ -169,13 +170,14 @@ fn finish(mut response: Response, id: &RequestId) -> Response {
     if let Some(problem) = response.extensions().get::<Problem>().cloned() {
         let rendered = problem.render(&id.0);
         *response.status_mut() = rendered.status;
-        // The router's, of the empty body that the problem came with.
+        // Set by the router for the empty body that the problem replaces.
         response.headers_mut().remove(CONTENT_LENGTH);
         response.headers_mut().extend(rendered.headers);
         *response.body_mut() = Body::from(rendered.body);
-        response
-            .headers_mut()
-            .insert(CODE, HeaderValue::from_static(problem.code().as_str()));
+        response.headers_mut().insert(
+            PROBLEM_CODE,
+            HeaderValue::from_static(problem.code().as_str()),
+        );
     }
     if let Ok(value) = HeaderValue::from_str(&id.0) {
         response.headers_mut().insert(REQUEST_ID, value);
@@ -183,15 +185,15 @@ fn finish(mut response: Response, id: &RequestId) -> Response {
     response
 }
 
-fn log(method: &Method, response: &Response, known: &Known, began: Instant) {
-    let route = known.route.get().map_or("none", MatchedPath::as_str);
+fn log_request(method: &Method, response: &Response, info: &RequestInfo, started: Instant) {
+    let route = info.route.get().map_or("none", MatchedPath::as_str);
     let code = response
         .extensions()
         .get::<Problem>()
         .map_or("ok", |problem| problem.code().as_str());
-    let elapsed_us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
+    let elapsed_us = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
     let status = response.status().as_u16();
-    let request_id = &*known.id.0;
+    let request_id = &*info.id.0;
     if status >= 500 {
         tracing::warn!(%method, route, status, code, request_id, elapsed_us, "request");
     } else {

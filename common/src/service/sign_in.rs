@@ -1,4 +1,4 @@
-//! Sign-in at the service pool.
+//! Sign-in to the service pool.
 
 use aws_sdk_cognitoidentityprovider::Client;
 use aws_sdk_cognitoidentityprovider::error::{ProvideErrorMetadata, SdkError};
@@ -7,12 +7,12 @@ use aws_sdk_cognitoidentityprovider::operation::initiate_auth::{
 };
 use aws_sdk_cognitoidentityprovider::types::AuthFlowType;
 
-use super::{ServiceTokenError, held};
+use super::{ServiceTokenError, token};
 use crate::identity::{Pool, ServiceAccount};
 
-/// Signs in with the service account and returns the token that names the service: the ID token,
-/// where Cognito puts custom attributes, or the access token of a pool whose trigger puts them
-/// there.
+/// Signs in with the service account and returns the token that contains `custom:service_id`: the
+/// ID token, where Cognito writes custom attributes, or the access token if a trigger of the pool
+/// adds them.
 pub(super) async fn sign_in(
     client: &Client,
     pool: &Pool,
@@ -30,7 +30,7 @@ pub(super) async fn sign_in(
     };
     match call.send().await {
         Ok(output) => token(&output),
-        Err(error) => Err(refusal(&error)),
+        Err(error) => Err(classify(&error)),
     }
 }
 
@@ -38,13 +38,13 @@ fn token(output: &InitiateAuthOutput) -> Result<String, ServiceTokenError> {
     let Some(result) = output.authentication_result() else {
         let challenge = output.challenge_name().map_or("none", |name| name.as_str());
         return Err(ServiceTokenError::Refused(format!(
-            "it demands the challenge {challenge}"
+            "it requires the challenge {challenge}"
         )));
     };
     [result.id_token(), result.access_token()]
         .into_iter()
         .flatten()
-        .find(|token| held::names_a_service(token))
+        .find(|token| token::has_service_id(token))
         .map(str::to_owned)
         .ok_or_else(|| {
             ServiceTokenError::Refused(
@@ -55,25 +55,26 @@ fn token(output: &InitiateAuthOutput) -> Result<String, ServiceTokenError> {
         })
 }
 
-/// Faults of the pool's own, and of the way to it, pass; everything else waits for an operator.
-fn refusal(error: &SdkError<InitiateAuthError>) -> ServiceTokenError {
+/// Classifies an error: failures of the pool and of the connection are temporary, all others need
+/// an operator.
+fn classify(error: &SdkError<InitiateAuthError>) -> ServiceTokenError {
     let SdkError::ServiceError(answer) = error else {
         let kind = if matches!(error, SdkError::TimeoutError(_)) {
             "no answer in time"
         } else if matches!(error, SdkError::DispatchFailure(_)) {
             "cannot connect"
         } else {
-            "its answer cannot be read"
+            "its response cannot be parsed"
         };
         return ServiceTokenError::Unavailable(kind.to_owned());
     };
     let name = answer.err().code().unwrap_or("without a name");
-    let passes = answer.raw().status().is_server_error()
+    let is_temporary = answer.raw().status().is_server_error()
         || matches!(
             name,
             "TooManyRequestsException" | "InternalErrorException" | "LimitExceededException"
         );
-    if passes {
+    if is_temporary {
         ServiceTokenError::Unavailable(name.to_owned())
     } else {
         ServiceTokenError::Refused(name.to_owned())

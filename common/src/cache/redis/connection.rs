@@ -13,47 +13,50 @@ use redis::{
     TlsCertificates, Value,
 };
 
-/// How long a connection may take to come up; callers that wait for it have their own deadline.
-const CONNECT_WITHIN: Duration = Duration::from_secs(1);
+/// Maximum time for establishing a connection. Callers have their own, shorter deadline.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Where connections come from.
+/// The deployment that connections are made to.
 #[derive(Clone)]
-pub(in crate::cache) enum Server {
+pub(in crate::cache) enum RedisServerKind {
     Single(Box<Client>),
     Cluster(Vec<ConnectionInfo>, Option<TlsCertificates>),
     Sentinel(Arc<tokio::sync::Mutex<SentinelClient>>),
 }
 
-/// A connection, or one that is being made: whoever needs it waits for the same one.
-pub(super) type Connecting = Shared<BoxFuture<'static, Result<Link, RedisError>>>;
+/// A connection, or a connection attempt that all callers share.
+pub(super) type SharedConnection = Shared<BoxFuture<'static, Result<RedisConnection, RedisError>>>;
 
-/// A connection that many calls share.
+/// A connection multiplexed among calls.
 #[derive(Clone)]
-pub(super) enum Link {
+pub(super) enum RedisConnection {
     Plain(MultiplexedConnection),
     Cluster(ClusterConnection),
 }
 
-pub(super) async fn connect(server: Server, deadline: Duration) -> Result<Link, RedisError> {
+pub(super) async fn connect(
+    server: RedisServerKind,
+    deadline: Duration,
+) -> Result<RedisConnection, RedisError> {
     let settings = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(CONNECT_WITHIN))
-        .set_response_timeout(Some(CONNECT_WITHIN));
-    let link = async {
+        .set_connection_timeout(Some(CONNECT_TIMEOUT))
+        .set_response_timeout(Some(CONNECT_TIMEOUT));
+    let connection = async {
         match &server {
-            Server::Single(client) => client
+            RedisServerKind::Single(client) => client
                 .get_multiplexed_async_connection_with_config(&settings)
                 .await
-                .map(Link::Plain),
-            Server::Sentinel(sentinel) => sentinel
+                .map(RedisConnection::Plain),
+            RedisServerKind::Sentinel(sentinel) => sentinel
                 .lock()
                 .await
                 .get_async_connection_with_config(&settings)
                 .await
-                .map(Link::Plain),
-            Server::Cluster(nodes, certificates) => {
+                .map(RedisConnection::Plain),
+            RedisServerKind::Cluster(nodes, certificates) => {
                 let mut client = ClusterClient::builder(nodes.clone())
                     .retries(1)
-                    .connection_timeout(CONNECT_WITHIN)
+                    .connection_timeout(CONNECT_TIMEOUT)
                     .response_timeout(deadline);
                 if let Some(certificates) = certificates {
                     client = client.certs(certificates.clone());
@@ -62,23 +65,23 @@ pub(super) async fn connect(server: Server, deadline: Duration) -> Result<Link, 
                     .build()?
                     .get_async_connection()
                     .await
-                    .map(Link::Cluster)
+                    .map(RedisConnection::Cluster)
             }
         }
     };
-    // The library's own timeouts do not bound the look-up of names, nor the sentinels.
-    tokio::time::timeout(2 * CONNECT_WITHIN, link)
+    // The library's timeouts cover neither name resolution nor the sentinels.
+    tokio::time::timeout(2 * CONNECT_TIMEOUT, connection)
         .await
         .unwrap_or_else(|_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()))
 }
 
 // === impl Link ===
 
-impl ConnectionLike for Link {
+impl ConnectionLike for RedisConnection {
     fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
         match self {
-            Self::Plain(link) => link.req_packed_command(cmd),
-            Self::Cluster(link) => link.req_packed_command(cmd),
+            Self::Plain(connection) => connection.req_packed_command(cmd),
+            Self::Cluster(connection) => connection.req_packed_command(cmd),
         }
     }
 
@@ -89,15 +92,15 @@ impl ConnectionLike for Link {
         count: usize,
     ) -> RedisFuture<'a, Vec<Value>> {
         match self {
-            Self::Plain(link) => link.req_packed_commands(pipeline, offset, count),
-            Self::Cluster(link) => link.req_packed_commands(pipeline, offset, count),
+            Self::Plain(connection) => connection.req_packed_commands(pipeline, offset, count),
+            Self::Cluster(connection) => connection.req_packed_commands(pipeline, offset, count),
         }
     }
 
     fn get_db(&self) -> i64 {
         match self {
-            Self::Plain(link) => link.get_db(),
-            Self::Cluster(link) => link.get_db(),
+            Self::Plain(connection) => connection.get_db(),
+            Self::Cluster(connection) => connection.get_db(),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Keys made on the spot, tokens signed with them, and a loopback server that serves (or withholds)
+//! Fixtures: generated keys, signed tokens, and a loopback server that serves (or withholds)
 //! a JWKS.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -38,7 +38,7 @@ pub(super) enum Signer {
     Ed(Ed25519KeyPair),
 }
 
-/// RSA keys are slow to make, so the tests share two.
+/// RSA keys are slow to generate, so the tests share two.
 pub(super) static RSA: LazyLock<Signer> = LazyLock::new(Signer::rsa);
 pub(super) static OTHER_RSA: LazyLock<Signer> = LazyLock::new(Signer::rsa);
 
@@ -111,7 +111,7 @@ impl Signer {
         self.raw(header.to_string().as_bytes(), claims.to_string().as_bytes())
     }
 
-    /// Signs header and payload as they are, JSON or not.
+    /// Signs header and payload unchanged, JSON or not.
     pub(super) fn raw(&self, header: &[u8], payload: &[u8]) -> String {
         let input = format!("{}.{}", b64(header), b64(payload));
         let signature = self.sign(input.as_bytes());
@@ -137,7 +137,7 @@ pub(super) fn service_claims() -> Value {
     })
 }
 
-/// `claims` with one of them replaced, or removed where the value is null.
+/// Returns `claims` with one claim replaced, or removed if the value is null.
 pub(super) fn with(mut claims: Value, name: &str, value: Value) -> Value {
     if value.is_null() {
         claims.as_object_mut().unwrap().remove(name);
@@ -147,7 +147,7 @@ pub(super) fn with(mut claims: Value, name: &str, value: Value) -> Value {
     claims
 }
 
-/// How the server answers.
+/// The server's response.
 #[derive(Clone)]
 pub(super) enum Behaviour {
     Serve(String),
@@ -158,7 +158,7 @@ pub(super) enum Behaviour {
     Close,
 }
 
-/// A JWKS endpoint on a loopback port of its own, until the end of the runtime.
+/// A JWKS endpoint on a loopback port, which runs until the runtime ends.
 pub(super) struct Server {
     pub(super) url: Url,
     behaviour: Arc<Mutex<Behaviour>>,
@@ -217,7 +217,7 @@ async fn answer(mut stream: TcpStream, behaviour: Behaviour) {
         Behaviour::Hang => return tokio::time::sleep(Duration::from_secs(600)).await,
         Behaviour::Close => return,
     };
-    // The client may hang up on an answer that it does not want.
+    // The client may close the connection before the end of the response.
     let _sent = stream.write_all(response.as_bytes()).await;
 }
 
@@ -228,7 +228,7 @@ fn response(status: u16, headers: &str, body: &str) -> String {
     )
 }
 
-/// Both pools, their servers, and a verifier under a manual clock.
+/// Both pools, their servers, and a verifier with a manual clock.
 pub(super) struct World {
     pub(super) clock: Clock,
     pub(super) users: Server,
@@ -240,7 +240,7 @@ pub(super) fn clock() -> Clock {
     Clock::manual(Timestamp::from_unix_seconds(NOW_S))
 }
 
-/// Timings that a test can wait for.
+/// Returns options with short timings.
 pub(super) fn options(clock: &Clock) -> VerifierOptions {
     VerifierOptions {
         clock: clock.clone(),
@@ -287,7 +287,8 @@ impl World {
         }
     }
 
-    /// The user pool signs with `RSA` as `u1`, the service pool with `OTHER_RSA` as `s1`.
+    /// Creates pools of which the user pool signs with `RSA` as `u1`, the service pool with
+    /// `OTHER_RSA` as `s1`.
     pub(super) async fn usual() -> Self {
         Self::new(&[RSA.jwk("u1")], &[OTHER_RSA.jwk("s1")]).await
     }

@@ -1,4 +1,4 @@
-//! The URL of a cache.
+//! Parsing of cache URLs.
 
 use std::time::Duration;
 
@@ -6,24 +6,24 @@ use redis::sentinel::{SentinelClientBuilder, SentinelServerType};
 use redis::{Client, ConnectionInfo, IntoConnectionInfo, TlsCertificates, TlsMode};
 use url::Url;
 
-use super::redis::Server;
+use super::redis::RedisServerKind;
 
-pub(super) struct Address {
-    pub(super) target: Target,
+pub(super) struct CacheUrl {
+    pub(super) target: CacheTarget,
     pub(super) prefix: String,
     pub(super) label: String,
-    /// From `?deadline=`, where it stands.
+    /// `?deadline=`, if set.
     pub(super) deadline: Option<Duration>,
 }
 
-pub(super) enum Target {
+pub(super) enum CacheTarget {
     Memory,
-    Redis(Box<Server>),
+    Redis(Box<RedisServerKind>),
 }
 
-/// `scheme://[user[:password]@]host[:port][,host[:port]…][/path…][?name=value…]`; the URL standard
-/// has no place for several hosts.
-struct Parts<'a> {
+/// The parts of `scheme://[user[:password]@]host[:port][,host[:port]…][/path…][?name=value…]`. The
+/// URL standard does not support several hosts.
+struct UrlParts<'a> {
     tls: bool,
     credentials: &'a str,
     hosts: Vec<&'a str>,
@@ -31,15 +31,15 @@ struct Parts<'a> {
     query: Vec<(String, String)>,
 }
 
-/// Reads the URL.
+/// Parses a cache URL.
 ///
 /// # Errors
-/// What is wrong, in words without the URL's password.
-pub(super) fn parse(url: &str) -> Result<Address, String> {
+/// Returns the reason without the URL's password.
+pub(super) fn parse(url: &str) -> Result<CacheUrl, String> {
     let (scheme, rest) = url
         .split_once(':')
         .ok_or("must be a URL such as memory: or redis://127.0.0.1:6379")?;
-    let mut parts = Parts::of(scheme, rest.strip_prefix("//").unwrap_or(rest));
+    let mut parts = UrlParts::of(scheme, rest.strip_prefix("//").unwrap_or(rest));
     let prefix = parts.prefix()?;
     let deadline = parts.deadline()?;
     let label = if scheme == "memory" {
@@ -48,10 +48,10 @@ pub(super) fn parse(url: &str) -> Result<Address, String> {
         format!("{scheme}://{}", parts.hosts.join(","))
     };
     let target = match scheme {
-        "memory" => Ok(Target::Memory),
-        "redis" | "rediss" => single(&mut parts).map(Target::redis),
-        "redis-cluster" | "rediss-cluster" => cluster(&mut parts).map(Target::redis),
-        "redis-sentinel" | "rediss-sentinel" => sentinel(&mut parts).map(Target::redis),
+        "memory" => Ok(CacheTarget::Memory),
+        "redis" | "rediss" => single(&mut parts).map(CacheTarget::redis),
+        "redis-cluster" | "rediss-cluster" => cluster(&mut parts).map(CacheTarget::redis),
+        "redis-sentinel" | "rediss-sentinel" => sentinel(&mut parts).map(CacheTarget::redis),
         other => Err(format!(
             "`{other}:` is not a cache; use memory:, redis:, rediss:, redis-cluster: or redis-sentinel:"
         )),
@@ -59,7 +59,7 @@ pub(super) fn parse(url: &str) -> Result<Address, String> {
     let target = target
         .and_then(|target| parts.finish().map(|()| target))
         .map_err(|reason| format!("{label}: {reason}"))?;
-    Ok(Address {
+    Ok(CacheUrl {
         target,
         prefix,
         label,
@@ -67,34 +67,34 @@ pub(super) fn parse(url: &str) -> Result<Address, String> {
     })
 }
 
-fn single(parts: &mut Parts<'_>) -> Result<Server, String> {
+fn single(parts: &mut UrlParts<'_>) -> Result<RedisServerKind, String> {
     let certificates = parts.certificates()?;
     let client = match (parts.nodes(parts.path)?.as_slice(), certificates) {
         ([node], None) => Client::open(node.clone()),
         ([node], Some(certificates)) => Client::build_with_tls(node.clone(), certificates),
         (_, _) => {
             return Err(
-                "names several servers; a cluster is redis-cluster:, sentinels are redis-sentinel:"
+                "names several servers; use redis-cluster: for a cluster and redis-sentinel: for sentinels"
                     .to_owned(),
             );
         }
     };
     client
-        .map(|client| Server::Single(Box::new(client)))
+        .map(|client| RedisServerKind::Single(Box::new(client)))
         .map_err(|error| error.to_string())
 }
 
-fn cluster(parts: &mut Parts<'_>) -> Result<Server, String> {
+fn cluster(parts: &mut UrlParts<'_>) -> Result<RedisServerKind, String> {
     if !parts.path.trim_matches('/').is_empty() {
         return Err("a cluster has no database number".to_owned());
     }
     let certificates = parts.certificates()?;
     parts
         .nodes("")
-        .map(|nodes| Server::Cluster(nodes, certificates))
+        .map(|nodes| RedisServerKind::Cluster(nodes, certificates))
 }
 
-fn sentinel(parts: &mut Parts<'_>) -> Result<Server, String> {
+fn sentinel(parts: &mut UrlParts<'_>) -> Result<RedisServerKind, String> {
     let path = parts.path.trim_matches('/');
     let (master, database) = path.split_once('/').unwrap_or((path, ""));
     if master.is_empty() {
@@ -103,7 +103,7 @@ fn sentinel(parts: &mut Parts<'_>) -> Result<Server, String> {
         );
     }
     let nodes = parts.nodes(database)?;
-    let behind = nodes
+    let master_settings = nodes
         .first()
         .ok_or("names no sentinel")?
         .redis_settings()
@@ -112,14 +112,14 @@ fn sentinel(parts: &mut Parts<'_>) -> Result<Server, String> {
     let error = |error: redis::RedisError| error.to_string();
     let mut client = SentinelClientBuilder::new(sentinels, master, SentinelServerType::Master)
         .map_err(error)?
-        .set_client_to_redis_db(behind.db());
-    if let Some(user) = behind.username() {
+        .set_client_to_redis_db(master_settings.db());
+    if let Some(user) = master_settings.username() {
         client = client.set_client_to_redis_username(user);
     }
-    if let Some(password) = behind.password() {
+    if let Some(password) = master_settings.password() {
         client = client.set_client_to_redis_password(password);
     }
-    // The sentinels have credentials of their own.
+    // Sentinels have separate credentials.
     if let Some(user) = parts.take("sentinel_username") {
         client = client.set_client_to_sentinel_username(user);
     }
@@ -134,22 +134,22 @@ fn sentinel(parts: &mut Parts<'_>) -> Result<Server, String> {
         client = client.set_client_to_sentinel_certificates(certificates);
     }
     let client = client.build().map_err(error)?;
-    Ok(Server::Sentinel(std::sync::Arc::new(
+    Ok(RedisServerKind::Sentinel(std::sync::Arc::new(
         tokio::sync::Mutex::new(client),
     )))
 }
 
 // === impl Target ===
 
-impl Target {
-    fn redis(server: Server) -> Self {
+impl CacheTarget {
+    fn redis(server: RedisServerKind) -> Self {
         Self::Redis(Box::new(server))
     }
 }
 
 // === impl Parts ===
 
-impl<'a> Parts<'a> {
+impl<'a> UrlParts<'a> {
     fn of(scheme: &str, rest: &'a str) -> Self {
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
@@ -195,7 +195,7 @@ impl<'a> Parts<'a> {
         }
     }
 
-    /// The authority that signed the server's certificate, where it is not a public one.
+    /// Reads the private certificate authority of the server's certificate.
     fn certificates(&mut self) -> Result<Option<TlsCertificates>, String> {
         let Some(path) = self.take("ca") else {
             return Ok(None);
@@ -211,14 +211,14 @@ impl<'a> Parts<'a> {
         }))
     }
 
-    /// Nothing may be left over: a misspelt parameter is not passed over.
+    /// Rejects unknown parameters, which may be misspelt.
     fn finish(&self) -> Result<(), String> {
         self.query.first().map_or(Ok(()), |(name, _)| {
             Err(format!("`{name}` is not a known parameter"))
         })
     }
 
-    /// Each host as a server of its own, with the shared credentials.
+    /// Returns each host as a separate server with the shared credentials.
     fn nodes(&self, database: &str) -> Result<Vec<ConnectionInfo>, String> {
         if self.hosts.is_empty() {
             return Err("names no host".to_owned());

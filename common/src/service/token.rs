@@ -7,17 +7,17 @@ use serde_json::Value;
 use crate::Secret;
 use crate::clock::Timestamp;
 
-/// A token is not sent in the last seconds before its `exp`: it has a way to go, and clocks differ.
-const MARGIN: Duration = Duration::from_secs(10);
+/// Time before `exp` in which a token is no longer sent, for transmission and clock differences.
+const EXPIRY_MARGIN: Duration = Duration::from_secs(10);
 
-/// Where in its life a token is refreshed: with this share of it left, and up to as much again by
-/// chance, so that replicas that started together do not refresh together. Of an hour: 9 to 18
-/// minutes before the end.
-const AHEAD_PERCENT: u64 = 15;
+/// Part of a token's lifetime, in percent, at which it is refreshed before its end, plus a random
+/// part of up to the same size, so that replicas that started together do not refresh together. For
+/// one hour: 9 to 18 minutes before the end.
+const REFRESH_AHEAD_PERCENT: u64 = 15;
 
-/// A service token and what its times mean.
+/// A service token with its refresh and expiry times.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct ServiceToken {
     pub(super) token: Secret,
     refresh_at: Timestamp,
     usable_until: Timestamp,
@@ -25,10 +25,10 @@ pub(super) struct Held {
 
 // === impl Held ===
 
-impl Held {
-    /// Reads the times of a token that comes from the pool, or from our own sealed copy: its
-    /// signature is for those who receive it. `chance` is anything; `None` if it is no JWT with an
-    /// `exp`.
+impl ServiceToken {
+    /// Parses the times of a token received from the pool or from the sealed shared copy. The
+    /// signature is verified by the recipient, not here. `chance` is a random number. Returns
+    /// `None` if the token is not a JWT with `exp`.
     pub(super) fn read(token: &str, now: Timestamp, chance: u32) -> Option<Self> {
         let claims = claims(token)?;
         let expires = Timestamp::from_unix_seconds(claims.get("exp")?.as_i64()?);
@@ -36,10 +36,10 @@ impl Held {
             .get("iat")
             .and_then(Value::as_i64)
             .map_or(now, Timestamp::from_unix_seconds);
-        let life = expires.since(issued);
-        let percent = AHEAD_PERCENT + u64::from(chance) % AHEAD_PERCENT;
-        let ahead = i64::try_from(life.as_millis() * u128::from(percent) / 100).ok()?;
-        let margin = i64::try_from(MARGIN.as_millis()).ok()?;
+        let lifetime = expires.since(issued);
+        let percent = REFRESH_AHEAD_PERCENT + u64::from(chance) % REFRESH_AHEAD_PERCENT;
+        let ahead = i64::try_from(lifetime.as_millis() * u128::from(percent) / 100).ok()?;
+        let margin = i64::try_from(EXPIRY_MARGIN.as_millis()).ok()?;
         Some(Self {
             token: Secret::from(token),
             refresh_at: Timestamp(expires.0 - ahead),
@@ -47,7 +47,7 @@ impl Held {
         })
     }
 
-    /// Valid, and for long enough that nothing needs to be done.
+    /// Returns whether the token is valid and not due for refresh.
     pub(super) fn is_fresh(&self, now: Timestamp) -> bool {
         now < self.refresh_at && self.is_usable(now)
     }
@@ -56,14 +56,15 @@ impl Held {
         now < self.usable_until
     }
 
-    /// How long another may use it.
+    /// Returns the time for which the token may still be used.
     pub(super) fn remaining(&self, now: Timestamp) -> Duration {
         self.usable_until.since(now)
     }
 }
 
-/// Whether the token says which service it is for; the pool decides which of its two tokens does.
-pub(super) fn names_a_service(token: &str) -> bool {
+/// Returns whether the token has `custom:service_id`; the pool decides whether its ID or its access
+/// token does.
+pub(super) fn has_service_id(token: &str) -> bool {
     let claims = claims(token);
     let name = claims
         .as_ref()

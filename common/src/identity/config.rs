@@ -1,4 +1,4 @@
-//! File and environment become [`IdentityConfig`].
+//! Parsing of [`IdentityConfig`] from the configuration file and the environment.
 
 use std::path::Path;
 
@@ -10,94 +10,95 @@ use crate::config::Env;
 use crate::decode::{Field, Object};
 use crate::token::Issuer;
 
-/// What the file says; `stands` keeps a mistyped value from being told as missing, too.
+/// A value from the file. `is_present` prevents a mistyped value from being reported as missing as
+/// well.
 #[derive(Default)]
-struct Written<T> {
+struct FileValue<T> {
     value: Option<T>,
-    stands: bool,
+    is_present: bool,
 }
 
 #[derive(Default)]
-struct WrittenPool {
-    pool_id: Written<String>,
-    client_id: Written<String>,
+struct FilePool {
+    pool_id: FileValue<String>,
+    client_id: FileValue<String>,
     client_secret: Option<Secret>,
     issuer: Option<String>,
     jwks_url: Option<Url>,
 }
 
 #[derive(Default)]
-struct WrittenIdentity {
+struct FileIdentity {
     region: Option<String>,
     endpoint: Option<Url>,
-    actor: WrittenPool,
-    service: WrittenPool,
+    actor: FilePool,
+    service: FilePool,
     issuers: Vec<Issuer>,
-    username: Written<String>,
+    username: FileValue<String>,
     password: Option<Secret>,
 }
 
-/// The names of one pool's settings.
-struct Names {
+/// Key and variable names of one pool's settings.
+struct PoolKeyNames {
     table: &'static str,
     pool_id: &'static str,
     client_id: &'static str,
     client_secret: &'static str,
 }
 
-const ACTOR: Names = Names {
+const ACTOR_KEYS: PoolKeyNames = PoolKeyNames {
     table: "actor",
     pool_id: "IDP_ACTOR_POOL_ID",
     client_id: "IDP_ACTOR_CLIENT_ID",
     client_secret: "IDP_ACTOR_CLIENT_SECRET",
 };
-const SERVICE: Names = Names {
+const SERVICE_KEYS: PoolKeyNames = PoolKeyNames {
     table: "service",
     pool_id: "IDP_SERVICE_POOL_ID",
     client_id: "IDP_SERVICE_CLIENT_ID",
     client_secret: "IDP_SERVICE_CLIENT_SECRET",
 };
-const USERNAME: &str = "IDP_SERVICE_ACCOUNT_USERNAME";
-const PASSWORD: &str = "IDP_SERVICE_ACCOUNT_PASSWORD";
-const ENDPOINT: &str = "AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER";
+const USERNAME_VARIABLE: &str = "IDP_SERVICE_ACCOUNT_USERNAME";
+const PASSWORD_VARIABLE: &str = "IDP_SERVICE_ACCOUNT_PASSWORD";
+const ENDPOINT_VARIABLE: &str = "AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER";
 
 // === impl IdentityConfig ===
 
 impl IdentityConfig {
-    /// Reads the table `[identity]` of `root` and the environment. `None` means that something is
-    /// missing or wrong; every mistake is noted, each with its key and its variable.
+    /// Reads the table `[identity]` of `root` and the environment. Returns `None` if a setting is
+    /// missing or wrong; every mistake is recorded with its key and variable.
     pub fn read(root: &Object<'_>, env: &Env) -> Option<Self> {
-        let written = root
+        let from_file = root
             .section("identity", |table| Some(read_table(table, env)))
             .unwrap_or_default();
         let region = env
             .get("CLOUD_REGION")
             .map(str::to_owned)
-            .or(written.region)
+            .or(from_file.region)
             .unwrap_or("us-west-2".to_owned());
-        let endpoint = match env.get(ENDPOINT) {
-            // Noted where it is wrong; what else is wrong is told with it.
-            Some(text) => endpoint_of_environment(root, text),
-            None => written.endpoint,
+        let endpoint = match env.get(ENDPOINT_VARIABLE) {
+            // An invalid URL is recorded, and reading continues to find other mistakes.
+            Some(text) => endpoint_from_env(root, text),
+            None => from_file.endpoint,
         };
-        let place = Place {
+        let resolver = SettingsResolver {
             root,
             env,
             region: &region,
             endpoint: endpoint.as_ref(),
         };
-        let actor = place.pool(&ACTOR, written.actor);
-        let service = place.pool(&SERVICE, written.service);
-        let account = place.account(written.username, written.password);
+        let actor = resolver.pool(&ACTOR_KEYS, from_file.actor);
+        let service = resolver.pool(&SERVICE_KEYS, from_file.service);
+        let account = resolver.account(from_file.username, from_file.password);
         let (actor, service, service_account) = (actor?, service?, account?);
         if actor.issuer == service.issuer {
             root.fail(
                 "same_pool",
-                "identity.actor and identity.service are the same pool; a token's kind is decided by its pool",
+                "identity.actor and identity.service are the same pool; the pool of a token decides its kind",
             );
             return None;
         }
-        let issuers = written.issuers;
+        let issuers = from_file.issuers;
         let config = Self {
             region,
             endpoint,
@@ -110,32 +111,32 @@ impl IdentityConfig {
     }
 }
 
-fn endpoint_of_environment(root: &Object<'_>, text: &str) -> Option<Url> {
+fn endpoint_from_env(root: &Object<'_>, text: &str) -> Option<Url> {
     let url = Url::parse(text)
         .ok()
         .filter(|url| matches!(url.scheme(), "http" | "https"));
     if url.is_none() {
         root.fail(
             "invalid_format",
-            format!("{ENDPOINT} must be an absolute http or https URL"),
+            format!("{ENDPOINT_VARIABLE} must be an absolute http or https URL"),
         );
     }
     url
 }
 
-fn read_table(table: &Object<'_>, env: &Env) -> WrittenIdentity {
-    let pool = |names: &'static Names| {
+fn read_table(table: &Object<'_>, env: &Env) -> FileIdentity {
+    let pool = |names: &'static PoolKeyNames| {
         table
             .section(names.table, |pool| Some(read_pool(pool, names, env)))
             .unwrap_or_default()
     };
-    let (actor, service) = (pool(&ACTOR), pool(&SERVICE));
+    let (actor, service) = (pool(&ACTOR_KEYS), pool(&SERVICE_KEYS));
     let account = table.section("service_account", |account| {
-        let password = secret_file(account, "password", "password_file", PASSWORD, env);
-        Some((written(account, "username"), password))
+        let password = secret_file(account, "password", "password_file", PASSWORD_VARIABLE, env);
+        Some((from_file(account, "username"), password))
     });
     let (username, password) = account.unwrap_or_default();
-    WrittenIdentity {
+    FileIdentity {
         region: table.optional("region", text),
         endpoint: table.optional("endpoint", |field| field.url()),
         actor,
@@ -146,10 +147,10 @@ fn read_table(table: &Object<'_>, env: &Env) -> WrittenIdentity {
     }
 }
 
-fn read_pool(table: &Object<'_>, names: &Names, env: &Env) -> WrittenPool {
-    WrittenPool {
-        pool_id: written(table, "pool_id"),
-        client_id: written(table, "client_id"),
+fn read_pool(table: &Object<'_>, names: &PoolKeyNames, env: &Env) -> FilePool {
+    FilePool {
+        pool_id: from_file(table, "pool_id"),
+        client_id: from_file(table, "client_id"),
         client_secret: secret_file(
             table,
             "client_secret",
@@ -166,32 +167,34 @@ fn text(field: Field<'_>) -> Option<String> {
     field.text(1..=2048)
 }
 
-/// Compared with `iss` byte for byte. The keys are looked for below it unless they stand elsewhere.
-fn issuer(field: Field<'_>, keys_are_elsewhere: bool) -> Option<String> {
+/// Reads an issuer, which is compared with `iss` byte for byte. It must be a URL unless `jwks_url`
+/// is set, because the default JWKS URL is below it.
+fn issuer(field: Field<'_>, has_jwks_url: bool) -> Option<String> {
     let issuer = text(field)?;
-    if keys_are_elsewhere || jwks_url(&issuer).is_some() {
+    if has_jwks_url || jwks_url(&issuer).is_some() {
         return Some(issuer);
     }
     field.reject(
         "invalid_format",
-        "must be an absolute http or https URL, or `jwks_url` must be set, too",
+        "must be an absolute http or https URL, or `jwks_url` must be set",
     )
 }
 
-/// Where a pool publishes its keys (OpenID Connect Discovery names the same place for Cognito).
+/// Returns the JWKS URL of a Cognito pool (the same as in its OpenID Connect Discovery document).
 fn jwks_url(issuer: &str) -> Option<Url> {
     let url = Url::parse(&format!("{issuer}/.well-known/jwks.json")).ok()?;
     matches!(url.scheme(), "http" | "https").then_some(url)
 }
 
-fn written(table: &Object<'_>, name: &'static str) -> Written<String> {
-    Written {
+fn from_file(table: &Object<'_>, name: &'static str) -> FileValue<String> {
+    FileValue {
         value: table.optional(name, text),
-        stands: table.has(name),
+        is_present: table.has(name),
     }
 }
 
-/// A secret in a file of its own. The variable wins, and then the file is not even opened.
+/// Reads a secret from the file that a `…_file` key names. If the variable is set, the file is not
+/// opened.
 fn secret_file(
     table: &Object<'_>,
     secret: &'static str,
@@ -216,30 +219,35 @@ fn secret_file(
     })
 }
 
-/// Where settings come together.
-struct Place<'a> {
+/// Resolves each setting from the environment, the file and the defaults.
+struct SettingsResolver<'a> {
     root: &'a Object<'a>,
     env: &'a Env,
     region: &'a str,
     endpoint: Option<&'a Url>,
 }
 
-// === impl Place ===
+// === impl SettingsResolver ===
 
-impl Place<'_> {
-    fn pool(&self, names: &Names, written: WrittenPool) -> Option<Pool> {
-        let pool_id = self.required(names.table, "pool_id", names.pool_id, written.pool_id);
-        let client_id = self.required(names.table, "client_id", names.client_id, written.client_id);
+impl SettingsResolver<'_> {
+    fn pool(&self, names: &PoolKeyNames, from_file: FilePool) -> Option<Pool> {
+        let pool_id = self.required(names.table, "pool_id", names.pool_id, from_file.pool_id);
+        let client_id = self.required(
+            names.table,
+            "client_id",
+            names.client_id,
+            from_file.client_id,
+        );
         let (pool_id, client_id) = (pool_id?, client_id?);
-        let issuer = written.issuer.unwrap_or_else(|| self.issuer(&pool_id));
-        let jwks_url = match written.jwks_url {
+        let issuer = from_file.issuer.unwrap_or_else(|| self.issuer(&pool_id));
+        let jwks_url = match from_file.jwks_url {
             Some(url) => url,
             None => self.jwks_url(names.table, &issuer)?,
         };
         let client_secret = self
             .env
             .secret(names.client_secret)
-            .or(written.client_secret);
+            .or(from_file.client_secret);
         Some(Pool {
             pool_id,
             client_id,
@@ -249,28 +257,32 @@ impl Place<'_> {
         })
     }
 
-    /// `Some(None)`: no account is set, which is fine; `None`: half of one is.
+    /// Returns `Some(None)` if no account is configured, and `None` if its settings are incomplete.
     fn account(
         &self,
-        username: Written<String>,
+        username: FileValue<String>,
         password: Option<Secret>,
     ) -> Option<Option<ServiceAccount>> {
-        let username = self.env.get(USERNAME).map(str::to_owned).or(username.value);
-        let password = self.env.secret(PASSWORD).or(password);
+        let username = self
+            .env
+            .get(USERNAME_VARIABLE)
+            .map(str::to_owned)
+            .or(username.value);
+        let password = self.env.secret(PASSWORD_VARIABLE).or(password);
         match (username, password) {
             (None, None) => Some(None),
             (Some(username), Some(password)) => Some(Some(ServiceAccount { username, password })),
             (Some(_), None) => self.missing(
                 "service_account",
                 "password_file",
-                PASSWORD,
-                " to go with the user name",
+                PASSWORD_VARIABLE,
+                " with the user name",
             ),
             (None, Some(_)) => self.missing(
                 "service_account",
                 "username",
-                USERNAME,
-                " to go with the password",
+                USERNAME_VARIABLE,
+                " with the password",
             ),
         }
     }
@@ -280,10 +292,14 @@ impl Place<'_> {
         table: &str,
         key: &str,
         variable: &str,
-        written: Written<String>,
+        from_file: FileValue<String>,
     ) -> Option<String> {
-        let value = self.env.get(variable).map(str::to_owned).or(written.value);
-        if value.is_none() && !written.stands {
+        let value = self
+            .env
+            .get(variable)
+            .map(str::to_owned)
+            .or(from_file.value);
+        if value.is_none() && !from_file.is_present {
             let assumed = self.env.assumed(variable).map(str::to_owned);
             return assumed.or_else(|| self.missing(table, key, variable, ""));
         }
@@ -297,7 +313,7 @@ impl Place<'_> {
         None
     }
 
-    /// The `iss` that Cognito writes ("Verifying JSON web tokens" in its developer guide).
+    /// Returns the `iss` that Cognito writes ("Verifying JSON web tokens" in its developer guide).
     fn issuer(&self, pool_id: &str) -> String {
         if let Some(endpoint) = self.endpoint {
             return format!("{}/{pool_id}", endpoint.as_str().trim_end_matches('/'));
@@ -313,8 +329,9 @@ impl Place<'_> {
     fn jwks_url(&self, table: &str, issuer: &str) -> Option<Url> {
         let url = jwks_url(issuer);
         if url.is_none() {
-            let detail =
-                format!("identity.{table}: the region and the pool make no URL: `{issuer}`");
+            let detail = format!(
+                "identity.{table}: the region and the pool id do not form a URL: `{issuer}`"
+            );
             self.root.fail("invalid_format", detail);
         }
         url

@@ -1,20 +1,20 @@
-//! What an error of the driver says of the connection.
+//! Classification of driver errors.
 
 use std::io::ErrorKind;
 use std::time::Duration;
 
 use sqlx::postgres::{PgDatabaseError, PgSeverity};
 
-/// Whether the session cannot be used any more after this error: the connection is broken, or its
-/// server takes no writes, ends or has lost what the session had prepared.
+/// Returns whether the session is unusable after this error: the connection is broken, the server
+/// is read-only or shutting down, or the session's prepared statements are lost.
 pub(super) fn breaks_connection(error: &sqlx::Error) -> bool {
     if let sqlx::Error::Database(error) = error {
         let is_fatal = error
             .try_downcast_ref::<PgDatabaseError>()
             .is_some_and(|error| matches!(error.severity(), PgSeverity::Fatal | PgSeverity::Panic));
         let code = error.code().unwrap_or_default();
-        // 25006: read-only. 57P: the server ends or starts. 26000, 42P05: another session answers.
-        // 0A000: a cached plan that a migration has made wrong.
+        // 25006: read-only. 57P: server shutdown or startup. 26000, 42P05: another session answers.
+        // 0A000: a migration invalidated a cached plan.
         return is_fatal
             || ["08", "57P"].iter().any(|class| code.starts_with(class))
             || matches!(&*code, "25006" | "26000" | "42P05" | "0A000");
@@ -28,9 +28,9 @@ pub(super) fn breaks_connection(error: &sqlx::Error) -> bool {
     )
 }
 
-/// Whether a server that answered so while a connection was made may let us in later: it is away,
-/// full, starting or not promoted yet.
-pub(super) fn is_away(error: &sqlx::Error) -> bool {
+/// Returns whether a failed connection attempt may succeed later: the server is unreachable,
+/// overloaded, starting or not promoted yet.
+pub(super) fn is_transient(error: &sqlx::Error) -> bool {
     if let sqlx::Error::Database(error) = error {
         let code = error.code().unwrap_or_default();
         return ["08", "53", "57P"]
@@ -41,11 +41,8 @@ pub(super) fn is_away(error: &sqlx::Error) -> bool {
     matches!(error, sqlx::Error::Io(_) | sqlx::Error::Protocol(_))
 }
 
-/// The error of a statement that has reached its deadline.
-pub(super) fn no_answer(limit: Duration) -> sqlx::Error {
-    let text = format!(
-        "PostgreSQL has not answered within {} ms",
-        limit.as_millis()
-    );
+/// Returns the error of a statement that exceeded its deadline.
+pub(super) fn timeout_error(limit: Duration) -> sqlx::Error {
+    let text = format!("PostgreSQL did not answer within {} ms", limit.as_millis());
     sqlx::Error::Io(std::io::Error::new(ErrorKind::TimedOut, text))
 }

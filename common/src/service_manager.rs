@@ -1,10 +1,9 @@
-//! What the service manager that started us is told: that we serve, how we are, that we stop.
+//! Readiness and status notifications to the service manager.
 //!
-//! The protocol is that of
+//! Implements the notification protocol of
 //! [`sd_notify(3)`](https://www.freedesktop.org/software/systemd/man/latest/sd_notify.html):
 //! datagrams of `NAME=value` lines to the socket that the variable `NOTIFY_SOCKET` names. systemd
-//! wants them of units of `Type=notify`; whoever starts a process and wants to know when it serves
-//! can open such a socket, too.
+//! requires them for units of `Type=notify`; any other parent process can open such a socket too.
 
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
@@ -13,71 +12,70 @@ use tokio_util::sync::CancellationToken;
 use crate::admin::Health;
 use crate::config::Env;
 
-/// Whoever started this process and wants to hear of it.
+/// The notification socket of the service manager that started this process.
 #[derive(Debug)]
-pub struct Supervisor {
+pub struct ServiceManager {
     socket: UnixDatagram,
     address: SocketAddr,
 }
 
-/// A supervisor that does not read must not hold us up: what does not fit into its socket is lost,
-/// and so is what comes after a socket that has gone.
-const PATIENCE: Duration = Duration::from_millis(100);
+/// Maximum time for one notification. A service manager that does not read its socket must not
+/// block the process; a notification that does not fit into the socket buffer is dropped.
+const SEND_TIMEOUT: Duration = Duration::from_millis(100);
 
-impl Supervisor {
-    /// The one whose socket `NOTIFY_SOCKET` names; `None` where nobody wants to hear, or where it
-    /// cannot be reached.
+impl ServiceManager {
+    /// Opens the socket that `NOTIFY_SOCKET` names. Returns `None` if the variable is not set or
+    /// the name is not a valid socket address.
     #[must_use]
-    pub fn of(env: &Env) -> Option<Self> {
+    pub fn from_env(env: &Env) -> Option<Self> {
         let name = env.get("NOTIFY_SOCKET")?;
-        let reached = address(name).and_then(|address| {
+        let opened = socket_address(name).and_then(|address| {
             let socket = UnixDatagram::unbound()?;
-            socket.set_write_timeout(Some(PATIENCE))?;
+            socket.set_write_timeout(Some(SEND_TIMEOUT))?;
             Ok(Self { socket, address })
         });
-        reached
-            .inspect_err(
-                |error| tracing::warn!(%error, "cannot reach the socket that NOTIFY_SOCKET names"),
-            )
+        opened
+            .inspect_err(|error| tracing::warn!(%error, "NOTIFY_SOCKET cannot be used"))
             .ok()
     }
 
-    /// Says that the process serves, and is the main one of its unit from now on.
-    /// [`Supervisor::follow`] says it too; to be called before it by a successor, whose predecessor
-    /// ends as soon as it knows.
-    pub fn announce(&self) {
-        self.tell(&format!("READY=1\nMAINPID={}", std::process::id()));
+    /// Sends `READY=1` with this process as the main process of its unit.
+    ///
+    /// [`ServiceManager::report_health`] sends it as well. A process that takes over from a
+    /// running one calls this first, because the old process exits as soon as the takeover is
+    /// confirmed.
+    pub fn notify_ready(&self) {
+        self.send(&format!("READY=1\nMAINPID={}", std::process::id()));
     }
 
-    /// Says that the process serves, then every change of its health in words, and at last that it
-    /// stops. To be called when the sockets are bound and everything is built.
+    /// Sends `READY=1`, then `STATUS=` for each change of the health, and `STOPPING=1` at shutdown.
     ///
-    /// The process is not `READY=1` only once every part is: a unit whose issuer is away is up all
-    /// the same, and starting it again would not help. `STATUS=ready` is what `/readyz` answers
-    /// with 200.
-    pub async fn follow(self, health: Health, shutdown: CancellationToken) {
-        self.announce();
+    /// Called once the sockets are bound and the process is assembled. `READY=1` does not wait for
+    /// every component to be ready: a restart by the service manager would not repair an issuer
+    /// that is unavailable. `STATUS=ready` corresponds to a 200 of `/readyz`.
+    pub async fn report_health(self, health: Health, shutdown: CancellationToken) {
+        self.notify_ready();
         let mut parts = health.watch();
         loop {
             parts.mark_unchanged();
-            self.tell(&format!("STATUS={}", health.to_string().replace('\n', " ")));
+            self.send(&format!("STATUS={}", health.to_string().replace('\n', " ")));
             tokio::select! {
                 () = shutdown.cancelled() => break,
                 Ok(()) = parts.changed() => {}
             }
         }
-        self.tell("STOPPING=1\nSTATUS=stopping");
+        self.send("STOPPING=1\nSTATUS=stopping");
     }
 
-    fn tell(&self, lines: &str) {
+    fn send(&self, lines: &str) {
         if let Err(error) = self.socket.send_to_addr(lines.as_bytes(), &self.address) {
-            tracing::debug!(%error, "the supervisor does not listen");
+            tracing::debug!(%error, "service manager notification failed");
         }
     }
 }
 
-/// A path, or after `@` a name without a file.
-fn address(name: &str) -> std::io::Result<SocketAddr> {
+/// Parses a socket name: a path, or `@` followed by an abstract name (Linux).
+fn socket_address(name: &str) -> std::io::Result<SocketAddr> {
     #[cfg(target_os = "linux")]
     if let Some(name) = name.strip_prefix('@') {
         return <SocketAddr as std::os::linux::net::SocketAddrExt>::from_abstract_name(name);
@@ -96,17 +94,17 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_supervisor_hears_of_the_start_of_every_change_and_of_the_stop() {
+    async fn start_health_changes_and_stop_are_reported() {
         let folder = tempfile::tempdir().expect("a folder");
         let name = folder.path().join("notify");
         let socket = tokio::net::UnixDatagram::bind(&name).expect("bound");
         let env = Env::from([("NOTIFY_SOCKET", name.to_str().expect("UTF-8"))]);
         let (health, shutdown) = (Health::new(), CancellationToken::new());
         let keys = health.check("keys");
-        let following = Supervisor::of(&env)
+        let reporting = ServiceManager::from_env(&env)
             .expect("a socket")
-            .follow(health, shutdown.clone());
-        let following = tokio::spawn(following);
+            .report_health(health, shutdown.clone());
+        let reporting = tokio::spawn(reporting);
         assert_eq!(
             next(&socket).await,
             format!("READY=1\nMAINPID={}", std::process::id())
@@ -119,16 +117,16 @@ mod tests {
         assert_eq!(
             next(&socket).await,
             "STATUS=not ready; keys: refused",
-            "what did not change is not told"
+            "unchanged health is not reported again"
         );
         shutdown.cancel();
         assert_eq!(next(&socket).await, "STOPPING=1\nSTATUS=stopping");
-        following.await.expect("ended");
+        reporting.await.expect("the task ends");
     }
 
     #[cfg(target_os = "linux")]
     #[tokio::test]
-    async fn a_name_without_a_file_is_a_socket_too() {
+    async fn abstract_socket_name_is_supported() {
         use std::os::linux::net::SocketAddrExt;
         let name = format!("postern-{}", uuid::Uuid::new_v4().simple());
         let bound = SocketAddr::from_abstract_name(&name).expect("a name");
@@ -138,20 +136,21 @@ mod tests {
         let env = Env::from([("NOTIFY_SOCKET", format!("@{name}").as_str())]);
         let shutdown = CancellationToken::new();
         shutdown.cancel();
-        Supervisor::of(&env)
+        ServiceManager::from_env(&env)
             .expect("a socket")
-            .follow(Health::new(), shutdown)
+            .report_health(Health::new(), shutdown)
             .await;
         assert!(next(&socket).await.starts_with("READY=1"));
     }
 
     #[tokio::test]
-    async fn nobody_to_tell_is_no_reason_to_wait() {
-        assert!(Supervisor::of(&Env::default()).is_none());
-        let away = Supervisor::of(&Env::from([("NOTIFY_SOCKET", "/nowhere/at/all")]))
-            .expect("a socket of ours");
+    async fn missing_or_dead_socket_does_not_block() {
+        assert!(ServiceManager::from_env(&Env::default()).is_none());
+        let manager =
+            ServiceManager::from_env(&Env::from([("NOTIFY_SOCKET", "/nonexistent/socket")]))
+                .expect("an unconnected socket");
         let shutdown = CancellationToken::new();
         shutdown.cancel();
-        away.follow(Health::new(), shutdown).await;
+        manager.report_health(Health::new(), shutdown).await;
     }
 }
