@@ -3,12 +3,16 @@
 //! Nothing here does anything: [`crate::App::build`] makes the gateway out of it. A mistake has
 //! file, line and key; unknown keys are refused; a route without a policy does not load.
 
+mod assumed_pools;
 mod cors;
 mod limits;
 mod listen;
+mod network;
+mod pattern;
 mod policy;
 mod route;
-mod test;
+pub(crate) mod route_test;
+mod schema;
 mod upstream;
 
 use std::net::SocketAddr;
@@ -22,11 +26,16 @@ use postern_common::identity::IdentityConfig;
 use postern_common::token::Issuer;
 use url::Url;
 
+pub use assumed_pools::{ASSUMED_POOLS, assumed_settings};
 pub use cors::{Cors, OriginPattern};
 pub use limits::{Limits, RateBy, RateLimit};
 pub use listen::{AccessLog, AccessLogTo, ClientAddress, Listen, Tls};
+pub use network::Network;
+pub use pattern::{Condition, HostPattern, Methods, PathPattern, Pattern, Segment};
+pub use policy::{Policy, Protected, ServiceRule, UserRule};
 pub use route::{Rewrite, Route, Target};
-pub use test::{RouteTest, TestToken};
+pub use route_test::{RouteTest, TestToken};
+pub use schema::SCHEMA;
 pub use upstream::{Address, Balance, Health, HealthProbe, Outlier, Upstream, UpstreamTls};
 
 /// Everything that `conf/proxy.toml` says.
@@ -102,8 +111,8 @@ pub struct Stop {
 }
 
 impl Config {
-    /// Reads the root of the file. `None`, with the mistakes noted, if it is not good.
-    pub fn read(root: &Object<'_>, env: &Env) -> Option<Self> {
+    /// Reads the root of the file without running its tests.
+    pub(crate) fn decode(root: &Object<'_>, env: &Env) -> Option<Self> {
         let listen = root.list("listen", |field| field.object(Listen::read));
         let none = |field: Field<'_>| {
             Some(matches!(field.value(), Value::Array(items) if items.is_empty()))
@@ -138,8 +147,7 @@ impl Config {
         let upstreams = upstreams.unwrap_or_default();
         let cors = root.section("cors", Cors::read).map(Arc::new);
         let routes = route::read_all(root, &upstreams, &limits, cors.as_ref());
-        let tests = root.list("test", |field| test::read(field, &routes, &upstreams));
-        let routes = crate::check::run_tests(root, routes, &upstreams, &tests);
+        let tests = root.list("test", |field| route_test::read(field, &routes, &upstreams));
         Some(Self {
             listen,
             admin,

@@ -1,5 +1,9 @@
 //! What all requests of one gateway share.
 
+pub(crate) mod config_status;
+pub(crate) mod request_context;
+pub(crate) mod runtime_config;
+
 use std::net::IpAddr;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
@@ -11,16 +15,16 @@ use postern_common::token::Verifier;
 use postern_common::{Clock, Code};
 use uuid::Uuid;
 
-use crate::access::{AccessLog, Event};
-use crate::context::Context;
-use crate::ids::Ids;
-use crate::limit::Limiter;
-use crate::live::Live;
-use crate::metrics::Metrics;
-use crate::places::Places;
-use crate::reload::ConfigStatus;
-use crate::response_buffers::ResponseBuffers;
-use crate::traces::Traces;
+use crate::downstream::connection_limit::Places;
+use crate::downstream::response_buffers::ResponseBuffers;
+use crate::rate_limiter::Limiter;
+use crate::state::config_status::ConfigStatus;
+use crate::state::request_context::Context;
+use crate::state::runtime_config::Live;
+use crate::telemetry::access_log::{AccessLog, Event};
+use crate::telemetry::ids::Ids;
+use crate::telemetry::metrics::Metrics;
+use crate::telemetry::spans::Traces;
 
 /// Shared by the connections, Pingora's hooks, the reload and the admin listener.
 pub(crate) struct State {

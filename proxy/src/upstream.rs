@@ -26,7 +26,7 @@ use postern_common::exit::Exit;
 use prometheus::{Histogram, IntCounter};
 
 use crate::config::{Balance, Upstream};
-use crate::metrics::Metrics;
+use crate::telemetry::metrics::Metrics;
 pub(crate) use answer::Body;
 use budget::Budget;
 use endpoint::Availability;

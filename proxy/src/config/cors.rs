@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use postern_common::decode::{Field, Object};
 
-use super::{Route, texts};
+use crate::config::{Route, texts};
 
 /// `[cors]` and `[route.cors]`: which pages of other origins may read answers (the Fetch standard's
 /// CORS protocol).
@@ -141,7 +141,7 @@ fn is_origin(text: &str) -> bool {
         && scheme.bytes().all(known)
         && !authority.starts_with(':')
         && !authority.contains(|c: char| c.is_ascii_uppercase() || "/?#@*".contains(c))
-        && crate::head::is_authority(authority.as_bytes())
+        && crate::message::head::is_authority(authority.as_bytes())
         && (default.is_none() || port(text) != default)
 }
 

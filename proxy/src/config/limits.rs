@@ -4,10 +4,10 @@ use std::time::Duration;
 use postern_common::config::Env;
 use postern_common::decode::{Field, Object};
 
-use super::{size, timeout};
-use crate::client::Network;
-use crate::head::HeadLimits;
-use crate::limit::Rate;
+use crate::config::Network;
+use crate::config::{size, timeout};
+use crate::message::head::HeadLimits;
+use crate::rate_limiter::Rate;
 
 /// `[limits]`: what clients may ask of the gateway. Every one has a default; none can be switched
 /// off but the rates, which are off until they are set.

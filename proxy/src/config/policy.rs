@@ -1,7 +1,74 @@
 use postern_common::decode::{Field, Object, Value};
 
-use super::texts;
-use crate::policy::{Policy, Protected, ServiceRule, UserRule};
+use crate::config::texts;
+
+/// The policy of a route.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Policy {
+    /// No token is asked for, and none is looked at.
+    Public,
+    /// A valid token is required, of a kind that is let in.
+    Protected(Protected),
+}
+
+/// Who is let in; at least one of the two is given.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Protected {
+    /// What is asked of users; `None` lets none in.
+    pub users: Option<UserRule>,
+    /// What is asked of services; `None` lets none in.
+    pub services: Option<ServiceRule>,
+    /// Lets a caller with a valid token through and logs what would have been refused.
+    pub audit: bool,
+}
+
+/// What is asked of a user.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct UserRule {
+    /// Scopes, all of which the token must grant.
+    pub scopes: Vec<String>,
+    /// Groups, in one of which the user must be; empty for any user.
+    pub groups: Vec<String>,
+    /// Claims, all of which must have this value.
+    pub claims: Vec<(String, serde_json::Value)>,
+}
+
+/// What is asked of a service.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ServiceRule {
+    /// The services that are let in; `None` for any.
+    pub allow: Option<Vec<String>>,
+    /// Scopes, all of which the token must grant.
+    pub scopes: Vec<String>,
+}
+
+// === impl Policy ===
+
+impl Policy {
+    /// Whether a request without a token may take the route.
+    #[must_use]
+    pub fn is_public(&self) -> bool {
+        matches!(self, Self::Public)
+    }
+
+    /// The claims that it looks at.
+    pub(crate) fn claims(&self) -> impl Iterator<Item = &str> {
+        let users = match self {
+            Self::Public => None,
+            Self::Protected(protected) => protected.users.as_ref(),
+        };
+        users
+            .into_iter()
+            .flat_map(|rule| &rule.claims)
+            .map(|(name, _)| name.as_str())
+    }
+
+    /// Whether refusals of [`Policy::decide`] are logged only.
+    #[must_use]
+    pub fn is_audit_only(&self) -> bool {
+        matches!(self, Self::Protected(Protected { audit: true, .. }))
+    }
+}
 
 /// `"public"`, or `{ users = …, services = …, audit = … }` with at least one of the first two.
 pub(super) fn read(field: Field<'_>) -> Option<Policy> {

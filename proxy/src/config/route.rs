@@ -5,10 +5,10 @@ use ahash::{AHashMap, AHashSet};
 use http::{HeaderName, HeaderValue};
 use postern_common::decode::{Field, Object, Value};
 
-use super::{Cors, Limits, RateBy, RateLimit, Upstream, policy, timeout};
-use crate::headers;
-use crate::policy::Policy;
-use crate::route::{Condition, HostPattern, Methods, PathPattern, Pattern};
+use crate::config::Policy;
+use crate::config::{Condition, HostPattern, Methods, PathPattern, Pattern};
+use crate::config::{Cors, Limits, RateBy, RateLimit, Upstream, policy, timeout};
+use crate::message::headers;
 
 /// `[[route]]`: which requests go where, and who may send them.
 #[derive(Clone, Debug)]

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use postern_common::decode::{Field, Object, Value};
 
-use super::timeout;
+use crate::config::timeout;
 
 /// `[upstream.NAME]`: a service behind the gateway.
 #[derive(Clone, Debug, PartialEq)]
@@ -184,7 +184,7 @@ impl Address {
     #[must_use]
     pub fn parse(text: &str, weight: u32) -> Option<Self> {
         let (host, port) = text.rsplit_once(':')?;
-        if !crate::head::is_authority(text.as_bytes()) || host.is_empty() {
+        if !crate::message::head::is_authority(text.as_bytes()) || host.is_empty() {
             return None;
         }
         let host = host

@@ -11,8 +11,8 @@ use super::front::{Front, get};
 use super::harness::{Gateway, PATIENCE, ROUTES, WAYS};
 use super::http2_frames::{DATA, END_HEADERS, END_STREAM, HEADERS, frame, open, settled};
 use super::origin::{Manner, Origin, request_length};
-use crate::framing::Framing;
-use crate::head::BodyKind;
+use crate::message::framing::Framing;
+use crate::message::head::BodyKind;
 
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
 

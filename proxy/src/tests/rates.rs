@@ -9,7 +9,8 @@ use super::front::{Front, get};
 use super::harness::{Answer, Gateway, WAYS, has_field};
 use super::origin::{Manner, Origin};
 use crate::config::TestToken;
-use crate::{ASSUMED_POOLS, Config, Sender, explain};
+use crate::explain;
+use crate::{ASSUMED_POOLS, Config, Sender};
 
 async fn gateway(limits: &str, route: &str) -> Gateway {
     let origin = Origin::start(Manner::Answer).await;

@@ -9,7 +9,7 @@ use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Version};
 use pingora::http::ResponseHeader;
 
-use crate::framing::{Chunk, Extension};
+use crate::message::framing::{Chunk, Extension};
 
 /// Fields that the head of an answer may have, as Pingora has it.
 const MOST_FIELDS: usize = 256;

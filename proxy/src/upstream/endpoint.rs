@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use pingora_core::upstreams::peer::HttpPeer;
 use serde::Serialize;
 
-use super::guard::Encrypted;
-use super::link::{Kept, Link};
-use super::log_throttle::LogThrottle;
-use super::shares::ClientShare;
 use crate::config::{Outlier, Upstream};
+use crate::upstream::guard::Encrypted;
+use crate::upstream::link::{Kept, Link};
+use crate::upstream::log_throttle::LogThrottle;
+use crate::upstream::shares::ClientShare;
 
 /// One address of an upstream and what is known about it.
 #[derive(Debug)]

@@ -28,14 +28,15 @@ use pingora_core::protocols::l4::virt::{VirtualSockOpt, VirtualSocket, VirtualSo
 use pingora_core::upstreams::peer::{HttpPeer, Scheme};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
-use super::answer::{Answer, Body};
-use super::endpoint::{Endpoint, Ticket};
-use super::link::{Idle, Link, MOST_HEAD};
-use super::tls::NO_ROOTS;
 use crate::config::Upstream;
-use crate::framing::Framing;
-use crate::head::{self, BodyKind};
-use crate::headers::names_websocket;
+use crate::message::framing::Framing;
+use crate::message::head;
+use crate::message::head::BodyKind;
+use crate::message::headers::names_websocket;
+use crate::upstream::answer::{Answer, Body};
+use crate::upstream::endpoint::{Endpoint, Ticket};
+use crate::upstream::link::{Idle, Link, MOST_HEAD};
+use crate::upstream::tls::NO_ROOTS;
 
 /// Bytes of one read of a body. Pingora holds up to ten reads of a response while its reader is
 /// waited for.

@@ -12,9 +12,9 @@ use pingora_core::{Error, ErrorType};
 use pingora_load_balancing::Backend;
 use pingora_load_balancing::health_check::{HealthCheck, HttpHealthCheck, TcpHealthCheck};
 
-use super::tls::NO_ROOTS;
-use super::{Endpoint, Pool};
 use crate::config::{Health, HealthProbe};
+use crate::upstream::tls::NO_ROOTS;
+use crate::upstream::{Endpoint, Pool};
 
 /// How often in a row an address has been found so.
 #[derive(Clone, Copy, Debug, Default)]

@@ -17,7 +17,7 @@ use rustix::net::{RecvFlags, recv};
 use tokio::io::{AsyncReadExt, AsyncWrite};
 use tokio::net::TcpStream;
 
-use super::answer::{Answer, AnswerFault, Body};
+use crate::upstream::answer::{Answer, AnswerFault, Body};
 
 /// Bytes of the head of an answer, as Pingora has it.
 pub(super) const MOST_HEAD: usize = 1 << 20;

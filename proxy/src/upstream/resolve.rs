@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-use super::Pool;
+use crate::upstream::Pool;
 
 /// How often names are looked up. The system's resolver does not tell how long an answer may be
 /// kept.

@@ -21,9 +21,9 @@ use pingora_core::protocols::l4::virt::{VirtualSockOpt, VirtualSocket, VirtualSo
 use pingora_core::upstreams::peer::HttpPeer;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::endpoint::Ticket;
-use super::guard;
 use crate::config::Upstream;
+use crate::upstream::endpoint::Ticket;
+use crate::upstream::guard;
 
 /// Turns without anything to read after a write. One is enough unless the turn ends early, as the
 /// runtime does with a task that has done much.

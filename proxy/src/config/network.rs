@@ -1,0 +1,84 @@
+use std::net::IpAddr;
+
+/// A range of addresses, such as `10.0.0.0/8` or `2001:db8::/32`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Network {
+    base: u128,
+    mask: u128,
+}
+
+/// IPv4 as IPv6 sees it (RFC 4291 section 2.5.5.2), so that both are compared alike.
+fn bits(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
+        IpAddr::V6(address) => address.to_bits(),
+    }
+}
+
+impl Network {
+    /// Reads an address with an optional prefix length.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let (address, prefix) = text
+            .split_once('/')
+            .map_or((text, None), |(address, prefix)| (address, Some(prefix)));
+        let address: IpAddr = address.parse().ok()?;
+        let own = if address.is_ipv4() { 32 } else { 128 };
+        let prefix: u32 = prefix.map_or(Some(own), |prefix| {
+            prefix.parse().ok().filter(|prefix| *prefix <= own)
+        })?;
+        let mask = u128::MAX.checked_shl(own - prefix).unwrap_or(0);
+        Some(Self {
+            base: bits(address) & mask,
+            mask,
+        })
+    }
+
+    /// Whether the address lies within.
+    #[must_use]
+    pub fn contains(&self, address: IpAddr) -> bool {
+        bits(address) & self.mask == self.base
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().expect("an address")
+    }
+
+    #[test]
+    fn networks_are_ranges() {
+        let network = Network::parse("10.1.0.0/16").expect("a network");
+        assert!(network.contains(ip("10.1.255.1")) && !network.contains(ip("10.2.0.1")));
+        assert!(network.contains(ip("::ffff:10.1.2.3")) && !network.contains(ip("::1")));
+        assert!(Network::parse("::/0").expect("all").contains(ip("1.2.3.4")));
+        assert!(
+            Network::parse("0.0.0.0/0")
+                .expect("all of IPv4")
+                .contains(ip("1.2.3.4"))
+        );
+        assert!(
+            !Network::parse("0.0.0.0/0")
+                .expect("all of IPv4")
+                .contains(ip("2001:db8::1"))
+        );
+        assert!(
+            Network::parse("2001:db8::/32")
+                .expect("a network")
+                .contains(ip("2001:db8:1::1"))
+        );
+        for text in [
+            "",
+            "10.0.0.0/33",
+            "10.0.0/8",
+            "::/129",
+            "10.0.0.0/x",
+            "host",
+        ] {
+            assert_eq!(Network::parse(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,250 @@
+/// What a route asks of a request.
+#[derive(Clone, Debug)]
+pub struct Pattern {
+    /// Hosts, any of which matches; empty for every host.
+    pub hosts: Vec<HostPattern>,
+    /// The path.
+    pub path: PathPattern,
+    /// The methods.
+    pub methods: Methods,
+    /// Fields that must be there. Names are in lower case.
+    pub headers: Vec<Condition>,
+    /// Query parameters that must be there, compared in their encoded form.
+    pub queries: Vec<Condition>,
+}
+
+/// A host, in lower case and without a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HostPattern {
+    /// Exactly this name.
+    Exact(String),
+    /// Any name below this one (`*.example.com` holds `example.com`).
+    Below(String),
+}
+
+/// A path template.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathPattern {
+    /// The template as it stands in the file: the label of metrics and access events.
+    pub template: String,
+    /// Its segments, the `*` at the end left out.
+    pub segments: Vec<Segment>,
+    /// Whether it ends in `/*`: everything below matches.
+    pub prefix: bool,
+}
+
+/// One segment of a template.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Segment {
+    /// This text.
+    Literal(String),
+    /// Any text but none.
+    Param(String),
+}
+
+/// A set of methods.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Methods(u8);
+
+/// A name that must be there, with a value if one is given.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Condition {
+    /// The name.
+    pub name: String,
+    /// The value; `None` for any.
+    pub value: Option<String>,
+}
+
+/// Every method that a route can name, in the order of `Allow`.
+const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
+
+// === impl Methods ===
+
+impl Methods {
+    /// Every method that a route can name.
+    pub const ALL: Self = Self(0x7f);
+
+    /// The set of one method; `None` for a method that no route can name.
+    #[must_use]
+    pub fn of(method: &str) -> Option<Self> {
+        METHODS
+            .iter()
+            .position(|known| *known == method)
+            .map(|bit| Self(1 << bit))
+    }
+
+    /// Both sets.
+    #[must_use]
+    pub fn union(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Whether the sets meet.
+    #[must_use]
+    pub fn contains(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    /// Whether the other set lies within this one.
+    #[must_use]
+    pub fn covers(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+impl std::fmt::Display for Methods {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut names = METHODS
+            .iter()
+            .enumerate()
+            .filter(|(bit, _)| self.0 & (1 << bit) != 0);
+        if let Some((_, first)) = names.next() {
+            f.write_str(first)?;
+        }
+        names.try_for_each(|(_, name)| write!(f, ", {name}"))
+    }
+}
+
+// === impl HostPattern ===
+
+impl HostPattern {
+    /// Reads `example.com` or `*.example.com`; `None` for anything else.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let text = text.to_ascii_lowercase();
+        let is_name = |name: &str| {
+            !name.is_empty()
+                && name.split('.').all(|label| {
+                    !label.is_empty()
+                        && label
+                            .bytes()
+                            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+                })
+        };
+        match text.strip_prefix("*.") {
+            Some(below) => is_name(below).then(|| Self::Below(below.to_owned())),
+            None => is_name(&text).then_some(Self::Exact(text)),
+        }
+    }
+}
+
+// === impl PathPattern ===
+
+impl PathPattern {
+    /// Reads a template such as `/actors/{id}` or `/files/*`.
+    ///
+    /// Literals are limited to letters, digits and `-._~`, which have exactly one spelling in a
+    /// canonical path: no escaped form of a request can mean a literal without being it.
+    ///
+    /// # Errors
+    /// What is wrong, in a sentence.
+    pub fn parse(template: &str) -> Result<Self, String> {
+        let Some(rest) = template.strip_prefix('/') else {
+            return Err("must begin with /".to_owned());
+        };
+        let (rest, prefix) = match rest.strip_suffix('*') {
+            Some("") => {
+                return Ok(Self {
+                    template: template.to_owned(),
+                    segments: Vec::new(),
+                    prefix: true,
+                });
+            }
+            Some(rest) if rest.ends_with('/') => (&rest[..rest.len() - 1], true),
+            Some(_) => return Err("may use * only as the whole last segment".to_owned()),
+            None => (rest, false),
+        };
+        let mut segments = Vec::new();
+        let parts: Vec<&str> = rest.split('/').collect();
+        for (at, part) in parts.iter().enumerate() {
+            if part.is_empty() && (at + 1 < parts.len() || prefix) {
+                return Err("must not contain an empty segment".to_owned());
+            }
+            segments.push(Segment::parse(part)?);
+        }
+        Ok(Self {
+            template: template.to_owned(),
+            segments,
+            prefix,
+        })
+    }
+}
+
+// === impl Segment ===
+
+impl Segment {
+    fn parse(text: &str) -> Result<Self, String> {
+        let is_plain = |text: &str| {
+            text.bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b"-._~".contains(&b))
+        };
+        if let Some(name) = text
+            .strip_prefix('{')
+            .and_then(|rest| rest.strip_suffix('}'))
+        {
+            let named = !name.is_empty()
+                && name
+                    .bytes()
+                    .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+            return if named {
+                Ok(Self::Param(name.to_owned()))
+            } else {
+                Err(format!("has a bad name in {text}"))
+            };
+        }
+        match text {
+            "." | ".." => Err("must not contain the segments . and ..".to_owned()),
+            _ if is_plain(text) => Ok(Self::Literal(text.to_owned())),
+            _ => Err(format!(
+                "may hold letters, digits and -._~ or a whole {{param}} in a segment, not {text}"
+            )),
+        }
+    }
+}
+
+// === impl Pattern ===
+
+impl Pattern {
+    pub(crate) fn conditions(&self) -> usize {
+        self.headers.len() + self.queries.len()
+    }
+
+    /// The path and conditions with the names of parameters left out: equal for routes that match
+    /// alike.
+    #[must_use]
+    pub fn shape(&self) -> String {
+        let mut shape = String::new();
+        for segment in &self.path.segments {
+            shape.push('/');
+            shape.push_str(match segment {
+                Segment::Literal(text) => text,
+                Segment::Param(_) => "{}",
+            });
+        }
+        shape.push_str(if self.path.prefix { "/*" } else { "" });
+        if self.conditions() == 0 {
+            return shape;
+        }
+        let mut conditions: Vec<_> = self
+            .headers
+            .iter()
+            .map(|condition| ('h', condition))
+            .collect();
+        conditions.extend(self.queries.iter().map(|condition| ('q', condition)));
+        conditions.sort();
+        format!("{shape} {conditions:?}")
+    }
+
+    /// Whether this pattern takes every request of another one of the same shape.
+    #[must_use]
+    pub fn covers(&self, other: &Self) -> bool {
+        self.methods.covers(other.methods) && self.covers_hosts(other)
+    }
+
+    fn covers_hosts(&self, other: &Self) -> bool {
+        if self.hosts.is_empty() || other.hosts.is_empty() {
+            return self.hosts.is_empty() && other.hosts.is_empty();
+        }
+        other.hosts.iter().all(|host| self.hosts.contains(host))
+    }
+}

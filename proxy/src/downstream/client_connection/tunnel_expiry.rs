@@ -1,0 +1,334 @@
+//! The end of a tunnel whose token expires: a WebSocket is told why (1008), both ways, at the end
+//! of a frame.
+
+use std::io;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncRead, ReadBuf};
+
+use crate::downstream::client_connection::Wire;
+use crate::downstream::deadline::Fault;
+use crate::message::framing::Framing;
+
+/// How long both sides may take to close.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Close, 1008 (policy violation), `token expired` (RFC 6455 section 7.4.1).
+const CLOSE_TO_CLIENT: &[u8] = b"\x88\x0f\x03\xf0token expired";
+
+/// The same with a mask, as clients send it (section 5.3). It masks nothing: the text is no
+/// client's.
+const CLOSE_TO_UPSTREAM: &[u8] = b"\x88\x8f\0\0\0\0\x03\xf0token expired";
+
+/// A tunnel that ends with its token.
+#[derive(Debug)]
+pub(super) struct TunnelExpiry {
+    at: Instant,
+    to_client: FrameTracker,
+    to_upstream: FrameTracker,
+    /// Until when both sides may close.
+    closing: Option<Instant>,
+    /// Whether the upstream has still to be told.
+    tells_upstream: bool,
+}
+
+/// Where a stream of frames stands (RFC 6455 section 5.2).
+#[derive(Clone, Debug)]
+struct FrameTracker {
+    place: Place,
+}
+
+#[derive(Clone, Debug)]
+enum Place {
+    /// In the head of the 101; so many bytes of the empty line have been seen.
+    Head(u8),
+    /// In the header of a frame.
+    Header([u8; 14], u8),
+    /// So many bytes of a payload are still to come.
+    Payload(u64),
+}
+
+// === impl TunnelExpiry ===
+
+impl TunnelExpiry {
+    pub(super) fn new(at: Instant) -> Self {
+        let to_client = FrameTracker {
+            place: Place::Head(0),
+        };
+        let to_upstream = FrameTracker {
+            place: Place::Header([0; 14], 0),
+        };
+        Self {
+            at,
+            to_client,
+            to_upstream,
+            closing: None,
+            tells_upstream: true,
+        }
+    }
+
+    /// How many of these bytes for the client may be written: nothing follows the frame in which
+    /// the token expired.
+    pub(super) fn writable(&self, data: &[u8]) -> usize {
+        if self.closing.is_none() {
+            return data.len();
+        }
+        self.to_client.clone().advance_to_boundary(data)
+    }
+
+    /// These bytes have been written for the client; what is to be written after them.
+    pub(super) fn written(&mut self, data: &[u8]) -> &'static [u8] {
+        let was_within = !self.to_client.is_at_boundary();
+        self.to_client.advance(data);
+        let is_last = self.closing.is_some() && was_within && self.to_client.is_at_boundary();
+        if is_last { CLOSE_TO_CLIENT } else { b"" }
+    }
+}
+
+// === impl Wire ===
+
+impl Wire {
+    /// Turns to the tunnel once a hook has opened it.
+    pub(super) fn enter_tunnel(&mut self) {
+        if self.framing != Framing::Tunnel {
+            self.framing = Framing::Tunnel;
+            self.expiry = self
+                .expires_at
+                .get()
+                .map(|at| Box::new(TunnelExpiry::new(*at)));
+        }
+    }
+
+    /// Reads from the client of a tunnel that ends with its token.
+    pub(super) fn poll_expiring(
+        &mut self,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.expiry.is_none() {
+            return self.poll_body(cx, buf);
+        }
+        if self.poll_expiry(cx) {
+            return self.read_close(cx, buf);
+        }
+        let before = buf.filled().len();
+        let read = self.poll_body(cx, buf);
+        if let Some(expiry) = self.expiry.as_deref_mut() {
+            expiry.to_upstream.advance(&buf.filled()[before..]);
+        }
+        read
+    }
+
+    /// Whether the token has expired. The client is told at once, unless a frame is on its way to
+    /// it.
+    fn poll_expiry(&mut self, cx: &mut Context<'_>) -> bool {
+        let Some(expiry) = self.expiry.as_deref_mut() else {
+            return false;
+        };
+        if expiry.closing.is_some() {
+            return true;
+        }
+        if self.expiry_alarm.poll(expiry.at, cx).is_pending() {
+            return false;
+        }
+        expiry.closing = Some(Instant::now() + CLOSE_TIMEOUT);
+        if expiry.to_client.is_at_boundary() {
+            self.outbound.extend_from_slice(CLOSE_TO_CLIENT);
+        }
+        self.watch.fail(Fault::Expired);
+        true
+    }
+
+    /// Tells the upstream, unless a frame is on its way to it, and then waits for the client.
+    fn read_close(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if let Some(expiry) = self.expiry.as_deref_mut()
+            && std::mem::take(&mut expiry.tells_upstream)
+            && expiry.to_upstream.is_at_boundary()
+            && buf.remaining() >= CLOSE_TO_UPSTREAM.len()
+        {
+            buf.put_slice(CLOSE_TO_UPSTREAM);
+            return Poll::Ready(Ok(()));
+        }
+        self.poll_close(cx)
+    }
+
+    /// Ready with the error when both sides have had their time to close.
+    fn poll_overdue<T>(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
+        let until = self
+            .expiry
+            .as_deref()
+            .and_then(|expiry| expiry.closing)
+            .unwrap_or_else(Instant::now);
+        match self.expiry_alarm.poll(until, cx) {
+            Poll::Ready(()) => self.fail(Fault::Expired),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+
+    /// Waits until the client has closed as well; what it still sends belongs to nobody.
+    fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if let Poll::Ready(Err(error)) = self.poll_drain(cx) {
+            return Poll::Ready(Err(error));
+        }
+        let mut space = [0; 1024];
+        loop {
+            let mut rest = ReadBuf::new(&mut space);
+            match self.io()?.poll_read(cx, &mut rest) {
+                Poll::Ready(Ok(())) if rest.filled().is_empty() => return Poll::Ready(Ok(())),
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Pending => break,
+            }
+        }
+        self.poll_overdue(cx)
+    }
+
+    /// Writes for the client of a tunnel that ends with its token.
+    pub(super) fn poll_write_expiring(
+        &mut self,
+        cx: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        // While a write waits nobody reads, so that the time of the token is looked at here as
+        // well.
+        if self.poll_expiry(cx)
+            && let Poll::Ready(error) = self.poll_overdue(cx)
+        {
+            return Poll::Ready(error);
+        }
+        let allowed = self
+            .expiry
+            .as_deref()
+            .map_or(data.len(), |expiry| expiry.writable(data));
+        if allowed == 0 {
+            return Poll::Ready(Ok(data.len()));
+        }
+        let written = std::task::ready!(self.poll_send(cx, &data[..allowed]))?;
+        let after = self
+            .expiry
+            .as_deref_mut()
+            .map_or(&b""[..], |expiry| expiry.written(&data[..written]));
+        self.outbound.extend_from_slice(after);
+        Poll::Ready(Ok(written))
+    }
+}
+
+// === impl FrameTracker ===
+
+impl FrameTracker {
+    fn is_at_boundary(&self) -> bool {
+        matches!(self.place, Place::Header(_, 0))
+    }
+
+    fn advance(&mut self, mut data: &[u8]) {
+        while !data.is_empty() {
+            let taken = self.step(data);
+            data = &data[taken..];
+        }
+    }
+
+    /// Goes to the end of the frame in which it stands; how many bytes that takes.
+    fn advance_to_boundary(&mut self, data: &[u8]) -> usize {
+        let mut taken = 0;
+        while taken < data.len() && !self.is_at_boundary() {
+            taken += self.step(&data[taken..]);
+        }
+        taken
+    }
+
+    /// Takes some bytes of one part; `data` is not empty.
+    fn step(&mut self, data: &[u8]) -> usize {
+        match &mut self.place {
+            Place::Head(seen) => {
+                *seen = match (data[0], *seen) {
+                    (b'\r', 2) => 3,
+                    (b'\r', _) => 1,
+                    (b'\n', 1) => 2,
+                    (b'\n', 3) => 4,
+                    _ => 0,
+                };
+                if *seen == 4 {
+                    self.place = Place::Header([0; 14], 0);
+                }
+                1
+            }
+            Place::Header(header, have) => {
+                header[usize::from(*have)] = data[0];
+                *have += 1;
+                if let Some(payload) = payload_length(&header[..usize::from(*have)]) {
+                    self.place = if payload == 0 {
+                        Place::Header([0; 14], 0)
+                    } else {
+                        Place::Payload(payload)
+                    };
+                }
+                1
+            }
+            Place::Payload(left) => {
+                let taken = usize::try_from(*left).unwrap_or(usize::MAX).min(data.len());
+                *left -= taken as u64;
+                if *left == 0 {
+                    self.place = Place::Header([0; 14], 0);
+                }
+                taken
+            }
+        }
+    }
+}
+
+/// The length of the payload once the header is whole.
+fn payload_length(header: &[u8]) -> Option<u64> {
+    let second = *header.get(1)?;
+    let extended = match second & 0x7f {
+        126 => 2,
+        127 => 8,
+        _ => 0,
+    };
+    let mask = if second & 0x80 == 0 { 0 } else { 4 };
+    if header.len() < 2 + extended + mask {
+        return None;
+    }
+    Some(match extended {
+        0 => u64::from(second & 0x7f),
+        _ => header[2..2 + extended]
+            .iter()
+            .fold(0, |length, byte| length << 8 | u64::from(*byte)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_end_where_their_headers_say() {
+        let frames: [(&[u8], usize); 5] = [
+            (b"\x81\x05", 5),
+            (b"\x81\x85mask", 5),
+            (b"\x82\x7e\x01\x00", 256),
+            (b"\x82\xff\0\0\0\0\0\x01\0\0mask", 65_536),
+            (b"\x8a\x00", 0),
+        ];
+        let mut all = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\n".to_vec();
+        let mut ends = vec![all.len()];
+        for (header, payload) in frames {
+            all.extend_from_slice(header);
+            all.resize(all.len() + payload, b'x');
+            ends.push(all.len());
+        }
+        for cut in 0..all.len() {
+            let mut tracker = FrameTracker {
+                place: Place::Head(0),
+            };
+            tracker.advance(&all[..cut]);
+            assert_eq!(tracker.is_at_boundary(), ends.contains(&cut), "{cut}");
+            let next = ends.iter().find(|end| **end >= cut).expect("an end");
+            assert_eq!(
+                tracker.advance_to_boundary(&all[cut..]),
+                next - cut,
+                "{cut}"
+            );
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! One HTTP/2 stream, as Pingora sees it.
+//!
+//! Pingora waits without a limit for a stream's body and for its window. So it gets a
+//! [`ClientStream`] instead of its own session: the same session, whose reads and writes end when
+//! [`crate::downstream::deadline`] does, with the rules that a [`crate::downstream::client_connection::Wire`] has for HTTP/1.
+
+mod session;
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::header::COOKIE;
+use http::{HeaderMap, HeaderValue};
+use pingora::http::RequestHeader;
+use pingora_core::protocols::http::HttpTask;
+use pingora_core::protocols::http::v2::server::HttpSession;
+use pingora_core::{Error, ErrorType, Result};
+
+use crate::config::Limits;
+use crate::downstream::deadline::{Fault, Patience, Watch};
+use crate::downstream::response_buffers::{HeldResponse, ResponseBuffers};
+
+/// Whether the connection of a stream is encrypted, among the extensions of its request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct IsTls(pub(crate) bool);
+
+/// What is passed on at a time of a call's messages. Pingora takes no part of the response while
+/// the upstream does not take a part of the request, and a server that answers each message takes
+/// none while its answers are not taken. Both go on unless the answers to one part are longer than
+/// the upstream's window.
+const CALL_PART_BYTES: usize = 1 << 10;
+
+/// What the streams of a connection have in common.
+#[derive(Clone, Debug)]
+pub(crate) struct Connection {
+    pub(crate) is_tls: bool,
+    pub(crate) buffers: Arc<ResponseBuffers>,
+}
+
+/// A stream with its deadlines.
+pub(crate) struct ClientStream {
+    session: HttpSession,
+    limits: Arc<Limits>,
+    patience: Patience,
+    watch: Arc<Watch>,
+    buffers: Arc<ResponseBuffers>,
+    /// While the reader of the response is waited for.
+    held: Option<HeldResponse>,
+    /// What has been received of a call's messages and not been passed on.
+    unread: Bytes,
+}
+
+impl ClientStream {
+    /// A stream whose time runs from now on. The hooks find its [`Watch`] among the extensions of
+    /// the request.
+    pub(crate) fn new(
+        mut session: HttpSession,
+        limits: Arc<Limits>,
+        connection: &Connection,
+    ) -> Self {
+        let watch = Arc::new(Watch::new());
+        watch.begin(limits.deadline, session.is_body_done());
+        let empty = http::Request::new(()).into_parts().0;
+        let header = std::mem::replace(session.req_header_mut(), RequestHeader::from(empty));
+        let mut parts = http::request::Parts::from(header);
+        parts.extensions.insert(Arc::clone(&watch));
+        parts.extensions.insert(IsTls(connection.is_tls));
+        join_cookies(&mut parts.headers);
+        *session.req_header_mut() = RequestHeader::from(parts);
+        let buffers = Arc::clone(&connection.buffers);
+        Self {
+            session,
+            limits,
+            patience: Patience::default(),
+            watch,
+            buffers,
+            held: None,
+            unread: Bytes::new(),
+        }
+    }
+
+    /// The time of this stream.
+    pub(crate) fn watch(&self) -> Arc<Watch> {
+        Arc::clone(&self.watch)
+    }
+
+    /// Returns the next part of the body, which is never empty, and `None` once when the body is
+    /// over. Pingora writes an empty part to an HTTP/1 upstream as the last chunk, and then the
+    /// last chunk that ends the body.
+    ///
+    /// # Errors
+    /// The client reset the stream, or kept it waiting for too long.
+    async fn read(&mut self) -> Result<Option<Bytes>> {
+        if self.watch.is_call() && self.watch.is_answered() {
+            return Err(
+                Error::explain(ErrorType::ConnectionClosed, "the call has been answered")
+                    .into_down(),
+            );
+        }
+        loop {
+            if !self.unread.is_empty() {
+                return Ok(Some(
+                    self.unread.split_to(self.unread.len().min(CALL_PART_BYTES)),
+                ));
+            }
+            let frame = self.read_frame().await?;
+            // Where trailers follow the body (RFC 9113 section 8.1) it is over, and the stream is
+            // not.
+            let is_over = frame.is_none() || self.session.is_body_done();
+            if is_over {
+                self.patience.reading = None;
+                self.watch.note_complete();
+            }
+            match frame.filter(|data| !data.is_empty()) {
+                None if !is_over => {}
+                Some(data) if self.watch.is_call() => self.unread = data,
+                part => return Ok(part),
+            }
+        }
+    }
+
+    /// Returns the payload of the next DATA frame, which may be empty, unless the client keeps us
+    /// waiting for too long.
+    async fn read_frame(&mut self) -> Result<Option<Bytes>> {
+        let Self {
+            session,
+            limits,
+            patience,
+            watch,
+            ..
+        } = self;
+        let mut reading = pin!(session.read_body_bytes());
+        let read = poll_fn(|cx| match reading.as_mut().poll(cx) {
+            Poll::Ready(read) => {
+                watch.note_gone(read.is_err());
+                Poll::Ready(read)
+            }
+            Poll::Pending => {
+                if !watch.is_call() {
+                    patience.wait_for_body();
+                }
+                patience
+                    .poll(watch, limits, cx)
+                    .map(|fault| Err(ended(watch, fault)))
+            }
+        })
+        .await?;
+        patience.received += read.as_ref().map_or(0, Bytes::len) as u64;
+        Ok(read)
+    }
+
+    /// Nothing more belongs to this request: returns when the client gives it up, or when the
+    /// upstream or the request as a whole has taken too long.
+    async fn wait(&mut self) -> Box<Error> {
+        let Self {
+            session,
+            limits,
+            patience,
+            watch,
+            ..
+        } = self;
+        let mut idle = pin!(session.idle());
+        poll_fn(|cx: &mut Context<'_>| match idle.as_mut().poll(cx) {
+            Poll::Ready(end) => {
+                watch.note_gone(true);
+                Poll::Ready(end.map_or_else(
+                    |error| error,
+                    |reason| {
+                        Error::explain(
+                            ErrorType::H2Error,
+                            format!("the client gave the stream up: {reason}"),
+                        )
+                    },
+                ))
+            }
+            Poll::Pending => patience
+                .poll_upstream(watch, limits, cx)
+                .map(|fault| ended(watch, fault)),
+        })
+        .await
+    }
+
+    /// Writes in pieces of which each must be taken in the time that the least rate gives it.
+    async fn write(&mut self, mut data: Bytes, end: bool) -> Result<()> {
+        // None shorter than a second's worth, or an answer would become a flood of frames.
+        let piece = self.limits.least_bytes().max(self.limits.min_rate.into());
+        let piece = usize::try_from(piece).unwrap_or(usize::MAX);
+        self.watch.note_progress();
+        while data.len() > piece {
+            let part = data.split_to(piece);
+            self.write_piece(part, false).await?;
+        }
+        self.write_piece(data, end).await
+    }
+
+    async fn write_piece(&mut self, data: Bytes, end: bool) -> Result<()> {
+        let Self {
+            session,
+            limits,
+            patience,
+            watch,
+            buffers,
+            held,
+            ..
+        } = self;
+        let address = session
+            .client_addr()
+            .and_then(|address| address.as_inet())
+            .map(std::net::SocketAddr::ip);
+        let length = data.len() as u64;
+        let mut writing = pin!(session.write_body(data, end));
+        poll_fn(|cx| match writing.as_mut().poll(cx) {
+            Poll::Ready(written) => {
+                watch.note_gone(written.is_err());
+                Poll::Ready(written)
+            }
+            Poll::Pending => {
+                patience.wait_for_reader();
+                if held.is_none() {
+                    *held = buffers.hold(limits, address, watch.buffer_units());
+                }
+                if held.is_none() {
+                    return Poll::Ready(Err(ended(watch, Fault::NoBuffer)));
+                }
+                patience
+                    .poll(watch, limits, cx)
+                    .map(|fault| Err(ended(watch, fault)))
+            }
+        })
+        .await?;
+        *held = None;
+        patience.sent += length;
+        watch.note_answered(end);
+        // While a slow reader took its time, the upstream was not waited for.
+        if patience.rest_from_reader() {
+            watch.note_progress();
+        }
+        Ok(())
+    }
+
+    /// Says something that needs no window, maybe the last of the response: it fails only when the
+    /// client has given the stream up.
+    fn say(&mut self, last: bool, what: impl FnOnce(&mut HttpSession) -> Result<()>) -> Result<()> {
+        let said = what(&mut self.session);
+        self.watch.note_gone(said.is_err());
+        self.watch
+            .note_answered(last && said.is_ok() && self.session.response_written().is_some());
+        said
+    }
+
+    /// One step of a response. Whether it was the last.
+    async fn task(&mut self, task: HttpTask) -> Result<bool> {
+        match task {
+            HttpTask::Header(header, end) => {
+                self.watch.note_progress();
+                self.say(end, |session| session.write_response_header(header, end))?;
+                Ok(end)
+            }
+            HttpTask::Body(Some(data), end) if !data.is_empty() => {
+                self.write(data, end).await?;
+                Ok(end)
+            }
+            HttpTask::Body(_, end) => Ok(end),
+            HttpTask::UpgradedBody(..) => {
+                Error::e_explain(ErrorType::InternalError, "a tunnel over an HTTP/2 stream")
+            }
+            HttpTask::Trailer(Some(trailers)) => {
+                self.say(true, |session| session.write_trailers(*trailers))?;
+                Ok(true)
+            }
+            HttpTask::Trailer(None) | HttpTask::Done => Ok(true),
+            HttpTask::Failed(error) => Err(error),
+        }
+    }
+}
+
+/// The error of a request that was ended from this side; [`Watch::fault`] says why.
+fn ended(watch: &Watch, fault: Fault) -> Box<Error> {
+    watch.fail(fault);
+    Error::explain(ErrorType::ReadTimedout, "the time is over").into_down()
+}
+
+/// HTTP/2 may cut `Cookie` into crumbs, which HTTP/1 does not know (RFC 9113 section 8.2.3).
+fn join_cookies(headers: &mut HeaderMap) {
+    let crumbs: Vec<&[u8]> = headers
+        .get_all(COOKIE)
+        .iter()
+        .map(HeaderValue::as_bytes)
+        .collect();
+    if crumbs.len() > 1
+        && let Ok(whole) = HeaderValue::from_bytes(&crumbs.join(&b"; "[..]))
+    {
+        headers.insert(COOKIE, whole);
+    }
+}

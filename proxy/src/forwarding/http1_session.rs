@@ -1,0 +1,292 @@
+//! A client that is spoken to straight on its connection, in HTTP/1.1.
+
+use std::future::poll_fn;
+use std::io::Write;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::task::{Context as Task, Poll, ready};
+use std::time::{Duration, Instant};
+
+use bytes::{Bytes, BytesMut};
+use http::header::{CONNECTION, CONTENT_LENGTH, DATE, TRANSFER_ENCODING};
+use http::{HeaderMap, Method, StatusCode};
+use pingora::http::{RequestHeader, ResponseHeader};
+use pingora_core::protocols::http::date::get_cached_date;
+use pingora_core::{Error, ErrorType, OrErr, Result};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+
+use crate::downstream::client_connection::Wire;
+use crate::downstream::client_exchange::Client;
+use crate::downstream::deadline::Watch;
+use crate::forwarding::fast_path::WHOLE;
+use crate::message::headers;
+use crate::state::request_context::Context;
+
+/// One request on its connection.
+pub(super) struct Front<'w> {
+    wire: &'w mut Wire,
+    request: RequestHeader,
+    written: Option<StatusCode>,
+    framing: Framing,
+    keep: bool,
+    received: u64,
+    sent: u64,
+}
+
+/// How the body of the answer is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Framing {
+    /// There is none.
+    Nothing,
+    /// So many bytes are still to be written.
+    Length(u64),
+    Chunked,
+}
+
+impl<'w> Front<'w> {
+    pub(super) fn new(wire: &'w mut Wire, request: RequestHeader) -> Self {
+        wire.take_head();
+        let says = request
+            .headers
+            .get_all(CONNECTION)
+            .iter()
+            .filter_map(|value| value.to_str().ok());
+        let keep = !says
+            .flat_map(|value| value.split(','))
+            .any(|option| option.trim().eq_ignore_ascii_case("close"));
+        Self {
+            wire,
+            request,
+            written: None,
+            framing: Framing::Nothing,
+            keep,
+            received: 0,
+            sent: 0,
+        }
+    }
+
+    /// Reads the whole body, for as long as the client takes.
+    pub(super) async fn read_body(&mut self, ctx: &mut Context) -> Result<BytesMut> {
+        if self.wire.body_left() == Some(0) {
+            return Ok(BytesMut::new());
+        }
+        let began = Instant::now();
+        let body = self.read_rest().await;
+        ctx.upload = began.elapsed();
+        body
+    }
+
+    async fn read_rest(&mut self) -> Result<BytesMut> {
+        let mut body = BytesMut::new();
+        while let Some(left @ 1..) = self.wire.body_left() {
+            body.reserve(usize::try_from(left.min(WHOLE)).unwrap_or(0));
+            let read = self
+                .wire
+                .read_buf(&mut body)
+                .await
+                .or_err(ErrorType::ReadError, "while reading a body");
+            let read = read.map_err(Error::into_down)?;
+            if read == 0 {
+                return Err(Error::new_down(ErrorType::ConnectionClosed));
+            }
+            self.received += read as u64;
+        }
+        Ok(body)
+    }
+
+    /// The upstream is waited for so long, from `now` on.
+    pub(super) fn expect_upstream(&self, within: Duration, now: Instant) {
+        self.wire.watch().expect_upstream(within, now);
+    }
+
+    /// Waits for the upstream, unless the client leaves before, or the time is over. What has been
+    /// written for the client meanwhile is sent to it.
+    pub(super) async fn beside<T>(
+        &mut self,
+        mut upstream: impl FnMut(&mut Task<'_>) -> Poll<Result<T>>,
+    ) -> Result<T> {
+        poll_fn(|cx| match upstream(cx) {
+            Poll::Ready(done) => Poll::Ready(done),
+            Poll::Pending => self.poll_left(cx).map(Err),
+        })
+        .await
+    }
+
+    /// Ready with the reason when the client is not waited for any more.
+    fn poll_left(&mut self, cx: &mut Task<'_>) -> Poll<Box<Error>> {
+        if self.wire.has_unsent()
+            && let Poll::Ready(Err(error)) = Pin::new(&mut *self.wire).poll_flush(cx)
+        {
+            return Poll::Ready(
+                Error::because(ErrorType::WriteError, "to a client", error).into_down(),
+            );
+        }
+        let mut space = [0; 1];
+        Poll::Ready(
+            match ready!(Pin::new(&mut *self.wire).poll_read(cx, &mut ReadBuf::new(&mut space))) {
+                Ok(()) => Error::new_down(ErrorType::ConnectionClosed),
+                Err(error) => {
+                    Error::because(ErrorType::ReadError, "while a client waits", error).into_down()
+                }
+            },
+        )
+    }
+
+    /// Ends the exchange. Whether the connection is there for another.
+    pub(super) async fn finish(mut self) -> bool {
+        if !self.keep {
+            let _gone = self.wire.shutdown().await;
+            return false;
+        }
+        // What nobody wanted of the request stands in front of the next one.
+        self.read_rest().await.is_ok()
+    }
+
+    async fn write(&mut self, data: &[u8]) -> Result<()> {
+        self.wire
+            .write_all(data)
+            .await
+            .or_err(ErrorType::WriteError, "to a client")
+            .map_err(Error::into_down)
+    }
+
+    async fn flush(&mut self) -> Result<()> {
+        self.wire
+            .flush()
+            .await
+            .or_err(ErrorType::WriteError, "to a client")
+            .map_err(Error::into_down)
+    }
+
+    fn framing(&self, head: &ResponseHeader) -> Framing {
+        let length = head
+            .headers
+            .get(CONTENT_LENGTH)
+            .and_then(|length| length.to_str().ok()?.parse().ok());
+        match length {
+            _ if self.request.method == Method::HEAD => Framing::Nothing,
+            _ if head.status.is_informational() || matches!(head.status.as_u16(), 204 | 304) => {
+                Framing::Nothing
+            }
+            _ if head.headers.contains_key(TRANSFER_ENCODING) => Framing::Chunked,
+            Some(length) => Framing::Length(length),
+            None => Framing::Nothing,
+        }
+    }
+}
+
+impl Client for Front<'_> {
+    fn request(&self) -> &RequestHeader {
+        &self.request
+    }
+
+    fn address(&self) -> Option<IpAddr> {
+        self.wire.client()
+    }
+
+    fn wire(&self) -> Option<&Wire> {
+        Some(self.wire)
+    }
+
+    fn is_tls(&self) -> bool {
+        self.wire.is_tls()
+    }
+
+    fn watch(&self) -> Option<&Watch> {
+        Some(self.wire.watch())
+    }
+
+    fn written(&self) -> Option<StatusCode> {
+        self.written
+    }
+
+    fn is_tunnel(&self) -> bool {
+        false
+    }
+
+    fn has_body_at_hand(&self) -> bool {
+        true
+    }
+
+    fn bytes(&self) -> (u64, u64) {
+        (self.received, self.sent)
+    }
+
+    fn close(&mut self) {
+        self.keep = false;
+    }
+
+    async fn write_head(&mut self, head: ResponseHeader, is_all: bool) -> Result<()> {
+        let is_final = !head.status.is_informational();
+        let mut text = BytesMut::with_capacity(512);
+        text.extend_from_slice(b"HTTP/1.1 ");
+        text.extend_from_slice(head.status.as_str().as_bytes());
+        text.extend_from_slice(b" ");
+        text.extend_from_slice(
+            head.status
+                .canonical_reason()
+                .unwrap_or_default()
+                .as_bytes(),
+        );
+        text.extend_from_slice(b"\r\n");
+        for (name, value) in &head.headers {
+            if *name != CONNECTION && !(is_final && *name == DATE) {
+                headers::append(&mut text, name.as_str(), value.as_bytes());
+            }
+        }
+        if is_final {
+            headers::append(&mut text, DATE.as_str(), get_cached_date().as_bytes());
+            let connection: &[u8] = if self.keep { b"keep-alive" } else { b"close" };
+            headers::append(&mut text, CONNECTION.as_str(), connection);
+        }
+        text.extend_from_slice(b"\r\n");
+        self.framing = self.framing(&head);
+        self.written = Some(head.status);
+        self.write(&text).await?;
+        if is_all || !is_final {
+            self.flush().await
+        } else {
+            Ok(())
+        }
+    }
+
+    async fn write_body(&mut self, data: Option<Bytes>, is_all: bool) -> Result<()> {
+        let mut data = data.unwrap_or_default();
+        match self.framing {
+            Framing::Nothing => data.clear(),
+            Framing::Length(left) => {
+                data.truncate(usize::try_from(left).unwrap_or(usize::MAX));
+                self.framing = Framing::Length(left - data.len() as u64);
+                self.write(&data).await?;
+            }
+            Framing::Chunked if data.is_empty() => {}
+            Framing::Chunked => {
+                let mut size = [0; 18];
+                let room = size.len();
+                let mut space = &mut size[..];
+                let _fits = write!(space, "{:x}\r\n", data.len());
+                let length = room - space.len();
+                self.write(&size[..length]).await?;
+                self.write(&data).await?;
+                self.write(b"\r\n").await?;
+            }
+        }
+        self.sent += data.len() as u64;
+        if !is_all {
+            return Ok(());
+        }
+        // The next answer would be taken for what is missing of this one.
+        if matches!(self.framing, Framing::Length(1..)) {
+            return Err(Error::new_in(ErrorType::InternalError));
+        }
+        if self.framing == Framing::Chunked {
+            self.write(b"0\r\n\r\n").await?;
+        }
+        self.flush().await
+    }
+
+    /// Trailers of an HTTP/1.1 origin are dropped, as RFC 9110 section 6.5.1 allows.
+    async fn write_trailers(&mut self, _trailers: HeaderMap) -> Result<()> {
+        self.write_body(None, true).await
+    }
+}

@@ -1,0 +1,212 @@
+//! What an upstream is sent: the client's request, without what only the gateway may say, and with
+//! what it says.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::BytesMut;
+use http::header::{HOST, TE};
+use http::{HeaderValue, Version};
+use pingora::http::RequestHeader;
+use pingora_core::upstreams::peer::{H1UpgradePolicy, HttpPeer};
+use pingora_core::{Error, ErrorType, OrErr, Result};
+use pingora_proxy::Session;
+use postern_common::Code;
+
+use crate::downstream::client_exchange::Client;
+use crate::downstream::response_buffers::UNITS_OF_HTTP2_UPSTREAM;
+use crate::forwarding::REFUSED;
+use crate::forwarding::identity_headers::Injection;
+use crate::message::grpc;
+use crate::message::headers;
+use crate::state::State;
+use crate::state::request_context::{Attempt, Context};
+use crate::upstream::{NoEndpoint, Pool, guard, tunnel};
+
+/// The error of an upstream that does not speak the protocol that its `http2 = true` asks for.
+const NOT_HTTP2: ErrorType = ErrorType::new("upstream with http2 = true does not speak HTTP/2");
+
+/// Ends the request with this code.
+pub(super) fn refuse(ctx: &mut Context, code: Code) -> Box<Error> {
+    ctx.refused = Some(code);
+    Error::explain(REFUSED, code.as_str())
+}
+
+/// Chooses the address of the next attempt.
+pub(super) fn choose(state: &State, client: &impl Client, ctx: &mut Context) -> Result<()> {
+    let live = Arc::clone(&ctx.live);
+    let Some(route) = ctx.route.map(|index| &live.table.routes[index]) else {
+        return Err(refuse(ctx, Code::Internal));
+    };
+    let before = ctx.attempt.take();
+    let pool = match &before {
+        Some(attempt) => &attempt.pool,
+        None => live.pool(route, state.ids.number()),
+    };
+    ctx.attempts += 1;
+    ctx.body_bytes = 0;
+    if let Some(before) = &before {
+        before.ticket.release();
+    }
+    let avoid = before.as_ref().map(|attempt| &*attempt.ticket.endpoint);
+    let began = Instant::now();
+    let is_one_client = ctx
+        .client
+        .is_some_and(|address| !live.limits.trusts(address));
+    let ticket = match is_one_client {
+        true => pool.pick_shared(ctx.client_key, avoid, began),
+        false => pool.pick(ctx.client_key, avoid, began),
+    };
+    let ticket = Arc::new(ticket.map_err(|reason| {
+        note_unavailable(pool, ctx, reason, began);
+        refuse(ctx, Code::UpstreamUnavailable)
+    })?);
+    if before.is_none() {
+        let own = (began - ctx.started).saturating_sub(ctx.upload);
+        state.metrics.overhead.observe(own.as_secs_f64());
+    }
+    if let Some(watch) = client.watch() {
+        watch.set_buffer_units(if pool.config.http2 {
+            UNITS_OF_HTTP2_UPSTREAM
+        } else {
+            1
+        });
+        watch.expect_upstream(pool.config.connect_timeout + ctx.read_timeout(pool), began);
+    }
+    ctx.attempt = Some(Attempt {
+        pool: Arc::clone(pool),
+        ticket,
+        began,
+        is_reused: None,
+    });
+    Ok(())
+}
+
+/// Logs that no address can be had, as a warning from time to time.
+fn note_unavailable(pool: &Pool, ctx: &Context, reason: NoEndpoint, now: Instant) {
+    let (request_id, upstream) = (ctx.id, &pool.config.name);
+    match pool.warnings.take(pool.ms_at(now)) {
+        Some(suppressed) => {
+            tracing::warn!(%request_id, %upstream, %reason, suppressed, "no upstream address available");
+        }
+        None => tracing::debug!(%request_id, %upstream, %reason, "no upstream address available"),
+    }
+}
+
+/// How the address is spoken to for this request.
+pub(super) fn peer(session: &Session, ctx: &mut Context) -> Result<Box<HttpPeer>> {
+    let live = Arc::clone(&ctx.live);
+    let route = ctx.route.map(|index| &live.table.routes[index]);
+    let (Some(attempt), Some(route)) = (&mut ctx.attempt, route) else {
+        return Err(refuse(ctx, Code::Internal));
+    };
+    let mut peer = Box::new(attempt.ticket.endpoint.peer.clone());
+    if let Some(watch) = session.watch() {
+        // The client's side watches over it, without a timer for each read, and from the end of the
+        // request on: Pingora's own would run while the client is still sending. The client's side
+        // is not asked while an upstream takes nothing of a body: then the kernel ends the
+        // connection after `write_timeout`.
+        peer.options.read_timeout = (!watch.is_complete()).then_some(route.deadline);
+    }
+    if route.websocket && headers::is_websocket_upgrade(session.req_header()) {
+        peer.options.http_upstream_request_policy.h1_upgrade = H1UpgradePolicy::WebSocketOnly;
+        tunnel::prepare(&mut peer, &attempt.ticket, &attempt.pool.config);
+    } else {
+        peer.options.http_upstream_request_policy.h1_upgrade = H1UpgradePolicy::Deny;
+        if !attempt.pool.config.http2 {
+            attempt.is_reused = Some(guard::prepare(
+                &mut peer,
+                &attempt.ticket,
+                &attempt.pool.config,
+            ));
+        }
+    }
+    Ok(peer)
+}
+
+/// Checks that an upstream with `http2 = true` is spoken to in HTTP/2: within TLS it may have
+/// chosen HTTP/1.1, or nothing.
+///
+/// # Errors
+/// A failure of the upstream.
+pub(super) fn check_protocol(
+    client: &RequestHeader,
+    request: &RequestHeader,
+    ctx: &Context,
+) -> Result<()> {
+    let wants_http2 = ctx
+        .attempt
+        .as_ref()
+        .is_some_and(|attempt| attempt.pool.config.http2);
+    let is_tunnel =
+        ctx.route().is_some_and(|route| route.websocket) && headers::is_websocket_upgrade(client);
+    if wants_http2 && !is_tunnel && request.version != Version::HTTP_2 {
+        return Err(Error::new_up(NOT_HTTP2));
+    }
+    Ok(())
+}
+
+/// Takes out what only the gateway may say, in every spelling, and says it. This runs after
+/// Pingora's own removal of hop-by-hop fields, so that nothing a client sends can take it out
+/// again.
+pub(super) fn prepare(
+    client: &RequestHeader,
+    request: &mut RequestHeader,
+    ctx: &Context,
+) -> Result<()> {
+    let empty = http::Request::new(()).into_parts().0;
+    let mut parts =
+        http::request::Parts::from(std::mem::replace(request, RequestHeader::from(empty)));
+    // Towards HTTP/2 Pingora leaves a stream's authority in the target alone, where a rewrite would
+    // lose it; from `Host` it makes it anew, and the scheme with it.
+    if let (None, Some(authority)) = (parts.headers.get(HOST), parts.uri.authority()) {
+        let authority =
+            HeaderValue::from_str(authority.as_str()).or_err(REFUSED, "an authority")?;
+        parts.headers.insert(HOST, authority);
+    }
+    said(ctx)
+        .write(&mut parts.headers)
+        .or_err(REFUSED, "an identity that no header can hold")?;
+    // Of this hop alone, so that Pingora has removed it; gRPC servers refuse a call without it.
+    if parts.version == Version::HTTP_2 && grpc::takes_trailers(client) {
+        parts
+            .headers
+            .insert(TE, HeaderValue::from_static("trailers"));
+    }
+    *request = RequestHeader::from(parts);
+    match ctx.route().and_then(|route| route.rewrite.as_ref()) {
+        Some(rewrite) => {
+            let target = rewrite.apply(request.raw_path());
+            request.set_raw_path(&target)
+        }
+        None => Ok(()),
+    }
+}
+
+/// The whole request as plain HTTP/1.1, with a body that is at hand.
+pub(super) fn message(request: &RequestHeader, body: &[u8], ctx: &Context) -> Result<BytesMut> {
+    let mut message = BytesMut::with_capacity(2 << 10);
+    message.extend_from_slice(request.method.as_str().as_bytes());
+    message.extend_from_slice(b" ");
+    match ctx.route().and_then(|route| route.rewrite.as_ref()) {
+        Some(rewrite) => message.extend_from_slice(&rewrite.apply(request.raw_path())),
+        None => message.extend_from_slice(request.raw_path()),
+    }
+    message.extend_from_slice(b" HTTP/1.1\r\n");
+    said(ctx)
+        .append(&request.headers, &mut message)
+        .or_err(REFUSED, "an identity that no header can hold")?;
+    message.extend_from_slice(b"\r\n");
+    message.extend_from_slice(body);
+    Ok(message)
+}
+
+fn said(ctx: &Context) -> Injection<'_> {
+    Injection {
+        id: ctx.id,
+        trace: ctx.trace,
+        client: ctx.client,
+        is_tls: ctx.is_tls,
+        caller: ctx.caller.as_ref(),
+    }
+}

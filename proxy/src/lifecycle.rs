@@ -1,0 +1,17 @@
+//! Lifecycle.
+
+pub(crate) mod app;
+mod background_tasks;
+mod file_checks;
+mod hot_restart;
+mod idle_thread;
+mod listeners;
+mod reload;
+mod socket_activation;
+mod startup_settings;
+
+pub use app::App;
+pub use file_checks::check_files;
+pub use hot_restart::{Inheritance, Predecessor};
+pub use listeners::Listeners;
+pub use socket_activation::Sockets;

@@ -1,0 +1,110 @@
+//! Listening sockets that are passed to this process: by the one that it takes over from
+//! ([`crate::Inheritance`]), or by a service manager that holds them and passes them to each
+//! process that it starts (socket activation).
+//!
+//! The manager's protocol is that of
+//! [`sd_listen_fds(3)`](https://www.freedesktop.org/software/systemd/man/latest/sd_listen_fds.html):
+//! `LISTEN_FDS` sockets from descriptor 3 on, where `LISTEN_PID` names this process. While no
+//! process runs, clients wait in the queue of the socket, so that a restart refuses nobody. A
+//! socket is known by its address: it serves the listener of the configuration that has the same
+//! one.
+
+use std::net::SocketAddr;
+
+use listenfd::ListenFd;
+use postern_common::exit::Exit;
+use postern_common::http;
+use rustix::net::sockopt::socket_acceptconn;
+use tokio::net::TcpListener;
+
+use crate::config::Config;
+use crate::lifecycle::listeners::Listeners;
+
+/// Sockets that were passed.
+#[derive(Debug)]
+pub struct Sockets(pub(crate) Vec<std::net::TcpListener>);
+
+impl Sockets {
+    /// Those of the service manager; the variables that announce them are taken as well. To be
+    /// called once, before there is a second thread.
+    ///
+    /// # Errors
+    /// Status 64, with every descriptor that is no listening TCP socket.
+    pub fn of_process() -> Result<Self, Exit> {
+        let mut passed = ListenFd::from_env();
+        let (mut sockets, mut wrong) = (Vec::new(), Vec::new());
+        for number in 0..passed.len() {
+            match passed.take_tcp_listener(number) {
+                Ok(Some(socket)) if socket_acceptconn(&socket).unwrap_or(false) => {
+                    sockets.push(socket)
+                }
+                Ok(Some(_) | None) => {
+                    wrong.push(format!("socket {number} of LISTEN_FDS does not listen"))
+                }
+                Err(error) => wrong.push(format!("socket {number} of LISTEN_FDS: {error}")),
+            }
+        }
+        if wrong.is_empty() {
+            Ok(Self(sockets))
+        } else {
+            Err(Exit::usage(wrong.join("\n")))
+        }
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The listeners of a configuration: those that were passed, and the others bound here.
+    ///
+    /// # Errors
+    /// Status 64, with every socket that the configuration does not name: its clients would wait
+    /// for ever. Status 69 if an address cannot be bound.
+    pub async fn listeners(mut self, config: &Config) -> Result<Listeners, Exit> {
+        let addresses = config
+            .listen
+            .iter()
+            .map(|listen| listen.address)
+            .chain(config.admin);
+        let passed: Vec<_> = addresses
+            .map(|address| (address, self.take(address)))
+            .collect();
+        if !self.is_empty() {
+            let unknown: Vec<String> = self.0.iter().map(unknown).collect();
+            return Err(Exit::usage(unknown.join("\n")));
+        }
+        let mut public = Vec::with_capacity(passed.len());
+        for (address, passed) in passed {
+            public.push(match passed {
+                Some(socket) => listener(socket).map_err(|error| {
+                    Exit::unavailable(format!("cannot listen on the passed {address}: {error}"))
+                })?,
+                None => http::bind(address).await?,
+            });
+        }
+        let admin = config.admin.and_then(|_| public.pop());
+        Ok(Listeners { public, admin })
+    }
+
+    fn take(&mut self, address: SocketAddr) -> Option<std::net::TcpListener> {
+        let found = self
+            .0
+            .iter()
+            .position(|socket| socket.local_addr().is_ok_and(|own| own == address));
+        found.map(|found| self.0.swap_remove(found))
+    }
+}
+
+fn listener(socket: std::net::TcpListener) -> std::io::Result<TcpListener> {
+    socket.set_nonblocking(true)?;
+    TcpListener::from_std(socket)
+}
+
+fn unknown(socket: &std::net::TcpListener) -> String {
+    let address = socket
+        .local_addr()
+        .map_or_else(|error| error.to_string(), |address| address.to_string());
+    format!("the passed socket {address} is the address of no [[listen]], nor of [admin]")
+}

@@ -1,0 +1,62 @@
+//! Settings that are read at startup only.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use crate::config::{AccessLog, Config, Listen, Tokens, Traces};
+
+/// What is read at the start only.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Fixed {
+    listen: Vec<Listen>,
+    admin: (Option<SocketAddr>, Vec<String>),
+    workers: Option<usize>,
+    access_log: AccessLog,
+    traces: Option<Traces>,
+    tokens: Tokens,
+    handover: Option<PathBuf>,
+    /// Whether an upstream's certificate is checked with the authorities of the machine.
+    roots: bool,
+}
+
+impl Fixed {
+    pub(crate) fn of(config: &Config) -> Self {
+        Self {
+            listen: config.listen.clone(),
+            admin: (config.admin, config.admin_hosts.clone()),
+            workers: config.workers,
+            access_log: config.access_log.clone(),
+            traces: config.traces.clone(),
+            tokens: config.tokens.clone(),
+            handover: config.handover.clone(),
+            roots: config.needs_roots(),
+        }
+    }
+
+    pub(crate) fn differences(&self, other: &Self) -> Vec<&'static str> {
+        let Self {
+            listen,
+            admin,
+            workers,
+            access_log,
+            traces,
+            tokens,
+            handover,
+            roots,
+        } = self;
+        let all = [
+            ("listen", *listen != other.listen),
+            ("admin", *admin != other.admin),
+            ("workers", *workers != other.workers),
+            ("access_log", *access_log != other.access_log),
+            ("traces", *traces != other.traces),
+            ("tokens", *tokens != other.tokens),
+            ("handover", *handover != other.handover),
+            // Those that were read and are no longer needed do no harm.
+            ("upstream.tls.ca", !*roots && other.roots),
+        ];
+        all.into_iter()
+            .filter_map(|(name, differs)| differs.then_some(name))
+            .collect()
+    }
+}

@@ -1,0 +1,338 @@
+//! Where a request body ends (RFC 9112 sections 6 and 7), decided once and strictly.
+//!
+//! The scanner is fed what arrives and says how much of it belongs to this request. What it lets
+//! through is well formed: exact CRLF, hexadecimal sizes that fit, bounded extensions and trailers.
+//! Nobody behind it forwards trailers, so that no field gets past the head check.
+
+use crate::message::head::BodyKind;
+use crate::message::headers;
+
+/// Bytes of a chunk extension or of all trailers that are passed over.
+const MAX_SLACK: u16 = 1024;
+
+/// A body that is not well formed; the connection is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FramingFault;
+
+/// How far a body has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Framing {
+    /// So many bytes are still to come.
+    Length(u64),
+    /// Within chunks.
+    Chunked(Chunk),
+    /// The message is complete; what follows belongs to the next one.
+    Done,
+    /// After 101: everything passes until the end of the connection.
+    Tunnel,
+}
+
+/// Where in a chunk the next byte stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Chunk {
+    /// In the size; digits so far.
+    Size(u64, u8),
+    /// In the extensions; bytes so far.
+    Extension(u64, u16, Extension),
+    /// Before the LF of a size line.
+    SizeEnd(u64),
+    /// In the data.
+    Data(u64),
+    /// Before the CR after the data.
+    DataCr,
+    /// Before the LF after the data.
+    DataLf,
+    /// After the last chunk, before the CR of the empty line or a trailer.
+    LastCr,
+    /// In the trailers; bytes so far.
+    Trailer(u16, Trailer),
+    /// Before the very last LF.
+    LastLf,
+}
+
+/// Where in the extensions of a chunk (RFC 9112 section 7.1.1) the next byte stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extension {
+    /// Before a name.
+    NameStart,
+    /// In a name.
+    Name,
+    /// After a name and white space.
+    NameEnd,
+    /// Before a value.
+    ValueStart,
+    /// In a value that is a token.
+    Value,
+    /// In a quoted value.
+    Quoted,
+    /// After a backslash in one.
+    Escaped,
+    /// After the closing quote.
+    Closed,
+    /// After a value and white space.
+    ValueEnd,
+    /// In whatever an origin puts there, which is passed over.
+    Any,
+}
+
+/// Where in the trailers (RFC 9112 section 7.1.2) the next byte stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trailer {
+    /// Before a name, or the CR of the empty line.
+    Start,
+    /// In a name.
+    Name,
+    /// In a value.
+    Value,
+    /// Before the LF of a line.
+    Lf,
+}
+
+// === impl Framing ===
+
+impl Framing {
+    /// The beginning of a body.
+    #[must_use]
+    pub fn begin(kind: BodyKind) -> Self {
+        match kind {
+            BodyKind::Length(0) => Self::Done,
+            BodyKind::Length(length) => Self::Length(length),
+            BodyKind::Chunked => Self::Chunked(Chunk::Size(0, 0)),
+        }
+    }
+
+    /// How many bytes of `bytes` belong to this message.
+    ///
+    /// # Errors
+    /// A chunk that is not well formed.
+    pub fn advance(&mut self, bytes: &[u8]) -> Result<usize, FramingFault> {
+        match self {
+            Self::Tunnel => Ok(bytes.len()),
+            Self::Done => Ok(0),
+            Self::Length(left) => {
+                let taken = usize::try_from(*left)
+                    .unwrap_or(usize::MAX)
+                    .min(bytes.len());
+                *left -= taken as u64;
+                if *left == 0 {
+                    *self = Self::Done;
+                }
+                Ok(taken)
+            }
+            Self::Chunked(_) => self.advance_chunks(bytes),
+        }
+    }
+
+    fn advance_chunks(&mut self, bytes: &[u8]) -> Result<usize, FramingFault> {
+        let mut at = 0;
+        while let Self::Chunked(chunk) = *self {
+            let Some(byte) = bytes.get(at) else { break };
+            if let Chunk::Data(left) = chunk {
+                let taken = usize::try_from(left)
+                    .unwrap_or(usize::MAX)
+                    .min(bytes.len() - at);
+                at += taken;
+                let left = left - taken as u64;
+                *self = Self::Chunked(if left == 0 {
+                    Chunk::DataCr
+                } else {
+                    Chunk::Data(left)
+                });
+                continue;
+            }
+            at += 1;
+            *self = chunk.step(*byte)?.map_or(Self::Done, Self::Chunked);
+        }
+        Ok(at)
+    }
+}
+
+// === impl Chunk ===
+
+impl Chunk {
+    /// The state after one byte; `None` after the last of the message.
+    pub(crate) fn step(self, byte: u8) -> Result<Option<Self>, FramingFault> {
+        let next = match (self, byte) {
+            (Self::Size(size, digits), byte) if byte.is_ascii_hexdigit() => {
+                if digits == 15 {
+                    return Err(FramingFault);
+                }
+                let digit = (byte as char).to_digit(16).ok_or(FramingFault)?;
+                Self::Size(size * 16 + u64::from(digit), digits + 1)
+            }
+            (Self::Size(size, 1..), b'\r') => Self::SizeEnd(size),
+            (Self::Size(size, 1..), b';') => Self::Extension(size, 0, Extension::NameStart),
+            (Self::Extension(size, _, extension), b'\r') if extension.may_end() => {
+                Self::SizeEnd(size)
+            }
+            (Self::Extension(size, length, extension), _) if length < MAX_SLACK => {
+                Self::Extension(size, length + 1, extension.step(byte)?)
+            }
+            (Self::SizeEnd(0), b'\n') => Self::LastCr,
+            (Self::SizeEnd(size), b'\n') => Self::Data(size),
+            (Self::DataCr, b'\r') => Self::DataLf,
+            (Self::DataLf, b'\n') => Self::Size(0, 0),
+            (Self::LastCr | Self::Trailer(_, Trailer::Start), b'\r') => Self::LastLf,
+            (Self::LastCr, _) => Self::Trailer(1, Trailer::Start.step(byte)?),
+            (Self::Trailer(length, trailer), _) if length < MAX_SLACK => {
+                Self::Trailer(length + 1, trailer.step(byte)?)
+            }
+            (Self::LastLf, b'\n') => return Ok(None),
+            _ => return Err(FramingFault),
+        };
+        Ok(Some(next))
+    }
+}
+
+// === impl Extension ===
+
+impl Extension {
+    fn step(self, byte: u8) -> Result<Self, FramingFault> {
+        let is_token = headers::is_token(&[byte]);
+        Ok(match (self, byte) {
+            (Self::NameStart, b'\t' | b' ') => Self::NameStart,
+            (Self::NameStart | Self::Name, _) if is_token => Self::Name,
+            (Self::Name | Self::NameEnd, b'\t' | b' ') => Self::NameEnd,
+            (Self::Name | Self::NameEnd, b'=') => Self::ValueStart,
+            (Self::ValueStart, b'\t' | b' ') => Self::ValueStart,
+            (Self::ValueStart, b'"') => Self::Quoted,
+            (Self::ValueStart | Self::Value, _) if is_token => Self::Value,
+            (Self::Quoted, b'"') => Self::Closed,
+            (Self::Quoted, b'\\') => Self::Escaped,
+            (Self::Quoted | Self::Escaped, b'\t' | 0x20..=0x7e) => Self::Quoted,
+            (Self::Value | Self::Closed | Self::ValueEnd, b'\t' | b' ') => Self::ValueEnd,
+            (Self::Name | Self::NameEnd | Self::Value | Self::Closed | Self::ValueEnd, b';') => {
+                Self::NameStart
+            }
+            (Self::Any, b'\t' | 0x20..=0x7e) => Self::Any,
+            _ => return Err(FramingFault),
+        })
+    }
+
+    fn may_end(self) -> bool {
+        matches!(self, Self::Name | Self::Value | Self::Closed | Self::Any)
+    }
+}
+
+// === impl Trailer ===
+
+impl Trailer {
+    fn step(self, byte: u8) -> Result<Self, FramingFault> {
+        Ok(match (self, byte) {
+            (Self::Start | Self::Name, _) if headers::is_token(&[byte]) => Self::Name,
+            (Self::Name, b':') => Self::Value,
+            (Self::Value, b'\t' | 0x20..=0x7e | 0x80..) => Self::Value,
+            (Self::Value, b'\r') => Self::Lf,
+            (Self::Lf, b'\n') => Self::Start,
+            _ => return Err(FramingFault),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn scan(bytes: &[u8]) -> Result<(usize, Framing), FramingFault> {
+        let mut framing = Framing::begin(BodyKind::Chunked);
+        framing.advance(bytes).map(|taken| (taken, framing))
+    }
+
+    #[test]
+    fn a_body_ends_where_it_says() {
+        assert_eq!(
+            scan(b"3\r\nabc\r\n0\r\n\r\nGET / "),
+            Ok((13, Framing::Done))
+        );
+        assert_eq!(scan(b"3;a=b\r\nabc\r\n0\r\n\r\n"), Ok((17, Framing::Done)));
+        let mut framing = Framing::begin(BodyKind::Length(3));
+        assert_eq!(framing.advance(b"abcGET"), Ok(3));
+        assert_eq!(framing, Framing::Done);
+    }
+
+    #[test]
+    fn malformed_chunks_are_refused() {
+        for body in [
+            "\r\n",
+            ";\r\n",
+            "3\nabc\r\n",
+            "3\r\nabcd\r\n",
+            "3\r\nabc\n",
+            "0x3\r\n",
+            " 3\r\n",
+            "3 \r\n",
+            "-1\r\n",
+            "fffffffffffffffff\r\n",
+            "0\r\n\n",
+            "3;a\nb\r\n",
+            "3;\x01\r\n",
+            "g\r\n",
+            // Extensions without a name or a value, or with more than one.
+            "3;\r\n",
+            "3; \r\n",
+            "3;;a\r\n",
+            "3;=b\r\n",
+            "3;a=\r\n",
+            "3;a \r\n",
+            "3;a b\r\n",
+            "3;a=b c\r\n",
+            "3;a=\"b\r\n",
+            "3;a=\"b\"c\r\n",
+            // Trailers that are no fields.
+            "0\r\nX\r\n\r\n",
+            "0\r\n: a\r\n\r\n",
+            "0\r\nX : a\r\n\r\n",
+            "0\r\nX: a\r\n folded\r\n\r\n",
+            "0\r\nX: a\n\r\n",
+            "0\r\nX: a\rb\r\n\r\n",
+            "0\r\nX: \x01\r\n\r\n",
+            "0\r\nGET / HTTP/1.1\r\n\r\n",
+        ] {
+            assert_eq!(scan(body.as_bytes()), Err(FramingFault), "{body:?}");
+        }
+    }
+
+    #[test]
+    fn extensions_and_trailers_belong_to_the_body() {
+        for body in [
+            "3;a\r\nabc\r\n0\r\n\r\n",
+            "3; a = b ;c;d=\"e;\\\" f\"\r\nabc\r\n0;x=y\r\n\r\n",
+            "3\r\nabc\r\n0\r\nX-Sum: 1\r\n\r\n",
+            "0\r\nX-Sum:\r\nx-other:\ta b\u{e9}\r\n\r\n",
+        ] {
+            assert_eq!(
+                scan(format!("{body}GET").as_bytes()),
+                Ok((body.len(), Framing::Done)),
+                "{body:?}"
+            );
+        }
+        let endless = format!("0\r\nX: {}\r\n\r\n", "y".repeat(usize::from(MAX_SLACK)));
+        assert_eq!(scan(endless.as_bytes()), Err(FramingFault));
+    }
+
+    proptest! {
+        #[test]
+        fn chunked_bodies_are_found_however_they_arrive(
+            chunks in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 1..40), 0..6),
+            tail in proptest::collection::vec(any::<u8>(), 0..20),
+            piece in 1_usize..30,
+        ) {
+            let mut wire = Vec::new();
+            for chunk in &chunks {
+                wire.extend_from_slice(format!("{:x}\r\n", chunk.len()).as_bytes());
+                wire.extend_from_slice(chunk);
+                wire.extend_from_slice(b"\r\n");
+            }
+            wire.extend_from_slice(b"0\r\n\r\n");
+            let length = wire.len();
+            wire.extend_from_slice(&tail);
+            let mut framing = Framing::begin(BodyKind::Chunked);
+            let mut taken = 0;
+            for part in wire.chunks(piece) {
+                taken += framing.advance(part).expect("well formed");
+            }
+            prop_assert_eq!((taken, framing), (length, Framing::Done));
+        }
+    }
+}

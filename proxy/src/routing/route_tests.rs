@@ -1,0 +1,114 @@
+//! Tests of a configuration.
+
+use std::sync::Arc;
+
+use postern_common::Code;
+use postern_common::config::Env;
+use postern_common::decode::Object;
+use postern_common::token::{Caller, Service, User};
+
+use crate::config::{Config, Route, RouteTest, TestToken, Upstream};
+use crate::message::target::Target;
+use crate::routing::decision::decide;
+use crate::routing::router::Request;
+use crate::routing::table::Table;
+
+impl Config {
+    /// Reads the root of the file. `None`, with the mistakes noted, if it is not good.
+    pub fn read(root: &Object<'_>, env: &Env) -> Option<Self> {
+        let mut config = Self::decode(root, env)?;
+        let routes = std::mem::take(&mut config.routes);
+        config.routes = run_tests(root, routes, &config.upstreams, &config.tests);
+        Some(config)
+    }
+}
+
+/// Runs the tests of a file that is good otherwise, and notes those that fail at their lines. The
+/// routes come back.
+fn run_tests(
+    root: &Object<'_>,
+    routes: Vec<Route>,
+    upstreams: &[Upstream],
+    tests: &[RouteTest],
+) -> Vec<Route> {
+    if tests.is_empty() || !root.is_good() {
+        return routes;
+    }
+    let table = Table::new(routes);
+    for (at, test) in tests.iter().enumerate() {
+        if let Some(wrong) = outcome(&table, upstreams, test) {
+            let detail = format!("test \"{} {}\": {wrong}", test.method, test.target);
+            root.fail_at(&format!("test.{at}"), "test_failed", detail);
+        }
+    }
+    table.routes
+}
+
+fn outcome(table: &Table, upstreams: &[Upstream], test: &RouteTest) -> Option<String> {
+    let (route, code) = match Target::parse(test.target.as_bytes()) {
+        Err(_) => (None, Code::InvalidTarget.as_str()),
+        Ok(target) => {
+            let request = Request {
+                host: &test.host,
+                path: target.path,
+                query: target.query,
+                method: &test.method,
+                headers: &test.headers,
+            };
+            let decision = decide(table, &request, caller_of(&test.token).as_ref());
+            (
+                decision.route,
+                decision.outcome.err().map_or("allow", Code::as_str),
+            )
+        }
+    };
+    let taken = route.map(|index| &table.routes[index]);
+    let taken_name = taken.map_or("no route", |route| &route.name);
+    if let Some(wanted) = test.route.as_ref().filter(|wanted| *wanted != taken_name) {
+        return Some(format!("takes {taken_name}, not {wanted}"));
+    }
+    if let Some(wanted) = &test.upstream {
+        let targets = taken
+            .map(|route| route.targets.as_slice())
+            .unwrap_or_default();
+        if !targets
+            .iter()
+            .any(|target| target.weight > 0 && upstreams[target.upstream].name == *wanted)
+        {
+            return Some(format!("does not reach the upstream {wanted}"));
+        }
+    }
+    (code != test.decision).then(|| format!("is decided {code}, not {}", test.decision))
+}
+
+/// The caller that a test's token stands for.
+pub(crate) fn caller_of(token: &TestToken) -> Option<Caller> {
+    let issuer = Arc::from("test");
+    match token {
+        TestToken::None => None,
+        TestToken::User {
+            groups,
+            scopes,
+            claims,
+        } => Some(Caller::User(Arc::new(User {
+            issuer,
+            subject: "test".into(),
+            username: "test".into(),
+            client_id: "test".into(),
+            scopes: scopes.as_slice().into(),
+            groups: groups.as_slice().into(),
+            expires_at: i64::MAX,
+            claims: claims
+                .iter()
+                .map(|(name, value)| (name.as_str().into(), value.clone()))
+                .collect(),
+        }))),
+        TestToken::Service(name) => Some(Caller::Service(Arc::new(Service {
+            issuer,
+            subject: name.as_str().into(),
+            service_id: name.as_str().into(),
+            scopes: Arc::new([]),
+            expires_at: i64::MAX,
+        }))),
+    }
+}

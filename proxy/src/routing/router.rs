@@ -1,0 +1,122 @@
+//! Which route a request takes.
+//!
+//! Precedence: among all routes that match in everything (host, path, method, headers, query) the
+//! most specific one wins, compared in this order:
+//!
+//! 1. host: named over wildcard (longer suffix first) over none;
+//! 2. path, segment by segment from the left: literal over `{param}` over `*`;
+//! 3. the number of header and query conditions, more first;
+//! 4. the order in the file.
+//!
+//! The match walks a trie, so its cost follows the length of the path and not the number of routes.
+
+use http::HeaderMap;
+
+use crate::config::{Condition, Methods, Pattern};
+use crate::routing::trie::Hosts;
+
+/// The position of a route in the configuration.
+pub type RouteIndex = usize;
+
+/// What a request is matched by.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// `Host` as it was sent, with or without a port.
+    pub host: &'a str,
+    /// The canonical path.
+    pub path: &'a str,
+    /// After the `?`.
+    pub query: Option<&'a str>,
+    /// The method as it was sent.
+    pub method: &'a str,
+    /// The fields.
+    pub headers: &'a HeaderMap,
+}
+
+/// The routes, ready to be matched.
+#[derive(Debug)]
+pub struct Router {
+    patterns: Vec<Pattern>,
+    hosts: Hosts,
+}
+
+// === impl Router ===
+
+impl Router {
+    /// Builds the trie. The order of the patterns is the order of the file.
+    #[must_use]
+    pub fn new(patterns: Vec<Pattern>) -> Self {
+        let mut hosts = Hosts::default();
+        for (index, pattern) in patterns.iter().enumerate() {
+            hosts.insert(index, pattern);
+        }
+        hosts.sort_leaves(&patterns);
+        Self { patterns, hosts }
+    }
+
+    /// The most specific route that matches in everything.
+    #[must_use]
+    pub fn find(&self, request: &Request<'_>) -> Option<RouteIndex> {
+        let method = Methods::of(request.method)?;
+        let accepts = |index: RouteIndex| {
+            let pattern = &self.patterns[index];
+            pattern.methods.contains(method) && pattern.conditions_hold(request)
+        };
+        self.hosts.walk(request, &mut |leaf| {
+            leaf.iter().copied().find(|index| accepts(*index))
+        })
+    }
+
+    /// Every route that matches but for the method, most specific first.
+    #[must_use]
+    pub fn but_for_method(&self, request: &Request<'_>) -> Vec<RouteIndex> {
+        let mut found = Vec::new();
+        let _exhausted: Option<RouteIndex> = self.hosts.walk(request, &mut |leaf| {
+            found.extend(
+                leaf.iter()
+                    .copied()
+                    .filter(|index| self.patterns[*index].conditions_hold(request)),
+            );
+            None
+        });
+        found
+    }
+
+    /// The methods of these routes, for `Allow`.
+    #[must_use]
+    pub fn methods(&self, routes: &[RouteIndex]) -> Methods {
+        routes.iter().fold(Methods::default(), |all, index| {
+            all.union(self.patterns[*index].methods)
+        })
+    }
+}
+
+// === impl Pattern ===
+
+impl Pattern {
+    pub(crate) fn conditions_hold(&self, request: &Request<'_>) -> bool {
+        let header_holds = |condition: &Condition| {
+            let mut values = request.headers.get_all(condition.name.as_str()).iter();
+            values.any(|value| {
+                condition
+                    .value
+                    .as_ref()
+                    .is_none_or(|wanted| value.as_bytes() == wanted.as_bytes())
+            })
+        };
+        let query_holds = |condition: &Condition| {
+            request.query.unwrap_or_default().split('&').any(|pair| {
+                let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+                name == condition.name
+                    && condition
+                        .value
+                        .as_ref()
+                        .is_none_or(|wanted| value == wanted)
+            })
+        };
+        self.headers.iter().all(header_holds) && self.queries.iter().all(query_holds)
+    }
+}
+
+#[cfg(test)]
+mod tests;

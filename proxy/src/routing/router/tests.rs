@@ -1,0 +1,268 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::config::{HostPattern, PathPattern, Segment};
+
+fn pattern(text: &str) -> Pattern {
+    let mut words = text.split(' ');
+    let methods = words
+        .next()
+        .expect("methods")
+        .split(',')
+        .map(|name| Methods::of(name).expect("a method"));
+    let methods = methods.fold(Methods::default(), Methods::union);
+    let (mut hosts, mut headers, mut queries) = (Vec::new(), Vec::new(), Vec::new());
+    let path = PathPattern::parse(words.next().expect("a path")).expect("a template");
+    for word in words {
+        let condition = |text: &str| {
+            let (name, value) = text
+                .split_once('=')
+                .map_or((text, None), |(name, value)| (name, Some(value)));
+            Condition {
+                name: name.to_owned(),
+                value: value.map(str::to_owned),
+            }
+        };
+        match word.split_at(1) {
+            ("@", host) => hosts.push(HostPattern::parse(host).expect("a host")),
+            ("+", header) => headers.push(condition(header)),
+            ("?", query) => queries.push(condition(query)),
+            _ => panic!("{word}"),
+        }
+    }
+    Pattern {
+        hosts,
+        path,
+        methods,
+        headers,
+        queries,
+    }
+}
+
+fn find(routes: &[&str], method: &str, host: &str, target: &str) -> Option<usize> {
+    let router = Router::new(routes.iter().map(|text| pattern(text)).collect());
+    let (path, query) = target
+        .split_once('?')
+        .map_or((target, None), |(path, query)| (path, Some(query)));
+    let headers = HeaderMap::from_iter([(
+        http::HeaderName::from_static("x-beta"),
+        http::HeaderValue::from_static("1"),
+    )]);
+    router.find(&Request {
+        host,
+        path,
+        query,
+        method,
+        headers: &headers,
+    })
+}
+
+#[test]
+fn literals_win_over_params_and_params_over_the_rest() {
+    let routes = [
+        "GET /a/*",
+        "GET /a/{x}",
+        "GET /a/b",
+        "GET /a/{x}/c",
+        "GET /a/b/d",
+        "GET /",
+    ];
+    for (path, route) in [
+        ("/a/b", Some(2)),
+        ("/a/z", Some(1)),
+        ("/a/z/c", Some(3)),
+        ("/a/b/c", Some(3)),
+        ("/a/b/d", Some(4)),
+        ("/a/b/e", Some(0)),
+        ("/a/", Some(0)),
+        ("/a", None),
+        ("/", Some(5)),
+        ("/b", None),
+        ("/a/b/", Some(0)),
+    ] {
+        assert_eq!(find(&routes, "GET", "h", path), route, "{path}");
+    }
+}
+
+#[test]
+fn the_method_is_part_of_the_match() {
+    let routes = ["GET /a/{x}", "POST,PUT /a/*"];
+    assert_eq!(find(&routes, "POST", "h", "/a/b"), Some(1));
+    assert_eq!(find(&routes, "DELETE", "h", "/a/b"), None);
+    assert_eq!(find(&routes, "get", "h", "/a/b"), None);
+    let router = Router::new(routes.iter().map(|text| pattern(text)).collect());
+    let headers = HeaderMap::new();
+    let request = Request {
+        host: "h",
+        path: "/a/b",
+        query: None,
+        method: "DELETE",
+        headers: &headers,
+    };
+    let found = router.but_for_method(&request);
+    assert_eq!(
+        (
+            found.as_slice(),
+            router.methods(&found).to_string().as_str()
+        ),
+        (&[0, 1][..], "GET, POST, PUT")
+    );
+}
+
+#[test]
+fn hosts_go_from_named_to_none() {
+    let routes = [
+        "GET /a",
+        "GET /a @*.example.com",
+        "GET /a @*.b.example.com",
+        "GET /a @x.example.com",
+        "GET /c @y.z",
+    ];
+    for (host, route) in [
+        ("X.example.com:8500", 3),
+        ("q.example.com", 1),
+        ("q.b.example.com", 2),
+        ("example.com", 0),
+        ("other", 0),
+        ("", 0),
+        ("[::1]:80", 0),
+        ("x.example.com.", 3),
+    ] {
+        assert_eq!(find(&routes, "GET", host, "/a"), Some(route), "{host}");
+    }
+    assert_eq!(
+        find(&routes, "GET", "y.z", "/a"),
+        Some(0),
+        "a host without the path falls through"
+    );
+}
+
+#[test]
+fn conditions_narrow_a_route() {
+    let routes = [
+        "GET /a",
+        "GET /a +x-beta=1",
+        "GET /a +x-beta=1 ?v=2",
+        "GET /a +x-none",
+    ];
+    assert_eq!(find(&routes, "GET", "h", "/a?v=2"), Some(2));
+    assert_eq!(find(&routes, "GET", "h", "/a?v=3"), Some(1));
+    assert_eq!(find(&routes[..1], "GET", "h", "/a?v=3"), Some(0));
+}
+
+#[test]
+fn templates_are_checked() {
+    for template in [
+        "a", "", "/a//b", "/a*", "/*/a", "/{}", "/{a", "/a{b}", "/%61", "/a b", "/..", "/a//*",
+        "/a/;",
+    ] {
+        assert!(PathPattern::parse(template).is_err(), "{template}");
+    }
+}
+
+#[test]
+fn a_route_that_can_never_be_taken_is_found() {
+    let routes = [
+        "GET,POST /a/{x}",
+        "GET /a/{y}",
+        "PUT /a/{y}",
+        "GET /a/{y} @h.x",
+        "GET /a/b",
+    ];
+    let patterns: Vec<Pattern> = routes.iter().map(|text| pattern(text)).collect();
+    let covered = |index: usize| {
+        let (earlier, later) = (&patterns[..index], &patterns[index]);
+        earlier
+            .iter()
+            .any(|other| other.shape() == later.shape() && other.covers(later))
+    };
+    assert_eq!(
+        (0..routes.len())
+            .filter(|index| covered(*index))
+            .collect::<Vec<_>>(),
+        [1]
+    );
+}
+
+/// Precedence written down as a sort key, over all routes one by one.
+fn naive(patterns: &[Pattern], request: &Request<'_>) -> Option<usize> {
+    let host = request.host.to_ascii_lowercase();
+    let segments: Vec<&str> = request.path[1..].split('/').collect();
+    let host_rank = |pattern: &Pattern| {
+        if pattern.hosts.is_empty() {
+            return Some((2, 0));
+        }
+        let ranks = pattern.hosts.iter().filter_map(|pattern| match pattern {
+            HostPattern::Exact(name) => (*name == host).then_some((0, 0)),
+            HostPattern::Below(name) => host
+                .ends_with(&format!(".{name}"))
+                .then_some((1, usize::MAX - name.len())),
+        });
+        ranks.min()
+    };
+    let path_rank = |pattern: &Pattern| {
+        let own = &pattern.path.segments;
+        let fits = if pattern.path.prefix {
+            segments.len() > own.len()
+        } else {
+            segments.len() == own.len()
+        };
+        let mut rank = Vec::new();
+        for (own, segment) in own.iter().zip(&segments) {
+            match own {
+                Segment::Literal(text) if text == segment => rank.push(0),
+                Segment::Param(_) if !segment.is_empty() => rank.push(1),
+                Segment::Literal(_) | Segment::Param(_) => return None,
+            }
+        }
+        rank.push(2);
+        fits.then_some(rank)
+    };
+    let method = Methods::of(request.method)?;
+    let key = |(index, pattern): (usize, &Pattern)| {
+        let holds = pattern.methods.contains(method) && pattern.conditions_hold(request);
+        let (host, path) = host_rank(pattern).zip(path_rank(pattern))?;
+        holds.then(|| (host, path, usize::MAX - pattern.conditions(), index))
+    };
+    patterns
+        .iter()
+        .enumerate()
+        .filter_map(key)
+        .min()
+        .map(|(.., index)| index)
+}
+
+prop_compose! {
+    fn a_route()(
+        methods in proptest::sample::select(vec!["GET", "POST", "GET,POST"]),
+        segments in proptest::collection::vec(proptest::sample::select(vec!["a", "b", "c", "{x}"]), 0..4),
+        end in proptest::sample::select(vec!["", "/", "/*"]),
+        extra in proptest::sample::select(
+            vec!["", "", " @a.b", " @*.b", " @*.a.b", " @a.b @*.c", " +x-beta", " ?v=1", " +x-beta=1 ?v"]),
+    ) -> String {
+        let path: String = segments.iter().map(|segment| format!("/{segment}")).collect();
+        let path = format!("{path}{end}");
+        format!("{methods} {}{extra}", if path.is_empty() { "/" } else { &path })
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+    #[test]
+    fn the_trie_agrees_with_the_naive_matcher(
+        routes in proptest::collection::vec(a_route(), 0..12),
+        path in "(/[abc]){0,4}/?",
+        host in proptest::sample::select(vec!["a.b", "x.a.b", "A.B", "x.b", "q", "z.c"]),
+        method in proptest::sample::select(vec!["GET", "POST", "PUT", "X"]),
+        query in proptest::sample::select(vec![None, Some("v=1"), Some("w&v=2")]),
+    ) {
+        let patterns: Vec<Pattern> = routes.iter().map(|text| pattern(text)).collect();
+        let headers = HeaderMap::from_iter([(
+            http::HeaderName::from_static("x-beta"),
+            http::HeaderValue::from_static("1"),
+        )]);
+        let path = if path.is_empty() { "/" } else { &path };
+        let request = Request { host, path, query, method, headers: &headers };
+        prop_assert_eq!(Router::new(patterns.clone()).find(&request), naive(&patterns, &request));
+    }
+}

@@ -1,0 +1,227 @@
+use ahash::AHashMap;
+
+use crate::config::{HostPattern, Pattern, Segment};
+use crate::routing::router::{Request, RouteIndex};
+
+/// A longest host name is 253 bytes (RFC 1035 section 2.3.4).
+const MAX_HOST: usize = 255;
+
+/// One path trie for each host.
+#[derive(Debug, Default)]
+pub(super) struct Hosts {
+    exact: AHashMap<Box<str>, Trie>,
+    below: AHashMap<Box<str>, Trie>,
+    any: Trie,
+}
+
+#[derive(Debug)]
+struct Trie(Vec<Node>);
+
+#[derive(Debug, Default)]
+struct Node {
+    literals: Literals,
+    param: Option<usize>,
+    /// Routes whose template ends here.
+    exact: Vec<RouteIndex>,
+    /// Routes whose template ends here in `/*`.
+    prefix: Vec<RouteIndex>,
+}
+
+/// The children under literal segments: few are looked through, many are hashed.
+#[derive(Debug)]
+enum Literals {
+    Few(Vec<(Box<str>, usize)>),
+    Many(AHashMap<Box<str>, usize>),
+}
+
+type Visit<'v> = dyn FnMut(&[RouteIndex]) -> Option<RouteIndex> + 'v;
+
+// === impl Hosts ===
+
+impl Hosts {
+    pub(super) fn insert(&mut self, index: RouteIndex, pattern: &Pattern) {
+        if pattern.hosts.is_empty() {
+            self.any.insert(index, pattern);
+        }
+        for host in &pattern.hosts {
+            let trie = match host {
+                HostPattern::Exact(name) => self.exact.entry(name.as_str().into()).or_default(),
+                HostPattern::Below(name) => self.below.entry(name.as_str().into()).or_default(),
+            };
+            trie.insert(index, pattern);
+        }
+    }
+
+    /// Puts the routes of each leaf in the order of precedence.
+    pub(super) fn sort_leaves(&mut self, patterns: &[Pattern]) {
+        let tries = self
+            .exact
+            .values_mut()
+            .chain(self.below.values_mut())
+            .chain([&mut self.any]);
+        for node in tries.flat_map(|trie| &mut trie.0) {
+            for leaf in [&mut node.exact, &mut node.prefix] {
+                leaf.sort_by_key(|index| (usize::MAX - patterns[*index].conditions(), *index));
+            }
+        }
+    }
+
+    /// Visits the leaves that match, most specific first, until one answers.
+    pub(super) fn walk(&self, request: &Request<'_>, visit: &mut Visit<'_>) -> Option<RouteIndex> {
+        let path = request.path.strip_prefix('/');
+        if !(self.exact.is_empty() && self.below.is_empty()) {
+            let mut buffer = [0; MAX_HOST];
+            let host = lower_case_name(request.host, &mut buffer);
+            let named = self
+                .exact
+                .get(host)
+                .and_then(|trie| trie.walk(0, path, visit));
+            if named.is_some() {
+                return named;
+            }
+            let mut rest = host;
+            while let Some((_, below)) = rest.split_once('.') {
+                if let Some(found) = self
+                    .below
+                    .get(below)
+                    .and_then(|trie| trie.walk(0, path, visit))
+                {
+                    return Some(found);
+                }
+                rest = below;
+            }
+        }
+        self.any.walk(0, path, visit)
+    }
+}
+
+/// The host without its port, in lower case; empty if it is longer than any name can be.
+fn lower_case_name<'b>(host: &str, buffer: &'b mut [u8; MAX_HOST]) -> &'b str {
+    let name = if host.starts_with('[') {
+        host
+    } else {
+        host.split(':').next().unwrap_or_default()
+    };
+    let name = name.strip_suffix('.').unwrap_or(name);
+    let Some(space) = buffer.get_mut(..name.len()) else {
+        return "";
+    };
+    space.copy_from_slice(name.as_bytes());
+    space.make_ascii_lowercase();
+    std::str::from_utf8(space).unwrap_or_default()
+}
+
+// === impl Trie ===
+
+impl Default for Trie {
+    fn default() -> Self {
+        Self(vec![Node::default()])
+    }
+}
+
+impl Trie {
+    fn insert(&mut self, index: RouteIndex, pattern: &Pattern) {
+        let mut at = 0;
+        for segment in &pattern.path.segments {
+            at = match segment {
+                Segment::Literal(text) => self.literal_child(at, text),
+                Segment::Param(_) => self.param_child(at),
+            };
+        }
+        let node = &mut self.0[at];
+        if pattern.path.prefix {
+            node.prefix.push(index)
+        } else {
+            node.exact.push(index)
+        }
+    }
+
+    fn literal_child(&mut self, at: usize, text: &str) -> usize {
+        if let Some(child) = self.0[at].literals.get(text) {
+            return child;
+        }
+        let child = self.0.len();
+        self.0[at].literals.insert(text, child);
+        self.0.push(Node::default());
+        child
+    }
+
+    fn param_child(&mut self, at: usize) -> usize {
+        let next = self.0.len();
+        let child = *self.0[at].param.get_or_insert(next);
+        if child == next {
+            self.0.push(Node::default());
+        }
+        child
+    }
+
+    /// `rest` is what follows the last slash that was read, `None` at the end of the path. The
+    /// depth is that of the templates, whatever the path.
+    fn walk(&self, at: usize, rest: Option<&str>, visit: &mut Visit<'_>) -> Option<RouteIndex> {
+        let node = &self.0[at];
+        let Some(rest) = rest else {
+            return visit(&node.exact);
+        };
+        let (segment, next) = match rest.bytes().position(|byte| byte == b'/') {
+            Some(slash) => (&rest[..slash], Some(&rest[slash + 1..])),
+            None => (rest, None),
+        };
+        let literal = node
+            .literals
+            .get(segment)
+            .and_then(|child| self.walk(child, next, visit));
+        if literal.is_some() {
+            return literal;
+        }
+        let param = node
+            .param
+            .filter(|_| !segment.is_empty())
+            .and_then(|child| self.walk(child, next, visit));
+        if param.is_some() {
+            return param;
+        }
+        if node.prefix.is_empty() {
+            None
+        } else {
+            visit(&node.prefix)
+        }
+    }
+}
+
+// === impl Literals ===
+
+impl Default for Literals {
+    fn default() -> Self {
+        Self::Few(Vec::new())
+    }
+}
+
+impl Literals {
+    const FEW: usize = 6;
+
+    fn get(&self, text: &str) -> Option<usize> {
+        match self {
+            Self::Few(children) => children
+                .iter()
+                .find(|(name, _)| **name == *text)
+                .map(|(_, child)| *child),
+            Self::Many(children) => children.get(text).copied(),
+        }
+    }
+
+    fn insert(&mut self, text: &str, child: usize) {
+        match self {
+            Self::Few(children) if children.len() < Self::FEW => {
+                children.push((text.into(), child))
+            }
+            Self::Few(children) => {
+                let mut many: AHashMap<Box<str>, usize> = children.drain(..).collect();
+                many.insert(text.into(), child);
+                *self = Self::Many(many);
+            }
+            Self::Many(children) => {
+                children.insert(text.into(), child);
+            }
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! What is live: one configuration, made ready to be used. A request holds on to the one that it
+//! began under.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use postern_common::Clock;
+use postern_common::cache::{self, Cache};
+use postern_common::exit::Exit;
+
+use crate::config::{Config, Cors, Limits, Route, Stop, Target};
+use crate::routing::table::Table;
+use crate::telemetry::metrics::{Metrics, RouteMetrics};
+use crate::upstream::Pool;
+
+/// A count across gateways that takes longer is made here instead.
+const STORE_DEADLINE: Duration = Duration::from_millis(50);
+
+/// One configuration, ready.
+#[derive(Debug)]
+pub(crate) struct Live {
+    pub(crate) table: Table,
+    pub(crate) metrics: Vec<RouteMetrics>,
+    /// Cross-origin rules for requests that no route takes.
+    pub(crate) cors: Option<Arc<Cors>>,
+    pub(crate) pools: Vec<Arc<Pool>>,
+    /// Whether all of them are spoken to in plain HTTP/1.1.
+    pub(crate) is_all_plain: bool,
+    pub(crate) limits: Arc<Limits>,
+    /// The issuers without which this gateway is not ready: the two pools of the interface.
+    pub(crate) issuers: [String; 2],
+    /// How the process ends.
+    pub(crate) stop: Stop,
+    /// Where rates are counted across gateways.
+    pub(crate) store: Option<Cache>,
+}
+
+// === impl Live ===
+
+impl Live {
+    /// Makes a configuration ready. Pools that did not change are taken over from `before`.
+    ///
+    /// # Errors
+    /// Status 64 if something that it names is not good.
+    pub(crate) fn new(
+        config: Config,
+        before: Option<&Self>,
+        metrics: &Metrics,
+        clock: &Clock,
+    ) -> Result<Self, Exit> {
+        let table = Table::new(config.routes);
+        let kept = |upstream: &crate::config::Upstream| {
+            let pools = before
+                .map(|before| before.pools.as_slice())
+                .unwrap_or_default();
+            pools
+                .iter()
+                .find(|pool| pool.config == *upstream && !pool.has_new_files())
+                .map(Arc::clone)
+        };
+        let pool = |upstream: crate::config::Upstream| match kept(&upstream) {
+            Some(pool) => Ok(pool),
+            None => Pool::new(upstream, metrics).map(Arc::new),
+        };
+        let pools = config
+            .upstreams
+            .into_iter()
+            .map(pool)
+            .collect::<Result<Vec<_>, _>>()?;
+        let is_all_plain = pools.iter().all(|pool| pool.is_plain());
+        let by_route = table
+            .routes
+            .iter()
+            .map(|_| RouteMetrics::default())
+            .collect();
+        let same = before.filter(|before| before.limits.store == config.limits.store);
+        let store = match (same, &config.limits.store) {
+            (Some(same), _) => same.store.clone(),
+            (None, None) => None,
+            (None, Some(url)) => Some(Cache::open_with(url, &store_options(clock))?),
+        };
+        let (limits, stop) = (Arc::new(config.limits), config.stop);
+        let issuers = [config.identity.actor.issuer, config.identity.service.issuer];
+        let cors = config.cors;
+        Ok(Self {
+            table,
+            metrics: by_route,
+            cors,
+            pools,
+            is_all_plain,
+            limits,
+            issuers,
+            stop,
+            store,
+        })
+    }
+
+    /// The upstream of a route for one request; `turn` spreads requests over several.
+    pub(crate) fn pool(&self, route: &Route, turn: u64) -> &Arc<Pool> {
+        &self.pools[choose(&route.targets, turn)]
+    }
+
+    /// Whether all upstreams of a route are spoken to in plain HTTP/1.1.
+    pub(crate) fn is_plain(&self, route: &Route) -> bool {
+        route
+            .targets
+            .iter()
+            .all(|target| self.pools[target.upstream].is_plain())
+    }
+
+    /// Whether all upstreams of a route are spoken to in HTTP/2: then it carries gRPC.
+    pub(crate) fn is_http2(&self, route: &Route) -> bool {
+        route
+            .targets
+            .iter()
+            .all(|target| self.pools[target.upstream].config.http2)
+    }
+}
+
+fn store_options(clock: &Clock) -> cache::Options {
+    cache::Options {
+        deadline: STORE_DEADLINE,
+        clock: clock.clone(),
+        ..cache::Options::default()
+    }
+}
+
+/// The upstream at `turn` when each stands there as often as it weighs.
+fn choose(targets: &[Target], turn: u64) -> usize {
+    let total: u64 = targets.iter().map(|target| u64::from(target.weight)).sum();
+    let mut left = turn % total.max(1);
+    for target in targets {
+        match left.checked_sub(u64::from(target.weight)) {
+            Some(rest) => left = rest,
+            None => return target.upstream,
+        }
+    }
+    targets.first().map_or(0, |target| target.upstream)
+}
+
+#[cfg(test)]
+mod tests {
+    use postern_common::config::{Env, parse};
+
+    use super::*;
+    use crate::telemetry::ids::Ids;
+
+    #[test]
+    fn a_canary_gets_its_share() {
+        let targets =
+            [(0, 90), (1, 10), (2, 0)].map(|(upstream, weight)| Target { upstream, weight });
+        let count = |turns: &mut dyn Iterator<Item = u64>| {
+            let mut count = [0_u32; 3];
+            turns.for_each(|turn| count[choose(&targets, turn)] += 1);
+            count
+        };
+        assert_eq!(count(&mut (0..1000)), [900, 100, 0]);
+        // As requests are spread: of 100,000, the deviation of a tenth is 95.
+        let ids = Ids::new();
+        let [most, canary, none] = count(&mut (0..100_000).map(|_| ids.number()));
+        assert!((9_300..10_700).contains(&canary), "{canary}");
+        assert_eq!((most + canary, none), (100_000, 0));
+    }
+
+    #[test]
+    fn a_reload_keeps_the_upstreams_that_did_not_change() {
+        let env = Env::from([
+            ("IDP_ACTOR_POOL_ID", "us-west-2_actors"),
+            ("IDP_ACTOR_CLIENT_ID", "web"),
+            ("IDP_SERVICE_POOL_ID", "us-west-2_services"),
+            ("IDP_SERVICE_CLIENT_ID", "machines"),
+        ]);
+        let (metrics, clock) = (Metrics::new().expect("metrics"), Clock::system());
+        let load = |retries: u32, before: Option<&Live>| {
+            let text = format!(
+                "[[listen]]\naddress = \"127.0.0.1:0\"\n[limits]\nmin_rate = {}\n\
+                 [upstream.changed]\naddresses = [\"127.0.0.1:1\"]\nretries = {retries}\n\
+                 [upstream.same]\naddresses = [\"127.0.0.1:2\"]\n",
+                retries + 1
+            );
+            let config = parse("test.toml", &text, |root| Config::read(root, &env)).expect("reads");
+            Live::new(config, before, &metrics, &clock).expect("ready")
+        };
+        let before = load(0, None);
+        let after = load(1, Some(&before));
+        let pool = |live: &Live, name| {
+            Arc::clone(
+                live.pools
+                    .iter()
+                    .find(|pool| pool.config.name == name)
+                    .expect("a pool"),
+            )
+        };
+        let kept = |name| Arc::ptr_eq(&pool(&before, name), &pool(&after, name));
+        assert!(
+            kept("same"),
+            "with its addresses, their health and their latency"
+        );
+        assert!(!kept("changed"));
+        assert_eq!(
+            (
+                pool(&after, "changed").config.retries,
+                after.limits.min_rate
+            ),
+            (1, 2)
+        );
+    }
+}

@@ -1,0 +1,10 @@
+//! Telemetry.
+
+pub(crate) mod access_log;
+pub(crate) mod ids;
+pub(crate) mod metrics;
+pub(crate) mod spans;
+pub(crate) mod trace_context;
+
+pub use access_log::Event;
+pub use trace_context::Trace;

@@ -1,0 +1,260 @@
+//! Access events: one JSON object a line, written by a thread of its own.
+//!
+//! A request only appends to a buffer in memory. When the disk is slow or full the buffer fills up,
+//! events are dropped and counted, and no request waits.
+
+mod event;
+mod file;
+
+use std::io::Write;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use postern_common::exit::Exit;
+use prometheus::IntCounter;
+
+use crate::config;
+use crate::config::{AccessLogTo, ClientAddress};
+pub use event::Event;
+use file::LogFile;
+
+/// Events are on their way to the sink at most this long after they were written.
+const FLUSH: Duration = Duration::from_millis(250);
+
+/// The writer is woken earlier when so much waits.
+const WAKE_BYTES: usize = 64 << 10;
+
+/// The log of one gateway. Dropping the last handle writes what waits.
+#[derive(Debug)]
+pub(crate) struct AccessLog {
+    shared: Arc<Shared>,
+    writer: Option<JoinHandle<()>>,
+    capacity: usize,
+    dropped: IntCounter,
+    pub(crate) client_address: ClientAddress,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    wake: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    waiting: Vec<u8>,
+    reopen: bool,
+    closed: bool,
+}
+
+enum Sink {
+    Stdout,
+    Stderr,
+    File(LogFile),
+}
+
+// === impl AccessLog ===
+
+impl AccessLog {
+    /// Opens the sink and starts its writer.
+    ///
+    /// # Errors
+    /// Status 69 if the file cannot be opened.
+    pub(crate) fn open(config: &config::AccessLog, dropped: IntCounter) -> Result<Self, Exit> {
+        let shared = Arc::new(Shared::default());
+        let sink = match &config.to {
+            AccessLogTo::Off => None,
+            AccessLogTo::Stdout => Some(Sink::Stdout),
+            AccessLogTo::Stderr => Some(Sink::Stderr),
+            AccessLogTo::File(path) => {
+                let file = LogFile::open(path.clone(), config.max_bytes).map_err(|error| {
+                    Exit::unavailable(format!(
+                        "{}: cannot write the access log: {error}",
+                        path.display()
+                    ))
+                })?;
+                Some(Sink::File(file))
+            }
+        };
+        let writer = sink.map(|sink| {
+            let (shared, dropped) = (Arc::clone(&shared), dropped.clone());
+            std::thread::Builder::new()
+                .name("access-log".to_owned())
+                .spawn(move || write(&shared, sink, &dropped))
+        });
+        let writer = writer.transpose().map_err(|error| {
+            Exit::unavailable(format!("cannot start the access log's thread: {error}"))
+        })?;
+        let (capacity, client_address) = (config.buffer_bytes, config.client_address);
+        Ok(Self {
+            shared,
+            writer,
+            capacity,
+            dropped,
+            client_address,
+        })
+    }
+
+    /// Whether events are wanted at all.
+    pub(crate) fn is_on(&self) -> bool {
+        self.writer.is_some()
+    }
+
+    /// Appends one line, which ends in a newline.
+    pub(crate) fn append(&self, line: &[u8]) {
+        let mut state = self
+            .shared
+            .state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if state.waiting.len() + line.len() > self.capacity {
+            drop(state);
+            self.dropped.inc();
+            return;
+        }
+        let wake =
+            state.waiting.len() < WAKE_BYTES && state.waiting.len() + line.len() >= WAKE_BYTES;
+        state.waiting.extend_from_slice(line);
+        drop(state);
+        if wake {
+            self.shared.wake.notify_one();
+        }
+    }
+
+    /// Opens the file anew, after it was moved away.
+    pub(crate) fn reopen(&self) {
+        self.shared
+            .state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .reopen = true;
+        self.shared.wake.notify_one();
+    }
+}
+
+impl Drop for AccessLog {
+    fn drop(&mut self) {
+        self.shared
+            .state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .closed = true;
+        self.shared.wake.notify_one();
+        if let Some(writer) = self.writer.take() {
+            let _panicked = writer.join();
+        }
+    }
+}
+
+/// The writer's thread.
+fn write(shared: &Shared, mut sink: Sink, dropped: &IntCounter) {
+    let mut batch = Vec::new();
+    loop {
+        let state = shared.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let ready =
+            |state: &mut State| state.waiting.len() < WAKE_BYTES && !state.reopen && !state.closed;
+        let (mut state, _) = shared
+            .wake
+            .wait_timeout_while(state, FLUSH, ready)
+            .unwrap_or_else(PoisonError::into_inner);
+        std::mem::swap(&mut batch, &mut state.waiting);
+        let (reopen, closed) = (std::mem::take(&mut state.reopen), state.closed);
+        drop(state);
+        if let Err(error) = sink.write(&batch) {
+            let lost = batch.iter().filter(|byte| **byte == b'\n').count();
+            dropped.inc_by(lost as u64);
+            tracing::warn!(%error, lost, "cannot write access events");
+        }
+        batch.clear();
+        batch.shrink_to(4 * WAKE_BYTES);
+        if reopen {
+            sink.reopen();
+        }
+        if closed {
+            return;
+        }
+    }
+}
+
+// === impl Sink ===
+
+impl Sink {
+    fn write(&mut self, batch: &[u8]) -> std::io::Result<()> {
+        if batch.is_empty() {
+            return Ok(());
+        }
+        match self {
+            Self::Stdout => {
+                let mut out = std::io::stdout().lock();
+                out.write_all(batch)?;
+                out.flush()
+            }
+            Self::Stderr => std::io::stderr().lock().write_all(batch),
+            Self::File(file) => file.write(batch),
+        }
+    }
+
+    fn reopen(&mut self) {
+        if let Self::File(file) = self {
+            file.reopen();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn log(to: AccessLogTo, buffer_bytes: usize) -> (AccessLog, IntCounter) {
+        let dropped = IntCounter::new("dropped", "dropped").expect("a name");
+        let config = config::AccessLog {
+            to,
+            buffer_bytes,
+            client_address: ClientAddress::Off,
+            max_bytes: Some(8),
+        };
+        (
+            AccessLog::open(&config, dropped.clone()).expect("opens"),
+            dropped,
+        )
+    }
+
+    #[test]
+    fn rotation_loses_nothing() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (path, moved) = (
+            folder.path().join("access.log"),
+            folder.path().join("access.log.1"),
+        );
+        let (log, dropped) = log(AccessLogTo::File(path.clone()), 1 << 20);
+        log.append(b"one\n");
+        std::fs::rename(&path, &moved).expect("moves");
+        log.reopen();
+        while !path.exists() {
+            std::thread::yield_now();
+        }
+        log.append(b"two\n");
+        drop(log);
+        assert_eq!(std::fs::read_to_string(moved).expect("reads"), "one\n");
+        assert_eq!(std::fs::read_to_string(path).expect("reads"), "two\n");
+        assert_eq!(dropped.get(), 0);
+    }
+
+    #[test]
+    fn what_a_full_disk_does_not_take_is_counted() {
+        let (log, dropped) = log(AccessLogTo::File("/dev/full".into()), 1 << 20);
+        log.append(b"one\n");
+        log.append(b"two\n");
+        drop(log);
+        assert_eq!(dropped.get(), 2);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_dropped_and_counted() {
+        let (log, dropped) = log(AccessLogTo::Off, 8);
+        log.append(b"1234567\n");
+        log.append(b"1234567\n");
+        assert_eq!(dropped.get(), 1);
+    }
+}

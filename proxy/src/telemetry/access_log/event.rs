@@ -1,0 +1,249 @@
+use std::cell::RefCell;
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use postern_common::clock::Timestamp;
+
+use crate::config::ClientAddress;
+use crate::telemetry::access_log::AccessLog;
+
+/// What one event says. Text that a client chose (method, path) has been checked to be visible
+/// ASCII, or is left out.
+#[derive(Debug, Default)]
+pub struct Event<'a> {
+    /// The id of the request.
+    pub request_id: &'a str,
+    /// As it was sent.
+    pub method: Option<&'a str>,
+    /// The canonical path without the query; never the path of a refused target.
+    pub path: Option<&'a str>,
+    /// The template of the route.
+    pub route: Option<&'a str>,
+    /// Of the answer.
+    pub status: u16,
+    /// `ok`, or the code of the refusal: the same as in body and metric.
+    pub code: &'a str,
+    /// What an audit-only policy would have refused with.
+    pub audit: Option<&'a str>,
+    /// `user` or `service`.
+    pub kind: Option<&'a str>,
+    /// The issuer of the caller's token: with the subject, the identity.
+    pub issuer: Option<&'a str>,
+    /// The caller's subject.
+    pub subject: Option<&'a str>,
+    /// The name of the calling service.
+    pub service: Option<&'a str>,
+    /// The name of the upstream that was tried last.
+    pub upstream: Option<&'a str>,
+    /// How often an upstream was tried.
+    pub attempts: u32,
+    /// From the head to the end of the answer, in microseconds.
+    pub duration_us: u64,
+    /// From the choice of an address to the head of its answer, in microseconds.
+    pub upstream_us: Option<u64>,
+    /// Bytes of the request's body.
+    pub request_bytes: u64,
+    /// Bytes of the answer's body.
+    pub response_bytes: u64,
+    /// Such as `HTTP/1.1`.
+    pub protocol: &'a str,
+    /// The trace, in hexadecimal digits.
+    pub trace_id: Option<&'a str>,
+    /// The client's address; how much of it is written down is a setting.
+    pub client: Option<IpAddr>,
+}
+
+thread_local! {
+    /// The line that is being built.
+    static LINE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    /// The second whose text is at hand.
+    static SECOND: RefCell<(i64, String)> = const { RefCell::new((i64::MIN, String::new())) };
+}
+
+impl Event<'_> {
+    /// Builds the line in a buffer of this thread and appends it.
+    pub(crate) fn write(&self, log: &AccessLog, now: Timestamp) {
+        if !log.is_on() {
+            return;
+        }
+        LINE.with_borrow_mut(|line| {
+            line.clear();
+            self.render(line, now, log.client_address);
+            log.append(line);
+        });
+    }
+
+    /// Appends the event as one line of JSON.
+    pub fn render(&self, line: &mut Vec<u8>, now: Timestamp, client_address: ClientAddress) {
+        SECOND.with_borrow_mut(|(second, text)| {
+            if *second != now.unix_seconds() {
+                *second = now.unix_seconds();
+                *text = Timestamp::from_unix_seconds(*second).to_string();
+                text.truncate(text.len().saturating_sub(4));
+            }
+            line.extend_from_slice(b"{\"time\":\"");
+            line.extend_from_slice(text.as_bytes());
+            thousandths(line, now.0.rem_euclid(1000).unsigned_abs());
+            line.extend_from_slice(b"Z\"");
+        });
+        self.fields(line, client_address);
+        line.extend_from_slice(b"}\n");
+    }
+
+    fn fields(&self, line: &mut Vec<u8>, client_address: ClientAddress) {
+        text(line, br#","requestId":""#, Some(self.request_id));
+        text(line, br#","method":""#, self.method);
+        text(line, br#","path":""#, self.path);
+        text(line, br#","route":""#, self.route);
+        number(line, br#","status":"#, u64::from(self.status));
+        text(line, br#","code":""#, Some(self.code));
+        text(line, br#","audit":""#, self.audit);
+        text(line, br#","kind":""#, self.kind);
+        text(line, br#","issuer":""#, self.issuer);
+        text(line, br#","subject":""#, self.subject);
+        text(line, br#","service":""#, self.service);
+        text(line, br#","upstream":""#, self.upstream);
+        if self.attempts > 1 {
+            number(line, br#","attempts":"#, u64::from(self.attempts));
+        }
+        millis(line, br#","durationMs":"#, self.duration_us);
+        if let Some(upstream_us) = self.upstream_us {
+            millis(line, br#","upstreamMs":"#, upstream_us);
+        }
+        number(line, br#","requestBytes":"#, self.request_bytes);
+        number(line, br#","responseBytes":"#, self.response_bytes);
+        text(line, br#","protocol":""#, Some(self.protocol));
+        text(line, br#","traceId":""#, self.trace_id);
+        if let Some(address) = self.client.and_then(|client| shown(client, client_address)) {
+            let _memory_only = write!(line, ",\"client\":\"{address}\"");
+        }
+    }
+}
+
+fn shown(client: IpAddr, how: ClientAddress) -> Option<IpAddr> {
+    match (how, client) {
+        (ClientAddress::Off, _) => None,
+        (ClientAddress::Full, client) => Some(client),
+        (ClientAddress::Network, IpAddr::V4(client)) => {
+            Some(Ipv4Addr::from_bits(client.to_bits() & 0xffff_ff00).into())
+        }
+        (ClientAddress::Network, IpAddr::V6(client)) => {
+            Some(Ipv6Addr::from_bits(client.to_bits() & (u128::MAX << 80)).into())
+        }
+    }
+}
+
+/// A member of the object; `key` is all that stands in front of the text, so that it is copied at
+/// once.
+fn text(line: &mut Vec<u8>, key: &[u8], value: Option<&str>) {
+    let Some(value) = value else { return };
+    line.extend_from_slice(key);
+    if is_plain(value) {
+        line.extend_from_slice(value.as_bytes());
+    } else {
+        for character in value.chars() {
+            match character {
+                '"' | '\\' => line.extend_from_slice(&[b'\\', character as u8]),
+                '\0'..='\x1f' | '\x7f' => {
+                    let _memory_only = write!(line, "\\u{:04x}", character as u32);
+                }
+                character => line.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes()),
+            }
+        }
+    }
+    line.push(b'"');
+}
+
+/// Whether the text stands in JSON as it is. Every byte is looked at, plain or not, so that the
+/// compiler takes many at a time.
+fn is_plain(value: &str) -> bool {
+    value.bytes().fold(true, |plain, byte| {
+        plain & (0x20..=0x7e).contains(&byte) & (byte != b'"') & (byte != b'\\')
+    })
+}
+
+fn number(line: &mut Vec<u8>, key: &[u8], value: u64) {
+    line.extend_from_slice(key);
+    digits(line, value);
+}
+
+/// Microseconds, written as milliseconds with three digits.
+fn millis(line: &mut Vec<u8>, key: &[u8], micros: u64) {
+    line.extend_from_slice(key);
+    digits(line, micros / 1000);
+    line.push(b'.');
+    thousandths(line, micros % 1000);
+}
+
+/// A number below a thousand, in three digits.
+fn thousandths(line: &mut Vec<u8>, value: u64) {
+    line.extend([value / 100, value / 10 % 10, value % 10].map(|digit| b'0' + (digit % 10) as u8));
+}
+
+/// What `write!` does with half the instructions: a line has eight numbers.
+fn digits(line: &mut Vec<u8>, mut value: u64) {
+    let mut text = [0; 20];
+    let mut at = text.len();
+    loop {
+        at -= 1;
+        text[at] = b'0' + (value % 10) as u8;
+        value /= 10;
+        if value == 0 {
+            break;
+        }
+    }
+    line.extend_from_slice(&text[at..]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_always_a_json_string() {
+        for value in [
+            "plain",
+            "quote\" back\\slash",
+            "line\nbreak\u{7f}",
+            "caf\u{e9}",
+        ] {
+            let mut line = Vec::new();
+            text(&mut line, br#","x":""#, Some(value));
+            let json = format!("{{{}}}", &String::from_utf8(line).expect("UTF-8")[1..]);
+            let parsed: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+            assert_eq!(parsed["x"], value);
+        }
+    }
+
+    #[test]
+    fn numbers_are_written_as_they_are_everywhere() {
+        for value in [0, 7, 10, 999, 1_000, 65_536, u64::MAX] {
+            let mut line = Vec::new();
+            number(&mut line, br#","n":"#, value);
+            assert_eq!(
+                String::from_utf8(line).expect("ASCII"),
+                format!(",\"n\":{value}")
+            );
+        }
+        let mut line = Vec::new();
+        millis(&mut line, br#","ms":"#, 12_034);
+        assert_eq!(line, b",\"ms\":12.034");
+    }
+
+    #[test]
+    fn an_address_is_cut_to_its_network() {
+        let cut = |text: &str| shown(text.parse().expect("an address"), ClientAddress::Network);
+        assert_eq!(
+            cut("203.0.113.77"),
+            Some("203.0.113.0".parse().expect("an address"))
+        );
+        assert_eq!(
+            cut("2001:db8:1:2::3"),
+            Some("2001:db8:1::".parse().expect("an address"))
+        );
+        assert_eq!(
+            shown(IpAddr::V4(Ipv4Addr::LOCALHOST), ClientAddress::Off),
+            None
+        );
+    }
+}

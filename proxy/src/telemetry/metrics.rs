@@ -1,0 +1,240 @@
+//! Numbers for Prometheus. Every label comes from the configuration or from a closed set, never
+//! from a client.
+
+use std::sync::OnceLock;
+
+use postern_common::Code;
+use prometheus::core::Collector;
+use prometheus::{
+    Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+    Registry,
+};
+
+/// The families of one gateway.
+#[derive(Debug)]
+pub(crate) struct Metrics {
+    pub(crate) registry: Registry,
+    pub(crate) requests: IntCounterVec,
+    pub(crate) duration: HistogramVec,
+    pub(crate) overhead: Histogram,
+    pub(crate) upstream: HistogramVec,
+    pub(crate) refused_at_door: IntCounterVec,
+    pub(crate) unheard: IntCounter,
+    pub(crate) connections: IntGauge,
+    pub(crate) connections_refused: IntCounter,
+    pub(crate) response_buffers: IntGauge,
+    pub(crate) tls_failed: IntCounter,
+    pub(crate) rapid_resets: IntCounter,
+    pub(crate) audited: IntCounterVec,
+    pub(crate) events_dropped: IntCounter,
+    pub(crate) spans_dropped: IntCounter,
+    pub(crate) retries: IntCounterVec,
+    pub(crate) retries_denied: IntCounterVec,
+    pub(crate) ejections: IntCounterVec,
+    pub(crate) endpoints: IntGaugeVec,
+    pub(crate) config_version: IntGauge,
+    pub(crate) config_refused: IntCounter,
+    pub(crate) config_bad: IntGauge,
+    pub(crate) token_cache: IntGaugeVec,
+    pub(crate) jwks_age: IntGaugeVec,
+    pub(crate) limiter_keys: IntGauge,
+}
+
+/// What is counted for one route, looked up when it is first needed: a file of ten thousand routes
+/// is not to wait for families of which most are never used.
+#[derive(Debug, Default)]
+pub(crate) struct RouteMetrics {
+    by_class: [OnceLock<IntCounter>; 5],
+    duration: OnceLock<Histogram>,
+}
+
+/// Seconds: 0.25 ms to 60 s.
+const BUCKETS: [f64; 15] = [
+    0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 15.0, 60.0,
+];
+
+/// Seconds within the gateway: 10 µs to 100 ms.
+const FINE_BUCKETS: [f64; 10] = [
+    0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.005, 0.025, 0.1,
+];
+
+const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
+
+/// The code of a request that was let through and answered.
+pub(crate) const OK: &str = "ok";
+
+/// The label of requests that no route takes.
+pub(crate) const NO_ROUTE: &str = "none";
+
+/// Makes families and registers them.
+struct Maker(Registry);
+
+impl Maker {
+    fn counters(
+        &self,
+        name: &str,
+        help: &str,
+        labels: &[&str],
+    ) -> prometheus::Result<IntCounterVec> {
+        self.add(IntCounterVec::new(Opts::new(name, help), labels)?)
+    }
+
+    fn counter(&self, name: &str, help: &str) -> prometheus::Result<IntCounter> {
+        self.add(IntCounter::new(name, help)?)
+    }
+
+    fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> prometheus::Result<IntGaugeVec> {
+        self.add(IntGaugeVec::new(Opts::new(name, help), labels)?)
+    }
+
+    fn gauge(&self, name: &str, help: &str) -> prometheus::Result<IntGauge> {
+        self.add(IntGauge::new(name, help)?)
+    }
+
+    fn seconds(&self, name: &str, help: &str, label: &str) -> prometheus::Result<HistogramVec> {
+        let options = HistogramOpts::new(name, help).buckets(BUCKETS.to_vec());
+        self.add(HistogramVec::new(options, &[label])?)
+    }
+
+    /// Of what takes microseconds.
+    fn fine_seconds(&self, name: &str, help: &str) -> prometheus::Result<Histogram> {
+        let options = HistogramOpts::new(name, help).buckets(FINE_BUCKETS.to_vec());
+        self.add(Histogram::with_opts(options)?)
+    }
+
+    fn add<F: Collector + Clone + 'static>(&self, family: F) -> prometheus::Result<F> {
+        self.0.register(Box::new(family.clone()))?;
+        Ok(family)
+    }
+}
+
+impl Metrics {
+    /// # Errors
+    /// If two families have one name, which is a mistake in this file.
+    pub(crate) fn new() -> prometheus::Result<Self> {
+        let make = Maker(Registry::new());
+        Ok(Self {
+            requests: make.counters(
+                "postern_requests_total",
+                "Requests by route, status class and decision code",
+                &["route", "class", "code"],
+            )?,
+            duration: make.seconds(
+                "postern_request_seconds",
+                "Head to end of response",
+                "route",
+            )?,
+            overhead: make.fine_seconds(
+                "postern_overhead_seconds",
+                "From the head to the choice of an upstream address",
+            )?,
+            upstream: make.seconds(
+                "postern_upstream_seconds",
+                "Choice of address to response head",
+                "upstream",
+            )?,
+            refused_at_door: make.counters(
+                "postern_refused_at_door_total",
+                "Heads refused before any route was looked for",
+                &["code"],
+            )?,
+            unheard: make.counter(
+                "postern_unheard_total",
+                "Requests answered by Pingora before any hook",
+            )?,
+            connections: make.gauge("postern_connections", "Open client connections")?,
+            response_buffers: make.gauge(
+                "postern_response_buffer_bytes",
+                "Bytes that responses may hold whose readers are waited for",
+            )?,
+            connections_refused: make.counter(
+                "postern_connections_refused_total",
+                "Connections closed because their address had too many",
+            )?,
+            tls_failed: make.counter(
+                "postern_tls_handshakes_failed_total",
+                "TLS handshakes that failed",
+            )?,
+            rapid_resets: make.counter(
+                "postern_http2_rapid_resets_total",
+                "Connections closed because their client gave up too many streams",
+            )?,
+            audited: make.counters(
+                "postern_audited_total",
+                "Requests let through by an audit-only policy that it would have refused",
+                &["route", "code"],
+            )?,
+            events_dropped: make
+                .counter("postern_access_events_dropped_total", "Access events lost")?,
+            spans_dropped: make.counter("postern_spans_dropped_total", "Spans lost")?,
+            retries: make.counters("postern_retries_total", "Further attempts", &["upstream"])?,
+            retries_denied: make.counters(
+                "postern_retries_denied_total",
+                "Over the budget",
+                &["upstream"],
+            )?,
+            ejections: make.counters(
+                "postern_ejections_total",
+                "Addresses ejected",
+                &["upstream"],
+            )?,
+            endpoints: make.gauges(
+                "postern_endpoints",
+                "Addresses by state",
+                &["upstream", "state"],
+            )?,
+            config_version: make.gauge("postern_config_version", "What is live, from 1")?,
+            config_refused: make
+                .counter("postern_config_refused_total", "Configurations refused")?,
+            config_bad: make.gauge("postern_config_bad", "1 while the file is not what is live")?,
+            token_cache: make.gauges(
+                "postern_token_cache",
+                "Verified tokens that are held",
+                &["unit"],
+            )?,
+            jwks_age: make.gauges(
+                "postern_jwks_age_seconds",
+                "Since the keys were fetched",
+                &["issuer"],
+            )?,
+            limiter_keys: make
+                .gauge("postern_limiter_keys", "Keys that the rate limits remember")?,
+            registry: make.0,
+        })
+    }
+
+    /// Counts one request that was refused or failed.
+    pub(crate) fn count(&self, route: &str, status: u16, code: &str) {
+        self.requests
+            .with_label_values(&[route, class(status), code])
+            .inc();
+    }
+
+    /// Counts one head that was refused.
+    pub(crate) fn count_at_door(&self, code: Code) {
+        self.refused_at_door
+            .with_label_values(&[code.as_str()])
+            .inc();
+    }
+}
+
+impl RouteMetrics {
+    /// Counts one request that was answered by its upstream.
+    pub(crate) fn count_ok(&self, all: &Metrics, route: &str, status: u16) {
+        let at = usize::from(status / 100).clamp(1, 5) - 1;
+        self.by_class[at]
+            .get_or_init(|| all.requests.with_label_values(&[route, CLASSES[at], OK]))
+            .inc();
+    }
+
+    /// Notes how long one request took.
+    pub(crate) fn observe(&self, all: &Metrics, route: &str, seconds: f64) {
+        self.duration
+            .get_or_init(|| all.duration.with_label_values(&[route]))
+            .observe(seconds);
+    }
+}
+
+fn class(status: u16) -> &'static str {
+    CLASSES[usize::from(status / 100).clamp(1, 5) - 1]
+}

@@ -1,0 +1,78 @@
+//! W3C trace context.
+
+/// W3C trace context: the trace goes on, with this gateway as the parent of what follows.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Trace {
+    /// The trace's id.
+    pub id: u128,
+    /// This request's own span, the parent of what follows.
+    pub span: u64,
+    /// The span that it came from.
+    pub parent: Option<u64>,
+    /// Bit 0: whether it is recorded.
+    pub flags: u8,
+}
+
+impl Trace {
+    /// Goes on with a `traceparent` that has been found well formed.
+    pub(crate) fn follow(text: &str, span: u64) -> Self {
+        let id = text
+            .get(3..35)
+            .and_then(|hex| u128::from_str_radix(hex, 16).ok())
+            .unwrap_or_default();
+        let parent = text
+            .get(36..52)
+            .and_then(|hex| u64::from_str_radix(hex, 16).ok());
+        let flags = text
+            .get(53..55)
+            .and_then(|hex| u8::from_str_radix(hex, 16).ok())
+            .unwrap_or_default();
+        Self {
+            id,
+            span,
+            parent,
+            flags,
+        }
+    }
+
+    /// The `traceparent` that goes on, without the machinery of `write!`: every request has one.
+    pub(crate) fn to_text(self) -> [u8; 55] {
+        let mut text = *b"00-................................-................-..";
+        hexadecimal(self.id, &mut text[3..35]);
+        hexadecimal(self.span.into(), &mut text[36..52]);
+        hexadecimal(self.flags.into(), &mut text[53..55]);
+        text
+    }
+
+    /// Whether the trace is recorded (W3C Trace Context section 3.2.2.5).
+    pub(crate) fn is_sampled(self) -> bool {
+        self.flags & 1 != 0
+    }
+}
+
+/// Digits of a `traceparent`.
+const DIGITS: &[u8; 16] = b"0123456789abcdef";
+
+/// Writes a number as hexadecimal digits, all of `space`.
+fn hexadecimal(mut number: u128, space: &mut [u8]) {
+    for digit in space.iter_mut().rev() {
+        *digit = DIGITS[(number & 0xf) as usize];
+        number >>= 4;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trace_is_written_as_it_was_read() {
+        for text in [
+            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+            "00-00000000000000000000000000000001-00000000000000ff-00",
+        ] {
+            let span = u64::from_str_radix(&text[36..52], 16).expect("hexadecimal");
+            assert_eq!(Trace::follow(text, span).to_text(), text.as_bytes());
+        }
+    }
+}
