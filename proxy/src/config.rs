@@ -27,22 +27,27 @@ use postern_common::token::Issuer;
 use url::Url;
 
 pub use assumed_pools::{ASSUMED_POOLS, assumed_settings};
-pub use cors::{Cors, OriginPattern};
-pub use limits::{Limits, RateBy, RateLimit};
-pub use listen::{AccessLog, AccessLogTo, ClientAddress, Listen, Tls};
-pub use network::Network;
-pub use pattern::{Condition, HostPattern, Methods, PathPattern, Pattern, Segment};
-pub use policy::{Policy, Protected, ServiceRule, UserRule};
-pub use route::{Rewrite, Route, Target};
+pub use cors::{CorsPolicy, OriginPattern};
+pub use limits::{ClientLimits, RateLimit, RateLimitKey};
+pub use listen::{
+    AccessLogConfig, AccessLogSink, ClientAddressDetail, ListenerConfig, ListenerTlsConfig,
+};
+pub use network::IpNetwork;
+pub use pattern::{HostPattern, MatchCondition, MethodSet, PathPattern, PathSegment, RoutePattern};
+pub use policy::{CallerRules, RoutePolicy, ServiceRule, UserRule};
+pub use route::{PathRewrite, Route, RouteTarget};
 pub use route_test::{RouteTest, TestToken};
 pub use schema::SCHEMA;
-pub use upstream::{Address, Balance, Health, HealthProbe, Outlier, Upstream, UpstreamTls};
+pub use upstream::{
+    HealthCheckConfig, HealthProbe, LoadBalancing, OutlierDetection, UpstreamAddress,
+    UpstreamConfig, UpstreamTlsConfig,
+};
 
 /// Everything that `conf/proxy.toml` says.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Where clients come in; at least one.
-    pub listen: Vec<Listen>,
+    pub listen: Vec<ListenerConfig>,
     /// Where operators ask; `None` for nowhere.
     pub admin: Option<SocketAddr>,
     /// `[admin] hosts`: names by which operators may call it, besides loopback names and, where it
@@ -54,30 +59,30 @@ pub struct Config {
     /// Pools whose tokens are trusted.
     pub identity: IdentityConfig,
     /// How tokens are remembered.
-    pub tokens: Tokens,
+    pub tokens: TokenConfig,
     /// What clients may ask of the gateway.
-    pub limits: Limits,
+    pub limits: ClientLimits,
     /// How the process ends.
-    pub stop: Stop,
+    pub stop: ShutdownConfig,
     /// `[handover] socket`: the Unix socket over which a new process takes over; default none.
     pub handover: Option<PathBuf>,
     /// Where access events go.
-    pub access_log: AccessLog,
+    pub access_log: AccessLogConfig,
     /// Where spans go; default nowhere.
-    pub traces: Option<Traces>,
+    pub traces: Option<TraceConfig>,
     /// The services behind the gateway.
-    pub upstreams: Vec<Upstream>,
+    pub upstreams: Vec<UpstreamConfig>,
     /// The routes, in the order of the file.
     pub routes: Vec<Route>,
     /// Cross-origin rules for requests that no route takes.
-    pub cors: Option<Arc<Cors>>,
+    pub cors: Option<Arc<CorsPolicy>>,
     /// Requests whose outcome must be as written here before the configuration goes live.
     pub tests: Vec<RouteTest>,
 }
 
 /// `[tokens]`: how tokens are remembered.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tokens {
+pub struct TokenConfig {
     /// Bytes that verified tokens may take; default 40 MiB, some 100,000 tokens, which are not
     /// kept: who sent each one is.
     pub cache_bytes: usize,
@@ -87,7 +92,7 @@ pub struct Tokens {
 
 /// `[traces]`: spans for OpenTelemetry.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Traces {
+pub struct TraceConfig {
     /// Where OTLP over HTTP in JSON is taken, such as `http://127.0.0.1:4318/v1/traces`.
     pub endpoint: Url,
     /// The share of traces that begin here which are sampled; default 0.01. A trace that comes in
@@ -97,7 +102,7 @@ pub struct Traces {
 
 /// `[stop]`: how the process ends.
 #[derive(Clone, Copy, Debug)]
-pub struct Stop {
+pub struct ShutdownConfig {
     /// How long readiness is red while requests are still accepted, so that a load balancer sees it
     /// first; default 0.
     pub notice: Duration,
@@ -113,7 +118,7 @@ pub struct Stop {
 impl Config {
     /// Reads the root of the file without running its tests.
     pub(crate) fn decode(root: &Object<'_>, env: &Env) -> Option<Self> {
-        let listen = root.list("listen", |field| field.object(Listen::read));
+        let listen = root.list("listen", |field| field.object(ListenerConfig::read));
         let none = |field: Field<'_>| {
             Some(matches!(field.value(), Value::Array(items) if items.is_empty()))
         };
@@ -121,7 +126,7 @@ impl Config {
             root.fail("missing_field", "at least one [[listen]] is required");
         }
         let admin = root.section("admin", |admin| {
-            let hosts = admin.or("hosts", Vec::new(), texts);
+            let hosts = admin.or("hosts", Vec::new(), short_texts);
             Some((
                 admin.required("address", |field| field.socket_addr())?,
                 hosts,
@@ -132,20 +137,26 @@ impl Config {
             .unwrap_or_default();
         let workers = root.optional("workers", |field| field.integer(1..=256));
         let identity = IdentityConfig::read(root, env);
-        let tokens = root.section("tokens", Tokens::read).unwrap_or_default();
-        let limits = root.section("limits", |section| Limits::read(section, env));
-        let limits = limits.unwrap_or_else(|| Limits::from_env(env));
-        let stop = root.section("stop", Stop::read).unwrap_or_default();
+        let tokens = root
+            .section("tokens", TokenConfig::read)
+            .unwrap_or_default();
+        let limits = root.section("limits", |section| ClientLimits::read(section, env));
+        let limits = limits.unwrap_or_else(|| ClientLimits::from_env(env));
+        let stop = root
+            .section("stop", ShutdownConfig::read)
+            .unwrap_or_default();
         let handover = root.section("handover", |section| {
             section.required("socket", |f| f.text(1..=100))
         });
         let access_log = root
-            .section("access_log", AccessLog::read)
+            .section("access_log", AccessLogConfig::read)
             .unwrap_or_default();
-        let traces = root.section("traces", Traces::read);
-        let upstreams = root.section("upstream", |section| Some(section.entries(Upstream::read)));
+        let traces = root.section("traces", TraceConfig::read);
+        let upstreams = root.section("upstream", |section| {
+            Some(section.entries(UpstreamConfig::read))
+        });
         let upstreams = upstreams.unwrap_or_default();
-        let cors = root.section("cors", Cors::read).map(Arc::new);
+        let cors = root.section("cors", CorsPolicy::read).map(Arc::new);
         let routes = route::read_all(root, &upstreams, &limits, cors.as_ref());
         let tests = root.list("test", |field| route_test::read(field, &routes, &upstreams));
         Some(Self {
@@ -161,7 +172,7 @@ impl Config {
             access_log,
             traces,
             upstreams,
-            cors: Cors::without_route(cors, &routes),
+            cors: CorsPolicy::fallback(cors, &routes),
             routes,
             tests,
         })
@@ -185,7 +196,7 @@ impl Config {
     }
 
     /// Whether an upstream's certificate is checked with the authorities of the machine.
-    pub(crate) fn needs_roots(&self) -> bool {
+    pub(crate) fn needs_system_roots(&self) -> bool {
         self.upstreams
             .iter()
             .filter_map(|upstream| upstream.tls.as_ref())
@@ -193,11 +204,11 @@ impl Config {
     }
 }
 
-impl Tokens {
+impl TokenConfig {
     fn read(section: &Object<'_>) -> Option<Self> {
         let default = Self::default();
         Some(Self {
-            cache_bytes: section.or("cache_bytes", default.cache_bytes, size),
+            cache_bytes: section.or("cache_bytes", default.cache_bytes, memory_size),
             jwks_dir: section
                 .optional("jwks_dir", |field| field.text(1..=4096))
                 .map(PathBuf::from),
@@ -205,7 +216,7 @@ impl Tokens {
     }
 }
 
-impl Default for Tokens {
+impl Default for TokenConfig {
     fn default() -> Self {
         Self {
             cache_bytes: 40 << 20,
@@ -214,7 +225,7 @@ impl Default for Tokens {
     }
 }
 
-impl Traces {
+impl TraceConfig {
     fn read(section: &Object<'_>) -> Option<Self> {
         let sample = section.or("sample", 0.01, |field| match field.number()? {
             share if (0.0..=1.0).contains(&share) => Some(share),
@@ -226,7 +237,7 @@ impl Traces {
     }
 }
 
-impl Stop {
+impl ShutdownConfig {
     fn read(section: &Object<'_>) -> Option<Self> {
         let default = Self::default();
         let drain = section.or("drain", default.drain, |field| field.duration());
@@ -243,7 +254,7 @@ impl Stop {
     }
 }
 
-impl Default for Stop {
+impl Default for ShutdownConfig {
     fn default() -> Self {
         Self {
             notice: Duration::ZERO,
@@ -254,7 +265,7 @@ impl Default for Stop {
 }
 
 /// A size that memory can hold.
-fn size(field: Field<'_>) -> Option<usize> {
+fn memory_size(field: Field<'_>) -> Option<usize> {
     let bytes = field.bytes()?;
     usize::try_from(bytes)
         .ok()
@@ -262,7 +273,7 @@ fn size(field: Field<'_>) -> Option<usize> {
 }
 
 /// A duration that is not zero: a timeout of zero would refuse everything, and none is never meant.
-fn timeout(field: Field<'_>) -> Option<Duration> {
+fn nonzero_duration(field: Field<'_>) -> Option<Duration> {
     match field.duration()? {
         Duration::ZERO => field.fail("out_of_range", "must be more than 0"),
         duration => Some(duration),
@@ -270,14 +281,14 @@ fn timeout(field: Field<'_>) -> Option<Duration> {
 }
 
 /// A list that is not empty. One whose items are all wrong is not told to be empty as well.
-fn some<T>(field: Field<'_>, read: impl FnMut(Field<'_>) -> Option<T>) -> Option<Vec<T>> {
+fn non_empty<T>(field: Field<'_>, read: impl FnMut(Field<'_>) -> Option<T>) -> Option<Vec<T>> {
     if matches!(field.value(), Value::Array(items) if items.is_empty()) {
         return field.fail("invalid_length", "must not be empty");
     }
     field.array(read)
 }
 
-/// A list of short texts.
-fn texts(field: Field<'_>) -> Option<Vec<String>> {
+/// A list of short short_texts.
+fn short_texts(field: Field<'_>) -> Option<Vec<String>> {
     field.array(|item| item.text(1..=256))
 }

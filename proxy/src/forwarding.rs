@@ -4,7 +4,8 @@ mod failure;
 pub(crate) mod fast_path;
 mod http1_session;
 pub mod identity_headers;
-mod outcome;
+mod request_record;
+mod response;
 pub(crate) mod streaming_path;
 mod upstream_request;
 

@@ -15,9 +15,11 @@ pub mod telemetry;
 mod upstream;
 
 pub use config::{ASSUMED_POOLS, Config, SCHEMA, assumed_settings};
-pub use lifecycle::{App, Inheritance, Listeners, Predecessor, Sockets, check_files};
-pub use routing::explain::{Sender, explain};
-pub use telemetry::Trace;
+pub use lifecycle::{
+    App, InheritedListeners, InheritedSockets, Listeners, PreviousProcess, check_files,
+};
+pub use routing::explain::{CallerSource, explain};
+pub use telemetry::TraceContext;
 
 #[cfg(test)]
 mod tests;

@@ -12,6 +12,6 @@ mod startup_settings;
 
 pub use app::App;
 pub use file_checks::check_files;
-pub use hot_restart::{Inheritance, Predecessor};
+pub use hot_restart::{InheritedListeners, PreviousProcess};
 pub use listeners::Listeners;
-pub use socket_activation::Sockets;
+pub use socket_activation::InheritedSockets;

@@ -11,7 +11,10 @@ use postern_common::supervisor::Supervisor;
 use postern_common::token::{Verifier, VerifierOptions};
 use postern_common::{Clock, log};
 use postern_proxy::config::TestToken;
-use postern_proxy::{ASSUMED_POOLS, App, Config, Inheritance, Sender, Sockets, assumed_settings};
+use postern_proxy::{
+    ASSUMED_POOLS, App, CallerSource, Config, InheritedListeners, InheritedSockets,
+    assumed_settings,
+};
 
 /// Pingora takes and frees 64 KiB for the body of each response, at which the system's allocator
 /// tidies up all it has.
@@ -21,16 +24,16 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// Postern's gateway.
 #[derive(Parser)]
 #[command(version, name = "postern-proxy")]
-struct Arguments {
+struct CliArguments {
     /// The configuration.
     #[arg(long, global = true, default_value = "conf/proxy.toml")]
     config: PathBuf,
     #[command(subcommand)]
-    command: Option<Command>,
+    command: Option<CliCommand>,
 }
 
 #[derive(Subcommand)]
-enum Command {
+enum CliCommand {
     /// Serve (the default).
     Run {
         /// Take the sockets over from the process that runs with the same `handover.socket`; it
@@ -58,7 +61,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let arguments = match Arguments::try_parse() {
+    let arguments = match CliArguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) if error.use_stderr() => {
             return Exit::report(Err(Exit::usage(error.to_string().trim_end())));
@@ -73,11 +76,11 @@ fn main() -> ExitCode {
     Exit::report(
         match arguments
             .command
-            .unwrap_or(Command::Run { take_over: false })
+            .unwrap_or(CliCommand::Run { take_over: false })
         {
-            Command::Run { take_over } => run(&arguments.config, &env, take_over),
-            Command::Check => check(&arguments.config, &env),
-            Command::Explain {
+            CliCommand::Run { take_over } => run(&arguments.config, &env, take_over),
+            CliCommand::Check => check(&arguments.config, &env),
+            CliCommand::Explain {
                 method,
                 url,
                 token,
@@ -86,7 +89,7 @@ fn main() -> ExitCode {
                 let headers = headers.into_iter().collect();
                 explain(&arguments.config, &env, (&method, &url, &headers), &token)
             }
-            Command::Schema => schema(),
+            CliCommand::Schema => schema(),
         },
     )
 }
@@ -95,7 +98,7 @@ fn run(path: &Path, env: &Env, take_over: bool) -> Result<(), Exit> {
     let filter = env.get("POSTERN_LOG").unwrap_or("info");
     log::check(filter).map_err(|reason| Exit::usage(format!("POSTERN_LOG: {reason}")))?;
     log::init(log::Format::Json, filter);
-    let passed = Sockets::of_process()?;
+    let passed = InheritedSockets::from_environment()?;
     let config = load(path, env)?;
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     if let Some(workers) = config.workers {
@@ -118,12 +121,12 @@ fn run(path: &Path, env: &Env, take_over: bool) -> Result<(), Exit> {
                 .handover
                 .as_ref()
                 .ok_or_else(|| Exit::usage("--take-over needs [handover] socket"))?;
-            let (sockets, predecessor) = Inheritance::take(path)?.into_parts();
+            let (sockets, predecessor) = InheritedListeners::take(path)?.into_parts();
             (sockets, Some(predecessor))
         } else {
             (passed, None)
         };
-        let listeners = sockets.listeners(&config).await?;
+        let listeners = sockets.bind_listeners(&config).await?;
         let app = App::build(config, Clock::system())?.watch(path.to_owned(), env.clone());
         let app = app.supervised(Supervisor::of(env));
         match predecessor {
@@ -182,7 +185,7 @@ fn explain(
     };
     let config = config::load(path, |root| Config::read(root, &env))?;
     let sender = match sender {
-        Some(made_up) => Sender::MadeUp(made_up),
+        Some(made_up) => CallerSource::Assumed(made_up),
         None => verify(&config, token)?,
     };
     print!(
@@ -204,15 +207,15 @@ fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
 }
 
 /// Verifies a real token with the keys of its issuer.
-fn verify(config: &Config, token: &str) -> Result<Sender, Exit> {
+fn verify(config: &Config, token: &str) -> Result<CallerSource, Exit> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
     let runtime = runtime.map_err(|error| Exit::unavailable(format!("no runtime: {error}")))?;
     let verifier = Verifier::new(config.issuers(&[]), VerifierOptions::default());
     Ok(match runtime.block_on(verifier.verify(token)) {
-        Ok(caller) => Sender::Verified(caller),
-        Err(refusal) => Sender::Refused(refusal.code().as_str()),
+        Ok(caller) => CallerSource::Verified(caller),
+        Err(refusal) => CallerSource::Rejected(refusal.code().as_str()),
     })
 }
 

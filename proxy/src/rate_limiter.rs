@@ -17,13 +17,13 @@ pub struct Rate {
     pub burst: u32,
     /// Nanoseconds after which one more may come, rounded down.
     pub interval_ns: u64,
-    /// Seconds in which a whole burst comes back, rounded up: the window of `RateLimit-Policy`.
+    /// Seconds in which a whole burst comes back, rounded up: the window of `RateLimit-RoutePolicy`.
     pub window_s: u64,
 }
 
 /// What a key got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum RateDecision {
     /// It may go on; so many more may follow at once.
     Allowed {
         /// Requests left of the burst.
@@ -38,28 +38,28 @@ pub enum Verdict {
 
 /// The state of all keys.
 #[derive(Debug)]
-pub struct Limiter {
-    shards: Box<[Mutex<Shard>]>,
+pub struct RateLimiter {
+    shards: Box<[Mutex<KeyShard>]>,
     keys_per_shard: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
-struct Shard {
+struct KeyShard {
     /// The theoretical arrival time of each key.
-    arrivals: HashMap<u64, u64, BuildHasherDefault<Prehashed>>,
+    arrivals: HashMap<u64, u64, BuildHasherDefault<PrehashedKey>>,
     swept_at: u64,
 }
 
 /// The keys are hashes already.
 #[derive(Debug, Default)]
-struct Prehashed(u64);
+struct PrehashedKey(u64);
 
-const SHARDS: usize = 32;
+const SHARD_COUNT: usize = 32;
 
 const NANOS_PER_SECOND: u128 = 1_000_000_000;
 
 /// A full shard is swept at most this often; in between, any key makes room.
-const SWEEP_NS: u64 = 1_000_000_000;
+const SWEEP_INTERVAL_NS: u64 = 1_000_000_000;
 
 // === impl Rate ===
 
@@ -83,80 +83,80 @@ impl Rate {
 
     /// Takes one at `now` from a key whose theoretical arrival time is `arrival`; the new one if it
     /// may.
-    fn take(self, arrival: u64, now: u64) -> (Verdict, u64) {
+    fn take(self, arrival: u64, now: u64) -> (RateDecision, u64) {
         let base = arrival.max(now);
         let window = self.interval_ns.saturating_mul(u64::from(self.burst));
         let next = base.saturating_add(self.interval_ns);
         let ahead = next - now;
         if ahead > window {
             return (
-                Verdict::Refused {
+                RateDecision::Refused {
                     retry_after: Duration::from_nanos(ahead - window),
                 },
                 arrival,
             );
         }
         let remaining = u32::try_from((window - ahead) / self.interval_ns).unwrap_or(u32::MAX);
-        (Verdict::Allowed { remaining }, next)
+        (RateDecision::Allowed { remaining }, next)
     }
 }
 
-// === impl Limiter ===
+// === impl RateLimiter ===
 
-impl Limiter {
+impl RateLimiter {
     /// For at most about so many keys (16 to 40 bytes each).
     #[must_use]
     pub fn new(keys: usize) -> Self {
-        let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
+        let shards = (0..SHARD_COUNT).map(|_| Mutex::default()).collect();
         let limiter = Self {
             shards,
             keys_per_shard: AtomicUsize::new(1),
         };
-        limiter.set_keys(keys);
+        limiter.set_capacity(keys);
         limiter
     }
 
     /// From now on for at most about so many keys; those above make room as others come.
-    pub fn set_keys(&self, keys: usize) {
+    pub fn set_capacity(&self, keys: usize) {
         self.keys_per_shard
-            .store(keys.div_ceil(SHARDS).max(1), Ordering::Relaxed);
+            .store(keys.div_ceil(SHARD_COUNT).max(1), Ordering::Relaxed);
     }
 
     /// Takes one for `key`, a hash under a seed that clients cannot know. Different rates need
     /// different keys.
     #[must_use]
-    pub fn take(&self, rate: Rate, key: u64, now: u64) -> Verdict {
+    pub fn take(&self, rate: Rate, key: u64, now: u64) -> RateDecision {
         let mut shard = self.shard(key);
         let known = shard.arrivals.get(&key).copied();
         let (verdict, next) = rate.take(known.unwrap_or(0), now);
         if known.is_none() {
-            shard.make_room(self.keys_per_shard.load(Ordering::Relaxed), now);
+            shard.evict(self.keys_per_shard.load(Ordering::Relaxed), now);
         }
         shard.arrivals.insert(key, next);
         verdict
     }
 
-    /// Nothing comes for `key` before `until`; to be asked with [`Limiter::exhausted`], and not to
+    /// Nothing comes for `key` before `until`; to be asked with [`RateLimiter::is_exhausted`], and not to
     /// be a key of a rate.
-    pub fn exhaust(&self, key: u64, until: u64, now: u64) {
+    pub fn mark_exhausted(&self, key: u64, until: u64, now: u64) {
         let mut shard = self.shard(key);
         if !shard.arrivals.contains_key(&key) {
-            shard.make_room(self.keys_per_shard.load(Ordering::Relaxed), now);
+            shard.evict(self.keys_per_shard.load(Ordering::Relaxed), now);
         }
         shard.arrivals.insert(key, until);
     }
 
     /// Whether nothing comes for `key` yet.
     #[must_use]
-    pub fn exhausted(&self, key: u64, now: u64) -> bool {
+    pub fn is_exhausted(&self, key: u64, now: u64) -> bool {
         self.shard(key)
             .arrivals
             .get(&key)
             .is_some_and(|until| *until > now)
     }
 
-    fn shard(&self, key: u64) -> MutexGuard<'_, Shard> {
-        let at = usize::try_from(key >> 32).unwrap_or_default() % SHARDS;
+    fn shard(&self, key: u64) -> MutexGuard<'_, KeyShard> {
+        let at = usize::try_from(key >> 32).unwrap_or_default() % SHARD_COUNT;
         self.shards[at]
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -164,7 +164,7 @@ impl Limiter {
 
     /// How many keys are held.
     #[must_use]
-    pub fn keys(&self) -> usize {
+    pub fn key_count(&self) -> usize {
         self.shards
             .iter()
             .map(|shard| {
@@ -178,14 +178,14 @@ impl Limiter {
     }
 }
 
-// === impl Shard ===
+// === impl KeyShard ===
 
-impl Shard {
-    fn make_room(&mut self, keys: usize, now: u64) {
+impl KeyShard {
+    fn evict(&mut self, keys: usize, now: u64) {
         if self.arrivals.len() < keys {
             return;
         }
-        if now >= self.swept_at.saturating_add(SWEEP_NS) || self.swept_at == 0 {
+        if now >= self.swept_at.saturating_add(SWEEP_INTERVAL_NS) || self.swept_at == 0 {
             self.swept_at = now.max(1);
             self.arrivals.retain(|_, arrival| *arrival > now);
         }
@@ -197,9 +197,9 @@ impl Shard {
     }
 }
 
-// === impl Prehashed ===
+// === impl PrehashedKey ===
 
-impl Hasher for Prehashed {
+impl Hasher for PrehashedKey {
     fn finish(&self) -> u64 {
         self.0
     }
@@ -222,29 +222,29 @@ mod tests {
 
     #[test]
     fn a_burst_is_let_through_and_then_the_rate() {
-        let limiter = Limiter::new(100);
+        let limiter = RateLimiter::new(100);
         let rate = Rate::new(10, Duration::from_secs(1), Some(2));
         let second = 1_000_000_000;
         assert_eq!(
             limiter.take(rate, 7, second),
-            Verdict::Allowed { remaining: 1 }
+            RateDecision::Allowed { remaining: 1 }
         );
         assert_eq!(
             limiter.take(rate, 7, second),
-            Verdict::Allowed { remaining: 0 }
+            RateDecision::Allowed { remaining: 0 }
         );
         let wait = Duration::from_millis(100);
         assert_eq!(
             limiter.take(rate, 7, second),
-            Verdict::Refused { retry_after: wait }
+            RateDecision::Refused { retry_after: wait }
         );
         assert_eq!(
             limiter.take(rate, 8, second),
-            Verdict::Allowed { remaining: 1 }
+            RateDecision::Allowed { remaining: 1 }
         );
         assert_eq!(
             limiter.take(rate, 7, second + 100_000_000),
-            Verdict::Allowed { remaining: 0 }
+            RateDecision::Allowed { remaining: 0 }
         );
     }
 
@@ -263,22 +263,22 @@ mod tests {
 
     #[test]
     fn memory_is_bounded_by_keys() {
-        let limiter = Limiter::new(320);
+        let limiter = RateLimiter::new(320);
         let rate = Rate::new(1, Duration::from_secs(3600), None);
         for key in 0..100_000_u64 {
             let _verdict = limiter.take(rate, key.wrapping_mul(0x9e37_79b9_7f4a_7c15), 1);
         }
-        assert!(limiter.keys() <= 320, "{}", limiter.keys());
+        assert!(limiter.key_count() <= 320, "{}", limiter.key_count());
     }
 
     /// A token bucket in exact arithmetic: tokens are counted in nanoseconds of refill.
-    struct Bucket {
+    struct TokenBucket {
         rate: Rate,
         filled: u128,
         at: u64,
     }
 
-    impl Bucket {
+    impl TokenBucket {
         fn take(&mut self, now: u64) -> bool {
             let (interval, burst) = (
                 u128::from(self.rate.interval_ns),
@@ -302,12 +302,12 @@ mod tests {
             gaps in proptest::collection::vec(0..2_000_000_000_u64, 1..200),
         ) {
             let rate = Rate::new(requests, Duration::from_secs(10), Some(burst));
-            let limiter = Limiter::new(10);
+            let limiter = RateLimiter::new(10);
             let mut now = 5_000_000_000_000;
-            let mut bucket = Bucket { rate, filled: u128::from(rate.interval_ns) * u128::from(burst), at: now };
+            let mut bucket = TokenBucket { rate, filled: u128::from(rate.interval_ns) * u128::from(burst), at: now };
             for gap in gaps {
                 now += gap;
-                let allowed = matches!(limiter.take(rate, 1, now), Verdict::Allowed { .. });
+                let allowed = matches!(limiter.take(rate, 1, now), RateDecision::Allowed { .. });
                 prop_assert_eq!(allowed, bucket.take(now));
             }
         }

@@ -8,4 +8,4 @@ pub(crate) mod router;
 pub(crate) mod table;
 mod trie;
 
-pub use router::{Request, RouteIndex, Router};
+pub use router::{RouteIndex, RouteMatcher, RouteRequest};

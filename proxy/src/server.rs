@@ -2,5 +2,5 @@
 
 mod abuse_tracker;
 pub(crate) mod acceptor;
-pub(crate) mod connections;
+pub(crate) mod connection_handler;
 mod http2;

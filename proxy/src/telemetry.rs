@@ -6,5 +6,5 @@ pub(crate) mod metrics;
 pub(crate) mod spans;
 pub(crate) mod trace_context;
 
-pub use access_log::Event;
-pub use trace_context::Trace;
+pub use access_log::AccessEvent;
+pub use trace_context::TraceContext;

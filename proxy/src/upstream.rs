@@ -1,16 +1,16 @@
 //! The services behind the gateway: where they are, which of several addresses is next, which ones
 //! are out.
 
-mod answer;
-mod budget;
+pub(crate) mod checked_connection;
+mod client_shares;
 mod endpoint;
-pub(crate) mod guard;
 mod health;
-mod link;
+mod http1_connection;
 mod log_throttle;
 mod resolve;
-mod shares;
-mod tls;
+mod response;
+mod retry_budget;
+mod tls_material;
 pub(crate) mod tunnel;
 
 use std::fmt;
@@ -25,17 +25,17 @@ use pingora_core::upstreams::peer::{HttpPeer, PeerOptions};
 use postern_common::exit::Exit;
 use prometheus::{Histogram, IntCounter};
 
-use crate::config::{Balance, Upstream};
-use crate::telemetry::metrics::Metrics;
-pub(crate) use answer::Body;
-use budget::Budget;
+use crate::config::{LoadBalancing, UpstreamConfig};
+use crate::telemetry::metrics::GatewayMetrics;
+use client_shares::ClientShares;
 use endpoint::Availability;
-pub(crate) use endpoint::{Endpoint, EndpointStatus, Ticket};
-pub(crate) use link::Link;
+pub(crate) use endpoint::{Endpoint, EndpointStatus, InFlightPermit};
+pub(crate) use http1_connection::UpstreamConnection;
 use log_throttle::LogThrottle;
-use shares::ClientShares;
-pub(crate) use tls::NO_ROOTS;
-use tls::TlsParts;
+pub(crate) use response::ResponseBody;
+use retry_budget::RetryBudget;
+pub(crate) use tls_material::NO_ROOTS;
+use tls_material::TlsMaterial;
 
 /// How long a connection may be silent before the kernel asks whether the other side is still
 /// there.
@@ -57,18 +57,18 @@ const MAX_UPSTREAM_STREAMS: u16 = 64;
 const UPSTREAM_STREAM_WINDOW_BYTES: u32 = 16 << 10;
 
 /// One client may have this part of the requests in flight once half of them are taken.
-const CLIENT_SHARE: usize = 8;
+const CLIENT_SHARE_DIVISOR: usize = 8;
 
-/// One upstream with its addresses. Kept over a reload that does not change it.
+/// One upstream with its addresses. IdlePool over a reload that does not change it.
 #[derive(Debug)]
-pub(crate) struct Pool {
-    pub(crate) config: Upstream,
+pub(crate) struct UpstreamPool {
+    pub(crate) config: UpstreamConfig,
     endpoints: ArcSwap<Vec<Arc<Endpoint>>>,
     turn: AtomicU64,
-    budget: Budget,
-    shares: Arc<ClientShares>,
-    born: Instant,
-    tls: Option<TlsParts>,
+    retry_budget: RetryBudget,
+    client_shares: Arc<ClientShares>,
+    created_at: Instant,
+    tls: Option<TlsMaterial>,
     pub(crate) latency: Histogram,
     retries: IntCounter,
     retries_denied: IntCounter,
@@ -81,40 +81,42 @@ pub(crate) struct Pool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoEndpoint {
     /// No name has been resolved yet, or every address is out.
-    Away,
+    Unavailable,
     /// Every address has as many requests in flight as it may.
-    Full,
+    AtCapacity,
     /// At least half of the requests that may be in flight are, and the client has its share of
     /// them.
-    Share,
+    ClientShareUsed,
 }
 
 impl fmt::Display for NoEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Away => "no name is resolved, or every address is unhealthy or ejected",
-            Self::Full => "every address has as many requests in flight as in_flight allows",
-            Self::Share => "half of in_flight is taken, and the client has an eighth of it",
+            Self::Unavailable => "no name is resolved, or every address is unhealthy or ejected",
+            Self::AtCapacity => "every address has as many requests in flight as in_flight allows",
+            Self::ClientShareUsed => {
+                "half of in_flight is taken, and the client has an eighth of it"
+            }
         })
     }
 }
 
-// === impl Pool ===
+// === impl UpstreamPool ===
 
-impl Pool {
+impl UpstreamPool {
     /// A pool whose IP addresses are there at once; names are resolved in the background.
     ///
     /// # Errors
     /// Status 64 if a file of its TLS settings cannot be read.
-    pub(crate) fn new(config: Upstream, metrics: &Metrics) -> Result<Self, Exit> {
+    pub(crate) fn new(config: UpstreamConfig, metrics: &GatewayMetrics) -> Result<Self, Exit> {
         let label = [config.name.as_str()];
         let pool = Self {
             endpoints: ArcSwap::default(),
             turn: AtomicU64::new(0),
-            budget: Budget::new(config.retry_budget),
-            shares: Arc::default(),
-            born: Instant::now(),
-            tls: config.tls.as_ref().map(TlsParts::load).transpose()?,
+            retry_budget: RetryBudget::new(config.retry_budget),
+            client_shares: Arc::default(),
+            created_at: Instant::now(),
+            tls: config.tls.as_ref().map(TlsMaterial::load).transpose()?,
             latency: metrics.upstream.with_label_values(&label),
             retries: metrics.retries.with_label_values(&label),
             retries_denied: metrics.retries_denied.with_label_values(&label),
@@ -140,9 +142,9 @@ impl Pool {
 
     /// Whether a file of its TLS settings has been written since it was read. One that has failed
     /// to be read is tried again.
-    pub(crate) fn has_new_files(&self) -> bool {
+    pub(crate) fn has_changed_files(&self) -> bool {
         let tls = self.tls.as_ref().zip(self.config.tls.as_ref());
-        tls.is_some_and(|(parts, config)| parts.is_old(config))
+        tls.is_some_and(|(material, config)| material.has_changed(config))
     }
 
     /// Takes over a set of addresses, each with the position of its entry in the configuration.
@@ -154,7 +156,7 @@ impl Pool {
         let endpoints = addresses.into_iter().map(|(at, address)| {
             let known = old
                 .iter()
-                .find(|endpoint| endpoint.address == address && endpoint.entry == at);
+                .find(|endpoint| endpoint.address == address && endpoint.config_index == at);
             known
                 .cloned()
                 .unwrap_or_else(|| Arc::new(Endpoint::new(address, at, self.peer(at, address))))
@@ -168,15 +170,15 @@ impl Pool {
     }
 
     /// Whether its addresses are spoken to in plain HTTP/1.1.
-    pub(crate) fn is_plain(&self) -> bool {
+    pub(crate) fn is_plain_http1(&self) -> bool {
         self.config.tls.is_none() && !self.config.http2
     }
 
     /// Closes connections that are not needed any more.
-    pub(crate) fn sweep(&self) {
+    pub(crate) fn evict_idle_connections(&self) {
         for endpoint in &*self.endpoints() {
-            endpoint.kept.sweep(self.config.idle_timeout);
-            endpoint.encrypted.sweep(self.config.idle_timeout);
+            endpoint.idle_plain.evict(self.config.idle_timeout);
+            endpoint.idle_tls.evict(self.config.idle_timeout);
         }
     }
 
@@ -186,29 +188,30 @@ impl Pool {
     }
 
     pub(crate) fn ms_at(&self, now: Instant) -> u64 {
-        u64::try_from(now.saturating_duration_since(self.born).as_millis()).unwrap_or(u64::MAX)
+        u64::try_from(now.saturating_duration_since(self.created_at).as_millis())
+            .unwrap_or(u64::MAX)
     }
 
     /// Chooses an address for a client that may not have all requests in flight: once half of them
     /// are taken, it gets
-    /// [`CLIENT_SHARE`] of them. The others are as for [`Self::pick`].
-    pub(crate) fn pick_shared(
+    /// [`CLIENT_SHARE_DIVISOR`] of them. The others are as for [`Self::pick`].
+    pub(crate) fn pick_for_client(
         &self,
         client: u64,
         avoid: Option<&Endpoint>,
         now: Instant,
-    ) -> Result<Ticket, NoEndpoint> {
+    ) -> Result<InFlightPermit, NoEndpoint> {
         let share = self
-            .shares
-            .enter(client, self.most_of_a_client(now))
-            .ok_or(NoEndpoint::Share)?;
-        let ticket = self.pick(client, avoid, now)?;
-        ticket.count_for(share);
-        Ok(ticket)
+            .client_shares
+            .try_add(client, self.client_limit(now))
+            .ok_or(NoEndpoint::ClientShareUsed)?;
+        let permit = self.pick(client, avoid, now)?;
+        permit.attach_client_share(share);
+        Ok(permit)
     }
 
     /// Returns how many requests one client may have in flight.
-    fn most_of_a_client(&self, now: Instant) -> usize {
+    fn client_limit(&self, now: Instant) -> usize {
         let (endpoints, now) = (self.endpoints.load(), self.ms_at(now));
         let weighing = endpoints
             .iter()
@@ -224,7 +227,7 @@ impl Pool {
         if taken < all / 2 {
             usize::MAX
         } else {
-            (all / CLIENT_SHARE).max(1)
+            (all / CLIENT_SHARE_DIVISOR).max(1)
         }
     }
 
@@ -239,7 +242,7 @@ impl Pool {
         client: u64,
         avoid: Option<&Endpoint>,
         now: Instant,
-    ) -> Result<Ticket, NoEndpoint> {
+    ) -> Result<InFlightPermit, NoEndpoint> {
         let endpoints = self.endpoints.load();
         let now = self.ms_at(now);
         let weighs = |endpoint: &Endpoint| endpoint.weight_in(&self.config) > 0;
@@ -266,19 +269,20 @@ impl Pool {
         let best = candidates()
             .map(|endpoint| rank(endpoint))
             .min()
-            .ok_or(NoEndpoint::Away)?;
+            .ok_or(NoEndpoint::Unavailable)?;
         let usable = |endpoint: &Endpoint| candidate(endpoint) && rank(endpoint) == best;
         let chosen = self.balance(&endpoints, usable, client);
-        if let Some(ticket) = chosen.and_then(|chosen| Ticket::take(chosen, self.config.in_flight))
+        if let Some(permit) =
+            chosen.and_then(|chosen| InFlightPermit::try_acquire(chosen, self.config.in_flight))
         {
-            return Ok(ticket);
+            return Ok(permit);
         }
         // It is full; or another request has just changed what is known, and any will do.
         let has_changed = chosen.is_none();
         candidates()
             .filter(|endpoint| has_changed || usable(endpoint))
-            .find_map(|endpoint| Ticket::take(endpoint, self.config.in_flight))
-            .ok_or(NoEndpoint::Full)
+            .find_map(|endpoint| InFlightPermit::try_acquire(endpoint, self.config.in_flight))
+            .ok_or(NoEndpoint::AtCapacity)
     }
 
     /// One of the usable addresses, as the configuration says.
@@ -294,14 +298,14 @@ impl Pool {
             endpoints.iter().filter(|endpoint| usable(endpoint)).nth(at)
         };
         match self.config.balance {
-            Balance::RoundRobin => self.weighted(
+            LoadBalancing::RoundRobin => self.weighted(
                 endpoints,
                 &usable,
                 self.turn.fetch_add(1, Ordering::Relaxed),
             ),
-            Balance::ClientHash => self.rendezvous(endpoints, &usable, client),
-            Balance::LeastLoaded if count == 1 => nth(0),
-            Balance::LeastLoaded => {
+            LoadBalancing::ClientHash => self.rendezvous(endpoints, &usable, client),
+            LoadBalancing::LeastLoaded if count == 1 => nth(0),
+            LoadBalancing::LeastLoaded => {
                 let random = self.random();
                 let (one, other) = (nth(random), nth(random.rotate_left(32)));
                 let other = if one.map(Arc::as_ptr) == other.map(Arc::as_ptr) {
@@ -368,31 +372,37 @@ impl Pool {
     }
 
     /// A request reached its answer, `micros` after the choice of its address.
-    pub(crate) fn note_answer(&self, endpoint: &Endpoint, status: u16, micros: u64, now: Instant) {
-        self.budget.note_request();
+    pub(crate) fn note_response(
+        &self,
+        endpoint: &Endpoint,
+        status: u16,
+        micros: u64,
+        now: Instant,
+    ) {
+        self.retry_budget.deposit();
         if (502..=504).contains(&status) {
             self.note_failure(endpoint, now);
         } else {
-            endpoint.succeeded(micros, &self.config.outlier, self.ms_at(now));
+            endpoint.note_success(micros, &self.config.outlier, self.ms_at(now));
         }
     }
 
     /// An attempt failed at the upstream.
     pub(crate) fn note_failure(&self, endpoint: &Endpoint, now: Instant) {
-        if endpoint.failed(&self.config.outlier, self.ms_at(now)) {
+        if endpoint.note_failure(&self.config.outlier, self.ms_at(now)) {
             self.ejections.inc();
             tracing::warn!(upstream = %self.config.name, address = %endpoint.address, "address ejected for failing");
         }
     }
 
-    /// Whether one more attempt may be made after so many, of which `most` may be further ones. One
-    /// that follows an attempt of which nothing was sent costs nothing of the budget: it puts no
+    /// Whether one more attempt may be made after so many, of which `limit` may be further ones. One
+    /// that follows an attempt of which nothing was sent costs nothing of the retry_budget: it puts no
     /// load on the upstream.
-    pub(crate) fn may_retry(&self, attempts: u32, most: u32, was_sent: bool) -> bool {
-        if attempts > most {
+    pub(crate) fn may_retry(&self, attempts: u32, limit: u32, was_sent: bool) -> bool {
+        if attempts > limit {
             return false;
         }
-        let may = !was_sent || self.budget.take();
+        let may = !was_sent || self.retry_budget.try_withdraw();
         let counter = if may {
             &self.retries
         } else {

@@ -11,61 +11,63 @@ use postern_common::token::Caller;
 use postern_common::{Code, Problem};
 
 use crate::admission::rate_limits;
-use crate::downstream::client_exchange::Client;
+use crate::downstream::client_exchange::ClientExchange;
 use crate::message::grpc;
 use crate::message::headers;
-use crate::message::target::Target;
-use crate::routing::router::Request;
-use crate::routing::table::Found;
-use crate::state::State;
-use crate::state::request_context::Context;
-use crate::telemetry::trace_context::Trace;
+use crate::message::target::RequestTarget;
+use crate::routing::router::RouteRequest;
+use crate::routing::table::RouteMatch;
+use crate::state::GatewayState;
+use crate::state::request_context::RequestContext;
+use crate::telemetry::trace_context::TraceContext;
 
-/// Target, route, address limit, token, policy, principal limit, size: in this order.
-pub(crate) async fn admit(
-    state: &State,
-    client: &impl Client,
-    ctx: &mut Context,
+/// RequestTarget, route, address limit, token, policy, principal limit, size: in this order.
+pub(crate) async fn authorize(
+    state: &GatewayState,
+    client: &impl ClientExchange,
+    ctx: &mut RequestContext,
 ) -> Result<(), Problem> {
-    let live = Arc::clone(&ctx.live);
+    let live = Arc::clone(&ctx.config);
     let head = client.request();
-    follow_trace(state, &head.headers, ctx);
-    let target = Target::parse(head.raw_path())
+    start_trace_span(state, &head.headers, ctx);
+    let target = RequestTarget::parse(head.raw_path())
         .map_err(|fault| Problem::new(Code::InvalidTarget).detail(fault.detail()))?;
-    ctx.is_canonical = true;
-    let host = host(head);
-    let request = Request {
+    ctx.has_canonical_target = true;
+    let host = request_authority(head);
+    let request = RouteRequest {
         host,
         path: target.path,
         query: target.query,
         method: head.method.as_str(),
         headers: &head.headers,
     };
-    let found = live.table.find(&request);
-    if let Found::Route(index) = found {
+    let found = live.route_table.find(&request);
+    if let RouteMatch::Route(index) = found {
         ctx.route = Some(index);
     }
-    rate_limits::by_address(state, ctx)?;
+    rate_limits::check_address(state, ctx)?;
     if !state
         .response_buffers
-        .have_room(&live.limits, client.address())
+        .has_room(&live.limits, client.peer_address())
     {
         return Err(
             Problem::new(Code::Unavailable).detail("Too many responses wait for their readers.")
         );
     }
     let is_public = match found {
-        Found::Route(route) => live.table.routes[route].policy.is_public(),
-        Found::Method { public, .. } => public,
-        Found::Nothing => false,
+        RouteMatch::Route(route) => live.route_table.routes[route].policy.is_public(),
+        RouteMatch::MethodNotAllowed { public, .. } => public,
+        RouteMatch::NotFound => false,
     };
     if !is_public {
-        ctx.caller = Some(authenticate(state, &head.headers, ctx.began_at).await?);
+        ctx.caller = Some(authenticate(state, &head.headers, ctx.started_at).await?);
     }
     let route = match found {
-        Found::Route(index) => &live.table.routes[index],
-        Found::Method { allow, .. } => return Err(Problem::method_not_allowed(allow.to_string())),
-        Found::Nothing => return Err(Code::NotFound.into()),
+        RouteMatch::Route(index) => &live.route_table.routes[index],
+        RouteMatch::MethodNotAllowed { allow, .. } => {
+            return Err(Problem::method_not_allowed(allow.to_string()));
+        }
+        RouteMatch::NotFound => return Err(Code::NotFound.into()),
     };
     if let Some(Err(code)) = ctx
         .caller
@@ -75,30 +77,30 @@ pub(crate) async fn admit(
         if !route.policy.is_audit_only() {
             return Err(code.into());
         }
-        ctx.audit = Some(code);
+        ctx.report_only_code = Some(code);
         state
             .metrics
-            .audited
+            .policy_report_only
             .with_label_values(&[route.name.as_str(), code.as_str()])
             .inc();
     }
-    rate_limits::by_principal(state, ctx)?;
-    rate_limits::by_route(state, route, ctx).await?;
-    check_size(&head.headers, route.body_bytes)?;
-    if let Some(watch) = client.watch() {
+    rate_limits::check_principal(state, ctx)?;
+    rate_limits::check_route(state, route, ctx).await?;
+    check_content_length(&head.headers, route.body_bytes)?;
+    if let Some(deadline) = client.deadline() {
         // Only where calls are carried does the client's deadline count.
         if grpc::is_call(head) && live.is_http2(route) {
-            watch.set_deadline(grpc::deadline(head, route.deadline)?, ctx.started);
-            watch.mark_call();
+            deadline.set_timeout(grpc::effective_timeout(head, route.deadline)?, ctx.started);
+            deadline.mark_grpc();
         } else {
-            watch.set_deadline(route.deadline, ctx.started);
+            deadline.set_timeout(route.deadline, ctx.started);
         }
     }
     Ok(())
 }
 
 /// The authority: of the target (HTTP/2), else `Host`.
-pub(crate) fn host(head: &RequestHeader) -> &str {
+pub(crate) fn request_authority(head: &RequestHeader) -> &str {
     match head.uri.authority() {
         Some(authority) => authority.as_str(),
         None => head
@@ -111,7 +113,7 @@ pub(crate) fn host(head: &RequestHeader) -> &str {
 
 /// Exactly one Bearer token that verifies. A token that was seen before costs no signature.
 async fn authenticate(
-    state: &State,
+    state: &GatewayState,
     headers: &HeaderMap,
     now: Timestamp,
 ) -> Result<Caller, Problem> {
@@ -123,32 +125,32 @@ async fn authenticate(
     verdict.map_err(Problem::from)
 }
 
-/// What is announced to be too large is refused before a byte of it is read.
-fn check_size(headers: &HeaderMap, most: u64) -> Result<(), Problem> {
-    let announced = headers
+/// What is content_length to be too large is refused before a byte of it is read.
+fn check_content_length(headers: &HeaderMap, limit: u64) -> Result<(), Problem> {
+    let content_length = headers
         .get(CONTENT_LENGTH)
         .and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
-    match announced {
-        Some(length) if length > most => Err(Code::BodyTooLarge.into()),
+    match content_length {
+        Some(length) if length > limit => Err(Code::BodyTooLarge.into()),
         Some(_) | None => Ok(()),
     }
 }
 
 /// Goes on with the client's trace, or begins one.
-fn follow_trace(state: &State, headers: &HeaderMap, ctx: &mut Context) {
+fn start_trace_span(state: &GatewayState, headers: &HeaderMap, ctx: &mut RequestContext) {
     let given = headers
         .get("traceparent")
         .filter(|value| headers::is_traceparent(value.as_bytes()));
-    let span = state.ids.number();
+    let span = state.ids.random_u64();
     ctx.trace = match given.and_then(|value| value.to_str().ok()) {
-        Some(text) => Trace::follow(text, span),
+        Some(text) => TraceContext::follow(text, span),
         None => {
-            let id = u128::from(state.ids.number()) << 64 | u128::from(state.ids.number());
+            let id = u128::from(state.ids.random_u64()) << 64 | u128::from(state.ids.random_u64());
             let sampled = state
-                .traces
+                .spans
                 .as_ref()
-                .is_some_and(|traces| traces.samples(state.ids.number()));
-            Trace {
+                .is_some_and(|spans| spans.should_sample(state.ids.random_u64()));
+            TraceContext {
                 id,
                 span,
                 parent: None,

@@ -9,25 +9,48 @@ use postern_common::cache::Cache;
 use postern_common::problem::Rendered;
 use postern_common::{Code, Problem};
 
-use crate::config::{Limits, RateBy, RateLimit, Route};
+use crate::config::{ClientLimits, RateLimitKey, Route};
 use crate::downstream::client_address;
-use crate::downstream::client_exchange::Client;
-use crate::rate_limiter::{Rate, Verdict};
-use crate::state::State;
-use crate::state::request_context::{Context, Quota};
+use crate::downstream::client_exchange::ClientExchange;
+use crate::rate_limiter::{Rate, RateDecision};
+use crate::state::GatewayState;
+use crate::state::request_context::{RateLimitStatus, RequestContext};
 
 /// Different limits never share a key.
-const BY_ADDRESS: u64 = 1;
-const BY_PRINCIPAL: u64 = 2;
-const BY_ROUTE: u64 = 16;
-const USED_UP: u64 = 32;
+const ADDRESS_SALT: u64 = 1;
+const PRINCIPAL_SALT: u64 = 2;
+const ROUTE_SALT: u64 = 16;
+const EXHAUSTED_SALT: u64 = 32;
+
+/// The name of a rate limit in the `RateLimit` fields, and whether a route defines it.
+#[derive(Clone, Copy)]
+struct LimitScope {
+    name: &'static str,
+    is_route_limit: bool,
+}
+
+impl LimitScope {
+    fn gateway(name: &'static str) -> Self {
+        Self {
+            name,
+            is_route_limit: false,
+        }
+    }
+
+    fn route(name: &'static str) -> Self {
+        Self {
+            name,
+            is_route_limit: true,
+        }
+    }
+}
 
 /// Finds out who the client is, and how it came.
-pub(crate) fn recognise(client: &impl Client, ctx: &mut Context) {
+pub(crate) fn identify_client(client: &impl ClientExchange, ctx: &mut RequestContext) {
     ctx.is_tls = client.is_tls();
-    let peer = client.address();
-    ctx.client = peer;
-    let trusted = &ctx.live.limits.trusted_proxies;
+    let peer = client.peer_address();
+    ctx.client_address = peer;
+    let trusted = &ctx.config.limits.trusted_proxies;
     let Some(peer) = peer.filter(|peer| trusted.iter().any(|network| network.contains(*peer)))
     else {
         return;
@@ -38,7 +61,7 @@ pub(crate) fn recognise(client: &impl Client, ctx: &mut Context) {
         .iter()
         .filter_map(|value| value.to_str().ok())
         .collect();
-    ctx.client = Some(client_address::address(
+    ctx.client_address = Some(client_address::resolve_client_address(
         peer,
         forwarded.into_iter(),
         trusted,
@@ -49,18 +72,19 @@ pub(crate) fn recognise(client: &impl Client, ctx: &mut Context) {
 }
 
 /// The limit of `limits.address`.
-pub(crate) fn by_address(state: &State, ctx: &mut Context) -> Result<(), Problem> {
-    let Some(address) = ctx.client else {
+pub(crate) fn check_address(state: &GatewayState, ctx: &mut RequestContext) -> Result<(), Problem> {
+    let Some(address) = ctx.client_address else {
         return Ok(());
     };
-    ctx.client_key = state.address_key(address, BY_ADDRESS);
-    match ctx.live.limits.address {
-        Some(rate) => take(
+    ctx.client_key = state.address_key(address, ADDRESS_SALT);
+    match ctx.config.limits.address {
+        Some(rate) => take_token(
             state,
             ctx,
-            ("address", false),
+            LimitScope::gateway("address"),
             rate,
-            (ctx.client_key, ctx.started),
+            ctx.client_key,
+            ctx.started,
         ),
         None => Ok(()),
     }
@@ -69,8 +93,9 @@ pub(crate) fn by_address(state: &State, ctx: &mut Context) -> Result<(), Problem
 /// The refusal of a head that never became a request, with its code: it counts as one of its
 /// sender's all the same, and who sends too many hears that instead. Behind a trusted proxy the
 /// sender is not known, because such a head is not believed.
-pub(crate) fn at_door(
-    (state, limits): (&State, &Limits),
+pub(crate) fn reject_head(
+    state: &GatewayState,
+    limits: &ClientLimits,
     sender: Option<IpAddr>,
     problem: &Problem,
     request_id: &str,
@@ -82,11 +107,15 @@ pub(crate) fn at_door(
             .any(|network| network.contains(*address))
     };
     if let (Some(rate), Some(sender)) = (limits.address, sender.filter(|sender| !trusted(sender))) {
-        let key = state.address_key(sender, BY_ADDRESS);
-        let verdict = state.limiter.take(rate, key, state.nanos(Instant::now()));
-        if let Verdict::Refused { retry_after } = verdict {
-            let mut rendered = refused(retry_after).render(request_id);
-            for (name, value) in quota(rate, verdict, ("address", false)).fields() {
+        let key = state.address_key(sender, ADDRESS_SALT);
+        let verdict = state
+            .limiter
+            .take(rate, key, state.monotonic_ns(Instant::now()));
+        if let RateDecision::Refused { retry_after } = verdict {
+            let mut rendered = rate_limited(retry_after).render(request_id);
+            for (name, value) in
+                limit_status(rate, verdict, LimitScope::gateway("address")).header_fields()
+            {
                 if let (Ok(name), Ok(value)) =
                     (HeaderName::try_from(name), HeaderValue::try_from(value))
                 {
@@ -100,50 +129,57 @@ pub(crate) fn at_door(
 }
 
 /// The limit of `limits.principal`.
-pub(crate) fn by_principal(state: &State, ctx: &mut Context) -> Result<(), Problem> {
+pub(crate) fn check_principal(
+    state: &GatewayState,
+    ctx: &mut RequestContext,
+) -> Result<(), Problem> {
     match (
-        ctx.live.limits.principal,
-        principal_key(state, ctx, BY_PRINCIPAL),
+        ctx.config.limits.principal,
+        principal_key(state, ctx, PRINCIPAL_SALT),
     ) {
         // The check of the token may have waited for keys, so that the clock is read anew.
-        (Some(rate), Some(key)) => take(
+        (Some(rate), Some(key)) => take_token(
             state,
             ctx,
-            ("principal", false),
+            LimitScope::gateway("principal"),
             rate,
-            (key, Instant::now()),
+            key,
+            Instant::now(),
         ),
         _ => Ok(()),
     }
 }
 
 /// The limits of the route itself.
-pub(crate) async fn by_route(
-    state: &State,
+pub(crate) async fn check_route(
+    state: &GatewayState,
     route: &Route,
-    ctx: &mut Context,
+    ctx: &mut RequestContext,
 ) -> Result<(), Problem> {
-    for (at, limit) in route.limits.iter().enumerate() {
-        let store = ctx.live.store.clone().filter(|_| limit.global);
+    for (index, limit) in route.limits.iter().enumerate() {
+        let store = ctx.config.rate_limit_store.clone().filter(|_| limit.global);
         if let Some(store) = store
-            && let Some(counted) = count(state, (&store, &route.name, at), limit, ctx).await
+            && let Some(counted) = count_in_store(state, ctx, &store, route, index).await
         {
             counted?;
             continue;
         }
-        let salt = state.keys.hash_one((BY_ROUTE, &route.name, at));
+        let salt = state.key_seed.hash_one((ROUTE_SALT, &route.name, index));
         let key = match limit.by {
-            RateBy::Address => ctx.client.map(|address| state.address_key(address, salt)),
-            RateBy::Principal => principal_key(state, ctx, salt),
-            RateBy::Route => Some(salt),
+            RateLimitKey::Address => ctx
+                .client_address
+                .map(|address| state.address_key(address, salt)),
+            RateLimitKey::Principal => principal_key(state, ctx, salt),
+            RateLimitKey::Route => Some(salt),
         };
         if let Some(key) = key {
-            take(
+            take_token(
                 state,
                 ctx,
-                (name(limit.by), true),
+                LimitScope::route(key_name(limit.by)),
                 limit.rate,
-                (key, Instant::now()),
+                key,
+                Instant::now(),
             )?;
         }
     }
@@ -153,24 +189,28 @@ pub(crate) async fn by_route(
 /// Counts across gateways, in windows of the store. `None` when the store is away: then each
 /// gateway counts for itself. Once a window is known to be used up, the store is not asked again
 /// before it ends.
-async fn count(
-    state: &State,
-    (store, route, at): (&Cache, &str, usize),
-    limit: &RateLimit,
-    ctx: &mut Context,
+async fn count_in_store(
+    state: &GatewayState,
+    ctx: &mut RequestContext,
+    store: &Cache,
+    route: &Route,
+    index: usize,
 ) -> Option<Result<(), Problem>> {
+    let limit = &route.limits[index];
     // Every gateway must come to the same key, so that this hash has no seed of its own.
     let mut hasher = DefaultHasher::new();
-    (route, at).hash(&mut hasher);
+    (route.name.as_str(), index).hash(&mut hasher);
     match limit.by {
-        RateBy::Address => client_address::counted(ctx.client?).hash(&mut hasher),
-        RateBy::Principal => {
+        RateLimitKey::Address => {
+            client_address::client_network(ctx.client_address?).hash(&mut hasher)
+        }
+        RateLimitKey::Principal => {
             ctx.caller
                 .as_ref()
                 .map(|caller| (caller.issuer(), caller.subject()))
                 .hash(&mut hasher);
         }
-        RateBy::Route => {}
+        RateLimitKey::Route => {}
     }
     let window_ms = i64::try_from(limit.per.as_millis())
         .unwrap_or(i64::MAX)
@@ -178,102 +218,105 @@ async fn count(
     let now_ms = state.clock.now().0;
     let key = format!("limit:{:016x}:{}", hasher.finish(), now_ms / window_ms);
     let left_ms = u64::try_from(window_ms - now_ms % window_ms).unwrap_or(0);
-    let most = u64::from(limit.requests);
-    let (used_up, now) = (
-        state.keys.hash_one((USED_UP, &key, most)),
-        state.nanos(Instant::now()),
+    let max_requests = u64::from(limit.requests);
+    let (exhausted_key, now) = (
+        state
+            .key_seed
+            .hash_one((EXHAUSTED_SALT, &key, max_requests)),
+        state.monotonic_ns(Instant::now()),
     );
-    let counted = if state.limiter.exhausted(used_up, now) {
-        most + 1
+    let counted = if state.limiter.is_exhausted(exhausted_key, now) {
+        max_requests + 1
     } else {
         let counted = store
             .increment(&key, limit.per.saturating_mul(2))
             .await
             .ok()?;
-        if counted >= most {
-            state.limiter.exhaust(
-                used_up,
+        if counted >= max_requests {
+            state.limiter.mark_exhausted(
+                exhausted_key,
                 now.saturating_add(left_ms.saturating_mul(1_000_000)),
                 now,
             );
         }
         counted
     };
-    ctx.quota = Some(Quota {
-        name: name(limit.by),
-        most: limit.requests,
-        window_s: seconds(limit.per).max(1),
-        remaining: u32::try_from(most.saturating_sub(counted)).unwrap_or(0),
+    ctx.rate_limit = Some(RateLimitStatus {
+        name: key_name(limit.by),
+        limit: limit.requests,
+        window_s: round_up_seconds(limit.per).max(1),
+        remaining: u32::try_from(max_requests.saturating_sub(counted)).unwrap_or(0),
         reset_s: left_ms.div_ceil(1000),
-        is_of_route: true,
+        is_route_limit: true,
     });
-    Some(if counted > most {
-        Err(refused(Duration::from_millis(left_ms)))
+    Some(if counted > max_requests {
+        Err(rate_limited(Duration::from_millis(left_ms)))
     } else {
         Ok(())
     })
 }
 
-fn name(by: RateBy) -> &'static str {
+fn key_name(by: RateLimitKey) -> &'static str {
     match by {
-        RateBy::Address => "address",
-        RateBy::Principal => "principal",
-        RateBy::Route => "route",
+        RateLimitKey::Address => "address",
+        RateLimitKey::Principal => "principal",
+        RateLimitKey::Route => "route",
     }
 }
 
-fn principal_key(state: &State, ctx: &Context, salt: u64) -> Option<u64> {
+fn principal_key(state: &GatewayState, ctx: &RequestContext, salt: u64) -> Option<u64> {
     ctx.caller.as_ref().map(|caller| {
         state
-            .keys
+            .key_seed
             .hash_one((caller.issuer(), caller.subject(), salt))
     })
 }
 
-fn take(
-    state: &State,
-    ctx: &mut Context,
-    (name, is_of_route): (&'static str, bool),
+fn take_token(
+    state: &GatewayState,
+    ctx: &mut RequestContext,
+    scope: LimitScope,
     rate: Rate,
-    (key, now): (u64, Instant),
+    key: u64,
+    now: Instant,
 ) -> Result<(), Problem> {
-    let verdict = state.limiter.take(rate, key, state.nanos(now));
-    let quota = quota(rate, verdict, (name, is_of_route));
+    let verdict = state.limiter.take(rate, key, state.monotonic_ns(now));
+    let status = limit_status(rate, verdict, scope);
     if ctx
-        .quota
-        .is_none_or(|known| quota.remaining <= known.remaining)
+        .rate_limit
+        .is_none_or(|known| status.remaining <= known.remaining)
     {
-        ctx.quota = Some(quota);
+        ctx.rate_limit = Some(status);
     }
     match verdict {
-        Verdict::Allowed { .. } => Ok(()),
-        Verdict::Refused { retry_after } => Err(refused(retry_after)),
+        RateDecision::Allowed { .. } => Ok(()),
+        RateDecision::Refused { retry_after } => Err(rate_limited(retry_after)),
     }
 }
 
-fn quota(rate: Rate, verdict: Verdict, (name, is_of_route): (&'static str, bool)) -> Quota {
+fn limit_status(rate: Rate, verdict: RateDecision, scope: LimitScope) -> RateLimitStatus {
     let (remaining, reset) = match verdict {
-        Verdict::Allowed { remaining } => (remaining, Duration::from_nanos(rate.interval_ns)),
-        Verdict::Refused { retry_after } => (0, retry_after),
+        RateDecision::Allowed { remaining } => (remaining, Duration::from_nanos(rate.interval_ns)),
+        RateDecision::Refused { retry_after } => (0, retry_after),
     };
-    let (most, window_s) = (rate.burst, rate.window_s);
-    Quota {
-        name,
-        most,
+    let (limit, window_s) = (rate.burst, rate.window_s);
+    RateLimitStatus {
+        name: scope.name,
+        limit,
         window_s,
         remaining,
-        reset_s: seconds(reset),
-        is_of_route,
+        reset_s: round_up_seconds(reset),
+        is_route_limit: scope.is_route_limit,
     }
 }
 
-fn refused(retry_after: Duration) -> Problem {
+fn rate_limited(retry_after: Duration) -> Problem {
     Problem::new(Code::RateLimited)
-        .retry_after(u32::try_from(seconds(retry_after)).unwrap_or(u32::MAX))
+        .retry_after(u32::try_from(round_up_seconds(retry_after)).unwrap_or(u32::MAX))
 }
 
 /// Rounded up: a client that waits so long is not too early.
-fn seconds(duration: Duration) -> u64 {
+fn round_up_seconds(duration: Duration) -> u64 {
     duration
         .as_secs()
         .saturating_add(u64::from(duration.subsec_nanos() > 0))
@@ -286,7 +329,11 @@ mod tests {
     #[test]
     fn seconds_to_wait_are_rounded_up() {
         for (nanos, whole) in [(0, 0), (1, 1), (1_000_000_000, 1), (1_000_400_000, 2)] {
-            assert_eq!(seconds(Duration::from_nanos(nanos)), whole, "{nanos}");
+            assert_eq!(
+                round_up_seconds(Duration::from_nanos(nanos)),
+                whole,
+                "{nanos}"
+            );
         }
     }
 }

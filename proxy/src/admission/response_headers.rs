@@ -5,26 +5,26 @@ use pingora_core::Result;
 use postern_common::Code;
 
 use crate::admission::cors;
-use crate::downstream::client_exchange::Client;
-use crate::state::request_context::Context;
+use crate::downstream::client_exchange::ClientExchange;
+use crate::state::request_context::RequestContext;
 
 /// What refusals carry as well: the route's own fields, cross-origin permission, what is left of a
 /// rate.
-pub(crate) fn dress_common(
-    client: &impl Client,
+pub(crate) fn apply_common_headers(
+    client: &impl ClientExchange,
     response: &mut ResponseHeader,
-    ctx: &Context,
+    ctx: &RequestContext,
 ) -> Result<()> {
-    cors::dress(ctx, &client.request().headers, response)?;
+    cors::apply_headers(ctx, &client.request().headers, response)?;
     if let Some(route) = ctx.route() {
         for (name, value) in &route.response_headers {
             response.insert_header(name, value)?;
         }
     }
-    if let Some(quota) = ctx.quota
-        && (quota.is_of_route || ctx.refused == Some(Code::RateLimited))
+    if let Some(rate_limit) = ctx.rate_limit
+        && (rate_limit.is_route_limit || ctx.error_code == Some(Code::RateLimited))
     {
-        for (name, value) in quota.fields() {
+        for (name, value) in rate_limit.header_fields() {
             response.insert_header(name, value)?;
         }
     }

@@ -5,24 +5,24 @@ use pingora::http::ResponseHeader;
 use pingora_core::Result;
 
 use crate::admission::{rate_limits, rejection};
-use crate::downstream::client_exchange::Client;
+use crate::downstream::client_exchange::ClientExchange;
 use crate::message::head;
-use crate::state::State;
-use crate::state::request_context::Context;
+use crate::state::GatewayState;
+use crate::state::request_context::RequestContext;
 
 /// Answers it with 204, as a sign of life, within the limits of its sender. Returns whether the
 /// request was one.
 pub(crate) async fn answer(
-    state: &State,
-    client: &mut impl Client,
-    ctx: &mut Context,
+    state: &GatewayState,
+    client: &mut impl ClientExchange,
+    ctx: &mut RequestContext,
 ) -> Result<bool> {
     let request = client.request();
     if !head::is_server_options(request.method.as_str().as_bytes(), request.raw_path()) {
         return Ok(false);
     }
-    if let Err(problem) = rate_limits::by_address(state, ctx) {
-        rejection::write(client, ctx, &problem).await?;
+    if let Err(problem) = rate_limits::check_address(state, ctx) {
+        rejection::write_rejection(client, ctx, &problem).await?;
         return Ok(true);
     }
     let mut response = ResponseHeader::build(StatusCode::NO_CONTENT, Some(1))?;

@@ -3,12 +3,12 @@ use std::time::Duration;
 
 use postern_common::decode::{Field, Object};
 
-use crate::config::{Route, texts};
+use crate::config::{Route, short_texts};
 
 /// `[cors]` and `[route.cors]`: which pages of other origins may read answers (the Fetch standard's
 /// CORS protocol).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cors {
+pub struct CorsPolicy {
     /// Whose pages may; empty for none.
     pub origins: Vec<OriginPattern>,
     /// Request fields that scripts may send; default `authorization`, `content-type`,
@@ -37,15 +37,15 @@ const DEFAULT_HEADERS: [&str; 4] = [
     "traceparent",
 ];
 
-// === impl Cors ===
+// === impl CorsPolicy ===
 
-impl Cors {
+impl CorsPolicy {
     pub(super) fn read(section: &Object<'_>) -> Option<Self> {
         let origins = section.required("origins", |field| field.array(OriginPattern::read));
         let headers = section.or(
             "headers",
             DEFAULT_HEADERS.map(str::to_owned).to_vec(),
-            texts,
+            short_texts,
         );
         let max_age = section.or("max_age", Duration::from_secs(600), |field| {
             field.duration()
@@ -65,7 +65,7 @@ impl Cors {
 
     /// The rules for requests that no route takes: those of `[cors]`, or else of all routes
     /// together, so that a page can read why it was refused.
-    pub(super) fn without_route(common: Option<Arc<Self>>, routes: &[Route]) -> Option<Arc<Self>> {
+    pub(super) fn fallback(common: Option<Arc<Self>>, routes: &[Route]) -> Option<Arc<Self>> {
         if common.is_some() {
             return common;
         }
@@ -171,7 +171,7 @@ mod tests {
 
     fn read(origin: &str) -> Option<OriginPattern> {
         let text = format!("origins = [\"{origin}\"]\n");
-        parse("x.toml", &text, Cors::read)
+        parse("x.toml", &text, CorsPolicy::read)
             .ok()
             .map(|mut cors| cors.origins.remove(0))
     }

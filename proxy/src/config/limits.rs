@@ -4,15 +4,15 @@ use std::time::Duration;
 use postern_common::config::Env;
 use postern_common::decode::{Field, Object};
 
-use crate::config::Network;
-use crate::config::{size, timeout};
+use crate::config::IpNetwork;
+use crate::config::{memory_size, nonzero_duration};
 use crate::message::head::HeadLimits;
 use crate::rate_limiter::Rate;
 
 /// `[limits]`: what clients may ask of the gateway. Every one has a default; none can be switched
 /// off but the rates, which are off until they are set.
 #[derive(Clone, Debug)]
-pub struct Limits {
+pub struct ClientLimits {
     /// Open connections in all; default 20,000. Above it, new ones wait in the kernel's queue. A
     /// reload ends none.
     pub connections: usize,
@@ -49,7 +49,7 @@ pub struct Limits {
     pub principal: Option<Rate>,
     /// Proxies in front, whose `X-Forwarded-For` and `X-Forwarded-Proto` are believed; default
     /// none.
-    pub trusted_proxies: Vec<Network>,
+    pub trusted_proxies: Vec<IpNetwork>,
     /// Keys that the rate limits remember; default 200,000.
     pub keys: usize,
     /// `redis://…` where rates marked `global` are counted across gateways; default none. With a
@@ -61,7 +61,7 @@ pub struct Limits {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RateLimit {
     /// Whose requests are counted together.
-    pub by: RateBy,
+    pub by: RateLimitKey,
     /// How many.
     pub rate: Rate,
     /// Requests per window, as written; for the count across gateways.
@@ -74,7 +74,7 @@ pub struct RateLimit {
 
 /// Whose requests are counted together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RateBy {
+pub enum RateLimitKey {
     /// Those from one client address (the /64 for IPv6).
     Address,
     /// Those of one user or service.
@@ -83,9 +83,9 @@ pub enum RateBy {
     Route,
 }
 
-// === impl Limits ===
+// === impl ClientLimits ===
 
-impl Limits {
+impl ClientLimits {
     /// The defaults, with what the environment says.
     pub(super) fn from_env(env: &Env) -> Self {
         Self {
@@ -95,13 +95,13 @@ impl Limits {
     }
 
     /// What has to move of a body within `stall_timeout`, at the least rate.
-    pub(crate) fn least_bytes(&self) -> u64 {
+    pub(crate) fn min_bytes_per_window(&self) -> u64 {
         let window_ms = u64::try_from(self.stall_timeout.as_millis()).unwrap_or(u64::MAX);
         (u64::from(self.min_rate).saturating_mul(window_ms) / 1000).max(1)
     }
 
     /// Whether this is the address of a trusted proxy, which brings many clients.
-    pub(crate) fn trusts(&self, address: IpAddr) -> bool {
+    pub(crate) fn is_trusted_proxy(&self, address: IpAddr) -> bool {
         self.trusted_proxies
             .iter()
             .any(|network| network.contains(address))
@@ -110,11 +110,11 @@ impl Limits {
     pub(super) fn read(section: &Object<'_>, env: &Env) -> Option<Self> {
         let default = Self::from_env(env);
         let head = HeadLimits {
-            bytes: section.or("head_bytes", default.head.bytes, size),
+            bytes: section.or("head_bytes", default.head.bytes, memory_size),
             fields: section.or("head_fields", default.head.fields, |field| {
                 field.integer(8..=240)
             }),
-            target: section.or("target_bytes", default.head.target, size),
+            target: section.or("target_bytes", default.head.target, memory_size),
         };
         Some(Self {
             connections: section.or("connections", default.connections, |f| {
@@ -129,24 +129,24 @@ impl Limits {
                 field.integer(1..=10_000)
             }),
             head,
-            head_timeout: section.or("head_timeout", default.head_timeout, timeout),
-            idle_timeout: section.or("idle_timeout", default.idle_timeout, timeout),
-            tunnel_timeout: section.or("tunnel_timeout", default.tunnel_timeout, timeout),
+            head_timeout: section.or("head_timeout", default.head_timeout, nonzero_duration),
+            idle_timeout: section.or("idle_timeout", default.idle_timeout, nonzero_duration),
+            tunnel_timeout: section.or("tunnel_timeout", default.tunnel_timeout, nonzero_duration),
             body_bytes: section.or("body_bytes", default.body_bytes, |field| field.bytes()),
             min_rate: section.or("min_rate", default.min_rate, |field| {
                 field.integer(1..=1_000_000)
             }),
-            stall_timeout: section.or("stall_timeout", default.stall_timeout, timeout),
+            stall_timeout: section.or("stall_timeout", default.stall_timeout, nonzero_duration),
             response_buffer_bytes: section.or(
                 "response_buffer_bytes",
                 default.response_buffer_bytes,
-                size,
+                memory_size,
             ),
-            deadline: section.or("deadline", default.deadline, timeout),
+            deadline: section.or("deadline", default.deadline, nonzero_duration),
             address: section.section("address", read_rate),
             principal: section.section("principal", read_rate),
             trusted_proxies: section.list("trusted_proxies", |item| {
-                Network::parse(item.string()?)
+                IpNetwork::parse(item.string()?)
                     .or_else(|| item.fail("invalid_format", "must be a network such as 10.0.0.0/8"))
             }),
             keys: section.or("keys", default.keys, |field| {
@@ -157,7 +157,7 @@ impl Limits {
     }
 }
 
-impl Default for Limits {
+impl Default for ClientLimits {
     fn default() -> Self {
         Self {
             connections: 20_000,
@@ -209,7 +209,7 @@ fn read_rate(section: &Object<'_>) -> Option<Rate> {
 
 fn read_parts(section: &Object<'_>) -> Option<(Rate, u32, Duration)> {
     let requests = section.required("requests", |field| field.integer(1..=10_000_000));
-    let per = section.or("per", Duration::from_secs(1), timeout);
+    let per = section.or("per", Duration::from_secs(1), nonzero_duration);
     let burst = section.optional("burst", |field| field.integer(1..=10_000_000));
     requests.map(|requests| (Rate::new(requests, per, burst), requests, per))
 }
@@ -218,9 +218,9 @@ impl RateLimit {
     pub(super) fn read(field: Field<'_>, has_store: bool) -> Option<Self> {
         field.object(|limit| {
             let choices = [
-                ("address", RateBy::Address),
-                ("principal", RateBy::Principal),
-                ("route", RateBy::Route),
+                ("address", RateLimitKey::Address),
+                ("principal", RateLimitKey::Principal),
+                ("route", RateLimitKey::Route),
             ];
             let by = limit.required("by", |field| field.one_of(&choices));
             let global = limit.or("global", false, |field| match field.boolean()? {

@@ -5,11 +5,11 @@ use postern_common::decode::Object;
 
 /// `[[listen]]`: where clients come in.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Listen {
+pub struct ListenerConfig {
     /// Address and port.
     pub address: SocketAddr,
     /// TLS; plain HTTP without.
-    pub tls: Option<Tls>,
+    pub tls: Option<ListenerTlsConfig>,
     /// Whether clients without TLS may begin with HTTP/2 (prior knowledge, RFC 9113 section 3.3);
     /// default false.
     pub h2c: bool,
@@ -17,7 +17,7 @@ pub struct Listen {
 
 /// `[listen.tls]`: files in PEM, read again when they change.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tls {
+pub struct ListenerTlsConfig {
     /// The certificate and its chain.
     pub certificate: PathBuf,
     /// Its private key.
@@ -31,11 +31,11 @@ pub struct Tls {
 
 /// `[access_log]`: where access events go, one JSON object a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AccessLog {
+pub struct AccessLogConfig {
     /// Default `stdout`.
-    pub to: AccessLogTo,
+    pub to: AccessLogSink,
     /// How much of the client's address an event holds; default nothing.
-    pub client_address: ClientAddress,
+    pub client_address: ClientAddressDetail,
     /// Bytes after which a file is put aside as `….1`, in the place of the one before; default
     /// none, for a rotation from outside with SIGUSR1.
     pub max_bytes: Option<u64>,
@@ -45,7 +45,7 @@ pub struct AccessLog {
 
 /// A sink of access events.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum AccessLogTo {
+pub enum AccessLogSink {
     /// Nowhere.
     Off,
     /// Standard output.
@@ -58,7 +58,7 @@ pub enum AccessLogTo {
 
 /// How much of an address is written down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ClientAddress {
+pub enum ClientAddressDetail {
     /// Nothing.
     Off,
     /// The /24 (IPv4) or /48 (IPv6).
@@ -67,12 +67,12 @@ pub enum ClientAddress {
     Full,
 }
 
-// === impl Listen ===
+// === impl ListenerConfig ===
 
-impl Listen {
+impl ListenerConfig {
     pub(super) fn read(section: &Object<'_>) -> Option<Self> {
         let address = section.required("address", |field| field.socket_addr());
-        let tls = section.section("tls", Tls::read);
+        let tls = section.section("tls", ListenerTlsConfig::read);
         let h2c = section.or("h2c", false, |field| match field.boolean()? {
             true if tls.is_some() => field.fail(
                 "invalid_choice",
@@ -88,7 +88,7 @@ impl Listen {
     }
 }
 
-impl Tls {
+impl ListenerTlsConfig {
     fn read(section: &Object<'_>) -> Option<Self> {
         let certificate = section.required("certificate", |field| field.text(1..=4096));
         let key = section.required("key", |field| field.text(1..=4096));
@@ -103,17 +103,17 @@ impl Tls {
     }
 }
 
-// === impl AccessLog ===
+// === impl AccessLogConfig ===
 
-impl AccessLog {
+impl AccessLogConfig {
     pub(super) fn read(section: &Object<'_>) -> Option<Self> {
         let default = Self::default();
         let to = section.or("to", default.to, |field| {
             match field.text(1..=4096)?.as_str() {
-                "off" => Some(AccessLogTo::Off),
-                "stdout" => Some(AccessLogTo::Stdout),
-                "stderr" => Some(AccessLogTo::Stderr),
-                path if path.contains('/') => Some(AccessLogTo::File(path.into())),
+                "off" => Some(AccessLogSink::Off),
+                "stdout" => Some(AccessLogSink::Stdout),
+                "stderr" => Some(AccessLogSink::Stderr),
+                path if path.contains('/') => Some(AccessLogSink::File(path.into())),
                 _ => field.fail(
                     "invalid_choice",
                     "must be off, stdout, stderr or a path with a slash",
@@ -121,14 +121,14 @@ impl AccessLog {
             }
         });
         let choices = [
-            ("off", ClientAddress::Off),
-            ("network", ClientAddress::Network),
-            ("full", ClientAddress::Full),
+            ("off", ClientAddressDetail::Off),
+            ("network", ClientAddressDetail::Network),
+            ("full", ClientAddressDetail::Full),
         ];
         let client_address = section.or("client_address", default.client_address, |f| {
             f.one_of(&choices)
         });
-        let buffer_bytes = section.or("buffer_bytes", default.buffer_bytes, super::size);
+        let buffer_bytes = section.or("buffer_bytes", default.buffer_bytes, super::memory_size);
         let max_bytes = section.optional("max_bytes", |field| match field.bytes()? {
             0 => field.fail("out_of_range", "must be more than 0"),
             bytes => Some(bytes),
@@ -142,11 +142,11 @@ impl AccessLog {
     }
 }
 
-impl Default for AccessLog {
+impl Default for AccessLogConfig {
     fn default() -> Self {
         Self {
-            to: AccessLogTo::Stdout,
-            client_address: ClientAddress::Off,
+            to: AccessLogSink::Stdout,
+            client_address: ClientAddressDetail::Off,
             max_bytes: None,
             buffer_bytes: 8 << 20,
         }

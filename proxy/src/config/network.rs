@@ -2,20 +2,20 @@ use std::net::IpAddr;
 
 /// A range of addresses, such as `10.0.0.0/8` or `2001:db8::/32`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Network {
+pub struct IpNetwork {
     base: u128,
     mask: u128,
 }
 
 /// IPv4 as IPv6 sees it (RFC 4291 section 2.5.5.2), so that both are compared alike.
-fn bits(address: IpAddr) -> u128 {
+fn mapped_bits(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
         IpAddr::V6(address) => address.to_bits(),
     }
 }
 
-impl Network {
+impl IpNetwork {
     /// Reads an address with an optional prefix length.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
@@ -29,7 +29,7 @@ impl Network {
         })?;
         let mask = u128::MAX.checked_shl(own - prefix).unwrap_or(0);
         Some(Self {
-            base: bits(address) & mask,
+            base: mapped_bits(address) & mask,
             mask,
         })
     }
@@ -37,7 +37,7 @@ impl Network {
     /// Whether the address lies within.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
-        bits(address) & self.mask == self.base
+        mapped_bits(address) & self.mask == self.base
     }
 }
 
@@ -51,22 +51,26 @@ mod tests {
 
     #[test]
     fn networks_are_ranges() {
-        let network = Network::parse("10.1.0.0/16").expect("a network");
+        let network = IpNetwork::parse("10.1.0.0/16").expect("a network");
         assert!(network.contains(ip("10.1.255.1")) && !network.contains(ip("10.2.0.1")));
         assert!(network.contains(ip("::ffff:10.1.2.3")) && !network.contains(ip("::1")));
-        assert!(Network::parse("::/0").expect("all").contains(ip("1.2.3.4")));
         assert!(
-            Network::parse("0.0.0.0/0")
+            IpNetwork::parse("::/0")
+                .expect("all")
+                .contains(ip("1.2.3.4"))
+        );
+        assert!(
+            IpNetwork::parse("0.0.0.0/0")
                 .expect("all of IPv4")
                 .contains(ip("1.2.3.4"))
         );
         assert!(
-            !Network::parse("0.0.0.0/0")
+            !IpNetwork::parse("0.0.0.0/0")
                 .expect("all of IPv4")
                 .contains(ip("2001:db8::1"))
         );
         assert!(
-            Network::parse("2001:db8::/32")
+            IpNetwork::parse("2001:db8::/32")
                 .expect("a network")
                 .contains(ip("2001:db8:1::1"))
         );
@@ -78,7 +82,7 @@ mod tests {
             "10.0.0.0/x",
             "host",
         ] {
-            assert_eq!(Network::parse(text), None, "{text}");
+            assert_eq!(IpNetwork::parse(text), None, "{text}");
         }
     }
 }

@@ -1,16 +1,16 @@
 /// What a route asks of a request.
 #[derive(Clone, Debug)]
-pub struct Pattern {
+pub struct RoutePattern {
     /// Hosts, any of which matches; empty for every host.
     pub hosts: Vec<HostPattern>,
     /// The path.
     pub path: PathPattern,
     /// The methods.
-    pub methods: Methods,
+    pub methods: MethodSet,
     /// Fields that must be there. Names are in lower case.
-    pub headers: Vec<Condition>,
+    pub headers: Vec<MatchCondition>,
     /// Query parameters that must be there, compared in their encoded form.
-    pub queries: Vec<Condition>,
+    pub queries: Vec<MatchCondition>,
 }
 
 /// A host, in lower case and without a port.
@@ -19,7 +19,7 @@ pub enum HostPattern {
     /// Exactly this name.
     Exact(String),
     /// Any name below this one (`*.example.com` holds `example.com`).
-    Below(String),
+    Subdomains(String),
 }
 
 /// A path template.
@@ -28,14 +28,14 @@ pub struct PathPattern {
     /// The template as it stands in the file: the label of metrics and access events.
     pub template: String,
     /// Its segments, the `*` at the end left out.
-    pub segments: Vec<Segment>,
+    pub segments: Vec<PathSegment>,
     /// Whether it ends in `/*`: everything below matches.
     pub prefix: bool,
 }
 
 /// One segment of a template.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Segment {
+pub enum PathSegment {
     /// This text.
     Literal(String),
     /// Any text but none.
@@ -44,11 +44,11 @@ pub enum Segment {
 
 /// A set of methods.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Methods(u8);
+pub struct MethodSet(u8);
 
 /// A name that must be there, with a value if one is given.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Condition {
+pub struct MatchCondition {
     /// The name.
     pub name: String,
     /// The value; `None` for any.
@@ -58,9 +58,9 @@ pub struct Condition {
 /// Every method that a route can name, in the order of `Allow`.
 const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
 
-// === impl Methods ===
+// === impl MethodSet ===
 
-impl Methods {
+impl MethodSet {
     /// Every method that a route can name.
     pub const ALL: Self = Self(0x7f);
 
@@ -92,7 +92,7 @@ impl Methods {
     }
 }
 
-impl std::fmt::Display for Methods {
+impl std::fmt::Display for MethodSet {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut names = METHODS
             .iter()
@@ -122,7 +122,7 @@ impl HostPattern {
                 })
         };
         match text.strip_prefix("*.") {
-            Some(below) => is_name(below).then(|| Self::Below(below.to_owned())),
+            Some(below) => is_name(below).then(|| Self::Subdomains(below.to_owned())),
             None => is_name(&text).then_some(Self::Exact(text)),
         }
     }
@@ -160,7 +160,7 @@ impl PathPattern {
             if part.is_empty() && (at + 1 < parts.len() || prefix) {
                 return Err("must not contain an empty segment".to_owned());
             }
-            segments.push(Segment::parse(part)?);
+            segments.push(PathSegment::parse(part)?);
         }
         Ok(Self {
             template: template.to_owned(),
@@ -170,9 +170,9 @@ impl PathPattern {
     }
 }
 
-// === impl Segment ===
+// === impl PathSegment ===
 
-impl Segment {
+impl PathSegment {
     fn parse(text: &str) -> Result<Self, String> {
         let is_plain = |text: &str| {
             text.bytes()
@@ -202,10 +202,10 @@ impl Segment {
     }
 }
 
-// === impl Pattern ===
+// === impl RoutePattern ===
 
-impl Pattern {
-    pub(crate) fn conditions(&self) -> usize {
+impl RoutePattern {
+    pub(crate) fn condition_count(&self) -> usize {
         self.headers.len() + self.queries.len()
     }
 
@@ -217,12 +217,12 @@ impl Pattern {
         for segment in &self.path.segments {
             shape.push('/');
             shape.push_str(match segment {
-                Segment::Literal(text) => text,
-                Segment::Param(_) => "{}",
+                PathSegment::Literal(text) => text,
+                PathSegment::Param(_) => "{}",
             });
         }
         shape.push_str(if self.path.prefix { "/*" } else { "" });
-        if self.conditions() == 0 {
+        if self.condition_count() == 0 {
             return shape;
         }
         let mut conditions: Vec<_> = self

@@ -1,19 +1,19 @@
 use postern_common::decode::{Field, Object, Value};
 
-use crate::config::texts;
+use crate::config::short_texts;
 
 /// The policy of a route.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Policy {
+pub enum RoutePolicy {
     /// No token is asked for, and none is looked at.
     Public,
     /// A valid token is required, of a kind that is let in.
-    Protected(Protected),
+    Protected(CallerRules),
 }
 
 /// Who is let in; at least one of the two is given.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Protected {
+pub struct CallerRules {
     /// What is asked of users; `None` lets none in.
     pub users: Option<UserRule>,
     /// What is asked of services; `None` lets none in.
@@ -42,9 +42,9 @@ pub struct ServiceRule {
     pub scopes: Vec<String>,
 }
 
-// === impl Policy ===
+// === impl RoutePolicy ===
 
-impl Policy {
+impl RoutePolicy {
     /// Whether a request without a token may take the route.
     #[must_use]
     pub fn is_public(&self) -> bool {
@@ -63,17 +63,17 @@ impl Policy {
             .map(|(name, _)| name.as_str())
     }
 
-    /// Whether refusals of [`Policy::decide`] are logged only.
+    /// Whether refusals of [`RoutePolicy::decide`] are logged only.
     #[must_use]
     pub fn is_audit_only(&self) -> bool {
-        matches!(self, Self::Protected(Protected { audit: true, .. }))
+        matches!(self, Self::Protected(CallerRules { audit: true, .. }))
     }
 }
 
 /// `"public"`, or `{ users = …, services = …, audit = … }` with at least one of the first two.
-pub(super) fn read(field: Field<'_>) -> Option<Policy> {
+pub(super) fn read(field: Field<'_>) -> Option<RoutePolicy> {
     match field.value() {
-        Value::String(text) if text == "public" => Some(Policy::Public),
+        Value::String(text) if text == "public" => Some(RoutePolicy::Public),
         Value::Object(_) => field.object(|policy| {
             let users = policy.optional("users", read_users);
             let services = policy.optional("services", read_services);
@@ -84,7 +84,7 @@ pub(super) fn read(field: Field<'_>) -> Option<Policy> {
                     "must let in users or services, or be \"public\"",
                 );
             }
-            Some(Policy::Protected(Protected {
+            Some(RoutePolicy::Protected(CallerRules {
                 users,
                 services,
                 audit,
@@ -115,8 +115,8 @@ fn read_users(field: Field<'_>) -> Option<UserRule> {
     }
     field.object(|rule| {
         Some(UserRule {
-            scopes: rule.or("scopes", Vec::new(), texts),
-            groups: rule.or("groups", Vec::new(), texts),
+            scopes: rule.or("scopes", Vec::new(), short_texts),
+            groups: rule.or("groups", Vec::new(), short_texts),
             claims: rule.section("claims", read_claims).unwrap_or_default(),
         })
     })
@@ -133,7 +133,7 @@ fn read_services(field: Field<'_>) -> Option<ServiceRule> {
     }
     if matches!(field.value(), Value::Array(_)) {
         return Some(ServiceRule {
-            allow: Some(texts(field)?),
+            allow: Some(short_texts(field)?),
             scopes: Vec::new(),
         });
     }
@@ -145,8 +145,8 @@ fn read_services(field: Field<'_>) -> Option<ServiceRule> {
     }
     field.object(|rule| {
         Some(ServiceRule {
-            allow: rule.optional("allow", texts),
-            scopes: rule.or("scopes", Vec::new(), texts),
+            allow: rule.optional("allow", short_texts),
+            scopes: rule.or("scopes", Vec::new(), short_texts),
         })
     })
 }

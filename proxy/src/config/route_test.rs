@@ -1,7 +1,7 @@
 use http::{HeaderMap, HeaderName, HeaderValue};
 use postern_common::decode::{Field, Object, Value};
 
-use crate::config::{Route, Upstream, policy, texts};
+use crate::config::{Route, UpstreamConfig, policy, short_texts};
 
 /// `[[test]]`: a request and what must become of it.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,7 +45,7 @@ pub enum TestToken {
 pub(super) fn read(
     field: Field<'_>,
     routes: &[Route],
-    upstreams: &[Upstream],
+    upstreams: &[UpstreamConfig],
 ) -> Option<RouteTest> {
     field.object(|test| {
         let request = test.required("request", |field| {
@@ -155,8 +155,8 @@ impl TestToken {
         }
         field.object(|user| {
             Some(Self::User {
-                groups: user.or("groups", Vec::new(), texts),
-                scopes: user.or("scopes", Vec::new(), texts),
+                groups: user.or("groups", Vec::new(), short_texts),
+                scopes: user.or("scopes", Vec::new(), short_texts),
                 claims: user
                     .section("claims", policy::read_claims)
                     .unwrap_or_default(),

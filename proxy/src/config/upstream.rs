@@ -3,17 +3,17 @@ use std::time::Duration;
 
 use postern_common::decode::{Field, Object, Value};
 
-use crate::config::timeout;
+use crate::config::nonzero_duration;
 
 /// `[upstream.NAME]`: a service behind the gateway.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Upstream {
+pub struct UpstreamConfig {
     /// The name that routes use.
     pub name: String,
     /// Where it is; at least one.
-    pub addresses: Vec<Address>,
+    pub addresses: Vec<UpstreamAddress>,
     /// How one of several is chosen; default the less loaded of two.
-    pub balance: Balance,
+    pub balance: LoadBalancing,
     /// From the first packet to the connection, TLS included; default 2 s.
     pub connect_timeout: Duration,
     /// From the end of the request to the first byte of the response, and between any two reads
@@ -33,18 +33,18 @@ pub struct Upstream {
     /// 20.
     pub retry_budget: u32,
     /// Active health checks; default none.
-    pub health: Option<Health>,
+    pub health: Option<HealthCheckConfig>,
     /// Passive ejection of addresses that fail; on by default.
-    pub outlier: Outlier,
+    pub outlier: OutlierDetection,
     /// TLS to the upstream; default none.
-    pub tls: Option<UpstreamTls>,
+    pub tls: Option<UpstreamTlsConfig>,
     /// Whether HTTP/2 is spoken to it; default false.
     pub http2: bool,
 }
 
 /// An IP address or DNS name with a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Address {
+pub struct UpstreamAddress {
     /// An IP address, or a name that is resolved in the background.
     pub host: String,
     /// The port.
@@ -55,7 +55,7 @@ pub struct Address {
 
 /// How one of several addresses is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Balance {
+pub enum LoadBalancing {
     /// Two at random, the one with less load (requests in flight times peak-sensitive latency).
     LeastLoaded,
     /// One after the other.
@@ -66,7 +66,7 @@ pub enum Balance {
 
 /// `[upstream.NAME.health]`: active checks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Health {
+pub struct HealthCheckConfig {
     /// What is tried.
     pub probe: HealthProbe,
     /// How often; default 5 s.
@@ -90,7 +90,7 @@ pub enum HealthProbe {
 
 /// `[upstream.NAME.outlier]`: passive ejection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Outlier {
+pub struct OutlierDetection {
     /// Failures in a row (no connection, a reset, a timeout, 502 to 504) that eject an address; 0
     /// switches it off; default 5.
     pub failures: u32,
@@ -104,7 +104,7 @@ pub struct Outlier {
 
 /// `[upstream.NAME.tls]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UpstreamTls {
+pub struct UpstreamTlsConfig {
     /// The name in its certificate; default the host of the address.
     pub name: Option<String>,
     /// Authorities of its certificate, in PEM; default those of the machine.
@@ -115,9 +115,9 @@ pub struct UpstreamTls {
     pub key: Option<PathBuf>,
 }
 
-// === impl Upstream ===
+// === impl UpstreamConfig ===
 
-impl Upstream {
+impl UpstreamConfig {
     pub(super) fn read(name: &str, field: Field<'_>) -> Option<Self> {
         let known = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
         if name.is_empty() || name.len() > 64 || !name.bytes().all(known) {
@@ -128,30 +128,31 @@ impl Upstream {
         }
         field.object(|upstream| {
             let seconds = Duration::from_secs;
-            let addresses =
-                upstream.required("addresses", |field| super::some(field, Address::read));
+            let addresses = upstream.required("addresses", |field| {
+                super::non_empty(field, UpstreamAddress::read)
+            });
             let choices = [
-                ("least-loaded", Balance::LeastLoaded),
-                ("round-robin", Balance::RoundRobin),
-                ("client-hash", Balance::ClientHash),
+                ("least-loaded", LoadBalancing::LeastLoaded),
+                ("round-robin", LoadBalancing::RoundRobin),
+                ("client-hash", LoadBalancing::ClientHash),
             ];
             Some(Self {
                 name: name.to_owned(),
-                balance: upstream.or("balance", Balance::LeastLoaded, |field| {
+                balance: upstream.or("balance", LoadBalancing::LeastLoaded, |field| {
                     field.one_of(&choices)
                 }),
-                connect_timeout: upstream.or("connect_timeout", seconds(2), timeout),
-                read_timeout: upstream.or("read_timeout", seconds(30), timeout),
-                write_timeout: upstream.or("write_timeout", seconds(30), timeout),
-                idle_timeout: upstream.or("idle_timeout", seconds(60), timeout),
+                connect_timeout: upstream.or("connect_timeout", seconds(2), nonzero_duration),
+                read_timeout: upstream.or("read_timeout", seconds(30), nonzero_duration),
+                write_timeout: upstream.or("write_timeout", seconds(30), nonzero_duration),
+                idle_timeout: upstream.or("idle_timeout", seconds(60), nonzero_duration),
                 in_flight: upstream.or("in_flight", 1024, |field| field.integer(1..=1_000_000)),
                 retries: upstream.or("retries", 1, |field| field.integer(0..=5)),
                 retry_budget: upstream.or("retry_budget", 20, |field| field.integer(0..=100)),
-                health: upstream.section("health", Health::read),
+                health: upstream.section("health", HealthCheckConfig::read),
                 outlier: upstream
-                    .section("outlier", Outlier::read)
+                    .section("outlier", OutlierDetection::read)
                     .unwrap_or_default(),
-                tls: upstream.section("tls", UpstreamTls::read),
+                tls: upstream.section("tls", UpstreamTlsConfig::read),
                 http2: upstream.or("http2", false, |field| field.boolean()),
                 addresses: addresses?,
             })
@@ -159,7 +160,7 @@ impl Upstream {
     }
 }
 
-impl Address {
+impl UpstreamAddress {
     /// `"host:port"`, or `{ address = "host:port", weight = 2 }`.
     fn read(field: Field<'_>) -> Option<Self> {
         if let Value::String(text) = field.value() {
@@ -199,7 +200,7 @@ impl Address {
     }
 }
 
-impl Health {
+impl HealthCheckConfig {
     fn read(section: &Object<'_>) -> Option<Self> {
         let path = section.optional("path", |field| match field.text(1..=1024)? {
             path if path.starts_with('/') => Some(path),
@@ -207,22 +208,22 @@ impl Health {
         });
         Some(Self {
             probe: path.map_or(HealthProbe::Tcp, HealthProbe::Http),
-            interval: section.or("interval", Duration::from_secs(5), timeout),
-            timeout: section.or("timeout", Duration::from_secs(2), timeout),
+            interval: section.or("interval", Duration::from_secs(5), nonzero_duration),
+            timeout: section.or("timeout", Duration::from_secs(2), nonzero_duration),
             failures: section.or("failures", 2, |field| field.integer(1..=100)),
             successes: section.or("successes", 2, |field| field.integer(1..=100)),
         })
     }
 }
 
-impl Outlier {
+impl OutlierDetection {
     fn read(section: &Object<'_>) -> Option<Self> {
         let default = Self::default();
         Some(Self {
             failures: section.or("failures", default.failures, |field| {
                 field.integer(0..=1000)
             }),
-            ejection: section.or("ejection", default.ejection, timeout),
+            ejection: section.or("ejection", default.ejection, nonzero_duration),
             panic_percent: section.or("panic_percent", default.panic_percent, |f| {
                 f.integer(0..=100)
             }),
@@ -230,7 +231,7 @@ impl Outlier {
     }
 }
 
-impl Default for Outlier {
+impl Default for OutlierDetection {
     fn default() -> Self {
         Self {
             failures: 5,
@@ -240,7 +241,7 @@ impl Default for Outlier {
     }
 }
 
-impl UpstreamTls {
+impl UpstreamTlsConfig {
     fn read(section: &Object<'_>) -> Option<Self> {
         let path = |name: &'static str| {
             section

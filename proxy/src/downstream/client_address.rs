@@ -2,11 +2,11 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use crate::config::Network;
+use crate::config::IpNetwork;
 
 /// Whose connections and requests are counted together: an IPv4 address, or the /64 of an IPv6 one,
 /// of which one client has all.
-pub(crate) fn counted(address: IpAddr) -> IpAddr {
+pub(crate) fn client_network(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(_) => address,
         IpAddr::V6(address) => {
@@ -18,10 +18,10 @@ pub(crate) fn counted(address: IpAddr) -> IpAddr {
 /// The client behind `peer`: the last address of `X-Forwarded-For` that no trusted proxy wrote
 /// about itself. What stands before that address is the client's own word and counts for nothing.
 #[must_use]
-pub(crate) fn address<'v>(
+pub(crate) fn resolve_client_address<'v>(
     peer: IpAddr,
     forwarded: impl DoubleEndedIterator<Item = &'v str>,
-    trusted: &[Network],
+    trusted: &[IpNetwork],
 ) -> IpAddr {
     let is_trusted = |address: IpAddr| trusted.iter().any(|network| network.contains(address));
     let mut client = peer;
@@ -47,9 +47,10 @@ mod tests {
 
     #[test]
     fn only_trusted_hops_are_believed() {
-        let trusted = [Network::parse("10.0.0.0/8").expect("a network")];
-        let of =
-            |peer: &str, forwarded: &[&str]| address(ip(peer), forwarded.iter().copied(), &trusted);
+        let trusted = [IpNetwork::parse("10.0.0.0/8").expect("a network")];
+        let of = |peer: &str, forwarded: &[&str]| {
+            resolve_client_address(ip(peer), forwarded.iter().copied(), &trusted)
+        };
         assert_eq!(
             of("1.2.3.4", &["9.9.9.9"]),
             ip("1.2.3.4"),
@@ -68,13 +69,16 @@ mod tests {
     #[test]
     fn an_ipv6_network_is_one_client() {
         assert_eq!(
-            counted(ip("2001:db8:1:2:3:4:5:6")),
-            counted(ip("2001:db8:1:2::1"))
+            client_network(ip("2001:db8:1:2:3:4:5:6")),
+            client_network(ip("2001:db8:1:2::1"))
         );
         assert_ne!(
-            counted(ip("2001:db8:1:2::1")),
-            counted(ip("2001:db8:1:3::1"))
+            client_network(ip("2001:db8:1:2::1")),
+            client_network(ip("2001:db8:1:3::1"))
         );
-        assert_ne!(counted(ip("10.0.0.1")), counted(ip("10.0.0.2")));
+        assert_ne!(
+            client_network(ip("10.0.0.1")),
+            client_network(ip("10.0.0.2"))
+        );
     }
 }

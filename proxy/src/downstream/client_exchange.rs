@@ -10,63 +10,63 @@ use pingora::http::{RequestHeader, ResponseHeader};
 use pingora_core::Result;
 use pingora_proxy::Session;
 
-use crate::downstream::client_connection::Wire;
-use crate::downstream::deadline::Watch;
+use crate::downstream::client_connection::ClientConnection;
+use crate::downstream::deadline::RequestDeadline;
 use crate::downstream::http2_stream::IsTls;
 
 /// What is asked of a client, and said to it.
-pub(crate) trait Client: Send + Sync {
+pub(crate) trait ClientExchange: Send + Sync {
     fn request(&self) -> &RequestHeader;
-    fn address(&self) -> Option<IpAddr>;
+    fn peer_address(&self) -> Option<IpAddr>;
     /// The connection under an HTTP/1 request; HTTP/2 streams have none of their own.
-    fn wire(&self) -> Option<&Wire>;
+    fn connection(&self) -> Option<&ClientConnection>;
     /// Whether the connection is encrypted.
     fn is_tls(&self) -> bool;
     /// The time of the request: its connection's over HTTP/1, its stream's own over HTTP/2.
-    fn watch(&self) -> Option<&Watch>;
+    fn deadline(&self) -> Option<&RequestDeadline>;
     /// The head that was written last.
-    fn written(&self) -> Option<StatusCode>;
+    fn response_status(&self) -> Option<StatusCode>;
     /// Whether the connection has become a tunnel.
     fn is_tunnel(&self) -> bool;
     /// Whether the body of the request, as far as it was read, can be sent once more.
-    fn has_body_at_hand(&self) -> bool;
+    fn can_replay_body(&self) -> bool;
     /// Bytes of the bodies of request and answer that have gone by.
-    fn bytes(&self) -> (u64, u64);
+    fn body_bytes(&self) -> (u64, u64);
     /// The connection is not to be kept after this answer.
-    fn close(&mut self);
+    fn disable_keep_alive(&mut self);
     fn write_head(
         &mut self,
         head: ResponseHeader,
-        is_all: bool,
+        end_of_stream: bool,
     ) -> impl Future<Output = Result<()>> + Send;
     fn write_body(
         &mut self,
         data: Option<Bytes>,
-        is_all: bool,
+        end_of_stream: bool,
     ) -> impl Future<Output = Result<()>> + Send;
     /// Ends the answer with these fields, where the protocol has trailers.
     fn write_trailers(&mut self, trailers: HeaderMap) -> impl Future<Output = Result<()>> + Send;
 }
 
-impl Client for Session {
+impl ClientExchange for Session {
     fn request(&self) -> &RequestHeader {
         self.req_header()
     }
 
-    fn address(&self) -> Option<IpAddr> {
+    fn peer_address(&self) -> Option<IpAddr> {
         self.client_addr()
             .and_then(|address| address.as_inet())
             .map(SocketAddr::ip)
     }
 
-    fn wire(&self) -> Option<&Wire> {
+    fn connection(&self) -> Option<&ClientConnection> {
         self.stream()
-            .and_then(|stream| (**stream).as_any().downcast_ref::<Wire>())
+            .and_then(|stream| (**stream).as_any().downcast_ref::<ClientConnection>())
     }
 
     fn is_tls(&self) -> bool {
-        match self.wire() {
-            Some(wire) => wire.is_tls(),
+        match self.connection() {
+            Some(connection) => connection.is_tls(),
             None => self
                 .req_header()
                 .extensions
@@ -75,18 +75,18 @@ impl Client for Session {
         }
     }
 
-    fn watch(&self) -> Option<&Watch> {
-        match self.wire() {
-            Some(wire) => Some(wire.watch()),
+    fn deadline(&self) -> Option<&RequestDeadline> {
+        match self.connection() {
+            Some(connection) => Some(connection.deadline()),
             None => self
                 .req_header()
                 .extensions
-                .get::<Arc<Watch>>()
-                .map(|watch| &**watch),
+                .get::<Arc<RequestDeadline>>()
+                .map(|deadline| &**deadline),
         }
     }
 
-    fn written(&self) -> Option<StatusCode> {
+    fn response_status(&self) -> Option<StatusCode> {
         self.response_written().map(|response| response.status)
     }
 
@@ -94,29 +94,30 @@ impl Client for Session {
         self.was_upgraded()
     }
 
-    fn has_body_at_hand(&self) -> bool {
+    fn can_replay_body(&self) -> bool {
         !self.as_ref().retry_buffer_truncated()
     }
 
-    fn bytes(&self) -> (u64, u64) {
+    fn body_bytes(&self) -> (u64, u64) {
         (self.body_bytes_read() as u64, self.body_bytes_sent() as u64)
     }
 
-    fn close(&mut self) {
+    fn disable_keep_alive(&mut self) {
         self.set_keepalive(None);
     }
 
-    async fn write_head(&mut self, head: ResponseHeader, is_all: bool) -> Result<()> {
+    async fn write_head(&mut self, head: ResponseHeader, end_of_stream: bool) -> Result<()> {
         // Pingora's own way leaves the end of a stream to an empty frame that follows, and
         // Trailers-Only is one frame.
-        if is_all && let Some(stream) = self.as_mut().as_custom_mut() {
+        if end_of_stream && let Some(stream) = self.as_mut().as_custom_mut() {
             return stream.write_response_header(Box::new(head), true).await;
         }
-        self.write_response_header(Box::new(head), is_all).await
+        self.write_response_header(Box::new(head), end_of_stream)
+            .await
     }
 
-    async fn write_body(&mut self, data: Option<Bytes>, is_all: bool) -> Result<()> {
-        self.write_response_body(data, is_all).await
+    async fn write_body(&mut self, data: Option<Bytes>, end_of_stream: bool) -> Result<()> {
+        self.write_response_body(data, end_of_stream).await
     }
 
     async fn write_trailers(&mut self, trailers: HeaderMap) -> Result<()> {

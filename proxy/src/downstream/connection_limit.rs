@@ -1,60 +1,60 @@
-//! Places for open connections: as many as the configuration says, while it changes too.
+//! ConnectionLimit for open connections: as many as the configuration says, while it changes too.
 
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore, TryAcquireError, watch};
 
-/// `limits.connections`, as places that are taken and given back.
+/// `limits.connections`, as limit that are taken and given back.
 #[derive(Debug)]
-pub(crate) struct Places {
-    free: Arc<Semaphore>,
-    first: usize,
-    most: watch::Sender<usize>,
+pub(crate) struct ConnectionLimit {
+    permits: Arc<Semaphore>,
+    initial: usize,
+    limit: watch::Sender<usize>,
 }
 
-impl Places {
-    pub(crate) fn new(most: usize) -> Self {
+impl ConnectionLimit {
+    pub(crate) fn new(limit: usize) -> Self {
         Self {
-            free: Arc::new(Semaphore::new(most)),
-            first: most,
-            most: watch::Sender::new(most),
+            permits: Arc::new(Semaphore::new(limit)),
+            initial: limit,
+            limit: watch::Sender::new(limit),
         }
     }
 
-    /// A place, once one is free.
-    pub(crate) async fn take(&self) -> Result<OwnedSemaphorePermit, AcquireError> {
-        Arc::clone(&self.free).acquire_owned().await
+    /// A place, once one is permits.
+    pub(crate) async fn acquire(&self) -> Result<OwnedSemaphorePermit, AcquireError> {
+        Arc::clone(&self.permits).acquire_owned().await
     }
 
-    /// A place, if one is free.
-    pub(crate) fn try_take(&self) -> Result<OwnedSemaphorePermit, TryAcquireError> {
-        Arc::clone(&self.free).try_acquire_owned()
+    /// A place, if one is permits.
+    pub(crate) fn try_acquire(&self) -> Result<OwnedSemaphorePermit, TryAcquireError> {
+        Arc::clone(&self.permits).try_acquire_owned()
     }
 
-    /// So many from now on. Where more are taken, no connection is ended for it: their places go as
+    /// So many from now on. Where more are taken, no connection is ended for it: their limit go as
     /// they end.
-    pub(crate) fn set(&self, most: usize) {
-        self.most
-            .send_if_modified(|known| std::mem::replace(known, most) != most);
+    pub(crate) fn resize(&self, limit: usize) {
+        self.limit
+            .send_if_modified(|known| std::mem::replace(known, limit) != limit);
     }
 
-    /// Follows [`Places::set`] until the stop.
-    pub(crate) async fn keep(&self, stop: CancellationToken) {
-        let (mut there, mut most) = (self.first, self.most.subscribe());
+    /// Follows [`ConnectionLimit::set`] until the stop.
+    pub(crate) async fn run(&self, stop: CancellationToken) {
+        let (mut issued, mut limit) = (self.initial, self.limit.subscribe());
         loop {
-            let wanted = *most.borrow_and_update();
-            if wanted > there {
-                self.free.add_permits(wanted - there);
-                there = wanted;
+            let wanted = *limit.borrow_and_update();
+            if wanted > issued {
+                self.permits.add_permits(wanted - issued);
+                issued = wanted;
             }
-            let surplus = u32::try_from(there - wanted).unwrap_or(u32::MAX);
+            let excess = u32::try_from(issued - wanted).unwrap_or(u32::MAX);
             tokio::select! {
                 () = stop.cancelled() => return,
-                Ok(()) = most.changed() => {}
-                Ok(places) = self.free.acquire_many(surplus), if surplus > 0 => {
-                    places.forget();
-                    there = wanted;
+                Ok(()) = limit.changed() => {}
+                Ok(withdrawn) = self.permits.acquire_many(excess), if excess > 0 => {
+                    withdrawn.forget();
+                    issued = wanted;
                 }
             }
         }
@@ -65,35 +65,35 @@ impl Places {
 mod tests {
     use super::*;
 
-    async fn until(places: &Places, free: usize) {
-        while places.free.available_permits() != free {
+    async fn until(limit: &ConnectionLimit, permits: usize) {
+        while limit.permits.available_permits() != permits {
             tokio::task::yield_now().await;
         }
     }
 
     #[tokio::test]
     async fn their_number_follows_the_configuration() {
-        let (places, stop) = (Arc::new(Places::new(2)), CancellationToken::new());
-        let (kept, ends) = (Arc::clone(&places), stop.clone());
-        let keeper = tokio::spawn(async move { kept.keep(ends).await });
-        let first = places.take().await.expect("a place");
-        places.set(3);
-        until(&places, 2).await;
+        let (limit, stop) = (Arc::new(ConnectionLimit::new(2)), CancellationToken::new());
+        let (kept, ends) = (Arc::clone(&limit), stop.clone());
+        let keeper = tokio::spawn(async move { kept.run(ends).await });
+        let initial = limit.acquire().await.expect("a place");
+        limit.resize(3);
+        until(&limit, 2).await;
         let others = (
-            places.take().await.expect("a place"),
-            places.take().await.expect("a place"),
+            limit.acquire().await.expect("a place"),
+            limit.acquire().await.expect("a place"),
         );
-        places.set(1);
+        limit.resize(1);
         tokio::task::yield_now().await;
-        drop(first);
+        drop(initial);
         tokio::task::yield_now().await;
-        assert!(places.try_take().is_err(), "two too many are there yet");
-        // Whoever waits to take places away does not wait for ever.
-        places.set(4);
-        until(&places, 2).await;
-        places.set(1);
+        assert!(limit.try_acquire().is_err(), "two too many are issued yet");
+        // Whoever waits to take limit away does not wait for ever.
+        limit.resize(4);
+        until(&limit, 2).await;
+        limit.resize(1);
         drop(others);
-        until(&places, 1).await;
+        until(&limit, 1).await;
         stop.cancel();
         keeper.await.expect("ends");
     }

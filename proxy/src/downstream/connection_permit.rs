@@ -6,40 +6,40 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::config::Limits;
-use crate::downstream::response_buffers::{HeldResponse, ResponseBuffers};
+use crate::config::ClientLimits;
+use crate::downstream::response_buffers::{BufferReservation, ResponseBufferBudget};
 
 /// A place among the open connections; given back when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Permit {
+pub(crate) struct ConnectionPermit {
     pub(crate) _total: OwnedSemaphorePermit,
-    pub(crate) by_address: Arc<ByAddress>,
+    pub(crate) connections_by_address: Arc<ConnectionsByAddress>,
     pub(crate) address: IpAddr,
-    pub(crate) response_buffers: Arc<ResponseBuffers>,
+    pub(crate) response_buffers: Arc<ResponseBufferBudget>,
     pub(crate) gauge: prometheus::IntGauge,
     /// Requests that Pingora answered before any hook was called.
-    pub(crate) unheard: prometheus::IntCounter,
+    pub(crate) protocol_errors: prometheus::IntCounter,
 }
 
 /// Open connections of each client address.
 #[derive(Debug, Default)]
-pub(crate) struct ByAddress(Mutex<HashMap<IpAddr, usize, ahash::RandomState>>);
+pub(crate) struct ConnectionsByAddress(Mutex<HashMap<IpAddr, usize, ahash::RandomState>>);
 
-// === impl ByAddress ===
+// === impl ConnectionsByAddress ===
 
-impl ByAddress {
-    /// One more of this address, unless it has `most` already.
-    pub(crate) fn enter(&self, address: IpAddr, most: usize) -> bool {
+impl ConnectionsByAddress {
+    /// One more of this address, unless it has `limit` already.
+    pub(crate) fn try_add(&self, address: IpAddr, limit: usize) -> bool {
         let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let count = open.entry(address).or_default();
-        let may = *count < most;
+        let may = *count < limit;
         if may {
             *count += 1;
         }
         may
     }
 
-    fn leave(&self, address: IpAddr) {
+    fn remove_one(&self, address: IpAddr) {
         let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(count) = open.get_mut(&address) {
             *count = count.saturating_sub(1);
@@ -50,18 +50,22 @@ impl ByAddress {
     }
 }
 
-impl Permit {
+impl ConnectionPermit {
     /// A response on this connection waits for its reader. Returns `None` where there is no room
     /// for it.
-    pub(crate) fn hold_response(&self, limits: &Limits, units: usize) -> Option<HeldResponse> {
+    pub(crate) fn reserve_buffer(
+        &self,
+        limits: &ClientLimits,
+        units: usize,
+    ) -> Option<BufferReservation> {
         self.response_buffers
-            .hold(limits, Some(self.address), units)
+            .reserve(limits, Some(self.address), units)
     }
 }
 
-impl Drop for Permit {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        self.by_address.leave(self.address);
+        self.connections_by_address.remove_one(self.address);
         self.gauge.dec();
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Pingora waits without a limit for a stream's body and for its window. So it gets a
 //! [`ClientStream`] instead of its own session: the same session, whose reads and writes end when
-//! [`crate::downstream::deadline`] does, with the rules that a [`crate::downstream::client_connection::Wire`] has for HTTP/1.
+//! [`crate::downstream::deadline`] does, with the rules that a [`crate::downstream::client_connection::ClientConnection`] has for HTTP/1.
 
 mod session;
 
@@ -19,9 +19,9 @@ use pingora_core::protocols::http::HttpTask;
 use pingora_core::protocols::http::v2::server::HttpSession;
 use pingora_core::{Error, ErrorType, Result};
 
-use crate::config::Limits;
-use crate::downstream::deadline::{Fault, Patience, Watch};
-use crate::downstream::response_buffers::{HeldResponse, ResponseBuffers};
+use crate::config::ClientLimits;
+use crate::downstream::deadline::{AbortReason, RequestDeadline, SlowClientGuard};
+use crate::downstream::response_buffers::{BufferReservation, ResponseBufferBudget};
 
 /// Whether the connection of a stream is encrypted, among the extensions of its request.
 #[derive(Clone, Copy, Debug)]
@@ -31,42 +31,42 @@ pub(crate) struct IsTls(pub(crate) bool);
 /// the upstream does not take a part of the request, and a server that answers each message takes
 /// none while its answers are not taken. Both go on unless the answers to one part are longer than
 /// the upstream's window.
-const CALL_PART_BYTES: usize = 1 << 10;
+const GRPC_CHUNK_BYTES: usize = 1 << 10;
 
 /// What the streams of a connection have in common.
 #[derive(Clone, Debug)]
-pub(crate) struct Connection {
+pub(crate) struct Http2ConnectionInfo {
     pub(crate) is_tls: bool,
-    pub(crate) buffers: Arc<ResponseBuffers>,
+    pub(crate) buffers: Arc<ResponseBufferBudget>,
 }
 
 /// A stream with its deadlines.
 pub(crate) struct ClientStream {
     session: HttpSession,
-    limits: Arc<Limits>,
-    patience: Patience,
-    watch: Arc<Watch>,
-    buffers: Arc<ResponseBuffers>,
+    limits: Arc<ClientLimits>,
+    slow_client: SlowClientGuard,
+    deadline: Arc<RequestDeadline>,
+    buffers: Arc<ResponseBufferBudget>,
     /// While the reader of the response is waited for.
-    held: Option<HeldResponse>,
+    buffer_reservation: Option<BufferReservation>,
     /// What has been received of a call's messages and not been passed on.
-    unread: Bytes,
+    pending_grpc_data: Bytes,
 }
 
 impl ClientStream {
-    /// A stream whose time runs from now on. The hooks find its [`Watch`] among the extensions of
+    /// A stream whose time runs from now on. The hooks find its [`RequestDeadline`] among the extensions of
     /// the request.
     pub(crate) fn new(
         mut session: HttpSession,
-        limits: Arc<Limits>,
-        connection: &Connection,
+        limits: Arc<ClientLimits>,
+        connection: &Http2ConnectionInfo,
     ) -> Self {
-        let watch = Arc::new(Watch::new());
-        watch.begin(limits.deadline, session.is_body_done());
+        let deadline = Arc::new(RequestDeadline::new());
+        deadline.start_request(limits.deadline, session.is_body_done());
         let empty = http::Request::new(()).into_parts().0;
         let header = std::mem::replace(session.req_header_mut(), RequestHeader::from(empty));
         let mut parts = http::request::Parts::from(header);
-        parts.extensions.insert(Arc::clone(&watch));
+        parts.extensions.insert(Arc::clone(&deadline));
         parts.extensions.insert(IsTls(connection.is_tls));
         join_cookies(&mut parts.headers);
         *session.req_header_mut() = RequestHeader::from(parts);
@@ -74,17 +74,17 @@ impl ClientStream {
         Self {
             session,
             limits,
-            patience: Patience::default(),
-            watch,
+            slow_client: SlowClientGuard::default(),
+            deadline,
             buffers,
-            held: None,
-            unread: Bytes::new(),
+            buffer_reservation: None,
+            pending_grpc_data: Bytes::new(),
         }
     }
 
     /// The time of this stream.
-    pub(crate) fn watch(&self) -> Arc<Watch> {
-        Arc::clone(&self.watch)
+    pub(crate) fn deadline(&self) -> Arc<RequestDeadline> {
+        Arc::clone(&self.deadline)
     }
 
     /// Returns the next part of the body, which is never empty, and `None` once when the body is
@@ -94,16 +94,17 @@ impl ClientStream {
     /// # Errors
     /// The client reset the stream, or kept it waiting for too long.
     async fn read(&mut self) -> Result<Option<Bytes>> {
-        if self.watch.is_call() && self.watch.is_answered() {
+        if self.deadline.is_grpc() && self.deadline.is_response_complete() {
             return Err(
                 Error::explain(ErrorType::ConnectionClosed, "the call has been answered")
                     .into_down(),
             );
         }
         loop {
-            if !self.unread.is_empty() {
+            if !self.pending_grpc_data.is_empty() {
                 return Ok(Some(
-                    self.unread.split_to(self.unread.len().min(CALL_PART_BYTES)),
+                    self.pending_grpc_data
+                        .split_to(self.pending_grpc_data.len().min(GRPC_CHUNK_BYTES)),
                 ));
             }
             let frame = self.read_frame().await?;
@@ -111,12 +112,12 @@ impl ClientStream {
             // not.
             let is_over = frame.is_none() || self.session.is_body_done();
             if is_over {
-                self.patience.reading = None;
-                self.watch.note_complete();
+                self.slow_client.reading = None;
+                self.deadline.note_request_complete();
             }
             match frame.filter(|data| !data.is_empty()) {
                 None if !is_over => {}
-                Some(data) if self.watch.is_call() => self.unread = data,
+                Some(data) if self.deadline.is_grpc() => self.pending_grpc_data = data,
                 part => return Ok(part),
             }
         }
@@ -128,44 +129,44 @@ impl ClientStream {
         let Self {
             session,
             limits,
-            patience,
-            watch,
+            slow_client,
+            deadline,
             ..
         } = self;
         let mut reading = pin!(session.read_body_bytes());
         let read = poll_fn(|cx| match reading.as_mut().poll(cx) {
             Poll::Ready(read) => {
-                watch.note_gone(read.is_err());
+                deadline.note_client_aborted(read.is_err());
                 Poll::Ready(read)
             }
             Poll::Pending => {
-                if !watch.is_call() {
-                    patience.wait_for_body();
+                if !deadline.is_grpc() {
+                    slow_client.wait_for_body();
                 }
-                patience
-                    .poll(watch, limits, cx)
-                    .map(|fault| Err(ended(watch, fault)))
+                slow_client
+                    .poll(deadline, limits, cx)
+                    .map(|reason| Err(abort_error(deadline, reason)))
             }
         })
         .await?;
-        patience.received += read.as_ref().map_or(0, Bytes::len) as u64;
+        slow_client.bytes_received += read.as_ref().map_or(0, Bytes::len) as u64;
         Ok(read)
     }
 
     /// Nothing more belongs to this request: returns when the client gives it up, or when the
     /// upstream or the request as a whole has taken too long.
-    async fn wait(&mut self) -> Box<Error> {
+    async fn wait_for_abort(&mut self) -> Box<Error> {
         let Self {
             session,
             limits,
-            patience,
-            watch,
+            slow_client,
+            deadline,
             ..
         } = self;
         let mut idle = pin!(session.idle());
         poll_fn(|cx: &mut Context<'_>| match idle.as_mut().poll(cx) {
             Poll::Ready(end) => {
-                watch.note_gone(true);
+                deadline.note_client_aborted(true);
                 Poll::Ready(end.map_or_else(
                     |error| error,
                     |reason| {
@@ -176,9 +177,9 @@ impl ClientStream {
                     },
                 ))
             }
-            Poll::Pending => patience
-                .poll_upstream(watch, limits, cx)
-                .map(|fault| ended(watch, fault)),
+            Poll::Pending => slow_client
+                .poll_upstream(deadline, limits, cx)
+                .map(|reason| abort_error(deadline, reason)),
         })
         .await
     }
@@ -186,24 +187,27 @@ impl ClientStream {
     /// Writes in pieces of which each must be taken in the time that the least rate gives it.
     async fn write(&mut self, mut data: Bytes, end: bool) -> Result<()> {
         // None shorter than a second's worth, or an answer would become a flood of frames.
-        let piece = self.limits.least_bytes().max(self.limits.min_rate.into());
-        let piece = usize::try_from(piece).unwrap_or(usize::MAX);
-        self.watch.note_progress();
-        while data.len() > piece {
-            let part = data.split_to(piece);
-            self.write_piece(part, false).await?;
+        let chunk_len = self
+            .limits
+            .min_bytes_per_window()
+            .max(self.limits.min_rate.into());
+        let chunk_len = usize::try_from(chunk_len).unwrap_or(usize::MAX);
+        self.deadline.note_progress();
+        while data.len() > chunk_len {
+            let part = data.split_to(chunk_len);
+            self.write_chunk(part, false).await?;
         }
-        self.write_piece(data, end).await
+        self.write_chunk(data, end).await
     }
 
-    async fn write_piece(&mut self, data: Bytes, end: bool) -> Result<()> {
+    async fn write_chunk(&mut self, data: Bytes, end: bool) -> Result<()> {
         let Self {
             session,
             limits,
-            patience,
-            watch,
+            slow_client,
+            deadline,
             buffers,
-            held,
+            buffer_reservation,
             ..
         } = self;
         let address = session
@@ -214,49 +218,54 @@ impl ClientStream {
         let mut writing = pin!(session.write_body(data, end));
         poll_fn(|cx| match writing.as_mut().poll(cx) {
             Poll::Ready(written) => {
-                watch.note_gone(written.is_err());
+                deadline.note_client_aborted(written.is_err());
                 Poll::Ready(written)
             }
             Poll::Pending => {
-                patience.wait_for_reader();
-                if held.is_none() {
-                    *held = buffers.hold(limits, address, watch.buffer_units());
+                slow_client.wait_for_reader();
+                if buffer_reservation.is_none() {
+                    *buffer_reservation = buffers.reserve(limits, address, deadline.buffer_units());
                 }
-                if held.is_none() {
-                    return Poll::Ready(Err(ended(watch, Fault::NoBuffer)));
+                if buffer_reservation.is_none() {
+                    return Poll::Ready(Err(abort_error(deadline, AbortReason::BufferExhausted)));
                 }
-                patience
-                    .poll(watch, limits, cx)
-                    .map(|fault| Err(ended(watch, fault)))
+                slow_client
+                    .poll(deadline, limits, cx)
+                    .map(|reason| Err(abort_error(deadline, reason)))
             }
         })
         .await?;
-        *held = None;
-        patience.sent += length;
-        watch.note_answered(end);
+        *buffer_reservation = None;
+        slow_client.bytes_sent += length;
+        deadline.note_response_complete(end);
         // While a slow reader took its time, the upstream was not waited for.
-        if patience.rest_from_reader() {
-            watch.note_progress();
+        if slow_client.pause_reader_wait() {
+            deadline.note_progress();
         }
         Ok(())
     }
 
     /// Says something that needs no window, maybe the last of the response: it fails only when the
     /// client has given the stream up.
-    fn say(&mut self, last: bool, what: impl FnOnce(&mut HttpSession) -> Result<()>) -> Result<()> {
-        let said = what(&mut self.session);
-        self.watch.note_gone(said.is_err());
-        self.watch
-            .note_answered(last && said.is_ok() && self.session.response_written().is_some());
-        said
+    fn write_control(
+        &mut self,
+        last: bool,
+        write: impl FnOnce(&mut HttpSession) -> Result<()>,
+    ) -> Result<()> {
+        let written = write(&mut self.session);
+        self.deadline.note_client_aborted(written.is_err());
+        self.deadline.note_response_complete(
+            last && written.is_ok() && self.session.response_written().is_some(),
+        );
+        written
     }
 
     /// One step of a response. Whether it was the last.
-    async fn task(&mut self, task: HttpTask) -> Result<bool> {
+    async fn apply_task(&mut self, task: HttpTask) -> Result<bool> {
         match task {
             HttpTask::Header(header, end) => {
-                self.watch.note_progress();
-                self.say(end, |session| session.write_response_header(header, end))?;
+                self.deadline.note_progress();
+                self.write_control(end, |session| session.write_response_header(header, end))?;
                 Ok(end)
             }
             HttpTask::Body(Some(data), end) if !data.is_empty() => {
@@ -268,7 +277,7 @@ impl ClientStream {
                 Error::e_explain(ErrorType::InternalError, "a tunnel over an HTTP/2 stream")
             }
             HttpTask::Trailer(Some(trailers)) => {
-                self.say(true, |session| session.write_trailers(*trailers))?;
+                self.write_control(true, |session| session.write_trailers(*trailers))?;
                 Ok(true)
             }
             HttpTask::Trailer(None) | HttpTask::Done => Ok(true),
@@ -277,9 +286,9 @@ impl ClientStream {
     }
 }
 
-/// The error of a request that was ended from this side; [`Watch::fault`] says why.
-fn ended(watch: &Watch, fault: Fault) -> Box<Error> {
-    watch.fail(fault);
+/// The error of a request that was ended from this side; [`RequestDeadline::abort_reason`] says why.
+fn abort_error(deadline: &RequestDeadline, reason: AbortReason) -> Box<Error> {
+    deadline.set_abort_reason(reason);
     Error::explain(ErrorType::ReadTimedout, "the time is over").into_down()
 }
 

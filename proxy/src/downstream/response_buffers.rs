@@ -7,91 +7,91 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ahash::RandomState;
 
-use crate::config::Limits;
-use crate::downstream::client_address::counted;
+use crate::config::ClientLimits;
+use crate::downstream::client_address::client_network;
 
-/// Bytes that a response holds at most while its reader is waited for.
+/// Bytes that a response holds at limit while its reader is waited for.
 const UNIT_BYTES: usize = 64 << 10;
 
 /// The same where the upstream speaks HTTP/2: Pingora holds up to ten frames of 16 KiB, and a
 /// window of 16 KiB besides.
-pub(crate) const UNITS_OF_HTTP2_UPSTREAM: usize = 3;
+pub(crate) const HTTP2_UPSTREAM_UNITS: usize = 3;
 
 /// One client address may have this part of the whole: the others are served while it reads
 /// nothing.
-const ADDRESS_SHARE: usize = 8;
+const ADDRESS_SHARE_DIVISOR: usize = 8;
 
 /// What all responses hold that wait for their readers.
 #[derive(Debug, Default)]
-pub(crate) struct ResponseBuffers {
+pub(crate) struct ResponseBufferBudget {
     units: AtomicUsize,
     by_address: Mutex<HashMap<IpAddr, usize, RandomState>>,
 }
 
 /// One response that waits for its reader; over when it is dropped.
 #[derive(Debug)]
-pub(crate) struct HeldResponse {
-    buffers: Arc<ResponseBuffers>,
+pub(crate) struct BufferReservation {
+    buffers: Arc<ResponseBufferBudget>,
     address: Option<IpAddr>,
     units: usize,
 }
 
-// === impl ResponseBuffers ===
+// === impl ResponseBufferBudget ===
 
-impl ResponseBuffers {
+impl ResponseBufferBudget {
     /// One more response waits for its reader. Returns `None` where there is no room for it: many
     /// may have been let in before the first of them waited. The first of an address has room as
     /// long as the whole has.
-    pub(crate) fn hold(
+    pub(crate) fn reserve(
         self: &Arc<Self>,
-        limits: &Limits,
+        limits: &ClientLimits,
         address: Option<IpAddr>,
         units: usize,
-    ) -> Option<HeldResponse> {
-        let most = limits.response_buffer_bytes / UNIT_BYTES;
-        let is_bound = address.is_some_and(|address| !limits.trusts(address));
-        let address = address.map(counted);
+    ) -> Option<BufferReservation> {
+        let limit = limits.response_buffer_bytes / UNIT_BYTES;
+        let is_bound = address.is_some_and(|address| !limits.is_trusted_proxy(address));
+        let address = address.map(client_network);
         let mut shares = self.shares();
         let share = address
             .and_then(|address| shares.get(&address).copied())
             .unwrap_or(0);
-        if is_bound && share > 0 && share + units > most / ADDRESS_SHARE {
+        if is_bound && share > 0 && share + units > limit / ADDRESS_SHARE_DIVISOR {
             return None;
         }
-        let add = |held: usize| held.checked_add(units).filter(|sum| *sum <= most);
+        let add = |held: usize| held.checked_add(units).filter(|sum| *sum <= limit);
         self.units
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add)
             .ok()?;
         if let Some(address) = address {
             shares.insert(address, share + units);
         }
-        Some(HeldResponse {
+        Some(BufferReservation {
             buffers: Arc::clone(self),
             address,
             units,
         })
     }
 
-    /// Bytes that are held, at most.
+    /// Bytes that are held, at limit.
     pub(crate) fn bytes(&self) -> usize {
         self.units.load(Ordering::Relaxed) * UNIT_BYTES
     }
 
     /// Whether another request of this address may be served. A trusted proxy brings many clients:
     /// it has no share.
-    pub(crate) fn have_room(&self, limits: &Limits, address: Option<IpAddr>) -> bool {
-        let (held, most) = (self.bytes(), limits.response_buffer_bytes);
-        if held < most / ADDRESS_SHARE {
+    pub(crate) fn has_room(&self, limits: &ClientLimits, address: Option<IpAddr>) -> bool {
+        let (held, limit) = (self.bytes(), limits.response_buffer_bytes);
+        if held < limit / ADDRESS_SHARE_DIVISOR {
             return true;
         }
         let share = address
-            .filter(|address| !limits.trusts(*address))
+            .filter(|address| !limits.is_trusted_proxy(*address))
             .map_or(0, |address| {
                 self.shares()
-                    .get(&counted(address))
+                    .get(&client_network(address))
                     .map_or(0, |units| units * UNIT_BYTES)
             });
-        held < most && share < most / ADDRESS_SHARE
+        held < limit && share < limit / ADDRESS_SHARE_DIVISOR
     }
 
     fn shares(&self) -> MutexGuard<'_, HashMap<IpAddr, usize, RandomState>> {
@@ -101,7 +101,7 @@ impl ResponseBuffers {
     }
 }
 
-impl Drop for HeldResponse {
+impl Drop for BufferReservation {
     fn drop(&mut self) {
         self.buffers.units.fetch_sub(self.units, Ordering::Relaxed);
         let Some(address) = self.address else { return };
@@ -118,12 +118,12 @@ impl Drop for HeldResponse {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Network;
+    use crate::config::IpNetwork;
 
-    fn limits() -> Limits {
-        Limits {
+    fn limits() -> ClientLimits {
+        ClientLimits {
             response_buffer_bytes: 64 * UNIT_BYTES,
-            ..Limits::default()
+            ..ClientLimits::default()
         }
     }
 
@@ -133,49 +133,49 @@ mod tests {
 
     #[test]
     fn address_has_its_share_and_others_the_rest() {
-        let (buffers, limits) = (Arc::new(ResponseBuffers::default()), limits());
+        let (buffers, limits) = (Arc::new(ResponseBufferBudget::default()), limits());
         let mut held: Vec<_> = (0..7)
-            .map(|_| buffers.hold(&limits, address(1), 1).expect("room"))
+            .map(|_| buffers.reserve(&limits, address(1), 1).expect("room"))
             .collect();
-        assert!(buffers.have_room(&limits, address(1)));
+        assert!(buffers.has_room(&limits, address(1)));
         assert!(
-            buffers.hold(&limits, address(1), 2).is_none(),
+            buffers.reserve(&limits, address(1), 2).is_none(),
             "more than its share"
         );
-        held.push(buffers.hold(&limits, address(1), 1).expect("room"));
+        held.push(buffers.reserve(&limits, address(1), 1).expect("room"));
         assert!(
-            !buffers.have_room(&limits, address(1))
-                && buffers.hold(&limits, address(1), 1).is_none()
+            !buffers.has_room(&limits, address(1))
+                && buffers.reserve(&limits, address(1), 1).is_none()
         );
-        assert!(buffers.have_room(&limits, address(2)));
-        let trusted = Limits {
-            trusted_proxies: Network::parse("192.0.2.0/24").into_iter().collect(),
+        assert!(buffers.has_room(&limits, address(2)));
+        let trusted = ClientLimits {
+            trusted_proxies: IpNetwork::parse("192.0.2.0/24").into_iter().collect(),
             ..limits
         };
         assert!(
-            buffers.have_room(&trusted, address(1)),
+            buffers.has_room(&trusted, address(1)),
             "a proxy brings many clients"
         );
-        assert!(buffers.hold(&trusted, address(1), 1).is_some());
+        assert!(buffers.reserve(&trusted, address(1), 1).is_some());
         held.pop();
-        assert!(buffers.have_room(&trusted, address(1)));
+        assert!(buffers.has_room(&trusted, address(1)));
     }
 
     #[test]
     fn whole_is_bounded_and_given_back() {
-        let (buffers, limits) = (Arc::new(ResponseBuffers::default()), limits());
+        let (buffers, limits) = (Arc::new(ResponseBufferBudget::default()), limits());
         let held: Vec<_> = (0..16)
-            .map(|last| buffers.hold(&limits, address(last), 4).expect("room"))
+            .map(|last| buffers.reserve(&limits, address(last), 4).expect("room"))
             .collect();
         assert_eq!(buffers.bytes(), 64 * UNIT_BYTES);
         assert!(
-            buffers.hold(&limits, address(99), 1).is_none()
-                && buffers.hold(&limits, None, 1).is_none()
+            buffers.reserve(&limits, address(99), 1).is_none()
+                && buffers.reserve(&limits, None, 1).is_none()
         );
         assert_eq!(buffers.bytes(), 64 * UNIT_BYTES);
-        assert!(!buffers.have_room(&limits, address(99)) && !buffers.have_room(&limits, None));
+        assert!(!buffers.has_room(&limits, address(99)) && !buffers.has_room(&limits, None));
         drop(held);
         assert_eq!(buffers.bytes(), 0);
-        assert!(buffers.shares().is_empty() && buffers.have_room(&limits, address(1)));
+        assert!(buffers.shares().is_empty() && buffers.has_room(&limits, address(1)));
     }
 }

@@ -16,20 +16,20 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use crate::config::{Tls, UpstreamTls};
+use crate::config::{ListenerTlsConfig, UpstreamTlsConfig};
 
 /// The files of one listener and what was made of them.
-pub(crate) struct TlsFiles {
-    source: Tls,
+pub(crate) struct ReloadableTls {
+    source: ListenerTlsConfig,
     current: ArcSwap<ServerConfig>,
     /// When the files were written, as far as they were tried.
     tried: Mutex<Vec<Option<SystemTime>>>,
 }
 
-impl TlsFiles {
+impl ReloadableTls {
     /// # Errors
     /// Status 64 with the file that is not good.
-    pub(crate) fn load(source: Tls) -> Result<Self, Exit> {
+    pub(crate) fn load(source: ListenerTlsConfig) -> Result<Self, Exit> {
         let current = ArcSwap::new(Arc::new(server_config(&source)?));
         let tried = Mutex::new(written(&source));
         Ok(Self {
@@ -42,7 +42,7 @@ impl TlsFiles {
     /// Reads the files again if one of them was written since they were tried last, or in any case.
     ///
     /// # Errors
-    /// As [`TlsFiles::load`].
+    /// As [`ReloadableTls::load`].
     pub(crate) fn refresh(&self, forced: bool) -> Result<(), Exit> {
         let now = written(&self.source);
         let before = std::mem::replace(
@@ -59,7 +59,7 @@ impl TlsFiles {
     /// Reads the files again; what was live stays live if they are not good.
     ///
     /// # Errors
-    /// As [`TlsFiles::load`].
+    /// As [`ReloadableTls::load`].
     fn reload(&self) -> Result<(), Exit> {
         self.current.store(Arc::new(server_config(&self.source)?));
         Ok(())
@@ -74,7 +74,7 @@ impl TlsFiles {
 
 /// What is wrong with the files of a listener: the key below `listen.tls`, with a dot, and why; no
 /// key where the files do not go together.
-pub(crate) fn check(source: &Tls) -> Vec<(&'static str, String)> {
+pub(crate) fn check(source: &ListenerTlsConfig) -> Vec<(&'static str, String)> {
     let wrong = [
         (".certificate", certificates(&source.certificate).err()),
         (".key", private_key(&source.key).err()),
@@ -94,7 +94,7 @@ pub(crate) fn check(source: &Tls) -> Vec<(&'static str, String)> {
 }
 
 /// The same for the files of an upstream.
-pub(crate) fn check_upstream(source: &UpstreamTls) -> Vec<(&'static str, String)> {
+pub(crate) fn check_upstream(source: &UpstreamTlsConfig) -> Vec<(&'static str, String)> {
     let certificate = source.certificate.as_deref().map(certificates);
     let key = source.key.as_deref().map(private_key);
     let (ca, own) = (
@@ -142,7 +142,7 @@ fn authorities(path: &Path) -> Result<RootCertStore, Exit> {
     Ok(roots)
 }
 
-fn server_config(source: &Tls) -> Result<ServerConfig, Exit> {
+fn server_config(source: &ListenerTlsConfig) -> Result<ServerConfig, Exit> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
@@ -170,7 +170,7 @@ fn server_config(source: &Tls) -> Result<ServerConfig, Exit> {
     Ok(config)
 }
 
-fn written(source: &Tls) -> Vec<Option<SystemTime>> {
+fn written(source: &ListenerTlsConfig) -> Vec<Option<SystemTime>> {
     let files = [
         Some(&source.certificate),
         Some(&source.key),

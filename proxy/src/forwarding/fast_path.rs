@@ -1,9 +1,9 @@
-//! Requests that are carried without Pingora: those that are whole when they are forwarded, over
+//! Requests that are forwarded without Pingora: those that are whole when they are forwarded, over
 //! HTTP/1.1, to upstreams that speak plain HTTP/1.1. Nearly all are.
 //!
 //! Pingora carries both directions at once, over two channels, because either may go on while the
 //! other does. A request whose body is short has nothing left to go on with: it is read whole,
-//! leaves in one write, and its answer is passed on as it comes, by one task. Everything else (long
+//! leaves in one write, and its response is passed on as it comes, by one task. Everything else (long
 //! and chunked bodies, upgrades, TLS or HTTP/2 to the upstream, HTTP/2 from the client) is
 //! Pingora's. The rules are the same on both ways, and so are the functions that hold them: they
 //! see a [`Client`].
@@ -18,203 +18,219 @@ use http::{Method, StatusCode, Version};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora_core::{Error, ErrorType, Result};
 
-use crate::admission::{authorize, receive};
-use crate::downstream::client_connection::Wire;
-use crate::downstream::client_exchange::Client;
-use crate::forwarding::http1_session::Front;
-use crate::forwarding::{failure, outcome, upstream_request};
+use crate::admission::{admit_or_answer, authorize};
+use crate::downstream::client_connection::ClientConnection;
+use crate::downstream::client_exchange::ClientExchange;
+use crate::forwarding::http1_session::Http1ServerSession;
+use crate::forwarding::{failure, request_record, response, upstream_request};
 use crate::message::head;
-use crate::message::target::Target;
-use crate::routing::router::Request;
-use crate::routing::table::Found;
-use crate::state::State;
-use crate::state::request_context::{Attempt, Context};
-use crate::state::runtime_config::Live;
-use crate::upstream::{Body, Link};
+use crate::message::target::RequestTarget;
+use crate::routing::router::RouteRequest;
+use crate::routing::table::RouteMatch;
+use crate::state::GatewayState;
+use crate::state::request_context::{RequestContext, UpstreamAttempt};
+use crate::state::runtime_config::RuntimeConfig;
+use crate::upstream::{ResponseBody, UpstreamConnection};
 
 /// Bytes of a body that is read before its request is forwarded.
-pub(super) const WHOLE: u64 = 16 << 10;
+pub(super) const MAX_BUFFERED_BODY_BYTES: u64 = 16 << 10;
 
 /// What became of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Carried {
+pub(crate) enum FastPathOutcome {
     /// It has been answered, and its connection is there for the next one.
-    Kept,
+    KeepAlive,
     /// It is over, and so is its connection.
     Closed,
     /// It is Pingora's; nothing of it has been read.
-    NotHere,
+    Ineligible,
 }
 
 /// Carries the request whose head has just passed, if it can go this way.
-pub(crate) async fn serve(state: &State, wire: &mut Wire) -> Carried {
-    if wire.body_left().is_none_or(|left| left > WHOLE) {
-        return Carried::NotHere;
+pub(crate) async fn serve(
+    state: &GatewayState,
+    connection: &mut ClientConnection,
+) -> FastPathOutcome {
+    if connection
+        .body_remaining()
+        .is_none_or(|left| left > MAX_BUFFERED_BODY_BYTES)
+    {
+        return FastPathOutcome::Ineligible;
     }
-    let mut ctx = state.begin();
-    let Some(request) = head::to_request(wire.head()).filter(|request| is_for(request, &ctx.live))
+    let mut ctx = state.new_context();
+    let Some(request) = head::to_request(connection.pending_head())
+        .filter(|request| is_eligible(request, &ctx.config))
     else {
-        return Carried::NotHere;
+        return FastPathOutcome::Ineligible;
     };
-    let mut front = Front::new(wire, request);
-    if state.stopping.load(Ordering::Relaxed) {
-        front.close();
+    let mut session = Http1ServerSession::new(connection, request);
+    if state.is_draining.load(Ordering::Relaxed) {
+        session.disable_keep_alive();
     }
-    let carried = carry(state, &mut front, &mut ctx).await;
-    if let Err(error) = &carried {
-        let _told = failure::answer(&mut front, error, &mut ctx).await;
+    let forwarded = forward(state, &mut session, &mut ctx).await;
+    if let Err(error) = &forwarded {
+        let _written = failure::write_error_response(&mut session, error, &mut ctx).await;
     }
-    outcome::tell(
+    request_record::record_request(
         state,
-        &front,
-        carried.as_ref().err().map(|error| &**error),
+        &session,
+        forwarded.as_ref().err().map(|error| &**error),
         &ctx,
     );
     drop(ctx);
-    if carried.is_ok() && front.finish().await {
-        Carried::Kept
+    if forwarded.is_ok() && session.finish().await {
+        FastPathOutcome::KeepAlive
     } else {
-        Carried::Closed
+        FastPathOutcome::Closed
     }
 }
 
-fn is_for(request: &RequestHeader, live: &Live) -> bool {
+fn is_eligible(request: &RequestHeader, live: &RuntimeConfig) -> bool {
     let is_simple = ![EXPECT, UPGRADE]
         .iter()
         .any(|name| request.headers.contains_key(name));
     request.version == Version::HTTP_11
         && is_simple
-        && (live.is_all_plain || goes_to_plain(request, live))
+        && (live.is_all_plain_http1 || routes_to_plain_upstream(request, live))
 }
 
 /// Looks the route up before it is admitted, where some upstreams are Pingora's.
-fn goes_to_plain(request: &RequestHeader, live: &Live) -> bool {
-    let Ok(target) = Target::parse(request.raw_path()) else {
+fn routes_to_plain_upstream(request: &RequestHeader, live: &RuntimeConfig) -> bool {
+    let Ok(target) = RequestTarget::parse(request.raw_path()) else {
         return true;
     };
-    let wanted = Request {
-        host: authorize::host(request),
+    let wanted = RouteRequest {
+        host: authorize::request_authority(request),
         path: target.path,
         query: target.query,
         method: request.method.as_str(),
         headers: &request.headers,
     };
-    match live.table.find(&wanted) {
-        Found::Route(route) => live.is_plain(&live.table.routes[route]),
-        Found::Method { .. } | Found::Nothing => true,
+    match live.route_table.find(&wanted) {
+        RouteMatch::Route(route) => live.is_plain_http1(&live.route_table.routes[route]),
+        RouteMatch::MethodNotAllowed { .. } | RouteMatch::NotFound => true,
     }
 }
 
-/// Forwards the request if it may go on, again where that may help, and passes the answer on.
-async fn carry(state: &State, front: &mut Front<'_>, ctx: &mut Context) -> Result<()> {
-    if receive(state, front, ctx).await? {
+/// Forwards the request if it may go on, again where that may help, and passes the response on.
+async fn forward(
+    state: &GatewayState,
+    session: &mut Http1ServerSession<'_>,
+    ctx: &mut RequestContext,
+) -> Result<()> {
+    if admit_or_answer(state, session, ctx).await? {
         return Ok(());
     }
-    let body = front.read_body(ctx).await?;
+    let body = session.read_body(ctx).await?;
     loop {
-        upstream_request::choose(state, front, ctx)?;
-        match attempt(state, front, &body, ctx).await {
+        upstream_request::choose_endpoint(state, session, ctx)?;
+        match attempt_once(state, session, &body, ctx).await {
             Err(error) if error.retry() => {}
             done => return done,
         }
     }
 }
 
-async fn attempt(
-    state: &State,
-    front: &mut Front<'_>,
+async fn attempt_once(
+    state: &GatewayState,
+    session: &mut Http1ServerSession<'_>,
     body: &[u8],
-    ctx: &mut Context,
+    ctx: &mut RequestContext,
 ) -> Result<()> {
     let Some(chosen) = &ctx.attempt else {
         return Err(Error::new_in(ErrorType::InternalError));
     };
     let (pool, endpoint) = (
         Arc::clone(&chosen.pool),
-        Arc::clone(&chosen.ticket.endpoint),
+        Arc::clone(&chosen.permit.endpoint),
     );
-    let kept = endpoint.kept.take(pool.config.idle_timeout);
-    let was_kept = kept.is_some();
-    let mut link = match kept {
-        Some(link) => link,
-        None => Link::connect(endpoint.address, pool.config.connect_timeout)
+    let idle = endpoint.idle_plain.take(pool.config.idle_timeout);
+    let was_idle = idle.is_some();
+    let mut upstream = match idle {
+        Some(upstream) => upstream,
+        None => UpstreamConnection::connect(endpoint.address, pool.config.connect_timeout)
             .await
-            .map_err(|error| failure::to_connect(ctx, error))?,
+            .map_err(|error| failure::on_connect_error(ctx, error))?,
     };
-    match exchange(state, front, &mut link, body, ctx).await {
-        Ok(Some(since)) => endpoint.kept.keep(link, since),
+    match exchange(state, session, &mut upstream, body, ctx).await {
+        Ok(Some(since)) => endpoint.idle_plain.put(upstream, since),
         Ok(None) => {}
-        Err(error) => return Err(failure::while_proxying(front, error, ctx, was_kept)),
+        Err(error) => return Err(failure::on_exchange_error(session, error, ctx, was_idle)),
     }
     Ok(())
 }
 
 /// Since when the connection can carry another request, if it can.
 async fn exchange(
-    state: &State,
-    front: &mut Front<'_>,
-    link: &mut Link,
+    state: &GatewayState,
+    session: &mut Http1ServerSession<'_>,
+    upstream: &mut UpstreamConnection,
     body: &[u8],
-    ctx: &mut Context,
+    ctx: &mut RequestContext,
 ) -> Result<Option<Instant>> {
-    let message = upstream_request::message(front.request(), body, ctx)?;
-    let to_head = front.request().method == Method::HEAD;
-    send(front, link, message, ctx).await?;
-    let mut answer = front.beside(|cx| link.poll_answer(cx, to_head)).await?;
-    while answer.head.status.is_informational()
-        && answer.head.status != StatusCode::SWITCHING_PROTOCOLS
+    let message = upstream_request::serialize_request(session.request(), body, ctx)?;
+    let is_head_request = session.request().method == Method::HEAD;
+    send_request(session, upstream, message, ctx).await?;
+    let mut reply = session
+        .await_upstream(|cx| upstream.poll_response(cx, is_head_request))
+        .await?;
+    while reply.head.status.is_informational()
+        && reply.head.status != StatusCode::SWITCHING_PROTOCOLS
     {
-        pass_head(state, front, answer.head, false, ctx).await?;
-        answer = front
-            .beside(|cx| link.poll_answer(cx, to_head))
+        forward_head(state, session, reply.head, false, ctx).await?;
+        reply = session
+            .await_upstream(|cx| upstream.poll_response(cx, is_head_request))
             .await
             .map_err(|mut error| {
                 error.set_retry(false);
                 error
             })?;
     }
-    if answer.head.status == StatusCode::SWITCHING_PROTOCOLS {
-        return Err(outcome::invalid_answer(
+    if reply.head.status == StatusCode::SWITCHING_PROTOCOLS {
+        return Err(response::invalid_response(
             "an upgrade that the request did not ask for",
         ));
     }
-    let mut rest = answer.body;
-    let mut is_written = rest == Body::Done;
+    let mut rest = reply.body;
+    let mut is_written = rest == ResponseBody::Done;
     let mut since = Instant::now();
     if is_written {
-        ctx.note_answer_complete();
+        ctx.note_response_complete();
     }
-    pass_head(state, front, answer.head, is_written, ctx).await?;
-    while let Some(data) = front.beside(|cx| link.poll_data(cx, &mut rest)).await? {
-        is_written = rest == Body::Done;
+    forward_head(state, session, reply.head, is_written, ctx).await?;
+    while let Some(data) = session
+        .await_upstream(|cx| upstream.poll_body(cx, &mut rest))
+        .await?
+    {
+        is_written = rest == ResponseBody::Done;
         if is_written {
             since = Instant::now();
-            ctx.note_answer_complete();
+            ctx.note_response_complete();
         }
-        front.write_body(Some(data), is_written).await?;
+        session.write_body(Some(data), is_written).await?;
     }
     if !is_written {
-        front.write_body(None, true).await?;
+        session.write_body(None, true).await?;
     }
-    Ok(answer.keep.then_some(since))
+    Ok(reply.keep_alive.then_some(since))
 }
 
-/// Writes the request within the upstream's time for that; then its time to answer begins.
-async fn send(
-    front: &mut Front<'_>,
-    link: &mut Link,
+/// Writes the request within the upstream's time for that; then its time to response begins.
+async fn send_request(
+    session: &mut Http1ServerSession<'_>,
+    upstream: &mut UpstreamConnection,
     mut message: BytesMut,
-    ctx: &Context,
+    ctx: &RequestContext,
 ) -> Result<()> {
-    let Some(Attempt { pool, .. }) = &ctx.attempt else {
+    let Some(UpstreamAttempt { pool, .. }) = &ctx.attempt else {
         return Err(Error::new_in(ErrorType::InternalError));
     };
     let began = Instant::now();
-    front.expect_upstream(pool.config.write_timeout, began);
+    session.expect_upstream(pool.config.write_timeout, began);
     let mut has_waited = false;
-    front
-        .beside(|cx| {
-            let sent = link.poll_send(cx, &mut message);
+    session
+        .await_upstream(|cx| {
+            let sent = upstream.poll_send(cx, &mut message);
             has_waited |= sent.is_pending();
             sent
         })
@@ -222,18 +238,18 @@ async fn send(
     // Nearly every request is taken at once, and its end is its beginning: the clock is not read
     // again.
     let sent_at = if has_waited { Instant::now() } else { began };
-    front.expect_upstream(ctx.read_timeout(pool), sent_at);
+    session.expect_upstream(ctx.read_timeout(pool), sent_at);
     Ok(())
 }
 
-async fn pass_head(
-    state: &State,
-    front: &mut Front<'_>,
+async fn forward_head(
+    state: &GatewayState,
+    session: &mut Http1ServerSession<'_>,
     mut head: ResponseHeader,
-    is_all: bool,
-    ctx: &mut Context,
+    end_of_stream: bool,
+    ctx: &mut RequestContext,
 ) -> Result<()> {
-    outcome::note_response(front, &head, ctx);
-    outcome::dress(state, front, &mut head, ctx)?;
-    front.write_head(head, is_all).await
+    response::note_response_head(session, &head, ctx);
+    response::apply_response_headers(state, session, &mut head, ctx)?;
+    session.write_head(head, end_of_stream).await
 }

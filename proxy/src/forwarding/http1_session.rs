@@ -15,73 +15,73 @@ use pingora_core::protocols::http::date::get_cached_date;
 use pingora_core::{Error, ErrorType, OrErr, Result};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 
-use crate::downstream::client_connection::Wire;
-use crate::downstream::client_exchange::Client;
-use crate::downstream::deadline::Watch;
-use crate::forwarding::fast_path::WHOLE;
+use crate::downstream::client_connection::ClientConnection;
+use crate::downstream::client_exchange::ClientExchange;
+use crate::downstream::deadline::RequestDeadline;
+use crate::forwarding::fast_path::MAX_BUFFERED_BODY_BYTES;
 use crate::message::headers;
-use crate::state::request_context::Context;
+use crate::state::request_context::RequestContext;
 
 /// One request on its connection.
-pub(super) struct Front<'w> {
-    wire: &'w mut Wire,
+pub(super) struct Http1ServerSession<'w> {
+    connection: &'w mut ClientConnection,
     request: RequestHeader,
-    written: Option<StatusCode>,
-    framing: Framing,
-    keep: bool,
+    response_status: Option<StatusCode>,
+    framing: ResponseFraming,
+    keep_alive: bool,
     received: u64,
     sent: u64,
 }
 
 /// How the body of the answer is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Framing {
+enum ResponseFraming {
     /// There is none.
-    Nothing,
+    NoBody,
     /// So many bytes are still to be written.
     Length(u64),
     Chunked,
 }
 
-impl<'w> Front<'w> {
-    pub(super) fn new(wire: &'w mut Wire, request: RequestHeader) -> Self {
-        wire.take_head();
-        let says = request
+impl<'w> Http1ServerSession<'w> {
+    pub(super) fn new(connection: &'w mut ClientConnection, request: RequestHeader) -> Self {
+        connection.consume_head();
+        let options = request
             .headers
             .get_all(CONNECTION)
             .iter()
             .filter_map(|value| value.to_str().ok());
-        let keep = !says
+        let keep_alive = !options
             .flat_map(|value| value.split(','))
             .any(|option| option.trim().eq_ignore_ascii_case("close"));
         Self {
-            wire,
+            connection,
             request,
-            written: None,
-            framing: Framing::Nothing,
-            keep,
+            response_status: None,
+            framing: ResponseFraming::NoBody,
+            keep_alive,
             received: 0,
             sent: 0,
         }
     }
 
     /// Reads the whole body, for as long as the client takes.
-    pub(super) async fn read_body(&mut self, ctx: &mut Context) -> Result<BytesMut> {
-        if self.wire.body_left() == Some(0) {
+    pub(super) async fn read_body(&mut self, ctx: &mut RequestContext) -> Result<BytesMut> {
+        if self.connection.body_remaining() == Some(0) {
             return Ok(BytesMut::new());
         }
         let began = Instant::now();
         let body = self.read_rest().await;
-        ctx.upload = began.elapsed();
+        ctx.body_read_time = began.elapsed();
         body
     }
 
     async fn read_rest(&mut self) -> Result<BytesMut> {
         let mut body = BytesMut::new();
-        while let Some(left @ 1..) = self.wire.body_left() {
-            body.reserve(usize::try_from(left.min(WHOLE)).unwrap_or(0));
+        while let Some(left @ 1..) = self.connection.body_remaining() {
+            body.reserve(usize::try_from(left.min(MAX_BUFFERED_BODY_BYTES)).unwrap_or(0));
             let read = self
-                .wire
+                .connection
                 .read_buf(&mut body)
                 .await
                 .or_err(ErrorType::ReadError, "while reading a body");
@@ -96,26 +96,26 @@ impl<'w> Front<'w> {
 
     /// The upstream is waited for so long, from `now` on.
     pub(super) fn expect_upstream(&self, within: Duration, now: Instant) {
-        self.wire.watch().expect_upstream(within, now);
+        self.connection.deadline().expect_upstream(within, now);
     }
 
     /// Waits for the upstream, unless the client leaves before, or the time is over. What has been
     /// written for the client meanwhile is sent to it.
-    pub(super) async fn beside<T>(
+    pub(super) async fn await_upstream<T>(
         &mut self,
         mut upstream: impl FnMut(&mut Task<'_>) -> Poll<Result<T>>,
     ) -> Result<T> {
         poll_fn(|cx| match upstream(cx) {
             Poll::Ready(done) => Poll::Ready(done),
-            Poll::Pending => self.poll_left(cx).map(Err),
+            Poll::Pending => self.poll_client_abort(cx).map(Err),
         })
         .await
     }
 
     /// Ready with the reason when the client is not waited for any more.
-    fn poll_left(&mut self, cx: &mut Task<'_>) -> Poll<Box<Error>> {
-        if self.wire.has_unsent()
-            && let Poll::Ready(Err(error)) = Pin::new(&mut *self.wire).poll_flush(cx)
+    fn poll_client_abort(&mut self, cx: &mut Task<'_>) -> Poll<Box<Error>> {
+        if self.connection.has_unsent_data()
+            && let Poll::Ready(Err(error)) = Pin::new(&mut *self.connection).poll_flush(cx)
         {
             return Poll::Ready(
                 Error::because(ErrorType::WriteError, "to a client", error).into_down(),
@@ -123,7 +123,9 @@ impl<'w> Front<'w> {
         }
         let mut space = [0; 1];
         Poll::Ready(
-            match ready!(Pin::new(&mut *self.wire).poll_read(cx, &mut ReadBuf::new(&mut space))) {
+            match ready!(
+                Pin::new(&mut *self.connection).poll_read(cx, &mut ReadBuf::new(&mut space))
+            ) {
                 Ok(()) => Error::new_down(ErrorType::ConnectionClosed),
                 Err(error) => {
                     Error::because(ErrorType::ReadError, "while a client waits", error).into_down()
@@ -134,16 +136,16 @@ impl<'w> Front<'w> {
 
     /// Ends the exchange. Whether the connection is there for another.
     pub(super) async fn finish(mut self) -> bool {
-        if !self.keep {
-            let _gone = self.wire.shutdown().await;
+        if !self.keep_alive {
+            let _gone = self.connection.shutdown().await;
             return false;
         }
-        // What nobody wanted of the request stands in front of the next one.
+        // What nobody wanted of the request stands in session of the next one.
         self.read_rest().await.is_ok()
     }
 
     async fn write(&mut self, data: &[u8]) -> Result<()> {
-        self.wire
+        self.connection
             .write_all(data)
             .await
             .or_err(ErrorType::WriteError, "to a client")
@@ -151,72 +153,72 @@ impl<'w> Front<'w> {
     }
 
     async fn flush(&mut self) -> Result<()> {
-        self.wire
+        self.connection
             .flush()
             .await
             .or_err(ErrorType::WriteError, "to a client")
             .map_err(Error::into_down)
     }
 
-    fn framing(&self, head: &ResponseHeader) -> Framing {
+    fn framing(&self, head: &ResponseHeader) -> ResponseFraming {
         let length = head
             .headers
             .get(CONTENT_LENGTH)
             .and_then(|length| length.to_str().ok()?.parse().ok());
         match length {
-            _ if self.request.method == Method::HEAD => Framing::Nothing,
+            _ if self.request.method == Method::HEAD => ResponseFraming::NoBody,
             _ if head.status.is_informational() || matches!(head.status.as_u16(), 204 | 304) => {
-                Framing::Nothing
+                ResponseFraming::NoBody
             }
-            _ if head.headers.contains_key(TRANSFER_ENCODING) => Framing::Chunked,
-            Some(length) => Framing::Length(length),
-            None => Framing::Nothing,
+            _ if head.headers.contains_key(TRANSFER_ENCODING) => ResponseFraming::Chunked,
+            Some(length) => ResponseFraming::Length(length),
+            None => ResponseFraming::NoBody,
         }
     }
 }
 
-impl Client for Front<'_> {
+impl ClientExchange for Http1ServerSession<'_> {
     fn request(&self) -> &RequestHeader {
         &self.request
     }
 
-    fn address(&self) -> Option<IpAddr> {
-        self.wire.client()
+    fn peer_address(&self) -> Option<IpAddr> {
+        self.connection.peer_address()
     }
 
-    fn wire(&self) -> Option<&Wire> {
-        Some(self.wire)
+    fn connection(&self) -> Option<&ClientConnection> {
+        Some(self.connection)
     }
 
     fn is_tls(&self) -> bool {
-        self.wire.is_tls()
+        self.connection.is_tls()
     }
 
-    fn watch(&self) -> Option<&Watch> {
-        Some(self.wire.watch())
+    fn deadline(&self) -> Option<&RequestDeadline> {
+        Some(self.connection.deadline())
     }
 
-    fn written(&self) -> Option<StatusCode> {
-        self.written
+    fn response_status(&self) -> Option<StatusCode> {
+        self.response_status
     }
 
     fn is_tunnel(&self) -> bool {
         false
     }
 
-    fn has_body_at_hand(&self) -> bool {
+    fn can_replay_body(&self) -> bool {
         true
     }
 
-    fn bytes(&self) -> (u64, u64) {
+    fn body_bytes(&self) -> (u64, u64) {
         (self.received, self.sent)
     }
 
-    fn close(&mut self) {
-        self.keep = false;
+    fn disable_keep_alive(&mut self) {
+        self.keep_alive = false;
     }
 
-    async fn write_head(&mut self, head: ResponseHeader, is_all: bool) -> Result<()> {
+    async fn write_head(&mut self, head: ResponseHeader, end_of_stream: bool) -> Result<()> {
         let is_final = !head.status.is_informational();
         let mut text = BytesMut::with_capacity(512);
         text.extend_from_slice(b"HTTP/1.1 ");
@@ -231,36 +233,40 @@ impl Client for Front<'_> {
         text.extend_from_slice(b"\r\n");
         for (name, value) in &head.headers {
             if *name != CONNECTION && !(is_final && *name == DATE) {
-                headers::append(&mut text, name.as_str(), value.as_bytes());
+                headers::append_field(&mut text, name.as_str(), value.as_bytes());
             }
         }
         if is_final {
-            headers::append(&mut text, DATE.as_str(), get_cached_date().as_bytes());
-            let connection: &[u8] = if self.keep { b"keep-alive" } else { b"close" };
-            headers::append(&mut text, CONNECTION.as_str(), connection);
+            headers::append_field(&mut text, DATE.as_str(), get_cached_date().as_bytes());
+            let connection: &[u8] = if self.keep_alive {
+                b"keep-alive"
+            } else {
+                b"close"
+            };
+            headers::append_field(&mut text, CONNECTION.as_str(), connection);
         }
         text.extend_from_slice(b"\r\n");
         self.framing = self.framing(&head);
-        self.written = Some(head.status);
+        self.response_status = Some(head.status);
         self.write(&text).await?;
-        if is_all || !is_final {
+        if end_of_stream || !is_final {
             self.flush().await
         } else {
             Ok(())
         }
     }
 
-    async fn write_body(&mut self, data: Option<Bytes>, is_all: bool) -> Result<()> {
+    async fn write_body(&mut self, data: Option<Bytes>, end_of_stream: bool) -> Result<()> {
         let mut data = data.unwrap_or_default();
         match self.framing {
-            Framing::Nothing => data.clear(),
-            Framing::Length(left) => {
+            ResponseFraming::NoBody => data.clear(),
+            ResponseFraming::Length(left) => {
                 data.truncate(usize::try_from(left).unwrap_or(usize::MAX));
-                self.framing = Framing::Length(left - data.len() as u64);
+                self.framing = ResponseFraming::Length(left - data.len() as u64);
                 self.write(&data).await?;
             }
-            Framing::Chunked if data.is_empty() => {}
-            Framing::Chunked => {
+            ResponseFraming::Chunked if data.is_empty() => {}
+            ResponseFraming::Chunked => {
                 let mut size = [0; 18];
                 let room = size.len();
                 let mut space = &mut size[..];
@@ -272,14 +278,14 @@ impl Client for Front<'_> {
             }
         }
         self.sent += data.len() as u64;
-        if !is_all {
+        if !end_of_stream {
             return Ok(());
         }
         // The next answer would be taken for what is missing of this one.
-        if matches!(self.framing, Framing::Length(1..)) {
+        if matches!(self.framing, ResponseFraming::Length(1..)) {
             return Err(Error::new_in(ErrorType::InternalError));
         }
-        if self.framing == Framing::Chunked {
+        if self.framing == ResponseFraming::Chunked {
             self.write(b"0\r\n\r\n").await?;
         }
         self.flush().await

@@ -1,6 +1,6 @@
 //! What an upstream is told of a request: by the gateway alone.
 //!
-//! What only the gateway may say is taken out in every spelling, and said. The fields are written
+//! What only the gateway may say is taken out in every spelling, and identity. The fields are written
 //! into the bare map, because Pingora's own insertion costs two allocations a field.
 
 use std::fmt::Write;
@@ -14,15 +14,15 @@ use postern_common::token::Caller;
 use uuid::Uuid;
 
 use crate::message::headers;
-use crate::telemetry::trace_context::Trace;
+use crate::telemetry::trace_context::TraceContext;
 
-/// What is said of one request.
+/// What is identity of one request.
 #[derive(Clone, Copy, Debug)]
-pub struct Injection<'a> {
+pub struct IdentityHeaders<'a> {
     /// The request's id.
     pub id: Uuid,
     /// The trace that goes on behind the gateway.
-    pub trace: Trace,
+    pub trace: TraceContext,
     /// The client's address, as far as proxies in front can be believed.
     pub client: Option<IpAddr>,
     /// Whether the client speaks TLS.
@@ -32,18 +32,18 @@ pub struct Injection<'a> {
 }
 
 /// The values of one request, in one allocation.
-struct Values {
+struct HeaderValues {
     bytes: Bytes,
     ends: [usize; 7],
 }
 
 /// Where the value of a field is found.
 #[derive(Clone, Copy)]
-enum Said {
+enum HeaderSource {
     /// Among the values of this request.
-    Now(usize),
+    Value(usize),
     /// The same for all.
-    Always(&'static str),
+    Constant(&'static str),
 }
 
 pub(crate) static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -57,15 +57,15 @@ static ISSUER: HeaderName = HeaderName::from_static("x-postern-issuer");
 static SERVICE: HeaderName = HeaderName::from_static("x-postern-service");
 static SCOPES: HeaderName = HeaderName::from_static("x-postern-scopes");
 
-// === impl Injection ===
+// === impl IdentityHeaders ===
 
-impl Injection<'_> {
+impl IdentityHeaders<'_> {
     /// Takes out what a client may not say, and says it.
     ///
     /// # Errors
     /// An identity that no header can hold.
     pub fn write(&self, headers: &mut HeaderMap) -> Result<(), InvalidHeaderValue> {
-        let values = Values::build(self);
+        let values = HeaderValues::build(self);
         strip(headers);
         headers.reserve(11);
         if let Some(host) = headers.get(HOST).cloned() {
@@ -73,8 +73,8 @@ impl Injection<'_> {
         }
         for (name, at) in self.fields() {
             let value = match at {
-                Said::Now(at) => values.get(at)?,
-                Said::Always(text) => HeaderValue::from_static(text),
+                HeaderSource::Value(at) => values.get(at)?,
+                HeaderSource::Constant(text) => HeaderValue::from_static(text),
             };
             headers.insert(name, value);
         }
@@ -82,7 +82,7 @@ impl Injection<'_> {
     }
 
     /// The same for a head that is being written: `headers` without what a client may not say and
-    /// without what is said of a connection alone, then what the gateway says.
+    /// without what is identity of a connection alone, then what the gateway says.
     ///
     /// # Errors
     /// An identity that no header can hold.
@@ -91,49 +91,51 @@ impl Injection<'_> {
         headers: &HeaderMap,
         head: &mut BytesMut,
     ) -> Result<(), InvalidHeaderValue> {
-        let values = Values::build(self);
+        let values = HeaderValues::build(self);
         // Checked as a whole, once.
         HeaderValue::from_maybe_shared(values.bytes.clone())?;
         for (name, value) in headers {
             let name = name.as_str();
-            if !headers::is_of_connection(name) && !headers::is_reserved(name) {
-                headers::append(head, name, value.as_bytes());
+            if !headers::is_hop_by_hop(name) && !headers::is_reserved(name) {
+                headers::append_field(head, name, value.as_bytes());
             }
         }
         if let Some(host) = headers.get(HOST) {
-            headers::append(head, FORWARDED_HOST.as_str(), host.as_bytes());
+            headers::append_field(head, FORWARDED_HOST.as_str(), host.as_bytes());
         }
         for (name, at) in self.fields() {
             match at {
-                Said::Now(at) => {
-                    headers::append(head, name.as_str(), &values.bytes[values.range(at)])
+                HeaderSource::Value(at) => {
+                    headers::append_field(head, name.as_str(), &values.bytes[values.range(at)])
                 }
-                Said::Always(text) => headers::append(head, name.as_str(), text.as_bytes()),
+                HeaderSource::Constant(text) => {
+                    headers::append_field(head, name.as_str(), text.as_bytes())
+                }
             }
         }
         Ok(())
     }
 
-    /// Everything that is said but the host.
-    fn fields(&self) -> impl Iterator<Item = (&'static HeaderName, Said)> {
+    /// Everything that is identity but the host.
+    fn fields(&self) -> impl Iterator<Item = (&'static HeaderName, HeaderSource)> {
         let scheme = if self.is_tls { "https" } else { "http" };
         let (kind, is_service) = match self.caller {
             Some(Caller::Service(_)) => ("service", true),
             Some(Caller::User(_)) | None => ("user", false),
         };
         let always = [
-            (&REQUEST_ID, Said::Now(Values::ID)),
-            (&TRACEPARENT, Said::Now(Values::TRACE)),
-            (&FORWARDED_FOR, Said::Now(Values::CLIENT)),
-            (&FORWARDED_PROTO, Said::Always(scheme)),
+            (&REQUEST_ID, HeaderSource::Value(HeaderValues::ID)),
+            (&TRACEPARENT, HeaderSource::Value(HeaderValues::TRACE)),
+            (&FORWARDED_FOR, HeaderSource::Value(HeaderValues::CLIENT)),
+            (&FORWARDED_PROTO, HeaderSource::Constant(scheme)),
         ];
         let of_caller = [
-            (&KIND, Said::Always(kind)),
-            (&SUBJECT, Said::Now(Values::SUBJECT)),
-            (&ISSUER, Said::Now(Values::ISSUER)),
-            (&SCOPES, Said::Now(Values::SCOPES)),
+            (&KIND, HeaderSource::Constant(kind)),
+            (&SUBJECT, HeaderSource::Value(HeaderValues::SUBJECT)),
+            (&ISSUER, HeaderSource::Value(HeaderValues::ISSUER)),
+            (&SCOPES, HeaderSource::Value(HeaderValues::SCOPES)),
         ];
-        let of_service = [(&SERVICE, Said::Now(Values::SERVICE))];
+        let of_service = [(&SERVICE, HeaderSource::Value(HeaderValues::SERVICE))];
         let is_known = self.caller.is_some();
         always
             .into_iter()
@@ -154,7 +156,7 @@ fn strip(headers: &mut HeaderMap) {
 }
 
 /// What `write!` does with a tenth of the instructions: every request has one.
-fn dotted(text: &mut BytesMut, address: Ipv4Addr) {
+fn append_ipv4(text: &mut BytesMut, address: Ipv4Addr) {
     let mut shown = [0; 15];
     let mut length = 0;
     let mut push = |byte| {
@@ -176,9 +178,9 @@ fn dotted(text: &mut BytesMut, address: Ipv4Addr) {
     text.extend_from_slice(&shown[..length]);
 }
 
-// === impl Values ===
+// === impl HeaderValues ===
 
-impl Values {
+impl HeaderValues {
     const ID: usize = 0;
     const TRACE: usize = 1;
     const CLIENT: usize = 2;
@@ -187,31 +189,32 @@ impl Values {
     const SERVICE: usize = 5;
     const ISSUER: usize = 6;
 
-    fn build(said: &Injection<'_>) -> Self {
+    fn build(identity: &IdentityHeaders<'_>) -> Self {
         let mut text = BytesMut::with_capacity(320);
         let mut ends = [0; 7];
         text.extend_from_slice(
-            said.id
+            identity
+                .id
                 .hyphenated()
                 .encode_lower(&mut Uuid::encode_buffer())
                 .as_bytes(),
         );
         ends[Self::ID] = text.len();
-        text.extend_from_slice(&said.trace.to_text());
+        text.extend_from_slice(&identity.trace.to_text());
         ends[Self::TRACE] = text.len();
-        match said.client {
-            Some(IpAddr::V4(client)) => dotted(&mut text, client),
+        match identity.client {
+            Some(IpAddr::V4(client)) => append_ipv4(&mut text, client),
             Some(IpAddr::V6(client)) => {
                 let _memory_only = write!(text, "{client}");
             }
             None => text.extend_from_slice(b"unknown"),
         }
         ends[Self::CLIENT] = text.len();
-        if let Some(caller) = said.caller {
+        if let Some(caller) = identity.caller {
             text.extend_from_slice(caller.subject().as_bytes());
         }
         ends[Self::SUBJECT] = text.len();
-        for (at, scope) in said
+        for (at, scope) in identity
             .caller
             .map(Caller::scopes)
             .unwrap_or_default()
@@ -222,11 +225,11 @@ impl Values {
             text.extend_from_slice(scope.as_bytes());
         }
         ends[Self::SCOPES] = text.len();
-        if let Some(service) = said.caller.and_then(Caller::service) {
+        if let Some(service) = identity.caller.and_then(Caller::service) {
             text.extend_from_slice(service.service_id.as_bytes());
         }
         ends[Self::SERVICE] = text.len();
-        if let Some(caller) = said.caller {
+        if let Some(caller) = identity.caller {
             text.extend_from_slice(caller.issuer().as_bytes());
         }
         ends[Self::ISSUER] = text.len();
@@ -259,7 +262,7 @@ mod tests {
             [255, 255, 255, 255],
         ] {
             let mut text = BytesMut::new();
-            dotted(&mut text, Ipv4Addr::from(address));
+            append_ipv4(&mut text, Ipv4Addr::from(address));
             assert_eq!(text, Ipv4Addr::from(address).to_string().as_bytes());
         }
     }

@@ -13,63 +13,67 @@ use pingora_core::{Error, Result};
 use pingora_proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
 use postern_common::Code;
 
-use crate::admission::receive;
-use crate::downstream::client_exchange::Client;
-use crate::forwarding::{failure, outcome, upstream_request};
-use crate::state::State;
-use crate::state::request_context::Context;
+use crate::admission::admit_or_answer;
+use crate::downstream::client_exchange::ClientExchange;
+use crate::forwarding::{failure, request_record, response, upstream_request};
+use crate::state::GatewayState;
+use crate::state::request_context::RequestContext;
 
 /// The gateway, as Pingora sees it.
-pub(crate) struct Gateway {
-    state: Arc<State>,
+pub(crate) struct StreamingProxy {
+    state: Arc<GatewayState>,
 }
 
-impl Gateway {
-    pub(crate) fn new(state: Arc<State>) -> Self {
+impl StreamingProxy {
+    pub(crate) fn new(state: Arc<GatewayState>) -> Self {
         Self { state }
     }
 }
 
 #[async_trait]
-impl ProxyHttp for Gateway {
-    type CTX = Context;
+impl ProxyHttp for StreamingProxy {
+    type CTX = RequestContext;
 
-    fn new_ctx(&self) -> Context {
-        self.state.begin()
+    fn new_ctx(&self) -> RequestContext {
+        self.state.new_context()
     }
 
     /// None: Pingora's default adds compression, which no route asks for.
     fn init_downstream_modules(&self, _modules: &mut HttpModules) {}
 
-    async fn request_filter(&self, session: &mut Session, ctx: &mut Context) -> Result<bool> {
+    async fn request_filter(
+        &self,
+        session: &mut Session,
+        ctx: &mut RequestContext,
+    ) -> Result<bool> {
         // HTTP/1.0 knows no interim responses (RFC 9110 section 15.2).
         if session.req_header().version == Version::HTTP_10 {
             session.set_ignore_info_resp(true);
         }
-        receive(&self.state, session, ctx).await
+        admit_or_answer(&self.state, session, ctx).await
     }
 
     async fn upstream_peer(
         &self,
         session: &mut Session,
-        ctx: &mut Context,
+        ctx: &mut RequestContext,
     ) -> Result<Box<HttpPeer>> {
-        upstream_request::choose(&self.state, session, ctx)?;
-        upstream_request::peer(session, ctx)
+        upstream_request::choose_endpoint(&self.state, session, ctx)?;
+        upstream_request::build_peer(session, ctx)
     }
 
     async fn upstream_request_filter(
         &self,
         session: &mut Session,
         upstream_request: &mut RequestHeader,
-        ctx: &mut Context,
+        ctx: &mut RequestContext,
     ) -> Result<()> {
         // There is a connection now: what remains is the time of the answer.
-        if let (Some(watch), Some(attempt)) = (session.watch(), &ctx.attempt) {
-            watch.expect_upstream(ctx.read_timeout(&attempt.pool), Instant::now());
+        if let (Some(deadline), Some(attempt)) = (session.deadline(), &ctx.attempt) {
+            deadline.expect_upstream(ctx.read_timeout(&attempt.pool), Instant::now());
         }
         upstream_request::check_protocol(session.req_header(), upstream_request, ctx)?;
-        upstream_request::prepare(session.req_header(), upstream_request, ctx)
+        upstream_request::prepare_headers(session.req_header(), upstream_request, ctx)
     }
 
     async fn request_body_filter(
@@ -77,12 +81,12 @@ impl ProxyHttp for Gateway {
         session: &mut Session,
         body: &mut Option<Bytes>,
         _end_of_stream: bool,
-        ctx: &mut Context,
+        ctx: &mut RequestContext,
     ) -> Result<()> {
         ctx.body_bytes += body.as_ref().map_or(0, Bytes::len) as u64;
         let most = ctx.route().map_or(0, |route| route.body_bytes);
         if ctx.body_bytes > most && !session.was_upgraded() {
-            return Err(upstream_request::refuse(ctx, Code::BodyTooLarge));
+            return Err(upstream_request::fail_with(ctx, Code::BodyTooLarge));
         }
         Ok(())
     }
@@ -91,10 +95,10 @@ impl ProxyHttp for Gateway {
         &self,
         session: &mut Session,
         response: &mut ResponseHeader,
-        ctx: &mut Context,
+        ctx: &mut RequestContext,
     ) -> Result<()> {
-        outcome::check_answer(session, response, ctx)?;
-        outcome::note_response(session, response, ctx);
+        response::check_response(session, response, ctx)?;
+        response::note_response_head(session, response, ctx);
         Ok(())
     }
 
@@ -103,10 +107,10 @@ impl ProxyHttp for Gateway {
         session: &mut Session,
         _body: &mut Option<Bytes>,
         end_of_stream: bool,
-        ctx: &mut Context,
+        ctx: &mut RequestContext,
     ) -> Result<Option<Duration>> {
         if end_of_stream {
-            outcome::note_answer_complete(session, ctx);
+            response::note_response_complete(session, ctx);
         }
         Ok(None)
     }
@@ -115,9 +119,9 @@ impl ProxyHttp for Gateway {
         &self,
         session: &mut Session,
         _trailers: &mut HeaderMap,
-        ctx: &mut Context,
+        ctx: &mut RequestContext,
     ) -> Result<()> {
-        outcome::note_answer_complete(session, ctx);
+        response::note_response_complete(session, ctx);
         Ok(())
     }
 
@@ -125,18 +129,18 @@ impl ProxyHttp for Gateway {
         &self,
         session: &mut Session,
         response: &mut ResponseHeader,
-        ctx: &mut Context,
+        ctx: &mut RequestContext,
     ) -> Result<()> {
-        outcome::dress(&self.state, session, response, ctx)
+        response::apply_response_headers(&self.state, session, response, ctx)
     }
 
     async fn response_trailer_filter(
         &self,
         _session: &mut Session,
         trailers: &mut HeaderMap,
-        _ctx: &mut Context,
+        _ctx: &mut RequestContext,
     ) -> Result<Option<Bytes>> {
-        outcome::strip_trailers(trailers);
+        response::strip_trailers(trailers);
         Ok(None)
     }
 
@@ -144,10 +148,10 @@ impl ProxyHttp for Gateway {
         &self,
         _session: &mut Session,
         _peer: &HttpPeer,
-        ctx: &mut Context,
+        ctx: &mut RequestContext,
         error: Box<Error>,
     ) -> Box<Error> {
-        failure::to_connect(ctx, error)
+        failure::on_connect_error(ctx, error)
     }
 
     fn error_while_proxy(
@@ -155,34 +159,44 @@ impl ProxyHttp for Gateway {
         _peer: &HttpPeer,
         session: &mut Session,
         error: Box<Error>,
-        ctx: &mut Context,
+        ctx: &mut RequestContext,
         client_reused: bool,
     ) -> Box<Error> {
-        failure::while_proxying(session, error, ctx, client_reused)
+        failure::on_exchange_error(session, error, ctx, client_reused)
     }
 
     async fn fail_to_proxy(
         &self,
         session: &mut Session,
         error: &Error,
-        ctx: &mut Context,
+        ctx: &mut RequestContext,
     ) -> FailToProxy {
-        failure::answer(session, error, ctx).await
+        failure::write_error_response(session, error, ctx).await
     }
 
-    async fn logging(&self, session: &mut Session, error: Option<&Error>, ctx: &mut Context) {
-        outcome::tell(&self.state, session, error, ctx);
+    async fn logging(
+        &self,
+        session: &mut Session,
+        error: Option<&Error>,
+        ctx: &mut RequestContext,
+    ) {
+        request_record::record_request(&self.state, session, error, ctx);
     }
 
     /// An access event tells it, with its code.
-    fn suppress_error_log(&self, _session: &Session, _ctx: &Context, _error: &Error) -> bool {
+    fn suppress_error_log(
+        &self,
+        _session: &Session,
+        _ctx: &RequestContext,
+        _error: &Error,
+    ) -> bool {
         true
     }
 
     fn suppress_proxy_warn_log(
         &self,
         _session: &Session,
-        _ctx: &Context,
+        _ctx: &RequestContext,
         _error: &Error,
         _context: ProxyWarnLogContext,
     ) -> bool {

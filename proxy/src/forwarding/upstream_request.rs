@@ -13,77 +13,81 @@ use pingora_core::{Error, ErrorType, OrErr, Result};
 use pingora_proxy::Session;
 use postern_common::Code;
 
-use crate::downstream::client_exchange::Client;
-use crate::downstream::response_buffers::UNITS_OF_HTTP2_UPSTREAM;
+use crate::downstream::client_exchange::ClientExchange;
+use crate::downstream::response_buffers::HTTP2_UPSTREAM_UNITS;
 use crate::forwarding::REFUSED;
-use crate::forwarding::identity_headers::Injection;
+use crate::forwarding::identity_headers::IdentityHeaders;
 use crate::message::grpc;
 use crate::message::headers;
-use crate::state::State;
-use crate::state::request_context::{Attempt, Context};
-use crate::upstream::{NoEndpoint, Pool, guard, tunnel};
+use crate::state::GatewayState;
+use crate::state::request_context::{RequestContext, UpstreamAttempt};
+use crate::upstream::{NoEndpoint, UpstreamPool, checked_connection, tunnel};
 
 /// The error of an upstream that does not speak the protocol that its `http2 = true` asks for.
 const NOT_HTTP2: ErrorType = ErrorType::new("upstream with http2 = true does not speak HTTP/2");
 
 /// Ends the request with this code.
-pub(super) fn refuse(ctx: &mut Context, code: Code) -> Box<Error> {
-    ctx.refused = Some(code);
+pub(super) fn fail_with(ctx: &mut RequestContext, code: Code) -> Box<Error> {
+    ctx.error_code = Some(code);
     Error::explain(REFUSED, code.as_str())
 }
 
 /// Chooses the address of the next attempt.
-pub(super) fn choose(state: &State, client: &impl Client, ctx: &mut Context) -> Result<()> {
-    let live = Arc::clone(&ctx.live);
-    let Some(route) = ctx.route.map(|index| &live.table.routes[index]) else {
-        return Err(refuse(ctx, Code::Internal));
+pub(super) fn choose_endpoint(
+    state: &GatewayState,
+    client: &impl ClientExchange,
+    ctx: &mut RequestContext,
+) -> Result<()> {
+    let live = Arc::clone(&ctx.config);
+    let Some(route) = ctx.route.map(|index| &live.route_table.routes[index]) else {
+        return Err(fail_with(ctx, Code::Internal));
     };
     let before = ctx.attempt.take();
     let pool = match &before {
         Some(attempt) => &attempt.pool,
-        None => live.pool(route, state.ids.number()),
+        None => live.pool(route, state.ids.random_u64()),
     };
     ctx.attempts += 1;
     ctx.body_bytes = 0;
     if let Some(before) = &before {
-        before.ticket.release();
+        before.permit.release();
     }
-    let avoid = before.as_ref().map(|attempt| &*attempt.ticket.endpoint);
+    let avoid = before.as_ref().map(|attempt| &*attempt.permit.endpoint);
     let began = Instant::now();
     let is_one_client = ctx
-        .client
-        .is_some_and(|address| !live.limits.trusts(address));
-    let ticket = match is_one_client {
-        true => pool.pick_shared(ctx.client_key, avoid, began),
+        .client_address
+        .is_some_and(|address| !live.limits.is_trusted_proxy(address));
+    let permit = match is_one_client {
+        true => pool.pick_for_client(ctx.client_key, avoid, began),
         false => pool.pick(ctx.client_key, avoid, began),
     };
-    let ticket = Arc::new(ticket.map_err(|reason| {
-        note_unavailable(pool, ctx, reason, began);
-        refuse(ctx, Code::UpstreamUnavailable)
+    let permit = Arc::new(permit.map_err(|reason| {
+        log_no_endpoint(pool, ctx, reason, began);
+        fail_with(ctx, Code::UpstreamUnavailable)
     })?);
     if before.is_none() {
-        let own = (began - ctx.started).saturating_sub(ctx.upload);
+        let own = (began - ctx.started).saturating_sub(ctx.body_read_time);
         state.metrics.overhead.observe(own.as_secs_f64());
     }
-    if let Some(watch) = client.watch() {
-        watch.set_buffer_units(if pool.config.http2 {
-            UNITS_OF_HTTP2_UPSTREAM
+    if let Some(deadline) = client.deadline() {
+        deadline.set_buffer_units(if pool.config.http2 {
+            HTTP2_UPSTREAM_UNITS
         } else {
             1
         });
-        watch.expect_upstream(pool.config.connect_timeout + ctx.read_timeout(pool), began);
+        deadline.expect_upstream(pool.config.connect_timeout + ctx.read_timeout(pool), began);
     }
-    ctx.attempt = Some(Attempt {
+    ctx.attempt = Some(UpstreamAttempt {
         pool: Arc::clone(pool),
-        ticket,
-        began,
+        permit,
+        started: began,
         is_reused: None,
     });
     Ok(())
 }
 
 /// Logs that no address can be had, as a warning from time to time.
-fn note_unavailable(pool: &Pool, ctx: &Context, reason: NoEndpoint, now: Instant) {
+fn log_no_endpoint(pool: &UpstreamPool, ctx: &RequestContext, reason: NoEndpoint, now: Instant) {
     let (request_id, upstream) = (ctx.id, &pool.config.name);
     match pool.warnings.take(pool.ms_at(now)) {
         Some(suppressed) => {
@@ -94,29 +98,29 @@ fn note_unavailable(pool: &Pool, ctx: &Context, reason: NoEndpoint, now: Instant
 }
 
 /// How the address is spoken to for this request.
-pub(super) fn peer(session: &Session, ctx: &mut Context) -> Result<Box<HttpPeer>> {
-    let live = Arc::clone(&ctx.live);
-    let route = ctx.route.map(|index| &live.table.routes[index]);
+pub(super) fn build_peer(session: &Session, ctx: &mut RequestContext) -> Result<Box<HttpPeer>> {
+    let live = Arc::clone(&ctx.config);
+    let route = ctx.route.map(|index| &live.route_table.routes[index]);
     let (Some(attempt), Some(route)) = (&mut ctx.attempt, route) else {
-        return Err(refuse(ctx, Code::Internal));
+        return Err(fail_with(ctx, Code::Internal));
     };
-    let mut peer = Box::new(attempt.ticket.endpoint.peer.clone());
-    if let Some(watch) = session.watch() {
+    let mut peer = Box::new(attempt.permit.endpoint.peer.clone());
+    if let Some(deadline) = session.deadline() {
         // The client's side watches over it, without a timer for each read, and from the end of the
         // request on: Pingora's own would run while the client is still sending. The client's side
         // is not asked while an upstream takes nothing of a body: then the kernel ends the
         // connection after `write_timeout`.
-        peer.options.read_timeout = (!watch.is_complete()).then_some(route.deadline);
+        peer.options.read_timeout = (!deadline.is_request_complete()).then_some(route.deadline);
     }
     if route.websocket && headers::is_websocket_upgrade(session.req_header()) {
         peer.options.http_upstream_request_policy.h1_upgrade = H1UpgradePolicy::WebSocketOnly;
-        tunnel::prepare(&mut peer, &attempt.ticket, &attempt.pool.config);
+        tunnel::prepare(&mut peer, &attempt.permit, &attempt.pool.config);
     } else {
         peer.options.http_upstream_request_policy.h1_upgrade = H1UpgradePolicy::Deny;
         if !attempt.pool.config.http2 {
-            attempt.is_reused = Some(guard::prepare(
+            attempt.is_reused = Some(checked_connection::prepare(
                 &mut peer,
-                &attempt.ticket,
+                &attempt.permit,
                 &attempt.pool.config,
             ));
         }
@@ -132,7 +136,7 @@ pub(super) fn peer(session: &Session, ctx: &mut Context) -> Result<Box<HttpPeer>
 pub(super) fn check_protocol(
     client: &RequestHeader,
     request: &RequestHeader,
-    ctx: &Context,
+    ctx: &RequestContext,
 ) -> Result<()> {
     let wants_http2 = ctx
         .attempt
@@ -149,10 +153,10 @@ pub(super) fn check_protocol(
 /// Takes out what only the gateway may say, in every spelling, and says it. This runs after
 /// Pingora's own removal of hop-by-hop fields, so that nothing a client sends can take it out
 /// again.
-pub(super) fn prepare(
+pub(super) fn prepare_headers(
     client: &RequestHeader,
     request: &mut RequestHeader,
-    ctx: &Context,
+    ctx: &RequestContext,
 ) -> Result<()> {
     let empty = http::Request::new(()).into_parts().0;
     let mut parts =
@@ -164,11 +168,11 @@ pub(super) fn prepare(
             HeaderValue::from_str(authority.as_str()).or_err(REFUSED, "an authority")?;
         parts.headers.insert(HOST, authority);
     }
-    said(ctx)
+    identity_headers(ctx)
         .write(&mut parts.headers)
         .or_err(REFUSED, "an identity that no header can hold")?;
     // Of this hop alone, so that Pingora has removed it; gRPC servers refuse a call without it.
-    if parts.version == Version::HTTP_2 && grpc::takes_trailers(client) {
+    if parts.version == Version::HTTP_2 && grpc::accepts_trailers(client) {
         parts
             .headers
             .insert(TE, HeaderValue::from_static("trailers"));
@@ -184,7 +188,11 @@ pub(super) fn prepare(
 }
 
 /// The whole request as plain HTTP/1.1, with a body that is at hand.
-pub(super) fn message(request: &RequestHeader, body: &[u8], ctx: &Context) -> Result<BytesMut> {
+pub(super) fn serialize_request(
+    request: &RequestHeader,
+    body: &[u8],
+    ctx: &RequestContext,
+) -> Result<BytesMut> {
     let mut message = BytesMut::with_capacity(2 << 10);
     message.extend_from_slice(request.method.as_str().as_bytes());
     message.extend_from_slice(b" ");
@@ -193,7 +201,7 @@ pub(super) fn message(request: &RequestHeader, body: &[u8], ctx: &Context) -> Re
         None => message.extend_from_slice(request.raw_path()),
     }
     message.extend_from_slice(b" HTTP/1.1\r\n");
-    said(ctx)
+    identity_headers(ctx)
         .append(&request.headers, &mut message)
         .or_err(REFUSED, "an identity that no header can hold")?;
     message.extend_from_slice(b"\r\n");
@@ -201,11 +209,11 @@ pub(super) fn message(request: &RequestHeader, body: &[u8], ctx: &Context) -> Re
     Ok(message)
 }
 
-fn said(ctx: &Context) -> Injection<'_> {
-    Injection {
+fn identity_headers(ctx: &RequestContext) -> IdentityHeaders<'_> {
+    IdentityHeaders {
         id: ctx.id,
         trace: ctx.trace,
-        client: ctx.client,
+        client: ctx.client_address,
         is_tls: ctx.is_tls,
         caller: ctx.caller.as_ref(),
     }

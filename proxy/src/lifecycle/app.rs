@@ -20,48 +20,48 @@ use tokio::task::JoinSet;
 use tokio_util::task::TaskTracker;
 
 use crate::admin;
-use crate::config::{Config, Stop};
-use crate::downstream::connection_limit::Places;
-use crate::forwarding::streaming_path::Gateway;
+use crate::config::{Config, ShutdownConfig};
+use crate::downstream::connection_limit::ConnectionLimit;
+use crate::forwarding::streaming_path::StreamingProxy;
 use crate::lifecycle::background_tasks;
-use crate::lifecycle::background_tasks::Keepers;
-use crate::lifecycle::hot_restart::{Heir, Predecessor};
+use crate::lifecycle::background_tasks::BackgroundTasks;
+use crate::lifecycle::hot_restart::{ListenerHandoff, PreviousProcess};
 use crate::lifecycle::listeners::Listeners;
-use crate::lifecycle::reload::{Reloader, Source};
-use crate::lifecycle::startup_settings::Fixed;
-use crate::rate_limiter::Limiter;
-use crate::server::acceptor::{Acceptor, Protocol};
-use crate::server::connections::Connections;
-use crate::state::State;
+use crate::lifecycle::reload::{ConfigReloader, ConfigSource};
+use crate::lifecycle::startup_settings::StartupOnlySettings;
+use crate::rate_limiter::RateLimiter;
+use crate::server::acceptor::{ConnectionAcceptor, ListenerProtocol};
+use crate::server::connection_handler::ConnectionHandler;
+use crate::state::GatewayState;
 use crate::state::config_status::ConfigStatus;
-use crate::state::runtime_config::Live;
+use crate::state::runtime_config::RuntimeConfig;
 use crate::telemetry::access_log::AccessLog;
-use crate::telemetry::ids::Ids;
-use crate::telemetry::metrics::Metrics;
+use crate::telemetry::ids::IdGenerator;
+use crate::telemetry::metrics::GatewayMetrics;
 use crate::telemetry::spans;
-use crate::telemetry::spans::Exporter;
+use crate::telemetry::spans::SpanExporter;
 use crate::upstream::NO_ROOTS;
 
 /// A gateway that is ready to run.
 pub struct App {
-    state: Arc<State>,
-    connections: Arc<Connections>,
-    protocols: Vec<Protocol>,
+    state: Arc<GatewayState>,
+    connections: Arc<ConnectionHandler>,
+    protocols: Vec<ListenerProtocol>,
     health: Health,
     running: Check,
-    fixed: Fixed,
-    source: Option<Source>,
+    startup_settings: StartupOnlySettings,
+    source: Option<ConfigSource>,
     handover: Option<PathBuf>,
     admin_hosts: Vec<String>,
     supervisor: Option<Supervisor>,
-    exporter: Option<Exporter>,
+    exporter: Option<SpanExporter>,
 }
 
 /// Pingora's own bound on attempts; the upstream's `retries` is what counts.
-const MOST_ATTEMPTS: usize = 8;
+const MAX_PINGORA_RETRIES: usize = 8;
 
 /// Idle connections that are kept to all upstreams together, for each worker.
-const KEPT_CONNECTIONS: usize = 512;
+const PINGORA_IDLE_CONNECTIONS: usize = 512;
 
 impl App {
     /// Makes the gateway. Nothing is listened on, fetched or resolved before [`App::run`].
@@ -70,7 +70,7 @@ impl App {
     /// Status 64 if a file that it names is not good, 69 if the access log cannot be written.
     pub fn build(config: Config, clock: Clock) -> Result<Self, Exit> {
         let metrics =
-            Metrics::new().map_err(|error| Exit::usage(format!("cannot count: {error}")))?;
+            GatewayMetrics::new().map_err(|error| Exit::usage(format!("cannot count: {error}")))?;
         let metrics = Arc::new(metrics);
         let options = VerifierOptions {
             clock: clock.clone(),
@@ -82,39 +82,41 @@ impl App {
         let protocols = config
             .listen
             .iter()
-            .map(Protocol::load)
+            .map(ListenerProtocol::load)
             .collect::<Result<_, _>>()?;
-        let (traces, exporter) = spans::open(config.traces.as_ref(), &metrics.spans_dropped);
-        let access = AccessLog::open(&config.access_log, metrics.events_dropped.clone())?;
-        let (fixed, handover) = (Fixed::of(&config), config.handover.clone());
+        let (spans, exporter) = spans::build(config.traces.as_ref(), &metrics.spans_dropped);
+        let access_log = AccessLog::open(&config.access_log, metrics.events_dropped.clone())?;
+        let (startup_settings, handover) =
+            (StartupOnlySettings::of(&config), config.handover.clone());
         let admin_hosts = config.admin_hosts.clone();
         let (keys, connections) = (config.limits.keys, config.limits.connections);
         let pingora = Arc::new(pingora_settings(&config));
-        let live = Live::new(config, None, &metrics, &clock)?;
+        let runtime_config = RuntimeConfig::new(config, None, &metrics, &clock)?;
         metrics.config_version.set(1);
+        metrics.config_last_reload_successful.set(1);
         let status = ConfigStatus {
             version: 1,
             loaded_at: Some(clock.now()),
             ..ConfigStatus::default()
         };
-        let state = Arc::new(State {
-            live: ArcSwap::from_pointee(live),
+        let state = Arc::new(GatewayState {
+            runtime_config: ArcSwap::from_pointee(runtime_config),
             verifier,
-            limiter: Limiter::new(keys),
-            places: Arc::new(Places::new(connections)),
+            limiter: RateLimiter::new(keys),
+            connection_limit: Arc::new(ConnectionLimit::new(connections)),
             response_buffers: Arc::default(),
             metrics,
-            access,
-            traces,
-            ids: Ids::new(),
+            access_log,
+            spans,
+            ids: IdGenerator::new(),
             clock,
-            keys: RandomState::new(),
-            born: Instant::now(),
-            stopping: AtomicBool::new(false),
-            config: Mutex::new(status),
+            key_seed: RandomState::new(),
+            started_at: Instant::now(),
+            is_draining: AtomicBool::new(false),
+            config_status: Mutex::new(status),
         });
-        let proxy = http_proxy(&pingora, Gateway::new(Arc::clone(&state)));
-        let connections = Arc::new(Connections::new(proxy, Arc::clone(&state)));
+        let proxy = http_proxy(&pingora, StreamingProxy::new(Arc::clone(&state)));
+        let connections = Arc::new(ConnectionHandler::new(proxy, Arc::clone(&state)));
         let health = Health::new();
         let running = health.check("gateway");
         Ok(Self {
@@ -123,7 +125,7 @@ impl App {
             protocols,
             health,
             running,
-            fixed,
+            startup_settings,
             source: None,
             handover,
             admin_hosts,
@@ -136,7 +138,7 @@ impl App {
     /// reopens the access log.
     #[must_use]
     pub fn watch(mut self, path: PathBuf, env: Env) -> Self {
-        self.source = Some(Source::new(path, env));
+        self.source = Some(ConfigSource::new(path, env));
         self
     }
 
@@ -150,8 +152,8 @@ impl App {
     /// Serves until the stop begins, and then until no request is in flight or the drain is over.
     pub async fn run(mut self, listeners: Listeners, shutdown: CancellationToken) {
         let background = CancellationToken::new();
-        let keepers = self.keep(&background);
-        self.serve(listeners, keepers, background, shutdown).await;
+        let tasks = self.start_background(&background);
+        self.serve(listeners, tasks, background, shutdown).await;
     }
 
     /// The same in the place of a predecessor, once this process is ready: until then the
@@ -163,17 +165,17 @@ impl App {
     pub async fn take_over(
         mut self,
         listeners: Listeners,
-        predecessor: Predecessor,
+        predecessor: PreviousProcess,
         shutdown: CancellationToken,
     ) -> Result<(), Exit> {
         let background = CancellationToken::new();
-        let keepers = self.keep(&background);
+        let tasks = self.start_background(&background);
         self.running.set_ok();
         let mut parts = self.health.watch();
         let ready = parts.wait_for(|parts| parts.values().all(Option::is_none));
         let is_ready = tokio::select! {
             () = shutdown.cancelled() => false,
-            ready = tokio::time::timeout_at(predecessor.until.into(), ready) => ready.is_ok_and(|ready| ready.is_ok()),
+            ready = tokio::time::timeout_at(predecessor.ready_deadline.into(), ready) => ready.is_ok_and(|ready| ready.is_ok()),
         };
         if !is_ready {
             background.cancel();
@@ -183,28 +185,29 @@ impl App {
             )));
         }
         // The manager must know its new main process before the old one ends, and only if it ends.
-        let relieved = predecessor.relieve(|| {
+        let committed = predecessor.commit(|| {
             if let Some(supervisor) = &self.supervisor {
                 supervisor.announce();
             }
         });
-        if let Err(error) = relieved.await {
+        if let Err(error) = committed.await {
             background.cancel();
             return Err(Exit::unavailable(format!(
                 "does not take over: the old process does not wait: {error}"
             )));
         }
-        self.serve(listeners, keepers, background, shutdown).await;
+        self.serve(listeners, tasks, background, shutdown).await;
         Ok(())
     }
 
     /// Starts what goes on beside the requests.
-    fn keep(&mut self, background: &CancellationToken) -> Keepers {
-        let keepers = background_tasks::start(&self.state, &self.health, background);
-        let (places, stop) = (Arc::clone(&self.state.places), background.clone());
-        keepers.spawn(async move { places.keep(stop).await });
+    fn start_background(&mut self, background: &CancellationToken) -> BackgroundTasks {
+        let tasks = background_tasks::start(&self.state, &self.health, background);
+        let (connection_limit, stop) =
+            (Arc::clone(&self.state.connection_limit), background.clone());
+        tasks.spawn(async move { connection_limit.run(stop).await });
         if let Some(exporter) = self.exporter.take() {
-            keepers.spawn(exporter.run(background.clone()));
+            tasks.spawn(exporter.run(background.clone()));
         }
         if let Some(source) = self.source.take() {
             let tls = self
@@ -212,87 +215,97 @@ impl App {
                 .iter()
                 .filter_map(|protocol| protocol.tls.clone())
                 .collect();
-            let (state, pools) = (Arc::clone(&self.state), Arc::clone(&keepers.pools));
-            let reloader = Reloader::new(source, state, pools, tls, self.fixed.clone());
-            keepers.spawn(reloader.run(background.clone()));
+            let (state, pools) = (Arc::clone(&self.state), Arc::clone(&tasks.pools));
+            let reloader =
+                ConfigReloader::new(source, state, pools, tls, self.startup_settings.clone());
+            tasks.spawn(reloader.run(background.clone()));
         }
-        keepers
+        tasks
     }
 
     async fn serve(
         self,
         listeners: Listeners,
-        keepers: Keepers,
+        tasks: BackgroundTasks,
         background: CancellationToken,
         shutdown: CancellationToken,
     ) {
-        let (accepting, leaving, taken_over) = (
+        let (stop_accepting, close_idle, handed_over) = (
             CancellationToken::new(),
             CancellationToken::new(),
             CancellationToken::new(),
         );
         if let Some(path) = &self.handover {
-            match Heir::wait_at(path, &listeners) {
-                Ok(heir) => drop(tokio::spawn(
-                    heir.run(taken_over.clone(), accepting.clone()),
+            match ListenerHandoff::listen(path, &listeners) {
+                Ok(handoff) => drop(tokio::spawn(
+                    handoff.run(handed_over.clone(), stop_accepting.clone()),
                 )),
                 Err(error) => {
                     tracing::error!(%error, path = %path.display(), "cannot be taken over")
                 }
             }
         }
-        let answering = background.child_token();
+        let admin_stop = background.child_token();
         let admin = listeners.admin.map(|listener| {
             let router = admin::router(&self.state, self.health.clone());
             tokio::spawn(admin::serve(
                 listener,
                 router,
                 self.admin_hosts.clone(),
-                answering.clone(),
+                admin_stop.clone(),
             ))
         });
-        let acceptor = Acceptor {
+        let acceptor = ConnectionAcceptor {
             connections: Arc::clone(&self.connections),
-            places: Arc::clone(&self.state.places),
-            by_address: Arc::default(),
+            connection_limit: Arc::clone(&self.state.connection_limit),
+            connections_by_address: Arc::default(),
             tasks: TaskTracker::new(),
-            leaving: leaving.clone(),
+            close_idle: close_idle.clone(),
         };
-        let mut doors = JoinSet::new();
+        let mut accept_loops = JoinSet::new();
         for (listener, protocol) in listeners.public.into_iter().zip(self.protocols) {
-            doors.spawn(acceptor.clone().run(listener, protocol, accepting.clone()));
+            accept_loops.spawn(
+                acceptor
+                    .clone()
+                    .run(listener, protocol, stop_accepting.clone()),
+            );
         }
         self.running.set_ok();
-        let following = self.supervisor.map(|supervisor| {
+        let supervisor_task = self.supervisor.map(|supervisor| {
             tokio::spawn(supervisor.follow(self.health.clone(), shutdown.clone()))
         });
         tokio::select! {
             () = shutdown.cancelled() => {
                 self.running.set_failed("stopping");
-                let notice = self.state.live.load().stop.notice;
+                let notice = self.state.runtime_config.load().shutdown.notice;
                 if !notice.is_zero() {
-                    let _for_no_longer = tokio::time::timeout(notice, taken_over.cancelled()).await;
+                    let _for_no_longer = tokio::time::timeout(notice, handed_over.cancelled()).await;
                 }
             }
-            () = taken_over.cancelled() => {}
+            () = handed_over.cancelled() => {}
         }
-        if taken_over.is_cancelled() {
+        if handed_over.is_cancelled() {
             // The successor answers operators on the same socket: no probe may hear from us that we
             // stop.
-            answering.cancel();
+            admin_stop.cancel();
             // Nor is the manager told anything of a process that is not the main one of its unit
             // any more.
-            if let Some(following) = following {
-                following.abort();
+            if let Some(supervisor_task) = supervisor_task {
+                supervisor_task.abort();
             }
         }
-        self.connections.stop_keeping();
-        accepting.cancel();
+        self.connections.disable_keep_alive();
+        stop_accepting.cancel();
         // What was accepted at the last moment is among the tasks only when its loop has ended.
-        while doors.join_next().await.is_some() {}
-        drain(&acceptor.tasks, self.state.live.load().stop, &leaving).await;
+        while accept_loops.join_next().await.is_some() {}
+        drain(
+            &acceptor.tasks,
+            self.state.runtime_config.load().shutdown,
+            &close_idle,
+        )
+        .await;
         background.cancel();
-        keepers.finished().await;
+        tasks.wait().await;
         if let Some(admin) = admin {
             let _panicked = admin.await;
         }
@@ -301,14 +314,14 @@ impl App {
 
 /// Waits until no connection is left: those that are idle have to leave after a while, the others
 /// at last.
-async fn drain(tasks: &TaskTracker, stop: Stop, leaving: &CancellationToken) {
+async fn drain(tasks: &TaskTracker, stop: ShutdownConfig, close_idle: &CancellationToken) {
     tasks.close();
     let empty = async {
         if tokio::time::timeout(stop.linger, tasks.wait())
             .await
             .is_err()
         {
-            leaving.cancel();
+            close_idle.cancel();
             tasks.wait().await;
         }
     };
@@ -324,11 +337,11 @@ async fn drain(tasks: &TaskTracker, stop: Stop, leaving: &CancellationToken) {
 fn pingora_settings(config: &Config) -> ServerConf {
     ServerConf {
         threads: config.workers.unwrap_or(1),
-        max_retries: MOST_ATTEMPTS,
-        upstream_keepalive_pool_size: KEPT_CONNECTIONS,
+        max_retries: MAX_PINGORA_RETRIES,
+        upstream_keepalive_pool_size: PINGORA_IDLE_CONNECTIONS,
         // An empty file, so that the authorities of the machine are read only where they are
         // needed.
-        ca_file: (!config.needs_roots()).then(|| NO_ROOTS.to_owned()),
+        ca_file: (!config.needs_system_roots()).then(|| NO_ROOTS.to_owned()),
         ..ServerConf::default()
     }
 }

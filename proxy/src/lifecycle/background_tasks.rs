@@ -8,66 +8,70 @@ use tokio_util::sync::CancellationToken;
 use postern_common::admin::{Check, Health};
 use tokio_util::task::TaskTracker;
 
-use crate::state::State;
-use crate::upstream::{EndpointStatus, Pool};
+use crate::state::GatewayState;
+use crate::upstream::{EndpointStatus, UpstreamPool};
 
 /// How often numbers that nobody counts are looked up.
-const INTERVAL: Duration = Duration::from_secs(1);
+const UPDATE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How often readiness is looked at until it is there for the first time.
-const IMPATIENT: Duration = Duration::from_millis(20);
+const STARTUP_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The background tasks of one gateway.
-pub(crate) struct Keepers {
+pub(crate) struct BackgroundTasks {
     tasks: TaskTracker,
-    pub(crate) pools: Arc<PoolKeepers>,
+    pub(crate) pools: Arc<PoolTasks>,
 }
 
 /// The tasks that look after each pool that is live, and no other.
-pub(crate) struct PoolKeepers {
+pub(crate) struct PoolTasks {
     tasks: TaskTracker,
     stop: CancellationToken,
-    kept: Mutex<Vec<(Arc<Pool>, CancellationToken)>>,
+    running: Mutex<Vec<(Arc<UpstreamPool>, CancellationToken)>>,
 }
 
-pub(crate) fn start(state: &Arc<State>, health: &Health, stop: &CancellationToken) -> Keepers {
+pub(crate) fn start(
+    state: &Arc<GatewayState>,
+    health: &Health,
+    stop: &CancellationToken,
+) -> BackgroundTasks {
     let tasks = TaskTracker::new();
     tasks.spawn(Arc::clone(&state.verifier).run(stop.clone()));
-    tasks.spawn(observe(
+    tasks.spawn(run_observer(
         Arc::clone(state),
         health.check("keys"),
         stop.clone(),
     ));
-    let pools = PoolKeepers {
+    let pools = PoolTasks {
         tasks: tasks.clone(),
         stop: stop.clone(),
-        kept: Mutex::default(),
+        running: Mutex::default(),
     };
-    pools.sync(&state.live.load().pools);
-    Keepers {
+    pools.sync(&state.runtime_config.load().pools);
+    BackgroundTasks {
         tasks,
         pools: Arc::new(pools),
     }
 }
 
-impl Keepers {
+impl BackgroundTasks {
     /// One more task, which ends with the stop.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.tasks.spawn(task);
     }
 
     /// Returns when all have ended.
-    pub(crate) async fn finished(self) {
+    pub(crate) async fn wait(self) {
         self.tasks.close();
         self.tasks.wait().await;
     }
 }
 
-impl PoolKeepers {
+impl PoolTasks {
     /// Looks after these pools from now on. Those that are looked after already are not disturbed.
-    pub(crate) fn sync(&self, pools: &[Arc<Pool>]) {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.retain(|(pool, stop)| {
+    pub(crate) fn sync(&self, pools: &[Arc<UpstreamPool>]) {
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        running.retain(|(pool, stop)| {
             let stays = pools.iter().any(|live| Arc::ptr_eq(live, pool));
             if !stays {
                 stop.cancel();
@@ -75,37 +79,37 @@ impl PoolKeepers {
             stays
         });
         for pool in pools {
-            if kept.iter().any(|(known, _)| Arc::ptr_eq(known, pool)) {
+            if running.iter().any(|(known, _)| Arc::ptr_eq(known, pool)) {
                 continue;
             }
             let stop = self.stop.child_token();
             self.tasks
-                .spawn(Arc::clone(pool).keep_resolved(stop.clone()));
+                .spawn(Arc::clone(pool).run_resolver(stop.clone()));
             self.tasks
-                .spawn(Arc::clone(pool).keep_checked(stop.clone()));
-            kept.push((Arc::clone(pool), stop));
+                .spawn(Arc::clone(pool).run_health_checks(stop.clone()));
+            running.push((Arc::clone(pool), stop));
         }
     }
 }
 
-async fn observe(state: Arc<State>, keys: Check, stop: CancellationToken) {
-    let mut pause = IMPATIENT;
+async fn run_observer(state: Arc<GatewayState>, keys: Check, stop: CancellationToken) {
+    let mut pause = STARTUP_POLL_INTERVAL;
     loop {
         // Not those of further issuers: all gateways have the same ones, so that a partner that is
         // away would take every gateway out of service. `/jwks/status` shows them.
         if state
-            .live
+            .runtime_config
             .load()
             .issuers
             .iter()
             .all(|issuer| state.verifier.can_verify(issuer))
         {
             keys.set_ok();
-            pause = INTERVAL;
+            pause = UPDATE_INTERVAL;
         } else {
             keys.set_failed("the keys of a pool have not been fetched");
         }
-        look(&state);
+        update_gauges(&state);
         tokio::select! {
             () = stop.cancelled() => return,
             () = tokio::time::sleep(pause) => {}
@@ -113,7 +117,7 @@ async fn observe(state: Arc<State>, keys: Check, stop: CancellationToken) {
     }
 }
 
-fn look(state: &State) {
+fn update_gauges(state: &GatewayState) {
     let metrics = &state.metrics;
     let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
     let (entries, bytes) = state.verifier.cache_size();
@@ -128,7 +132,7 @@ fn look(state: &State) {
     metrics
         .response_buffers
         .set(number(state.response_buffers.bytes()));
-    metrics.limiter_keys.set(number(state.limiter.keys()));
+    metrics.limiter_keys.set(number(state.limiter.key_count()));
     for keys in state.verifier.status() {
         if let Some(age_s) = keys.age_s {
             let age_s = i64::try_from(age_s).unwrap_or(i64::MAX);
@@ -138,8 +142,8 @@ fn look(state: &State) {
                 .set(age_s);
         }
     }
-    for pool in &state.live.load().pools {
-        pool.sweep();
+    for pool in &state.runtime_config.load().pools {
+        pool.evict_idle_connections();
         let now = pool.now_ms();
         let all: Vec<_> = pool
             .endpoints()

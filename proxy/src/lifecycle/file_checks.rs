@@ -4,7 +4,7 @@ use std::path::Path;
 
 use postern_common::decode::Object;
 
-use crate::config::{AccessLogTo, Config};
+use crate::config::{AccessLogSink, Config};
 use crate::downstream::tls;
 use crate::lifecycle::hot_restart;
 
@@ -41,7 +41,7 @@ pub fn check_files(root: &Object<'_>, config: &Config) {
     {
         root.fail_at("handover.socket", "unsafe_folder", wrong);
     }
-    if let AccessLogTo::File(path) = &config.access_log.to
+    if let AccessLogSink::File(path) = &config.access_log.to
         && let Some(wrong) = missing_folder(path)
     {
         root.fail_at("access_log.to", "unreadable_file", wrong);

@@ -1,10 +1,10 @@
-//! Zero-downtime upgrade: the listening sockets are handed from the old process to the new one.
+//! Zero-downtime upgrade: the listening sockets are handed from the previous process to the new one.
 //!
-//! The old process listens on a Unix socket. A new one, started with `--take-over`, connects and
-//! receives the listening sockets (SCM_RIGHTS). Once it is ready it says so; the old one, if it
+//! The previous process listens on a Unix socket. A new one, started with `--take-over`, connects and
+//! receives the listening sockets (SCM_RIGHTS). Once it is ready it says so; the previous one, if it
 //! still waits, answers; then the new one says that it serves, and begins to accept at once, while
-//! the old one drains and ends. The queue of a socket belongs to both, so no connection is lost in
-//! between. Whoever gets no answer leaves the sockets to the old one: there are never two that
+//! the previous one drains and ends. The queue of a socket belongs to both, so no connection is lost in
+//! between. Whoever gets no answer leaves the sockets to the previous one: there are never two that
 //! serve, nor none.
 
 use std::fs::{DirBuilder, Permissions};
@@ -27,60 +27,60 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::UnixListener;
 
 use crate::lifecycle::listeners::Listeners;
-use crate::lifecycle::socket_activation::Sockets;
+use crate::lifecycle::socket_activation::InheritedSockets;
 
-/// Sockets that one hand-over can carry.
-const MOST: usize = 64;
+/// InheritedSockets that one hand-over can carry.
+const MAX_SOCKETS: usize = 64;
 
-/// How long the old process waits for the new one, and the new one for the sockets.
-const TIMEOUT: Duration = Duration::from_secs(30);
+/// How long the previous process waits for the new one, and the new one for the sockets.
+const PEER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long a successor may take to be ready, from the sockets on: its predecessor waits for
 /// longer.
-const READY_WITHIN: Duration = Duration::from_secs(20);
+const READY_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How long the new process waits for an answer of the old one.
-const ANSWER: Duration = Duration::from_secs(5);
+/// How long the new process waits for an answer of the previous one.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long to wait after one that did not.
-const PAUSE: Duration = Duration::from_millis(100);
+const RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// What the new process says once it is ready.
-const READY: &[u8] = b"ready\n";
+const READY_MESSAGE: &[u8] = b"ready\n";
 
-/// What the old one says to that.
-const GO: &[u8] = b"go\n";
+/// What the previous one says to that.
+const COMMIT_MESSAGE: &[u8] = b"go\n";
 
 /// What the new process says when nothing keeps it from serving any more.
-const SERVING: &[u8] = b"serving\n";
+const SERVING_MESSAGE: &[u8] = b"serving\n";
 
 /// Waits for the process that takes over.
 #[derive(Debug)]
-pub(crate) struct Heir {
+pub(crate) struct ListenerHandoff {
     listener: UnixListener,
     sockets: Vec<OwnedFd>,
 }
 
 /// A taken-over set of sockets, and the process that they came from.
 #[derive(Debug)]
-pub struct Inheritance {
-    sockets: Sockets,
-    old: Predecessor,
+pub struct InheritedListeners {
+    sockets: InheritedSockets,
+    previous: PreviousProcess,
 }
 
-/// The process that serves until its successor is ready.
+/// The process that serves ready_deadline its successor is ready.
 #[derive(Debug)]
-pub struct Predecessor {
+pub struct PreviousProcess {
     stream: UnixStream,
     /// When this process has to be ready.
-    pub(crate) until: Instant,
+    pub(crate) ready_deadline: Instant,
 }
 
-impl Heir {
+impl ListenerHandoff {
     /// Listens on `path`; what was left there by a process that is gone is replaced. Only the user
     /// of this process can connect.
-    pub(crate) fn wait_at(path: &Path, listeners: &Listeners) -> io::Result<Self> {
-        make_folder(path)?;
+    pub(crate) fn listen(path: &Path, listeners: &Listeners) -> io::Result<Self> {
+        create_folder(path)?;
         let all = listeners.public.iter().chain(&listeners.admin);
         let sockets: Vec<OwnedFd> = all
             .map(|listener| listener.as_fd().try_clone_to_owned())
@@ -98,20 +98,20 @@ impl Heir {
         Ok(Self { listener, sockets })
     }
 
-    /// Hands the sockets to whoever asks, and begins `taken_over` once they are served there. At
+    /// Hands the sockets to whoever asks, and begins `handed_over` once they are served there. At
     /// the stop they are closed here as well, or clients would be let into a queue that nobody
     /// empties.
-    pub(crate) async fn run(self, taken_over: CancellationToken, stop: CancellationToken) {
+    pub(crate) async fn run(self, handed_over: CancellationToken, stop: CancellationToken) {
         tokio::select! {
             () = stop.cancelled() => {}
-            () = self.hand_over() => taken_over.cancel(),
+            () = self.hand_off() => handed_over.cancel(),
         }
     }
 
-    async fn hand_over(&self) {
+    async fn hand_off(&self) {
         loop {
             let handed = match self.listener.accept().await {
-                Ok((stream, _)) => self.hand_to(stream).await,
+                Ok((stream, _)) => self.hand_off_to(stream).await,
                 Err(error) => Err(error),
             };
             match handed {
@@ -120,22 +120,22 @@ impl Heir {
                     tracing::warn!(%error, "the process that wanted to take over did not")
                 }
             }
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(RETRY_DELAY).await;
         }
     }
 
-    async fn hand_to(&self, mut stream: tokio::net::UnixStream) -> io::Result<()> {
+    async fn hand_off_to(&self, mut stream: tokio::net::UnixStream) -> io::Result<()> {
         check_peer(&stream)?;
         stream.writable().await?;
-        stream.try_io(Interest::WRITABLE, || self.send(&stream))?;
-        hear(&mut stream, READY, TIMEOUT).await?;
-        stream.write_all(GO).await?;
-        hear(&mut stream, SERVING, TIMEOUT).await
+        stream.try_io(Interest::WRITABLE, || self.send_sockets(&stream))?;
+        expect_message(&mut stream, READY_MESSAGE, PEER_TIMEOUT).await?;
+        stream.write_all(COMMIT_MESSAGE).await?;
+        expect_message(&mut stream, SERVING_MESSAGE, PEER_TIMEOUT).await
     }
 
-    fn send(&self, stream: &tokio::net::UnixStream) -> io::Result<()> {
+    fn send_sockets(&self, stream: &tokio::net::UnixStream) -> io::Result<()> {
         let sockets: Vec<BorrowedFd<'_>> = self.sockets.iter().map(AsFd::as_fd).collect();
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_SOCKETS))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if !control.push(SendAncillaryMessage::ScmRights(&sockets)) {
             return Err(io::Error::other("too many sockets"));
@@ -151,7 +151,7 @@ impl Heir {
     }
 }
 
-impl Inheritance {
+impl InheritedListeners {
     /// Takes over from the process that waits at `path`.
     ///
     /// # Errors
@@ -163,14 +163,14 @@ impl Inheritance {
     }
 
     fn receive(path: &Path) -> io::Result<Self> {
-        let old = UnixStream::connect(path)?;
-        check_peer(&old)?;
-        old.set_read_timeout(Some(TIMEOUT))?;
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
+        let previous = UnixStream::connect(path)?;
+        check_peer(&previous)?;
+        previous.set_read_timeout(Some(PEER_TIMEOUT))?;
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_SOCKETS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut byte = [0];
         rustix::net::recvmsg(
-            &old,
+            &previous,
             &mut [IoSliceMut::new(&mut byte)],
             &mut control,
             RecvFlags::CMSG_CLOEXEC,
@@ -184,37 +184,40 @@ impl Inheritance {
         if sockets.is_empty() {
             return Err(io::Error::other("it passed no socket"));
         }
-        let old = Predecessor::new(old, Instant::now() + READY_WITHIN);
+        let previous = PreviousProcess::new(previous, Instant::now() + READY_TIMEOUT);
         Ok(Self {
-            sockets: Sockets(sockets),
-            old,
+            sockets: InheritedSockets(sockets),
+            previous,
         })
     }
 
     /// The sockets, and what [`crate::App::take_over`] takes.
     #[must_use]
-    pub fn into_parts(self) -> (Sockets, Predecessor) {
-        (self.sockets, self.old)
+    pub fn into_parts(self) -> (InheritedSockets, PreviousProcess) {
+        (self.sockets, self.previous)
     }
 }
 
-impl Predecessor {
-    pub(crate) fn new(stream: UnixStream, until: Instant) -> Self {
-        Self { stream, until }
+impl PreviousProcess {
+    pub(crate) fn new(stream: UnixStream, ready_deadline: Instant) -> Self {
+        Self {
+            stream,
+            ready_deadline,
+        }
     }
 
-    /// Tells the old process that its sockets are served from now on, and calls `committed` once it
+    /// Tells the previous process that its sockets are served from now on, and calls `committed` once it
     /// is known to listen: between its answer and its end.
     ///
     /// # Errors
     /// If it does not listen any more: then it serves, and this process must not.
-    pub(crate) async fn relieve(self, committed: impl FnOnce()) -> io::Result<()> {
+    pub(crate) async fn commit(self, committed: impl FnOnce()) -> io::Result<()> {
         self.stream.set_nonblocking(true)?;
         let mut stream = tokio::net::UnixStream::from_std(self.stream)?;
-        stream.write_all(READY).await?;
-        hear(&mut stream, GO, ANSWER).await?;
+        stream.write_all(READY_MESSAGE).await?;
+        expect_message(&mut stream, COMMIT_MESSAGE, REPLY_TIMEOUT).await?;
         committed();
-        stream.write_all(SERVING).await
+        stream.write_all(SERVING_MESSAGE).await
     }
 }
 
@@ -227,7 +230,7 @@ fn folder(path: &Path) -> &Path {
 
 /// Makes the folder of the socket if it is not there, and refuses one in which others can replace
 /// the socket.
-fn make_folder(path: &Path) -> io::Result<()> {
+fn create_folder(path: &Path) -> io::Result<()> {
     let folder = folder(path);
     DirBuilder::new()
         .recursive(true)
@@ -274,11 +277,15 @@ fn is_trusted(peer: Uid, own: Uid) -> bool {
     peer == own || peer.is_root()
 }
 
-/// Waits for these words.
-async fn hear(stream: &mut tokio::net::UnixStream, words: &[u8], most: Duration) -> io::Result<()> {
-    let mut heard = vec![0; words.len()];
-    tokio::time::timeout(most, stream.read_exact(&mut heard)).await??;
-    if heard == words {
+/// Waits for these message.
+async fn expect_message(
+    stream: &mut tokio::net::UnixStream,
+    message: &[u8],
+    timeout: Duration,
+) -> io::Result<()> {
+    let mut received = vec![0; message.len()];
+    tokio::time::timeout(timeout, stream.read_exact(&mut received)).await??;
+    if received == message {
         Ok(())
     } else {
         Err(io::Error::other("an unknown answer"))
@@ -301,15 +308,16 @@ mod tests {
             public: Vec::new(),
             admin: None,
         };
-        let heir = Heir::wait_at(&path, &listeners).expect("listens");
+        let handoff = ListenerHandoff::listen(&path, &listeners).expect("listens");
         assert_eq!((mode(&path), mode(folder(&path))), (0o600, 0o700));
         assert_eq!(check_folder(&path), None);
         let left = std::fs::read_dir(folder(&path)).expect("a folder").count();
         assert_eq!(left, 1, "the socket alone");
-        drop(heir);
+        drop(handoff);
         for open in [0o777, 0o775, 0o702] {
             std::fs::set_permissions(folder(&path), Permissions::from_mode(open)).expect("ours");
-            let error = Heir::wait_at(&path, &listeners).expect_err("others can reach it");
+            let error =
+                ListenerHandoff::listen(&path, &listeners).expect_err("others can reach it");
             assert!(
                 error.to_string().contains("writable by nobody else"),
                 "{error}"

@@ -9,35 +9,35 @@ use std::time::Duration;
 use thread_priority::{NormalThreadSchedulePolicy, ThreadPriority, ThreadSchedulePolicy};
 use tokio::runtime::Handle;
 
-type Job = Box<dyn FnOnce() + Send>;
+type QueuedJob = Box<dyn FnOnce() + Send>;
 
 /// As nice(2) counts.
-const LOWEST: i32 = 19;
+const LOWEST_NICENESS: i32 = 19;
 
 /// A thread that works while a core would be idle, and gives it up at once to whoever wakes
 /// (`SCHED_IDLE`, sched(7)).
 ///
 /// The lowest priority of nice(2) is not enough: since Linux 6.6 such a thread keeps its core until
 /// its slice is over, and a request that wakes there waits for milliseconds.
-pub(crate) struct Spare {
-    jobs: mpsc::Sender<Job>,
+pub(crate) struct IdlePriorityThread {
+    jobs: mpsc::Sender<QueuedJob>,
 }
 
-impl Spare {
+impl IdlePriorityThread {
     /// Starts it, in the runtime of the caller.
     ///
     /// # Errors
     /// When the machine has no thread left.
     pub(crate) fn start() -> io::Result<Self> {
-        let (jobs, all) = mpsc::channel::<Job>();
+        let (jobs, all) = mpsc::channel::<QueuedJob>();
         let runtime = Handle::current();
         thread::Builder::new()
-            .name("spare".to_owned())
+            .name("thread".to_owned())
             .spawn(move || {
                 let _runtime = runtime.enter();
                 let idle = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle);
                 let native = thread_priority::thread_native_id();
-                stand_back(thread_priority::set_thread_priority_and_policy(
+                fall_back_to_niceness(thread_priority::set_thread_priority_and_policy(
                     native,
                     ThreadPriority::Min,
                     idle,
@@ -50,9 +50,9 @@ impl Spare {
         Ok(Self { jobs })
     }
 
-    /// What `work` gives. Where it is not there within `patience`, for no core is ever idle, it is
+    /// What `work` gives. Where it is not there within `timeout`, for no core is ever idle, it is
     /// done once more by the thread that asks, as it is if it panics.
-    pub(crate) fn run<T, W>(&self, patience: Duration, work: W) -> T
+    pub(crate) fn run<T, W>(&self, timeout: Duration, work: W) -> T
     where
         T: Send + 'static,
         W: Fn() -> T + Send + Sync + 'static,
@@ -61,25 +61,25 @@ impl Spare {
         let (done, made) = mpsc::channel();
         // What has not begun by then is not wanted any more.
         let wanted = Arc::downgrade(&work);
-        self.leave(move || {
+        self.spawn(move || {
             if let Some(work) = wanted.upgrade() {
                 let _too_late = done.send(work());
             }
         });
-        made.recv_timeout(patience).unwrap_or_else(|_| work())
+        made.recv_timeout(timeout).unwrap_or_else(|_| work())
     }
 
     /// Leaves it something to do that nobody waits for.
-    pub(crate) fn leave(&self, work: impl FnOnce() + Send + 'static) {
+    pub(crate) fn spawn(&self, work: impl FnOnce() + Send + 'static) {
         // It ends after all who could ask: what is not taken is dropped.
         let _taken = self.jobs.send(Box::new(work));
     }
 }
 
 /// Where the policy is refused, by a seccomp filter say, the lowest priority is the next best.
-fn stand_back(policy: Result<(), thread_priority::Error>) {
+fn fall_back_to_niceness(policy: Result<(), thread_priority::Error>) {
     let Err(refused) = policy else { return };
-    match rustix::process::nice(LOWEST) {
+    match rustix::process::nice(LOWEST_NICENESS) {
         Ok(_) => tracing::warn!(%refused, "reloads stand back behind requests by niceness alone"),
         Err(error) => tracing::warn!(%refused, %error, "reloads do not stand back behind requests"),
     }
@@ -92,7 +92,7 @@ mod tests {
 
     use super::*;
 
-    const LONG: Duration = Duration::from_secs(60);
+    const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
     fn name() -> String {
         thread::current().name().unwrap_or_default().to_owned()
@@ -100,15 +100,15 @@ mod tests {
 
     #[tokio::test]
     async fn it_works_only_while_a_core_would_be_idle() {
-        let spare = Spare::start().expect("a thread");
+        let thread = IdlePriorityThread::start().expect("a thread");
         let policy = || {
             (
                 name(),
                 thread_priority::thread_schedule_policy().expect("a policy"),
             )
         };
-        let (name, policy) = spare.run(LONG, policy);
-        assert_eq!(name, "spare");
+        let (name, policy) = thread.run(TEST_TIMEOUT, policy);
+        assert_eq!(name, "thread");
         assert_eq!(
             policy,
             ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle)
@@ -118,34 +118,37 @@ mod tests {
     #[test]
     fn a_policy_that_is_refused_leaves_the_lowest_priority() {
         let refused = || {
-            stand_back(Err(thread_priority::Error::OS(1)));
+            fall_back_to_niceness(Err(thread_priority::Error::OS(1)));
             rustix::process::getpriority_process(None)
         };
-        assert_eq!(thread::spawn(refused).join().expect("no panic"), Ok(LOWEST));
+        assert_eq!(
+            thread::spawn(refused).join().expect("no panic"),
+            Ok(LOWEST_NICENESS)
+        );
     }
 
     #[tokio::test]
     async fn whoever_has_waited_long_enough_does_it_and_what_had_not_begun_is_not_done_again() {
-        let spare = Spare::start().expect("a thread");
+        let thread = IdlePriorityThread::start().expect("a thread");
         let (release, held) = mpsc::channel::<()>();
-        spare.leave(move || {
+        thread.spawn(move || {
             let _ = held.recv();
         });
         let count = Arc::new(AtomicU32::new(0));
         let counted = Arc::clone(&count);
-        let by = spare.run(Duration::from_millis(1), move || {
+        let by = thread.run(Duration::from_millis(1), move || {
             counted.fetch_add(1, Ordering::Relaxed);
             name()
         });
-        assert_ne!(by, "spare");
+        assert_ne!(by, "thread");
         drop(release);
-        assert_eq!(spare.run(LONG, name), "spare", "it goes on");
+        assert_eq!(thread.run(TEST_TIMEOUT, name), "thread", "it goes on");
         assert_eq!(count.load(Ordering::Relaxed), 1);
     }
 
     #[tokio::test]
     async fn a_panic_is_the_panic_of_whoever_asked() {
-        let spare = Spare::start().expect("a thread");
+        let thread = IdlePriorityThread::start().expect("a thread");
         let seen = Arc::new(Mutex::new(Vec::new()));
         let noted = Arc::clone(&seen);
         let panics = move || -> String {
@@ -153,11 +156,11 @@ mod tests {
             panic!("as a test wants it")
         };
         let own = name();
-        catch_unwind(AssertUnwindSafe(|| spare.run(LONG, panics))).expect_err("a panic");
+        catch_unwind(AssertUnwindSafe(|| thread.run(TEST_TIMEOUT, panics))).expect_err("a panic");
         assert_eq!(
             *seen.lock().expect("no panic holds it"),
-            ["spare".to_owned(), own]
+            ["thread".to_owned(), own]
         );
-        assert_eq!(spare.run(LONG, name), "spare", "it goes on");
+        assert_eq!(thread.run(TEST_TIMEOUT, name), "thread", "it goes on");
     }
 }

@@ -22,27 +22,27 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
 use crate::config::Config;
-use crate::downstream::tls::TlsFiles;
-use crate::lifecycle::background_tasks::PoolKeepers;
-use crate::lifecycle::idle_thread::Spare;
-use crate::lifecycle::startup_settings::Fixed;
-use crate::state::State;
+use crate::downstream::tls::ReloadableTls;
+use crate::lifecycle::background_tasks::PoolTasks;
+use crate::lifecycle::idle_thread::IdlePriorityThread;
+use crate::lifecycle::startup_settings::StartupOnlySettings;
+use crate::state::GatewayState;
 use crate::state::config_status::ConfigStatus;
-use crate::state::runtime_config::Live;
-use crate::telemetry::metrics::Metrics;
+use crate::state::runtime_config::RuntimeConfig;
+use crate::telemetry::metrics::GatewayMetrics;
 
-/// How often the file is looked at.
-const INTERVAL: Duration = Duration::from_secs(1);
-/// How far the thread that looks stands back behind those that serve, as nice(2) counts: a tenth of
+/// How often the file is completed at.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// How far the thread that requests stands back behind those that serve, as nice(2) counts: a tenth of
 /// what is theirs.
-const NICE: i32 = 10;
-/// How long a file is left to [`Spare`]: several times what ten thousand routes take there while
-/// cores are idle. Where none ever is, the thread that looks reads the file.
-const PATIENCE: Duration = Duration::from_millis(250);
+const RELOAD_THREAD_NICENESS: i32 = 10;
+/// How long a file is left to [`IdlePriorityThread`]: several times what ten thousand routes take there while
+/// cores are idle. Where none ever is, the thread that requests reads the file.
+const IDLE_THREAD_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// Where the configuration comes from.
 #[derive(Clone, Debug)]
-pub(crate) struct Source {
+pub(crate) struct ConfigSource {
     path: PathBuf,
     env: Env,
     /// Of the text as it was when the process began.
@@ -50,52 +50,52 @@ pub(crate) struct Source {
 }
 
 /// Swaps configurations.
-pub(crate) struct Reloader {
-    source: Arc<Source>,
-    state: Arc<State>,
-    pools: Arc<PoolKeepers>,
-    tls: Vec<Arc<TlsFiles>>,
+pub(crate) struct ConfigReloader {
+    source: Arc<ConfigSource>,
+    state: Arc<GatewayState>,
+    pools: Arc<PoolTasks>,
+    tls: Vec<Arc<ReloadableTls>>,
     /// The configuration that the process began with.
-    first: Fixed,
-    /// The text that was tried last.
-    tried: Mutex<Option<u64>>,
-    /// What was live and is still held by requests. Whoever lets go last takes it down, and ten
+    first: StartupOnlySettings,
+    /// The text that was last_tried last.
+    last_tried: Mutex<Option<u64>>,
+    /// What was runtime_config and is still held by requests. Whoever lets go last takes it down, and ten
     /// thousand routes take milliseconds: that is no thread that serves.
-    retired: Mutex<Vec<Arc<Live>>>,
+    retired: Mutex<Vec<Arc<RuntimeConfig>>>,
 }
 
-/// A look at the file, maybe at one that has not changed.
-struct Look {
+/// A request at the file, maybe at one that has not changed.
+struct ReloadRequest {
     forced: bool,
     done: oneshot::Sender<()>,
 }
 
 /// What there is to do about a file.
-enum Found {
-    /// It is as it was when it was tried last.
-    Same,
+enum ReloadOutcome {
+    /// It is as it was when it was last_tried last.
+    Unchanged,
     /// It cannot be read.
-    Nothing(Exit),
+    Unreadable(Exit),
     /// It is not good; the hash of its text.
-    Bad(u64, Exit),
-    /// It can go live.
-    Good(u64, Box<Draft>),
+    Invalid(u64, Exit),
+    /// It can go runtime_config.
+    Valid(u64, Box<PreparedConfig>),
 }
 
-/// A configuration that is made ready, and not live yet.
-struct Draft {
-    fixed: Fixed,
+/// A configuration that is made ready, and not runtime_config yet.
+struct PreparedConfig {
+    startup_settings: StartupOnlySettings,
     issuers: Vec<Issuer>,
-    live: Live,
+    runtime_config: RuntimeConfig,
 }
 
-impl Found {
-    /// What has become of a text. One that no reader survives is bad, and not tried every second.
-    fn of(hash: u64, read: impl FnOnce() -> Result<Draft, Exit>) -> Self {
+impl ReloadOutcome {
+    /// What has become of a text. One that no reader survives is bad, and not last_tried every second.
+    fn of(hash: u64, read: impl FnOnce() -> Result<PreparedConfig, Exit>) -> Self {
         match catch_unwind(AssertUnwindSafe(read)) {
-            Ok(Ok(draft)) => Self::Good(hash, Box::new(draft)),
-            Ok(Err(exit)) => Self::Bad(hash, exit),
-            Err(_) => Self::Bad(
+            Ok(Ok(prepared)) => Self::Valid(hash, Box::new(prepared)),
+            Ok(Err(exit)) => Self::Invalid(hash, exit),
+            Err(_) => Self::Invalid(
                 hash,
                 Exit::usage("reading it panicked, which is a defect of the gateway"),
             ),
@@ -103,7 +103,7 @@ impl Found {
     }
 }
 
-impl Source {
+impl ConfigSource {
     pub(crate) fn new(path: PathBuf, env: Env) -> Self {
         let mut source = Self {
             path,
@@ -119,58 +119,64 @@ impl Source {
             .map_err(|error| Exit::usage(format!("{}: cannot read: {error}", self.path.display())))
     }
 
-    /// Reads the file, and makes it ready if it is not `tried`. Changes nothing.
-    fn find(&self, tried: Option<u64>, before: &Live, metrics: &Metrics, clock: &Clock) -> Found {
+    /// Reads the file, and makes it ready if it is not `last_tried`. Changes nothing.
+    fn check(
+        &self,
+        last_tried: Option<u64>,
+        before: &RuntimeConfig,
+        metrics: &GatewayMetrics,
+        clock: &Clock,
+    ) -> ReloadOutcome {
         let text = match self.text() {
             Ok(text) => text,
-            Err(exit) => return Found::Nothing(exit),
+            Err(exit) => return ReloadOutcome::Unreadable(exit),
         };
         let hash = hash(&text);
-        if tried == Some(hash) {
-            return Found::Same;
+        if last_tried == Some(hash) {
+            return ReloadOutcome::Unchanged;
         }
-        Found::of(hash, || self.draft(&text, before, metrics, clock))
+        ReloadOutcome::of(hash, || self.prepare(&text, before, metrics, clock))
     }
 
-    fn draft(
+    fn prepare(
         &self,
         text: &str,
-        before: &Live,
-        metrics: &Metrics,
+        before: &RuntimeConfig,
+        metrics: &GatewayMetrics,
         clock: &Clock,
-    ) -> Result<Draft, Exit> {
+    ) -> Result<PreparedConfig, Exit> {
         let name = self.path.display().to_string();
         let config = config::parse(&name, text, |root| Config::read(root, &self.env))?;
-        let fixed = Fixed::of(&config);
-        let issuers = config.issuers(&before.table.routes);
-        let live = Live::new(config, Some(before), metrics, clock)?;
-        Ok(Draft {
-            fixed,
+        let startup_settings = StartupOnlySettings::of(&config);
+        let issuers = config.issuers(&before.route_table.routes);
+        let runtime_config = RuntimeConfig::new(config, Some(before), metrics, clock)?;
+        Ok(PreparedConfig {
+            startup_settings,
             issuers,
-            live,
+            runtime_config,
         })
     }
 }
 
-impl Look {
+impl ReloadRequest {
     fn new(forced: bool) -> (Self, oneshot::Receiver<()>) {
-        let (done, looked) = oneshot::channel();
-        (Self { forced, done }, looked)
+        let (done, completed) = oneshot::channel();
+        (Self { forced, done }, completed)
     }
 }
 
-impl Reloader {
+impl ConfigReloader {
     pub(crate) fn new(
-        source: Source,
-        state: Arc<State>,
-        pools: Arc<PoolKeepers>,
-        tls: Vec<Arc<TlsFiles>>,
-        first: Fixed,
+        source: ConfigSource,
+        state: Arc<GatewayState>,
+        pools: Arc<PoolTasks>,
+        tls: Vec<Arc<ReloadableTls>>,
+        first: StartupOnlySettings,
     ) -> Self {
-        let tried = Mutex::new(source.first);
+        let last_tried = Mutex::new(source.first);
         let hash = source.first.map(|hash| format!("{hash:016x}"));
         state
-            .config
+            .config_status
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .hash = hash;
@@ -180,7 +186,7 @@ impl Reloader {
             pools,
             tls,
             first,
-            tried,
+            last_tried,
             retired: Mutex::default(),
         }
     }
@@ -196,7 +202,7 @@ impl Reloader {
             return;
         };
         let state = Arc::clone(&self.state);
-        let (looks, ended) = match self.watch() {
+        let (requests, ended) = match self.start_thread() {
             Ok(watching) => watching,
             Err(error) => {
                 tracing::error!(%error, "no thread for reloads: configuration and access log stay as they are");
@@ -207,98 +213,103 @@ impl Reloader {
             let forced = tokio::select! {
                 () = stop.cancelled() => break,
                 _ = user.recv() => {
-                    state.access.reopen();
+                    state.access_log.reopen();
                     continue;
                 }
                 _ = hangup.recv() => true,
-                () = tokio::time::sleep(INTERVAL) => false,
+                () = tokio::time::sleep(POLL_INTERVAL) => false,
             };
-            let (look, looked) = Look::new(forced);
-            if looks.send(look).is_err() || looked.await.is_err() {
-                tracing::error!("a reload panicked; what was live stays live");
+            let (request, completed) = ReloadRequest::new(forced);
+            if requests.send(request).is_err() || completed.await.is_err() {
+                tracing::error!("a reload panicked; what was runtime_config stays runtime_config");
             }
         }
-        drop(looks);
+        drop(requests);
         // It holds the access log too, whose last lines are written when nobody does any more.
         let _ = ended.await;
     }
 
-    /// A thread that looks whenever it is asked to, until nobody can ask any more; the receiver
+    /// A thread that requests whenever it is asked to, until nobody can ask any more; the receiver
     /// hears when it has ended.
-    fn watch(self) -> std::io::Result<(mpsc::Sender<Look>, oneshot::Receiver<()>)> {
-        let (looks, asked) = mpsc::channel::<Look>();
+    fn start_thread(self) -> std::io::Result<(mpsc::Sender<ReloadRequest>, oneshot::Receiver<()>)> {
+        let (requests, asked) = mpsc::channel::<ReloadRequest>();
         let (end, ended) = oneshot::channel();
-        let (runtime, spare) = (Handle::current(), Spare::start()?);
+        let (runtime, idle_thread) = (Handle::current(), IdlePriorityThread::start()?);
         thread::Builder::new()
             .name("reload".to_owned())
             .spawn(move || {
                 let _runtime = runtime.enter();
-                if let Err(error) = rustix::process::nice(NICE) {
+                if let Err(error) = rustix::process::nice(RELOAD_THREAD_NICENESS) {
                     tracing::warn!(%error, "reloads do not stand back behind requests");
                 }
-                for Look { forced, done } in asked {
+                for ReloadRequest { forced, done } in asked {
                     // Whoever asked is told by `done`, which is dropped unsent.
-                    if catch_unwind(AssertUnwindSafe(|| self.look(forced, &spare))).is_ok() {
+                    if catch_unwind(AssertUnwindSafe(|| self.poll(forced, &idle_thread))).is_ok() {
                         let _ = done.send(());
                     }
                 }
                 drop(self);
                 let _ = end.send(());
             })?;
-        Ok((looks, ended))
+        Ok((requests, ended))
     }
 
     /// Certificates, and the file if it, or a file that it names, has changed.
-    fn look(&self, forced: bool, spare: &Spare) {
+    fn poll(&self, forced: bool, idle_thread: &IdlePriorityThread) {
         self.reload_certificates(forced);
         let renewed = self
             .state
-            .live
+            .runtime_config
             .load()
             .pools
             .iter()
-            .any(|pool| pool.has_new_files());
-        self.reload(forced || renewed, spare);
+            .any(|pool| pool.has_changed_files());
+        self.reload(forced || renewed, idle_thread);
         let mut retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
-        for unused in retired.extract_if(.., |live| Arc::strong_count(live) == 1) {
-            spare.leave(move || drop(unused));
+        for unused in
+            retired.extract_if(.., |runtime_config| Arc::strong_count(runtime_config) == 1)
+        {
+            idle_thread.spawn(move || drop(unused));
         }
     }
 
-    /// Loads the file if it has changed since it was tried last, or in any case.
-    fn reload(&self, forced: bool, spare: &Spare) {
-        let tried = if forced { None } else { *self.tried() };
-        let (source, before) = (Arc::clone(&self.source), self.state.live.load_full());
+    /// Loads the file if it has changed since it was last_tried last, or in any case.
+    fn reload(&self, forced: bool, idle_thread: &IdlePriorityThread) {
+        let last_tried = if forced { None } else { *self.last_tried() };
+        let (source, before) = (
+            Arc::clone(&self.source),
+            self.state.runtime_config.load_full(),
+        );
         let (metrics, clock) = (Arc::clone(&self.state.metrics), self.state.clock.clone());
-        match spare.run(PATIENCE, move || {
-            source.find(tried, &before, &metrics, &clock)
+        match idle_thread.run(IDLE_THREAD_TIMEOUT, move || {
+            source.check(last_tried, &before, &metrics, &clock)
         }) {
-            Found::Same => {}
-            Found::Nothing(exit) => {
+            ReloadOutcome::Unchanged => {}
+            ReloadOutcome::Unreadable(exit) => {
                 // Once it can be read again it is good again, changed or not.
-                *self.tried() = None;
-                self.refuse(exit.message());
+                *self.last_tried() = None;
+                self.record_failure(exit.message());
             }
-            Found::Bad(hash, exit) => {
-                *self.tried() = Some(hash);
-                self.refuse(exit.message());
+            ReloadOutcome::Invalid(hash, exit) => {
+                *self.last_tried() = Some(hash);
+                self.record_failure(exit.message());
             }
-            Found::Good(hash, draft) => {
-                *self.tried() = Some(hash);
-                match self.adopt(*draft) {
-                    Ok(restart_needed) => self.accept(hash, &restart_needed),
-                    Err(exit) => self.refuse(exit.message()),
+            ReloadOutcome::Valid(hash, prepared) => {
+                *self.last_tried() = Some(hash);
+                match self.activate(*prepared) {
+                    Ok(restart_needed) => self.record_success(hash, &restart_needed),
+                    Err(exit) => self.record_failure(exit.message()),
                 }
             }
         }
     }
 
-    fn adopt(&self, draft: Draft) -> Result<Vec<&'static str>, Exit> {
-        let Draft {
-            fixed,
+    fn activate(&self, prepared: PreparedConfig) -> Result<Vec<&'static str>, Exit> {
+        let PreparedConfig {
+            startup_settings,
             issuers,
-            live,
-        } = draft;
+            runtime_config,
+        } = prepared;
         // This thread may wait: none serves on it. What it waits for is done by those of the
         // runtime, which start others, and a thread stands back as far as the one that has started
         // it.
@@ -307,24 +318,26 @@ impl Reloader {
             runtime.block_on(runtime.spawn(async move { verifier.prepare(issuers).await }));
         let trust = prepared
             .map_err(|error| Exit::unavailable(format!("the keys were not made ready: {error}")))?;
-        self.pools.sync(&live.pools);
-        self.state.limiter.set_keys(live.limits.keys);
-        self.state.places.set(live.limits.connections);
+        self.pools.sync(&runtime_config.pools);
+        self.state.limiter.set_capacity(runtime_config.limits.keys);
+        self.state
+            .connection_limit
+            .resize(runtime_config.limits.connections);
         // First who is trusted: a request that begins under the new policies finds what they ask
         // for.
         self.state.verifier.adopt(trust);
-        let before = self.state.live.swap(Arc::new(live));
+        let before = self.state.runtime_config.swap(Arc::new(runtime_config));
         self.retired
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .push(before);
-        Ok(self.first.differences(&fixed))
+        Ok(self.first.differences(&startup_settings))
     }
 
-    fn accept(&self, hash: u64, restart_needed: &[&'static str]) {
-        self.state.metrics.config_bad.set(0);
+    fn record_success(&self, hash: u64, restart_needed: &[&'static str]) {
+        self.state.metrics.config_last_reload_successful.set(1);
         self.state.metrics.config_version.inc();
-        let version = self.status(|status| {
+        let version = self.update_status(|status| {
             status.version += 1;
             status.hash = Some(format!("{hash:016x}"));
             status.loaded_at = Some(self.state.clock.now());
@@ -332,11 +345,11 @@ impl Reloader {
             status.restart_needed = restart_needed.to_vec();
             status.version
         });
-        tracing::info!(version, ?restart_needed, "configuration live");
+        tracing::info!(version, ?restart_needed, "configuration runtime_config");
     }
 
-    fn refuse(&self, why: &str) {
-        let known = self.status(|status| {
+    fn record_failure(&self, why: &str) {
+        let known = self.update_status(|status| {
             status
                 .last_error
                 .replace(why.to_owned())
@@ -345,12 +358,12 @@ impl Reloader {
         if known {
             return;
         }
-        self.state.metrics.config_bad.set(1);
+        self.state.metrics.config_last_reload_successful.set(0);
         self.state.metrics.config_refused.inc();
         for line in why.lines() {
             tracing::error!(
                 reason = line,
-                "configuration refused; what was live stays live"
+                "configuration refused; what was runtime_config stays runtime_config"
             );
         }
     }
@@ -360,21 +373,23 @@ impl Reloader {
             if let Err(exit) = files.refresh(forced) {
                 tracing::error!(
                     reason = exit.message(),
-                    "certificate refused; what was live stays live"
+                    "certificate refused; what was runtime_config stays runtime_config"
                 );
             }
         }
     }
 
-    fn tried(&self) -> MutexGuard<'_, Option<u64>> {
-        self.tried.lock().unwrap_or_else(PoisonError::into_inner)
+    fn last_tried(&self) -> MutexGuard<'_, Option<u64>> {
+        self.last_tried
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn status<T>(&self, change: impl FnOnce(&mut ConfigStatus) -> T) -> T {
+    fn update_status<T>(&self, change: impl FnOnce(&mut ConfigStatus) -> T) -> T {
         change(
             &mut self
                 .state
-                .config
+                .config_status
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner),
         )
@@ -393,7 +408,8 @@ mod tests {
 
     #[test]
     fn a_text_that_no_reader_survives_is_bad_and_remembered() {
-        let Found::Bad(7, exit) = Found::of(7, || panic!("as a test wants it")) else {
+        let ReloadOutcome::Invalid(7, exit) = ReloadOutcome::of(7, || panic!("as a test wants it"))
+        else {
             panic!("it is not bad");
         };
         assert!(

@@ -1,5 +1,5 @@
 //! Listening sockets that are passed to this process: by the one that it takes over from
-//! ([`crate::Inheritance`]), or by a service manager that holds them and passes them to each
+//! ([`crate::InheritedListeners`]), or by a service manager that holds them and passes them to each
 //! process that it starts (socket activation).
 //!
 //! The manager's protocol is that of
@@ -20,17 +20,17 @@ use tokio::net::TcpListener;
 use crate::config::Config;
 use crate::lifecycle::listeners::Listeners;
 
-/// Sockets that were passed.
+/// InheritedSockets that were passed.
 #[derive(Debug)]
-pub struct Sockets(pub(crate) Vec<std::net::TcpListener>);
+pub struct InheritedSockets(pub(crate) Vec<std::net::TcpListener>);
 
-impl Sockets {
+impl InheritedSockets {
     /// Those of the service manager; the variables that announce them are taken as well. To be
     /// called once, before there is a second thread.
     ///
     /// # Errors
     /// Status 64, with every descriptor that is no listening TCP socket.
-    pub fn of_process() -> Result<Self, Exit> {
+    pub fn from_environment() -> Result<Self, Exit> {
         let mut passed = ListenFd::from_env();
         let (mut sockets, mut wrong) = (Vec::new(), Vec::new());
         for number in 0..passed.len() {
@@ -62,23 +62,23 @@ impl Sockets {
     /// # Errors
     /// Status 64, with every socket that the configuration does not name: its clients would wait
     /// for ever. Status 69 if an address cannot be bound.
-    pub async fn listeners(mut self, config: &Config) -> Result<Listeners, Exit> {
+    pub async fn bind_listeners(mut self, config: &Config) -> Result<Listeners, Exit> {
         let addresses = config
             .listen
             .iter()
             .map(|listen| listen.address)
             .chain(config.admin);
         let passed: Vec<_> = addresses
-            .map(|address| (address, self.take(address)))
+            .map(|address| (address, self.take_bound_to(address)))
             .collect();
         if !self.is_empty() {
-            let unknown: Vec<String> = self.0.iter().map(unknown).collect();
+            let unknown: Vec<String> = self.0.iter().map(unknown_socket).collect();
             return Err(Exit::usage(unknown.join("\n")));
         }
         let mut public = Vec::with_capacity(passed.len());
         for (address, passed) in passed {
             public.push(match passed {
-                Some(socket) => listener(socket).map_err(|error| {
+                Some(socket) => to_tokio(socket).map_err(|error| {
                     Exit::unavailable(format!("cannot listen on the passed {address}: {error}"))
                 })?,
                 None => http::bind(address).await?,
@@ -88,7 +88,7 @@ impl Sockets {
         Ok(Listeners { public, admin })
     }
 
-    fn take(&mut self, address: SocketAddr) -> Option<std::net::TcpListener> {
+    fn take_bound_to(&mut self, address: SocketAddr) -> Option<std::net::TcpListener> {
         let found = self
             .0
             .iter()
@@ -97,12 +97,12 @@ impl Sockets {
     }
 }
 
-fn listener(socket: std::net::TcpListener) -> std::io::Result<TcpListener> {
+fn to_tokio(socket: std::net::TcpListener) -> std::io::Result<TcpListener> {
     socket.set_nonblocking(true)?;
     TcpListener::from_std(socket)
 }
 
-fn unknown(socket: &std::net::TcpListener) -> String {
+fn unknown_socket(socket: &std::net::TcpListener) -> String {
     let address = socket
         .local_addr()
         .map_or_else(|error| error.to_string(), |address| address.to_string());

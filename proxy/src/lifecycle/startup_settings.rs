@@ -3,23 +3,23 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use crate::config::{AccessLog, Config, Listen, Tokens, Traces};
+use crate::config::{AccessLogConfig, Config, ListenerConfig, TokenConfig, TraceConfig};
 
 /// What is read at the start only.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Fixed {
-    listen: Vec<Listen>,
+pub(crate) struct StartupOnlySettings {
+    listen: Vec<ListenerConfig>,
     admin: (Option<SocketAddr>, Vec<String>),
     workers: Option<usize>,
-    access_log: AccessLog,
-    traces: Option<Traces>,
-    tokens: Tokens,
+    access_log: AccessLogConfig,
+    traces: Option<TraceConfig>,
+    tokens: TokenConfig,
     handover: Option<PathBuf>,
     /// Whether an upstream's certificate is checked with the authorities of the machine.
     roots: bool,
 }
 
-impl Fixed {
+impl StartupOnlySettings {
     pub(crate) fn of(config: &Config) -> Self {
         Self {
             listen: config.listen.clone(),
@@ -29,7 +29,7 @@ impl Fixed {
             traces: config.traces.clone(),
             tokens: config.tokens.clone(),
             handover: config.handover.clone(),
-            roots: config.needs_roots(),
+            roots: config.needs_system_roots(),
         }
     }
 

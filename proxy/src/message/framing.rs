@@ -8,7 +8,7 @@ use crate::message::head::BodyKind;
 use crate::message::headers;
 
 /// Bytes of a chunk extension or of all trailers that are passed over.
-const MAX_SLACK: u16 = 1024;
+const MAX_EXTENSION_BYTES: u16 = 1024;
 
 /// A body that is not well formed; the connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,11 +16,11 @@ pub struct FramingFault;
 
 /// How far a body has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Framing {
+pub enum BodyFraming {
     /// So many bytes are still to come.
     Length(u64),
     /// Within chunks.
-    Chunked(Chunk),
+    Chunked(ChunkState),
     /// The message is complete; what follows belongs to the next one.
     Done,
     /// After 101: everything passes until the end of the connection.
@@ -29,11 +29,11 @@ pub enum Framing {
 
 /// Where in a chunk the next byte stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Chunk {
+pub enum ChunkState {
     /// In the size; digits so far.
     Size(u64, u8),
     /// In the extensions; bytes so far.
-    Extension(u64, u16, Extension),
+    Extension(u64, u16, ExtensionState),
     /// Before the LF of a size line.
     SizeEnd(u64),
     /// In the data.
@@ -45,14 +45,14 @@ pub enum Chunk {
     /// After the last chunk, before the CR of the empty line or a trailer.
     LastCr,
     /// In the trailers; bytes so far.
-    Trailer(u16, Trailer),
+    Trailer(u16, TrailerState),
     /// Before the very last LF.
     LastLf,
 }
 
 /// Where in the extensions of a chunk (RFC 9112 section 7.1.1) the next byte stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Extension {
+pub enum ExtensionState {
     /// Before a name.
     NameStart,
     /// In a name.
@@ -77,7 +77,7 @@ pub enum Extension {
 
 /// Where in the trailers (RFC 9112 section 7.1.2) the next byte stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trailer {
+pub enum TrailerState {
     /// Before a name, or the CR of the empty line.
     Start,
     /// In a name.
@@ -88,16 +88,16 @@ pub enum Trailer {
     Lf,
 }
 
-// === impl Framing ===
+// === impl BodyFraming ===
 
-impl Framing {
+impl BodyFraming {
     /// The beginning of a body.
     #[must_use]
     pub fn begin(kind: BodyKind) -> Self {
         match kind {
             BodyKind::Length(0) => Self::Done,
             BodyKind::Length(length) => Self::Length(length),
-            BodyKind::Chunked => Self::Chunked(Chunk::Size(0, 0)),
+            BodyKind::Chunked => Self::Chunked(ChunkState::Size(0, 0)),
         }
     }
 
@@ -127,16 +127,16 @@ impl Framing {
         let mut at = 0;
         while let Self::Chunked(chunk) = *self {
             let Some(byte) = bytes.get(at) else { break };
-            if let Chunk::Data(left) = chunk {
+            if let ChunkState::Data(left) = chunk {
                 let taken = usize::try_from(left)
                     .unwrap_or(usize::MAX)
                     .min(bytes.len() - at);
                 at += taken;
                 let left = left - taken as u64;
                 *self = Self::Chunked(if left == 0 {
-                    Chunk::DataCr
+                    ChunkState::DataCr
                 } else {
-                    Chunk::Data(left)
+                    ChunkState::Data(left)
                 });
                 continue;
             }
@@ -147,9 +147,9 @@ impl Framing {
     }
 }
 
-// === impl Chunk ===
+// === impl ChunkState ===
 
-impl Chunk {
+impl ChunkState {
     /// The state after one byte; `None` after the last of the message.
     pub(crate) fn step(self, byte: u8) -> Result<Option<Self>, FramingFault> {
         let next = match (self, byte) {
@@ -161,20 +161,20 @@ impl Chunk {
                 Self::Size(size * 16 + u64::from(digit), digits + 1)
             }
             (Self::Size(size, 1..), b'\r') => Self::SizeEnd(size),
-            (Self::Size(size, 1..), b';') => Self::Extension(size, 0, Extension::NameStart),
+            (Self::Size(size, 1..), b';') => Self::Extension(size, 0, ExtensionState::NameStart),
             (Self::Extension(size, _, extension), b'\r') if extension.may_end() => {
                 Self::SizeEnd(size)
             }
-            (Self::Extension(size, length, extension), _) if length < MAX_SLACK => {
+            (Self::Extension(size, length, extension), _) if length < MAX_EXTENSION_BYTES => {
                 Self::Extension(size, length + 1, extension.step(byte)?)
             }
             (Self::SizeEnd(0), b'\n') => Self::LastCr,
             (Self::SizeEnd(size), b'\n') => Self::Data(size),
             (Self::DataCr, b'\r') => Self::DataLf,
             (Self::DataLf, b'\n') => Self::Size(0, 0),
-            (Self::LastCr | Self::Trailer(_, Trailer::Start), b'\r') => Self::LastLf,
-            (Self::LastCr, _) => Self::Trailer(1, Trailer::Start.step(byte)?),
-            (Self::Trailer(length, trailer), _) if length < MAX_SLACK => {
+            (Self::LastCr | Self::Trailer(_, TrailerState::Start), b'\r') => Self::LastLf,
+            (Self::LastCr, _) => Self::Trailer(1, TrailerState::Start.step(byte)?),
+            (Self::Trailer(length, trailer), _) if length < MAX_EXTENSION_BYTES => {
                 Self::Trailer(length + 1, trailer.step(byte)?)
             }
             (Self::LastLf, b'\n') => return Ok(None),
@@ -184,9 +184,9 @@ impl Chunk {
     }
 }
 
-// === impl Extension ===
+// === impl ExtensionState ===
 
-impl Extension {
+impl ExtensionState {
     fn step(self, byte: u8) -> Result<Self, FramingFault> {
         let is_token = headers::is_token(&[byte]);
         Ok(match (self, byte) {
@@ -214,9 +214,9 @@ impl Extension {
     }
 }
 
-// === impl Trailer ===
+// === impl TrailerState ===
 
-impl Trailer {
+impl TrailerState {
     fn step(self, byte: u8) -> Result<Self, FramingFault> {
         Ok(match (self, byte) {
             (Self::Start | Self::Name, _) if headers::is_token(&[byte]) => Self::Name,
@@ -234,8 +234,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn scan(bytes: &[u8]) -> Result<(usize, Framing), FramingFault> {
-        let mut framing = Framing::begin(BodyKind::Chunked);
+    fn scan(bytes: &[u8]) -> Result<(usize, BodyFraming), FramingFault> {
+        let mut framing = BodyFraming::begin(BodyKind::Chunked);
         framing.advance(bytes).map(|taken| (taken, framing))
     }
 
@@ -243,12 +243,15 @@ mod tests {
     fn a_body_ends_where_it_says() {
         assert_eq!(
             scan(b"3\r\nabc\r\n0\r\n\r\nGET / "),
-            Ok((13, Framing::Done))
+            Ok((13, BodyFraming::Done))
         );
-        assert_eq!(scan(b"3;a=b\r\nabc\r\n0\r\n\r\n"), Ok((17, Framing::Done)));
-        let mut framing = Framing::begin(BodyKind::Length(3));
+        assert_eq!(
+            scan(b"3;a=b\r\nabc\r\n0\r\n\r\n"),
+            Ok((17, BodyFraming::Done))
+        );
+        let mut framing = BodyFraming::begin(BodyKind::Length(3));
         assert_eq!(framing.advance(b"abcGET"), Ok(3));
-        assert_eq!(framing, Framing::Done);
+        assert_eq!(framing, BodyFraming::Done);
     }
 
     #[test]
@@ -303,11 +306,14 @@ mod tests {
         ] {
             assert_eq!(
                 scan(format!("{body}GET").as_bytes()),
-                Ok((body.len(), Framing::Done)),
+                Ok((body.len(), BodyFraming::Done)),
                 "{body:?}"
             );
         }
-        let endless = format!("0\r\nX: {}\r\n\r\n", "y".repeat(usize::from(MAX_SLACK)));
+        let endless = format!(
+            "0\r\nX: {}\r\n\r\n",
+            "y".repeat(usize::from(MAX_EXTENSION_BYTES))
+        );
         assert_eq!(scan(endless.as_bytes()), Err(FramingFault));
     }
 
@@ -327,12 +333,12 @@ mod tests {
             wire.extend_from_slice(b"0\r\n\r\n");
             let length = wire.len();
             wire.extend_from_slice(&tail);
-            let mut framing = Framing::begin(BodyKind::Chunked);
+            let mut framing = BodyFraming::begin(BodyKind::Chunked);
             let mut taken = 0;
             for part in wire.chunks(piece) {
                 taken += framing.advance(part).expect("well formed");
             }
-            prop_assert_eq!((taken, framing), (length, Framing::Done));
+            prop_assert_eq!((taken, framing), (length, BodyFraming::Done));
         }
     }
 }

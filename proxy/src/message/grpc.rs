@@ -24,7 +24,7 @@ const MAX_TIMEOUT_DIGITS: usize = 8;
 /// A status code of gRPC, as far as the gateway has a use for it
 /// ([codes](https://grpc.github.io/grpc/core/md_doc_statuscodes.html)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Status {
+pub(crate) enum GrpcStatus {
     Unknown = 2,
     DeadlineExceeded = 4,
     PermissionDenied = 7,
@@ -48,12 +48,12 @@ pub(crate) fn is_call(head: &Parts) -> bool {
 }
 
 /// Whether the client takes trailers (RFC 9113 section 8.2.2 lets `TE` say nothing else).
-pub(crate) fn takes_trailers(head: &RequestHeader) -> bool {
+pub(crate) fn accepts_trailers(head: &RequestHeader) -> bool {
     head.version == Version::HTTP_2 && head.headers.get(TE).is_some_and(|te| te == "trailers")
 }
 
 /// Whether the client of a call has set its deadline.
-pub(crate) fn has_own_deadline(head: &Parts) -> bool {
+pub(crate) fn has_client_timeout(head: &Parts) -> bool {
     is_call(head) && head.headers.contains_key(GRPC_TIMEOUT)
 }
 
@@ -61,12 +61,15 @@ pub(crate) fn has_own_deadline(head: &Parts) -> bool {
 ///
 /// # Errors
 /// `invalid_header` if `grpc-timeout` cannot be read.
-pub(crate) fn deadline(head: &Parts, of_route: Duration) -> Result<Duration, Problem> {
+pub(crate) fn effective_timeout(
+    head: &Parts,
+    route_timeout: Duration,
+) -> Result<Duration, Problem> {
     let Some(timeout) = head.headers.get(GRPC_TIMEOUT).filter(|_| is_call(head)) else {
-        return Ok(of_route);
+        return Ok(route_timeout);
     };
     match parse_timeout(timeout.as_bytes()) {
-        Some(timeout) => Ok(timeout.min(of_route)),
+        Some(timeout) => Ok(timeout.min(route_timeout)),
         None => Err(Problem::new(Code::InvalidHeader)
             .detail("grpc-timeout must be 1 to 8 digits and one of H, M, S, m, u and n.")),
     }
@@ -91,12 +94,12 @@ fn parse_timeout(text: &[u8]) -> Option<Duration> {
     }
 }
 
-// === impl Status ===
+// === impl GrpcStatus ===
 
-impl Status {
+impl GrpcStatus {
     /// The status of a refusal, by its HTTP status as gRPC's
     /// [mapping](https://github.com/grpc/grpc/blob/master/doc/http-grpc-status-mapping.md) has it.
-    pub(crate) fn of(code: Code) -> Self {
+    pub(crate) fn from_code(code: Code) -> Self {
         match code.status().as_u16() {
             400 => Self::Internal,
             401 => Self::Unauthenticated,
@@ -119,7 +122,11 @@ impl Status {
 
     /// The head of a response that is nothing but trailers. Of `fields`, those of a problem, it
     /// keeps what does not speak of the body.
-    pub(crate) fn head(self, message: &str, fields: &HeaderMap) -> Result<ResponseHeader> {
+    pub(crate) fn trailers_only_response(
+        self,
+        message: &str,
+        fields: &HeaderMap,
+    ) -> Result<ResponseHeader> {
         let mut response = ResponseHeader::build(200, Some(8))?;
         for (name, value) in fields
             .iter()
@@ -193,7 +200,7 @@ mod tests {
                 ("content-type", "application/grpc"),
                 ("grpc-timeout", timeout),
             ]);
-            deadline(&head, minute).map_err(|problem| problem.code())
+            effective_timeout(&head, minute).map_err(|problem| problem.code())
         };
         assert_eq!(read("1500m"), Ok(Duration::from_millis(1500)));
         assert_eq!(read("2S"), Ok(Duration::from_secs(2)));
@@ -206,7 +213,7 @@ mod tests {
             assert_eq!(read(malformed), Err(Code::InvalidHeader), "{malformed:?}");
         }
         let plain = call(&[("grpc-timeout", "nonsense")]);
-        assert_eq!(deadline(&plain, minute).expect("no call"), minute);
+        assert_eq!(effective_timeout(&plain, minute).expect("no call"), minute);
     }
 
     #[test]
@@ -224,13 +231,13 @@ mod tests {
             (Code::Internal, 2),
         ];
         for (code, status) in all {
-            assert_eq!(Status::of(code) as u16, status, "{code:?}");
+            assert_eq!(GrpcStatus::from_code(code) as u16, status, "{code:?}");
         }
     }
 
     #[test]
     fn messages_are_percent_encoded() {
-        let trailers = Status::Internal.trailers("50 % «off»\n");
+        let trailers = GrpcStatus::Internal.trailers("50 % «off»\n");
         assert_eq!(trailers["grpc-status"], "13");
         assert_eq!(trailers["grpc-message"], "50 %25 %C2%ABoff%C2%BB%0A");
     }

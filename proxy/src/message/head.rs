@@ -15,14 +15,14 @@ use pingora::http::RequestHeader;
 use postern_common::Code;
 
 use crate::message::headers;
-use crate::message::target::{Target, TargetFault};
+use crate::message::target::{RequestTarget, TargetFault};
 
 /// What a head may be at most.
 #[derive(Clone, Copy, Debug)]
 pub struct HeadLimits {
     /// Bytes from the first of the request line to the empty line's end.
     pub bytes: usize,
-    /// Fields.
+    /// CheckedFields.
     pub fields: usize,
     /// Bytes of the request target.
     pub target: usize,
@@ -71,7 +71,7 @@ pub enum BodyKind {
 
 /// A head that passed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Head {
+pub struct RequestHead {
     /// Bytes including the empty line.
     pub len: usize,
     /// The `http://authority` part of an absolute target, to be cut out; empty for origin form.
@@ -82,13 +82,13 @@ pub struct Head {
 
 /// How far the search for the end of the head has come.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Progress {
+pub struct HeadScanner {
     scanned: usize,
-    line: usize,
+    line_start: usize,
 }
 
 #[derive(Default)]
-struct Fields<'a> {
+struct CheckedFields<'a> {
     host: Option<&'a [u8]>,
     length: Option<u64>,
     chunked: bool,
@@ -142,9 +142,9 @@ impl HeadFault {
     }
 }
 
-// === impl Progress ===
+// === impl HeadScanner ===
 
-impl Progress {
+impl HeadScanner {
     /// Looks for the end of the head in `bytes`, which only ever grow; `Ok(None)` asks for more.
     ///
     /// # Errors
@@ -156,13 +156,13 @@ impl Progress {
     ) -> Result<Option<usize>, HeadFault> {
         while let Some(at) = memchr(b'\n', &bytes[self.scanned..]) {
             let newline = self.scanned + at;
-            let line = self.line;
+            let line = self.line_start;
             if newline == line || bytes[newline - 1] != b'\r' {
                 return Err(HeadFault::LineEnding);
             }
             self.scanned = newline + 1;
-            self.line = newline + 1;
-            if self.line > limits.bytes {
+            self.line_start = newline + 1;
+            if self.line_start > limits.bytes {
                 return Err(HeadFault::TooLarge);
             }
             if newline == line + 1 {
@@ -182,29 +182,30 @@ impl Progress {
     }
 }
 
-// === impl Head ===
+// === impl RequestHead ===
 
-impl Head {
+impl RequestHead {
     /// Checks a complete head, `bytes` ending with the empty line.
     ///
     /// # Errors
     /// The first fault found.
     pub fn check(bytes: &[u8], limits: &HeadLimits) -> Result<Self, HeadFault> {
-        let mut lines = Lines(&bytes[..bytes.len().saturating_sub(2)]);
-        let request_line = content(lines.next().unwrap_or_default())?;
-        let target = request_target(request_line, limits)?;
-        let mut fields = Fields::default();
+        let mut lines = HeadLines(&bytes[..bytes.len().saturating_sub(2)]);
+        let request_line = strip_crlf(lines.next().unwrap_or_default())?;
+        let target = find_target(request_line, limits)?;
+        let mut fields = CheckedFields::default();
         for line in lines {
             fields.count += 1;
             if fields.count > limits.fields {
                 return Err(HeadFault::TooLarge);
             }
-            fields.take(content(line)?)?;
+            fields.check(strip_crlf(line)?)?;
         }
         let host = fields.host.ok_or(HeadFault::Host)?;
-        let authority = absolute_part(request_line, target.clone(), host)?;
-        if !asks_server(request_line, &target) {
-            Target::parse(&request_line[authority.end..target.end]).map_err(HeadFault::Target)?;
+        let authority = authority_prefix(request_line, target.clone(), host)?;
+        if !is_server_options_line(request_line, &target) {
+            RequestTarget::parse(&request_line[authority.end..target.end])
+                .map_err(HeadFault::Target)?;
         }
         let body = fields.body()?;
         // A framing that HTTP/1.0 does not know (RFC 9112 section 6.1).
@@ -223,7 +224,7 @@ impl Head {
 /// `None` where there is nothing to read.
 #[must_use]
 pub fn to_request(bytes: &[u8]) -> Option<RequestHeader> {
-    let mut lines = Lines(&bytes[..bytes.len().saturating_sub(2)]);
+    let mut lines = HeadLines(&bytes[..bytes.len().saturating_sub(2)]);
     let mut words = lines
         .next()?
         .strip_suffix(b"\r\n")?
@@ -254,12 +255,12 @@ pub fn is_server_options(method: &[u8], target: &[u8]) -> bool {
     method == b"OPTIONS" && target == b"*"
 }
 
-fn asks_server(line: &[u8], target: &Range<usize>) -> bool {
+fn is_server_options_line(line: &[u8], target: &Range<usize>) -> bool {
     is_server_options(&line[..target.start - 1], &line[target.clone()])
 }
 
 /// A line without its CRLF, free of CR and NUL.
-fn content(line: &[u8]) -> Result<&[u8], HeadFault> {
+fn strip_crlf(line: &[u8]) -> Result<&[u8], HeadFault> {
     let line = line.strip_suffix(b"\r\n").ok_or(HeadFault::LineEnding)?;
     if memchr2(b'\r', 0, line).is_some() {
         Err(HeadFault::LineEnding)
@@ -268,10 +269,10 @@ fn content(line: &[u8]) -> Result<&[u8], HeadFault> {
     }
 }
 
-/// Lines with their ends.
-struct Lines<'a>(&'a [u8]);
+/// HeadLines with their ends.
+struct HeadLines<'a>(&'a [u8]);
 
-impl<'a> Iterator for Lines<'a> {
+impl<'a> Iterator for HeadLines<'a> {
     type Item = &'a [u8];
 
     fn next(&mut self) -> Option<&'a [u8]> {
@@ -291,7 +292,7 @@ fn has_control(value: &[u8]) -> bool {
 }
 
 /// Where the target stands in the request line.
-fn request_target(line: &[u8], limits: &HeadLimits) -> Result<Range<usize>, HeadFault> {
+fn find_target(line: &[u8], limits: &HeadLimits) -> Result<Range<usize>, HeadFault> {
     let first = line
         .iter()
         .position(|byte| *byte == b' ')
@@ -327,13 +328,13 @@ fn request_target(line: &[u8], limits: &HeadLimits) -> Result<Range<usize>, Head
 }
 
 /// The part of an absolute target in front of its path; it must name the same authority as `Host`.
-fn absolute_part(
+fn authority_prefix(
     line: &[u8],
     target: Range<usize>,
     host: &[u8],
 ) -> Result<Range<usize>, HeadFault> {
     let bytes = &line[target.clone()];
-    if bytes.starts_with(b"/") || asks_server(line, &target) {
+    if bytes.starts_with(b"/") || is_server_options_line(line, &target) {
         return Ok(target.start..target.start);
     }
     let scheme = [&b"http://"[..], b"https://"]
@@ -353,10 +354,10 @@ fn absolute_part(
     Ok(target.start..target.start + scheme.len() + length)
 }
 
-// === impl Fields ===
+// === impl CheckedFields ===
 
-impl<'a> Fields<'a> {
-    fn take(&mut self, line: &'a [u8]) -> Result<(), HeadFault> {
+impl<'a> CheckedFields<'a> {
+    fn check(&mut self, line: &'a [u8]) -> Result<(), HeadFault> {
         let colon = memchr(b':', line).ok_or(HeadFault::Field)?;
         let (name, value) = (&line[..colon], &line[colon + 1..]);
         if !headers::is_token(name) {
@@ -372,7 +373,7 @@ impl<'a> Fields<'a> {
             14 if name.eq_ignore_ascii_case(b"content-length") => self.length(value),
             17 if name.eq_ignore_ascii_case(b"transfer-encoding") => self.encoding(value),
             10 if name.eq_ignore_ascii_case(b"connection")
-                && !headers::connection_is_plain(value) =>
+                && !headers::has_only_known_options(value) =>
             {
                 Err(HeadFault::Connection)
             }

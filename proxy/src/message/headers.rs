@@ -10,7 +10,7 @@ use pingora::http::RequestHeader;
 
 /// Names, folded, that no client may send through: who is calling, from where, and for what, in the
 /// words of this gateway and of those that upstreams have learned to believe from others.
-const RESERVED: [&[u8]; 9] = [
+const RESERVED_NAMES: [&[u8]; 9] = [
     b"forwarded",
     b"proxy",
     b"remote-user",
@@ -25,7 +25,7 @@ const RESERVED: [&[u8]; 9] = [
 /// Whether a field speaks of one connection alone, and ends there (RFC 9110 section 7.6.1). What a
 /// `Connection` field names beside these has been refused.
 #[must_use]
-pub fn is_of_connection(name: &str) -> bool {
+pub fn is_hop_by_hop(name: &str) -> bool {
     matches!(
         name,
         "connection"
@@ -42,7 +42,7 @@ pub fn is_of_connection(name: &str) -> bool {
 }
 
 /// The fields that `Connection` names: they speak of one connection, whatever they are.
-pub(crate) fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
+pub(crate) fn connection_options(headers: &HeaderMap) -> Vec<HeaderName> {
     let values = headers.get_all(CONNECTION).iter();
     let options = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
     options
@@ -70,7 +70,7 @@ pub(crate) fn names_websocket(headers: &HeaderMap) -> bool {
 }
 
 /// Whether a field is a statement of this gateway, which no upstream makes for it.
-pub(crate) fn is_own(name: &str) -> bool {
+pub(crate) fn is_identity_header(name: &str) -> bool {
     name.starts_with("x-postern-")
 }
 
@@ -128,7 +128,9 @@ pub fn is_reserved(name: &str) -> bool {
     RESERVED_PREFIXES.iter().any(|prefix| {
         name.get(..prefix.len())
             .is_some_and(|start| folds_to(start, prefix))
-    }) || RESERVED.iter().any(|reserved| folds_to(name, reserved))
+    }) || RESERVED_NAMES
+        .iter()
+        .any(|reserved| folds_to(name, reserved))
 }
 
 /// Whether the name, with case folded and `_` and `.` read as `-`, is `wanted`.
@@ -141,7 +143,7 @@ fn folds_to(name: &[u8], wanted: &[u8]) -> bool {
 }
 
 /// Writes one field of a head.
-pub(crate) fn append(head: &mut BytesMut, name: &str, value: &[u8]) {
+pub(crate) fn append_field(head: &mut BytesMut, name: &str, value: &[u8]) {
     for part in [name.as_bytes(), b": ", value, b"\r\n"] {
         head.extend_from_slice(part);
     }
@@ -150,7 +152,7 @@ pub(crate) fn append(head: &mut BytesMut, name: &str, value: &[u8]) {
 /// Whether a `Connection` value nominates nothing but keep-alive, close and upgrade: a nominated
 /// field would be removed on the way, and with it whatever was checked.
 #[must_use]
-pub fn connection_is_plain(value: &[u8]) -> bool {
+pub fn has_only_known_options(value: &[u8]) -> bool {
     value.split(|byte| *byte == b',').all(|option| {
         let option = option.trim_ascii();
         ["keep-alive", "close", "upgrade"]
@@ -160,7 +162,7 @@ pub fn connection_is_plain(value: &[u8]) -> bool {
     })
 }
 
-/// A `traceparent` of version 00 with a trace and a parent that are not zero (W3C Trace Context
+/// A `traceparent` of version 00 with a trace and a parent that are not zero (W3C TraceContext Context
 /// section 3.2).
 #[must_use]
 pub fn is_traceparent(value: &[u8]) -> bool {
@@ -194,7 +196,7 @@ mod tests {
             "Remote-User",
             "remote_user",
             "X-Original-URL",
-            "X-Rewrite-URL",
+            "X-PathRewrite-URL",
             "True-Client-IP",
             "X-Real-IP",
             "Forwarded",

@@ -33,7 +33,7 @@ pub enum TargetFault {
 
 /// A target that has one reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Target<'a> {
+pub struct RequestTarget<'a> {
     /// From the first `/` to before the `?`.
     pub path: &'a str,
     /// After the `?`, if there is one.
@@ -66,13 +66,13 @@ impl TargetFault {
 }
 
 /// A byte that stands for itself in a path, and is not to be looked at more closely than
-/// [`Target::plain`] does.
-const PATH: u8 = 1;
+/// [`RequestTarget::plain`] does.
+const PATH_BYTE: u8 = 1;
 /// The same in a query.
-const QUERY: u8 = 2;
+const QUERY_BYTE: u8 = 2;
 
-/// By byte: [`PATH`], [`QUERY`], both or neither.
-static CLASSES: [u8; 256] = {
+/// By byte: [`PATH_BYTE`], [`QUERY_BYTE`], both or neither.
+static BYTE_CLASSES: [u8; 256] = {
     let mut classes = [0; 256];
     let mut byte = 0x21;
     while byte < 0x7f {
@@ -82,35 +82,35 @@ static CLASSES: [u8; 256] = {
                 | b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b',' | b'=' | b':' | b'@'
         );
         let query = !matches!(byte, b'#' | b'%' | b'"' | b'<' | b'>' | b'\\' | b'^' | b'`');
-        classes[byte as usize] = path as u8 * PATH + query as u8 * QUERY;
+        classes[byte as usize] = path as u8 * PATH_BYTE + query as u8 * QUERY_BYTE;
         byte += 1;
     }
     classes
 };
 
-// === impl Target ===
+// === impl RequestTarget ===
 
-impl<'a> Target<'a> {
+impl<'a> RequestTarget<'a> {
     /// Reads an origin-form target (RFC 9112 section 3.2.1).
     ///
     /// # Errors
     /// The first thing that is ambiguous or malformed.
     pub fn parse(target: &'a [u8]) -> Result<Self, TargetFault> {
-        match Self::plain(target) {
+        match Self::parse_plain(target) {
             Some(plain) => Ok(plain),
-            None => Self::look_closely(target),
+            None => Self::parse_strictly(target),
         }
     }
 
     /// What nearly every target is: nothing escaped, nothing to be read twice. The close look would
     /// accept it as well.
-    fn plain(target: &'a [u8]) -> Option<Self> {
+    fn parse_plain(target: &'a [u8]) -> Option<Self> {
         let end = memchr(b'?', target).unwrap_or(target.len());
         let (path, query) = (&target[..end], target.get(end + 1..));
-        let is = |class: u8| move |byte: &u8| CLASSES[usize::from(*byte)] & class != 0;
+        let is = |class: u8| move |byte: &u8| BYTE_CLASSES[usize::from(*byte)] & class != 0;
         if path.first() != Some(&b'/')
-            || !path.iter().all(is(PATH))
-            || !query.is_none_or(|query| query.iter().all(is(QUERY)))
+            || !path.iter().all(is(PATH_BYTE))
+            || !query.is_none_or(|query| query.iter().all(is(QUERY_BYTE)))
         {
             return None;
         }
@@ -125,7 +125,7 @@ impl<'a> Target<'a> {
         })
     }
 
-    fn look_closely(target: &'a [u8]) -> Result<Self, TargetFault> {
+    fn parse_strictly(target: &'a [u8]) -> Result<Self, TargetFault> {
         let target = std::str::from_utf8(target).map_err(|_| TargetFault::Character)?;
         if !target.starts_with('/') {
             return Err(TargetFault::Form);
@@ -258,11 +258,11 @@ mod tests {
             "/a%25z1",
         ] {
             assert_eq!(
-                Target::parse(target.as_bytes()).map(|target| target.path),
+                RequestTarget::parse(target.as_bytes()).map(|target| target.path),
                 Ok(target)
             );
         }
-        let target = Target::parse(b"/a?b=//../;%2f[x]{y}|").expect("a query is not a path");
+        let target = RequestTarget::parse(b"/a?b=//../;%2f[x]{y}|").expect("a query is not a path");
         assert_eq!(
             (target.path, target.query),
             ("/a", Some("b=//../;%2f[x]{y}|"))
@@ -312,7 +312,11 @@ mod tests {
             ("/a?b c", F::Character),
             ("/a?%", F::Escape),
         ] {
-            assert_eq!(Target::parse(target.as_bytes()), Err(fault), "{target}");
+            assert_eq!(
+                RequestTarget::parse(target.as_bytes()),
+                Err(fault),
+                "{target}"
+            );
         }
     }
 
@@ -320,7 +324,7 @@ mod tests {
         /// A path that passes decodes, resolves and splits to exactly the segments that it shows.
         #[test]
         fn what_passes_has_one_reading(path in "/[a-c./%250-9A-Fef;\\\\]{0,16}") {
-            if let Ok(target) = Target::parse(path.as_bytes()) {
+            if let Ok(target) = RequestTarget::parse(path.as_bytes()) {
                 let resolved = url::Url::parse("http://h").and_then(|base| base.join(target.path)).expect("a URL");
                 prop_assert_eq!(resolved.path(), target.path);
                 let mut decoded = String::new();
@@ -340,22 +344,22 @@ mod tests {
         /// What the short way lets through, the close look lets through as the same.
         #[test]
         fn the_short_way_is_no_way_around(target in "(/|[/a-c.:;%2#?\\\\\"<{ \t\u{7f}\u{e9}-]){0,12}") {
-            if let Some(plain) = Target::plain(target.as_bytes()) {
-                prop_assert_eq!(Ok(plain), Target::look_closely(target.as_bytes()));
+            if let Some(plain) = RequestTarget::parse_plain(target.as_bytes()) {
+                prop_assert_eq!(Ok(plain), RequestTarget::parse_strictly(target.as_bytes()));
             }
         }
 
         #[test]
         fn every_byte_is_classed_as_the_close_look_has_it(byte in any::<u8>(), query in any::<bool>()) {
             let target = [if query { &b"/a?b"[..] } else { b"/a" }, &[byte], b"c"].concat();
-            if let Some(plain) = Target::plain(&target) {
-                prop_assert_eq!(Ok(plain), Target::look_closely(&target));
+            if let Some(plain) = RequestTarget::parse_plain(&target) {
+                prop_assert_eq!(Ok(plain), RequestTarget::parse_strictly(&target));
             }
         }
 
         #[test]
         fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
-            let _verdict = Target::parse(&bytes);
+            let _verdict = RequestTarget::parse(&bytes);
         }
     }
 }

@@ -3,12 +3,12 @@
 use postern_common::Code;
 use postern_common::token::Caller;
 
-use crate::routing::router::{Request, RouteIndex};
-use crate::routing::table::{Found, Table};
+use crate::routing::router::{RouteIndex, RouteRequest};
+use crate::routing::table::{RouteMatch, RouteTable};
 
 /// What a configuration decides about a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Decision {
+pub(crate) struct RouteDecision {
     /// The route, if there is one.
     pub(crate) route: Option<RouteIndex>,
     /// `Ok` to let it through.
@@ -16,9 +16,13 @@ pub(crate) struct Decision {
 }
 
 /// Decides as the gateway does, with `caller` standing for a token that has been verified.
-pub(crate) fn decide(table: &Table, request: &Request<'_>, caller: Option<&Caller>) -> Decision {
+pub(crate) fn decide(
+    table: &RouteTable,
+    request: &RouteRequest<'_>,
+    caller: Option<&Caller>,
+) -> RouteDecision {
     match (table.find(request), caller) {
-        (Found::Route(route), caller) => {
+        (RouteMatch::Route(route), caller) => {
             let policy = &table.routes[route].policy;
             let outcome = match caller {
                 _ if policy.is_public() => Ok(()),
@@ -27,20 +31,22 @@ pub(crate) fn decide(table: &Table, request: &Request<'_>, caller: Option<&Calle
                     .decide(caller)
                     .or_else(|code| policy.is_audit_only().then_some(()).ok_or(code)),
             };
-            Decision {
+            RouteDecision {
                 route: Some(route),
                 outcome,
             }
         }
-        (Found::Method { public: false, .. } | Found::Nothing, None) => Decision {
-            route: None,
-            outcome: Err(Code::AuthenticationRequired),
-        },
-        (Found::Method { .. }, _) => Decision {
+        (RouteMatch::MethodNotAllowed { public: false, .. } | RouteMatch::NotFound, None) => {
+            RouteDecision {
+                route: None,
+                outcome: Err(Code::AuthenticationRequired),
+            }
+        }
+        (RouteMatch::MethodNotAllowed { .. }, _) => RouteDecision {
             route: None,
             outcome: Err(Code::MethodNotAllowed),
         },
-        (Found::Nothing, Some(_)) => Decision {
+        (RouteMatch::NotFound, Some(_)) => RouteDecision {
             route: None,
             outcome: Err(Code::NotFound),
         },

@@ -5,24 +5,24 @@ use std::fmt::Write;
 use http::HeaderMap;
 use postern_common::token::{Caller, User};
 
-use crate::config::Segment;
+use crate::config::PathSegment;
+use crate::config::{CallerRules, RoutePolicy};
 use crate::config::{Config, Route, TestToken};
-use crate::config::{Policy, Protected};
-use crate::message::target::Target;
+use crate::message::target::RequestTarget;
 use crate::routing::decision::decide;
-use crate::routing::route_tests::caller_of;
-use crate::routing::router::Request;
-use crate::routing::table::{Found, Table};
+use crate::routing::route_tests::caller_for;
+use crate::routing::router::RouteRequest;
+use crate::routing::table::{RouteMatch, RouteTable};
 
 /// Who sends the request that is explained.
 #[derive(Clone, Debug)]
-pub enum Sender {
+pub enum CallerSource {
     /// Nobody in particular: made up, as in a test of the configuration.
-    MadeUp(TestToken),
+    Assumed(TestToken),
     /// The bearer of a token that has been verified.
     Verified(Caller),
     /// The bearer of a token that was refused, with the code.
-    Refused(&'static str),
+    Rejected(&'static str),
 }
 
 /// Says which route a request takes, why, what its policy decides and what would be forwarded.
@@ -32,12 +32,12 @@ pub fn explain(
     method: &str,
     url: &str,
     headers: &HeaderMap,
-    sender: &Sender,
+    sender: &CallerSource,
 ) -> String {
     let mut out = String::new();
-    let (host, target) = split(url);
+    let (host, target) = split_url(url);
     let _memory_only = writeln!(out, "request    {method} {target} (Host: {host})");
-    let target = match Target::parse(target.as_bytes()) {
+    let target = match RequestTarget::parse(target.as_bytes()) {
         Ok(target) => target,
         Err(fault) => {
             let _memory_only = writeln!(
@@ -48,8 +48,8 @@ pub fn explain(
             return out;
         }
     };
-    let table = Table::new(config.routes.clone());
-    let request = Request {
+    let table = RouteTable::new(config.routes.clone());
+    let request = RouteRequest {
         host,
         path: target.path,
         query: target.query,
@@ -57,18 +57,20 @@ pub fn explain(
         headers,
     };
     match table.find(&request) {
-        Found::Route(index) => describe(&mut out, config, &table.routes[index], target.path),
-        Found::Method { allow, .. } => {
+        RouteMatch::Route(index) => {
+            write_route(&mut out, config, &table.routes[index], target.path)
+        }
+        RouteMatch::MethodNotAllowed { allow, .. } => {
             let _memory_only =
                 writeln!(out, "route      none: the path is known, for {allow} only");
         }
-        Found::Nothing => out.push_str("route      none: no path matches\n"),
+        RouteMatch::NotFound => out.push_str("route      none: no path matches\n"),
     }
-    verdict(&mut out, &table, &request, sender);
+    write_decision(&mut out, &table, &request, sender);
     out
 }
 
-fn describe(out: &mut String, config: &Config, route: &Route, path: &str) {
+fn write_route(out: &mut String, config: &Config, route: &Route, path: &str) {
     let _memory_only = writeln!(
         out,
         "route      {}: {} {}",
@@ -95,7 +97,7 @@ fn describe(out: &mut String, config: &Config, route: &Route, path: &str) {
     for condition in route.pattern.headers.iter().chain(&route.pattern.queries) {
         let _memory_only = writeln!(out, "           with {}", condition.name);
     }
-    let _memory_only = writeln!(out, "policy     {}", told(&route.policy));
+    let _memory_only = writeln!(out, "policy     {}", describe_policy(&route.policy));
     for target in &route.targets {
         let upstream = &config.upstreams[target.upstream];
         let addresses: Vec<String> = upstream
@@ -126,15 +128,15 @@ fn describe(out: &mut String, config: &Config, route: &Route, path: &str) {
     );
 }
 
-fn matched((segment, text): (&Segment, &str)) -> String {
+fn matched((segment, text): (&PathSegment, &str)) -> String {
     match segment {
-        Segment::Literal(literal) => format!("\"{literal}\""),
-        Segment::Param(name) => format!("{{{name}}} is {text}"),
+        PathSegment::Literal(literal) => format!("\"{literal}\""),
+        PathSegment::Param(name) => format!("{{{name}}} is {text}"),
     }
 }
 
-fn told(policy: &Policy) -> String {
-    let Policy::Protected(Protected {
+fn describe_policy(policy: &RoutePolicy) -> String {
+    let RoutePolicy::Protected(CallerRules {
         users,
         services,
         audit,
@@ -179,12 +181,17 @@ fn told(policy: &Policy) -> String {
     all.join(" ")
 }
 
-fn verdict(out: &mut String, table: &Table, request: &Request<'_>, sender: &Sender) {
+fn write_decision(
+    out: &mut String,
+    table: &RouteTable,
+    request: &RouteRequest<'_>,
+    sender: &CallerSource,
+) {
     let caller = match sender {
-        Sender::MadeUp(token) => caller_of(token),
-        Sender::Verified(caller) => Some(caller.clone()),
-        Sender::Refused(code) => {
-            let public = matches!(table.find(request), Found::Route(at) if table.routes[at].policy.is_public());
+        CallerSource::Assumed(token) => caller_for(token),
+        CallerSource::Verified(caller) => Some(caller.clone()),
+        CallerSource::Rejected(code) => {
+            let public = matches!(table.find(request), RouteMatch::Route(at) if table.routes[at].policy.is_public());
             if !public {
                 let _memory_only = writeln!(
                     out,
@@ -206,7 +213,7 @@ fn verdict(out: &mut String, table: &Table, request: &Request<'_>, sender: &Send
         Ok(()) => writeln!(
             out,
             "decision   allow\nadds       {}",
-            added(caller.as_ref())
+            added_headers(caller.as_ref())
         ),
         Err(code) => {
             writeln!(
@@ -221,8 +228,9 @@ fn verdict(out: &mut String, table: &Table, request: &Request<'_>, sender: &Send
 }
 
 /// The fields with which the upstream is told who is calling.
-fn added(caller: Option<&Caller>) -> String {
-    let always = "X-Request-Id, X-Forwarded-For, X-Forwarded-Host, X-Forwarded-Proto, traceparent";
+fn added_headers(caller: Option<&Caller>) -> String {
+    let always =
+        "X-RouteRequest-Id, X-Forwarded-For, X-Forwarded-Host, X-Forwarded-Proto, traceparent";
     match caller {
         None => always.to_owned(),
         Some(Caller::User(user)) => {
@@ -243,7 +251,7 @@ fn added(caller: Option<&Caller>) -> String {
 }
 
 /// Host and target of an absolute URL; `localhost` and the text itself for a path.
-fn split(url: &str) -> (&str, &str) {
+fn split_url(url: &str) -> (&str, &str) {
     let rest = url
         .strip_prefix("http://")
         .or_else(|| url.strip_prefix("https://"));
@@ -270,7 +278,7 @@ mod tests {
         ]);
         let text = include_str!("../../../conf/proxy.toml");
         let config = parse("proxy.toml", text, |root| Config::read(root, &env)).expect("reads");
-        let user = Sender::MadeUp(TestToken::user());
+        let user = CallerSource::Assumed(TestToken::user());
         let explain =
             |method, url, sender| explain(&config, method, url, &HeaderMap::new(), sender);
         let said = explain("GET", "http://gate/actors/42?a=b", &user);
@@ -281,14 +289,14 @@ mod tests {
             "caller     user test",
             "decision   allow",
             "adds       X-Postern-Kind: user, X-Postern-Subject: test, X-Postern-Issuer: test, X-Postern-Scopes, \
-             X-Request-Id",
+             X-RouteRequest-Id",
         ] {
             assert!(said.contains(line), "{line} is missing:\n{said}");
         }
         let said = explain("PUT", "/admin/features/x", &user);
         assert!(said.contains("decision   403 insufficient_scope"), "{said}");
         assert!(explain("GET", "/a/../b", &user).contains("400 invalid_target"));
-        let refused = Sender::Refused("token_expired");
+        let refused = CallerSource::Rejected("token_expired");
         assert!(explain("GET", "/auth/me", &refused).contains("401 token_expired"));
         assert!(explain("POST", "/auth/login", &refused).contains("decision   allow"));
     }
@@ -305,7 +313,7 @@ mod tests {
         let config =
             parse("everything.toml", text, |root| Config::read(root, &env)).expect("reads");
         let url = "https://example.com/v1/42/rest/of/it?v=2&w=x";
-        let nobody = Sender::MadeUp(TestToken::None);
+        let nobody = CallerSource::Assumed(TestToken::None);
         let mut headers = HeaderMap::new();
         assert!(
             explain(&config, "GET", url, &headers, &nobody)

@@ -6,11 +6,11 @@
 use postern_common::Code;
 use postern_common::token::{Caller, Service, User};
 
-use crate::config::{Policy, ServiceRule, UserRule};
+use crate::config::{RoutePolicy, ServiceRule, UserRule};
 
-// === impl Policy ===
+// === impl RoutePolicy ===
 
-impl Policy {
+impl RoutePolicy {
     /// Whether this caller may take the route.
     ///
     /// # Errors
@@ -76,7 +76,7 @@ pub(crate) mod tests {
     use postern_common::token::Claims;
 
     use super::*;
-    use crate::config::Protected;
+    use crate::config::CallerRules;
 
     pub(crate) fn user(groups: &[&str], scopes: &[&str]) -> Caller {
         Caller::User(std::sync::Arc::new(User {
@@ -101,8 +101,8 @@ pub(crate) mod tests {
         }))
     }
 
-    fn protected(users: Option<UserRule>, services: Option<ServiceRule>) -> Policy {
-        Policy::Protected(Protected {
+    fn protected(users: Option<UserRule>, services: Option<ServiceRule>) -> RoutePolicy {
+        RoutePolicy::Protected(CallerRules {
             users,
             services,
             audit: false,

@@ -7,11 +7,11 @@ use postern_common::config::Env;
 use postern_common::decode::Object;
 use postern_common::token::{Caller, Service, User};
 
-use crate::config::{Config, Route, RouteTest, TestToken, Upstream};
-use crate::message::target::Target;
+use crate::config::{Config, Route, RouteTest, TestToken, UpstreamConfig};
+use crate::message::target::RequestTarget;
 use crate::routing::decision::decide;
-use crate::routing::router::Request;
-use crate::routing::table::Table;
+use crate::routing::router::RouteRequest;
+use crate::routing::table::RouteTable;
 
 impl Config {
     /// Reads the root of the file. `None`, with the mistakes noted, if it is not good.
@@ -28,15 +28,15 @@ impl Config {
 fn run_tests(
     root: &Object<'_>,
     routes: Vec<Route>,
-    upstreams: &[Upstream],
+    upstreams: &[UpstreamConfig],
     tests: &[RouteTest],
 ) -> Vec<Route> {
     if tests.is_empty() || !root.is_good() {
         return routes;
     }
-    let table = Table::new(routes);
+    let table = RouteTable::new(routes);
     for (at, test) in tests.iter().enumerate() {
-        if let Some(wrong) = outcome(&table, upstreams, test) {
+        if let Some(wrong) = test_failure(&table, upstreams, test) {
             let detail = format!("test \"{} {}\": {wrong}", test.method, test.target);
             root.fail_at(&format!("test.{at}"), "test_failed", detail);
         }
@@ -44,18 +44,22 @@ fn run_tests(
     table.routes
 }
 
-fn outcome(table: &Table, upstreams: &[Upstream], test: &RouteTest) -> Option<String> {
-    let (route, code) = match Target::parse(test.target.as_bytes()) {
+fn test_failure(
+    table: &RouteTable,
+    upstreams: &[UpstreamConfig],
+    test: &RouteTest,
+) -> Option<String> {
+    let (route, code) = match RequestTarget::parse(test.target.as_bytes()) {
         Err(_) => (None, Code::InvalidTarget.as_str()),
         Ok(target) => {
-            let request = Request {
+            let request = RouteRequest {
                 host: &test.host,
                 path: target.path,
                 query: target.query,
                 method: &test.method,
                 headers: &test.headers,
             };
-            let decision = decide(table, &request, caller_of(&test.token).as_ref());
+            let decision = decide(table, &request, caller_for(&test.token).as_ref());
             (
                 decision.route,
                 decision.outcome.err().map_or("allow", Code::as_str),
@@ -82,7 +86,7 @@ fn outcome(table: &Table, upstreams: &[Upstream], test: &RouteTest) -> Option<St
 }
 
 /// The caller that a test's token stands for.
-pub(crate) fn caller_of(token: &TestToken) -> Option<Caller> {
+pub(crate) fn caller_for(token: &TestToken) -> Option<Caller> {
     let issuer = Arc::from("test");
     match token {
         TestToken::None => None,

@@ -12,15 +12,15 @@
 
 use http::HeaderMap;
 
-use crate::config::{Condition, Methods, Pattern};
-use crate::routing::trie::Hosts;
+use crate::config::{MatchCondition, MethodSet, RoutePattern};
+use crate::routing::trie::HostTries;
 
 /// The position of a route in the configuration.
 pub type RouteIndex = usize;
 
 /// What a request is matched by.
 #[derive(Clone, Copy, Debug)]
-pub struct Request<'a> {
+pub struct RouteRequest<'a> {
     /// `Host` as it was sent, with or without a port.
     pub host: &'a str,
     /// The canonical path.
@@ -35,18 +35,18 @@ pub struct Request<'a> {
 
 /// The routes, ready to be matched.
 #[derive(Debug)]
-pub struct Router {
-    patterns: Vec<Pattern>,
-    hosts: Hosts,
+pub struct RouteMatcher {
+    patterns: Vec<RoutePattern>,
+    hosts: HostTries,
 }
 
-// === impl Router ===
+// === impl RouteMatcher ===
 
-impl Router {
+impl RouteMatcher {
     /// Builds the trie. The order of the patterns is the order of the file.
     #[must_use]
-    pub fn new(patterns: Vec<Pattern>) -> Self {
-        let mut hosts = Hosts::default();
+    pub fn new(patterns: Vec<RoutePattern>) -> Self {
+        let mut hosts = HostTries::default();
         for (index, pattern) in patterns.iter().enumerate() {
             hosts.insert(index, pattern);
         }
@@ -56,11 +56,11 @@ impl Router {
 
     /// The most specific route that matches in everything.
     #[must_use]
-    pub fn find(&self, request: &Request<'_>) -> Option<RouteIndex> {
-        let method = Methods::of(request.method)?;
+    pub fn find(&self, request: &RouteRequest<'_>) -> Option<RouteIndex> {
+        let method = MethodSet::of(request.method)?;
         let accepts = |index: RouteIndex| {
             let pattern = &self.patterns[index];
-            pattern.methods.contains(method) && pattern.conditions_hold(request)
+            pattern.methods.contains(method) && pattern.matches_conditions(request)
         };
         self.hosts.walk(request, &mut |leaf| {
             leaf.iter().copied().find(|index| accepts(*index))
@@ -69,13 +69,13 @@ impl Router {
 
     /// Every route that matches but for the method, most specific first.
     #[must_use]
-    pub fn but_for_method(&self, request: &Request<'_>) -> Vec<RouteIndex> {
+    pub fn find_ignoring_method(&self, request: &RouteRequest<'_>) -> Vec<RouteIndex> {
         let mut found = Vec::new();
         let _exhausted: Option<RouteIndex> = self.hosts.walk(request, &mut |leaf| {
             found.extend(
                 leaf.iter()
                     .copied()
-                    .filter(|index| self.patterns[*index].conditions_hold(request)),
+                    .filter(|index| self.patterns[*index].matches_conditions(request)),
             );
             None
         });
@@ -84,18 +84,18 @@ impl Router {
 
     /// The methods of these routes, for `Allow`.
     #[must_use]
-    pub fn methods(&self, routes: &[RouteIndex]) -> Methods {
-        routes.iter().fold(Methods::default(), |all, index| {
+    pub fn allowed_methods(&self, routes: &[RouteIndex]) -> MethodSet {
+        routes.iter().fold(MethodSet::default(), |all, index| {
             all.union(self.patterns[*index].methods)
         })
     }
 }
 
-// === impl Pattern ===
+// === impl RoutePattern ===
 
-impl Pattern {
-    pub(crate) fn conditions_hold(&self, request: &Request<'_>) -> bool {
-        let header_holds = |condition: &Condition| {
+impl RoutePattern {
+    pub(crate) fn matches_conditions(&self, request: &RouteRequest<'_>) -> bool {
+        let header_holds = |condition: &MatchCondition| {
             let mut values = request.headers.get_all(condition.name.as_str()).iter();
             values.any(|value| {
                 condition
@@ -104,7 +104,7 @@ impl Pattern {
                     .is_none_or(|wanted| value.as_bytes() == wanted.as_bytes())
             })
         };
-        let query_holds = |condition: &Condition| {
+        let query_holds = |condition: &MatchCondition| {
             request.query.unwrap_or_default().split('&').any(|pair| {
                 let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
                 name == condition.name

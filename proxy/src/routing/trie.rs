@@ -1,25 +1,25 @@
 use ahash::AHashMap;
 
-use crate::config::{HostPattern, Pattern, Segment};
-use crate::routing::router::{Request, RouteIndex};
+use crate::config::{HostPattern, PathSegment, RoutePattern};
+use crate::routing::router::{RouteIndex, RouteRequest};
 
 /// A longest host name is 253 bytes (RFC 1035 section 2.3.4).
-const MAX_HOST: usize = 255;
+const MAX_HOST_BYTES: usize = 255;
 
 /// One path trie for each host.
 #[derive(Debug, Default)]
-pub(super) struct Hosts {
-    exact: AHashMap<Box<str>, Trie>,
-    below: AHashMap<Box<str>, Trie>,
-    any: Trie,
+pub(super) struct HostTries {
+    exact: AHashMap<Box<str>, PathTrie>,
+    subdomains: AHashMap<Box<str>, PathTrie>,
+    any: PathTrie,
 }
 
 #[derive(Debug)]
-struct Trie(Vec<Node>);
+struct PathTrie(Vec<TrieNode>);
 
 #[derive(Debug, Default)]
-struct Node {
-    literals: Literals,
+struct TrieNode {
+    literals: LiteralChildren,
     param: Option<usize>,
     /// Routes whose template ends here.
     exact: Vec<RouteIndex>,
@@ -29,48 +29,54 @@ struct Node {
 
 /// The children under literal segments: few are looked through, many are hashed.
 #[derive(Debug)]
-enum Literals {
+enum LiteralChildren {
     Few(Vec<(Box<str>, usize)>),
     Many(AHashMap<Box<str>, usize>),
 }
 
-type Visit<'v> = dyn FnMut(&[RouteIndex]) -> Option<RouteIndex> + 'v;
+type LeafVisitor<'v> = dyn FnMut(&[RouteIndex]) -> Option<RouteIndex> + 'v;
 
-// === impl Hosts ===
+// === impl HostTries ===
 
-impl Hosts {
-    pub(super) fn insert(&mut self, index: RouteIndex, pattern: &Pattern) {
+impl HostTries {
+    pub(super) fn insert(&mut self, index: RouteIndex, pattern: &RoutePattern) {
         if pattern.hosts.is_empty() {
             self.any.insert(index, pattern);
         }
         for host in &pattern.hosts {
             let trie = match host {
                 HostPattern::Exact(name) => self.exact.entry(name.as_str().into()).or_default(),
-                HostPattern::Below(name) => self.below.entry(name.as_str().into()).or_default(),
+                HostPattern::Subdomains(name) => {
+                    self.subdomains.entry(name.as_str().into()).or_default()
+                }
             };
             trie.insert(index, pattern);
         }
     }
 
     /// Puts the routes of each leaf in the order of precedence.
-    pub(super) fn sort_leaves(&mut self, patterns: &[Pattern]) {
+    pub(super) fn sort_leaves(&mut self, patterns: &[RoutePattern]) {
         let tries = self
             .exact
             .values_mut()
-            .chain(self.below.values_mut())
+            .chain(self.subdomains.values_mut())
             .chain([&mut self.any]);
         for node in tries.flat_map(|trie| &mut trie.0) {
             for leaf in [&mut node.exact, &mut node.prefix] {
-                leaf.sort_by_key(|index| (usize::MAX - patterns[*index].conditions(), *index));
+                leaf.sort_by_key(|index| (usize::MAX - patterns[*index].condition_count(), *index));
             }
         }
     }
 
     /// Visits the leaves that match, most specific first, until one answers.
-    pub(super) fn walk(&self, request: &Request<'_>, visit: &mut Visit<'_>) -> Option<RouteIndex> {
+    pub(super) fn walk(
+        &self,
+        request: &RouteRequest<'_>,
+        visit: &mut LeafVisitor<'_>,
+    ) -> Option<RouteIndex> {
         let path = request.path.strip_prefix('/');
-        if !(self.exact.is_empty() && self.below.is_empty()) {
-            let mut buffer = [0; MAX_HOST];
+        if !(self.exact.is_empty() && self.subdomains.is_empty()) {
+            let mut buffer = [0; MAX_HOST_BYTES];
             let host = lower_case_name(request.host, &mut buffer);
             let named = self
                 .exact
@@ -82,7 +88,7 @@ impl Hosts {
             let mut rest = host;
             while let Some((_, below)) = rest.split_once('.') {
                 if let Some(found) = self
-                    .below
+                    .subdomains
                     .get(below)
                     .and_then(|trie| trie.walk(0, path, visit))
                 {
@@ -96,7 +102,7 @@ impl Hosts {
 }
 
 /// The host without its port, in lower case; empty if it is longer than any name can be.
-fn lower_case_name<'b>(host: &str, buffer: &'b mut [u8; MAX_HOST]) -> &'b str {
+fn lower_case_name<'b>(host: &str, buffer: &'b mut [u8; MAX_HOST_BYTES]) -> &'b str {
     let name = if host.starts_with('[') {
         host
     } else {
@@ -111,21 +117,21 @@ fn lower_case_name<'b>(host: &str, buffer: &'b mut [u8; MAX_HOST]) -> &'b str {
     std::str::from_utf8(space).unwrap_or_default()
 }
 
-// === impl Trie ===
+// === impl PathTrie ===
 
-impl Default for Trie {
+impl Default for PathTrie {
     fn default() -> Self {
-        Self(vec![Node::default()])
+        Self(vec![TrieNode::default()])
     }
 }
 
-impl Trie {
-    fn insert(&mut self, index: RouteIndex, pattern: &Pattern) {
+impl PathTrie {
+    fn insert(&mut self, index: RouteIndex, pattern: &RoutePattern) {
         let mut at = 0;
         for segment in &pattern.path.segments {
             at = match segment {
-                Segment::Literal(text) => self.literal_child(at, text),
-                Segment::Param(_) => self.param_child(at),
+                PathSegment::Literal(text) => self.literal_child(at, text),
+                PathSegment::Param(_) => self.param_child(at),
             };
         }
         let node = &mut self.0[at];
@@ -142,7 +148,7 @@ impl Trie {
         }
         let child = self.0.len();
         self.0[at].literals.insert(text, child);
-        self.0.push(Node::default());
+        self.0.push(TrieNode::default());
         child
     }
 
@@ -150,14 +156,19 @@ impl Trie {
         let next = self.0.len();
         let child = *self.0[at].param.get_or_insert(next);
         if child == next {
-            self.0.push(Node::default());
+            self.0.push(TrieNode::default());
         }
         child
     }
 
     /// `rest` is what follows the last slash that was read, `None` at the end of the path. The
     /// depth is that of the templates, whatever the path.
-    fn walk(&self, at: usize, rest: Option<&str>, visit: &mut Visit<'_>) -> Option<RouteIndex> {
+    fn walk(
+        &self,
+        at: usize,
+        rest: Option<&str>,
+        visit: &mut LeafVisitor<'_>,
+    ) -> Option<RouteIndex> {
         let node = &self.0[at];
         let Some(rest) = rest else {
             return visit(&node.exact);
@@ -188,16 +199,16 @@ impl Trie {
     }
 }
 
-// === impl Literals ===
+// === impl LiteralChildren ===
 
-impl Default for Literals {
+impl Default for LiteralChildren {
     fn default() -> Self {
         Self::Few(Vec::new())
     }
 }
 
-impl Literals {
-    const FEW: usize = 6;
+impl LiteralChildren {
+    const MAX_LINEAR: usize = 6;
 
     fn get(&self, text: &str) -> Option<usize> {
         match self {
@@ -211,7 +222,7 @@ impl Literals {
 
     fn insert(&mut self, text: &str, child: usize) {
         match self {
-            Self::Few(children) if children.len() < Self::FEW => {
+            Self::Few(children) if children.len() < Self::MAX_LINEAR => {
                 children.push((text.into(), child))
             }
             Self::Few(children) => {

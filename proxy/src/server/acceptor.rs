@@ -12,49 +12,49 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::task::TaskTracker;
 
-use crate::config::Listen;
-use crate::downstream::client_address::counted;
-use crate::downstream::client_connection::{Transport, Wire};
-use crate::downstream::connection_limit::Places;
-use crate::downstream::connection_permit::{ByAddress, Permit};
-use crate::downstream::tls::TlsFiles;
-use crate::server::connections::Connections;
+use crate::config::ListenerConfig;
+use crate::downstream::client_address::client_network;
+use crate::downstream::client_connection::{ClientConnection, ClientTransport};
+use crate::downstream::connection_limit::ConnectionLimit;
+use crate::downstream::connection_permit::{ConnectionPermit, ConnectionsByAddress};
+use crate::downstream::tls::ReloadableTls;
+use crate::server::connection_handler::ConnectionHandler;
 
 /// How long to wait when the system has no descriptor or memory for another connection.
-const BREATH: Duration = Duration::from_millis(20);
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(20);
 
-/// What a socket's queue holds at most, as it is bound here (tokio's own number).
-const BACKLOG: usize = 1024;
+/// What a socket's queue holds at limit, as it is bound here (tokio's own number).
+const MAX_QUEUED_CONNECTIONS: usize = 1024;
 
 /// How a listener speaks to its clients.
 #[derive(Clone)]
-pub(crate) struct Protocol {
-    pub(crate) tls: Option<Arc<TlsFiles>>,
+pub(crate) struct ListenerProtocol {
+    pub(crate) tls: Option<Arc<ReloadableTls>>,
     /// Whether HTTP/2 is spoken without TLS, to clients that begin with it.
     pub(crate) h2c: bool,
 }
 
 /// Everything that the accept loops of one gateway share.
 #[derive(Clone)]
-pub(crate) struct Acceptor {
-    pub(crate) connections: Arc<Connections>,
-    pub(crate) places: Arc<Places>,
-    pub(crate) by_address: Arc<ByAddress>,
+pub(crate) struct ConnectionAcceptor {
+    pub(crate) connections: Arc<ConnectionHandler>,
+    pub(crate) connection_limit: Arc<ConnectionLimit>,
+    pub(crate) connections_by_address: Arc<ConnectionsByAddress>,
     pub(crate) tasks: TaskTracker,
     /// Begins when idle connections have to leave.
-    pub(crate) leaving: CancellationToken,
+    pub(crate) close_idle: CancellationToken,
 }
 
-// === impl Protocol ===
+// === impl ListenerProtocol ===
 
-impl Protocol {
+impl ListenerProtocol {
     /// # Errors
     /// Status 64 with the file that is not good.
-    pub(crate) fn load(listen: &Listen) -> Result<Self, Exit> {
+    pub(crate) fn load(listen: &ListenerConfig) -> Result<Self, Exit> {
         let tls = listen
             .tls
             .clone()
-            .map(TlsFiles::load)
+            .map(ReloadableTls::load)
             .transpose()?
             .map(Arc::new);
         Ok(Self {
@@ -64,22 +64,22 @@ impl Protocol {
     }
 }
 
-// === impl Acceptor ===
+// === impl ConnectionAcceptor ===
 
-impl Acceptor {
+impl ConnectionAcceptor {
     /// Accepts until the stop begins.
     pub(crate) async fn run(
         self,
         listener: TcpListener,
-        protocol: Protocol,
+        protocol: ListenerProtocol,
         stop: CancellationToken,
     ) {
         loop {
             tokio::select! {
-                () = stop.cancelled() => return self.empty(listener, &protocol),
+                () = stop.cancelled() => return self.accept_queued(listener, &protocol),
                 accepted = self.accept(&listener) => {
-                    if let Some((stream, peer, place)) = accepted {
-                        self.take_in(stream, peer, place, &protocol);
+                    if let Some((stream, peer, total)) = accepted {
+                        self.spawn_connection(stream, peer, total, &protocol);
                     }
                 }
             }
@@ -91,24 +91,24 @@ impl Acceptor {
         &self,
         listener: &TcpListener,
     ) -> Option<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
-        let place = self.places.take().await.ok()?;
+        let total = self.connection_limit.acquire().await.ok()?;
         match listener.accept().await {
-            Ok((stream, peer)) => Some((stream, peer, place)),
+            Ok((stream, peer)) => Some((stream, peer, total)),
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection");
-                tokio::time::sleep(BREATH).await;
+                tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
                 None
             }
         }
     }
 
     /// Takes in what waits in the queue of a socket before it is closed: the system would reset it.
-    fn empty(&self, listener: TcpListener, protocol: &Protocol) {
+    fn accept_queued(&self, listener: TcpListener, protocol: &ListenerProtocol) {
         let Ok(listener) = listener.into_std() else {
             return;
         };
-        for _ in 0..BACKLOG {
-            let Ok(place) = self.places.try_take() else {
+        for _ in 0..MAX_QUEUED_CONNECTIONS {
+            let Ok(total) = self.connection_limit.try_acquire() else {
                 return;
             };
             let (stream, peer) = match listener.accept() {
@@ -124,20 +124,20 @@ impl Acceptor {
             if stream.set_nonblocking(true).is_ok()
                 && let Ok(stream) = TcpStream::from_std(stream)
             {
-                self.take_in(stream, peer, place, protocol);
+                self.spawn_connection(stream, peer, total, protocol);
             }
         }
     }
 
     /// Serves a connection, unless its client has too many.
-    fn take_in(
+    fn spawn_connection(
         &self,
         stream: TcpStream,
         peer: SocketAddr,
-        place: OwnedSemaphorePermit,
-        protocol: &Protocol,
+        total: OwnedSemaphorePermit,
+        protocol: &ListenerProtocol,
     ) {
-        let Some(permit) = self.admit(peer, place) else {
+        let Some(permit) = self.acquire_permit(peer, total) else {
             return;
         };
         let _best_effort = stream.set_nodelay(true);
@@ -148,14 +148,18 @@ impl Acceptor {
             peer,
             permit,
             protocol,
-            self.leaving.clone(),
+            self.close_idle.clone(),
         ));
     }
 
     /// `None` when the cap on one address refuses.
-    fn admit(&self, peer: SocketAddr, total: OwnedSemaphorePermit) -> Option<Permit> {
+    fn acquire_permit(
+        &self,
+        peer: SocketAddr,
+        total: OwnedSemaphorePermit,
+    ) -> Option<ConnectionPermit> {
         let client = peer.ip().to_canonical();
-        let address = counted(client);
+        let address = client_network(client);
         let metrics = self.connections.metrics();
         let limits = self.connections.limits();
         // A proxy in front brings many clients: the cap on all connections is its cap.
@@ -163,43 +167,44 @@ impl Acceptor {
             .trusted_proxies
             .iter()
             .any(|network| network.contains(client));
-        let most = if trusted {
+        let limit = if trusted {
             usize::MAX
         } else {
             limits.connections_per_address
         };
-        if !self.by_address.enter(address, most) {
+        if !self.connections_by_address.try_add(address, limit) {
             metrics.connections_refused.inc();
             return None;
         }
         metrics.connections.inc();
-        let by_address = Arc::clone(&self.by_address);
-        let (gauge, unheard) = (metrics.connections.clone(), metrics.unheard.clone());
+        let connections_by_address = Arc::clone(&self.connections_by_address);
+        let (gauge, protocol_errors) =
+            (metrics.connections.clone(), metrics.protocol_errors.clone());
         let response_buffers = self.connections.response_buffers();
-        Some(Permit {
+        Some(ConnectionPermit {
             _total: total,
-            by_address,
+            connections_by_address,
             address,
             response_buffers,
             gauge,
-            unheard,
+            protocol_errors,
         })
     }
 }
 
 async fn serve(
-    connections: Arc<Connections>,
+    connections: Arc<ConnectionHandler>,
     stream: TcpStream,
     peer: SocketAddr,
-    permit: Permit,
-    protocol: Protocol,
-    leaving: CancellationToken,
+    permit: ConnectionPermit,
+    protocol: ListenerProtocol,
+    close_idle: CancellationToken,
 ) {
     let limits = connections.limits();
     let transport = match protocol.tls {
-        None => Transport::Tcp(stream),
+        None => ClientTransport::Tcp(stream),
         Some(tls) => match tokio::time::timeout(limits.head_timeout, tls.accept(stream)).await {
-            Ok(Ok(stream)) => Transport::Tls(Box::new(stream)),
+            Ok(Ok(stream)) => ClientTransport::Tls(Box::new(stream)),
             Ok(Err(_)) | Err(_) => {
                 connections.metrics().tls_failed.inc();
                 return;
@@ -207,8 +212,8 @@ async fn serve(
         },
     };
     let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
-    let wire = Wire::new(transport, peer, limits, Some(permit));
+    let connection = ClientConnection::new(transport, peer, limits, Some(permit));
     connections
-        .serve(Box::new(wire), protocol.h2c, leaving)
+        .serve(Box::new(connection), protocol.h2c, close_idle)
         .await;
 }

@@ -12,109 +12,109 @@ use uuid::Uuid;
 
 use crate::config::Route;
 use crate::routing::router::RouteIndex;
-use crate::state::runtime_config::Live;
-use crate::telemetry::trace_context::Trace;
-use crate::upstream::{Pool, Ticket};
+use crate::state::runtime_config::RuntimeConfig;
+use crate::telemetry::trace_context::TraceContext;
+use crate::upstream::{InFlightPermit, UpstreamPool};
 
 /// One request.
-pub(crate) struct Context {
-    /// The configuration that it began under, and ends under.
-    pub(crate) live: Arc<Live>,
+pub(crate) struct RequestContext {
+    /// The configuration that it started under, and ends under.
+    pub(crate) config: Arc<RuntimeConfig>,
     pub(crate) started: Instant,
     /// The same moment on the wall clock. Both are read once, and what is measured from them is not
     /// asked for again.
-    pub(crate) began_at: Timestamp,
+    pub(crate) started_at: Timestamp,
     pub(crate) id: Uuid,
-    pub(crate) trace: Trace,
+    pub(crate) trace: TraceContext,
     /// Whether the target passed, so that its path may be written down.
-    pub(crate) is_canonical: bool,
+    pub(crate) has_canonical_target: bool,
     pub(crate) route: Option<RouteIndex>,
     pub(crate) caller: Option<Caller>,
-    /// Why it was refused or failed.
-    pub(crate) refused: Option<Code>,
-    /// Why the upstream refused, if it said so by a code that is known.
-    pub(crate) refused_behind: Option<Code>,
-    /// What an audit-only policy would have refused with.
-    pub(crate) audit: Option<Code>,
+    /// Why it was error_code or failed.
+    pub(crate) error_code: Option<Code>,
+    /// Why the upstream error_code, if it said so by a code that is known.
+    pub(crate) upstream_code: Option<Code>,
+    /// What an report_only_code-only policy would have error_code with.
+    pub(crate) report_only_code: Option<Code>,
     /// The client left before the answer was complete.
-    pub(crate) is_abandoned: bool,
+    pub(crate) client_aborted: bool,
     /// The client's address, as far as proxies in front can be believed.
-    pub(crate) client: Option<IpAddr>,
+    pub(crate) client_address: Option<IpAddr>,
     /// Whether the client speaks TLS, to this gateway or to a trusted proxy in front.
     pub(crate) is_tls: bool,
     /// Spreads the client over addresses, always the same way.
     pub(crate) client_key: u64,
     /// The tightest rate limit that the request met.
-    pub(crate) quota: Option<Quota>,
-    pub(crate) attempt: Option<Attempt>,
+    pub(crate) rate_limit: Option<RateLimitStatus>,
+    pub(crate) attempt: Option<UpstreamAttempt>,
     pub(crate) attempts: u32,
     /// How long the client took to send a body that was read before an address was chosen.
-    pub(crate) upload: Duration,
-    pub(crate) upstream_us: Option<u64>,
+    pub(crate) body_read_time: Duration,
+    pub(crate) upstream_latency_us: Option<u64>,
     pub(crate) body_bytes: u64,
 }
 
 /// What is left of a rate limit, for the RateLimit fields (draft-ietf-httpapi-ratelimit-headers).
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Quota {
+pub(crate) struct RateLimitStatus {
     pub(crate) name: &'static str,
-    pub(crate) most: u32,
+    pub(crate) limit: u32,
     pub(crate) window_s: u64,
     pub(crate) remaining: u32,
     pub(crate) reset_s: u64,
     /// Whether the route has it: then every answer tells it. The limits of the whole gateway are
     /// told only to those who have run into them.
-    pub(crate) is_of_route: bool,
+    pub(crate) is_route_limit: bool,
 }
 
 /// One try at an upstream.
-pub(crate) struct Attempt {
-    pub(crate) pool: Arc<Pool>,
-    pub(crate) ticket: Arc<Ticket>,
-    pub(crate) began: Instant,
+pub(crate) struct UpstreamAttempt {
+    pub(crate) pool: Arc<UpstreamPool>,
+    pub(crate) permit: Arc<InFlightPermit>,
+    pub(crate) started: Instant,
     /// Whether Pingora got a connection that had been idle, where it gets them from the pool of the
     /// fast path.
     pub(crate) is_reused: Option<Arc<AtomicBool>>,
 }
 
-impl Attempt {
+impl UpstreamAttempt {
     /// Whether its connection had been idle, as far as Pingora does not know that itself.
-    pub(crate) fn was_idle(&self) -> bool {
+    pub(crate) fn used_idle_connection(&self) -> bool {
         self.is_reused
             .as_ref()
             .is_some_and(|is_reused| is_reused.load(Ordering::Relaxed))
     }
 }
 
-impl Context {
-    pub(crate) fn new(live: Arc<Live>, id: Uuid, now: Timestamp) -> Self {
+impl RequestContext {
+    pub(crate) fn new(config: Arc<RuntimeConfig>, id: Uuid, now: Timestamp) -> Self {
         Self {
-            live,
+            config,
             started: Instant::now(),
-            began_at: now,
+            started_at: now,
             id,
-            trace: Trace::default(),
-            is_canonical: false,
+            trace: TraceContext::default(),
+            has_canonical_target: false,
             route: None,
             caller: None,
-            refused: None,
-            refused_behind: None,
-            audit: None,
-            is_abandoned: false,
-            client: None,
+            error_code: None,
+            upstream_code: None,
+            report_only_code: None,
+            client_aborted: false,
+            client_address: None,
             is_tls: false,
             client_key: 0,
-            quota: None,
+            rate_limit: None,
             attempt: None,
             attempts: 0,
-            upload: Duration::ZERO,
-            upstream_us: None,
+            body_read_time: Duration::ZERO,
+            upstream_latency_us: None,
             body_bytes: 0,
         }
     }
 
     /// How long this upstream may be silent.
-    pub(crate) fn read_timeout(&self, pool: &Pool) -> Duration {
+    pub(crate) fn read_timeout(&self, pool: &UpstreamPool) -> Duration {
         self.route()
             .and_then(|route| route.read_timeout)
             .unwrap_or(pool.config.read_timeout)
@@ -122,33 +122,34 @@ impl Context {
 
     /// Whether one more attempt may be made at the upstream, after one of which something was sent
     /// or nothing.
-    pub(crate) fn may_retry(&self, pool: &Pool, was_sent: bool) -> bool {
-        let most = self
+    pub(crate) fn may_retry(&self, pool: &UpstreamPool, was_sent: bool) -> bool {
+        let limit = self
             .route()
             .and_then(|route| route.retries)
             .unwrap_or(pool.config.retries);
-        pool.may_retry(self.attempts, most, was_sent)
+        pool.may_retry(self.attempts, limit, was_sent)
     }
 
     /// The upstream has done with the request: nothing of its answer is still to come from there.
-    pub(crate) fn note_answer_complete(&self) {
+    pub(crate) fn note_response_complete(&self) {
         if let Some(attempt) = &self.attempt {
-            attempt.ticket.release();
+            attempt.permit.release();
         }
     }
 
     /// The route that it takes.
     pub(crate) fn route(&self) -> Option<&Route> {
-        self.route.map(|index| &self.live.table.routes[index])
+        self.route
+            .map(|index| &self.config.route_table.routes[index])
     }
 }
 
-impl Quota {
+impl RateLimitStatus {
     /// The fields that tell it.
-    pub(crate) fn fields(self) -> [(&'static str, String); 2] {
+    pub(crate) fn header_fields(self) -> [(&'static str, String); 2] {
         let Self {
             name,
-            most,
+            limit,
             window_s,
             remaining,
             reset_s,
@@ -156,8 +157,8 @@ impl Quota {
         } = self;
         [
             (
-                "RateLimit-Policy",
-                format!("\"{name}\";q={most};w={window_s}"),
+                "RateLimit-RoutePolicy",
+                format!("\"{name}\";q={limit};w={window_s}"),
             ),
             ("RateLimit", format!("\"{name}\";r={remaining};t={reset_s}")),
         ]

@@ -8,104 +8,104 @@ use postern_common::Clock;
 use postern_common::cache::{self, Cache};
 use postern_common::exit::Exit;
 
-use crate::config::{Config, Cors, Limits, Route, Stop, Target};
-use crate::routing::table::Table;
-use crate::telemetry::metrics::{Metrics, RouteMetrics};
-use crate::upstream::Pool;
+use crate::config::{ClientLimits, Config, CorsPolicy, Route, RouteTarget, ShutdownConfig};
+use crate::routing::table::RouteTable;
+use crate::telemetry::metrics::{GatewayMetrics, RouteMetrics};
+use crate::upstream::UpstreamPool;
 
 /// A count across gateways that takes longer is made here instead.
-const STORE_DEADLINE: Duration = Duration::from_millis(50);
+const STORE_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// One configuration, ready.
 #[derive(Debug)]
-pub(crate) struct Live {
-    pub(crate) table: Table,
-    pub(crate) metrics: Vec<RouteMetrics>,
+pub(crate) struct RuntimeConfig {
+    pub(crate) route_table: RouteTable,
+    pub(crate) route_metrics: Vec<RouteMetrics>,
     /// Cross-origin rules for requests that no route takes.
-    pub(crate) cors: Option<Arc<Cors>>,
-    pub(crate) pools: Vec<Arc<Pool>>,
+    pub(crate) cors: Option<Arc<CorsPolicy>>,
+    pub(crate) pools: Vec<Arc<UpstreamPool>>,
     /// Whether all of them are spoken to in plain HTTP/1.1.
-    pub(crate) is_all_plain: bool,
-    pub(crate) limits: Arc<Limits>,
+    pub(crate) is_all_plain_http1: bool,
+    pub(crate) limits: Arc<ClientLimits>,
     /// The issuers without which this gateway is not ready: the two pools of the interface.
     pub(crate) issuers: [String; 2],
     /// How the process ends.
-    pub(crate) stop: Stop,
+    pub(crate) shutdown: ShutdownConfig,
     /// Where rates are counted across gateways.
-    pub(crate) store: Option<Cache>,
+    pub(crate) rate_limit_store: Option<Cache>,
 }
 
-// === impl Live ===
+// === impl RuntimeConfig ===
 
-impl Live {
-    /// Makes a configuration ready. Pools that did not change are taken over from `before`.
+impl RuntimeConfig {
+    /// Makes a configuration ready. Pools that did not change are taken over from `previous`.
     ///
     /// # Errors
     /// Status 64 if something that it names is not good.
     pub(crate) fn new(
         config: Config,
-        before: Option<&Self>,
-        metrics: &Metrics,
+        previous: Option<&Self>,
+        metrics: &GatewayMetrics,
         clock: &Clock,
     ) -> Result<Self, Exit> {
-        let table = Table::new(config.routes);
-        let kept = |upstream: &crate::config::Upstream| {
-            let pools = before
-                .map(|before| before.pools.as_slice())
+        let table = RouteTable::new(config.routes);
+        let kept = |upstream: &crate::config::UpstreamConfig| {
+            let pools = previous
+                .map(|previous| previous.pools.as_slice())
                 .unwrap_or_default();
             pools
                 .iter()
-                .find(|pool| pool.config == *upstream && !pool.has_new_files())
+                .find(|pool| pool.config == *upstream && !pool.has_changed_files())
                 .map(Arc::clone)
         };
-        let pool = |upstream: crate::config::Upstream| match kept(&upstream) {
+        let pool = |upstream: crate::config::UpstreamConfig| match kept(&upstream) {
             Some(pool) => Ok(pool),
-            None => Pool::new(upstream, metrics).map(Arc::new),
+            None => UpstreamPool::new(upstream, metrics).map(Arc::new),
         };
         let pools = config
             .upstreams
             .into_iter()
             .map(pool)
             .collect::<Result<Vec<_>, _>>()?;
-        let is_all_plain = pools.iter().all(|pool| pool.is_plain());
-        let by_route = table
+        let is_all_plain_http1 = pools.iter().all(|pool| pool.is_plain_http1());
+        let route_metrics = table
             .routes
             .iter()
             .map(|_| RouteMetrics::default())
             .collect();
-        let same = before.filter(|before| before.limits.store == config.limits.store);
+        let same = previous.filter(|previous| previous.limits.store == config.limits.store);
         let store = match (same, &config.limits.store) {
-            (Some(same), _) => same.store.clone(),
+            (Some(same), _) => same.rate_limit_store.clone(),
             (None, None) => None,
-            (None, Some(url)) => Some(Cache::open_with(url, &store_options(clock))?),
+            (None, Some(url)) => Some(Cache::open_with(url, &rate_limit_store_options(clock))?),
         };
         let (limits, stop) = (Arc::new(config.limits), config.stop);
         let issuers = [config.identity.actor.issuer, config.identity.service.issuer];
         let cors = config.cors;
         Ok(Self {
-            table,
-            metrics: by_route,
+            route_table: table,
+            route_metrics,
             cors,
             pools,
-            is_all_plain,
+            is_all_plain_http1,
             limits,
             issuers,
-            stop,
-            store,
+            shutdown: stop,
+            rate_limit_store: store,
         })
     }
 
     /// The upstream of a route for one request; `turn` spreads requests over several.
-    pub(crate) fn pool(&self, route: &Route, turn: u64) -> &Arc<Pool> {
-        &self.pools[choose(&route.targets, turn)]
+    pub(crate) fn pool(&self, route: &Route, turn: u64) -> &Arc<UpstreamPool> {
+        &self.pools[weighted_choice(&route.targets, turn)]
     }
 
     /// Whether all upstreams of a route are spoken to in plain HTTP/1.1.
-    pub(crate) fn is_plain(&self, route: &Route) -> bool {
+    pub(crate) fn is_plain_http1(&self, route: &Route) -> bool {
         route
             .targets
             .iter()
-            .all(|target| self.pools[target.upstream].is_plain())
+            .all(|target| self.pools[target.upstream].is_plain_http1())
     }
 
     /// Whether all upstreams of a route are spoken to in HTTP/2: then it carries gRPC.
@@ -117,16 +117,16 @@ impl Live {
     }
 }
 
-fn store_options(clock: &Clock) -> cache::Options {
+fn rate_limit_store_options(clock: &Clock) -> cache::Options {
     cache::Options {
-        deadline: STORE_DEADLINE,
+        deadline: STORE_TIMEOUT,
         clock: clock.clone(),
         ..cache::Options::default()
     }
 }
 
 /// The upstream at `turn` when each stands there as often as it weighs.
-fn choose(targets: &[Target], turn: u64) -> usize {
+fn weighted_choice(targets: &[RouteTarget], turn: u64) -> usize {
     let total: u64 = targets.iter().map(|target| u64::from(target.weight)).sum();
     let mut left = turn % total.max(1);
     for target in targets {
@@ -143,21 +143,21 @@ mod tests {
     use postern_common::config::{Env, parse};
 
     use super::*;
-    use crate::telemetry::ids::Ids;
+    use crate::telemetry::ids::IdGenerator;
 
     #[test]
     fn a_canary_gets_its_share() {
         let targets =
-            [(0, 90), (1, 10), (2, 0)].map(|(upstream, weight)| Target { upstream, weight });
+            [(0, 90), (1, 10), (2, 0)].map(|(upstream, weight)| RouteTarget { upstream, weight });
         let count = |turns: &mut dyn Iterator<Item = u64>| {
             let mut count = [0_u32; 3];
-            turns.for_each(|turn| count[choose(&targets, turn)] += 1);
+            turns.for_each(|turn| count[weighted_choice(&targets, turn)] += 1);
             count
         };
         assert_eq!(count(&mut (0..1000)), [900, 100, 0]);
         // As requests are spread: of 100,000, the deviation of a tenth is 95.
-        let ids = Ids::new();
-        let [most, canary, none] = count(&mut (0..100_000).map(|_| ids.number()));
+        let ids = IdGenerator::new();
+        let [most, canary, none] = count(&mut (0..100_000).map(|_| ids.random_u64()));
         assert!((9_300..10_700).contains(&canary), "{canary}");
         assert_eq!((most + canary, none), (100_000, 0));
     }
@@ -170,8 +170,8 @@ mod tests {
             ("IDP_SERVICE_POOL_ID", "us-west-2_services"),
             ("IDP_SERVICE_CLIENT_ID", "machines"),
         ]);
-        let (metrics, clock) = (Metrics::new().expect("metrics"), Clock::system());
-        let load = |retries: u32, before: Option<&Live>| {
+        let (metrics, clock) = (GatewayMetrics::new().expect("metrics"), Clock::system());
+        let load = |retries: u32, previous: Option<&RuntimeConfig>| {
             let text = format!(
                 "[[listen]]\naddress = \"127.0.0.1:0\"\n[limits]\nmin_rate = {}\n\
                  [upstream.changed]\naddresses = [\"127.0.0.1:1\"]\nretries = {retries}\n\
@@ -179,11 +179,11 @@ mod tests {
                 retries + 1
             );
             let config = parse("test.toml", &text, |root| Config::read(root, &env)).expect("reads");
-            Live::new(config, before, &metrics, &clock).expect("ready")
+            RuntimeConfig::new(config, previous, &metrics, &clock).expect("ready")
         };
-        let before = load(0, None);
-        let after = load(1, Some(&before));
-        let pool = |live: &Live, name| {
+        let previous = load(0, None);
+        let after = load(1, Some(&previous));
+        let pool = |live: &RuntimeConfig, name| {
             Arc::clone(
                 live.pools
                     .iter()
@@ -191,7 +191,7 @@ mod tests {
                     .expect("a pool"),
             )
         };
-        let kept = |name| Arc::ptr_eq(&pool(&before, name), &pool(&after, name));
+        let kept = |name| Arc::ptr_eq(&pool(&previous, name), &pool(&after, name));
         assert!(
             kept("same"),
             "with its addresses, their health and their latency"

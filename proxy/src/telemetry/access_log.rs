@@ -15,12 +15,12 @@ use postern_common::exit::Exit;
 use prometheus::IntCounter;
 
 use crate::config;
-use crate::config::{AccessLogTo, ClientAddress};
-pub use event::Event;
+use crate::config::{AccessLogSink, ClientAddressDetail};
+pub use event::AccessEvent;
 use file::LogFile;
 
 /// Events are on their way to the sink at most this long after they were written.
-const FLUSH: Duration = Duration::from_millis(250);
+const FLUSH_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The writer is woken earlier when so much waits.
 const WAKE_BYTES: usize = 64 << 10;
@@ -28,27 +28,27 @@ const WAKE_BYTES: usize = 64 << 10;
 /// The log of one gateway. Dropping the last handle writes what waits.
 #[derive(Debug)]
 pub(crate) struct AccessLog {
-    shared: Arc<Shared>,
+    shared: Arc<SharedBuffer>,
     writer: Option<JoinHandle<()>>,
     capacity: usize,
     dropped: IntCounter,
-    pub(crate) client_address: ClientAddress,
+    pub(crate) client_address: ClientAddressDetail,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
-    state: Mutex<State>,
+struct SharedBuffer {
+    state: Mutex<BufferState>,
     wake: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    waiting: Vec<u8>,
+struct BufferState {
+    buffer: Vec<u8>,
     reopen: bool,
     closed: bool,
 }
 
-enum Sink {
+enum LogSink {
     Stdout,
     Stderr,
     File(LogFile),
@@ -61,27 +61,30 @@ impl AccessLog {
     ///
     /// # Errors
     /// Status 69 if the file cannot be opened.
-    pub(crate) fn open(config: &config::AccessLog, dropped: IntCounter) -> Result<Self, Exit> {
-        let shared = Arc::new(Shared::default());
+    pub(crate) fn open(
+        config: &config::AccessLogConfig,
+        dropped: IntCounter,
+    ) -> Result<Self, Exit> {
+        let shared = Arc::new(SharedBuffer::default());
         let sink = match &config.to {
-            AccessLogTo::Off => None,
-            AccessLogTo::Stdout => Some(Sink::Stdout),
-            AccessLogTo::Stderr => Some(Sink::Stderr),
-            AccessLogTo::File(path) => {
+            AccessLogSink::Off => None,
+            AccessLogSink::Stdout => Some(LogSink::Stdout),
+            AccessLogSink::Stderr => Some(LogSink::Stderr),
+            AccessLogSink::File(path) => {
                 let file = LogFile::open(path.clone(), config.max_bytes).map_err(|error| {
                     Exit::unavailable(format!(
                         "{}: cannot write the access log: {error}",
                         path.display()
                     ))
                 })?;
-                Some(Sink::File(file))
+                Some(LogSink::File(file))
             }
         };
         let writer = sink.map(|sink| {
             let (shared, dropped) = (Arc::clone(&shared), dropped.clone());
             std::thread::Builder::new()
                 .name("access-log".to_owned())
-                .spawn(move || write(&shared, sink, &dropped))
+                .spawn(move || run_writer(&shared, sink, &dropped))
         });
         let writer = writer.transpose().map_err(|error| {
             Exit::unavailable(format!("cannot start the access log's thread: {error}"))
@@ -97,7 +100,7 @@ impl AccessLog {
     }
 
     /// Whether events are wanted at all.
-    pub(crate) fn is_on(&self) -> bool {
+    pub(crate) fn is_enabled(&self) -> bool {
         self.writer.is_some()
     }
 
@@ -108,14 +111,13 @@ impl AccessLog {
             .state
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        if state.waiting.len() + line.len() > self.capacity {
+        if state.buffer.len() + line.len() > self.capacity {
             drop(state);
             self.dropped.inc();
             return;
         }
-        let wake =
-            state.waiting.len() < WAKE_BYTES && state.waiting.len() + line.len() >= WAKE_BYTES;
-        state.waiting.extend_from_slice(line);
+        let wake = state.buffer.len() < WAKE_BYTES && state.buffer.len() + line.len() >= WAKE_BYTES;
+        state.buffer.extend_from_slice(line);
         drop(state);
         if wake {
             self.shared.wake.notify_one();
@@ -148,17 +150,18 @@ impl Drop for AccessLog {
 }
 
 /// The writer's thread.
-fn write(shared: &Shared, mut sink: Sink, dropped: &IntCounter) {
+fn run_writer(shared: &SharedBuffer, mut sink: LogSink, dropped: &IntCounter) {
     let mut batch = Vec::new();
     loop {
         let state = shared.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let ready =
-            |state: &mut State| state.waiting.len() < WAKE_BYTES && !state.reopen && !state.closed;
+        let ready = |state: &mut BufferState| {
+            state.buffer.len() < WAKE_BYTES && !state.reopen && !state.closed
+        };
         let (mut state, _) = shared
             .wake
-            .wait_timeout_while(state, FLUSH, ready)
+            .wait_timeout_while(state, FLUSH_INTERVAL, ready)
             .unwrap_or_else(PoisonError::into_inner);
-        std::mem::swap(&mut batch, &mut state.waiting);
+        std::mem::swap(&mut batch, &mut state.buffer);
         let (reopen, closed) = (std::mem::take(&mut state.reopen), state.closed);
         drop(state);
         if let Err(error) = sink.write(&batch) {
@@ -177,9 +180,9 @@ fn write(shared: &Shared, mut sink: Sink, dropped: &IntCounter) {
     }
 }
 
-// === impl Sink ===
+// === impl LogSink ===
 
-impl Sink {
+impl LogSink {
     fn write(&mut self, batch: &[u8]) -> std::io::Result<()> {
         if batch.is_empty() {
             return Ok(());
@@ -206,12 +209,12 @@ impl Sink {
 mod tests {
     use super::*;
 
-    fn log(to: AccessLogTo, buffer_bytes: usize) -> (AccessLog, IntCounter) {
+    fn log(to: AccessLogSink, buffer_bytes: usize) -> (AccessLog, IntCounter) {
         let dropped = IntCounter::new("dropped", "dropped").expect("a name");
-        let config = config::AccessLog {
+        let config = config::AccessLogConfig {
             to,
             buffer_bytes,
-            client_address: ClientAddress::Off,
+            client_address: ClientAddressDetail::Off,
             max_bytes: Some(8),
         };
         (
@@ -227,7 +230,7 @@ mod tests {
             folder.path().join("access.log"),
             folder.path().join("access.log.1"),
         );
-        let (log, dropped) = log(AccessLogTo::File(path.clone()), 1 << 20);
+        let (log, dropped) = log(AccessLogSink::File(path.clone()), 1 << 20);
         log.append(b"one\n");
         std::fs::rename(&path, &moved).expect("moves");
         log.reopen();
@@ -243,7 +246,7 @@ mod tests {
 
     #[test]
     fn what_a_full_disk_does_not_take_is_counted() {
-        let (log, dropped) = log(AccessLogTo::File("/dev/full".into()), 1 << 20);
+        let (log, dropped) = log(AccessLogSink::File("/dev/full".into()), 1 << 20);
         log.append(b"one\n");
         log.append(b"two\n");
         drop(log);
@@ -252,7 +255,7 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_dropped_and_counted() {
-        let (log, dropped) = log(AccessLogTo::Off, 8);
+        let (log, dropped) = log(AccessLogSink::Off, 8);
         log.append(b"1234567\n");
         log.append(b"1234567\n");
         assert_eq!(dropped.get(), 1);

@@ -1,4 +1,4 @@
-//! Ids of requests and trace parents: unique, sortable by time, and cheap. They are names, not
+//! IdGenerator of requests and trace parents: unique, sortable by time, and cheap. They are names, not
 //! secrets.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,12 +9,12 @@ use uuid::Uuid;
 
 /// Makes ids. The seed is random, so that two processes do not make the same ones.
 #[derive(Debug)]
-pub(crate) struct Ids {
+pub(crate) struct IdGenerator {
     seed: RandomState,
     count: AtomicU64,
 }
 
-impl Ids {
+impl IdGenerator {
     pub(crate) fn new() -> Self {
         Self {
             seed: RandomState::new(),
@@ -23,9 +23,12 @@ impl Ids {
     }
 
     /// A UUID of version 7.
-    pub(crate) fn next(&self, now: Timestamp) -> Uuid {
+    pub(crate) fn next_id(&self, now: Timestamp) -> Uuid {
         let millis = u64::try_from(now.0).unwrap_or(0);
-        let (high, low) = (self.number().to_be_bytes(), self.number().to_be_bytes());
+        let (high, low) = (
+            self.random_u64().to_be_bytes(),
+            self.random_u64().to_be_bytes(),
+        );
         let random = [
             high[0], high[1], high[2], high[3], high[4], high[5], high[6], high[7], low[0], low[1],
         ];
@@ -33,7 +36,7 @@ impl Ids {
     }
 
     /// A number that looks random; never zero.
-    pub(crate) fn number(&self) -> u64 {
+    pub(crate) fn random_u64(&self) -> u64 {
         self.seed
             .hash_one(self.count.fetch_add(1, Ordering::Relaxed))
             .max(1)

@@ -12,20 +12,20 @@ use prometheus::{
 
 /// The families of one gateway.
 #[derive(Debug)]
-pub(crate) struct Metrics {
+pub(crate) struct GatewayMetrics {
     pub(crate) registry: Registry,
     pub(crate) requests: IntCounterVec,
     pub(crate) duration: HistogramVec,
     pub(crate) overhead: Histogram,
     pub(crate) upstream: HistogramVec,
-    pub(crate) refused_at_door: IntCounterVec,
-    pub(crate) unheard: IntCounter,
+    pub(crate) rejected_before_routing: IntCounterVec,
+    pub(crate) protocol_errors: IntCounter,
     pub(crate) connections: IntGauge,
     pub(crate) connections_refused: IntCounter,
     pub(crate) response_buffers: IntGauge,
     pub(crate) tls_failed: IntCounter,
     pub(crate) rapid_resets: IntCounter,
-    pub(crate) audited: IntCounterVec,
+    pub(crate) policy_report_only: IntCounterVec,
     pub(crate) events_dropped: IntCounter,
     pub(crate) spans_dropped: IntCounter,
     pub(crate) retries: IntCounterVec,
@@ -34,7 +34,7 @@ pub(crate) struct Metrics {
     pub(crate) endpoints: IntGaugeVec,
     pub(crate) config_version: IntGauge,
     pub(crate) config_refused: IntCounter,
-    pub(crate) config_bad: IntGauge,
+    pub(crate) config_last_reload_successful: IntGauge,
     pub(crate) token_cache: IntGaugeVec,
     pub(crate) jwks_age: IntGaugeVec,
     pub(crate) limiter_keys: IntGauge,
@@ -58,18 +58,18 @@ const FINE_BUCKETS: [f64; 10] = [
     0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.005, 0.025, 0.1,
 ];
 
-const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
+const STATUS_CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 
 /// The code of a request that was let through and answered.
-pub(crate) const OK: &str = "ok";
+pub(crate) const OK_CODE: &str = "ok";
 
 /// The label of requests that no route takes.
 pub(crate) const NO_ROUTE: &str = "none";
 
 /// Makes families and registers them.
-struct Maker(Registry);
+struct MetricFactory(Registry);
 
-impl Maker {
+impl MetricFactory {
     fn counters(
         &self,
         name: &str,
@@ -108,11 +108,11 @@ impl Maker {
     }
 }
 
-impl Metrics {
+impl GatewayMetrics {
     /// # Errors
     /// If two families have one name, which is a mistake in this file.
     pub(crate) fn new() -> prometheus::Result<Self> {
-        let make = Maker(Registry::new());
+        let make = MetricFactory(Registry::new());
         Ok(Self {
             requests: make.counters(
                 "postern_requests_total",
@@ -133,12 +133,12 @@ impl Metrics {
                 "Choice of address to response head",
                 "upstream",
             )?,
-            refused_at_door: make.counters(
+            rejected_before_routing: make.counters(
                 "postern_refused_at_door_total",
                 "Heads refused before any route was looked for",
                 &["code"],
             )?,
-            unheard: make.counter(
+            protocol_errors: make.counter(
                 "postern_unheard_total",
                 "Requests answered by Pingora before any hook",
             )?,
@@ -149,7 +149,7 @@ impl Metrics {
             )?,
             connections_refused: make.counter(
                 "postern_connections_refused_total",
-                "Connections closed because their address had too many",
+                "ConnectionHandler closed because their address had too many",
             )?,
             tls_failed: make.counter(
                 "postern_tls_handshakes_failed_total",
@@ -157,9 +157,9 @@ impl Metrics {
             )?,
             rapid_resets: make.counter(
                 "postern_http2_rapid_resets_total",
-                "Connections closed because their client gave up too many streams",
+                "ConnectionHandler closed because their client gave up too many streams",
             )?,
-            audited: make.counters(
+            policy_report_only: make.counters(
                 "postern_audited_total",
                 "Requests let through by an audit-only policy that it would have refused",
                 &["route", "code"],
@@ -186,7 +186,8 @@ impl Metrics {
             config_version: make.gauge("postern_config_version", "What is live, from 1")?,
             config_refused: make
                 .counter("postern_config_refused_total", "Configurations refused")?,
-            config_bad: make.gauge("postern_config_bad", "1 while the file is not what is live")?,
+            config_last_reload_successful: make
+                .gauge("postern_config_bad", "1 while the file is not what is live")?,
             token_cache: make.gauges(
                 "postern_token_cache",
                 "Verified tokens that are held",
@@ -206,13 +207,13 @@ impl Metrics {
     /// Counts one request that was refused or failed.
     pub(crate) fn count(&self, route: &str, status: u16, code: &str) {
         self.requests
-            .with_label_values(&[route, class(status), code])
+            .with_label_values(&[route, status_class(status), code])
             .inc();
     }
 
     /// Counts one head that was refused.
-    pub(crate) fn count_at_door(&self, code: Code) {
-        self.refused_at_door
+    pub(crate) fn count_rejected_head(&self, code: Code) {
+        self.rejected_before_routing
             .with_label_values(&[code.as_str()])
             .inc();
     }
@@ -220,21 +221,24 @@ impl Metrics {
 
 impl RouteMetrics {
     /// Counts one request that was answered by its upstream.
-    pub(crate) fn count_ok(&self, all: &Metrics, route: &str, status: u16) {
+    pub(crate) fn count_ok(&self, all: &GatewayMetrics, route: &str, status: u16) {
         let at = usize::from(status / 100).clamp(1, 5) - 1;
         self.by_class[at]
-            .get_or_init(|| all.requests.with_label_values(&[route, CLASSES[at], OK]))
+            .get_or_init(|| {
+                all.requests
+                    .with_label_values(&[route, STATUS_CLASSES[at], OK_CODE])
+            })
             .inc();
     }
 
     /// Notes how long one request took.
-    pub(crate) fn observe(&self, all: &Metrics, route: &str, seconds: f64) {
+    pub(crate) fn observe(&self, all: &GatewayMetrics, route: &str, seconds: f64) {
         self.duration
             .get_or_init(|| all.duration.with_label_values(&[route]))
             .observe(seconds);
     }
 }
 
-fn class(status: u16) -> &'static str {
-    CLASSES[usize::from(status / 100).clamp(1, 5) - 1]
+fn status_class(status: u16) -> &'static str {
+    STATUS_CLASSES[usize::from(status / 100).clamp(1, 5) - 1]
 }

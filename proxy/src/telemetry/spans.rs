@@ -17,52 +17,52 @@ use crate::config;
 
 /// One request, as a collector sees it.
 #[derive(Debug)]
-pub(crate) struct Span {
-    pub(crate) trace: u128,
-    pub(crate) id: u64,
-    pub(crate) parent: Option<u64>,
+pub(crate) struct RequestSpan {
+    pub(crate) trace_id: u128,
+    pub(crate) span_id: u64,
+    pub(crate) parent_id: Option<u64>,
     pub(crate) method: String,
     pub(crate) route: String,
     pub(crate) status: u16,
     pub(crate) code: &'static str,
     pub(crate) upstream: Option<String>,
     /// Unix nanoseconds.
-    pub(crate) begin: u128,
-    pub(crate) end: u128,
+    pub(crate) start_ns: u128,
+    pub(crate) end_ns: u128,
 }
 
 /// Where spans go, if anywhere.
 #[derive(Debug)]
-pub(crate) struct Traces {
+pub(crate) struct SpanSender {
     sample: f64,
-    queue: mpsc::Sender<Span>,
+    queue: mpsc::Sender<RequestSpan>,
     dropped: IntCounter,
 }
 
 /// Sends what the queue brings.
 #[derive(Debug)]
-pub(crate) struct Exporter {
+pub(crate) struct SpanExporter {
     endpoint: Url,
-    queue: mpsc::Receiver<Span>,
+    queue: mpsc::Receiver<RequestSpan>,
     dropped: IntCounter,
 }
 
 /// Spans that wait at most; about 1 MiB.
-const QUEUE: usize = 4096;
+const QUEUE_CAPACITY: usize = 4096;
 
 /// Spans in one message.
-const BATCH: usize = 512;
+const BATCH_SIZE: usize = 512;
 
 /// A span is on its way at most this long after its request.
-const INTERVAL: Duration = Duration::from_secs(2);
+const EXPORT_INTERVAL: Duration = Duration::from_secs(2);
 
 /// How long the collector may take.
-const TIMEOUT: Duration = Duration::from_secs(5);
+const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
 
-impl Traces {
-    pub(crate) fn new(config: &config::Traces, dropped: IntCounter) -> (Self, Exporter) {
-        let (sender, queue) = mpsc::channel(QUEUE);
-        let exporter = Exporter {
+impl SpanSender {
+    pub(crate) fn new(config: &config::TraceConfig, dropped: IntCounter) -> (Self, SpanExporter) {
+        let (sender, queue) = mpsc::channel(QUEUE_CAPACITY);
+        let exporter = SpanExporter {
             endpoint: config.endpoint.clone(),
             queue,
             dropped: dropped.clone(),
@@ -78,35 +78,35 @@ impl Traces {
     }
 
     /// Whether a trace that begins here is sampled; `random` decides.
-    pub(crate) fn samples(&self, random: u64) -> bool {
+    pub(crate) fn should_sample(&self, random: u64) -> bool {
         ((random >> 11) as f64) < self.sample * (1_u64 << 53) as f64
     }
 
-    pub(crate) fn send(&self, span: Span) {
+    pub(crate) fn send(&self, span: RequestSpan) {
         if self.queue.try_send(span).is_err() {
             self.dropped.inc();
         }
     }
 }
 
-impl Exporter {
+impl SpanExporter {
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         // A redirect would take spans to a place that nobody configured.
         let client = reqwest::Client::builder()
-            .timeout(TIMEOUT)
+            .timeout(EXPORT_TIMEOUT)
             .no_proxy()
             .redirect(Policy::none())
             .build();
         let Ok(client) = client else { return };
-        let mut batch = Vec::with_capacity(BATCH);
+        let mut batch = Vec::with_capacity(BATCH_SIZE);
         loop {
             let stopping = tokio::select! {
                 () = stop.cancelled() => true,
-                () = tokio::time::sleep(INTERVAL) => false,
+                () = tokio::time::sleep(EXPORT_INTERVAL) => false,
             };
             while let Ok(span) = self.queue.try_recv() {
                 batch.push(span);
-                if batch.len() == BATCH {
+                if batch.len() == BATCH_SIZE {
                     self.post(&client, &mut batch).await;
                 }
             }
@@ -119,7 +119,7 @@ impl Exporter {
         }
     }
 
-    async fn post(&self, client: &reqwest::Client, batch: &mut Vec<Span>) {
+    async fn post(&self, client: &reqwest::Client, batch: &mut Vec<RequestSpan>) {
         let count = batch.len();
         let message = message(batch.drain(..));
         let answer = client
@@ -135,7 +135,7 @@ impl Exporter {
 }
 
 /// `ExportTraceServiceRequest` of OTLP 1.x in its JSON form.
-fn message(spans: impl Iterator<Item = Span>) -> Value {
+fn message(spans: impl Iterator<Item = RequestSpan>) -> Value {
     let spans: Vec<Value> = spans.map(|span| span.to_json()).collect();
     json!({"resourceSpans": [{
         "resource": {"attributes": [attribute("service.name", "postern-proxy")]},
@@ -143,19 +143,19 @@ fn message(spans: impl Iterator<Item = Span>) -> Value {
     }]})
 }
 
-impl Span {
+impl RequestSpan {
     fn to_json(&self) -> Value {
         let Self {
-            trace,
-            id,
-            parent,
+            trace_id,
+            span_id,
+            parent_id,
             method,
             route,
             status,
             code,
             upstream,
-            begin,
-            end,
+            start_ns,
+            end_ns,
         } = self;
         let mut attributes = vec![
             attribute("http.request.method", method),
@@ -169,13 +169,13 @@ impl Span {
                 .map(|upstream| attribute("postern.upstream", upstream)),
         );
         let mut span = json!({
-            "traceId": format!("{trace:032x}"), "spanId": format!("{id:016x}"), "kind": 2,
+            "traceId": format!("{trace_id:032x}"), "spanId": format!("{span_id:016x}"), "kind": 2,
             "name": format!("{method} {route}"),
-            "startTimeUnixNano": begin.to_string(), "endTimeUnixNano": end.to_string(),
+            "startTimeUnixNano": start_ns.to_string(), "endTimeUnixNano": end_ns.to_string(),
             "attributes": attributes, "status": {"code": if *status >= 500 { 2 } else { 0 }},
         });
-        if let Some(parent) = parent {
-            span["parentSpanId"] = format!("{parent:016x}").into();
+        if let Some(parent_id) = parent_id {
+            span["parentSpanId"] = format!("{parent_id:016x}").into();
         }
         span
     }
@@ -186,14 +186,14 @@ fn attribute(key: &str, value: &str) -> Value {
 }
 
 /// The exporter of a gateway that has one, and the handle for its requests.
-pub(crate) fn open(
-    config: Option<&config::Traces>,
+pub(crate) fn build(
+    config: Option<&config::TraceConfig>,
     dropped: &IntCounter,
-) -> (Option<Arc<Traces>>, Option<Exporter>) {
+) -> (Option<Arc<SpanSender>>, Option<SpanExporter>) {
     match config {
         None => (None, None),
         Some(config) => {
-            let (traces, exporter) = Traces::new(config, dropped.clone());
+            let (traces, exporter) = SpanSender::new(config, dropped.clone());
             (Some(Arc::new(traces)), Some(exporter))
         }
     }

@@ -2,7 +2,7 @@
 
 /// W3C trace context: the trace goes on, with this gateway as the parent of what follows.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Trace {
+pub struct TraceContext {
     /// The trace's id.
     pub id: u128,
     /// This request's own span, the parent of what follows.
@@ -13,7 +13,7 @@ pub struct Trace {
     pub flags: u8,
 }
 
-impl Trace {
+impl TraceContext {
     /// Goes on with a `traceparent` that has been found well formed.
     pub(crate) fn follow(text: &str, span: u64) -> Self {
         let id = text
@@ -44,7 +44,7 @@ impl Trace {
         text
     }
 
-    /// Whether the trace is recorded (W3C Trace Context section 3.2.2.5).
+    /// Whether the trace is recorded (W3C TraceContext Context section 3.2.2.5).
     pub(crate) fn is_sampled(self) -> bool {
         self.flags & 1 != 0
     }
@@ -72,7 +72,7 @@ mod tests {
             "00-00000000000000000000000000000001-00000000000000ff-00",
         ] {
             let span = u64::from_str_radix(&text[36..52], 16).expect("hexadecimal");
-            assert_eq!(Trace::follow(text, span).to_text(), text.as_bytes());
+            assert_eq!(TraceContext::follow(text, span).to_text(), text.as_bytes());
         }
     }
 }

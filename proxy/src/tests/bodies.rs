@@ -11,7 +11,7 @@ use super::front::{Front, get};
 use super::harness::{Gateway, PATIENCE, ROUTES, WAYS};
 use super::http2_frames::{DATA, END_HEADERS, END_STREAM, HEADERS, frame, open, settled};
 use super::origin::{Manner, Origin, request_length};
-use crate::message::framing::Framing;
+use crate::message::framing::BodyFraming;
 use crate::message::head::BodyKind;
 
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
@@ -61,13 +61,13 @@ async fn body(reports: &mut UnboundedReceiver<Vec<u8>>, case: &str) -> String {
         );
         return rest.to_owned();
     }
-    let mut framing = Framing::begin(BodyKind::Chunked);
+    let mut framing = BodyFraming::begin(BodyKind::Chunked);
     assert_eq!(
         framing.advance(rest.as_bytes()),
         Ok(rest.len()),
         "{case}: something follows the body: {text}"
     );
-    assert_eq!(framing, Framing::Done, "{case}: {text}");
+    assert_eq!(framing, BodyFraming::Done, "{case}: {text}");
     unchunked(rest)
 }
 
@@ -281,7 +281,7 @@ async fn http2_answer_of_any_shape_ends_once_at_the_client() {
         assert!(head.starts_with("HTTP/1.1 200"), "{parts:?}: {rest}");
         for body in [&first, second] {
             assert_eq!(
-                Framing::begin(BodyKind::Chunked).advance(body.as_bytes()),
+                BodyFraming::begin(BodyKind::Chunked).advance(body.as_bytes()),
                 Ok(body.len()),
                 "{body}"
             );

@@ -12,7 +12,7 @@ use tokio::net::TcpListener;
 
 use super::harness::{Gateway, PATIENCE, serve_keys};
 use super::origin::{Manner, Origin};
-use crate::{App, Config, Inheritance, Listeners, Predecessor};
+use crate::{App, Config, InheritedListeners, Listeners, PreviousProcess};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_process_takes_the_sockets_over_and_no_request_fails() {
@@ -55,8 +55,9 @@ async fn a_new_process_takes_the_sockets_over_and_no_request_fails() {
     let inheritance = tokio::task::spawn_blocking(move || path)
         .await
         .expect("a path");
-    let inheritance =
-        tokio::task::spawn_blocking(move || Inheritance::take(&inheritance).expect("sockets"));
+    let inheritance = tokio::task::spawn_blocking(move || {
+        InheritedListeners::take(&inheritance).expect("sockets")
+    });
     let (sockets, predecessor) = inheritance.await.expect("does not panic").into_parts();
     let mut sockets = sockets.0.into_iter().map(|socket| {
         socket.set_nonblocking(true).expect("a socket");
@@ -101,9 +102,9 @@ fn app(pool: &str) -> App {
 }
 
 /// A successor has so much time in these tests.
-fn predecessor(most: Duration) -> (UnixStream, Predecessor) {
+fn predecessor(most: Duration) -> (UnixStream, PreviousProcess) {
     let (old, new) = UnixStream::pair().expect("a pair");
-    (old, Predecessor::new(new, Instant::now() + most))
+    (old, PreviousProcess::new(new, Instant::now() + most))
 }
 
 const NO_LISTENERS: Listeners = Listeners {

@@ -17,7 +17,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::JoinHandle;
 
 use super::origin::{Manner, Origin};
-use crate::{App, Config, Listeners, Predecessor};
+use crate::{App, Config, Listeners, PreviousProcess};
 
 /// Fields that make no difference, but for who carries the request: the gateway itself, or Pingora.
 pub(super) const WAYS: [&str; 2] = ["", "Upgrade: other\r\n"];
@@ -109,7 +109,7 @@ impl Gateway {
     /// On sockets that another gateway handed over.
     pub(super) async fn on(
         listeners: Listeners,
-        predecessor: Predecessor,
+        predecessor: PreviousProcess,
         origin: Origin,
         upstream: &str,
     ) -> Self {
@@ -132,7 +132,7 @@ impl Gateway {
 
     async fn run(
         listeners: Listeners,
-        predecessor: Option<Predecessor>,
+        predecessor: Option<PreviousProcess>,
         origin: Origin,
         (listen, upstream, limits, routes): (&str, &str, &str, &str),
     ) -> Self {

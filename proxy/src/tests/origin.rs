@@ -244,9 +244,9 @@ pub(super) fn request_length(buffer: &[u8]) -> Option<usize> {
     let text = String::from_utf8_lossy(&buffer[..head]).to_ascii_lowercase();
     let body = if text.contains("transfer-encoding: chunked") {
         let mut framing =
-            crate::message::framing::Framing::begin(crate::message::head::BodyKind::Chunked);
+            crate::message::framing::BodyFraming::begin(crate::message::head::BodyKind::Chunked);
         let taken = framing.advance(&buffer[head..]).expect("well framed");
-        (framing == crate::message::framing::Framing::Done).then_some(taken)?
+        (framing == crate::message::framing::BodyFraming::Done).then_some(taken)?
     } else {
         let length = text
             .split("content-length: ")

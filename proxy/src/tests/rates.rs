@@ -10,7 +10,7 @@ use super::harness::{Answer, Gateway, WAYS, has_field};
 use super::origin::{Manner, Origin};
 use crate::config::TestToken;
 use crate::explain;
-use crate::{ASSUMED_POOLS, Config, Sender};
+use crate::{ASSUMED_POOLS, CallerSource, Config};
 
 async fn gateway(limits: &str, route: &str) -> Gateway {
     let origin = Origin::start(Manner::Answer).await;
@@ -255,7 +255,7 @@ async fn explain_names_the_path_that_is_forwarded() {
                 "{path} {rewrite} {way}"
             );
         }
-        let nobody = Sender::MadeUp(TestToken::None);
+        let nobody = CallerSource::Assumed(TestToken::None);
         let env = Env::default().assuming(&ASSUMED_POOLS);
         let file = gateway.log.path().join("proxy.toml");
         let config = load(&file, |root| Config::read(root, &env)).expect("a good configuration");

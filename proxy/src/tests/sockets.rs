@@ -2,7 +2,7 @@ use std::net::TcpListener;
 
 use postern_common::config::{Env, parse};
 
-use crate::{Config, Sockets};
+use crate::{Config, InheritedSockets};
 
 /// A configuration that listens on these addresses, the last of them for operators.
 fn config(addresses: [&str; 3]) -> Config {
@@ -30,7 +30,7 @@ fn bound() -> (TcpListener, String) {
 async fn a_passed_socket_serves_the_listener_of_its_address() {
     let ((admin, operators), (second, clients)) = (bound(), bound());
     let config = config(["127.0.0.1:0", &clients, &operators]);
-    let listeners = Sockets(vec![admin, second])
+    let listeners = InheritedSockets(vec![admin, second])
         .listeners(&config)
         .await
         .expect("listeners");
@@ -51,7 +51,7 @@ async fn a_socket_of_no_listener_is_refused_before_anything_is_bound() {
     // Bound already, which is not what the operator has to hear.
     let (_taken, taken) = bound();
     let config = config([&clients, &taken, "127.0.0.1:0"]);
-    let refused = Sockets(vec![known, stranger, other])
+    let refused = InheritedSockets(vec![known, stranger, other])
         .listeners(&config)
         .await
         .expect_err("refused");

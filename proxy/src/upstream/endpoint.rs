@@ -6,18 +6,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 use pingora_core::upstreams::peer::HttpPeer;
 use serde::Serialize;
 
-use crate::config::{Outlier, Upstream};
-use crate::upstream::guard::Encrypted;
-use crate::upstream::link::{Kept, Link};
+use crate::config::{OutlierDetection, UpstreamConfig};
+use crate::upstream::checked_connection::TlsConnection;
+use crate::upstream::client_shares::ClientShare;
+use crate::upstream::http1_connection::{IdlePool, UpstreamConnection};
 use crate::upstream::log_throttle::LogThrottle;
-use crate::upstream::shares::ClientShare;
 
 /// One address of an upstream and what is known about it.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
     pub(crate) address: SocketAddr,
-    /// Position of its entry in the configuration.
-    pub(crate) entry: usize,
+    /// Position of its config_index in the configuration.
+    pub(crate) config_index: usize,
     /// A hash of the address, the same in every process.
     pub(super) key: u64,
     /// How it is spoken to.
@@ -32,13 +32,13 @@ pub(crate) struct Endpoint {
     ejected_at: AtomicU64,
     ejected_until: AtomicU64,
     /// Answers in a row to requests that came after its ejection.
-    answers: AtomicU32,
+    successes_while_ejected: AtomicU32,
     /// What active checks say.
     pub(crate) healthy: AtomicBool,
     /// Idle connections over plain HTTP/1.1.
-    pub(crate) kept: Kept<Link>,
+    pub(crate) idle_plain: IdlePool<UpstreamConnection>,
     /// The same within TLS.
-    pub(super) encrypted: Kept<Encrypted>,
+    pub(super) idle_tls: IdlePool<TlsConnection>,
     /// Of warnings that an attempt failed.
     pub(crate) warnings: LogThrottle,
 }
@@ -67,7 +67,7 @@ pub(super) enum Availability {
 
 /// One request in flight to an address; over when it is released or dropped.
 #[derive(Debug)]
-pub(crate) struct Ticket {
+pub(crate) struct InFlightPermit {
     pub(crate) endpoint: Arc<Endpoint>,
     /// Counts it for its client.
     share: Mutex<Option<ClientShare>>,
@@ -75,15 +75,15 @@ pub(crate) struct Ticket {
 }
 
 /// The share of a slower sample that is forgotten with each faster one: one eighth.
-const DECAY: u64 = 8;
+const LATENCY_DECAY_DIVISOR: u64 = 8;
 
 impl Endpoint {
-    pub(super) fn new(address: SocketAddr, entry: usize, peer: HttpPeer) -> Self {
+    pub(super) fn new(address: SocketAddr, config_index: usize, peer: HttpPeer) -> Self {
         let mut key = DefaultHasher::new();
         address.hash(&mut key);
         Self {
             address,
-            entry,
+            config_index,
             key: key.finish(),
             peer,
             in_flight: AtomicUsize::new(0),
@@ -92,18 +92,18 @@ impl Endpoint {
             ejections: AtomicU32::new(0),
             ejected_at: AtomicU64::new(0),
             ejected_until: AtomicU64::new(0),
-            answers: AtomicU32::new(0),
+            successes_while_ejected: AtomicU32::new(0),
             healthy: AtomicBool::new(true),
-            kept: Kept::default(),
-            encrypted: Kept::default(),
+            idle_plain: IdlePool::default(),
+            idle_tls: IdlePool::default(),
             warnings: LogThrottle::default(),
         }
     }
 
-    pub(super) fn weight_in(&self, config: &Upstream) -> u32 {
+    pub(super) fn weight_in(&self, config: &UpstreamConfig) -> u32 {
         config
             .addresses
-            .get(self.entry)
+            .get(self.config_index)
             .map_or(0, |address| address.weight)
     }
 
@@ -118,22 +118,22 @@ impl Endpoint {
     }
 
     /// What is compared: requests in flight times latency, by weight.
-    pub(super) fn load(&self, config: &Upstream) -> u64 {
+    pub(super) fn load(&self, config: &UpstreamConfig) -> u64 {
         let queue = self.in_flight.load(Ordering::Relaxed) as u64 + 1;
         let latency = self.latency_us.load(Ordering::Relaxed).max(100);
         queue.saturating_mul(latency).saturating_mul(1000)
             / u64::from(self.weight_in(config).max(1))
     }
 
-    /// An address that is used although it is ejected is back after as many answers in a row as
+    /// An address that is used although it is ejected is back after as many successes_while_ejected in a row as
     /// failures had ejected it. An answer to a request from before proves nothing of what is to
     /// come.
-    pub(super) fn succeeded(&self, micros: u64, outlier: &Outlier, now_ms: u64) {
+    pub(super) fn note_success(&self, micros: u64, outlier: &OutlierDetection, now_ms: u64) {
         let known = self.latency_us.load(Ordering::Relaxed);
         let next = if micros >= known {
             micros
         } else {
-            known - (known - micros) / DECAY
+            known - (known - micros) / LATENCY_DECAY_DIVISOR
         };
         self.latency_us.store(next, Ordering::Relaxed);
         if self.failures.load(Ordering::Relaxed) != 0 {
@@ -145,7 +145,8 @@ impl Endpoint {
         if self.ejected_until.load(Ordering::Relaxed) > now_ms {
             let began = now_ms.saturating_sub(micros.div_ceil(1000));
             if began <= self.ejected_at.load(Ordering::Relaxed)
-                || self.answers.fetch_add(1, Ordering::Relaxed) + 1 < outlier.failures
+                || self.successes_while_ejected.fetch_add(1, Ordering::Relaxed) + 1
+                    < outlier.failures
             {
                 return;
             }
@@ -155,8 +156,8 @@ impl Endpoint {
     }
 
     /// Whether that was one failure too many.
-    pub(super) fn failed(&self, outlier: &Outlier, now_ms: u64) -> bool {
-        self.answers.store(0, Ordering::Relaxed);
+    pub(super) fn note_failure(&self, outlier: &OutlierDetection, now_ms: u64) -> bool {
+        self.successes_while_ejected.store(0, Ordering::Relaxed);
         let failures = self.failures.fetch_add(1, Ordering::Relaxed) + 1;
         if outlier.failures == 0
             || failures < outlier.failures
@@ -191,10 +192,10 @@ impl Endpoint {
     }
 }
 
-impl Ticket {
-    /// One more request to this address, unless it has `most`.
-    pub(super) fn take(endpoint: &Arc<Endpoint>, most: usize) -> Option<Self> {
-        if endpoint.in_flight.fetch_add(1, Ordering::Relaxed) >= most {
+impl InFlightPermit {
+    /// One more request to this address, unless it has `limit`.
+    pub(super) fn try_acquire(endpoint: &Arc<Endpoint>, limit: usize) -> Option<Self> {
+        if endpoint.in_flight.fetch_add(1, Ordering::Relaxed) >= limit {
             endpoint.in_flight.fetch_sub(1, Ordering::Relaxed);
             return None;
         }
@@ -207,7 +208,7 @@ impl Ticket {
     }
 
     /// Counts the request for its client as well.
-    pub(super) fn count_for(&self, share: ClientShare) {
+    pub(super) fn attach_client_share(&self, share: ClientShare) {
         *self.share.lock().unwrap_or_else(PoisonError::into_inner) = Some(share);
     }
 
@@ -223,7 +224,7 @@ impl Ticket {
     }
 }
 
-impl Drop for Ticket {
+impl Drop for InFlightPermit {
     fn drop(&mut self) {
         self.release();
     }

@@ -12,31 +12,31 @@ use pingora_core::{Error, ErrorType};
 use pingora_load_balancing::Backend;
 use pingora_load_balancing::health_check::{HealthCheck, HttpHealthCheck, TcpHealthCheck};
 
-use crate::config::{Health, HealthProbe};
-use crate::upstream::tls::NO_ROOTS;
-use crate::upstream::{Endpoint, Pool};
+use crate::config::{HealthCheckConfig, HealthProbe};
+use crate::upstream::tls_material::NO_ROOTS;
+use crate::upstream::{Endpoint, UpstreamPool};
 
 /// How often in a row an address has been found so.
 #[derive(Clone, Copy, Debug, Default)]
-struct Streak {
+struct ProbeStreak {
     good: u32,
     bad: u32,
 }
 
-impl Pool {
+impl UpstreamPool {
     /// Checks every address again and again, if the configuration asks for it.
-    pub(crate) async fn keep_checked(self: Arc<Self>, stop: CancellationToken) {
+    pub(crate) async fn run_health_checks(self: Arc<Self>, stop: CancellationToken) {
         let Some(health) = self.config.health.clone() else {
             return;
         };
-        let Some(probe) = self.probe(&health) else {
+        let Some(probe) = self.build_probe(&health) else {
             return;
         };
         let mut streaks = HashMap::new();
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = self.check(&health, &*probe, &mut streaks) => {}
+                () = self.check_all(&health, &*probe, &mut streaks) => {}
             }
             tokio::select! {
                 () = stop.cancelled() => return,
@@ -46,11 +46,11 @@ impl Pool {
     }
 
     /// One round over all addresses.
-    async fn check(
+    async fn check_all(
         &self,
-        health: &Health,
+        health: &HealthCheckConfig,
         probe: &(dyn HealthCheck + Send + Sync),
-        streaks: &mut HashMap<SocketAddr, Streak>,
+        streaks: &mut HashMap<SocketAddr, ProbeStreak>,
     ) {
         let endpoints = self.endpoints();
         streaks.retain(|address, _| {
@@ -72,21 +72,21 @@ impl Pool {
         for (endpoint, good) in endpoints.iter().zip(found) {
             let streak = streaks.entry(endpoint.address).or_default();
             *streak = if good {
-                Streak {
+                ProbeStreak {
                     good: streak.good.saturating_add(1),
                     bad: 0,
                 }
             } else {
-                Streak {
+                ProbeStreak {
                     good: 0,
                     bad: streak.bad.saturating_add(1),
                 }
             };
-            self.judge(endpoint, health, *streak);
+            self.update_health(endpoint, health, *streak);
         }
     }
 
-    fn judge(&self, endpoint: &Endpoint, health: &Health, streak: Streak) {
+    fn update_health(&self, endpoint: &Endpoint, health: &HealthCheckConfig, streak: ProbeStreak) {
         let was = endpoint.healthy.load(Ordering::Relaxed);
         let is = if was {
             streak.bad < health.failures
@@ -99,7 +99,10 @@ impl Pool {
         }
     }
 
-    fn probe(&self, health: &Health) -> Option<Box<dyn HealthCheck + Send + Sync>> {
+    fn build_probe(
+        &self,
+        health: &HealthCheckConfig,
+    ) -> Option<Box<dyn HealthCheck + Send + Sync>> {
         let template = self
             .endpoints()
             .first()

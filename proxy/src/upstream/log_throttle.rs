@@ -1,7 +1,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Milliseconds between two warnings about the same object.
-const INTERVAL_MS: u64 = 10_000;
+const WARNING_INTERVAL_MS: u64 = 10_000;
 
 /// Keeps an outage from filling the log: one warning per interval, with the number of those that
 /// were left out.
@@ -21,7 +21,7 @@ impl LogThrottle {
                 .next_ms
                 .compare_exchange(
                     next,
-                    now_ms + INTERVAL_MS,
+                    now_ms + WARNING_INTERVAL_MS,
                     Ordering::Relaxed,
                     Ordering::Relaxed,
                 )

@@ -1,13 +1,13 @@
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::config::{Address, Outlier};
+use crate::config::{OutlierDetection, UpstreamAddress};
 
-fn pool(balance: Balance, weights: &[u32]) -> Pool {
+fn pool(balance: LoadBalancing, weights: &[u32]) -> UpstreamPool {
     let addresses = weights.iter().zip(1..).map(|(weight, port)| {
-        Address::parse(&format!("127.0.0.1:{port}"), *weight).expect("an address")
+        UpstreamAddress::parse(&format!("127.0.0.1:{port}"), *weight).expect("an address")
     });
-    let config = Upstream {
+    let config = UpstreamConfig {
         name: "test".to_owned(),
         addresses: addresses.collect(),
         balance,
@@ -19,20 +19,20 @@ fn pool(balance: Balance, weights: &[u32]) -> Pool {
         retries: 1,
         retry_budget: 20,
         health: None,
-        outlier: Outlier::default(),
+        outlier: OutlierDetection::default(),
         tls: None,
         http2: false,
     };
-    Pool::new(config, &Metrics::new().expect("metrics")).expect("a pool")
+    UpstreamPool::new(config, &GatewayMetrics::new().expect("metrics")).expect("a pool")
 }
 
-fn ports(pool: &Pool, picks: usize) -> Vec<usize> {
+fn ports(pool: &UpstreamPool, picks: usize) -> Vec<usize> {
     let mut count = vec![0; pool.endpoints().len() + 1];
     for turn in 0..picks {
-        let ticket = pool
+        let permit = pool
             .pick(turn as u64, None, Instant::now())
             .expect("an address");
-        count[usize::from(ticket.endpoint.address.port())] += 1;
+        count[usize::from(permit.endpoint.address.port())] += 1;
     }
     count
 }
@@ -40,14 +40,14 @@ fn ports(pool: &Pool, picks: usize) -> Vec<usize> {
 #[test]
 fn round_robin_follows_the_weights() {
     assert_eq!(
-        ports(&pool(Balance::RoundRobin, &[1, 2, 0]), 300),
+        ports(&pool(LoadBalancing::RoundRobin, &[1, 2, 0]), 300),
         [0, 100, 200, 0]
     );
 }
 
 #[test]
 fn the_less_loaded_address_is_taken() {
-    let pool = pool(Balance::LeastLoaded, &[1, 1]);
+    let pool = pool(LoadBalancing::LeastLoaded, &[1, 1]);
     let first = pool.pick(0, None, Instant::now()).expect("an address");
     for _ in 0..20 {
         let next = pool.pick(0, None, Instant::now()).expect("an address");
@@ -60,13 +60,13 @@ fn the_less_loaded_address_is_taken() {
 
 #[test]
 fn requests_in_flight_are_capped() {
-    let pool = pool(Balance::LeastLoaded, &[1, 1]);
-    let held: Vec<Ticket> = (0..4)
+    let pool = pool(LoadBalancing::LeastLoaded, &[1, 1]);
+    let held: Vec<InFlightPermit> = (0..4)
         .map(|_| pool.pick(0, None, Instant::now()).expect("a place"))
         .collect();
     assert_eq!(
         pool.pick(0, None, Instant::now()).err(),
-        Some(NoEndpoint::Full)
+        Some(NoEndpoint::AtCapacity)
     );
     drop(held);
     assert!(pool.pick(0, None, Instant::now()).is_ok());
@@ -74,7 +74,7 @@ fn requests_in_flight_are_capped() {
 
 #[test]
 fn an_address_that_fails_is_ejected_unless_too_many_are() {
-    let pool = pool(Balance::RoundRobin, &[1, 1, 1]);
+    let pool = pool(LoadBalancing::RoundRobin, &[1, 1, 1]);
     let all = pool.endpoints();
     (0..5).for_each(|_| pool.note_failure(&all[0], Instant::now()));
     let count = ports(&pool, 100);
@@ -86,17 +86,17 @@ fn an_address_that_fails_is_ejected_unless_too_many_are() {
     );
 }
 
-fn eject(pool: &Pool, at: usize) -> Arc<Endpoint> {
+fn eject(pool: &UpstreamPool, at: usize) -> Arc<Endpoint> {
     let endpoint = Arc::clone(&pool.endpoints()[at]);
     (0..5).for_each(|_| pool.note_failure(&endpoint, Instant::now()));
     assert!(endpoint.status(pool.now_ms()).ejected);
     endpoint
 }
 
-const BALANCES: [Balance; 3] = [
-    Balance::RoundRobin,
-    Balance::LeastLoaded,
-    Balance::ClientHash,
+const BALANCES: [LoadBalancing; 3] = [
+    LoadBalancing::RoundRobin,
+    LoadBalancing::LeastLoaded,
+    LoadBalancing::ClientHash,
 ];
 
 #[test]
@@ -136,7 +136,7 @@ fn ejected_addresses_are_used_when_there_is_no_other() {
 
 #[test]
 fn ejected_address_is_better_than_an_unhealthy_one() {
-    let mut pool = pool(Balance::RoundRobin, &[1, 1, 1]);
+    let mut pool = pool(LoadBalancing::RoundRobin, &[1, 1, 1]);
     pool.config.outlier.panic_percent = 100;
     let all = pool.endpoints();
     all.iter()
@@ -166,7 +166,7 @@ fn retry_in_panic_takes_the_address_that_is_available() {
 
 #[test]
 fn address_without_weight_counts_for_no_panic() {
-    let pool = pool(Balance::RoundRobin, &[1, 1, 0, 0]);
+    let pool = pool(LoadBalancing::RoundRobin, &[1, 1, 0, 0]);
     pool.endpoints()
         .iter()
         .skip(2)
@@ -177,38 +177,38 @@ fn address_without_weight_counts_for_no_panic() {
 
 #[test]
 fn ejected_address_that_answers_again_is_back_before_its_time() {
-    let pool = pool(Balance::RoundRobin, &[1, 1]);
+    let pool = pool(LoadBalancing::RoundRobin, &[1, 1]);
     let back = Arc::clone(&pool.endpoints()[0]);
-    let at = |millis: u64| pool.born + Duration::from_millis(millis);
+    let at = |millis: u64| pool.created_at + Duration::from_millis(millis);
     let is_out = || back.status(2_000).ejected;
     (0..5).for_each(|_| pool.note_failure(&back, at(0)));
-    (0..4).for_each(|_| pool.note_answer(&back, 200, 1_000, at(1_000)));
+    (0..4).for_each(|_| pool.note_response(&back, 200, 1_000, at(1_000)));
     pool.note_failure(&back, at(1_000));
-    (0..4).for_each(|_| pool.note_answer(&back, 200, 1_000, at(1_000)));
+    (0..4).for_each(|_| pool.note_response(&back, 200, 1_000, at(1_000)));
     assert!(is_out(), "as many in a row as had ejected it");
-    pool.note_answer(&back, 200, 1_000, at(1_000));
+    pool.note_response(&back, 200, 1_000, at(1_000));
     assert!(!is_out());
 }
 
 #[test]
 fn an_address_that_has_recovered_is_ejected_anew_for_no_longer_than_before() {
-    let pool = pool(Balance::RoundRobin, &[1, 1]);
+    let pool = pool(LoadBalancing::RoundRobin, &[1, 1]);
     let bad = Arc::clone(&pool.endpoints()[0]);
-    let at = |millis: u64| pool.born + Duration::from_millis(millis);
+    let at = |millis: u64| pool.created_at + Duration::from_millis(millis);
     let fail = |millis| (0..5).for_each(|_| pool.note_failure(&bad, at(millis)));
     fail(0);
     assert!(
         bad.status(9_999).ejected && !bad.status(10_000).ejected,
         "10 s"
     );
-    pool.note_answer(&bad, 200, 1_000, at(11_000));
+    pool.note_response(&bad, 200, 1_000, at(11_000));
     fail(12_000);
     assert!(
         bad.status(21_999).ejected && !bad.status(22_000).ejected,
         "10 s again, for it had recovered"
     );
     // Asked before it was ejected.
-    (0..9).for_each(|_| pool.note_answer(&bad, 200, 1_000_000, at(13_000)));
+    (0..9).for_each(|_| pool.note_response(&bad, 200, 1_000_000, at(13_000)));
     fail(23_000);
     assert!(
         bad.status(42_999).ejected && !bad.status(43_000).ejected,
@@ -219,14 +219,14 @@ fn an_address_that_has_recovered_is_ejected_anew_for_no_longer_than_before() {
 
 #[test]
 fn an_address_that_answers_slowly_is_chosen_less() {
-    let pool = pool(Balance::LeastLoaded, &[1, 1]);
+    let pool = pool(LoadBalancing::LeastLoaded, &[1, 1]);
     let (slow, fast) = (
         Arc::clone(&pool.endpoints()[0]),
         Arc::clone(&pool.endpoints()[1]),
     );
     let now = Instant::now();
-    pool.note_answer(&slow, 200, 5_000, now);
-    pool.note_answer(&fast, 200, 2_000, now);
+    pool.note_response(&slow, 200, 5_000, now);
+    pool.note_response(&fast, 200, 2_000, now);
     assert_eq!(
         ports(&pool, 100),
         [0, 0, 100],
@@ -240,17 +240,17 @@ fn an_address_that_answers_slowly_is_chosen_less() {
         "two at the faster one take less time than one at the other"
     );
     drop(held);
-    pool.note_answer(&fast, 200, 50_000, now);
+    pool.note_response(&fast, 200, 50_000, now);
     assert_eq!(ports(&pool, 100), [0, 100, 0], "a peak counts at once");
     for _ in 0..30 {
-        pool.note_answer(&fast, 200, 1_000, now);
+        pool.note_response(&fast, 200, 1_000, now);
     }
     assert_eq!(ports(&pool, 100), [0, 0, 100], "and is forgotten by and by");
 }
 
 #[test]
 fn a_retry_goes_elsewhere_and_is_bounded() {
-    let pool = pool(Balance::RoundRobin, &[1, 1]);
+    let pool = pool(LoadBalancing::RoundRobin, &[1, 1]);
     let first = pool.pick(0, None, Instant::now()).expect("an address");
     let other = pool
         .pick(0, Some(&first.endpoint), Instant::now())
@@ -267,7 +267,7 @@ fn a_retry_goes_elsewhere_and_is_bounded() {
 
 #[test]
 fn addresses_that_stay_keep_what_is_known() {
-    let pool = pool(Balance::RoundRobin, &[1, 1]);
+    let pool = pool(LoadBalancing::RoundRobin, &[1, 1]);
     let before = pool.endpoints();
     pool.set_addresses(vec![
         (0, before[0].address),
@@ -279,7 +279,7 @@ fn addresses_that_stay_keep_what_is_known() {
 
 #[test]
 fn a_client_stays_and_only_those_of_a_lost_address_move() {
-    let pool = pool(Balance::ClientHash, &[1, 1, 2]);
+    let pool = pool(LoadBalancing::ClientHash, &[1, 1, 2]);
     let clients: Vec<u64> = (0..4000_u64).map(|client| mix(client + 1)).collect();
     let of = |client: &u64| {
         pool.pick(*client, None, Instant::now())
@@ -311,7 +311,7 @@ fn found(ports: &[u16]) -> Option<Vec<SocketAddr>> {
 
 #[test]
 fn a_name_that_no_longer_resolves_keeps_its_addresses() {
-    let pool = pool(Balance::RoundRobin, &[1, 1]);
+    let pool = pool(LoadBalancing::RoundRobin, &[1, 1]);
     let now = || {
         let mut ports: Vec<u16> = pool
             .endpoints()
@@ -321,17 +321,20 @@ fn a_name_that_no_longer_resolves_keeps_its_addresses() {
         ports.sort_unstable();
         ports
     };
-    assert!(pool.adopt(vec![found(&[11, 12]), found(&[21])]));
+    assert!(pool.apply_resolved(vec![found(&[11, 12]), found(&[21])]));
     assert_eq!(now(), [11, 12, 21]);
-    pool.endpoints()[0].succeeded(777, &Outlier::default(), 0);
-    assert!(!pool.adopt(vec![None, found(&[22])]), "not all were found");
+    pool.endpoints()[0].note_success(777, &OutlierDetection::default(), 0);
+    assert!(
+        !pool.apply_resolved(vec![None, found(&[22])]),
+        "not all were found"
+    );
     assert_eq!(
         now(),
         [11, 12, 22],
         "the one keeps its addresses, the other has a new one"
     );
     assert!(
-        !pool.adopt(vec![found(&[]), found(&[22])]),
+        !pool.apply_resolved(vec![found(&[]), found(&[22])]),
         "an empty answer is none"
     );
     assert_eq!(now(), [11, 12, 22]);
@@ -341,27 +344,29 @@ fn a_name_that_no_longer_resolves_keeps_its_addresses() {
             .any(|endpoint| endpoint.status(0).latency_us == 777),
         "what is known stays"
     );
-    assert!(pool.adopt(vec![found(&[13]), found(&[22])]));
+    assert!(pool.apply_resolved(vec![found(&[13]), found(&[22])]));
     assert_eq!(now(), [13, 22]);
 }
 
 #[tokio::test]
 async fn names_are_resolved_in_the_background() {
-    let address = |text: &str| Address::parse(text, 1).expect("an address");
-    let mut config = pool(Balance::RoundRobin, &[1]).config.clone();
+    let address = |text: &str| UpstreamAddress::parse(text, 1).expect("an address");
+    let mut config = pool(LoadBalancing::RoundRobin, &[1]).config.clone();
     config.addresses = vec![
         address("localhost:80"),
         address("name.invalid:80"),
         address("127.0.0.7:80"),
     ];
-    let pool = Arc::new(Pool::new(config, &Metrics::new().expect("metrics")).expect("a pool"));
+    let pool = Arc::new(
+        UpstreamPool::new(config, &GatewayMetrics::new().expect("metrics")).expect("a pool"),
+    );
     assert_eq!(
         pool.endpoints().len(),
         1,
         "what needs no look-up is there at once"
     );
     let stop = tokio_util::sync::CancellationToken::new();
-    let keeper = tokio::spawn(Arc::clone(&pool).keep_resolved(stop.clone()));
+    let keeper = tokio::spawn(Arc::clone(&pool).run_resolver(stop.clone()));
     let resolved = async {
         while pool.endpoints().len() < 2 {
             tokio::task::yield_now().await;
@@ -373,7 +378,7 @@ async fn names_are_resolved_in_the_background() {
     assert!(
         pool.endpoints()
             .iter()
-            .any(|endpoint| endpoint.address.ip().is_loopback() && endpoint.entry == 0)
+            .any(|endpoint| endpoint.address.ip().is_loopback() && endpoint.config_index == 0)
     );
     stop.cancel();
     keeper.await.expect("ends with the stop");

@@ -4,14 +4,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Whether bytes are waiting for a client to take them, for those who no longer have its connection
 /// in hand.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Backlog(Arc<AtomicBool>);
+pub(crate) struct WriteBacklog(Arc<AtomicBool>);
 
-impl Backlog {
-    pub(super) fn note(&self, waits: bool) {
+impl WriteBacklog {
+    pub(super) fn set(&self, waits: bool) {
         self.0.store(waits, Ordering::Relaxed);
     }
 
-    pub(crate) fn waits(&self) -> bool {
+    pub(crate) fn is_waiting(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }

@@ -12,64 +12,66 @@ use pingora_core::protocols::{
 };
 use tokio::io::AsyncWriteExt;
 
-use crate::downstream::client_connection::{Transport, Wire};
+use crate::downstream::client_connection::{ClientConnection, ClientTransport};
 
 #[async_trait]
-impl Shutdown for Wire {
+impl Shutdown for ClientConnection {
     async fn shutdown(&mut self) {
         let _closed_already = AsyncWriteExt::shutdown(self).await;
     }
 }
 
-impl UniqueID for Wire {
+impl UniqueID for ClientConnection {
     fn id(&self) -> UniqueIDType {
         self.transport
             .as_ref()
             .map_or(-1, |transport| match transport {
-                Transport::Tcp(stream) => stream.as_raw_fd(),
-                Transport::Tls(stream) => stream.get_ref().0.as_raw_fd(),
+                ClientTransport::Tcp(stream) => stream.as_raw_fd(),
+                ClientTransport::Tls(stream) => stream.get_ref().0.as_raw_fd(),
             })
     }
 }
 
-impl Ssl for Wire {
+impl Ssl for ClientConnection {
     fn get_ssl_digest(&self) -> Option<Arc<SslDigest>> {
         None
     }
 
     fn selected_alpn_proto(&self) -> Option<ALPN> {
         match &self.transport {
-            Some(Transport::Tls(stream)) if stream.get_ref().1.alpn_protocol() == Some(b"h2") => {
+            Some(ClientTransport::Tls(stream))
+                if stream.get_ref().1.alpn_protocol() == Some(b"h2") =>
+            {
                 Some(ALPN::H2)
             }
-            Some(Transport::Tls(_) | Transport::Tcp(_)) | None => None,
+            Some(ClientTransport::Tls(_) | ClientTransport::Tcp(_)) | None => None,
         }
     }
 }
 
-impl GetTimingDigest for Wire {
+impl GetTimingDigest for ClientConnection {
     fn get_timing_digest(&self) -> Vec<Option<TimingDigest>> {
         Vec::new()
     }
 }
 
-impl GetProxyDigest for Wire {
+impl GetProxyDigest for ClientConnection {
     fn get_proxy_digest(&self) -> Option<Arc<ProxyDigest>> {
         None
     }
 }
 
-impl GetSocketDigest for Wire {
+impl GetSocketDigest for ClientConnection {
     fn get_socket_digest(&self) -> Option<Arc<SocketDigest>> {
         Some(Arc::clone(&self.digest))
     }
 }
 
-impl Peek for Wire {}
+impl Peek for ClientConnection {}
 
-impl std::fmt::Debug for Wire {
+impl std::fmt::Debug for ClientConnection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Wire")
+        f.debug_struct("ClientConnection")
             .field("framing", &self.framing)
             .finish_non_exhaustive()
     }

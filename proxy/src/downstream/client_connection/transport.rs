@@ -9,18 +9,18 @@ use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
 /// How long, and for how many bytes, a client may go on sending after its answer.
-const LINGER: Duration = Duration::from_secs(1);
-const LINGER_BYTES: usize = 1 << 20;
+const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
+const MAX_LINGER_BYTES: usize = 1 << 20;
 
 /// Plain or encrypted TCP.
-pub(crate) enum Transport {
+pub(crate) enum ClientTransport {
     /// Plain.
     Tcp(TcpStream),
-    /// Encrypted.
+    /// TlsConnection.
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-impl Transport {
+impl ClientTransport {
     pub(super) fn raw_fd(&self) -> RawFd {
         match self {
             Self::Tcp(stream) => stream.as_raw_fd(),
@@ -42,18 +42,18 @@ impl Transport {
             let _closed = self.shutdown().await;
             let mut space = [0; 4096];
             let mut read = 0;
-            while read < LINGER_BYTES {
+            while read < MAX_LINGER_BYTES {
                 match self.read(&mut space).await {
                     Ok(0) | Err(_) => break,
                     Ok(bytes) => read += bytes,
                 }
             }
         };
-        let _over = tokio::time::timeout(LINGER, reading).await;
+        let _over = tokio::time::timeout(LINGER_TIMEOUT, reading).await;
     }
 }
 
-impl AsyncRead for Transport {
+impl AsyncRead for ClientTransport {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -66,7 +66,7 @@ impl AsyncRead for Transport {
     }
 }
 
-impl AsyncWrite for Transport {
+impl AsyncWrite for ClientTransport {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, ReadBuf};
 
-use crate::downstream::client_connection::Wire;
-use crate::downstream::deadline::Fault;
-use crate::message::framing::Framing;
+use crate::downstream::client_connection::ClientConnection;
+use crate::downstream::deadline::AbortReason;
+use crate::message::framing::BodyFraming;
 
 /// How long both sides may take to close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -24,27 +24,27 @@ const CLOSE_TO_UPSTREAM: &[u8] = b"\x88\x8f\0\0\0\0\x03\xf0token expired";
 /// A tunnel that ends with its token.
 #[derive(Debug)]
 pub(super) struct TunnelExpiry {
-    at: Instant,
-    to_client: FrameTracker,
-    to_upstream: FrameTracker,
+    expires_at: Instant,
+    to_client: WebSocketFrameTracker,
+    to_upstream: WebSocketFrameTracker,
     /// Until when both sides may close.
-    closing: Option<Instant>,
+    close_deadline: Option<Instant>,
     /// Whether the upstream has still to be told.
-    tells_upstream: bool,
+    notify_upstream: bool,
 }
 
 /// Where a stream of frames stands (RFC 6455 section 5.2).
 #[derive(Clone, Debug)]
-struct FrameTracker {
-    place: Place,
+struct WebSocketFrameTracker {
+    position: FramePosition,
 }
 
 #[derive(Clone, Debug)]
-enum Place {
+enum FramePosition {
     /// In the head of the 101; so many bytes of the empty line have been seen.
-    Head(u8),
+    ResponseHead(u8),
     /// In the header of a frame.
-    Header([u8; 14], u8),
+    FrameHeader([u8; 14], u8),
     /// So many bytes of a payload are still to come.
     Payload(u64),
 }
@@ -52,47 +52,48 @@ enum Place {
 // === impl TunnelExpiry ===
 
 impl TunnelExpiry {
-    pub(super) fn new(at: Instant) -> Self {
-        let to_client = FrameTracker {
-            place: Place::Head(0),
+    pub(super) fn new(expires_at: Instant) -> Self {
+        let to_client = WebSocketFrameTracker {
+            position: FramePosition::ResponseHead(0),
         };
-        let to_upstream = FrameTracker {
-            place: Place::Header([0; 14], 0),
+        let to_upstream = WebSocketFrameTracker {
+            position: FramePosition::FrameHeader([0; 14], 0),
         };
         Self {
-            at,
+            expires_at,
             to_client,
             to_upstream,
-            closing: None,
-            tells_upstream: true,
+            close_deadline: None,
+            notify_upstream: true,
         }
     }
 
     /// How many of these bytes for the client may be written: nothing follows the frame in which
     /// the token expired.
-    pub(super) fn writable(&self, data: &[u8]) -> usize {
-        if self.closing.is_none() {
+    pub(super) fn writable_len(&self, data: &[u8]) -> usize {
+        if self.close_deadline.is_none() {
             return data.len();
         }
         self.to_client.clone().advance_to_boundary(data)
     }
 
     /// These bytes have been written for the client; what is to be written after them.
-    pub(super) fn written(&mut self, data: &[u8]) -> &'static [u8] {
+    pub(super) fn note_written(&mut self, data: &[u8]) -> &'static [u8] {
         let was_within = !self.to_client.is_at_boundary();
         self.to_client.advance(data);
-        let is_last = self.closing.is_some() && was_within && self.to_client.is_at_boundary();
+        let is_last =
+            self.close_deadline.is_some() && was_within && self.to_client.is_at_boundary();
         if is_last { CLOSE_TO_CLIENT } else { b"" }
     }
 }
 
-// === impl Wire ===
+// === impl ClientConnection ===
 
-impl Wire {
+impl ClientConnection {
     /// Turns to the tunnel once a hook has opened it.
     pub(super) fn enter_tunnel(&mut self) {
-        if self.framing != Framing::Tunnel {
-            self.framing = Framing::Tunnel;
+        if self.framing != BodyFraming::Tunnel {
+            self.framing = BodyFraming::Tunnel;
             self.expiry = self
                 .expires_at
                 .get()
@@ -101,7 +102,7 @@ impl Wire {
     }
 
     /// Reads from the client of a tunnel that ends with its token.
-    pub(super) fn poll_expiring(
+    pub(super) fn poll_read_expiring(
         &mut self,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
@@ -110,7 +111,7 @@ impl Wire {
             return self.poll_body(cx, buf);
         }
         if self.poll_expiry(cx) {
-            return self.read_close(cx, buf);
+            return self.poll_read_close(cx, buf);
         }
         let before = buf.filled().len();
         let read = self.poll_body(cx, buf);
@@ -126,24 +127,28 @@ impl Wire {
         let Some(expiry) = self.expiry.as_deref_mut() else {
             return false;
         };
-        if expiry.closing.is_some() {
+        if expiry.close_deadline.is_some() {
             return true;
         }
-        if self.expiry_alarm.poll(expiry.at, cx).is_pending() {
+        if self.expiry_alarm.poll(expiry.expires_at, cx).is_pending() {
             return false;
         }
-        expiry.closing = Some(Instant::now() + CLOSE_TIMEOUT);
+        expiry.close_deadline = Some(Instant::now() + CLOSE_TIMEOUT);
         if expiry.to_client.is_at_boundary() {
             self.outbound.extend_from_slice(CLOSE_TO_CLIENT);
         }
-        self.watch.fail(Fault::Expired);
+        self.deadline.set_abort_reason(AbortReason::TokenExpired);
         true
     }
 
     /// Tells the upstream, unless a frame is on its way to it, and then waits for the client.
-    fn read_close(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read_close(
+        &mut self,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         if let Some(expiry) = self.expiry.as_deref_mut()
-            && std::mem::take(&mut expiry.tells_upstream)
+            && std::mem::take(&mut expiry.notify_upstream)
             && expiry.to_upstream.is_at_boundary()
             && buf.remaining() >= CLOSE_TO_UPSTREAM.len()
         {
@@ -154,14 +159,14 @@ impl Wire {
     }
 
     /// Ready with the error when both sides have had their time to close.
-    fn poll_overdue<T>(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
+    fn poll_close_timeout<T>(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
         let until = self
             .expiry
             .as_deref()
-            .and_then(|expiry| expiry.closing)
+            .and_then(|expiry| expiry.close_deadline)
             .unwrap_or_else(Instant::now);
         match self.expiry_alarm.poll(until, cx) {
-            Poll::Ready(()) => self.fail(Fault::Expired),
+            Poll::Ready(()) => self.abort(AbortReason::TokenExpired),
             Poll::Pending => Poll::Pending,
         }
     }
@@ -174,14 +179,14 @@ impl Wire {
         let mut space = [0; 1024];
         loop {
             let mut rest = ReadBuf::new(&mut space);
-            match self.io()?.poll_read(cx, &mut rest) {
+            match self.transport_mut()?.poll_read(cx, &mut rest) {
                 Poll::Ready(Ok(())) if rest.filled().is_empty() => return Poll::Ready(Ok(())),
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Pending => break,
             }
         }
-        self.poll_overdue(cx)
+        self.poll_close_timeout(cx)
     }
 
     /// Writes for the client of a tunnel that ends with its token.
@@ -193,14 +198,14 @@ impl Wire {
         // While a write waits nobody reads, so that the time of the token is looked at here as
         // well.
         if self.poll_expiry(cx)
-            && let Poll::Ready(error) = self.poll_overdue(cx)
+            && let Poll::Ready(error) = self.poll_close_timeout(cx)
         {
             return Poll::Ready(error);
         }
         let allowed = self
             .expiry
             .as_deref()
-            .map_or(data.len(), |expiry| expiry.writable(data));
+            .map_or(data.len(), |expiry| expiry.writable_len(data));
         if allowed == 0 {
             return Poll::Ready(Ok(data.len()));
         }
@@ -208,17 +213,17 @@ impl Wire {
         let after = self
             .expiry
             .as_deref_mut()
-            .map_or(&b""[..], |expiry| expiry.written(&data[..written]));
+            .map_or(&b""[..], |expiry| expiry.note_written(&data[..written]));
         self.outbound.extend_from_slice(after);
         Poll::Ready(Ok(written))
     }
 }
 
-// === impl FrameTracker ===
+// === impl WebSocketFrameTracker ===
 
-impl FrameTracker {
+impl WebSocketFrameTracker {
     fn is_at_boundary(&self) -> bool {
-        matches!(self.place, Place::Header(_, 0))
+        matches!(self.position, FramePosition::FrameHeader(_, 0))
     }
 
     fn advance(&mut self, mut data: &[u8]) {
@@ -239,8 +244,8 @@ impl FrameTracker {
 
     /// Takes some bytes of one part; `data` is not empty.
     fn step(&mut self, data: &[u8]) -> usize {
-        match &mut self.place {
-            Place::Head(seen) => {
+        match &mut self.position {
+            FramePosition::ResponseHead(seen) => {
                 *seen = match (data[0], *seen) {
                     (b'\r', 2) => 3,
                     (b'\r', _) => 1,
@@ -249,27 +254,27 @@ impl FrameTracker {
                     _ => 0,
                 };
                 if *seen == 4 {
-                    self.place = Place::Header([0; 14], 0);
+                    self.position = FramePosition::FrameHeader([0; 14], 0);
                 }
                 1
             }
-            Place::Header(header, have) => {
+            FramePosition::FrameHeader(header, have) => {
                 header[usize::from(*have)] = data[0];
                 *have += 1;
                 if let Some(payload) = payload_length(&header[..usize::from(*have)]) {
-                    self.place = if payload == 0 {
-                        Place::Header([0; 14], 0)
+                    self.position = if payload == 0 {
+                        FramePosition::FrameHeader([0; 14], 0)
                     } else {
-                        Place::Payload(payload)
+                        FramePosition::Payload(payload)
                     };
                 }
                 1
             }
-            Place::Payload(left) => {
+            FramePosition::Payload(left) => {
                 let taken = usize::try_from(*left).unwrap_or(usize::MAX).min(data.len());
                 *left -= taken as u64;
                 if *left == 0 {
-                    self.place = Place::Header([0; 14], 0);
+                    self.position = FramePosition::FrameHeader([0; 14], 0);
                 }
                 taken
             }
@@ -318,8 +323,8 @@ mod tests {
             ends.push(all.len());
         }
         for cut in 0..all.len() {
-            let mut tracker = FrameTracker {
-                place: Place::Head(0),
+            let mut tracker = WebSocketFrameTracker {
+                position: FramePosition::ResponseHead(0),
             };
             tracker.advance(&all[..cut]);
             assert_eq!(tracker.is_at_boundary(), ends.contains(&cut), "{cut}");

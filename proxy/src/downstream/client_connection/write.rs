@@ -8,29 +8,29 @@ use std::task::{Context, Poll, ready};
 use bytes::Buf;
 use tokio::io::AsyncWrite;
 
-use crate::downstream::client_connection::{GATHER, Wire};
-use crate::downstream::deadline::Fault;
+use crate::downstream::client_connection::{ClientConnection, WRITE_COALESCE_BYTES};
+use crate::downstream::deadline::AbortReason;
 
-impl Wire {
+impl ClientConnection {
     /// Gathers small writes; a large one goes to the socket, or as much of it as that takes.
     pub(super) fn poll_send(
         &mut self,
         cx: &mut Context<'_>,
         data: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.watch.note_progress();
-        if self.outbound.len() + data.len() <= GATHER {
+        self.deadline.note_progress();
+        if self.outbound.len() + data.len() <= WRITE_COALESCE_BYTES {
             self.outbound.extend_from_slice(data);
             return Poll::Ready(Ok(data.len()));
         }
         ready!(self.poll_drain(cx))?;
-        match self.io()?.poll_write(cx, data) {
+        match self.transport_mut()?.poll_write(cx, data) {
             Poll::Ready(written) => {
                 let length = *written.as_ref().unwrap_or(&0);
-                self.patience.sent += length as u64;
+                self.slow_client.bytes_sent += length as u64;
                 if length == data.len() {
-                    self.held = None;
-                    self.patience.rest_from_reader();
+                    self.buffer_reservation = None;
+                    self.slow_client.pause_reader_wait();
                 }
                 Poll::Ready(written)
             }
@@ -51,37 +51,38 @@ impl Wire {
                 Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 Poll::Ready(Ok(written)) => {
                     self.outbound.advance(written);
-                    self.patience.sent += written as u64;
+                    self.slow_client.bytes_sent += written as u64;
                 }
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Pending => return self.poll_slow_reader(cx),
             }
         }
-        self.held = None;
+        self.buffer_reservation = None;
         // While a slow reader took its time, the upstream was not waited for.
-        if self.patience.rest_from_reader() {
-            self.watch.note_progress();
+        if self.slow_client.pause_reader_wait() {
+            self.deadline.note_progress();
         }
         Poll::Ready(Ok(()))
     }
 
     fn poll_slow_reader<T>(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
-        self.note_backlog(true);
-        self.patience.wait_for_reader();
+        self.set_backlog(true);
+        self.slow_client.wait_for_reader();
         // Those of HTTP/2 are the streams' own.
-        if let (None, None, Some(permit)) = (&self.frames, &self.held, &self.permit) {
-            self.held = permit.hold_response(&self.limits, self.watch.buffer_units());
-            if self.held.is_none() {
-                return self.fail(Fault::NoBuffer);
+        if let (None, None, Some(permit)) = (&self.frames, &self.buffer_reservation, &self.permit) {
+            self.buffer_reservation =
+                permit.reserve_buffer(&self.limits, self.deadline.buffer_units());
+            if self.buffer_reservation.is_none() {
+                return self.abort(AbortReason::BufferExhausted);
             }
         }
-        let fault = ready!(self.patience.poll(&self.watch, &self.limits, cx));
-        self.fail(fault)
+        let reason = ready!(self.slow_client.poll(&self.deadline, &self.limits, cx));
+        self.abort(reason)
     }
 
     /// What was written last may have got no further than the encryption's own buffer: it is waited
     /// for as long as anything else. Plain TCP has none, so that there a flush says nothing.
-    fn poll_last(
+    fn poll_tls_flush(
         &mut self,
         flushed: Poll<io::Result<()>>,
         cx: &mut Context<'_>,
@@ -90,21 +91,21 @@ impl Wire {
             return self.poll_slow_reader(cx);
         }
         if self.is_tls() {
-            self.held = None;
-            self.patience.rest_from_reader();
-            self.note_backlog(false);
+            self.buffer_reservation = None;
+            self.slow_client.pause_reader_wait();
+            self.set_backlog(false);
         }
         flushed
     }
 
-    fn note_backlog(&self, waits: bool) {
+    fn set_backlog(&self, waits: bool) {
         if let Some((_, backlog)) = self.frames.as_deref() {
-            backlog.note(waits);
+            backlog.set(waits);
         }
     }
 }
 
-impl AsyncWrite for Wire {
+impl AsyncWrite for ClientConnection {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -120,13 +121,13 @@ impl AsyncWrite for Wire {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_drain(cx))?;
-        let flushed = self.io()?.poll_flush(cx);
-        self.poll_last(flushed, cx)
+        let flushed = self.transport_mut()?.poll_flush(cx);
+        self.poll_tls_flush(flushed, cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_drain(cx))?;
-        let closed = self.io()?.poll_shutdown(cx);
-        self.poll_last(closed, cx)
+        let closed = self.transport_mut()?.poll_shutdown(cx);
+        self.poll_tls_flush(closed, cx)
     }
 }

@@ -5,22 +5,22 @@ use std::time::Instant;
 
 use tokio::time::Sleep;
 
-/// One timer for all deadlines of a connection. It is only ever moved forward when it fires, or
+/// One timer for all deadlines of a connection. It is only ever bytes forward when it fires, or
 /// back when a nearer deadline comes: on a busy connection that is rare, so a request costs no
 /// entry in the timer wheel.
 #[derive(Default)]
-pub(crate) struct Alarm(Option<Pin<Box<Sleep>>>);
+pub(crate) struct DeadlineTimer(Option<Pin<Box<Sleep>>>);
 
 /// A direction in which nothing moves just now.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Stall {
+pub(crate) struct StallWindow {
     /// Since when it is being watched.
     pub(crate) since: Instant,
-    /// How many bytes had moved then.
-    pub(crate) moved: u64,
+    /// How many bytes had bytes then.
+    pub(crate) bytes: u64,
 }
 
-impl Alarm {
+impl DeadlineTimer {
     /// Ready once `due` is over.
     pub(crate) fn poll(&mut self, due: Instant, cx: &mut Context<'_>) -> Poll<()> {
         let due = tokio::time::Instant::from_std(due);

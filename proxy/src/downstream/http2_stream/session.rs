@@ -17,7 +17,8 @@ use pingora_core::{Error, ErrorType, Result};
 use crate::downstream::http2_stream::ClientStream;
 
 /// The reader of messages beside a body, which HTTP/2 has not.
-type Messages = Box<dyn futures_util::Stream<Item = Result<Bytes>> + Unpin + Send + Sync + 'static>;
+type CustomMessages =
+    Box<dyn futures_util::Stream<Item = Result<Bytes>> + Unpin + Send + Sync + 'static>;
 
 #[async_trait]
 impl Session for ClientStream {
@@ -40,7 +41,7 @@ impl Session for ClientStream {
 
     async fn read_body_or_idle(&mut self, no_body_expected: bool) -> Result<Option<Bytes>> {
         if no_body_expected || self.is_body_done() {
-            return Err(self.wait().await);
+            return Err(self.wait_for_abort().await);
         }
         self.read().await
     }
@@ -50,7 +51,7 @@ impl Session for ClientStream {
         response: Box<ResponseHeader>,
         end: bool,
     ) -> Result<()> {
-        self.say(end, |session| session.write_response_header(response, end))
+        self.write_control(end, |session| session.write_response_header(response, end))
     }
 
     async fn write_response_header_ref(
@@ -58,13 +59,13 @@ impl Session for ClientStream {
         response: &ResponseHeader,
         end: bool,
     ) -> Result<()> {
-        self.say(end, |session| {
+        self.write_control(end, |session| {
             session.write_response_header_ref(response, end)
         })
     }
 
     async fn write_body(&mut self, data: Bytes, end: bool) -> Result<()> {
-        if self.watch.is_answered() {
+        if self.deadline.is_response_complete() {
             return Ok(());
         }
         self.write(data, end).await
@@ -73,12 +74,12 @@ impl Session for ClientStream {
     async fn write_trailers(&mut self, trailers: HeaderMap) -> Result<()> {
         // They would wait behind what a slow reader has not taken, when nothing watches over it any
         // more.
-        if self.patience.waits_for_reader() {
+        if self.slow_client.is_waiting_for_reader() {
             return Err(
                 Error::explain(ErrorType::WriteTimedout, "trailers of a slow reader").into_down(),
             );
         }
-        self.say(true, |session| session.write_trailers(trailers))
+        self.write_control(true, |session| session.write_trailers(trailers))
     }
 
     async fn response_duplex_vec(&mut self, tasks: Vec<HttpTask>) -> Result<bool> {
@@ -88,17 +89,17 @@ impl Session for ClientStream {
             if let HttpTask::Failed(error) = task {
                 return Err(error);
             }
-            end |= self.task(task).await.map_err(Error::into_down)?;
+            end |= self.apply_task(task).await.map_err(Error::into_down)?;
         }
         if end {
-            self.say(true, HttpSession::finish)
+            self.write_control(true, HttpSession::finish)
                 .map_err(Error::into_down)?;
         }
         Ok(end)
     }
 
     async fn finish(&mut self) -> Result<()> {
-        self.say(true, HttpSession::finish)
+        self.write_control(true, HttpSession::finish)
     }
 
     async fn finish_custom(&mut self) -> Result<()> {
@@ -114,7 +115,7 @@ impl Session for ClientStream {
     }
 
     fn is_body_done(&mut self) -> bool {
-        self.unread.is_empty() && self.session.is_body_done()
+        self.pending_grpc_data.is_empty() && self.session.is_body_done()
     }
 
     fn is_body_empty(&mut self) -> bool {
@@ -165,7 +166,7 @@ impl Session for ClientStream {
         self.session.server_addr()
     }
 
-    // The patience of this stream stands for these timeouts.
+    // The slow_client of this stream stands for these timeouts.
 
     fn set_read_timeout(&mut self, _timeout: Option<Duration>) {}
 
@@ -187,11 +188,11 @@ impl Session for ClientStream {
 
     // HTTP/2 has no messages beside the body.
 
-    fn take_custom_message_reader(&mut self) -> Option<Messages> {
+    fn take_custom_message_reader(&mut self) -> Option<CustomMessages> {
         None
     }
 
-    fn restore_custom_message_reader(&mut self, _reader: Messages) -> Result<()> {
+    fn restore_custom_message_reader(&mut self, _reader: CustomMessages) -> Result<()> {
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use http::request::Parts;
 
 use crate::message::head::{HeadFault, HeadLimits, is_authority, is_server_options};
 use crate::message::headers;
-use crate::message::target::Target;
+use crate::message::target::RequestTarget;
 
 /// Checks a head that the HTTP/2 layer has read; that layer refuses connection fields.
 ///
@@ -36,7 +36,7 @@ pub fn check(head: &Parts, limits: &HeadLimits) -> Result<(), HeadFault> {
         return Err(HeadFault::TargetTooLong);
     }
     if !is_server_options(method, target.as_bytes()) {
-        Target::parse(target.as_bytes()).map_err(HeadFault::Target)?;
+        RequestTarget::parse(target.as_bytes()).map_err(HeadFault::Target)?;
     }
     check_scheme(head)?;
     check_authority(head)?;

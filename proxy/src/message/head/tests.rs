@@ -6,10 +6,10 @@ const LIMITS: HeadLimits = HeadLimits {
     target: 64,
 };
 
-fn check(text: &str) -> Result<Head, HeadFault> {
-    let mut progress = Progress::default();
+fn check(text: &str) -> Result<RequestHead, HeadFault> {
+    let mut progress = HeadScanner::default();
     match progress.find_end(text.as_bytes(), &LIMITS)? {
-        Some(end) => Head::check(&text.as_bytes()[..end], &LIMITS),
+        Some(end) => RequestHead::check(&text.as_bytes()[..end], &LIMITS),
         None => panic!("the head is not complete: {text:?}"),
     }
 }
@@ -238,7 +238,7 @@ fn limits_hold() {
         &format!("GET /{target} HTTP/1.1\r\nHost: a\r\n\r\n"),
         HeadFault::TargetTooLong,
     );
-    let mut progress = Progress::default();
+    let mut progress = HeadScanner::default();
     assert_eq!(
         progress.find_end(&[b'a'; 4097], &LIMITS),
         Err(HeadFault::TooLarge)
@@ -252,14 +252,14 @@ proptest::proptest! {
             proptest::sample::select(b"GET / HTTP/1.1\r\nHost: a:\t \0chunked,Content-Length".to_vec()), 0..200),
         cut in 0_usize..200,
     ) {
-        let mut whole = Progress::default();
+        let mut whole = HeadScanner::default();
         let at_once = whole.find_end(&bytes, &LIMITS);
-        let mut parts = Progress::default();
+        let mut parts = HeadScanner::default();
         let first = parts.find_end(&bytes[..cut.min(bytes.len())], &LIMITS);
         let in_two = match first { Ok(None) => parts.find_end(&bytes, &LIMITS), known => known };
         proptest::prop_assert_eq!(at_once, in_two);
         if let Ok(Some(end)) = at_once {
-            let _verdict = Head::check(&bytes[..end], &LIMITS);
+            let _verdict = RequestHead::check(&bytes[..end], &LIMITS);
         }
     }
 }

@@ -1,16 +1,16 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::config::{HostPattern, PathPattern, Segment};
+use crate::config::{HostPattern, PathPattern, PathSegment};
 
-fn pattern(text: &str) -> Pattern {
+fn pattern(text: &str) -> RoutePattern {
     let mut words = text.split(' ');
     let methods = words
         .next()
         .expect("methods")
         .split(',')
-        .map(|name| Methods::of(name).expect("a method"));
-    let methods = methods.fold(Methods::default(), Methods::union);
+        .map(|name| MethodSet::of(name).expect("a method"));
+    let methods = methods.fold(MethodSet::default(), MethodSet::union);
     let (mut hosts, mut headers, mut queries) = (Vec::new(), Vec::new(), Vec::new());
     let path = PathPattern::parse(words.next().expect("a path")).expect("a template");
     for word in words {
@@ -18,7 +18,7 @@ fn pattern(text: &str) -> Pattern {
             let (name, value) = text
                 .split_once('=')
                 .map_or((text, None), |(name, value)| (name, Some(value)));
-            Condition {
+            MatchCondition {
                 name: name.to_owned(),
                 value: value.map(str::to_owned),
             }
@@ -30,7 +30,7 @@ fn pattern(text: &str) -> Pattern {
             _ => panic!("{word}"),
         }
     }
-    Pattern {
+    RoutePattern {
         hosts,
         path,
         methods,
@@ -40,7 +40,7 @@ fn pattern(text: &str) -> Pattern {
 }
 
 fn find(routes: &[&str], method: &str, host: &str, target: &str) -> Option<usize> {
-    let router = Router::new(routes.iter().map(|text| pattern(text)).collect());
+    let router = RouteMatcher::new(routes.iter().map(|text| pattern(text)).collect());
     let (path, query) = target
         .split_once('?')
         .map_or((target, None), |(path, query)| (path, Some(query)));
@@ -48,7 +48,7 @@ fn find(routes: &[&str], method: &str, host: &str, target: &str) -> Option<usize
         http::HeaderName::from_static("x-beta"),
         http::HeaderValue::from_static("1"),
     )]);
-    router.find(&Request {
+    router.find(&RouteRequest {
         host,
         path,
         query,
@@ -90,20 +90,20 @@ fn the_method_is_part_of_the_match() {
     assert_eq!(find(&routes, "POST", "h", "/a/b"), Some(1));
     assert_eq!(find(&routes, "DELETE", "h", "/a/b"), None);
     assert_eq!(find(&routes, "get", "h", "/a/b"), None);
-    let router = Router::new(routes.iter().map(|text| pattern(text)).collect());
+    let router = RouteMatcher::new(routes.iter().map(|text| pattern(text)).collect());
     let headers = HeaderMap::new();
-    let request = Request {
+    let request = RouteRequest {
         host: "h",
         path: "/a/b",
         query: None,
         method: "DELETE",
         headers: &headers,
     };
-    let found = router.but_for_method(&request);
+    let found = router.find_ignoring_method(&request);
     assert_eq!(
         (
             found.as_slice(),
-            router.methods(&found).to_string().as_str()
+            router.allowed_methods(&found).to_string().as_str()
         ),
         (&[0, 1][..], "GET, POST, PUT")
     );
@@ -169,7 +169,7 @@ fn a_route_that_can_never_be_taken_is_found() {
         "GET /a/{y} @h.x",
         "GET /a/b",
     ];
-    let patterns: Vec<Pattern> = routes.iter().map(|text| pattern(text)).collect();
+    let patterns: Vec<RoutePattern> = routes.iter().map(|text| pattern(text)).collect();
     let covered = |index: usize| {
         let (earlier, later) = (&patterns[..index], &patterns[index]);
         earlier
@@ -185,22 +185,22 @@ fn a_route_that_can_never_be_taken_is_found() {
 }
 
 /// Precedence written down as a sort key, over all routes one by one.
-fn naive(patterns: &[Pattern], request: &Request<'_>) -> Option<usize> {
+fn naive(patterns: &[RoutePattern], request: &RouteRequest<'_>) -> Option<usize> {
     let host = request.host.to_ascii_lowercase();
     let segments: Vec<&str> = request.path[1..].split('/').collect();
-    let host_rank = |pattern: &Pattern| {
+    let host_rank = |pattern: &RoutePattern| {
         if pattern.hosts.is_empty() {
             return Some((2, 0));
         }
         let ranks = pattern.hosts.iter().filter_map(|pattern| match pattern {
             HostPattern::Exact(name) => (*name == host).then_some((0, 0)),
-            HostPattern::Below(name) => host
+            HostPattern::Subdomains(name) => host
                 .ends_with(&format!(".{name}"))
                 .then_some((1, usize::MAX - name.len())),
         });
         ranks.min()
     };
-    let path_rank = |pattern: &Pattern| {
+    let path_rank = |pattern: &RoutePattern| {
         let own = &pattern.path.segments;
         let fits = if pattern.path.prefix {
             segments.len() > own.len()
@@ -210,19 +210,19 @@ fn naive(patterns: &[Pattern], request: &Request<'_>) -> Option<usize> {
         let mut rank = Vec::new();
         for (own, segment) in own.iter().zip(&segments) {
             match own {
-                Segment::Literal(text) if text == segment => rank.push(0),
-                Segment::Param(_) if !segment.is_empty() => rank.push(1),
-                Segment::Literal(_) | Segment::Param(_) => return None,
+                PathSegment::Literal(text) if text == segment => rank.push(0),
+                PathSegment::Param(_) if !segment.is_empty() => rank.push(1),
+                PathSegment::Literal(_) | PathSegment::Param(_) => return None,
             }
         }
         rank.push(2);
         fits.then_some(rank)
     };
-    let method = Methods::of(request.method)?;
-    let key = |(index, pattern): (usize, &Pattern)| {
-        let holds = pattern.methods.contains(method) && pattern.conditions_hold(request);
+    let method = MethodSet::of(request.method)?;
+    let key = |(index, pattern): (usize, &RoutePattern)| {
+        let holds = pattern.methods.contains(method) && pattern.matches_conditions(request);
         let (host, path) = host_rank(pattern).zip(path_rank(pattern))?;
-        holds.then(|| (host, path, usize::MAX - pattern.conditions(), index))
+        holds.then(|| (host, path, usize::MAX - pattern.condition_count(), index))
     };
     patterns
         .iter()
@@ -256,13 +256,13 @@ proptest! {
         method in proptest::sample::select(vec!["GET", "POST", "PUT", "X"]),
         query in proptest::sample::select(vec![None, Some("v=1"), Some("w&v=2")]),
     ) {
-        let patterns: Vec<Pattern> = routes.iter().map(|text| pattern(text)).collect();
+        let patterns: Vec<RoutePattern> = routes.iter().map(|text| pattern(text)).collect();
         let headers = HeaderMap::from_iter([(
             http::HeaderName::from_static("x-beta"),
             http::HeaderValue::from_static("1"),
         )]);
         let path = if path.is_empty() { "/" } else { &path };
-        let request = Request { host, path, query, method, headers: &headers };
-        prop_assert_eq!(Router::new(patterns.clone()).find(&request), naive(&patterns, &request));
+        let request = RouteRequest { host, path, query, method, headers: &headers };
+        prop_assert_eq!(RouteMatcher::new(patterns.clone()).find(&request), naive(&patterns, &request));
     }
 }

@@ -4,13 +4,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use postern_common::clock::Timestamp;
 
-use crate::config::ClientAddress;
+use crate::config::ClientAddressDetail;
 use crate::telemetry::access_log::AccessLog;
 
 /// What one event says. Text that a client chose (method, path) has been checked to be visible
 /// ASCII, or is left out.
 #[derive(Debug, Default)]
-pub struct Event<'a> {
+pub struct AccessEvent<'a> {
     /// The id of the request.
     pub request_id: &'a str,
     /// As it was sent.
@@ -49,24 +49,24 @@ pub struct Event<'a> {
     pub protocol: &'a str,
     /// The trace, in hexadecimal digits.
     pub trace_id: Option<&'a str>,
-    /// The client's address; how much of it is written down is a setting.
+    /// The client's address; detail much of it is written down is a setting.
     pub client: Option<IpAddr>,
 }
 
 thread_local! {
     /// The line that is being built.
-    static LINE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    static LINE_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
     /// The second whose text is at hand.
-    static SECOND: RefCell<(i64, String)> = const { RefCell::new((i64::MIN, String::new())) };
+    static CACHED_SECOND: RefCell<(i64, String)> = const { RefCell::new((i64::MIN, String::new())) };
 }
 
-impl Event<'_> {
+impl AccessEvent<'_> {
     /// Builds the line in a buffer of this thread and appends it.
     pub(crate) fn write(&self, log: &AccessLog, now: Timestamp) {
-        if !log.is_on() {
+        if !log.is_enabled() {
             return;
         }
-        LINE.with_borrow_mut(|line| {
+        LINE_BUFFER.with_borrow_mut(|line| {
             line.clear();
             self.render(line, now, log.client_address);
             log.append(line);
@@ -74,8 +74,8 @@ impl Event<'_> {
     }
 
     /// Appends the event as one line of JSON.
-    pub fn render(&self, line: &mut Vec<u8>, now: Timestamp, client_address: ClientAddress) {
-        SECOND.with_borrow_mut(|(second, text)| {
+    pub fn render(&self, line: &mut Vec<u8>, now: Timestamp, client_address: ClientAddressDetail) {
+        CACHED_SECOND.with_borrow_mut(|(second, text)| {
             if *second != now.unix_seconds() {
                 *second = now.unix_seconds();
                 *text = Timestamp::from_unix_seconds(*second).to_string();
@@ -90,7 +90,7 @@ impl Event<'_> {
         line.extend_from_slice(b"}\n");
     }
 
-    fn fields(&self, line: &mut Vec<u8>, client_address: ClientAddress) {
+    fn fields(&self, line: &mut Vec<u8>, client_address: ClientAddressDetail) {
         text(line, br#","requestId":""#, Some(self.request_id));
         text(line, br#","method":""#, self.method);
         text(line, br#","path":""#, self.path);
@@ -114,20 +114,23 @@ impl Event<'_> {
         number(line, br#","responseBytes":"#, self.response_bytes);
         text(line, br#","protocol":""#, Some(self.protocol));
         text(line, br#","traceId":""#, self.trace_id);
-        if let Some(address) = self.client.and_then(|client| shown(client, client_address)) {
+        if let Some(address) = self
+            .client
+            .and_then(|client| logged_address(client, client_address))
+        {
             let _memory_only = write!(line, ",\"client\":\"{address}\"");
         }
     }
 }
 
-fn shown(client: IpAddr, how: ClientAddress) -> Option<IpAddr> {
-    match (how, client) {
-        (ClientAddress::Off, _) => None,
-        (ClientAddress::Full, client) => Some(client),
-        (ClientAddress::Network, IpAddr::V4(client)) => {
+fn logged_address(client: IpAddr, detail: ClientAddressDetail) -> Option<IpAddr> {
+    match (detail, client) {
+        (ClientAddressDetail::Off, _) => None,
+        (ClientAddressDetail::Full, client) => Some(client),
+        (ClientAddressDetail::Network, IpAddr::V4(client)) => {
             Some(Ipv4Addr::from_bits(client.to_bits() & 0xffff_ff00).into())
         }
-        (ClientAddress::Network, IpAddr::V6(client)) => {
+        (ClientAddressDetail::Network, IpAddr::V6(client)) => {
             Some(Ipv6Addr::from_bits(client.to_bits() & (u128::MAX << 80)).into())
         }
     }
@@ -232,7 +235,12 @@ mod tests {
 
     #[test]
     fn an_address_is_cut_to_its_network() {
-        let cut = |text: &str| shown(text.parse().expect("an address"), ClientAddress::Network);
+        let cut = |text: &str| {
+            logged_address(
+                text.parse().expect("an address"),
+                ClientAddressDetail::Network,
+            )
+        };
         assert_eq!(
             cut("203.0.113.77"),
             Some("203.0.113.0".parse().expect("an address"))
@@ -242,7 +250,7 @@ mod tests {
             Some("2001:db8:1::".parse().expect("an address"))
         );
         assert_eq!(
-            shown(IpAddr::V4(Ipv4Addr::LOCALHOST), ClientAddress::Off),
+            logged_address(IpAddr::V4(Ipv4Addr::LOCALHOST), ClientAddressDetail::Off),
             None
         );
     }

@@ -8,25 +8,25 @@ pub(super) struct LogFile {
     path: PathBuf,
     file: File,
     bytes: u64,
-    most: Option<u64>,
+    max_bytes: Option<u64>,
 }
 
 impl LogFile {
     /// For its owner and the group that may read logs. What is no file (`/dev/stdout`, a pipe) is
     /// never too large.
-    pub(super) fn open(path: PathBuf, most: Option<u64>) -> std::io::Result<Self> {
+    pub(super) fn open(path: PathBuf, max_bytes: Option<u64>) -> std::io::Result<Self> {
         let file = OpenOptions::new()
             .create(true)
             .append(true)
             .mode(0o640)
             .open(&path)?;
         let metadata = file.metadata()?;
-        let most = most.filter(|_| metadata.is_file());
+        let max_bytes = max_bytes.filter(|_| metadata.is_file());
         Ok(Self {
             path,
             file,
             bytes: metadata.len(),
-            most,
+            max_bytes,
         })
     }
 
@@ -35,8 +35,8 @@ impl LogFile {
     pub(super) fn write(&mut self, batch: &[u8]) -> std::io::Result<()> {
         let next = self.bytes.saturating_add(batch.len() as u64);
         if self.bytes > 0
-            && self.most.is_some_and(|most| next > most)
-            && let Err(error) = self.put_aside()
+            && self.max_bytes.is_some_and(|max_bytes| next > max_bytes)
+            && let Err(error) = self.rotate()
         {
             tracing::warn!(%error, path = %self.path.display(), "cannot put the access log aside");
         }
@@ -48,7 +48,7 @@ impl LogFile {
     /// Begins the file anew. Where another process writes to it as well, as during a hand-over, or
     /// an operator moved it, the file of that name may be a fresh one already, or none: then there
     /// is nothing to put aside.
-    fn put_aside(&mut self) -> std::io::Result<()> {
+    fn rotate(&mut self) -> std::io::Result<()> {
         let identity = |file: &Metadata| (file.dev(), file.ino());
         match std::fs::metadata(&self.path) {
             Ok(named) if identity(&named) == identity(&self.file.metadata()?) => {
@@ -68,7 +68,7 @@ impl LogFile {
 
     /// Opens the file of that name, whichever it is now.
     pub(super) fn reopen(&mut self) {
-        match Self::open(self.path.clone(), self.most) {
+        match Self::open(self.path.clone(), self.max_bytes) {
             Ok(fresh) => *self = fresh,
             Err(error) => {
                 tracing::warn!(%error, path = %self.path.display(), "cannot reopen the access log");
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_is_full_is_put_aside() {
+    fn a_file_that_is_full_is_rotate() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("access.log");
         let mut file = LogFile::open(path.clone(), Some(8)).expect("opens");
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_a_file_is_put_aside_and_a_link_stays_one() {
+    fn only_what_is_a_file_is_rotate_and_a_link_stays_one() {
         let folder = tempfile::tempdir().expect("a folder");
         let (link, target) = (
             folder.path().join("access.log"),
@@ -172,6 +172,6 @@ mod tests {
             .mode();
         assert_eq!(mode & 0o027, 0, "not for others: {mode:o}");
         let null = LogFile::open("/dev/null".into(), Some(8)).expect("opens");
-        assert_eq!(null.most, None);
+        assert_eq!(null.max_bytes, None);
     }
 }

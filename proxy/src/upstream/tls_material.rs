@@ -8,7 +8,7 @@ use postern_common::exit::Exit;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-use crate::config::UpstreamTls;
+use crate::config::UpstreamTlsConfig;
 
 /// An empty file of authorities, where those of the machine are not needed: Pingora reads them
 /// unless another file is named.
@@ -16,19 +16,19 @@ pub(crate) const NO_ROOTS: &str = "/dev/null";
 
 /// What TLS to an upstream needs beside names.
 #[derive(Clone)]
-pub(super) struct TlsParts {
+pub(super) struct TlsMaterial {
     pub(super) ca: Option<Arc<[WrappedX509]>>,
     pub(super) certificate: Option<Arc<CertKey>>,
-    /// When its files were written.
-    written: Vec<Option<SystemTime>>,
+    /// When its files were modified.
+    modified: Vec<Option<SystemTime>>,
 }
 
-impl TlsParts {
+impl TlsMaterial {
     /// # Errors
     /// Status 64 with the file that cannot be read, 69 if it needs the authorities of the machine
     /// and there are none.
-    pub(super) fn load(config: &UpstreamTls) -> Result<Self, Exit> {
-        let written = written(config);
+    pub(super) fn load(config: &UpstreamTlsConfig) -> Result<Self, Exit> {
+        let modified = modified(config);
         if config.ca.is_none() {
             check_system_roots()?;
         }
@@ -57,13 +57,13 @@ impl TlsParts {
         Ok(Self {
             ca,
             certificate,
-            written,
+            modified,
         })
     }
 
-    /// Whether a file has been written since.
-    pub(super) fn is_old(&self, config: &UpstreamTls) -> bool {
-        self.written != written(config)
+    /// Whether a file has been modified since.
+    pub(super) fn has_changed(&self, config: &UpstreamTlsConfig) -> bool {
+        self.modified != modified(config)
     }
 }
 
@@ -80,7 +80,7 @@ fn check_system_roots() -> Result<(), Exit> {
     )))
 }
 
-fn written(config: &UpstreamTls) -> Vec<Option<SystemTime>> {
+fn modified(config: &UpstreamTlsConfig) -> Vec<Option<SystemTime>> {
     let files = [&config.ca, &config.certificate, &config.key];
     let modified = |path: &PathBuf| {
         std::fs::metadata(path)
@@ -109,8 +109,8 @@ fn unreadable(path: &Path, error: &rustls::pki_types::pem::Error) -> Exit {
     Exit::usage(format!("{}: cannot read: {error}", path.display()))
 }
 
-impl std::fmt::Debug for TlsParts {
+impl std::fmt::Debug for TlsMaterial {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("TlsParts(..)")
+        f.write_str("TlsMaterial(..)")
     }
 }

@@ -17,48 +17,48 @@ use rustix::net::{RecvFlags, recv};
 use tokio::io::{AsyncReadExt, AsyncWrite};
 use tokio::net::TcpStream;
 
-use crate::upstream::answer::{Answer, AnswerFault, Body};
+use crate::upstream::response::{ResponseBody, ResponseFault, UpstreamResponse};
 
-/// Bytes of the head of an answer, as Pingora has it.
-pub(super) const MOST_HEAD: usize = 1 << 20;
+/// Bytes of the head of an response, as Pingora has it.
+pub(super) const MAX_RESPONSE_HEAD_BYTES: usize = 1 << 20;
 
 /// Room for one read while a head is waited for.
-const HEAD_READ: usize = 4 << 10;
+const HEAD_READ_BYTES: usize = 4 << 10;
 
 /// Room for one read of a body.
-const BODY_READ: usize = 32 << 10;
+const BODY_READ_BYTES: usize = 32 << 10;
 
-/// So many connections to one address wait at most.
-const MOST_KEPT: usize = 512;
+/// So many connections to one address wait at limit.
+const MAX_IDLE_CONNECTIONS: usize = 512;
 
 /// One connection. Errors are Pingora's, as of an upstream.
 #[derive(Debug)]
-pub(crate) struct Link {
+pub(crate) struct UpstreamConnection {
     stream: TcpStream,
     inbound: BytesMut,
     /// How much of `inbound` has been searched for the end of a head.
     searched: usize,
     /// Whether `inbound` has grown to take a body.
-    is_grown: bool,
+    has_body_buffer: bool,
 }
 
-/// Connections to one address that wait, each since when: the last one first, so that those which
+/// ConnectionHandler to one address that wait, each since when: the last one first, so that those which
 /// are not needed age.
 #[derive(Debug)]
-pub(crate) struct Kept<C>(Mutex<Vec<(C, Instant)>>);
+pub(crate) struct IdlePool<C>(Mutex<Vec<(C, Instant)>>);
 
 /// A connection that may wait for its next request.
-pub(crate) trait Idle {
+pub(crate) trait PooledConnection {
     /// Makes it ready to wait. Returns whether it may: nothing has come that no request asked for.
-    fn rest(&mut self) -> bool;
+    fn prepare_for_idle(&mut self) -> bool;
 
     /// Whether nothing has come while it waited, the end included.
-    fn is_quiet(&mut self) -> bool;
+    fn is_reusable(&mut self) -> bool;
 }
 
-// === impl Link ===
+// === impl UpstreamConnection ===
 
-impl Link {
+impl UpstreamConnection {
     pub(crate) async fn connect(address: SocketAddr, within: Duration) -> Result<Self> {
         let stream = connect(address, within).await.map_err(Error::into_up)?;
         let _best_effort = stream.set_nodelay(true);
@@ -66,7 +66,7 @@ impl Link {
             stream,
             inbound: BytesMut::new(),
             searched: 0,
-            is_grown: false,
+            has_body_buffer: false,
         })
     }
 
@@ -75,8 +75,8 @@ impl Link {
     }
 
     /// Lets the kernel end the connection once the other side has taken nothing for so long:
-    /// Pingora waits for an answer even after a write of a body that took too long.
-    pub(super) fn end_if_nothing_is_taken_for(&self, within: Duration) {
+    /// Pingora waits for an response even after a write of a body that took too long.
+    pub(super) fn set_write_stall_timeout(&self, within: Duration) {
         let millis = u32::try_from(within.as_millis()).unwrap_or(u32::MAX);
         let _best_effort = rustix::net::sockopt::set_tcp_user_timeout(&self.stream, millis);
     }
@@ -96,30 +96,31 @@ impl Link {
                 }
                 Err(error) => error,
             };
-            return Poll::Ready(Err(self.broken(ErrorType::WriteError, error)));
+            return Poll::Ready(Err(self.io_error(ErrorType::WriteError, error)));
         }
         Poll::Ready(Ok(()))
     }
 
-    /// The next head of an answer.
-    pub(crate) fn poll_answer(
+    /// The next head of an response.
+    pub(crate) fn poll_response(
         &mut self,
         cx: &mut Context<'_>,
-        to_head: bool,
-    ) -> Poll<Result<Answer>> {
+        is_head_request: bool,
+    ) -> Poll<Result<UpstreamResponse>> {
         loop {
             if self.has_head()
-                && let Some(answer) = Answer::take(&mut self.inbound, to_head).map_err(unclear)?
+                && let Some(response) = UpstreamResponse::take(&mut self.inbound, is_head_request)
+                    .map_err(malformed_response)?
             {
                 self.searched = 0;
-                return Poll::Ready(Ok(answer));
+                return Poll::Ready(Ok(response));
             }
-            if self.inbound.len() > MOST_HEAD {
-                return Poll::Ready(Err(unclear(AnswerFault)));
+            if self.inbound.len() > MAX_RESPONSE_HEAD_BYTES {
+                return Poll::Ready(Err(malformed_response(ResponseFault)));
             }
-            if ready!(self.poll_fill(cx, HEAD_READ))? == 0 {
+            if ready!(self.poll_fill(cx, HEAD_READ_BYTES))? == 0 {
                 let gone = io::ErrorKind::UnexpectedEof.into();
-                return Poll::Ready(Err(self.broken(ErrorType::ConnectionClosed, gone)));
+                return Poll::Ready(Err(self.io_error(ErrorType::ConnectionClosed, gone)));
             }
         }
     }
@@ -128,12 +129,12 @@ impl Link {
     /// Each byte is looked at once, however small the pieces are in which it comes.
     fn has_head(&mut self) -> bool {
         let from = self.searched.saturating_sub(2);
-        let fresh = &self.inbound[from..];
+        let unsearched = &self.inbound[from..];
         let is_end = |at: usize| {
-            let rest = &fresh[at + 1..];
+            let rest = &unsearched[at + 1..];
             rest.starts_with(b"\n") || rest.starts_with(b"\r\n")
         };
-        let found = memchr_iter(b'\n', fresh).any(is_end);
+        let found = memchr_iter(b'\n', unsearched).any(is_end);
         let is_other = !self
             .inbound
             .starts_with(&b"HTTP/"[..self.inbound.len().min(5)]);
@@ -142,30 +143,30 @@ impl Link {
     }
 
     /// The next part of a body; `None` when it is over.
-    pub(crate) fn poll_data(
+    pub(crate) fn poll_body(
         &mut self,
         cx: &mut Context<'_>,
-        body: &mut Body,
+        body: &mut ResponseBody,
     ) -> Poll<Result<Option<Bytes>>> {
         loop {
-            if let Some(data) = body.take(&mut self.inbound).map_err(unclear)? {
+            if let Some(data) = body.take(&mut self.inbound).map_err(malformed_response)? {
                 return Poll::Ready(Ok(Some(data)));
             }
-            if *body == Body::Done {
+            if *body == ResponseBody::Done {
                 return Poll::Ready(Ok(None));
             }
-            self.is_grown = true;
+            self.has_body_buffer = true;
             // The client has had the head by now.
-            let read = ready!(self.poll_fill(cx, BODY_READ)).map_err(|mut error| {
+            let read = ready!(self.poll_fill(cx, BODY_READ_BYTES)).map_err(|mut error| {
                 error.set_retry(false);
                 error
             });
             if read? == 0 {
-                if *body == Body::UntilClose {
-                    *body = Body::Done;
+                if *body == ResponseBody::UntilClose {
+                    *body = ResponseBody::Done;
                     return Poll::Ready(Ok(None));
                 }
-                return Poll::Ready(Err(cut()));
+                return Poll::Ready(Err(truncated_body()));
             }
         }
     }
@@ -173,12 +174,12 @@ impl Link {
     fn poll_fill(&mut self, cx: &mut Context<'_>, room: usize) -> Poll<Result<usize>> {
         self.inbound.reserve(room);
         let read = ready!(pin!(self.stream.read_buf(&mut self.inbound)).poll(cx));
-        Poll::Ready(read.map_err(|error| self.broken(ErrorType::ReadError, error)))
+        Poll::Ready(read.map_err(|error| self.io_error(ErrorType::ReadError, error)))
     }
 
     /// A connection that had waited may be closed by the origin at any time; nothing has been
     /// answered then.
-    fn broken(&self, kind: ErrorType, error: io::Error) -> Box<Error> {
+    fn io_error(&self, kind: ErrorType, error: io::Error) -> Box<Error> {
         let mut error = Error::because(kind, "on a connection to an upstream", error).into_up();
         if self.inbound.is_empty() {
             error.retry = RetryType::ReusedOnly;
@@ -187,16 +188,16 @@ impl Link {
     }
 }
 
-impl Idle for Link {
-    fn rest(&mut self) -> bool {
-        if std::mem::take(&mut self.is_grown) && self.inbound.is_empty() {
+impl PooledConnection for UpstreamConnection {
+    fn prepare_for_idle(&mut self) -> bool {
+        if std::mem::take(&mut self.has_body_buffer) && self.inbound.is_empty() {
             self.inbound = BytesMut::new();
         }
         self.inbound.is_empty()
     }
 
     /// The kernel is asked: what the runtime knows is as old as its last look.
-    fn is_quiet(&mut self) -> bool {
+    fn is_reusable(&mut self) -> bool {
         let mut space = [0; 1];
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         self.inbound.is_empty()
@@ -218,54 +219,59 @@ async fn connect(address: SocketAddr, within: Duration) -> Result<TcpStream> {
         })
 }
 
-fn unclear(_fault: AnswerFault) -> Box<Error> {
+fn malformed_response(_fault: ResponseFault) -> Box<Error> {
     Error::explain(
         ErrorType::InvalidHTTPHeader,
-        "an answer that cannot be understood",
+        "an response that cannot be understood",
     )
     .into_up()
 }
 
-fn cut() -> Box<Error> {
-    Error::explain(ErrorType::ConnectionClosed, "before the end of the answer").into_up()
+fn truncated_body() -> Box<Error> {
+    Error::explain(
+        ErrorType::ConnectionClosed,
+        "before the end of the response",
+    )
+    .into_up()
 }
 
-// === impl Kept ===
+// === impl IdlePool ===
 
-impl<C> Default for Kept<C> {
+impl<C> Default for IdlePool<C> {
     fn default() -> Self {
         Self(Mutex::default())
     }
 }
 
-impl<C: Idle> Kept<C> {
+impl<C: PooledConnection> IdlePool<C> {
     /// A connection that can carry a request now.
     pub(crate) fn take(&self, idle: Duration) -> Option<C> {
         loop {
             let (mut connection, since) = self.lock().pop()?;
-            if since.elapsed() < idle && connection.is_quiet() {
+            if since.elapsed() < idle && connection.is_reusable() {
                 return Some(connection);
             }
         }
     }
 
-    /// Keeps a connection whose answer had been read whole `now`.
-    pub(crate) fn keep(&self, mut connection: C, now: Instant) {
-        if !connection.rest() {
+    /// Keeps a connection whose response had been read whole `now`.
+    pub(crate) fn put(&self, mut connection: C, now: Instant) {
+        if !connection.prepare_for_idle() {
             return;
         }
-        let mut kept = self.lock();
-        if kept.len() < MOST_KEPT {
-            kept.push((connection, now));
+        let mut connections = self.lock();
+        if connections.len() < MAX_IDLE_CONNECTIONS {
+            connections.push((connection, now));
         }
     }
 
     /// Closes those that have waited for too long, and those that their origin has closed.
-    pub(crate) fn sweep(&self, idle: Duration) {
-        let mut kept = std::mem::take(&mut *self.lock());
-        kept.retain_mut(|(connection, since)| since.elapsed() < idle && connection.is_quiet());
+    pub(crate) fn evict(&self, idle: Duration) {
+        let mut connections = std::mem::take(&mut *self.lock());
+        connections
+            .retain_mut(|(connection, since)| since.elapsed() < idle && connection.is_reusable());
         let mut now = self.lock();
-        let newer = std::mem::replace(&mut *now, kept);
+        let newer = std::mem::replace(&mut *now, connections);
         now.extend(newer);
     }
 

@@ -1,4 +1,4 @@
-//! The answer of an upstream over plain HTTP/1.1: where its head ends, and where its body does (RFC
+//! The response of an upstream over plain HTTP/1.1: where its head ends, and where its body does (RFC
 //! 9112 sections 4, 6 and 7).
 //!
 //! What an origin gets wrong and everybody takes (folded lines, a space before a colon, trailers)
@@ -9,45 +9,48 @@ use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Version};
 use pingora::http::ResponseHeader;
 
-use crate::message::framing::{Chunk, Extension};
+use crate::message::framing::{ChunkState, ExtensionState};
 
-/// Fields that the head of an answer may have, as Pingora has it.
-const MOST_FIELDS: usize = 256;
+/// Fields that the head of an response may have, as Pingora has it.
+const MAX_RESPONSE_FIELDS: usize = 256;
 
 /// Bytes of the trailers of a body, which are passed over.
-const MOST_TRAILERS: usize = 8 << 10;
+const MAX_TRAILER_BYTES: usize = 8 << 10;
 
-/// An answer that cannot be understood, or may be understood in two ways.
+/// An response that cannot be understood, or may be understood in two ways.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct AnswerFault;
+pub(crate) struct ResponseFault;
 
-/// The head of an answer.
+/// The head of an response.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct UpstreamResponse {
     pub(crate) head: ResponseHeader,
-    pub(crate) body: Body,
+    pub(crate) body: ResponseBody,
     /// Whether the connection may carry another request after the body.
-    pub(crate) keep: bool,
+    pub(crate) keep_alive: bool,
 }
 
 /// How much of a body is still to come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Body {
+pub(crate) enum ResponseBody {
     Done,
     Length(u64),
-    Chunked(Chunk),
+    Chunked(ChunkState),
     /// After the last chunk: bytes of this line, and of all such lines.
     Trailers(usize, usize),
     UntilClose,
 }
 
-// === impl Answer ===
+// === impl UpstreamResponse ===
 
-impl Answer {
-    /// Takes a whole head out of `buffer`; `None` asks for more. `to_head` says that HEAD was
+impl UpstreamResponse {
+    /// Takes a whole head out of `buffer`; `None` asks for more. `is_head_request` says that HEAD was
     /// asked.
-    pub(crate) fn take(buffer: &mut BytesMut, to_head: bool) -> Result<Option<Self>, AnswerFault> {
-        let mut fields = [const { std::mem::MaybeUninit::uninit() }; MOST_FIELDS];
+    pub(crate) fn take(
+        buffer: &mut BytesMut,
+        is_head_request: bool,
+    ) -> Result<Option<Self>, ResponseFault> {
+        let mut fields = [const { std::mem::MaybeUninit::uninit() }; MAX_RESPONSE_FIELDS];
         let mut parsed = httparse::Response::new(&mut []);
         let mut parser = httparse::ParserConfig::default();
         parser.allow_spaces_after_header_name_in_responses(true);
@@ -56,29 +59,29 @@ impl Answer {
         {
             Ok(httparse::Status::Complete(end)) => end,
             Ok(httparse::Status::Partial) => return Ok(None),
-            Err(_) => return Err(AnswerFault),
+            Err(_) => return Err(ResponseFault),
         };
         let (status, minor) = (
-            parsed.code.ok_or(AnswerFault)?,
-            parsed.version.ok_or(AnswerFault)?,
+            parsed.code.ok_or(ResponseFault)?,
+            parsed.version.ok_or(ResponseFault)?,
         );
         let mut parts = http::Response::new(()).into_parts().0;
-        parts.status = StatusCode::from_u16(status).map_err(|_| AnswerFault)?;
+        parts.status = StatusCode::from_u16(status).map_err(|_| ResponseFault)?;
         // The gateway's own fields find room without a second table.
         parts.headers.reserve(parsed.headers.len() + 6);
         for field in &*parsed.headers {
-            let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| AnswerFault)?;
+            let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| ResponseFault)?;
             let value = HeaderValue::from_bytes(field.value).or_else(|_| unfold(field.value))?;
             parts.headers.append(name, value);
         }
         buffer.advance(end);
-        let body = Body::of(parts.status, minor, &parts.headers, to_head)?;
+        let body = ResponseBody::of(parts.status, minor, &parts.headers, is_head_request)?;
         // Chunks count, and not what is said of their length beside them.
         if parts.headers.contains_key(TRANSFER_ENCODING) {
             parts.headers.remove(CONTENT_LENGTH);
         }
-        let keep = body != Body::UntilClose && is_kept(minor, &parts.headers);
-        if body == Body::UntilClose {
+        let keep_alive = body != ResponseBody::UntilClose && is_keep_alive(minor, &parts.headers);
+        if body == ResponseBody::UntilClose {
             parts
                 .headers
                 .insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
@@ -87,13 +90,13 @@ impl Answer {
         Ok(Some(Self {
             head: ResponseHeader::from(parts),
             body,
-            keep,
+            keep_alive,
         }))
     }
 }
 
 /// Whether the connection outlives the message (RFC 9112 section 9.3).
-fn is_kept(minor: u8, headers: &HeaderMap) -> bool {
+fn is_keep_alive(minor: u8, headers: &HeaderMap) -> bool {
     let says = |wanted: &str| {
         headers
             .get_all(CONNECTION)
@@ -105,14 +108,14 @@ fn is_kept(minor: u8, headers: &HeaderMap) -> bool {
                     .any(|option| option.trim_ascii().eq_ignore_ascii_case(wanted))
             })
     };
-    !says("close") && (minor == 1 || says("keep-alive"))
+    !says("close") && (minor == 1 || says("keep_alive-alive"))
 }
 
-// === impl Body ===
+// === impl ResponseBody ===
 
-impl Body {
+impl ResponseBody {
     /// Returns how the body after a head is framed (RFC 9112 section 6.3). `minor` is the minor
-    /// version of HTTP/1, and `to_head` says that HEAD was asked.
+    /// version of HTTP/1, and `is_head_request` says that HEAD was asked.
     ///
     /// # Errors
     /// A framing that another recipient may read in another way, even where there is no body.
@@ -120,21 +123,22 @@ impl Body {
         status: StatusCode,
         minor: u8,
         headers: &HeaderMap,
-        to_head: bool,
-    ) -> Result<Self, AnswerFault> {
+        is_head_request: bool,
+    ) -> Result<Self, ResponseFault> {
         let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
         let coding = codings.next();
         let is_chunked = coding.is_some_and(|one| one.as_bytes().eq_ignore_ascii_case(b"chunked"));
         if coding.is_some() && !(is_chunked && codings.next().is_none() && minor == 1) {
-            return Err(AnswerFault);
+            return Err(ResponseFault);
         }
         let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
         let (length, more) = (lengths.next(), lengths.next());
-        let is_empty = to_head || status.is_informational() || matches!(status.as_u16(), 204 | 304);
+        let is_empty =
+            is_head_request || status.is_informational() || matches!(status.as_u16(), 204 | 304);
         Ok(match length {
             _ if is_chunked && is_empty => Self::Done,
-            _ if is_chunked => Self::Chunked(Chunk::Size(0, 0)),
-            _ if more.is_some() => return Err(AnswerFault),
+            _ if is_chunked => Self::Chunked(ChunkState::Size(0, 0)),
+            _ if more.is_some() => return Err(ResponseFault),
             None if is_empty => Self::Done,
             None => Self::UntilClose,
             Some(value) => match length_of(value)? {
@@ -146,11 +150,11 @@ impl Body {
     }
 
     /// The next bytes of the body that are in `buffer`; `None` when there are none.
-    pub(crate) fn take(&mut self, buffer: &mut BytesMut) -> Result<Option<Bytes>, AnswerFault> {
+    pub(crate) fn take(&mut self, buffer: &mut BytesMut) -> Result<Option<Bytes>, ResponseFault> {
         loop {
-            let most = match self {
+            let limit = match self {
                 Self::Done => return Ok(None),
-                Self::Length(left) | Self::Chunked(Chunk::Data(left)) => *left,
+                Self::Length(left) | Self::Chunked(ChunkState::Data(left)) => *left,
                 Self::UntilClose => u64::MAX,
                 Self::Chunked(_) | Self::Trailers(..) => {
                     if !self.step(buffer)? {
@@ -162,13 +166,13 @@ impl Body {
             if buffer.is_empty() {
                 return Ok(None);
             }
-            let taken = usize::try_from(most)
+            let taken = usize::try_from(limit)
                 .unwrap_or(usize::MAX)
                 .min(buffer.len());
             let data = buffer.split_to(taken).freeze();
             self.advance(taken as u64);
             // What ends a body is seen together with its last bytes.
-            while matches!(self, Self::Chunked(chunk) if !matches!(chunk, Chunk::Data(_)))
+            while matches!(self, Self::Chunked(chunk) if !matches!(chunk, ChunkState::Data(_)))
                 || matches!(self, Self::Trailers(..))
             {
                 if !self.step(buffer)? {
@@ -181,13 +185,13 @@ impl Body {
 
     /// Passes over the bytes that belong to the body. Returns how many they are, and the fault that
     /// follows them, if any.
-    pub(super) fn skip(&mut self, bytes: &[u8]) -> (usize, Option<AnswerFault>) {
+    pub(super) fn skip(&mut self, bytes: &[u8]) -> (usize, Option<ResponseFault>) {
         let mut at = 0;
         while let Some(&byte) = bytes.get(at) {
             match self {
                 Self::Done => break,
                 Self::UntilClose => return (bytes.len(), None),
-                Self::Length(left) | Self::Chunked(Chunk::Data(left)) => {
+                Self::Length(left) | Self::Chunked(ChunkState::Data(left)) => {
                     let taken = usize::try_from(*left)
                         .unwrap_or(usize::MAX)
                         .min(bytes.len() - at);
@@ -210,14 +214,16 @@ impl Body {
         *self = match *self {
             Self::Length(left) if left == taken => Self::Done,
             Self::Length(left) => Self::Length(left - taken),
-            Self::Chunked(Chunk::Data(left)) if left == taken => Self::Chunked(Chunk::DataCr),
-            Self::Chunked(Chunk::Data(left)) => Self::Chunked(Chunk::Data(left - taken)),
+            Self::Chunked(ChunkState::Data(left)) if left == taken => {
+                Self::Chunked(ChunkState::DataCr)
+            }
+            Self::Chunked(ChunkState::Data(left)) => Self::Chunked(ChunkState::Data(left - taken)),
             Self::Chunked(_) | Self::Trailers(..) | Self::UntilClose | Self::Done => return,
         };
     }
 
     /// Takes one byte between the data of two chunks, or after the last. Whether there was one.
-    fn step(&mut self, buffer: &mut BytesMut) -> Result<bool, AnswerFault> {
+    fn step(&mut self, buffer: &mut BytesMut) -> Result<bool, ResponseFault> {
         let Some(&byte) = buffer.first() else {
             return Ok(false);
         };
@@ -227,20 +233,20 @@ impl Body {
     }
 
     /// What follows one byte of the framing.
-    fn next(self, byte: u8) -> Result<Self, AnswerFault> {
+    fn next(self, byte: u8) -> Result<Self, ResponseFault> {
         Ok(match (self, byte) {
-            (Self::Chunked(Chunk::LastCr), byte) if byte != b'\r' => Self::Trailers(1, 1),
+            (Self::Chunked(ChunkState::LastCr), byte) if byte != b'\r' => Self::Trailers(1, 1),
             // Some origins pad a size with spaces, or put an extension of no form there.
-            (Self::Chunked(Chunk::Size(size, 1..)), b' ' | b'\t' | b';') => {
-                Self::Chunked(Chunk::Extension(size, 0, Extension::Any))
+            (Self::Chunked(ChunkState::Size(size, 1..)), b' ' | b'\t' | b';') => {
+                Self::Chunked(ChunkState::Extension(size, 0, ExtensionState::Any))
             }
             (Self::Chunked(chunk), byte) => chunk
                 .step(byte)
-                .map_err(|_| AnswerFault)?
+                .map_err(|_| ResponseFault)?
                 .map_or(Self::Done, Self::Chunked),
             (Self::Trailers(0, _), b'\n') => Self::Done,
             (Self::Trailers(_, all), b'\n') => Self::Trailers(0, all),
-            (Self::Trailers(_, MOST_TRAILERS..), _) => return Err(AnswerFault),
+            (Self::Trailers(_, MAX_TRAILER_BYTES..), _) => return Err(ResponseFault),
             (Self::Trailers(line, all), b'\r') => Self::Trailers(line, all + 1),
             (Self::Trailers(line, all), _) => Self::Trailers(line + 1, all + 1),
             (Self::Done | Self::Length(_) | Self::UntilClose, _) => self,
@@ -249,48 +255,51 @@ impl Body {
 }
 
 /// A value on several lines as one on one (RFC 9112 section 5.2).
-fn unfold(value: &[u8]) -> Result<HeaderValue, AnswerFault> {
+fn unfold(value: &[u8]) -> Result<HeaderValue, ResponseFault> {
     let lines: Vec<&[u8]> = value
         .split(|byte| *byte == b'\n')
         .map(<[u8]>::trim_ascii)
         .collect();
     let flat = lines.join(&b' ');
-    HeaderValue::from_bytes(&flat).map_err(|_| AnswerFault)
+    HeaderValue::from_bytes(&flat).map_err(|_| ResponseFault)
 }
 
-fn length_of(value: &HeaderValue) -> Result<u64, AnswerFault> {
+fn length_of(value: &HeaderValue) -> Result<u64, ResponseFault> {
     let text = value
         .to_str()
         .ok()
         .filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
-    text.and_then(|text| text.parse().ok()).ok_or(AnswerFault)
+    text.and_then(|text| text.parse().ok()).ok_or(ResponseFault)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn read(wire: &str, to_head: bool) -> Result<(u16, String, bool, usize), AnswerFault> {
+    fn read(
+        wire: &str,
+        is_head_request: bool,
+    ) -> Result<(u16, String, bool, usize), ResponseFault> {
         let mut buffer = BytesMut::from(wire);
-        let answer = Answer::take(&mut buffer, to_head)?.expect("a whole head");
-        let (mut body, mut text) = (answer.body, Vec::new());
+        let response = UpstreamResponse::take(&mut buffer, is_head_request)?.expect("a whole head");
+        let (mut body, mut text) = (response.body, Vec::new());
         while let Some(data) = body.take(&mut buffer)? {
             text.extend_from_slice(&data);
         }
-        let is_whole = matches!(body, Body::Done);
+        let is_whole = matches!(body, ResponseBody::Done);
         let text = String::from_utf8(text).expect("text");
         Ok((
-            answer.head.status.as_u16(),
+            response.head.status.as_u16(),
             text,
-            answer.keep && is_whole,
+            response.keep_alive && is_whole,
             buffer.len(),
         ))
     }
 
     #[test]
     fn an_answer_ends_where_its_head_says() {
-        let ok = |text: &str, keep, rest| Ok((200, text.to_owned(), keep, rest));
-        for (wire, to_head, want) in [
+        let ok = |text: &str, keep_alive, rest| Ok((200, text.to_owned(), keep_alive, rest));
+        for (wire, is_head_request, want) in [
             (
                 "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabcHTTP",
                 false,
@@ -318,7 +327,7 @@ mod tests {
                 ok("a", false, 0),
             ),
             (
-                "HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 1\r\n\r\na",
+                "HTTP/1.0 200 OK\r\nConnection: keep_alive-alive\r\nContent-Length: 1\r\n\r\na",
                 false,
                 ok("a", true, 0),
             ),
@@ -338,7 +347,7 @@ mod tests {
                 ok("ab", false, 0),
             ),
         ] {
-            assert_eq!(read(wire, to_head), want, "{wire:?}");
+            assert_eq!(read(wire, is_head_request), want, "{wire:?}");
         }
         let empty = read(
             "HTTP/1.1 304 Not Modified\r\nContent-Length: 9\r\n\r\n",
@@ -360,13 +369,13 @@ mod tests {
             "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nabc",
             "SSH-2.0-OpenSSH\r\n\r\n",
         ] {
-            assert_eq!(read(wire, false), Err(AnswerFault), "{wire:?}");
+            assert_eq!(read(wire, false), Err(ResponseFault), "{wire:?}");
         }
         let endless = format!(
             "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: {}\r\n\r\n",
-            "y\r".repeat(MOST_TRAILERS / 2)
+            "y\r".repeat(MAX_TRAILER_BYTES / 2)
         );
-        assert_eq!(read(&endless, false), Err(AnswerFault));
+        assert_eq!(read(&endless, false), Err(ResponseFault));
         let folded = "HTTP/1.1 200 OK\r\nX-A: a\r\n b\r\nContent-Length: 1\r\n\r\na";
         assert_eq!(read(folded, false), Ok((200, "a".to_owned(), true, 0)));
     }
@@ -376,7 +385,7 @@ mod tests {
         let whole = b"5;x=y\r\nhello\r\n1\r\n!\r\n0\r\nTrailer: 1\r\n\r\n";
         for piece in 1..whole.len() {
             let (mut body, mut text, mut buffer) = (
-                Body::Chunked(Chunk::Size(0, 0)),
+                ResponseBody::Chunked(ChunkState::Size(0, 0)),
                 Vec::new(),
                 BytesMut::new(),
             );
@@ -388,19 +397,19 @@ mod tests {
             }
             assert_eq!(
                 (body, text.as_slice(), buffer.len()),
-                (Body::Done, &b"hello!"[..], 0),
+                (ResponseBody::Done, &b"hello!"[..], 0),
                 "{piece}"
             );
-            let mut body = Body::Chunked(Chunk::Size(0, 0));
+            let mut body = ResponseBody::Chunked(ChunkState::Size(0, 0));
             for part in whole.chunks(piece) {
                 assert_eq!(body.skip(part), (part.len(), None), "{piece}");
             }
-            assert_eq!(body, Body::Done, "{piece}");
+            assert_eq!(body, ResponseBody::Done, "{piece}");
         }
-        let mut body = Body::Chunked(Chunk::Size(0, 0));
+        let mut body = ResponseBody::Chunked(ChunkState::Size(0, 0));
         assert_eq!(
             body.skip(b"2\r\nok\r\n\r\n"),
-            (7, Some(AnswerFault)),
+            (7, Some(ResponseFault)),
             "an empty size"
         );
     }

@@ -2,33 +2,33 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 /// Retries as a share of requests: when everything fails, retries must not multiply the load.
 ///
-/// Kept in hundredths of a retry: each request adds `percent`, each retry takes 100.
+/// IdlePool in hundredths of a retry: each request adds `percent`, each retry takes 100.
 #[derive(Debug)]
-pub(super) struct Budget {
+pub(super) struct RetryBudget {
     percent: i64,
     balance: AtomicI64,
 }
 
 /// So many retries can be saved up, and are there at the start.
-const RESERVE: i64 = 10 * 100;
+const MAX_BALANCE: i64 = 10 * 100;
 
-impl Budget {
+impl RetryBudget {
     pub(super) fn new(percent: u32) -> Self {
         let percent = i64::from(percent);
         Self {
             percent,
-            balance: AtomicI64::new(if percent == 0 { 0 } else { RESERVE }),
+            balance: AtomicI64::new(if percent == 0 { 0 } else { MAX_BALANCE }),
         }
     }
 
-    pub(super) fn note_request(&self) {
-        if self.balance.load(Ordering::Relaxed) < RESERVE {
+    pub(super) fn deposit(&self) {
+        if self.balance.load(Ordering::Relaxed) < MAX_BALANCE {
             self.balance.fetch_add(self.percent, Ordering::Relaxed);
         }
     }
 
     /// Whether one more retry is within the budget, which it then costs.
-    pub(super) fn take(&self) -> bool {
+    pub(super) fn try_withdraw(&self) -> bool {
         if self.balance.fetch_sub(100, Ordering::Relaxed) >= 100 {
             return true;
         }
@@ -43,14 +43,18 @@ mod tests {
 
     #[test]
     fn retries_are_a_share_of_requests() {
-        let budget = Budget::new(20);
+        let budget = RetryBudget::new(20);
         assert_eq!(
-            (0..100).filter(|_| budget.take()).count(),
+            (0..100).filter(|_| budget.try_withdraw()).count(),
             10,
             "the reserve"
         );
-        (0..50).for_each(|_| budget.note_request());
-        assert_eq!((0..100).filter(|_| budget.take()).count(), 10, "20 % of 50");
-        assert!(!Budget::new(0).take());
+        (0..50).for_each(|_| budget.deposit());
+        assert_eq!(
+            (0..100).filter(|_| budget.try_withdraw()).count(),
+            10,
+            "20 % of 50"
+        );
+        assert!(!RetryBudget::new(0).try_withdraw());
     }
 }

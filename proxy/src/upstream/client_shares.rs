@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Tables among which clients are spread, so that requests of different clients rarely wait for one
 /// lock.
-const SHARDS: usize = 16;
+const SHARD_COUNT: usize = 16;
 
 /// Requests in flight by client. A client is the hash of its address, under a seed that clients
 /// cannot know.
 #[derive(Debug, Default)]
-pub(super) struct ClientShares([Mutex<HashMap<u64, usize>>; SHARDS]);
+pub(super) struct ClientShares([Mutex<HashMap<u64, usize>>; SHARD_COUNT]);
 
 /// One request of a client.
 #[derive(Debug)]
@@ -22,11 +22,11 @@ pub(super) struct ClientShare {
 // === impl ClientShares ===
 
 impl ClientShares {
-    /// Counts one more request of this client, unless it has `most`.
-    pub(super) fn enter(self: &Arc<Self>, client: u64, most: usize) -> Option<ClientShare> {
+    /// Counts one more request of this client, unless it has `limit`.
+    pub(super) fn try_add(self: &Arc<Self>, client: u64, limit: usize) -> Option<ClientShare> {
         let mut shard = self.shard(client);
         let count = shard.entry(client).or_default();
-        if *count >= most {
+        if *count >= limit {
             return None;
         }
         *count += 1;
@@ -38,7 +38,7 @@ impl ClientShares {
 
     fn shard(&self, client: u64) -> MutexGuard<'_, HashMap<u64, usize>> {
         // The upper bits: the tables use the lower ones.
-        let at = usize::try_from(client >> 32).unwrap_or(0) % SHARDS;
+        let at = usize::try_from(client >> 32).unwrap_or(0) % SHARD_COUNT;
         self.0[at].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -63,9 +63,9 @@ mod tests {
     fn client_has_its_share_and_gives_it_back() {
         let shares = Arc::new(ClientShares::default());
         let held: Vec<_> = (0..3)
-            .map(|_| shares.enter(1, 3).expect("a place"))
+            .map(|_| shares.try_add(1, 3).expect("a place"))
             .collect();
-        assert!(shares.enter(1, 3).is_none() && shares.enter(2, 1).is_some());
+        assert!(shares.try_add(1, 3).is_none() && shares.try_add(2, 1).is_some());
         drop(held);
         assert!(
             shares

@@ -1,8 +1,8 @@
 //! The connections over which Pingora speaks HTTP/1.1 to an upstream, within TLS or not.
 //!
-//! Pingora reads answers more leniently than [`super::answer`]: an empty chunk size, for one, ends
+//! Pingora reads answers more leniently than [`super::response`]: an empty chunk size, for one, ends
 //! a body. So each byte that it reads has passed the parser of the fast path before. To Pingora a
-//! connection is plain and good for one request: TLS is within, and as soon as the answer has ended
+//! connection is plain and good for one request: TLS is within, and as soon as the response has ended
 //! the connection goes back to the idle ones, which it shares with the fast path, and Pingora finds
 //! it closed.
 
@@ -28,28 +28,30 @@ use pingora_core::protocols::l4::virt::{VirtualSockOpt, VirtualSocket, VirtualSo
 use pingora_core::upstreams::peer::{HttpPeer, Scheme};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
-use crate::config::Upstream;
-use crate::message::framing::Framing;
+use crate::config::UpstreamConfig;
+use crate::message::framing::BodyFraming;
 use crate::message::head;
 use crate::message::head::BodyKind;
 use crate::message::headers::names_websocket;
-use crate::upstream::answer::{Answer, Body};
-use crate::upstream::endpoint::{Endpoint, Ticket};
-use crate::upstream::link::{Idle, Link, MOST_HEAD};
-use crate::upstream::tls::NO_ROOTS;
+use crate::upstream::endpoint::{Endpoint, InFlightPermit};
+use crate::upstream::http1_connection::{
+    MAX_RESPONSE_HEAD_BYTES, PooledConnection, UpstreamConnection,
+};
+use crate::upstream::response::{ResponseBody, UpstreamResponse};
+use crate::upstream::tls_material::NO_ROOTS;
 
 /// Bytes of one read of a body. Pingora holds up to ten reads of a response while its reader is
 /// waited for.
-const READ_BYTES: usize = 4 << 10;
+const BODY_READ_BYTES: usize = 4 << 10;
 
-/// Makes a peer use guarded connections to the address of this ticket, which is released as soon as
-/// the answer has ended. Returns whether the one that it gets had been idle before.
+/// Makes a peer use guarded connections to the address of this permit, which is released as soon as
+/// the response has ended. Returns whether the one that it gets had been idle before.
 pub(crate) fn prepare(
     peer: &mut HttpPeer,
-    ticket: &Arc<Ticket>,
-    config: &Upstream,
+    permit: &Arc<InFlightPermit>,
+    config: &UpstreamConfig,
 ) -> Arc<AtomicBool> {
-    let connector = Connector::new(peer, ticket, config);
+    let connector = CheckedConnector::new(peer, permit, config);
     let is_reused = Arc::clone(&connector.is_reused);
     peer.options.custom_l4 = Some(Arc::new(connector));
     is_reused
@@ -68,12 +70,12 @@ static WITH_OWN_ROOTS: LazyLock<TransportConnector> = LazyLock::new(|| {
 });
 
 #[derive(Debug)]
-pub(super) struct Connector {
+pub(super) struct CheckedConnector {
     /// How TLS is spoken to the address, if it is.
     encrypted: Option<Box<HttpPeer>>,
     endpoint: Arc<Endpoint>,
     /// The request that the connection is for, until it is over.
-    ticket: Weak<Ticket>,
+    permit: Weak<InFlightPermit>,
     connect_timeout: Duration,
     idle_timeout: Duration,
     write_timeout: Duration,
@@ -82,65 +84,65 @@ pub(super) struct Connector {
 
 /// A connection within TLS.
 #[derive(Debug)]
-pub(crate) struct Encrypted(pingora_core::protocols::Stream);
+pub(crate) struct TlsConnection(pingora_core::protocols::Stream);
 
 #[derive(Debug)]
-enum Connection {
-    Plain(Link),
-    Encrypted(Encrypted),
+enum InnerConnection {
+    Plain(UpstreamConnection),
+    Encrypted(TlsConnection),
 }
 
 /// A connection for one request.
 #[derive(Debug)]
-pub(super) struct Guarded {
+pub(super) struct CheckedConnection {
     /// `None` once the exchange is over.
-    connection: Option<Connection>,
+    connection: Option<InnerConnection>,
     endpoint: Arc<Endpoint>,
-    ticket: Weak<Ticket>,
+    permit: Weak<InFlightPermit>,
     /// Whether the request asks for a WebSocket.
-    may_upgrade: bool,
-    sent: Sent,
-    received: Received,
+    allows_upgrade: bool,
+    sent: RequestProgress,
+    received: ResponseProgress,
     /// Whether HEAD was asked.
-    to_head: bool,
+    is_head_request: bool,
     /// Whether the connection may carry another request.
-    keep: bool,
+    keep_alive: bool,
     is_faulty: bool,
-    /// Whether nothing of an answer has come.
-    is_silent: bool,
+    /// Whether nothing of an response has come.
+    is_response_empty: bool,
 }
 
 /// How far the request has been sent.
 #[derive(Debug)]
-enum Sent {
+enum RequestProgress {
     Head(BytesMut),
-    Body(Framing),
+    Body(BodyFraming),
 }
 
-/// How far the answer has been received.
+/// How far the response has been received.
 #[derive(Debug)]
-enum Received {
+enum ResponseProgress {
     Head(BytesMut),
-    Body(Body),
+    Body(ResponseBody),
     Ended,
     /// What follows a 101 is no message of HTTP.
     Tunnel,
 }
 
 #[async_trait]
-impl Connect for Connector {
+impl Connect for CheckedConnector {
     async fn connect(&self, _address: &SocketAddr) -> Result<Stream> {
         let idle = match &self.encrypted {
             None => self
                 .endpoint
-                .kept
+                .idle_plain
                 .take(self.idle_timeout)
-                .map(Connection::Plain),
+                .map(InnerConnection::Plain),
             Some(_) => self
                 .endpoint
-                .encrypted
+                .idle_tls
                 .take(self.idle_timeout)
-                .map(Connection::Encrypted),
+                .map(InnerConnection::Encrypted),
         };
         self.is_reused.store(idle.is_some(), Ordering::Relaxed);
         let connection = match idle {
@@ -151,15 +153,19 @@ impl Connect for Connector {
     }
 }
 
-impl Connector {
+impl CheckedConnector {
     /// Makes the peer plain to Pingora.
-    pub(super) fn new(peer: &mut HttpPeer, ticket: &Arc<Ticket>, config: &Upstream) -> Self {
+    pub(super) fn new(
+        peer: &mut HttpPeer,
+        permit: &Arc<InFlightPermit>,
+        config: &UpstreamConfig,
+    ) -> Self {
         let encrypted = peer.is_tls().then(|| Box::new(peer.clone()));
         peer.scheme = Scheme::HTTP;
         Self {
             encrypted,
-            endpoint: Arc::clone(&ticket.endpoint),
-            ticket: Arc::downgrade(ticket),
+            endpoint: Arc::clone(&permit.endpoint),
+            permit: Arc::downgrade(permit),
             connect_timeout: config.connect_timeout,
             idle_timeout: config.idle_timeout,
             write_timeout: config.write_timeout,
@@ -168,54 +174,55 @@ impl Connector {
     }
 
     /// Connects for a request that asks for a WebSocket, and for no other.
-    pub(super) async fn connect_for_upgrade(&self) -> Result<Guarded> {
-        Ok(Guarded {
-            may_upgrade: true,
-            keep: false,
+    pub(super) async fn connect_for_upgrade(&self) -> Result<CheckedConnection> {
+        Ok(CheckedConnection {
+            allows_upgrade: true,
+            keep_alive: false,
             ..self.guard(self.open().await?)
         })
     }
 
-    fn guard(&self, mut connection: Connection) -> Guarded {
-        if let Connection::Plain(link) = &mut connection {
-            link.end_if_nothing_is_taken_for(self.write_timeout);
+    fn guard(&self, mut connection: InnerConnection) -> CheckedConnection {
+        if let InnerConnection::Plain(connection) = &mut connection {
+            connection.set_write_stall_timeout(self.write_timeout);
         }
-        Guarded {
+        CheckedConnection {
             connection: Some(connection),
             endpoint: Arc::clone(&self.endpoint),
-            ticket: Weak::clone(&self.ticket),
-            may_upgrade: false,
-            sent: Sent::Head(BytesMut::new()),
-            received: Received::Head(BytesMut::new()),
-            to_head: false,
-            keep: true,
+            permit: Weak::clone(&self.permit),
+            allows_upgrade: false,
+            sent: RequestProgress::Head(BytesMut::new()),
+            received: ResponseProgress::Head(BytesMut::new()),
+            is_head_request: false,
+            keep_alive: true,
             is_faulty: false,
-            is_silent: true,
+            is_response_empty: true,
         }
     }
 
-    async fn open(&self) -> Result<Connection> {
+    async fn open(&self) -> Result<InnerConnection> {
         let Some(peer) = &self.encrypted else {
-            let link = Link::connect(self.endpoint.address, self.connect_timeout).await?;
-            return Ok(Connection::Plain(link));
+            let connection =
+                UpstreamConnection::connect(self.endpoint.address, self.connect_timeout).await?;
+            return Ok(InnerConnection::Plain(connection));
         };
         let transport = if peer.options.ca.is_some() {
             &WITH_OWN_ROOTS
         } else {
             &WITH_SYSTEM_ROOTS
         };
-        Ok(Connection::Encrypted(Encrypted(
+        Ok(InnerConnection::Encrypted(TlsConnection(
             transport.new_stream(&**peer).await?,
         )))
     }
 }
 
-impl Idle for Encrypted {
-    fn rest(&mut self) -> bool {
-        self.is_quiet()
+impl PooledConnection for TlsConnection {
+    fn prepare_for_idle(&mut self) -> bool {
+        self.is_reusable()
     }
 
-    fn is_quiet(&mut self) -> bool {
+    fn is_reusable(&mut self) -> bool {
         let mut space = [0; 1];
         tokio::task::unconstrained(self.0.read(&mut space))
             .now_or_never()
@@ -223,123 +230,128 @@ impl Idle for Encrypted {
     }
 }
 
-impl Connection {
-    fn stream(&mut self) -> Pin<&mut dyn Duplex> {
+impl InnerConnection {
+    fn stream(&mut self) -> Pin<&mut dyn DuplexStream> {
         match self {
-            Self::Plain(link) => link.stream(),
+            Self::Plain(connection) => connection.stream(),
             Self::Encrypted(encrypted) => Pin::new(&mut encrypted.0),
         }
     }
 }
 
 /// Both directions of a connection.
-trait Duplex: AsyncRead + AsyncWrite + Unpin {}
+trait DuplexStream: AsyncRead + AsyncWrite + Unpin {}
 
-impl<D: AsyncRead + AsyncWrite + Unpin> Duplex for D {}
+impl<D: AsyncRead + AsyncWrite + Unpin> DuplexStream for D {}
 
-// === impl Guarded ===
+// === impl CheckedConnection ===
 
-impl Guarded {
+impl CheckedConnection {
     /// Follows what has been sent of the request.
-    fn follow_request(&mut self, mut bytes: &[u8]) {
-        if let Sent::Head(head) = &mut self.sent {
+    fn track_request(&mut self, mut bytes: &[u8]) {
+        if let RequestProgress::Head(head) = &mut self.sent {
             head.extend_from_slice(bytes);
             let Some(end) = memmem::find(head, b"\r\n\r\n") else {
                 return;
             };
             bytes = &bytes[bytes.len() - (head.len() - end - 4)..];
             let Some(request) = head::to_request(&head[..end + 4]) else {
-                self.keep = false;
+                self.keep_alive = false;
                 // It never ends, so that the connection is never kept.
-                self.sent = Sent::Body(Framing::Tunnel);
+                self.sent = RequestProgress::Body(BodyFraming::Tunnel);
                 return;
             };
-            self.to_head = request.method == Method::HEAD;
-            self.sent = Sent::Body(Framing::begin(body_kind(&request.headers)));
+            self.is_head_request = request.method == Method::HEAD;
+            self.sent = RequestProgress::Body(BodyFraming::begin(body_kind(&request.headers)));
         }
-        if let Sent::Body(framing) = &mut self.sent
+        if let RequestProgress::Body(framing) = &mut self.sent
             && framing.advance(bytes) != Ok(bytes.len())
         {
             // What is too much would stand in front of the next request.
-            self.keep = false;
+            self.keep_alive = false;
         }
     }
 
-    /// Follows what has been received of the answer.
+    /// Follows what has been received of the response.
     ///
     /// # Errors
     /// How many of the bytes stand before the fault.
-    fn follow_answer(&mut self, bytes: &[u8]) -> std::result::Result<(), usize> {
+    fn track_response(&mut self, bytes: &[u8]) -> std::result::Result<(), usize> {
         let mut at = 0;
         while at < bytes.len() {
             match &mut self.received {
-                Received::Head(head) => {
+                ResponseProgress::Head(head) => {
                     head.extend_from_slice(&bytes[at..]);
                     let is_other = !head.starts_with(&b"HTTP/"[..head.len().min(5)]);
-                    if is_other || head.len() > MOST_HEAD {
+                    if is_other || head.len() > MAX_RESPONSE_HEAD_BYTES {
                         return Err(at);
                     }
                     if memchr(b'\n', &bytes[at..]).is_none() {
                         return Ok(());
                     }
-                    let Some(answer) = Answer::take(head, self.to_head).map_err(|_| at)? else {
+                    let Some(response) =
+                        UpstreamResponse::take(head, self.is_head_request).map_err(|_| at)?
+                    else {
                         return Ok(());
                     };
-                    if answer.head.status == StatusCode::SWITCHING_PROTOCOLS {
-                        if self.may_upgrade && names_websocket(&answer.head.headers) {
-                            self.received = Received::Tunnel;
+                    if response.head.status == StatusCode::SWITCHING_PROTOCOLS {
+                        if self.allows_upgrade && names_websocket(&response.head.headers) {
+                            self.received = ResponseProgress::Tunnel;
                             return Ok(());
                         }
                         return Err(at);
                     }
                     at = bytes.len() - head.len();
-                    if answer.head.status.is_informational() {
+                    if response.head.status.is_informational() {
                         head.clear();
                         continue;
                     }
-                    self.keep &= answer.keep;
-                    self.received = Received::Body(answer.body);
+                    self.keep_alive &= response.keep_alive;
+                    self.received = ResponseProgress::Body(response.body);
                 }
-                Received::Body(body) => {
+                ResponseProgress::Body(body) => {
                     let (taken, fault) = body.skip(&bytes[at..]);
                     at += taken;
                     if fault.is_some() {
                         return Err(at);
                     }
                 }
-                Received::Ended => {
-                    self.keep = false;
+                ResponseProgress::Ended => {
+                    self.keep_alive = false;
                     return Ok(());
                 }
-                Received::Tunnel => return Ok(()),
+                ResponseProgress::Tunnel => return Ok(()),
             }
-            if matches!(self.received, Received::Body(Body::Done)) {
-                self.received = Received::Ended;
+            if matches!(self.received, ResponseProgress::Body(ResponseBody::Done)) {
+                self.received = ResponseProgress::Ended;
             }
         }
         Ok(())
     }
 
     /// Lets the next request have the connection, and the place in flight, once this one is over.
-    fn give_back(&mut self) {
+    fn release_if_complete(&mut self) {
         let is_over = matches!(
             (&self.sent, &self.received),
-            (Sent::Body(Framing::Done), Received::Ended)
+            (
+                RequestProgress::Body(BodyFraming::Done),
+                ResponseProgress::Ended
+            )
         );
         if !is_over {
             return;
         }
-        if let Some(ticket) = self.ticket.upgrade() {
-            ticket.release();
+        if let Some(permit) = self.permit.upgrade() {
+            permit.release();
         }
-        if (self.keep || self.may_upgrade)
+        if (self.keep_alive || self.allows_upgrade)
             && let Some(connection) = self.connection.take()
-            && self.keep
+            && self.keep_alive
         {
             let now = Instant::now();
             match connection {
-                Connection::Plain(link) => self.endpoint.kept.keep(link, now),
-                Connection::Encrypted(encrypted) => self.endpoint.encrypted.keep(encrypted, now),
+                InnerConnection::Plain(connection) => self.endpoint.idle_plain.put(connection, now),
+                InnerConnection::Encrypted(encrypted) => self.endpoint.idle_tls.put(encrypted, now),
             }
         }
     }
@@ -356,14 +368,14 @@ fn body_kind(headers: &HeaderMap) -> BodyKind {
     BodyKind::Length(length.unwrap_or(0))
 }
 
-impl VirtualSocket for Guarded {
+impl VirtualSocket for CheckedConnection {
     fn set_socket_option(&self, _option: VirtualSockOpt) -> io::Result<()> {
         // The connection has what it needs.
         Ok(())
     }
 }
 
-impl AsyncRead for Guarded {
+impl AsyncRead for CheckedConnection {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -376,23 +388,28 @@ impl AsyncRead for Guarded {
         let Some(connection) = &mut this.connection else {
             return Poll::Ready(Ok(()));
         };
-        let is_body = matches!(this.received, Received::Body(_) | Received::Ended);
-        let most = if is_body {
-            READ_BYTES.min(buf.remaining())
+        let is_body = matches!(
+            this.received,
+            ResponseProgress::Body(_) | ResponseProgress::Ended
+        );
+        let limit = if is_body {
+            BODY_READ_BYTES.min(buf.remaining())
         } else {
             buf.remaining()
         };
-        let mut part = ReadBuf::new(buf.initialize_unfilled_to(most));
+        let mut part = ReadBuf::new(buf.initialize_unfilled_to(limit));
         match ready!(connection.stream().poll_read(cx, &mut part)) {
-            // TLS that was closed while it was idle: no answer has been cut.
-            Err(error) if this.is_silent && error.kind() == io::ErrorKind::UnexpectedEof => {
+            // TLS that was closed while it was idle: no response has been cut.
+            Err(error)
+                if this.is_response_empty && error.kind() == io::ErrorKind::UnexpectedEof =>
+            {
                 return Poll::Ready(Ok(()));
             }
             read => read?,
         }
         let mut good = part.filled().len();
-        this.is_silent &= good == 0;
-        if let Err(before_fault) = this.follow_answer(part.filled()) {
+        this.is_response_empty &= good == 0;
+        if let Err(before_fault) = this.track_response(part.filled()) {
             this.is_faulty = true;
             if before_fault == 0 {
                 return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
@@ -400,12 +417,12 @@ impl AsyncRead for Guarded {
             good = before_fault;
         }
         buf.advance(good);
-        this.give_back();
+        this.release_if_complete();
         Poll::Ready(Ok(()))
     }
 }
 
-impl AsyncWrite for Guarded {
+impl AsyncWrite for CheckedConnection {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -416,8 +433,8 @@ impl AsyncWrite for Guarded {
             return Poll::Ready(Err(io::ErrorKind::NotConnected.into()));
         };
         let written = ready!(connection.stream().poll_write(cx, data))?;
-        this.follow_request(&data[..written]);
-        this.give_back();
+        this.track_request(&data[..written]);
+        this.release_if_complete();
         Poll::Ready(Ok(written))
     }
 

@@ -1,0 +1,208 @@
+//! What came of a request: told to the upstream's statistics, the client, the access log and the
+//! metrics.
+
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use http::header::{CONNECTION, CONTENT_LENGTH, SET_COOKIE, TRANSFER_ENCODING, UPGRADE};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version};
+use pingora::http::ResponseHeader;
+use pingora_core::{Error, ErrorType, Result};
+use pingora_proxy::Session;
+use postern_common::Code;
+use postern_common::clock::Timestamp;
+use postern_common::http::CODE;
+use uuid::Uuid;
+
+use crate::admission::response_headers::apply_common_headers;
+use crate::downstream::client_exchange::ClientExchange;
+use crate::downstream::deadline::RequestDeadline;
+use crate::forwarding::identity_headers::REQUEST_ID;
+use crate::message::headers;
+use crate::state::GatewayState;
+use crate::state::request_context::RequestContext;
+use crate::upstream::ResponseBody;
+
+/// Checks the head of an answer that Pingora has read, as the fast path checks those that it reads.
+///
+/// # Errors
+/// A failure of the upstream: the end of its answer is uncertain (RFC 9112 section 6.3), or it
+/// switches protocols although the request did not ask for that on a route that allows it (RFC 9110
+/// section 15.2.2).
+pub(super) fn check_response(
+    session: &Session,
+    response: &ResponseHeader,
+    ctx: &RequestContext,
+) -> Result<()> {
+    let request = session.req_header();
+    let may_upgrade = headers::is_websocket_upgrade(request)
+        && headers::names_websocket(&response.headers)
+        && response.version == Version::HTTP_11
+        && ctx.route().is_some_and(|route| route.websocket);
+    if response.status == StatusCode::SWITCHING_PROTOCOLS && !may_upgrade {
+        return Err(invalid_response(
+            "an upgrade that the request did not ask for",
+        ));
+    }
+    let minor = u8::from(response.version != Version::HTTP_10);
+    match ResponseBody::of(
+        response.status,
+        minor,
+        &response.headers,
+        request.method == Method::HEAD,
+    ) {
+        Ok(_) => Ok(()),
+        Err(_) => Err(invalid_response("an answer whose end is uncertain")),
+    }
+}
+
+/// The error of an answer that is not forwarded.
+pub(super) fn invalid_response(reason: &'static str) -> Box<Error> {
+    Error::explain(ErrorType::InvalidHTTPHeader, reason).into_up()
+}
+
+/// The head of a response has arrived.
+pub(super) fn note_response_head(
+    client: &impl ClientExchange,
+    response: &ResponseHeader,
+    ctx: &mut RequestContext,
+) {
+    let status = response.status;
+    if status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS {
+        return;
+    }
+    if let Some(attempt) = &ctx.attempt {
+        let now = Instant::now();
+        let micros = u64::try_from((now - attempt.started).as_micros()).unwrap_or(u64::MAX);
+        attempt
+            .pool
+            .note_response(&attempt.permit.endpoint, status.as_u16(), micros, now);
+        if let Some(deadline) = client.deadline() {
+            deadline.note_response_head(ctx.read_timeout(&attempt.pool), now);
+        }
+        ctx.upstream_latency_us = Some(micros);
+    }
+    if is_error_status(status) {
+        let code = response
+            .headers
+            .get(&CODE)
+            .and_then(|code| code.to_str().ok());
+        ctx.upstream_code = code.and_then(Code::named);
+    }
+    if status == StatusCode::SWITCHING_PROTOCOLS
+        && let Some(connection) = client.connection()
+    {
+        if let Some(at) = tunnel_expiry(ctx) {
+            connection.set_tunnel_expiry(at);
+        }
+        connection.open_tunnel();
+    }
+}
+
+/// The end of an answer has come from the upstream, which has done with the request if it has had
+/// all of it.
+pub(super) fn note_response_complete(client: &impl ClientExchange, ctx: &RequestContext) {
+    if client
+        .deadline()
+        .is_some_and(RequestDeadline::is_request_complete)
+    {
+        ctx.note_response_complete();
+    }
+}
+
+/// When a WebSocket ends because its token expires, unless the route lets it outlive the token.
+fn tunnel_expiry(ctx: &RequestContext) -> Option<Instant> {
+    let caller = ctx
+        .caller
+        .as_ref()
+        .filter(|_| !ctx.route().is_some_and(|route| route.outlives_token))?;
+    let now = ctx.started_at.plus(ctx.started.elapsed());
+    let left = Timestamp::from_unix_seconds(caller.expires_at()).since(now);
+    Instant::now().checked_add(left)
+}
+
+fn is_error_status(status: StatusCode) -> bool {
+    status.is_client_error() || status.is_server_error()
+}
+
+/// Adds what every answer carries.
+pub(super) fn apply_response_headers(
+    state: &GatewayState,
+    client: &mut impl ClientExchange,
+    response: &mut ResponseHeader,
+    ctx: &RequestContext,
+) -> Result<()> {
+    if response.headers.contains_key(SET_COOKIE) && !ctx.route().is_some_and(|route| route.cookies)
+    {
+        response.remove_header(&SET_COOKIE);
+    }
+    strip_connection_headers(response)?;
+    if response.status.is_informational() {
+        return Ok(());
+    }
+    // HTTP/1.0 has no chunks (RFC 9112 section 6.1): the end of the connection ends the body.
+    if client.request().version == Version::HTTP_10
+        && response.remove_header(&TRANSFER_ENCODING).is_some()
+    {
+        client.disable_keep_alive();
+    }
+    if state.is_draining.load(Ordering::Relaxed) {
+        client.disable_keep_alive();
+    }
+    apply_common_headers(client, response, ctx)?;
+    // Into the bare map, as on the way there.
+    let empty = http::Response::new(()).into_parts().0;
+    let mut parts =
+        http::response::Parts::from(std::mem::replace(response, ResponseHeader::from(empty)));
+    let mut text = Uuid::encode_buffer();
+    let id: &str = ctx.id.hyphenated().encode_lower(&mut text);
+    if let Ok(id) = HeaderValue::from_str(id) {
+        parts.headers.reserve(3);
+        parts.headers.insert(&REQUEST_ID, id);
+    }
+    *response = ResponseHeader::from(parts);
+    Ok(())
+}
+
+/// Removes the fields of the upstream's connection, those that its `Connection` names included (RFC
+/// 9110 section 7.6.1), and those that only the gateway may write. How a body is framed stays,
+/// where there is one.
+fn strip_connection_headers(response: &mut ResponseHeader) -> Result<()> {
+    let has_body = !response.status.is_informational() && response.status != StatusCode::NO_CONTENT;
+    let is_upgrade = response.status == StatusCode::SWITCHING_PROTOCOLS;
+    let named = headers::connection_options(&response.headers);
+    let is_removed = |name: &HeaderName| match *name {
+        TRANSFER_ENCODING | CONTENT_LENGTH => !has_body,
+        CONNECTION | UPGRADE if is_upgrade => false,
+        _ => {
+            let text = name.as_str();
+            headers::is_hop_by_hop(text)
+                || headers::is_identity_header(text)
+                || named.contains(name)
+        }
+    };
+    while let Some(name) = response
+        .headers
+        .keys()
+        .find(|name| is_removed(name))
+        .cloned()
+    {
+        response.remove_header(&name);
+    }
+    if is_upgrade {
+        response.insert_header(CONNECTION, "Upgrade")?;
+    }
+    Ok(())
+}
+
+/// Takes out of trailers what no head of a response may say either.
+pub(super) fn strip_trailers(trailers: &mut HeaderMap) {
+    let is_removed = |name: &HeaderName| {
+        *name == SET_COOKIE
+            || headers::is_identity_header(name.as_str())
+            || headers::is_hop_by_hop(name.as_str())
+    };
+    while let Some(name) = trailers.keys().find(|name| is_removed(name)).cloned() {
+        trailers.remove(&name);
+    }
+}
