@@ -1,4 +1,4 @@
-//! What operators ask: `/livez`, `/readyz`, `/metrics`, `/config/status`, `/upstreams`,
+//! The admin listener: `/livez`, `/readyz`, `/metrics`, `/config/status`, `/upstreams`,
 //! `/jwks/status`.
 
 use std::collections::BTreeMap;

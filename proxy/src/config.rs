@@ -1,7 +1,9 @@
-//! The gateway's configuration: plain data, read from TOML with every mistake told at once.
+//! The configuration of the gateway, read from TOML.
 //!
-//! Nothing here does anything: [`crate::App::build`] makes the gateway out of it. A mistake has
-//! file, line and key; unknown keys are refused; a route without a policy does not load.
+//! - **Enters:** a parsed TOML document and the environment.
+//! - **Leaves:** [`Config`], plain data without behaviour; or all mistakes at once, each with file,
+//!   line and key. Unknown keys are rejected, and a route without a policy does not load.
+//! - **May depend on:** [`crate::message`] for syntax checks and [`crate::rate_limiter`] for rates.
 
 mod assumed_pools;
 mod cors;
@@ -43,80 +45,82 @@ pub use upstream::{
     UpstreamConfig, UpstreamTlsConfig,
 };
 
-/// Everything that `conf/proxy.toml` says.
+/// The contents of `proxy.toml`.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where clients come in; at least one.
+    /// Listening addresses for clients; at least one.
     pub listen: Vec<ListenerConfig>,
-    /// Where operators ask; `None` for nowhere.
+    /// The address of the admin listener; `None` for no admin listener.
     pub admin: Option<SocketAddr>,
-    /// `[admin] hosts`: names by which operators may call it, besides loopback names and, where it
-    /// does not listen on a loopback address, IP addresses; default none. Any other `Host` is
-    /// refused.
+    /// `[admin] hosts`: additional `Host` values that the admin listener accepts, default none.
+    /// Loopback names are always accepted, and IP addresses if it does not listen on a loopback
+    /// address. Other hosts are rejected.
     pub admin_hosts: Vec<String>,
-    /// Worker threads; `None` for one per core. Read at start only.
+    /// Worker threads; `None` for one per core. Read at startup only.
     pub workers: Option<usize>,
-    /// Pools whose tokens are trusted.
+    /// The user pools whose tokens are trusted.
     pub identity: IdentityConfig,
-    /// How tokens are remembered.
+    /// The token cache.
     pub tokens: TokenConfig,
-    /// What clients may ask of the gateway.
+    /// Limits on clients.
     pub limits: ClientLimits,
-    /// How the process ends.
+    /// Graceful shutdown.
     pub stop: ShutdownConfig,
-    /// `[handover] socket`: the Unix socket over which a new process takes over; default none.
+    /// `[handover] socket`: the Unix socket for hot restarts; default none.
     pub handover: Option<PathBuf>,
-    /// Where access events go.
+    /// The access log.
     pub access_log: AccessLogConfig,
-    /// Where spans go; default nowhere.
+    /// Trace export; default none.
     pub traces: Option<TraceConfig>,
-    /// The services behind the gateway.
+    /// The upstreams.
     pub upstreams: Vec<UpstreamConfig>,
     /// The routes, in the order of the file.
     pub routes: Vec<Route>,
-    /// Cross-origin rules for requests that no route takes.
+    /// The CORS policy for requests that match no route.
     pub cors: Option<Arc<CorsPolicy>>,
-    /// Requests whose outcome must be as written here before the configuration goes live.
+    /// Requests whose decision must be as specified before the configuration is activated.
     pub tests: Vec<RouteTest>,
 }
 
-/// `[tokens]`: how tokens are remembered.
+/// `[tokens]`: the token cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenConfig {
-    /// Bytes that verified tokens may take; default 40 MiB, some 100,000 tokens, which are not
-    /// kept: who sent each one is.
+    /// Memory for results of token verification in bytes; default 40 MiB, about 100,000 tokens. The
+    /// identity is cached under a digest of the token, not the token itself.
     pub cache_bytes: usize,
-    /// Folder where the last good keys of each issuer are kept across restarts; default none.
+    /// Directory in which the last valid keys of each issuer are stored across restarts; default
+    /// none.
     pub jwks_dir: Option<PathBuf>,
 }
 
-/// `[traces]`: spans for OpenTelemetry.
+/// `[traces]`: export of OpenTelemetry spans.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TraceConfig {
-    /// Where OTLP over HTTP in JSON is taken, such as `http://127.0.0.1:4318/v1/traces`.
+    /// The OTLP/HTTP endpoint for JSON, such as `http://127.0.0.1:4318/v1/traces`.
     pub endpoint: Url,
-    /// The share of traces that begin here which are sampled; default 0.01. A trace that comes in
-    /// sampled goes on so.
+    /// The sampled fraction of new traces; default 0.01. The sampling decision of an incoming trace
+    /// is kept.
     pub sample: f64,
 }
 
-/// `[stop]`: how the process ends.
+/// `[stop]`: graceful shutdown.
 #[derive(Clone, Copy, Debug)]
 pub struct ShutdownConfig {
-    /// How long readiness is red while requests are still accepted, so that a load balancer sees it
-    /// first; default 0.
+    /// Time for which the process reports not ready but still accepts requests, so that load
+    /// balancers stop sending first; default 0.
     pub notice: Duration,
-    /// How long an idle HTTP/1.1 connection may still bring a request after that, whose answer says
-    /// `Connection: close`; less than `drain`, or 0; default 1 s, but at most half of `drain`, so
-    /// that a busy client is told rather than cut off (RFC 9112 section 9.6).
+    /// Time for which an idle HTTP/1.1 connection may still send a request after `notice`. Its
+    /// response carries `Connection: close`. Less than `drain`, or 0; default 1 s, but at most half
+    /// of `drain`. A busy client is thus not disconnected without notice (RFC 9112 section 9.6).
     pub linger: Duration,
-    /// How long requests in flight may take, from the same moment on; default 30 s. The process
-    /// ends as soon as no connection is left.
+    /// Maximum time for requests in flight, from the same moment; default 30 s. The process exits
+    /// as soon as no connection is open.
     pub drain: Duration,
 }
 
 impl Config {
-    /// Reads the root of the file without running its tests.
+    /// Decodes the root of the document, without running the route tests. Returns `None`, with the
+    /// mistakes recorded, if it is invalid.
     pub(crate) fn decode(root: &Object<'_>, env: &Env) -> Option<Self> {
         let listen = root.list("listen", |field| field.object(ListenerConfig::read));
         let none = |field: Field<'_>| {
@@ -180,8 +184,8 @@ impl Config {
 }
 
 impl Config {
-    /// Whose tokens are accepted. Of what they say is kept what the policies of these routes ask
-    /// for, and those of `before`, under which requests may be that go on.
+    /// Returns the trusted issuers. The verifier keeps the claims that the policies of these routes
+    /// evaluate, and those of `before`, the routes under which requests may still be in flight.
     #[must_use]
     pub fn issuers(&self, before: &[Route]) -> Vec<Issuer> {
         let routes = self.routes.iter().chain(before);
@@ -195,7 +199,8 @@ impl Config {
         self.identity.issuers().into_iter().map(asked).collect()
     }
 
-    /// Whether an upstream's certificate is checked with the authorities of the machine.
+    /// Returns whether an upstream certificate is verified against the system's certificate
+    /// authorities.
     pub(crate) fn needs_system_roots(&self) -> bool {
         self.upstreams
             .iter()
@@ -264,7 +269,7 @@ impl Default for ShutdownConfig {
     }
 }
 
-/// A size that memory can hold.
+/// Reads a size that fits into memory.
 fn memory_size(field: Field<'_>) -> Option<usize> {
     let bytes = field.bytes()?;
     usize::try_from(bytes)
@@ -272,7 +277,7 @@ fn memory_size(field: Field<'_>) -> Option<usize> {
         .or_else(|| field.fail("out_of_range", "is more than this machine can hold"))
 }
 
-/// A duration that is not zero: a timeout of zero would refuse everything, and none is never meant.
+/// Reads a duration that is not zero: a timeout of zero would reject everything.
 fn nonzero_duration(field: Field<'_>) -> Option<Duration> {
     match field.duration()? {
         Duration::ZERO => field.fail("out_of_range", "must be more than 0"),
@@ -280,7 +285,8 @@ fn nonzero_duration(field: Field<'_>) -> Option<Duration> {
     }
 }
 
-/// A list that is not empty. One whose items are all wrong is not told to be empty as well.
+/// Reads a list that is not empty. A list whose items are all invalid is not reported as empty as
+/// well.
 fn non_empty<T>(field: Field<'_>, read: impl FnMut(Field<'_>) -> Option<T>) -> Option<Vec<T>> {
     if matches!(field.value(), Value::Array(items) if items.is_empty()) {
         return field.fail("invalid_length", "must not be empty");
@@ -288,7 +294,7 @@ fn non_empty<T>(field: Field<'_>, read: impl FnMut(Field<'_>) -> Option<T>) -> O
     field.array(read)
 }
 
-/// A list of short short_texts.
+/// Reads a list of strings of 1 to 256 bytes.
 fn short_texts(field: Field<'_>) -> Option<Vec<String>> {
     field.array(|item| item.text(1..=256))
 }

@@ -1,4 +1,4 @@
-//! The gateway as a process of its own.
+//! The gateway executable.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -16,8 +16,8 @@ use postern_proxy::{
     assumed_settings,
 };
 
-/// Pingora takes and frees 64 KiB for the body of each response, at which the system's allocator
-/// tidies up all it has.
+/// mimalloc, because Pingora allocates and frees 64 KiB per response body, for which the system
+/// allocator returns memory to the kernel each time.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -137,7 +137,7 @@ fn run(path: &Path, env: &Env, take_over: bool) -> Result<(), Exit> {
     })
 }
 
-/// Reads the file, runs its tests and looks at the files that it names.
+/// Reads the file, runs its route tests and checks the files that it names.
 fn load(path: &Path, env: &Env) -> Result<Config, Exit> {
     config::load(path, |root| {
         let config = Config::read(root, env)?;
@@ -177,7 +177,7 @@ fn explain(
         ("user", _) => Some(TestToken::user()),
         (_, name) => name.map(|name| TestToken::Service(name.to_owned())),
     };
-    // Only a real token needs the pools.
+    // The pools are needed for verifying a real token only.
     let env = if sender.is_some() {
         env.clone().assuming(&ASSUMED_POOLS)
     } else {
@@ -195,7 +195,7 @@ fn explain(
     Ok(())
 }
 
-/// `NAME: VALUE`, as in a request.
+/// Parses `NAME: VALUE`.
 fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
     let field = text.split_once(':').and_then(|(name, value)| {
         Some((

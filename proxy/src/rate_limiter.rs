@@ -1,8 +1,8 @@
-//! How often one key may come: the generic cell rate algorithm, which is a token bucket kept as one
-//! instant.
+//! A rate limiter by key: the generic cell rate algorithm (GCRA), a token bucket stored as one
+//! timestamp per key.
 //!
-//! Memory is bounded whatever clients send: a full table first loses the keys that have their whole
-//! burst again, then any. Instants are nanoseconds of a monotonic clock that the caller reads.
+//! Memory is bounded: a full table first evicts keys whose bucket is full again, then arbitrary
+//! keys. Timestamps are nanoseconds of a monotonic clock that the caller reads.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -10,33 +10,33 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// So many at once, and so many over time.
+/// A sustained rate with a burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
-    /// Requests that may come at once.
+    /// Maximum requests at once.
     pub burst: u32,
-    /// Nanoseconds after which one more may come, rounded down.
+    /// Nanoseconds between two requests at the sustained rate, rounded down.
     pub interval_ns: u64,
-    /// Seconds in which a whole burst comes back, rounded up: the window of `RateLimit-RoutePolicy`.
+    /// Seconds in which an empty bucket fills up, rounded up: the window of `RateLimit-Policy`.
     pub window_s: u64,
 }
 
-/// What a key got.
+/// The result of taking a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RateDecision {
-    /// It may go on; so many more may follow at once.
+    /// The request is within the limit.
     Allowed {
-        /// Requests left of the burst.
+        /// Tokens left in the bucket.
         remaining: u32,
     },
-    /// It may not.
+    /// The limit is exceeded.
     Refused {
-        /// When it may come again.
+        /// Time until a token is available.
         retry_after: Duration,
     },
 }
 
-/// The state of all keys.
+/// The token buckets of all keys.
 #[derive(Debug)]
 pub struct RateLimiter {
     shards: Box<[Mutex<KeyShard>]>,
@@ -50,7 +50,7 @@ struct KeyShard {
     swept_at: u64,
 }
 
-/// The keys are hashes already.
+/// A hasher for keys that are hashes already.
 #[derive(Debug, Default)]
 struct PrehashedKey(u64);
 
@@ -58,19 +58,21 @@ const SHARD_COUNT: usize = 32;
 
 const NANOS_PER_SECOND: u128 = 1_000_000_000;
 
-/// A full shard is swept at most this often; in between, any key makes room.
+/// Minimum interval between two sweeps of a full shard. Between sweeps, arbitrary keys are evicted.
 const SWEEP_INTERVAL_NS: u64 = 1_000_000_000;
 
 // === impl Rate ===
 
 impl Rate {
-    /// `requests` in `per`, and as many or `burst` at once. Both are at least one.
+    /// Creates a rate of `requests` per `per`, with a burst of `burst` or else of `requests`. Both
+    /// are at least 1.
     #[must_use]
     pub fn new(requests: u32, per: Duration, burst: Option<u32>) -> Self {
         let requests = requests.max(1);
         let burst = burst.unwrap_or(requests).max(1);
         let interval = per.as_nanos() / u128::from(requests);
-        // From what is configured: burst times the rounded interval would be short of a second.
+        // Computed from the configured values: the burst times the rounded interval would be too
+        // short.
         let window = (per.as_nanos() * u128::from(burst)).div_ceil(u128::from(requests));
         Self {
             burst,
@@ -81,8 +83,8 @@ impl Rate {
         }
     }
 
-    /// Takes one at `now` from a key whose theoretical arrival time is `arrival`; the new one if it
-    /// may.
+    /// Takes a token at `now` from a bucket with the theoretical arrival time `arrival`. Returns
+    /// the decision and the new arrival time.
     fn take(self, arrival: u64, now: u64) -> (RateDecision, u64) {
         let base = arrival.max(now);
         let window = self.interval_ns.saturating_mul(u64::from(self.burst));
@@ -104,7 +106,7 @@ impl Rate {
 // === impl RateLimiter ===
 
 impl RateLimiter {
-    /// For at most about so many keys (16 to 40 bytes each).
+    /// Creates a limiter for about `keys` keys (16 to 40 bytes each).
     #[must_use]
     pub fn new(keys: usize) -> Self {
         let shards = (0..SHARD_COUNT).map(|_| Mutex::default()).collect();
@@ -116,14 +118,15 @@ impl RateLimiter {
         limiter
     }
 
-    /// From now on for at most about so many keys; those above make room as others come.
+    /// Changes the maximum number of keys to about `keys`. Excess keys are evicted as others are
+    /// added.
     pub fn set_capacity(&self, keys: usize) {
         self.keys_per_shard
             .store(keys.div_ceil(SHARD_COUNT).max(1), Ordering::Relaxed);
     }
 
-    /// Takes one for `key`, a hash under a seed that clients cannot know. Different rates need
-    /// different keys.
+    /// Takes a token for `key`, a hash with a seed that clients cannot know. Different rates
+    /// require different keys.
     #[must_use]
     pub fn take(&self, rate: Rate, key: u64, now: u64) -> RateDecision {
         let mut shard = self.shard(key);
@@ -136,8 +139,8 @@ impl RateLimiter {
         verdict
     }
 
-    /// Nothing comes for `key` before `until`; to be asked with [`RateLimiter::is_exhausted`], and not to
-    /// be a key of a rate.
+    /// Marks `key` as exhausted until `until`. Keys of [`RateLimiter::is_exhausted`] and of rates
+    /// must differ.
     pub fn mark_exhausted(&self, key: u64, until: u64, now: u64) {
         let mut shard = self.shard(key);
         if !shard.arrivals.contains_key(&key) {
@@ -146,7 +149,7 @@ impl RateLimiter {
         shard.arrivals.insert(key, until);
     }
 
-    /// Whether nothing comes for `key` yet.
+    /// Returns whether `key` is marked as exhausted at `now`.
     #[must_use]
     pub fn is_exhausted(&self, key: u64, now: u64) -> bool {
         self.shard(key)
@@ -162,7 +165,7 @@ impl RateLimiter {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many keys are held.
+    /// Returns the number of tracked keys.
     #[must_use]
     pub fn key_count(&self) -> usize {
         self.shards

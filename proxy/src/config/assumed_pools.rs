@@ -1,7 +1,7 @@
 use crate::config::Config;
 
-/// Settings of the pools that stand in for those that neither the file nor the environment has: the
-/// routes and the tests of a configuration can be checked without them.
+/// Placeholder values for the user pool settings that neither the file nor the environment has, so
+/// that the routes and tests of a configuration can be checked without them.
 pub const ASSUMED_POOLS: [(&str, &str); 4] = [
     ("IDP_ACTOR_POOL_ID", "us-west-2_assumed-actor"),
     ("IDP_ACTOR_CLIENT_ID", "assumed-actor"),
@@ -9,7 +9,7 @@ pub const ASSUMED_POOLS: [(&str, &str); 4] = [
     ("IDP_SERVICE_CLIENT_ID", "assumed-service"),
 ];
 
-/// Which of [`ASSUMED_POOLS`] a configuration was read with.
+/// Returns the names of the [`ASSUMED_POOLS`] settings that a configuration was read with.
 #[must_use]
 pub fn assumed_settings(config: &Config) -> Vec<&'static str> {
     let (actor, service) = (&config.identity.actor, &config.identity.service);

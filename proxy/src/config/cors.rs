@@ -5,31 +5,32 @@ use postern_common::decode::{Field, Object};
 
 use crate::config::{Route, short_texts};
 
-/// `[cors]` and `[route.cors]`: which pages of other origins may read answers (the Fetch standard's
-/// CORS protocol).
+/// `[cors]` and `[route.cors]`: the origins whose pages may read responses (CORS protocol of the
+/// Fetch standard).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CorsPolicy {
-    /// Whose pages may; empty for none.
+    /// Allowed origins; empty for none.
     pub origins: Vec<OriginPattern>,
-    /// Request fields that scripts may send; default `authorization`, `content-type`,
+    /// Request header fields that scripts may send; default `authorization`, `content-type`,
     /// `idempotency-key` and `traceparent`.
     pub headers: Vec<String>,
-    /// How long a browser may remember the answer to a preflight; default 10 min.
+    /// Time for which a browser may cache a preflight response; default 10 min.
     pub max_age: Duration,
 }
 
-/// Origins of one entry.
+/// A pattern of origins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OriginPattern {
     /// `*`.
     Any,
-    /// `https://app.example.com`.
+    /// A single origin, such as `https://app.example.com`.
     Exact(String),
-    /// `http://localhost:*`: this scheme and host with any port. Without the colon and the star.
+    /// `http://localhost:*`: a scheme and host with any port. Stored without the colon and the
+    /// star.
     AnyPort(String),
 }
 
-/// Fields that scripts may send where a table names none.
+/// Default of [`CorsPolicy::headers`].
 const DEFAULT_HEADERS: [&str; 4] = [
     "authorization",
     "content-type",
@@ -57,14 +58,14 @@ impl CorsPolicy {
         })
     }
 
-    /// Whether pages of this origin may read answers.
+    /// Returns whether pages of this origin may read responses.
     #[must_use]
     pub fn allows(&self, origin: &[u8]) -> bool {
         self.origins.iter().any(|pattern| pattern.matches(origin))
     }
 
-    /// The rules for requests that no route takes: those of `[cors]`, or else of all routes
-    /// together, so that a page can read why it was refused.
+    /// Returns the policy for requests that match no route: `[cors]`, or else the union of the
+    /// policies of all routes, so that a page can read the error response.
     pub(super) fn fallback(common: Option<Arc<Self>>, routes: &[Route]) -> Option<Arc<Self>> {
         if common.is_some() {
             return common;
@@ -125,7 +126,8 @@ impl OriginPattern {
     }
 }
 
-/// Whether this is how browsers write an origin: lower case, no path, no default port.
+/// Returns whether the text is an origin as browsers serialize it: lower case, without path and
+/// default port.
 fn is_origin(text: &str) -> bool {
     let Some((scheme, authority)) = text.split_once("://") else {
         return false;
@@ -145,7 +147,7 @@ fn is_origin(text: &str) -> bool {
         && (default.is_none() || port(text) != default)
 }
 
-/// The port of an origin, if it names one.
+/// Returns the port of an origin, if it names one.
 fn port(origin: &str) -> Option<&str> {
     let (_, port) = origin.split_once("://")?.1.rsplit_once(':')?;
     port.bytes()

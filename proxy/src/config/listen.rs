@@ -3,67 +3,68 @@ use std::path::PathBuf;
 
 use postern_common::decode::Object;
 
-/// `[[listen]]`: where clients come in.
+/// `[[listen]]`: a listening address for clients.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ListenerConfig {
-    /// Address and port.
+    /// IP address and port.
     pub address: SocketAddr,
-    /// TLS; plain HTTP without.
+    /// TLS settings; plain HTTP without.
     pub tls: Option<ListenerTlsConfig>,
-    /// Whether clients without TLS may begin with HTTP/2 (prior knowledge, RFC 9113 section 3.3);
+    /// Whether clients without TLS may use HTTP/2 with prior knowledge (RFC 9113 section 3.3);
     /// default false.
     pub h2c: bool,
 }
 
-/// `[listen.tls]`: files in PEM, read again when they change.
+/// `[listen.tls]`: PEM files, which are reloaded when they change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenerTlsConfig {
-    /// The certificate and its chain.
+    /// The certificate chain, leaf first.
     pub certificate: PathBuf,
-    /// Its private key.
+    /// The private key of the certificate.
     pub key: PathBuf,
-    /// Authorities of which one must have signed the client's certificate; none is asked for
-    /// without.
+    /// Certificate authorities for client certificates. If set, clients must present a certificate
+    /// that one of them has signed.
     pub client_ca: Option<PathBuf>,
-    /// Whether HTTP/2 is offered besides HTTP/1.1; default true.
+    /// Whether HTTP/2 is offered in addition to HTTP/1.1; default true.
     pub http2: bool,
 }
 
-/// `[access_log]`: where access events go, one JSON object a line.
+/// `[access_log]`: the destination of access events, one JSON object per line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AccessLogConfig {
-    /// Default `stdout`.
+    /// The destination; default `stdout`.
     pub to: AccessLogSink,
-    /// How much of the client's address an event holds; default nothing.
+    /// Detail of the client address in an event; default none.
     pub client_address: ClientAddressDetail,
-    /// Bytes after which a file is put aside as `….1`, in the place of the one before; default
-    /// none, for a rotation from outside with SIGUSR1.
+    /// File size in bytes after which the file is rotated to `….1`, replacing the previous one;
+    /// default none, for external rotation with SIGUSR1.
     pub max_bytes: Option<u64>,
-    /// Bytes that wait for a slow disk before events are dropped and counted; default 8 MiB.
+    /// Bytes buffered while the disk is slow, above which events are dropped and counted; default 8
+    /// MiB.
     pub buffer_bytes: usize,
 }
 
-/// A sink of access events.
+/// A destination of access events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AccessLogSink {
-    /// Nowhere.
+    /// Disabled.
     Off,
     /// Standard output.
     Stdout,
     /// Standard error.
     Stderr,
-    /// A file, opened again on SIGUSR1.
+    /// A file, which is reopened on SIGUSR1.
     File(PathBuf),
 }
 
-/// How much of an address is written down.
+/// Detail in which client addresses are logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientAddressDetail {
-    /// Nothing.
+    /// Not logged.
     Off,
-    /// The /24 (IPv4) or /48 (IPv6).
+    /// The /24 (IPv4) or /48 (IPv6) network.
     Network,
-    /// All of it.
+    /// The full address.
     Full,
 }
 

@@ -1,13 +1,13 @@
 use std::net::IpAddr;
 
-/// A range of addresses, such as `10.0.0.0/8` or `2001:db8::/32`.
+/// A CIDR range of IP addresses, such as `10.0.0.0/8` or `2001:db8::/32`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IpNetwork {
     base: u128,
     mask: u128,
 }
 
-/// IPv4 as IPv6 sees it (RFC 4291 section 2.5.5.2), so that both are compared alike.
+/// Returns the bits of an address, IPv4 mapped to IPv6 (RFC 4291 section 2.5.5.2).
 fn mapped_bits(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
@@ -16,7 +16,7 @@ fn mapped_bits(address: IpAddr) -> u128 {
 }
 
 impl IpNetwork {
-    /// Reads an address with an optional prefix length.
+    /// Parses an address with an optional prefix length.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (address, prefix) = text
@@ -34,7 +34,7 @@ impl IpNetwork {
         })
     }
 
-    /// Whether the address lies within.
+    /// Returns whether the range contains the address.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         mapped_bits(address) & self.mask == self.base

@@ -1,70 +1,70 @@
-/// What a route asks of a request.
+/// The conditions under which a request matches a route.
 #[derive(Clone, Debug)]
 pub struct RoutePattern {
-    /// Hosts, any of which matches; empty for every host.
+    /// Host patterns, one of which must match; empty for any host.
     pub hosts: Vec<HostPattern>,
     /// The path.
     pub path: PathPattern,
     /// The methods.
     pub methods: MethodSet,
-    /// Fields that must be there. Names are in lower case.
+    /// Required header fields; names in lower case.
     pub headers: Vec<MatchCondition>,
-    /// Query parameters that must be there, compared in their encoded form.
+    /// Required query parameters, compared in their encoded form.
     pub queries: Vec<MatchCondition>,
 }
 
-/// A host, in lower case and without a port.
+/// A pattern of host names, in lower case and without a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostPattern {
-    /// Exactly this name.
+    /// A single name.
     Exact(String),
-    /// Any name below this one (`*.example.com` holds `example.com`).
+    /// Any subdomain of this name (`*.example.com` is stored as `example.com`).
     Subdomains(String),
 }
 
 /// A path template.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathPattern {
-    /// The template as it stands in the file: the label of metrics and access events.
+    /// The template as configured; the route label of metrics and access events.
     pub template: String,
-    /// Its segments, the `*` at the end left out.
+    /// The segments, without a trailing `*`.
     pub segments: Vec<PathSegment>,
-    /// Whether it ends in `/*`: everything below matches.
+    /// Whether the template ends in `/*` and matches all paths below.
     pub prefix: bool,
 }
 
-/// One segment of a template.
+/// A segment of a path template.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PathSegment {
-    /// This text.
+    /// Exactly this text.
     Literal(String),
-    /// Any text but none.
+    /// Any text that is not empty.
     Param(String),
 }
 
-/// A set of methods.
+/// A set of HTTP methods.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MethodSet(u8);
 
-/// A name that must be there, with a value if one is given.
+/// A required header field or query parameter.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MatchCondition {
     /// The name.
     pub name: String,
-    /// The value; `None` for any.
+    /// The required value; `None` for any value.
     pub value: Option<String>,
 }
 
-/// Every method that a route can name, in the order of `Allow`.
+/// Methods that routes can use, in the order of the `Allow` field.
 const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
 
 // === impl MethodSet ===
 
 impl MethodSet {
-    /// Every method that a route can name.
+    /// All methods that routes can use.
     pub const ALL: Self = Self(0x7f);
 
-    /// The set of one method; `None` for a method that no route can name.
+    /// Returns the set of one method; `None` if routes cannot use it.
     #[must_use]
     pub fn of(method: &str) -> Option<Self> {
         METHODS
@@ -73,19 +73,19 @@ impl MethodSet {
             .map(|bit| Self(1 << bit))
     }
 
-    /// Both sets.
+    /// Returns the union of both sets.
     #[must_use]
     pub fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Whether the sets meet.
+    /// Returns whether the sets intersect.
     #[must_use]
     pub fn contains(self, other: Self) -> bool {
         self.0 & other.0 != 0
     }
 
-    /// Whether the other set lies within this one.
+    /// Returns whether the other set is a subset of this one.
     #[must_use]
     pub fn covers(self, other: Self) -> bool {
         self.0 & other.0 == other.0
@@ -108,7 +108,7 @@ impl std::fmt::Display for MethodSet {
 // === impl HostPattern ===
 
 impl HostPattern {
-    /// Reads `example.com` or `*.example.com`; `None` for anything else.
+    /// Parses `example.com` or `*.example.com`; `None` for anything else.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.to_ascii_lowercase();
@@ -131,13 +131,13 @@ impl HostPattern {
 // === impl PathPattern ===
 
 impl PathPattern {
-    /// Reads a template such as `/actors/{id}` or `/files/*`.
+    /// Parses a template such as `/actors/{id}` or `/files/*`.
     ///
     /// Literals are limited to letters, digits and `-._~`, which have exactly one spelling in a
-    /// canonical path: no escaped form of a request can mean a literal without being it.
+    /// canonical path: an escaped path cannot be equivalent to a literal without being equal to it.
     ///
     /// # Errors
-    /// What is wrong, in a sentence.
+    /// A description of the mistake.
     pub fn parse(template: &str) -> Result<Self, String> {
         let Some(rest) = template.strip_prefix('/') else {
             return Err("must begin with /".to_owned());
@@ -209,8 +209,8 @@ impl RoutePattern {
         self.headers.len() + self.queries.len()
     }
 
-    /// The path and conditions with the names of parameters left out: equal for routes that match
-    /// alike.
+    /// Returns the path and conditions without parameter names. Patterns with the same shape match
+    /// the same requests, apart from methods and hosts.
     #[must_use]
     pub fn shape(&self) -> String {
         let mut shape = String::new();
@@ -235,7 +235,8 @@ impl RoutePattern {
         format!("{shape} {conditions:?}")
     }
 
-    /// Whether this pattern takes every request of another one of the same shape.
+    /// Returns whether this pattern matches every request that another pattern of the same shape
+    /// matches.
     #[must_use]
     pub fn covers(&self, other: &Self) -> bool {
         self.methods.covers(other.methods) && self.covers_hosts(other)

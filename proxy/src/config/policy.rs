@@ -2,56 +2,56 @@ use postern_common::decode::{Field, Object, Value};
 
 use crate::config::short_texts;
 
-/// The policy of a route.
+/// The authorization policy of a route.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RoutePolicy {
-    /// No token is asked for, and none is looked at.
+    /// No token is required, and a token is not verified.
     Public,
-    /// A valid token is required, of a kind that is let in.
+    /// A valid token of an allowed caller is required.
     Protected(CallerRules),
 }
 
-/// Who is let in; at least one of the two is given.
+/// The callers that may use a route; at least one kind is set.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CallerRules {
-    /// What is asked of users; `None` lets none in.
+    /// The rule for users; `None` rejects all users.
     pub users: Option<UserRule>,
-    /// What is asked of services; `None` lets none in.
+    /// The rule for services; `None` rejects all services.
     pub services: Option<ServiceRule>,
-    /// Lets a caller with a valid token through and logs what would have been refused.
+    /// Report-only mode: a caller with a valid token is never rejected, and the decision is logged.
     pub audit: bool,
 }
 
-/// What is asked of a user.
+/// The requirements for users.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct UserRule {
-    /// Scopes, all of which the token must grant.
+    /// Required scopes, all of which the token must contain.
     pub scopes: Vec<String>,
-    /// Groups, in one of which the user must be; empty for any user.
+    /// Groups, at least one of which the user must be a member of; empty for any user.
     pub groups: Vec<String>,
-    /// Claims, all of which must have this value.
+    /// Required claims with their values.
     pub claims: Vec<(String, serde_json::Value)>,
 }
 
-/// What is asked of a service.
+/// The requirements for services.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ServiceRule {
-    /// The services that are let in; `None` for any.
+    /// Names of the allowed services; `None` for any.
     pub allow: Option<Vec<String>>,
-    /// Scopes, all of which the token must grant.
+    /// Required scopes, all of which the token must contain.
     pub scopes: Vec<String>,
 }
 
 // === impl RoutePolicy ===
 
 impl RoutePolicy {
-    /// Whether a request without a token may take the route.
+    /// Returns whether requests without a token may use the route.
     #[must_use]
     pub fn is_public(&self) -> bool {
         matches!(self, Self::Public)
     }
 
-    /// The claims that it looks at.
+    /// Returns the names of the claims that the policy evaluates.
     pub(crate) fn claims(&self) -> impl Iterator<Item = &str> {
         let users = match self {
             Self::Public => None,
@@ -63,14 +63,16 @@ impl RoutePolicy {
             .map(|(name, _)| name.as_str())
     }
 
-    /// Whether refusals of [`RoutePolicy::decide`] are logged only.
+    /// Returns whether decisions of [`RoutePolicy::decide`] are logged without rejecting the
+    /// request.
     #[must_use]
     pub fn is_audit_only(&self) -> bool {
         matches!(self, Self::Protected(CallerRules { audit: true, .. }))
     }
 }
 
-/// `"public"`, or `{ users = …, services = …, audit = … }` with at least one of the first two.
+/// Reads `"public"`, or `{ users = …, services = …, audit = … }` with at least one of the first
+/// two.
 pub(super) fn read(field: Field<'_>) -> Option<RoutePolicy> {
     match field.value() {
         Value::String(text) if text == "public" => Some(RoutePolicy::Public),
@@ -102,7 +104,7 @@ pub(super) fn read(field: Field<'_>) -> Option<RoutePolicy> {
     }
 }
 
-/// `"any"`, or a table of what is asked.
+/// Reads `"any"`, or a table of requirements.
 fn read_users(field: Field<'_>) -> Option<UserRule> {
     if is_any(field) {
         return Some(UserRule::default());
@@ -126,7 +128,7 @@ pub(super) fn read_claims(section: &Object<'_>) -> Option<Vec<(String, serde_jso
     Some(section.entries(|name, field| Some((name.to_owned(), field.node().to_json()))))
 }
 
-/// `"any"`, a list of names, or a table with `allow` and `scopes`.
+/// Reads `"any"`, a list of names, or a table with `allow` and `scopes`.
 fn read_services(field: Field<'_>) -> Option<ServiceRule> {
     if is_any(field) {
         return Some(ServiceRule::default());

@@ -12,63 +12,63 @@ use crate::config::{
 use crate::config::{HostPattern, MatchCondition, MethodSet, PathPattern, RoutePattern};
 use crate::message::headers;
 
-/// `[[route]]`: which requests go where, and who may send them.
+/// `[[route]]`: a match, an upstream and a policy.
 #[derive(Clone, Debug)]
 pub struct Route {
     /// The name in tests, logs and metrics; default the methods and the path.
     pub name: String,
-    /// What it matches.
+    /// The match conditions.
     pub pattern: RoutePattern,
-    /// Where it goes: positions in [`super::Config::upstreams`] with their shares.
+    /// The upstreams, as positions in [`super::Config::upstreams`] with weights.
     pub targets: Vec<RouteTarget>,
-    /// Who may take it.
+    /// The authorization policy.
     pub policy: RoutePolicy,
-    /// The largest request body.
+    /// Maximum bytes of a request body.
     pub body_bytes: u64,
-    /// From the head of the request to the end of the response.
+    /// Time from the head of the request to the end of the response.
     pub deadline: Duration,
-    /// How long its upstream may be silent, as in `upstream.NAME.read_timeout`; default what stands
-    /// there.
+    /// Overrides `upstream.NAME.read_timeout`.
     pub read_timeout: Option<Duration>,
-    /// Further attempts, as in `upstream.NAME.retries`; default what stands there.
+    /// Overrides `upstream.NAME.retries`.
     pub retries: Option<u32>,
-    /// Further rates.
+    /// Rate limits in addition to those of the gateway.
     pub limits: Vec<RateLimit>,
-    /// What is forwarded in place of the path; default the path as it came.
+    /// Replacement of the beginning of the path; default none.
     pub rewrite: Option<PathRewrite>,
-    /// Whether a WebSocket upgrade is passed on; default false.
+    /// Whether WebSocket upgrades are forwarded; default false.
     pub websocket: bool,
-    /// Whether a WebSocket stays open when the token that opened it expires; default false: both
-    /// sides are told 1008 (policy violation), and the connection ends.
+    /// Whether a WebSocket stays open after its token has expired; default false: both sides get
+    /// close code 1008 (policy violation), and the connection is closed.
     pub outlives_token: bool,
-    /// Whether its upstream may set cookies; default false, for no session is kept in one.
+    /// Whether the upstream may set cookies; default false, because sessions are not kept in
+    /// cookies.
     pub cookies: bool,
-    /// Fields that every response of the route carries.
+    /// Header fields that are set on every response of the route.
     pub response_headers: Vec<(HeaderName, HeaderValue)>,
-    /// Cross-origin rules; default those of `[cors]`.
+    /// The CORS policy; default `[cors]`.
     pub cors: Option<Arc<CorsPolicy>>,
 }
 
-/// One upstream of a route.
+/// An upstream of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RouteTarget {
     /// Position in [`super::Config::upstreams`].
     pub upstream: usize,
-    /// Its share against the others.
+    /// Weight relative to the other upstreams of the route.
     pub weight: u32,
 }
 
-/// `{ strip = "/v1" }` or `{ strip = "/v1", add = "/api" }`: the beginning of the path is replaced.
+/// A path prefix rewrite: `{ strip = "/v1" }` or `{ strip = "/v1", add = "/api" }`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathRewrite {
-    /// What every path of the route begins with.
+    /// The prefix to remove; every path of the route begins with it.
     pub strip: String,
-    /// What stands there instead.
+    /// The prefix to insert.
     pub add: String,
 }
 
-/// Reads every route. What makes a route useless (an unknown upstream, a name twice, a route that
-/// an earlier one shadows) is told at its line.
+/// Reads all routes. A route with an unknown upstream or a duplicate name, or one that an earlier
+/// route shadows, is reported at its line.
 pub(super) fn read_all(
     root: &Object<'_>,
     upstreams: &[UpstreamConfig],
@@ -204,7 +204,7 @@ fn read_pattern(route: &Object<'_>) -> Option<RoutePattern> {
     })
 }
 
-/// `{ name = "value" }`, or `{ name = true }` for any value.
+/// Reads `{ name = "value" }`, or `{ name = true }` for any value.
 fn read_conditions(section: &Object<'_>, lower_case: bool) -> Vec<MatchCondition> {
     section.entries(|name, field| {
         let name = if lower_case {
@@ -231,7 +231,7 @@ fn read_conditions(section: &Object<'_>, lower_case: bool) -> Vec<MatchCondition
     })
 }
 
-/// `"name"`, or `{ name = weight, other = weight }`.
+/// Reads `"name"`, or `{ name = weight, other = weight }`.
 fn read_targets(field: Field<'_>, upstreams: &[UpstreamConfig]) -> Option<Vec<RouteTarget>> {
     let find = |name: &str, field: Field<'_>| {
         let found = upstreams.iter().position(|upstream| upstream.name == name);
@@ -305,15 +305,15 @@ impl PathRewrite {
         Some(rewrite)
     }
 
-    /// Whether the route's path begins with whole segments of what is stripped.
+    /// Returns whether `strip` consists of the first whole segments of the template.
     fn fits(&self, template: &str) -> bool {
         template
             .strip_prefix(&self.strip)
             .is_some_and(|rest| rest.is_empty() || rest.starts_with('/') || self.strip.is_empty())
     }
 
-    /// The target that is forwarded: `/api` and `/api/x?y` for `/v1` and `/v1/x?y` under
-    /// `{ strip = "/v1", add = "/api" }`, and `/` where nothing else is left.
+    /// Returns the rewritten request target: `/api` and `/api/x?y` for `/v1` and `/v1/x?y` under `{
+    /// strip = "/v1", add = "/api" }`, and `/` if nothing remains.
     #[must_use]
     pub fn apply(&self, target: &[u8]) -> Vec<u8> {
         let rest = target.strip_prefix(self.strip.as_bytes()).unwrap_or(target);
@@ -332,7 +332,7 @@ mod tests {
 
     use crate::config::Config;
 
-    /// Whether a route for `/v1x` with these further lines is good.
+    /// Returns whether a route for `/v1x` with these additional lines is accepted.
     fn is_good(lines: &str) -> bool {
         let env = Env::from([
             ("IDP_ACTOR_POOL_ID", "us-west-2_actors"),

@@ -3,42 +3,42 @@ use postern_common::decode::{Field, Object, Value};
 
 use crate::config::{Route, UpstreamConfig, policy, short_texts};
 
-/// `[[test]]`: a request and what must become of it.
+/// `[[test]]`: a request and its expected decision.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RouteTest {
     /// The method.
     pub method: String,
-    /// The target, as it would stand in the request line.
+    /// The request target.
     pub target: String,
     /// The host; default `localhost`.
     pub host: String,
-    /// The fields, as far as routes look at them; default none.
+    /// Header fields; default none.
     pub headers: HeaderMap,
-    /// Who sends it; default nobody.
+    /// The token of the caller; default none.
     pub token: TestToken,
-    /// The name of the route that it must take; not looked at without.
+    /// The name of the expected route; not checked if absent.
     pub route: Option<String>,
-    /// The name of the upstream that it must be able to reach; not looked at without.
+    /// The name of an upstream that the route must be able to use; not checked if absent.
     pub upstream: Option<String>,
-    /// `allow`, or the code of the refusal.
+    /// The expected decision: `allow`, or a problem code.
     pub decision: String,
 }
 
-/// Who sends a test's request. Nobody signs these tokens: they exist within a test only.
+/// The assumed caller of a test request. These tokens are not signed and exist within tests only.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TestToken {
     /// No token.
     None,
-    /// A user in these groups with these scopes and claims.
+    /// A user.
     User {
-        /// Groups.
+        /// Group memberships.
         groups: Vec<String>,
-        /// Scopes.
+        /// Granted scopes.
         scopes: Vec<String>,
-        /// Further claims.
+        /// Additional claims.
         claims: Vec<(String, serde_json::Value)>,
     },
-    /// The service of this name.
+    /// A service, by name.
     Service(String),
 }
 
@@ -110,7 +110,7 @@ pub(super) fn read(
     })
 }
 
-/// `{ X-Beta = "1" }`.
+/// Reads `{ X-Beta = "1" }`.
 fn read_headers(section: &Object<'_>) -> HeaderMap {
     let fields = section.entries(|name, field| {
         let value = field.text(0..=4096)?;
@@ -123,7 +123,7 @@ fn read_headers(section: &Object<'_>) -> HeaderMap {
 }
 
 impl TestToken {
-    /// A user of whom nothing more is known.
+    /// Returns a user without groups, scopes and claims.
     #[must_use]
     pub const fn user() -> Self {
         Self::User {
@@ -133,8 +133,8 @@ impl TestToken {
         }
     }
 
-    /// `"none"`, `"user"`, `"service:NAME"` or `{ groups = […], scopes = […], claims = { … } }` for
-    /// a user.
+    /// Reads `"none"`, `"user"`, `"service:NAME"` or, for a user, `{ groups = […], scopes = […],
+    /// claims = { … } }`.
     fn read(field: Field<'_>) -> Option<Self> {
         if let Value::String(text) = field.value() {
             return match (text.as_str(), text.strip_prefix("service:")) {

@@ -1,6 +1,6 @@
 //! The JSON schema of the configuration, for editors.
 
-/// The schema, as `postern-proxy schema` prints it.
+/// The schema that `postern-proxy schema` prints.
 pub const SCHEMA: &str = include_str!("../../proxy.schema.json");
 
 #[cfg(test)]
@@ -9,7 +9,7 @@ mod tests {
 
     use super::SCHEMA;
 
-    /// Whether every key of `value` stands in the schema. Alternatives are tried in turn.
+    /// Returns whether the schema contains every key of `value`. Alternatives are tried in order.
     fn knows(root: &Value, schema: &Value, value: &Value) -> bool {
         let schema = match schema["$ref"].as_str() {
             Some(name) => root

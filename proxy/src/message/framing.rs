@@ -1,97 +1,98 @@
-//! Where a request body ends (RFC 9112 sections 6 and 7), decided once and strictly.
+//! Framing of request bodies (RFC 9112 sections 6 and 7).
 //!
-//! The scanner is fed what arrives and says how much of it belongs to this request. What it lets
-//! through is well formed: exact CRLF, hexadecimal sizes that fit, bounded extensions and trailers.
-//! Nobody behind it forwards trailers, so that no field gets past the head check.
+//! The scanner consumes bytes as they arrive and returns how many of them belong to the current
+//! message. It accepts only well-formed framing: exact CRLF, hexadecimal sizes that fit into 64
+//! bits, bounded chunk extensions and trailers. Trailers are not forwarded, so that no field
+//! bypasses the head check.
 
 use crate::message::head::BodyKind;
 use crate::message::headers;
 
-/// Bytes of a chunk extension or of all trailers that are passed over.
+/// Maximum bytes of a chunk extension, and of all trailers together.
 const MAX_EXTENSION_BYTES: u16 = 1024;
 
-/// A body that is not well formed; the connection is closed.
+/// Malformed body framing. The connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FramingFault;
 
-/// How far a body has come.
+/// The position in a message body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyFraming {
-    /// So many bytes are still to come.
+    /// Remaining bytes of a body with a length.
     Length(u64),
-    /// Within chunks.
+    /// Within a chunked body.
     Chunked(ChunkState),
-    /// The message is complete; what follows belongs to the next one.
+    /// The message is complete; the following bytes belong to the next message.
     Done,
-    /// After 101: everything passes until the end of the connection.
+    /// After a 101 response: all bytes pass until the connection is closed.
     Tunnel,
 }
 
-/// Where in a chunk the next byte stands.
+/// The position in a chunked body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChunkState {
-    /// In the size; digits so far.
+    /// In the chunk size: value and number of digits.
     Size(u64, u8),
-    /// In the extensions; bytes so far.
+    /// In the chunk extensions: chunk size, bytes of extensions and position in them.
     Extension(u64, u16, ExtensionState),
     /// Before the LF of a size line.
     SizeEnd(u64),
-    /// In the data.
+    /// In the chunk data: remaining bytes.
     Data(u64),
     /// Before the CR after the data.
     DataCr,
     /// Before the LF after the data.
     DataLf,
-    /// After the last chunk, before the CR of the empty line or a trailer.
+    /// After the last chunk, before a trailer or the CR of the empty line.
     LastCr,
-    /// In the trailers; bytes so far.
+    /// In the trailers: bytes of trailers and position in them.
     Trailer(u16, TrailerState),
-    /// Before the very last LF.
+    /// Before the final LF.
     LastLf,
 }
 
-/// Where in the extensions of a chunk (RFC 9112 section 7.1.1) the next byte stands.
+/// The position in the extensions of a chunk (RFC 9112 section 7.1.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExtensionState {
     /// Before a name.
     NameStart,
     /// In a name.
     Name,
-    /// After a name and white space.
+    /// In white space after a name.
     NameEnd,
     /// Before a value.
     ValueStart,
-    /// In a value that is a token.
+    /// In a token value.
     Value,
     /// In a quoted value.
     Quoted,
-    /// After a backslash in one.
+    /// After a backslash in a quoted value.
     Escaped,
     /// After the closing quote.
     Closed,
-    /// After a value and white space.
+    /// In white space after a value.
     ValueEnd,
-    /// In whatever an origin puts there, which is passed over.
+    /// In any printable characters, accepted from upstreams only.
     Any,
 }
 
-/// Where in the trailers (RFC 9112 section 7.1.2) the next byte stands.
+/// The position in the trailers (RFC 9112 section 7.1.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TrailerState {
-    /// Before a name, or the CR of the empty line.
+    /// Before a field name or the CR of the empty line.
     Start,
-    /// In a name.
+    /// In a field name.
     Name,
-    /// In a value.
+    /// In a field value.
     Value,
-    /// Before the LF of a line.
+    /// Before the LF of a field line.
     Lf,
 }
 
 // === impl BodyFraming ===
 
 impl BodyFraming {
-    /// The beginning of a body.
+    /// Returns the state before the first byte of a body.
     #[must_use]
     pub fn begin(kind: BodyKind) -> Self {
         match kind {
@@ -101,10 +102,10 @@ impl BodyFraming {
         }
     }
 
-    /// How many bytes of `bytes` belong to this message.
+    /// Returns how many of the leading `bytes` belong to this message.
     ///
     /// # Errors
-    /// A chunk that is not well formed.
+    /// Malformed chunked framing.
     pub fn advance(&mut self, bytes: &[u8]) -> Result<usize, FramingFault> {
         match self {
             Self::Tunnel => Ok(bytes.len()),
@@ -150,7 +151,7 @@ impl BodyFraming {
 // === impl ChunkState ===
 
 impl ChunkState {
-    /// The state after one byte; `None` after the last of the message.
+    /// Returns the state after one byte; `None` after the last byte of the message.
     pub(crate) fn step(self, byte: u8) -> Result<Option<Self>, FramingFault> {
         let next = match (self, byte) {
             (Self::Size(size, digits), byte) if byte.is_ascii_hexdigit() => {
@@ -282,7 +283,7 @@ mod tests {
             "3;a=b c\r\n",
             "3;a=\"b\r\n",
             "3;a=\"b\"c\r\n",
-            // Trailers that are no fields.
+            // Trailers that are not field lines.
             "0\r\nX\r\n\r\n",
             "0\r\n: a\r\n\r\n",
             "0\r\nX : a\r\n\r\n",

@@ -1,8 +1,8 @@
-//! gRPC over HTTP/2: which requests are calls, their deadlines, and refusals as a gRPC status.
+//! gRPC over HTTP/2: detection of calls, their deadlines, and rejections as a gRPC status.
 //!
-//! A call answers 200 whatever comes of it, and its outcome is a status in the trailers (gRPC's
-//! [PROTOCOL-HTTP2](https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md)). Refusals of
-//! the gateway are responses without a body whose head holds that status ("Trailers-Only").
+//! A call is answered with HTTP status 200, and its result is a status in the trailers (gRPC's
+//! [PROTOCOL-HTTP2](https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md)). Rejections by
+//! the gateway are responses without a body whose head carries that status ("Trailers-Only").
 
 use std::time::Duration;
 
@@ -18,11 +18,11 @@ static GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 const GRPC_TIMEOUT: &str = "grpc-timeout";
 const MEDIA_TYPE: &str = "application/grpc";
 
-/// Digits of a `grpc-timeout`.
+/// Maximum digits of a `grpc-timeout`.
 const MAX_TIMEOUT_DIGITS: usize = 8;
 
-/// A status code of gRPC, as far as the gateway has a use for it
-/// ([codes](https://grpc.github.io/grpc/core/md_doc_statuscodes.html)).
+/// The gRPC status codes that the gateway sends
+/// ([list](https://grpc.github.io/grpc/core/md_doc_statuscodes.html)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GrpcStatus {
     Unknown = 2,
@@ -34,7 +34,7 @@ pub(crate) enum GrpcStatus {
     Unauthenticated = 16,
 }
 
-/// Whether the request is a call: its refusals are gRPC statuses.
+/// Returns whether the request is a gRPC call, which is rejected with a gRPC status.
 pub(crate) fn is_call(head: &Parts) -> bool {
     let media_type = || {
         head.headers
@@ -47,20 +47,21 @@ pub(crate) fn is_call(head: &Parts) -> bool {
         && media_type().is_some_and(|start| start.eq_ignore_ascii_case(MEDIA_TYPE.as_bytes()))
 }
 
-/// Whether the client takes trailers (RFC 9113 section 8.2.2 lets `TE` say nothing else).
+/// Returns whether the client accepts trailers. RFC 9113 section 8.2.2 allows no other value of
+/// `TE`.
 pub(crate) fn accepts_trailers(head: &RequestHeader) -> bool {
     head.version == Version::HTTP_2 && head.headers.get(TE).is_some_and(|te| te == "trailers")
 }
 
-/// Whether the client of a call has set its deadline.
+/// Returns whether the client of a call has set a deadline.
 pub(crate) fn has_client_timeout(head: &Parts) -> bool {
     is_call(head) && head.headers.contains_key(GRPC_TIMEOUT)
 }
 
-/// The time that a request has: the route's, or less where a call says so.
+/// Returns the time for a request: that of the route, or a shorter `grpc-timeout`.
 ///
 /// # Errors
-/// `invalid_header` if `grpc-timeout` cannot be read.
+/// `invalid_header` if `grpc-timeout` is malformed.
 pub(crate) fn effective_timeout(
     head: &Parts,
     route_timeout: Duration,
@@ -97,8 +98,9 @@ fn parse_timeout(text: &[u8]) -> Option<Duration> {
 // === impl GrpcStatus ===
 
 impl GrpcStatus {
-    /// The status of a refusal, by its HTTP status as gRPC's
-    /// [mapping](https://github.com/grpc/grpc/blob/master/doc/http-grpc-status-mapping.md) has it.
+    /// Returns the gRPC status of a problem code, according to gRPC's
+    /// [mapping](https://github.com/grpc/grpc/blob/master/doc/http-grpc-status-mapping.md) of HTTP
+    /// statuses.
     pub(crate) fn from_code(code: Code) -> Self {
         match code.status().as_u16() {
             400 => Self::Internal,
@@ -110,7 +112,7 @@ impl GrpcStatus {
         }
     }
 
-    /// The trailers that end a call with this status.
+    /// Returns the trailers that end a call with this status.
     pub(crate) fn trailers(self, message: &str) -> HeaderMap {
         let mut trailers = HeaderMap::with_capacity(2);
         trailers.insert(&GRPC_STATUS, HeaderValue::from(self as u16));
@@ -120,8 +122,8 @@ impl GrpcStatus {
         trailers
     }
 
-    /// The head of a response that is nothing but trailers. Of `fields`, those of a problem, it
-    /// keeps what does not speak of the body.
+    /// Builds a "Trailers-Only" response. The `fields` of a problem are included, except those that
+    /// describe its body.
     pub(crate) fn trailers_only_response(
         self,
         message: &str,
@@ -142,7 +144,7 @@ impl GrpcStatus {
     }
 }
 
-/// Printable ASCII but `%` stays as it is.
+/// Percent-encodes all bytes except printable ASCII other than `%`.
 fn percent_encode(message: &str) -> String {
     let mut encoded = String::with_capacity(message.len());
     for byte in message.bytes() {

@@ -1,8 +1,7 @@
-//! The strict HTTP/1 head check (RFC 9112): what is unclear is refused before any part of it is
-//! forwarded.
+//! The strict check of an HTTP/1 request head (RFC 9112).
 //!
-//! Plain Rust over bytes. The head is read once here, and its verdict also says how the body is
-//! framed, so that nothing behind this point decides that a second time in another way.
+//! Ambiguous heads are rejected before any part is forwarded. The check also determines the framing
+//! of the body, so that later stages do not interpret it differently.
 
 pub mod http2;
 
@@ -17,70 +16,71 @@ use postern_common::Code;
 use crate::message::headers;
 use crate::message::target::{RequestTarget, TargetFault};
 
-/// What a head may be at most.
+/// Limits of a request head.
 #[derive(Clone, Copy, Debug)]
 pub struct HeadLimits {
-    /// Bytes from the first of the request line to the empty line's end.
+    /// Bytes, including the request line and the empty line.
     pub bytes: usize,
-    /// CheckedFields.
+    /// Number of header fields.
     pub fields: usize,
     /// Bytes of the request target.
     pub target: usize,
 }
 
-/// Why a head is refused. The connection is closed after each of these.
+/// The reason for rejecting a head. The connection is closed after each of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeadFault {
-    /// A version of HTTP other than 1.0 and 1.1.
+    /// An HTTP version other than 1.0 and 1.1.
     Version,
     /// A `:scheme` other than http and https.
     Scheme,
-    /// A line that does not end in CRLF, a CR alone, or a NUL.
+    /// A line that does not end in CRLF, a bare CR, or a NUL.
     LineEnding,
     /// A request line that is not exactly `method SP target SP HTTP/1.x`.
     RequestLine,
-    /// A field that RFC 9112 section 5 does not allow: a bad name, white space before the colon, a
-    /// folded line, a control character.
+    /// A field line that violates RFC 9112 section 5: an invalid name, white space before the
+    /// colon, line folding, or a control character.
     Field,
-    /// No `Host`, two of them, or one that is not an authority.
+    /// A missing, repeated or malformed `Host`.
     Host,
-    /// An absolute target whose authority is not the `Host`.
+    /// An absolute target whose authority differs from `Host`.
     Authority,
-    /// `Content-Length` that is not one number, `Transfer-Encoding` that is not exactly `chunked`,
+    /// A `Content-Length` that is not a single number, a `Transfer-Encoding` other than `chunked`,
     /// or both.
     Framing,
-    /// `Connection` that nominates anything but keep-alive, close and upgrade.
+    /// A `Connection` option other than keep-alive, close and upgrade.
     Connection,
     /// More bytes or fields than the limits allow.
     TooLarge,
-    /// A target longer than the limits allow.
+    /// A target longer than the limit.
     TargetTooLong,
-    /// A target that can be read in two ways. It is refused here already, because Pingora would cut
-    /// a fragment off and escape what it finds illegal.
+    /// A target that is not canonical. It is rejected here, because Pingora would remove a fragment
+    /// and escape illegal characters.
     Target(TargetFault),
 }
 
-/// How the body that follows is framed.
+/// The framing of a request body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyKind {
-    /// So many bytes, none included.
+    /// A body of this many bytes, possibly none.
     Length(u64),
-    /// Chunks.
+    /// A chunked body.
     Chunked,
 }
 
-/// A head that passed.
+/// A head that passed the check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestHead {
-    /// Bytes including the empty line.
+    /// Bytes, including the empty line.
     pub len: usize,
-    /// The `http://authority` part of an absolute target, to be cut out; empty for origin form.
+    /// The `http://authority` prefix of an absolute target, which is removed before forwarding;
+    /// empty for origin form.
     pub authority: Range<usize>,
-    /// How the body is framed.
+    /// The framing of the body.
     pub body: BodyKind,
 }
 
-/// How far the search for the end of the head has come.
+/// The progress of the search for the end of a head.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HeadScanner {
     scanned: usize,
@@ -98,7 +98,7 @@ struct CheckedFields<'a> {
 // === impl HeadFault ===
 
 impl HeadFault {
-    /// The code that the client, the access event and the metric carry.
+    /// Returns the problem code for the response, the access event and the metric.
     #[must_use]
     pub fn code(self) -> Code {
         match self {
@@ -114,7 +114,7 @@ impl HeadFault {
         }
     }
 
-    /// What is wrong, in a sentence.
+    /// Returns a sentence that describes the fault.
     #[must_use]
     pub fn detail(self) -> &'static str {
         match self {
@@ -145,10 +145,11 @@ impl HeadFault {
 // === impl HeadScanner ===
 
 impl HeadScanner {
-    /// Looks for the end of the head in `bytes`, which only ever grow; `Ok(None)` asks for more.
+    /// Searches for the end of the head in `bytes`, to which the caller appends between calls.
+    /// Returns `Ok(None)` if more bytes are needed.
     ///
     /// # Errors
-    /// A line that does not end in CRLF, or a head over the limit, as soon as that is certain.
+    /// A line that does not end in CRLF, or a head over the limit, as soon as it is known.
     pub fn find_end(
         &mut self,
         bytes: &[u8],
@@ -185,10 +186,10 @@ impl HeadScanner {
 // === impl RequestHead ===
 
 impl RequestHead {
-    /// Checks a complete head, `bytes` ending with the empty line.
+    /// Checks a complete head; `bytes` ends with the empty line.
     ///
     /// # Errors
-    /// The first fault found.
+    /// The first fault.
     pub fn check(bytes: &[u8], limits: &HeadLimits) -> Result<Self, HeadFault> {
         let mut lines = HeadLines(&bytes[..bytes.len().saturating_sub(2)]);
         let request_line = strip_crlf(lines.next().unwrap_or_default())?;
@@ -208,7 +209,7 @@ impl RequestHead {
                 .map_err(HeadFault::Target)?;
         }
         let body = fields.body()?;
-        // A framing that HTTP/1.0 does not know (RFC 9112 section 6.1).
+        // HTTP/1.0 has no chunked framing (RFC 9112 section 6.1).
         if body == BodyKind::Chunked && request_line.ends_with(b"HTTP/1.0") {
             return Err(HeadFault::Framing);
         }
@@ -220,8 +221,8 @@ impl RequestHead {
     }
 }
 
-/// A head that has passed, as the hooks read it: what the check has found is not looked for again.
-/// `None` where there is nothing to read.
+/// Converts a checked head to Pingora's representation without repeating the check. Returns `None`
+/// for an empty head.
 #[must_use]
 pub fn to_request(bytes: &[u8]) -> Option<RequestHeader> {
     let mut lines = HeadLines(&bytes[..bytes.len().saturating_sub(2)]);
@@ -248,8 +249,8 @@ pub fn to_request(bytes: &[u8]) -> Option<RequestHeader> {
     Some(RequestHeader::from(parts))
 }
 
-/// Whether the request is `OPTIONS *`, which is about the server as a whole (RFC 9110 section
-/// 9.3.7).
+/// Returns whether the request is `OPTIONS *`, which concerns the server as a whole (RFC 9110
+/// section 9.3.7).
 #[must_use]
 pub fn is_server_options(method: &[u8], target: &[u8]) -> bool {
     method == b"OPTIONS" && target == b"*"
@@ -259,7 +260,7 @@ fn is_server_options_line(line: &[u8], target: &Range<usize>) -> bool {
     is_server_options(&line[..target.start - 1], &line[target.clone()])
 }
 
-/// A line without its CRLF, free of CR and NUL.
+/// Returns a line without its CRLF, after checking that it contains no other CR and no NUL.
 fn strip_crlf(line: &[u8]) -> Result<&[u8], HeadFault> {
     let line = line.strip_suffix(b"\r\n").ok_or(HeadFault::LineEnding)?;
     if memchr2(b'\r', 0, line).is_some() {
@@ -269,7 +270,7 @@ fn strip_crlf(line: &[u8]) -> Result<&[u8], HeadFault> {
     }
 }
 
-/// HeadLines with their ends.
+/// An iterator over lines, including their line endings.
 struct HeadLines<'a>(&'a [u8]);
 
 impl<'a> Iterator for HeadLines<'a> {
@@ -283,15 +284,16 @@ impl<'a> Iterator for HeadLines<'a> {
     }
 }
 
-/// Whether there is a control character that no field value may have. Every byte is looked at,
-/// found or not, so that the compiler takes sixteen at a time: a token is most of a head.
+/// Returns whether the value contains a control character that field values must not contain. All
+/// bytes are examined even after a match, so that the compiler can vectorize the loop (16 bytes at
+/// a time).
 fn has_control(value: &[u8]) -> bool {
     value.iter().fold(false, |found, byte| {
         found | ((*byte < 0x20) & (*byte != b'\t')) | (*byte == 0x7f)
     })
 }
 
-/// Where the target stands in the request line.
+/// Returns the range of the target in the request line.
 fn find_target(line: &[u8], limits: &HeadLimits) -> Result<Range<usize>, HeadFault> {
     let first = line
         .iter()
@@ -327,7 +329,8 @@ fn find_target(line: &[u8], limits: &HeadLimits) -> Result<Range<usize>, HeadFau
     }
 }
 
-/// The part of an absolute target in front of its path; it must name the same authority as `Host`.
+/// Returns the range of the scheme and authority of an absolute target, which must be the same
+/// authority as `Host`.
 fn authority_prefix(
     line: &[u8],
     target: Range<usize>,
@@ -366,7 +369,7 @@ impl<'a> CheckedFields<'a> {
         if has_control(value) {
             return Err(HeadFault::Field);
         }
-        // Only now, because this takes a form feed for white space as well.
+        // Trimmed after the check, because `trim_ascii` removes form feeds as well.
         let value = value.trim_ascii();
         match name.len() {
             4 if name.eq_ignore_ascii_case(b"host") => self.host(value),
@@ -418,7 +421,7 @@ impl<'a> CheckedFields<'a> {
     }
 }
 
-/// A host with an optional port: no user information, no path, no list.
+/// Returns whether the value is a host with an optional port, without user information.
 #[must_use]
 pub fn is_authority(value: &[u8]) -> bool {
     let host_byte = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');

@@ -1,15 +1,15 @@
-//! Header names and values that the gateway owns.
+//! Names and values of header fields that the gateway controls.
 //!
-//! A name counts as reserved in every spelling: upstreams differ in whether they fold `_` and `.`
-//! into `-` (CGI, WSGI and PHP do), so all of these are one name here.
+//! Names are compared with case folded and with `_` and `.` read as `-`, because some upstreams
+//! fold these characters (CGI, WSGI, PHP).
 
 use bytes::BytesMut;
 use http::header::{CONNECTION, UPGRADE};
 use http::{HeaderMap, HeaderName, Version};
 use pingora::http::RequestHeader;
 
-/// Names, folded, that no client may send through: who is calling, from where, and for what, in the
-/// words of this gateway and of those that upstreams have learned to believe from others.
+/// Field names, folded, that clients must not send: identity, client address and routing
+/// information of this gateway, or of other proxies that upstreams may trust.
 const RESERVED_NAMES: [&[u8]; 9] = [
     b"forwarded",
     b"proxy",
@@ -22,8 +22,8 @@ const RESERVED_NAMES: [&[u8]; 9] = [
     b"x-rewrite-url",
 ];
 
-/// Whether a field speaks of one connection alone, and ends there (RFC 9110 section 7.6.1). What a
-/// `Connection` field names beside these has been refused.
+/// Returns whether a field applies to one connection only and is not forwarded (RFC 9110 section
+/// 7.6.1). Other fields named by `Connection` have been rejected by the head check.
 #[must_use]
 pub fn is_hop_by_hop(name: &str) -> bool {
     matches!(
@@ -41,7 +41,7 @@ pub fn is_hop_by_hop(name: &str) -> bool {
     )
 }
 
-/// The fields that `Connection` names: they speak of one connection, whatever they are.
+/// Returns the field names that `Connection` lists, which are hop-by-hop as well.
 pub(crate) fn connection_options(headers: &HeaderMap) -> Vec<HeaderName> {
     let values = headers.get_all(CONNECTION).iter();
     let options = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
@@ -50,14 +50,13 @@ pub(crate) fn connection_options(headers: &HeaderMap) -> Vec<HeaderName> {
         .collect()
 }
 
-/// Whether a request asks for a WebSocket (RFC 6455 section 4.1). No other protocol is switched to:
-/// what else an `Upgrade` asks for is left out, and the request is an ordinary one (RFC 9110
-/// section 7.8).
+/// Returns whether a request asks for a WebSocket upgrade (RFC 6455 section 4.1). Other values of
+/// `Upgrade` are removed and the request is forwarded without an upgrade (RFC 9110 section 7.8).
 pub(crate) fn is_websocket_upgrade(request: &RequestHeader) -> bool {
     request.version == Version::HTTP_11 && names_websocket(&request.headers)
 }
 
-/// Whether `Upgrade` is there once and names the WebSocket protocol alone.
+/// Returns whether there is exactly one `Upgrade` field and it names the WebSocket protocol only.
 pub(crate) fn names_websocket(headers: &HeaderMap) -> bool {
     let mut protocols = headers.get_all(UPGRADE).iter();
     let first = protocols.next();
@@ -69,15 +68,15 @@ pub(crate) fn names_websocket(headers: &HeaderMap) -> bool {
     }) && protocols.next().is_none()
 }
 
-/// Whether a field is a statement of this gateway, which no upstream makes for it.
+/// Returns whether a field is an identity header of the gateway, which upstreams must not set.
 pub(crate) fn is_identity_header(name: &str) -> bool {
     name.starts_with("x-postern-")
 }
 
-/// How such names begin, folded.
+/// Prefixes of reserved names, folded.
 const RESERVED_PREFIXES: [&[u8]; 2] = [b"x-postern-", b"x-forwarded-"];
 
-/// A byte of an HTTP token (RFC 9110 section 5.6.2).
+/// Returns whether a byte may occur in an HTTP token (RFC 9110 section 5.6.2).
 const fn is_token_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric()
         || matches!(
@@ -99,8 +98,8 @@ const fn is_token_byte(byte: u8) -> bool {
         )
 }
 
-/// Whether a name or a method is an HTTP token. One look into a table for each byte: every field of
-/// every head passes here.
+/// Returns whether a name or method is an HTTP token. Uses a lookup table, because every field of
+/// every head is checked.
 #[must_use]
 pub fn is_token(text: &[u8]) -> bool {
     static IS_TOKEN_BYTE: [bool; 256] = {
@@ -115,7 +114,7 @@ pub fn is_token(text: &[u8]) -> bool {
     !text.is_empty() && text.iter().all(|byte| IS_TOKEN_BYTE[usize::from(*byte)])
 }
 
-/// Whether only the gateway may write a header of this name.
+/// Returns whether only the gateway may set a field of this name.
 #[must_use]
 pub fn is_reserved(name: &str) -> bool {
     let name = name.as_bytes();
@@ -133,7 +132,7 @@ pub fn is_reserved(name: &str) -> bool {
         .any(|reserved| folds_to(name, reserved))
 }
 
-/// Whether the name, with case folded and `_` and `.` read as `-`, is `wanted`.
+/// Returns whether the folded name equals `wanted`.
 fn folds_to(name: &[u8], wanted: &[u8]) -> bool {
     name.len() == wanted.len()
         && name.iter().zip(wanted).all(|(byte, wanted)| match byte {
@@ -142,15 +141,15 @@ fn folds_to(name: &[u8], wanted: &[u8]) -> bool {
         })
 }
 
-/// Writes one field of a head.
+/// Appends a field line to a message head.
 pub(crate) fn append_field(head: &mut BytesMut, name: &str, value: &[u8]) {
     for part in [name.as_bytes(), b": ", value, b"\r\n"] {
         head.extend_from_slice(part);
     }
 }
 
-/// Whether a `Connection` value nominates nothing but keep-alive, close and upgrade: a nominated
-/// field would be removed on the way, and with it whatever was checked.
+/// Returns whether a `Connection` value lists nothing but keep-alive, close and upgrade. Other
+/// listed fields would be removed on the way, after they have been checked.
 #[must_use]
 pub fn has_only_known_options(value: &[u8]) -> bool {
     value.split(|byte| *byte == b',').all(|option| {
@@ -162,8 +161,8 @@ pub fn has_only_known_options(value: &[u8]) -> bool {
     })
 }
 
-/// A `traceparent` of version 00 with a trace and a parent that are not zero (W3C TraceContext Context
-/// section 3.2).
+/// Returns whether the value is a `traceparent` of version 00 with non-zero trace and parent IDs
+/// (W3C Trace Context section 3.2).
 #[must_use]
 pub fn is_traceparent(value: &[u8]) -> bool {
     let hex = |range: std::ops::Range<usize>| {

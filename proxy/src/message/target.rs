@@ -1,49 +1,49 @@
-//! The canonical request target: one spelling, or a refusal.
+//! The canonical request target.
 //!
-//! A path that an upstream could read in two ways is a path whose policy could be walked around. So
-//! nothing is rewritten here: a target that is not already in its one canonical spelling is
-//! refused, and what is matched, authorised, logged and forwarded are the same bytes.
+//! A path that an upstream interprets differently could bypass the policy of its route. Targets are
+//! therefore not normalized: a target that is not in canonical form is rejected, and the same bytes
+//! are matched, authorized, logged and forwarded.
 
 use memchr::{memchr, memchr_iter};
 
-/// Why a target is refused.
+/// The reason for rejecting a request target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TargetFault {
-    /// It does not begin with `/`.
+    /// The target does not begin with `/`.
     Form,
-    /// An encoded `/` or `\`, or a `\`.
+    /// A backslash, or an encoded slash or backslash.
     Separator,
-    /// `.` or `..` as a segment.
+    /// A segment `.` or `..`.
     DotSegment,
-    /// `//`.
+    /// An empty segment (`//`).
     EmptySegment,
-    /// `;`, plain or encoded: some servers cut a segment there.
+    /// A semicolon, plain or encoded: some servers treat it as the start of path parameters.
     Parameter,
-    /// `#`.
+    /// A fragment (`#`).
     Fragment,
-    /// A control character, plain or encoded, or a byte that no URI holds.
+    /// A control character, plain or encoded, or a byte that is not allowed in a URI.
     Character,
-    /// A `%` without two hexadecimal digits, or one that encodes another (`%25` before two digits).
+    /// A `%` without two hexadecimal digits, or double encoding (`%25` before two digits).
     Escape,
-    /// An encoded letter, digit, `-`, `.`, `_` or `~`, which is the same as the plain one.
+    /// An encoded letter, digit, `-`, `.`, `_` or `~`, which is equivalent to the plain character.
     NeedlessEscape,
     /// Escapes that do not decode to UTF-8.
     Utf8,
 }
 
-/// A target that has one reading.
+/// A canonical request target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestTarget<'a> {
-    /// From the first `/` to before the `?`.
+    /// The path, including the leading slash.
     pub path: &'a str,
-    /// After the `?`, if there is one.
+    /// The query without the `?`, if there is one.
     pub query: Option<&'a str>,
 }
 
 // === impl TargetFault ===
 
 impl TargetFault {
-    /// What is wrong, in a sentence.
+    /// Returns a sentence that describes the fault.
     #[must_use]
     pub fn detail(self) -> &'static str {
         match self {
@@ -65,13 +65,12 @@ impl TargetFault {
     }
 }
 
-/// A byte that stands for itself in a path, and is not to be looked at more closely than
-/// [`RequestTarget::plain`] does.
+/// Bit of bytes that are allowed in a path without further checks.
 const PATH_BYTE: u8 = 1;
-/// The same in a query.
+/// Bit of bytes that are allowed in a query without further checks.
 const QUERY_BYTE: u8 = 2;
 
-/// By byte: [`PATH_BYTE`], [`QUERY_BYTE`], both or neither.
+/// The [`PATH_BYTE`] and [`QUERY_BYTE`] bits of each byte.
 static BYTE_CLASSES: [u8; 256] = {
     let mut classes = [0; 256];
     let mut byte = 0x21;
@@ -91,10 +90,10 @@ static BYTE_CLASSES: [u8; 256] = {
 // === impl RequestTarget ===
 
 impl<'a> RequestTarget<'a> {
-    /// Reads an origin-form target (RFC 9112 section 3.2.1).
+    /// Parses a target in origin form (RFC 9112 section 3.2.1).
     ///
     /// # Errors
-    /// The first thing that is ambiguous or malformed.
+    /// The first fault.
     pub fn parse(target: &'a [u8]) -> Result<Self, TargetFault> {
         match Self::parse_plain(target) {
             Some(plain) => Ok(plain),
@@ -102,8 +101,8 @@ impl<'a> RequestTarget<'a> {
         }
     }
 
-    /// What nearly every target is: nothing escaped, nothing to be read twice. The close look would
-    /// accept it as well.
+    /// Parses the common case: a target without escapes, empty segments and segments that begin
+    /// with a dot. Every accepted target is accepted by [`Self::parse_strictly`] as well.
     fn parse_plain(target: &'a [u8]) -> Option<Self> {
         let end = memchr(b'?', target).unwrap_or(target.len());
         let (path, query) = (&target[..end], target.get(end + 1..));
@@ -168,7 +167,7 @@ fn check_path(path: &str) -> Result<(), TargetFault> {
     if escaped { check_utf8(bytes) } else { Ok(()) }
 }
 
-/// Whether the segment that begins here is `.` or `..`.
+/// Returns whether the segment that begins here is `.` or `..`.
 fn is_dot_segment(rest: &[u8]) -> bool {
     matches!(
         rest,
@@ -208,7 +207,7 @@ fn check_query(query: &str) -> Result<(), TargetFault> {
     if escaped { check_utf8(bytes) } else { Ok(()) }
 }
 
-/// The byte that the escape at the beginning of `rest` stands for.
+/// Decodes the escape at the beginning of `rest`.
 fn decode(rest: &[u8]) -> Option<u8> {
     let digit = |at: usize| rest.get(at).and_then(|byte| (*byte as char).to_digit(16));
     u8::try_from(digit(1)? * 16 + digit(2)?).ok()
@@ -218,8 +217,8 @@ fn is_hex_pair(rest: &[u8]) -> bool {
     rest.len() >= 2 && rest[..2].iter().all(u8::is_ascii_hexdigit)
 }
 
-/// Whether the decoded bytes are UTF-8. Only called when there is an escape, so that the copy is
-/// rare.
+/// Checks that the decoded bytes are UTF-8. Called for targets with escapes only, so that copies
+/// are rare.
 fn check_utf8(bytes: &[u8]) -> Result<(), TargetFault> {
     let mut decoded = Vec::with_capacity(bytes.len());
     let mut at = 0;
@@ -321,7 +320,7 @@ mod tests {
     }
 
     proptest! {
-        /// A path that passes decodes, resolves and splits to exactly the segments that it shows.
+        /// An accepted path decodes, resolves and splits to exactly the segments that it shows.
         #[test]
         fn what_passes_has_one_reading(path in "/[a-c./%250-9A-Fef;\\\\]{0,16}") {
             if let Ok(target) = RequestTarget::parse(path.as_bytes()) {
@@ -341,7 +340,8 @@ mod tests {
             }
         }
 
-        /// What the short way lets through, the close look lets through as the same.
+        /// Targets that `parse_plain` accepts are accepted by `parse_strictly` with the same
+        /// result.
         #[test]
         fn the_short_way_is_no_way_around(target in "(/|[/a-c.:;%2#?\\\\\"<{ \t\u{7f}\u{e9}-]){0,12}") {
             if let Some(plain) = RequestTarget::parse_plain(target.as_bytes()) {

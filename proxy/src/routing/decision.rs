@@ -1,4 +1,4 @@
-//! Decisions.
+//! The decision on a request, for route tests and `explain`.
 
 use postern_common::Code;
 use postern_common::token::Caller;
@@ -6,16 +6,16 @@ use postern_common::token::Caller;
 use crate::routing::router::{RouteIndex, RouteRequest};
 use crate::routing::table::{RouteMatch, RouteTable};
 
-/// What a configuration decides about a request.
+/// The decision of a configuration on a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RouteDecision {
-    /// The route, if there is one.
+    /// The matched route, if any.
     pub(crate) route: Option<RouteIndex>,
-    /// `Ok` to let it through.
+    /// `Ok` to forward the request, or the problem code of the rejection.
     pub(crate) outcome: Result<(), Code>,
 }
 
-/// Decides as the gateway does, with `caller` standing for a token that has been verified.
+/// Decides on a request. `caller` is the caller of a verified token.
 pub(crate) fn decide(
     table: &RouteTable,
     request: &RouteRequest<'_>,

@@ -1,4 +1,4 @@
-//! `postern-proxy explain`: what becomes of a request, and why, in words.
+//! The `explain` command: describes the route and the decision of a request.
 
 use std::fmt::Write;
 
@@ -14,18 +14,19 @@ use crate::routing::route_tests::caller_for;
 use crate::routing::router::RouteRequest;
 use crate::routing::table::{RouteMatch, RouteTable};
 
-/// Who sends the request that is explained.
+/// The caller of the request to explain.
 #[derive(Clone, Debug)]
 pub enum CallerSource {
-    /// Nobody in particular: made up, as in a test of the configuration.
+    /// An assumed caller, as in a route test.
     Assumed(TestToken),
-    /// The bearer of a token that has been verified.
+    /// The caller of a verified token.
     Verified(Caller),
-    /// The bearer of a token that was refused, with the code.
+    /// A token that was rejected, with the problem code.
     Rejected(&'static str),
 }
 
-/// Says which route a request takes, why, what its policy decides and what would be forwarded.
+/// Describes the route of a request, the reason for the match, the policy decision and the
+/// forwarded request.
 #[must_use]
 pub fn explain(
     config: &Config,
@@ -227,7 +228,7 @@ fn write_decision(
     };
 }
 
-/// The fields with which the upstream is told who is calling.
+/// Returns the header fields that the gateway adds for this caller.
 fn added_headers(caller: Option<&Caller>) -> String {
     let always =
         "X-RouteRequest-Id, X-Forwarded-For, X-Forwarded-Host, X-Forwarded-Proto, traceparent";
@@ -250,7 +251,7 @@ fn added_headers(caller: Option<&Caller>) -> String {
     }
 }
 
-/// Host and target of an absolute URL; `localhost` and the text itself for a path.
+/// Splits an absolute URL into host and target; for a path, the host is `localhost`.
 fn split_url(url: &str) -> (&str, &str) {
     let rest = url
         .strip_prefix("http://")

@@ -1,7 +1,8 @@
-//! Who may take a route.
+//! Authorization of callers.
 //!
-//! Default deny: a route has a policy or does not load. The policy runs on every request, cached
-//! token or not, and knows users and services as different types.
+//! Access is denied by default: a route without a policy does not load. The policy is evaluated for
+//! every request, whether or not the verification of its token was cached, and treats users and
+//! services as different types.
 
 use postern_common::Code;
 use postern_common::token::{Caller, Service, User};
@@ -11,12 +12,12 @@ use crate::config::{RoutePolicy, ServiceRule, UserRule};
 // === impl RoutePolicy ===
 
 impl RoutePolicy {
-    /// Whether this caller may take the route.
+    /// Decides whether the caller may use the route.
     ///
     /// # Errors
-    /// The code of the refusal. As the contract has it, a caller of the wrong kind or a service
-    /// that is not on the list fails authentication (401); a caller of the right kind that lacks a
-    /// grant is 403.
+    /// The problem code of the rejection. A caller of the wrong kind, or a service that is not on
+    /// the list, fails authentication (401); a caller of the right kind without a required grant is
+    /// forbidden (403).
     pub fn decide(&self, caller: &Caller) -> Result<(), Code> {
         match (self, caller) {
             (Self::Public, _) => Ok(()),

@@ -1,4 +1,4 @@
-//! Tests of a configuration.
+//! The `[[test]]` entries of a configuration, which run before it is activated.
 
 use std::sync::Arc;
 
@@ -14,7 +14,8 @@ use crate::routing::router::RouteRequest;
 use crate::routing::table::RouteTable;
 
 impl Config {
-    /// Reads the root of the file. `None`, with the mistakes noted, if it is not good.
+    /// Reads the root of the document and runs its tests. Returns `None`, with the mistakes
+    /// recorded, if it cannot be decoded.
     pub fn read(root: &Object<'_>, env: &Env) -> Option<Self> {
         let mut config = Self::decode(root, env)?;
         let routes = std::mem::take(&mut config.routes);
@@ -23,8 +24,8 @@ impl Config {
     }
 }
 
-/// Runs the tests of a file that is good otherwise, and notes those that fail at their lines. The
-/// routes come back.
+/// Runs the tests of a configuration without other mistakes, records failures at their lines, and
+/// returns the routes.
 fn run_tests(
     root: &Object<'_>,
     routes: Vec<Route>,
@@ -85,7 +86,7 @@ fn test_failure(
     (code != test.decision).then(|| format!("is decided {code}, not {}", test.decision))
 }
 
-/// The caller that a test's token stands for.
+/// Returns the caller that an assumed token represents.
 pub(crate) fn caller_for(token: &TestToken) -> Option<Caller> {
     let issuer = Arc::from("test");
     match token {

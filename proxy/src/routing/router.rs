@@ -1,14 +1,15 @@
-//! Which route a request takes.
+//! The route matcher.
 //!
-//! Precedence: among all routes that match in everything (host, path, method, headers, query) the
-//! most specific one wins, compared in this order:
+//! Precedence: among all routes whose conditions (host, path, method, header fields, query) match,
+//! the most specific one is used. Routes are compared by:
 //!
-//! 1. host: named over wildcard (longer suffix first) over none;
-//! 2. path, segment by segment from the left: literal over `{param}` over `*`;
+//! 1. host: exact name, then subdomain patterns (longer suffix first), then no host;
+//! 2. path, segment by segment from the left: literal, then `{param}`, then `*`;
 //! 3. the number of header and query conditions, more first;
 //! 4. the order in the file.
 //!
-//! The match walks a trie, so its cost follows the length of the path and not the number of routes.
+//! Matching walks a trie, so that its cost depends on the length of the path and not on the number
+//! of routes.
 
 use http::HeaderMap;
 
@@ -18,22 +19,22 @@ use crate::routing::trie::HostTries;
 /// The position of a route in the configuration.
 pub type RouteIndex = usize;
 
-/// What a request is matched by.
+/// The parts of a request that routes match.
 #[derive(Clone, Copy, Debug)]
 pub struct RouteRequest<'a> {
-    /// `Host` as it was sent, with or without a port.
+    /// The `Host` value, with or without a port.
     pub host: &'a str,
     /// The canonical path.
     pub path: &'a str,
-    /// After the `?`.
+    /// The query without the `?`.
     pub query: Option<&'a str>,
-    /// The method as it was sent.
+    /// The method.
     pub method: &'a str,
-    /// The fields.
+    /// The header fields.
     pub headers: &'a HeaderMap,
 }
 
-/// The routes, ready to be matched.
+/// An index of route patterns.
 #[derive(Debug)]
 pub struct RouteMatcher {
     patterns: Vec<RoutePattern>,
@@ -43,7 +44,7 @@ pub struct RouteMatcher {
 // === impl RouteMatcher ===
 
 impl RouteMatcher {
-    /// Builds the trie. The order of the patterns is the order of the file.
+    /// Builds the index. The order of the patterns is the order of the file.
     #[must_use]
     pub fn new(patterns: Vec<RoutePattern>) -> Self {
         let mut hosts = HostTries::default();
@@ -54,7 +55,7 @@ impl RouteMatcher {
         Self { patterns, hosts }
     }
 
-    /// The most specific route that matches in everything.
+    /// Returns the most specific route that matches.
     #[must_use]
     pub fn find(&self, request: &RouteRequest<'_>) -> Option<RouteIndex> {
         let method = MethodSet::of(request.method)?;
@@ -67,7 +68,7 @@ impl RouteMatcher {
         })
     }
 
-    /// Every route that matches but for the method, most specific first.
+    /// Returns all routes that match apart from the method, most specific first.
     #[must_use]
     pub fn find_ignoring_method(&self, request: &RouteRequest<'_>) -> Vec<RouteIndex> {
         let mut found = Vec::new();
@@ -82,7 +83,7 @@ impl RouteMatcher {
         found
     }
 
-    /// The methods of these routes, for `Allow`.
+    /// Returns the methods of these routes, for `Allow`.
     #[must_use]
     pub fn allowed_methods(&self, routes: &[RouteIndex]) -> MethodSet {
         routes.iter().fold(MethodSet::default(), |all, index| {

@@ -3,28 +3,29 @@
 use crate::config::{MethodSet, Route};
 use crate::routing::router::{RouteIndex, RouteMatcher, RouteRequest};
 
-/// Routes and how they are found; plain data, for requests as for tests of the configuration.
+/// The routes of a configuration and their index; plain data, for requests and route tests.
 #[derive(Debug)]
 pub(crate) struct RouteTable {
     pub(crate) routes: Vec<Route>,
     router: RouteMatcher,
 }
 
-/// Where a request belongs.
+/// The result of a route lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RouteMatch {
-    /// It takes this route.
+    /// A matching route.
     Route(RouteIndex),
-    /// Its path is known, its method is not.
+    /// Routes match the path, but not the method.
     MethodNotAllowed {
-        /// The first of the routes with this path.
+        /// The most specific of these routes.
         route: RouteIndex,
-        /// What is allowed there.
+        /// Their methods.
         allow: MethodSet,
-        /// Whether that may be told to anyone.
+        /// Whether all of them are public, so that the methods may be disclosed without
+        /// authentication.
         public: bool,
     },
-    /// Nothing has this path.
+    /// No route matches the path.
     NotFound,
 }
 

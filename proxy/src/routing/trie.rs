@@ -3,10 +3,10 @@ use ahash::AHashMap;
 use crate::config::{HostPattern, PathSegment, RoutePattern};
 use crate::routing::router::{RouteIndex, RouteRequest};
 
-/// A longest host name is 253 bytes (RFC 1035 section 2.3.4).
+/// Bytes of the longest host name (253, RFC 1035 section 2.3.4) with a margin.
 const MAX_HOST_BYTES: usize = 255;
 
-/// One path trie for each host.
+/// A path trie for each host.
 #[derive(Debug, Default)]
 pub(super) struct HostTries {
     exact: AHashMap<Box<str>, PathTrie>,
@@ -21,13 +21,13 @@ struct PathTrie(Vec<TrieNode>);
 struct TrieNode {
     literals: LiteralChildren,
     param: Option<usize>,
-    /// Routes whose template ends here.
+    /// Routes whose template ends at this node.
     exact: Vec<RouteIndex>,
-    /// Routes whose template ends here in `/*`.
+    /// Routes whose template ends at this node with `/*`.
     prefix: Vec<RouteIndex>,
 }
 
-/// The children under literal segments: few are looked through, many are hashed.
+/// Child nodes of literal segments: a list for few, a hash table for many.
 #[derive(Debug)]
 enum LiteralChildren {
     Few(Vec<(Box<str>, usize)>),
@@ -54,7 +54,7 @@ impl HostTries {
         }
     }
 
-    /// Puts the routes of each leaf in the order of precedence.
+    /// Sorts the routes of each leaf by precedence.
     pub(super) fn sort_leaves(&mut self, patterns: &[RoutePattern]) {
         let tries = self
             .exact
@@ -68,7 +68,7 @@ impl HostTries {
         }
     }
 
-    /// Visits the leaves that match, most specific first, until one answers.
+    /// Visits the matching leaves, most specific first, until `visit` returns a route.
     pub(super) fn walk(
         &self,
         request: &RouteRequest<'_>,
@@ -101,7 +101,7 @@ impl HostTries {
     }
 }
 
-/// The host without its port, in lower case; empty if it is longer than any name can be.
+/// Returns the host without its port in lower case; empty if it is longer than [`MAX_HOST_BYTES`].
 fn lower_case_name<'b>(host: &str, buffer: &'b mut [u8; MAX_HOST_BYTES]) -> &'b str {
     let name = if host.starts_with('[') {
         host
@@ -161,8 +161,8 @@ impl PathTrie {
         child
     }
 
-    /// `rest` is what follows the last slash that was read, `None` at the end of the path. The
-    /// depth is that of the templates, whatever the path.
+    /// Walks the subtree of node `at`. `rest` is the path after the last slash, `None` at its end.
+    /// The recursion depth is bounded by the templates.
     fn walk(
         &self,
         at: usize,

@@ -1,5 +1,4 @@
-//! The same rules for the head of an HTTP/2 stream (RFC 9113 section 8), so that what leaves here
-//! as HTTP/1 is what the check in front of HTTP/1 would have let in.
+//! The check of an HTTP/2 request head (RFC 9113 section 8), with the same rules as for HTTP/1.
 
 use http::header::{CONTENT_LENGTH, COOKIE, HOST};
 use http::request::Parts;
@@ -8,12 +7,12 @@ use crate::message::head::{HeadFault, HeadLimits, is_authority, is_server_option
 use crate::message::headers;
 use crate::message::target::RequestTarget;
 
-/// Checks a head that the HTTP/2 layer has read; that layer refuses connection fields.
+/// Checks a head that the HTTP/2 layer has decoded. That layer rejects connection-specific fields.
 ///
 /// # Errors
-/// The first fault found.
+/// The first fault.
 pub fn check(head: &Parts, limits: &HeadLimits) -> Result<(), HeadFault> {
-    // The crumbs of a cookie (section 8.2.3) are one field, as they are once they are joined.
+    // The parts of a split cookie (section 8.2.3) count as one field.
     let crumbs = head
         .headers
         .get_all(COOKIE)
@@ -43,7 +42,7 @@ pub fn check(head: &Parts, limits: &HeadLimits) -> Result<(), HeadFault> {
     check_fields(head)
 }
 
-/// Bytes of the head, as it would be over HTTP/1.
+/// Returns the size of the head in HTTP/1 representation, in bytes.
 fn size(head: &Parts) -> usize {
     let target = head
         .uri
@@ -60,8 +59,8 @@ fn size(head: &Parts) -> usize {
     head.method.as_str().len() + target + "  HTTP/1.1\r\n\r\n".len() + host + fields.sum::<usize>()
 }
 
-/// An `http` or `https` URI (section 8.3.1). The layer below drops the scheme of a head without
-/// `:authority`.
+/// Checks that the scheme is `http` or `https` (section 8.3.1). The HTTP/2 layer drops the scheme
+/// of a head without `:authority`.
 fn check_scheme(head: &Parts) -> Result<(), HeadFault> {
     let is_http = |scheme: &str| {
         ["http", "https"]
@@ -75,7 +74,8 @@ fn check_scheme(head: &Parts) -> Result<(), HeadFault> {
     }
 }
 
-/// One authority, in `:authority` or in `Host`; where both are there, the same (section 8.3.1).
+/// Checks that there is one authority, in `:authority` or in `Host`; if both are present, they must
+/// be equal (section 8.3.1).
 fn check_authority(head: &Parts) -> Result<(), HeadFault> {
     let authority = head
         .uri
